@@ -153,7 +153,7 @@ class Fleet:
         return FleetUsage(nodes=tuple(self._nodes))
 
 
-async def explain(namespace: str, pod: str, _visible: Visibility) -> ExplanationReport:
+async def explain(namespace: str, pod: str, _visible: Visibility, _key: str) -> ExplanationReport:
     """No pod waits here."""
     return ExplanationReport(kind="pod", namespace=namespace, name=pod)
 

@@ -139,7 +139,7 @@ def test_a_node_without_its_agent_is_named_in_nine_places_within_a_minute_and_in
         source = ClusterSource(lab.client, feeds, watched=lambda: True, clock=lab.clock, rng=random.Random(1))
         showing = asyncio.create_task(source.run())
         try:
-            with feeds.join(FULL) as feed:
+            with feeds.join(FULL, "ann") as feed:
 
                 def page() -> str:
                     update = feed.read(None)

@@ -15,6 +15,7 @@ from tests.support.ports import free_port
 from tessera.api.nodes.usage import NodeUsage
 from tessera.clock import SystemClock
 from tessera.dashboard.in_cluster import PageOptions, PageReplica
+from tessera.limits.access import PAGE_EXPLANATIONS
 from tessera.webhook.serving.certificates import issue
 from tessera_lab.apiserver.interfaces import UserInfo
 
@@ -76,6 +77,9 @@ async def replica(cluster: AgentCluster, *, tls: Path | None = None) -> AsyncIte
 def cluster() -> AgentCluster:
     found = AgentCluster()
     found.server.identities.static["secret"] = UserInfo(name="ann", groups=("system:masters",))
+    found.server.identities.static["robot"] = UserInfo(
+        name="system:serviceaccount:team:robot", groups=("system:masters",)
+    )
     return found
 
 
@@ -87,15 +91,42 @@ async def test_a_visitor_sees_cards_that_the_account_has_read(cluster: AgentClus
         assert b'"card/n1/GPU-1"' in text
 
 
-async def test_a_waiting_pod_is_explained_from_what_the_page_mirrors(cluster: AgentCluster) -> None:
-    await cluster.begin()
+async def add_waiting_pod(cluster: AgentCluster) -> None:
     waiting = pod("waits")
     waiting["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "1"}}
     await cluster.api("POST", "/api/v1/namespaces/default/pods", waiting)
+
+
+async def test_a_waiting_pod_is_explained_from_what_the_page_mirrors(cluster: AgentCluster) -> None:
+    await cluster.begin()
+    await add_waiting_pod(cluster)
     async with replica(cluster) as page:
         await page.read("/feed", b'"waits"')
         assert b"not-offered" in await page.read("/why/default/waits", b"not-offered")
         assert b"not found" in await page.read("/why/default/gone", b"not found")
+
+
+async def test_one_who_asks_for_reasons_without_end_takes_no_answer_from_another(cluster: AgentCluster) -> None:
+    await cluster.begin()
+    await add_waiting_pod(cluster)
+    async with replica(cluster) as page:
+        await page.read("/feed", b'"waits"')
+        url = f"http://127.0.0.1:{page.port}/why/default/waits"
+
+        async def ask(token: str) -> int:
+            async with page.session.get(url, headers={"Authorization": f"Bearer {token}"}) as answer:
+                return answer.status
+
+        async def ask_again_and_again() -> None:
+            while True:
+                await ask("robot")
+
+        crowd = [asyncio.create_task(ask_again_and_again()) for _ in range(2 * PAGE_EXPLANATIONS)]
+        await ask("robot")
+        assert [await ask("secret") for _ in range(20)] == [200] * 20
+        for each in crowd:
+            each.cancel()
+        await asyncio.wait(crowd)
 
 
 async def test_the_replica_is_ready_once_it_has_read_the_cluster(cluster: AgentCluster) -> None:

@@ -11,7 +11,7 @@ from tests.dashboard.access.conftest import Guarded
 from tests.support.api_user import ManualClock
 from tests.support.kueue.answers import HTML, KueueAnswers
 
-from tessera.dashboard.access.reviewer import Person, Reviewer
+from tessera.access.reviewer import Person, Reviewer
 from tessera.dashboard.access.rights import Rights
 from tessera.dashboard.documents import KueueDocument
 from tessera.dashboard.feed import FeedGroup
@@ -43,7 +43,7 @@ class Page:
 
     def seen(self, visibility: Visibility) -> Mapping[str, Any]:
         """What a reader gets who opens the page."""
-        with self.feeds.join(visibility) as feed:
+        with self.feeds.join(visibility, "reader") as feed:
             update = feed.read(None)
             assert update is not None
             found: dict[str, Any] = msgspec.json.decode(update.texts[0])["set"]
@@ -60,7 +60,7 @@ async def test_a_namespace_beyond_the_number_that_is_shown_comes_first_once_its_
     assert page.feeds.about.workloads == {*CROWD, "zeta"}  # so rights are asked for it
     zeta = tenant("zeta")
     assert page.seen(zeta) == {"kueue": {}, "unshown/zeta": {"namespace": "zeta", "workloads": 3}}
-    with page.feeds.join(zeta):
+    with page.feeds.join(zeta, "zeta"):
         await page.source.read()
     assert set(page.seen(zeta)) == {"kueue", "workload/zeta/w00000", "workload/zeta/w00001", "workload/zeta/w00002"}
 
@@ -68,7 +68,7 @@ async def test_a_namespace_beyond_the_number_that_is_shown_comes_first_once_its_
 async def test_a_reader_of_many_namespaces_does_not_hide_that_of_another() -> None:
     page = Page({**CROWD, "zeta": 3})
     zeta = tenant("zeta")
-    with page.feeds.join(tenant(*CROWD)), page.feeds.join(zeta):
+    with page.feeds.join(tenant(*CROWD), "crowd"), page.feeds.join(zeta, "zeta"):
         await page.source.read()
         assert len(page.seen(zeta)) == 4
         assert sum(key.startswith("workload/") for key in page.seen(tenant(*CROWD))) == 2 * (KUEUE_NAMESPACES - 1)
@@ -81,7 +81,7 @@ async def test_a_tenant_sees_a_namespace_at_the_end_of_the_alphabet_by_the_clust
     rights = Rights(Reviewer(cluster.page), cluster.clock, lambda: page.feeds.about)
     await page.source.read()
     visibility = await rights.visibility(Person("ann"))
-    with page.feeds.join(visibility):
+    with page.feeds.join(visibility, "reader"):
         await page.source.read()
         assert "workload/zeta/w00000" in page.seen(await rights.visibility(Person("ann")))
     assert "workload/zeta/w00000" not in page.seen(await rights.visibility(Person("eve")))
@@ -186,7 +186,7 @@ async def test_a_tenant_behind_a_list_that_is_cut_sees_its_workloads_by_the_clus
         await page.source.read()
     visibility = await rights.visibility(Person("ann"))
     for _ in range(3):
-        with page.feeds.join(visibility):
+        with page.feeds.join(visibility, "reader"):
             await page.source.read()
             visibility = await rights.visibility(Person("ann"))
         assert {key for key in page.seen(visibility) if "zeta" in key} == {
@@ -220,7 +220,7 @@ async def test_a_reader_of_many_namespaces_leaves_turns_to_a_reader_of_one_who_c
         people = [Person("ann"), Person("bob")] if number >= 10 else [Person("ann")]
         with ExitStack() as present:
             for person in people:
-                present.enter_context(page.feeds.join(await rights.visibility(person)))
+                present.enter_context(page.feeds.join(await rights.visibility(person), person.share))
             await page.source.read()
         if number >= 10:
             seen.append(any(names[-1] in key for key in page.seen(await rights.visibility(Person("bob")))))

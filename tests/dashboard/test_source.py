@@ -32,7 +32,7 @@ async def play(
     running, readers = asyncio.create_task(source.run()), ExitStack()
     try:
         async with asyncio.timeout(TIMEOUT):
-            feed = readers.enter_context(feeds.join(FULL))
+            feed = readers.enter_context(feeds.join(FULL, "ann"))
             version: int | None = 0
             while True:
                 await feed.wait(version)

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from typing import Annotated, Any, get_args
 
 import msgspec
@@ -151,7 +152,7 @@ def test_no_rights_ever_show_another_name(card: CardDocument, visibility: Visibi
     group = FeedGroup()
     waiting = [msgspec.structs.replace(WAITING, namespace=each) for each in TEAMS]
     group.publish({"card/node-secret/GPU-secret": card, **{f"waiting/{each.namespace}/w": each for each in waiting}})
-    with group.join(visibility) as feed:
+    with group.join(visibility, "ann") as feed:
         update = feed.read(None)
     assert update is not None
     documents = json.loads(update.texts[0])["set"]
@@ -188,7 +189,7 @@ def test_a_document_is_encoded_once_for_all_rights_to_which_it_looks_the_same(mo
     group.publish({"waiting/team-b/pod-b": WAITING})
     rights = [Visibility(namespaces=frozenset({"team-b", f"team-{number}"})) for number in range(20)]
     for each in rights:
-        with group.join(each) as feed:
+        with group.join(each, "ann") as feed:
             assert feed.read(None) is not None
     assert encoded == [WAITING]
 
@@ -196,7 +197,7 @@ def test_a_document_is_encoded_once_for_all_rights_to_which_it_looks_the_same(mo
 def test_readers_with_other_rights_hear_only_of_what_they_can_tell_apart() -> None:
     group = FeedGroup()
     group.publish({"waiting/team-b/pod-b": WAITING})
-    with group.join(TEAM_A) as hidden, group.join(FULL) as full:
+    with group.join(TEAM_A, "ann") as hidden, group.join(FULL, "ann") as full:
         seen = hidden.version, full.version
         renamed = msgspec.structs.replace(lease("team-b", "pod-b"), evidence="other")
         card = msgspec.structs.replace(CARD, leases=(lease("team-b", "pod-b"),))
@@ -208,25 +209,47 @@ def test_readers_with_other_rights_hear_only_of_what_they_can_tell_apart() -> No
 def test_different_rights_are_bounded_and_those_without_readers_make_room() -> None:
     group = FeedGroup()
     views = [Visibility(namespaces=frozenset({f"team-{number}"})) for number in range(int(PAGE_VIEWS) + 1)]
-    joined = [group.join(each) for each in views]
+    joined = [group.join(each, "ann") for each in views]
     for each in joined[:-1]:
         each.__enter__()
     with pytest.raises(TooManyViewsError):
         joined[-1].__enter__()
     joined[0].__exit__(None, None, None)
-    with group.join(views[-1]):
+    with group.join(views[-1], "ann"):
         assert group.readers == PAGE_VIEWS
     for each in joined[1:-1]:
         each.__exit__(None, None, None)
 
 
+def test_who_has_most_kinds_of_rights_gives_one_up_to_who_has_fewer() -> None:
+    group, views = FeedGroup(), [Visibility(namespaces=frozenset({f"team-{number}"})) for number in range(40)]
+    with ExitStack() as readers:
+        crowd = [readers.enter_context(group.join(each, "crowd")) for each in views[: int(PAGE_VIEWS)]]
+        mine = [readers.enter_context(group.join(each, "ann")) for each in views[-2:]]
+        assert [each.ended for each in crowd] == [False] * (int(PAGE_VIEWS) - 2) + [True] * 2
+        assert not any(each.ended for each in mine)
+        with pytest.raises(TooManyViewsError):
+            readers.enter_context(group.join(views[-3], "crowd"))
+
+
+@pytest.mark.parametrize("rights", [FULL, FULL._replace(workloads=frozenset())])
+def test_those_who_see_everything_have_a_place_however_many_others_there_are(rights: Visibility) -> None:
+    group, views = FeedGroup(), [Visibility(namespaces=frozenset({f"team-{number}"})) for number in range(40)]
+    with ExitStack() as readers:
+        for number, each in enumerate(views[: int(PAGE_VIEWS)]):
+            readers.enter_context(group.join(each, f"user-{number}"))
+        with pytest.raises(TooManyViewsError):
+            readers.enter_context(group.join(views[-1], "one more"))
+        assert not readers.enter_context(group.join(rights, "admin")).ended
+
+
 def test_a_feed_without_readers_ends() -> None:
     group = FeedGroup()
-    with group.join(NOBODY) as first:
+    with group.join(NOBODY, "ann") as first:
         pass
     for number in range(int(FEED_CHANGES) + 2):
         group.publish({"waiting/a/b": msgspec.structs.replace(WAITING, since=float(number))})
-    with group.join(NOBODY) as again:
+    with group.join(NOBODY, "ann") as again:
         assert again is not first
 
 

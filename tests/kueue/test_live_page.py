@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from tests.support.kueue.cluster import KueueCluster, template
 
-from tessera.dashboard.access.reviewer import Person, Reviewer
+from tessera.access.reviewer import Person, Reviewer
 from tessera.dashboard.access.rights import Rights
 from tessera.dashboard.documents import Document, KueueDocument, WorkloadDocument
 from tessera.dashboard.feed import FeedGroup
@@ -41,7 +41,7 @@ async def documents(cluster: KueueCluster, count: int) -> dict[str, Document]:
 
 def keys(feeds: FeedGroup, visibility: Visibility) -> set[str]:
     """The keys of the documents that a reader gets."""
-    with feeds.join(visibility) as feed:
+    with feeds.join(visibility, "ann") as feed:
         update = feed.read(None)
         assert update is not None
         return set(msgspec.json.decode(update.texts[0])["set"])

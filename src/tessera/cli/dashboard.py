@@ -144,7 +144,7 @@ async def _serve(port: int, opens: bool, kubeconfig: Path | None, context: str |
     clock, feeds = SystemClock(), FeedGroup()
     async with connect("tessera-dashboard", kubeconfig, context) as client:
 
-        async def explain_pod(namespace: str, pod: str, _visible: "Visibility") -> "ExplanationReport":
+        async def explain_pod(namespace: str, pod: str, _visible: "Visibility", _key: str) -> "ExplanationReport":
             return await explain(client, clock, parse_query(f"pod/{pod}"), namespace)
 
         def announce(_host: str, actual: int) -> None:

@@ -1,6 +1,7 @@
 """Explains waiting pods to visitors of the page in the cluster, from the objects that the page mirrors.
 
 Explanations are made in a thread, one after the other, and a bounded number wait: nobody can slow the feed by clicks.
+Each visitor gets an answer before any other gets two.
 """
 
 import asyncio
@@ -11,6 +12,7 @@ from tessera.dashboard.visibility import Redactor, Visibility
 from tessera.explain.explanation import ExplanationReport
 from tessera.kube.client.errors import NotFound, ServiceUnavailable, Status
 from tessera.limits.access import PAGE_EXPLANATIONS
+from tessera.serving.fair_shares import FairTurns, NoTurnError
 
 
 class PrivateExplainer:
@@ -24,28 +26,30 @@ class PrivateExplainer:
     def __init__(self, source: ClusterSource, redactor: Redactor) -> None:
         self._source = source
         self._redactor = redactor
-        self._turn = asyncio.Lock()
-        #: Explanations that are made or wait.
-        self._open = 0
+        self._turns: FairTurns[str] = FairTurns(PAGE_EXPLANATIONS)
 
-    async def explain(self, namespace: str, name: str, visibility: Visibility) -> ExplanationReport:
+    async def explain(self, namespace: str, name: str, visibility: Visibility, key: str) -> ExplanationReport:
         """Explains a pod to a reader who may list the pods of its namespace.
+
+        Args:
+            namespace: of the pod.
+            name: of the pod.
+            visibility: what the reader may see.
+            key: whose turn it is; the same for all requests that count as one user's.
 
         Raises:
             NotFound: there is no such pod.
             ApiError: too many explanations wait.
         """
-        if self._open >= PAGE_EXPLANATIONS:
-            raise ServiceUnavailable(Status(code=503, message="many explanations are being made; try again"))
-        self._open += 1
         try:
-            async with self._turn:
+            async with self._turns.turn(key):
                 pod = self._source.pod(namespace, name)
                 if pod is None:
                     raise NotFound(Status(code=404, reason="NotFound", message=f'pods "{name}" not found'))
                 found = await asyncio.to_thread(
                     explain_privately, self._source.objects, pod, visibility, self._redactor
                 )
-        finally:
-            self._open -= 1
+        except NoTurnError:
+            text = "many explanations are being made, some of them yours; try again"
+            raise ServiceUnavailable(Status(code=503, message=text)) from None
         return ExplanationReport(kind="pod", namespace=namespace, name=name, answers=(found,))

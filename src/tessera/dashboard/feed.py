@@ -7,11 +7,13 @@
    slow reader costs nothing but a snapshot, and nothing is queued for it.
 4. A feed keeps at most :data:`~tessera.limits.processes.FEED_CHANGES` changes and
    :data:`~tessera.limits.processes.FEED_BYTES` of them. One without readers ends after as many changes as it keeps.
+5. The number of feeds is bounded. The user with most of them gives one up to a user with less, and the feed of those
+   who see everything, who are administrators, always has a place.
 """
 
 import asyncio
 import secrets
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import zip_longest
@@ -22,10 +24,11 @@ import msgspec
 from tessera.dashboard.documents import Document
 from tessera.dashboard.visibility import About, Redactor, Visibility, find_namespaces
 from tessera.limits.processes import FEED_BYTES, FEED_CHANGES, PAGE_VIEWS
+from tessera.serving.fair_shares import find_giver
 
 
 class TooManyViewsError(Exception):
-    """There are readers with so many different rights that the next one cannot be served."""
+    """There are readers with so many different rights that this one cannot be served, or not any longer."""
 
 
 class Update(NamedTuple):
@@ -42,6 +45,7 @@ class Feed:
     Attributes:
         name: names this feed in event ids: versions of another feed mean nothing here.
         version: number of the last change.
+        ended: true once its readers must go.
     """
 
     def __init__(self) -> None:
@@ -54,6 +58,12 @@ class Feed:
         self._changed = asyncio.Event()
         self.name = secrets.token_hex(4)
         self.version = 0
+        self.ended = False
+
+    def end(self) -> None:
+        """Sends the readers away."""
+        self.ended = True
+        self._changed.set()
 
     def publish(self, documents: Mapping[str, Document]) -> None:
         """Makes these the documents; wakes the readers if any differs."""
@@ -94,9 +104,15 @@ class Feed:
         return Update("change", self.version, tuple(self._changes)[-missing:])
 
     async def wait(self, version: int | None) -> None:
-        """Returns once there is anything that a reader at ``version`` lacks."""
-        while version == self.version:
+        """Returns once there is anything that a reader at ``version`` lacks.
+
+        Raises:
+            TooManyViewsError: the feed has ended.
+        """
+        while version == self.version and not self.ended:
             await self._changed.wait()
+        if self.ended:
+            raise TooManyViewsError
 
     def _whole(self) -> bytes:
         if self._snapshot is None:
@@ -128,11 +144,11 @@ class _Encodings:
 
 
 class _SharedFeed:
-    """A feed, the number of its readers, and of publications since it had one."""
+    """A feed, the number of its readers by user, and of publications since it had one."""
 
     def __init__(self) -> None:
         self.feed = Feed()
-        self.readers = 0
+        self.readers: Counter[str] = Counter()
         self.unread = 0
 
 
@@ -153,7 +169,7 @@ class FeedGroup:
     @property
     def readers(self) -> int:
         """Number of readers of all feeds."""
-        return sum(each.readers for each in self._feeds.values())
+        return sum(each.readers.total() for each in self._feeds.values())
 
     @property
     def workload_namespaces(self) -> Sequence[str]:
@@ -198,27 +214,48 @@ class FeedGroup:
         return dict(one for each in documents for one in each.encode(self.redactor, visibility))
 
     @contextmanager
-    def join(self, visibility: Visibility) -> Iterator[Feed]:
+    def join(self, visibility: Visibility, key: str) -> Iterator[Feed]:
         """The feed for readers with these rights; the caller is one of its readers until the end of the block.
+
+        Args:
+            visibility: the rights.
+            key: the same for all readers that count as one user.
 
         Raises:
             TooManyViewsError: see there.
         """
         shared = self._feeds.get(visibility)
         if shared is None:
-            self._make_room()
+            self._make_room(visibility, key)
             shared = self._feeds[visibility] = _SharedFeed()
             shared.feed.publish_encoded(self._encode(self._documents.values(), visibility))
-        shared.readers += 1
+        shared.readers[key] += 1
         try:
             yield shared.feed
         finally:
-            shared.readers -= 1
+            shared.readers -= Counter({key: 1})
 
-    def _make_room(self) -> None:
-        if len(self._feeds) < PAGE_VIEWS:
+    def _make_room(self, wanted: Visibility, key: str) -> None:
+        bounded = {rights: shared for rights, shared in self._feeds.items() if not _sees_all(rights)}
+        if _sees_all(wanted) or len(bounded) < PAGE_VIEWS:
             return
-        unread = next((visibility for visibility, each in self._feeds.items() if not each.readers), None)
+        unread = next((rights for rights, shared in bounded.items() if not shared.readers), None)
         if unread is None:
-            raise TooManyViewsError
+            unread = self._end_one(bounded, key)
         del self._feeds[unread]
+
+    @staticmethod
+    def _end_one(feeds: Mapping[Visibility, _SharedFeed], key: str) -> Visibility:
+        """Ends the newest feed of the user who has most for itself alone."""
+        own = {rights: next(iter(shared.readers)) for rights, shared in feeds.items() if len(shared.readers) == 1}
+        giver = find_giver(Counter(own.values()), key)
+        if giver is None:
+            raise TooManyViewsError
+        newest = [rights for rights, owner in own.items() if owner == giver][-1]
+        feeds[newest].feed.end()
+        return newest
+
+
+def _sees_all(rights: Visibility) -> bool:
+    """True for two kinds of rights, with and without the Workloads of Kueue."""
+    return rights.full and not rights.workloads

@@ -65,7 +65,7 @@ class FeedStream:
             ConnectionError: the reader has gone.
         """
         while True:
-            with self._feeds.join(visibility) as feed:
+            with self._feeds.join(visibility, self._visitor.key) as feed:
                 version = _parse_event_id(feed, event_id)
                 before, event_id = visibility, ""
                 while visibility == before:

@@ -12,8 +12,8 @@ import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
+from tessera.access.reviewer import Reviewer
 from tessera.clock import Clock
-from tessera.dashboard.access.reviewer import Reviewer
 from tessera.dashboard.access.rights import Rights
 from tessera.dashboard.access.token_gate import TokenGate
 from tessera.dashboard.explainer import PrivateExplainer

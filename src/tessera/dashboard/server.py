@@ -16,7 +16,6 @@ Rules for every request:
 """
 
 import ssl
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from importlib.resources import files
@@ -35,11 +34,12 @@ from tessera.kube.client.errors import ApiError
 from tessera.limits.access import PAGE_BYTES, PAGE_CONNECTIONS, PAGE_HEADER, PAGE_HEADER_TIME, PAGE_HEADERS
 from tessera.limits.processes import PAGE_READERS
 from tessera.serving.bounded_port import Bounds, Connection, ConnectionPort
+from tessera.serving.fair_shares import find_giver
 from tessera.serving.status_server import listening_socket
 from tessera.status_pages import JSON, TEXT, OnListening
 
-#: Explains why a pod waits, by namespace and name, for a visitor who may see so much.
-Explain = Callable[[str, str, Visibility], Awaitable[ExplanationReport]]
+#: Explains why a pod waits, by namespace and name, for a visitor who may see so much and has this key.
+Explain = Callable[[str, str, Visibility, str], Awaitable[ExplanationReport]]
 
 PAGE_BOUNDS = Bounds(
     connections=PAGE_CONNECTIONS,
@@ -100,9 +100,6 @@ class PageServer:
         address: where to listen.
         gate: lets visitors in; None takes everybody for the user of the kubeconfig.
         recheck: seconds between two looks at a reader's rights.
-
-    Attributes:
-        readers: number of open connections to the feed.
     """
 
     def __init__(
@@ -113,7 +110,6 @@ class PageServer:
         gate: Gate | None = None,
         recheck: float = RECHECK,
     ) -> None:
-        self.readers = 0
         self._feeds = feeds
         self._explain = explain
         self._address = address
@@ -122,8 +118,13 @@ class PageServer:
         folder = files("tessera.dashboard") / "assets"
         self._files = {path: ((folder / name).read_bytes(), kind) for path, (name, kind) in ASSETS.items()}
         self._names = address.names or PageNames()
-        #: Open feeds by user.
-        self._readers: Counter[str] = Counter()
+        #: The connections of open feeds by user, the oldest first. No user without any.
+        self._readers: dict[str, dict[Connection, None]] = {}
+
+    @property
+    def readers(self) -> int:
+        """Number of open connections to the feed."""
+        return sum(len(held) for held in self._readers.values())
 
     async def run(self, on_listening: OnListening | None = None) -> None:
         """Serves until cancelled.
@@ -162,15 +163,15 @@ class PageServer:
     async def _respond_to(self, request: web.BaseRequest, connection: Connection) -> web.StreamResponse:
         match request.path.split("/"):
             case ["", "feed"] if request.method == "GET":
-                return await self._serve_feed(request, connection, await self._admit(request))
+                return await self._serve_feed(request, connection, await self._admit(request, connection))
             case ["", "why", namespace, pod]:
-                return await self._serve_reason(await self._admit(request), namespace, pod)
+                return await self._serve_reason(await self._admit(request, connection), namespace, pod)
             case ["", "whoami"]:
-                return await self._serve_identity(await self._admit(request))
+                return await self._serve_identity(await self._admit(request, connection))
         return _answer(404, b"there is no such page\n", TEXT)
 
-    async def _admit(self, request: web.BaseRequest) -> Visitor:
-        return await self._gate.admit(request.headers.get("Authorization"))
+    async def _admit(self, request: web.BaseRequest, connection: Connection) -> Visitor:
+        return await self._gate.admit(request.headers.get("Authorization"), connection.address)
 
     async def _serve_identity(self, visitor: Visitor) -> web.Response:
         visible = await visitor.visibility()
@@ -183,7 +184,7 @@ class PageServer:
         if not visible.allows_pods(namespace):
             return _problem(403, f"you may not list pods in the namespace {namespace!r}")
         try:
-            report = await self._explain(namespace, pod, visible)
+            report = await self._explain(namespace, pod, visible, visitor.key)
         except ApiError as error:
             return _problem(error.status.code or 502, str(error))
         except OSError as error:
@@ -193,15 +194,15 @@ class PageServer:
     async def _serve_feed(
         self, request: web.BaseRequest, connection: Connection, visitor: Visitor
     ) -> web.StreamResponse:
-        if self.readers >= PAGE_READERS:
-            return _problem(503, f"this page has {self.readers} readers already", **{"Retry-After": "5"})
-        if self._readers[visitor.key] >= visitor.readers:
+        if len(self._readers.get(visitor.key, ())) >= visitor.readers:
             return _problem(429, f"you have this page open {visitor.readers} times already", **{"Retry-After": "5"})
+        if self.readers >= PAGE_READERS and not self._cut_off_one(visitor.key):
+            return _problem(503, f"this page has {self.readers} readers already", **{"Retry-After": "5"})
         response = web.StreamResponse(headers={**_HEADERS, "Content-Type": "text/event-stream"})
-        with self._reader(visitor.key):
+        with self._reader(visitor.key, connection):
             visible = await visitor.visibility()
             try:
-                with self._feeds.join(visible):
+                with self._feeds.join(visible, visitor.key):
                     await response.prepare(request)
                     connection.clear_deadline()
                     stream = FeedStream(self._feeds, visitor, response, connection, self._recheck)
@@ -216,17 +217,29 @@ class PageServer:
                 pass  # the reader is gone; that is the normal end
         return response
 
+    def _cut_off_one(self, key: str) -> bool:
+        """Ends the newest feed of the user with most, in favour of one with less; False if there is none such."""
+        giver = find_giver({each: len(held) for each, held in self._readers.items()}, key)
+        if giver is None:
+            return False
+        newest = list(self._readers[giver])[-1]
+        self._forget(giver, newest)
+        newest.cut_off("beyond the readers of all")
+        return True
+
     @contextmanager
-    def _reader(self, key: str) -> Iterator[None]:
-        self.readers += 1
-        self._readers[key] += 1
+    def _reader(self, key: str, connection: Connection) -> Iterator[None]:
+        self._readers.setdefault(key, {})[connection] = None
         try:
             yield
         finally:
-            self.readers -= 1
-            self._readers[key] -= 1
-            if not self._readers[key]:
-                del self._readers[key]
+            self._forget(key, connection)
+
+    def _forget(self, key: str, connection: Connection) -> None:
+        held = self._readers.get(key, {})
+        held.pop(connection, None)
+        if not held:
+            self._readers.pop(key, None)
 
 
 class PagePort(ConnectionPort):

@@ -23,14 +23,15 @@ REFUSED_TOKENS = Limit(
 TOKEN_REVIEWS = Limit(
     20,
     "reviews a second",
-    "reviews of tokens that the page does not know; more are refused with 429",
+    "reviews of tokens that the page does not know, divided among the addresses that send some; more are refused with "
+    "429",
     "people log in; the API server may check each by an external service. Tokens that are in use have their own pace",
 )
 PAGE_REVIEWS = Limit(
     100,
     "reviews a second",
     "reviews of known tokens and of rights to nodes and pods. Rights that a reader has, new ones, and refused ones "
-    "have this number each; what could not be asked stays hidden",
+    "have this number each, divided among those who ask; what could not be asked stays hidden",
     "256 readers with 10 rights each, asked again each 30 s, need 86; an API server answers thousands",
 )
 PAGE_RIGHTS = Limit(
@@ -108,9 +109,10 @@ PAGE_WRITE_TIME = Limit(
     "3 kB/s; a reader that stands still holds 64 KiB",
 )
 PAGE_EXPLANATIONS = Limit(
-    8,
+    32,
     "explanations",
-    "explanations of waiting pods that the page computes or has in its queue; more are refused with 503",
+    "explanations of waiting pods that wait to be made, each user's in turn with those of others; a further one takes "
+    "the place of one of the user with most, or is refused with 503",
     "each takes milliseconds to a second, one after the other",
 )
 PROXY_NAMES = Limit(
@@ -124,4 +126,11 @@ VIEW_ANSWERS = Limit(
     "answers",
     "answers of the API view.tessera.dev that the page remembers for two seconds; the oldest is forgotten",
     "one for each kind of rights; an answer for 1,600 cards has 2 MB and takes a tenth of a second",
+)
+VIEW_WAITING = Limit(
+    32,
+    "answers",
+    "answers of the API view.tessera.dev that wait to be made, each user's in turn with those of others; a further one "
+    "takes the place of one of the user with most, or is refused with 503",
+    "each takes a tenth of a second, one after the other",
 )

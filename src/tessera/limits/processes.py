@@ -174,7 +174,7 @@ PAGE_READERS = Limit(
     256,
     "readers",
     "open connections to the feed of the live page",
-    "each costs a task and a socket; the next one is refused with 503",
+    "each costs a task and a socket; the next one takes the place of one of the user with most, or is refused with 503",
 )
 FEED_BYTES = Limit(
     8 * 2**20,
@@ -186,7 +186,8 @@ PAGE_VIEWS = Limit(
     32,
     "kinds of rights",
     "different rights of readers of the live page at one time",
-    "each costs its own texts of the documents that look different; teams share theirs; the next is refused with 503",
+    "each costs its own texts of the documents that look different; teams share theirs. The next takes the place of "
+    "one of the user with most, or is refused with 503; those who may see everything always have a place",
 )
 PAGE_REASONS = Limit(
     200,

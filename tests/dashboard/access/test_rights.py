@@ -2,7 +2,7 @@
 
 from tests.dashboard.access.conftest import Guarded
 
-from tessera.dashboard.access.reviewer import Person, Reviewer
+from tessera.access.reviewer import Person, Reviewer
 from tessera.dashboard.access.rights import Rights
 from tessera.dashboard.visibility import About, Visibility
 from tessera.limits.access import PAGE_NAMESPACES, PAGE_REVIEWS, RIGHTS_LIFE

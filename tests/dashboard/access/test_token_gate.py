@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 from tests.dashboard.access.conftest import Guarded
 
-from tessera.dashboard.access.reviewer import Reviewer
+from tessera.access.reviewer import Reviewer
 from tessera.dashboard.access.rights import Rights
 from tessera.dashboard.access.token_gate import TokenGate
 from tessera.dashboard.access.visitors import LoginNeededError, NotNowError
@@ -24,7 +24,7 @@ async def test_a_token_gives_the_rights_of_its_owner() -> None:
     cluster = Guarded("ann")
     await cluster.begin()
     await cluster.let("ann", "pods", ["team-a"])
-    visitor = await gate(cluster).admit("Bearer token-ann")
+    visitor = await gate(cluster).admit("Bearer token-ann", "10.0.0.1")
     assert visitor.name == "ann"
     assert await visitor.visibility() == Visibility(namespaces=frozenset({"team-a"}))
 
@@ -32,19 +32,19 @@ async def test_a_token_gives_the_rights_of_its_owner() -> None:
 @pytest.mark.parametrize("header", ["", "Bearer", "Bearer ", "Basic dTpw", "token-ann", "Bearer token-eve", "Bearer ä"])
 async def test_anything_else_has_to_log_in(header: str) -> None:
     with pytest.raises(LoginNeededError):
-        await gate(Guarded("ann")).admit(header)
+        await gate(Guarded("ann")).admit(header, "10.0.0.1")
 
 
 async def test_no_token_is_refused_or_sees_no_names_as_the_administrator_chose() -> None:
     with pytest.raises(LoginNeededError, match="Authorization: Bearer TOKEN"):
-        await gate(Guarded()).admit(None)
-    visitor = await gate(Guarded(), nameless=True).admit(None)
+        await gate(Guarded()).admit(None, "10.0.0.1")
+    visitor = await gate(Guarded(), nameless=True).admit(None, "10.0.0.1")
     assert await visitor.visibility() == Visibility()
 
 
 async def test_a_token_that_the_api_server_withdraws_ends_a_visit_within_its_life() -> None:
     cluster = Guarded("ann")
-    visitor = await gate(cluster).admit("Bearer token-ann")
+    visitor = await gate(cluster).admit("Bearer token-ann", "10.0.0.1")
     cluster.server.identities.static.clear()
     cluster.clock.seconds += RIGHTS_LIFE / 2
     with pytest.raises(LoginNeededError):
@@ -55,7 +55,7 @@ async def test_a_token_that_the_api_server_withdraws_ends_a_visit_within_its_lif
 
 async def test_while_the_api_server_is_away_a_visit_ends_with_the_life_of_its_answer() -> None:
     cluster = Guarded("ann")
-    visitor = await gate(cluster).admit("Bearer token-ann")
+    visitor = await gate(cluster).admit("Bearer token-ann", "10.0.0.1")
     cluster.silent = True
     cluster.clock.seconds += RIGHTS_LIFE - 1
     await visitor.visibility()
@@ -68,11 +68,11 @@ async def test_while_the_api_server_is_away_a_visit_ends_with_the_life_of_its_an
 async def test_10_000_different_tokens_cost_few_reviews_and_disturb_nobody_who_is_in() -> None:
     cluster = Guarded("ann")
     door = gate(cluster)
-    visitor = await door.admit("Bearer token-ann")
+    visitor = await door.admit("Bearer token-ann", "10.0.0.1")
     codes = Counter[int]()
     for number in range(10_000):
         try:
-            await door.admit(f"Bearer forged-{number}")
+            await door.admit(f"Bearer forged-{number}", "10.0.0.1")
         except LoginNeededError:
             codes[401] += 1
         except NotNowError as error:
@@ -90,13 +90,13 @@ async def test_what_is_remembered_is_bounded() -> None:
         cluster.clock.seconds += 0.001
         if number % TOKEN_REVIEWS == 0:
             cluster.clock.seconds += 1
-        await door.admit(f"Bearer token-user-{number}")
+        await door.admit(f"Bearer token-user-{number}", "10.0.0.1")
     assert len(door._known) == PAGE_TOKENS
     for number in range(REFUSED_TOKENS + 20):
         if number % TOKEN_REVIEWS == 0:
             cluster.clock.seconds += 1
         with pytest.raises(LoginNeededError):
-            await door.admit(f"Bearer forged-{number}")
+            await door.admit(f"Bearer forged-{number}", "10.0.0.1")
     assert len(door._refused) == REFUSED_TOKENS
 
 
@@ -105,7 +105,7 @@ async def test_a_refused_token_is_not_asked_for_again_and_again() -> None:
     door = gate(cluster)
     for _ in range(100):
         with pytest.raises(LoginNeededError):
-            await door.admit("Bearer forged")
+            await door.admit("Bearer forged", "10.0.0.1")
     assert cluster.asked == ["tokenreviews"]
 
 
@@ -113,12 +113,12 @@ async def test_no_token_stands_in_a_log_an_error_or_the_memory_of_the_gate(caplo
     cluster = Guarded("ann")
     door = gate(cluster)
     with caplog.at_level(logging.DEBUG):
-        await door.admit("Bearer token-ann")
+        await door.admit("Bearer token-ann", "10.0.0.1")
         with pytest.raises(LoginNeededError) as refusal:
-            await door.admit("Bearer token-forged")
+            await door.admit("Bearer token-forged", "10.0.0.1")
         cluster.silent = True
         with pytest.raises(NotNowError) as silence:
-            await door.admit("Bearer token-other")
+            await door.admit("Bearer token-other", "10.0.0.1")
     assert "token-" not in caplog.text + str(refusal.value) + str(silence.value)
     assert b"token-ann" not in b"".join(door._known._answers)
 
@@ -126,6 +126,22 @@ async def test_no_token_stands_in_a_log_an_error_or_the_memory_of_the_gate(caplo
 async def test_service_accounts_of_a_namespace_count_as_one_user() -> None:
     cluster = Guarded(*(f"system:serviceaccount:team-a:robot-{number}" for number in range(3)), "ann")
     door = gate(cluster)
-    keys = {(await door.admit(f"Bearer token-system:serviceaccount:team-a:robot-{number}")).key for number in range(3)}
+    robots = [f"Bearer token-system:serviceaccount:team-a:robot-{number}" for number in range(3)]
+    keys = {(await door.admit(each, "10.0.0.1")).key for each in robots}
     assert len(keys) == 1
-    assert (await door.admit("Bearer token-ann")).key not in keys
+    assert (await door.admit("Bearer token-ann", "10.0.0.1")).key not in keys
+
+
+async def test_an_address_that_tries_many_tokens_takes_no_log_in_from_another() -> None:
+    cluster = Guarded("ann", "bob")
+    door = gate(cluster)
+    for second in range(3):
+        cluster.clock.seconds += 1
+        for number in range(1_000):
+            with pytest.raises((LoginNeededError, NotNowError)):
+                await door.admit(f"Bearer forged-{second}-{number}", "10.0.0.6")
+        if second:
+            assert (await door.admit(f"Bearer token-{('ann', 'bob')[second - 1]}", "10.0.0.1")).name
+        else:
+            with pytest.raises(NotNowError):
+                await door.admit("Bearer token-ann", "10.0.0.1")

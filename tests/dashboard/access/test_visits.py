@@ -4,7 +4,7 @@ import asyncio
 import json
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import aiohttp
@@ -12,8 +12,8 @@ import pytest
 from tests.dashboard.access.conftest import Guarded
 from tests.dashboard.test_server import event, explain
 
+from tessera.access.reviewer import Reviewer
 from tessera.dashboard import feed_stream
-from tessera.dashboard.access.reviewer import Reviewer
 from tessera.dashboard.access.rights import Rights
 from tessera.dashboard.access.token_gate import TokenGate
 from tessera.dashboard.documents import CardDocument, LeaseDocument, SummaryDocument
@@ -52,8 +52,11 @@ def cards_in(text: str) -> int:
 class Visits:
     """A page in a cluster with two teams, each with a pod on a card of its own."""
 
-    def __init__(self, port: int, session: aiohttp.ClientSession, cluster: Guarded, server: PageServer) -> None:
+    def __init__(
+        self, port: int, session: aiohttp.ClientSession, cluster: Guarded, server: PageServer, feeds: FeedGroup
+    ) -> None:
         self.port = port
+        self.feeds = feeds
         self.cluster = cluster
         self.server = server
         self.session = session
@@ -76,8 +79,8 @@ class Visits:
 
 
 @asynccontextmanager
-async def visits(*, nameless: bool = False, cards: int = 0) -> AsyncIterator[Visits]:
-    cluster = Guarded("admin", "ann", "bob", "eve")
+async def visits(*others: str, nameless: bool = False, cards: int = 0) -> AsyncIterator[Visits]:
+    cluster = Guarded("admin", "ann", "bob", "eve", *others)
     await cluster.begin()
     await cluster.let("admin", "nodes")
     await cluster.let("admin", "pods")
@@ -96,7 +99,7 @@ async def visits(*, nameless: bool = False, cards: int = 0) -> AsyncIterator[Vis
     running = asyncio.create_task(server.run(lambda _, port: listening.set_result(port)))
     try:
         async with aiohttp.ClientSession() as session:
-            yield Visits(await listening, session, cluster, server)
+            yield Visits(await listening, session, cluster, server, feeds)
     finally:
         running.cancel()
         await asyncio.wait([running])
@@ -231,6 +234,37 @@ async def test_one_user_cannot_take_the_places_of_all() -> None:
         assert "alpha" in await page.feed("ann")
         for each in opened:
             each.close()
+
+
+async def test_service_accounts_with_odd_rights_close_the_page_for_nobody() -> None:
+    teams = [f"team-{letter}" for letter in "abcdef"]
+    robots = [f"system:serviceaccount:team-e:robot-{number}" for number in range(20)]
+    robots += [f"system:serviceaccount:team-f:robot-{number}" for number in range(20)]
+    async with visits(*robots) as page, AsyncExitStack() as open_feeds:
+        page.feeds.publish({f"card/n/{team}": card("node-1", team, f"pod-of-{team}") for team in teams})
+        for number, robot in enumerate(robots):
+            rights = [team for bit, team in enumerate(teams) if number + 1 >> bit & 1]
+            await page.cluster.let(robot, "pods", rights)
+            page.cluster.clock.seconds += 1
+            if number % 20 < PERSON_READERS:
+                answer = await open_feeds.enter_async_context(page.get("/feed", robot))
+                assert answer.status == 200
+        for user in ("admin", "ann", "bob", "eve"):
+            assert cards_in(await page.feed(user)) == len(teams)
+
+
+async def test_who_has_most_feeds_open_gives_one_up_to_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tessera.dashboard.server.PAGE_READERS", 3)
+    async with visits() as page, AsyncExitStack() as open_feeds:
+        crowd = [await open_feeds.enter_async_context(page.get("/feed", "ann")) for _ in range(3)]
+        mine = await open_feeds.enter_async_context(page.get("/feed", "bob"))
+        await event(mine)
+        async with asyncio.timeout(TIMEOUT):
+            with pytest.raises(aiohttp.ClientPayloadError):
+                await crowd[-1].read()
+        async with page.get("/feed", "ann") as answer:
+            assert answer.status == 503
+        assert page.server.readers == 3
 
 
 async def test_a_reader_that_takes_nothing_is_cut_off_and_disturbs_nobody(monkeypatch: pytest.MonkeyPatch) -> None:

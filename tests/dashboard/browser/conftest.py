@@ -26,7 +26,7 @@ from tessera.explain.explanation import ExplanationReport
 PICTURES = os.environ.get("TESSERA_PICTURES", "")
 
 
-async def explain(namespace: str, pod: str, _visible: Visibility) -> ExplanationReport:
+async def explain(namespace: str, pod: str, _visible: Visibility, _key: str) -> ExplanationReport:
     answer = explanations()[f"{namespace}/{pod}"]
     return ExplanationReport(kind="pod", namespace=namespace, name=pod, answers=(answer,))
 

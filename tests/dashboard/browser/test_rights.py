@@ -8,7 +8,7 @@ from tests.dashboard.access.conftest import Guarded
 from tests.dashboard.browser.conftest import LivePage, MakeGate, Visitor, Visits
 from tests.dashboard.browser.scene import scene
 
-from tessera.dashboard.access.reviewer import Reviewer
+from tessera.access.reviewer import Reviewer
 from tessera.dashboard.access.rights import Rights
 from tessera.dashboard.access.token_gate import TokenGate
 from tessera.dashboard.access.visitors import Gate

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from multidict import CIMultiDict, CIMultiDictProxy
 
-from tessera.dashboard.access.reviewer import Person
+from tessera.access.reviewer import Person
 from tessera.dashboard.view.front_proxy import FrontProxy, NotProxiedError, read_front_proxy
 from tessera.limits.access import PROXY_NAMES
 

@@ -24,6 +24,7 @@ from tessera.dashboard.view.objects import MAPS, USAGES, WAITING_PODS, read_view
 from tessera.dashboard.view.trust import API_SERVICE
 from tessera.forecast.queue_page import Blocker, ExpectedStart, QueuedPod, QueuePage
 from tessera.kube.client.errors import Forbidden, NotFound, ServiceUnavailable
+from tessera.limits.access import PAGE_EXPLANATIONS
 from tessera.manifests import deploy_folder
 from tessera_lab.apiserver.authz.certificates import CertificateAuthority, CertificatePair
 from tessera_lab.apiserver.interfaces import UserInfo
@@ -231,6 +232,29 @@ async def test_a_pod_is_explained_to_its_tenant_only() -> None:
         answer = await view.user("ann")("GET", f"{API}/namespaces/team/explanations/waits")
         assert answer["report"]["answers"][0]["case"] == "not-offered"
         assert (await view.user("bob")("GET", f"{API}/namespaces/team/explanations/waits"))["code"] == 403
+
+
+async def test_one_who_asks_without_end_takes_no_answer_from_another() -> None:
+    async with served() as view:
+        for name in ("ann", "bob"):
+            await view.allow(name, f"of-{name}")
+            await view.admin("POST", f"/api/v1/namespaces/of-{name}/pods", pod("waits"))
+            await view.until(f"{API}/namespaces/of-{name}/explanations/waits", b"report")
+
+        async def ask(name: str) -> list[int]:
+            paths = [f"{API}/namespaces/of-{name}/{each}" for each in ("explanations/waits", "usages", "maps")]
+            return [(await view.user(name).raw("GET", path)).status for path in paths]
+
+        async def ask_again_and_again() -> None:
+            while True:
+                await ask("bob")
+
+        crowd = [asyncio.create_task(ask_again_and_again()) for _ in range(2 * PAGE_EXPLANATIONS)]
+        await ask("bob")
+        assert [await ask("ann") for _ in range(10)] == [[200] * 3] * 10
+        for each in crowd:
+            each.cancel()
+        await asyncio.wait(crowd)
 
 
 async def test_a_forged_user_is_not_believed_past_the_api_server(tmp_path: Path) -> None:

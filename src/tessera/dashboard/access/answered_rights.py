@@ -5,6 +5,7 @@
    right that is not known counts as missing.
 2. Of the rights of one person, those that were never asked for come first, then those whose answer is the oldest: what
    the pace does not allow now is next, however many there are.
+3. Each person has an equal part of a pace; the service accounts of a namespace have one together.
 """
 
 import asyncio
@@ -12,11 +13,11 @@ import contextlib
 import math
 from collections.abc import Sequence
 
+from tessera.access.review_cache import BusyError, ReviewCache, SilentError
+from tessera.access.reviewer import Person, Reviewer, Right
 from tessera.clock import Clock
-from tessera.dashboard.access.review_cache import BusyError, ReviewCache, SilentError
-from tessera.dashboard.access.reviewer import Person, Reviewer, Right
 from tessera.limits.access import RIGHTS_LIFE
-from tessera.serving.pace import Pace
+from tessera.serving.fair_shares import FairPace
 
 
 class AnsweredRights:
@@ -31,7 +32,9 @@ class AnsweredRights:
 
     def __init__(self, reviewer: Reviewer, clock: Clock, *, rate: int, size: int) -> None:
         self._reviewer = reviewer
-        self._held, self._new, self._refused = Pace(rate), Pace(rate), Pace(rate)
+        self._held: FairPace[str] = FairPace(rate)
+        self._new: FairPace[str] = FairPace(rate)
+        self._refused: FairPace[str] = FairPace(rate)
         self._answers: ReviewCache[tuple[Person, Right], bool] = ReviewCache(clock, RIGHTS_LIFE, size)
 
     async def may(self, person: Person, rights: Sequence[Right]) -> list[bool]:
@@ -53,4 +56,6 @@ class AnsweredRights:
         if self._answers.asked(key) == -math.inf:
             pace = self._new
         with contextlib.suppress(BusyError, SilentError):
-            await self._answers.get(key, lambda: self._reviewer.review_access(person, right), pace)
+            await self._answers.get(
+                key, lambda: self._reviewer.review_access(person, right), lambda now: pace.take(now, person.share)
+            )

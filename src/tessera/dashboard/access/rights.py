@@ -10,9 +10,9 @@
 
 from collections.abc import Callable, Sequence
 
+from tessera.access.reviewer import Person, Reviewer, Right
 from tessera.clock import Clock
 from tessera.dashboard.access.answered_rights import AnsweredRights
-from tessera.dashboard.access.reviewer import Person, Reviewer, Right
 from tessera.dashboard.visibility import About, Visibility
 from tessera.kueue.names import GROUP
 from tessera.limits.access import KUEUE_NAMED, KUEUE_REVIEWS, KUEUE_RIGHTS, PAGE_NAMESPACES, PAGE_REVIEWS, PAGE_RIGHTS

@@ -3,21 +3,21 @@
 1. A token is judged by a TokenReview. The page keeps it only as long as its connection, and its hash under a key that
    nobody else has.
 2. A token is judged again while its connection is open, so that one that was withdrawn ends it.
-3. Tokens that the page does not know have a pace of their own, and refused ones a memory of their own: whoever tries
-   many delays the log-in of others, and never those who are in.
+3. Tokens that the page does not know have a pace of their own, of which each address has an equal part, and refused
+   ones a memory of their own: whoever tries many delays those of the same address, and never those who are in.
 """
 
 import hashlib
 import secrets
 
+from tessera.access.review_cache import BusyError, ReviewCache, SilentError
+from tessera.access.reviewer import Person, Reviewer
 from tessera.clock import Clock
-from tessera.dashboard.access.review_cache import BusyError, ReviewCache, SilentError
-from tessera.dashboard.access.reviewer import Person, Reviewer
 from tessera.dashboard.access.rights import Rights
 from tessera.dashboard.access.visitors import LoginNeededError, NotNowError, Visitor
 from tessera.dashboard.visibility import Visibility
 from tessera.limits.access import PAGE_REVIEWS, PAGE_TOKENS, PERSON_READERS, REFUSED_TOKENS, RIGHTS_LIFE, TOKEN_REVIEWS
-from tessera.serving.pace import Pace
+from tessera.serving.fair_shares import FairPace
 
 #: Readers without a token have together as many feeds as this number of users.
 _NAMELESS = 4
@@ -38,14 +38,14 @@ class TokenGate:
         self._reviewer = reviewer
         self._rights = rights
         self._clock = clock
-        self._known_pace = Pace(PAGE_REVIEWS)
-        self._new_pace = Pace(TOKEN_REVIEWS)
+        self._known_pace: FairPace[str] = FairPace(PAGE_REVIEWS)
+        self._new_pace: FairPace[str] = FairPace(TOKEN_REVIEWS)
         self._nameless = nameless
         self._secret = secrets.token_bytes(32)
         self._known: ReviewCache[bytes, Person] = ReviewCache(clock, RIGHTS_LIFE, PAGE_TOKENS)
         self._refused: ReviewCache[bytes, bool] = ReviewCache(clock, RIGHTS_LIFE, REFUSED_TOKENS)
 
-    async def admit(self, authorization: str | None) -> Visitor:
+    async def admit(self, authorization: str | None, address: str) -> Visitor:
         """See :meth:`tessera.dashboard.access.visitors.Gate.admit`."""
         if authorization is None:
             if not self._nameless:
@@ -55,10 +55,14 @@ class TokenGate:
         token = token.strip()
         if scheme.lower() != "bearer" or not token:
             raise LoginNeededError("the header Authorization is not of the form: Bearer TOKEN")
-        return _Bearer(await self.person(token), token, self, self._rights)
+        return _Bearer(await self.person(token, address), token, address, self, self._rights)
 
-    async def person(self, token: str) -> Person:
+    async def person(self, token: str, address: str) -> Person:
         """The owner of a token.
+
+        Args:
+            token: the token.
+            address: who sends it.
 
         Raises:
             LoginNeededError: the API server does not accept it.
@@ -67,9 +71,10 @@ class TokenGate:
         digest = hashlib.blake2b(token.encode(), key=self._secret).digest()
         if self._refused.peek(digest):
             raise LoginNeededError(_REFUSED)
-        pace = self._new_pace if self._known.peek(digest) is None else self._known_pace
+        known = self._known.peek(digest)
+        pace, share = (self._new_pace, address) if known is None else (self._known_pace, known.share)
         try:
-            return await self._known.get(digest, lambda: self._review(token), pace)
+            return await self._known.get(digest, lambda: self._review(token), lambda now: pace.take(now, share))
         except BusyError:
             raise NotNowError("too many tokens are being checked; try again in a second", 429) from None
         except SilentError:
@@ -89,23 +94,15 @@ class TokenGate:
 class _Bearer:
     """A visitor with a token."""
 
-    def __init__(self, person: Person, token: str, gate: TokenGate, rights: Rights) -> None:
-        self.name, self.key = person.name, _group(person.name)
+    def __init__(self, person: Person, token: str, address: str, gate: TokenGate, rights: Rights) -> None:
+        self.name, self.key = person.name, person.share
         self.readers = int(PERSON_READERS)
-        self._token = token
+        self._token, self._address = token, address
         self._gate = gate
         self._rights = rights
 
     async def visibility(self) -> Visibility:
-        return await self._rights.visibility(await self._gate.person(self._token))
-
-
-def _group(user: str) -> str:
-    """Whose readers are counted together: a tenant can make many service accounts, so those of a namespace are one."""
-    match user.split(":"):
-        case ["system", "serviceaccount", namespace, _]:
-            return f"namespace/{namespace}"
-    return f"user/{user}"
+        return await self._rights.visibility(await self._gate.person(self._token, self._address))
 
 
 class _Nameless:

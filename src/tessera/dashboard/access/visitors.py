@@ -62,8 +62,8 @@ class Visitor(Protocol):
 class Gate(Protocol):
     """Lets visitors in."""
 
-    async def admit(self, authorization: str | None) -> Visitor:
-        """The visitor who sends this header ``Authorization``.
+    async def admit(self, authorization: str | None, address: str) -> Visitor:
+        """The visitor who sends this header ``Authorization`` from this address.
 
         Raises:
             LoginNeededError: there is no valid token, and the page needs one.
@@ -93,7 +93,7 @@ class OwnRights:
     def __init__(self, readers: int) -> None:
         self._owner = _Owner(readers)
 
-    async def admit(self, authorization: str | None) -> Visitor:
+    async def admit(self, authorization: str | None, address: str) -> Visitor:
         """The user."""
-        del authorization
+        del authorization, address
         return self._owner

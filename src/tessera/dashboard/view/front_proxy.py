@@ -16,7 +16,7 @@ from urllib.parse import unquote
 import msgspec
 from multidict import CIMultiDictProxy
 
-from tessera.dashboard.access.reviewer import Person
+from tessera.access.reviewer import Person
 from tessera.limits.access import PROXY_NAMES
 
 CONFIG_MAP, NAMESPACE = "extension-apiserver-authentication", "kube-system"

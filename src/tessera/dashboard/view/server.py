@@ -2,7 +2,7 @@
 
 It answers discovery and GET, in the forms of a Kubernetes API; everything else is a Status with its code. An answer for
 one kind of rights is kept for two seconds, and they are made one after the other, so that nobody can slow the page by
-asking often.
+asking often. Each user gets an answer before any other gets two.
 """
 
 import asyncio
@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from tessera.access.reviewer import Person
 from tessera.clock import Clock
-from tessera.dashboard.access.reviewer import Person
 from tessera.dashboard.access.rights import Rights
 from tessera.dashboard.aliases import Aliases
 from tessera.dashboard.explainer import PrivateExplainer
@@ -25,9 +25,10 @@ from tessera.dashboard.view.objects import CLUSTER, EXPLANATIONS, GROUP, RESOURC
 from tessera.dashboard.visibility import Redactor, Visibility
 from tessera.kube.client.errors import ApiError, ServiceUnavailable, Status
 from tessera.kube.resources.meta import Resource
-from tessera.limits.access import PAGE_BYTES, PAGE_HEADER, PAGE_HEADERS, VIEW_ANSWERS
+from tessera.limits.access import PAGE_BYTES, PAGE_HEADER, PAGE_HEADERS, VIEW_ANSWERS, VIEW_WAITING
 from tessera.observe.cluster_reading import ClusterReading
 from tessera.serving.bounded_port import Bounds, Connection, ConnectionPort
+from tessera.serving.fair_shares import FairTurns, NoTurnError
 from tessera.usage.agent_pages import FleetUsage
 
 _API_VERSION = f"{GROUP}/{VERSION}"
@@ -56,7 +57,7 @@ class ViewAnswers:
         self._rights = rights
         self._redactor = redactor
         self._clock = clock
-        self._turn = asyncio.Lock()
+        self._turns: FairTurns[str] = FairTurns(VIEW_WAITING)
         #: The content of an object by kind and rights, with the time at which it was made; the oldest first.
         self._made: dict[tuple[str, Visibility], tuple[float, bytes]] = {}
 
@@ -70,19 +71,33 @@ class ViewAnswers:
         if resource is EXPLANATIONS:
             if not visibility.allows_pods(namespace):
                 return None
-            report = await self._explainer.explain(namespace, name, visibility)
+            report = await self._explainer.explain(namespace, name, visibility, person.share)
             return msgspec.json.encode({"report": report})
         if name != CLUSTER:
             return None
-        async with self._turn:
-            key = (resource.plural, visibility)
-            made = self._made.pop(key, None)
-            if made is None or self._clock.monotonic() - made[0] > _FRESH:
-                made = (self._clock.monotonic(), await self._make(resource, visibility))
-            self._made[key] = made
-            while len(self._made) > VIEW_ANSWERS:
-                del self._made[next(iter(self._made))]
-            return made[1]
+        key = (resource.plural, visibility)
+        try:
+            return self._kept(key) or await self._make_in_turn(resource, visibility, person.share)
+        except NoTurnError:
+            text = "many answers are being made, some of them yours; try again"
+            raise ServiceUnavailable(Status(code=503, reason="ServiceUnavailable", message=text)) from None
+
+    def _kept(self, key: tuple[str, Visibility]) -> bytes | None:
+        made = self._made.get(key)
+        return made[1] if made is not None and self._clock.monotonic() - made[0] <= _FRESH else None
+
+    async def _make_in_turn(self, resource: Resource[Any], visibility: Visibility, share: str) -> bytes:
+        key = (resource.plural, visibility)
+        async with self._turns.turn(share):
+            content = self._kept(key)  # another one may have asked for the same meanwhile
+            if content is None:
+                began = self._clock.monotonic()
+                content = await self._make(resource, visibility)
+                self._made.pop(key, None)
+                self._made[key] = (began, content)
+                while len(self._made) > VIEW_ANSWERS:
+                    del self._made[next(iter(self._made))]
+            return content
 
     async def _make(self, resource: Resource[Any], visibility: Visibility) -> bytes:
         if resource is not WAITING_PODS:

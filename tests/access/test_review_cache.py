@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from tests.support.api_user import ManualClock
 
-from tessera.dashboard.access.review_cache import BusyError, ReviewCache, SilentError
+from tessera.access.review_cache import BusyError, ReviewCache, SilentError
 from tessera.serving.pace import Pace
 
 LIFE = 60.0
@@ -34,7 +34,7 @@ class Asking:
         self.pace = Pace(rate)
 
     async def get(self, key: str = "a") -> int:
-        return await self.cache.get(key, self.server.ask, self.pace)
+        return await self.cache.get(key, self.server.ask, self.pace.take)
 
 
 async def test_an_answer_is_used_without_a_question_for_half_of_its_life() -> None:

@@ -13,7 +13,6 @@ from typing import Generic, NamedTuple, TypeVar
 
 from tessera.clock import Clock
 from tessera.kube.client.errors import ApiError
-from tessera.serving.pace import Pace
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -73,33 +72,33 @@ class ReviewCache(Generic[K, V]):
         found = self._answers.get(key)
         return -math.inf if found is None else found.asked
 
-    async def get(self, key: K, ask: Callable[[], Awaitable[V]], pace: Pace) -> V:
+    async def get(self, key: K, ask: Callable[[], Awaitable[V]], may_ask: Callable[[float], bool]) -> V:
         """The answer for a key.
 
         Args:
             key: what the answer is for.
             ask: asks the API server.
-            pace: bounds the questions; one that is open already costs nothing.
+            may_ask: whether one more question may be asked at this time; one that is open already costs nothing.
 
         Raises:
-            BusyError: there is no answer, and the pace allows no question.
+            BusyError: there is no answer, and no question may be asked.
             SilentError: there is no answer, and the API server gave none.
         """
         fresh = self.fresh(key)
         if fresh is not None:
             return fresh
         try:
-            return await self._ask(key, ask, pace)
+            return await self._ask(key, ask, may_ask)
         except (BusyError, SilentError):
             value = self.peek(key)
             if value is None:
                 raise
             return value
 
-    async def _ask(self, key: K, ask: Callable[[], Awaitable[V]], pace: Pace) -> V:
+    async def _ask(self, key: K, ask: Callable[[], Awaitable[V]], may_ask: Callable[[float], bool]) -> V:
         task = self._open.get(key)
         if task is None:
-            if not pace.take(self._clock.monotonic()):
+            if not may_ask(self._clock.monotonic()):
                 raise BusyError
             task = self._open[key] = asyncio.ensure_future(self._answer(key, ask))
             task.add_done_callback(lambda done: self._end(key, done))

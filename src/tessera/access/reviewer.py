@@ -20,6 +20,14 @@ class Person(NamedTuple):
     groups: tuple[str, ...] = ()
     extra: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
+    @property
+    def share(self) -> str:
+        """Whose requests are counted together: a tenant can make many service accounts, so those of a namespace are."""
+        match self.name.split(":"):
+            case ["system", "serviceaccount", namespace, _]:
+                return f"namespace/{namespace}"
+        return f"user/{self.name}"
+
 
 class Right(NamedTuple):
     """A right: to do something with all objects of a kind, in one namespace or (if empty) in the whole cluster."""

@@ -1,0 +1,132 @@
+"""Divides what many share among those who want it, so that one who asks much takes nothing from one who asks little.
+
+The members of a share are told apart by a key: a user, a namespace whose service accounts count as one, an address.
+:func:`find_giver` divides places, :class:`FairPace` a rate, :class:`FairTurns` the time of one worker.
+"""
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Hashable, Mapping
+from contextlib import asynccontextmanager
+from typing import Generic, TypeVar
+
+from tessera.serving.pace import Pace
+
+K = TypeVar("K", bound=Hashable)
+
+
+class NoTurnError(Exception):
+    """As many wait as may, and none of them has so many places that it must give one up."""
+
+
+def find_giver(held: Mapping[K, int], key: K) -> K | None:
+    """Returns who gives a place up to ``key`` when all are taken; None if that would only turn the tables.
+
+    Args:
+        held: the places of each.
+        key: who wants one more.
+    """
+    most = max(held, key=lambda each: held[each], default=None)
+    return most if most is not None and held[most] >= held.get(key, 0) + 2 else None
+
+
+class FairPace(Generic[K]):
+    """Allows a number of actions a second; of these, each key that asks has an equal part.
+
+    Args:
+        rate: actions a second.
+    """
+
+    def __init__(self, rate: int) -> None:
+        self._rate = rate
+        self._all = Pace(rate)
+        #: Start of the present second, the actions of each key that asked in it, and the keys of the one before.
+        self._began = float("-inf")
+        self._taken: Counter[K] = Counter()
+        self._before: frozenset[K] = frozenset()
+
+    def take(self, now: float, key: K) -> bool:
+        """Whether the key may do one more at this time; counts it if so."""
+        if now - self._began >= 1.0:
+            self._before = frozenset(self._taken) if now - self._began < 2.0 else frozenset()
+            self._began, self._taken = now, Counter()
+        self._taken[key] += 0
+        part = max(1, self._rate // len(self._before | self._taken.keys()))
+        if self._taken[key] >= part or not self._all.take(now):
+            return False
+        self._taken[key] += 1
+        return True
+
+
+class FairTurns(Generic[K]):
+    """Gives turns one after the other; each key that waits gets its next one before any other gets two.
+
+    Args:
+        most: turns that may be waited for, of all keys together. One more takes the last place of the key that has
+            most, or is refused.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._taken = False
+        #: Those who wait, by key; the keys in the order of their turns. No key without any.
+        self._waiting: dict[K, deque[asyncio.Future[None]]] = {}
+
+    @asynccontextmanager
+    async def turn(self, key: K) -> AsyncIterator[None]:
+        """Waits for a turn, which lasts until the end of the block.
+
+        Raises:
+            NoTurnError: too many wait.
+        """
+        if self._taken:
+            await self._wait(key)
+        self._taken = True
+        try:
+            yield
+        finally:
+            self._pass_on()
+
+    async def _wait(self, key: K) -> None:
+        self._make_room(key)
+        place = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(key, deque()).append(place)
+        try:
+            await place
+        except asyncio.CancelledError:
+            self._remove(key, place)
+            if place.done() and not place.cancelled() and place.exception() is None:
+                self._pass_on()  # the turn came in the moment in which its owner went
+            raise
+
+    def _make_room(self, key: K) -> None:
+        held = {each: len(places) for each, places in self._waiting.items()}
+        if sum(held.values()) < self._most:
+            return
+        giver = find_giver(held, key)
+        if giver is None:
+            raise NoTurnError
+        last = self._waiting[giver][-1]
+        self._remove(giver, last)
+        last.set_exception(NoTurnError())
+
+    def _remove(self, key: K, place: "asyncio.Future[None]") -> None:
+        places = self._waiting.get(key)
+        if places is None or place not in places:
+            return
+        places.remove(place)
+        if not places:
+            del self._waiting[key]
+
+    def _pass_on(self) -> None:
+        """Gives the turn to the key that is next, which then is the last one."""
+        while self._waiting:
+            key = next(iter(self._waiting))
+            places = self._waiting.pop(key)
+            place = places.popleft()
+            if places:
+                self._waiting[key] = places
+            if not place.done():  # one whose owner is being cancelled is
+                place.set_result(None)
+                return
+        self._taken = False
