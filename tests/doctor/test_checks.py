@@ -9,6 +9,8 @@ import msgspec
 import pytest
 from tests.kube.certificates import Authority
 
+from tessera.api.nodes.card_faults import CARDS_ANNOTATION, encode_cards
+from tessera.api.nodes.preflights import PREFLIGHT_ANNOTATION, CardTest, encode_tests
 from tessera.clock import rfc3339_micro
 from tessera.doctor.facts import ClusterFacts, Refusal
 from tessera.doctor.findings import Finding, Verdict
@@ -48,6 +50,25 @@ WRONG_TWICE = msgspec.convert(
                 {"type": "GpuMigLayoutApplied", "status": "False", "reason": "NvmlFailed"},
             ]
         },
+    },
+    Node,
+)
+
+PASSED = CardTest(index=3, gpu="GPU-3", at=7)
+FAILED = msgspec.structs.replace(PASSED, finding="copies are too slow")
+SKIPPED = msgspec.structs.replace(PASSED, skipped="a pod holds it")
+
+
+def after(*tests: CardTest) -> Node:
+    found = node()
+    found.metadata.annotations[PREFLIGHT_ANNOTATION] = encode_tests(tests)
+    return found
+
+
+HOLDS = msgspec.convert(
+    {
+        "metadata": {"name": "n2", "annotations": {CARDS_ANNOTATION: encode_cards((), (), {"nvidia.com/gpu": 1})}},
+        "status": {"capacity": {"nvidia.com/gpu": "4"}, "allocatable": {"nvidia.com/gpu": "3"}},
     },
     Node,
 )
@@ -208,6 +229,16 @@ CASES: Sequence[tuple[str, Any, str, Verdict, str]] = [
     ),
     ("pods", [*PODS[1:], pod("tessera-agent", image="tessera:2")], "versions", Verdict.WARNING, "2 images"),
     ("nodes", [node(wrong="WaitingForDriver")], "node-conditions", Verdict.WARNING, "WaitingForDriver"),
+    ("nodes", [node(), HOLDS], "withheld-cards", Verdict.WARNING, "node n2: pods hold 1 withheld nvidia.com/gpu;"),
+    (
+        "nodes",
+        [node(), after(FAILED)],
+        "preflight",
+        Verdict.WARNING,
+        "card n1/3: preflight of 1970-01-01T00:00:07Z fail",
+    ),
+    ("nodes", [after(SKIPPED)], "preflight", Verdict.WARNING, "tested nothing: a pod holds it"),
+    ("nodes", FORBIDDEN, "preflight", Verdict.UNKNOWN, "list nodes"),
     ("nodes", [WRONG_TWICE], "node-conditions", Verdict.WARNING, "n1 GpuHealthy: CardUnhealthy, GpuMigLayout"),
     (
         "settings",
@@ -246,6 +277,13 @@ def test_a_check_finds_what_it_is_for(part: str, value: Any, check: str, verdict
     assert text in finding.text
     if verdict is Verdict.ERROR:
         assert finding.advice
+
+
+def test_preflights_that_all_cards_passed_are_told() -> None:
+    (found,) = (
+        each for each in examine(msgspec.structs.replace(HEALTHY, nodes=[after(PASSED)])) if each.check == "preflight"
+    )
+    assert (found.verdict, found.text) == (Verdict.OK, "1 card passed the last one")
 
 
 def test_before_the_installation_only_the_platform_is_examined() -> None:

@@ -88,6 +88,8 @@ export interface Card {
   silent?: boolean;
   /** The node takes no new pods: it is cordoned, or not ready. */
   closed?: boolean;
+  /** Its free devices that kube-scheduler gives to no pod, since pods hold withheld ones of the node. */
+  blocked?: number;
 }
 
 export interface Waiting {

@@ -120,7 +120,7 @@ async def _read(node: str | None, kubeconfig: Path | None, context: str | None) 
         namespace = own_namespace(None, kubeconfig, context)
         nodes = () if node is None else (node,)
         usage = await read_or_explain(client, nodes, namespace=namespace, owners=False)
-        return judge_fleet(usage.fleet, nodes_known=usage.nodes_known)
+        return judge_fleet(usage.fleet, nodes_known=usage.nodes_known, blocked=usage.blocked)
 
 
 # Text ---------------------------------------------------------------------------------------------------------------
@@ -129,6 +129,8 @@ async def _read(node: str | None, kubeconfig: Path | None, context: str | None) 
 def _lines(health: "FleetHealth", node: str | None) -> Iterator[str]:
     yield _summary(health, node)
     yield from map(_rule_line, (rule for rule in health.rules if rule.spared))
+    for sentence in health.blocked[:_CARDS]:
+        yield from _wrap(sentence, "", "    ")
     cards = [row for row in health.cards if node is not None or row.health.state != "healthy"]
     for row in cards[:_CARDS]:
         yield from _card_lines(row)
@@ -253,6 +255,7 @@ def _document(health: "FleetHealth") -> dict[str, object]:
         "silent": health.silent,
         "nodesKnown": health.nodes_known,
         "rules": health.rules,
+        "blocked": health.blocked,
         "findings": [
             {
                 "node": each.node,

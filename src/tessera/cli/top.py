@@ -175,7 +175,7 @@ class TopScreen:
         return lines
 
     def warnings(self, usage: "Usage") -> list[str]:
-        """What is wrong with the cards of the pods that are shown, and with their use of it; the first few."""
+        """What is wrong with the cards of the pods that are shown, with their use of it, and with free cards."""
         found = [f"{row.key} on {row.node}/{row.card}: {row.lease.fault}" for row in usage.leases if row.lease.fault]
         found += [
             f"{row.key} on {row.node}/{row.card}: {each.text}. {each.advice}"
@@ -185,7 +185,7 @@ class TopScreen:
         ]
         shown = list(dict.fromkeys(found))
         more = [f"{len(shown) - _WARNINGS} more; see tessera health"] if len(shown) > _WARNINGS else []
-        return [f"! {each}" for each in (*shown[:_WARNINGS], *more)]
+        return [f"! {each}" for each in (*shown[:_WARNINGS], *more, *usage.blocked[:_WARNINGS])]
 
     def frame(self, usage: "Usage", width: int, height: int) -> Iterator[str]:
         """The lines of one picture of the terminal."""

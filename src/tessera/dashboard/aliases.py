@@ -15,6 +15,7 @@ import msgspec
 
 from tessera.api.instaslice import Instaslice, NodeResources, PodRef, Slice
 from tessera.api.nodes.agent_pod import is_agent
+from tessera.api.nodes.card_faults import CARDS_ANNOTATION, decode_cards, encode_cards
 from tessera.api.nodes.health import CardHealth
 from tessera.api.nodes.offers import OFFERS_ANNOTATION
 from tessera.api.nodes.silence import SilentNode
@@ -97,6 +98,8 @@ class Aliases:
             return node
         metadata = node.metadata
         annotations = {key: text for key, text in metadata.annotations.items() if key == OFFERS_ANNOTATION}
+        if held := decode_cards(metadata.annotations.get(CARDS_ANNOTATION, "")).held:  # numbers, for what has room
+            annotations[CARDS_ANNOTATION] = encode_cards((), (), held)
         conditions = tuple(_replace(each, message="") for each in node.status.conditions)
         return _replace(
             node,

@@ -135,6 +135,7 @@ def _cards(usage: NodeUsage, owners: Mapping[str, str], mapped: Mapping[str, Map
             kind=mapped[card.uuid].kind,
             replicas=card.replicas,
             health=_health(card.health),
+            blocked=mapped[card.uuid].blocked,
         )
 
 

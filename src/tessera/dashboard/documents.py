@@ -142,6 +142,7 @@ class CardDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel", om
         health: its state and evidence; None for a card that is well.
         silent: True if the node's agent does not answer: what is shown are Tessera's records.
         closed: True if the node takes no new pods: it is cordoned, or not ready. Nothing more fits then.
+        blocked: its free devices that kube-scheduler gives to no pod (:mod:`tessera.api.nodes.scheduler_sums`).
     """
 
     node: NodeName
@@ -167,6 +168,7 @@ class CardDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel", om
     health: HealthDocument | None = None
     silent: bool = False
     closed: bool = False
+    blocked: int = 0
 
 
 class WaitingDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):

@@ -8,13 +8,13 @@ from typing import Any
 import msgspec
 
 from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
-from tessera.api.nodes.conditions import AGENT_CONDITIONS, is_marked_silent
 from tessera.api.nodes.node_groups import NODE_GROUPS_KEY, NODE_GROUPS_MAP, parse_node_groups
 from tessera.api.nodes.silence import Silence, SilentNode, agents_by_node, silent_nodes
 from tessera.clock import parse_time_or_zero
+from tessera.doctor.card_checks import check_cards
 from tessera.doctor.facts import TRIAL_RESOURCE, ClusterFacts, Object, Refusal
 from tessera.doctor.findings import Finding, error, ok, unknown, warning
-from tessera.kube.resources import Node, Pod
+from tessera.kube.resources import Pod
 from tessera.text import count_noun, list_names, one_line
 
 #: Names of the definitions, and who else may bring them.
@@ -52,7 +52,7 @@ def check_installation(facts: ClusterFacts) -> Iterator[Finding]:
         yield unknown("processes", f"pods of Tessera cannot be read: {facts.pods.reason}", "ask for the right")
     else:
         yield from _processes(facts, facts.pods)
-    yield _conditions(facts.nodes)
+    yield from check_cards(facts.nodes)
     yield _settings(facts.settings)
     yield _node_groups(facts.node_groups)
     yield _policies(facts.bindings)
@@ -160,25 +160,6 @@ def _silence(kind: Silence, found: Sequence[SilentNode], now: float) -> Finding:
     if kind in (Silence.NODE_NOT_READY, Silence.LEAVING):
         return unknown(check, text, advice)
     return error(check, text, advice, [f"node/{each}" for each in names])
-
-
-def _conditions(nodes: Sequence[Node] | Refusal) -> Finding:
-    """What the agents say of their nodes: no driver yet, a layout that does not fit, a profile that does not exist."""
-    if isinstance(nodes, Refusal):
-        return unknown("node-conditions", "not examined: that needs the right to list nodes")
-    wrong: dict[str, str] = {}
-    for each in nodes:
-        said = [one for one in each.status.conditions if one.type in AGENT_CONDITIONS]
-        bad = [f"{one.type}: {one.reason}" for one in said if one.status == "False" or is_marked_silent(one)]
-        if bad:
-            wrong[each.metadata.name] = ", ".join(bad)
-    if wrong:
-        text = "; ".join(f"{name} {what}" for name, what in list(wrong.items())[:5])
-        more = f" and {len(wrong) - 5} more" if len(wrong) > 5 else ""
-        advice = f"tessera why node/{next(iter(wrong))}"
-        named = [f"node/{each}" for each in wrong]
-        return warning("node-conditions", f"not as wanted: {one_line(text, 500)}{more}", advice, named)
-    return ok("node-conditions", "drivers, layouts and profiles of all nodes are as wanted")
 
 
 def _settings(settings: Mapping[str, bool] | Refusal) -> Finding:

@@ -5,6 +5,7 @@ and the nodes that they refuse, how full the cards are, and the pods that are se
 :mod:`tessera.explain.counterfactuals` adds the changes that would make room.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 
 import msgspec
@@ -33,6 +34,7 @@ from tessera.explain.counterfactuals import (
     room_if_ended,
 )
 from tessera.explain.explanation import Explanation
+from tessera.explain.fixed_resources import explain_blocked_devices
 from tessera.explain.snapshot import ClusterView
 from tessera.placement.demand import (
     Fragmented,
@@ -67,7 +69,10 @@ def explain_no_room(view: ClusterView, slicer: Slicer, pod: PodInfo, reason: Rea
         reason: the reason why the last plan has no place for it.
     """
     found = _explain_reason(view, slicer, pod, reason)
-    return msgspec.structs.replace(found, facts=(*found.facts, *view.cordoned_cards()))
+    blocked, steps = explain_blocked_devices(view, Counter(pod.devices))
+    return msgspec.structs.replace(
+        found, facts=(*found.facts, *blocked, *view.cordoned_cards()), help=(*steps, *found.help)
+    )
 
 
 def _explain_reason(view: ClusterView, slicer: Slicer, pod: PodInfo, reason: Reason) -> Explanation:

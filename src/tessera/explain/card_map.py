@@ -65,6 +65,7 @@ class MappedCard(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         replicas: shares of the card, or of each of its MIG devices.
         holders: the containers that hold the card itself.
         health: its state if it is not healthy.
+        blocked: its free devices that kube-scheduler gives to no pod; they are not among the possible ones.
     """
 
     index: int
@@ -79,6 +80,7 @@ class MappedCard(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     replicas: int = 1
     holders: tuple[CardHolder, ...] = ()
     health: str = ""
+    blocked: int = 0
 
 
 class NodeResource(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -110,6 +112,7 @@ class NodeCards(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         resources: what is known of cards that are not listed.
         unread: the reason for which the agent's page could not be read; empty if it was, or was not needed.
         closed: True if it takes no new pods: it is cordoned, or not ready. Nothing is possible on its cards then.
+        blocked: the sentences about free devices that kube-scheduler gives to no pod.
     """
 
     node: str
@@ -117,6 +120,7 @@ class NodeCards(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     resources: tuple[NodeResource, ...] = ()
     unread: str = ""
     closed: bool = False
+    blocked: tuple[str, ...] = ()
 
 
 class PendingNode(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

@@ -6,11 +6,12 @@ they were as configured.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from tessera.api.names import SLICE_CONDITION
 from tessera.api.nodes.conditions import CARD_CONDITIONS
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, OfferKind, decode_offers
+from tessera.api.nodes.scheduler_sums import read_withheld_holds, unblocking_steps
 from tessera.controller.objects.resource_amounts import pod_amounts
 from tessera.explain.explanation import Explanation
 from tessera.explain.snapshot import ClusterView
@@ -165,13 +166,38 @@ def _explain_shortage(view: ClusterView, pod: Pod, resource: str, count: int, wa
     taken = _used_by_node(view, resource)
     if any(total - taken[name] >= count for name, total in given.items()):
         return None
+    blocked, steps = explain_blocked_devices(view, {resource: count})
     return Explanation(
         case="in-use",
         verdict=f"waits for {resource}: {count_noun(len(given), 'node')} {'offers' if len(given) == 1 else 'offer'} it,"
-        " and too few are free",
-        facts=(wants, *_lines(given, taken, resource), *scheduler_messages(pod), *_faulty_nodes(view)),
-        help=("delete pods that use it", f"see them: kubectl get pods -A -o wide, those with a limit {resource}"),
+        f" and {'free ones are counted for pods on withheld cards' if steps else 'too few are free'}",
+        facts=(wants, *blocked, *_lines(given, taken, resource), *scheduler_messages(pod), *_faulty_nodes(view)),
+        help=(
+            *steps,
+            "delete pods that use it",
+            f"see them: kubectl get pods -A -o wide, those with a limit {resource}",
+        ),
     )
+
+
+def explain_blocked_devices(view: ClusterView, asked: Mapping[str, int]) -> tuple[list[str], list[str]]:
+    """Facts about free devices that kube-scheduler gives to no pod, and the steps that help.
+
+    Steps are only for the nodes that would have enough for the request (:mod:`tessera.api.nodes.scheduler_sums`).
+
+    Args:
+        view: the cluster as it was read, nodes and pods included.
+        asked: the number of devices that a pod asks for, by resource.
+    """
+    facts: list[str] = []
+    steps: list[str] = []
+    for node in view.snapshot.nodes:
+        for resource, hold in read_withheld_holds(node).items():
+            free = hold.count_free(_used_by_node(view, resource)[hold.node]) if resource in asked else 0
+            if hold.count_blocked(free) and len(facts) < _NODES:
+                facts.append(hold.describe(free))
+                steps += unblocking_steps(node) if free >= asked[resource] and not steps else ()
+    return facts, steps
 
 
 def _free_lines(view: ClusterView, asked: Mapping[str, int]) -> Iterator[str]:
@@ -197,8 +223,12 @@ def _offered_count(node: Node, resource: str) -> int:
 
 def _used_by_node(view: ClusterView, resource: str) -> Counter[str]:
     """The number of devices that pods use, by node; pods that have ended use none."""
+    return view.once(("used", resource), lambda: _count_used(view.snapshot.pods, resource))
+
+
+def _count_used(pods: Iterable[Pod], resource: str) -> Counter[str]:
     found: Counter[str] = Counter()
-    for pod in view.snapshot.pods:
+    for pod in pods:
         if pod.spec.node_name and pod.status.phase not in {"Succeeded", "Failed"}:
             found[pod.spec.node_name] += fixed_requests(pod).get(resource, 0)
     return found

@@ -12,6 +12,7 @@ import msgspec
 from tessera.api.instaslice import Instaslice
 from tessera.api.nodes.health import TAKEN, CardState
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, decode_offers
+from tessera.api.nodes.scheduler_sums import read_withheld_holds
 from tessera.api.nodes.silence import NONE_SILENT, Silence, SilentNode
 from tessera.api.nodes.usage import CardUsage, LeaseUsage, NodeUsage
 from tessera.explain.card_map import CardHolder, MappedCard, NodeCards, NodeResource, Tile, cards_of
@@ -89,7 +90,7 @@ def map_fleet(
         instaslices: the records of nodes with slices on demand.
         usages: the agents' pages.
         silent: the nodes whose agents should answer and do not.
-        nodes: for the offers of nodes without a page, and for those that take no new pods.
+        nodes: for the offers of nodes without a page, for those that take no new pods, and for blocked devices.
         pods: for the use of these offers.
     """
     nodes = list(nodes)
@@ -99,16 +100,22 @@ def map_fleet(
     names = sorted({*sliced, *pages, *resources, *silent})
     closed = {node.metadata.name for node in nodes if _is_closed(node)}
     roomless = closed | {name for name, each in silent.items() if each.kind is not Silence.UNREACHABLE}
-    return [
-        NodeCards(
-            node=name,
-            closed=name in closed,
-            cards=_without_room(_merge(sliced.get(name, ()), pages.get(name)), closed=name in roomless),
-            resources=resources.get(name, ()),
-            unread=silent[name].reason if name in silent and name not in pages else "",
+    objects = {node.metadata.name: node for node in nodes}
+    found = []
+    for name in names:
+        cards = _without_room(_merge(sliced.get(name, ()), pages.get(name)), closed=name in roomless)
+        cards, blocked = _without_blocked(cards, objects.get(name))
+        found.append(
+            NodeCards(
+                node=name,
+                closed=name in closed,
+                cards=cards,
+                resources=resources.get(name, ()),
+                unread=silent[name].reason if name in silent and name not in pages else "",
+                blocked=blocked,
+            )
         )
-        for name in names
-    ]
+    return found
 
 
 def _is_closed(node: Node) -> bool:
@@ -120,6 +127,49 @@ def _without_room(cards: tuple[MappedCard, ...], *, closed: bool) -> tuple[Mappe
     if not closed:
         return cards
     return tuple(msgspec.structs.replace(each, possible=dict.fromkeys(each.possible, 0)) for each in cards)
+
+
+def _without_blocked(
+    cards: tuple[MappedCard, ...], node: Node | None
+) -> tuple[tuple[MappedCard, ...], tuple[str, ...]]:
+    """The cards without the room that kube-scheduler gives to no pod, the last cards first; and the sentences about it.
+
+    See :mod:`tessera.api.nodes.scheduler_sums`.
+    """
+    holds = read_withheld_holds(node) if node is not None else {}
+    names = _room_names(_offers(node)) if node is not None and holds else {}
+    sentences = []
+    for resource, hold in holds.items():
+        rooms = names.get(resource, frozenset())
+        free = sum(card.possible.get(room, 0) for card in cards for room in rooms)
+        if blocked := hold.count_blocked(free):
+            cards = _take_away(cards, rooms, blocked)
+            sentences.append(hold.describe(free))
+    return cards, tuple(sentences)
+
+
+def _room_names(offers: Iterable[NodeOffer]) -> dict[str, frozenset[str]]:
+    """What :attr:`MappedCard.possible` calls the devices of each resource."""
+    found: dict[str, set[str]] = {}
+    for each in offers:
+        if each.kind is OfferKind.SHARE:
+            name = f"{each.profile}{SHARED}" if each.profile else SHARE
+        else:
+            name = each.profile if each.kind is OfferKind.SLICE else WHOLE_CARD
+        found.setdefault(each.resource, set()).add(name)
+    return {resource: frozenset(names) for resource, names in found.items()}
+
+
+def _take_away(cards: tuple[MappedCard, ...], rooms: frozenset[str], count: int) -> tuple[MappedCard, ...]:
+    found = []
+    for card in reversed(cards):
+        possible, before = dict(card.possible), count
+        for room in rooms & possible.keys():
+            less = min(count, possible[room])
+            possible[room] -= less
+            count -= less
+        found.append(msgspec.structs.replace(card, possible=possible, blocked=before - count))
+    return tuple(reversed(found))
 
 
 def _merge(sliced: Sequence[MappedCard], page: NodeUsage | None) -> tuple[MappedCard, ...]:

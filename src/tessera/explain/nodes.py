@@ -20,6 +20,7 @@ from tessera.api.nodes.gpu_labels import ACCELERATOR_LABELS, PRESENT_LABELS
 from tessera.api.nodes.health import BOOT_STEP
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, decode_offers
 from tessera.api.nodes.preflights import decode_tests, describe_test
+from tessera.api.nodes.scheduler_sums import read_withheld_holds
 from tessera.api.nodes.silence import Silence, brings_agent
 from tessera.api.sharing.profile_selection import PROFILE_LABEL
 from tessera.driver.nodes.node_status import read_status
@@ -285,7 +286,8 @@ def _offer_lines(node: Node) -> Iterator[str]:
         count = sum(each.count for each in offers if each.resource == resource)
         given = node.status.allocatable.get(resource, "0")
         if given != str(count):
-            yield f"kubelet gives {given} of the {count} {resource}; the others are unhealthy, or not free yet"
+            yield f"kubelet gives {given} of the {count} {resource}; the others are unhealthy, cordoned or not free yet"
+    yield from (hold.describe() for hold in read_withheld_holds(node).values())
     if not offers:
         counts = [f"{name} {count}" for name, count in _static_allocatable(node).items()]
         yield f"kubelet gives {', '.join(counts) or f'nothing of {_DOMAIN}*'}"

@@ -76,6 +76,7 @@ class FleetHealth(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         findings: leases with findings.
         simulated: True if cards exist only in a lab.
         nodes_known: False if the user may not read nodes: whether others should have answered is unknown then.
+        blocked: sentences about free devices that kube-scheduler gives to no pod.
     """
 
     cards: Sequence[HealthRow]
@@ -84,6 +85,7 @@ class FleetHealth(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     findings: Sequence[PodFindings]
     simulated: bool
     nodes_known: bool = True
+    blocked: Sequence[str] = ()
 
     @property
     def counts(self) -> Mapping[CardState, int]:
@@ -97,7 +99,7 @@ class FleetHealth(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         return all(row.allocated for row in self.cards) and not self.silent and self.nodes_known
 
 
-def judge_fleet(fleet: FleetUsage, *, nodes_known: bool = True) -> FleetHealth:
+def judge_fleet(fleet: FleetUsage, *, nodes_known: bool = True, blocked: Sequence[str] = ()) -> FleetHealth:
     """Collects the health of these nodes' cards."""
     pages = fleet.nodes
     cards = [
@@ -123,6 +125,7 @@ def judge_fleet(fleet: FleetUsage, *, nodes_known: bool = True) -> FleetHealth:
         ],
         simulated=any(usage.simulated for usage in pages),
         nodes_known=nodes_known,
+        blocked=blocked,
     )
 
 

@@ -9,6 +9,7 @@ from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
 from tessera.api.instaslice import INSTASLICES
 from tessera.api.names import INSTASLICE_NAMESPACE
 from tessera.api.nodes.agent_pod import AGENT_LABEL
+from tessera.api.nodes.scheduler_sums import read_withheld_holds
 from tessera.api.nodes.silence import NONE_SILENT, SilentNode, silent_nodes
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import Forbidden, NotFound
@@ -31,6 +32,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
         agents: number of agents' pods; 0 where Tessera is not installed.
         owners_known: False if the user may not list pods of all namespaces, so that no lease names its workload.
         nodes_known: False if the user may not read nodes, so that one without an agent's pod is missing everywhere.
+        blocked: sentences about free devices that kube-scheduler gives to no pod.
     """
 
     fleet: FleetUsage
@@ -39,6 +41,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     agents: int
     owners_known: bool = True
     nodes_known: bool = True
+    blocked: Sequence[str] = ()
 
     @property
     def simulated(self) -> bool:
@@ -60,7 +63,8 @@ async def read_usage(client: Client, nodes: Sequence[str] = (), *, owners: bool 
     label, value = AGENT_LABEL
     agents = (await client.list(PODS, SYSTEM_NAMESPACE, label_selector=f"{label}={value}")).items
     chosen = [pod for pod in agents if not nodes or pod.spec.node_name in nodes]
-    silent = await _read_silent(client, chosen, nodes)
+    read = await _read_nodes(client, nodes)
+    silent = None if read is None else await _find_silent(client, chosen, read, nodes)
     fleet = await read_fleet(client, chosen, silent or NONE_SILENT)
     pods: Sequence[Pod] = ()
     known = True
@@ -76,15 +80,14 @@ async def read_usage(client: Client, nodes: Sequence[str] = (), *, owners: bool 
         agents=len(agents),
         owners_known=known,
         nodes_known=silent is not None,
+        blocked=tuple(hold.describe() for node in read or () for hold in read_withheld_holds(node).values()),
     )
 
 
-async def _read_silent(client: Client, agents: Sequence[Pod], names: Sequence[str]) -> dict[str, SilentNode] | None:
-    """The nodes that should answer and do not, all or those of ``names``; None if the user may not read nodes."""
-    try:
-        nodes = await _read_nodes(client, names)
-    except Forbidden:
-        return None
+async def _find_silent(
+    client: Client, agents: Sequence[Pod], nodes: Sequence[Node], names: Sequence[str]
+) -> dict[str, SilentNode]:
+    """The nodes that should answer and do not, all or those of ``names``."""
     try:
         objects = {each.metadata.name for each in (await client.list(_OBJECTS, INSTASLICE_NAMESPACE)).items}
     except (Forbidden, NotFound):
@@ -92,11 +95,15 @@ async def _read_silent(client: Client, agents: Sequence[Pod], names: Sequence[st
     return silent_nodes(nodes, agents, objects.intersection(names) if names else objects)
 
 
-async def _read_nodes(client: Client, names: Sequence[str]) -> Sequence[Node]:
-    if not names:
-        return (await client.list(NODES)).items
+async def _read_nodes(client: Client, names: Sequence[str]) -> Sequence[Node] | None:
+    """The nodes, all or those of ``names``; None if the user may not read nodes."""
     found = []
-    for name in names:
-        with contextlib.suppress(NotFound):
-            found.append(await client.get(NODES, name))
+    try:
+        if not names:
+            return (await client.list(NODES)).items
+        for name in names:
+            with contextlib.suppress(NotFound):
+                found.append(await client.get(NODES, name))
+    except Forbidden:
+        return None
     return found

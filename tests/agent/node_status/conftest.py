@@ -112,6 +112,7 @@ class Stage:
         self.mig_state = ""
         self.on_demand: frozenset[str] = frozenset()
         self.card_links: CardLinks | None = None
+        self.held_withheld: dict[str, int] = {}
         self.changes = ChangeNotifier()
         self.leaving_gpus: frozenset[str] = frozenset()
         self.card_faults: tuple[CardFault, ...] = ()

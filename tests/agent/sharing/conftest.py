@@ -12,7 +12,7 @@ from tests.support.tasks import cancel_tasks
 
 from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.desired_config import DesiredSharing
-from tessera.agent.health.events import CardProbed, CardsListed, HardwareEventReported, ProbeResult
+from tessera.agent.health.events import CardProbed, CardsCordoned, CardsListed, HardwareEventReported, ProbeResult
 from tessera.agent.health.faults import HealthStateMachine
 from tessera.agent.health.policy import HealthPolicy
 from tessera.agent.inventory.device_health import DeviceHealth, DeviceScope
@@ -29,12 +29,13 @@ from tessera.agent.sharing.resource_advertiser import ResourceAdvertiser
 from tessera.agent.sharing.served_resources import ServedResources
 from tessera.agent.sharing.strategies.interface import SharingStrategy
 from tessera.agent.sharing.strategies.registry import STRATEGIES, NodeStrategies
-from tessera.agent.sharing.withdrawn_resources import AdvertisedNames, removal_patch
+from tessera.agent.sharing.withdrawn_resources import AdvertisedNames
+from tessera.api.nodes.cordons import Cordon
 from tessera.api.sharing.kinds import SharingKind
 from tessera.api.sharing.profile import MigStrategy
 from tessera.api.sharing.profile_parser import parse_profile
 from tessera.clock import Clock, LoopClock
-from tessera.kube.resources import Node, NodeStatus, Pod
+from tessera.kube.resources import Node, NodeStatus, Pod, PodSpec
 from tessera.kube.resources.meta import ObjectMeta
 from tessera.kubelet.interfaces import Kubelet
 from tessera.mig.models import model_by_short_name
@@ -129,6 +130,8 @@ class Scene:
         self.fenced: frozenset[str] = frozenset()
         self.taken: frozenset[str] = frozenset()
         self.removed: list[str] = []
+        #: Allocatable amounts that the agent wrote itself.
+        self.lowered: dict[str, int] = {}
         self.launcher = SimulatedLauncher(self.clock, self.machine)
         self.daemons = MpsDaemons(
             hardware=self.hardware,
@@ -183,7 +186,15 @@ class Scene:
 
     def live_pods(self) -> Sequence[Pod]:
         return [
-            Pod(metadata=ObjectMeta(name=name, namespace="default", uid=pod["metadata"]["uid"]))
+            Pod(
+                metadata=ObjectMeta(
+                    name=name,
+                    namespace="default",
+                    uid=pod["metadata"]["uid"],
+                    deletion_timestamp=pod["metadata"].get("deletionTimestamp"),
+                ),
+                spec=PodSpec(restart_policy=pod["spec"]["restartPolicy"]),
+            )
             for name, pod in self.pods.items()
             if not pod["over"]
         ]
@@ -199,8 +210,9 @@ class Scene:
             ),
         )
 
-    async def remove(self, names: Sequence[str], /) -> None:
-        self.removed += removal_patch(names)["status"]["capacity"]
+    async def patch_status(self, patch: Mapping[str, Any], /) -> None:
+        self.removed += [name for name, count in patch["status"].get("capacity", {}).items() if count is None]
+        self.lowered |= {name: int(count) for name, count in patch["status"]["allocatable"].items() if count}
 
     def seen_names(self) -> set[str]:
         return {name for counts in self.seen for name in counts}
@@ -268,13 +280,16 @@ class Scene:
     def uuid(self, index: int) -> str:
         return self.machine.uuids()[index]
 
-    async def admit(self, name: str, *containers: Mapping[str, int], seen: bool = True) -> None:
+    async def admit(
+        self, name: str, *containers: Mapping[str, int], seen: bool = True, restarts: str = "Always"
+    ) -> None:
         """A pod is bound to the node and kubelet admits it, maybe before the agent has ``seen`` it."""
         spec = {
+            "restartPolicy": restarts,
             "containers": [
                 {"name": f"c{number}", "resources": {"limits": {each: str(count) for each, count in asked.items()}}}
                 for number, asked in enumerate(containers)
-            ]
+            ],
         }
         metadata = {"name": name, "namespace": "default", "uid": f"uid-{name}"}
         self.pods[name] = {"metadata": metadata, "spec": spec, "over": False}
@@ -291,11 +306,26 @@ class Scene:
         await self.kubelet.pre_start(PodUid(f"uid-{name}"), container)
         return self.env(name, container)
 
+    def delete(self, name: str) -> None:
+        """Somebody deletes a pod, whose containers still run."""
+        self.pods[name]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+        self.changes.notify()
+
+    def cordon(self, *indexes: int) -> None:
+        """A person cordons these cards, and no others."""
+        cordons = tuple(Cordon(self.uuid(index), "fan is loud") for index in indexes)
+        self.health.react(CardsCordoned(cordons), self.clock.monotonic())
+        self.changes.notify()
+
     def finish(self, name: str) -> None:
         """All containers of a pod have ended; kubelet still lists it."""
         self.pods[name]["over"] = True
         self.kubelet.release(PodUid(f"uid-{name}"))
         self.changes.notify()
+
+    def index(self, name: str) -> int:
+        """The index of a pod's first card."""
+        return [str(each) for each in self.machine.uuids()].index(self.devices(name)[0])
 
     def devices(self, name: str, container: str = "c0") -> list[str]:
         held = self.kubelet.ledger.holdings(PodUid(f"uid-{name}"), container)

@@ -1,7 +1,8 @@
 """Names that kubelet leaves on the node with 0."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -49,8 +50,8 @@ class Api:
     def node(self) -> Node:
         return self.shown
 
-    async def remove(self, names: Sequence[str], /) -> None:
-        self.patches.append(tuple(names))
+    async def patch_status(self, patch: Mapping[str, Any], /) -> None:
+        self.patches.append(tuple(patch["status"]["capacity"]))
         if self.down:
             raise ConnectionError("the API server is down")
         self.shown = node()

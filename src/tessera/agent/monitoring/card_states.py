@@ -1,4 +1,4 @@
-"""Adds to a card's health what a sample shows: its measured errors, and who holds a card that must be reset.
+"""Adds to a card's health what a sample shows: its measured errors, and who holds a card that is withheld.
 
 The errors (:mod:`tessera.agent.monitoring.measured_errors`) are passed on to the faults of the card. A process without
 a pod that the kernel proves is listed by PID and name, since it too keeps the card from being reset.
@@ -11,13 +11,13 @@ import msgspec
 
 from tessera.agent.monitoring.measured_errors import find_errors
 from tessera.agent.monitoring.sample import GpuSample, NodeSample
-from tessera.api.nodes.health import CardHealth, CardState, Holder
+from tessera.api.nodes.health import TAKEN, CardHealth, CardState, Holder
 from tessera.limits.nodes import CARD_HOLDERS
 from tessera.nvml.measurements import Quantity
 from tessera.text import one_line
 
-#: States in which it matters who holds a card.
-HELD_STATES = frozenset({CardState.NEEDS_RESET, CardState.NEEDS_REBOOT, CardState.LOST})
+#: States of cards that have to be empty.
+_TO_EMPTY = frozenset({CardState.NEEDS_RESET, CardState.NEEDS_REBOOT, CardState.LOST})
 
 
 class HealthSource(Protocol):
@@ -80,12 +80,13 @@ def _host_processes(gpu: GpuSample) -> Iterator[Holder]:
 
 
 def _add_holders(health: CardHealth, pods: Sequence[tuple[str, str]], processes: Sequence[Holder]) -> CardHealth:
-    """Adds who holds the card, if that matters in its state."""
-    if health.state not in HELD_STATES:
+    """Adds who holds a card that is allocated to nobody else; processes without a pod to one that has to be empty."""
+    if health.state not in TAKEN:
         return health
+    to_empty = health.state in _TO_EMPTY
     names = sorted(set(pods))
-    holders = [*(Holder(namespace=namespace, pod=pod) for namespace, pod in names), *processes]
-    waiting = "" if holders else "; nobody holds it"
+    holders = [*(Holder(namespace=namespace, pod=pod) for namespace, pod in names), *(processes if to_empty else ())]
+    waiting = "; nobody holds it" if to_empty and not holders else ""
     return msgspec.structs.replace(
         health,
         holders=tuple(holders[:CARD_HOLDERS]),

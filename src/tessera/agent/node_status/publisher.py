@@ -78,6 +78,7 @@ class _Facts(msgspec.Struct, frozen=True, kw_only=True):
     faults: tuple[CardFault, ...]
     tests: tuple[CardTest, ...]
     links: CardLinks | None
+    held_withheld: Mapping[str, int]
 
     def metadata(self, machine: str | None, vgpu: VgpuFacts | None, began: int) -> NodeMetadata:
         """Builds the metadata from the facts.
@@ -99,7 +100,7 @@ class _Facts(msgspec.Struct, frozen=True, kw_only=True):
         cards = [ListedCard(gpu.info.index, gpu.uuid) for gpu in self.inventory.gpus]
         annotations = {
             OFFERS_ANNOTATION: encode_offers(offers),
-            CARDS_ANNOTATION: encode_cards(cards, self.faults),
+            CARDS_ANNOTATION: encode_cards(cards, self.faults, self.held_withheld),
         }
         if self.tests:
             annotations[PREFLIGHT_ANNOTATION] = encode_tests(self.tests)
@@ -164,6 +165,11 @@ class NodeStatusSource(Protocol):
     @property
     def card_links(self) -> CardLinks | None:
         """How the whole cards are joined, and which are free; ``None`` if there are no two."""
+        ...
+
+    @property
+    def held_withheld(self) -> Mapping[str, int]:
+        """By resource, the withheld entries that pods hold."""
         ...
 
     @property
@@ -320,6 +326,7 @@ class NodeStatusPublisher:
             faults=source.card_faults,
             tests=source.card_tests,
             links=source.card_links,
+            held_withheld=source.held_withheld,
         )
 
     # Conditions -------------------------------------------------------------------------------------------------

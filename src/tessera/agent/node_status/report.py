@@ -3,7 +3,7 @@
 Nothing is decided here; every answer comes from the parts at that moment.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from tessera.agent.base.node_conditions import (
     NodeCondition,
@@ -113,6 +113,11 @@ class NodeReport:
         """How the whole cards are joined, and which are free; None if there are no two."""
         taken = self._advertiser.taken_devices(WHOLE_CARDS)
         return card_links(self._advertiser.offer, self._advertiser.topology, taken)
+
+    @property
+    def held_withheld(self) -> Mapping[str, int]:
+        """By resource, the withheld entries that pods hold."""
+        return self._advertiser.held_withheld
 
     @property
     def conditions(self) -> Sequence[NodeCondition] | None:

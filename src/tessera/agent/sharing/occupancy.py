@@ -9,7 +9,8 @@ kept in a file: an agent that starts again has no other source for them.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
 from math import inf
 from pathlib import Path
@@ -191,6 +192,17 @@ class DeviceOccupancy:
     def held_devices(self, resource: str) -> frozenset[str]:
         """UUIDs of the devices of which containers hold entries of a resource."""
         return frozenset(each.device for each in self._held_entries() if each.resource == resource)
+
+    def lasting_entries(self) -> frozenset[EntryKey]:
+        """The entries of pods that end only when somebody deletes them."""
+        pods = self._device_users.lasting_pods()
+        users = [each for each in chain.from_iterable((self._users or {}).values()) if each.pod in pods]
+        return frozenset((each.resource, entry) for each in users for entry in each.ids)
+
+    def count_held(self, entries: Collection[EntryKey]) -> dict[str, int]:
+        """How many of these entries containers hold, by resource; a resource without one is missing."""
+        held = {(each.resource, each.id) for each in self._held_entries()}
+        return dict(Counter(resource for resource, _ in held.intersection(entries)))
 
     @property
     def resources(self) -> frozenset[str]:

@@ -1,8 +1,8 @@
 """Decides which entries of kubelet's list must not be allocated now, and why. Pure.
 
 1. An entry is withheld for the first of these reasons: its device is unhealthy, its device nodes are unknown, its card
-   cannot be read, its device is fenced, a pod holds the device under another name, or its sharing strategy is not
-   ready.
+   cannot be read, its device is fenced, a pod holds the device under another name, its sharing strategy is not ready,
+   or a person has cordoned its card.
 2. A pod can hold a device under another name because kubelet knows entries, not devices: a card that it allocated whole
    counts as free again once the card is listed as shares, or under another resource. So an entry is blocked while a
    container holds, under any other entry, the same share under another resource, the card of a MIG device, or a MIG
@@ -10,6 +10,10 @@
 3. Kubelet reports a changed list to the scheduler with its next node status, up to 10 s later. A pod that its owner
    replaces in the meantime is scheduled to the node and refused there, and so is every further one: a ReplicaSet made
    21 such pods in 3 s. So a part that wants to end pods first waits until :func:`overcounted_resources` is empty.
+4. Kubelet takes an entry that is listed as unhealthy from the Node's allocatable amount, and kube-scheduler goes on to
+   count the pod that holds it. So each such pod costs a good card. A cordoned card is well: its entries stay listed as
+   healthy while a pod holds them that ends only when somebody deletes it (:func:`find_counted_entries`;
+   ``docs/decisions/withheld-and-held.md``).
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -61,6 +65,7 @@ class WithholdingReasons(msgspec.Struct, frozen=True, kw_only=True):
         fenced: cards and MIG devices that must not be allocated.
         blocked: the pod that holds the device under another name, by resource and entry.
         not_ready: reason that a card's sharing strategy does not serve containers yet, by resource and card.
+        cordoned: the cordon of a device with which nothing is wrong, by entry.
     """
 
     unhealthy: Mapping[str, str] = {}
@@ -69,6 +74,7 @@ class WithholdingReasons(msgspec.Struct, frozen=True, kw_only=True):
     fenced: frozenset[str] = frozenset()
     blocked: Mapping[EntryKey, str] = {}
     not_ready: Mapping[EntryKey, str] = {}
+    cordoned: Mapping[str, str] = {}
 
 
 def list_held_entries(users: Mapping[str, tuple[DeviceUser, ...]]) -> Iterator[HeldEntry]:
@@ -107,13 +113,32 @@ def find_withheld_entries(offered: AdvertisedResource, reasons: WithholdingReaso
     return {entry: reason for entry, reason in found.items() if reason}
 
 
+def find_counted_entries(
+    offered: AdvertisedResource, reasons: WithholdingReasons, lasting: Collection[EntryKey]
+) -> frozenset[str]:
+    """Returns the withheld entries that kubelet still has to count; see rule 4.
+
+    Args:
+        offered: the resource.
+        reasons: the reasons to withhold entries now.
+        lasting: the entries of pods that end only when somebody deletes them.
+    """
+    bad = find_withheld_entries(offered, msgspec.structs.replace(reasons, cordoned={}))
+    cordoned = (each.id for each in offered.devices if each.id in reasons.cordoned and each.id not in bad)
+    return frozenset(entry for entry in cordoned if (offered.name, entry) in lasting)
+
+
 def fence_reason(device: AdvertisedDevice, fenced: frozenset[str]) -> str:
     """Returns the reason by which a fence withholds a device; empty if no fence does."""
     return "" if fenced.isdisjoint({device.uuid, device.gpu}) else _FENCED
 
 
 def overcounted_resources(
-    allocatable: Mapping[str, str], offer: Advertisement, reasons: WithholdingReasons, former: Collection[str] = ()
+    allocatable: Mapping[str, str],
+    offer: Advertisement,
+    reasons: WithholdingReasons,
+    former: Collection[str] = (),
+    lasting: Collection[EntryKey] = (),
 ) -> tuple[str, ...]:
     """Returns the resources of which the Node counts more than can be allocated, sorted by name.
 
@@ -122,10 +147,13 @@ def overcounted_resources(
         offer: the advertised entries.
         reasons: the reasons to withhold entries now.
         former: resources that were offered once; a resource that is no longer offered has no device to allocate.
+        lasting: the entries of pods that end only when somebody deletes them.
     """
     fit = dict.fromkeys(former, 0)
     fit |= {
-        name: len(each.devices) - len(find_withheld_entries(each, reasons)) for name, each in offer.resources.items()
+        name: len(each.devices)
+        - len(find_withheld_entries(each, reasons).keys() - find_counted_entries(each, reasons, lasting))
+        for name, each in offer.resources.items()
     }
     return tuple(sorted(name for name, count in fit.items() if parse_quantity(allocatable.get(name, "0")) > count))
 
@@ -137,7 +165,8 @@ def _first_reason(resource: str, device: AdvertisedDevice, reasons: WithholdingR
         or reasons.unreadable.get(device.gpu)
         or fence_reason(device, reasons.fenced)
         or reasons.blocked.get((resource, device.id))
-        or reasons.not_ready.get((resource, device.id), "")
+        or reasons.not_ready.get((resource, device.id))
+        or reasons.cordoned.get(device.id, "")
     )
 
 

@@ -26,7 +26,13 @@ from tessera.agent.sharing.cdi import CdiDevice, CdiFile, CdiPublisher
 from tessera.agent.sharing.device_nodes import RETRY, DeviceNodes
 from tessera.agent.sharing.device_plugin import AllocationTerms, StaticDevicePlugin
 from tessera.agent.sharing.offer import AppliedSharing, SharingProblem, SharingSettings, choose_offer
-from tessera.agent.sharing.refusals import EntryKey, WithholdingReasons, find_withheld_entries, overcounted_resources
+from tessera.agent.sharing.refusals import (
+    EntryKey,
+    WithholdingReasons,
+    find_counted_entries,
+    find_withheld_entries,
+    overcounted_resources,
+)
 from tessera.agent.sharing.served_resources import ServedResources
 from tessera.agent.sharing.static_devices import StaticDeviceSource
 from tessera.agent.sharing.strategies.interface import ContainerEdits
@@ -96,6 +102,10 @@ class ResourceAdvertiser:
         self._blocked: Mapping[EntryKey, str] = {}
         #: The entries that the last lists showed as unhealthy, with the reason.
         self._withheld: Mapping[EntryKey, str] = {}
+        #: The entries that the last lists showed as healthy although they are withheld, since their pods stay.
+        self._counted: frozenset[EntryKey] = frozenset()
+        #: By resource, the healthy entries, where a pod with such an entry is about to end: the Node has to count less.
+        self._lowered: dict[str, int] = {}
         #: Problem, offer and recently allocated devices when the other parts were notified last.
         self._announced: object = None
 
@@ -155,13 +165,20 @@ class ResourceAdvertiser:
         return self._occupancy.held_devices(resource) | withheld
 
     @property
+    def held_withheld(self) -> Mapping[str, int]:
+        """By resource, the withheld entries that pods hold: kube-scheduler counts these pods against the others."""
+        return self._occupancy.count_held(self._withheld)
+
+    @property
     def overcounted_resources(self) -> tuple[str, ...]:
         """The resources of which the Node still counts entries that are withheld or gone."""
         allocatable = self._names.allocatable()
         if allocatable is None:
             return ()
         former = self._names.known_resources - self._devices.on_demand_resources()
-        return overcounted_resources(allocatable, self.offer, self._reasons(), former)
+        return overcounted_resources(
+            allocatable, self.offer, self._reasons(), former, self._occupancy.lasting_entries()
+        )
 
     @property
     def problem(self) -> SharingProblem | None:
@@ -206,13 +223,15 @@ class ResourceAdvertiser:
         if self._occupancy.has_answer:
             self._set_services()
             waits.append(self._publish())
+            lowered, self._lowered = self._lowered, {}
+            await self._names.lower_allocatable(lowered)
         waits.append(await self._names.remove_stale(self._served.plugins.keys() | self._devices.on_demand_resources()))
         return min((each for each in waits if each is not None), default=None)
 
     def _state(self) -> object:
         """The state that other parts read."""
         taken = self.taken_devices(WHOLE_CARDS)
-        return (self.problem, self.offer, self.recent_allocations, self.topology, taken)
+        return (self.problem, self.offer, self.recent_allocations, self.topology, taken, self.held_withheld)
 
     def _set_services(self) -> None:
         """Sets the processes that must serve shares once current holders are known."""
@@ -261,25 +280,33 @@ class ResourceAdvertiser:
     def _lists(self) -> dict[str, tuple[StaticDevicePlugin, tuple[ListedDevice, ...]]]:
         """The list of each resource with its plugin, which allocates the same entries."""
         self._blocked = self._occupancy.blocked_entries(self.offer, self._parents())
-        reasons = self._reasons()
+        reasons, lasting = self._reasons(), self._occupancy.lasting_entries()
         numa = {card.uuid: card.info.numa_node for card in self._gpu_states}
         withheld: dict[EntryKey, str] = {}
+        counted: set[EntryKey] = set()
         lists: dict[str, tuple[StaticDevicePlugin, tuple[ListedDevice, ...]]] = {}
         for name, offered in self.offer.resources.items():
             refused = find_withheld_entries(offered, reasons)
-            withheld |= {(name, entry): why for entry, why in refused.items()}
+            kept = find_counted_entries(offered, reasons, lasting)
+            unhealthy = {entry: why for entry, why in refused.items() if entry not in kept}
+            withheld |= {(name, entry): why for entry, why in unhealthy.items()}
+            counted |= {(name, entry) for entry in kept}
             plugin = self._served.ensure(name)
             plugin.terms = self._terms(offered, refused)
-            lists[name] = (plugin, tuple(_list_device(each, refused, numa.get(each.gpu)) for each in offered.devices))
-        self._withheld = withheld
+            lists[name] = (plugin, tuple(_list_device(each, unhealthy, numa.get(each.gpu)) for each in offered.devices))
+        ended = {name for name, _ in (self._counted - counted) & withheld.keys()}
+        self._lowered = {name: sum(each.healthy for each in lists[name][1]) for name in ended}
+        self._withheld, self._counted = withheld, frozenset(counted)
         return lists
 
     def _reasons(self) -> WithholdingReasons:
         """Every reason to withhold entries now."""
         entries = [device for offered in self.offer.resources.values() for device in offered.devices]
         health = entry_health(entries, self._descriptions, self._devices.health_of)
+        withheld = {entry: verdict for entry, verdict in health.items() if not verdict.healthy}
         return WithholdingReasons(
-            unhealthy={entry: verdict.text for entry, verdict in health.items() if not verdict.healthy},
+            unhealthy={entry: verdict.text for entry, verdict in withheld.items() if not verdict.by_hand},
+            cordoned={entry: verdict.text for entry, verdict in withheld.items() if verdict.by_hand},
             nodes_unknown=self._device_nodes.failed if self._options_now.uses_cdi else {},
             unreadable={card.uuid: card.info.problem for card in self._gpu_states if not card.info.readable},
             fenced=self.closed_devices(),
@@ -355,7 +382,7 @@ class ResourceAdvertiser:
         return [CdiDevice(uuid=uuid, index=index, files=files[uuid]) for uuid, index in found if uuid in files]
 
 
-def _list_device(entry: AdvertisedDevice, refused: Mapping[str, str], numa_node: int | None) -> ListedDevice:
+def _list_device(entry: AdvertisedDevice, unhealthy: Mapping[str, str], numa_node: int | None) -> ListedDevice:
     return ListedDevice(
-        id=entry.id, healthy=entry.id not in refused, numa_nodes=() if numa_node is None else (numa_node,)
+        id=entry.id, healthy=entry.id not in unhealthy, numa_nodes=() if numa_node is None else (numa_node,)
     )

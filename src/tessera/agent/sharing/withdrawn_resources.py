@@ -1,4 +1,4 @@
-"""Removes former resources that kubelet keeps on the node with a capacity of 0.
+"""Corrects the Node's amounts where kubelet is late: removes former resources, and lowers what pods may still get.
 
 Five minutes after a plugin has ended kubelet forgets its devices, and sets the resource to 0 on the node instead of
 removing it (``pkg/kubelet/nodestatus/setters.go``). Readers of the node then see ``nvidia.com/gpu: 0`` beside
@@ -7,10 +7,13 @@ kubelet that was restarted counts its five minutes anew and may write the 0 agai
 
 Only names that this agent has offered itself, on either side, are ever removed. They are kept in a file, since the five
 minutes may be longer than the agent's life.
+
+Kubelet writes a changed amount up to 10 s after it has read the list. Where a pod is about to leave a card that no
+other pod may get, the agent lowers the allocatable amount itself, so that kube-scheduler sends no pod in between.
 """
 
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,6 +22,7 @@ from tessera.agent.base.state_file import StateFile
 from tessera.clock import Clock
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError
+from tessera.kube.quantity import count_or_zero
 from tessera.kube.resources import NODES, Node
 
 _log = logging.getLogger(__name__)
@@ -62,8 +66,8 @@ class NodeStatusResources(Protocol):
         """The Node as last seen; ``None`` while there is none."""
         ...
 
-    async def remove(self, names: Sequence[str], /) -> None:
-        """Removes resources from capacity and allocatable; raises ApiError or ConnectionError."""
+    async def patch_status(self, patch: Mapping[str, Any], /) -> None:
+        """Merges a patch into the Node's status; raises ApiError or ConnectionError."""
         ...
 
 
@@ -83,14 +87,14 @@ class ApiNodeResources:
         """The Node as last seen; ``None`` while there is none."""
         return self._source.node()
 
-    async def remove(self, names: Sequence[str], /) -> None:
-        """Removes resources from capacity and allocatable.
+    async def patch_status(self, patch: Mapping[str, Any], /) -> None:
+        """Merges a patch into the Node's status.
 
         Raises:
             ApiError: the API server refused.
             ConnectionError: it did not answer.
         """
-        await self._client.merge_patch(NODES, self._source.node_name, removal_patch(names), subresource="status")
+        await self._client.merge_patch(NODES, self._source.node_name, patch, subresource="status")
 
 
 class AdvertisedNames:
@@ -144,7 +148,7 @@ class AdvertisedNames:
         if names and now >= self._next:
             self._next = now + RETRY
             try:
-                await self._node_resources.remove(names)
+                await self._node_resources.patch_status(removal_patch(names))
             except (ApiError, ConnectionError, TimeoutError) as error:
                 _log.warning("%s cannot be removed from the node, again in %.0f s: %s", ", ".join(names), RETRY, error)
                 return RETRY
@@ -153,6 +157,17 @@ class AdvertisedNames:
             self._save()
         shown = [since for name, since in former.items() if name not in served and name in node.status.capacity]
         return min((max(RETRY, since + GRACE - now) for since in shown), default=None)
+
+    async def lower_allocatable(self, counts: Mapping[str, int]) -> None:
+        """Lowers allocatable amounts to these counts; kubelet does it seconds later, so a failure is only logged."""
+        shown = self.allocatable() or {}
+        lower = {name: str(count) for name, count in counts.items() if count_or_zero(shown.get(name, "0")) > count}
+        if not lower:
+            return
+        try:
+            await self._node_resources.patch_status({"status": {"allocatable": lower}})
+        except (ApiError, ConnectionError, TimeoutError) as error:
+            _log.warning("%s are not lowered before kubelet does it: %s", ", ".join(sorted(lower)), error)
 
     def _save(self) -> None:
         try:

@@ -10,14 +10,22 @@ for none: then no fault is spared, which is the safe side.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, TypeVar
 
 import msgspec
 
 from tessera.api.nodes.health import UNREADABLE, Evidence, describe_xid
 from tessera.kube.resources import Node
-from tessera.limits.nodes import CARD_FAULT_WORDS, CARD_FAULTS, CARD_FAULTS_TEXT, NODE_CARDS, NODE_INDEXES
+from tessera.limits.nodes import (
+    CARD_FAULT_WORDS,
+    CARD_FAULTS,
+    CARD_FAULTS_TEXT,
+    NODE_CARDS,
+    NODE_INDEXES,
+    OFFERS,
+    RESOURCE_ENTRIES,
+)
 from tessera.text import one_line
 
 _T = TypeVar("_T")
@@ -31,6 +39,8 @@ _UUID = re.compile(r"^GPU-[0-9a-zA-Z-]{1,64}\Z")
 _RULE = re.compile(r"^(XID [0-9]{1,5}|[a-z][a-z-]{0,31})\Z")
 _Uuid = Annotated[str, msgspec.Meta(pattern=_UUID.pattern)]
 _Rule = Annotated[str, msgspec.Meta(pattern=_RULE.pattern)]
+_Resource = Annotated[str, msgspec.Meta(max_length=317, pattern=r"^[A-Za-z0-9][A-Za-z0-9./_-]*\Z")]
+_Devices = Annotated[int, msgspec.Meta(ge=1, le=int(RESOURCE_ENTRIES))]
 
 
 class CardRule(msgspec.Struct, frozen=True, order=True):
@@ -108,7 +118,7 @@ class ListedCard(msgspec.Struct, frozen=True, order=True):
     gpu: _Uuid
 
 
-class NodeCards(msgspec.Struct, frozen=True):
+class NodeCards(msgspec.Struct, frozen=True, omit_defaults=True):
     """The cards of a node.
 
     Attributes:
@@ -118,32 +128,38 @@ class NodeCards(msgspec.Struct, frozen=True):
             does not count them.
         gpus: the cards by index, so that a person's ``NODE/INDEX`` can be resolved without the agent; empty if the
             agent's version is too old to write them.
+        held: by resource, the withheld devices that pods hold (:mod:`tessera.api.nodes.scheduler_sums`).
     """
 
     count: Annotated[int, msgspec.Meta(ge=0, le=int(NODE_CARDS))] = 0
     faults: Annotated[tuple[CardFault, ...], msgspec.Meta(max_length=int(CARD_FAULTS))] = ()
     others: Annotated[tuple[CardFault, ...], msgspec.Meta(max_length=int(CARD_FAULTS))] = ()
     gpus: Annotated[tuple[ListedCard, ...], msgspec.Meta(max_length=int(NODE_CARDS))] = ()
+    held: Annotated[dict[_Resource, _Devices], msgspec.Meta(max_length=int(OFFERS))] = {}
 
     def all_faults(self) -> tuple[CardFault, ...]:
         """The faults, whether the breaker counts them or not."""
         return (*self.faults, *self.others)
 
 
+#: Of a node without withheld devices that pods hold.
+NOTHING_HELD: Mapping[str, int] = {}
 _CARDS = msgspec.json.Decoder(NodeCards)
 _SPARED = msgspec.json.Decoder(Annotated[tuple[CardRule, ...], msgspec.Meta(max_length=int(CARD_FAULTS))])
 
 
-def encode_cards(gpus: Iterable[ListedCard], faults: Iterable[CardFault]) -> str:
+def encode_cards(
+    gpus: Iterable[ListedCard], faults: Iterable[CardFault], held: Mapping[str, int] = NOTHING_HELD
+) -> str:
     """The value of ``tessera.dev/cards``; faults that no reader accepts are left out, so they take their cards away."""
     cards = sorted(gpus)
     known = [fault for fault in map(_shorten, sorted(faults)) if _is_accepted(fault)]
     counted = [fault for fault in known if fault.counts_for_breaker][:CARD_FAULTS]
     others = [fault for fault in known if not fault.counts_for_breaker][: CARD_FAULTS - len(counted)]
-    text = _encode(cards, counted, others)
+    text = _encode(cards, counted, others, held)
     if len(text) > CARD_FAULTS_TEXT:  # nothing that anybody decides by is in the words
         counted, others = ([msgspec.structs.replace(each, text="") for each in part] for part in (counted, others))
-        text = _encode(cards, counted, others)
+        text = _encode(cards, counted, others, held)
     return text
 
 
@@ -162,9 +178,17 @@ def _is_accepted(item: CardFault | ListedCard) -> bool:
     return True
 
 
-def _encode(cards: Sequence[ListedCard], faults: Iterable[CardFault], others: Iterable[CardFault]) -> str:
+def _encode(
+    cards: Sequence[ListedCard], faults: Iterable[CardFault], others: Iterable[CardFault], held: Mapping[str, int]
+) -> str:
     named = [card for card in cards if _is_accepted(card)]
-    found = NodeCards(min(len(cards), int(NODE_CARDS)), tuple(faults), tuple(others), tuple(named[:NODE_CARDS]))
+    found = NodeCards(
+        min(len(cards), int(NODE_CARDS)),
+        tuple(faults),
+        tuple(others),
+        tuple(named[:NODE_CARDS]),
+        dict(sorted(held.items())[:OFFERS]),
+    )
     return msgspec.json.encode(found).decode()
 
 

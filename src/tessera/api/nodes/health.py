@@ -153,7 +153,7 @@ def _remedy(source: str) -> str:
 
 
 class Holder(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """A pod, or a process that no pod has, which holds a card that must be reset or booted.
+    """A pod that holds a card that is not allocated; a process without a pod, if the card must be reset or booted.
 
     Attributes:
         namespace: of the pod; empty for a process of the host.
@@ -176,7 +176,7 @@ class CardHealth(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
         since: when the state began; 0 for a healthy card.
         evidence: its errors, worst first.
         next: what happens next, and what a person has to do; empty for a healthy card.
-        holders: for a card that must be reset or booted, who holds it.
+        holders: for a card that is not allocated, who holds it.
         cut: evidence and holders beyond those listed.
         test: result of the card's last preflight; empty if it had none.
     """

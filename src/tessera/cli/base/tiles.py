@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from tessera.explain.card_map import CardHolder, MappedCard, NodeCards, PendingNode, Tile
 from tessera.explain.fleet_map import FREE, HELD, ModelSummary
+from tessera.limits.messages import FACT_SHOWN
 from tessera.mig.geometry import Geometry, Placement
 from tessera.text import count_noun, list_names, one_line, percent
 
@@ -108,6 +109,8 @@ def _draw_node(node: NodeCards, *, colour: bool, width: int) -> Iterator[str]:
         yield "  none of this node's cards can be sliced"
     if node.closed:
         yield "  takes no new pods now: the node is cordoned, or not ready"
+    for sentence in node.blocked:
+        yield from _wrap(f"  {one_line(sentence, FACT_SHOWN)}", width)
     letters = _letters(node)
     for card in node.cards:
         row = _row if card.slots else _bar
