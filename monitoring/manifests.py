@@ -11,6 +11,10 @@ from monitoring.recordings import RECORDINGS
 NAMESPACE = "tessera-system"
 #: Component -> the port's name, of the pods that show metrics.
 COMPONENTS = ("tessera-agent", "tessera-controller", "tessera-webhook")
+#: Labels of a series that name the holder of a card.
+HOLDER = ("namespace", "pod", "container")
+#: A series of dcgm-exporter's names, and the value of one of these labels.
+_HELD = "DCGM_.+;(.+)"
 #: Where the pages of the alerts lie in a checkout. An installation may give the URL of a copy instead.
 RUNBOOKS = "docs/runbooks"
 _HEADER = "# Written by `python -m monitoring`; change the source in monitoring/ instead.\n"
@@ -84,7 +88,9 @@ def pod_monitors() -> list[Document]:
     """Returns the scrape of each component for the Prometheus operator.
 
     Series keep their own labels ``namespace``, ``pod`` and ``container``, which name the holder of a card. So the
-    target has none of these labels; it has the node's name.
+    target has none of these labels; it has the node's name. The series of dcgm-exporter's names have the holder also in
+    ``exported_namespace``, ``exported_pod`` and ``exported_container``, as after a scrape of dcgm-exporter with the
+    settings of its chart, which does not honor labels.
     """
     return [
         {
@@ -99,6 +105,10 @@ def pod_monitors() -> list[Document]:
                             {"targetLabel": "job", "replacement": component},
                             {"sourceLabels": ["__meta_kubernetes_pod_node_name"], "targetLabel": "node"},
                             {"action": "labeldrop", "regex": "namespace|pod|container"},
+                        ],
+                        "metricRelabelings": [
+                            {"sourceLabels": ["__name__", label], "regex": _HELD, "targetLabel": f"exported_{label}"}
+                            for label in HOLDER
                         ],
                     }
                 ],
@@ -123,6 +133,10 @@ def prometheus() -> Document:
                     {"source_labels": [label], "regex": component, "action": "keep"},
                     {"source_labels": ["__meta_kubernetes_pod_container_port_name"], "regex": "http", "action": "keep"},
                     {"source_labels": ["__meta_kubernetes_pod_node_name"], "target_label": "node"},
+                ],
+                "metric_relabel_configs": [
+                    {"source_labels": ["__name__", label], "regex": _HELD, "target_label": f"exported_{label}"}
+                    for label in HOLDER
                 ],
             }
             for component in COMPONENTS

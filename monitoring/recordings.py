@@ -3,7 +3,8 @@
 Rules:
 
 - A quantity comes from Tessera's own series. If a card has none, it comes from dcgm-exporter's names of 4.9, then from
-  its names up to 4.8. All are in base units, with the labels ``node`` and ``gpu`` (the card's UUID).
+  its names up to 4.8. All are in base units, with the labels ``node`` and ``gpu`` (the card's UUID). Of a card with
+  MIG devices dcgm-exporter shows only these, each with the values of the card.
 - The activity of a card in MIG mode is the sum over its MIG devices, each weighed by its part of the card. Two compute
   instances in one GPU instance count twice, since GPM measures the GPU instance.
 - A quantity that nobody measures has no series. No rule makes a zero of it.
@@ -14,7 +15,14 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from tessera.agent.base.options import MetricNames
-from tessera.agent.monitoring.families import COUNTER, GPU_FAMILIES, MIG_FAMILIES, Family, dcgm_families
+from tessera.agent.monitoring.families import (
+    COUNTER,
+    GPU_FAMILIES,
+    MIG_FAMILIES,
+    OF_INSTANCES,
+    Family,
+    dcgm_families,
+)
 from tessera.nvml.measurements import Quantity
 
 #: Window of rates.
@@ -66,17 +74,18 @@ ACTIVITIES: Mapping[Quantity, tuple[str, str]] = {
 
 def of_card(quantity: Quantity) -> str:
     """Returns the expression of a card's quantity in the dialects, in base units."""
-    return _alternatives(GPU_FAMILIES[quantity], quantity, CARD, 'GPU_I_ID=""')
+    selector = '{GPU_I_ID=""}' if quantity in OF_INSTANCES else ""
+    return _alternatives(GPU_FAMILIES[quantity], quantity, CARD, selector)
 
 
 def of_device(quantity: Quantity) -> str:
     """Returns the expression of a MIG device's quantity in the dialects, in base units."""
-    return _alternatives(MIG_FAMILIES[quantity], quantity, DEVICE, 'GPU_I_ID!=""')
+    return _alternatives(MIG_FAMILIES[quantity], quantity, DEVICE, '{GPU_I_ID!=""}')
 
 
 def _alternatives(own: Family, quantity: Quantity, labels: str, selector: str) -> str:
     dialects = (*dcgm_families(quantity, MetricNames.DCGM_49), *dcgm_families(quantity, MetricNames.DCGM_48))
-    others = (_with_own_labels(_value(each, f"{{{selector}}}"), labels) for each in dict.fromkeys(dialects))
+    others = (_with_own_labels(_value(each, selector), labels) for each in dict.fromkeys(dialects))
     return _first_of(f"max by ({labels}) ({_value(own)})", *(f"max by ({labels}) ({each})" for each in others))
 
 

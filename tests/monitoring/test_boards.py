@@ -5,7 +5,7 @@ import math
 import re
 import subprocess
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -16,7 +16,7 @@ from monitoring.boards.panels import Board, Query
 from monitoring.files import FOLDER
 from monitoring.manifests import COMPONENTS, NAMESPACE, prometheus, rules
 from monitoring.recordings import RECORDINGS
-from tests.monitoring.exporters import Agent, Controller, Webhook
+from tests.monitoring.exporters import GIB, Agent, Controller, Webhook
 from tests.monitoring.prometheus_server import Prometheus, filled
 from tests.support.ports import free_port
 
@@ -181,6 +181,44 @@ def test_holders_keep_their_names(server: Prometheus) -> None:
     assert found.keys() == {"team-a", "team-b", "team-c"}
     held = server.query('tessera_mig_memory_used_bytes{profile="1g.10gb"}')
     assert [(each["metric"]["namespace"], each["metric"]["pod"]) for each in held] == [("team-a", "train-1")]
+
+
+#: Queries of NVIDIA's boards 12239 and 23382 and of users' rules, and what they return of dcgm-exporter (``-d f``, no
+#: virtual GPUs): here of a card with two GPU instances, one with two shares, and a whole one on another node.
+OF_DCGM_EXPORTER: Sequence[tuple[str, Mapping[str, float]]] = (
+    ("sum by (Hostname) (DCGM_FI_DEV_FB_USED) * 1048576", {"n1": 6.0 * GIB, "n2": 0.0}),
+    ("sum by (hostname) (DCGM_FI_DEV_FB_USED) * 1048576", {"n1": 6.0 * GIB, "n2": 0.0}),
+    ("sum by (hostname) (DCGM_FI_DEV_FB_USED_BYTES)", {"n1": 6.0 * GIB, "n2": 0.0}),
+    ("count(DCGM_FI_DEV_FB_USED)", {"": 4}),
+    ('count(DCGM_FI_DEV_FB_USED{GPU_I_ID=""})', {"": 2}),
+    ('count by (GPU_I_PROFILE) (DCGM_FI_DEV_FB_USED{GPU_I_ID!=""})', {"3g.40gb": 1, "1g.10gb": 1}),
+    ('count by (gpu) (DCGM_FI_DEV_GPU_TEMP{instance=~"n1", gpu=~".*"})', {"0": 2, "1": 1}),
+    ('count by (exported_pod) (DCGM_FI_DEV_GPU_TEMP{GPU_I_ID!=""})', {"train-0": 1, "train-1": 1}),
+    ('count by (exported_namespace) (DCGM_FI_DEV_SM_CLOCK{exported_pod!=""})', {"team-a": 2, "team-c": 1}),
+    ('sum by (exported_container) (DCGM_FI_DEV_FB_USED{exported_pod=~"train-.*"})', {"main": 2048}),
+    ('max by (GPU_I_PROFILE) (DCGM_FI_PROF_GR_ENGINE_ACTIVE{GPU_I_ID!=""})', {"3g.40gb": 0.75, "1g.10gb": 0.25}),
+    ('count(DCGM_FI_PROF_GR_ENGINE_ACTIVE{gpu="0", hostname="n1"})', {"": 2}),
+    ('count by (UUID) (DCGM_FI_DEV_GPU_UTIL{hostname="n1", gpu="0"})', {}),  # not measured in MIG mode
+    (
+        "round(sum by (GPU_I_PROFILE) (DCGM_FI_DEV_FB_USED / (DCGM_FI_DEV_FB_USED + DCGM_FI_DEV_FB_FREE)), 0.001)",
+        {"3g.40gb": 0.025, "1g.10gb": 0.103, "": 0.05},
+    ),
+    ('count by (hostname) (DCGM_FI_DEV_ROW_REMAP_PENDING{DCGM_FI_DRIVER_VERSION!=""})', {"n1": 3, "n2": 1}),
+    ('count by (Hostname) (DCGM_FI_DEV_ROW_REMAP_PENDING{DCGM_FI_SYSTEM_DRIVER_VERSION!=""})', {"n1": 3, "n2": 1}),
+    (
+        """abs(sum(DCGM_FI_DEV_POWER_USAGE) - sum(tessera_gpu_power_watts)
+        - sum(tessera_gpu_power_watts * on (gpu) tessera_gpu_info{mig="true"})) < bool 0.001""",
+        {"": 1},
+    ),
+)
+
+
+@pytest.mark.parametrize(("expr", "expected"), OF_DCGM_EXPORTER, ids=[expr for expr, _ in OF_DCGM_EXPORTER])
+def test_a_query_for_dcgm_exporter_returns_its_numbers(
+    server: Prometheus, expr: str, expected: Mapping[str, float]
+) -> None:
+    found = {"".join(each["metric"].values()): float(each["value"][1]) for each in server.query(expr)}
+    assert found == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("board", BOARDS, ids=lambda board: board.uid)

@@ -144,6 +144,19 @@ def test_series_of_pods_name_the_pods_of_the_lab(server: Prometheus) -> None:
     }
 
 
+def test_used_memory_by_dcgm_exporters_names_is_that_of_the_pods(server: Prometheus) -> None:
+    """A rule for dcgm-exporter, on a slice on demand, a whole card and a share."""
+    rule = "sum by (Hostname) (DCGM_FI_DEV_FB_USED) * 1048576"
+    server.wait_for("count(DCGM_FI_DEV_FB_USED > 0) == 3")
+    used, held = server.query(rule), server.query("sum by (node) (tessera_pod_gpu_memory_used_bytes)")
+    by_node = {each["metric"]["node"]: float(each["value"][1]) for each in held}
+    assert {each["metric"]["Hostname"]: float(each["value"][1]) for each in used} == pytest.approx(by_node)
+    named = server.query(
+        'DCGM_FI_DEV_FB_USED{exported_namespace="research", exported_pod!="", GPU_I_PROFILE="3g.40gb"}'
+    )
+    assert [each["metric"]["exported_pod"] == each["metric"]["pod"] for each in named] == [True]
+
+
 def test_the_waiting_pod_is_counted_with_its_reason(server: Prometheus) -> None:
     waiting = server.query("tessera_pods_waiting > 0")
     assert [float(each["value"][1]) for each in waiting] == [1.0]

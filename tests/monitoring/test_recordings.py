@@ -8,7 +8,14 @@ from monitoring.recordings import ACTIVITIES, CARDS, DEVICES, RECORDINGS
 from tests.monitoring.conftest import Promtool, series
 
 from tessera.agent.base.options import MetricNames
-from tessera.agent.monitoring.families import COUNTER, GPU_FAMILIES, MIG_FAMILIES, Family, dcgm_families
+from tessera.agent.monitoring.families import (
+    COUNTER,
+    GPU_FAMILIES,
+    MIG_FAMILIES,
+    OF_INSTANCES,
+    Family,
+    dcgm_families,
+)
 from tessera.nvml.measurements import Quantity
 
 OWN_CARD = 'node="n1", gpu="GPU-1"'
@@ -76,6 +83,24 @@ def test_a_quantity_has_one_series_in_base_units_in_every_dialect(
     ]
     silent = {"input_series": series({"unrelated": 1}), "promql_expr_test": [expect(recording)]}
     promtool.test_rules(*checks, silent)
+
+
+@pytest.mark.parametrize("quantity", [each for each in CARDS if each not in OF_INSTANCES])
+def test_a_card_with_instances_has_the_values_that_dcgm_exporter_repeats_for_each(
+    promtool: Promtool, quantity: Quantity
+) -> None:
+    checks = []
+    for names, host in ((MetricNames.DCGM_48, "Hostname"), (MetricNames.DCGM_49, "hostname")):
+        instances = [DCGM_MIG.format(host=host), DCGM_MIG.format(host=host).replace('ID="2"', 'ID="3"')]
+        given = {
+            name: value
+            for family in dcgm_families(quantity, names)
+            for instance in instances
+            for name, value in text(family, instance).items()
+        }
+        expected = rounded(expect(f"tessera:gpu_{CARDS[quantity][0]}", {OWN_CARD: VALUE} if given else None))
+        checks.append({"input_series": series(given or {"unrelated": 1}), "promql_expr_test": [expected]})
+    promtool.test_rules(*checks)
 
 
 #: A card with two MIG devices, 3/7 and 1/7 of the SMs, half and an eighth of the memory; a card beside it without MIG.

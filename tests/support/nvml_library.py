@@ -212,6 +212,10 @@ class NvmlLibrary:
         memory = self.machine.memory(self.at(device)[1])
         info._obj.total, info._obj.used = memory.total, memory.used
 
+    def c_nvmlDeviceGetMemoryInfo_v2(self, device: Any, info: Any) -> None:
+        self.c_nvmlDeviceGetMemoryInfo(device, info)
+        info._obj.free, info._obj.reserved = info._obj.total - info._obj.used, 0
+
     def c_nvmlDeviceGetMigMode(self, device: Any, current: Any, pending: Any) -> None:
         info = self.info(device)
         current._obj.value, pending._obj.value = info.mig_enabled, info.mig_pending

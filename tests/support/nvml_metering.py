@@ -105,6 +105,9 @@ class MeteringLibrary(NvmlLibrary):
         millijoules._obj.value = round(1000 * self.measured(device, Quantity.ENERGY))
 
     def c_nvmlDeviceGetMemoryInfo_v2(self, device: Any, info: Any) -> None:
+        if self.at(device)[0] == "mig":
+            super().c_nvmlDeviceGetMemoryInfo_v2(device, info)
+            return
         struct = info._obj
         struct.total = round(self.measured(device, Quantity.MEMORY_TOTAL))
         struct.used = round(self.measured(device, Quantity.MEMORY_USED))

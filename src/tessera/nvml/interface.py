@@ -147,10 +147,11 @@ class GpuProcess(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeviceMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """Memory of a card or a MIG device in bytes."""
+    """Memory of a card or a MIG device in bytes; ``reserved`` is ``None`` where the driver's part counts as used."""
 
     total: int
     used: int
+    reserved: int | None = None
 
 
 class GpuEventKind(Enum):

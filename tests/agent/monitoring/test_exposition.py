@@ -9,6 +9,16 @@ from tests.agent.monitoring.conftest import Rows
 
 from tessera.agent.base.options import MetricNames
 from tessera.agent.monitoring.exposition import ExpositionOptions, XidHistory, render
+from tessera.agent.monitoring.families import (
+    NVLINK_48,
+    NVLINK_49,
+    OF_INSTANCES,
+    XID_48,
+    XID_49,
+    XID_COUNT,
+    Family,
+    dcgm_families,
+)
 from tessera.agent.monitoring.sample import DeviceSample, GpuSample, Lease, NodeSample, ProcessUse, SilentGpu
 from tessera.api.names import PodUid
 from tessera.nvml.interface import GpuInfo, GpuUuid
@@ -97,7 +107,7 @@ def test_each_dialect_has_its_labels(rows: Read) -> None:
         "pod": "train",
         "container": "main",
     }
-    assert old == {**common, "Hostname": "node-1", "DCGM_FI_DRIVER_VERSION": "580.1"}
+    assert old == {**common, "Hostname": "node-1", "hostname": "node-1", "DCGM_FI_DRIVER_VERSION": "580.1"}
     assert new == {**common, "hostname": "node-1", "DCGM_FI_SYSTEM_DRIVER_VERSION": "580.1"}
 
 
@@ -182,6 +192,58 @@ def test_a_mig_device_has_rows_of_its_own_below_its_card(rows: Read) -> None:
     ((labels, value),) = rows(page, "tessera_pod_gpu_share_ratio")
     assert (labels["gpu"], labels["device"], labels["uid"], value) == (GPU, MIG, "uid-infer", 0.5)
     assert rows(page, "tessera_mig_engine_active_ratio")[0][1] == 0.75
+
+
+DCGM_FAMILIES = [
+    *(family for quantity in Quantity for family in dcgm_families(quantity, MetricNames.BOTH)),
+    *(XID_48, XID_49, XID_COUNT, NVLINK_48, NVLINK_49),
+]
+
+
+@pytest.mark.parametrize("family", DCGM_FAMILIES, ids=lambda family: family.name)
+def test_a_card_with_gpu_instances_has_rows_of_these_only_and_they_have_its_other_values(
+    rows: Read, family: Family
+) -> None:
+    """As dcgm-exporter by default; two compute instances of one GPU instance are one row."""
+    measured = dict.fromkeys(Quantity, 2.0)
+    own = Measurements(dict.fromkeys(OF_INSTANCES, 1.0))
+    mig = tuple(
+        DeviceSample(uuid=uuid, gi_id=gi_id, profile="3g.40gb", measured=own)
+        for uuid, gi_id in ((MIG, 1), ("MIG-2", 2), ("MIG-3", 2))
+    )
+    taken = sample(lease("infer", MIG, kind="mig"), lease("one", "MIG-2"), lease("two", "MIG-3"), mig=mig)
+    card = DeviceSample(uuid=GPU, measured=Measurements(measured))
+    gpu = msgspec.structs.replace(taken.gpus[0], card=card)
+    found = rows(text(msgspec.structs.replace(taken, gpus=(gpu,))), family.name)
+    shown = {(labels["GPU_I_ID"], labels["GPU_I_PROFILE"], labels.get("pod")) for labels, _ in found}
+    assert shown == {("1", "3g.40gb", "infer"), ("2", "3g.40gb", None)}
+    quantity = next((each for each in Quantity if family in dcgm_families(each, MetricNames.BOTH)), None)
+    if quantity is not None:
+        value = 1.0 if quantity in OF_INSTANCES else 2.0
+        assert [each for _, each in found] == pytest.approx([value * family.factor] * 2)
+
+
+@pytest.mark.parametrize("silent", [False, True])
+def test_a_card_in_mig_mode_without_instances_has_rows_of_its_own(rows: Read, silent: bool) -> None:
+    info = msgspec.structs.replace(INFO, mig_enabled=True)
+    gpu = GpuSample(info=info, card=DeviceSample(uuid=GPU, measured=MEASURED))
+    taken = NodeSample(taken=0.0, gpus=() if silent else (gpu,), silent=(SilentGpu(info),) if silent else ())
+    ((labels, _),) = rows(text(taken), "DCGM_FI_DEV_XID_ERRORS")
+    assert (labels["UUID"], labels.get("GPU_I_ID")) == (GPU, None)
+
+
+@pytest.mark.parametrize("family", [each for each in DCGM_FAMILIES if each.dialect is MetricNames.BOTH])
+@pytest.mark.parametrize("names", MetricNames)
+def test_a_name_of_both_dialects_has_the_labels_of_those_that_are_shown(
+    rows: Read, names: MetricNames, family: Family
+) -> None:
+    gpu = GpuSample(info=INFO, card=DeviceSample(uuid=GPU, measured=Measurements(dict.fromkeys(Quantity, 1.0))))
+    found = rows(text(NodeSample(taken=0.0, driver_version="580.1", gpus=(gpu,)), names), family.name)
+    old, new = {"Hostname", "hostname", "DCGM_FI_DRIVER_VERSION"}, {"hostname", "DCGM_FI_SYSTEM_DRIVER_VERSION"}
+    expected = {MetricNames.DCGM_48: old, MetricNames.DCGM_49: new, MetricNames.BOTH: old | new}[names]
+    for labels, _ in found:
+        assert {each for each in labels if each.lower() == "hostname" or "DRIVER" in each} == expected
+    assert found
 
 
 def test_labels_of_pods_are_bounded_and_what_is_cut_is_counted(rows: Read) -> None:

@@ -84,7 +84,7 @@ def test_a_card_without_memory_of_its_own_is_listed_with_none(
     def refuse(_library: Any, _device: Any, _info: Any) -> None:
         raise NotSupported("memory")
 
-    library.instead["nvmlDeviceGetMemoryInfo"] = refuse
+    library.instead |= {"nvmlDeviceGetMemoryInfo": refuse, "nvmlDeviceGetMemoryInfo_v2": refuse}
     listed = real.devices()
     assert [(card.uuid, card.memory_mib) for card in listed] == [(uuid, 0) for uuid in machine.uuids()]
     with pytest.raises(NotSupported):

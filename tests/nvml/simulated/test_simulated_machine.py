@@ -193,8 +193,8 @@ def test_processes_and_memory_are_told_per_device(machine: SimulatedMachine) -> 
     machine.start_process(two, 3 * GIB)
     machine.set_process_memory(pid, 2 * GIB)
     assert machine.processes(one) == [GpuProcess(pid=pid, memory_bytes=2 * GIB, gi_id=7, ci_id=0)]
-    assert machine.memory(one) == DeviceMemory(total=4864 * MIB, used=2 * GIB)
-    assert machine.memory(gpu) == DeviceMemory(total=40 * GIB, used=5 * GIB)
+    assert machine.memory(one) == DeviceMemory(total=4864 * MIB, used=2 * GIB, reserved=0)
+    assert machine.memory(gpu) == DeviceMemory(total=40 * GIB, used=5 * GIB, reserved=0)
     assert len(machine.processes(gpu)) == 2
     with pytest.raises(MemoryError, match="are free"):
         machine.set_process_memory(pid, 6 * GIB)

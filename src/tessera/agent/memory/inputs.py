@@ -50,7 +50,7 @@ class ProcessMemoryReader:
         except NvmlError:
             return None
         uses = tuple(use for each in processes if (use := self._use(each)) is not None)
-        return CardUse(device=device, total=memory.total, used=memory.used, uses=uses)
+        return CardUse(device=device, total=memory.total, used=memory.used + (memory.reserved or 0), uses=uses)
 
     def _use(self, listed: GpuProcess) -> ProcessUse | None:
         process = self._processes.identify(listed.pid)

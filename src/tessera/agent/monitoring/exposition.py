@@ -10,6 +10,8 @@ Rules:
 - At most ``max_series`` rows carry labels of pods. Leases are kept in the order of namespace, pod and container; the
   rest is counted.
 - A card that does not answer has the rows of its health and of its XIDs, and no others.
+- dcgm-exporter's series follow its own rule (``-d f``, its default): a card with GPU instances has a row for each of
+  them, and none of its own. The row has what is measured of the instance, and the values of the card.
 - A quantity without a value has no row; ``tessera_metric_unavailable`` counts the devices by reason.
 """
 
@@ -26,6 +28,7 @@ from tessera.agent.monitoring.families import (
     MIG_FAMILIES,
     NVLINK_48,
     NVLINK_49,
+    OF_INSTANCES,
     XID_48,
     XID_49,
     XID_COUNT,
@@ -34,7 +37,7 @@ from tessera.agent.monitoring.families import (
     of_dialect,
 )
 from tessera.agent.monitoring.lease_states import JudgedLease
-from tessera.agent.monitoring.sample import DeviceSample, GpuSample, Lease, NodeSample, measure_lease
+from tessera.agent.monitoring.sample import DeviceSample, GpuSample, Lease, NodeSample, SilentGpu, measure_lease
 from tessera.api.nodes.health import CardHealth
 from tessera.nvml.interface import GpuInfo
 from tessera.nvml.measurements import THROTTLE_REASONS, Quantity
@@ -127,7 +130,7 @@ def render(
         for device in gpu.mig_devices:
             renderer.add_mig_device(gpu, device)
     for silent in sample.silent:
-        renderer.add_xids(silent.info, None, (xids or {}).get(silent.info.uuid, XidHistory()))
+        renderer.add_xids(silent, (xids or {}).get(silent.info.uuid, XidHistory()))
     for gpu_uuid, found in (health or {}).items():
         renderer.page.add(HEALTH_STATE, {"gpu": gpu_uuid, "state": found.state}, 1)
     renderer.add_leases(leases)
@@ -168,14 +171,14 @@ class _Leases:
     """
 
     def __init__(self, sample: NodeSample, options: ExpositionOptions, findings: Mapping[int, int]) -> None:
-        devices = {device.uuid: device for gpu in sample.gpus for device in gpu.devices}
+        rows = {device.uuid: _rows_of(gpu, device, options.names) for gpu in sample.gpus for device in gpu.devices}
         self.kept: list[Lease] = []
         self.cut = 0
         self._by_device: dict[str, list[Lease]] = {}
         left = options.max_series
         for lease in sorted(sample.leases, key=lambda each: (each.namespace, each.pod, each.container, each.device)):
             self._by_device.setdefault(lease.device, []).append(lease)
-            cost = 6 + findings.get(id(lease), 0) + _rows_of(devices[lease.device], options.names)
+            cost = 6 + findings.get(id(lease), 0) + rows[lease.device]
             if cost <= left:
                 left -= cost
                 self.kept.append(lease)
@@ -183,15 +186,23 @@ class _Leases:
                 self.cut += 1
         self._kept = set(map(id, self.kept))
 
-    def holder(self, device: str) -> Lease | None:
-        """The only container that holds a device, if it gets series; ``None`` for a shared or free device."""
-        leases = self._by_device.get(device, [])
+    def holder(self, *devices: str) -> Lease | None:
+        """The only container that holds one of these devices, if it gets series; else ``None``."""
+        leases = [lease for device in devices for lease in self._by_device.get(device, ())]
         alone = len(leases) == 1 and leases[0].ratio >= 1 and id(leases[0]) in self._kept
         return leases[0] if alone else None
 
 
-def _rows_of(device: DeviceSample, names: MetricNames) -> int:
-    return sum(1 + len(dcgm_families(each, names)) for each in device.measured.values)
+def _rows_of(gpu: GpuSample, device: DeviceSample, names: MetricNames) -> int:
+    return len(device.measured.values) + sum(len(dcgm_families(each, names)) for each in _dcgm_values(gpu, device))
+
+
+def _dcgm_values(gpu: GpuSample, device: DeviceSample) -> Mapping[Quantity, float]:
+    """What dcgm-exporter shows of a device: of a GPU instance its own measurements, and the other ones of its card."""
+    if device is gpu.card:
+        return device.measured.values
+    of_card = {each: value for each, value in gpu.card.measured.values.items() if each not in OF_INSTANCES}
+    return of_card | {each: value for each, value in device.measured.values.items() if each in OF_INSTANCES}
 
 
 class _Renderer:
@@ -208,18 +219,18 @@ class _Renderer:
         self._leases = _Leases(sample, options, findings)
 
     def add_card(self, gpu: GpuSample, xids: XidHistory) -> None:
-        """Adds the rows of a card as a whole."""
-        info, values, names = gpu.info, gpu.card.measured.values, self._options.names
-        holder = self._leases.holder(info.uuid)
-        dcgm = self._dcgm_rows(_dcgm_labels(info, holder))
-        own = _label_text({"gpu": info.uuid, "index": str(info.index), **_pod_labels(holder)})
+        """Adds the rows of a card as a whole, and dcgm-exporter's rows of its GPU instances."""
+        info, values = gpu.info, gpu.card.measured.values
+        own = _label_text({"gpu": info.uuid, "index": str(info.index), **_pod_labels(self._leases.holder(info.uuid))})
         for quantity, value in values.items():
-            dcgm.add(dcgm_families(quantity, names), value)
             if quantity in GPU_FAMILIES:
                 self.page.add_text(GPU_FAMILIES[quantity], own, value)
-        if info.uuid in self._sample.nvlink_rates:
-            dcgm.add(of_dialect(NVLINK_48, NVLINK_49, names), self._sample.nvlink_rates[info.uuid])
-        self.add_xids(info, holder, xids)
+        for device, rows in self._dcgm_rows(gpu):
+            for quantity, value in _dcgm_values(gpu, device).items():
+                rows.add(dcgm_families(quantity, self._options.names), value)
+            if info.uuid in self._sample.nvlink_rates:
+                rows.add(of_dialect(NVLINK_48, NVLINK_49, self._options.names), self._sample.nvlink_rates[info.uuid])
+        self.add_xids(gpu, xids)
         properties = {
             "gpu": info.uuid,
             "index": str(info.index),
@@ -235,25 +246,24 @@ class _Renderer:
             for bit, reason in THROTTLE_REASONS.items():
                 self.page.add(THROTTLED, {"gpu": info.uuid, "reason": reason}, float(bool(bits & bit)))
 
-    def add_xids(self, info: GpuInfo, holder: Lease | None, xids: XidHistory) -> None:
+    def add_xids(self, gpu: GpuSample | SilentGpu, xids: XidHistory) -> None:
         """Adds the XIDs of a card, also of one that does not answer: most lost cards reported one."""
-        dcgm = self._dcgm_rows(_dcgm_labels(info, holder))
         labels = _label_text({"err_code": str(xids.last), "err_msg": _xid_text(xids.last)})
-        dcgm.add(of_dialect(XID_48, XID_49, self._options.names), xids.last, labels[1:-1])
-        self.page.add(LAST_XID, {"gpu": info.uuid}, xids.last)
+        for _, rows in self._dcgm_rows(gpu):
+            rows.add(of_dialect(XID_48, XID_49, self._options.names), xids.last, labels[1:-1])
+            for xid, count in sorted(xids.counts.items()):
+                rows.add((XID_COUNT,), count, f'xid="{xid}"')
+        self.page.add(LAST_XID, {"gpu": gpu.info.uuid}, xids.last)
         for xid, count in sorted(xids.counts.items()):
-            dcgm.add((XID_COUNT,), count, f'xid="{xid}"')
-            self.page.add(XIDS, {"gpu": info.uuid, "xid": str(xid)}, count)
+            self.page.add(XIDS, {"gpu": gpu.info.uuid, "xid": str(xid)}, count)
 
     def add_mig_device(self, gpu: GpuSample, device: DeviceSample) -> None:
-        """Adds the rows of a MIG device."""
+        """Adds Tessera's own rows of a MIG device."""
         holder = self._leases.holder(device.uuid)
-        dcgm = self._dcgm_rows(_dcgm_labels(gpu.info, holder, device))
         own = _label_text(
             {"gpu": gpu.info.uuid, "device": device.uuid, "profile": device.profile, **_pod_labels(holder)}
         )
         for quantity, value in device.measured.values.items():
-            dcgm.add(dcgm_families(quantity, self._options.names), value)
             if quantity in MIG_FAMILIES:
                 self.page.add_text(MIG_FAMILIES[quantity], own, value)
 
@@ -305,26 +315,36 @@ class _Renderer:
         for (metric, reason), count in sorted(absent.items()):
             self.page.add(UNAVAILABLE, {"metric": metric, "reason": reason}, count)
 
-    def _dcgm_rows(self, labels: Labels) -> "_DcgmRows":
-        return _DcgmRows(self.page, labels, self._sample.driver_version, self._options)
+    def _dcgm_rows(self, gpu: GpuSample | SilentGpu) -> Iterator[tuple[DeviceSample, "_DcgmRows"]]:
+        """Yields each GPU instance of a card, or else the card itself, with its rows in dcgm-exporter's series."""
+        instances: dict[int | None, list[DeviceSample]] = {}
+        for device in gpu.mig_devices or gpu.devices:
+            instances.setdefault(device.gi_id, []).append(device)
+        for devices in instances.values():
+            holder = self._leases.holder(*(device.uuid for device in devices))
+            labels = _dcgm_labels(gpu.info, devices[0]) | _pod_labels(holder)
+            yield devices[0], _DcgmRows(self.page, labels, self._sample.driver_version, self._options)
 
 
 class _DcgmRows:
-    """Rows of dcgm-exporter for one device; each dialect has its labels.
+    """Rows of dcgm-exporter for one device, with the labels of each dialect.
 
-    A family that both dialects have has the labels of the old one, unless only the new one is shown.
+    The node is ``Hostname`` up to dcgm-exporter 4.8.2 and ``hostname`` from 4.8.3 on, so rows of the old dialect have
+    both. A name that both dialects have carries the labels of both while both are shown.
     """
 
     def __init__(self, page: "_Page", labels: Labels, driver: str, options: ExpositionOptions) -> None:
         self._page = page
-        self._only_new = options.names is MetricNames.DCGM_49
-        self._old = _label_text({**labels, "Hostname": options.node, "DCGM_FI_DRIVER_VERSION": driver})
-        self._new = _label_text({**labels, "hostname": options.node, "DCGM_FI_SYSTEM_DRIVER_VERSION": driver})
+        self._names = options.names
+        old = {"Hostname": options.node, "hostname": options.node, "DCGM_FI_DRIVER_VERSION": driver}
+        new = {"hostname": options.node, "DCGM_FI_SYSTEM_DRIVER_VERSION": driver}
+        dialects = {MetricNames.DCGM_48: old, MetricNames.DCGM_49: new, MetricNames.BOTH: old | new}
+        self._labels = {dialect: _label_text({**labels, **more}) for dialect, more in dialects.items()}
 
     def add(self, families: Iterable[Family], value: float, more: str = "") -> None:
         """Adds a row for each family; ``more`` is a further label as text."""
         for family in families:
-            labels = self._new if self._only_new or family.dialect_49 else self._old
+            labels = self._labels[family.dialect if self._names is MetricNames.BOTH else self._names]
             self._page.add_text(family, f"{labels[:-1]},{more}}}" if more else labels, value)
 
 
@@ -334,7 +354,7 @@ def _xid_text(xid: int) -> str:
     return "No Error" if xid == 0 else "Unknown Error" if known is None else known.text
 
 
-def _dcgm_labels(info: GpuInfo, holder: Lease | None, device: DeviceSample | None = None) -> dict[str, str]:
+def _dcgm_labels(info: GpuInfo, device: DeviceSample) -> dict[str, str]:
     labels = {
         "gpu": str(info.index),
         "UUID": info.uuid,
@@ -342,9 +362,9 @@ def _dcgm_labels(info: GpuInfo, holder: Lease | None, device: DeviceSample | Non
         "device": f"nvidia{info.minor}",
         "modelName": info.name,
     }
-    if device is not None:
-        labels |= {"GPU_I_PROFILE": device.profile, "GPU_I_ID": str(device.gi_id)}
-    return labels | _pod_labels(holder)
+    return (
+        labels if device.gi_id is None else {**labels, "GPU_I_PROFILE": device.profile, "GPU_I_ID": str(device.gi_id)}
+    )
 
 
 def _pod_labels(lease: Lease | None) -> dict[str, str]:

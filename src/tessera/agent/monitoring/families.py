@@ -23,14 +23,14 @@ class Family(NamedTuple):
         type: ``gauge`` or ``counter``.
         help: meaning and unit.
         factor: from the quantity's base unit to the family's unit.
-        dialect_49: it has the labels of dcgm-exporter 4.9.
+        dialect: the dialect that has this name; ``BOTH`` if it did not change.
     """
 
     name: str
     type: str
     help: str
     factor: float = 1.0
-    dialect_49: bool = False
+    dialect: MetricNames = MetricNames.BOTH
 
 
 class _Row(NamedTuple):
@@ -309,12 +309,28 @@ _ROWS: Mapping[Quantity, _Row] = {
     ),
 }
 
+#: Quantities that DCGM measures of a GPU instance (its fields of the levels GPU_I and GPU_CI). Of the others a GPU
+#: instance has the value of its card.
+OF_INSTANCES = frozenset(
+    {
+        *(Quantity.MEMORY_TOTAL, Quantity.MEMORY_USED, Quantity.MEMORY_FREE, Quantity.MEMORY_RESERVED),
+        *(Quantity.ENGINE_ACTIVE, Quantity.SM_ACTIVE, Quantity.SM_OCCUPANCY, Quantity.TENSOR_ACTIVE),
+        *(Quantity.DRAM_ACTIVE, Quantity.FP64_ACTIVE, Quantity.FP32_ACTIVE, Quantity.FP16_ACTIVE),
+    }
+)
+
 #: The NVLink rate of a card in both dialects.
-NVLINK_48 = Family("DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL", GAUGE, "data over all NVLinks (MB per second)", 1e-6)
-NVLINK_49 = Family("DCGM_FI_DEV_NVLINK_THROUGHPUT_BYTES_PER_SECOND", GAUGE, "data over all NVLinks", 1.0, True)
+NVLINK_48 = Family(
+    "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL", GAUGE, "data over all NVLinks (MB per second)", 1e-6, MetricNames.DCGM_48
+)
+NVLINK_49 = Family(
+    "DCGM_FI_DEV_NVLINK_THROUGHPUT_BYTES_PER_SECOND", GAUGE, "data over all NVLinks", 1.0, MetricNames.DCGM_49
+)
 #: The last XID of a card in both dialects.
-XID_48 = Family("DCGM_FI_DEV_XID_ERRORS", GAUGE, "last XID since the agent started, 0 for none")
-XID_49 = Family("DCGM_FI_DEV_XID_ERROR", GAUGE, XID_48.help, 1.0, True)
+XID_48 = Family(
+    "DCGM_FI_DEV_XID_ERRORS", GAUGE, "last XID since the agent started, 0 for none", 1.0, MetricNames.DCGM_48
+)
+XID_49 = Family("DCGM_FI_DEV_XID_ERROR", GAUGE, XID_48.help, 1.0, MetricNames.DCGM_49)
 #: The XIDs of a card by number; dcgm-exporter has this family from 4.8.3 on, with one name in both dialects.
 XID_COUNT = Family("DCGM_EXP_XID_ERRORS_TOTAL", COUNTER, "XIDs since the agent started, by their number")
 
@@ -336,10 +352,13 @@ def _dcgm(quantity: Quantity) -> tuple[Family | None, Family | None]:
     row = _ROWS.get(quantity)
     if row is None:
         return None, None
-    old = Family(f"DCGM_FI_{row.old}", _kind(row.own), f"{row.meaning} ({row.unit})", row.factor) if row.old else None
+    dialect = MetricNames.BOTH if row.new == row.old else MetricNames.DCGM_48
+    meaning = f"{row.meaning} ({row.unit})"
+    old = Family(f"DCGM_FI_{row.old}", _kind(row.own), meaning, row.factor, dialect) if row.old else None
     if row.new == row.old:
         return old, old
-    return old, Family(f"DCGM_FI_{row.new}", _kind(row.own), row.meaning, 1.0, True) if row.new else None
+    new = Family(f"DCGM_FI_{row.new}", _kind(row.own), row.meaning, 1.0, MetricNames.DCGM_49) if row.new else None
+    return old, new
 
 
 #: By dialect, DCGM's families of each quantity.

@@ -232,15 +232,17 @@ def slice_leases(
 
 
 #: Memory of a MIG device.
-_MEMORY = Quantity.MEMORY_TOTAL, Quantity.MEMORY_USED, Quantity.MEMORY_FREE
+_MEMORY = Quantity.MEMORY_TOTAL, Quantity.MEMORY_USED, Quantity.MEMORY_FREE, Quantity.MEMORY_RESERVED
 
 
 def measure_memory(memory: DeviceMemory | Absence, activity: Measurements) -> Measurements:
     """Adds the memory of a MIG device to the measurements of its GPU instance."""
     if isinstance(memory, Absence):
         return Measurements(activity.values, {**activity.absent, **dict.fromkeys(_MEMORY, memory)})
-    sizes = map(float, (memory.total, memory.used, memory.total - memory.used))
-    return Measurements({**activity.values, **dict(zip(_MEMORY, sizes, strict=True))}, activity.absent)
+    sizes = memory.total, memory.used, memory.total - memory.used - (memory.reserved or 0), memory.reserved
+    values = {quantity: float(size) for quantity, size in zip(_MEMORY, sizes, strict=True) if size is not None}
+    absent = {} if memory.reserved is not None else {Quantity.MEMORY_RESERVED: Absence.NOT_SUPPORTED}
+    return Measurements({**activity.values, **values}, {**activity.absent, **absent})
 
 
 def measure_lease(lease: Lease, device: DeviceSample) -> tuple[float | None, float | None]:

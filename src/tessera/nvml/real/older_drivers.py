@@ -17,12 +17,12 @@ _BRANCH = re.compile(r"(\d+)\.(\d+)")
 
 
 class MemorySizes(NamedTuple):
-    """Memory of a card in bytes; ``reserved`` is ``None`` where it counts as used."""
+    """Memory of a card or MIG device in bytes; ``reserved`` is ``None`` where it counts as used."""
 
-    total: float
-    used: float
-    free: float
-    reserved: float | None
+    total: int
+    used: int
+    free: int
+    reserved: int | None
 
 
 def throttle_reasons(binding: Any, handle: Any) -> int:

@@ -57,7 +57,7 @@ from tessera.nvml.real.events import decode_text, event_kinds, instance_id
 from tessera.nvml.real.library import load, unload
 from tessera.nvml.real.meter import CardMeter
 from tessera.nvml.real.mig import MigReader
-from tessera.nvml.real.older_drivers import compute_processes, mps_clients
+from tessera.nvml.real.older_drivers import compute_processes, memory_sizes, mps_clients
 from tessera.nvml.real.session import NvmlSession, reset_card
 
 _MIB = 1024 * 1024
@@ -242,8 +242,8 @@ class RealNvml:
     def memory(self, device: GpuUuid | MigUuid) -> DeviceMemory:
         """See :meth:`.Nvml.memory`."""
         with self._errors(f"memory of {device}"):
-            info = self._nvml.nvmlDeviceGetMemoryInfo(self._handle(device))
-            return DeviceMemory(total=info.total, used=info.used)
+            sizes = memory_sizes(self._nvml, self._handle(device))
+            return DeviceMemory(total=sizes.total, used=sizes.used, reserved=sizes.reserved)
 
     def measure(self, gpu: GpuUuid) -> Measurements:
         """See :meth:`.Nvml.measure`."""

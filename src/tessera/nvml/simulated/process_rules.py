@@ -105,7 +105,8 @@ def list_processes(device: SimDevice) -> list[GpuProcess]:
 def read_memory(device: SimDevice) -> DeviceMemory:
     """Returns total and used memory of the card, or of the GPU instance that the MIG device is in."""
     users = [one for one in device.card.processes if device.instance is None or one.gi_id == device.gi_id]
-    return DeviceMemory(total=_memory_bytes(device.card, device.instance), used=sum(one.memory_bytes for one in users))
+    used = sum(one.memory_bytes for one in users)
+    return DeviceMemory(total=_memory_bytes(device.card, device.instance), used=used, reserved=0)
 
 
 def _memory_bytes(card: SimCard, instance: SimGpuInstance | None) -> int:
