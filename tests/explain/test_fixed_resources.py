@@ -37,7 +37,7 @@ def node(name: str = "n1", gives: Mapping[str, str] | None = None, wrong: str = 
     annotations = {OFFERS_ANNOTATION: encode_offers([offer])} if on_demand else {}
     body = {
         "metadata": {"name": name, "annotations": annotations},
-        "status": {"allocatable": {"cpu": "8", **(gives or {})}, "conditions": conditions},
+        "status": {"allocatable": {"cpu": "8", "pods": "9", **(gives or {})}, "conditions": conditions},
     }
     return msgspec.convert(body, Node)
 
@@ -137,28 +137,33 @@ def test_what_no_node_gives_is_told_with_what_nodes_give_and_which_are_not_as_as
     (other,) = (each for each in found.facts if each.startswith("node n2 "))
     for fact in ("is not as configured", "(ProfileMissing)", "tessera why node/n2"):
         assert fact in other
-    assert "kube-scheduler says: 0/1 nodes are available" in found.facts
+    assert "kube-scheduler last said: 0/1 nodes are available" in found.facts
 
 
 def test_what_nodes_make_on_demand_is_told_where_they_give_nothing_else() -> None:
     found = answer(pod("a", {"nvidia.com/gpu": "1"}), [node(gives={SLICE: "7"}, on_demand=SLICE)])
     assert found.facts[1] == f"nodes make on demand {SLICE}"
-    assert found.help[0] == "request a resource that nodes offer or make on demand"
+    assert found.help[0].startswith(f"request the largest slice instead: {SLICE}; or an amount of memory: annotation ")
     nothing = answer(pod("a", {"nvidia.com/gpu": "1"}), [node()])
     assert nothing.facts[1] == "nodes offer nothing of nvidia.com/*"
-    assert [each.split(":")[0] for each in nothing.help] == ["let a node offer it"]
+    assert nothing.help == (
+        "see which nodes have cards, and what keeps them: tessera doctor, then tessera why node/NODE",
+    )
 
 
 def test_more_than_any_node_gives_will_never_be() -> None:
     found = answer(pod("a", {"nvidia.com/gpu": "5"}), [node(gives={"nvidia.com/gpu": "4"})])
-    assert (found.case, found.help) == ("too-many", ("request at most 4",))
+    assert (found.case, found.help) == ("too-many", ("request at most 4 nvidia.com/gpu",))
 
 
 def test_what_others_hold_is_counted_node_by_node() -> None:
     nodes = [node(gives={SHARED: "2"}), node("n2", {SHARED: "1"}), node("n3")]
     others = [pod(f"b{n}", on=where, phase="Running") for n, where in enumerate(("n1", "n1", "n2"))]
     found = answer(pod(), nodes, *others)
-    assert (found.case, found.verdict) == ("in-use", f"waits for {SHARED}: 2 nodes offer it, and too few are free")
+    assert (found.case, found.verdict) == (
+        "in-use",
+        f"waits for {SHARED}: the 2 nodes that may take it have too little free",
+    )
     assert f"node n1: 2 of 2 {SHARED} in use" in found.facts
     assert f"node n2: 1 of 1 {SHARED} in use" in found.facts
 
@@ -167,14 +172,18 @@ def test_pods_that_have_ended_hold_nothing() -> None:
     ended = [pod(f"b{phase}", on="n1", phase=phase) for phase in ("Succeeded", "Failed")]
     found = answer(pod(), [node(gives={SHARED: "2"})], *ended)
     assert found.case == "unscheduled"
-    assert f"node n1: 0 of 2 {SHARED} in use" in found.facts
-    assert "selectors, taints" in found.help[0]
+    assert "node n1 has all that it requests free, and its labels and taints let it in" in found.facts
+    assert "kubectl describe pod" in found.help[0]
 
 
 def test_slices_of_a_fixed_layout_are_compared_in_the_same_way() -> None:
     holder = pod("b", {SLICE: "1"}, on="n1", phase="Running")
     found = answer(pod("a", {SLICE: "1"}), [node(gives={SLICE: "1"})], holder)
-    assert (found.case, found.verdict) == ("in-use", f"waits for {SLICE}: 1 node offers it, and too few are free")
+    assert (found.case, found.verdict) == (
+        "in-use",
+        f"waits for {SLICE}: the node that may take it has too little free",
+    )
+    assert found.help[0] == f"there is room as soon as this ends, on node n1: pod team/b (1 {SLICE}, Running)"
 
 
 def test_positions_for_slices_on_demand_are_no_fixed_slices() -> None:
@@ -185,8 +194,8 @@ def test_positions_for_slices_on_demand_are_no_fixed_slices() -> None:
 @pytest.mark.parametrize("unseen", [("nodes",), ("pods",)])
 def test_who_may_not_see_everything_is_told_what_the_scheduler_says(unseen: Sequence[str]) -> None:
     found = answer(pod(), [], unseen=unseen)
-    assert (found.case, found.verdict) == ("unscheduled", "waits for kube-scheduler")
-    assert "kube-scheduler says: 0/1 nodes are available" in found.facts
+    assert (found.case, found.verdict) == ("unscheduled", "waits for kube-scheduler, which has not bound it yet")
+    assert "kube-scheduler last said: 0/1 nodes are available" in found.facts
     assert f"you may not list {unseen[0]}" in found.facts
 
 

@@ -518,13 +518,13 @@ def test_kube_scheduler_has_the_word() -> None:
     refused = {"conditions": [{"type": "PodScheduled", "status": "False", "message": "0/3 nodes: volume zone"}]}
     found = answer(pod(gates=(), status=refused), agent(), instaslices=[cards(("a", "3g.20gb", 0, 4, "created"))])
     assert (found.case, found.verdict) == ("unscheduled", "has its slice and waits for kube-scheduler to bind it")
-    assert "kube-scheduler says: 0/3 nodes: volume zone" in found.facts
+    assert "kube-scheduler last said: 0/3 nodes: volume zone" in found.facts
 
 
 @pytest.mark.parametrize(
     ("others", "events", "case", "words"),
     [
-        ([agent()], [], "slice-being-made", "is making its slice"),
+        ([agent()], [], "slice-being-made", "has not reported its slice as made yet"),
         ([agent(namespace="team")], [], "agent-down", "no pod of DaemonSet tessera-system/tessera-agent"),
         ([agent(ownerReferences=[])], [], "agent-down", "no pod of DaemonSet tessera-system/tessera-agent"),
         ([agent(ready="False")], [], "agent-down", "tessera-system/agent-x is not ready"),

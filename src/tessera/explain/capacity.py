@@ -6,22 +6,22 @@ and the nodes that they refuse, how full the cards are, and the pods that are se
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 
 import msgspec
 
 from tessera.api.names import (
     MIG_CONFIG_DYNAMIC,
     MIG_CONFIG_LABEL,
+    QUOTA_RESOURCE,
     STATEFUL_SET_POD_LABEL,
     NodeName,
     PodUid,
     resource_of,
 )
 from tessera.api.nodes.agent_pod import AGENT_LABEL
-from tessera.controller.filters.resources import too_small_resource
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.controller.objects.resource_amounts import Amounts, amount_text, describe_amount
 from tessera.controller.slicing.slicer import Slicer
 from tessera.controller.slicing.state.messages import profiles_text
 from tessera.controller.slicing.state.reservation import Reservation
@@ -34,7 +34,9 @@ from tessera.explain.counterfactuals import (
     room_if_ended,
 )
 from tessera.explain.explanation import Explanation
-from tessera.explain.fixed_resources import explain_blocked_devices
+from tessera.explain.fixed_resources import explain_not_offered
+from tessera.explain.node_refusals import nodes_by_rule, refusal_facts
+from tessera.explain.offered_resources import explain_blocked_devices, is_mig
 from tessera.explain.snapshot import ClusterView
 from tessera.placement.demand import (
     Fragmented,
@@ -78,7 +80,7 @@ def explain_no_room(view: ClusterView, slicer: Slicer, pod: PodInfo, reason: Rea
 def _explain_reason(view: ClusterView, slicer: Slicer, pod: PodInfo, reason: Reason) -> Explanation:
     match reason:
         case UnknownProfile() if pod.devices:
-            return _explain_no_device(pod)
+            return explain_not_offered(view, Counter(pod.devices), sorted(set(pod.devices)))
         case UnknownProfile(known=()):
             return _explain_no_card(view, pod)
         case UnknownProfile():
@@ -111,19 +113,6 @@ def _explain_reason(view: ClusterView, slicer: Slicer, pod: PodInfo, reason: Rea
 
 def _request(pod: PodInfo) -> str:
     return f"it requests {profiles_text(pod)}"
-
-
-def _explain_no_device(pod: PodInfo) -> Explanation:
-    """Explains that no node has whole cards or shares as the pod requests them."""
-    return Explanation(
-        case="no-card-reported",
-        verdict=f"waits; no node has {list_names(sorted(set(pod.devices)))}",
-        facts=(_request(pod),),
-        help=(
-            "see the nodes with cards: kubectl get nodes -L nvidia.com/gpu.count",
-            "see why a node offers none: tessera why node/NODE",
-        ),
-    )
 
 
 def _explain_no_card(view: ClusterView, pod: PodInfo) -> Explanation:
@@ -172,6 +161,9 @@ def _unknown_profile(reason: UnknownProfile) -> Explanation:
 
 
 def _no_node(view: ClusterView, slicer: Slicer, pod: PodInfo, reason: NoNode) -> Explanation:
+    missing = sorted(name for name in pod.amounts if "/" in name and not _offered_anywhere(slicer, name))
+    if missing and not any(map(is_mig, missing)):
+        return explain_not_offered(view, pod.amounts, missing)
     refused = _refusals(slicer, pod)
     total = len(slicer.state.inventory.fleet.nodes)
     verdict = f"waits; {_no_node_text(total)}"
@@ -183,6 +175,12 @@ def _no_node(view: ClusterView, slicer: Slicer, pod: PodInfo, reason: NoNode) ->
     )
 
 
+def _offered_anywhere(slicer: Slicer, resource: str) -> bool:
+    return resource == QUOTA_RESOURCE or any(
+        node.allocatable_amount(resource) != 0 for node in slicer.state.cluster.nodes.values()
+    )
+
+
 def _no_node_text(total: int) -> str:
     if total == 1:
         return "the only node with sliced cards cannot take it"
@@ -190,46 +188,27 @@ def _no_node_text(total: int) -> str:
 
 
 def _refusals(slicer: Slicer, pod: PodInfo) -> dict[str, list[str]]:
-    """Nodes with sliced cards whose rules refuse a pod, by rule; the most frequent rule first.
+    """Nodes with sliced cards whose rules refuse a pod, by rule; room on the cards is not considered."""
+    rules = {
+        str(name): _lack(slicer, pod, name) or objections for name, objections in slicer.planner.objections(pod).items()
+    }
+    return nodes_by_rule(rules)
 
-    Room on the cards is not considered. A node is listed under each rule that refuses the pod there.
 
-    Args:
-        slicer: the controller's state.
-        pod: the pod.
-    """
-    found: dict[str, list[str]] = {}
-    for name, rules in sorted(slicer.planner.objections(pod).items()):
-        lacks = missing_profiles(slicer, pod, name)
-        for rule in [f"node(s) had no card that can make {', '.join(lacks)}"] if lacks else rules:
-            found.setdefault(rule, []).append(name)
-    return dict(sorted(found.items(), key=lambda item: (-len(item[1]), item[0])))
+def _lack(slicer: Slicer, pod: PodInfo, node: NodeName) -> Sequence[str]:
+    lacks = missing_profiles(slicer, pod, node)
+    return [f"node(s) had no card that can make {', '.join(lacks)}"] if lacks else []
 
 
 def _refusal_facts(slicer: Slicer, pod: PodInfo, refused: dict[str, list[str]]) -> Iterator[str]:
-    for rule, names in refused.items():
-        nodes = count_noun(len(names), "node")
-        short, small = rule.removeprefix("Insufficient "), too_small_resource(rule)
-        if small is not None:
-            wanted = describe_amount(small, pod.amounts[small])
-            sizes = list_names([f"{name} has {_free(slicer, small, name, {})}" for name in names])
-            yield f"{nodes} too small, even when empty: it requests {wanted}; {sizes}"
-        elif short != rule:
-            free = list_names([f"{name} has {_free(slicer, short, name)} free" for name in names])
-            yield f"{nodes} with too little {short}: it requests {amount_text(short, pod.amounts[short])}; {free}"
-        elif rule.startswith("node(s)"):
-            text = rule.removeprefix("node(s)")
-            yield f"{nodes}{text.replace(' were ', ' was ', 1) if len(names) == 1 else text}: {list_names(names)}"
-        else:
-            yield f"{nodes}: {rule}: {list_names(names)}"
+    return refusal_facts(refused, pod.amounts, partial(_amount_of, slicer))
 
 
-def _free(slicer: Slicer, resource: str, name: str, used: Amounts | None = None) -> str:
-    """Formats the free amount of a resource on a node. ``used`` replaces the amounts that its pods use."""
+def _amount_of(slicer: Slicer, name: str, resource: str, whole: bool) -> int:
+    """What of a resource a node has free, or has at all."""
     node = slicer.state.cluster.nodes[NodeName(name)]
-    held = slicer.state.usage.used.get(node.name, {}) if used is None else used
-    free = node.allocatable.get(resource, 0) - held.get(resource, 0)
-    return amount_text(resource, max(0, free))  # below 0 where a node offers less than its pods were promised
+    held = 0 if whole else slicer.state.usage.used.get(node.name, {}).get(resource, 0)
+    return max(0, node.allocatable.get(resource, 0) - held)  # a node may offer less than its pods were promised
 
 
 # The cards have no room

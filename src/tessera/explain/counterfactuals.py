@@ -9,35 +9,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from tessera.api.names import NodeName, profile_of, resource_of
-from tessera.clock import parse_rfc3339
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.planning.batch_placement import Placed
 from tessera.controller.slicing.slicer import Slicer
 from tessera.controller.slicing.state.fleet_inventory import FOREIGN
+from tessera.explain.node_refusals import remedy_for_rules
 from tessera.explain.snapshot import ClusterView
 from tessera.placement.cards import OwnedPlacement
 from tessera.placement.explain import RefusalExplainer
 from tessera.placement.node_fit import fit_on_node
-from tessera.text import age
 
 #: Alternative profiles, and nodes with different changes, that one explanation lists.
 _ALTERNATIVES = 3
 _NODES = 3
-
-#: The step that lifts a rule, by the beginning of the rule's text (:mod:`tessera.controller.filters.resources`).
-_REMEDIES = (
-    ("node(s) had untolerated taint", "let the pod tolerate the taint, or remove it: kubectl taint node NODE KEY-"),
-    ("node(s) were unschedulable", "open the node again: kubectl uncordon NODE"),
-    ("node(s) were not ready", "see why the node is not ready: kubectl describe node NODE"),
-    (
-        "node(s) had no agent",
-        "see what keeps the node's agent: kubectl get pods -n tessera-system --field-selector spec.nodeName=NODE",
-    ),
-    ("node(s) didn't match", "change the pod's nodeSelector or node affinity, or the node's labels"),
-    ("node(s) were too small", "request less of it, or add a larger node"),
-    ("Insufficient", "request less of it, or end other pods on the node: kubectl describe node NODE"),
-    ("Too many pods", "end other pods on the node"),
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,26 +94,17 @@ def changes_by_node(view: ClusterView, slicer: Slicer, pod: PodInfo) -> Iterator
 
 
 def _changes(view: ClusterView, slicer: Slicer, pod: PodInfo, obstacles: NodeObstacles) -> str:
-    steps = [remedy_for_rule(rule, obstacles.node) for rule in obstacles.rules]
+    steps = [remedy_for_rules(obstacles.rules, obstacles.node)] if obstacles.rules else []
     if not obstacles.has_room:
         steps += room_if_ended(view, tuple(allocations_to_end(slicer, pod, obstacles)))
     return "; and ".join(steps)
-
-
-def remedy_for_rule(rule: str, node: str) -> str:
-    """The step that lifts a rule on a node; the rule itself where no step is known."""
-    for beginning, text in _REMEDIES:
-        if rule.startswith(beginning):
-            return text.replace("NODE", node).replace("KEY", rule.partition("{")[2].partition(":")[0])
-    return f"on node {node}: {rule.removeprefix('node(s) ')}"
 
 
 def room_elsewhere(slicer: Slicer, pod: PodInfo) -> Iterator[str]:
     """Names a node that has room but refuses the pod, and the steps that lift its rules."""
     found = next((each for each in obstacles_by_node(slicer, pod) if each.has_room and each.rules), None)
     if found is not None and slicer.state.cluster.required_node(pod) is None:
-        steps = "; and ".join(remedy_for_rule(rule, found.node) for rule in found.rules)
-        yield f"or use node {found.node}, which has room: {steps}"
+        yield f"or use node {found.node}, which has room: {remedy_for_rules(found.rules, found.node)}"
 
 
 def room_if_ended(view: ClusterView, allocations: tuple[OwnedPlacement, ...]) -> Iterator[str]:
@@ -147,21 +122,7 @@ def _owner(view: ClusterView, owner: str, held: list[OwnedPlacement]) -> str:
     where = view.positions((at.profile, at.gpu, at.start, at.size) for at in (one.placement for one in held))
     if owner == FOREIGN:
         return f"{FOREIGN} ({where}): nvidia-smi mig -dci, -dgi on that node, if no program needs it"
-    return f"pod {owner} ({where}{_progress(view, owner)})"
-
-
-def _progress(view: ClusterView, owner: str) -> str:
-    """The pod's state, as the end of a phrase; the pod may be deleted already."""
-    pod = view.pod(owner)
-    if pod is None:
-        return ", gone; its slice is being removed"
-    if pod.metadata.deletion_timestamp is not None:
-        return ", being deleted"
-    if pod.status.phase in {"Succeeded", "Failed"}:
-        return ", has ended; its slice is being removed"
-    if pod.status.phase != "Running" or not pod.status.start_time:
-        return f", {pod.status.phase or 'not started'}"
-    return f", on its node for {age(view.snapshot.now - parse_rfc3339(pod.status.start_time))}"
+    return f"pod {owner} ({where}{view.progress(owner)})"
 
 
 def room_for_smaller(slicer: Slicer, pod: PodInfo) -> Iterator[str]:

@@ -1,116 +1,121 @@
-"""Explains pods that ask for whole cards, shares of cards, or MIG slices of a fixed layout.
+"""Explains pods that kube-scheduler places alone: whole cards, shares, fixed slices, devices of other vendors.
 
-Tessera does not hold such a pod, or has pinned it already: kube-scheduler compares its request with the counts that
-nodes publish. The explanation makes the same comparison, resource by resource, and names nodes that would offer more if
-they were as configured.
+The explanation compares all that the pod requests, and all of its rules about nodes, with every node, as kube-scheduler
+does. What it cannot compare (volumes, claims of devices) it takes from the scheduler's last word.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import islice
+from typing import NamedTuple
 
-from tessera.api.names import SLICE_CONDITION
+from tessera.api.names import SLICE_CONDITION, NodeName, PodUid
 from tessera.api.nodes.conditions import CARD_CONDITIONS
-from tessera.api.nodes.offers import OFFERS_ANNOTATION, OfferKind, decode_offers
-from tessera.api.nodes.scheduler_sums import read_withheld_holds, unblocking_steps
-from tessera.controller.objects.resource_amounts import pod_amounts
+from tessera.api.pods.size_limits import find_excess
+from tessera.controller.filters.resources import is_shortage
+from tessera.controller.objects.node_constraints import constraints_of
+from tessera.controller.objects.pod_info import read_pod
+from tessera.controller.objects.pod_relations import read_relations
+from tessera.controller.objects.resource_amounts import Amounts, amount_text, describe_amount
+from tessera.controller.slicing.slicer import Slicer
 from tessera.explain.explanation import Explanation
+from tessera.explain.node_refusals import nodes_by_rule, refusal_facts, remedies_by_node
+from tessera.explain.offered_resources import (
+    dynamic_resources,
+    explain_blocked_devices,
+    extended_requests,
+    format_requests,
+    offer_facts,
+)
+from tessera.explain.resource_advice import advise
+from tessera.explain.scheduler_words import (
+    absence_facts,
+    absent_scheduler,
+    scheduler_facts,
+    scheduler_name,
+    scheduler_steps,
+    scheduler_word,
+)
 from tessera.explain.snapshot import ClusterView
-from tessera.kube.quantity import parse_quantity
-from tessera.kube.resources import Node, Pod
+from tessera.kube.resources import Pod
+from tessera.kube.resources.meta import key_of
 from tessera.text import count_noun, list_names
 
-_DOMAIN = "nvidia.com/"
-#: Kinds of objects that the comparison needs.
-_NEEDED = frozenset({"nodes", "pods"})
 #: Waiting reasons of a container that starts normally.
 _NORMAL = frozenset({"", "ContainerCreating", "PodInitializing"})
-_LABEL = (
-    "let a node offer it: label the node with a layout (nvidia.com/mig.config) or a sharing profile "
-    "(nvidia.com/device-plugin.config)"
+#: Nodes, pods and events that are listed one by one.
+_SHOWN = 4
+_DESCRIBE = "kubectl describe pod -n {pod}"
+#: What the comparison cannot see, by words of the scheduler's refusal (``pkg/scheduler/framework/plugins``): the case,
+#: the verdict and the step.
+_UNSEEN = (
+    (
+        ("persistentvolumeclaim", "PersistentVolume", "volume"),
+        "volume",
+        "waits for its volumes",
+        "look at its claims: kubectl get persistentvolumeclaims,storageclasses -n NAMESPACE",
+    ),
+    (
+        ("resourceclaim", "ResourceClaim", "device class"),
+        "claims",
+        "waits for devices of its ResourceClaims, which Tessera does not serve",
+        "look at its claims: kubectl get resourceclaims -n NAMESPACE; or request cards and slices in limits",
+    ),
 )
-#: Nodes that are listed one by one.
-_NODES = 4
 
 
-def fixed_requests(pod: Pod) -> dict[str, int]:
-    """NVIDIA's resources that a pod holds, init containers included; none if an amount is no number."""
-    try:
-        held = pod_amounts(pod)
-    except ValueError:
-        return {}
-    return {name: amount for name, amount in held.items() if name.startswith(_DOMAIN)}
-
-
-def format_requests(asked: Mapping[str, int]) -> str:
-    """A request as text: ``1 nvidia.com/gpu, 2 nvidia.com/mig-1g.5gb``."""
-    return ", ".join(f"{count} {name}" for name, count in sorted(asked.items()))
-
-
-def dynamic_resources(node: Node) -> frozenset[str]:
-    """Resources of a node that are positions of slices on demand: their counts do not tell how many are free."""
-    try:
-        offers = decode_offers(node.metadata.annotations.get(OFFERS_ANNOTATION, "[]"))
-    except ValueError:
-        return frozenset()
-    kinds = {each.resource: each.kind for each in offers}
-    return frozenset(name for name, kind in kinds.items() if kind is OfferKind.DYNAMIC_SLICE)
-
-
-def any_node_offers(view: ClusterView, asked: Mapping[str, int]) -> bool:
-    """Returns True if a node offers one of these resources without making it on demand."""
-    return any(_offered_count(node, resource) for node in view.snapshot.nodes for resource in asked)
-
-
-def explain_fixed_request(view: ClusterView, pod: Pod, asked: Mapping[str, int]) -> Explanation:
-    """Explains a pod that asks for no slices on demand.
-
-    Args:
-        view: the cluster as it was read.
-        pod: the pod.
-        asked: its :func:`fixed_requests`, not empty.
-    """
-    wants = f"it requests {format_requests(asked)}"
+def explain_fixed_request(view: ClusterView, pod: Pod) -> Explanation:
+    """Explains a pod that kube-scheduler places without Tessera."""
+    wants = f"it requests {format_requests(extended_requests(pod))}"
     if pod.status.phase == "Running":
         return Explanation(case="runs", verdict=f"runs on node {pod.spec.node_name}", facts=(wants,))
     if pod.spec.node_name:
         return _explain_starting(view, pod, wants)
+    found = _explain_taken_back(pod) or explain_absent_scheduler(view, pod) or _explain_unplaced(view, pod)
+    return replace_facts(found, wants, *found.facts, *scheduler_facts(view, pod))
+
+
+def replace_facts(found: Explanation, *facts: str) -> Explanation:
+    """The explanation with these facts, each of them once."""
+    return Explanation(case=found.case, verdict=found.verdict, facts=tuple(dict.fromkeys(facts)), help=found.help)
+
+
+def _explain_taken_back(pod: Pod) -> Explanation | None:
     taken_back = pod.status.condition(SLICE_CONDITION)
-    if taken_back is not None and taken_back.status == "False":
-        return Explanation(
-            case="taken-back",
-            verdict="waits for a node that does not take it; Tessera gave its cards to the next pod",
-            facts=(wants, taken_back.message, *scheduler_messages(pod)),
-            help=(f"delete the pod and create it again: kubectl delete pod -n {_key(pod)}",),
-        )
-    for resource, count in sorted(asked.items()):
-        short = _explain_shortage(view, pod, resource, count, wants)
-        if short is not None:
-            return short
-    forbidden = sorted(view.snapshot.forbidden & _NEEDED)
-    known = () if forbidden else tuple(_free_lines(view, asked))
+    if taken_back is None or taken_back.status != "False":
+        return None
     return Explanation(
-        case="unscheduled",
-        verdict=f"waits for kube-scheduler{'' if forbidden else ', though a node has enough free'}",
-        facts=(
-            wants,
-            *scheduler_messages(pod),
-            *known,
-            *([f"you may not list {', '.join(forbidden)}"] if forbidden else []),
-        ),
-        help=("check what else prevents it: selectors, taints, CPU, memory", _DESCRIBE.format(pod=_key(pod))),
+        case="taken-back",
+        verdict="waits for a node that does not take it; Tessera gave its cards to the next pod",
+        facts=(taken_back.message,),
+        help=(f"delete the pod and create it again: kubectl delete pod -n {_key(pod)}",),
     )
 
 
-_DESCRIBE = "kubectl describe pod -n {pod}"
+def explain_absent_scheduler(view: ClusterView, pod: Pod) -> Explanation | None:
+    """Explains a pod whose scheduler shows no sign of life; None if it does, or is Kubernetes' own."""
+    name = absent_scheduler(view, pod)
+    if not name:
+        return None
+    return Explanation(
+        case="other-scheduler",
+        verdict=f"waits for scheduler {name} (spec.schedulerName), and nothing shows that it runs",
+        facts=tuple(absence_facts(view, pod)),
+        help=scheduler_steps(pod),
+    )
 
 
 def _key(pod: Pod) -> str:
     return f"{pod.metadata.namespace} {pod.metadata.name}"
 
 
+# On its node
+
+
 def _explain_starting(view: ClusterView, pod: Pod, wants: str) -> Explanation:
     stuck = [each for each in waiting_containers(pod) if each]
-    trouble = view.events_of(pod.metadata.uid, warnings=True)[-_NODES:]
+    trouble = view.events_of(pod.metadata.uid, warnings=True)[-_SHOWN:]
     where = f"on node {pod.spec.node_name}"
     return Explanation(
         case="container-waits" if stuck else "starting",
@@ -129,142 +134,243 @@ def waiting_containers(pod: Pod) -> Iterator[str]:
             yield f"container {each.name} waits with {waiting.reason}{message}"
 
 
-# The counts of nodes
+# Without a node
 
 
-def _explain_shortage(view: ClusterView, pod: Pod, resource: str, count: int, wants: str) -> Explanation | None:
-    """Explains the lack of a node with that many free; None if there is one, or if the user may not read enough."""
-    if view.snapshot.forbidden & _NEEDED:
-        return None
-    given = {
-        node.metadata.name: _offered_count(node, resource)
-        for node in view.snapshot.nodes
-        if _offered_count(node, resource)
+class _Nodes(NamedTuple):
+    """The nodes as a pod meets them.
+
+    Attributes:
+        wanted: all that the pod requests, CPU and memory included.
+        offered: what each node offers of that, when empty.
+        used: what pods hold of it on each node.
+        objections: the rules by which each node refuses the pod.
+    """
+
+    wanted: Amounts
+    offered: Mapping[str, Mapping[str, int]]
+    used: Mapping[str, Mapping[str, int]]
+    objections: Mapping[str, Sequence[str]]
+
+    def most(self, resource: str) -> int:
+        """The most that one node offers."""
+        return max((each[resource] for each in self.offered.values()), default=0)
+
+    def amount(self, node: str, resource: str, whole: bool) -> int:
+        """What a node offers, all of it or what is free."""
+        offered = self.offered[node].get(resource, 0)
+        return offered if whole else max(0, offered - self.used[node].get(resource, 0))
+
+    def with_all(self) -> list[str]:
+        """The nodes that have all that the pod requests, when empty."""
+        return [name for name, has in self.offered.items() if all(has[r] >= n for r, n in self.wanted.items())]
+
+    def facts(self, nodes: Sequence[str]) -> Iterator[str]:
+        """The rules of these nodes."""
+        rules = nodes_by_rule({name: self.objections[name] for name in nodes})
+        return refusal_facts(rules, self.wanted, self.amount)
+
+
+def _explain_unplaced(view: ClusterView, pod: Pod) -> Explanation:
+    slicer = view.slicer
+    excess = find_excess(pod.spec)
+    if slicer is None or excess:
+        unknown = f"you may not list {', '.join(sorted(view.snapshot.forbidden))}" if slicer is None else excess
+        return _by_its_word(view, pod, (unknown,))
+    nodes = _meet(view, slicer, pod)
+    asked = extended_requests(pod)
+    missing = sorted(each for each in asked if not nodes.most(each))
+    if missing:
+        return explain_not_offered(view, asked, missing)
+    found = _explain_too_much(view, nodes) or _explain_refused(nodes) or _explain_in_use(view, nodes)
+    return found or _explain_admitted(view, pod, nodes)
+
+
+def _meet(view: ClusterView, slicer: Slicer, pod: Pod) -> _Nodes:
+    facts = read_pod(pod)
+    facts = replace(facts, constraints=constraints_of(pod), relations=read_relations(pod, wants_slices=True))
+    dynamic = {each.metadata.name: dynamic_resources(each) for each in view.snapshot.nodes}
+    offered = {
+        str(name): {r: 0 if r in dynamic[name] else node.allocatable.get(r, 0) for r in facts.amounts}
+        for name, node in slicer.state.cluster.nodes.items()
     }
-    if not given:
-        return Explanation(
-            case="not-offered",
-            verdict=f"waits for {resource}, which no node offers",
-            facts=(wants, *_offered_lines(view), *scheduler_messages(pod), *_faulty_nodes(view)),
-            help=(
-                *(("request a resource that nodes offer or make on demand",) if _offers_anything(view) else ()),
-                _LABEL,
-            ),
-        )
-    if max(given.values()) < count:
+    used = {name: slicer.state.usage.used.get(NodeName(name), {}) for name in offered}
+    objections = slicer.planner.scheduler_objections(facts, lambda node, resource: offered[node][resource])
+    return _Nodes(facts.amounts, offered, used, {str(name): rules for name, rules in objections.items()})
+
+
+def explain_not_offered(view: ClusterView, asked: Mapping[str, int], missing: Sequence[str]) -> Explanation:
+    """Explains a pod that requests what no node offers.
+
+    Args:
+        view: the cluster as it was read.
+        asked: the pod's :func:`~tessera.explain.offered_resources.extended_requests`.
+        missing: the resources that no node offers.
+    """
+    return Explanation(
+        case="not-offered",
+        verdict=f"waits for {list_names(missing)}, which no node offers",
+        facts=(*offer_facts(view), *faulty_nodes(view)),
+        help=advise(view, asked, missing),
+    )
+
+
+def _explain_too_much(view: ClusterView, nodes: _Nodes) -> Explanation | None:
+    many = [each for each, count in sorted(nodes.wanted.items()) if nodes.most(each) < count]
+    if many:
         return Explanation(
             case="too-many",
-            verdict=f"waits for {count} {resource}, more than any node offers",
+            verdict=f"waits for {_amounts(nodes.wanted, many)}, more than any node offers",
             facts=(
-                wants,
-                f"the most on one node is {max(given.values())}",
-                *scheduler_messages(pod),
-                *_faulty_nodes(view),
+                *(f"the most on one node is {describe_amount(each, nodes.most(each))}" for each in many),
+                *faulty_nodes(view),
             ),
-            help=(f"request at most {max(given.values())}",),
+            help=(f"request at most {_amounts({each: nodes.most(each) for each in many}, many)}",),
         )
-    taken = _used_by_node(view, resource)
-    if any(total - taken[name] >= count for name, total in given.items()):
+    if nodes.with_all():
         return None
-    blocked, steps = explain_blocked_devices(view, {resource: count})
+    return Explanation(
+        case="too-many",
+        verdict="waits; no node has all that it requests, even when empty",
+        facts=tuple(nodes.facts(list(nodes.offered))),
+        help=("request less, or less of it in one pod; or add a node that has all of it",),
+    )
+
+
+def _amounts(amounts: Mapping[str, int], names: Sequence[str]) -> str:
+    return " and ".join(describe_amount(each, amounts[each]) for each in names)
+
+
+def _open(nodes: _Nodes) -> list[str]:
+    """The nodes with all that the pod requests whose rules admit it, whatever is free."""
+    return [name for name in nodes.with_all() if all(map(is_shortage, nodes.objections[name]))]
+
+
+def _explain_refused(nodes: _Nodes) -> Explanation | None:
+    able = nodes.with_all()
+    if _open(nodes):
+        return None
+    who = "the only node that offers what it requests may not" if len(able) == 1 else f"none of the {len(able)} nodes"
+    verdict = f"waits; {who} take it" if len(able) == 1 else f"waits; {who} that offer what it requests may take it"
+    return Explanation(
+        case="no-node",
+        verdict=verdict,
+        facts=tuple(nodes.facts(able)),
+        help=tuple(remedies_by_node({name: nodes.objections[name] for name in able}, _SHOWN)),
+    )
+
+
+def _explain_in_use(view: ClusterView, nodes: _Nodes) -> Explanation | None:
+    able = _open(nodes)
+    if not all(nodes.objections[name] for name in able):
+        return None
+    short = sorted(
+        {each for name in able for each in nodes.wanted if nodes.amount(name, each, False) < nodes.wanted[each]}
+    )
+    others = [name for name in nodes.with_all() if name not in able]
+    blocked, steps = explain_blocked_devices(view, {each: nodes.wanted[each] for each in short})
+    has = "the node that may take it has" if len(able) == 1 else f"the {len(able)} nodes that may take it have"
+    lack = "free ones are counted for pods on withheld cards" if steps else f"{has} too little free"
     return Explanation(
         case="in-use",
-        verdict=f"waits for {resource}: {count_noun(len(given), 'node')} {'offers' if len(given) == 1 else 'offer'} it,"
-        f" and {'free ones are counted for pods on withheld cards' if steps else 'too few are free'}",
-        facts=(wants, *blocked, *_lines(given, taken, resource), *scheduler_messages(pod), *_faulty_nodes(view)),
+        verdict=f"waits for {list_names(short)}: {lack}",
+        facts=(*blocked, *_use(able, nodes, short), *nodes.facts(others), *faulty_nodes(view)),
+        help=(*steps, *_ends(view, able, nodes), f"see the pods on a node: {_ON_NODE.format(node=able[0])}"),
+    )
+
+
+_ON_NODE = "kubectl get pods -A --field-selector spec.nodeName={node}"
+
+
+def _use(names: Sequence[str], nodes: _Nodes, resources: Sequence[str]) -> Iterator[str]:
+    for name in sorted(names)[:_SHOWN]:
+        for each in resources:
+            total = nodes.amount(name, each, True)
+            used = amount_text(each, min(total, nodes.used[name].get(each, 0)))
+            yield f"node {name}: {used} of {amount_text(each, total)} {each} in use"
+    if len(names) > _SHOWN:
+        yield f"and {count_noun(len(names) - _SHOWN, 'more node')}"
+
+
+def _ends(view: ClusterView, able: Sequence[str], nodes: _Nodes) -> Iterator[str]:
+    """The fewest pods of one node whose end makes room, largest first, if these are few."""
+    best: tuple[str, list[Pod]] | None = None
+    for name in sorted(able):
+        found = _enough_ends(view, name, nodes)
+        if found and (best is None or len(found) < len(best[1])):
+            best = name, found
+    if best is not None:
+        name, ending = best
+        verb = "this ends" if len(ending) == 1 else f"these {len(ending)} end"
+        yield f"there is room as soon as {verb}, on node {name}: {' and '.join(_holder(view, each) for each in ending)}"
+
+
+def _enough_ends(view: ClusterView, node: str, nodes: _Nodes) -> list[Pod]:
+    left = {each: count - nodes.amount(node, each, False) for each, count in nodes.wanted.items()}
+    left = {each: count for each, count in left.items() if count > 0}
+    on_node = view.once("pods by node", partial(_pods_by_node, view)).get(node, [])
+    found: list[Pod] = []
+    for each in sorted(on_node, key=lambda held: (-_gives(held[1], left), held[0].metadata.name)):
+        if not any(count > 0 for count in left.values()) or len(found) == _SHOWN or not _gives(each[1], left):
+            break
+        found.append(each[0])
+        left = {name: count - each[1].get(name, 0) for name, count in left.items()}
+    return found if all(count <= 0 for count in left.values()) else []
+
+
+def _gives(amounts: Mapping[str, int], wanted: Mapping[str, int]) -> float:
+    return sum(min(1.0, amounts.get(name, 0) / count) for name, count in wanted.items() if count > 0)
+
+
+def _pods_by_node(view: ClusterView) -> Mapping[str, list[tuple[Pod, Amounts]]]:
+    known = view.slicer.state.cluster.pods if view.slicer is not None else {}
+    found: dict[str, list[tuple[Pod, Amounts]]] = {}
+    for each in view.snapshot.pods:
+        facts = known.get(PodUid(each.metadata.uid))
+        if each.spec.node_name and facts is not None and not facts.finished:
+            found.setdefault(each.spec.node_name, []).append((each, facts.amounts))
+    return found
+
+
+def _holder(view: ClusterView, pod: Pod) -> str:
+    held = format_requests(extended_requests(pod))
+    return f"pod {key_of(pod)} ({held or 'CPU and memory'}{view.progress(key_of(pod))})"
+
+
+def _explain_admitted(view: ClusterView, pod: Pod, nodes: _Nodes) -> Explanation:
+    """Explains a pod that a node would take, as far as can be compared."""
+    free = min(name for name, rules in nodes.objections.items() if not rules)
+    fits = f"node {free} has all that it requests free, and its labels and taints let it in"
+    return _by_its_word(view, pod, (fits,))
+
+
+def _by_its_word(view: ClusterView, pod: Pod, facts: Sequence[str]) -> Explanation:
+    """Explains a pod by what its scheduler last said, or by the scheduler's silence."""
+    word, describe = scheduler_word(view, pod), _DESCRIBE.format(pod=_key(pod))
+    for words, case, verdict, step in _UNSEEN:
+        if any(each in word for each in words):
+            look = step.replace("NAMESPACE", pod.metadata.namespace)
+            return Explanation(case=case, verdict=verdict, facts=tuple(facts), help=(look, describe))
+    who = scheduler_name(pod)
+    return Explanation(
+        case="unscheduled",
+        verdict=f"waits for {who}, which has not bound it yet",
+        facts=tuple(facts) if word else (*facts, f"{who} has said nothing about it yet"),
         help=(
-            *steps,
-            "delete pods that use it",
-            f"see them: kubectl get pods -A -o wide, those with a limit {resource}",
+            describe
+            if word
+            else "check again in a moment; if nothing changes, see if it runs: kubectl get pods -n kube-system",
         ),
     )
 
 
-def explain_blocked_devices(view: ClusterView, asked: Mapping[str, int]) -> tuple[list[str], list[str]]:
-    """Facts about free devices that kube-scheduler gives to no pod, and the steps that help.
-
-    Steps are only for the nodes that would have enough for the request (:mod:`tessera.api.nodes.scheduler_sums`).
-
-    Args:
-        view: the cluster as it was read, nodes and pods included.
-        asked: the number of devices that a pod asks for, by resource.
-    """
-    facts: list[str] = []
-    steps: list[str] = []
-    for node in view.snapshot.nodes:
-        for resource, hold in read_withheld_holds(node).items():
-            free = hold.count_free(_used_by_node(view, resource)[hold.node]) if resource in asked else 0
-            if hold.count_blocked(free) and len(facts) < _NODES:
-                facts.append(hold.describe(free))
-                steps += unblocking_steps(node) if free >= asked[resource] and not steps else ()
-    return facts, steps
-
-
-def _free_lines(view: ClusterView, asked: Mapping[str, int]) -> Iterator[str]:
-    for resource in sorted(asked):
-        given = {
-            node.metadata.name: _offered_count(node, resource)
-            for node in view.snapshot.nodes
-            if _offered_count(node, resource)
-        }
-        yield from _lines(given, _used_by_node(view, resource), resource)
-
-
-def _lines(given: Mapping[str, int], taken: Mapping[str, int], resource: str) -> Iterator[str]:
-    for name, total in sorted(given.items())[:_NODES]:
-        yield f"node {name}: {min(total, taken.get(name, 0))} of {total} {resource} in use"
-    if len(given) > _NODES:
-        yield f"and {count_noun(len(given) - _NODES, 'more node')}"
-
-
-def _offered_count(node: Node, resource: str) -> int:
-    return 0 if resource in dynamic_resources(node) else _count(node.status.allocatable.get(resource, "0"))
-
-
-def _used_by_node(view: ClusterView, resource: str) -> Counter[str]:
-    """The number of devices that pods use, by node; pods that have ended use none."""
-    return view.once(("used", resource), lambda: _count_used(view.snapshot.pods, resource))
-
-
-def _count_used(pods: Iterable[Pod], resource: str) -> Counter[str]:
-    found: Counter[str] = Counter()
-    for pod in pods:
-        if pod.spec.node_name and pod.status.phase not in {"Succeeded", "Failed"}:
-            found[pod.spec.node_name] += fixed_requests(pod).get(resource, 0)
-    return found
-
-
-def _offered_lines(view: ClusterView) -> Iterator[str]:
-    totals: Counter[str] = Counter()
-    for node in view.snapshot.nodes:
-        for name in node.status.allocatable:
-            if name.startswith(_DOMAIN) and _offered_count(node, name):
-                totals[name] += _offered_count(node, name)
-    if totals:
-        yield f"nodes offer {list_names([f'{name} {n}' for name, n in sorted(totals.items())])}"
-    demanded = _on_demand(view)
-    if demanded:
-        yield f"nodes make on demand {list_names(sorted(demanded))}"
-    if not totals and not demanded:
-        yield f"nodes offer nothing of {_DOMAIN}*"
-
-
-def _on_demand(view: ClusterView) -> frozenset[str]:
-    return frozenset().union(*(dynamic_resources(node) for node in view.snapshot.nodes))
-
-
-def _offers_anything(view: ClusterView) -> bool:
-    given = (
-        _offered_count(node, name)
-        for node in view.snapshot.nodes
-        for name in node.status.allocatable
-        if name.startswith(_DOMAIN)
-    )
-    return any(given) or bool(_on_demand(view))
+def faulty_nodes(view: ClusterView) -> Iterator[str]:
+    """Nodes whose cards are not as configured; they may offer more later."""
+    yield from islice(_faulty_nodes(view), _SHOWN)
+    yield from view.cordoned_cards()
 
 
 def _faulty_nodes(view: ClusterView) -> Iterator[str]:
-    """Nodes whose cards are not as configured; they may offer more later."""
     for node in view.snapshot.nodes:
         wrong = [
             each.reason for each in node.status.conditions if each.type in CARD_CONDITIONS and each.status == "False"
@@ -272,18 +378,3 @@ def _faulty_nodes(view: ClusterView) -> Iterator[str]:
         if wrong:
             name = node.metadata.name
             yield f"node {name} is not as configured ({', '.join(wrong)}): tessera why node/{name}"
-    yield from view.cordoned_cards()
-
-
-def scheduler_messages(pod: Pod) -> Iterator[str]:
-    """Yields the scheduler's reason that a pod has no node."""
-    for each in pod.status.conditions:
-        if each.type == "PodScheduled" and each.status == "False" and each.message:
-            yield f"kube-scheduler says: {each.message}"
-
-
-def _count(text: str) -> int:
-    try:
-        return int(parse_quantity(text))
-    except ValueError:
-        return 0

@@ -25,9 +25,9 @@ from tessera.api.nodes.silence import Silence, brings_agent
 from tessera.api.sharing.profile_selection import PROFILE_LABEL
 from tessera.driver.nodes.node_status import read_status
 from tessera.explain.explanation import Explanation
-from tessera.explain.fixed_resources import dynamic_resources
 from tessera.explain.node_reasons import relevant_warnings, remedies_for, remedies_for_empty_node, remedy_fields
 from tessera.explain.node_startup import describe_startup, explain_startup
+from tessera.explain.offered_resources import dynamic_resources
 from tessera.explain.snapshot import ClusterView
 from tessera.kube.resources import Condition, Node
 from tessera.limits.messages import FACT_SHOWN

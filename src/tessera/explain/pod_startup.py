@@ -4,8 +4,11 @@ Obstacles here: kube-scheduler, a node that is down, an agent that does not run 
 that stops containers in general (images, configuration).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
+import msgspec
+
+from tessera.api.names import MIG_RESOURCE_PREFIX, QUOTA_RESOURCE, resource_of
 from tessera.api.nodes.agent_pod import AGENT_LABEL
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.slicer import Slicer
@@ -13,9 +16,18 @@ from tessera.controller.slicing.state.allocation import Allocation
 from tessera.controller.slicing.state.messages import profiles_text
 from tessera.explain.capacity import explain_no_room
 from tessera.explain.explanation import Explanation
-from tessera.explain.fixed_resources import any_node_offers, explain_fixed_request, fixed_requests, waiting_containers
+from tessera.explain.fixed_resources import explain_absent_scheduler, explain_fixed_request, waiting_containers
+from tessera.explain.offered_resources import (
+    extended_requests,
+    format_requests,
+    offered_count,
+    offered_totals,
+    resources_on_demand,
+)
+from tessera.explain.scheduler_words import scheduler_facts, scheduler_name, scheduler_word
 from tessera.explain.snapshot import ClusterView
 from tessera.kube.resources import CoreEvent, Pod
+from tessera.text import count_noun
 
 #: Reasons of the agent's events for a slice that it cannot make (:mod:`tessera.agent.slices.state_machine`).
 _FAILED = frozenset({"SliceFailed", "SliceImpossible", "SliceBlocked", "SliceInUse"})
@@ -38,67 +50,89 @@ def explain_unscheduled(
         facts: the pod as the controller sees it.
         promise: its recorded slices, if any.
     """
-    says = tuple(f"kube-scheduler says: {each}" for each in _scheduler_messages(view, pod))
     if promise is not None:
-        made = promise.result is not None and promise.result[1] == "created"
-        agent = view.agent_fault(promise.node)
-        return Explanation(
-            case="agent-down" if agent and not made else "unscheduled",
-            verdict=(
-                f"waits for its slice: the agent on node {promise.node}, which makes it, does not run"
-                if agent and not made
-                else f"{'has its slice' if made else 'is promised a slice'} and waits for kube-scheduler to bind it"
-            ),
-            facts=(
-                f"promised: {view.slices(promise.slices)}, on node {promise.node}, which it is pinned to",
-                *says,
-                *([agent] if agent else []),
-            ),
-            help=_scheduling_help(" ".join(says), promise.node, agent),
-        )
-    if slicer.state.cluster.required_node(facts) is not None:
+        return _explain_promised(view, pod, promise)
+    if slicer.state.cluster.required_node(facts) is not None and _was_gated(facts):
         return _explain_lost(view, slicer, facts)
-    asked = fixed_requests(pod)
-    if any_node_offers(view, asked):
-        return explain_fixed_request(view, pod, asked)
+    asked = extended_requests(pod)
+    on_demand = resources_on_demand(view)
+    fixed = any(name in offered_totals(view) for name in asked)
+    if fixed or not all(name in on_demand for name in map(resource_of, facts.profiles)):
+        return explain_fixed_request(view, pod)
+    return _explain_not_gated(view, pod, asked)
+
+
+def _was_gated(facts: PodInfo) -> bool:
+    """True if the webhook has reviewed the pod as one for slices on demand: it sets gate and charge together."""
+    return QUOTA_RESOURCE in facts.amounts
+
+
+def _explain_promised(view: ClusterView, pod: Pod, promise: Allocation) -> Explanation:
+    made = promise.result is not None and promise.result[1] == "created"
+    agent = "" if made else view.agent_fault(promise.node)
+    has = "has its slice" if made else "is promised a slice"
+    absent = explain_absent_scheduler(view, pod)
+    where = f"promised: {view.slices(promise.slices)}, on node {promise.node}, which it is pinned to"
+    facts = (where, *scheduler_facts(view, pod), *([agent] if agent else []))
+    if agent:
+        return Explanation(
+            case="agent-down",
+            verdict=f"waits for its slice: the agent on node {promise.node}, which makes it, does not answer",
+            facts=facts,
+            help=(f"see it: tessera why node/{promise.node}",),
+        )
+    if absent is not None:
+        return msgspec.structs.replace(absent, verdict=f"{has}, and {absent.verdict}", facts=(*facts, *absent.facts))
     return Explanation(
-        case="not-gated",
-        verdict="was created without Tessera's gate, so kube-scheduler looks for a node with fixed slices",
-        facts=(f"it requests {profiles_text(facts)}", *says),
-        help=(
-            "for a slice on demand create the pod again once the webhook runs; the webhook sets the gate",
-            "see the webhook: kubectl get pods -n tessera-system -l app.kubernetes.io/name=tessera-webhook",
-        ),
+        case="unscheduled",
+        verdict=f"{has} and waits for {scheduler_name(pod)} to bind it",
+        facts=facts,
+        help=_scheduling_help(view, pod, promise.node),
     )
 
 
-def _scheduler_messages(view: ClusterView, pod: Pod) -> Iterator[str]:
-    conditions = [c for c in pod.status.conditions if c.type == "PodScheduled" and c.status == "False" and c.message]
-    if conditions:
-        yield conditions[0].message
-        return
-    events = [each for each in view.events_of(pod.metadata.uid) if each.reason == "FailedScheduling"]
-    if events:
-        yield events[-1].message
+def _explain_not_gated(view: ClusterView, pod: Pod, asked: Mapping[str, int]) -> Explanation:
+    """Explains a pod for slices that nodes make on demand only, and only for pods with the gate."""
+    webhooks = [each for each in view.snapshot.pods if _WEBHOOK.items() <= each.metadata.labels.items()]
+    ready = sum(each.status.is_ready for each in webhooks)
+    runs = f"of its {count_noun(len(webhooks), 'pod')} {ready} {'is' if ready == 1 else 'are'} ready now"
+    look = f"see the webhook: kubectl get pods -n tessera-system -l {'='.join(*_WEBHOOK.items())}"
+    again = "create the pod again: the webhook sets the gate when a pod is created"
+    return Explanation(
+        case="not-gated",
+        verdict="has no gate of Tessera, so no slice is made for it; kube-scheduler looks for a fixed one, and there is"
+        " none",
+        facts=(
+            f"it requests {format_requests(asked)}, which nodes make on demand only",
+            f"Tessera's webhook sets the gate: {runs if webhooks else 'no pod of it exists'}",
+            *scheduler_facts(view, pod),
+        ),
+        help=(again, look) if ready else (look, f"then {again}"),
+    )
 
 
-def _scheduling_help(says: str, node: str, agent: str) -> tuple[str, ...]:
-    if "nvidia.com/mig-" in says:
-        if agent:
-            return (f"start the agent on {node}: kubectl get pods -n tessera-system -o wide",)
+_WEBHOOK = {"app.kubernetes.io/name": "tessera-webhook"}
+
+
+def _scheduling_help(view: ClusterView, pod: Pod, node: str) -> tuple[str, ...]:
+    says = scheduler_word(view, pod)
+    if MIG_RESOURCE_PREFIX in says:
         return (f"wait: kubelet on {node} publishes changed devices within about 10 seconds",)
     if says:
         return (f"make node {node} fit the pod again, or delete the pod so that its replacement is placed again",)
-    return ("check again in a moment; if nothing changes, check that kube-scheduler runs",)
+    return ("check again in a moment; if nothing changes, see if it runs: kubectl get pods -n kube-system",)
 
 
 def _explain_lost(view: ClusterView, slicer: Slicer, facts: PodInfo) -> Explanation:
     asks = f"it requests {profiles_text(facts)} and must run on node {slicer.state.cluster.required_node(facts)}"
+    has = (
+        "passed the gate but has no recorded slice" if _was_gated(facts) else "has neither a gate nor a recorded slice"
+    )
     planned = slicer.state.allocations.current_of(facts.uid)
     if planned is not None:
         return Explanation(
             case="placing",
-            verdict="passed the gate but has no recorded slice; there is room, and the controller will record one",
+            verdict=f"{has}; there is room, and the controller will record one",
             facts=(asks, f"free for it: {view.slices(planned.slices)}", *filter(None, [view.controller_fault()])),
             help=("check again in a moment; if nothing changes, read the controller's log",),
         )
@@ -106,7 +140,7 @@ def _explain_lost(view: ClusterView, slicer: Slicer, facts: PodInfo) -> Explanat
     why = (explain_no_room(view, slicer, facts, reason).verdict,) if reason is not None else ()
     return Explanation(
         case="no-record",
-        verdict="passed the gate but has no recorded slice",
+        verdict=has,
         facts=(asks, *why),
         help=("delete the pod, so that its replacement is placed again",),
     )
@@ -127,13 +161,9 @@ def explain_bound(
         facts: the pod as the controller sees it.
         promise: its recorded slices, if any.
     """
-    if promise is None and facts.node in slicer.state.inventory.fleet:
+    if promise is None and _is_made_on_demand(view, slicer, facts):
         return _explain_lost(view, slicer, facts)
-    where = (
-        f"{view.slices(promise.slices)}"
-        if promise is not None
-        else f"{profiles_text(facts)} of node {facts.node}, whose cards Tessera does not slice"
-    )
+    where = view.slices(promise.slices) if promise is not None else f"{profiles_text(facts)} of a fixed layout"
     if facts.terminating:
         return Explanation(case="leaving", verdict=f"is being deleted; it has {where}, on node {facts.node}")
     if pod.status.phase == "Running":
@@ -148,6 +178,13 @@ def explain_bound(
             ),
         )
     return _explain_starting(view, pod, facts, promise, where)
+
+
+def _is_made_on_demand(view: ClusterView, slicer: Slicer, facts: PodInfo) -> bool:
+    """True if the pod's node makes slices on demand, and offers none of the pod's as fixed ones."""
+    node = view.node(facts.node)
+    fixed = node is not None and all(offered_count(node, resource_of(each)) for each in facts.profiles)
+    return facts.node in slicer.state.inventory.fleet and not fixed
 
 
 def _explain_starting(
@@ -168,9 +205,9 @@ def _explain_starting(
     return Explanation(
         case="container-waits" if stuck else "starting",
         verdict=(
-            f"has its slice but does not start: {stuck[0]}"
+            f"{'has its slice but ' if promise is not None else ''}does not start: {stuck[0]}"
             if stuck
-            else f"is starting on node {facts.node}; its slice is made"
+            else f"is starting on node {facts.node}{'; its slice is made' if promise is not None else ''}"
         ),
         facts=(f"its slice: {where}", *stuck[1:], *map(view.describe_event, trouble[-_EVENTS:])),
         help=(f"kubectl describe pod -n {facts.namespace} {facts.name}",) if stuck or trouble else (),
@@ -186,7 +223,7 @@ def _explain_slicing(view: ClusterView, pod: Pod, facts: PodInfo, where: str) ->
     if agent:
         return Explanation(
             case="agent-down",
-            verdict=f"cannot start: the agent on node {facts.node}, which makes its slice, does not run",
+            verdict=f"cannot start: the agent on node {facts.node}, which makes its slice, does not answer",
             facts=(agent, f"to be made: {where}", *_last_events(view, failed)),
             help=(f"start it: kubectl describe daemonset -n tessera-system {AGENT_LABEL[1]}", f"its log: {log}"),
         )
@@ -203,7 +240,7 @@ def _explain_slicing(view: ClusterView, pod: Pod, facts: PodInfo, where: str) ->
         )
     return Explanation(
         case="slice-being-made",
-        verdict=f"is starting: the agent on node {facts.node} is making its slice",
+        verdict=f"is starting: the agent on node {facts.node} has not reported its slice as made yet",
         facts=(f"to be made: {where}", *_last_events(view, events)),
         help=(f"check again in a moment; if nothing changes, read the agent's log: {log}",),
     )

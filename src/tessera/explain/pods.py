@@ -5,19 +5,14 @@ kube-scheduler, the node (agent, kubelet); then the pod runs. A pod that asks fo
 meets kube-scheduler alone: :mod:`tessera.explain.fixed_resources`.
 """
 
-import re
-from collections.abc import Iterator, Sequence
-from difflib import get_close_matches
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
 from tessera.api.names import (
     GATE,
-    GPU_RESOURCES,
-    MIG_RESOURCE_PREFIX,
     SLICE_PROMISED_CONDITION,
     PodUid,
-    suggest_resource,
 )
 from tessera.api.nodes.node_groups import NEW_NODE_REASON
 from tessera.api.pods.requirements import CHOSEN_REASON
@@ -27,10 +22,13 @@ from tessera.controller.slicing.state.allocation import Allocation
 from tessera.controller.slicing.state.messages import profiles_text
 from tessera.explain.capacity import explain_no_room
 from tessera.explain.explanation import Explanation
-from tessera.explain.fixed_resources import explain_fixed_request, fixed_requests, format_requests, scheduler_messages
+from tessera.explain.fixed_resources import explain_fixed_request
+from tessera.explain.offered_resources import extended_requests, format_requests
 from tessera.explain.pod_health import add_pod_health
 from tessera.explain.pod_startup import explain_bound, explain_unscheduled
 from tessera.explain.queue import admitted_facts, count_group, explain_held_pod
+from tessera.explain.resource_advice import right_name
+from tessera.explain.scheduler_words import scheduler_facts
 from tessera.explain.silent_nodes import put_silent_nodes_first
 from tessera.explain.snapshot import ClusterView
 from tessera.forecast.queue_text import place_of_text
@@ -38,9 +36,6 @@ from tessera.kube.resources import Pod
 from tessera.kueue.names import PREFIX, QUEUE_LABEL
 from tessera.placement.demand import Reserved
 from tessera.text import list_names, one_line
-
-#: A MIG resource with a spelling mistake.
-_MIG = re.compile(r"(?:mig[-.:_]?)?([0-9]{1,2})g[-._]?([0-9]{1,3})gb?")
 
 #: Reasons with which kubelet rejects a bound pod for good (``pkg/kubelet/lifecycle``).
 _REJECTED = ("UnexpectedAdmissionError", "OutOf", "NodeAffinity", "TaintToleration", "AdmissionError")
@@ -181,47 +176,36 @@ def _explain_other_request(view: ClusterView, pod: Pod, facts: PodInfo) -> Expla
         )
     if facts.profiles:
         return None
-    mistaken = dict(_find_misspelt(view, pod))
-    if mistaken:
+    asked = extended_requests(pod)
+    mistaken = dict(_find_misspelt(view, asked))
+    if mistaken and not pod.spec.node_name:
         return Explanation(
             case="misspelt",
             verdict=f"cannot run as written; no node offers {list_names(list(mistaken))}",
-            facts=(f"its phase is {pod.status.phase or 'unknown'}", *scheduler_messages(pod)),
+            facts=(f"it requests {format_requests(asked)}", *scheduler_facts(view, pod)),
             help=(
                 *(f"request {right} instead of {wrong}" for wrong, right in mistaken.items()),
                 "correct the manifest and create the pod again: the resources of an existing pod cannot be changed",
             ),
         )
-    asked = fixed_requests(pod)
     if asked:
         held = any(gate != GATE for gate in facts.gates)
-        return None if held else explain_fixed_request(view, pod, asked)
+        return None if held else explain_fixed_request(view, pod)
     return Explanation(
         case="runs" if pod.status.phase == "Running" else "no-slices",
         verdict="does not request a GPU, so Tessera does nothing for it",
         facts=(f"no container has a limit nvidia.com/*; its phase is {pod.status.phase or 'unknown'}",
-               *scheduler_messages(pod)),
+               *scheduler_facts(view, pod)),
         help=("to request one, set a limit, e.g. nvidia.com/mig-1g.5gb: 1; see tessera map",),
     )  # fmt: skip
 
 
-def _find_misspelt(view: ClusterView, pod: Pod) -> Iterator[tuple[str, str]]:
+def _find_misspelt(view: ClusterView, asked: Iterable[str]) -> Iterator[tuple[str, str]]:
     """Misspelt resource names that no node offers, each with the likely right name."""
-    for name in dict.fromkeys(name for container in pod.spec.containers for name in container.resources.limits):
-        right = suggest_resource(name) or _suggest_resource(name)
+    for name in asked:
+        right = right_name(name)
         if right not in {"", name} and not any(name in node.status.allocatable for node in view.snapshot.nodes):
             yield one_line(name), right
-
-
-def _suggest_resource(name: str) -> str:
-    """The resource that a misspelt name resembles; empty if none."""
-    domain, _, resource = name[:100].casefold().partition("/")
-    if not get_close_matches(domain, ["nvidia.com"], n=1, cutoff=0.8):
-        return ""
-    if resource in {"gpu", "gpus"}:
-        return GPU_RESOURCES[0]
-    mig = _MIG.fullmatch(resource)
-    return f"{MIG_RESOURCE_PREFIX}{mig[1]}g.{mig[2]}gb" if mig is not None else ""
 
 
 def _explain_other_gate(view: ClusterView, pod: Pod, facts: PodInfo) -> Explanation | None:
@@ -235,7 +219,7 @@ def _explain_other_gate(view: ClusterView, pod: Pod, facts: PodInfo) -> Explanat
         events = view.events_of(pod.metadata.uid)
         found = explain_held_pod(snapshot.queues, pod, count_group(snapshot.pods, pod), events, snapshot.now)
         if found is not None:
-            asks = f"it requests {profiles_text(facts) or format_requests(fixed_requests(pod))}"
+            asks = f"it requests {profiles_text(facts) or format_requests(extended_requests(pod))}"
             return msgspec.structs.replace(found, facts=(asks, *found.facts))
     steps: tuple[str, ...] = (f"look at the operator that set the gate {others[0]}",)
     if kueue:
@@ -247,7 +231,7 @@ def _explain_other_gate(view: ClusterView, pod: Pod, facts: PodInfo) -> Explanat
         case="other-gate",
         verdict=f"waits for {'Kueue' if kueue else 'another operator'}, which holds it by the gate {', '.join(others)}",
         facts=(
-            f"it requests {profiles_text(facts) or format_requests(fixed_requests(pod))}",
+            f"it requests {profiles_text(facts) or format_requests(extended_requests(pod))}",
             *([f"it is in the queue {queue}"] if queue else []),
             *(
                 ["Tessera places its slice when that gate is removed, and then removes its own gate"]
@@ -362,4 +346,4 @@ def _explain_by_events(view: ClusterView, pod: Pod, facts: PodInfo) -> Explanati
         case, verdict = "unscheduled", "has a slice and waits for kube-scheduler"
     else:
         case, verdict = "starting", f"is starting on node {facts.node}"
-    return Explanation(case=case, verdict=verdict, facts=(asks, *scheduler_messages(pod), *events, forbidden))
+    return Explanation(case=case, verdict=verdict, facts=(asks, *scheduler_facts(view, pod), *events, forbidden))

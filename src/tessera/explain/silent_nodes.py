@@ -12,7 +12,7 @@ from tessera.api.nodes.silence import Silence, SilentNode
 from tessera.controller.objects.node_constraints import constraints_of
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.explain.explanation import Explanation
-from tessera.explain.fixed_resources import fixed_requests
+from tessera.explain.offered_resources import fixed_requests
 from tessera.explain.snapshot import ClusterView
 from tessera.kube.resources import Node, Pod
 from tessera.text import list_names

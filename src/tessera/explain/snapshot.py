@@ -177,6 +177,19 @@ class ClusterView:
         pods = self.once("pods", lambda: {key_of(each): each for each in reversed(self.snapshot.pods)})
         return pods.get(key)
 
+    def progress(self, key: str) -> str:
+        """What a pod does, as the end of a phrase; the pod may be deleted already."""
+        pod = self.pod(key)
+        if pod is None:
+            return ", gone; its slice is being removed"
+        if pod.metadata.deletion_timestamp is not None:
+            return ", being deleted"
+        if pod.status.phase in {"Succeeded", "Failed"}:
+            return ", has ended; its slice is being removed"
+        if pod.status.phase != "Running" or not pod.status.start_time:
+            return f", {pod.status.phase or 'not started'}"
+        return f", on its node for {age(self.snapshot.now - parse_rfc3339(pod.status.start_time))}"
+
     # Tessera's own processes
 
     def controller_fault(self) -> str:

@@ -16,6 +16,8 @@ from tessera.controller.objects.resource_amounts import Amounts, add_amounts, fr
 
 #: Beginning of the rule of a node that has less of a resource than a pod requests, even without any other pod.
 _TOO_SMALL = "node(s) were too small: "
+#: The scheduler's words for too little that is free.
+_INSUFFICIENT, _TOO_MANY_PODS = "Insufficient ", "Too many pods"
 
 
 class Filter(Protocol):
@@ -156,9 +158,24 @@ def shortages(wanted: Mapping[str, int], used: Mapping[str, int], node: NodeInfo
 
     Resources of which the node has too little even without other pods come first: no pod's end makes room there.
     """
+    yield from amounts_short(
+        wanted, used, lambda name: None if freed_with_cards(name) else node.allocatable_amount(name)
+    )
+
+
+def amounts_short(
+    wanted: Mapping[str, int], used: Mapping[str, int], most_of: Callable[[str], int | None]
+) -> Iterator[str]:
+    """Yields the shortages of a node that has so much of each resource, in the order of :func:`shortages`.
+
+    Args:
+        wanted: the amounts that a pod requests.
+        used: the amounts that pods hold on the node.
+        most_of: returns the node's amount of a resource; None leaves the resource out.
+    """
     short = []
     for resource, amount in wanted.items():
-        most = None if freed_with_cards(resource) else node.allocatable_amount(resource)
+        most = most_of(resource)
         if most is None or amount <= most - used.get(resource, 0):
             continue
         if amount > most and resource != "pods":
@@ -173,6 +190,11 @@ def too_small_resource(rule: str) -> str | None:
     return rule.removeprefix(_TOO_SMALL) if rule.startswith(_TOO_SMALL) else None
 
 
+def is_shortage(rule: str) -> bool:
+    """True for a rule about an amount that is missing, also one of which a node is too small."""
+    return rule.startswith((_TOO_SMALL, _INSUFFICIENT)) or rule == _TOO_MANY_PODS
+
+
 def device_shortages(wanted: Mapping[str, int], used: Mapping[str, int], node: NodeInfo) -> Iterator[str]:
     """Yields the shortages of whole cards, shares, devices of MIG profiles, and the memory quota."""
     for resource, amount in wanted.items():
@@ -182,4 +204,4 @@ def device_shortages(wanted: Mapping[str, int], used: Mapping[str, int], node: N
 
 
 def _shortage(resource: str) -> str:
-    return "Too many pods" if resource == "pods" else f"Insufficient {resource}"
+    return _TOO_MANY_PODS if resource == "pods" else f"{_INSUFFICIENT}{resource}"

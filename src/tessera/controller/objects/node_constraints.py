@@ -147,6 +147,11 @@ def first_closed_reason(constraints: NodeConstraints, node: NodeInfo) -> str:
 def closed_reasons(constraints: NodeConstraints, node: NodeInfo) -> Iterator[str]:
     """Yields every reason that closes the node to the pod, besides selector and affinity."""
     yield from node.closed_reasons(constraints.devices)
+    yield from keeping_off(constraints, node)
+
+
+def keeping_off(constraints: NodeConstraints, node: NodeInfo) -> Iterator[str]:
+    """Yields the cordon and the taints of a node that the pod does not tolerate."""
     if node.cordoned and not is_tolerated(CORDON, constraints.tolerations):
         yield "node(s) were unschedulable"
     for taint in node.taints:

@@ -5,17 +5,25 @@ could then meet another, so :meth:`Planner.objections` applies every filter.
 """
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 from tessera.api.names import NodeName, PodUid
 from tessera.controller.filters.avoidance import AvoidedNodes
 from tessera.controller.filters.pod_affinity import HostPorts, PodAffinityFilter
-from tessera.controller.filters.resources import Filter, FreeAmounts, FreeDevices, OfferedDevices, shortages
+from tessera.controller.filters.resources import (
+    Filter,
+    FreeAmounts,
+    FreeDevices,
+    OfferedDevices,
+    amounts_short,
+    shortages,
+)
 from tessera.controller.filters.volumes import VolumeFilter
-from tessera.controller.objects.node_constraints import MISMATCH, admits_node, closed_reasons
+from tessera.controller.objects.node_constraints import MISMATCH, admits_node, closed_reasons, keeping_off
 from tessera.controller.objects.node_info import NodeInfo
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.objects.pod_relations import NO_RELATIONS
@@ -106,6 +114,33 @@ class Planner:
                     allocations=self._state.allocations,
                 )
                 for node in nodes
+            }
+
+    def scheduler_objections(
+        self, pod: PodInfo, offered: Callable[[NodeName, str], int]
+    ) -> Mapping[NodeName, tuple[str, ...]]:
+        """Returns, by node, every rule by which kube-scheduler refuses a pod that Tessera does not place.
+
+        Args:
+            pod: the pod, with all of its constraints and rules about other pods.
+            offered: returns the amount of a resource that a node has for such pods.
+        """
+        with self.filters(StepBudget(sys.maxsize)) as filters:
+            rules = [each for each in filters if isinstance(each, HostPorts | VolumeFilter | PodAffinityFilter)]
+            return {
+                node.name: tuple(
+                    dict.fromkeys(
+                        (
+                            *keeping_off(pod.constraints, node),
+                            *([] if admits_node(pod.constraints, node.name, node.labels) else [MISMATCH]),
+                            *amounts_short(
+                                pod.amounts, self._state.usage.used.get(node.name, {}), partial(offered, node.name)
+                            ),
+                            *filter(None, (rule.refusal(pod, node.name) for rule in rules)),
+                        )
+                    )
+                )
+                for node in self._cluster.nodes.values()
             }
 
     def only_fixed_layouts_serve(self, pod: PodInfo) -> bool:

@@ -1,0 +1,135 @@
+"""What pods request and nodes offer, as kube-scheduler counts it.
+
+Positions of slices on demand are left out of the offers: their counts do not say how many slices are free, and only a
+pod behind Tessera's gate gets one.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+
+from tessera.api.names import MIG_RESOURCE_PREFIX, QUOTA_RESOURCE
+from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, decode_offers
+from tessera.api.nodes.scheduler_sums import read_withheld_holds, unblocking_steps
+from tessera.controller.objects.resource_amounts import pod_amounts
+from tessera.explain.snapshot import ClusterView
+from tessera.kube.quantity import count_or_zero
+from tessera.kube.resources import Node, Pod
+from tessera.text import list_names
+
+DOMAIN = "nvidia.com/"
+#: Facts about devices that nobody gets.
+_SHOWN = 4
+
+
+def fixed_requests(pod: Pod) -> dict[str, int]:
+    """NVIDIA's resources that a pod holds, init containers included; none if an amount is no number."""
+    return {name: amount for name, amount in extended_requests(pod).items() if name.startswith(DOMAIN)}
+
+
+def extended_requests(pod: Pod) -> dict[str, int]:
+    """The resources of device plugins that a pod holds, of any vendor; none if an amount is no number."""
+    try:
+        held = pod_amounts(pod)
+    except ValueError:
+        return {}
+    return {name: amount for name, amount in held.items() if "/" in name and name != QUOTA_RESOURCE}
+
+
+def format_requests(asked: Mapping[str, int]) -> str:
+    """A request as text: ``1 nvidia.com/gpu, 2 nvidia.com/mig-1g.5gb``."""
+    return ", ".join(f"{count} {name}" for name, count in sorted(asked.items()))
+
+
+def offers_on_demand(node: Node) -> Iterator[NodeOffer]:
+    """The slices that a node makes on demand, by its agent's word."""
+    try:
+        offers = decode_offers(node.metadata.annotations.get(OFFERS_ANNOTATION, "[]"))
+    except ValueError:
+        return
+    yield from (each for each in offers if each.kind is OfferKind.DYNAMIC_SLICE)
+
+
+def dynamic_resources(node: Node) -> frozenset[str]:
+    """Resources of a node that are positions of slices on demand."""
+    return frozenset(each.resource for each in offers_on_demand(node))
+
+
+def resources_on_demand(view: ClusterView) -> frozenset[str]:
+    """Resources that some node makes on demand."""
+    return view.once("on demand", lambda: frozenset().union(*map(dynamic_resources, view.snapshot.nodes)))
+
+
+def largest_on_demand(view: ClusterView) -> str:
+    """The resource with the most memory among those made on demand; empty if there are none."""
+    offers = (each for node in view.snapshot.nodes for each in offers_on_demand(node))
+    best = max(offers, key=lambda each: (each.memory_mib, each.resource), default=None)
+    return best.resource if best is not None else ""
+
+
+def offered_count(node: Node, resource: str) -> int:
+    """How many of a resource pods may hold on a node, slices on demand left aside."""
+    return 0 if resource in dynamic_resources(node) else count_or_zero(node.status.allocatable.get(resource, "0"))
+
+
+def offered_totals(view: ClusterView) -> Mapping[str, int]:
+    """NVIDIA's resources that nodes offer, with the sums of their counts; slices on demand left aside."""
+
+    def count() -> Counter[str]:
+        totals: Counter[str] = Counter()
+        for node in view.snapshot.nodes:
+            dynamic = dynamic_resources(node)
+            for name, amount in node.status.allocatable.items():
+                if name.startswith(DOMAIN) and name not in dynamic and count_or_zero(amount):
+                    totals[name] += count_or_zero(amount)
+        return totals
+
+    return view.once("offered totals", count)
+
+
+def offer_facts(view: ClusterView) -> Iterator[str]:
+    """What nodes offer, and what they make on demand, or that they offer nothing."""
+    totals, demanded = offered_totals(view), resources_on_demand(view)
+    if totals:
+        yield f"nodes offer {list_names([f'{name} {n}' for name, n in sorted(totals.items())])}"
+    if demanded:
+        yield f"nodes make on demand {list_names(sorted(demanded))}"
+    if not totals and not demanded:
+        yield f"nodes offer nothing of {DOMAIN}*"
+
+
+def explain_blocked_devices(view: ClusterView, asked: Mapping[str, int]) -> tuple[list[str], list[str]]:
+    """Facts about free devices that kube-scheduler gives to no pod, and the steps that help.
+
+    Steps are only for the nodes that would have enough for the request (:mod:`tessera.api.nodes.scheduler_sums`).
+
+    Args:
+        view: the cluster as it was read, nodes and pods included.
+        asked: the number of devices that a pod asks for, by resource.
+    """
+    facts: list[str] = []
+    steps: list[str] = []
+    for node in view.snapshot.nodes:
+        for resource, hold in read_withheld_holds(node).items():
+            free = hold.count_free(_used_by_node(view, resource)[hold.node]) if resource in asked else 0
+            if hold.count_blocked(free) and len(facts) < _SHOWN:
+                facts.append(hold.describe(free))
+                steps += unblocking_steps(node) if free >= asked[resource] and not steps else ()
+    return facts, steps
+
+
+def _used_by_node(view: ClusterView, resource: str) -> Counter[str]:
+    """The number of devices that pods use, by node; pods that have ended use none."""
+    return view.once(("used", resource), lambda: _count_used(view.snapshot.pods, resource))
+
+
+def _count_used(pods: Iterable[Pod], resource: str) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for pod in pods:
+        if pod.spec.node_name and pod.status.phase not in {"Succeeded", "Failed"}:
+            found[pod.spec.node_name] += fixed_requests(pod).get(resource, 0)
+    return found
+
+
+def is_mig(resource: str) -> bool:
+    """True for the name of a MIG device."""
+    return resource.startswith(MIG_RESOURCE_PREFIX)

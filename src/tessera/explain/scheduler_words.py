@@ -1,0 +1,77 @@
+"""What schedulers said of a pod, and whether a scheduler with the pod's ``spec.schedulerName`` shows any sign of life.
+
+A scheduler's word is a copy: it was true when the scheduler last looked. While a pod has gates, no scheduler looks at
+it, and the word about its gates stays in the pod until one has looked again.
+"""
+
+from collections.abc import Iterator
+
+from tessera.controller.objects.pod_info import DEFAULT_SCHEDULER
+from tessera.explain.snapshot import ClusterView
+from tessera.kube.resources import Condition, Pod
+from tessera.text import count_noun, one_line
+
+#: Reason with which a scheduler says that gates hold the pod, which the pod's own gates show better.
+_GATED = "SchedulingGated"
+_GATES = "scheduling gates"
+
+
+def scheduler_name(pod: Pod) -> str:
+    """The scheduler that the pod asks for, by the name that people know."""
+    name = pod.spec.scheduler_name or DEFAULT_SCHEDULER
+    return "kube-scheduler" if name == DEFAULT_SCHEDULER else one_line(name, 60)
+
+
+def scheduler_word(view: ClusterView, pod: Pod) -> str:
+    """Why the scheduler found no node when it last looked; empty if it has not said, or the pod is on a node."""
+    if pod.spec.node_name or pod.spec.scheduling_gates:
+        return ""
+    condition = _condition(pod)
+    if condition is not None:
+        return condition.message if (condition.status, condition.reason) != ("False", _GATED) else ""
+    failed = [each for each in view.events_of(pod.metadata.uid) if each.reason == "FailedScheduling"]
+    return next((each.message for each in reversed(failed) if _GATES not in each.message), "")
+
+
+def scheduler_facts(view: ClusterView, pod: Pod) -> Iterator[str]:
+    """The scheduler's last word, and the node on which it ends pods of lower priority for this one."""
+    word = scheduler_word(view, pod)
+    if word:
+        yield f"{scheduler_name(pod)} last said: {word}"
+    if pod.status.nominated_node_name and not pod.spec.node_name:
+        yield f"{scheduler_name(pod)} ends pods of lower priority for it on node {pod.status.nominated_node_name}"
+
+
+def absent_scheduler(view: ClusterView, pod: Pod) -> str:
+    """The name of the pod's scheduler if nothing shows that it runs; empty for Kubernetes' own, and if it does.
+
+    Signs of life are its word about this pod, its events, and other pods with its name that are on nodes.
+    """
+    name = pod.spec.scheduler_name
+    if name in {"", DEFAULT_SCHEDULER}:
+        return ""
+    condition = _condition(pod)
+    if condition is not None and condition.reason != _GATED:
+        return ""
+    served = any(each.spec.scheduler_name == name and each.spec.node_name for each in view.snapshot.pods)
+    told = any(name in {each.reporting_component, each.source.component} for each in view.snapshot.events)
+    return "" if served or told else one_line(name, 60)
+
+
+def absence_facts(view: ClusterView, pod: Pod) -> Iterator[str]:
+    """What was looked at before a scheduler is called absent."""
+    waiting = sum(each.spec.scheduler_name == pod.spec.scheduler_name for each in view.snapshot.pods)
+    where = "pods of its namespace" if "pods" in view.snapshot.forbidden else "pods"
+    others = f"; {count_noun(waiting, 'pod')} of them {'asks' if waiting == 1 else 'ask'} for it" if waiting > 1 else ""
+    yield f"no scheduler of this name has said anything about it, and none of the {where} with it is on a node{others}"
+
+
+def scheduler_steps(pod: Pod) -> tuple[str, ...]:
+    """The ways out for a pod whose scheduler shows no sign of life."""
+    leave = "or leave spec.schedulerName out of the manifest, and create the pod again: kube-scheduler then places it"
+    return (f"see if it is installed: kubectl get pods -A | grep -i {scheduler_name(pod).partition('-')[0]}", leave)
+
+
+def _condition(pod: Pod) -> Condition | None:
+    found = pod.status.condition("PodScheduled")
+    return found if found is not None and found.status == "False" and found.message else None

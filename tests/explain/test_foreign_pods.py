@@ -1,0 +1,268 @@
+"""``tessera why`` of pods as strangers bring them: each gets a true sentence that goes to the end, and a next step."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+from tests.explain.test_fixed_resources import node as fixed_node
+from tests.explain.test_pods import answer, bound, cards, said
+from tests.explain.test_pods import node as sliced_node
+from tests.explain.test_pods import pod as pod_of
+
+from tessera.kube.resources import Node, Pod
+
+GPU = {"nvidia.com/gpu": "1"}
+
+
+def pod(limits: Mapping[str, str], **more: Any) -> Pod:
+    return pod_of(profile="", gates=(), limits=dict(limits), **more)
+
+
+def gated_whole(limits: Mapping[str, str]) -> Pod:
+    """A pod of a managed namespace."""
+    return pod_of(profile="", limits=dict(limits))
+
+
+def said_by_scheduler(message: str, reason: str = "Unschedulable") -> dict[str, Any]:
+    return {"conditions": [{"type": "PodScheduled", "status": "False", "reason": reason, "message": message}]}
+
+
+def with_gpus(name: str = "g1", gives: Mapping[str, str] = GPU, **spec: Any) -> Node:
+    found = fixed_node(name, dict(gives))
+    labels = {"kubernetes.io/hostname": name}
+    return msgspec.structs.replace(
+        found,
+        metadata=msgspec.structs.replace(found.metadata, labels=labels),
+        spec=msgspec.convert(spec, type(found.spec)),
+    )
+
+
+class Row(NamedTuple):
+    """A stranger's pod, its cluster, and what must stand in the answer."""
+
+    pod: Pod
+    case: str
+    verdict: str
+    says: tuple[str, ...]
+    nodes: tuple[Node, ...] = ()
+    others: tuple[Pod, ...] = ()
+    never: tuple[str, ...] = ()
+
+
+def taint(key: str) -> dict[str, Any]:
+    return {"taints": [{"key": key, "value": "x", "effect": "NoSchedule"}]}
+
+
+AFFINE = {
+    "affinity": {
+        "nodeAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": {
+                "nodeSelectorTerms": [{"matchExpressions": [{"key": "zone", "operator": "In", "values": ["z"]}]}]
+            }
+        }
+    }
+}
+NOT_GATE = ("without Tessera's gate", "the webhook runs")
+ROWS = {
+    "whole card on a sliced cluster": Row(
+        pod(GPU),
+        "not-offered",
+        "waits for nvidia.com/gpu, which no node offers",
+        ("request the largest slice instead: nvidia.com/mig-7g.40gb", "tessera.dev/gpu-memory", "all-disabled"),
+    ),
+    "whole card on a sliced cluster, managed": Row(
+        gated_whole(GPU),
+        "not-offered",
+        "waits for nvidia.com/gpu, which no node offers",
+        ("request the largest slice instead: nvidia.com/mig-7g.40gb",),
+    ),
+    "a shared slice that no node offers": Row(
+        pod({"nvidia.com/mig-1g.5gb.shared": "1"}),
+        "not-offered",
+        "waits for nvidia.com/mig-1g.5gb.shared, which no node offers",
+        ("request a slice of its own: nvidia.com/mig-1g.5gb", "nvidia.com/device-plugin.config"),
+        never=NOT_GATE,
+    ),
+    "shares that no node offers": Row(
+        pod({"nvidia.com/gpu.shared": "2"}),
+        "not-offered",
+        "waits for nvidia.com/gpu.shared, which no node offers",
+        ("by a sharing profile",),
+    ),
+    "a profile that no node offers": Row(
+        pod({"nvidia.com/mig-4g.24gb": "1"}),
+        "not-offered",
+        "waits for nvidia.com/mig-4g.24gb, which no node offers",
+        ("nodes make on demand", "tessera plan mig MODEL 4g.24gb=1"),
+        never=NOT_GATE,
+    ),
+    "a name of a sharing profile": Row(
+        pod({"nvidia.com/t4-ts4": "1"}),
+        "not-offered",
+        "waits for nvidia.com/t4-ts4, which no node offers",
+        ("by a sharing profile that gives this name",),
+    ),
+    "HAMi": Row(
+        pod({**GPU, "nvidia.com/gpumem": "3000", "nvidia.com/gpucores": "30"}),
+        "not-offered",
+        "waits for nvidia.com/gpucores, nvidia.com/gpumem, which no node offers",
+        ("the annotation tessera.dev/gpu-memory: 3000Mi", "remove nvidia.com/gpu, nvidia.com/gpucores", "percentage"),
+        nodes=(with_gpus(),),
+        never=("label the node with a layout",),
+    ),
+    "HAMi in a managed namespace": Row(
+        gated_whole({**GPU, "nvidia.com/gpumem": "8000"}),
+        "not-offered",
+        "waits for nvidia.com/gpumem, which no node offers",
+        ("the annotation tessera.dev/gpu-memory: 8000Mi",),
+        nodes=(with_gpus(),),
+    ),
+    "HAMi beside a slice": Row(
+        pod_of(limits={"nvidia.com/gpumem": "8000"}),
+        "not-offered",
+        "waits for nvidia.com/gpumem, which no node offers",
+        ("the annotation tessera.dev/gpu-memory: 8000Mi",),
+    ),
+    "Volcano's shares": Row(
+        pod({"volcano.sh/vgpu-number": "1", "volcano.sh/vgpu-memory": "3000"}),
+        "not-offered",
+        "waits for volcano.sh/vgpu-memory, volcano.sh/vgpu-number, which no node offers",
+        ("tessera.dev/gpu-memory: 3000Mi",),
+    ),
+    "nos' shares by memory": Row(
+        pod({"nvidia.com/gpu-10gb": "1"}), "not-offered", "waits for nvidia.com/gpu-10gb", ("gpu-memory: 10Gi",)
+    ),
+    "cards of another vendor": Row(
+        pod({"amd.com/gpu": "1"}),
+        "not-offered",
+        "waits for amd.com/gpu, which no node offers",
+        ("the device plugin of its vendor",),
+    ),
+    "a network card beside a card": Row(
+        pod({**GPU, "rdma/hca": "1"}),
+        "not-offered",
+        "waits for rdma/hca, which no node offers",
+        ("see who should serve rdma/hca",),
+        nodes=(with_gpus(),),
+    ),
+    "plural": Row(pod({"nvidia.com/gpus": "1"}), "misspelt", "cannot run as written", ("request nvidia.com/gpu",)),
+    "capitals": Row(
+        pod({"nvidia.com/MIG-3g.20gb": "1"}), "misspelt", "cannot run as written", ("request nvidia.com/mig-3g.20gb",)
+    ),
+    "domain without com": Row(
+        pod({"nvidia/mig-3g.20gb": "1"}), "misspelt", "cannot run as written", ("request nvidia.com/mig-3g.20gb",)
+    ),
+    "another slicer": Row(
+        pod({"org.instaslice/mig-1g.5gb": "1"}), "misspelt", "cannot run", ("request nvidia.com/mig-1g.5gb",)
+    ),
+    "another scheduler that nobody runs": Row(
+        pod(GPU, spec={"schedulerName": "runai-scheduler"}),
+        "other-scheduler",
+        "waits for scheduler runai-scheduler (spec.schedulerName), and nothing shows that it runs",
+        ("kubectl get pods -A | grep -i runai", "leave spec.schedulerName out"),
+        nodes=(with_gpus(),),
+    ),
+    "another scheduler that serves others": Row(
+        pod(GPU, spec={"schedulerName": "volcano"}),
+        "unscheduled",
+        "waits for volcano, which has not bound it yet",
+        ("node g1 has all that it requests free",),
+        nodes=(with_gpus(),),
+        others=(bound("b", "", spec={"schedulerName": "volcano", "nodeName": "elsewhere"}),),
+    ),
+    "another scheduler that said why": Row(
+        pod(GPU, spec={"schedulerName": "volcano"}, status=said_by_scheduler("queue is closed")),
+        "unscheduled",
+        "waits for volcano",
+        ("volcano last said: queue is closed",),
+        nodes=(with_gpus(),),
+    ),
+    "selector to nothing": Row(
+        pod(GPU, spec={"nodeSelector": {"gpu": "a100"}}),
+        "no-node",
+        "waits; the only node that offers what it requests may not take it",
+        ("1 node didn't match Pod's node affinity/selector: g1", "change the pod's nodeSelector"),
+        nodes=(with_gpus(),),
+        never=("all that it requests free",),
+    ),
+    "selector to nothing beside a node without cards": Row(
+        pod(GPU, spec={"nodeSelector": {"gpu": "a100"}}),
+        "no-node",
+        "waits; none of the 2 nodes that offer what it requests may take it",
+        ("2 nodes didn't match Pod's node affinity/selector: g1, g2",),
+        nodes=(with_gpus(), with_gpus("g2"), fixed_node("plain")),
+    ),
+    "affinity to nothing": Row(
+        pod(GPU, spec=AFFINE), "no-node", "waits; the only node", ("node affinity",), nodes=(with_gpus(),)
+    ),
+    "two taints": Row(
+        pod(GPU),
+        "no-node",
+        "waits; the only node that offers what it requests may not take it",
+        ("taints sku and team, or remove them: kubectl taint node g1 sku- team-",),
+        nodes=(with_gpus(taints=[*taint("sku")["taints"], *taint("team")["taints"]]),),
+    ),
+    "a cordoned node": Row(
+        pod(GPU), "no-node", "waits; the only node", ("kubectl uncordon g1",), nodes=(with_gpus(unschedulable=True),)
+    ),
+    "CPU that no node has": Row(
+        pod({**GPU, "cpu": "500"}),
+        "too-many",
+        "waits for 500 CPUs, more than any node offers",
+        ("the most on one node is 8 CPUs", "request at most 8 CPUs"),
+        nodes=(with_gpus(),),
+    ),
+    "card and CPU on different nodes": Row(
+        pod({**GPU, "cpu": "7"}),
+        "too-many",
+        "waits; no node has all that it requests, even when empty",
+        ("g1 has 4", "plain has 0"),
+        nodes=(with_gpus(gives={**GPU, "cpu": "4"}), fixed_node("plain")),
+    ),
+    "cards that others hold": Row(
+        pod(GPU),
+        "in-use",
+        "waits for nvidia.com/gpu: the node that may take it has too little free",
+        ("node g1: 1 of 1 nvidia.com/gpu in use", "there is room as soon as this ends, on node g1: pod team/b"),
+        nodes=(with_gpus(), with_gpus("g2", **taint("other"))),
+        others=(bound("b", "", limits=GPU, spec={"nodeName": "g1"}),),
+    ),
+    "a claim that does not exist": Row(
+        pod(GPU, status=said_by_scheduler('0/1 nodes are available: persistentvolumeclaim "data" not found.')),
+        "volume",
+        "waits for its volumes",
+        ('last said: 0/1 nodes are available: persistentvolumeclaim "data" not found', "kubectl get persistentvolume"),
+        nodes=(with_gpus(),),
+    ),
+    "a scheduler's word about gates that are gone": Row(
+        pod(
+            GPU, status=said_by_scheduler("Scheduling is blocked due to non-empty scheduling gates", "SchedulingGated")
+        ),
+        "unscheduled",
+        "waits for kube-scheduler, which has not bound it yet",
+        ("kube-scheduler has said nothing about it yet",),
+        nodes=(with_gpus(),),
+        never=("scheduling gates",),
+    ),
+    "preemption by kube-scheduler": Row(
+        pod(GPU, status={"nominatedNodeName": "g1", **said_by_scheduler("Insufficient nvidia.com/gpu")}),
+        "in-use",
+        "waits for nvidia.com/gpu",
+        ("kube-scheduler ends pods of lower priority for it on node g1",),
+        nodes=(with_gpus(),),
+        others=(bound("b", "", limits=GPU, spec={"nodeName": "g1"}),),
+    ),
+}
+
+
+@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
+def test_a_foreign_pod_is_told_the_cause_to_its_end_and_a_next_step(row: Row) -> None:
+    nodes = row.nodes or (sliced_node(),)
+    found = answer(row.pod, *row.others, nodes=list(nodes), instaslices=[] if row.nodes else [cards()])
+    assert (found.case, found.verdict[: len(row.verdict)]) == (row.case, row.verdict)
+    assert found.help
+    for words in row.says:
+        assert words in said(found)
+    for words in row.never:
+        assert words not in said(found)
