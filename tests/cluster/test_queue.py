@@ -9,6 +9,7 @@ from tessera.api.names import SLICE_PROMISED_CONDITION
 from tessera.clock import parse_rfc3339
 from tessera.explain.query import explain, parse_query
 from tessera.forecast.history_text import HISTORY_KEY, HISTORY_NAME, decode_history
+from tessera.forecast.queue_page import QueuedPod, QueuePage
 from tessera.kube.resources import CONFIGMAPS, JOBS
 
 WHOLE = {"nvidia.com/mig-7g.40gb": 1}
@@ -106,7 +107,17 @@ def test_tessera_why_shows_the_place_in_the_queue(in_lab: Callable[..., None]) -
         await lab.create("next", WHOLE)
         await lab.until(lambda: _condition(lab, "next") is not None, "it is told")
         (found,) = (await explain(lab.client, lab.clock, parse_query("next"), "default")).answers
-        (fact,) = [each for each in found.facts if each.startswith("its place in the queue: ")]
+        (fact,) = [
+            each for each in found.facts if each.startswith("its place in the queue, as it was told in the last")
+        ]
         assert "tarts about" in fact
+
+        async def page(_client: Any) -> QueuePage:
+            return QueuePage(leads=True, pods=(QueuedPod(namespace="default", name="next", uid=uid, position=1, of=1),))
+
+        uid = lab.pod("next").metadata.uid
+        (found,) = (await explain(lab.client, lab.clock, parse_query("next"), "default", page)).answers
+        (fact,) = [each for each in found.facts if each.startswith("its place in the queue, the controller says: ")]
+        assert "no other pod waits for its room" in fact
 
     in_lab(scenario, nodes="1xA100-40GB")

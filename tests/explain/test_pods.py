@@ -34,6 +34,7 @@ from tessera.explain.pods import explain_pod
 from tessera.explain.query import Query, parse_query
 from tessera.explain.snapshot import ClusterView, Snapshot
 from tessera.explain.workloads import WorkloadState, explain_workload
+from tessera.forecast.queue_page import QueuedPod, QueuePage
 from tessera.kube.resources import (
     Condition,
     CoreEvent,
@@ -437,15 +438,67 @@ def test_a_pod_larger_than_every_node_is_told_so(limits: dict[str, str], asks: s
     assert any("request less of it, or add a larger node" in each for each in found.help)
 
 
-def test_the_place_in_the_queue_is_told_without_the_reason_that_the_controller_wrote_earlier() -> None:
+PLACE = "Position 2 of 3 for the same room. Starts after 2026-11-24 15:04 UTC, from how long such pods ran before"
+NO_SLOT = [cards(("old", "7g.40gb", 0, 8, "created"))]
+
+
+def told_so(seconds_ago: float, detail: str) -> dict[str, Any]:
+    """The status of a pod that the controller told its place and reason so long ago."""
+    return {
+        "conditions": [
+            {
+                "type": "tessera.dev/SlicePromised",
+                "status": "False",
+                "reason": "Fragmented",
+                "message": f"{PLACE}. {detail}",
+                "lastTransitionTime": rfc3339(NOW - seconds_ago),
+            }
+        ]
+    }
+
+
+def test_what_a_pod_was_told_has_its_age_and_no_position_that_can_be_counted_anew() -> None:
     """Slots were free when it was written, and are taken now: the verdict says so, and no fact may contradict it."""
-    place = "Position 2 of 3 for the same room. Starts after 2026-11-24 15:04 UTC, from how long such pods ran before"
-    told = f"{place}. 4 memory slots free, at most 4 together, at no start that is legal for 3g.20gb"
-    condition = {"type": "tessera.dev/SlicePromised", "status": "False", "message": told}
-    found = answer(pod(status={"conditions": [condition]}), instaslices=[cards(("old", "7g.40gb", 0, 8, "created"))])
+    waits = pod("z", status=told_so(250, "4 memory slots free, at most 4 together, at no start for 3g.20gb"))
+    found = answer(waits, pod("first", priority=9), instaslices=NO_SLOT)
     assert found.verdict == "waits for room; every card that could make 3g.20gb is full"
-    assert found.facts[-1] == f"its place in the queue: p{place[1:]}"
+    start = PLACE.partition(". S")[2]
+    assert found.facts[-1] == f"its place in the queue, as it was told 4m ago: s{start}"
+    assert "Position" not in said(found)
+    assert "another pod waits with higher priority or for longer, and is served first" in found.facts
     assert not any("memory slots free" in fact for fact in found.facts)
+
+
+def row_of(name: str, **more: Any) -> QueuedPod:
+    return QueuedPod(namespace="team", name=name, uid=f"uid-{name}", **more)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said_when"), [(3.0, "the controller says"), (250.0, "the controller said 4m ago")]
+)
+def test_the_controllers_place_goes_before_what_the_pod_was_told_and_what_is_counted_here(
+    seconds: float, said_when: str
+) -> None:
+    waits = pod("z", status=told_so(250, "full"))
+    page = QueuePage(leads=True, age=seconds, pods=(row_of("z", position=4, of=4, detail="all cards are full"),))
+    found = answer(waits, pod("first", priority=9), instaslices=NO_SLOT, page=page)
+    (place,) = [each for each in found.facts if "its place in the queue" in each]
+    assert place.startswith(f"its place in the queue, {said_when}: position 4 of 4 for the same room; its start is")
+    assert "served first" not in said(found)
+    assert "was told" not in said(found)
+
+
+def test_room_that_the_controller_does_not_give_is_told_with_the_controllers_reason() -> None:
+    """A rule about volumes, or a node that an owner avoids, is known to the controller alone."""
+    page = QueuePage(
+        leads=True, age=2.0, pods=(row_of("a", detail="0 of 1 nodes can take it: 1 volume node affinity"),)
+    )
+    found = answer(pod(), page=page)
+    assert found.case == "placing"
+    assert found.verdict == (
+        "waits for the controller to place it: there is room by all that you may read, but the controller says: 0 of 1"
+        " nodes can take it: 1 volume node affinity"
+    )
 
 
 def test_full_cards_say_whose_end_makes_room() -> None:

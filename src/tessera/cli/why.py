@@ -30,7 +30,8 @@ def command(what: str, namespace: str | None, output: str, kubeconfig: Path | No
     that the node offers, and the unhealthy cards.
 
     The command only reads. It needs the rights to list pods, nodes and Instaslice objects; with fewer rights it
-    explains less.
+    explains less. With the right to read the controller's page (tessera-usage-reader in tessera-system), position and
+    expected start are the controller's; else they are what the pod was last told, with the age of that.
 
     \b
     Examples:
@@ -54,6 +55,7 @@ async def _report(
     from tessera.clock import SystemClock
     from tessera.explain.query import explain, parse_query
     from tessera.kube.client.errors import Forbidden, NotFound
+    from tessera.observe.queue_reading import read_queue
 
     wanted, clock = parse_query(what), SystemClock()
     if namespace is None:
@@ -64,7 +66,7 @@ async def _report(
             if found is not None:
                 return await _with_queue(client, found)
         try:
-            return await explain(client, clock, wanted, namespace)
+            return await explain(client, clock, wanted, namespace, read_queue)
         except NotFound as error:
             raise CommandError(str(error), *getattr(error, "__notes__", ())) from error
         except Forbidden as error:

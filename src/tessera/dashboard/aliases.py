@@ -157,7 +157,7 @@ class Aliases:
             return page
         rows = (each for each in page.pods if self._visible(each.namespace))
         pods = tuple(_replace(each, blockers=tuple(map(self._blocker, each.blockers))) for each in rows)
-        return QueuePage(leads=page.leads, taken=page.taken, pods=pods)
+        return QueuePage(leads=page.leads, taken=page.taken, age=page.age, pods=pods)
 
     def _blocker(self, blocker: Blocker) -> Blocker:
         namespace, _, name = blocker.pod.partition("/")

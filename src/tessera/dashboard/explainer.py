@@ -10,6 +10,7 @@ from tessera.dashboard.private_reasons import explain_privately
 from tessera.dashboard.source import ClusterSource
 from tessera.dashboard.visibility import Redactor, Visibility
 from tessera.explain.explanation import ExplanationReport
+from tessera.forecast.queue_page import QueuePage
 from tessera.kube.client.errors import NotFound, ServiceUnavailable, Status
 from tessera.limits.access import PAGE_EXPLANATIONS
 from tessera.serving.fair_shares import FairTurns, NoTurnError
@@ -46,8 +47,10 @@ class PrivateExplainer:
                 pod = self._source.pod(namespace, name)
                 if pod is None:
                     raise NotFound(Status(code=404, reason="NotFound", message=f'pods "{name}" not found'))
+                queue = await self._source.read_queue()
+                page = queue if isinstance(queue, QueuePage) else None
                 found = await asyncio.to_thread(
-                    explain_privately, self._source.objects, pod, visibility, self._redactor
+                    explain_privately, self._source.objects, pod, visibility, self._redactor, page
                 )
         except NoTurnError:
             text = "many explanations are being made, some of them yours; try again"

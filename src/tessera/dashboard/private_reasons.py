@@ -16,14 +16,26 @@ from tessera.dashboard.visibility import Redactor, Visibility
 from tessera.explain.explanation import Explanation
 from tessera.explain.pods import explain_pod
 from tessera.explain.snapshot import ClusterView, Snapshot
+from tessera.forecast.queue_page import QueuePage
 from tessera.kube.resources import Pod
 
 _replace = msgspec.structs.replace
 
 
-def explain_privately(objects: Objects, pod: Pod, visibility: Visibility, redactor: Redactor) -> Explanation:
-    """Explains a pod to a reader who may list the pods of its namespace."""
-    shown = objects if visibility.full else Aliases(visibility, redactor).hide(objects)
+def explain_privately(
+    objects: Objects, pod: Pod, visibility: Visibility, redactor: Redactor, page: QueuePage | None = None
+) -> Explanation:
+    """Explains a pod to a reader who may list the pods of its namespace.
+
+    Args:
+        objects: the cluster.
+        pod: the pod.
+        visibility: what the reader may see.
+        redactor: gives the aliases of the page.
+        page: the controller's queue, if it could be read.
+    """
+    aliases = Aliases(visibility, redactor)
+    shown = objects if visibility.full else aliases.hide(objects)
     (about,) = (each for each in shown.pods if each.metadata.uid == pod.metadata.uid)
     snapshot = Snapshot(
         now=shown.now,
@@ -32,6 +44,7 @@ def explain_privately(objects: Objects, pod: Pod, visibility: Visibility, redact
         instaslices=shown.instaslices,
         order=shown.order,
         forbidden=frozenset({"leases", "events"}),
+        page=page and aliases.hide_queue(page),
     )
     found = explain_pod(ClusterView(snapshot), about)
     if visibility.nodes:

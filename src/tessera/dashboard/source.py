@@ -165,6 +165,9 @@ class ClusterSource:
                     self._queue = " ".join(str(error).split())
             return self._queue
 
+    def _page(self) -> QueuePage | None:
+        return self._queue if isinstance(self._queue, QueuePage) else None
+
     async def _read_again(self) -> None:
         self._read_at = self._clock.monotonic()
         self._fleet = await self._read_fleet()
@@ -209,7 +212,7 @@ class ClusterSource:
                 await self._order.read_groups(self._pods.cache.values())
                 now = self.objects
                 found = await asyncio.to_thread(
-                    explain_waiting, now.now, now.pods, now.nodes, now.instaslices, now.order
+                    explain_waiting, now.now, now.pods, now.nodes, now.instaslices, now.order, page=self._page()
                 )
                 if found != self._reasons:
                     self._reasons = found

@@ -12,6 +12,7 @@ from tessera.explain.explanation import Explanation
 from tessera.explain.order_objects import OrderObjects
 from tessera.explain.pods import explain_pod
 from tessera.explain.snapshot import ClusterView, Snapshot
+from tessera.forecast.queue_page import QueuePage
 from tessera.kube.resources import Node, Pod
 from tessera.limits.processes import PAGE_REASONS
 
@@ -22,6 +23,8 @@ def explain_waiting(
     nodes: Sequence[Node],
     instaslices: Sequence[Instaslice],
     order: OrderObjects | None = None,
+    *,
+    page: QueuePage | None = None,
 ) -> dict[str, Explanation]:
     """The reasons by ``namespace/name``, of the pods that have waited longest; at most :data:`PAGE_REASONS`.
 
@@ -31,6 +34,7 @@ def explain_waiting(
         nodes: all nodes.
         instaslices: the Instaslice objects of nodes.
         order: what decides on the order of pods, as far as it could be read.
+        page: the controller's queue, if it could be read.
     """
     waiting = [(found.since, pod) for pod in pods if (found := waiting_pod(pod)) is not None]
     if not waiting:
@@ -43,6 +47,7 @@ def explain_waiting(
         instaslices=instaslices,
         forbidden=frozenset({"leases", "events"}),
         order=order or OrderObjects(),
+        page=page,
     )
     view = ClusterView(snapshot)
     return {f"{pod.metadata.namespace}/{pod.metadata.name}": explain_pod(view, pod) for _, pod in oldest}

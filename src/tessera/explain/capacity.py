@@ -384,7 +384,8 @@ def _usage_facts(slicer: Slicer, pod: PodInfo) -> Iterator[str]:
 
 
 def _pods_ahead(view: ClusterView, slicer: Slicer, pod: PodInfo) -> Iterator[str]:
-    ahead = view.once("ahead", lambda: _blocked_before(slicer)).get(pod.uid, 0)
+    own = view.snapshot.page is not None and any(each.uid == pod.uid for each in view.snapshot.page.pods)
+    ahead = 0 if own else view.once("ahead", lambda: _blocked_before(slicer)).get(pod.uid, 0)
     if ahead:
         who = "another pod waits" if ahead == 1 else f"{ahead} other pods wait"
         share = ", in a queue with a smaller share," if slicer.state.cluster.queues else ""

@@ -11,7 +11,6 @@ import msgspec
 
 from tessera.api.names import (
     GATE,
-    SLICE_PROMISED_CONDITION,
     PodUid,
 )
 from tessera.api.nodes.node_groups import NEW_NODE_REASON
@@ -21,6 +20,7 @@ from tessera.controller.slicing.slicer import Slicer
 from tessera.controller.slicing.state.allocation import Allocation
 from tessera.controller.slicing.state.messages import profiles_text
 from tessera.explain.capacity import explain_no_room
+from tessera.explain.controller_words import controller_word, is_reserved_for_others, place_facts
 from tessera.explain.explanation import Explanation
 from tessera.explain.fixed_resources import explain_fixed_request
 from tessera.explain.offered_resources import extended_requests, format_requests
@@ -28,13 +28,11 @@ from tessera.explain.pod_health import add_pod_health
 from tessera.explain.pod_startup import explain_bound, explain_unscheduled
 from tessera.explain.queue import admitted_facts, count_group, explain_held_pod
 from tessera.explain.resource_advice import right_name
-from tessera.explain.scheduler_words import scheduler_facts
+from tessera.explain.scheduler_words import scheduler_facts, scheduler_name
 from tessera.explain.silent_nodes import put_silent_nodes_first
 from tessera.explain.snapshot import ClusterView
-from tessera.forecast.queue_text import place_of_text
 from tessera.kube.resources import Pod
 from tessera.kueue.names import PREFIX, QUEUE_LABEL
-from tessera.placement.demand import Reserved
 from tessera.text import list_names, one_line
 
 #: Reasons with which kubelet rejects a bound pod for good (``pkg/kubelet/lifecycle``).
@@ -67,7 +65,7 @@ def explain_pod(view: ClusterView, pod: Pod) -> Explanation:
         found = msgspec.structs.replace(found, facts=(unknown, *found.facts))
     elif not facts.node:
         found = put_silent_nodes_first(view, found, pod, facts)
-    return add_pod_health(view, _with_pod(found, pod, _new_node(view, facts)), pod)
+    return add_pod_health(view, _with_pod(found, pod, (*_new_node(view, facts), *_place(view, facts, pod))), pod)
 
 
 def _with_queue(view: ClusterView, found: Explanation, pod: Pod) -> Explanation:
@@ -87,12 +85,15 @@ def _with_pod(found: Explanation, pod: Pod, more: Sequence[str]) -> Explanation:
         facts=(
             *found.facts,
             *more,
-            *_place_in_queue(pod),
             *([f"Tessera chose its request: {chosen}"] if chosen else []),
         ),
         help=found.help,
         pods=(pod.metadata.name,),
     )
+
+
+def _place(view: ClusterView, facts: PodInfo, pod: Pod) -> Iterator[str]:
+    return place_facts(view, pod) if facts.gated else iter(())
 
 
 def _new_node(view: ClusterView, facts: PodInfo) -> Sequence[str]:
@@ -101,18 +102,6 @@ def _new_node(view: ClusterView, facts: PodInfo) -> Sequence[str]:
         return ()
     asked = [event for event in view.events_of(facts.uid) if event.reason == NEW_NODE_REASON]
     return tuple(f"a new node was asked for: {view.describe_event(event)}" for event in asked[-1:])
-
-
-def _place_in_queue(pod: Pod) -> Iterator[str]:
-    """Position and expected start, which the controller told the pod by a condition.
-
-    Its reason is left out: the controller writes it anew only when it becomes another one, not when its numbers change.
-    """
-    if any(gate.name == GATE for gate in pod.spec.scheduling_gates):
-        for each in pod.status.conditions:
-            place = place_of_text(each.message)
-            if (each.type, each.status) == (SLICE_PROMISED_CONDITION, "False") and place:
-                yield f"its place in the queue: {place[0].lower()}{place[1:]}"
 
 
 # Obstacles that are not Tessera's
@@ -176,6 +165,8 @@ def _explain_other_request(view: ClusterView, pod: Pod, facts: PodInfo) -> Expla
         )
     if facts.profiles:
         return None
+    if facts.gated:
+        return _explain_needless_gate(pod)
     asked = extended_requests(pod)
     mistaken = dict(_find_misspelt(view, asked))
     if mistaken and not pod.spec.node_name:
@@ -189,8 +180,7 @@ def _explain_other_request(view: ClusterView, pod: Pod, facts: PodInfo) -> Expla
             ),
         )
     if asked:
-        held = any(gate != GATE for gate in facts.gates)
-        return None if held else explain_fixed_request(view, pod)
+        return None if facts.gates else explain_fixed_request(view, pod)
     return Explanation(
         case="runs" if pod.status.phase == "Running" else "no-slices",
         verdict="does not request a GPU, so Tessera does nothing for it",
@@ -198,6 +188,16 @@ def _explain_other_request(view: ClusterView, pod: Pod, facts: PodInfo) -> Expla
                *scheduler_facts(view, pod)),
         help=("to request one, set a limit, e.g. nvidia.com/mig-1g.5gb: 1; see tessera map",),
     )  # fmt: skip
+
+
+def _explain_needless_gate(pod: Pod) -> Explanation:
+    asked = format_requests(extended_requests(pod))
+    return Explanation(
+        case="held",
+        verdict="is held by Tessera's gate, but requests no slice, card or share, so nothing will remove the gate",
+        facts=(f"it requests {asked}" if asked else "no container has a limit nvidia.com/*",),
+        help=(f"create the pod again, without the gate {GATE} in spec.schedulingGates",),
+    )
 
 
 def _find_misspelt(view: ClusterView, asked: Iterable[str]) -> Iterator[tuple[str, str]]:
@@ -266,22 +266,27 @@ def _explain_gated(
     refused = [each for each in view.events_of(pod.metadata.uid) if each.reason == "SliceRefused"]
     if promise is not None:
         where = f"{view.slices(promise.slices)}, on node {promise.node}"
-        if facts.devices and _is_reserved_for_others(pod):
+        if facts.devices and is_reserved_for_others(view, pod):
             return _explain_reserved_cards(facts, where)
         done = "promised and recorded" if promise.recorded else "free for it"
+        word = None if promise.recorded else controller_word(view, pod)
+        sees = (
+            f"there is room by all that you may read, but {word.text}" if word is not None else "there is room for it"
+        )
         return Explanation(
             case="placing",
-            verdict="is about to be placed: there is room, and the controller is reserving it",
+            verdict=f"waits for the controller to place it: {sees}",
             facts=(f"{done}: {where}", *(view.describe_event(each) for each in refused[-1:])),
             help=("check again in a moment; if nothing changes, read the controller's log", _CONTROLLER_LOG),
         )
     reason = slicer.state.waiting.get(facts.uid)
     if reason is not None:
         return explain_no_room(view, slicer, facts, reason)
+    word = controller_word(view, pod)
     return Explanation(
         case="held",
-        verdict="is held by Tessera's gate, and the controller does not plan for it",
-        facts=tuple(view.describe_event(each) for each in refused[-1:]),
+        verdict=f"is held by Tessera's gate; {word.text if word is not None else 'nothing that you may read says why'}",
+        facts=(f"it requests {profiles_text(facts)}", *(view.describe_event(each) for each in refused[-1:])),
         help=("read the controller's log", _CONTROLLER_LOG),
     )
 
@@ -292,17 +297,6 @@ def _explain_reserved_cards(facts: PodInfo, where: str) -> Explanation:
         verdict="waits for room; the free cards that would do are reserved for pods that go first",
         facts=(f"it requests {profiles_text(facts)}", f"free, but reserved: {where}"),
         help=("a pod that ends before all of the reserved cards are free may use them: set activeDeadlineSeconds",),
-    )
-
-
-def _is_reserved_for_others(pod: Pod) -> bool:
-    """True if the controller last told a pod that the free cards are reserved for others.
-
-    It records reservations of slices in Instaslice objects, and those of whole cards and shares nowhere else.
-    """
-    return any(
-        (each.type, each.status, each.reason) == (SLICE_PROMISED_CONDITION, "False", Reserved.WORD.capitalize())
-        for each in pod.status.conditions
     )
 
 
@@ -340,10 +334,12 @@ def _explain_by_events(view: ClusterView, pod: Pod, facts: PodInfo) -> Explanati
     asks = f"it requests {profiles_text(facts)}"
     if pod.status.phase == "Running":
         return Explanation(case="runs", verdict=f"runs on node {facts.node}", facts=(asks, forbidden))
+    word = controller_word(view, pod)
     if facts.gated:
         case, verdict = "held", "waits for a slice behind Tessera's gate"
     elif not facts.node:
-        case, verdict = "unscheduled", "has a slice and waits for kube-scheduler"
+        case, verdict = "unscheduled", f"waits for {scheduler_name(pod)} to bind it"
     else:
         case, verdict = "starting", f"is starting on node {facts.node}"
-    return Explanation(case=case, verdict=verdict, facts=(asks, *scheduler_facts(view, pod), *events, forbidden))
+    told = (word.text,) if word is not None and facts.gated else ()
+    return Explanation(case=case, verdict=verdict, facts=(asks, *told, *scheduler_facts(view, pod), *events, forbidden))

@@ -6,13 +6,13 @@ snapshot. A kind that the cluster does not have (Instaslice without Tessera) cou
 
 import asyncio
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
 from tessera.api.instaslice import INSTASLICES
-from tessera.api.names import INSTASLICE_NAMESPACE
+from tessera.api.names import GATE, INSTASLICE_NAMESPACE
 from tessera.clock import Clock
 from tessera.explain.explanation import Explanation, ExplanationReport
 from tessera.explain.nodes import explain_node
@@ -21,6 +21,7 @@ from tessera.explain.pods import explain_pod
 from tessera.explain.queue import count_group, explain_held_pod
 from tessera.explain.snapshot import LEASE, ClusterView, Snapshot
 from tessera.explain.workloads import WorkloadState, exhausted_quotas, explain_workload
+from tessera.forecast.queue_page import QueuePage
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, Forbidden, NotFound
 from tessera.kube.resources import (
@@ -109,15 +110,28 @@ def parse_query(text: str) -> Query:
     return Query(kind, name)
 
 
-async def explain(client: Client, clock: Clock, query: Query, namespace: str) -> ExplanationReport:
+#: Reads the controller's queue, or returns why it cannot be read.
+ReadQueue = Callable[[Client], Awaitable[QueuePage | str]]
+
+
+async def explain(
+    client: Client, clock: Clock, query: Query, namespace: str, read_queue: ReadQueue | None = None
+) -> ExplanationReport:
     """Reads the cluster and explains one object.
+
+    Args:
+        client: the user's client.
+        clock: the present time.
+        query: the object.
+        namespace: its namespace.
+        read_queue: reads what the controller says of waiting pods; None to go without.
 
     Raises:
         NotFound: there is no such object; its notes suggest a similar name, or tell of a quota that is used up.
         ApiError: the user may not read the object.
     """
     if query.kind == "pod":
-        return await _pod(client, clock, query, namespace)
+        return await _pod(client, clock, query, namespace, read_queue)
     if query.kind == "node":
         return await _node(client, clock, query.name)
     try:
@@ -126,12 +140,16 @@ async def explain(client: Client, clock: Clock, query: Query, namespace: str) ->
         await _add_hints(client, query, namespace, error)
         raise
     snapshot = await _read_cluster(client, clock, namespace)
+    if any(_waits(pod) for pod in snapshot.pods if pod.metadata.namespace == namespace):
+        snapshot = replace(snapshot, page=await _read_page(client, read_queue))
     if workload.suspended or any(_is_queued(pod) for pod in snapshot.pods if pod.metadata.namespace == namespace):
         snapshot = replace(snapshot, queues=await read_queues(client, namespace))
     return explain_workload(ClusterView(snapshot), workload)
 
 
-async def _pod(client: Client, clock: Clock, query: Query, namespace: str) -> ExplanationReport:
+async def _pod(
+    client: Client, clock: Clock, query: Query, namespace: str, read_queue: ReadQueue | None
+) -> ExplanationReport:
     try:
         pod = await client.get(PODS, query.name, namespace)
     except NotFound as error:
@@ -142,6 +160,8 @@ async def _pod(client: Client, clock: Clock, query: Query, namespace: str) -> Ex
     snapshot = await _read_cluster(client, clock, namespace, pod)
     if _is_queued(pod):
         snapshot = replace(snapshot, queues=await read_queues(client, namespace))
+    if _waits(pod):
+        snapshot = replace(snapshot, page=await _read_page(client, read_queue))
     view = ClusterView(snapshot)
     return ExplanationReport(kind="pod", namespace=namespace, name=query.name, answers=(explain_pod(view, pod),))
 
@@ -150,6 +170,19 @@ def _is_queued(pod: Pod) -> bool:
     """True if Kueue may hold a pod, or has let it go: its Workload says more than the pod."""
     gates = any(gate.name.startswith(PREFIX) for gate in pod.spec.scheduling_gates)
     return gates or (not pod.spec.node_name and any(name.startswith(PREFIX) for name in pod.metadata.labels))
+
+
+def _waits(pod: Pod) -> bool:
+    return any(gate.name == GATE for gate in pod.spec.scheduling_gates)
+
+
+async def _read_page(client: Client, read_queue: ReadQueue | None) -> QueuePage | None:
+    """The controller's queue, read after all else, so that it is no older; None if it cannot be read."""
+    try:
+        found = await read_queue(client) if read_queue is not None else None
+    except (ApiError, OSError):
+        return None
+    return found if isinstance(found, QueuePage) else None
 
 
 async def explain_queue(client: Client, clock: Clock, pod: Pod) -> Explanation | None:

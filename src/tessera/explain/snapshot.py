@@ -23,6 +23,7 @@ from tessera.controller.slicing.planning.pod_kinds import kind_of
 from tessera.controller.slicing.slicer import Slicer
 from tessera.explain.order_objects import OrderObjects
 from tessera.explain.slicer_from_objects import slicer_from_objects
+from tessera.forecast.queue_page import QueuedPod, QueuePage
 from tessera.kube.resources import CoreEvent, Lease, Node, Pod, ResourceQuota
 from tessera.kube.resources.meta import key_of
 from tessera.kueue.queue_reading import QueueReading
@@ -67,6 +68,7 @@ class Snapshot:
         forbidden: plural names of the kinds that the user may not read.
         order: what decides on the order of pods, as far as the user may read it.
         queues: what Kueue says of the namespace; None if nothing in question is in a queue.
+        page: the controller's queue; None if the user may not read it, or no controller answers.
     """
 
     now: float
@@ -80,6 +82,7 @@ class Snapshot:
     forbidden: frozenset[str] = frozenset()
     order: OrderObjects = field(default_factory=OrderObjects)
     queues: QueueReading | None = None
+    page: QueuePage | None = None
 
 
 class ClusterView:
@@ -176,6 +179,12 @@ class ClusterView:
         """The pod of this ``namespace/name``; None if there is none or the user may not read it."""
         pods = self.once("pods", lambda: {key_of(each): each for each in reversed(self.snapshot.pods)})
         return pods.get(key)
+
+    def queue_row(self, pod: Pod) -> QueuedPod | None:
+        """What the controller's page says of a pod; None if it does not list the pod, or cannot be read."""
+        page = self.snapshot.page
+        rows = self.once("queue", lambda: {each.uid: each for each in page.pods} if page is not None else {})
+        return rows.get(pod.metadata.uid)
 
     def progress(self, key: str) -> str:
         """What a pod does, as the end of a phrase; the pod may be deleted already."""

@@ -1,6 +1,6 @@
 """The queue in words, for the condition of a pod, for Events and for ``tessera why``."""
 
-from itertools import takewhile
+from itertools import dropwhile, takewhile
 
 from tessera.clock import rfc3339
 from tessera.forecast.queue_page import DEADLINE, HISTORY, RATE, ExpectedStart, QueuedPod
@@ -16,8 +16,8 @@ _BASES = {
 _WAITS = "from how long such pods ran and waited before"
 
 
-#: Beginnings of the sentences about position and start.
-_PLACE = ("Position ", "No other pod ", "Its start ", "Starts ")
+#: Beginnings of the sentences about position, and about start.
+_POSITION, _START = ("Position ", "No other pod "), ("Its start ", "Starts ")
 
 
 def queued_text(row: QueuedPod) -> str:
@@ -26,9 +26,15 @@ def queued_text(row: QueuedPod) -> str:
     return ". ".join(part[0].upper() + part[1:] for part in parts if part)
 
 
-def place_of_text(text: str) -> str:
-    """The sentences of :func:`queued_text` about position and start, without the reason, which may be older."""
-    return ". ".join(takewhile(lambda each: each.startswith(_PLACE), text.split(". ")))
+def place_of_text(text: str, *, position: bool = True) -> str:
+    """The sentences of :func:`queued_text` about position, if that is wanted, and start, without the reason."""
+    place = takewhile(lambda each: each.startswith((*_POSITION, *_START)), text.split(". "))
+    return ". ".join(each for each in place if position or not each.startswith(_POSITION))
+
+
+def reason_of_text(text: str) -> str:
+    """The reason in :func:`queued_text`: all that follows the sentences about position and start."""
+    return ". ".join(dropwhile(lambda each: each.startswith((*_POSITION, *_START)), text.split(". ")))
 
 
 def position_text(row: QueuedPod) -> str:
