@@ -2,11 +2,13 @@
 
 A worker is one task per pod UID. It admits the pod (one pod at a time on the whole node, devices included), runs its
 containers, writes its status, and, when the API object is being deleted, stops the containers and confirms the
-deletion with a delete of grace zero, as kubelet does.
+deletion with a delete of grace zero, as kubelet does. Containers that are active at the pod's deadline are stopped, and
+the pod fails.
 """
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Literal
 
 from tessera.kube.client.errors import ApiError, Conflict, Invalid, NotFound
@@ -44,6 +46,14 @@ _SHORTEST_GRACE = 2.0
 #: one at once, and virtual time would never advance.
 REJECTION = 0.01
 
+#: Reason and message of a pod that kubelet has ended at its ``activeDeadlineSeconds``
+#: (``pkg/kubelet/active_deadline.go``).
+OVERDUE = {
+    "phase": "Failed",
+    "reason": "DeadlineExceeded",
+    "message": "Pod was active on the node longer than the specified deadline",
+}
+
 #: Seconds before kubelet repeats a failed write of a status.
 _WRITE_AGAIN = 1.0
 
@@ -79,9 +89,12 @@ class PodWorker:
         self._pod_ip = ""
         self._rejected: AdmissionRejection | None = None
         self._deleted = asyncio.Event()
+        self._changed = asyncio.Event()
         self._gone = False
-        #: True if the pod was deleted and its containers have ended.
+        #: True if the pod was deleted, or its deadline was over, and its containers have ended.
         self._stopped = False
+        #: True if its deadline ended it.
+        self._overdue = False
         self._status_due = asyncio.Event()
         self._writing = asyncio.Lock()
         self._reference = make_reference(PODS, pod["metadata"]["name"], pod["metadata"]["namespace"], self._uid)
@@ -96,6 +109,7 @@ class PodWorker:
     def update(self, pod: Json) -> None:
         """Handles a change of the API object."""
         self.pod = pod
+        self._changed.set()
         if pod["metadata"].get("deletionTimestamp"):
             self._deleted.set()
 
@@ -107,6 +121,7 @@ class PodWorker:
         """
         self._gone = True
         self._release_devices()
+        self._changed.set()
         self._deleted.set()
 
     def node_down(self) -> None:
@@ -158,16 +173,18 @@ class PodWorker:
             rng=self._services.rng,
         )
         life = asyncio.create_task(self._run_containers(containers))
-        stop = asyncio.create_task(self._deleted.wait())
+        stop = asyncio.create_task(self._await_end())
         try:
             self.note_status_change()
             await asyncio.wait([life, stop], return_when=asyncio.FIRST_COMPLETED)
             if not life.done():
+                overdue = not self._deleted.is_set()
                 await self._stop(containers, life)
+                self._overdue = overdue
             if not life.cancelled():
                 life.result()
             containers.mark_stopped(0)
-            self._stopped = self._deleted.is_set()
+            self._stopped = self._deleted.is_set() or self._overdue
         finally:
             stop.cancel()
             containers.kill()  # a container that still runs here ends with the machine, not with the pod
@@ -196,20 +213,52 @@ class PodWorker:
             return AdmissionRejection("UnexpectedAdmissionError", text)
         return None
 
+    async def _await_end(self) -> None:
+        """Returns once the pod is being deleted, or its deadline is over. Kubelet tests no deadline after that."""
+        while not self._deleted.is_set():
+            self._changed.clear()
+            seconds = self.pod["spec"].get("activeDeadlineSeconds")
+            left = None if seconds is None else self.started + seconds - self._services.clock.now()
+            if left is not None and left <= 0:
+                return
+            with suppress(TimeoutError):
+                async with asyncio.timeout(left):
+                    await self._changed.wait()
+
     async def _stop(self, containers: PodContainers, life: asyncio.Task[None]) -> None:
         containers.announce_stop()
         exit_code = SIGTERM_EXIT
-        grace = 0.0 if self._gone else float(self.pod["metadata"].get("deletionGracePeriodSeconds") or 0)
         if IGNORES_SIGTERM in (self.pod["metadata"].get("annotations") or {}) and not self._gone:
-            await asyncio.wait([life], timeout=grace)
+            await self._await_grace(life, 0.0)
             exit_code = SIGKILL_EXIT
         life.cancel()
-        _, busy = await asyncio.wait([life], timeout=max(_SHORTEST_GRACE, grace))
-        if busy:
+        await self._await_grace(life, _SHORTEST_GRACE)
+        if not life.done():
             containers.kill()
             exit_code = SIGKILL_EXIT
             await asyncio.wait([life])
         containers.mark_stopped(exit_code)
+
+    async def _await_grace(self, life: asyncio.Task[None], least: float) -> None:
+        """Returns once the containers have ended, or their grace is over; a shorter one begins anew, as in kubelet."""
+        loop, grace = asyncio.get_running_loop(), self._grace()
+        end = loop.time() + max(least, grace)
+        while not life.done() and loop.time() < end:
+            self._changed.clear()
+            if self._grace() < grace:
+                grace = self._grace()
+                end = min(end, loop.time() + max(least, grace))
+            changed = asyncio.create_task(self._changed.wait())
+            await asyncio.wait([life, changed], timeout=end - loop.time(), return_when=asyncio.FIRST_COMPLETED)
+            changed.cancel()
+
+    def _grace(self) -> float:
+        """Seconds that the containers may take to end now."""
+        if self._gone:
+            return 0.0
+        if self._deleted.is_set():
+            return float(self.pod["metadata"].get("deletionGracePeriodSeconds") or 0)
+        return float(self.pod["spec"].get("terminationGracePeriodSeconds", 30))
 
     def _return_resources(self) -> None:
         """Releases the node's resources that the pod holds, its address too."""
@@ -340,7 +389,7 @@ class PodWorker:
         for record in self.records:
             # A pod that has ended holds no device any more, and its status keeps their last health.
             record.devices = self._services.devices.ledger.health(self._uid, record.name) or record.devices
-        return pod_status(
+        status = pod_status(
             self.pod,
             self.records,
             now=self._services.clock.now(),
@@ -349,3 +398,4 @@ class PodWorker:
             pod_ip=self._pod_ip,
             deleted=self._stopped,
         )
+        return status | OVERDUE if self._overdue else status

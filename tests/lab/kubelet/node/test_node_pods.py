@@ -156,6 +156,57 @@ def test_a_pod_that_ignores_sigterm_uses_its_grace(in_lab: InLab) -> None:
     in_lab(story)
 
 
+async def stubborn(lab: ControlPlaneLab, **spec: Any) -> None:
+    """A bound pod whose container ignores SIGTERM and runs for ever."""
+    body = {
+        "metadata": {"name": "p", "annotations": {"lab.tessera.dev/ignores-sigterm": ""}},
+        "spec": {"nodeName": "n1", "containers": [container("c", "sleep", "infinity")], **spec},
+    }
+    await lab.api.create(PODS.as_dicts(), body, "default")
+    await lab.clock.sleep(1)
+
+
+def test_a_pod_ends_at_its_deadline_within_its_grace_whatever_its_restart_policy(in_lab: InLab) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
+        await lab.start_nodes("n1")
+        await stubborn(lab, restartPolicy="Always", activeDeadlineSeconds=60, terminationGracePeriodSeconds=20)
+        await lab.clock.sleep(70)
+        assert await lab.phase("p") == "Running"
+        await lab.clock.sleep(15)
+        status = (await lab.get(PODS, "p"))["status"]
+        assert (status["phase"], status["reason"]) == ("Failed", "DeadlineExceeded")
+
+    in_lab(story)
+
+
+def test_a_deadline_may_be_lowered_while_the_pod_runs(in_lab: InLab) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
+        await lab.start_nodes("n1")
+        await bound(lab, "p", container("c", "sleep", "infinity"), activeDeadlineSeconds=600)
+        await lab.clock.sleep(1)
+        await lab.api.merge_patch(PODS, "p", {"spec": {"activeDeadlineSeconds": 10}}, "default")
+        await lab.clock.sleep(15)
+        assert await lab.phase("p") == "Failed"
+
+    in_lab(story)
+
+
+def test_a_pod_that_is_being_deleted_has_no_deadline_and_a_shorter_grace_counts_at_once(in_lab: InLab) -> None:
+    """As in kubelet: the deletion's own grace replaces the deadline; a later delete can only shorten it."""
+
+    async def story(lab: ControlPlaneLab) -> None:
+        await lab.start_nodes("n1")
+        await stubborn(lab, activeDeadlineSeconds=60, terminationGracePeriodSeconds=5)
+        await lab.api.delete(PODS, "p", "default", grace_seconds=86_400)
+        await lab.clock.sleep(600)
+        assert await lab.phase("p") == "Running"
+        await lab.api.delete(PODS, "p", "default", grace_seconds=5)
+        await lab.clock.sleep(10)
+        assert not await lab.exists(PODS, "p")
+
+    in_lab(story)
+
+
 def test_a_pod_for_which_there_is_no_room_fails_for_good(in_lab: InLab) -> None:
     async def story(lab: ControlPlaneLab) -> None:
         await lab.start_nodes("n1", cpu="2")
