@@ -1,5 +1,7 @@
 """``deploy/policies/pins.yaml``: a tenant can neither mark a pod as pinned by Tessera nor take Tessera's gate off it.
 
+Nor can it delete a pod that has GPUs and a deadline with a longer grace period than that of the pod's spec.
+
 The policy is that file with names of this test's own, also for the mark and the gate, so that a cluster where Tessera
 runs is left alone. The tenant may write all objects of the core group in its namespace.
 """
@@ -227,3 +229,36 @@ async def test_names_of_devices_come_neither_by_a_status_nor_by_a_binding(scene:
         assert f"annotation {name} names devices" in answer.refused(403, "Forbidden")
     plain = {"metadata": {"annotations": {"example.com/cdi": "x"}}}
     (await scene.tenant("PATCH", f"{scene.pods}/p/status", plain, content=MERGE)).ok()
+
+
+@pytest.mark.parametrize(
+    ("facts", "limits", "grace", "refused"),
+    [
+        ({"activeDeadlineSeconds": 60, "terminationGracePeriodSeconds": 5}, {"nvidia.com/gpu": 1}, 86_400, True),
+        ({"activeDeadlineSeconds": 60, "terminationGracePeriodSeconds": 5}, {"nvidia.com/gpu": 1}, 5, False),
+        ({"activeDeadlineSeconds": 60, "terminationGracePeriodSeconds": 5}, {"nvidia.com/gpu": 1}, 0, False),
+        ({"activeDeadlineSeconds": 60, "terminationGracePeriodSeconds": 5}, {"nvidia.com/gpu": 1}, None, False),
+        ({"activeDeadlineSeconds": 60}, {"nvidia.com/mig-1g.5gb": 1}, 31, True),
+        ({"activeDeadlineSeconds": 60}, {"cpu": 1}, 86_400, False),
+        ({}, {"nvidia.com/gpu": 1}, 86_400, False),
+    ],
+    ids=["a day", "its own", "at once", "none", "default", "no GPUs", "no deadline"],
+)
+@pytest.mark.parametrize("kind", ["containers", "initContainers"])
+async def test_no_deletion_outlasts_the_deadline_of_a_pod_with_gpus(
+    scene: Scene, facts: dict[str, Any], limits: dict[str, int], grace: int | None, *, kind: str, refused: bool
+) -> None:
+    body = body_of("p")
+    body["spec"] |= facts
+    if kind == "initContainers":
+        body["spec"][kind] = [{"name": "i", "image": "e.com/a:1"}]
+    body["spec"][kind][0]["resources"] = {"limits": {name: str(count) for name, count in limits.items()}}
+    (await scene.tenant("POST", scene.pods, body)).ok()
+    query = "" if grace is None else f"&gracePeriodSeconds={grace}"
+    answer = await scene.tenant("DELETE", f"{scene.pods}/p?dryRun=All{query}")
+    if refused:
+        assert "its terminationGracePeriodSeconds" in answer.refused(403, "Forbidden")
+        options = {"gracePeriodSeconds": grace, "dryRun": ["All"]}
+        assert (await scene.tenant("DELETE", scene.pods, options)).status == 403
+    else:
+        answer.ok()

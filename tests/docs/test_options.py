@@ -18,6 +18,7 @@ FOREIGN = {
     "--enable-provisioning-requests": "cluster-autoscaler",
     "--duration": "kubectl create token",
     "--ignore-not-found": "kubectl delete",
+    "--grace-period": "kubectl delete",
     "--no-hooks": "helm uninstall",
     "--take-ownership": "helm upgrade",
     "--all-namespaces": "helm list",

@@ -381,9 +381,10 @@ def test_free_slots_are_no_longer_kept_when_the_cpu_comes_later_than_expected(cl
     cluster.settle()
     after(cluster, 60)
     (found,) = cluster.slicer.state.reservations.values()
-    first, _ = sorted(pods, key=lambda pod: not on_card(cluster, pod, found.slices[0].gpu_uuid))
+    first, second = sorted(pods, key=lambda pod: not on_card(cluster, pod, found.slices[0].gpu_uuid))
     cluster.remove(first)
     cluster.settle()
+    cluster.protected.add(second.uid)  # it stays beyond its deadline
     after(cluster, 1200)
     small = waiting(cluster, "small", "1g.5gb", amounts={"cpu": 4000, "pods": 1})
     cluster.settle()

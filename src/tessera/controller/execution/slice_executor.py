@@ -209,7 +209,9 @@ class SliceExecutor:
                     self._slicer.handle(PodObserved(read_pod(pod)))
             case Evict():
                 version = str(write.version) if write.version else None
-                await self._client.evict(write.name, write.namespace, uid=write.uid, resource_version=version)
+                await self._client.evict(
+                    write.name, write.namespace, uid=write.uid, resource_version=version, grace_seconds=write.grace
+                )
             case ReportQueue():
                 client = self._client.with_field_manager(QUEUE_MANAGER)
                 await client.apply(QUEUES, write.name, {"status": write.status}, subresource="status")

@@ -30,8 +30,15 @@ class ResidualLives(Protocol):
 
 
 def ending_seconds(pod: PodInfo, now: float, least: float = RELEASE_SECONDS) -> float:
-    """Returns the seconds until the slices of a pod that is being deleted are expected to be free."""
-    return max(least, abs(pod.gone_by - now) if pod.gone_by else 0.0)
+    """Returns the seconds until the slices of a pod that is being deleted are expected to be free.
+
+    Its deadline counts where its deletion has a longer grace period: it is evicted then
+    (:mod:`tessera.controller.slicing.evictions.overstays`).
+    """
+    end = pod.gone_by
+    if pod.deadline is not None and pod.started:
+        end = min(end, pod.started + pod.deadline)
+    return max(least, abs(end - now) if end else 0.0)
 
 
 class DeadlineOrAge:

@@ -106,19 +106,21 @@ class Ungate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evict:
-    """Evicts a pod that cannot start on its node, so that its owner creates a new one.
+    """Evicts a pod: it cannot start on its node, others need its place, or it stays beyond its deadline.
 
     Attributes:
         uid: the pod.
         namespace: its namespace.
         name: its name.
         version: the pod's version when it was refused; a pod that changed since (was bound) is not evicted.
+        grace: seconds that it may take to end; None for those of its spec.
     """
 
     uid: PodUid
     namespace: str
     name: str
     version: int
+    grace: int | None = None
 
     @property
     def key(self) -> WriteKey:
