@@ -1,5 +1,6 @@
 """``tessera why`` asked of a whole cluster: through the API server, with the rights of the one who asks."""
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -97,6 +98,31 @@ def test_a_cordoned_node_is_named(in_lab: InLab) -> None:
     in_lab(scenario)
 
 
+def test_an_update_that_waits_for_its_own_old_pod_until_the_deployment_lets_it_go(in_lab: InLab) -> None:
+    async def scenario(lab: Any) -> None:
+        web = deployment("web", 1, "7g.40gb")
+        await lab.client.create(DEPLOYMENTS.as_dicts(), web, "default")
+        await lab.until(lambda: [pod.status.phase for pod in lab.pods.cache.values()] == ["Running"], "it runs")
+        (first,) = [pod.metadata.name for pod in lab.pods.cache.values()]
+        template = {"metadata": {"annotations": {"now": "1"}}}
+        await lab.client.merge_patch(DEPLOYMENTS, "web", {"spec": {"template": template}}, "default")
+        await lab.until(lambda: any(lab.events_of(name, "SliceWaiting") for name in names(lab)), "the new pod waits")
+        (second,) = [each for each in names(lab) if each != first]
+        for what in (second, "deployment/web"):
+            (found,) = [each for each in (await why(lab, what)).answers if each.case != "runs"]
+            assert found.case == "own-rollout"
+            assert f"waits for what the old pod {first} of its own Deployment web holds" in found.verdict
+        patch = found.help[0].partition(" -p ")[2].strip("'")
+        await lab.client.merge_patch(DEPLOYMENTS, "web", json.loads(patch), "default")
+        await lab.until(lambda: names(lab) == [second] and lab.phase(second) == "Running", "the update goes on")
+
+    in_lab(scenario, nodes="1xA100-40GB")
+
+
+def names(lab: Any) -> list[str]:
+    return sorted(pod.metadata.name for pod in lab.pods.cache.values())
+
+
 def test_a_deployment_whose_quota_is_used_up(in_lab: InLab) -> None:
     async def scenario(lab: Any) -> None:
         quota = {"metadata": {"name": "gpu"}, "spec": {"hard": {"requests.nvidia.com/mig-1g.5gb": "2"}}}
@@ -170,8 +196,8 @@ def container(profile: str) -> dict[str, Any]:
     return {"name": "c", "image": "busybox", "command": ["sleep", "infinity"], "resources": {"limits": limits}}
 
 
-def deployment(name: str, replicas: int) -> dict[str, Any]:
-    template = {"metadata": {"labels": {"app": name}}, "spec": {"containers": [container("1g.5gb")]}}
+def deployment(name: str, replicas: int, profile: str = "1g.5gb") -> dict[str, Any]:
+    template = {"metadata": {"labels": {"app": name}}, "spec": {"containers": [container(profile)]}}
     spec = {"replicas": replicas, "selector": {"matchLabels": {"app": name}}, "template": template}
     return {"metadata": {"name": name}, "spec": spec}
 

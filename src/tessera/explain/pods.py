@@ -28,6 +28,7 @@ from tessera.explain.pod_health import add_pod_health
 from tessera.explain.pod_startup import explain_bound, explain_unscheduled
 from tessera.explain.queue import admitted_facts, count_group, explain_held_pod
 from tessera.explain.resource_advice import right_name
+from tessera.explain.rollouts import name_rollout
 from tessera.explain.scheduler_words import scheduler_facts, scheduler_name
 from tessera.explain.silent_nodes import put_silent_nodes_first
 from tessera.explain.snapshot import ClusterView
@@ -64,7 +65,7 @@ def explain_pod(view: ClusterView, pod: Pod) -> Explanation:
         unknown = f"the state of its card is unknown, since the agent of its node does not answer: {fault}"
         found = msgspec.structs.replace(found, facts=(unknown, *found.facts))
     elif not facts.node:
-        found = put_silent_nodes_first(view, found, pod, facts)
+        found = name_rollout(view, put_silent_nodes_first(view, found, pod, facts), pod, explain_pod)
     return add_pod_health(view, _with_pod(found, pod, (*_new_node(view, facts), *_place(view, facts, pod))), pod)
 
 

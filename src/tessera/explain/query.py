@@ -9,6 +9,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from itertools import islice
 from typing import Any, TypeVar
 
 from tessera.api.instaslice import INSTASLICES
@@ -19,6 +20,7 @@ from tessera.explain.nodes import explain_node
 from tessera.explain.order_objects import read_order_objects
 from tessera.explain.pods import explain_pod
 from tessera.explain.queue import count_group, explain_held_pod
+from tessera.explain.rollouts import keeps_old_pods, old_pods, owner_of
 from tessera.explain.snapshot import LEASE, ClusterView, Snapshot
 from tessera.explain.workloads import WorkloadState, exhausted_quotas, explain_workload
 from tessera.forecast.queue_page import QueuePage
@@ -142,6 +144,9 @@ async def explain(
     snapshot = await _read_cluster(client, clock, namespace)
     if any(_waits(pod) for pod in snapshot.pods if pod.metadata.namespace == namespace):
         snapshot = replace(snapshot, page=await _read_page(client, read_queue))
+    waiting = (pod for pod in snapshot.pods if (owner := owner_of(pod)) and owner.uid in workload.controller_uids)
+    for pod in islice((pod for pod in waiting if not pod.spec.node_name), 1):
+        snapshot = await _add_rollout(client, snapshot, pod)
     if workload.suspended or any(_is_queued(pod) for pod in snapshot.pods if pod.metadata.namespace == namespace):
         snapshot = replace(snapshot, queues=await read_queues(client, namespace))
     return explain_workload(ClusterView(snapshot), workload)
@@ -162,6 +167,7 @@ async def _pod(
         snapshot = replace(snapshot, queues=await read_queues(client, namespace))
     if _waits(pod):
         snapshot = replace(snapshot, page=await _read_page(client, read_queue))
+    snapshot = await _add_rollout(client, snapshot, pod)
     view = ClusterView(snapshot)
     return ExplanationReport(kind="pod", namespace=namespace, name=query.name, answers=(explain_pod(view, pod),))
 
@@ -183,6 +189,20 @@ async def _read_page(client: Client, read_queue: ReadQueue | None) -> QueuePage 
     except (ApiError, OSError):
         return None
     return found if isinstance(found, QueuePage) else None
+
+
+async def _add_rollout(client: Client, snapshot: Snapshot, pod: Pod) -> Snapshot:
+    """Adds the pod's ReplicaSet and Deployment, where an old pod of that may be in its way and the user may read it."""
+    owner, namespace = owner_of(pod), pod.metadata.namespace
+    if owner is None or pod.spec.node_name or not old_pods(snapshot.pods, pod):
+        return snapshot
+    try:
+        mine = await client.get(REPLICASETS, owner.name, namespace)
+        owners = [each.name for each in mine.metadata.owner_references if each.kind == "Deployment"]
+        found = [await client.get(DEPLOYMENTS, name, namespace) for name in owners]
+    except (Forbidden, NotFound):
+        return snapshot
+    return replace(snapshot, replica_sets=(mine,), deployments=found)
 
 
 async def explain_queue(client: Client, clock: Clock, pod: Pod) -> Explanation | None:
@@ -328,6 +348,7 @@ async def _workload(client: Client, query: Query, namespace: str) -> WorkloadSta
         name=query.name,
         controller_uids=frozenset({item.metadata.uid, *(each.metadata.uid for each in replica_sets)}),
         desired=_DEFAULT_REPLICAS if replicas is None else replicas,
+        keeps_old=query.kind == "deployment" and keeps_old_pods(item),
         conditions=(*_conditions(replica_sets), *item.status.conditions),
     )
 

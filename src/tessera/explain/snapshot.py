@@ -24,7 +24,7 @@ from tessera.controller.slicing.slicer import Slicer
 from tessera.explain.order_objects import OrderObjects
 from tessera.explain.slicer_from_objects import slicer_from_objects
 from tessera.forecast.queue_page import QueuedPod, QueuePage
-from tessera.kube.resources import CoreEvent, Lease, Node, Pod, ResourceQuota
+from tessera.kube.resources import CoreEvent, Deployment, Lease, Node, Pod, ReplicaSet, ResourceQuota
 from tessera.kube.resources.meta import key_of
 from tessera.kueue.queue_reading import QueueReading
 from tessera.limits.messages import EVENT_SHOWN
@@ -68,6 +68,8 @@ class Snapshot:
         forbidden: plural names of the kinds that the user may not read.
         order: what decides on the order of pods, as far as the user may read it.
         queues: what Kueue says of the namespace; None if nothing in question is in a queue.
+        deployments: the Deployments of pods in question that wait, as far as the user may read them.
+        replica_sets: the ReplicaSets of these pods.
         page: the controller's queue; None if the user may not read it, or no controller answers.
     """
 
@@ -82,6 +84,8 @@ class Snapshot:
     forbidden: frozenset[str] = frozenset()
     order: OrderObjects = field(default_factory=OrderObjects)
     queues: QueueReading | None = None
+    deployments: Sequence[Deployment] = ()
+    replica_sets: Sequence[ReplicaSet] = ()
     page: QueuePage | None = None
 
 

@@ -19,6 +19,7 @@ from tessera.api.names import (
 from tessera.explain.explanation import Explanation, ExplanationReport
 from tessera.explain.pods import explain_pod
 from tessera.explain.queue import explain_workload_in_queue
+from tessera.explain.rollouts import ways_out
 from tessera.explain.snapshot import ClusterView
 from tessera.kube.quantity import parse_quantity
 from tessera.kube.resources import Condition, Pod, ResourceQuota
@@ -41,6 +42,7 @@ class WorkloadState:
         controller_uids: UIDs of the workload and of its ReplicaSets: the controllers of its pods.
         desired: number of pods it should have now.
         suspended: True if it is suspended and should have no pods.
+        keeps_old: True for a Deployment that ends no old pod of an update before a new one is ready.
         conditions: its own conditions and those of its ReplicaSets.
     """
 
@@ -50,6 +52,7 @@ class WorkloadState:
     controller_uids: frozenset[str]
     desired: int
     suspended: bool = False
+    keeps_old: bool = False
     conditions: tuple[Condition, ...] = ()
 
 
@@ -61,7 +64,8 @@ def explain_workload(view: ClusterView, workload: WorkloadState) -> ExplanationR
     missing = max(0, workload.desired - living)
     # In a rolling update there may be as many pods as there should be, and none of the new template.
     failing = any(each.type == _FAILURE and each.status == "True" for each in workload.conditions)
-    uncreated = _explain_uncreated(view, workload) if missing or failing else None
+    updating = failing and not missing
+    uncreated = _explain_uncreated(view, workload, updating) if missing or failing else None
     shown = [answer for answer in answers if answer.case not in _FINE]
     if not shown and uncreated is None:
         shown = answers
@@ -122,17 +126,20 @@ def _summary(
 # Pods that the API server refused
 
 
-def _explain_uncreated(view: ClusterView, workload: WorkloadState) -> Explanation | None:
+def _explain_uncreated(view: ClusterView, workload: WorkloadState, updating: bool) -> Explanation | None:
     message = next(_failure_messages(view, workload), None)
     if message is None:
         return None
     if "exceeded quota" in message:
         named = [quota for quota in view.snapshot.quotas if f"exceeded quota: {quota.metadata.name}," in message]
+        waits_for_old = updating and workload.keeps_old
+        used = "; its old pods use it until a new one is ready (maxUnavailable 0)" if waits_for_old else ""
         return Explanation(
             case="quota",
-            verdict="cannot be created; a quota of the namespace is used up",
+            verdict=f"cannot be created; a quota of the namespace is used up{used}",
             facts=(message, *_quotas(named or view.snapshot.quotas)),
             help=(
+                *(ways_out(workload.namespace, workload.name)[:1] if waits_for_old else ()),
                 f"delete pods of namespace {workload.namespace} that have slices",
                 *(f"raise it: kubectl edit resourcequota -n {workload.namespace} {q.metadata.name}" for q in named),
             ),

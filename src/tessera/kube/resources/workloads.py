@@ -32,10 +32,25 @@ class PodTemplateSpec(Wire, frozen=True, kw_only=True):
     spec: PodSpec = PodSpec()
 
 
+class RollingUpdate(Wire, frozen=True, kw_only=True):
+    """How many pods more, and how many less, an update may have: a number, or ``25%`` of the desired ones."""
+
+    max_unavailable: int | str = "25%"
+    max_surge: int | str = "25%"
+
+
+class DeploymentStrategy(Wire, frozen=True, kw_only=True):
+    """How a Deployment replaces its pods: ``RollingUpdate`` or ``Recreate``."""
+
+    type: str = ""
+    rolling_update: RollingUpdate | None = None
+
+
 class WorkloadSpec(Wire, frozen=True, kw_only=True):
-    """Common part of Deployment and ReplicaSet."""
+    """Common part of Deployment and ReplicaSet; only a Deployment has a strategy."""
 
     replicas: int | None = None
+    strategy: DeploymentStrategy = DeploymentStrategy()
     selector: LabelSelector | None = None
     template: PodTemplateSpec = PodTemplateSpec()
 
