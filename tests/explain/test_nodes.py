@@ -423,6 +423,17 @@ def test_a_node_that_is_given_another_driver_says_what_that_waits_for() -> None:
     assert found.help == ("see its progress: tessera driver status n1 -v",)
 
 
+def test_a_node_with_another_driver_than_the_wanted_one_is_not_as_configured() -> None:
+    status = DriverStatus(
+        strategy=DriverStrategy.PRECOMPILED, phase=DriverPhase.READY, since="", version="525", wanted="535"
+    )
+    about = node(HEALTHY, IN_FORCE)
+    annotations = {**about.metadata.annotations, DRIVER_ANNOTATION: encode_status(status)}
+    metadata = msgspec.structs.replace(about.metadata, annotations=annotations)
+    found = answer(msgspec.structs.replace(about, metadata=metadata))
+    assert (found.case, found.facts[0]) == ("outdated-driver", "driver: The policy names 535, the node has 525.")
+
+
 def test_a_driver_that_goes_with_the_pods_that_use_it_is_told_of() -> None:
     reason = "Its driver stays until pod default/train has ended."
     found = answer(driven(node(HEALTHY, IN_FORCE), DriverPhase.READY, reason, leaving=True))

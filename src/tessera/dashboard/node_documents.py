@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from tessera.api.driver.node_status import UPGRADE_STATE_LABEL, DriverPhase
+from tessera.api.driver.node_status import UPGRADE_STATE_LABEL
 from tessera.dashboard.documents import DriverDocument, NodeDocument, PhaseDocument, StartupDocument
 from tessera.driver.nodes.node_facts import read_node_facts
 from tessera.driver.nodes.node_status import read_status
@@ -37,7 +37,7 @@ def _driver(node: Node) -> DriverDocument | None:
         phase=status.phase.value,
         version=status.version,
         since=status.since,
-        reason=status.reason if status.phase is not DriverPhase.READY else "",
+        reason=status.text if status.outdated or not status.serves else "",
         upgrade=node.metadata.labels.get(UPGRADE_STATE_LABEL, ""),
         offered=status.offered,
     )

@@ -24,6 +24,7 @@ from tessera.api.nodes.scheduler_sums import read_withheld_holds
 from tessera.api.nodes.silence import Silence, brings_agent
 from tessera.api.sharing.profile_selection import PROFILE_LABEL
 from tessera.driver.nodes.node_status import read_status
+from tessera.driver.nodes.upgrade_record import REQUESTED_ANNOTATION
 from tessera.explain.explanation import Explanation
 from tessera.explain.node_reasons import relevant_warnings, remedies_for, remedies_for_empty_node, remedy_fields
 from tessera.explain.node_startup import describe_startup, explain_startup
@@ -208,13 +209,28 @@ def _explain_by_conditions(view: ClusterView, node: Node) -> Explanation:
             facts=facts,
             help=("check again in a moment; if nothing comes, read the log of the agent's pod",),
         )
-    given = _offered_resources(node)
+    return _explain_configured(node, facts)
+
+
+def _explain_configured(node: Node, facts: tuple[str, ...]) -> Explanation:
+    """The agent has done what it should: what the node offers, and if another driver is still to come."""
+    given, driver, name = _offered_resources(node), _driver(node), node.metadata.name
+    if driver is not None and driver.outdated:
+        return Explanation(
+            case="outdated-driver",
+            verdict=f"works, with another driver than its policy names: {list_names(given) or 'it offers nothing'}",
+            facts=facts,
+            help=(
+                f"see what it waits for: tessera driver status {name} -v",
+                f"change this node now: kubectl annotate node {name} {REQUESTED_ANNOTATION}=true",
+            ),
+        )
     if not given:
         return Explanation(
             case="offers-nothing",
             verdict="is as configured, and offers nothing",
             facts=facts,
-            help=remedies_for_empty_node(node.metadata.name),
+            help=remedies_for_empty_node(name),
         )
     return Explanation(case="as-configured", verdict=f"is as configured: {list_names(given)}", facts=facts)
 
@@ -253,8 +269,8 @@ def _static_allocatable(node: Node) -> dict[str, str]:
 
 def _facts(view: ClusterView, node: Node, origin: str = "") -> Iterator[str]:
     conditions, driver = _agent_conditions(node), _driver(node)
-    if driver is not None and driver.leaving:
-        yield f"driver: {driver.reason}"
+    if driver is not None and (driver.leaving or driver.outdated):
+        yield f"driver: {driver.text}"
     for aspect in _ASPECTS:
         if aspect.type in conditions and not is_marked_silent(conditions[aspect.type]):
             yield f"{aspect.title}: {origin}{conditions[aspect.type].message or conditions[aspect.type].reason}"

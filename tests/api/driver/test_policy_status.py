@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from tessera.api.driver.assignment import DriverConflict
@@ -10,6 +11,7 @@ from tessera.api.driver.policy_status import (
     PolicyStatus,
     conflict_status,
     disabled_status,
+    frozen_status,
     ignored_status,
     invalid_status,
     make_status_patch,
@@ -57,6 +59,60 @@ def test_every_node_has_its_driver() -> None:
 
 def test_a_single_node_is_spoken_of_as_one() -> None:
     assert summarize_nodes({"n1": node(DriverPhase.READY)}).message == "the only node has its driver"
+
+
+def other(wanted: str, reason: str = "", phase: DriverPhase = DriverPhase.READY) -> DriverStatus:
+    return msgspec.structs.replace(node(phase, reason), version="525.125.06", wanted=wanted)
+
+
+OFF = {f"n{n}": "autoUpgrade is off" for n in range(1, 5)}
+HAS_IT = node(DriverPhase.READY)
+SKIPPED = "label nvidia.com/gpu-driver-upgrade.skip=true keeps it out"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "holds", "message"),
+    [
+        (
+            {f"n{n}": other("535.104.05") for n in range(1, 5)},
+            OFF,
+            "0 of 4 nodes have 535.104.05; autoUpgrade is off",
+        ),
+        (
+            {"n1": HAS_IT, "n2": HAS_IT, "n3": other("535.104.05")},
+            {"n3": SKIPPED},
+            f"2 of 3 nodes have 535.104.05; n3: {SKIPPED}",
+        ),
+        (
+            {
+                "n1": HAS_IT,
+                "n2": other("535.104.05", "Waits for a place in the rollout."),
+                "n3": node(DriverPhase.STARTING),
+            },
+            {},
+            "1 of 3 nodes have 535.104.05; n2: Waits for a place in the rollout; 1 of 3 nodes without a driver",
+        ),
+        (
+            {"n1": other("535"), "n2": other("570")},
+            OFF,
+            "0 of 2 nodes have the driver that is named for them; autoUpgrade is off",
+        ),
+    ],
+    ids=["never-asked", "skipped", "in-a-rollout", "two-objects"],
+)
+def test_another_driver_than_the_named_one_is_not_ready(
+    nodes: dict[str, DriverStatus | None], holds: dict[str, str], message: str
+) -> None:
+    status = told(summarize_nodes(nodes, holds=holds))
+    assert (status["state"], condition(status, "Ready")["message"]) == ("notReady", message)
+    assert short(status)["Ready"] == ("False", "DriverNotReady")
+    assert short(status)["Error"] == ("False", "Ready")
+
+
+def test_an_object_that_cannot_be_followed_now_is_not_ready() -> None:
+    status = told(frozen_status("The API server has no NVIDIADriver objects."))
+    assert status["state"] == "notReady"
+    assert "The API server has no NVIDIADriver objects." in condition(status, "Error")["message"]
 
 
 def test_no_node_has_a_card() -> None:

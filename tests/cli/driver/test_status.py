@@ -57,6 +57,11 @@ def test_a_node_that_serves_is_one_line() -> None:
     ]
 
 
+def test_another_driver_than_the_wanted_one_is_told_below_the_row() -> None:
+    _, _, reason = shown(node("a", msgspec.structs.replace(STATUS, wanted="535.104.05")))
+    assert reason.strip() == "The policy names 535.104.05, the node has 525.125.06. It has modules for this kernel."
+
+
 def test_verbose_tells_reasons_rejected_strategies_and_the_whole_digest() -> None:
     _, row, *reasons = shown(node("a", STATUS), verbose=True)
     assert row.endswith("a" * 64)

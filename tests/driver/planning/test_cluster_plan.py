@@ -1,5 +1,6 @@
 """Decisions over all nodes: which sets there are, which node has which, and what everybody is told."""
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -91,26 +92,27 @@ class Cluster:
         """All answers are asked for anew."""
         self.asked = {query: self.resolve(query) for query in self.asked}
 
+    def snapshot(self) -> ClusterSnapshot:
+        selection = PolicySelection()
+        if self.managed:
+            selection = PolicySelection(cluster=self.policy, nodes=dict.fromkeys(self.nodes, self.policy))
+        return ClusterSnapshot(
+            nodes=self.nodes,
+            pods=self.pods,
+            selection=selection,
+            sets=self.sets,
+            answers=self.asked,
+            unpullable=self.unpullable,
+            failed_sets=self.failed,
+            gpu_pods=self.users,
+            has_toolkit=self.toolkit,
+            now=self.now,
+        )
+
     def decide(self) -> list[Instruction]:
         """Rounds of decisions until nothing more has to be asked."""
         while True:
-            selection = PolicySelection()
-            if self.managed:
-                selection = PolicySelection(cluster=self.policy, nodes=dict.fromkeys(self.nodes, self.policy))
-            self.decision = plan_cluster(
-                ClusterSnapshot(
-                    nodes=self.nodes,
-                    pods=self.pods,
-                    selection=selection,
-                    sets=self.sets,
-                    answers=self.asked,
-                    unpullable=self.unpullable,
-                    failed_sets=self.failed,
-                    gpu_pods=self.users,
-                    has_toolkit=self.toolkit,
-                    now=self.now,
-                )
-            )
+            self.decision = plan_cluster(self.snapshot())
             missing = [query for query in self.decision.lookups if query not in self.asked]
             if not missing:
                 return list(self.decision.instructions)
@@ -406,6 +408,59 @@ def test_another_version_comes_to_serving_nodes_by_the_rollout_and_to_fresh_ones
     wanted = cluster.decision.desired["a"]
     assert (wanted.set, wanted.when_idle) == (cluster.nodes["b"].driver_set, False)
     assert cluster.told("b").version == "535.54.03"
+
+
+def _another(cluster: Cluster, **source: str) -> None:
+    cluster.policy = msgspec.structs.replace(cluster.policy, source=msgspec.structs.replace(SOURCE, **source))
+
+
+def _without_images(cluster: Cluster) -> None:
+    _another(cluster, version="535.54.03")
+    cluster.images.clear()
+
+
+def _registry_that_is_silent(cluster: Cluster) -> None:
+    _another(cluster, version="535.54.03")
+    cluster.silent = True
+
+
+def _other_settings(cluster: Cluster) -> None:
+    cluster.policy = msgspec.structs.replace(cluster.policy, kernel_module_type="open")
+
+
+def _other_repository(cluster: Cluster) -> None:
+    _another(cluster, repository="registry.local/nvidia")
+    cluster.has(ImageKind.PRECOMPILED, K1, "other")
+
+
+CHANGES: list[tuple[Callable[[Cluster], None], str]] = [
+    (lambda cluster: _another(cluster, version="535.54.03"), "535.54.03"),
+    (_without_images, "535.54.03"),
+    (_registry_that_is_silent, "535.54.03"),
+    (_other_settings, "525.125.06 with the settings of ClusterPolicy/p"),
+    (_other_repository, "525.125.06 from registry.local/nvidia/driver"),
+    (lambda cluster: _another(cluster, repository="registry.local/nvidia"), ""),  # the same bytes
+    (lambda cluster: cluster.has(ImageKind.PRECOMPILED, K1, "rebuilt"), ""),  # the registry's doing
+]
+
+
+@pytest.mark.parametrize(("change", "wanted"), CHANGES)
+def test_a_driver_that_works_is_not_the_wanted_one_until_it_is_what_the_policy_names(
+    change: Callable[[Cluster], None], wanted: str
+) -> None:
+    cluster = Cluster()
+    cluster.has(ImageKind.PRECOMPILED, K1)
+    cluster.node("a", K1)
+    cluster.settle()
+    change(cluster)
+    cluster.settle()
+    status = cluster.told("a")
+    assert (status.phase, status.wanted) == (DriverPhase.READY, wanted)
+    shown = cluster.nodes["a"].condition
+    assert shown is not None
+    assert (shown.status, shown.reason) == (("False", "Outdated") if wanted else ("True", "Ready"))
+    cluster.asked.clear()  # a controller that has just started, before a registry has answered
+    assert plan_cluster(cluster.snapshot()).statuses["a"] == status
 
 
 def test_a_node_where_nothing_serves_stays_with_what_serves_elsewhere_while_a_newer_set_has_failed() -> None:

@@ -115,6 +115,43 @@ def test_nodes_that_no_nvidiadriver_selects_keep_the_policy_from_being_ready() -
     )
 
 
+@pytest.mark.parametrize("drivers", [None, [nvidia_driver("one", version="no version")]], ids=["no-kind", "a-mistake"])
+def test_a_policy_that_cannot_be_followed_is_not_ready(drivers: list[dict[str, Any]] | None) -> None:
+    policy = cluster_policy(useNvidiaDriverCRD=True)
+    found = select_policy(PolicyObjects(cluster_policies=[policy], nvidia_drivers=drivers), NODES)
+    verdicts = {told.name: verdict for told, verdict in found.policy_statuses({})}
+    assert verdicts["ClusterPolicy/cp"].state == "notReady"
+    assert found.frozen in verdicts["ClusterPolicy/cp"].message
+
+
+@pytest.mark.parametrize(
+    ("labels", "auto", "why"),
+    [
+        ({}, False, "0 of 1 nodes have 535; autoUpgrade is off"),
+        ({}, True, "0 of 1 nodes have 535; a: The rollout waits"),
+        (
+            {"nvidia.com/gpu-driver-upgrade.skip": "true"},
+            True,
+            "0 of 1 nodes have 535; a: label nvidia.com/gpu-driver-upgrade.skip=true keeps it out",
+        ),
+    ],
+    ids=["never-asked", "in-a-rollout", "skipped"],
+)
+@pytest.mark.parametrize("crd", [False, True], ids=["ClusterPolicy", "NVIDIADriver"])
+def test_an_object_is_ready_only_with_the_driver_that_it_names(
+    labels: dict[str, str], auto: bool, why: str, crd: bool
+) -> None:
+    driver: dict[str, Any] = {"version": "535", "upgradePolicy": {"autoUpgrade": auto}}
+    drivers = [nvidia_driver("one", **driver)] if crd else []
+    policy = cluster_policy(**driver, useNvidiaDriverCRD=crd)
+    found = select_policy(PolicyObjects(cluster_policies=[policy], nvidia_drivers=drivers), {"a": labels})
+    old = DriverStatus(
+        strategy=DriverStrategy.BUILT, phase=DriverPhase.READY, since="", wanted="535", reason="The rollout waits."
+    )
+    verdicts = found.policy_statuses({"a": old})
+    assert [(verdict.state, verdict.message) for _, verdict in verdicts] == [("notReady", why)] * (1 + crd)
+
+
 def test_no_policy_waits_for_nodes_that_people_want_left_alone() -> None:
     alone = {"nvidia.com/gpu.deploy.driver": "false"}
     blocked = DriverStatus(
@@ -123,7 +160,10 @@ def test_no_policy_waits_for_nodes_that_people_want_left_alone() -> None:
     ready = DriverStatus(strategy=DriverStrategy.BUILT, phase=DriverPhase.READY, since="")
     objects = PolicyObjects(cluster_policies=[cluster_policy()])
     ((_, verdict),) = select_policy(objects, {"a": {}, "b": alone}).policy_statuses({"a": ready, "b": blocked})
-    assert (verdict.state, verdict.message) == ("ready", "the only node has its driver")
+    assert (verdict.state, verdict.message) == (
+        "ready",
+        "the only node has its driver; 1 more is left alone, as labels say",
+    )
     ((_, verdict),) = select_policy(objects, {"b": alone}).policy_statuses({"b": blocked})
     assert (verdict.state, verdict.message.endswith("left alone")) == ("ready", True)
 

@@ -83,7 +83,8 @@ class DriverStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         strategy: the way in which the node gets it.
         image: the image by digest; empty if there is none.
         tag: the tag that was found.
-        version: the requested version or branch of the driver.
+        version: the version or branch that was requested of this driver.
+        wanted: the driver that the policy names now, while the node has another; empty if it has the wanted one.
         pool: the node's pool, as text.
         set: the driver set's id.
         phase: its progress.
@@ -102,6 +103,7 @@ class DriverStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     image: str = ""
     tag: str = ""
     version: str = ""
+    wanted: str = ""
     pool: str = ""
     set: str = ""
     reason: str = ""
@@ -110,6 +112,23 @@ class DriverStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     offered: str = ""
     boot: str = ""
     proven: str = ""
+
+    @property
+    def serves(self) -> bool:
+        """True if a driver works on the node, be it the wanted one or not."""
+        return self.phase is DriverPhase.READY
+
+    @property
+    def outdated(self) -> str:
+        """The difference if a driver works and the policy names another one; empty if there is none."""
+        if not self.serves or not self.wanted:
+            return ""
+        return f"The policy names {self.wanted}, the node has {self.version or self.image}."
+
+    @property
+    def text(self) -> str:
+        """The reason, after the difference to the wanted driver."""
+        return f"{self.outdated} {self.reason}".strip()
 
     @property
     def shared(self) -> bool:

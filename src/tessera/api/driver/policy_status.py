@@ -1,5 +1,8 @@
 """The status of a ClusterPolicy or NVIDIADriver: whether its nodes have their drivers, and fields without effect.
 
+An object is ready when each of its nodes has the driver that the object names: another driver that works there does not
+count, as with NVIDIA's operator.
+
 States and the conditions Ready and Error, with their reasons, are those of NVIDIA's operator. Two differences: a driver
 that is being installed is no error, so Error is true only if a person must act; and Ready itself says what is awaited.
 Two conditions are Tessera's: ``FieldsIgnored`` and ``NodesWithoutDriver``, which names nodes. Texts are bounded,
@@ -31,6 +34,9 @@ _NAMES_MOST = 10
 #: Beginning of a notice about a field without effect; other notices are about defaults.
 NO_EFFECT = "no effect"
 
+#: Why a driver that works is not replaced under a policy without ``upgradePolicy.autoUpgrade``.
+AUTO_UPGRADE_OFF = "autoUpgrade is off"
+
 _STUCK = (DriverPhase.FAILED, DriverPhase.BLOCKED)
 
 
@@ -59,33 +65,71 @@ def summarize_nodes(
     notices: Iterable[Notice] = (),
     *,
     nobody: str = "no node has a card",
+    holds: Mapping[str, str] = {},
+    left_alone: int = 0,
 ) -> PolicyStatus:
-    """Returns the status of an object that Tessera follows.
+    """Returns the status of an object that Tessera follows: ready if every node has the driver that is wanted.
 
     Args:
         nodes: its nodes with cards; None for a node whose driver is not decided yet.
         notices: notices on its fields.
         nobody: the message if it has no nodes.
+        holds: by node, why no driver that works is replaced there; nodes with a rollout are not in it.
+        left_alone: nodes that are not counted, since their labels say that their driver is left alone.
     """
     notice_list = tuple(notices)
-    waiting = {name: _waits_for(each) for name, each in sorted(nodes.items()) if each is None or not _serves(each)}
+    waiting = {name: _waits_for(each) for name, each in sorted(nodes.items()) if each is None or not each.serves}
+    outdated = {name: each for name, each in sorted(nodes.items()) if each is not None and each.outdated}
     if not nodes:
         return PolicyStatus(state="ready", reason="NoGPUNodes", message=nobody, notices=notice_list)
-    if not waiting:
-        text = _all_have(len(nodes))
+    if not waiting and not outdated:
+        text = _all_have(len(nodes), left_alone)
         return PolicyStatus(state="ready", reason="Reconciled", message=text, notices=notice_list)
     stuck = {name: text for name, text in waiting.items() if _is_stuck(nodes[name])}
-    text = f"{len(waiting)} of {len(nodes)} nodes without a driver"
-    if stuck:
-        text = f"{text}, {len(stuck)} of them for good: {_join_within_limit(_lines(stuck.items()))}"
+    texts = [_without(waiting, stuck, len(nodes))] if waiting else []
+    if outdated:
+        texts.insert(0, _count_wanted(outdated, len(nodes) - len(waiting) - len(outdated), len(nodes), holds))
     return PolicyStatus(
-        state="notReady", reason="DriverNotReady", message=text, error=bool(stuck), waiting=waiting, notices=notice_list
+        state="notReady",
+        reason="DriverNotReady",
+        message="; ".join(texts),
+        error=bool(stuck),
+        waiting=waiting,
+        notices=notice_list,
+    )
+
+
+def _without(waiting: Mapping[str, str], stuck: Mapping[str, str], total: int) -> str:
+    text = f"{len(waiting)} of {total} nodes without a driver"
+    if not stuck:
+        return text
+    return f"{text}, {len(stuck)} of them for good: {_join_within_limit(_lines(stuck.items()))}"
+
+
+def _count_wanted(outdated: Mapping[str, DriverStatus], have: int, total: int, holds: Mapping[str, str]) -> str:
+    """``0 of 4 nodes have 535.104.05; autoUpgrade is off``: who has what is wanted, and why the others do not."""
+    wanted = {each.wanted for each in outdated.values()}
+    named = next(iter(wanted)) if len(wanted) == 1 else "the driver that is named for them"
+    causes = {name: holds.get(name) or each.reason or each.phase.value for name, each in outdated.items()}
+    off = set(causes.values()) == {AUTO_UPGRADE_OFF}
+    why = AUTO_UPGRADE_OFF if off else _join_within_limit(_lines(causes.items()))
+    return f"{have} of {total} nodes have {named}; {why}".rstrip(".")
+
+
+def frozen_status(reason: str, notices: Iterable[Notice] = ()) -> PolicyStatus:
+    """Returns the status of an object that is right, and that Tessera cannot follow now; ``reason`` is why."""
+    return PolicyStatus(
+        state="notReady",
+        reason="ReconcileFailed",
+        message=f"no node's driver is changed: {reason}",
+        error=True,
+        notices=tuple(notices),
     )
 
 
 def unmanaged_status(notices: Iterable[Notice] = ()) -> PolicyStatus:
     """Returns the status of a ClusterPolicy whose ``driver.enabled`` is false."""
-    text = "driver.enabled is false: nodes have their drivers pre-installed"
+    text = "driver.enabled is false: Tessera installs no driver, the hosts bring theirs"
     return PolicyStatus(state="ready", reason="Reconciled", message=text, notices=tuple(notices))
 
 
@@ -171,10 +215,6 @@ def _with_transition_time(
 # Words
 
 
-def _serves(status: DriverStatus) -> bool:
-    return status.phase is DriverPhase.READY
-
-
 def _is_stuck(status: DriverStatus | None) -> bool:
     return status is not None and status.phase in _STUCK
 
@@ -185,8 +225,10 @@ def _waits_for(status: DriverStatus | None) -> str:
     return f"{status.phase.value}, {status.reason}" if status.reason else status.phase.value
 
 
-def _all_have(nodes: int) -> str:
-    return "the only node has its driver" if nodes == 1 else f"all {nodes} nodes have their driver"
+def _all_have(nodes: int, left_alone: int) -> str:
+    text = "the only node has its driver" if nodes == 1 else f"all {nodes} nodes have their driver"
+    alone = f"; {left_alone} more {'is' if left_alone == 1 else 'are'} left alone, as labels say"
+    return text + (alone if left_alone else "")
 
 
 def _lines(texts: Iterable[tuple[str, str]]) -> list[str]:

@@ -72,7 +72,8 @@ class NodeDriver(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         phase: the driver's progress; empty without a driver status.
         image: the image by digest.
         tag: the tag that was found.
-        version: the version of the policy.
+        version: the version that was requested of this driver.
+        wanted: the driver that the policy names now, if the node has another.
         pool: the node's pool as text.
         set: the driver set.
         since: begin of the phase, RFC 3339.
@@ -89,6 +90,7 @@ class NodeDriver(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     image: str = ""
     tag: str = ""
     version: str = ""
+    wanted: str = ""
     pool: str = ""
     set: str = ""
     since: str = ""
@@ -127,7 +129,7 @@ def status_lines(drivers: Sequence[NodeDriver], *, verbose: bool) -> Iterator[st
     yield _line(head, widths)
     for driver, row in zip(drivers, rows, strict=True):
         yield _line(row, widths)
-        if verbose or driver.leaving or driver.phase != DriverPhase.READY.value:
+        if verbose or driver.leaving or driver.wanted or driver.phase != DriverPhase.READY.value:
             yield from _reasons(driver, verbose=verbose)
         elif driver.offered:
             yield f"  offered: {driver.offered}"
@@ -152,11 +154,12 @@ def _of(node: Node, now: float | None) -> NodeDriver:
         image=status.image,
         tag=status.tag,
         version=status.version,
+        wanted=status.wanted,
         pool=status.pool,
         set=status.set,
         since=status.since,
         seconds=_seconds(status.since, now),
-        reason=status.reason,
+        reason=status.text,
         rejected=status.rejected,
         leaving=status.leaving,
         offered=status.offered,

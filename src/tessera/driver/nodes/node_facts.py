@@ -16,7 +16,13 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from tessera.api.driver.node_status import DRIVER_ANNOTATION, DRIVER_CONDITION, DRIVER_SET_LABEL, UPGRADE_STATE_LABEL
+from tessera.api.driver.node_status import (
+    DRIVER_ANNOTATION,
+    DRIVER_CONDITION,
+    DRIVER_SET_LABEL,
+    UPGRADE_SKIP_LABEL,
+    UPGRADE_STATE_LABEL,
+)
 from tessera.api.names import GPU_RESOURCES, MIG_RESOURCE_PREFIX
 from tessera.api.nodes.gpu_labels import DEPLOY_OPERANDS_LABEL, is_gpu_node
 from tessera.driver.driver_sets import PoolKey
@@ -260,4 +266,14 @@ def opt_out_reason(labels: Mapping[str, str]) -> str:
     workload = labels.get(_WORKLOAD_LABEL, _CONTAINER_WORKLOAD)
     if workload != _CONTAINER_WORKLOAD:
         return f"its label {_WORKLOAD_LABEL} is {workload[:63]}, and containers get no cards there"
+    return ""
+
+
+def skip_reason(labels: Mapping[str, str]) -> str:
+    """Reason that a label keeps a node from a rollout: its driver stays as it is; empty if no label does."""
+    if labels.get(UPGRADE_SKIP_LABEL) == "true":
+        return f"label {UPGRADE_SKIP_LABEL}=true keeps it out"
+    for key in (DEPLOY_OPERANDS_LABEL, DEPLOY_DRIVER_LABEL):
+        if labels.get(key) == "false":
+            return f"label {key}=false keeps it out"
     return ""

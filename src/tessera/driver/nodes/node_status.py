@@ -11,6 +11,9 @@ from tessera.limits.drivers import DRIVER_STATUS
 from tessera.limits.messages import CONDITION_MESSAGE
 from tessera.text import one_line
 
+#: Reason of the condition while a driver works that is not the wanted one.
+OUTDATED = "Outdated"
+
 _REASONS = {
     DriverPhase.WAITING: "Waiting",
     DriverPhase.PULLING: "Pulling",
@@ -67,19 +70,18 @@ def add_dates(status: DriverStatus, before: DriverStatus | None, now: float) -> 
 
 
 def _validated_boot(status: DriverStatus, before: DriverStatus | None) -> str:
-    if status.phase is DriverPhase.READY:
+    if status.serves:
         return status.boot
     return before.proven if before is not None else ""
 
 
 def status_condition(status: DriverStatus) -> Condition:
     """The node's condition for a status; its time is that of the last change."""
-    ready = status.phase is DriverPhase.READY
     return Condition(
         type=DRIVER_CONDITION,
-        status="True" if ready else "False",
-        reason=_REASONS[status.phase],
-        message=one_line(f"{status.strategy.value}: {status.reason}", CONDITION_MESSAGE),
+        status="True" if status.serves and not status.wanted else "False",
+        reason=OUTDATED if status.outdated else _REASONS[status.phase],
+        message=one_line(f"{status.strategy.value}: {status.text}", CONDITION_MESSAGE),
     )
 
 

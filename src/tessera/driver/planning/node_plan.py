@@ -24,7 +24,7 @@ from tessera.driver.driver_sets import DriverChoice, DriverSet
 from tessera.driver.nodes.node_state import NodeState, can_validate, driver_fault, driver_progress
 from tessera.driver.nodes.pod_facts import DriverPodProgress
 from tessera.driver.nodes.upgrade_record import CHANGING
-from tessera.driver.planning.strategy import StrategyResult
+from tessera.driver.planning.strategy import StrategyResult, image_queries
 from tessera.driver.rollout.node_view import DesiredDriver
 
 #: Orders of strategies, best first; the second is for policies that prefer built drivers.
@@ -97,6 +97,16 @@ def plan_node(state: NodeState, policy: DriverPolicy, result: StrategyResult) ->
         policy: the policy that selects the node.
         result: the best strategy now.
     """
+    made = _plan_choice(state, policy, result)
+    if made.status is None:
+        return made
+    known = {**state.sets, **{each.id: each for each in made.needs}}
+    current = known.get(made.status.set)
+    wanted = _wanted_driver(state, policy, current, result.choice) if current is not None else ""
+    return msgspec.structs.replace(made, status=msgspec.structs.replace(made.status, wanted=wanted))
+
+
+def _plan_choice(state: NodeState, policy: DriverPolicy, result: StrategyResult) -> NodePlan:
     choice = result.choice
     if choice is None and result.lookups and state.status is not None:
         return _keep_status(state, policy, state.status)
@@ -112,6 +122,28 @@ def plan_node(state: NodeState, policy: DriverPolicy, result: StrategyResult) ->
     if choice.set is None:
         return _keep_without_choice(state, policy, DriverPhase.BLOCKED, choice.reason, choice)
     return _plan_target(state, policy, choice, choice.set)
+
+
+def _wanted_driver(state: NodeState, policy: DriverPolicy, current: DriverSet, choice: DriverChoice | None) -> str:
+    """The driver that the policy names, if it is another than the set's; empty if it is the set's."""
+    source = policy.source
+    if current.version != source.version:
+        return source.version or source.image
+    if current.settings != policy.settings_digest:
+        return f"{source.version or source.image} with the settings of {_name(policy)}"
+    if not source.verbatim and _is_policys_place(policy, current):
+        return ""
+    if choice is None or choice.set is None:  # a registry is asked; after a restart nothing new is known
+        return state.status.wanted if state.status is not None and state.status.set == current.id else ""
+    if choice.set.same_driver(current):
+        return ""
+    return source.image if source.verbatim else f"{source.version} from {source.repository}/{source.image}"
+
+
+def _is_policys_place(policy: DriverPolicy, current: DriverSet) -> bool:
+    """True if a set's image is in a repository that the policy names, a mirror and the cluster's builds included."""
+    places = {f"{each.source.repository}/{each.source.image}" for each in image_queries(policy, current.pool)}
+    return current.image.partition("@")[0] in places
 
 
 def _plan_target(state: NodeState, policy: DriverPolicy, choice: DriverChoice, target: DriverSet) -> NodePlan:

@@ -26,16 +26,18 @@ from tessera.api.driver.driver_policy import DriverPolicy
 from tessera.api.driver.node_status import DriverStatus
 from tessera.api.driver.nvidia_driver import read_nvidia_driver
 from tessera.api.driver.policy_status import (
+    AUTO_UPGRADE_OFF,
     PolicyStatus,
     conflict_status,
     disabled_status,
+    frozen_status,
     ignored_status,
     invalid_status,
     summarize_nodes,
     unmanaged_status,
 )
 from tessera.api.problems import FileRefused, Notice
-from tessera.driver.nodes.node_facts import opt_out_reason
+from tessera.driver.nodes.node_facts import opt_out_reason, skip_reason
 from tessera.kube.resources.meta import Resource
 
 Obj = Mapping[str, Any]
@@ -86,6 +88,7 @@ class PolicySelection(msgspec.Struct, frozen=True, kw_only=True):
         nodes: the policy of each node, by the node's name.
         unassigned: why a node has no policy although drivers are managed, by the node's name.
         opted_out: nodes with a label by which people keep Tessera away from their driver; no policy waits for them.
+        skipped: nodes with a label by which people keep them from rollouts, with the reason.
         reports: the objects whose status Tessera writes.
         assignment: the assignment of NVIDIADriver objects to nodes.
         last_valid: versions to remember, see :class:`PolicyObjects`.
@@ -96,6 +99,7 @@ class PolicySelection(msgspec.Struct, frozen=True, kw_only=True):
     nodes: Mapping[str, DriverPolicy] = {}
     unassigned: Mapping[str, str] = {}
     opted_out: frozenset[str] = frozenset()
+    skipped: Mapping[str, str] = {}
     reports: tuple[PolicyReport, ...] = ()
     assignment: DriverAssignment = DriverAssignment()
     last_valid: Mapping[str, DriverPolicy] = {}
@@ -105,11 +109,19 @@ class PolicySelection(msgspec.Struct, frozen=True, kw_only=True):
         """The policies that select a node, by ``kind/name``."""
         return {f"{each.kind}/{each.name}": each for each in self.nodes.values()}
 
+    @property
+    def holds(self) -> Mapping[str, str]:
+        """Why a driver that works is not replaced, by the node's name; a node of a rollout is not in it."""
+        off = {name: AUTO_UPGRADE_OFF for name, policy in self.nodes.items() if not policy.upgrade.auto_upgrade}
+        return {**off, **self.skipped}
+
     def policy_statuses(self, statuses: Mapping[str, DriverStatus | None]) -> list[tuple[PolicyReport, PolicyStatus]]:
         """The status of each object, given each node's status."""
         return [(report, report.status or self._of_nodes(report, statuses)) for report in self.reports]
 
     def _of_nodes(self, report: PolicyReport, statuses: Mapping[str, DriverStatus | None]) -> PolicyStatus:
+        if self.frozen:
+            return frozen_status(self.frozen, report.notices)
         selected: Collection[str] = [
             name for name, each in self.nodes.items() if f"{each.kind}/{each.name}" == report.name
         ]
@@ -119,7 +131,8 @@ class PolicySelection(msgspec.Struct, frozen=True, kw_only=True):
         counted = {node: statuses.get(node) for node in selected if node not in self.opted_out}
         if selected and not counted:
             nobody = "the labels of all its nodes say that their driver is left alone"
-        status = summarize_nodes(counted, report.notices, nobody=nobody)
+        left = len(selected) - len(counted)
+        status = summarize_nodes(counted, report.notices, nobody=nobody, holds=self.holds, left_alone=left)
         conflict = self.assignment.conflict_of(report.obj["metadata"]["name"])
         if report.kind == NVIDIA_DRIVERS.kind and conflict is not None:
             return conflict_status(conflict, status)
@@ -139,12 +152,13 @@ def select_policy(objects: PolicyObjects, nodes: Labels) -> PolicySelection:
     if winner is None:
         return PolicySelection(reports=_disabled_reports(objects))
     left = frozenset(name for name, labels in nodes.items() if opt_out_reason(labels))
+    skipped = {name: why for name, labels in nodes.items() if (why := skip_reason(labels))}
     name = winner["metadata"]["name"]
     late = tuple(_report(CLUSTER_POLICIES, each, status=ignored_status(name)) for each in others)
     other = find_other_manager(winner)
     if other:
         return PolicySelection(frozen=f"ClusterPolicy {name} is {other}'s: it writes its status.", reports=late)
-    return msgspec.structs.replace(_select_under(winner, late, objects, nodes), opted_out=left)
+    return msgspec.structs.replace(_select_under(winner, late, objects, nodes), opted_out=left, skipped=skipped)
 
 
 def _select_under(

@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterable
 
 from tessera.api.driver.driver_policy import UpgradePolicy
+from tessera.api.driver.policy_status import AUTO_UPGRADE_OFF
 from tessera.driver.nodes.upgrade_record import CHANGING, UpgradeState
 from tessera.driver.rollout.drain import drain_obstacle
 from tessera.driver.rollout.node_view import NodeView, PullProgress
@@ -126,7 +127,7 @@ def refusal_reason(view: NodeView, policy: UpgradePolicy, *, stopped: str, faile
     if view.skip_reason:
         return f"{event}; {view.skip_reason}"
     if not policy.auto_upgrade and not view.requested:
-        return f"{event}; upgradePolicy.autoUpgrade is off"
+        return f"{event}; upgradePolicy.{AUTO_UPGRADE_OFF}"
     if stopped:
         return stopped
     if failed and not (view.requested or desired.reload):

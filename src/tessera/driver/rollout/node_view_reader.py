@@ -1,6 +1,6 @@
 """Reads the rollout's view of a node from a Node and its pods."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from tessera.api.driver.node_status import (
     ADVERTISED_CONDITION,
@@ -8,19 +8,17 @@ from tessera.api.driver.node_status import (
     DRIVER_APP,
     DRIVER_SET_LABEL,
     PAUSE_LABEL,
-    UPGRADE_SKIP_LABEL,
     UPGRADE_STATE_LABEL,
     VALIDATION_APP,
     WAITING_FOR_KUBELET,
 )
 from tessera.api.names import GPU_RESOURCES, MIG_RESOURCE_PREFIX
 from tessera.api.nodes.conditions import is_marked_silent
-from tessera.api.nodes.gpu_labels import DEPLOY_OPERANDS_LABEL
 from tessera.clock import parse_rfc3339
 from tessera.driver.manifests.names import APP_LABEL, NAMESPACE
+from tessera.driver.nodes.node_facts import skip_reason
 from tessera.driver.nodes.upgrade_record import (
     CORDONED_ANNOTATION,
-    DEPLOY_DRIVER_LABEL,
     INITIAL_ANNOTATION,
     RECORD_ANNOTATION,
     REQUESTED_ANNOTATION,
@@ -75,7 +73,7 @@ def read_node_view(
         cordoned_by_us=CORDONED_ANNOTATION in notes,
         cordoned_before=INITIAL_ANNOTATION in notes,
         ready=node.status.is_ready,
-        skip_reason=_skip_reason(labels),
+        skip_reason=skip_reason(labels),
         requested=notes.get(REQUESTED_ANNOTATION) == "true",
         pause_label=labels.get(PAUSE_LABEL, ""),
         offers_gpus=any(_is_gpu(name) and count != "0" for name, count in node.status.allocatable.items()),
@@ -119,15 +117,6 @@ def read_pod_view(pod: Pod) -> PodView:
         or _app(pod) in {PULL_APP, VALIDATION_APP},
         terminating=pod.metadata.deletion_timestamp is not None,
     )
-
-
-def _skip_reason(labels: Mapping[str, str]) -> str:
-    if labels.get(UPGRADE_SKIP_LABEL) == "true":
-        return f"label {UPGRADE_SKIP_LABEL}=true keeps it out"
-    for key in (DEPLOY_OPERANDS_LABEL, DEPLOY_DRIVER_LABEL):
-        if labels.get(key) == "false":
-            return f"label {key}=false keeps it out"
-    return ""
 
 
 def _is_gpu(resource: str) -> bool:
