@@ -1,19 +1,20 @@
 """The price of a card model: what a pod that any model suits should not take, because others will need it.
 
-The share of the requests that only this model suits says how much of the coming demand is bound to it. Times all that
-is free, over what is free of the model: a price of 1 means that what is free of it would just do if all that is free
-were asked for. ``bench/openb.py`` measures the rule on traces.
+Requests are bound to a group of models if only these suit them: by what they select, or since only nodes with these
+models are large enough. The share of the requests that is bound to a group says how much of the coming demand is. What
+is bound to the group, over what is free of it, is compared with all demand over all that is free: where every request
+suits every model nothing has a price, and a price of 1 means that the group is asked for about twice as much as the
+rest. ``bench/openb.py`` measures the rule on traces.
 """
 
 
-def scarcity(pinned: float, asked: float, free: float, free_of_model: float) -> float:
-    """Returns the price; amounts are in any one unit of cards.
+def scarcity(bound: float, asked: float, free: float, free_of_group: float) -> float:
+    """Returns the price of one group; amounts are in any one unit of cards.
 
     Args:
-        pinned: what was asked for that only this model suits; a request that several models suit counts for each in
-            part.
+        bound: what was asked for that only this group suits.
         asked: all that was asked for.
         free: what is free of all models.
-        free_of_model: what is free of this one; less than one unit counts as one.
+        free_of_group: what is free of this group; less than one unit counts as one.
     """
-    return pinned / asked * free / max(1.0, free_of_model) if asked else 0.0
+    return bound / asked * max(0.0, free / max(1.0, free_of_group) - 1) if asked else 0.0

@@ -8,6 +8,8 @@ from tessera.limits.planning import TYPICAL_REQUESTS
 from tessera.placement.ratings.card_demand import CardDemand
 from tessera.placement.ratings.card_request import CardRequest
 
+FREE = {"A100": 4000, "H100": 4000}
+
 
 def asks(cpu: int = 4000, cards: int = 1, *kinds: str) -> CardRequest:
     return CardRequest(cpu, 8192, cards, 1000, kinds or ("A100", "H100"), bool(kinds))
@@ -32,7 +34,7 @@ def test_a_waiting_pod_counts_for_shares_and_prices_but_not_for_amounts_beside_a
     without.fold()
     assert {request.cpu: share for request, share in demand.typical.shares} == {4000: 0.75, 10**9: 0.25}
     assert demand.typical[1:] == without.typical[1:]
-    assert demand.price("H100", 8000, 4000) > 0
+    assert demand.prices(FREE)["H100"] > 0
     demand.add(asks(10**9, 1, "H100"), -1, hold=False)
     demand.fold()
     assert demand.typical == without.typical
@@ -56,12 +58,12 @@ def test_a_pod_that_has_ended_counts_no_more() -> None:
     for each in (demand, without):
         each.add(asks(4000), 5)
     demand.add(asks(9000, 1, "H100"), 5)
-    assert demand.price("H100", 8000, 4000) > 0
+    assert demand.prices(FREE)["H100"] > 0
     demand.add(asks(9000, 1, "H100"), -5)
     demand.fold()
     without.fold()
     assert demand.typical == without.typical
-    assert demand.price("H100", 8000, 4000) == 0
+    assert demand.prices(FREE) == {}
 
 
 def test_the_mix_stays_the_same_object_until_its_shares_change() -> None:
@@ -109,5 +111,13 @@ def test_a_process_that_starts_anew_learns_the_same_mix_from_the_same_pods(
     old.fold()
     new.fold()
     assert old.typical == new.typical
-    for kind in ("A100", "H100"):
-        assert old.price(kind, 9000, 3000) == pytest.approx(new.price(kind, 9000, 3000))
+    assert old.prices(FREE) == pytest.approx(new.prices(FREE))
+
+
+def test_a_group_of_kinds_has_the_price_of_what_is_free_of_all_of_them_together() -> None:
+    demand = CardDemand()
+    demand.add(asks(4000, 1, "A100", "H100"))
+    demand.add(asks(4000, 3))
+    free = {"A100": 1000, "H100": 1000, "T4": 6000}
+    assert demand.prices(free) == {"A100": 0.75, "H100": 0.75}  # a quarter of the requests, a quarter of what is free
+    assert demand.prices({**free, "H100": 7000, "T4": 0}) == {}  # all that is free suits them

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from tessera.placement.ratings.card_demand import DRIFT, CardDemand
 from tessera.placement.ratings.card_request import CardRequest, FreeCards, NodeRoom
 from tessera.placement.ratings.node_ratings import NodeRatings
+from tessera.placement.ratings.node_sizes import NodeSize
 from tessera.placement.step_budget import StepBudget
 
 ANY = ("A100", "H100")
@@ -42,6 +43,19 @@ def test_a_pod_that_any_card_suits_does_not_take_the_last_card_that_others_need(
     )
     assert first(of, asks()) == "other"
     assert first(of, asks(kinds=("H100",))) == "fuller"
+
+
+def test_a_pod_that_any_node_suits_leaves_the_largest_nodes_to_those_that_only_these_can_hold() -> None:
+    of = ratings()
+    for node, kind, cpu in (("large", "A100", 128_000), ("usual", "H100", 96_000)):
+        of.put(node, room(((1000, 8),), kind=kind, cpu=cpu, unused=True))
+        of.sizes.put(node, kind, NodeSize(cpu, 1 << 20, 8))
+    huge, usual = asks(8, cpu=120_000), asks(8, cpu=64_000)
+    assert first(of, usual) == "large"  # names decide between nodes that are equally good
+    of.demand.add(of.sizes.narrow(huge))
+    of.demand.add(of.sizes.narrow(usual))
+    assert first(of, of.sizes.narrow(usual)) == "usual"
+    assert first(of, of.sizes.narrow(huge)) == "large"
 
 
 def test_a_model_that_nobody_needs_is_taken_where_the_node_is_fullest() -> None:

@@ -55,9 +55,10 @@ class CardDemand:
         self._total = 0
         #: Pods that came or went since the typical requests were looked at.
         self._changes = 0
-        #: Thousandths of cards that were asked for, and of which only some kinds suit, by kind.
+        #: Thousandths of cards that were asked for, and of these the ones that only some kinds suit, by these kinds; no
+        #: value is 0.
         self._asked = 0
-        self._pinned: dict[Kind, float] = {}
+        self._pinned: Counter[tuple[Kind, ...]] = Counter()
         #: Thousandths of cards that pods hold, and the CPU and memory that these pods request.
         self._held = self._cpu = self._memory = 0
 
@@ -80,9 +81,10 @@ class CardDemand:
             self._held += pods * request.asked
             self._cpu += pods * rounded.cpu
             self._memory += pods * rounded.memory
-        if request.pinned:
-            for kind in request.kinds:
-                self._pinned[kind] = self._pinned.get(kind, 0.0) + pods * request.asked / len(request.kinds)
+        if request.pinned and request.asked:
+            self._pinned[request.kinds] += pods * request.asked
+            if not self._pinned[request.kinds]:
+                del self._pinned[request.kinds]
 
     def replace(self, counts: Mapping[tuple[CardRequest, bool], int]) -> None:
         """Counts these pods, by request and True if they have their cards, and no others."""
@@ -93,9 +95,19 @@ class CardDemand:
             self.add(request, pods, hold=hold)
         self._changes = max(1, self._total)
 
-    def price(self, kind: Kind, free: int, free_of_kind: int) -> float:
-        """Returns the price of a kind of cards; see :mod:`tessera.placement.scarcity`."""
-        return scarcity(self._pinned.get(kind, 0.0), self._asked, free, free_of_kind)
+    def prices(self, free: Mapping[Kind, int]) -> Mapping[Kind, float]:
+        """Returns the prices of kinds of cards, where they are not 0; see :mod:`tessera.placement.scarcity`.
+
+        Args:
+            free: by kind, free thousandths of all its cards.
+        """
+        found: dict[Kind, float] = {}
+        of_all = sum(free.values())
+        for kinds, pinned in self._pinned.items():
+            price = scarcity(pinned, self._asked, of_all, sum(free.get(kind, 0) for kind in kinds))
+            for kind in kinds if price else ():
+                found[kind] = found.get(kind, 0.0) + price
+        return found
 
     def fold(self) -> bool:
         """Looks at the counts; True if the typical requests are others now."""

@@ -25,13 +25,15 @@ from typing import ClassVar, NamedTuple
 from tessera.placement.link_ratings import LinkRatings
 from tessera.placement.ratings.card_demand import CardDemand
 from tessera.placement.ratings.card_request import CardRequest, Kind, NodeRoom, free_parts
+from tessera.placement.ratings.node_sizes import NodeSizes
 from tessera.placement.ratings.rankings import Ranking, Rankings, RatedRooms
 from tessera.placement.ratings.room_index import AlikeNodes, RoomIndex
 from tessera.placement.ratings.room_rating import Rating
 from tessera.placement.step_budget import StepBudget
 
-#: Points of a kind whose free cards equal the pinned requests to come.
-PRICE = 30
+#: Points of a kind with a price of 1. Found with ``bench/openb.py``: with 30 multigpu50 loses in some seeds at 95 %,
+#: with 50 gpuspec25 and multigpu50 lose at 100 %.
+PRICE = 40
 
 
 class Choice(NamedTuple):
@@ -57,6 +59,10 @@ class NodeRatings:
 
     Args:
         demand: the mix of requests.
+
+    Attributes:
+        demand: the mix of requests.
+        sizes: how large the nodes are; the caller keeps it.
     """
 
     #: A record of the state does not have it, and a state that was read makes it anew.
@@ -70,6 +76,7 @@ class NodeRatings:
 
     def __init__(self, demand: CardDemand) -> None:
         self.demand = demand
+        self.sizes = NodeSizes()
         #: By node, its room.
         self._rooms: dict[str, NodeRoom] = {}
         #: By rounded room, the nodes that have it; no inner dict is empty.
@@ -166,11 +173,11 @@ class NodeRatings:
         """Returns the rooms of all kinds by rating, with the prices of the kinds."""
         first: list[tuple[Rating, Kind]] = []
         priced: dict[Kind, Iterator[_Rated]] = {}
-        free = sum(self._free.values())
+        prices = self.demand.prices(self._free) if request.cards else {}
         for kind, order in orders.items():
             best = order.best()
             if best is not None:
-                price = PRICE * self.demand.price(kind, free, self._free.get(kind, 0)) if request.cards else 0.0
+                price = PRICE * prices.get(kind, 0.0)
                 priced[kind] = _with_price(order, kind, price)
                 first.append((best._replace(links=0, points=best.points + price), kind))
         if request.cards <= 1:

@@ -23,6 +23,7 @@ from tessera.placement.link_ratings import Joined
 from tessera.placement.ratings.card_demand import CardDemand
 from tessera.placement.ratings.card_request import CARD, CardRequest, NodeRoom
 from tessera.placement.ratings.node_ratings import NodeRatings
+from tessera.placement.ratings.node_sizes import NodeSize
 from tessera.placement.step_budget import StepBudget
 
 Key = TypeVar("Key")
@@ -71,6 +72,8 @@ class DeviceRatings:
         self._more: Counter[_Counted] = Counter()
         #: By constraints, the most frequent ones, the models that suit, as the ratings took them over.
         self._suited: dict[_Constraints, _Suited] = {}
+        #: By resource, the changes of the nodes' sizes that the ratings took over.
+        self._sizes: dict[str, int] = {}
         #: By resource and model the nodes that have such devices, as of so many changes of the inventory.
         self._masks: tuple[int, Mapping[str, Mapping[str, int]]] = (-1, {})
 
@@ -93,13 +96,14 @@ class DeviceRatings:
     def update(self) -> None:
         """Takes over for the next batch what was requested, and which models suit it."""
         suited = {key: self._suiting(key) for key, _ in self._constraints.most_common(int(PRICED_CONSTRAINTS))}
+        sizes = {resource: ratings.sizes.changes for resource, ratings in self._ratings.items()}
         more, self._more = self._more, Counter()
-        if suited == self._suited:
+        if (suited, sizes) == (self._suited, self._sizes):
             for resource, requests in self._requests(more).items():
                 for (request, hold), count in requests.items():
                     self._of(resource).demand.add(request, count, hold=hold)
             return
-        self._suited = suited
+        self._suited, self._sizes = suited, sizes
         counts = self._requests(self._asked)
         for resource in self._ratings.keys() | counts.keys():
             self._of(resource).demand.replace(counts.get(resource, {}))
@@ -109,7 +113,8 @@ class DeviceRatings:
         for (each, hold), count in asked.items():
             models, pinned = self._suited.get((each.resource, each.constraints), ((), False))
             if models:
-                request = CardRequest(each.cpu, each.memory, each.devices, CARD, models, pinned)
+                wanted = CardRequest(each.cpu, each.memory, each.devices, CARD, models, pinned)
+                request = self._of(each.resource).sizes.narrow(wanted)
                 found.setdefault(each.resource, Counter())[request, hold] += count
         return found
 
@@ -152,8 +157,9 @@ class DeviceRatings:
         key = (asked.resource, asked.constraints)
         models, pinned = self._suited.get(key) or self._suiting(key)
         cpu, memory = pod.amounts.get("cpu", 0), -(-pod.amounts.get("memory", 0) // _MIB)
-        request = CardRequest(cpu, memory, asked.devices, CARD, models, pinned)
-        for choice in self._of(asked.resource).rank(request, nodes, work):
+        ratings = self._of(asked.resource)
+        request = ratings.sizes.narrow(CardRequest(cpu, memory, asked.devices, CARD, models, pinned))
+        for choice in ratings.rank(request, nodes, work):
             yield choice.node
 
     def _of(self, resource: str) -> NodeRatings:
@@ -166,13 +172,17 @@ class DeviceRatings:
         for node in changed:
             rooms = self._rooms(node, reserved.get(node, {}))
             for resource in self._ratings.keys() | rooms.keys():
-                self._of(resource).put(node, rooms.get(resource))
+                ratings = self._of(resource)
+                room, size = rooms.get(resource, (None, None))
+                ratings.put(node, room)
+                ratings.sizes.put(node, room.kind if room else "", size)
 
-    def _rooms(self, node: NodeName, reserved: Amounts) -> Mapping[str, NodeRoom]:
+    def _rooms(self, node: NodeName, reserved: Amounts) -> Mapping[str, tuple[NodeRoom, NodeSize]]:
         facts = self._nodes.get(node)
         if facts is None or node not in self._devices or node not in self._fleet:
             return {}
         cpu, memory = (self._free(name, facts, reserved) for name in ("cpu", "memory"))
+        all_cpu, all_memory = (_allocatable(name, facts) for name in ("cpu", "memory"))
         found = {}
         for resource in self._devices.resources(node):
             cards = [card for card in self._fleet.cards(node) if card.table.name_of(resource)]
@@ -180,14 +190,20 @@ class DeviceRatings:
             model = cards[0].geometry.family
             left: tuple[tuple[int, int], ...] = ((CARD, free),) if free else ()
             unused = free == len(cards)
-            found[resource] = NodeRoom(model, left, cpu, memory // _MIB, unused, _joined(facts, resource))
+            room = NodeRoom(model, left, cpu, memory // _MIB, unused, _joined(facts, resource))
+            found[resource] = room, NodeSize(all_cpu, all_memory // _MIB, len(cards))
         return found
 
     def _free(self, resource: str, node: NodeInfo, reserved: Amounts) -> int:
-        most = node.allocatable_amount(resource)
-        if most is None:
-            return _UNLIMITED
+        most = _allocatable(resource, node)
+        if most == _UNLIMITED:
+            return most
         return max(0, most - self._used.get(node.name, {}).get(resource, 0) - reserved.get(resource, 0))
+
+
+def _allocatable(resource: str, node: NodeInfo) -> int:
+    most = node.allocatable_amount(resource)
+    return _UNLIMITED if most is None else most
 
 
 def _joined(node: NodeInfo, resource: str) -> Joined | None:
