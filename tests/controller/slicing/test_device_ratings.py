@@ -94,6 +94,23 @@ def test_cards_are_kept_for_a_waiting_pod_that_only_they_suit(cluster: SlicerClu
     assert (pin(cluster, anywhere), pin(cluster, needs)) == ("a1", "")
 
 
+def test_large_nodes_are_kept_for_pods_that_only_they_can_hold(cluster: SlicerCluster) -> None:
+    """A pod with 120 CPUs holds a large node, and nothing names a model."""
+    for name, model, cpu in (("a-large", "A100", 128_000), ("b-large", "A100", 128_000), ("usual", "H100", 96_000)):
+        cluster.device_node(name, model, count=8, allocatable={"cpu": cpu, "pods": 110, GPU: 8})
+    cluster.device_node("busy", "H100", count=200, allocatable={"cpu": 100_000, "pods": 250, GPU: 200})
+    cluster.whole("holds", 8, gated=False, node=NodeName("a-large"), amounts=asking(120_000, 8))
+    for number in range(200):
+        cluster.whole(f"small-{number}", gated=False, node=NodeName("busy"), amounts=asking(500))
+    cluster.settle()
+    usual = cluster.whole("usual", 8, amounts=asking(64_000, 8), created="1")
+    cluster.settle()
+    assert pin(cluster, usual) == "usual"
+    huge = cluster.whole("huge", 8, amounts=asking(120_000, 8), created="2")
+    cluster.settle()
+    assert pin(cluster, huge) == "b-large"
+
+
 def test_gated_pods_of_a_tenant_hardly_change_where_others_go(cluster: SlicerCluster) -> None:
     """Twenty pods hold an H100 and need it. Hundreds that nobody can place need an A100."""
     cluster.device_node("h1", "H100", count=24)
