@@ -42,6 +42,7 @@ CONDITIONS: Mapping[str, str] = {
     "network.yaml": ".Values.tessera.networkPolicy.enabled",
     "policies/agent.yaml": ".Values.tessera.policies.agents",
     "policies/driver.yaml": ".Values.tessera.policies.drivers",
+    "policies/namespaces.yaml": ".Values.tessera.policies.namespaces",
     "policies/pins.yaml": ".Values.tessera.policies.pins",
     "policies/pods.yaml": 'ne .Values.tessera.deviceAccess.action "off"',
     "monitoring/prometheus/pod-monitors.yaml": ".Values.tessera.monitoring.podMonitors",

@@ -142,7 +142,7 @@ def _own() -> Schema:
             ),
             "podSecurity": {"type": "boolean"},
             "openshift": {"enum": ["auto", True, False]},
-            "policies": _closed({name: {"type": "boolean"} for name in ("agents", "drivers", "pins")}),
+            "policies": _closed({name: {"type": "boolean"} for name in ("agents", "drivers", "namespaces", "pins")}),
             "registries": _closed({"authorities": {"type": "string"}, "plainHttp": _TEXTS}),
             "startup": _closed({"taints": _TEXTS, "deadline": {"type": "string"}}),
             "builds": _closed(

@@ -86,6 +86,7 @@ UPDATE = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavaila
 VALUES: Mapping[str, Mapping[str, Any]] = {
     "agent-policy": {"policies": {"agents": False}},
     "driver-policy": {"policies": {"drivers": False}},
+    "namespace-policy": {"policies": {"namespaces": False}},
     "pin-policy": {"policies": {"pins": False}},
     "network-policies": {"networkPolicy": {"enabled": False}},
     "pod-security": {"podSecurity": False},
@@ -166,7 +167,7 @@ CASES: Mapping[str, Case] = {
     "without all": Case(
         {"resources": ["deploy"], "components": [f"deploy/without/{each}" for each in PROTECTIONS]},
         {key: value for each in PROTECTIONS for key, value in VALUES[each].items()}
-        | {"policies": {"agents": False, "drivers": False, "pins": False}},
+        | {"policies": {"agents": False, "drivers": False, "namespaces": False, "pins": False}},
         [argument for each in PROTECTIONS for argument in ("--without", each)],
     ),
 }

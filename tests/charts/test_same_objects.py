@@ -156,13 +156,14 @@ CASES: Mapping[str, tuple[Mapping[str, Any] | None, Mapping[str, Any], Sequence[
     "no protections": (
         None,
         {
-            "policies": {"agents": False, "drivers": False, "pins": False},
+            "policies": {"agents": False, "drivers": False, "namespaces": False, "pins": False},
             "networkPolicy": {"enabled": False},
             "podSecurity": False,
             "deviceAccess": {"action": "off"},
         },
         [
-            *("--without", "agent-policy", "--without", "driver-policy", "--without", "pin-policy"),
+            *("--without", "agent-policy", "--without", "driver-policy", "--without", "namespace-policy"),
+            *("--without", "pin-policy"),
             *("--without", "network-policies", "--without", "pod-security", "--device-access", "off"),
         ],
     ),

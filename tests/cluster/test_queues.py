@@ -28,7 +28,7 @@ def queue(name: str, **spec: Any) -> dict[str, Any]:
 
 def test_a_namespace_holds_no_more_than_the_maximum_of_its_queue(in_lab: Callable[..., None]) -> None:
     async def scenario(lab: Any) -> None:
-        await lab.client.create(QUEUES, queue("default", maximum="10Gi"))
+        await lab.client.create(QUEUES, queue("default", maximum="10Gi", namespaces=["default"]))
         for name in ("a", "b", "c"):
             await lab.create(name, SMALL)
         await lab.until(lambda: lab.events_of("c", "SliceWaiting"), "the third is told why it waits")
@@ -38,7 +38,7 @@ def test_a_namespace_holds_no_more_than_the_maximum_of_its_queue(in_lab: Callabl
         found = await lab.client.get(QUEUES, "default")
         status = found["status"]
         assert (status["held"], status["slots"], status["waiting"]) == ("10Gi", 2, 1)
-        assert found["spec"] == {"maximum": "10Gi", "weight": 1, "halfLife": "168h"}
+        assert found["spec"] == {"maximum": "10Gi", "weight": 1, "halfLife": "168h", "namespaces": ["default"]}
         await lab.delete("a")
         await lab.running("c")
         assert lab.phase("c") == "Running"

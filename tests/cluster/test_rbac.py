@@ -19,6 +19,7 @@ from tessera.api.names import INSTASLICE_NAMESPACE, SLICE_CONDITION
 from tessera.api.nodes.node_groups import NEW_NODE_REASON, NODE_GROUPS_KEY, NODE_GROUPS_MAP
 from tessera.api.pods.pod_groups import POD_GROUPS
 from tessera.api.queues import QUEUES
+from tessera.controller.defaults.exempt_namespaces import RECORD
 from tessera.driver.coverage.kernels import CONFIG_MAP
 from tessera.kube.resources import (
     CAPI_MACHINES,
@@ -26,6 +27,7 @@ from tessera.kube.resources import (
     CRDS,
     DAEMONSETS,
     JOBS,
+    NAMESPACES,
     NODECLAIMS,
     NODES,
     OPENSHIFT_MACHINES,
@@ -212,6 +214,15 @@ async def refused_by_its_scheduler(lab: Any, name: str) -> None:
     )
 
 
+async def an_add_on_was_there_first(lab: Any) -> None:
+    """A controller that leads for the first time in a cluster with a namespace of an add-on."""
+    await lab.client.create(NAMESPACES.as_dicts(), {"metadata": {"name": "cilium"}})
+    await lab.client.delete(CONFIGMAPS, RECORD, "tessera-system")
+    for pod in (await lab.client.list(PODS, "tessera-system")).items:
+        if pod.metadata.labels.get("app.kubernetes.io/name") == "tessera-controller":
+            await lab.client.delete(PODS, pod.metadata.name, "tessera-system", grace_seconds=0)
+
+
 @pytest.mark.parametrize("account", ACCOUNTS)
 def test_every_right_is_used_and_every_use_is_granted(
     in_lab: Callable[..., None], tmp_path: Path, account: str
@@ -261,6 +272,7 @@ def test_every_right_is_used_and_every_use_is_granted(
         await lab.until(lambda: f"{INSTASLICE_NAMESPACE}/node-2" not in lab.slices.cache, "its object goes with it")
         await new_nodes_are_asked_for(lab)
         await lab.client.merge_patch(SECRETS, "tessera-webhook-cert", {"data": {"tls.crt": ""}}, "tessera-system")
+        await an_add_on_was_there_first(lab)
         await lab.clock.sleep(60)
         found.update(used(lab, account))
 

@@ -246,7 +246,7 @@ async def test_an_agent_has_one_instaslice(api: Api, two_nodes: TwoNodes) -> Non
 @pytest.mark.skipif(
     "TESSERA_CONFORMANCE_KUBECONFIG" not in os.environ, reason="the lab has no controller that checks types"
 )
-@pytest.mark.parametrize("file", ["agent", "driver", "pins", "pods"])
+@pytest.mark.parametrize("file", ["agent", "driver", "namespaces", "pins", "pods"])
 async def test_every_expression_fits_the_kinds_that_it_is_for(
     api: Api, unique: str, cleanup: Callable[[str], None], file: str
 ) -> None:

@@ -9,7 +9,7 @@ from tests.deploy.conftest import Installation, Obj
 
 from tessera import __version__
 from tessera.agent.base.options import AgentOptions
-from tessera.api.names import INSTASLICE_NAMESPACE, MPS_HOST_LABEL
+from tessera.api.names import ADD_ONS, INSTASLICE_NAMESPACE, MPS_HOST_LABEL
 from tessera.api.nodes.node_groups import NODE_GROUPS_MAP
 from tessera.cli import agent, controller, mps_host, webhook
 from tessera.cli.install.manifests import PULL_SECRETS_ROLE
@@ -216,6 +216,7 @@ def test_rights_name_the_objects_that_the_processes_use(installation: Installati
         ("configmaps", CONFIG_MAP),
         ("configmaps", agent_.sharing_config.name),
         ("configmaps", agent_.mig_config.name),
+        *(("namespaces", each) for each in ADD_ONS),
     }
 
 

@@ -16,7 +16,7 @@ from tessera.doctor.facts import ClusterFacts, Refusal
 from tessera.doctor.findings import Finding, Verdict
 from tessera.doctor.installation_checks import check_installation
 from tessera.doctor.platform_checks import check_platform
-from tessera.kube.resources import Node
+from tessera.kube.resources import CoreEvent, Node, ObjectReference
 
 NOW = time.time()
 FORBIDDEN = Refusal("Error from server (Forbidden): no")
@@ -135,6 +135,12 @@ DEFINITIONS = (
     "queues.tessera.dev",
 )
 PODS = [pod("tessera-agent"), pod("tessera-controller"), pod("tessera-webhook"), pod("tessera-webhook", "n2")]
+REFUSED_POD = CoreEvent(
+    involved_object=ObjectReference(kind="DaemonSet", namespace="csi", name="node"),
+    reason="FailedCreate",
+    message="pods \"node-\" is forbidden: ValidatingAdmissionPolicy 'tessera-device-access' with binding"
+    " 'tessera-device-access' denied request: container driver is privileged",
+)
 HEALTHY = ClusterFacts(
     version="v1.34.1",
     nodes=[node()],
@@ -146,7 +152,16 @@ HEALTHY = ClusterFacts(
     leader=lease("tessera-controller", 2),
     node_leases=[lease("n1", 8), lease("gone", 9_000)],
     gates={"PodSchedulingReadiness": True},
-    bindings=["tessera-agent", "tessera-driver", "tessera-pins", "tessera-device-access", "others"],
+    bindings=[
+        "tessera-agent",
+        "tessera-driver",
+        "tessera-namespaces",
+        "tessera-pins",
+        "tessera-device-access",
+        "others",
+    ],
+    exempt=["calico-system"],
+    refused=[],
     settings={"tessera-system/sharing-profiles": True, "tessera-system/mig-layouts": True},
     node_groups=MISSING,
     trial=Refusal('admission webhook "gpus.tessera.dev" denied the request: container "trial": asks for 1 of ...'),
@@ -252,8 +267,23 @@ CASES: Sequence[tuple[str, Any, str, Verdict, str]] = [
     ("node_groups", groups("{model: L40S, count: 65}"), "node-groups", Verdict.ERROR, "groups[0].cards.count`: 65; "),
     ("node_groups", {"data": {"groups.yml": ""}}, "node-groups", Verdict.ERROR, "the key groups.yaml is missing"),
     ("node_groups", FORBIDDEN, "node-groups", Verdict.UNKNOWN, "Forbidden"),
-    ("bindings", ["tessera-agent", "tessera-driver", "tessera-pins"], "policies", Verdict.WARNING, "pods may use GPUs"),
+    (
+        "bindings",
+        ["tessera-agent", "tessera-driver", "tessera-namespaces", "tessera-pins"],
+        "policies",
+        Verdict.WARNING,
+        "pods may use GPUs",
+    ),
     ("bindings", FORBIDDEN, "policies", Verdict.UNKNOWN, "Forbidden"),
+    (
+        "refused",
+        [REFUSED_POD],
+        "device-access",
+        Verdict.WARNING,
+        "pods of DaemonSet csi/node cannot be created: container",
+    ),
+    ("refused", FORBIDDEN, "device-access", Verdict.UNKNOWN, "Forbidden"),
+    ("exempt", FORBIDDEN, "device-access", Verdict.UNKNOWN, "Forbidden"),
     ("leader", MISSING, "leader", Verdict.ERROR, "no controller"),
     ("leader", FORBIDDEN, "leader", Verdict.UNKNOWN, "Forbidden"),
     ("leader", lease("tessera-controller", 31), "leader", Verdict.ERROR, "31 s ago"),
@@ -284,6 +314,18 @@ def test_preflights_that_all_cards_passed_are_told() -> None:
         each for each in examine(msgspec.structs.replace(HEALTHY, nodes=[after(PASSED)])) if each.check == "preflight"
     )
     assert (found.verdict, found.text) == (Verdict.OK, "1 card passed the last one")
+
+
+def test_the_namespace_of_a_privileged_pod_is_named_with_the_command_that_exempts_it() -> None:
+    (found,) = (
+        each
+        for each in check_installation(msgspec.structs.replace(HEALTHY, refused=[REFUSED_POD]))
+        if each.check == "device-access"
+    )
+    assert found.advice.endswith("kubectl label namespace csi tessera.dev/device-access=allowed")
+    exempt = msgspec.structs.replace(HEALTHY, refused=[REFUSED_POD], exempt=["csi"])
+    (found,) = (each for each in check_installation(exempt) if each.check == "device-access")
+    assert (found.verdict, found.text.endswith("exempt by their label: csi")) == (Verdict.OK, True)
 
 
 def test_before_the_installation_only_the_platform_is_examined() -> None:

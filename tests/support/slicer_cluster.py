@@ -149,8 +149,8 @@ class SlicerCluster:
         return self.put(pod)
 
     def queue(self, name: str, **spec: Any) -> None:
-        """Creates or changes a Queue object; its status stays."""
-        self.queues.setdefault(name, {"metadata": {"name": name}})["spec"] = spec
+        """Creates or changes a Queue object, which lists the namespace of its name; its status stays."""
+        self.queues.setdefault(name, {"metadata": {"name": name}})["spec"] = {"namespaces": [name], **spec}
         self.slicer.handle(QueueObserved(read_queue(self.queues[name])))
 
     def put(self, pod: PodInfo) -> PodInfo:

@@ -15,6 +15,8 @@ NodeName = NewType("NodeName", str)
 GATE = "instaslice.redhat.com/accelerator"
 #: Label of a namespace, or of a pod, that names its queue.
 QUEUE_LABEL = "tessera.dev/queue"
+#: The label of a namespace that the API server sets to its name.
+NAME_LABEL = "kubernetes.io/metadata.name"
 #: Label of a namespace whose pods with whole cards or shares Tessera places, if its value is the second.
 PLACEMENT_LABEL, PLACEMENT_MANAGED = "tessera.dev/placement", "managed"
 #: Gates whose owner removes them only when they are the last: Tessera goes first, or both would wait for ever. That of
@@ -73,6 +75,21 @@ DEVICE_ENV = (VISIBLE_DEVICES, "CUDA_VISIBLE_DEVICES")
 #: value by which an administrator exempts a namespace from it.
 DEVICE_ACCESS_POLICY = "tessera-device-access"
 DEVICE_ACCESS_LABEL, DEVICE_ACCESS_ALLOWED = "tessera.dev/device-access", "allowed"
+#: Usual namespaces of add-ons that own their nodes (networks, storage, NVIDIA's operators). They get the label when
+#: Tessera comes, if they exist then; the controller's role names them too (``deploy/rbac.yaml``).
+ADD_ONS = (
+    "calico-system",
+    "cilium",
+    "gpu-operator",
+    "kube-flannel",
+    "longhorn-system",
+    "node-feature-discovery",
+    "nvidia-gpu-operator",
+    "nvidia-network-operator",
+    "openebs",
+    "rook-ceph",
+    "tigera-operator",
+)
 
 #: Class of the CDI devices that the agent writes.
 CDI_KIND = "tessera.dev/mig"

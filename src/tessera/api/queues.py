@@ -54,7 +54,8 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
         guaranteed: what it may hold before other queues get more; None for nothing.
         maximum: what it may hold at most; None without a limit.
         half_life: seconds after which past usage counts half; 0 forgets the past.
-        namespaces: namespaces whose pods may name the queue by their label; ``*`` for all.
+        namespaces: namespaces whose pods may name the queue by their label; ``*`` for all. A namespace of the queue's
+            name counts for it if it is among them.
         faults: what is wrong, with field, value and rule.
         usage: recorded usage by model, in memory slots.
         usage_time: when it was recorded, seconds since 1970; 0 if never.

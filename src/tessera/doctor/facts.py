@@ -15,7 +15,7 @@ import msgspec
 from tessera.api.documents import load_document
 from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
 from tessera.api.instaslice import INSTASLICES
-from tessera.api.names import INSTASLICE_NAMESPACE, QUOTA_RESOURCE
+from tessera.api.names import DEVICE_ACCESS_ALLOWED, DEVICE_ACCESS_LABEL, INSTASLICE_NAMESPACE, QUOTA_RESOURCE
 from tessera.api.nodes.node_groups import NODE_GROUPS_MAP
 from tessera.api.problems import FileRefused
 from tessera.clock import Clock
@@ -26,11 +26,13 @@ from tessera.kube.resources import (
     CRDS,
     DAEMONSETS,
     DEPLOYMENTS,
+    EVENTS,
     LEASES,
     MUTATING_WEBHOOKS,
     NAMESPACES,
     NODES,
     PODS,
+    CoreEvent,
     Node,
 )
 from tessera.kube.resources.meta import Resource
@@ -137,6 +139,8 @@ class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
         node_leases: the Leases of the nodes.
         gates: the API server's feature gates, by name.
         bindings: the names of the ValidatingAdmissionPolicyBindings.
+        exempt: the namespaces that a label exempts from the policy for pods.
+        refused: events about pods that could not be created.
         settings: for each ConfigMap that an agent follows, as ``NAMESPACE/NAME``, True if it exists.
         node_groups: the ConfigMap with groups of new nodes.
         trial: the answer to the trial pod in a dry run: the webhook's refusal, another one, or the pod.
@@ -157,6 +161,8 @@ class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
     node_leases: Sequence[Object] | Refusal
     gates: Mapping[str, bool] | Refusal
     bindings: Sequence[str] | Refusal
+    exempt: Sequence[str] | Refusal
+    refused: Sequence[CoreEvent] | Refusal
     settings: Mapping[str, bool] | Refusal
     node_groups: Object | Refusal
     trial: Object | Refusal
@@ -189,6 +195,8 @@ async def read_facts(client: Client, clock: Clock, trial_namespace: str) -> Clus
         node_leases = group.create_task(try_to_read(_list(client, LEASES.as_dicts(), NODE_LEASES)))
         gates = group.create_task(try_to_read(_gates(client)))
         bindings = group.create_task(try_to_read(_names(client, POLICY_BINDINGS)))
+        exempt = group.create_task(try_to_read(_exempt(client)))
+        refused = group.create_task(try_to_read(_refused(client)))
         node_groups = group.create_task(
             try_to_read(_get(client, CONFIGMAPS.as_dicts(), NODE_GROUPS_MAP, SYSTEM_NAMESPACE))
         )
@@ -210,6 +218,8 @@ async def read_facts(client: Client, clock: Clock, trial_namespace: str) -> Clus
         node_leases=node_leases.result(),
         gates=gates.result(),
         bindings=bindings.result(),
+        exempt=exempt.result(),
+        refused=refused.result(),
         settings=settings,
         node_groups=node_groups.result(),
         trial=trial.result(),
@@ -260,6 +270,16 @@ async def _list(client: Client, resource: Resource[dict[str, Any]], namespace: s
 
 async def _names(client: Client, resource: Resource[Any]) -> Sequence[str]:
     return [each.metadata.name for each in (await client.list(resource.metadata_only())).items]
+
+
+async def _exempt(client: Client) -> Sequence[str]:
+    label = f"{DEVICE_ACCESS_LABEL}={DEVICE_ACCESS_ALLOWED}"
+    found = await client.list(NAMESPACES.metadata_only(), label_selector=label)
+    return sorted(each.metadata.name for each in found.items)
+
+
+async def _refused(client: Client) -> Sequence[CoreEvent]:
+    return (await client.list(EVENTS, field_selector="reason=FailedCreate")).items
 
 
 def followed_config_maps(pods: Sequence[Object]) -> Sequence[tuple[str, str]]:

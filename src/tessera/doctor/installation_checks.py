@@ -8,13 +8,14 @@ from typing import Any
 import msgspec
 
 from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
+from tessera.api.names import DEVICE_ACCESS_ALLOWED, DEVICE_ACCESS_LABEL, DEVICE_ACCESS_POLICY
 from tessera.api.nodes.node_groups import NODE_GROUPS_KEY, NODE_GROUPS_MAP, parse_node_groups
 from tessera.api.nodes.silence import Silence, SilentNode, agents_by_node, silent_nodes
 from tessera.clock import parse_time_or_zero
 from tessera.doctor.card_checks import check_cards
 from tessera.doctor.facts import TRIAL_RESOURCE, ClusterFacts, Object, Refusal
 from tessera.doctor.findings import Finding, error, ok, unknown, warning
-from tessera.kube.resources import Pod
+from tessera.kube.resources import CoreEvent, Pod
 from tessera.text import count_noun, list_names, one_line
 
 #: Names of the definitions, and who else may bring them.
@@ -28,6 +29,7 @@ DEFINITIONS = (
 POLICIES: Mapping[str, str] = {
     "tessera-agent": "a stolen token of an agent can write other nodes",
     "tessera-driver": "a stolen token of a driver's pod can label other nodes",
+    "tessera-namespaces": "who may change a namespace can exempt it from the policies, or give it another team's share",
     "tessera-pins": "a tenant's pod can leave the queue, or hold cards on which it does not run",
     "tessera-device-access": "pods may use GPUs without a request",
 }
@@ -56,6 +58,7 @@ def check_installation(facts: ClusterFacts) -> Iterator[Finding]:
     yield _settings(facts.settings)
     yield _node_groups(facts.node_groups)
     yield _policies(facts.bindings)
+    yield _device_access(facts)
     yield _leader(facts)
     yield from _webhook(facts)
     yield _trial(facts.trial)
@@ -202,6 +205,32 @@ def _policies(bindings: Sequence[str] | Refusal) -> Finding:
         advice = "install again with all policies, if this is not your choice (docs/security.md)"
         return warning("policies", f"not in force: {'; '.join(missing)}", advice)
     return ok("policies", "agents and drivers are confined to their nodes, and pods to the GPUs that they ask for")
+
+
+def _device_access(facts: ClusterFacts) -> Finding:
+    """Namespaces whose pods the policy for pods refuses, with the command that exempts one; and the exempt ones."""
+    check = "device-access"
+    for fact in (facts.exempt, facts.refused):
+        if isinstance(fact, Refusal):
+            return unknown(check, f"not examined: {fact.reason}")
+    assert not isinstance(facts.exempt, Refusal)
+    assert not isinstance(facts.refused, Refusal)
+    first: dict[str, CoreEvent] = {}
+    for event in facts.refused:
+        if f"'{DEVICE_ACCESS_POLICY}'" in event.message and event.involved_object.namespace not in facts.exempt:
+            first.setdefault(event.involved_object.namespace, event)
+    if not first:
+        by_label = f"; exempt by their label: {list_names(facts.exempt)}" if facts.exempt else ""
+        return ok(check, f"no pod is refused for access to GPUs that it does not ask for{by_label}")
+    namespace, event = next(iter(first.items()))
+    owner, why = event.involved_object, event.message.partition("denied request: ")[2]
+    text = f"pods of {owner.kind} {namespace}/{owner.name} cannot be created: {one_line(why, 300)}"
+    more = f" The same in {list_names(list(first)[1:])}." if len(first) > 1 else ""
+    advice = (
+        "correct the pod template; or, if all who create pods in the namespace may be root on its nodes: kubectl label"
+        f" namespace {namespace} {DEVICE_ACCESS_LABEL}={DEVICE_ACCESS_ALLOWED}"
+    )
+    return warning(check, text + more, advice, [f"namespace/{each}" for each in first])
 
 
 def _images(pods: Sequence[Object]) -> Finding:

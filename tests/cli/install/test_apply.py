@@ -474,13 +474,20 @@ def test_the_note_that_kubectl_keeps_of_what_it_applied_is_no_change(place: Any)
 def test_protections_that_are_left_out_are_removed_and_come_back(place: Any) -> None:
     async def scenario() -> None:
         await install(place)
-        left_out = ("agent-policy", "driver-policy", "pin-policy", "network-policies", "pod-security")
+        left_out = (
+            "agent-policy",
+            "driver-policy",
+            "namespace-policy",
+            "pin-policy",
+            "network-policies",
+            "pod-security",
+        )
         done = await install(place, without=left_out)
-        assert results(done)["deleted"] == 10
+        assert results(done)["deleted"] == 12
         assert {each.name for each in done if each.result == "configured"} == {"namespace/tessera-system"}
         assert "pod-security.kubernetes.io/enforce" not in await labels(place)
         again = await install(place)
-        assert results(again)["created"] == 10
+        assert results(again)["created"] == 12
         assert (await labels(place))["pod-security.kubernetes.io/enforce"] == "privileged"
 
     asyncio.run(scenario())

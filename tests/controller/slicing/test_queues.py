@@ -957,3 +957,45 @@ def test_a_bound_pod_counts_for_its_queue_from_the_start(cluster: SlicerCluster)
     late = pods(cluster, "team-a", 1)
     cluster.settle()
     assert placed(cluster, late) == 0
+
+
+@pytest.mark.parametrize(
+    ("lists", "labels", "counts"),
+    [
+        ([], {}, False),
+        (["others"], {}, False),
+        (["team-a"], {}, True),
+        (["*"], {}, True),
+        ([], {QUEUE_LABEL: "team-a"}, True),
+        (["team-a"], {QUEUE_LABEL: "others"}, False),
+    ],
+    ids=str,
+)
+def test_a_namespace_is_of_the_queue_of_its_name_only_if_somebody_says_so(
+    cluster: SlicerCluster, lists: list[str], labels: dict[str, str], counts: bool
+) -> None:
+    cluster.namespace("team-a", **{"kubernetes.io/metadata.name": "team-a", **labels})
+    cluster.queue("team-a", maximum=2, namespaces=lists)
+    cluster.node("n1")
+    found = pods(cluster, "team-a", 4)
+    cluster.settle()
+    assert placed(cluster, found) == (2 if counts else 4)
+    held = cluster.slicer.state.ledger.account("team-a").held.total()
+    assert held == (2 if counts else 0)
+    cluster.pass_time(61)
+    cluster.settle()
+    (report, *_) = (each for each in reversed(cluster.writes) if isinstance(each, ReportQueue))
+    faults = [each for each in report.status["faults"] if "has the name of this Queue" in each]
+    assert bool(faults) is (not counts and not labels)
+
+
+def test_a_new_namespace_takes_nothing_from_the_queue_of_its_name(cluster: SlicerCluster) -> None:
+    cluster.namespace("team-a", **{QUEUE_LABEL: "research"})
+    cluster.queue("research", maximum=4, guaranteed=4, namespaces=[])
+    cluster.node("n1", count=2)
+    cluster.namespace("research", **{"kubernetes.io/metadata.name": "research"})
+    pods(cluster, "research", 4)
+    cluster.settle()
+    theirs = pods(cluster, "team-a", 4)
+    cluster.settle()
+    assert placed(cluster, theirs) == 4

@@ -146,7 +146,9 @@ def _issuer(_context: click.Context, _parameter: click.Parameter, text: str | No
 @click.option(
     "--without",
     multiple=True,
-    type=click.Choice(["agent-policy", "driver-policy", "pin-policy", "network-policies", "pod-security"]),
+    type=click.Choice(
+        ["agent-policy", "driver-policy", "namespace-policy", "pin-policy", "network-policies", "pod-security"]
+    ),
     help="Leave out a protection, where the cluster has its own; repeatable. docs/security.md says what each prevents.",
 )
 @click.option(

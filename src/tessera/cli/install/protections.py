@@ -15,10 +15,11 @@ Manifest = dict[str, Any]
 
 AGENT_POLICY = "agent-policy"
 DRIVER_POLICY = "driver-policy"
+NAMESPACE_POLICY = "namespace-policy"
 PIN_POLICY = "pin-policy"
 NETWORK_POLICIES = "network-policies"
 POD_SECURITY = "pod-security"
-PROTECTIONS = (AGENT_POLICY, DRIVER_POLICY, PIN_POLICY, NETWORK_POLICIES, POD_SECURITY)
+PROTECTIONS = (AGENT_POLICY, DRIVER_POLICY, NAMESPACE_POLICY, PIN_POLICY, NETWORK_POLICIES, POD_SECURITY)
 
 #: The label that sets the Pod Security level of a namespace.
 POD_SECURITY_LABEL = "pod-security.kubernetes.io/enforce"
@@ -28,6 +29,7 @@ _POLICIES = ("ValidatingAdmissionPolicyBinding", "ValidatingAdmissionPolicy")
 OBJECTS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     AGENT_POLICY: (_POLICIES, ("tessera-agent",)),
     DRIVER_POLICY: (_POLICIES, ("tessera-driver",)),
+    NAMESPACE_POLICY: (_POLICIES, ("tessera-namespaces",)),
     PIN_POLICY: (_POLICIES, ("tessera-pins",)),
     NETWORK_POLICIES: (
         ("NetworkPolicy",),

@@ -9,7 +9,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from tessera.api.instaslice import Instaslice
-from tessera.api.names import PLACEMENT_LABEL, PLACEMENT_MANAGED, QUEUE_LABEL, NodeName, PodUid
+from tessera.api.names import NAME_LABEL, PLACEMENT_LABEL, PLACEMENT_MANAGED, QUEUE_LABEL, NodeName, PodUid
 from tessera.api.queues import ANY_NAMESPACE, Queue
 from tessera.controller.cluster.capacity_changes import CapacityChanges
 from tessera.controller.cluster.device_pods import DevicePods
@@ -192,14 +192,28 @@ class ClusterState:
         """Returns the queue that a pod counts for.
 
         It is the queue that the pod's label names, if that Queue lists the namespace; else the one that the namespace's
-        label names; else the namespace itself. So a tenant cannot join a queue that does not expect it.
+        label names; else the namespace itself, which is the Queue of its name only if that lists it. So a tenant cannot
+        join a queue that does not expect it, by a label or by a name.
         """
+        namespace = pod.namespace
         if self.queues:
             named = next((value for key, value in pod.labels if key == QUEUE_LABEL), "")
-            queue = self.queues.get(named) if named else None
-            if queue is not None and not queue.namespaces.isdisjoint((pod.namespace, ANY_NAMESPACE)):
+            if named and self._lists(named, namespace):
                 return named
-        return self.placed_pods.namespace_label(pod.namespace, QUEUE_LABEL) or pod.namespace
+        labelled = self.placed_pods.namespace_label(namespace, QUEUE_LABEL)
+        if labelled or namespace not in self.queues or self._lists(namespace, namespace):
+            return labelled or namespace
+        return f"namespace/{namespace}"
+
+    def _lists(self, name: str, namespace: str) -> bool:
+        queue = self.queues.get(name)
+        return queue is not None and not queue.namespaces.isdisjoint((namespace, ANY_NAMESPACE))
+
+    def is_namesake(self, queue: str) -> bool:
+        """True if a namespace has the name of this Queue, and neither it nor the Queue says that it counts for one."""
+        label = self.placed_pods.namespace_label
+        exists = bool(label(queue, NAME_LABEL))
+        return exists and not label(queue, QUEUE_LABEL) and not self._lists(queue, queue)
 
     def is_managed(self, namespace: str) -> bool:
         """True for a namespace whose pods with whole cards Tessera places."""

@@ -18,6 +18,7 @@ from tessera.controller.admission_checks.check_controller import AdmissionChecks
 from tessera.controller.base.metrics import ControllerMetrics
 from tessera.controller.base.options import ControllerOptions
 from tessera.controller.defaults.default_settings import DefaultSettings
+from tessera.controller.defaults.exempt_namespaces import exempt_add_ons
 from tessera.controller.execution.slice_executor import SliceExecutor
 from tessera.controller.filters.avoidance import AVOIDANCE_SECONDS
 from tessera.controller.forecasting.queue_task import QueueTask
@@ -197,6 +198,7 @@ class LeaderSession:
             clock=clock,
             rng=rng,
         )
+        self._runtime, self._namespace = runtime, options.namespace
         self._defaults = DefaultSettings(runtime, namespace=options.namespace)
         self._usage = UsageRecorder(
             runtime, nodes=self._nodes, pods=self._pods, events=self._events, options=options.usage
@@ -242,6 +244,7 @@ class LeaderSession:
             group.create_task(self._queues.run(), name="queues")
             group.create_task(self._pod_groups.run(), name="PodGroups")
             group.create_task(self._defaults.run(), name="default settings")
+            group.create_task(exempt_add_ons(self._runtime, namespace=self._namespace), name="exempt namespaces")
             for informer in informers:
                 await informer.wait_synced()
             await self._constraints.wait_synced()

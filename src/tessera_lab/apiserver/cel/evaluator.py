@@ -2,9 +2,9 @@
 
 Supported: null, booleans, 64-bit integers, doubles, strings, lists, maps; field access, indices, the optional forms
 ``.?f`` and ``[?k]``; ``has()`` and the macros all, exists, exists_one, filter, map; the operators; the functions in
-:mod:`tessera_lab.apiserver.cel.functions`. :func:`compile_expression` refuses everything else by name (unsigned
-integers, bytes, timestamps, the authorizer and Kubernetes' libraries), so the server stores no expression that it
-cannot evaluate.
+:mod:`tessera_lab.apiserver.cel.functions`, and those of :mod:`tessera_lab.apiserver.cel.authorizer`.
+:func:`compile_expression` refuses everything else by name (unsigned integers, bytes, timestamps and Kubernetes' other
+libraries), so the server stores no expression that it cannot evaluate.
 
 Semantics: ``&&`` and ``||`` ignore an error on one side if the other side decides; numbers of different types can be
 equal, other values of different types never are; a missing field is an error.

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from tessera_lab.apiserver.cel.authorizer import authorizer_methods
 from tessera_lab.apiserver.schemas.formats import go_pattern
 
 
@@ -40,7 +41,7 @@ def boolean(value: Any) -> bool:
 def type_name(value: Any) -> str:
     """CEL's name of the value's type."""
     names = {type(None): "null", bool: "bool", int: "int", float: "double", str: "string", list: "list", dict: "map"}
-    return names.get(type(value), "optional")
+    return names.get(type(value), "optional" if isinstance(value, OptionalValue) else "authorizer")
 
 
 def _numeric(value: Any) -> bool:
@@ -281,4 +282,5 @@ METHODS: Mapping[str, tuple[Sequence[int], Callable[..., Any]]] = {
     "orValue": ((1,), _or_value),
     "hasValue": ((0,), _has_value),
     "value": ((0,), _unwrap),
+    **authorizer_methods(lambda target: EvaluationError(f"no such overload: a question of {type_name(target)}")),
 }

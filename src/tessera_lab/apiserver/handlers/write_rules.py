@@ -116,7 +116,7 @@ def _takes_status_only(request: ResourceRequest) -> bool:
 
 
 #: Kinds whose status subresource writes labels and annotations too.
-_STATUS_WRITES_METADATA = frozenset({GroupResource("", "pods"), GroupResource("", "nodes")})
+_STATUS_WRITES_METADATA = frozenset(GroupResource("", plural) for plural in ("namespaces", "nodes", "pods"))
 
 
 def _copy_field(to: Obj, source: Mapping[str, Any], key: str) -> None:

@@ -109,7 +109,9 @@ class ApiServer:
         nobody = InProcessCaller({})
         self.core.parts.webhooks = AdmissionWebhooks(self.core.store, self.core.registry, nobody, self.core.new_uid)
         core = self.core
-        core.parts.policies = AdmissionPolicies(core.store, core.registry, core.audit, core.new_uid)
+        core.parts.policies = AdmissionPolicies(
+            core.store, core.registry, core.audit, core.new_uid, core.parts.authorizer
+        )
         DefinitionController(self.core)
         writing = WriteHandler(self.core, AdmissionChain(self.core, PLUGINS))
         self._dispatch = RequestDispatcher(self.core, writing, self.identities)

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from tessera.api.names import PodUid
+from tessera.api.names import QUEUE_LABEL, PodUid
 from tessera.api.queues import Queue
 from tessera.controller.slicing.state.instructions import ReportQueue
 from tessera.controller.slicing.state.slicer_state import SlicerState
@@ -68,8 +68,15 @@ class QueueReports:
             "share": f"{100 * min(share, 99):.1f}%",
             "waiting": waiting,
             "usage": {model: f"{used[model]:.3f}" for model in largest if used[model] >= 0.0005},
-            "faults": [each[:512] for each in queue.faults],
+            "faults": [each[:512] for each in (*queue.faults, *self._namesake(queue.name))],
         }
+
+    def _namesake(self, name: str) -> Iterator[str]:
+        if self._state.cluster.is_namesake(name):
+            yield (
+                f"namespace {name} has the name of this Queue and does not count for it: if it should, add it to"
+                f" spec.namespaces, or kubectl label namespace {name} {QUEUE_LABEL}={name}"
+            )
 
 
 def _differ(status: dict[str, Any], recorded: dict[str, Any]) -> bool:

@@ -22,8 +22,9 @@ from tessera_lab.apiserver.admission.webhooks.matching import (
     match_webhook,
 )
 from tessera_lab.apiserver.audit import AuditLog
+from tessera_lab.apiserver.cel.authorizer import Asker
 from tessera_lab.apiserver.cel.evaluator import EvaluationError, Program, compile_expression
-from tessera_lab.apiserver.interfaces import AdmissionRequest, GroupResource, Obj, ObjectReader
+from tessera_lab.apiserver.interfaces import AdmissionRequest, Authorizer, GroupResource, Obj, ObjectReader
 from tessera_lab.apiserver.resource_types import ResourceRegistry
 from tessera_lab.apiserver.status import StatusError, forbidden_error
 
@@ -54,15 +55,22 @@ class AdmissionPolicies:
         registry: versions of resources, for ``matchPolicy: Equivalent``.
         audit: called with the failures whose binding says ``Audit``.
         new_uid: makes the UID of an admission request.
+        authorizer: what ``authorizer`` in an expression asks; None allows everything.
     """
 
     def __init__(
-        self, reader: ObjectReader, registry: ResourceRegistry, audit: AuditLog, new_uid: Callable[[], str]
+        self,
+        reader: ObjectReader,
+        registry: ResourceRegistry,
+        audit: AuditLog,
+        new_uid: Callable[[], str],
+        authorizer: Authorizer | None,
     ) -> None:
         self._reader = reader
         self._registry = registry
         self._audit = audit
         self._new_uid = new_uid
+        self._authorizer = authorizer
         self._programs: dict[tuple[str, frozenset[str] | None], Program] = {}
 
     def validate(self, request: AdmissionRequest) -> Sequence[str]:
@@ -98,7 +106,11 @@ class AdmissionPolicies:
         own = self._registry.get(attributes.group, attributes.version, attributes.resource)
         namespace = attributes.namespace if attributes.resource != "namespaces" else ""
         shown = self._reader.get(NAMESPACES, "", namespace) if namespace else None
-        return {**cel_variables(build_review(request, self._new_uid(), own, found.resource)), "namespaceObject": shown}
+        return {
+            **cel_variables(build_review(request, self._new_uid(), own, found.resource)),
+            "namespaceObject": shown,
+            "authorizer": Asker(attributes.user, self._authorizer),
+        }
 
     def _bindings(self, policy: str, request: AdmissionRequest) -> Iterator[Part]:
         for binding in self._reader.list(BINDINGS):

@@ -1,7 +1,8 @@
 """Validation of a ValidatingAdmissionPolicy and its binding, with kube-apiserver's rules and texts.
 
-Every expression must compile here, in the part of CEL that this server evaluates. Parameters, audit annotations and
-the authorizer are not evaluated here, so a policy that uses them is refused when it is written.
+Every expression must compile here, in the part of CEL that this server evaluates. Parameters and audit annotations
+are not evaluated here, nor is the authorizer in match conditions, so a policy that uses them is refused when it is
+written.
 """
 
 import re
@@ -20,8 +21,8 @@ from tessera_lab.apiserver.interfaces import StatusCause
 
 Part = Mapping[str, Any]
 
-#: Variables of a policy's expressions; match conditions have neither the namespace nor the policy's variables.
-VARIABLES = CONDITION_VARIABLES | {"namespaceObject", "variables"}
+#: Variables of a policy's expressions; match conditions have no namespace and no variables of the policy.
+VARIABLES = CONDITION_VARIABLES | {"authorizer", "namespaceObject", "variables"}
 ACTIONS = ("Audit", "Deny", "Warn")
 _IDENTIFIER = re.compile(r"[_a-zA-Z][_a-zA-Z0-9]*")
 _ABSENT = "this API server does not evaluate"

@@ -33,7 +33,7 @@ def binding(*actions: str, **spec: Any) -> Any:
             "spec.auditAnnotations",
             "does not evaluate audit annotations",
         ),
-        (policy("authorizer.path('/').check('get').allowed()"), "spec.validations[0].expression", "'authorizer'"),
+        (policy("authorizer.path('/').check('get').allowed()"), "spec.validations[0].expression", "'path()'"),
         (policy("ip('::1').family() == 6"), "spec.validations[0].expression", "not among the functions supported"),
     ],
 )
