@@ -10,7 +10,8 @@ from tests.explain.test_pods import answer, bound, cards, said
 from tests.explain.test_pods import node as sliced_node
 from tests.explain.test_pods import pod as pod_of
 
-from tessera.kube.resources import Node, Pod
+from tessera.explain.order_objects import OrderObjects
+from tessera.kube.resources import Namespace, Node, Pod, ResourceQuota
 
 GPU = {"nvidia.com/gpu": "1"}
 
@@ -245,6 +246,64 @@ ROWS = {
         nodes=(with_gpus(),),
         never=("scheduling gates",),
     ),
+    "claims of devices": Row(
+        pod({}, spec={"resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "one"}]}),
+        "claims",
+        "asks for devices by its ResourceClaims gpu, which Tessera does not serve",
+        ("kubectl get resourceclaims,deviceclasses -n team", "set a limit, e.g. nvidia.com/mig-1g.5gb"),
+    ),
+    "a runtime class without a limit": Row(
+        pod({}, spec={"runtimeClassName": "nvidia"}),
+        "no-slices",
+        "does not request a GPU",
+        ("runtimeClassName nvidia gives it no card; only a limit does",),
+    ),
+    "a label instead of an annotation": Row(
+        pod({}, labels={"tessera.dev/gpu-memory": "10Gi"}),
+        "no-slices",
+        "does not request a GPU",
+        ("its label tessera.dev/gpu-memory has no effect: it is an annotation, in metadata.annotations",),
+    ),
+    "an annotation instead of a label": Row(
+        pod(GPU, annotations={"tessera.dev/queue": "blue"}),
+        "unscheduled",
+        "waits for kube-scheduler",
+        ("its annotation tessera.dev/queue has no effect: it is a label, in metadata.labels",),
+        nodes=(with_gpus(),),
+    ),
+    "a node's label on a pod": Row(
+        pod(GPU, annotations={"nvidia.com/mig.config": "all-1g.5gb"}),
+        "unscheduled",
+        "waits for kube-scheduler",
+        ("its annotation nvidia.com/mig.config has no effect: it is a label of nodes (kubectl label node NODE ",),
+        nodes=(with_gpus(),),
+    ),
+    "a resource among the annotations": Row(
+        pod({}, annotations={"nvidia.com/mig-1g.5gb": "1"}),
+        "no-slices",
+        "does not request a GPU",
+        ("its annotation nvidia.com/mig-1g.5gb has no effect: it is a resource, in resources.limits of a container",),
+    ),
+    "a resource as a selector": Row(
+        pod(GPU, spec={"nodeSelector": {"nvidia.com/gpu": "1"}}),
+        "no-node",
+        "waits; the only node",
+        ("its nodeSelector nvidia.com/gpu matches no node: it is a resource, in resources.limits of a container",),
+        nodes=(with_gpus(),),
+    ),
+    "HAMi's annotations": Row(
+        pod(GPU, annotations={"nvidia.com/gpumem": "4000", "nvidia.com/gpucores": "30"}),
+        "unscheduled",
+        "waits for kube-scheduler",
+        ("its annotation nvidia.com/gpumem has no effect: other systems share a card by it; here the annotation",),
+        nodes=(with_gpus(),),
+    ),
+    "a fraction of KAI or Run:ai": Row(
+        pod({}, annotations={"gpu-fraction": "0.5"}),
+        "no-slices",
+        "does not request a GPU",
+        ("its annotation gpu-fraction has no effect: other systems share a card by it",),
+    ),
     "preemption by kube-scheduler": Row(
         pod(GPU, status={"nominatedNodeName": "g1", **said_by_scheduler("Insufficient nvidia.com/gpu")}),
         "in-use",
@@ -266,3 +325,21 @@ def test_a_foreign_pod_is_told_the_cause_to_its_end_and_a_next_step(row: Row) ->
         assert words in said(found)
     for words in row.never:
         assert words not in said(found)
+
+
+def test_a_quota_that_counts_nothing_and_a_label_of_the_namespace_among_its_annotations_are_told() -> None:
+    """Kubernetes takes both without a word: the quota is never reached, and the namespace is in no queue."""
+    meta = {"name": "gpu-quota", "namespace": "team"}
+    spec = {"hard": {"nvidia.com/mig-1g.5gb": "2", "requests.nvidia.com/mig-2g.10gb": "1"}}
+    quota = msgspec.convert({"metadata": meta, "spec": spec}, ResourceQuota)
+    annotations = {"tessera.dev/placement": "managed"}
+    team = msgspec.convert({"metadata": {"name": "team", "annotations": annotations}}, Namespace)
+    waits = pod_of(profile="1g.5gb", limits={"nvidia.com/mig-2g.10gb": "1"})
+    found = answer(waits, nodes=[sliced_node()], quotas=[quota], order=OrderObjects(namespaces=[team]))
+    (counts,) = [each for each in found.facts if "counts nothing" in each]
+    assert counts.startswith("quota gpu-quota counts nothing for nvidia.com/mig-1g.5gb: ")
+    assert "as requests.nvidia.com/mig-1g.5gb (kubectl edit resourcequota -n team gpu-quota)" in counts
+    step = "kubectl label namespace team tessera.dev/placement=managed"
+    assert (
+        f"the annotation tessera.dev/placement of namespace team has no effect: it is a label ({step})" in found.facts
+    )

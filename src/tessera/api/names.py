@@ -36,6 +36,10 @@ GPU_CONDITION, GPU_RECOVERED = "tessera.dev/GpuHealthy", "GpuRecovered"
 GPU_NEEDS_RESET, GPU_NEEDS_REBOOT = "GpuNeedsReset", "GpuNeedsReboot"
 #: Annotation of a pod: seconds for which it stays on such a card before it is evicted.
 FAULT_TOLERATION = "tessera.dev/fault-toleration-seconds"
+#: Annotation of a pod: its own lower limit in bytes on each shared card, a Kubernetes quantity.
+MEMORY_LIMIT_ANNOTATION = "tessera.dev/memory-limit"
+#: Annotation of a pod: with ``off`` neither the pod nor its processes are ended for taking too much memory.
+MEMORY_ENFORCEMENT_ANNOTATION = "tessera.dev/memory-enforcement"
 #: Extended resource that counts a pod's slices in Gi of GPU memory, for ResourceQuota and Kueue.
 QUOTA_RESOURCE = "instaslice.redhat.com/accelerator-memory-quota"
 #: Namespace of the Instaslice objects; fixed by the format that users read.

@@ -26,6 +26,7 @@ from tessera.api.sharing.profile_selection import PROFILE_LABEL
 from tessera.driver.nodes.node_status import read_status
 from tessera.driver.nodes.upgrade_record import REQUESTED_ANNOTATION
 from tessera.explain.explanation import Explanation
+from tessera.explain.misplaced_keys import misplaced_on_node
 from tessera.explain.node_reasons import relevant_warnings, remedies_for, remedies_for_empty_node, remedy_fields
 from tessera.explain.node_startup import describe_startup, explain_startup
 from tessera.explain.offered_resources import dynamic_resources
@@ -290,6 +291,7 @@ def _labels(node: Node) -> Iterator[str]:
     asked = [f"{name}={labels[name]}" for name in (PROFILE_LABEL, MIG_CONFIG_LABEL) if name in labels]
     state = labels.get(MIG_CONFIG_STATE_LABEL)
     yield f"configuration labels: {', '.join(asked) or 'none'}{f' (state {state})' if state else ''}"
+    yield from misplaced_on_node(node)
 
 
 def _offer_lines(node: Node) -> Iterator[str]:

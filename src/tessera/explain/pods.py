@@ -6,6 +6,7 @@ meets kube-scheduler alone: :mod:`tessera.explain.fixed_resources`.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 
 import msgspec
 
@@ -15,7 +16,7 @@ from tessera.api.names import (
 )
 from tessera.api.nodes.node_groups import NEW_NODE_REASON
 from tessera.api.pods.requirements import CHOSEN_REASON
-from tessera.controller.objects.pod_info import PodInfo, read_pod
+from tessera.controller.objects.pod_info import FINISHED, PodInfo, read_pod
 from tessera.controller.slicing.slicer import Slicer
 from tessera.controller.slicing.state.allocation import Allocation
 from tessera.controller.slicing.state.messages import profiles_text
@@ -23,6 +24,7 @@ from tessera.explain.capacity import explain_no_room
 from tessera.explain.controller_words import controller_word, is_reserved_for_others, place_facts
 from tessera.explain.explanation import Explanation
 from tessera.explain.fixed_resources import explain_fixed_request
+from tessera.explain.misplaced_keys import misplaced_on_namespace, misplaced_on_pod, uncounted_quotas
 from tessera.explain.offered_resources import extended_requests, format_requests
 from tessera.explain.pod_health import add_pod_health
 from tessera.explain.pod_startup import explain_bound, explain_unscheduled
@@ -35,6 +37,9 @@ from tessera.explain.snapshot import ClusterView
 from tessera.kube.resources import Pod
 from tessera.kueue.names import PREFIX, QUEUE_LABEL
 from tessera.text import list_names, one_line
+
+#: Misplaced keys that are told of one object.
+_MISPLACED = 5
 
 #: Reasons with which kubelet rejects a bound pod for good (``pkg/kubelet/lifecycle``).
 _REJECTED = ("UnexpectedAdmissionError", "OutOf", "NodeAffinity", "TaintToleration", "AdmissionError")
@@ -66,7 +71,8 @@ def explain_pod(view: ClusterView, pod: Pod) -> Explanation:
         found = msgspec.structs.replace(found, facts=(unknown, *found.facts))
     elif not facts.node:
         found = name_rollout(view, put_silent_nodes_first(view, found, pod, facts), pod, explain_pod)
-    return add_pod_health(view, _with_pod(found, pod, (*_new_node(view, facts), *_place(view, facts, pod))), pod)
+    more = (*_new_node(view, facts), *_place(view, facts, pod), *_misplaced(view, pod))
+    return add_pod_health(view, _with_pod(found, pod, more), pod)
 
 
 def _with_queue(view: ClusterView, found: Explanation, pod: Pod) -> Explanation:
@@ -95,6 +101,16 @@ def _with_pod(found: Explanation, pod: Pod, more: Sequence[str]) -> Explanation:
 
 def _place(view: ClusterView, facts: PodInfo, pod: Pod) -> Iterator[str]:
     return place_facts(view, pod) if facts.gated else iter(())
+
+
+def _misplaced(view: ClusterView, pod: Pod) -> Iterator[str]:
+    """Keys of the pod, its namespace and its quotas that nobody reads where they stand; none of a pod that ended."""
+    if pod.status.phase in FINISHED:
+        return
+    yield from islice(misplaced_on_pod(pod, view.snapshot.nodes), _MISPLACED)
+    yield from misplaced_on_namespace(view.snapshot.order.namespaces, pod.metadata.namespace)
+    own = (each for each in view.snapshot.quotas if each.metadata.namespace == pod.metadata.namespace)
+    yield from islice(uncounted_quotas(own, extended_requests(pod)), _MISPLACED)
 
 
 def _new_node(view: ClusterView, facts: PodInfo) -> Sequence[str]:
@@ -182,13 +198,33 @@ def _explain_other_request(view: ClusterView, pod: Pod, facts: PodInfo) -> Expla
         )
     if asked:
         return None if facts.gates else explain_fixed_request(view, pod)
+    return _explain_no_request(view, pod)
+
+
+def _explain_no_request(view: ClusterView, pod: Pod) -> Explanation:
+    runs, claims = pod.status.phase == "Running", [each.name for each in pod.spec.resource_claims]
+    phase, limit = pod.status.phase or "unknown", "set a limit, e.g. nvidia.com/mig-1g.5gb: 1; see tessera map"
+    if claims:
+        return Explanation(
+            case="runs" if runs else "claims",
+            verdict=f"asks for devices by its ResourceClaims {list_names(claims)}, which Tessera does not serve",
+            facts=(f"its phase is {phase}", *scheduler_facts(view, pod)),
+            help=(
+                f"see who serves them: kubectl get resourceclaims,deviceclasses -n {pod.metadata.namespace}",
+                f"or request a card or a slice of Tessera instead: {limit}",
+            ),
+        )
+    by_class = f"runtimeClassName {pod.spec.runtime_class_name} gives it no card; only a limit does"
     return Explanation(
-        case="runs" if pod.status.phase == "Running" else "no-slices",
+        case="runs" if runs else "no-slices",
         verdict="does not request a GPU, so Tessera does nothing for it",
-        facts=(f"no container has a limit nvidia.com/*; its phase is {pod.status.phase or 'unknown'}",
-               *scheduler_facts(view, pod)),
-        help=("to request one, set a limit, e.g. nvidia.com/mig-1g.5gb: 1; see tessera map",),
-    )  # fmt: skip
+        facts=(
+            f"no container has a limit nvidia.com/*; its phase is {phase}",
+            *([by_class] if "nvidia" in pod.spec.runtime_class_name else []),
+            *scheduler_facts(view, pod),
+        ),
+        help=(f"to request one, {limit}",),
+    )
 
 
 def _explain_needless_gate(pod: Pod) -> Explanation:

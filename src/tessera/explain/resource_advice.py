@@ -97,13 +97,14 @@ def advise(view: ClusterView, asked: Mapping[str, int], missing: Sequence[str]) 
         asked: all device resources that the pod requests.
         missing: those of them that no node offers.
     """
-    parts = [name for name in asked if _is_part(name)]
+    parts = [name for name in asked if is_part(name)]
     if parts:
         return (*_ask_for_memory(asked, parts), *_others(view, [each for each in missing if each not in parts]))
     return tuple(_others(view, missing))
 
 
-def _is_part(name: str) -> bool:
+def is_part(name: str) -> bool:
+    """True if another system shares cards by this resource or annotation."""
     return name in _MEMORY_UNITS or name in _PARTS or name in _CARDS or _BY_MEMORY.fullmatch(name) is not None
 
 

@@ -7,15 +7,13 @@ import pytest
 
 from tessera.agent.inventory.device_users import DeviceUser
 from tessera.agent.memory.grants import (
-    ENFORCEMENT_ANNOTATION,
-    LIMIT_ANNOTATION,
     MIRROR_ANNOTATION,
     MemoryGrants,
     cgroup_uid,
     shared_devices,
 )
 from tessera.agent.memory.policy import MemoryGrant
-from tessera.api.names import PodUid
+from tessera.api.names import MEMORY_ENFORCEMENT_ANNOTATION, MEMORY_LIMIT_ANNOTATION, PodUid
 from tessera.api.sharing.advertisement import make_advertisement
 from tessera.api.sharing.devices import Advertisement, GpuDescription, MigDevice
 from tessera.api.sharing.profile import MigStrategy
@@ -159,7 +157,7 @@ def test_the_share_of_a_pod_is_kept_while_its_card_cannot_be_read() -> None:
     [("8Gi", 8 * GIB), ("500M", 500_000_000), ("20Gi", 10 * GIB)],
 )
 def test_a_pod_may_be_held_to_less_but_not_to_more(text: str, limit: int) -> None:
-    (granted,) = given({GPU: (holder(A, f"{GPU}::0"),)}, pods=[annotated(LIMIT_ANNOTATION, text)])
+    (granted,) = given({GPU: (holder(A, f"{GPU}::0"),)}, pods=[annotated(MEMORY_LIMIT_ANNOTATION, text)])
     assert granted.limits == {GPU: limit}
 
 
@@ -167,14 +165,14 @@ def test_a_pod_may_be_held_to_less_but_not_to_more(text: str, limit: int) -> Non
 def test_an_invalid_limit_is_ignored_with_its_reason(text: str) -> None:
     grants = MemoryGrants()
     held = {GPU: (holder(A, f"{GPU}::0"),)}
-    (granted,) = grants.update(held, offer(), {GPU: 40 * GIB}, [annotated(LIMIT_ANNOTATION, text)])
+    (granted,) = grants.update(held, offer(), {GPU: 40 * GIB}, [annotated(MEMORY_LIMIT_ANNOTATION, text)])
     assert granted.limits == {GPU: 10 * GIB}
-    assert grants.rejected_limits[A].startswith(f"annotation {LIMIT_ANNOTATION} is ignored: ")
+    assert grants.rejected_limits[A].startswith(f"annotation {MEMORY_LIMIT_ANNOTATION} is ignored: ")
 
 
 @pytest.mark.parametrize(("text", "opted_out"), [("off", True), ("Off ", True), ("on", False), ("", False)])
 def test_a_pod_may_opt_out_of_the_consequences(text: str, opted_out: bool) -> None:
-    (granted,) = given({GPU: (holder(A, f"{GPU}::0"),)}, pods=[annotated(ENFORCEMENT_ANNOTATION, text)])
+    (granted,) = given({GPU: (holder(A, f"{GPU}::0"),)}, pods=[annotated(MEMORY_ENFORCEMENT_ANNOTATION, text)])
     assert granted.opted_out is opted_out
 
 

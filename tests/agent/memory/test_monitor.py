@@ -8,7 +8,7 @@ import pytest
 from tests.agent.memory.conftest import CONTAINER, GIB, STRANGER, Node, hog_and_neighbour, play
 
 from tessera.agent.base.options import EnforcementMode
-from tessera.agent.memory.grants import ENFORCEMENT_ANNOTATION, LIMIT_ANNOTATION
+from tessera.api.names import MEMORY_ENFORCEMENT_ANNOTATION, MEMORY_LIMIT_ANNOTATION
 from tessera.nvml.errors import GpuLost
 
 
@@ -144,7 +144,9 @@ def test_an_impossible_card_size_decides_nothing_and_raises_no_share(node: Node,
 def test_a_pod_that_opted_out_is_reported_and_not_touched(node: Node) -> None:
     async def story() -> None:
         await node.share(4)
-        hog = node.process(await node.pod("hog", f"{node.gpu}::0", annotations={ENFORCEMENT_ANNOTATION: "off"}), 25)
+        hog = node.process(
+            await node.pod("hog", f"{node.gpu}::0", annotations={MEMORY_ENFORCEMENT_ANNOTATION: "off"}), 25
+        )
         await asyncio.sleep(100)
         assert hog.poll() is None
         assert ("hog", "GpuMemoryLimitExceeded") in node.reasons()
@@ -155,7 +157,7 @@ def test_a_pod_that_opted_out_is_reported_and_not_touched(node: Node) -> None:
 def test_an_invalid_limit_is_reported_once(node: Node) -> None:
     async def story() -> None:
         await node.share(4)
-        await node.pod("odd", f"{node.gpu}::0", annotations={LIMIT_ANNOTATION: "plenty"})
+        await node.pod("odd", f"{node.gpu}::0", annotations={MEMORY_LIMIT_ANNOTATION: "plenty"})
         await asyncio.sleep(100)
         assert node.reasons() == [("odd", "GpuMemoryLimitRefused")]
 

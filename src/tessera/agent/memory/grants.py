@@ -7,8 +7,8 @@ Rules:
 
 - The limit of a running pod is never lowered: when a profile divides a card anew, earlier pods keep their share. A pod
   without a recorded share may use the whole card.
-- A pod's annotation may lower its limit (:data:`LIMIT_ANNOTATION`), never raise it at the expense of its neighbours.
-  With another annotation the agent only records events of excess on the pod (:data:`ENFORCEMENT_ANNOTATION`).
+- A pod's annotation may lower its limit (:data:`MEMORY_LIMIT_ANNOTATION`), never raise it to its neighbours' cost.
+  With another annotation the agent only records events of excess on the pod (:data:`MEMORY_ENFORCEMENT_ANNOTATION`).
 - The processes of a static pod carry the hash of its manifest, not the UID of its mirror in the API; kubelet writes
   that hash into an annotation of the mirror.
 """
@@ -18,16 +18,12 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from tessera.agent.inventory.device_users import DeviceUser
 from tessera.agent.memory.policy import MemoryGrant
-from tessera.api.names import PodUid
+from tessera.api.names import MEMORY_ENFORCEMENT_ANNOTATION, MEMORY_LIMIT_ANNOTATION, PodUid
 from tessera.api.sharing.devices import AdvertisedDevice, Advertisement
 from tessera.api.sharing.kinds import SHARING_RULES
 from tessera.kube.quantity import integer_value
 from tessera.kube.resources import Pod
 
-#: Annotation of a pod: its own lower limit in bytes on each shared card, a Kubernetes quantity.
-LIMIT_ANNOTATION = "tessera.dev/memory-limit"
-#: Annotation of a pod: with ``off`` neither the pod nor its processes are ended for taking too much memory.
-ENFORCEMENT_ANNOTATION = "tessera.dev/memory-enforcement"
 #: The hash of a static pod's manifest, on its mirror in the API (kubelet, ``ConfigMirrorAnnotationKey``).
 MIRROR_ANNOTATION = "kubernetes.io/config.mirror"
 
@@ -47,7 +43,7 @@ class MemoryGrants:
     Attributes:
         shares: bytes of one entry, by device and pod, to be kept over restarts. Only pods that hold the device now.
         without_record: devices and pods without a recorded share; their limit is the whole device.
-        rejected_limits: pods whose :data:`LIMIT_ANNOTATION` is not a positive quantity, with the reason.
+        rejected_limits: pods whose :data:`MEMORY_LIMIT_ANNOTATION` is not a positive quantity, with the reason.
     """
 
     def __init__(self, shares: Shares | None = None) -> None:
@@ -99,22 +95,22 @@ class MemoryGrants:
             namespace=meta.namespace,
             name=meta.name,
             limits=limits if own is None else {uuid: min(limit, own) for uuid, limit in limits.items()},
-            opted_out=meta.annotations.get(ENFORCEMENT_ANNOTATION, "").strip().lower() == "off",
+            opted_out=meta.annotations.get(MEMORY_ENFORCEMENT_ANNOTATION, "").strip().lower() == "off",
             leaving=meta.deletion_timestamp is not None,
         )
 
     def _own_limit(self, pod: Pod) -> int | None:
-        text = pod.metadata.annotations.get(LIMIT_ANNOTATION)
+        text = pod.metadata.annotations.get(MEMORY_LIMIT_ANNOTATION)
         if text is None:
             return None
         try:
             limit = integer_value(text)
         except ValueError as error:
-            self.rejected_limits[PodUid(pod.metadata.uid)] = f"annotation {LIMIT_ANNOTATION} is ignored: {error}"
+            self.rejected_limits[PodUid(pod.metadata.uid)] = f"annotation {MEMORY_LIMIT_ANNOTATION} is ignored: {error}"
             return None
         if limit <= 0:
             self.rejected_limits[PodUid(pod.metadata.uid)] = (
-                f"annotation {LIMIT_ANNOTATION} is ignored: {text!r} is not more than 0"
+                f"annotation {MEMORY_LIMIT_ANNOTATION} is ignored: {text!r} is not more than 0"
             )
             return None
         return limit

@@ -190,6 +190,12 @@ class Volume(Wire, frozen=True, kw_only=True):
     ephemeral: EphemeralVolume | None = None
 
 
+class PodClaim(Wire, frozen=True, kw_only=True):
+    """A claim of devices (dynamic resource allocation), by its name in the pod."""
+
+    name: str = ""
+
+
 class PodSpec(Wire, frozen=True, kw_only=True):
     """The desired state of a pod."""
 
@@ -212,6 +218,7 @@ class PodSpec(Wire, frozen=True, kw_only=True):
     overhead: _Quantities = {}
     scheduler_name: str = ""
     runtime_class_name: str = ""
+    resource_claims: tuple[PodClaim, ...] = ()
     service_account_name: str = ""
     host_network: bool = False
     resources: ResourceRequirements | None = None
