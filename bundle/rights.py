@@ -72,6 +72,7 @@ def every_object() -> list[Manifest]:
         replace_failed=1,
         authorities="PEM",
         node_groups="groups",
+        repairs="repairs",
         openshift=True,
         dashboard=True,
     )

@@ -12,6 +12,7 @@ from typing import Any
 import click
 import msgspec
 
+from tessera.api.nodes import repairs
 from tessera.api.sharing.profile import DEVICE_LIST_STRATEGIES
 from tessera.cli.base import controller_options as options
 from tessera.cli.base.inputs import Duration, check_cards
@@ -96,7 +97,7 @@ VALUES: Mapping[str, Rule] = {
     "tessera.startup.taints": TAINT,
     "tessera.startup.deadline": DURATION,
     "tessera.controller.reservations": RESERVATIONS,
-    "tessera.remedies.toleration": DURATION,
+    "tessera.repairs.rebootAnnotation": Rule(repairs.ANNOTATION, repairs.ANNOTATION_RULE),
     "tessera.builds.buildahImage": _IMAGE,
     "tessera.builds.baseImages": _IMAGE,
     "tessera.builds.dtkImages": _IMAGE,
@@ -124,6 +125,7 @@ _LATER: Mapping[str, Rule] = {
     "--device-list-strategy": _strategies(),
     "--sharing-config": CONFIG_MAP,
     "--mig-config": CONFIG_MAP,
+    "--repairs": CONFIG_MAP,
     "--origin": ORIGIN,
 }
 

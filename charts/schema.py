@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from tessera.api.nodes.node_groups import NodeGroup
+from tessera.api.nodes.repairs import Repairs
 from tessera.api.operator_fields.keys import VALUES, Leaf, Shape
 from tessera.limits.provisioning import NODE_GROUPS
 
@@ -195,15 +196,7 @@ def _own() -> Schema:
                 }
             ),
             "mps": _closed(workload),
-            "remedies": _closed(
-                {
-                    "evict": {"type": "boolean"},
-                    "evictNodes": {"type": "integer", "minimum": 0, "maximum": 1000},
-                    "toleration": {"type": "string"},
-                    "reboot": {"enum": ["", "systemctl", "sentinel"]},
-                    "preflight": {"enum": ["off", "repairs", "all"]},
-                }
-            ),
+            "repairs": _of_type(Repairs),
             "agent": _closed(
                 {
                     **workload,

@@ -93,11 +93,9 @@ CASES: Mapping[str, tuple[Mapping[str, Any] | None, Mapping[str, Any], Sequence[
             "agent": {
                 "migEvict": True, "memoryLimits": "kill", "simulate": "2xA100-40GB",
             },
-            "remedies": {"reboot": "sentinel", "preflight": "all"},
         },
         [
-            *("--reboot-repairs", "sentinel", "--preflight", "all", "--mig-evict"),
-            *("--memory-limits", "kill", "--simulate", "2xA100-40GB"),
+            *("--mig-evict", "--memory-limits", "kill", "--simulate", "2xA100-40GB"),
         ],
     ),
     "evicting memory": (None, {"agent": {"memoryLimits": "evict"}}, ["--memory-limits", "evict"]),
@@ -108,7 +106,6 @@ CASES: Mapping[str, tuple[Mapping[str, Any] | None, Mapping[str, Any], Sequence[
                 "replaceFailed": 2, "reservations": "always", "preempt": True,
                 "moves": "evict", "movesPerHour": 7, "scaleUp": "off",
             },
-            "remedies": {"evict": True, "evictNodes": 3, "toleration": "600s"},
             "registries": {"plainHttp": ["registry.local:5000", "*"]},
             "startup": {"taints": ["example.com/gpu"], "deadline": "600s"},
             "builds": {
@@ -126,7 +123,6 @@ CASES: Mapping[str, tuple[Mapping[str, Any] | None, Mapping[str, Any], Sequence[
             *("--startup-taint", "example.com/gpu", "--startup-deadline", "10m"),
             *("--reservations", "always", "--preempt", "--moves", "evict", "--moves-per-hour", "7"),
             *("--scale-up", "off"),
-            *("--fault-evictions", "--fault-eviction-nodes", "3", "--fault-toleration", "10m"),
             *("--buildah-image", "registry.local/buildah:v1", "--build-base-image", "rhel9=registry.local/ubi9:1"),
             *("--build-base-image", "ubuntu22.04=registry.local/ubuntu:22.04"),
             *("--build-dtk-image", "5.14.0=registry.local/dtk:1", "--build-downloads", "https://mirror.local/tesla"),

@@ -1,5 +1,6 @@
 """A card must be reset: its pod is evicted and starts on another card, and the card comes back, whoever is killed."""
 
+import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -8,7 +9,8 @@ from tests.support.mortal_process import Fate, mortal
 
 from tessera.api.names import GPU_CONDITION
 from tessera.api.nodes.preflights import decode_tests
-from tessera.kube.resources import DAEMONSETS, DEPLOYMENTS, PODS
+from tessera.api.nodes.repairs import REPAIRS_KEY, REPAIRS_MAP
+from tessera.kube.resources import CONFIGMAPS, PODS
 from tessera.nvml.attributes import CardAttributes
 from tessera.nvml.interface import GpuEventKind
 from tessera.nvml.simulated.machine_state import SimEvent
@@ -19,20 +21,13 @@ WRITES, CALLS = 8, 60
 PARTS = [("before", 0), *(pytest.param(*each, marks=pytest.mark.soak) for each in [("after", 1), ("before", 2)])]
 
 
-async def evicting(lab: Any, *more: str, tests_repairs: bool = True) -> None:
-    """The options of controller and agents."""
-    await _add_options(lab, DEPLOYMENTS.as_dicts(), "tessera-controller", "--fault-evictions", *more)
-    if tests_repairs:
-        await _add_options(lab, DAEMONSETS.as_dicts(), "tessera-agent", "--preflight=repairs", "--reboot-repairs")
-    await lab.clock.sleep(120)
+async def evicting(lab: Any, **more: Any) -> None:
+    """The administrator writes the file of repairs, which controller and agents follow."""
+    text = json.dumps({"evict": True} | more)
+    await lab.client.apply(CONFIGMAPS, REPAIRS_MAP, {"data": {REPAIRS_KEY: text}}, "tessera-system")
 
 
-async def _add_options(lab: Any, kind: Any, name: str, *options: str) -> None:
-    found = await lab.client.get(kind, name, "tessera-system")
-    first, *others = found["spec"]["template"]["spec"]["containers"]
-    first["args"] = [*first["args"], *options]
-    spec = {"template": {"spec": {"containers": [first, *others]}}}
-    await lab.client.merge_patch(kind, name, {"spec": spec}, "tessera-system")
+TESTED = {"preflight": "repairs", "reboot": "systemctl"}
 
 
 def preflights(lab: Any, node: str) -> list[str]:
@@ -58,7 +53,7 @@ def test_a_node_is_rebooted_for_its_lost_card_and_the_card_is_tested(
     in_lab: Callable[..., None], resource: str, mig_config: str
 ) -> None:
     async def scenario(lab: Any) -> None:
-        await evicting(lab)
+        await evicting(lab, **TESTED)
         await lab.create_owned("web", {resource: 1})
         await lab.until(lambda: lab.ready_of("web"), "the pod runs")
         home = lab.pod(lab.ready_of("web")).spec.node_name
@@ -82,7 +77,7 @@ def story(resource: str, fate: Fate, outcome: list[bool], *, tests_repairs: bool
     async def scenario(lab: Any) -> None:
         made: set[str] = set()
         lab.pods.add_handler(lambda event: made.add(event.object.metadata.uid))
-        await evicting(lab, tests_repairs=tests_repairs)
+        await evicting(lab, **(TESTED if tests_repairs else {}))
         await lab.create_owned("web", {resource: 1})
         await lab.until(lambda: lab.ready_of("web"), "the pod runs")
         home = lab.pod(lab.ready_of("web")).spec.node_name
@@ -142,7 +137,7 @@ def die_at(points: Sequence[int], in_lab: Callable[..., None], process: str, whe
 
 def test_a_pod_without_an_owner_stays_and_its_card_is_reset_when_it_ends(in_lab: Callable[..., None]) -> None:
     async def scenario(lab: Any) -> None:
-        await evicting(lab, "--fault-eviction-nodes=2")
+        await evicting(lab, evictNodes=2)
         await lab.create("alone", {"nvidia.com/gpu": 1})
         await lab.running("alone")
         home = lab.pod("alone").spec.node_name

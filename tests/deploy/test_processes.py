@@ -217,6 +217,7 @@ def test_rights_name_the_objects_that_the_processes_use(installation: Installati
         ("configmaps", agent_.sharing_config.name),
         ("configmaps", agent_.mig_config.name),
         *(("namespaces", each) for each in ADD_ONS),
+        ("configmaps", agent_.repairs.name),
     }
 
 
@@ -225,6 +226,8 @@ def test_the_agents_may_read_the_config_maps_that_they_follow_where_these_lie(in
     for followed in (options.sharing_config, options.mig_config):
         role = installation.one("Role", "tessera-agent-config", followed.namespace)
         assert followed.name in role["rules"][0]["resourceNames"]
+    role = installation.one("Role", "tessera-agent-repairs", options.repairs.namespace)
+    assert role["rules"][0]["resourceNames"] == [options.repairs.name]
 
 
 #: Roles for people, who may see all namespaces.

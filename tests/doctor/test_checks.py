@@ -164,6 +164,7 @@ HEALTHY = ClusterFacts(
     refused=[],
     settings={"tessera-system/sharing-profiles": True, "tessera-system/mig-layouts": True},
     node_groups=MISSING,
+    repairs=MISSING,
     trial=Refusal('admission webhook "gpus.tessera.dev" denied the request: container "trial": asks for 1 of ...'),
     rights={"tessera map": []},
     skew=0.4,

@@ -20,6 +20,12 @@ files/rules.json; the schema has types, names and ranges.
 {{- $problems = concat $problems (include "tessera.checks.options" (dict "path" (printf "tessera.%s.extraArgs" $key) "arguments" (index $.Values.tessera $key).extraArgs "program" $program) | fromJsonArray) -}}
 {{- end -}}
 {{- $problems = concat $problems (include "tessera.checks.groups" (dict "groups" $.Values.tessera.controller.nodeGroups "rules" $rules.nodeGroups) | fromJsonArray) -}}
+{{- with .Values.tessera.repairs }}
+{{- if and (eq (.reboot | default "") "annotation") (not .rebootAnnotation) }}{{ $problems = append $problems "tessera.repairs.rebootAnnotation: missing; reboot: annotation needs it, as example.com/reboot=true" }}{{ end -}}
+{{- if and (eq (.reboot | default "") "command") (not .rebootCommand) }}{{ $problems = append $problems "tessera.repairs.rebootCommand: missing; reboot: command needs it, as [/usr/local/bin/reboot-node]" }}{{ end -}}
+{{- if regexMatch "^[^/]*(tessera[.]dev|kubernetes[.]io|k8s[.]io)/" (.rebootAnnotation | default "") }}{{ $problems = append $problems (printf "tessera.repairs.rebootAnnotation: %q belongs to Tessera or Kubernetes; use a domain of yours" (trunc 100 .rebootAnnotation)) }}{{ end -}}
+{{- with .rebootCommand }}{{ if not (hasPrefix "/" (first .)) }}{{ $problems = append $problems (printf "tessera.repairs.rebootCommand: %q is no path on the host; begin it with /, without a shell" (trunc 100 (first .))) }}{{ end }}{{ end -}}
+{{- end -}}
 {{- if $problems }}{{ fail (printf "%s\n" (join "\n" $problems)) }}{{ end -}}
 {{- end -}}
 

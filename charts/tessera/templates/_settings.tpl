@@ -136,8 +136,6 @@
 {{- with $settings.kubelet }}{{ $args = append $args (printf "--kubelet-root=%s" .) }}{{ end -}}
 {{- with $settings.folders.driverRoot }}{{ $args = append $args (printf "--driver-root=%s" .) }}{{ end -}}
 {{- end -}}
-{{- with .Values.tessera.remedies.reboot }}{{ $args = concat $args (list "--reboot-repairs" (printf "--reboot-by=%s" .)) }}{{ end -}}
-{{- with .Values.tessera.remedies.preflight }}{{ if ne . "off" }}{{ $args = append $args (printf "--preflight=%s" .) }}{{ end }}{{ end -}}
 {{- if $values.migEvict }}{{ $args = append $args "--mig-evict" }}{{ end -}}
 {{- with $values.memoryLimits }}{{ $args = append $args (printf "--memory-limits=%s" .) }}{{ end -}}
 {{- with $values.simulate }}{{ $args = append $args (printf "--simulate=%s" .) }}{{ end -}}
@@ -167,9 +165,6 @@
 {{- if $own.controller.preempt }}{{ $args = append $args "--preempt" }}{{ end -}}
 {{- with $own.controller.moves }}{{ $args = append $args (printf "--moves=%s" .) }}{{ end -}}
 {{- if gt (int $own.controller.movesPerHour) 0 }}{{ $args = append $args (printf "--moves-per-hour=%d" (int $own.controller.movesPerHour)) }}{{ end -}}
-{{- if $own.remedies.evict }}{{ $args = append $args "--fault-evictions" }}{{ end -}}
-{{- if gt (int $own.remedies.evictNodes) 0 }}{{ $args = append $args (printf "--fault-eviction-nodes=%d" (int $own.remedies.evictNodes)) }}{{ end -}}
-{{- with $own.remedies.toleration }}{{ $args = append $args (printf "--fault-toleration=%s" .) }}{{ end -}}
 {{- $builds := $own.builds -}}
 {{- with $builds.buildahImage }}{{ $args = append $args (printf "--buildah-image=%s" .) }}{{ end -}}
 {{- range $system, $image := $builds.baseImages }}{{ $args = append $args (printf "--build-base-image=%s=%s" $system $image) }}{{ end -}}

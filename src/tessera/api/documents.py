@@ -14,11 +14,50 @@ import json
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 from tessera.api.problems import FileRefused, Problem, quote_value, shorten
 from tessera.limits.messages import VALUE_SHOWN, YAML_FAULT_SHOWN
 from tessera.limits.settings import SETTINGS_REPEATED, SETTINGS_TEXT, SETTINGS_VALUES
+from tessera.text import one_line
+
+T = TypeVar("T")
+
+#: A part of a path in an error of msgspec; entries of mappings with free keys have no name there.
+_PATH_PART = re.compile(r"\.(\w+)|\[(?:(\d+)|(\.\.\.))\]")
+
+
+def convert_document(text: str, kind: type[T], where: str) -> T:
+    """Reads a file of settings into a struct; an empty file is one without keys.
+
+    Args:
+        text: the file's content.
+        kind: the struct.
+        where: the file's name in messages.
+
+    Raises:
+        ValueError: the text names the first mistake: field, value and rule.
+    """
+    document: Any = None
+    try:
+        document = load_document(text)
+        return msgspec.convert({} if document is None else document, kind)
+    except FileRefused as error:
+        raise ValueError(f"{where}: {one_line(error)}") from None
+    except msgspec.ValidationError as error:
+        raise ValueError(f"{where}: {one_line(error)}{_stated(document, str(error))}; correct the file") from None
+
+
+def _stated(document: Any, error: str) -> str:
+    """The value to which an error's path leads, as ``: 65``; empty for a list or mapping, or if a part has no name."""
+    value = document
+    for key, number, nameless in _PATH_PART.findall(error.partition(" - at `$")[2]):
+        if nameless:
+            return ""
+        value = value[key] if key else value[int(number)]
+    return "" if isinstance(value, dict | list) else f": {quote_value(value)}"
 
 
 def load_document(text: str, *, limited: bool = True) -> Any:

@@ -40,6 +40,10 @@ FAULT_TOLERATION = "tessera.dev/fault-toleration-seconds"
 MEMORY_LIMIT_ANNOTATION = "tessera.dev/memory-limit"
 #: Annotation of a pod: with ``off`` neither the pod nor its processes are ended for taking too much memory.
 MEMORY_ENFORCEMENT_ANNOTATION = "tessera.dev/memory-enforcement"
+#: Annotation of a Node, by its agent: the id of the boot that is to end, since a card needs a reboot.
+REBOOT_REQUESTED = "tessera.dev/reboot-requested"
+#: Annotation of a pod: ``true`` to have its cards tested before its first container starts.
+POD_PREFLIGHT = "tessera.dev/require-preflight"
 #: Extended resource that counts a pod's slices in Gi of GPU memory, for ResourceQuota and Kueue.
 QUOTA_RESOURCE = "instaslice.redhat.com/accelerator-memory-quota"
 #: Namespace of the Instaslice objects; fixed by the format that users read.

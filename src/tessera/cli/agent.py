@@ -71,6 +71,9 @@ _PASSED_ON = ("DP_DISABLE_HEALTHCHECKS", "DP_ENABLE_HEALTHCHECKS")
     metavar="PROFILE",
     help="Sharing profile of a node without the label nvidia.com/device-plugin.config.",
 )
+@click.option(
+    "--repairs", metavar="NAMESPACE/NAME", help="ConfigMap of what is done about cards with faults: tessera-repairs."
+)
 @click.option("--mig-config", metavar="NAMESPACE/NAME", help="ConfigMap of MIG layouts.")
 @click.option("--mig-default", metavar="LAYOUT", help="MIG layout of a node without the label nvidia.com/mig.config.")
 @click.option(
@@ -88,27 +91,6 @@ _PASSED_ON = ("DP_DISABLE_HEALTHCHECKS", "DP_ENABLE_HEALTHCHECKS")
     "--mig-reboot",
     is_flag=True,
     help="Reboot the node if a reset of the card cannot change its MIG mode; at most once for each layout.",
-)
-@click.option(
-    "--reboot-repairs",
-    is_flag=True,
-    help="Reboot the node for a card that needs it, such as one that fell off the bus; once for each fault.",
-)
-@click.option(
-    "--reboot-by",
-    type=click.Choice(["systemctl", "sentinel"]),
-    default="systemctl",
-    show_default=True,
-    help="How the node is rebooted: at once by the host's systemd, when no pod holds any card of it; or by a tool that"
-    " watches the host's file /var/run/reboot-required and drains the node, such as kured.",
-)
-@click.option(
-    "--preflight",
-    type=click.Choice(["off", "repairs", "all"]),
-    default="off",
-    show_default=True,
-    help="Test cards before they are allocated: those that were reset, or whose node was rebooted for them; or all,"
-    " which are new ones too.",
 )
 @click.option(
     "--memory-limits",
@@ -214,14 +196,7 @@ def options_from(values: Mapping[str, Any], environment: Mapping[str, str]) -> A
     Raises:
         click.BadParameter: a value has a wrong form.
     """
-    from tessera.agent.base.options import (
-        AgentOptions,
-        EnforcementMode,
-        MetricNames,
-        PreflightMode,
-        RebootWay,
-        ValidationMode,
-    )
+    from tessera.agent.base.options import AgentOptions, EnforcementMode, MetricNames, ValidationMode
     from tessera.api.sharing.profile import MigStrategy
 
     given = {name: value for name, value in values.items() if value is not None}
@@ -231,15 +206,13 @@ def options_from(values: Mapping[str, Any], environment: Mapping[str, str]) -> A
         "memory_limits": EnforcementMode(given["memory_limits"]),
         "validation": ValidationMode(given["validation"]),
         "metric_names": MetricNames(given["metric_names"]),
-        "reboot_by": RebootWay(given["reboot_by"]),
-        "preflight": PreflightMode(given["preflight"]),
         "device_list_strategies": _list_strategies(strategies),
         "device_ids_are_uuids": ids == "uuid",
         "environment": {name: environment[name] for name in _PASSED_ON if name in environment},
     }
     if "simulate" in given:
         given.setdefault("markers_dir", None)
-    for name in ("sharing_config", "mig_config"):
+    for name in ("sharing_config", "repairs", "mig_config"):
         if name in given:
             given[name] = _config_map(name, given[name])
     return AgentOptions(**given)
@@ -290,17 +263,14 @@ async def _run(options: Any, kubeconfig: Path | None, context: str | None) -> No
     options.state_dir.mkdir(parents=True, exist_ok=True)
     kubelet = GrpcKubelet(options.plugin_dir, options.pod_resources / "kubelet.sock", clock=clock)
     async with connect(CARDS_MANAGER, kubeconfig, context) as client:
-        await run_lifecycle(options, client, _driver(options, clock), kubelet, clock, reboot=_reboot(options))
+        await run_lifecycle(options, client, _driver(options, clock), kubelet, clock, host=_host(options))
 
 
-def _reboot(options: Any) -> Callable[[], Awaitable[None]] | None:
-    """The function that reboots the host; None for simulated cards, for which no machine is rebooted."""
-    from tessera.agent.base.options import RebootWay
-    from tessera.agent.mig_config.reboot import reboot_host, request_by_sentinel
+def _host(options: Any) -> Callable[[Sequence[str]], Awaitable[None]] | None:
+    """The function that runs commands on the host; None with simulated cards, for which no machine is rebooted."""
+    from tessera.agent.base.host import run_on_host
 
-    if options.simulate is not None:
-        return None
-    return request_by_sentinel if options.reboot_by is RebootWay.SENTINEL else reboot_host
+    return None if options.simulate is not None else run_on_host
 
 
 def _driver(options: Any, clock: Any) -> Any:

@@ -109,7 +109,6 @@ def options_from(values: Mapping[str, Any]) -> Any:
         BreakerLimits,
         ControllerOptions,
         RegistryOptions,
-        RemedySettings,
         ScaleUpMethod,
         ScaleUpOptions,
     )
@@ -126,7 +125,6 @@ def options_from(values: Mapping[str, Any]) -> Any:
     moves: dict[str, Any] = {} if site.moves is None else {"mode": MoveMode(site.moves)}
     if site.moves_per_hour is not None:
         moves["per_hour"] = site.moves_per_hour
-    remedies: dict[str, Any] = {"nodes": site.fault_eviction_nodes, "longest_stay": site.fault_toleration}
     startup: dict[str, Any] = {"startup_taints": site.startup_taints, "deadline": site.startup_deadline}
     return ControllerOptions(
         identity=identity,
@@ -142,9 +140,6 @@ def options_from(values: Mapping[str, Any]) -> Any:
         ),
         preempt=site.preempt,
         moves=MoveSettings(**moves),
-        remedies=RemedySettings(
-            evict=site.fault_evictions, **{name: value for name, value in remedies.items() if value is not None}
-        ),
         **reserve,
         **given,
     )

@@ -19,6 +19,7 @@ from tessera.api.gpu_operator.settings_reader import OWN_LAYOUTS, OWN_PROFILES, 
 from tessera.api.instaslice import INSTASLICES
 from tessera.api.names import INSTASLICE_NAMESPACE
 from tessera.api.nodes.node_groups import NODE_GROUPS_MAP
+from tessera.api.nodes.repairs import REPAIRS_MAP
 from tessera.api.queues import QUEUES
 from tessera.clock import Clock, rfc3339
 from tessera.doctor.archive import Archive
@@ -53,6 +54,7 @@ CONFIG_MAPS = (
     "driver-images",
     "driver-next-kernels",
     NODE_GROUPS_MAP,
+    REPAIRS_MAP,
     "driver-policies",
     "driver-rollouts",
     "provisioning-records",

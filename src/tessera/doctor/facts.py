@@ -17,6 +17,7 @@ from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
 from tessera.api.instaslice import INSTASLICES
 from tessera.api.names import DEVICE_ACCESS_ALLOWED, DEVICE_ACCESS_LABEL, INSTASLICE_NAMESPACE, QUOTA_RESOURCE
 from tessera.api.nodes.node_groups import NODE_GROUPS_MAP
+from tessera.api.nodes.repairs import REPAIRS_MAP
 from tessera.api.problems import FileRefused
 from tessera.clock import Clock
 from tessera.kube.client.client import Client
@@ -143,6 +144,7 @@ class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
         refused: events about pods that could not be created.
         settings: for each ConfigMap that an agent follows, as ``NAMESPACE/NAME``, True if it exists.
         node_groups: the ConfigMap with groups of new nodes.
+        repairs: the ConfigMap of what is done about cards with faults.
         trial: the answer to the trial pod in a dry run: the webhook's refusal, another one, or the pod.
         rights: for each command, the rights that the asker lacks.
         kueue: Kueue; missing if it is not installed.
@@ -165,6 +167,7 @@ class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
     refused: Sequence[CoreEvent] | Refusal
     settings: Mapping[str, bool] | Refusal
     node_groups: Object | Refusal
+    repairs: Object | Refusal
     trial: Object | Refusal
     rights: Mapping[str, Sequence[str]] | Refusal
     kueue: KueueFacts | Refusal = Refusal("Kueue is not installed", missing=True)
@@ -200,6 +203,7 @@ async def read_facts(client: Client, clock: Clock, trial_namespace: str) -> Clus
         node_groups = group.create_task(
             try_to_read(_get(client, CONFIGMAPS.as_dicts(), NODE_GROUPS_MAP, SYSTEM_NAMESPACE))
         )
+        repairs = group.create_task(try_to_read(_get(client, CONFIGMAPS.as_dicts(), REPAIRS_MAP, SYSTEM_NAMESPACE)))
         trial = group.create_task(try_to_read(_trial(client, trial_namespace)))
         rights = group.create_task(try_to_read(_rights(client)))
         kueue = group.create_task(try_to_read(_kueue(client)))
@@ -222,6 +226,7 @@ async def read_facts(client: Client, clock: Clock, trial_namespace: str) -> Clus
         refused=refused.result(),
         settings=settings,
         node_groups=node_groups.result(),
+        repairs=repairs.result(),
         trial=trial.result(),
         rights=rights.result(),
         kueue=kueue.result(),

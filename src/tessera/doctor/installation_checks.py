@@ -2,7 +2,7 @@
 
 import base64
 import binascii
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -10,6 +10,7 @@ import msgspec
 from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
 from tessera.api.names import DEVICE_ACCESS_ALLOWED, DEVICE_ACCESS_LABEL, DEVICE_ACCESS_POLICY
 from tessera.api.nodes.node_groups import NODE_GROUPS_KEY, NODE_GROUPS_MAP, parse_node_groups
+from tessera.api.nodes.repairs import REPAIRS_KEY, REPAIRS_MAP, parse_repairs
 from tessera.api.nodes.silence import Silence, SilentNode, agents_by_node, silent_nodes
 from tessera.clock import parse_time_or_zero
 from tessera.doctor.card_checks import check_cards
@@ -57,6 +58,7 @@ def check_installation(facts: ClusterFacts) -> Iterator[Finding]:
     yield from check_cards(facts.nodes)
     yield _settings(facts.settings)
     yield _node_groups(facts.node_groups)
+    yield _repairs(facts.repairs)
     yield _policies(facts.bindings)
     yield _device_access(facts)
     yield _leader(facts)
@@ -176,25 +178,70 @@ def _settings(settings: Mapping[str, bool] | Refusal) -> Finding:
     return ok("settings", f"the agents follow {list_names(list(settings)) or 'no ConfigMap'}")
 
 
+class _OptionFile(msgspec.Struct, frozen=True):
+    """A ConfigMap with the file of an option.
+
+    Attributes:
+        check: name of its check.
+        name: of the ConfigMap.
+        key: of the file in it.
+        none: what holds without it.
+        mistaken: what holds while the file has a mistake.
+        sources: what made it.
+    """
+
+    check: str
+    name: str
+    key: str
+    none: str
+    mistaken: str
+    sources: str
+
+
+_GROUPS = _OptionFile(
+    "node-groups",
+    NODE_GROUPS_MAP,
+    NODE_GROUPS_KEY,
+    "no groups of new nodes are stated",
+    "until then no new node is asked for, and pods for any new node are admitted",
+    "tessera install --node-groups, or the chart's value tessera.controller.nodeGroups",
+)
+_REPAIRS = _OptionFile(
+    "repairs",
+    REPAIRS_MAP,
+    REPAIRS_KEY,
+    "nothing is done about cards with faults but resets of empty ones",
+    "until then what was in force before stays in force",
+    "tessera install --repairs, or the chart's value tessera.repairs",
+)
+
+
 def _node_groups(config: Object | Refusal) -> Finding:
-    check = "node-groups"
+    return _check_file(
+        _GROUPS, config, lambda text: f"{count_noun(len(parse_node_groups(text)), 'group')} of new nodes"
+    )
+
+
+def _repairs(config: Object | Refusal) -> Finding:
+    return _check_file(_REPAIRS, config, lambda text: f"about cards with faults: {parse_repairs(text).summary}")
+
+
+def _check_file(file: _OptionFile, config: Object | Refusal, describe: Callable[[str], str]) -> Finding:
+    """The finding about a file; ``describe`` says what a right one holds, and raises ValueError for a wrong one."""
     if isinstance(config, Refusal):
-        none = ok(check, "no groups of new nodes are stated")
-        return none if config.missing else unknown(check, f"not examined: {config.reason}")
+        return ok(file.check, file.none) if config.missing else unknown(file.check, f"not examined: {config.reason}")
     try:
-        groups = parse_node_groups((config.get("data") or {})[NODE_GROUPS_KEY])
+        return ok(file.check, describe((config.get("data") or {})[file.key]))
     except KeyError:
-        mistake = f"ConfigMap {NODE_GROUPS_MAP}: the key {NODE_GROUPS_KEY} is missing"
+        mistake = f"ConfigMap {file.name}: the key {file.key} is missing"
     except ValueError as error_of_file:
         mistake = one_line(error_of_file, 1_000)
-    else:
-        return ok(check, f"{count_noun(len(groups), 'group')} of new nodes")
     advice = (
-        f"kubectl edit configmap {NODE_GROUPS_MAP} -n {SYSTEM_NAMESPACE}, or correct what made it and apply that again:"
-        " the file of tessera install --node-groups, or the chart's value tessera.controller.nodeGroups"
+        f"kubectl edit configmap {file.name} -n {SYSTEM_NAMESPACE}, or correct what made it and apply that again:"
+        f" the file of {file.sources}"
     )
-    text = f"{mistake}; until then no new node is asked for, and pods for any new node are admitted"
-    return error(check, text, advice, [f"configmap/{NODE_GROUPS_MAP} in {SYSTEM_NAMESPACE}"])
+    text = f"{mistake}; {file.mistaken}"
+    return error(file.check, text, advice, [f"configmap/{file.name} in {SYSTEM_NAMESPACE}"])
 
 
 def _policies(bindings: Sequence[str] | Refusal) -> Finding:

@@ -120,7 +120,7 @@ FAULT_TOLERATION_DIGITS = Limit(
     9,
     "digits",
     "a pod's tessera.dev/fault-toleration-seconds; another value counts as 0",
-    "30 years; the administrator's --fault-toleration bounds it",
+    "30 years; the administrator's tolerationSeconds bounds it",
 )
 POD_TEMPLATES = Limit(
     18,

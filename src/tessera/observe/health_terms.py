@@ -30,7 +30,7 @@ REACTIONS: Mapping[Reaction, str] = {
     Reaction.DEGRADE: f"shows the error and goes on to allocate the card, until {_ENDS}",
     Reaction.WITHHOLD: f"{_TAKEN}, or of the GPU instance that the error names, until {_ENDS}",
     Reaction.RESET: f"{_TAKEN} until it was reset; resets it once no pod holds any part of it",
-    Reaction.REBOOT: f"{_TAKEN} until the node was booted; boots it only with --reboot-repairs",
+    Reaction.REBOOT: f"{_TAKEN} until the node was booted; has it booted only where tessera-repairs says so",
 }
 
 
@@ -172,7 +172,7 @@ _OTHERS: Mapping[str, Term] = {
             term="preflight",
             meaning="the card is new, or was repaired by a reset or a boot, and has not passed its preflight since",
             asks="nothing; if the test fails, what the test says",
-            reaction=f"{_TAKEN} until it passes; only with --preflight",
+            reaction=f"{_TAKEN} until it passes; only where tessera-repairs says so",
             source=_TESSERA,
         ),
         Term(

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from tessera.agent.base.change_notifier import ChangeNotifier
+from tessera.agent.base.host import RunOnHost
 from tessera.agent.base.options import AgentOptions
 from tessera.agent.driver.driver_state import DriverHome
 from tessera.agent.driver.hardware import DriverBackend, SimulatedDriver
@@ -212,18 +213,20 @@ async def _agent(
         _kubelet(context),
         clock,
         rng=rng,
-        reboot=_reboot(context),
+        host=_host(context),
         processes=processes,
         on_started=context.ready,
         publish=partial(cluster.documents.__setitem__, context.pod.ip) if cluster.options.pages else None,
     )
 
 
-def _reboot(context: ContainerContext) -> Callable[[], Awaitable[None]]:
-    async def reboot() -> None:
+def _host(context: ContainerContext) -> RunOnHost:
+    """The host of a simulated node: every command reboots it, as whoever is asked by the command would."""
+
+    async def run(_command: Sequence[str]) -> None:
         context.host.reboot()
 
-    return reboot
+    return run
 
 
 def _kubelet(context: ContainerContext) -> Kubelet:

@@ -387,7 +387,7 @@ def start(scene: DriverScene) -> Components:
         client=scene.user("agent"),
         clock=scene.clock,
         rng=random.Random(1),
-        reboot=None,
+        host=None,
         recorders=Recorders(),
     )
     components = Components(environment, InlineNvml(scene.machine, scene.clock), scene.seam)

@@ -78,7 +78,7 @@ def test_seven_cards_of_eight_stay_over_a_restart(
                 client=scene.user("agent"),
                 clock=scene.clock,
                 rng=random.Random(1),
-                reboot=None,
+                host=None,
                 recorders=Recorders(),
             )
             hardware = InlineNvml(RealCards(scene.machine, tmp_path), scene.clock)

@@ -19,6 +19,7 @@ from tessera.agent.health.reboots import RepairReboots
 from tessera.agent.validation.preflight_runner import SimulatedPreflight
 from tessera.api.nodes.card_faults import CardRule
 from tessera.api.nodes.cordons import Cordon
+from tessera.api.nodes.repairs import Repairs
 from tessera.clock import Clock
 from tessera.nvml.asynchronous.inline import InlineNvml
 from tessera.nvml.attributes import CardAttributes
@@ -77,12 +78,9 @@ class Node:
         self.told: list[tuple[str, str]] = []
         #: Whether the agent resets cards that ask for it, and which cards somebody holds.
         self.resets = False
-        #: Whether the agent tests cards that were repaired.
-        self.tests_repairs = False
-        #: Whether it tests new ones too.
-        self.tests_new = False
-        #: How the agent reboots the node; empty for not at all. The times at which it was asked, and its refusal.
-        self.reboots = ""
+        #: What the administrator lets the agent do; None while the file cannot be read.
+        self.repairs: Repairs | None = Repairs()
+        #: The times at which a reboot was asked for, and its refusal.
         self.asked: list[float] = []
         self.refusal = ""
         self.held: set[str] = set()
@@ -138,15 +136,9 @@ class Agent:
             changes=self.changes,
             clock=node.clock,
             resetter=CardResetter(self.hardware, host=self, clock=node.clock) if node.resets else None,
-            reboots=RepairReboots(
-                node.reboot, file=node.file.parent / "reboots.json", host=self, drains=node.reboots == "sentinel"
-            )
-            if node.reboots
-            else None,
-            preflights=CardPreflights(SimulatedPreflight(node.machine, node.clock), host=self, clock=node.clock)
-            if node.tests_repairs
-            else None,
-            tests_new=node.tests_new,
+            reboots=RepairReboots(node.reboot, file=node.file.parent / "reboots.json", host=self),
+            preflights=CardPreflights(SimulatedPreflight(node.machine, node.clock), host=self, clock=node.clock),
+            repairs=lambda: node.repairs,
         )
         self._tasks = [asyncio.create_task(self.watch.run()), asyncio.create_task(self._listen())]
 

@@ -14,10 +14,13 @@ from tessera.agent.health.holders import Holdings
 from tessera.agent.health.hysteresis import Hysteresis
 from tessera.agent.health.pod_conditions import PAUSE, PodConditions, PodNotice
 from tessera.agent.inventory.device_health import DeviceScope, Reaction
-from tessera.api.names import GPU_CONDITION, PodUid
+from tessera.api.names import FAULT_TOLERATION, GPU_CONDITION, PodUid
 from tessera.api.nodes.health import FELL_TOO_OFTEN, describe_fault, describe_xid
+from tessera.api.nodes.repairs import RebootWay, Repairs
 from tessera.kube.resources import Condition, Pod
+from tessera.kube.resources.meta import OwnerReference, Uid
 
+EPOCH = 1_700_000_000
 INDEXES = {"GPU-a": 0, "GPU-b": 1}
 CARD, INSTANCE = DeviceScope("GPU-a"), DeviceScope("GPU-a", 7, 0)
 
@@ -47,11 +50,18 @@ class Node:
         self.pods = {name: pod(name) for name in holdings}
         self.holdings: Holdings = {PodUid(name): frozenset({part}) for name, part in holdings.items()}
         self.now = 0.0
+        self.repairs = Repairs()
 
     def tell(self, *faults: Fault, spared: tuple[Fault, ...] = ()) -> list[tuple[str, str, str]]:
         """Name, reason and status of each notice; the server takes all of them."""
         due, _ = self.conditions.decide(
-            self.pods.values(), self.holdings, faults, spared=spared, indexes=INDEXES, now=self.now
+            self.pods.values(),
+            self.holdings,
+            faults,
+            spared=spared,
+            indexes=INDEXES,
+            repairs=self.repairs,
+            now=self.now,
         )
         for notice in due:
             self.pods[notice.pod.metadata.name] = follow(notice)
@@ -92,6 +102,46 @@ def test_the_reason_says_whether_the_card_must_be_empty(faults: list[Fault], rea
     assert [found[1] for found in Node(p=CARD).tell(*faults)] == [reason]
 
 
+EVICTS = Repairs(evict=True, toleration_seconds=600, reboot=RebootWay.SYSTEMCTL)
+
+
+@pytest.mark.parametrize(
+    ("faults", "owner", "toleration", "step"),
+    [
+        ([fault(since=EPOCH)], "ReplicaSet", "", "Tessera evicts pods with an owner from 2023-11-14T22:14:20Z on"),
+        ([fault(since=EPOCH)], "ReplicaSet", "300", "Tessera evicts pods with an owner from 2023-11-14T22:18:20Z on"),
+        ([fault(since=EPOCH)], "ReplicaSet", "9999999", "from 2023-11-14T22:23:20Z on; delete the others"),
+        ([fault(since=EPOCH)], "", "", "delete the pods on it, so that their owners start them on other cards"),
+        ([fault(since=EPOCH)], "DaemonSet", "", "delete the pods on it"),
+        (
+            [fault(79, Reaction.REBOOT, since=EPOCH)],
+            "Job",
+            "",
+            "until the node is rebooted, which Tessera does once no pod holds any card of it: Tessera evicts",
+        ),
+        (
+            [fault(since=EPOCH), msgspec.structs.replace(fault(), source=CORDON, reaction=Reaction.WITHHOLD)],
+            "ReplicaSet",
+            "",
+            "which needs it empty: delete the pods on it",
+        ),
+    ],
+    ids=["owned", "tolerates", "tolerates too long", "alone", "of a DaemonSet", "reboot", "cordoned"],
+)
+def test_the_next_step_is_the_one_that_the_administrator_chose(
+    faults: list[Fault], owner: str, toleration: str, step: str
+) -> None:
+    node = Node(p=CARD)
+    node.repairs = EVICTS
+    owners = [OwnerReference(kind=owner, name="o", uid=Uid("o"), controller=True)] if owner else []
+    meta = msgspec.structs.replace(
+        node.pods["p"].metadata, owner_references=owners, annotations={FAULT_TOLERATION: toleration}
+    )
+    node.pods["p"] = msgspec.structs.replace(node.pods["p"], metadata=meta)
+    node.tell(*faults)
+    assert step in node.message("p")
+
+
 def test_a_pod_is_told_once_and_once_more_when_all_is_well() -> None:
     node = Node(p=CARD)
     assert node.tell() == []
@@ -113,7 +163,7 @@ def test_what_is_worse_is_told_at_once_and_anything_else_after_a_pause() -> None
     node.now = 2
     assert node.tell(fault(95)) == []
     _, pause = node.conditions.decide(
-        node.pods.values(), node.holdings, [fault(95)], spared=(), indexes=INDEXES, now=2.0
+        node.pods.values(), node.holdings, [fault(95)], spared=(), indexes=INDEXES, repairs=Repairs(), now=2.0
     )
     assert pause == 1 + PAUSE - 2
     node.now = 1 + PAUSE

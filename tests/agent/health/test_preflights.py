@@ -22,8 +22,12 @@ from tessera.agent.health.faults import HealthStateMachine
 from tessera.agent.health.policy import HealthPolicy, RecoveryAction
 from tessera.agent.inventory.device_health import DeviceScope
 from tessera.api.nodes.health import CardState
+from tessera.api.nodes.repairs import PreflightMode, Repairs
 from tessera.nvml.errors import GpuLost
 from tessera.nvml.interface import GpuEvent, GpuEventKind, GpuUuid
+
+#: Repaired cards are tested, or new ones too.
+REPAIRED, ALL = Repairs(preflight=PreflightMode.REPAIRS), Repairs(preflight=PreflightMode.ALL)
 
 
 async def repair(node: Node) -> None:
@@ -35,7 +39,7 @@ async def repair(node: Node) -> None:
 
 
 def test_a_card_that_was_reset_is_tested_and_then_allocated(node: Node) -> None:
-    node.resets = node.tests_repairs = True
+    node.resets, node.repairs = True, REPAIRED
     node.machine.slow("compute", 100)
 
     async def story(node: Node, agent: Agent) -> None:
@@ -54,7 +58,7 @@ def test_a_card_that_was_reset_is_tested_and_then_allocated(node: Node) -> None:
 
 
 def test_an_agent_that_is_killed_before_or_in_the_test_tests_again(node: Node) -> None:
-    node.resets = node.tests_repairs = True
+    node.resets, node.repairs = True, REPAIRED
     node.machine.slow("compute", 100)
 
     async def killed(node: Node, agent: Agent) -> None:
@@ -78,7 +82,7 @@ def test_an_agent_that_is_killed_before_or_in_the_test_tests_again(node: Node) -
 
 
 def test_a_card_that_fails_its_test_stays_away_and_is_tested_again(node: Node) -> None:
-    node.resets = node.tests_repairs = True
+    node.resets, node.repairs = True, REPAIRED
 
     async def story(node: Node, agent: Agent) -> None:
         node.machine.fail("compute", GpuLost, times=2)
@@ -95,7 +99,7 @@ def test_a_card_that_fails_its_test_stays_away_and_is_tested_again(node: Node) -
 
 
 def test_a_card_that_somebody_holds_is_not_tested(node: Node) -> None:
-    node.resets = node.tests_repairs = True
+    node.resets, node.repairs = True, REPAIRED
 
     async def story(node: Node, agent: Agent) -> None:
         await repair(node)
@@ -110,7 +114,7 @@ def test_a_card_that_somebody_holds_is_not_tested(node: Node) -> None:
 
 
 def test_without_the_option_clean_probes_are_enough_also_for_a_card_that_waits(node: Node) -> None:
-    node.resets = node.tests_repairs = True
+    node.resets, node.repairs = True, REPAIRED
 
     async def waiting(node: Node, agent: Agent) -> None:
         await repair(node)
@@ -122,7 +126,7 @@ def test_without_the_option_clean_probes_are_enough_also_for_a_card_that_waits(n
         assert not agent.watch.is_unhealthy(node.one)
 
     play(node, waiting)
-    node.tests_repairs = False
+    node.repairs = Repairs()
     play(node, off)
 
 
@@ -143,17 +147,40 @@ EVENTS: st.SearchStrategy[HealthEvent] = st.one_of(
 )
 
 
+def test_settings_that_cannot_be_read_are_those_of_before_also_over_restarts(node: Node) -> None:
+    node.resets, node.repairs = True, REPAIRED
+    node.held = {node.one}
+
+    async def waiting(node: Node, agent: Agent) -> None:
+        node.held = set()
+        await repair(node)
+        node.held = {node.one}
+        await asyncio.sleep(100)
+        assert agent.watch.describe(node.one).evidence[0].source == PREFLIGHT
+
+    async def unreadable(node: Node, agent: Agent) -> None:
+        await asyncio.sleep(100)
+        assert agent.watch.describe(node.one).evidence[0].source == PREFLIGHT
+        node.held = set()
+        await asyncio.sleep(100)
+        assert not agent.watch.is_unhealthy(node.one)
+
+    play(node, waiting)
+    node.repairs = None
+    play(node, unreadable)
+
+
 @given(st.lists(EVENTS, max_size=40), st.integers(0, 40))
 def test_no_repaired_card_is_allocated_before_a_test_that_began_after_the_repair(
     events: list[HealthEvent], restart: int
 ) -> None:
-    health = HealthStateMachine(HealthPolicy(), tests_repairs=True)
+    health = HealthStateMachine(HealthPolicy(), repairs=REPAIRED)
     health.handle(CardsListed(frozenset({CARD}), {}), 0.0)
     repaired: float | None = None
     for number, event in enumerate(events):
         now = 100.0 * number
         if number == restart:  # the next process has what the file has
-            health = HealthStateMachine(HealthPolicy(), faults=health.faults(), past=health.past, tests_repairs=True)
+            health = HealthStateMachine(HealthPolicy(), faults=health.faults(), past=health.past, repairs=REPAIRED)
             health.handle(CardsListed(frozenset({CARD}), {}), now)
         before = {fault.source: fault for fault in health.faults()}
         passes = isinstance(event, PreflightEnded) and not event.text and event.since == repaired
@@ -171,7 +198,7 @@ def test_no_repaired_card_is_allocated_before_a_test_that_began_after_the_repair
 
 
 def test_a_new_card_is_tested_and_its_numbers_are_kept(node: Node) -> None:
-    node.tests_repairs = node.tests_new = True
+    node.repairs = ALL
     node.machine.slow("compute", 100)
 
     async def first(node: Node, agent: Agent) -> None:
@@ -208,14 +235,14 @@ def test_a_card_that_was_there_before_the_option_is_not_new(node: Node) -> None:
         assert not agent.watch.is_unhealthy(node.one)
 
     play(node, before)
-    node.tests_repairs = node.tests_new = True
+    node.repairs = ALL
     play(node, after)
 
 
 def test_a_file_of_an_earlier_version_makes_no_card_new(node: Node) -> None:
     node.file.parent.mkdir(parents=True)
     node.file.write_text('{"boot": "boot-1", "marks": []}')
-    node.tests_repairs = node.tests_new = True
+    node.repairs = ALL
 
     async def after(node: Node, agent: Agent) -> None:
         assert not agent.watch.is_unhealthy(node.one)
@@ -224,7 +251,7 @@ def test_a_file_of_an_earlier_version_makes_no_card_new(node: Node) -> None:
 
 
 def test_a_new_card_that_fails_its_test_stays_away_over_restarts(node: Node) -> None:
-    node.tests_repairs = node.tests_new = True
+    node.repairs = ALL
     node.machine.fail("compute", GpuLost, times=1000)
 
     async def fails(node: Node, agent: Agent) -> None:
@@ -242,7 +269,7 @@ def test_a_new_card_that_fails_its_test_stays_away_over_restarts(node: Node) -> 
 
 def test_a_card_in_mig_mode_is_allocated_and_nobody_says_that_it_passed(tmp_path: Path) -> None:
     node = Node(tmp_path, mig=True)
-    node.tests_repairs = node.tests_new = True
+    node.repairs = ALL
 
     async def story(node: Node, agent: Agent) -> None:
         await asyncio.sleep(60)

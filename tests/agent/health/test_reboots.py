@@ -8,6 +8,7 @@ from tests.agent.health.conftest import Agent, Node, play
 from tessera.agent.base.state_file import StateFile
 from tessera.agent.health.reboots import REBOOT_DELAY, REBOOT_RETRY, StoredReboots
 from tessera.api.nodes.cordons import Cordon
+from tessera.api.nodes.repairs import RebootWay, Repairs
 from tessera.nvml.interface import GpuUuid
 
 
@@ -16,9 +17,12 @@ def lose(node: Node) -> None:
     node.xid(79)
 
 
-@pytest.mark.parametrize("way", ["systemctl", "sentinel"])
-def test_a_reboot_is_asked_for_once_over_restarts_and_not_again_if_it_did_not_help(node: Node, way: str) -> None:
-    node.reboots = way
+SENTINEL = Repairs(reboot=RebootWay.SENTINEL)
+
+
+@pytest.mark.parametrize("way", [each for each in RebootWay if each is not RebootWay.NONE])
+def test_a_reboot_is_asked_for_once_over_restarts_and_not_again_if_it_did_not_help(node: Node, way: RebootWay) -> None:
+    node.repairs = Repairs(reboot=way)
 
     async def story(node: Node, agent: Agent) -> None:
         lose(node)
@@ -40,7 +44,7 @@ def test_a_reboot_is_asked_for_once_over_restarts_and_not_again_if_it_did_not_he
 
 @pytest.mark.parametrize("boot", ["boot-1", "boot-2"])
 def test_an_agent_that_is_killed_before_it_asks_asks_in_the_same_boot(node: Node, boot: str) -> None:
-    node.reboots = "sentinel"
+    node.repairs = SENTINEL
     stored = StoredReboots({node.one: node.boot}, pending=node.one)
     StateFile(node.file.with_name("reboots.json"), StoredReboots).save(stored)
 
@@ -59,19 +63,19 @@ def test_systemd_reboots_no_node_with_pods_on_its_cards_and_kured_drains_it(node
         lose(node)
         node.held.add(node.other)
         await asyncio.sleep(1000)
-        assert len(node.asked) == (1 if node.reboots == "sentinel" else 0)
+        assert len(node.asked) == (1 if node.repairs == SENTINEL else 0)
         node.held.clear()
         await asyncio.sleep(60)
         assert len(node.asked) == 1
 
-    for node.reboots in ("systemctl", "sentinel"):
+    for node.repairs in (Repairs(reboot=RebootWay.SYSTEMCTL), SENTINEL):
         node.asked.clear()
         node.file.with_name("reboots.json").unlink(missing_ok=True)
         play(node, story)
 
 
 def test_a_refusal_is_told_and_tried_again_later(node: Node) -> None:
-    node.reboots, node.refusal = "sentinel", "read-only"
+    node.repairs, node.refusal = SENTINEL, "read-only"
 
     async def story(node: Node, agent: Agent) -> None:
         lose(node)
@@ -93,12 +97,12 @@ def test_nothing_is_asked_for_a_cordoned_card_or_a_spared_fault_or_without_the_o
         assert node.asked == []
 
     play(node, story)
-    node.reboots, node.cordoned = "sentinel", (Cordon(node.one, "mine"),)
+    node.repairs, node.cordoned = SENTINEL, (Cordon(node.one, "mine"),)
     play(node, story)
 
 
 def test_a_card_that_is_well_again_may_ask_for_its_next_fault(node: Node) -> None:
-    node.reboots = "sentinel"
+    node.repairs = SENTINEL
 
     async def story(node: Node, agent: Agent) -> None:
         lose(node)

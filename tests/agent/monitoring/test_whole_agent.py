@@ -32,7 +32,7 @@ def start(scene: Scene) -> Components:
         client=scene.user("agent"),
         clock=scene.clock,
         rng=random.Random(1),
-        reboot=None,
+        host=None,
         recorders=Recorders(),
     )
     components = Components(environment, InlineNvml(scene.machine, scene.clock), scene.seam)

@@ -4,6 +4,8 @@ import pytest
 
 from tessera.api.nodes.health import Evidence, describe_fault, describe_xid
 
+EMPTY = "delete the pods on it, so that their owners start them on other cards"
+
 
 @pytest.mark.parametrize(
     ("error", "sentence"),
@@ -42,6 +44,31 @@ from tessera.api.nodes.health import Evidence, describe_fault, describe_xid
                 "the card does not answer: lost; not allocated until the node is rebooted: delete the pods on it, so"
                 " that their owners start them on other cards"
             ),
+        ),
+        (
+            Evidence(source="XID 48", text=describe_xid(48), asks="reset", evicted=1_700_000_060.0),
+            (
+                "XID 48, memory lost data: an ECC error of two bits; not allocated until it is reset, which needs it"
+                " empty: Tessera evicts pods with an owner from 2023-11-14T22:14:20Z on; delete the others"
+            ),
+        ),
+        (
+            Evidence(source="probe", text="lost", asks="reboot", evicted=1e18, reboot="sentinel"),
+            (
+                "lost; not allocated until the node is rebooted, for which Tessera asks by /var/run/reboot-required:"
+                " Tessera evicts pods with an owner from 9999-12-31T23:59:59Z on; delete the others"
+            ),
+        ),
+        *(
+            (
+                Evidence(source="probe", text="lost", asks="reboot", reboot=way),
+                f"lost; not allocated until the node is rebooted{who}: {EMPTY}",
+            )
+            for way, who in {
+                "annotation": ", for which Tessera asks by an annotation of the Node",
+                "command": ", for which Tessera runs the administrator's command once no pod holds any card of it",
+                "of a later version": "",
+            }.items()
         ),
         (
             Evidence(source="row-remapping", text="no spare row", asks="attention"),

@@ -19,7 +19,6 @@ from tessera.controller.base.move_settings import MoveMode, MoveSettings
 from tessera.controller.base.options import (
     ControllerOptions,
     RegistryOptions,
-    RemedySettings,
     ScaleUpMethod,
     ScaleUpOptions,
 )
@@ -34,9 +33,6 @@ SITE = Site(
     preempt=True,
     moves="evict",
     moves_per_hour=7,
-    fault_evictions=True,
-    fault_eviction_nodes=3,
-    fault_toleration=600.0,
 )
 
 
@@ -78,7 +74,6 @@ def test_the_controller_takes_all_that_is_said() -> None:
     assert (found.reserve_after, found.preempt) == (0, True)
     assert found.scale_up == ScaleUpOptions(method=ScaleUpMethod.PLACEHOLDER)
     assert found.moves == MoveSettings(mode=MoveMode.EVICT, per_hour=7)
-    assert found.remedies == RemedySettings(evict=True, nodes=3, longest_stay=600)
 
 
 @given(st.floats(0, LONGEST).map(lambda seconds: round(seconds, 6)))
@@ -124,8 +119,6 @@ def test_builds_have_their_own_authorities_where_these_are_named(
         ("--startup-deadline=soon", ('"soon" is not a duration', "write 5m, 1h30m, 45s")),
         ("--scale-up=karpenter", ("'karpenter' is not one of 'off', 'placeholder'",)),
         ("--moves=now", ("'now' is not one of 'off', 'recommend', 'evict'",)),
-        ("--fault-eviction-nodes=0", ("0 is not in the range 1<=x<=1000",)),
-        ("--fault-toleration=long", ('"long" is not a duration',)),
         ("--moves-per-hour=0", ("0 is not in the range 1<=x<=400",)),
         ("--reservations=never", ('"never" is neither off nor always nor a duration', "write 60s")),
     ],

@@ -220,6 +220,14 @@ def test_a_wrong_file_of_node_groups_is_refused_by_its_name_and_nothing_is_print
     assert words in line
 
 
+def test_a_file_of_repairs_with_a_mistake_changes_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (file := tmp_path / "mine.yaml").write_text("reboot: annotation", encoding="utf-8")
+    assert main(["install", "--repairs", str(file), "-o", "yaml"]) == 1
+    told = capsys.readouterr().err
+    assert f"{file}: rebootAnnotation: missing; reboot: annotation needs it" in told
+    assert "nothing was changed" in told
+
+
 def test_two_files_cannot_both_be_standard_input(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["install", "--values", "-", "--node-groups", "-", "-o", "yaml"]) == 1
-    assert "--values and --node-groups cannot both be standard input" in capsys.readouterr().err
+    assert "only one of --values, --node-groups and --repairs can be standard input" in capsys.readouterr().err

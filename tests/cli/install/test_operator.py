@@ -219,13 +219,20 @@ def test_the_rights_of_the_bundle_are_enough(data: dict[str, str], place: Place)
 @pytest.mark.parametrize(
     ("data", "text"),
     [
-        ({"option": ""}, 'key "option" is unknown; the keys are options, values.yaml, ca.crt, groups.yaml'),
+        (
+            {"option": ""},
+            'key "option" is unknown; the keys are options, values.yaml, ca.crt, groups.yaml, repairs.yaml',
+        ),
         ({"options": "--devices"}, "options: No such option '--devices'"),
         ({"options": "--values x.yaml"}, "options: --values has no effect here; write the file's content into the key"),
         ({"options": "--dry-run"}, "options: --dry-run has no effect here; the operator always writes"),
         (
             {"options": "--registry-ca a.crt"},
             "--registry-ca has no effect here; write the certificates into the key ca.crt",
+        ),
+        (
+            {"options": "--repairs mine.yaml"},
+            "--repairs has no effect here; write the file's content into the key repairs.yaml",
         ),
         (
             {"options": "--node-groups groups.yaml"},

@@ -11,13 +11,14 @@ from tests.support.tasks import cancel_tasks
 
 from tessera.api.names import FAULT_TOLERATION, GPU_CONDITION
 from tessera.api.nodes.card_faults import CARDS_ANNOTATION, CardFault, ListedCard, encode_cards
+from tessera.api.nodes.repairs import REPAIRS_KEY, REPAIRS_MAP
 from tessera.clock import LoopClock, rfc3339
 from tessera.controller.base.metrics import ControllerMetrics
-from tessera.controller.base.options import RemedySettings
 from tessera.controller.health.fault_evictions import LONGEST_RETRY, FaultEvictions
+from tessera.controller.health.repair_settings import RepairSettings
 from tessera.kube.event_recorder import EventRecorder
 from tessera.kube.eviction import Evictor
-from tessera.kube.resources import EVENTS, NODES, PODS, Node, Pod
+from tessera.kube.resources import CONFIGMAPS, EVENTS, NAMESPACES, NODES, PODS, Node, Pod
 from tessera.kube.transport.interface import Request
 from tessera.kube.watch.cache import EventKind, WatchEvent
 from tessera.kube.watch.informer import Informer
@@ -27,7 +28,7 @@ from tessera_lab.apiserver.status import conflict_error
 from tessera_lab.simulation.virtual_time import run_virtual
 
 OWNER = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "r", "controller": True}
-SETTINGS = RemedySettings(evict=True, delay=60, longest_stay=600)
+EVICT = "{evict: true, tolerationSeconds: 600}"
 
 
 class Cluster:
@@ -41,6 +42,7 @@ class Cluster:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def prepare(self) -> None:
+        await self.client.create(NAMESPACES.as_dicts(), {"metadata": {"name": "tessera-system"}})
         fault = CardFault("GPU-1", "XID 48", int(self.clock.now()), asks="reset")
         cards = encode_cards([ListedCard(0, "GPU-1")], [fault])
         await self.client.create(
@@ -76,12 +78,14 @@ class Cluster:
             },
         )
 
-    async def lead(self, settings: RemedySettings = SETTINGS) -> None:
+    async def lead(self, file: str = EVICT) -> None:
         """A controller begins to lead; the one before has been killed."""
         await cancel_tasks(self._tasks)
         rng = random.Random(1)
         nodes: Informer[Node] = Informer(self.client, NODES, clock=self.clock, rng=rng)
         pods: Informer[Pod] = Informer(self.client, PODS, clock=self.clock, rng=rng)
+        await self.say(file)
+        settings = RepairSettings(self.client, namespace="tessera-system", clock=self.clock, rng=rng)
         events = EventRecorder(self.client, component="tessera-controller", clock=self.clock, rng=rng)
         evictions = FaultEvictions(
             Evictor(self.client),
@@ -94,10 +98,15 @@ class Cluster:
         nodes.add_handler(evictions.node_changed)
         pods.add_handler(evictions.pod_changed)
         self.evictions = evictions
-        self._tasks = [asyncio.create_task(each.run()) for each in (nodes, pods, events)]
+        self._tasks = [asyncio.create_task(each.run()) for each in (nodes, pods, events, settings)]
         await nodes.wait_synced()
         await pods.wait_synced()
         self._tasks.append(asyncio.create_task(evictions.run()))
+
+    async def say(self, file: str) -> None:
+        """The administrator writes the file of repairs."""
+        data = {"data": {REPAIRS_KEY: file}}
+        await self.client.apply(CONFIGMAPS, REPAIRS_MAP, data, "tessera-system")
 
     async def running(self) -> list[str]:
         found = (await self.client.list(PODS, "default")).items
@@ -168,9 +177,28 @@ def test_pods_with_an_owner_are_evicted_after_the_delay_and_told_why() -> None:
 def test_without_the_option_no_pod_is_evicted() -> None:
     async def story(cluster: Cluster) -> None:
         await cluster.pod("web")
-        await cluster.lead(RemedySettings())
+        await cluster.lead("")
         await asyncio.sleep(5000)
         assert await cluster.running() == ["web"]
+
+    play(story)
+
+
+def test_what_the_administrator_writes_holds_at_once_and_a_mistake_changes_nothing() -> None:
+    async def story(cluster: Cluster) -> None:
+        await cluster.pod("web")
+        await cluster.lead("")
+        await asyncio.sleep(600)
+        await cluster.say("{evict: true, evictNodes: 0}")
+        await asyncio.sleep(600)
+        assert await cluster.running() == ["web"]
+        await cluster.say(EVICT)
+        await asyncio.sleep(10)
+        assert await cluster.running() == []
+        await cluster.say("evict: maybe")
+        await cluster.pod("next")
+        await asyncio.sleep(90)
+        assert await cluster.running() == [], "what was in force before stays in force"
 
     play(story)
 

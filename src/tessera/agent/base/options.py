@@ -21,21 +21,6 @@ class ValidationMode(Enum):
     NEVER = "never"
 
 
-class PreflightMode(Enum):
-    """The cards that must pass a preflight before they are allocated."""
-
-    OFF = "off"
-    REPAIRS = "repairs"  # those that were reset, or whose node was rebooted for them
-    ALL = "all"  # new ones too
-
-
-class RebootWay(Enum):
-    """How a node is rebooted."""
-
-    SYSTEMCTL = "systemctl"  # by the host's systemd, at once
-    SENTINEL = "sentinel"  # by whoever watches /var/run/reboot-required, such as kured, which drains the node first
-
-
 class EnforcementMode(Enum):
     """The action of the memory monitor on a pod that takes more than its share."""
 
@@ -95,14 +80,12 @@ class AgentOptions(msgspec.Struct, frozen=True, kw_only=True):
         claim_timeout: seconds that PreStartContainer waits for a slice; kubelet itself gives up after 30.
         sharing_config: the ConfigMap of sharing profiles, ``namespace/name``; ``None`` for no profiles.
         sharing_default: profile of nodes without a label that names one; empty for none.
+        repairs: the ConfigMap of what is done about cards with faults, ``namespace/name``; ``None`` for nothing.
         mig_config: the ConfigMap of MIG layouts, ``namespace/name``; ``None`` for the generated layouts only.
         mig_default: layout of nodes without a label that names one; empty to leave their cards as they are.
         mig_strategy: how MIG devices of a layout are advertised; a profile's own setting takes precedence.
         mig_evict: true if the agent evicts pods that hold devices which a layout replaces; otherwise it waits for them.
         mig_reboot: true if the node may be rebooted when a reset of the card cannot change MIG mode.
-        reboot_repairs: true if a reboot of the node is asked for a card that needs one.
-        reboot_by: how the node is rebooted, for a layout or for a card.
-        preflight: which cards are tested before they are allocated.
         memory_limits: the action of the memory monitor on pods that take more than their share.
         device_list_strategies: how containers learn of their devices, a subset of
             :data:`~tessera.api.sharing.profile.DEVICE_LIST_STRATEGIES`; a profile's own setting takes precedence.
@@ -136,14 +119,12 @@ class AgentOptions(msgspec.Struct, frozen=True, kw_only=True):
     claim_timeout: float = 25.0
     sharing_config: ConfigMapName | None = None
     sharing_default: str = ""
+    repairs: ConfigMapName | None = None
     mig_config: ConfigMapName | None = None
     mig_default: str = ""
     mig_strategy: MigStrategy = MigStrategy.MIXED
     mig_evict: bool = False
     mig_reboot: bool = False
-    reboot_repairs: bool = False
-    reboot_by: RebootWay = RebootWay.SYSTEMCTL
-    preflight: PreflightMode = PreflightMode.OFF
     memory_limits: EnforcementMode = EnforcementMode.OBSERVE
     device_list_strategies: tuple[str, ...] = ("cdi-cri",)
     device_ids_are_uuids: bool = True

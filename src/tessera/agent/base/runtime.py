@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from tessera.agent.base.change_notifier import ChangeNotifier
+from tessera.agent.base.host import RunOnHost
 from tessera.agent.base.metrics import Metrics
 from tessera.agent.base.options import AgentOptions
 from tessera.agent.base.processes import ProcessTable
@@ -14,7 +15,7 @@ from tessera.kube.event_recorder import EventRecorder
 from tessera.replay.service import Recorders
 from tessera.status_pages import JsonDocuments
 
-#: Reboots the node; returns or raises OSError soon, and the machine goes down after that.
+#: Reboots the node, or asks for that; returns or raises OSError soon, and the machine goes down after that.
 RebootNode = Callable[[], Awaitable[None]]
 
 
@@ -27,7 +28,7 @@ class AgentEnvironment:
         client: the API server; its identity needs the rights that ``deploy/`` grants to the agent.
         clock: the time.
         rng: for jitter; seeded in tests.
-        reboot: reboots the node, if the options allow it; ``None`` if nothing can.
+        host: runs commands on the host, which reboot it; ``None`` if nothing can.
         recorders: record the decisions of the deciders, if the options ask for it.
         processes: the machine's processes.
         publish: takes the agent's own pages where no port serves them; ``None`` for nobody.
@@ -37,7 +38,7 @@ class AgentEnvironment:
     client: Client
     clock: Clock
     rng: random.Random
-    reboot: RebootNode | None
+    host: RunOnHost | None
     recorders: Recorders
     processes: ProcessTable = field(default_factory=ProcessTable)
     publish: Callable[[JsonDocuments], None] | None = None

@@ -1,4 +1,4 @@
-"""Follows the configuration of this node: its labels, and the two ConfigMaps of sharing profiles and MIG layouts.
+"""Follows the configuration of this node: its labels, and the ConfigMaps of profiles, layouts and repairs of cards.
 
 Rules:
 
@@ -6,6 +6,7 @@ Rules:
 * A ConfigMap that does not exist counts as empty. One that the agent may not read is reported, and the node keeps what
   it has. Neither stops the agent: it keeps watching, so it is enough to grant the right later.
 * The desired configuration is computed only when one of its inputs changed, and each text is parsed once.
+* A file of repairs with a mistake, or that cannot be read, changes nothing: what was in force before stays in force.
 * A Node object that is gone for a moment keeps its configuration: a kubelet that registers anew must not cost a layout.
 
 The agent keeps a sharing profile with its text on disk once it is in force
@@ -28,6 +29,7 @@ from tessera.agent.base.options import AgentOptions, ConfigMapName
 from tessera.agent.base.state_file import StateFile
 from tessera.agent.config.selection import ConfigMapFiles, read_layouts, read_profile, select_layout, select_profile
 from tessera.api.names import MIG_CONFIG_LABEL
+from tessera.api.nodes.repairs import REPAIRS_KEY, Repairs, parse_repairs
 from tessera.api.problems import FileRefused
 from tessera.api.sharing.profile import SharingProfile
 from tessera.api.sharing.profile_selection import PROFILE_LABEL
@@ -122,6 +124,7 @@ class ConfigWatcher:
         self._node = node
         self._profiles = _ConfigMapWatcher(client, options.sharing_config, changes, clock, rng)
         self._layouts = _ConfigMapWatcher(client, options.mig_config, changes, clock, rng)
+        self._repairs = _ConfigMapWatcher(client, options.repairs, changes, clock, rng)
         self._profile_default = options.sharing_default
         self._layout_default = options.mig_default
         self._read_profile = lru_cache(REMEMBERED_SETTINGS)(read_profile)
@@ -132,17 +135,20 @@ class ConfigWatcher:
         #: The last results, each behind its inputs.
         self._sharing: tuple[object, DesiredSharing] | None = None
         self._layout: tuple[object, DesiredLayout] | None = None
+        self._read_repairs: tuple[object, Repairs | None] | None = None
 
     async def run(self) -> None:
         """Mirrors the ConfigMaps until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._profiles.run())
             group.create_task(self._layouts.run())
+            group.create_task(self._repairs.run())
 
     async def wait_first_read(self) -> None:
         """Waits until each ConfigMap has been read or refused once; :meth:`run` must be running."""
         await self._profiles.wait_first_read()
         await self._layouts.wait_first_read()
+        await self._repairs.wait_first_read()
 
     @property
     def sharing(self) -> DesiredSharing:
@@ -162,6 +168,14 @@ class ConfigWatcher:
             label, files = inputs
             self._layout = (inputs, select_layout(files, label, self._layout_default, self._read_layouts))
         return self._layout[1]
+
+    @property
+    def repairs(self) -> Repairs | None:
+        """What is done about cards with faults; None while it cannot be read, or if the file has a mistake."""
+        files = self._repairs.files
+        if self._read_repairs is None or self._read_repairs[0] != files:
+            self._read_repairs = (files, _read_repairs(files))
+        return self._read_repairs[1]
 
     @property
     def applied_profile(self) -> AppliedProfile:
@@ -186,6 +200,16 @@ class ConfigWatcher:
             labels = node.metadata.labels
             self._labels = (labels.get(PROFILE_LABEL, ""), labels.get(MIG_CONFIG_LABEL, ""))
         return self._labels
+
+
+def _read_repairs(files: ConfigMapFiles) -> Repairs | None:
+    if files.error is not None:
+        return None
+    try:
+        return parse_repairs(files.texts.get(REPAIRS_KEY, ""))
+    except ValueError as error:
+        _log.warning("%s; what was in force before stays in force", error)
+        return None
 
 
 class _ConfigMapWatcher:

@@ -8,11 +8,23 @@ from tessera.agent.health.fault import PREFLIGHT, Fault
 from tessera.agent.health.hysteresis import Hysteresis
 from tessera.agent.inventory.device_health import Reaction
 from tessera.api.nodes.card_faults import CardFault
-from tessera.api.nodes.health import BOOT_STEP, MEASURED_ERRORS, UNREADABLE, CardHealth, CardState, Evidence, next_step
+from tessera.api.nodes.health import (
+    BOOT_STEP,
+    MEASURED_ERRORS,
+    REBOOTED_STEP,
+    UNREADABLE,
+    CardHealth,
+    CardState,
+    Evidence,
+    next_step,
+)
+from tessera.api.nodes.repairs import RebootWay, Repairs
 from tessera.limits.messages import CONDITION_MESSAGE
 from tessera.limits.nodes import CARD_EVIDENCE
 from tessera.text import count_noun, one_line
 
+#: Nothing is done by itself.
+_NO_REPAIRS = Repairs()
 _STATES = {
     Reaction.IGNORE: CardState.HEALTHY,
     Reaction.DEGRADE: CardState.DEGRADED,
@@ -37,13 +49,16 @@ def _need(fault: Fault) -> Literal["attention", "replace", "preflight", "uncordo
     return "uncordon" if fault.by_hand else _NEEDS[fault.reaction]
 
 
-def describe_card(faults: Sequence[Fault], hysteresis: Hysteresis, spared: Collection[Fault] = ()) -> CardHealth:
+def describe_card(
+    faults: Sequence[Fault], hysteresis: Hysteresis, spared: Collection[Fault] = (), repairs: Repairs = _NO_REPAIRS
+) -> CardHealth:
     """Returns the health of a card.
 
     Args:
         faults: the faults of the card and of its instances that are not over.
         hysteresis: the numbers that decide when a fault ends.
         spared: those of the faults that the breaker spares.
+        repairs: what Tessera does about them by itself.
     """
     if not faults:
         return CardHealth(state=CardState.HEALTHY)
@@ -56,7 +71,9 @@ def describe_card(faults: Sequence[Fault], hysteresis: Hysteresis, spared: Colle
         state = CardState.CORDONED
     elif worst.to_replace:
         state = CardState.REPLACE
-    evidence = tuple(describe_error(fault, spared=fault in spared) for fault in ordered[:CARD_EVIDENCE])
+    evidence = tuple(
+        describe_error(fault, spared=fault in spared, repairs=repairs) for fault in ordered[:CARD_EVIDENCE]
+    )
     told = next((each for each in evidence if each.spared), evidence[0]) if state is CardState.DEGRADED else evidence[0]
     outlook = _outlook(worst, told, hysteresis)
     return CardHealth(
@@ -68,8 +85,16 @@ def describe_card(faults: Sequence[Fault], hysteresis: Hysteresis, spared: Colle
     )
 
 
-def describe_error(fault: Fault, *, spared: bool) -> Evidence:
-    """The error as pages, conditions and Events tell it."""
+def describe_error(fault: Fault, *, spared: bool, repairs: Repairs, toleration: float = 0.0) -> Evidence:
+    """The error as pages, conditions and Events tell it.
+
+    Args:
+        fault: the error.
+        spared: true if the breaker spares it.
+        repairs: what Tessera does about it by itself.
+        toleration: seconds for which the pod that is told of it wants to stay on its card.
+    """
+    evicted, reboot = _repairs_of(fault, repairs, toleration)
     return Evidence(
         source=fault.source,
         text=one_line(fault.text, CONDITION_MESSAGE),
@@ -81,11 +106,22 @@ def describe_error(fault: Fault, *, spared: bool) -> Evidence:
         spared=spared,
         lost=fault.lost,
         reset=fault.reset,
+        evicted=evicted,
+        reboot=reboot,
     )
 
 
-def list_fault(fault: Fault, index: int) -> CardFault:
+def _repairs_of(fault: Fault, repairs: Repairs, toleration: float) -> tuple[float, str]:
+    """When pods are evicted for a fault, and how the node is rebooted for it; 0 and empty for not by Tessera."""
+    needs_empty = fault.reaction is Reaction.REBOOT or (fault.reaction is Reaction.RESET and not fault.reset)
+    evicted = repairs.eviction_time(fault.since, toleration) if repairs.evict and needs_empty else 0.0
+    reboots = fault.reaction is Reaction.REBOOT and repairs.reboot is not RebootWay.NONE
+    return evicted, repairs.reboot.value if reboots else ""
+
+
+def list_fault(fault: Fault, index: int, repairs: Repairs) -> CardFault:
     """The fault as the annotation of the Node has it; ``index`` is the card's."""
+    evicted, reboot = _repairs_of(fault, repairs, 0.0)
     return CardFault(
         gpu=fault.scope.gpu,
         rule=fault.source,
@@ -96,6 +132,8 @@ def list_fault(fault: Fault, index: int) -> CardFault:
         text=fault.text,
         lost=fault.lost,
         reset=fault.reset,
+        evicted=int(evicted),
+        reboot=reboot,
     )
 
 
@@ -107,7 +145,7 @@ def _outlook(worst: Fault, error: Evidence, hysteresis: Hysteresis) -> str:
         case _ if error.spared:
             return "find out whether the cards or the reports are wrong"
         case Reaction.REBOOT:
-            return BOOT_STEP
+            return BOOT_STEP if not error.reboot else REBOOTED_STEP
         case _ if worst.source == PREFLIGHT:
             return "Tessera tests it once no pod holds any part of it, and again with growing pauses if the test fails"
         case _ if worst.to_replace:

@@ -8,6 +8,7 @@ import msgspec
 from tessera.agent.health.policy import RecoveryAction
 from tessera.api.nodes.card_faults import CardRule
 from tessera.api.nodes.cordons import Cordon
+from tessera.api.nodes.repairs import Repairs
 from tessera.nvml.interface import GpuEvent
 
 
@@ -109,6 +110,12 @@ class CardsCordoned(msgspec.Struct, frozen=True):
     cordons: tuple[Cordon, ...]
 
 
+class RepairsSet(msgspec.Struct, frozen=True):
+    """What the administrator lets Tessera do about cards with faults was read, or has changed."""
+
+    repairs: Repairs
+
+
 class InstanceDestroyed(msgspec.Struct, frozen=True):
     """A GPU instance was destroyed; a later one of the same id is another instance."""
 
@@ -129,4 +136,5 @@ HealthEvent = (
     | FaultsSpared
     | CardsCordoned
     | PreflightEnded
+    | RepairsSet
 )

@@ -14,6 +14,7 @@ from tessera.agent.base.state_file import StateFile
 from tessera.agent.health.fault import Fault
 from tessera.agent.health.history import PastFault
 from tessera.api.nodes.preflights import CardTest
+from tessera.api.nodes.repairs import Repairs
 
 _log = logging.getLogger(__name__)
 
@@ -27,6 +28,7 @@ class StoredFaults(msgspec.Struct, frozen=True):
         past: the faults that are over, also those of earlier boots.
         known: the cards that are or were on the node; ``None`` in a file of an earlier version.
         tests: the last test of each card that was tested.
+        repairs: what the administrator let Tessera do, as last read.
     """
 
     boot: str = ""
@@ -34,6 +36,7 @@ class StoredFaults(msgspec.Struct, frozen=True):
     past: tuple[PastFault, ...] = ()
     known: tuple[str, ...] | None = None
     tests: tuple[CardTest, ...] = ()
+    repairs: Repairs = Repairs()
 
     def until(self, now: float) -> "StoredFaults":
         """The same without times after ``now``."""

@@ -48,6 +48,7 @@ from tessera.agent.health.events import (
     NodeRebooted,
     PreflightEnded,
     ProbeResult,
+    RepairsSet,
 )
 from tessera.agent.health.fault import (
     CORDON,
@@ -66,12 +67,15 @@ from tessera.agent.inventory.device_health import DeviceHealth, DeviceScope, Rea
 from tessera.api.nodes.card_faults import CardRule
 from tessera.api.nodes.cordons import Cordon
 from tessera.api.nodes.health import FELL_TOO_OFTEN, MEASURED_ERRORS, UNREADABLE, describe_xid
+from tessera.api.nodes.repairs import PreflightMode, Repairs
 from tessera.limits.nodes import NODE_CARDS
 from tessera.nvml.interface import LOST_TEXT, GpuEvent, GpuEventKind
 from tessera.nvml.known_cards import UNREAD
 from tessera.nvml.xids import XID_OFF_THE_BUS
 from tessera.replay.recorder import Decider
 
+#: What is done to a cordoned card.
+_HANDS_OFF = Repairs()
 #: Sources of faults that no probe ends.
 _NOT_PROBED = frozenset({EVENT_WATCH, CORDON, FELL_TOO_OFTEN, PREFLIGHT, *MEASURED_ERRORS})
 #: Sources of faults that no boot ends.
@@ -94,9 +98,8 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
         hysteresis: the numbers that decide when a fault begins and ends.
         faults: the faults that an earlier process of the same boot found.
         past: the faults that earlier processes have seen end, also before the boot.
-        tests_repairs: true if a card that was reset, or whose node was rebooted, is withheld until it was tested.
         known: the cards that earlier processes have listed; ``None`` if nobody knows, as with an earlier version.
-        tests_new: true if other cards than those are withheld until they were tested.
+        repairs: what is done about faults, until :class:`.events.RepairsSet` says otherwise.
     """
 
     def __init__(
@@ -106,12 +109,10 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
         *,
         faults: Iterable[Fault] = (),
         past: Iterable[PastFault] = (),
-        tests_repairs: bool = False,
         known: Collection[str] | None = None,
-        tests_new: bool = False,
+        repairs: Repairs | None = None,
     ) -> None:
-        self._tests_repairs = tests_repairs
-        self._tests_new = tests_new
+        self._repairs = repairs or Repairs()
         #: The cards that were on the node before; ``None`` until the first list if nobody knows.
         self._known = None if known is None else frozenset(known)
         self._policy = policy
@@ -121,9 +122,7 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
         #: The error of each card that was listed with one.
         self._unreadable: Mapping[str, str] = {}
         #: The faults that are not over, at most one for each scope and source.
-        self._faults = {
-            (fault.scope, fault.source): fault for fault in faults if tests_repairs or fault.source != PREFLIGHT
-        }
+        self._faults = {(fault.scope, fault.source): fault for fault in faults}
         self._history = FaultHistory(past)
         #: The faults that the breaker spares, whether or not they are there now.
         self._spared: frozenset[CardRule] = frozenset()
@@ -139,6 +138,15 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
     def past(self) -> tuple[PastFault, ...]:
         """The faults that are over, as far as they are remembered, in the order of their ends."""
         return self._history.past
+
+    @property
+    def repairs(self) -> Repairs:
+        """What is done about faults."""
+        return self._repairs
+
+    def repairs_of(self, gpu: str) -> Repairs:
+        """What is done about the faults of a card: nothing while a person has cordoned it."""
+        return _HANDS_OFF if (DeviceScope(gpu), CORDON) in self._faults else self._repairs
 
     def faults(self) -> tuple[Fault, ...]:
         """Every fault that is not over, sorted."""
@@ -245,6 +253,8 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
                 self._take_cordons(event.cordons, now)
             case PreflightEnded():
                 self._take_preflight(event, now)
+            case RepairsSet():
+                self._take_repairs(event.repairs)
         self._count_falls(now)
         touched = sorted({fault.scope for fault in (*before, *self._faults.values())})
         earlier = {scope: health_by(worst_of(before, scope, spared_before), spared_before) for scope in touched}
@@ -260,7 +270,8 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
                 self._add(DeviceScope(gpu), UNREADABLE, Reaction.WITHHOLD, text, now)
         self._gpus, self._unreadable = event.gpus, event.unreadable
         named = frozenset(gpu for gpu in event.gpus if not gpu.startswith(UNREAD))
-        for gpu in named - self._known if self._tests_new and self._known is not None else ():
+        tests_new = self._repairs.preflight is PreflightMode.ALL and self._known is not None
+        for gpu in named - (self._known or frozenset()) if tests_new else ():
             self._await_test(gpu, "new on this node, and not tested yet", now)
         former = sorted((self._known or frozenset()) - named)[: max(0, NODE_CARDS - len(named))]
         self._known = named.union(former)
@@ -360,7 +371,8 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
         A card that needed a reset or a reboot, or that fell before its node was booted, then waits for a test.
         """
         fault = self._faults.pop(key)
-        if self._tests_repairs and (booted or fault.reaction >= Reaction.RESET) and self._is_fall(fault):
+        repaired = booted or fault.reaction >= Reaction.RESET
+        if self._repairs.preflight is not PreflightMode.NONE and repaired and self._is_fall(fault):
             self._await_test(fault.scope.gpu, f"repaired after {fault.source}, and not tested yet", now)
         self._history.note_end(
             PastFault(
@@ -390,6 +402,11 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
         else:
             text = f"its test failed: {event.text}"
             self._faults[key] = msgspec.structs.replace(fault, text=text, last=now, count=fault.count + 1)
+
+    def _take_repairs(self, repairs: Repairs) -> None:
+        self._repairs = repairs
+        if not repairs.tests_cards:  # no card waits for a test that nobody makes
+            self._faults = {key: fault for key, fault in self._faults.items() if fault.source != PREFLIGHT}
 
     def _is_fall(self, fault: Fault) -> bool:
         down = counts_as_fall(fault.source, fault.reaction, (PROBE, UNREADABLE))

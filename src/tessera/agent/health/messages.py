@@ -5,7 +5,7 @@ from typing import Literal, NamedTuple, Protocol
 
 from tessera.agent.base.node_objects import EventType
 from tessera.agent.health.card_health import describe_error
-from tessera.agent.health.fault import PREFLIGHT
+from tessera.agent.health.fault import PREFLIGHT, Fault
 from tessera.agent.health.faults import HealthChange, HealthStateMachine
 from tessera.agent.inventory.device_health import DeviceScope, Reaction
 from tessera.api.nodes.card_faults import CardRule
@@ -148,10 +148,18 @@ def describe_part(health: HealthStateMachine, gpu: str, gi_id: int) -> str:
     parts = {fault.scope for fault in health.faults() if fault.scope.gpu == gpu and fault.scope.gi_id in {-1, gi_id}}
     found = [fault for part in parts if (fault := health.worst_fault(part)) and fault.of_hardware]
     worst = min(found, key=lambda each: each.severity(spared=health.spares(each)), default=None)
-    return "" if worst is None else describe_fault(describe_error(worst, spared=health.spares(worst)))
+    return _describe(health, worst)
 
 
 def describe_scope(health: HealthStateMachine, scope: DeviceScope) -> str:
     """The sentence about the worst fault of a card or an instance; empty without a fault."""
     worst = health.worst_fault(scope)
-    return "" if worst is None else describe_fault(describe_error(worst, spared=health.spares(worst)))
+    return _describe(health, worst)
+
+
+def _describe(health: HealthStateMachine, fault: Fault | None) -> str:
+    if fault is None:
+        return ""
+    return describe_fault(
+        describe_error(fault, spared=health.spares(fault), repairs=health.repairs_of(fault.scope.gpu))
+    )

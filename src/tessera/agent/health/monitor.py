@@ -14,7 +14,7 @@ This module does not wait for hardware events, since slices on demand need them 
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -37,9 +37,10 @@ from tessera.agent.health.events import (
     NodeRebooted,
     PreflightEnded,
     ProbeResult,
+    RepairsSet,
 )
 from tessera.agent.health.executor import CardProber, CardResetter
-from tessera.agent.health.fault import EVENT_WATCH
+from tessera.agent.health.fault import EVENT_WATCH, Fault
 from tessera.agent.health.fault_store import FaultStore, StoredFaults
 from tessera.agent.health.faults import HealthStateMachine
 from tessera.agent.health.messages import HealthCondition, HealthEvents, NodeEventSink, describe_part, health_condition
@@ -54,6 +55,7 @@ from tessera.api.nodes.card_faults import CardFault, CardRule
 from tessera.api.nodes.cordons import Cordon
 from tessera.api.nodes.health import CardHealth
 from tessera.api.nodes.preflights import CardTest, describe_test
+from tessera.api.nodes.repairs import Repairs
 from tessera.clock import Clock
 from tessera.nvml.asynchronous.async_nvml import AsyncNvml
 from tessera.nvml.interface import GpuEvent, GpuInfo, GpuUuid
@@ -75,8 +77,9 @@ class HealthMonitor:
         clock: the time.
         resetter: resets cards that need it; ``None`` to leave that to administrators.
         reboots: asks for reboots of the node; ``None`` to leave that to administrators.
-        preflights: tests repaired cards before they are allocated again; ``None`` if clean probes are enough.
-        tests_new: cards that were not on the node before are tested too.
+        preflights: tests new and repaired cards; ``None`` if nothing can.
+        repairs: gives what the administrator lets Tessera do about cards with faults; ``None`` while that is unknown,
+            and what was known before holds.
     """
 
     def __init__(
@@ -92,13 +95,14 @@ class HealthMonitor:
         resetter: CardResetter | None = None,
         reboots: RepairReboots | None = None,
         preflights: CardPreflights | None = None,
-        tests_new: bool = False,
+        repairs: Callable[[], Repairs | None] = lambda: None,
     ) -> None:
         self._prober = CardProber(hardware)
         self._node = node
         self._metrics = metrics
         self._changes = changes
         self._clock = clock
+        self._read_repairs = repairs
         #: Seconds from the monotonic clock to the wall clock, measured at the start.
         self._epoch = clock.now() - clock.monotonic()
         self._store = FaultStore(faults_file, metrics)
@@ -109,9 +113,8 @@ class HealthMonitor:
             policy,
             faults=stored.marks,
             past=stored.past,
-            tests_repairs=preflights is not None,
             known=stored.known,
-            tests_new=tests_new and preflights is not None,
+            repairs=stored.repairs,
         )
         #: The last test of each card.
         self._tests = {each.gpu: each for each in stored.tests}
@@ -146,6 +149,7 @@ class HealthMonitor:
         self._gpus = self._events.gpus = found
         self._unreadable = dict(unreadable or {})
         self._check_boot()  # before the first list of a boot: its errors are of this boot
+        self._check_node()  # new cards may have to be tested
         self._schedule.set_cards(self._gpus, self._clock.monotonic())
         self._apply(CardsListed(frozenset(self._gpus), self._unreadable))
         for gpu in self._gpus.values():
@@ -218,7 +222,7 @@ class HealthMonitor:
             return CardHealth()
         faults = [fault for fault in self._health.faults() if fault.scope.gpu == gpu]
         spared = [fault for fault in faults if self._health.spares(fault)]
-        found = describe_card(faults, self._health.hysteresis, spared)
+        found = describe_card(faults, self._health.hysteresis, spared, self._health.repairs_of(gpu))
         test = self._tests.get(gpu)
         return found if test is None else msgspec.structs.replace(found, test=describe_test(test))
 
@@ -238,7 +242,11 @@ class HealthMonitor:
     def card_faults(self) -> tuple[CardFault, ...]:
         """The faults of the node's cards, for the Node; not those of the event watch, which no card has."""
         listed = [each for each in self._health.faults() if each.scope.gpu in self._gpus and each.source != EVENT_WATCH]
-        return tuple(list_fault(fault, self._gpus[fault.scope.gpu].index) for fault in listed)
+        return tuple(self._list_fault(fault) for fault in listed)
+
+    def _list_fault(self, fault: Fault) -> CardFault:
+        gpu = fault.scope.gpu
+        return list_fault(fault, self._gpus[gpu].index, self._health.repairs_of(gpu))
 
     def indexes(self) -> Mapping[str, int]:
         """The driver's index of each card by UUID."""
@@ -347,6 +355,9 @@ class HealthMonitor:
         if spared != self._spared:
             self._spared = spared
             self._apply(FaultsSpared(spared))
+        repairs = self._read_repairs()
+        if repairs not in {None, self._health.repairs}:
+            self._apply(RepairsSet(repairs or Repairs()))
 
     # Consequences -----------------------------------------------------------------------------------------------
 
@@ -367,4 +378,6 @@ class HealthMonitor:
     def _save(self) -> None:
         faults = tuple(fault for fault in self._health.faults() if fault.source != EVENT_WATCH)
         known = None if self._health.known is None else tuple(sorted(self._health.known))
-        self._store.save(StoredFaults(self._boot, faults, self._health.past, known, self.card_tests()))
+        self._store.save(
+            StoredFaults(self._boot, faults, self._health.past, known, self.card_tests(), self._health.repairs)
+        )

@@ -25,14 +25,18 @@ from tessera.agent.health.card_health import describe_error
 from tessera.agent.health.fault import Fault
 from tessera.agent.health.holders import Holdings
 from tessera.agent.inventory.device_health import DeviceScope, Reaction
+from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
 from tessera.api.names import GPU_CONDITION, GPU_NEEDS_REBOOT, GPU_NEEDS_RESET, GPU_RECOVERED, PodUid
 from tessera.api.nodes.health import describe_fault
+from tessera.api.nodes.repairs import Repairs, is_made_anew, read_toleration
 from tessera.kube.resources import Condition, Pod
 from tessera.limits.messages import CONDITION_MESSAGE
 from tessera.text import list_names, one_line
 
 #: Seconds from what a pod was told to the next that is no change for the worse.
 PAUSE = 10.0
+#: What is done to a cordoned card.
+_HANDS_OFF = Repairs()
 #: Namespaces whose pods agents write nothing about (deploy/policies/agent.yaml).
 _SYSTEM = "kube-"
 
@@ -86,6 +90,7 @@ class PodConditions:
         *,
         spared: Collection[Fault],
         indexes: Mapping[str, int],
+        repairs: Repairs,
         now: float,
     ) -> tuple[list[PodNotice], float | None]:
         """Returns the notices that are due, and the seconds until the next one is.
@@ -96,6 +101,7 @@ class PodConditions:
             faults: the faults that are not over.
             spared: those that the breaker spares.
             indexes: the driver's index of each card by UUID.
+            repairs: what Tessera does about faults by itself.
             now: seconds of a monotonic clock.
         """
         found = list(faults)
@@ -106,7 +112,13 @@ class PodConditions:
         due, pause = [], None
         for uid, pod in known.items():
             notice = _notice(
-                pod, sorted(holdings.get(uid, ())), hardware, spared=spared, cordoned=cordoned, indexes=indexes
+                pod,
+                sorted(holdings.get(uid, ())),
+                hardware,
+                spared=spared,
+                cordoned=cordoned,
+                indexes=indexes,
+                repairs=_repairs_for(pod, repairs),
             )
             if notice is None:
                 continue
@@ -130,6 +142,7 @@ def _notice(
     spared: Collection[Fault],
     cordoned: Collection[str],
     indexes: Mapping[str, int],
+    repairs: Repairs,
 ) -> PodNotice | None:
     """The notice for one pod; None if it knows already, or has nothing to know."""
     before = pod.status.condition(GPU_CONDITION)
@@ -139,10 +152,17 @@ def _notice(
     if not worst and (before is None or before.reason == GPU_RECOVERED):
         return None
     names = list_names([_name(part, indexes) for part in parts])
-    text = "; ".join(
-        f"{_name(part, indexes)}: {describe_fault(describe_error(fault, spared=fault in spared))}"
+    toleration = read_toleration(pod.metadata.annotations)
+    errors = {
+        part: describe_error(
+            fault,
+            spared=fault in spared,
+            repairs=_HANDS_OFF if fault.scope.gpu in cordoned else repairs,
+            toleration=toleration,
+        )
         for part, fault in worst.items()
-    )
+    }
+    text = "; ".join(f"{_name(part, indexes)}: {describe_fault(error)}" for part, error in errors.items())
     withheld = any(fault.reaction >= Reaction.WITHHOLD and fault not in spared for fault in worst.values())
     notice = PodNotice(
         pod,
@@ -159,6 +179,13 @@ def _notice(
         notice.message,
     )
     return None if same else notice
+
+
+def _repairs_for(pod: Pod, repairs: Repairs) -> Repairs:
+    """What Tessera does for the card of a pod; it evicts none that nobody makes anew elsewhere."""
+    owner = next((each.kind for each in pod.metadata.owner_references if each.controller), "")
+    evicts = repairs.evict and is_made_anew(pod.metadata.namespace, owner, SYSTEM_NAMESPACE)
+    return msgspec.structs.replace(repairs, evict=evicts)
 
 
 def _withheld_reason(faults: Iterable[Fault], spared: Collection[Fault], cordoned: Collection[str]) -> str:

@@ -105,7 +105,13 @@ class PodReporter:
         spared = [fault for fault in faults if machine.spares(fault)]
         now = self._clock.monotonic()
         due, pause = self._conditions.decide(
-            pods, holdings, faults, spared=spared, indexes=self._health.indexes(), now=now
+            pods,
+            holdings,
+            faults,
+            spared=spared,
+            indexes=self._health.indexes(),
+            repairs=machine.repairs,
+            now=now,
         )
         await self._tell_all(due)
         await self._clock.sleep(_GATHER)

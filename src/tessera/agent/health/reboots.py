@@ -1,7 +1,8 @@
 """Asks for a reboot of the node for a card that needs one: once for a fault, and never again if it did not help.
 
-How the node is rebooted is the caller's: systemd reboots it at once, so no pod may hold any card of the node; a file on
-the host (``/var/run/reboot-required``) asks kured or another tool, which drains the node first. The request is on disk,
+How the node is rebooted is the administrator's choice (:mod:`tessera.agent.base.node_reboot`): systemd or a command
+reboots it at once, so no pod may hold any card of the node; a file on the host or an annotation asks another tool,
+which drains the node first. The request is on disk,
 flushed, before it is made, so an agent that is killed does not ask twice over boots; one that was killed before it had
 asked asks in the same boot. A card that is well again may ask anew.
 """
@@ -35,32 +36,31 @@ class RepairReboots:
         reboot: reboots the node, or asks for that.
         file: keeps the requests over restarts and reboots.
         host: reports if any card of the node is in use.
-        drains: true if whoever reboots the node drains it first, so that cards may be in use.
     """
 
-    def __init__(self, reboot: RebootNode, *, file: Path, host: CardHost, drains: bool) -> None:
+    def __init__(self, reboot: RebootNode, *, file: Path, host: CardHost) -> None:
         self._reboot = reboot
         self._file = StateFile(file, StoredReboots)
         self._host = host
-        self._drains = drains
         #: The requests for cards that are not well since.
         stored = self._file.load() or StoredReboots()
         self._asked = dict(stored.boots)
         #: The card for which a killed agent may not have asked.
         self._pending = stored.pending
 
-    async def request(self, gpu: str, boot: str) -> bool:
+    async def request(self, gpu: str, boot: str, *, drains: bool) -> bool:
         """Asks for a reboot, if none was asked for the card and no pod stands in the way; returns true if it did.
 
         Args:
             gpu: the card that needs it.
             boot: the node's boot id; empty while unknown, and then nothing is asked.
+            drains: true if whoever reboots the node drains it first, so that cards may be in use.
 
         Raises:
             OSError: the request cannot be kept, or is refused.
         """
         made = gpu in self._asked and (gpu, boot) != (self._pending, self._asked[gpu])
-        if not boot or made or not (self._drains or await self._is_node_empty()):
+        if not boot or made or not (drains or await self._is_node_empty()):
             return False
         self._keep(self._asked | {gpu: boot}, pending=gpu)
         try:

@@ -12,6 +12,7 @@ from tessera.agent.health.messages import HealthEvents
 from tessera.agent.health.preflights import CardPreflights, Report
 from tessera.agent.health.reboots import REBOOT_DELAY, REBOOT_RETRY, RepairReboots
 from tessera.agent.inventory.device_health import DeviceScope
+from tessera.api.nodes.repairs import RebootWay
 from tessera.nvml.errors import NvmlError
 from tessera.nvml.interface import GpuInfo
 
@@ -72,14 +73,15 @@ class CardRepairs:
             now: seconds of the clock of the faults.
             monotonic: seconds of the monotonic clock.
         """
-        if self._reboots is None:
+        way = self._health.repairs.reboot
+        if self._reboots is None or way is RebootWay.NONE:
             return
         since = self._health.needs_reboot(uuid)
         due = since is not None and now - since >= REBOOT_DELAY and monotonic - self._reboot_failed >= REBOOT_RETRY
         try:
             if since is None and self._health.health_of(DeviceScope(uuid)).healthy:
                 self._reboots.forget(uuid)
-            if due and await self._reboots.request(uuid, boot):
+            if due and await self._reboots.request(uuid, boot, drains=way.drains):
                 self._events.record_reboot(uuid)
         except OSError as error:
             self._reboot_failed = monotonic

@@ -27,11 +27,12 @@ from typing import Any
 import msgspec
 
 from tessera.agent.base.change_notifier import ChangeNotifier
+from tessera.agent.base.host import RunOnHost
 from tessera.agent.base.marker_files import MarkerFiles
 from tessera.agent.base.node_objects import NodeMirror
 from tessera.agent.base.options import AgentOptions
 from tessera.agent.base.processes import ProcessTable
-from tessera.agent.base.runtime import AgentEnvironment, RebootNode
+from tessera.agent.base.runtime import AgentEnvironment
 from tessera.agent.base.state_file import find_newer_file
 from tessera.agent.base.turn import HANDOVER_TIMEOUT, NodeTurn
 from tessera.agent.driver.driver_state import WaitReason
@@ -78,7 +79,7 @@ async def run_lifecycle(
     clock: Clock,
     *,
     rng: random.Random | None = None,
-    reboot: RebootNode | None = None,
+    host: RunOnHost | None = None,
     processes: ProcessTable | None = None,
     on_started: Callable[[], None] = lambda: None,
     publish: Callable[[JsonDocuments], None] | None = None,
@@ -92,7 +93,7 @@ async def run_lifecycle(
         kubelet: the node's kubelet.
         clock: the time.
         rng: for jitter; seeded in tests.
-        reboot: reboots the node, if the options allow it; raises OSError on failure.
+        host: runs commands on the host, which reboot it; ``None`` if nothing can.
         processes: the machine's processes, which the lab simulates; ``None`` for those of the kernel.
         on_started: called once the agent has its turn on the node, or waits for it.
         publish: takes the agent's own pages where no port serves them.
@@ -105,7 +106,7 @@ async def run_lifecycle(
         client=client,
         clock=clock,
         rng=rng or random.Random(),
-        reboot=reboot,
+        host=host,
         recorders=Recorders(options.record),
         processes=processes or ProcessTable(),
         publish=publish,

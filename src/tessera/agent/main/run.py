@@ -9,8 +9,9 @@ import asyncio
 import logging
 import random
 
+from tessera.agent.base.host import RunOnHost
 from tessera.agent.base.options import AgentOptions
-from tessera.agent.base.runtime import AgentEnvironment, RebootNode
+from tessera.agent.base.runtime import AgentEnvironment
 from tessera.agent.health.policy import APPLICATION_XIDS
 from tessera.agent.health.probe_schedule import SUSPECT_PROBE_INTERVAL
 from tessera.agent.inventory.card_ownership import CardOwner
@@ -38,7 +39,7 @@ async def run(
     clock: Clock,
     *,
     rng: random.Random | None = None,
-    reboot: RebootNode | None = None,
+    host: RunOnHost | None = None,
 ) -> None:
     """Runs one node's agent until cancelled. It may be killed at any moment and started again.
 
@@ -49,14 +50,14 @@ async def run(
         kubelet: the node's kubelet.
         clock: the time.
         rng: for jitter; seeded in tests.
-        reboot: reboots the node, if the options allow it; raises OSError on failure.
+        host: runs commands on the host, which reboot it; ``None`` if nothing can.
 
     Raises:
         NvmlError: the cards cannot be listed at all.
         ExceptionGroup: a part failed, and only a fresh start can help.
     """
     environment = AgentEnvironment(
-        options=options, client=client, clock=clock, rng=rng or random.Random(), reboot=reboot, recorders=Recorders()
+        options=options, client=client, clock=clock, rng=rng or random.Random(), host=host, recorders=Recorders()
     )
     await run_components(Components(environment, hardware, kubelet))
 

@@ -11,7 +11,7 @@ from prometheus_client import generate_latest
 from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.metrics import Metrics
 from tessera.agent.base.node_objects import ApiMirror, NodeMirror, ObjectEvents
-from tessera.agent.base.options import PreflightMode, RebootWay
+from tessera.agent.base.node_reboot import NodeReboot
 from tessera.agent.base.runtime import AgentEnvironment, AgentRuntime
 from tessera.agent.config.config_watcher import ConfigWatcher
 from tessera.agent.health.executor import CardResetter
@@ -90,7 +90,6 @@ class Components:
         self._client = client = environment.client
         self.clock = clock = environment.clock
         self._rng = rng = environment.rng
-        self._reboot = environment.reboot
         self._recorders = environment.recorders
         self._processes = environment.processes
         self.hardware = hardware
@@ -115,6 +114,9 @@ class Components:
         self.ownership = CardOwnership(options.state_dir / "owners.json")
         self._static_gpus = StaticGpus(self.inventory_reader, self.ownership)
         self.config = self._build_config_watcher()
+        self._host = environment.host
+        #: What is done about cards with faults is in the health's state, since it outlives an unreadable file.
+        self._reboot = NodeReboot(self._host, client, self.mirror, lambda: self.health.state_machine.repairs)
         self.health = self.cards.health = self._build_health()
         self.inventory_reader.add_listener(self.cards.note_inventory)
         self.mps = self._build_mps()
@@ -170,20 +172,12 @@ class Components:
             changes=self.changes,
             clock=self.clock,
             resetter=CardResetter(self.hardware, host=self.cards, clock=self.clock),
-            reboots=self._build_repair_reboots(),
-            preflights=CardPreflights(self._programs.preflight(), host=self.cards, clock=self.clock)
-            if self.options.preflight is not PreflightMode.OFF
-            else None,
-            tests_new=self.options.preflight is PreflightMode.ALL,
+            reboots=RepairReboots(self._reboot, file=self.options.state_dir / "reboots.json", host=self.cards),
+            preflights=CardPreflights(self._programs.preflight(), host=self.cards, clock=self.clock),
+            repairs=lambda: self.config.repairs,
         )
         self._recorders.attach("health", monitor.state_machine)
         return monitor
-
-    def _build_repair_reboots(self) -> RepairReboots | None:
-        if self._reboot is None or not self.options.reboot_repairs:
-            return None
-        drains = self.options.reboot_by is RebootWay.SENTINEL
-        return RepairReboots(self._reboot, file=self.options.state_dir / "reboots.json", host=self.cards, drains=drains)
 
     def _build_mps(self) -> MpsDaemons:
         root = self.options.mps_root
@@ -201,7 +195,7 @@ class Components:
     def _build_mig_config(self) -> LayoutReconciler:
         journal = LayoutJournal(self.options.state_dir / "layout.json")
         reboots = None
-        if self._reboot is not None and self.options.mig_reboot:
+        if self._host is not None and self.options.mig_reboot:
             reboots = RebootRequests(
                 self._reboot,
                 node=self.mirror,

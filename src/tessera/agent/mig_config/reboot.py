@@ -6,7 +6,6 @@ cordon or drain here: an administrator who allows reboots decides what else runs
 """
 
 import asyncio
-import logging
 from typing import Protocol
 
 from tessera.agent.base.runtime import RebootNode
@@ -16,8 +15,6 @@ from tessera.agent.mig_config.status import CardStatus, LayoutState
 from tessera.clock import Clock
 from tessera.nvml.asynchronous.async_nvml import AsyncNvml
 from tessera.nvml.errors import NvmlError
-
-_log = logging.getLogger(__name__)
 
 #: Seconds from the request until a node that still runs counts as one that does not reboot.
 REBOOT_TIMEOUT = 600.0
@@ -123,78 +120,3 @@ class RebootRequests:
 
 def _failed_status(text: str) -> CardStatus:
     return CardStatus(LayoutState.FAILED, "ResetRequired", text)
-
-
-#: Command that enters the host and requests the reboot; ``nsenter`` is in util-linux, which every Debian image has.
-ARGUMENTS = ("--target", "1", "--mount", "--uts", "--ipc", "--net", "--pid", "--")
-#: Requests the reboot.
-SYSTEMCTL = ("systemctl", "reboot")
-#: Makes the file by which kured and Debian's tools know that the host wants a reboot.
-SENTINEL = ("touch", "/var/run/reboot-required")
-#: ``PATH`` for the container and the host; no other variable of the container's environment is valid there.
-ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
-#: Seconds that systemd may take to accept the request. A systemctl without an answer gives up after 25 s.
-SYSTEMCTL_TIMEOUT = 30.0
-
-
-async def request_by_sentinel(*, nsenter: str = "nsenter", seconds: float = SYSTEMCTL_TIMEOUT) -> None:
-    """Asks whoever watches the host's file ``/var/run/reboot-required``, such as kured, to drain and reboot the node.
-
-    Raises:
-        OSError: the host cannot be entered, or refuses.
-    """
-    await _run_on_host(SENTINEL, nsenter, seconds)
-
-
-async def reboot_host(*, nsenter: str = "nsenter", seconds: float = SYSTEMCTL_TIMEOUT) -> None:
-    """Asks the host's systemd to reboot. Returns when systemd has agreed; the host goes down after that.
-
-    If the host does not answer in time, the request counts as made: it may still reboot, and must not be asked again.
-
-    The agent's pod is privileged and sees the host's processes, so it can enter the namespaces of process 1 and call
-    ``systemctl`` there. Services end in order, kubelet's graceful shutdown of pods included where it is set up. Without
-    the host's processes, process 1 is the container's own and has no systemctl; the error says so.
-
-    Args:
-        nsenter: the program that enters the host.
-        seconds: seconds that the answer may take.
-
-    Raises:
-        OSError: the host cannot be entered, or refuses.
-    """
-    await _run_on_host(SYSTEMCTL, nsenter, seconds)
-
-
-async def _run_on_host(command: tuple[str, ...], nsenter: str, seconds: float) -> None:
-    shown = " ".join(command)
-    try:
-        process = await asyncio.create_subprocess_exec(
-            nsenter,
-            *ARGUMENTS,
-            *command,
-            env=ENVIRONMENT,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-        )
-    except OSError as error:
-        raise OSError(f"{nsenter} cannot be run: {error.strerror}; it is part of util-linux") from error
-    try:
-        async with asyncio.timeout(seconds):
-            answer, _ = await process.communicate()
-    except TimeoutError:
-        _log.warning("`%s` on the host has not answered within %g s; the reboot counts as requested", shown, seconds)
-        return
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    if process.returncode:
-        raise OSError(_refusal(shown, answer.decode(errors="replace").strip(), process.returncode))
-
-
-def _refusal(command: str, answer: str, code: int) -> str:
-    text = f"`{command}` on the host ended with {code}: {answer or 'no reason given'}"
-    if "systemctl" in answer or "nsenter" in answer:
-        text += "; it needs a privileged container with hostPID on a host with systemd"
-    return text

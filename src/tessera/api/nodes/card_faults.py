@@ -63,6 +63,8 @@ class CardFault(msgspec.Struct, frozen=True, order=True, omit_defaults=True):
         text: the error in words; empty if ``rule`` says it.
         lost: True if the driver cannot reach the card.
         reset: True if the card was reset since.
+        evicted: as :attr:`tessera.api.nodes.health.Evidence.evicted`, whole seconds.
+        reboot: as :attr:`tessera.api.nodes.health.Evidence.reboot`.
     """
 
     gpu: _Uuid
@@ -74,6 +76,8 @@ class CardFault(msgspec.Struct, frozen=True, order=True, omit_defaults=True):
     text: Annotated[str, msgspec.Meta(max_length=int(CARD_FAULT_WORDS))] = ""
     lost: bool = False
     reset: bool = False
+    evicted: Annotated[int, msgspec.Meta(ge=0, le=2**40)] = 0
+    reboot: Annotated[str, msgspec.Meta(pattern=r"^[a-z]{0,16}\Z")] = ""
 
     @property
     def key(self) -> CardRule:
@@ -108,6 +112,8 @@ class CardFault(msgspec.Struct, frozen=True, order=True, omit_defaults=True):
             spared=spared and self.counts_for_breaker,
             lost=self.lost,
             reset=self.reset,
+            evicted=self.evicted,
+            reboot=self.reboot,
         )
 
 

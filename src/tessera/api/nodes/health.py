@@ -7,15 +7,18 @@ of another agent's page trusts nothing: :mod:`tessera.api.nodes.bounds` bounds n
 :mod:`tessera.usage.agent_pages` the page, and who shows a text escapes it.
 """
 
+from collections.abc import Mapping
 from enum import StrEnum
 
 import msgspec
 
 from tessera.api.nodes.bounds import Name, Value, Words
+from tessera.clock import rfc3339
 from tessera.nvml.xids import XIDS, Remedy
 
-#: What an administrator does about a lost card, and about one that needs a reboot.
-BOOT_STEP = "drain and reboot the node; if the error returns after that, the card or its slot is broken"
+#: What an administrator does about a lost card and about one that needs a reboot: after it, and in all.
+REBOOTED_STEP = "if the error returns after the reboot, the card or its slot is broken"
+BOOT_STEP = f"drain and reboot the node; {REBOOTED_STEP}"
 
 
 class CardState(StrEnum):
@@ -62,6 +65,9 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
         spared: True if the error would take the card away, and the breaker of the cluster prevents it.
         lost: True if the driver cannot reach the card.
         reset: True if the card was reset since.
+        evicted: Unix time from which Tessera evicts pods with an owner from the card; 0 if it evicts none.
+        reboot: how Tessera has the node rebooted for the card, a :class:`tessera.api.nodes.repairs.RebootWay`; empty if
+            it does not.
     """
 
     source: Name
@@ -74,6 +80,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
     spared: bool = False
     lost: bool = False
     reset: bool = False
+    evicted: Value = 0.0
+    reboot: Name = ""
 
 
 #: Sources of the errors that the card's row remapper reports: a row waits for a reset, and there is none left.
@@ -93,6 +101,13 @@ MEASURED_ERRORS = frozenset(
 )
 #: What the owners of the pods on a card can do, where the card has to be empty.
 _EMPTY_IT = "delete the pods on it, so that their owners start them on other cards"
+#: Who reboots a node, by the way that the administrator has chosen.
+_REBOOTS: Mapping[str, str] = {
+    "systemctl": ", which Tessera does once no pod holds any card of it",
+    "sentinel": ", for which Tessera asks by /var/run/reboot-required",
+    "annotation": ", for which Tessera asks by an annotation of the Node",
+    "command": ", for which Tessera runs the administrator's command once no pod holds any card of it",
+}
 #: Remedies that say nothing to do.
 _NO_REMEDY = frozenset({Remedy.IGNORE, Remedy.UNSTATED, Remedy.DRIVER_DECIDES})
 
@@ -128,15 +143,22 @@ def next_step(error: Evidence) -> str:
         case "reset" if error.reset:
             return "not allocated until its probes succeed for a while; it was reset"
         case "reset":
-            return f"not allocated until it is reset, which needs it empty: {_EMPTY_IT}"
+            return f"not allocated until it is reset, which needs it empty: {_empty_it(error)}"
         case "reboot":
-            return f"not allocated until the node is rebooted: {_EMPTY_IT}"
+            return f"not allocated until the node is rebooted{_REBOOTS.get(error.reboot, '')}: {_empty_it(error)}"
         case _ if error.source in MEASURED_ERRORS:
             return "still allocated; ends once the card no longer reports it"
         case "attention":
             return "still allocated"
         case _:
             return f"asks for {error.asks}, which this version of Tessera does not know; use that of the agent"
+
+
+def _empty_it(error: Evidence) -> str:
+    """Who empties the card."""
+    if not error.evicted:
+        return _EMPTY_IT
+    return f"Tessera evicts pods with an owner from {rfc3339(error.evicted)} on; delete the others"
 
 
 def describe_xid(number: int) -> str:

@@ -15,14 +15,13 @@ The file is read strictly: an unknown key, a model without a table of profiles, 
 the whole file, so that no group is left out unseen.
 """
 
-import re
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 
-from tessera.api.documents import load_document
+from tessera.api.documents import convert_document
 from tessera.api.names import SHARED_CARDS, WHOLE_CARDS
 from tessera.api.nodes.group_rules import (
     check_agreement,
@@ -32,7 +31,6 @@ from tessera.api.nodes.group_rules import (
     check_name,
     check_value,
 )
-from tessera.api.problems import FileRefused, quote_value
 from tessera.kube.quantity import integer_value, milli_value
 from tessera.kube.resources import Taint
 from tessera.limits.nodes import NODE_CARDS, NODE_DEVICES
@@ -48,9 +46,6 @@ NODE_GROUPS_MAP, NODE_GROUPS_KEY = "tessera-node-groups", "groups.yaml"
 _MISTAKE = 800
 #: Reason of the event on a pod for which a new node was asked for.
 NEW_NODE_REASON = "NewNodeRequested"
-
-#: A part of a path in an error of msgspec; entries of mappings with free keys have no name there.
-_PATH_PART = re.compile(r"\.(\w+)|\[(?:(\d+)|(\.\.\.))\]")
 
 _Text = Annotated[str, msgspec.Meta(min_length=1, max_length=317)]
 _Amount = Annotated[str, msgspec.Meta(max_length=int(QUANTITY))] | int
@@ -162,14 +157,7 @@ def parse_node_groups(
     Raises:
         ValueError: the text names group, field and rule.
     """
-    document: Any = None
-    try:
-        document = load_document(text) or {}
-        found = msgspec.convert(document, _File)
-    except FileRefused as error:
-        raise ValueError(f"{where}: {one_line(error)}") from None
-    except msgspec.ValidationError as error:
-        raise ValueError(f"{where}: {one_line(error)}{_stated(document, str(error))}; correct the file") from None
+    found = convert_document(text, _File, where)
     names = [group.name for group in found.groups]
     for group in found.groups:
         if names.count(group.name) > 1:
@@ -180,16 +168,6 @@ def parse_node_groups(
         except ValueError as error:
             raise ValueError(f'{where}: group "{group.name}": {one_line(error, _MISTAKE)}; correct the file') from None
     return found.groups
-
-
-def _stated(document: Any, error: str) -> str:
-    """The value to which an error's path leads, as ``: 65``; empty for a list or mapping, or if a part has no name."""
-    value = document
-    for key, number, nameless in _PATH_PART.findall(error.partition(" - at `$")[2]):
-        if nameless:
-            return ""
-        value = value[key] if key else value[int(number)]
-    return "" if isinstance(value, dict | list) else f": {quote_value(value)}"
 
 
 def _check_cards(group: NodeGroup) -> None:

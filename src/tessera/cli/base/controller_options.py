@@ -40,9 +40,6 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
         preempt: True to evict pods of lower priority for waiting pods.
         moves: what is done to make room by moves: ``off``, ``recommend`` or ``evict``.
         moves_per_hour: most moves in an hour.
-        fault_evictions: True to evict pods from cards that must be empty to be repaired.
-        fault_eviction_nodes: nodes from whose cards pods are evicted at a time.
-        fault_toleration: longest time in seconds that a pod may stay on such a card.
         reservations: ``off``, ``always``, or the time that a pod waits for room before slots are reserved for it.
     """
 
@@ -55,9 +52,6 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     preempt: bool = False
     moves: str | None = None
     moves_per_hour: int | None = None
-    fault_evictions: bool = False
-    fault_eviction_nodes: int | None = None
-    fault_toleration: float | None = None
 
 
 def check_hosts(_context: click.Context, _parameter: click.Parameter, hosts: tuple[str, ...]) -> tuple[str, ...]:
@@ -213,33 +207,6 @@ _SITE_OPTIONS: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
             "help": "Most pods that --moves evict evicts in an hour.  [default: 20]",
         },
     ),
-    (
-        "--fault-evictions",
-        "fault_evictions",
-        {
-            "is_flag": True,
-            "help": "Evict pods with an owner from a card that must be reset, or whose node must be rebooted, through"
-            " the eviction API.",
-        },
-    ),
-    (
-        "--fault-eviction-nodes",
-        "fault_eviction_nodes",
-        {
-            "metavar": "N",
-            "type": click.IntRange(1, 1000),
-            "help": "Nodes from whose cards --fault-evictions evicts pods at a time.  [default: 1]",
-        },
-    ),
-    (
-        "--fault-toleration",
-        "fault_toleration",
-        {
-            "type": Duration(),
-            "help": "Longest time that a pod may stay on such a card by its annotation"
-            " tessera.dev/fault-toleration-seconds.  [default: 1h]",
-        },
-    ),
 )
 
 
@@ -271,12 +238,6 @@ def site_arguments(site: Site) -> Iterator[str]:
         yield f"--moves={site.moves}"
     if site.moves_per_hour is not None:
         yield f"--moves-per-hour={site.moves_per_hour}"
-    if site.fault_evictions:
-        yield "--fault-evictions"
-    if site.fault_eviction_nodes is not None:
-        yield f"--fault-eviction-nodes={site.fault_eviction_nodes}"
-    if site.fault_toleration is not None:
-        yield f"--fault-toleration={_seconds(site.fault_toleration)}"
 
 
 def _seconds(duration: float) -> str:

@@ -10,6 +10,7 @@ import msgspec
 
 from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
 from tessera.api.nodes.node_groups import parse_node_groups
+from tessera.api.nodes.repairs import parse_repairs
 from tessera.api.problems import Notice
 from tessera.cli.base.connection import CommandError
 from tessera.cli.base.controller_options import build_arguments, pop_build_settings, pop_site, site_arguments
@@ -27,8 +28,10 @@ def choices_from(
     options: Mapping[str, Any],
     file: SettingsFile | None,
     authorities: str = "",
+    *,
     node_groups: SettingsFile | None = None,
     without_groups: str = "leave --node-groups out",
+    repairs: SettingsFile | None = None,
 ) -> tuple[InstallChoices, Sequence[Notice]]:
     """Returns the choices, and notices on settings of the file that have no effect.
 
@@ -38,6 +41,7 @@ def choices_from(
         authorities: certificate authorities of registries, PEM, in place of those of ``--registry-ca``.
         node_groups: groups of new nodes that an autoscaler can make; None for none.
         without_groups: what the user does to have no groups, for the message about a file that names none.
+        repairs: what is done about cards with faults; None for the default.
 
     Raises:
         CommandError: two options contradict each other, or the file has mistakes; all of these are listed.
@@ -59,6 +63,7 @@ def choices_from(
         ask_for_drivers=drivers,
         page=page,
         node_groups="" if node_groups is None else _checked_groups(*node_groups, without_groups),
+        repairs="" if repairs is None else _checked_repairs(*repairs),
         **controller,
         **others,
     )
@@ -77,6 +82,19 @@ def _checked_groups(text: str, name: str, without: str) -> str:
         raise CommandError(f"error: {error}; nothing was changed") from None
     if not groups:
         raise CommandError(f'error: {name}: names no group; write "groups:" and a list, or {without}')
+    return text
+
+
+def _checked_repairs(text: str, name: str) -> str:
+    """Returns the text of a file of repairs unchanged.
+
+    Raises:
+        CommandError: it has a mistake.
+    """
+    try:
+        parse_repairs(text, name)
+    except ValueError as error:
+        raise CommandError(f"error: {error}; nothing was changed") from None
     return text
 
 

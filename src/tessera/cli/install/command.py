@@ -75,21 +75,6 @@ def _issuer(_context: click.Context, _parameter: click.Parameter, text: str | No
     help="Evict pods that use devices which a new layout removes, instead of waiting.",
 )
 @click.option(
-    "--reboot-repairs",
-    default="",
-    type=click.Choice(["", "systemctl", "sentinel"]),
-    metavar="WAY",
-    help="Reboot a node for a card that needs it: systemctl, when no pod holds any card of it; or sentinel, the file"
-    " /var/run/reboot-required of the host, for kured, which drains the node.  [default: do not]",
-)
-@click.option(
-    "--preflight",
-    type=click.Choice(["off", "repairs", "all"]),
-    default="off",
-    show_default=True,
-    help="Test cards before pods get them: repaired ones, or all, which are new ones too.",
-)
-@click.option(
     "--memory-limits",
     type=click.Choice(_LIMITS),
     help="Action on pods that use more than their share of a card's memory.  [default: observe]",
@@ -192,6 +177,13 @@ def _issuer(_context: click.Context, _parameter: click.Parameter, text: str | No
     help="Node groups whose nodes an autoscaler can make: groups.yaml of docs/autoscaling.md, as ConfigMap"
     " tessera-node-groups; - is standard input.  [default: none]",
 )
+@click.option(
+    "--repairs",
+    type=_FILE,
+    metavar="FILE",
+    help="What is done about cards with faults: repairs.yaml of the user guide, as ConfigMap tessera-repairs; - is"
+    " standard input.  [default: nothing but resets of empty cards]",
+)
 @build_options
 @click.option(
     "--adopt",
@@ -207,6 +199,7 @@ def command(
     *,
     values: Path | None,
     node_groups: Path | None,
+    repairs: Path | None,
     adopt: bool,
     dry_run: bool,
     output: str | None,
@@ -242,6 +235,9 @@ def command(
     A file with a mistake changes nothing. A run without the option removes what it wrote, and the
     ConfigMap if nothing of others is left in it.
 
+    Faulty cards: the file of --repairs becomes the ConfigMap tessera-repairs, which controller and agents follow. A
+    file with a mistake changes nothing; a run without the option removes it, as with --node-groups.
+
     Live page: --dashboard installs it as a process of the cluster. kubectl -n tessera-system port-forward
     service/tessera-dashboard 8088 brings it to this machine; an ingress needs its name by --dashboard-origin. A run
     without --dashboard removes it.
@@ -271,12 +267,14 @@ def command(
 
     if adopt and output is not None:
         raise CommandError("error: --adopt changes a cluster, and -o contacts none; leave one of them out")
-    if values is not None and values == node_groups == Path("-"):
-        raise CommandError("error: --values and --node-groups cannot both be standard input; name a file for one")
-    file, groups = (None if each is None else (read_text(each), display_name(each)) for each in (values, node_groups))
+    named = (values, node_groups, repairs)
+    if named.count(Path("-")) > 1:
+        text = "only one of --values, --node-groups and --repairs can be standard input; name files for the others"
+        raise CommandError(f"error: {text}")
+    file, groups, rules = (None if each is None else (read_text(each), display_name(each)) for each in named)
     if adopt and file is None and (policy := asyncio.run(_read_policy(kubeconfig, context))):
         file = (policy, "the ClusterPolicy of the cluster")
-    choices, notices = choices_from(options, file, node_groups=groups)
+    choices, notices = choices_from(options, file, node_groups=groups, repairs=rules)
     for notice in notices:
         say(f"note: {notice}", err=True)
     if output is not None:

@@ -15,7 +15,8 @@ Rules:
 - the controller gets the site's options about registries, new nodes and builds, and the certificate authorities of
   its registries: a ConfigMap, mounted into its pod. The controller reads that file when it starts, so an annotation of
   the pod holds the certificates' hash (as Helm charts do): other certificates start another pod;
-- the groups of new nodes that an autoscaler can make are a ConfigMap, which controller and webhook follow;
+- the groups of new nodes that an autoscaler can make are a ConfigMap, which controller and webhook follow; what is done
+  about cards with faults is one, which controller and agents follow;
 - the ClusterPolicy and NVIDIADriver come last, when the processes that follow them exist. If the user asked for
   drivers, an annotation of the ClusterPolicy makes Tessera responsible, even if another operator wrote its status.
 
@@ -40,6 +41,7 @@ from tessera.api.gpu_operator.settings_reader import (
 )
 from tessera.api.names import DEVICE_ACCESS_POLICY
 from tessera.api.nodes.node_groups import NODE_GROUPS_KEY, NODE_GROUPS_MAP
+from tessera.api.nodes.repairs import REPAIRS_KEY, REPAIRS_MAP
 from tessera.cli.install.protections import without_protections
 from tessera.cli.install.webhook_certificate import CERT_MANAGER, OWN, with_cert_manager
 
@@ -113,8 +115,6 @@ class InstallChoices(msgspec.Struct, frozen=True, kw_only=True):
         namespace: namespace of the ConfigMaps that the settings name.
         image: image of all pods; empty for the image of ``deploy/``.
         evict: True if the agents evict pods that a layout has to wait for.
-        reboot_repairs: how a node is rebooted for a card that needs it; empty for not at all.
-        preflight: the cards that the agents test before pods get them: ``off``, ``repairs``, ``all``.
         memory_limits: the agents' ``--memory-limits``; empty for their default.
         simulate: cards that each agent simulates; empty for the node's own cards.
         drivers: the ClusterPolicy and NVIDIADriver by which Tessera installs drivers; empty to use the hosts' drivers.
@@ -123,6 +123,7 @@ class InstallChoices(msgspec.Struct, frozen=True, kw_only=True):
         site: the controller's options about registries, new nodes and builds of driver images.
         authorities: certificate authorities of registries, PEM; empty for the system's only.
         node_groups: the file of groups of new nodes that an autoscaler can make; empty for none.
+        repairs: the file of what is done about cards with faults; empty for the default.
         device_access: ``deny``, ``warn`` or ``off``, for pods that use GPUs without a request.
         device_namespaces: namespaces that are exempt, besides those of ``deploy/``.
         pull_secrets: image pull secrets that the controller may read, besides those that ``drivers`` name.
@@ -139,8 +140,6 @@ class InstallChoices(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str = SYSTEM_NAMESPACE
     image: str = ""
     evict: bool = False
-    reboot_repairs: str = ""
-    preflight: str = "off"
     memory_limits: str = ""
     simulate: str = ""
     drivers: Sequence[Manifest] = ()
@@ -149,6 +148,7 @@ class InstallChoices(msgspec.Struct, frozen=True, kw_only=True):
     site: Sequence[str] = ()
     authorities: str = ""
     node_groups: str = ""
+    repairs: str = ""
     device_access: str = "deny"
     device_namespaces: Sequence[str] = ()
     pull_secrets: Sequence[str] = ()
@@ -216,6 +216,7 @@ def manifests(
             *(constraints if choices.openshift else ()),
             *([file_map(CONFIG_MAP, KEY, choices.authorities)] if choices.authorities else ()),
             *([file_map(NODE_GROUPS_MAP, NODE_GROUPS_KEY, choices.node_groups)] if choices.node_groups else ()),
+            *([file_map(REPAIRS_MAP, REPAIRS_KEY, choices.repairs)] if choices.repairs else ()),
         ]
     )
     if choices.dashboard:
@@ -343,10 +344,6 @@ def _option(argument: str) -> str:
 def _arguments(choices: InstallChoices) -> Iterator[str]:
     if choices.settings is not None:
         yield from _config_arguments(choices, choices.settings)
-    if choices.reboot_repairs:
-        yield from ("--reboot-repairs", f"--reboot-by={choices.reboot_repairs}")
-    if choices.preflight != "off":
-        yield f"--preflight={choices.preflight}"
     if choices.evict:
         yield "--mig-evict"
     if choices.memory_limits:

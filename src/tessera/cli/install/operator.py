@@ -38,8 +38,9 @@ def command(kubeconfig: Path | None, context: str | None, log_level: str, **opti
 
     The operator applies the objects of tessera install, each minute and whenever its settings change. The settings are
     a ConfigMap with the keys options (options of tessera install, one a line), values.yaml (settings of NVIDIA's
-    gpu-operator, as for --values), ca.crt (certificate authorities, as for --registry-ca) and groups.yaml (groups of
-    new nodes, as for --node-groups). Without the ConfigMap, everything has its default.
+    gpu-operator, as for --values), ca.crt (certificate authorities, as for --registry-ca), groups.yaml (groups of new
+    nodes, as for --node-groups) and repairs.yaml (what is done about faulty cards, as for --repairs). Without the
+    ConfigMap, everything has its default.
     """
     start_log(log_level)
     run_process(_run(options_from(options), kubeconfig, context))

@@ -5,7 +5,8 @@ The keys, all optional:
 - ``options``: options of ``tessera install``, one a line, as ``--device-access warn``; ``#`` begins a comment;
 - ``values.yaml``: a values file or ClusterPolicy of NVIDIA's operator, as for ``--values``;
 - ``ca.crt``: certificate authorities of registries, as for ``--registry-ca``;
-- ``groups.yaml``: groups of new nodes that an autoscaler can make, as for ``--node-groups``.
+- ``groups.yaml``: groups of new nodes that an autoscaler can make, as for ``--node-groups``;
+- ``repairs.yaml``: what is done about cards with faults, as for ``--repairs``.
 
 Options that name a file, a cluster or an output are refused, since the operator has none.
 """
@@ -16,6 +17,7 @@ from collections.abc import Mapping
 import click
 
 from tessera.api.nodes.node_groups import NODE_GROUPS_KEY
+from tessera.api.nodes.repairs import REPAIRS_KEY
 from tessera.cli.base.connection import CommandError
 from tessera.cli.install.choices import choices_from
 from tessera.cli.install.command import command
@@ -23,14 +25,15 @@ from tessera.cli.install.manifests import InstallChoices
 from tessera.driver.registry.credentials import parse_authorities
 from tessera.limits.settings import INSTALL_OPTIONS
 
-OPTIONS, VALUES, AUTHORITIES, GROUPS = "options", "values.yaml", "ca.crt", NODE_GROUPS_KEY
-KEYS = (OPTIONS, VALUES, AUTHORITIES, GROUPS)
+OPTIONS, VALUES, AUTHORITIES, GROUPS, REPAIRS = "options", "values.yaml", "ca.crt", NODE_GROUPS_KEY, REPAIRS_KEY
+KEYS = (OPTIONS, VALUES, AUTHORITIES, GROUPS, REPAIRS)
 
 #: Options that are refused, with what to do instead.
 _REFUSED: Mapping[str, str] = {
     "--values": "write the file's content into the key values.yaml",
     "--registry-ca": "write the certificates into the key ca.crt",
     "--node-groups": "write the file's content into the key groups.yaml",
+    "--repairs": "write the file's content into the key repairs.yaml",
     "--image": "the operator installs its own image",
     "--dry-run": "the operator always writes",
     "--adopt": "run tessera install --adopt once, before the operator",
@@ -42,7 +45,7 @@ _REFUSED: Mapping[str, str] = {
 }
 
 #: Parameters that are no choice about the objects.
-_NOT_CHOICES = frozenset({"values", "node_groups", "adopt", "dry_run", "output", "kubeconfig", "context"})
+_NOT_CHOICES = frozenset({"values", "node_groups", "repairs", "adopt", "dry_run", "output", "kubeconfig", "context"})
 
 
 def read_choices(data: Mapping[str, str], image: str) -> InstallChoices:
@@ -60,10 +63,18 @@ def read_choices(data: Mapping[str, str], image: str) -> InstallChoices:
     if unknown:
         raise CommandError(f'key "{unknown[0]}" is unknown; the keys are {", ".join(KEYS)}')
     options = _parse(data.get(OPTIONS, ""))
-    values, groups = ((data[key], f'the key "{key}"') if key in data else None for key in (VALUES, GROUPS))
+    values, groups, repairs = (
+        (data[key], f'the key "{key}"') if key in data else None for key in (VALUES, GROUPS, REPAIRS)
+    )
     authorities = _authorities(data.get(AUTHORITIES, ""))
-    without = f"remove the key {GROUPS}"
-    choices, _ = choices_from({**options, "image": image}, values, authorities, groups, without)
+    choices, _ = choices_from(
+        {**options, "image": image},
+        values,
+        authorities,
+        node_groups=groups,
+        without_groups=f"remove the key {GROUPS}",
+        repairs=repairs,
+    )
     return choices
 
 

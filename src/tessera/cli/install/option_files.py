@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from tessera.api.nodes.node_groups import NODE_GROUPS_MAP
+from tessera.api.nodes.repairs import REPAIRS_MAP
 from tessera.cli.install.manifests import CONFIG_MAP, Manifest
 from tessera.cli.install.ownership import LAST_APPLIED, PART_OF, has_applied
 from tessera.kube.client.client import Client
@@ -24,7 +25,7 @@ from tessera.kube.resources import CONFIGMAPS
 APPLY = "application/apply-patch+yaml"
 
 #: The names of these ConfigMaps.
-FILES = (CONFIG_MAP, NODE_GROUPS_MAP)
+FILES = (CONFIG_MAP, NODE_GROUPS_MAP, REPAIRS_MAP)
 
 
 def is_file(manifest: Manifest) -> bool:

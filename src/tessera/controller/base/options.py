@@ -47,23 +47,6 @@ class BreakerLimits:
         return max(self.cards, int(self.share * sum(found)), max(found, default=0))
 
 
-@dataclass(frozen=True, kw_only=True)
-class RemedySettings:
-    """What is done to empty cards that must be reset, or whose node must be rebooted; nothing by default.
-
-    Attributes:
-        evict: true to evict the pods with an owner from such cards.
-        nodes: nodes from whose cards pods are evicted at a time.
-        delay: seconds from the error to the eviction, in which an error that passes can pass.
-        longest_stay: longest time in seconds that a pod may stay by its annotation.
-    """
-
-    evict: bool = False
-    nodes: int = 1
-    delay: float = 60.0
-    longest_stay: float = 3600.0
-
-
 class ScaleUpMethod(Enum):
     """How new nodes are asked for."""
 
@@ -107,7 +90,6 @@ class ControllerOptions:
         registries: access to the registries of driver images.
         provisioning: the observation of starting nodes.
         breaker: the most cards that one rule of health takes away.
-        remedies: what is done to empty cards that must be reset, or whose node must be rebooted.
         usage: the count of GPU-hours.
         reserve_after: seconds that a pod waits for room before slots are reserved for it; None reserves none.
         preempt: True to evict pods of lower priority for waiting pods.
@@ -129,7 +111,6 @@ class ControllerOptions:
     registries: RegistryOptions = field(default_factory=RegistryOptions)
     provisioning: ProvisioningOptions = field(default_factory=ProvisioningOptions)
     breaker: BreakerLimits = BreakerLimits()
-    remedies: RemedySettings = RemedySettings()
     usage: UsageOptions = field(default_factory=UsageOptions)
     reserve_after: float | None = RESERVE_AFTER
     preempt: bool = False

@@ -1,4 +1,4 @@
-"""Evicts pods from cards that must be empty, as :mod:`tessera.controller.health.remedies` decides.
+"""Evicts pods from cards that must be empty, as :mod:`tessera.controller.health.eviction_plan` decides.
 
 The facts come from the informers of nodes and pods that the controller has anyway. While no card must be empty, an
 event of a pod costs one look at its conditions. An eviction is the only write, with the pod's UID as precondition; the
@@ -12,19 +12,19 @@ from typing import TypeVar
 
 import msgspec
 
-from tessera.api.names import FAULT_TOLERATION, GPU_CONDITION, GPU_NEEDS_REBOOT, GPU_NEEDS_RESET
+from tessera.api.names import GPU_CONDITION, GPU_NEEDS_REBOOT, GPU_NEEDS_RESET
 from tessera.api.nodes.card_faults import CARDS_ANNOTATION, SPARED_ANNOTATION, decode_cards, decode_spared
 from tessera.api.nodes.conditions import HEALTH, is_marked_silent
 from tessera.api.nodes.cordons import read_cordons
+from tessera.api.nodes.repairs import read_toleration
 from tessera.clock import Clock, parse_time_or_zero
 from tessera.controller.base.metrics import ControllerMetrics
-from tessera.controller.base.options import RemedySettings
-from tessera.controller.health.remedies import FaultyNode, HoldingPod, plan_remedies
+from tessera.controller.health.eviction_plan import FaultyNode, HoldingPod, plan_evictions
+from tessera.controller.health.repair_settings import RepairSettings
 from tessera.kube.event_recorder import EventRecorder, make_reference
 from tessera.kube.eviction import Blocked, Evicted, Evictor
 from tessera.kube.resources import PODS, Node, Pod
 from tessera.kube.watch.cache import EventKind, WatchEvent
-from tessera.limits.pods import FAULT_TOLERATION_DIGITS
 
 _T = TypeVar("_T")
 
@@ -54,7 +54,7 @@ class FaultEvictions:
         *,
         events: EventRecorder,
         metrics: ControllerMetrics,
-        settings: RemedySettings,
+        settings: RepairSettings,
         namespace: str,
         clock: Clock,
     ) -> None:
@@ -65,6 +65,7 @@ class FaultEvictions:
         self._namespace = namespace
         self._clock = clock
         self._wake = asyncio.Event()
+        settings.add_listener(self._wake.set)
         #: The nodes with a card that must be empty, and the pods that hold such a card, by name and UID.
         self._nodes: dict[str, FaultyNode] = {}
         self._pods: dict[str, HoldingPod] = {}
@@ -105,10 +106,10 @@ class FaultEvictions:
         now = self._clock.now()
         self._refused = {uid: each for uid, each in self._refused.items() if uid in self._pods}
         refused = frozenset(uid for uid, (_, at) in self._refused.items() if at > now)
-        plan = plan_remedies(
+        plan = plan_evictions(
             self._nodes,
             self._pods.values(),
-            self._settings,
+            self._settings.repairs,
             refused=refused,
             own_namespace=self._namespace,
             now=now,
@@ -157,15 +158,13 @@ def _read_pod(pod: Pod) -> HoldingPod | None:
     if pod.status.phase in {"Succeeded", "Failed"}:
         return None
     meta = pod.metadata
-    toleration = meta.annotations.get(FAULT_TOLERATION, "")
-    known = toleration.isascii() and toleration.isdigit() and len(toleration) <= FAULT_TOLERATION_DIGITS
     return HoldingPod(
         uid=meta.uid,
         namespace=meta.namespace,
         name=meta.name,
         node=pod.spec.node_name,
         since=parse_time_or_zero(condition.last_transition_time or ""),
-        toleration=float(toleration) if known else 0.0,
+        toleration=read_toleration(meta.annotations),
         owner=next((each.kind for each in meta.owner_references if each.controller), ""),
         ends=parse_time_or_zero(meta.deletion_timestamp) if meta.deletion_timestamp is not None else None,
     )

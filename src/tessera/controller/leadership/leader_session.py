@@ -24,6 +24,8 @@ from tessera.controller.filters.avoidance import AVOIDANCE_SECONDS
 from tessera.controller.forecasting.queue_task import QueueTask
 from tessera.controller.health.fault_breaker import FaultBreaker
 from tessera.controller.health.fault_evictions import FaultEvictions
+from tessera.controller.health.reboot_annotations import RebootAnnotations
+from tessera.controller.health.repair_settings import RepairSettings
 from tessera.controller.health.silent_agents import SilentAgents
 from tessera.controller.leadership.hand_overs import HandOvers
 from tessera.controller.leadership.informers import ConstraintInformers, QueueInformer, SliceInformers
@@ -178,11 +180,14 @@ class LeaderSession:
         self.silent_agents = SilentAgents(
             client, nodes=self._nodes, pods=self._pods, objects=self._objects, clock=clock
         )
+        self._repairs = RepairSettings(client, namespace=options.namespace, clock=clock, rng=rng)
+        self._reboot_annotations = RebootAnnotations(client, self._repairs, clock)
+        self._nodes.add_handler(self._reboot_annotations.node_changed)
         self._fault_evictions = FaultEvictions(
             Evictor(client),
             events=self._events,
             metrics=metrics,
-            settings=options.remedies,
+            settings=self._repairs,
             namespace=options.namespace,
             clock=clock,
         )
@@ -251,6 +256,8 @@ class LeaderSession:
             await self._queues.wait_synced()
             group.create_task(self._breaker.run(), name="health breaker")
             group.create_task(self.silent_agents.run(), name="silent agents")
+            group.create_task(self._repairs.run(), name="settings of repairs")
+            group.create_task(self._reboot_annotations.run(), name="annotations for reboots")
             group.create_task(self._fault_evictions.run(), name="evictions from faulty cards")
             group.create_task(self._checks.run(), name="admission checks of Kueue")
             group.create_task(self.queue.run(), name="queue")

@@ -21,10 +21,8 @@ from collections.abc import Collection, Iterable, Mapping
 import msgspec
 
 from tessera.api.nodes.card_faults import CardFault, CardRule, NodeCards
-from tessera.controller.base.options import RemedySettings
+from tessera.api.nodes.repairs import Repairs, is_made_anew
 
-#: Owners that would make the pod anew on the same node.
-_STAYING_OWNERS = frozenset({"DaemonSet", "Node"})
 #: Needs of a card that only an empty card can get.
 _NEEDS_EMPTY = frozenset({"reset", "reboot"})
 #: Seconds after the end of its grace period for which a pod that is being deleted takes its node's turn.
@@ -32,7 +30,7 @@ STUCK = 300.0
 
 
 class FaultyNode(msgspec.Struct, frozen=True, kw_only=True):
-    """A node as far as remedies need it.
+    """A node as far as evictions need it.
 
     Attributes:
         cards: its cards and their faults.
@@ -79,58 +77,55 @@ class HoldingPod(msgspec.Struct, frozen=True, kw_only=True):
 
     def may_be_evicted(self, own_namespace: str) -> bool:
         """True if its owner makes it anew elsewhere; ``own_namespace`` is Tessera's."""
-        system = self.namespace.startswith("kube-") or self.namespace == own_namespace
-        return bool(self.owner) and self.owner not in _STAYING_OWNERS and not system
+        return is_made_anew(self.namespace, self.owner, own_namespace)
 
     def is_ending(self, now: float) -> bool:
         """True if it is being deleted, and its end is not overdue, as on a node that is gone."""
         return self.ends is not None and now < self.ends + STUCK
 
-    def due(self, settings: RemedySettings) -> float:
+    def due(self, repairs: Repairs) -> float:
         """Unix time from which it may be evicted."""
-        return self.since + max(settings.delay, min(self.toleration, settings.longest_stay))
+        return repairs.eviction_time(self.since, self.toleration)
 
 
-class RemedyPlan(msgspec.Struct, frozen=True):
-    """Result of :func:`plan_remedies`: the pods to evict now, and when more may be due (Unix time)."""
+class EvictionPlan(msgspec.Struct, frozen=True):
+    """Result of :func:`plan_evictions`: the pods to evict now, and when more may be due (Unix time)."""
 
     evictions: tuple[HoldingPod, ...] = ()
     next_due: float | None = None
 
 
-def plan_remedies(
+def plan_evictions(
     nodes: Mapping[str, FaultyNode],
     pods: Iterable[HoldingPod],
-    settings: RemedySettings,
+    repairs: Repairs,
     *,
     refused: Collection[str],
     own_namespace: str,
     now: float,
-) -> RemedyPlan:
+) -> EvictionPlan:
     """Decides which pods are evicted now.
 
     Args:
         nodes: the nodes by name.
         pods: the pods on cards that must be empty.
-        settings: what may be done.
+        repairs: what may be done.
         refused: UIDs of pods that the API server keeps for now.
         own_namespace: Tessera's namespace.
         now: Unix time.
     """
-    if not settings.evict:
-        return RemedyPlan()
+    if not repairs.evict:
+        return EvictionPlan()
     oldest = {name: since for name, node in nodes.items() if (since := node.since()) is not None}
     held: dict[str, list[HoldingPod]] = {}
     for pod in sorted(pods, key=lambda each: (each.namespace, each.name, each.uid)):
         if pod.node in oldest and pod.may_be_evicted(own_namespace):
             held.setdefault(pod.node, []).append(pod)
     leaving = {name for name, found in held.items() if any(pod.is_ending(now) for pod in found)}
-    due = {
-        name: [pod for pod in found if pod.ends is None and pod.due(settings) <= now] for name, found in held.items()
-    }
+    due = {name: [pod for pod in found if pod.ends is None and pod.due(repairs) <= now] for name, found in held.items()}
     open_ = {name: [pod for pod in found if pod.uid not in refused] for name, found in due.items()}
     working = [name for name in held if name in leaving or open_[name]]
-    turn = sorted(working, key=lambda name: (name not in leaving, oldest[name], name))[: settings.nodes]
-    times = [pod.due(settings) if pod.ends is None else pod.ends + STUCK for found in held.values() for pod in found]
+    turn = sorted(working, key=lambda name: (name not in leaving, oldest[name], name))[: repairs.evict_nodes]
+    times = [pod.due(repairs) if pod.ends is None else pod.ends + STUCK for found in held.values() for pod in found]
     later = [at for at in times if at > now]
-    return RemedyPlan(tuple(pod for name in sorted(turn) for pod in open_[name]), min(later, default=None))
+    return EvictionPlan(tuple(pod for name in sorted(turn) for pod in open_[name]), min(later, default=None))

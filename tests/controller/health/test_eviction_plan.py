@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tessera.api.nodes.card_faults import CardFault, CardRule, NodeCards
-from tessera.controller.base.options import RemedySettings
-from tessera.controller.health.remedies import STUCK, FaultyNode, HoldingPod, RemedyPlan, plan_remedies
+from tessera.api.nodes.repairs import Repairs
+from tessera.controller.health.eviction_plan import STUCK, EvictionPlan, FaultyNode, HoldingPod, plan_evictions
 
-SETTINGS = RemedySettings(evict=True, nodes=1, delay=60, longest_stay=600)
+REPAIRS = Repairs(evict=True, toleration_seconds=600)
 NEEDS_RESET = CardFault("GPU-1", "XID 48", 100, asks="reset")
 LOST = CardFault("GPU-1", "probe", 100, asks="reboot", lost=True)
 
@@ -31,13 +31,13 @@ def plan(
     nodes: dict[str, FaultyNode],
     *pods: HoldingPod,
     now: float = 1000,
-    settings: RemedySettings = SETTINGS,
+    repairs: Repairs = REPAIRS,
     refused: Collection[str] = (),
-) -> RemedyPlan:
-    return plan_remedies(nodes, pods, settings, refused=refused, own_namespace="tessera-system", now=now)
+) -> EvictionPlan:
+    return plan_evictions(nodes, pods, repairs, refused=refused, own_namespace="tessera-system", now=now)
 
 
-def names(found: RemedyPlan) -> list[str]:
+def names(found: EvictionPlan) -> list[str]:
     return [each.name for each in found.evictions]
 
 
@@ -74,7 +74,7 @@ def test_a_pod_is_evicted_only_where_that_helps(faulty: FaultyNode, holder: Hold
 
 
 def test_nothing_is_evicted_unless_an_administrator_says_so() -> None:
-    assert plan({"n1": node(NEEDS_RESET)}, pod(), settings=RemedySettings()) == RemedyPlan()
+    assert plan({"n1": node(NEEDS_RESET)}, pod(), repairs=Repairs()) == EvictionPlan()
 
 
 def test_the_time_of_the_next_eviction_is_known() -> None:
@@ -124,8 +124,8 @@ PODS = st.lists(
 def test_whatever_is_there_the_rules_hold_and_the_order_of_facts_does_not_matter(
     nodes: dict[str, FaultyNode], pods: list[HoldingPod], budget: int, refused: frozenset[str]
 ) -> None:
-    settings = RemedySettings(evict=True, nodes=budget, delay=60, longest_stay=600)
-    found = plan(nodes, *pods, settings=settings, refused=refused)
+    repairs = Repairs(evict=True, evict_nodes=budget, toleration_seconds=600)
+    found = plan(nodes, *pods, repairs=repairs, refused=refused)
     for each in found.evictions:
         assert each.owner == "ReplicaSet"
         assert each.ends is None
@@ -133,12 +133,12 @@ def test_whatever_is_there_the_rules_hold_and_the_order_of_facts_does_not_matter
         assert each.since + 60 <= 1000
         assert nodes[each.node].since() is not None
     assert len({each.node for each in found.evictions}) <= budget
-    assert plan(dict(reversed(list(nodes.items()))), *reversed(pods), settings=settings, refused=refused) == found
+    assert plan(dict(reversed(list(nodes.items()))), *reversed(pods), repairs=repairs, refused=refused) == found
     assert found.next_due is None or found.next_due > 1000
     # What is evicted ends, and is then not evicted again; in the end everything is evicted that may be.
     gone: set[str] = set()
     for _ in range(len(pods) + 1):
-        step = plan(nodes, *(each for each in pods if each.uid not in gone), settings=settings, now=1e6)
+        step = plan(nodes, *(each for each in pods if each.uid not in gone), repairs=repairs, now=1e6)
         assert gone.isdisjoint(each.uid for each in step.evictions)
         gone |= {each.uid for each in step.evictions}
     wanted = {each.uid for each in pods if each.owner == "ReplicaSet" and each.ends is None and _needs(nodes, each)}

@@ -1,0 +1,88 @@
+"""Sets the administrator's annotation on Nodes whose agent asks for a reboot, and removes it once they have booted.
+
+An agent may write only annotations of Tessera's on its Node (deploy/policies/agent.yaml), and the administrator's has a
+key of their own, which another controller watches: that one drains and reboots the node. An agent's request names the
+boot that is to end, so it is over with the boot, also if nobody was there to take it back.
+"""
+
+import asyncio
+import logging
+from contextlib import suppress
+
+from tessera.api.names import REBOOT_REQUESTED
+from tessera.api.nodes.repairs import RebootWay, Repairs, asks_for_reboot
+from tessera.clock import Clock
+from tessera.controller.health.repair_settings import RepairSettings
+from tessera.kube.client.client import Client
+from tessera.kube.client.errors import ApiError, NotFound
+from tessera.kube.resources import NODES, Node
+from tessera.kube.watch.cache import EventKind, WatchEvent
+
+_log = logging.getLogger(__name__)
+
+#: Seconds until a write that failed is tried again.
+RETRY = 15.0
+#: Seconds in which changes are collected before one round.
+SETTLE = 0.2
+
+
+class RebootAnnotations:
+    """Keeps the annotation in step with the agents' requests.
+
+    Args:
+        client: the API server.
+        settings: the annotation.
+        clock: the time.
+    """
+
+    def __init__(self, client: Client, settings: RepairSettings, clock: Clock) -> None:
+        self._client = client
+        self._settings = settings
+        self._clock = clock
+        self._wake = asyncio.Event()
+        #: The nodes whose agents have ever asked for a reboot, by name.
+        self._nodes: dict[str, Node] = {}
+        settings.add_listener(self._wake.set)
+
+    def node_changed(self, event: WatchEvent[Node]) -> None:
+        """Handles an event of a node."""
+        node = event.object
+        if event.kind is EventKind.DELETED or REBOOT_REQUESTED not in node.metadata.annotations:
+            self._nodes.pop(node.metadata.name, None)
+            return
+        self._nodes[node.metadata.name] = node
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Writes until cancelled."""
+        pause: float | None = None
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._wake.wait()
+            self._wake.clear()
+            await self._clock.sleep(SETTLE)
+            changes = {name: _find_change(node, self._settings.repairs) for name, node in self._nodes.items()}
+            done = [await self._write(name, change) for name, change in changes.items() if change]
+            pause = None if all(done) else RETRY
+
+    async def _write(self, name: str, change: dict[str, str | None]) -> bool:
+        try:
+            await self._client.merge_patch(NODES, name, {"metadata": {"annotations": change}})
+        except NotFound:
+            return True
+        except (ApiError, ConnectionError, TimeoutError) as error:
+            _log.warning("the annotation of node %s for its reboot cannot be written: %s", name, error)
+            return False
+        return True
+
+
+def _find_change(node: Node, repairs: Repairs) -> dict[str, str | None]:
+    """The annotation to set, or to remove by ``None``; empty if it is as it should be, or has another's value."""
+    if repairs.reboot is not RebootWay.ANNOTATION:
+        return {}
+    key, value = repairs.annotation
+    present = node.metadata.annotations.get(key)
+    if asks_for_reboot(node.metadata.annotations, node.status.node_info.boot_id):
+        return {} if present == value else {key: value}
+    return {key: None} if present == value else {}
