@@ -4,7 +4,7 @@ import msgspec
 import pytest
 from tests.observe.conftest import GIB, card, lease
 
-from tessera.api.nodes.health import Finding
+from tessera.api.nodes.health import CardHealth, Finding
 from tessera.api.nodes.usage import NodeUsage
 from tessera.cli.top import TopScreen, split_keys
 from tessera.observe.reading import Usage
@@ -47,6 +47,17 @@ def test_a_narrow_terminal_shows_load_memory_and_power_of_cards() -> None:
     header, *rows = frame(View.CARDS, 60)[2:]
     assert {"BUSY", "POWER"} <= set(header.split())
     assert "10/700" in rows[0]
+
+
+@pytest.mark.parametrize("width", [60, 200])
+def test_each_card_says_its_state(width: int) -> None:
+    sick = msgspec.structs.replace(PAGE.cards[1], health=CardHealth(state="cordoned"))
+    page = msgspec.structs.replace(PAGE, cards=(PAGE.cards[0], sick))
+    usage = msgspec.structs.replace(USAGE, cards=card_rows([page]), blocked=("node n1: pods hold",))
+    lines = list(TopScreen(TopView(view=View.CARDS, filter="cordoned"), None, ()).frame(usage, width, 20))
+    assert lines[2] == "! node n1: pods hold"
+    assert "STATE" in lines[3].split()
+    assert [line.split()[0] for line in lines[4:] if "cordoned" in line] == ["n1/1"]
 
 
 def test_a_wide_terminal_shows_all_columns_and_whole_names() -> None:

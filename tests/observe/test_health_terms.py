@@ -3,6 +3,7 @@
 import pytest
 
 from tessera.agent.inventory.device_health import Reaction
+from tessera.api.nodes.health import SOURCE_WORDS, name_source
 from tessera.nvml.xids import XIDS, Remedy
 from tessera.observe.health_terms import REACTIONS, TERMS, UnknownTermError, explain_term, explain_xid
 
@@ -24,6 +25,13 @@ def test_a_context_switch_timeout_asks_for_a_reset_and_the_difference_is_explain
     found = explain_xid(109)
     assert found.reaction == REACTIONS[Reaction.RESET]
     assert "device plugin" in found.note
+
+
+def test_each_source_of_errors_has_words_for_screens() -> None:
+    terms = {each.replace("_", "-") for each in TERMS if explain_term(each).reaction.startswith(("shows", "allocates"))}
+    assert terms - SOURCE_WORDS.keys() == set()
+    assert SOURCE_WORDS.keys() - terms <= {"single-bit-ecc", "double-bit-ecc", "probe", "driver"}
+    assert [name_source(each) for each in ("nvlink-errors", "XID 79")] == ["NVLink errors", "XID 79"]
 
 
 def test_every_term_has_all_parts() -> None:

@@ -4,7 +4,7 @@ import { Component } from "preact";
 import type { Card } from "./documents";
 import { sayCard, stripes, WideBar } from "./mosaic";
 import { store } from "./store";
-import { ABSENCES, celsius, gibOf, HEALTH, kindName, modelName, percent, watts } from "./words";
+import { ABSENCES, celsius, gibOf, HEALTH, isCordoned, kindName, modelName, percent, watts } from "./words";
 
 interface CardProps {
   id: string;
@@ -17,6 +17,7 @@ interface CardProps {
 export function trouble(card: Card): string {
   if (card.silent) return "the node's agent does not answer";
   if (!card.health) return "";
+  if (isCordoned(card)) return card.health.evidence?.[0]?.text ?? "cordoned by hand";
   const sources = (card.health.evidence ?? [])
     .map((each) => each.source)
     .filter(Boolean)
@@ -57,7 +58,7 @@ function SmallCard({ id, card, open, onOpen }: Drawn) {
   return (
     <button
       type="button"
-      class={`tile${wrong ? " unwell" : ""}${card.silent ? " silent" : ""}`}
+      class={`tile${wrong ? ` ${isCordoned(card) ? "cordoned" : "unwell"}` : ""}${card.silent ? " silent" : ""}`}
       style={{ backgroundImage: stripes(card) }}
       title={words}
       aria-expanded={open}
@@ -81,7 +82,7 @@ function CardRow({ id, card, open, onOpen }: Drawn) {
         <span>{watts(card.power)}</span>
         <span>{celsius(card.temperature)}</span>
       </span>
-      {wrong && <span class="warn">{wrong}</span>}
+      {wrong && <span class={isCordoned(card) ? "cordoned" : "warn"}>{wrong}</span>}
       {(card.throttled ?? []).length > 0 && (
         <span class="warn">slowed down: {(card.throttled ?? []).join(", ").replaceAll("_", " ")}</span>
       )}

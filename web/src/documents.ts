@@ -1,6 +1,7 @@
 // The documents of the feed, as src/tessera/dashboard/documents.py makes them. A value that was not measured is missing.
 
 export interface Evidence {
+  /** The source of the error in words. */
   source: string;
   text: string;
   asks: string;
@@ -227,6 +228,8 @@ export interface Summary {
   /** Cards whose agent does not answer. */
   silent?: number;
   unwell?: number;
+  /** Cards that a person has taken out of service. */
+  cordoned?: number;
   busy?: number;
   power?: number;
   simulated?: boolean;

@@ -2,16 +2,17 @@
 
 import type { Card, Failure, Health, NodeState } from "./documents";
 import { Panel } from "./panel";
-import { age, HEALTH, modelName, podName } from "./words";
+import { age, HEALTH, isCordoned, modelName, podName } from "./words";
 
 /** What is wrong with a card. */
 export function HealthDetails({ health }: { health: Health }) {
   const now = Date.now() / 1000;
   const holders = health.holders ?? [];
+  const byHand = health.state === "cordoned";
   return (
     <div class="health">
       <p>
-        <b class="warn">{HEALTH[health.state] ?? health.state}</b>
+        <b class={byHand ? "cordoned" : "warn"}>{HEALTH[health.state] ?? health.state}</b>
         {health.since ? ` for ${age(now - health.since)}` : ""}
       </p>
       <ul>
@@ -19,8 +20,7 @@ export function HealthDetails({ health }: { health: Health }) {
           <li key={each.source + each.text || number}>
             {!each.text.startsWith(each.source) && <b>{each.source}</b>} {each.text}
             <span class="quiet">
-              {" "}
-              asks for {each.asks}
+              {each.asks !== "uncordon" && ` asks for ${each.asks}`}
               {(each.count ?? 1) > 1 ? `, ${each.count} times` : ""}
               {each.since ? `, first ${age(now - each.since)} ago` : ""}
             </span>
@@ -68,15 +68,7 @@ export function Broken({ filtered, unwell, failures, nodes, onOpen }: BrokenProp
         {each.driver?.reason && <p>{each.driver.reason}</p>}
       </li>
     )),
-    ...unwell.map(([id, card]) => (
-      <li key={id} class="item unwell">
-        <button type="button" class="link" onClick={() => onOpen(id)}>
-          {card.node}, card {card.index}
-        </button>{" "}
-        <small>{modelName(card.model)}</small>
-        {card.health && <HealthDetails health={card.health} />}
-      </li>
-    )),
+    ...unwell.map(([id, card]) => <CardItem key={id} id={id} card={card} onOpen={onOpen} />),
   ];
   return (
     <Panel
@@ -88,6 +80,41 @@ export function Broken({ filtered, unwell, failures, nodes, onOpen }: BrokenProp
       empty="Every card is well, and every agent answers."
       first={3}
     />
+  );
+}
+
+interface CordonedProps {
+  filtered: boolean;
+  cards: [string, Card][];
+  onOpen: (id: string) => void;
+}
+
+/** The cards that a person has taken out of service, each with the reason. */
+export function Cordoned({ filtered, cards, onOpen }: CordonedProps) {
+  return (
+    <Panel
+      filtered={filtered}
+      title="Cordoned by hand"
+      id="cordoned"
+      size={cards.length}
+      draw={(most) =>
+        cards.slice(0, most).map(([id, card]) => <CardItem key={id} id={id} card={card} onOpen={onOpen} />)
+      }
+      empty="No card is cordoned."
+      first={3}
+    />
+  );
+}
+
+function CardItem({ id, card, onOpen }: { id: string; card: Card; onOpen: (id: string) => void }) {
+  return (
+    <li class={isCordoned(card) ? "item cordoned" : "item unwell"}>
+      <button type="button" class="link" onClick={() => onOpen(id)}>
+        {card.node}, card {card.index}
+      </button>{" "}
+      <small>{modelName(card.model)}</small>
+      {card.health && <HealthDetails health={card.health} />}
+    </li>
   );
 }
 

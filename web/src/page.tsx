@@ -6,7 +6,7 @@ import { Cards, isMosaic } from "./cards";
 import type { Summary } from "./documents";
 import { Feed, type Link } from "./feed";
 import { Header } from "./header";
-import { Broken, isBroken } from "./health";
+import { Broken, Cordoned, isBroken } from "./health";
 import { useChanges, useTicks } from "./hooks";
 import { focusCard, isTyping } from "./keys";
 import { inQueue, KueueWorkloads } from "./kueue";
@@ -52,7 +52,7 @@ function measuredOn(measured: number, cards: number): string {
 }
 
 function Figures({ summary, broken }: { summary: Summary; broken: number }) {
-  const { cards, nodes, held, measured, wastedLeases, silent = 0 } = summary;
+  const { cards, nodes, held, measured, wastedLeases, silent = 0, cordoned = 0 } = summary;
   return (
     <dl class="figures">
       <Figure label="cards" part="cards">
@@ -60,6 +60,7 @@ function Figures({ summary, broken }: { summary: Summary; broken: number }) {
         <small>
           on {count(nodes, "node")}
           {silent > 0 && `, ${count(silent, "card")} silent`}
+          {cordoned > 0 && `, ${integer(cordoned)} cordoned`}
         </small>
       </Figure>
       <Figure label="held">
@@ -195,6 +196,7 @@ function Overview({ summary, view, change, open, onSignIn }: OverviewProps) {
           nodes={nodes.filter(isBroken)}
           onOpen={open}
         />
+        {(summary.cordoned ?? 0) > 0 && <Cordoned filtered={!words.empty} cards={found.cordoned} onOpen={open} />}
         <WaitingPods filtered={!words.empty} pods={waiting.sort(inOrder)} />
         {store.kueue && (
           <KueueWorkloads

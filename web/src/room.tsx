@@ -42,7 +42,7 @@ export function Room({ found, view, change, onOpen }: RoomProps) {
 }
 
 /** Why a pod may wait although there is room: what is not counted, and which part is not for every pod. */
-function Limits({ found: { closed, room } }: { found: Survey }) {
+function Limits({ found: { blocked, closed, room } }: { found: Survey }) {
   const cases = [...store.waiting.values()].map((pod) => pod.case);
   const barred = cases.filter((each) => each === "reserved").length;
   const placing = cases.filter((each) => each === "placing").length;
@@ -51,6 +51,8 @@ function Limits({ found: { closed, room } }: { found: Survey }) {
   const starting = store.summary?.starting ?? 0;
   const reasons = [
     closed > 0 && `Not counted: ${count(closed, "card")} on nodes that take no new pods (cordoned, or not ready).`,
+    blocked > 0 &&
+      `Not counted: ${count(blocked, "free device")} that kube-scheduler leaves empty, since it counts pods on withheld cards against the other cards; delete those pods.`,
     barred > 0 && `Reserved for pods that go first: what ${count(barred, "waiting pod")} would use.`,
     placing > 0 && `${count(placing, "waiting pod")} will get a part of it now.`,
     starting > 0 && `${count(starting, "pod")} will take a part of it: they have their place, and start now.`,

@@ -87,6 +87,12 @@ function Details({ id }: { id: string }) {
       </dl>
       <h3>Room</h3>
       {card.closed && <p>Its node takes no new pods: it is cordoned, or not ready.</p>}
+      {(card.blocked ?? 0) > 0 && (
+        <p>
+          Free, and kube-scheduler leaves it empty, since it counts pods on withheld cards of this node against the
+          other cards. Delete those pods.
+        </p>
+      )}
       <p>{free.length > 0 ? free.map(([name, number]) => `${number} x ${roomName(name)}`).join(", or ") : "None."}</p>
       <h3>Held by {count(leases.length, "lease")}</h3>
       <ul class="plain">

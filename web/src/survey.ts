@@ -3,7 +3,7 @@
 import type { Card, Lease } from "./documents";
 import type { Store } from "./store";
 import type { Filter } from "./view";
-import { byName, isHidden, WASTED } from "./words";
+import { byName, isCordoned, isHidden, WASTED } from "./words";
 
 /** A lease with its place. */
 export interface Held {
@@ -26,12 +26,16 @@ export interface Survey {
   held: Held[];
   /** Cards that are not well, among those that the words of the filter select. */
   unwell: [string, Card][];
+  /** Cards that a person has taken out of service, chosen by the same words. */
+  cordoned: [string, Card][];
   /** Leases that could serve somebody else, chosen by the same words. */
   wasted: Held[];
   /** What fits, by name, whatever the filter. */
   room: [string, number][];
   /** Cards on nodes that take no new pods, whatever the filter. */
   closed: number;
+  /** Free devices that kube-scheduler gives to no pod, whatever the filter. */
+  blocked: number;
   /** True if a name is hidden from the visitor. */
   hidesPods: boolean;
   hidesNodes: boolean;
@@ -71,9 +75,11 @@ export function survey(store: Store, filter: Filter, words: Filter): Survey {
     shown: 0,
     held: [],
     unwell: [],
+    cordoned: [],
     wasted: [],
     room: [],
     closed: 0,
+    blocked: 0,
     hidesPods: false,
     hidesNodes: false,
   };
@@ -81,11 +87,12 @@ export function survey(store: Store, filter: Filter, words: Filter): Survey {
     const { free } = card;
     for (const name in free) room.set(name, (room.get(name) ?? 0) + (free[name] ?? 0));
     if (card.closed) found.closed += 1;
+    found.blocked += card.blocked ?? 0;
     if (isHidden(card.node)) found.hidesNodes = true;
     const held = heldOf(id, card);
     if (held[0] && isHidden(held[0].lease.pod)) found.hidesPods = true;
     if (words.card(card)) {
-      if (card.health) found.unwell.push([id, card]);
+      if (card.health) (isCordoned(card) ? found.cordoned : found.unwell).push([id, card]);
       for (const each of chosen(held, card, words)) if (WASTED.includes(each.lease.state)) found.wasted.push(each);
     }
     if (!filter.card(card)) continue;
@@ -99,7 +106,9 @@ export function survey(store: Store, filter: Filter, words: Filter): Survey {
   const order = (id: string): number => store.cards.get(id)?.index ?? 0;
   for (const [node, ids] of groups) found.groups.push({ node, ids: ids.sort((a, b) => order(a) - order(b)) });
   found.groups.sort((left, right) => byName(left.node, right.node));
-  found.unwell.sort(([, left], [, right]) => byName(left.node, right.node) || left.index - right.index);
+  for (const cards of [found.unwell, found.cordoned]) {
+    cards.sort(([, left], [, right]) => byName(left.node, right.node) || left.index - right.index);
+  }
   found.room = [...room].sort(([left], [right]) => byName(left, right));
   return found;
 }

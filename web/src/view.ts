@@ -2,7 +2,7 @@
 
 import type { Card, Lease, NodeState, Waiting, Workload } from "./documents";
 import { leasesOf } from "./documents";
-import { HEALTH, kindName, SLICES, STATES, stateName, WASTED } from "./words";
+import { HEALTH, isCordoned, kindName, SLICES, STATES, stateName, WASTED } from "./words";
 
 export interface View {
   /** Words of the filter. */
@@ -27,6 +27,7 @@ export const CHOICES: [string, string][] = [
   ["busy", "busy"],
   ["unknown", "not known"],
   ["unwell", "not well"],
+  ["cordoned", "cordoned"],
 ];
 
 const NAMES: Record<keyof View, string> = { text: "q", state: "state", room: "room", open: "open", form: "form" };
@@ -120,8 +121,9 @@ export class Filter {
     const { room, state } = this.#view;
     if (room && !(card.free?.[room] ?? 0)) return false;
     if (state === "free" && !Object.values(card.free ?? {}).some((number) => number > 0)) return false;
-    if (state === "unwell" && card.health === undefined && !card.silent) return false;
-    const ofLease = state !== "" && state !== "free" && state !== "unwell";
+    if (state === "unwell" && (card.health === undefined || isCordoned(card)) && !card.silent) return false;
+    if (state === "cordoned" && !isCordoned(card)) return false;
+    const ofLease = state !== "" && !["free", "unwell", "cordoned"].includes(state);
     if (this.#terms.length === 0 && !ofLease) return true;
     const rest = this.#restOf(card);
     if (rest.length === 0 && !ofLease) return true;

@@ -105,6 +105,11 @@ export const HEALTH: Record<string, string> = {
   lost: "lost",
 };
 
+/** True for a card with which nothing is wrong, and that a person has taken out of service. */
+export function isCordoned(card: Card): boolean {
+  return card.health?.state === "cordoned";
+}
+
 /** States of slices that no container holds in the usual way. */
 export const SLICES: Record<string, string> = {
   creating: "being made",

@@ -165,9 +165,11 @@ def _summary(health: "FleetHealth", node: str | None) -> str:
 
 
 def _rule_line(rule: "RuleState") -> str:
+    from tessera.api.nodes.health import name_source
+
     return (
-        f"Breaker open for {rule.rule}: {rule.taken + rule.spared} cards report it: {rule.taken} not allocated,"
-        f" {rule.spared} still allocated"
+        f"Breaker open for {name_source(rule.rule)}: {rule.taken + rule.spared} cards report it:"
+        f" {rule.taken} not allocated, {rule.spared} still allocated"
     )
 
 

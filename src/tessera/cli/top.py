@@ -22,7 +22,19 @@ if TYPE_CHECKING:
     from tessera.observe.top_view import TopView
     from tessera.observe.usage_rows import CardRow, LeaseRow
 
-_CARD_HEADER = ("CARD", "MODEL", "BUSY", "MEM GIB", "POWER W", "TEMP C", "SM MHZ", "HELD", "PODS", "THROTTLED BY")
+_CARD_HEADER = (
+    "CARD",
+    "MODEL",
+    "STATE",
+    "BUSY",
+    "MEM GIB",
+    "POWER W",
+    "TEMP C",
+    "SM MHZ",
+    "HELD",
+    "PODS",
+    "THROTTLED BY",
+)
 _POD_HEADER = ("POD", "CONTAINER", "OWNER", "DEVICE", "KIND", "SHARE", "BUSY", "MEM GIB", "STATE", "HELD")
 #: Columns that a narrow terminal does not show, the first one first.
 _CARD_DROPPED = ("SM MHZ", "THROTTLED BY", "TEMP C", "PODS", "MODEL", "HELD")
@@ -151,13 +163,10 @@ class TopScreen:
         from tessera.cli.base.table import fit_terminal, table_lines
         from tessera.observe.top_view import View
 
+        header: Sequence[str]
         if self.view.view is View.CARDS:
-            cells, header, numbers = (
-                [_card_cells(row) for row in self.view.select_cards(usage)],
-                _CARD_HEADER,
-                range(2, 9),
-            )
-            dropped = _CARD_DROPPED
+            cells, header = [_card_cells(row) for row in self.view.select_cards(usage)], _CARD_HEADER
+            numbers, dropped = range(3, 10), _CARD_DROPPED
         else:
             cells, header = [_pod_cells(row) for row in self.view.select_leases(usage)], _POD_HEADER
             numbers, dropped = range(5, 8), _POD_DROPPED
@@ -246,6 +255,7 @@ def _card_cells(row: "CardRow") -> tuple[str, ...]:
     return (
         f"{row.node}/{row.index}",
         row.model.removeprefix("NVIDIA "),
+        row.state,
         percent(row.busy),
         gib_of(row.memory, row.memory_total),
         NOT_MEASURED if row.power is None else f"{row.power:.0f}/{row.power_limit or 0:.0f}",

@@ -6,7 +6,7 @@ import msgspec
 
 from tessera.api.instaslice import Instaslice
 from tessera.api.names import GATE, GPU_RESOURCES, PINNED_ANNOTATION
-from tessera.api.nodes.health import CardHealth, CardState
+from tessera.api.nodes.health import CardHealth, CardState, name_source
 from tessera.api.nodes.usage import CardUsage, NodeUsage
 from tessera.clock import parse_rfc3339
 from tessera.dashboard.documents import (
@@ -164,7 +164,7 @@ def _health(health: CardHealth) -> HealthDocument | None:
         since=health.since,
         evidence=tuple(
             EvidenceDocument(
-                source=each.source,
+                source=name_source(each.source),
                 text=each.text,
                 asks=each.asks,
                 since=each.since,
@@ -342,7 +342,8 @@ def _summary(fleet: FleetUsage, documents: Iterable[Document], starting: int, *,
         wasted_leases=sum(lease.state in ("never_used", "idle", "resident") for lease in leases),
         measured=len(busy),
         silent=sum(card.silent for card in cards),
-        unwell=sum(card.health is not None for card in cards),
+        unwell=sum(card.health is not None and card.health.state != CardState.CORDONED for card in cards),
+        cordoned=sum(card.health is not None and card.health.state == CardState.CORDONED for card in cards),
         busy=sum(busy) / len(busy) if busy else None,
         power=sum(power) if power else None,
         simulated=simulated or any(each.simulated for each in fleet.nodes),

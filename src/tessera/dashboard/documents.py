@@ -22,7 +22,7 @@ from tessera.dashboard.visibility import (
 
 
 class EvidenceDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """An error of a card that is not over; see :class:`tessera.api.nodes.health.Evidence`.
+    """An error of a card that is not over; see :class:`tessera.api.nodes.health.Evidence`. ``source`` is in words.
 
     The class of a fault is no secret of another tenant, and its sentence names nobody: everybody may see it.
     """
@@ -299,7 +299,8 @@ class SummaryDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
         held: cards that containers hold, parts added; of silent cards, what Tessera's records say.
         wasted_leases: leases in the states never_used, idle and resident.
         silent: cards whose agent does not answer, known from Tessera's records.
-        unwell: cards that are not healthy.
+        unwell: cards with which something is wrong.
+        cordoned: cards with which nothing is wrong, and that a person has taken out of service.
         measured: cards whose activity is measured.
         busy: mean activity of these cards.
         power: watts of all cards that measure it.
@@ -318,6 +319,7 @@ class SummaryDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
     starting: int = 0
     silent: int = 0
     unwell: int = 0
+    cordoned: int = 0
     busy: float | None = None
     power: float | None = None
     simulated: bool = False

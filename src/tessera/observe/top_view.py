@@ -118,7 +118,11 @@ class TopView(msgspec.Struct, kw_only=True):
 
     def select_cards(self, usage: Usage) -> list[CardRow]:
         """The cards to show, in order."""
-        rows = [row for row in usage.cards if self.filter.lower() in f"{row.node} {row.model} {row.uuid}".lower()]
+        rows = [
+            row
+            for row in usage.cards
+            if self.filter.lower() in f"{row.node} {row.model} {row.state} {row.uuid}".lower()
+        ]
         order = CARD_ORDERS.get(self.order)
         return _arrange(rows, order, lambda row: (row.node, row.index), reverse=self.reverse)
 

@@ -25,6 +25,7 @@ class CardRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         uuid: of the card.
         model: the product's name.
         mig: True if MIG mode is on.
+        state: of its health, a value of :class:`tessera.api.nodes.health.CardState`.
         busy: share of time in which it computed, 0 to 1; of a card in MIG mode the mean over its devices by size.
         memory: bytes in use.
         memory_total: bytes of the card.
@@ -42,6 +43,7 @@ class CardRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     uuid: str
     model: str
     mig: bool
+    state: str
     busy: float | None
     memory: float | None
     memory_total: float | None
@@ -101,6 +103,7 @@ def _card_row(usage: NodeUsage, card: CardUsage) -> CardRow:
         uuid=card.uuid,
         model=card.model,
         mig=card.mig,
+        state=card.health.state,
         busy=_busy(card),
         memory=values.get("memory_used"),
         memory_total=values.get("memory_total"),

@@ -78,7 +78,7 @@ EMPTY = "delete the pods on it, so that their owners start them on other cards"
             Evidence(source="XID 999", text=describe_xid(999), asks="drain"),
             "XID 999; not allocated until its probes succeed for a while",
         ),
-        (Evidence(source="double-bit-ecc", asks="attention"), "double-bit-ecc; still allocated"),
+        (Evidence(source="double-bit-ecc", asks="attention"), "ECC error of two bits; still allocated"),
         (
             Evidence(source="hw_thermal", asks="rest"),
             "hw_thermal; asks for rest, which this version of Tessera does not know; use that of the agent",

@@ -13,6 +13,7 @@ from tests.provisioning.conftest import T0, driver, make_node, offering
 
 from tessera.api.driver.node_status import DriverPhase, DriverStrategy
 from tessera.api.instaslice import Instaslice
+from tessera.api.nodes.card_faults import CARDS_ANNOTATION, encode_cards
 from tessera.api.nodes.health import CardHealth, Evidence, Finding, Holder
 from tessera.api.nodes.silence import Silence, SilentNode
 from tessera.api.nodes.usage import CardUsage, DeviceUsage, LeaseUsage, NodeUsage
@@ -38,6 +39,13 @@ BROKEN = CardHealth(
     evidence=(Evidence(source="XID 48", text="XID 48, a double-bit ECC error", asks="reset", since=T0 - 600, count=2),),
     next="the card is reset once nobody holds it",
     holders=(Holder(namespace="research", pod="trainer-0"),),
+)
+BY_HAND = CardHealth(
+    state="cordoned",
+    since=T0 - 3000,
+    evidence=(Evidence(source="cordon", text="cordoned by hand: fan is loud", asks="uncordon", since=T0 - 3000),),
+    next="not allocated until it is uncordoned; the pods on it keep running",
+    holders=(Holder(namespace="team", pod="web-1"),),
 )
 
 #: Kubelet says that the node is well.
@@ -96,6 +104,21 @@ def wholes() -> NodeUsage:
     )
     works = lease("trainer-7", "GPU-h", memory=60 * GIB, busy=0.98, held=86000.0, findings=(SLOWED,))
     return NodeUsage(node="gpu-2", cards=(whole, sick, hot, shut), leases=(never, works), simulated=True)
+
+
+def withheld() -> tuple[NodeUsage, Node]:
+    """A node whose cards pods hold that are cordoned and failing, and of whose free cards one goes to no pod."""
+    errors = (Evidence(source="nvlink-errors", text="links send packets again", asks="drain", since=T0 - 200),)
+    loud = card("GPU-l", 0, H100, kind="whole", health=BY_HAND)
+    fails = card("GPU-e", 1, H100, kind="whole", health=CardHealth(state="draining", since=T0 - 200, evidence=errors))
+    free = [card(f"GPU-{n}", n, H100, kind="whole") for n in (2, 3)]
+    leases = (lease("web-1", "GPU-l", busy=0.4, held=52000.0), lease("train-1", "GPU-e", held=5200.0))
+    cards = encode_cards((), (), {"nvidia.com/gpu": 1})
+    annotations = {**offering(), CARDS_ANNOTATION: cards}
+    node = make_node("gpu-7", conditions=READY, annotations=annotations, allocatable={"nvidia.com/gpu": "3"})
+    status = msgspec.structs.replace(node.status, capacity={"nvidia.com/gpu": "4"})
+    usage = NodeUsage(node="gpu-7", cards=(loud, fails, *free), leases=leases, simulated=True)
+    return usage, msgspec.structs.replace(node, status=status)
 
 
 def fixed() -> NodeUsage:

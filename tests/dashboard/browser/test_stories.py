@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 from playwright.sync_api import Locator, expect
 from tests.dashboard.browser.conftest import LivePage, Visitor, Visits
-from tests.dashboard.browser.scene import NOW, scene
+from tests.dashboard.browser.scene import NOW, scene, withheld
 
+from tessera.dashboard.card_documents import make_documents
 from tessera.dashboard.documents import Document, KueueDocument, UnshownDocument, WorkloadDocument
+from tessera.usage.agent_pages import FleetUsage
 
 
 @pytest.fixture(autouse=True)
@@ -96,6 +98,31 @@ def test_each_kind_of_card_is_drawn_as_it_is(theme: str, visit: Visits) -> None:
         expect(cards.get_by_title(title, exact=True)).to_have_count(count)
     visitor.check_widths("live-page")
     visitor.picture_of(cards, "live-page-cards")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_cordoned_card_is_not_broken_and_a_free_one_may_be_for_nobody(
+    theme: str, live: LivePage, visit: Visits
+) -> None:
+    usage, node = withheld()
+    live.publish(make_documents(FleetUsage(nodes=(usage,)), (), (), nodes=[node]))
+    visitor = visit(theme=theme)
+    by_hand = visitor.region("Cordoned by hand")
+    for text in ("gpu-7, card 0", "cordoned by hand: fan is loud", "team/web-1", "the pods on it keep running"):
+        expect(by_hand.get_by_text(text).first).to_be_visible()
+    expect(by_hand.get_by_text("asks for")).to_have_count(0)
+    broken = visitor.region("Broken")
+    expect(broken.get_by_role("listitem").filter(has_text="gpu-7, card 1")).to_contain_text("NVLink errors")
+    expect(broken.get_by_text("gpu-7, card 0")).to_have_count(0)
+    expect(visitor.region("Cards").get_by_text("cordoned by hand: fan is loud")).to_have_class("cordoned")
+    expect(visitor.region("Cards").get_by_text("draining: NVLink errors")).to_have_class("warn")
+    room = visitor.region("Free room")
+    expect(room.get_by_role("button", name="1 whole card")).to_be_visible()
+    expect(room.get_by_text("Not counted: 1 free device that kube-scheduler leaves empty")).to_be_visible()
+    visitor.page.get_by_label("State").select_option("cordoned")
+    expect(visitor.region("Cards").get_by_role("button", name=re.compile("^card "))).to_have_count(1)
+    visitor.page.get_by_label("State").select_option("")
+    visitor.check_widths("live-page-cordoned")
 
 
 def test_the_mosaic_says_in_words_what_it_shows_in_colours(visit: Visits) -> None:

@@ -99,6 +99,27 @@ MEASURED_ERRORS = frozenset(
     {ROW_REMAPPING, NO_SPARE_ROW, SRAM_ECC, FABRIC, NVLINK_ERRORS}
     | {"hw-slowdown", "sw-thermal", "hw-thermal", "hw-power-brake"}
 )
+#: Sources in words, where a screen names them alone; an XID is its own word.
+SOURCE_WORDS: Mapping[str, str] = {
+    "cordon": "cordon",
+    "double-bit-ecc": "ECC error of two bits",
+    "driver": "recovery action of the driver",
+    "events": "errors of the driver cannot be read",
+    FABRIC: "NVLink fabric",
+    FELL_TOO_OFTEN: "repeated faults",
+    "hw-power-brake": "power brake",
+    "hw-slowdown": "slowed down by the hardware",
+    "hw-thermal": "slowed down by the hardware for heat",
+    NO_SPARE_ROW: "no spare memory row",
+    NVLINK_ERRORS: "NVLink errors",
+    "preflight": "preflight",
+    "probe": "failed probes",
+    ROW_REMAPPING: "memory row waits for a reset",
+    "single-bit-ecc": "corrected ECC error",
+    SRAM_ECC: "errors of on-chip memory",
+    "sw-thermal": "slowed down by the driver for heat",
+    UNREADABLE: "card cannot be read",
+}
 #: What the owners of the pods on a card can do, where the card has to be empty.
 _EMPTY_IT = "delete the pods on it, so that their owners start them on other cards"
 #: Who reboots a node, by the way that the administrator has chosen.
@@ -112,6 +133,11 @@ _REBOOTS: Mapping[str, str] = {
 _NO_REMEDY = frozenset({Remedy.IGNORE, Remedy.UNSTATED, Remedy.DRIVER_DECIDES})
 
 
+def name_source(source: str) -> str:
+    """The source of an error in words, such as ``NVLink errors``; XIDs, and what a newer agent knows, stay."""
+    return SOURCE_WORDS.get(source, source)
+
+
 def describe_fault(error: Evidence) -> str:
     """The sentence about an error: class and number, meaning, and what happens next."""
     return f"{_name_error(error)}; {next_step(error)}"
@@ -121,7 +147,7 @@ def _name_error(error: Evidence) -> str:
     """The error with its class; an XID with its number, also if an agent of another version left it out of the text."""
     if error.source.startswith("XID ") and not error.text.startswith(error.source):
         return f"{error.source}, {error.text}" if error.text else error.source
-    return error.text or error.source
+    return error.text or name_source(error.source)
 
 
 def next_step(error: Evidence) -> str:
