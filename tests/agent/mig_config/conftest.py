@@ -80,7 +80,7 @@ class Bench:
     def born(self, ours: Iterable[InstancePlace] = ()) -> CardStateMachine:
         """A machine as it is after the process started, with what the journal says."""
         self.events = [GoalSet(self.goal)]
-        return CardStateMachine(self.uuid, name="GPU 0", managed=ours, **self.policy)
+        return CardStateMachine(self.uuid, name="GPU 0", managed=ours, reached=None, **self.policy)
 
     def aim(self, counts: Mapping[str, int], *, mig: bool = True, owner: CardOwner = CardOwner.STATIC) -> None:
         """Sets the goal of the card."""

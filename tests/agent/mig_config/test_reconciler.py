@@ -470,6 +470,29 @@ def test_no_card_is_touched_where_nothing_can_be_noted(play: Callable[..., None]
     play(story)
 
 
+def test_a_lost_card_that_had_the_layout_takes_it_from_nobody(play: Callable[..., None]) -> None:
+    async def story(node: Node) -> None:
+        node.start()
+        node.label(SEED)
+        await node.succeeds()
+        gpu = node.machine.uuids()[1]
+        node.machine.lose(gpu)
+        for _ in range(2):
+            await node.until(lambda: "it had the layout before" in node.status.message)
+            assert (node.status.state, node.status.reason) == (LayoutState.SUCCESS, "LayoutApplied")
+            assert node.status.message.startswith(f'layout "{SEED}" is in force; GPU 1 ({gpu}): the card no longer')
+            assert node.status.message.count(str(gpu)) == 1
+            await node.end()
+            node.start()
+        await node.clock.sleep(600)
+        assert node.status.state is LayoutState.SUCCESS
+        node.label("all-1g.5gb")
+        await node.until(lambda: node.state(LayoutState.FAILED, "NvmlFailed"))
+        assert f"GPU 1 ({gpu}): the card no longer answers" in node.status.message
+
+    play(story, "2xA100-40GB")
+
+
 def test_a_lost_card_is_no_reason_to_end(play: Callable[..., None]) -> None:
     async def story(node: Node) -> None:
         node.machine.fail("instances", GpuLost, times=20)

@@ -39,7 +39,7 @@ from tessera.agent.mig_config.events import (
 )
 from tessera.agent.mig_config.executor import MigExecutor
 from tessera.agent.mig_config.state_machine import CardStateMachine
-from tessera.agent.mig_config.status import APPLIED, APPLYING, CardStatus, LayoutState
+from tessera.agent.mig_config.status import APPLIED, APPLYING, UNREADABLE, CardStatus, LayoutState
 from tessera.clock import Clock
 from tessera.nvml.errors import NvmlError
 from tessera.nvml.interface import GpuUuid
@@ -249,8 +249,9 @@ class CardReconciler:
         """Sets the status; returns the time of the next decision, ``None`` for at the next change."""
         now = self._clock.monotonic()
         match instruction:
-            case Wait(until=until):
-                state = LayoutState.FAILED if instruction.failed else LayoutState.PENDING
+            case Wait(until=until, reason=reason):
+                waiting = LayoutState.SUCCESS if reason == UNREADABLE else LayoutState.PENDING
+                state = LayoutState.FAILED if instruction.failed else waiting
                 self._set_status(CardStatus(state, instruction.reason, instruction.text))
                 return until
             case RequestReboot(until=until):

@@ -87,7 +87,8 @@ class MigExecutor:
         except (NvmlError, ValueError) as error:
             now = self._clock.monotonic()
             before, at, text = self._failed_reads.get(uuid, (0, now, ""))
-            failures, text = (before + 1, text or str(error)) if now - at < FORGIVEN else (1, str(error))
+            told = _without_name(uuid, error)
+            failures, text = (before + 1, text or told) if now - at < FORGIVEN else (1, told)
             self._failed_reads[uuid] = failures, now, text
             delay = UNREADABLE_DELAYS.after(failures)
             _log.warning("card %s cannot be read, next attempt in %.0f s: %s", uuid, delay, error)
@@ -166,4 +167,9 @@ class MigExecutor:
     def _failure_event(self, uuid: GpuUuid, call: Call, failure: CallFailure, error: Exception) -> CallFailed:
         level = logging.INFO if failure is CallFailure.BUSY else logging.WARNING
         _log.log(level, "%s on card %s failed: %s", type(call).__name__, uuid, error)
-        return CallFailed(call, failure, str(error), self._clock.monotonic())
+        return CallFailed(call, failure, _without_name(uuid, error), self._clock.monotonic())
+
+
+def _without_name(uuid: GpuUuid, error: Exception) -> str:
+    """The text of an error, for a message that begins with the card's name."""
+    return str(error).removeprefix(f"card {uuid}").lstrip(": ")

@@ -57,6 +57,10 @@ class LayoutJournal:
         self._file = StateFile(path, LayoutRecord)
         self.record = self._file.load() or LayoutRecord()
 
+    def shows_in_force(self, layout: DesiredLayout) -> bool:
+        """True if a process saw this layout in force, and none has begun with a layout since."""
+        return self.record.digest == digest_of(layout) and self.record.attempts == 0
+
     def begin(self, layout: DesiredLayout, *, resumes: bool) -> None:
         """Counts an attempt: the first one for a new layout, another one if a new process resumes the work.
 

@@ -83,6 +83,8 @@ class LayoutReconciler:
         self._write_error: str | None = None
         #: The reconciler of each card; a card that was listed once keeps its reconciler.
         self._cards: dict[str, CardReconciler] = {}
+        #: True if the desired layout was in force on all cards when the process before this one saw them last.
+        self._was_in_force = False
         #: The status that :attr:`status` returns; before the first goals, of the layout in the journal.
         self._status = LayoutStatus(layout=executor.journal.record.layout)
 
@@ -144,6 +146,8 @@ class LayoutReconciler:
         resolved = resolve_layout(layout, cards)
         try:
             if isinstance(resolved, ResolvedLayout):
+                if self._resolved is None:
+                    self._was_in_force = self._executor.journal.shows_in_force(layout)
                 self._executor.journal.begin(layout, resumes=self._resolved is None)
                 changed = self._ownership.set_desired(resolved.owners)
             else:
@@ -166,6 +170,7 @@ class LayoutReconciler:
             managed=self._executor.journal.record.managed.get(card.uuid, ()),
             may_evict=self._users.may_evict,
             may_reboot=self._reboots is not None,
+            reached=self.goal_of(card.uuid) if self._was_in_force else None,
         )
         self.recorders.attach("mig-config", machine, card.uuid)
         return CardReconciler(

@@ -64,6 +64,7 @@ from tessera.agent.mig_config.retry import (
     describe_call,
     is_reported,
 )
+from tessera.agent.mig_config.status import UNREADABLE
 from tessera.nvml.interface import GpuInstance
 from tessera.replay.recorder import Decider
 
@@ -80,6 +81,7 @@ class CardStateMachine(Decider[[Iterable[CardEvent], float], CardInstruction]):
         managed: places of instances on it that a layout made or kept, from the journal.
         may_evict: true if pods that hold devices which the layout removes are evicted.
         may_reboot: true if the node may be rebooted for a card that cannot be reset.
+        reached: the goal that the card had reached when an earlier process saw it last; ``None`` if not known.
     """
 
     def __init__(
@@ -90,6 +92,7 @@ class CardStateMachine(Decider[[Iterable[CardEvent], float], CardInstruction]):
         managed: Iterable[InstancePlace] = (),
         may_evict: bool = False,
         may_reboot: bool = False,
+        reached: CardGoal | None = None,
     ) -> None:
         self.uuid = uuid
         self.name = name
@@ -100,6 +103,8 @@ class CardStateMachine(Decider[[Iterable[CardEvent], float], CardInstruction]):
         self._managed = frozenset(managed)
         #: The goal from the layout; retries count for this goal only.
         self._goal: CardGoal | None = None
+        #: The goal that the last good reading showed as reached; ``None`` if it showed another state.
+        self._reached = reached
         #: The owner of the card; no call is made unless that is the static side.
         self._owner = CardOwner.STATIC
         #: The last reading; ``None`` before the first.
@@ -200,7 +205,10 @@ class CardStateMachine(Decider[[Iterable[CardEvent], float], CardInstruction]):
             case None:
                 return Wait(now + BUSY_DELAYS.first, "Starting", f"{self.name}: has not been read yet")
             case CardReadFailed():
-                return Wait(self._card.retry, "NvmlFailed", f"{self.name}: {self._card.text}", failed=True)
+                text = f"{self.name}: {self._card.text}"
+                if self._goal == self._reached:  # what cannot be read was not changed either
+                    return Wait(self._card.retry, UNREADABLE, f"{text}; it had the layout before")
+                return Wait(self._card.retry, "NvmlFailed", text, failed=True)
             case card:
                 return self._next_for(card, self._goal, now)
 
@@ -212,6 +220,7 @@ class CardStateMachine(Decider[[Iterable[CardEvent], float], CardInstruction]):
             return self._remove_fence_first(
                 Wait(now + REFUSED_DELAYS.most, diff.reason, f"{self.name}: {diff.text}", failed=True)
             )
+        self._reached = goal if diff.is_empty else None
         if diff.is_empty:
             self._last_success = None
             self._learn(diff, card, goal)

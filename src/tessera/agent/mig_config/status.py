@@ -7,6 +7,8 @@ import msgspec
 
 #: Reasons of a layout that is in force, and of one that is being applied.
 APPLIED, APPLYING = "LayoutApplied", "LayoutApplying"
+#: Reason of a card that had the layout when it could be read last.
+UNREADABLE = "CardUnreadable"
 
 
 class LayoutState(StrEnum):
@@ -57,7 +59,8 @@ def summarize_cards(layout: str, cards: Mapping[str, CardStatus], notices: Itera
     """
     state = next((each for each in _ORDER if any(card.state is each for card in cards.values())), LayoutState.SUCCESS)
     if state is LayoutState.SUCCESS:
-        text = "; ".join([f'layout "{layout}" is in force', *notices])
+        unread = [each.text for each in cards.values() if each.reason == UNREADABLE]
+        text = "; ".join([f'layout "{layout}" is in force', *unread, *notices])
         return LayoutStatus(layout=layout, state=state, reason=APPLIED, message=text)
     unfinished = sorted(
         (each for each in cards.values() if each.state is not LayoutState.SUCCESS),
