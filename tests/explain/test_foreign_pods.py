@@ -6,12 +6,17 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 from tests.explain.test_fixed_resources import node as fixed_node
-from tests.explain.test_pods import answer, bound, cards, said
+from tests.explain.test_pods import NOW, answer, bound, cards, event, said
 from tests.explain.test_pods import node as sliced_node
 from tests.explain.test_pods import pod as pod_of
 
+from tessera.clock import rfc3339
 from tessera.explain.order_objects import OrderObjects
-from tessera.kube.resources import Namespace, Node, Pod, ResourceQuota
+from tessera.explain.snapshot import ClusterView, Snapshot
+from tessera.explain.workloads import WorkloadState, explain_workload
+from tessera.forecast.queue_page import QueuedPod, QueuePage
+from tessera.kube.resources import Namespace, Node, ObjectReference, Pod, ResourceQuota, Uid
+from tessera.kueue.queue_reading import QueueReading
 
 GPU = {"nvidia.com/gpu": "1"}
 
@@ -236,6 +241,43 @@ ROWS = {
         ('last said: 0/1 nodes are available: persistentvolumeclaim "data" not found', "kubectl get persistentvolume"),
         nodes=(with_gpus(),),
     ),
+    "a claim that does not exist, though all cards are held too": Row(
+        pod(GPU, status=said_by_scheduler('0/1 nodes are available: persistentvolumeclaim "data" not found.')),
+        "volume",
+        "waits for its volumes",
+        ('persistentvolumeclaim "data" not found',),
+        nodes=(with_gpus(),),
+        others=(bound("b", "", limits=GPU, spec={"nodeName": "g1"}),),
+        never=("there is room as soon as",),
+    ),
+    "a selector for a node that slices": Row(
+        pod(GPU, spec={"nodeSelector": {"kubernetes.io/hostname": "n1"}}),
+        "no-node",
+        "waits; the only node that offers what it requests may not take it",
+        (
+            "its rules let it onto node n1, which has too little even when empty: nvidia.com/gpu",
+            "or request what node n1 has: nvidia.com/mig-1g.10gb",
+        ),
+        nodes=(with_gpus(), sliced_node()),
+    ),
+    "slices taken back from a pod of another scheduler": Row(
+        pod_of(
+            gates=(),
+            spec={"schedulerName": "kai-scheduler", "nodeSelector": {"kubernetes.io/hostname": "n1"}},
+            limits={"instaslice.redhat.com/accelerator-memory-quota": "20"},
+            status={"conditions": [{"type": "tessera.dev/SliceAvailable", "status": "False", "message": "taken back"}]},
+        ),
+        "taken-back",
+        "waits for scheduler kai-scheduler, and nothing shows that it runs; Tessera gave its place to the next pod",
+        ("it requests 3g.20gb", "taken back", "leave spec.schedulerName out", "kubectl delete pod -n team a"),
+    ),
+    "a pod that ends nobody": Row(
+        pod_of(profile="7g.40gb", spec={"priority": 100, "preemptionPolicy": "Never"}),
+        "full",
+        "waits for room",
+        ("its priority 100 puts it before others, and ends none of them (preemptionPolicy: Never)",),
+        others=(bound("b"),),
+    ),
     "a scheduler's word about gates that are gone": Row(
         pod(
             GPU, status=said_by_scheduler("Scheduling is blocked due to non-empty scheduling gates", "SchedulingGated")
@@ -318,7 +360,8 @@ ROWS = {
 @pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
 def test_a_foreign_pod_is_told_the_cause_to_its_end_and_a_next_step(row: Row) -> None:
     nodes = row.nodes or (sliced_node(),)
-    found = answer(row.pod, *row.others, nodes=list(nodes), instaslices=[] if row.nodes else [cards()])
+    held = [(each.metadata.name, "3g.20gb", 0, 4, "created") for each in row.others if not row.nodes]
+    found = answer(row.pod, *row.others, nodes=list(nodes), instaslices=[] if row.nodes else [cards(*held)])
     assert (found.case, found.verdict[: len(row.verdict)]) == (row.case, row.verdict)
     assert found.help
     for words in row.says:
@@ -343,3 +386,79 @@ def test_a_quota_that_counts_nothing_and_a_label_of_the_namespace_among_its_anno
     assert (
         f"the annotation tessera.dev/placement of namespace team has no effect: it is a label ({step})" in found.facts
     )
+
+
+def waits_for_volume(detail: str) -> QueuePage:
+    row = QueuedPod(namespace="team", name="a", uid="uid-a", reason="no-node", detail=detail)
+    return QueuePage(leads=True, pods=(row,))
+
+
+def test_a_slice_that_waits_for_a_claim_is_told_so_in_the_words_of_a_card_that_does() -> None:
+    """The plan made from what a reader sees knows no volumes; the controller's does."""
+    detail = '0 of 1 nodes can take it: 1 persistentvolumeclaim "data" not found'
+    found = answer(pod_of(), page=waits_for_volume(detail))
+    assert (found.case, found.verdict) == ("volume", "waits for its volumes")
+    assert f"the controller says: {detail}" in found.facts
+    assert found.help[0].endswith("kubectl get persistentvolumeclaims,storageclasses -n team")
+
+
+SUSPENDED: dict[str, Any] = {
+    "kind": "job",
+    "namespace": "team",
+    "name": "train",
+    "controller_uids": frozenset({"job"}),
+    "desired": 0,
+    "suspended": True,
+}
+
+
+@pytest.mark.parametrize(
+    ("queue", "reading", "verdict"),
+    [
+        ("", QueueReading(installed=False), "are created once the job is resumed (spec.suspend)"),
+        ("q", QueueReading(installed=False), "names the queue q of Kueue, which is not installed"),
+        ("q", QueueReading(), "names the queue q of Kueue, which has no Workload for it"),
+        ("q", QueueReading(forbidden=("workloads",)), "names the queue q of Kueue, which you may not ask (workloads)"),
+    ],
+)
+def test_a_suspended_job_is_told_who_resumes_it(queue: str, reading: QueueReading, verdict: str) -> None:
+    view = ClusterView(Snapshot(now=NOW, queues=reading))
+    (found,) = explain_workload(view, WorkloadState(**SUSPENDED, queue=queue)).answers
+    assert found.case == "suspended"
+    assert found.verdict.endswith(verdict)
+    assert """kubectl patch job -n team train -p '{"spec":{"suspend":false}}'""" in found.help[-1]
+
+
+@pytest.mark.parametrize(
+    ("message", "step"),
+    [
+        ('pods "x" is forbidden: pod rejected: RuntimeClass "nope" not found', "remove runtimeClassName"),
+        ('pods "x" is forbidden: error looking up service account: serviceaccount "s" not found', "create the service"),
+        (
+            'pods "x" is forbidden: failed quota: q: must specify limits.cpu for: c',
+            "requests and limits that the quota",
+        ),
+        ('pods "x" is forbidden: violates PodSecurity "restricted:latest": privileged', "level of the namespace"),
+        ('admission webhook "gpus.tessera.dev" denied the request: container "c"', "as the message says"),
+        ("something of the future", "do what the message asks for"),
+    ],
+)
+def test_a_refused_pod_is_told_what_to_change(message: str, step: str) -> None:
+    state = {**SUSPENDED, "suspended": False, "desired": 1}
+    refused = event("job", "FailedCreate", message)
+    view = ClusterView(Snapshot(now=NOW, events=[msgspec.structs.replace(refused, involved_object=about("job"))]))
+    (found,) = explain_workload(view, WorkloadState(**state)).answers
+    assert (found.case, found.facts) == ("refused", (message,))
+    assert step in found.help[0]
+
+
+def test_a_refusal_before_the_last_created_pod_is_over() -> None:
+    old = msgspec.structs.replace(event("job", "FailedCreate", "no"), last_timestamp=rfc3339(NOW - 60))
+    new = event("job", "SuccessfulCreate", "yes", kind="Normal")
+    events = [msgspec.structs.replace(each, involved_object=about("job")) for each in (old, new)]
+    state = {**SUSPENDED, "suspended": False, "desired": 1}
+    assert explain_workload(ClusterView(Snapshot(now=NOW, events=events)), WorkloadState(**state)).answers == ()
+
+
+def about(uid: str) -> ObjectReference:
+    return ObjectReference(uid=Uid(uid))

@@ -489,16 +489,13 @@ def test_the_controllers_place_goes_before_what_the_pod_was_told_and_what_is_cou
 
 
 def test_room_that_the_controller_does_not_give_is_told_with_the_controllers_reason() -> None:
-    """A rule about volumes, or a node that an owner avoids, is known to the controller alone."""
-    page = QueuePage(
-        leads=True, age=2.0, pods=(row_of("a", detail="0 of 1 nodes can take it: 1 volume node affinity"),)
-    )
+    """That an owner's pods avoid a node after a refusal is known to the controller alone."""
+    detail = "0 of 1 nodes can take it: 1 node(s) where the scheduler refused the owner's last pod"
+    page = QueuePage(leads=True, age=2.0, pods=(row_of("a", detail=detail),))
     found = answer(pod(), page=page)
     assert found.case == "placing"
-    assert found.verdict == (
-        "waits for the controller to place it: there is room by all that you may read, but the controller says: 0 of 1"
-        " nodes can take it: 1 volume node affinity"
-    )
+    sees = "there is room by all that you may read, but the controller says"
+    assert found.verdict == f"waits for the controller to place it: {sees}: {detail}"
 
 
 def test_full_cards_say_whose_end_makes_room() -> None:

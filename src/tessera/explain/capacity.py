@@ -232,6 +232,7 @@ def _no_card(view: ClusterView, slicer: Slicer, pod: PodInfo, reason: Full | Fra
             *view.for_kind(pod, "usage", lambda: tuple(_usage_facts(slicer, pod))),
             *_refusal_facts(slicer, pod, refused),
             *_pods_ahead(view, slicer, pod),
+            *_polite(pod),
         ),
         help=(
             *room_if_ended(view, reason.frees),
@@ -381,6 +382,11 @@ def _usage_facts(slicer: Slicer, pod: PodInfo) -> Iterator[str]:
         f"{count_noun(len(able), 'card')} on {count_noun(nodes, 'node')} can make it; {used} of"
         f" {'its' if len(able) == 1 else 'their'} {slots} memory slots are in use or promised"
     )
+
+
+def _polite(pod: PodInfo) -> Iterator[str]:
+    if pod.priority > 0 and not pod.preempts:
+        yield f"its priority {pod.priority} puts it before others, and ends none of them (preemptionPolicy: Never)"
 
 
 def _pods_ahead(view: ClusterView, slicer: Slicer, pod: PodInfo) -> Iterator[str]:

@@ -27,15 +27,18 @@ from tessera.explain.offered_resources import (
     extended_requests,
     format_requests,
     offer_facts,
+    resources_of,
 )
 from tessera.explain.resource_advice import advise
 from tessera.explain.scheduler_words import (
     absence_facts,
     absent_scheduler,
+    refused_everywhere,
     scheduler_facts,
     scheduler_name,
     scheduler_steps,
     scheduler_word,
+    unseen_cause,
 )
 from tessera.explain.snapshot import ClusterView
 from tessera.kube.resources import Pod
@@ -47,22 +50,6 @@ _NORMAL = frozenset({"", "ContainerCreating", "PodInitializing"})
 #: Nodes, pods and events that are listed one by one.
 _SHOWN = 4
 _DESCRIBE = "kubectl describe pod -n {pod}"
-#: What the comparison cannot see, by words of the scheduler's refusal (``pkg/scheduler/framework/plugins``): the case,
-#: the verdict and the step.
-_UNSEEN = (
-    (
-        ("persistentvolumeclaim", "PersistentVolume", "volume"),
-        "volume",
-        "waits for its volumes",
-        "look at its claims: kubectl get persistentvolumeclaims,storageclasses -n NAMESPACE",
-    ),
-    (
-        ("resourceclaim", "ResourceClaim", "device class"),
-        "claims",
-        "waits for devices of its ResourceClaims, which Tessera does not serve",
-        "look at its claims: kubectl get resourceclaims -n NAMESPACE; or request cards and slices in limits",
-    ),
-)
 
 
 def explain_fixed_request(view: ClusterView, pod: Pod) -> Explanation:
@@ -72,7 +59,7 @@ def explain_fixed_request(view: ClusterView, pod: Pod) -> Explanation:
         return Explanation(case="runs", verdict=f"runs on node {pod.spec.node_name}", facts=(wants,))
     if pod.spec.node_name:
         return _explain_starting(view, pod, wants)
-    found = _explain_taken_back(pod) or explain_absent_scheduler(view, pod) or _explain_unplaced(view, pod)
+    found = explain_taken_back(view, pod) or explain_absent_scheduler(view, pod) or _explain_unplaced(view, pod)
     return replace_facts(found, wants, *found.facts, *scheduler_facts(view, pod))
 
 
@@ -81,15 +68,20 @@ def replace_facts(found: Explanation, *facts: str) -> Explanation:
     return Explanation(case=found.case, verdict=found.verdict, facts=tuple(dict.fromkeys(facts)), help=found.help)
 
 
-def _explain_taken_back(pod: Pod) -> Explanation | None:
-    taken_back = pod.status.condition(SLICE_CONDITION)
+def explain_taken_back(view: ClusterView, pod: Pod) -> Explanation | None:
+    """Explains a pod whose promised cards or slices Tessera took back; None if it took none."""
+    taken_back, absent = pod.status.condition(SLICE_CONDITION), absent_scheduler(view, pod)
     if taken_back is None or taken_back.status != "False":
         return None
+    who = f"scheduler {absent}, and nothing shows that it runs" if absent else "a node that does not take it"
     return Explanation(
         case="taken-back",
-        verdict="waits for a node that does not take it; Tessera gave its cards to the next pod",
+        verdict=f"waits for {who}; Tessera gave its place to the next pod",
         facts=(taken_back.message,),
-        help=(f"delete the pod and create it again: kubectl delete pod -n {_key(pod)}",),
+        help=(
+            *(scheduler_steps(pod) if absent else ()),
+            f"delete the pod and create it again: kubectl delete pod -n {_key(pod)}",
+        ),
     )
 
 
@@ -182,7 +174,9 @@ def _explain_unplaced(view: ClusterView, pod: Pod) -> Explanation:
     missing = sorted(each for each in asked if not nodes.most(each))
     if missing:
         return explain_not_offered(view, asked, missing)
-    found = _explain_too_much(view, nodes) or _explain_refused(nodes) or _explain_in_use(view, nodes)
+    word = scheduler_word(view, pod)
+    found = _explain_too_much(view, nodes) or _explain_refused(view, nodes)
+    found = found or (unseen_cause(word, pod) if refused_everywhere(word) else None) or _explain_in_use(view, nodes)
     return found or _explain_admitted(view, pod, nodes)
 
 
@@ -246,7 +240,7 @@ def _open(nodes: _Nodes) -> list[str]:
     return [name for name in nodes.with_all() if all(map(is_shortage, nodes.objections[name]))]
 
 
-def _explain_refused(nodes: _Nodes) -> Explanation | None:
+def _explain_refused(view: ClusterView, nodes: _Nodes) -> Explanation | None:
     able = nodes.with_all()
     if _open(nodes):
         return None
@@ -255,9 +249,27 @@ def _explain_refused(nodes: _Nodes) -> Explanation | None:
     return Explanation(
         case="no-node",
         verdict=verdict,
-        facts=tuple(nodes.facts(able)),
-        help=tuple(remedies_by_node({name: nodes.objections[name] for name in able}, _SHOWN)),
+        facts=(*nodes.facts(able), *_lacking(nodes)),
+        help=(*remedies_by_node({name: nodes.objections[name] for name in able}, _SHOWN), *_instead(view, nodes)),
     )
+
+
+def _lacking(nodes: _Nodes) -> Iterator[str]:
+    """The nodes that the pod's rules let it onto, which lack what it requests even when empty."""
+    for name in _admitting(nodes)[:_SHOWN]:
+        lacks = [each for each, count in sorted(nodes.wanted.items()) if nodes.offered[name][each] < count]
+        yield f"its rules let it onto node {name}, which has too little even when empty: {list_names(lacks)}"
+
+
+def _admitting(nodes: _Nodes) -> list[str]:
+    return sorted(name for name, rules in nodes.objections.items() if all(map(is_shortage, rules)))
+
+
+def _instead(view: ClusterView, nodes: _Nodes) -> Iterator[str]:
+    """What the nodes have that the pod's rules let it onto."""
+    has = {name: sorted(resources_of(view, name)) for name in _admitting(nodes)}
+    for name, resources in [each for each in has.items() if each[1]][:1]:
+        yield f"or request what node {name} has: {list_names(resources)}"
 
 
 def _explain_in_use(view: ClusterView, nodes: _Nodes) -> Explanation | None:
@@ -347,10 +359,9 @@ def _explain_admitted(view: ClusterView, pod: Pod, nodes: _Nodes) -> Explanation
 def _by_its_word(view: ClusterView, pod: Pod, facts: Sequence[str]) -> Explanation:
     """Explains a pod by what its scheduler last said, or by the scheduler's silence."""
     word, describe = scheduler_word(view, pod), _DESCRIBE.format(pod=_key(pod))
-    for words, case, verdict, step in _UNSEEN:
-        if any(each in word for each in words):
-            look = step.replace("NAMESPACE", pod.metadata.namespace)
-            return Explanation(case=case, verdict=verdict, facts=tuple(facts), help=(look, describe))
+    unseen = unseen_cause(word, pod)
+    if unseen is not None:
+        return replace_facts(unseen, *facts)
     who = scheduler_name(pod)
     return Explanation(
         case="unscheduled",

@@ -66,6 +66,16 @@ def largest_on_demand(view: ClusterView) -> str:
     return best.resource if best is not None else ""
 
 
+def resources_of(view: ClusterView, name: str) -> frozenset[str]:
+    """NVIDIA's resources that a node offers or makes on demand."""
+    node = view.node(name)
+    if node is None:
+        return frozenset()
+    return dynamic_resources(node) | {
+        each for each in node.status.allocatable if each.startswith(DOMAIN) and offered_count(node, each)
+    }
+
+
 def offered_count(node: Node, resource: str) -> int:
     """How many of a resource pods may hold on a node, slices on demand left aside."""
     return 0 if resource in dynamic_resources(node) else count_or_zero(node.status.allocatable.get(resource, "0"))

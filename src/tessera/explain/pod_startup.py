@@ -16,7 +16,13 @@ from tessera.controller.slicing.state.allocation import Allocation
 from tessera.controller.slicing.state.messages import profiles_text
 from tessera.explain.capacity import explain_no_room
 from tessera.explain.explanation import Explanation
-from tessera.explain.fixed_resources import explain_absent_scheduler, explain_fixed_request, waiting_containers
+from tessera.explain.fixed_resources import (
+    explain_absent_scheduler,
+    explain_fixed_request,
+    explain_taken_back,
+    replace_facts,
+    waiting_containers,
+)
 from tessera.explain.offered_resources import (
     extended_requests,
     format_requests,
@@ -52,6 +58,8 @@ def explain_unscheduled(
     """
     if promise is not None:
         return _explain_promised(view, pod, promise)
+    if (taken_back := explain_taken_back(view, pod)) is not None:
+        return replace_facts(taken_back, f"it requests {profiles_text(facts)}", *taken_back.facts)
     if slicer.state.cluster.required_node(facts) is not None and _was_gated(facts):
         return _explain_lost(view, slicer, facts)
     asked = extended_requests(pod)

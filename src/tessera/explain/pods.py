@@ -31,10 +31,10 @@ from tessera.explain.pod_startup import explain_bound, explain_unscheduled
 from tessera.explain.queue import admitted_facts, count_group, explain_held_pod
 from tessera.explain.resource_advice import right_name
 from tessera.explain.rollouts import name_rollout
-from tessera.explain.scheduler_words import scheduler_facts, scheduler_name
+from tessera.explain.scheduler_words import scheduler_facts, scheduler_name, unseen_cause
 from tessera.explain.silent_nodes import put_silent_nodes_first
 from tessera.explain.snapshot import ClusterView
-from tessera.kube.resources import Pod
+from tessera.kube.resources import CoreEvent, Pod
 from tessera.kueue.names import PREFIX, QUEUE_LABEL
 from tessera.text import list_names, one_line
 
@@ -305,17 +305,7 @@ def _explain_gated(
         where = f"{view.slices(promise.slices)}, on node {promise.node}"
         if facts.devices and is_reserved_for_others(view, pod):
             return _explain_reserved_cards(facts, where)
-        done = "promised and recorded" if promise.recorded else "free for it"
-        word = None if promise.recorded else controller_word(view, pod)
-        sees = (
-            f"there is room by all that you may read, but {word.text}" if word is not None else "there is room for it"
-        )
-        return Explanation(
-            case="placing",
-            verdict=f"waits for the controller to place it: {sees}",
-            facts=(f"{done}: {where}", *(view.describe_event(each) for each in refused[-1:])),
-            help=("check again in a moment; if nothing changes, read the controller's log", _CONTROLLER_LOG),
-        )
+        return _explain_placing(view, pod, facts, promise, refused)
     reason = slicer.state.waiting.get(facts.uid)
     if reason is not None:
         return explain_no_room(view, slicer, facts, reason)
@@ -325,6 +315,25 @@ def _explain_gated(
         verdict=f"is held by Tessera's gate; {word.text if word is not None else 'nothing that you may read says why'}",
         facts=(f"it requests {profiles_text(facts)}", *(view.describe_event(each) for each in refused[-1:])),
         help=("read the controller's log", _CONTROLLER_LOG),
+    )
+
+
+def _explain_placing(
+    view: ClusterView, pod: Pod, facts: PodInfo, promise: Allocation, refused: Sequence[CoreEvent]
+) -> Explanation:
+    """Explains a pod with room: the controller is at it, or a rule holds it that only the controller sees."""
+    where = f"{view.slices(promise.slices)}, on node {promise.node}"
+    word = None if promise.recorded else controller_word(view, pod)
+    unseen = unseen_cause(word.detail, pod) if word is not None else None
+    if unseen is not None and word is not None:
+        return msgspec.structs.replace(unseen, facts=(f"it requests {profiles_text(facts)}", word.text))
+    done = "promised and recorded" if promise.recorded else "free for it"
+    sees = f"there is room by all that you may read, but {word.text}" if word is not None else "there is room for it"
+    return Explanation(
+        case="placing",
+        verdict=f"waits for the controller to place it: {sees}",
+        facts=(f"{done}: {where}", *(view.describe_event(each) for each in refused[-1:])),
+        help=("check again in a moment; if nothing changes, read the controller's log", _CONTROLLER_LOG),
     )
 
 

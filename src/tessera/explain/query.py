@@ -44,7 +44,7 @@ from tessera.kube.resources import (
     ReplicaSet,
 )
 from tessera.kube.resources.meta import Resource
-from tessera.kueue.names import PREFIX
+from tessera.kueue.names import PREFIX, QUEUE_LABEL
 from tessera.kueue.queue_reading import read_queues
 from tessera.limits.settings import NAMES_COMPARED
 from tessera.provisioning.history import RECORDS_KEY, ProvisioningHistory
@@ -374,5 +374,6 @@ def _job(job: Job) -> WorkloadState:
         controller_uids=frozenset({job.metadata.uid}),
         desired=0 if ended or job.spec.suspend else wanted,
         suspended=job.spec.suspend,
+        queue=job.metadata.labels.get(QUEUE_LABEL, ""),
         conditions=job.status.conditions,
     )

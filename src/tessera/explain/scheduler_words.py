@@ -7,6 +7,7 @@ it, and the word about its gates stays in the pod until one has looked again.
 from collections.abc import Iterator
 
 from tessera.controller.objects.pod_info import DEFAULT_SCHEDULER
+from tessera.explain.explanation import Explanation
 from tessera.explain.snapshot import ClusterView
 from tessera.kube.resources import Condition, Pod
 from tessera.text import count_noun, one_line
@@ -70,6 +71,43 @@ def scheduler_steps(pod: Pod) -> tuple[str, ...]:
     """The ways out for a pod whose scheduler shows no sign of life."""
     leave = "or leave spec.schedulerName out of the manifest, and create the pod again: kube-scheduler then places it"
     return (f"see if it is installed: kubectl get pods -A | grep -i {scheduler_name(pod).partition('-')[0]}", leave)
+
+
+#: Causes that the comparison with nodes cannot see, by words of a refusal (``pkg/scheduler/framework/plugins``): the
+#: case, the verdict and the step.
+_UNSEEN = (
+    (
+        ("persistentvolumeclaim", "PersistentVolume", "volume"),
+        "volume",
+        "waits for its volumes",
+        "look at its claims: kubectl get persistentvolumeclaims,storageclasses -n NAMESPACE",
+    ),
+    (
+        ("resourceclaim", "ResourceClaim", "device class"),
+        "claims",
+        "waits for devices of its ResourceClaims, which Tessera does not serve",
+        "look at its claims: kubectl get resourceclaims -n NAMESPACE; or request cards and slices in limits",
+    ),
+)
+#: Refusals that hold on every node, whatever is free there.
+_EVERYWHERE = ('persistentvolumeclaim "', "unbound immediate PersistentVolumeClaims", "resourceclaim")
+
+
+def unseen_cause(word: str, pod: Pod) -> Explanation | None:
+    """Explains a pod by a refusal about its volumes or claims of devices; None if the word is about something else."""
+    for words, case, verdict, step in _UNSEEN:
+        if any(each in word for each in words):
+            look, key = (
+                step.replace("NAMESPACE", pod.metadata.namespace),
+                f"{pod.metadata.namespace} {pod.metadata.name}",
+            )
+            return Explanation(case=case, verdict=verdict, help=(look, f"kubectl describe pod -n {key}"))
+    return None
+
+
+def refused_everywhere(word: str) -> bool:
+    """True if a refusal about volumes or claims holds on every node."""
+    return any(each in word for each in _EVERYWHERE)
 
 
 def _condition(pod: Pod) -> Condition | None:

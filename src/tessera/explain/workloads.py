@@ -20,9 +20,10 @@ from tessera.explain.explanation import Explanation, ExplanationReport
 from tessera.explain.pods import explain_pod
 from tessera.explain.queue import explain_workload_in_queue
 from tessera.explain.rollouts import ways_out
-from tessera.explain.snapshot import ClusterView
+from tessera.explain.snapshot import ClusterView, event_time
 from tessera.kube.quantity import parse_quantity
 from tessera.kube.resources import Condition, Pod, ResourceQuota
+from tessera.kueue.queue_reading import QueueReading
 from tessera.text import count_noun
 
 #: The condition of a ReplicaSet whose pods the API server refuses.
@@ -42,6 +43,7 @@ class WorkloadState:
         controller_uids: UIDs of the workload and of its ReplicaSets: the controllers of its pods.
         desired: number of pods it should have now.
         suspended: True if it is suspended and should have no pods.
+        queue: the queue of Kueue that its label names; empty if none.
         keeps_old: True for a Deployment that ends no old pod of an update before a new one is ready.
         conditions: its own conditions and those of its ReplicaSets.
     """
@@ -52,6 +54,7 @@ class WorkloadState:
     controller_uids: frozenset[str]
     desired: int
     suspended: bool = False
+    queue: str = ""
     keeps_old: bool = False
     conditions: tuple[Condition, ...] = ()
 
@@ -81,9 +84,33 @@ def explain_workload(view: ClusterView, workload: WorkloadState) -> ExplanationR
 def _explain_queued(view: ClusterView, workload: WorkloadState) -> Iterator[Explanation]:
     """Explains a suspended workload by its Workload in Kueue, if it has one."""
     reading = view.snapshot.queues
-    item = reading.workload_of(*workload.controller_uids) if reading is not None and workload.suspended else None
+    if not workload.suspended:
+        return
+    item = reading.workload_of(*workload.controller_uids) if reading is not None else None
     if reading is not None and item is not None:
         yield explain_workload_in_queue(reading, item, view.snapshot.now)
+    else:
+        yield _explain_suspended(reading, workload)
+
+
+def _explain_suspended(reading: QueueReading | None, workload: WorkloadState) -> Explanation:
+    """Explains a suspended Job of which Kueue knows nothing, as far as the user may read."""
+    installed = reading is not None and reading.installed
+    resume = f'kubectl patch job -n {workload.namespace} {workload.name} -p \'{{"spec":{{"suspend":false}}}}\''
+    why = ""
+    if workload.queue:
+        there = "has no Workload for it" if installed else "is not installed"
+        if reading is not None and reading.forbidden:
+            there = f"you may not ask ({', '.join(reading.forbidden)})"
+        why = f"; its label names the queue {workload.queue} of Kueue, which {there}"
+    return Explanation(
+        case="suspended",
+        verdict=f"are created once the {workload.kind} is resumed (spec.suspend){why}",
+        help=(
+            *((f"see its queue: kubectl get localqueues -n {workload.namespace}",) if why and installed else ()),
+            f"resume it by hand: {resume}",
+        ),
+    )
 
 
 def _controlled_by(pod: Pod, controller_uids: frozenset[str]) -> bool:
@@ -105,7 +132,7 @@ def _summary(
     workload: WorkloadState, answers: Sequence[Explanation], missing: int, uncreated: Explanation | None
 ) -> str:
     if workload.suspended:
-        return "it is suspended (spec.suspend), so it has no pods; Kueue suspends a job until it admits it"
+        return "it is suspended (spec.suspend), so it has no pods"
     if not workload.desired and not answers:
         return "it should have no pods now"
     runs = sum(answer.case == "runs" for answer in answers)
@@ -165,20 +192,34 @@ def _explain_uncreated(view: ClusterView, workload: WorkloadState, updating: boo
                 f"or an administrator allows it: kubectl label namespace {workload.namespace} {allowed}",
             ),
         )
+    steps = [text for words, text in _REFUSALS if words in message] or ["do what the message asks for"]
     return Explanation(
         case="refused",
         verdict="cannot be created; the API server refuses them",
         facts=(message,),
-        help=(f"correct the pod template of {workload.kind} {workload.name}",),
+        help=(*steps, f"the pod template: kubectl edit -n {workload.namespace} {workload.kind} {workload.name}"),
     )
+
+
+#: Steps against a refusal, by words of the API server's message.
+_REFUSALS = (
+    ("RuntimeClass", "remove runtimeClassName from the template: Tessera's cards and slices need none; or create it"),
+    ("serviceaccount", "create the service account, or name another one in the template"),
+    ("PodSecurity", "change what the message names, or have an administrator raise the level of the namespace"),
+    ("must specify", "write the requests and limits that the quota asks of every pod into the template"),
+    ("denied the request", "correct the pod template as the message says"),
+    ("PriorityClass", "name a PriorityClass that exists: kubectl get priorityclasses"),
+)
 
 
 def _failure_messages(view: ClusterView, workload: WorkloadState) -> Iterator[str]:
     for condition in workload.conditions:
         if condition.type == _FAILURE and condition.status == "True" and condition.message:
             yield condition.message
-    events = [each for uid in sorted(workload.controller_uids) for each in view.events_of(uid)]
-    for event in reversed(events):
+    events = [each for uid in workload.controller_uids for each in view.events_of(uid)]
+    for event in sorted(events, key=lambda each: (event_time(each), each.reason == "FailedCreate"), reverse=True):
+        if event.reason == "SuccessfulCreate":
+            return  # what was refused before it is over
         if event.reason == "FailedCreate":
             yield event.message
 
