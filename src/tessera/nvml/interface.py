@@ -14,7 +14,7 @@ Rules:
 The interface knows nothing of Kubernetes, of pods or of the owner of an instance.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import NewType, Protocol
 
@@ -394,6 +394,10 @@ class Nvml(Protocol):
 
     def wait_event(self, seconds: float) -> GpuEvent | None:
         """The next hardware event of any card, ``None`` when ``seconds`` passed without one."""
+        ...
+
+    def unheard_cards(self) -> Mapping[GpuUuid, str]:
+        """The cards whose events the driver refused to report, each with its error; tried again now and then."""
         ...
 
     def latency(self, operation: str) -> float:

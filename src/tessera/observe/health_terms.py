@@ -185,9 +185,9 @@ _OTHERS: Mapping[str, Term] = {
         ),
         Term(
             term="events",
-            meaning="the driver's errors cannot be read at present",
+            meaning="the errors of the card cannot be heard: the driver does not report them",
             asks="nothing",
-            reaction="shows it, probes every card each 10 s, and goes on to allocate them",
+            reaction="shows it, probes the card each 10 s, and goes on to allocate it",
             source=_TESSERA,
         ),
         Term(

@@ -159,7 +159,8 @@ class Agent:
     async def _listen(self) -> None:
         while True:
             try:
-                self.watch.note_hardware_event(await self.hardware.wait_event(60))
+                event = await self.hardware.wait_event(60)
+                self.watch.note_hardware_event(event, await self.hardware.unheard_cards())
             except NvmlError as error:
                 self.watch.note_event_watch_failure(str(error))
                 await asyncio.sleep(60)

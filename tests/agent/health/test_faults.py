@@ -9,8 +9,7 @@ from tessera.agent.health.events import (
     CardProbed,
     CardReset,
     CardsListed,
-    EventWatchFailed,
-    EventWatchRestored,
+    CardsUnheard,
     FaultsSpared,
     HardwareEventReported,
     HealthEvent,
@@ -217,21 +216,30 @@ def test_an_event_of_a_card_that_is_not_ours_is_passed_over() -> None:
     assert node().react(xid(48, gpu=GpuUuid("GPU-9")), 0) == ()
 
 
-def test_a_broken_watch_degrades_and_takes_nothing_away() -> None:
+def test_a_card_whose_errors_cannot_be_heard_is_degraded_and_stays() -> None:
     health = node()
-    changes = health.react(EventWatchFailed("unknown error"), 0)
-    assert {change.after.text for change in changes} == {"hardware events cannot be read: unknown error"}
+    (change,) = health.react(CardsUnheard({ONE: "unknown error"}), 0)
+    assert (change.scope.gpu, change.after.text) == (ONE, "its errors cannot be heard: unknown error")
     assert health.health_of(DeviceScope(ONE)).healthy
+    assert health.react(CardsUnheard({ONE: "another error"}), 1) == (), "nobody is told anew every time"
 
 
-def test_a_broken_event_watch_degrades_until_it_works_again_despite_clean_probes() -> None:
+def test_it_is_degraded_until_its_errors_are_heard_despite_clean_probes() -> None:
     health = node()
-    health.react(EventWatchFailed("unknown error"), 0)
+    health.react(CardsUnheard({ONE: "unknown error", OTHER: "unknown error"}), 0)
     for number in range(10):
         health.react(probe(), 100 + 10 * number)
     assert health.health_of(DeviceScope(ONE)).reaction is Reaction.DEGRADE
-    changes = health.react(EventWatchRestored(), 300)
-    assert {change.after.reaction for change in changes} == {Reaction.IGNORE}
+    assert [change.scope.gpu for change in health.react(CardsUnheard({ONE: "unknown error"}), 200)] == [OTHER]
+    (change,) = health.react(CardsUnheard({}), 300)
+    assert change.after.reaction is Reaction.IGNORE
+
+
+def test_a_card_that_cannot_be_read_has_one_fault_and_not_that_one_too() -> None:
+    health = node()
+    health.react(CardProbed(gpu=ONE, result=ProbeResult.LOST), 0)
+    health.react(CardsUnheard({ONE: "unknown error"}), 1)
+    assert [fault.source for fault in health.faults()] == ["probe"]
 
 
 def test_a_boot_ends_every_fault_and_one_that_returns_lasts_longer() -> None:
@@ -305,8 +313,7 @@ FACTS = st.one_of(
     ),
     st.builds(CardReset, st.sampled_from([ONE, OTHER])),
     st.builds(InstanceDestroyed, st.sampled_from([ONE, OTHER]), st.sampled_from([1, 2])),
-    st.builds(EventWatchFailed, st.just("x")),
-    st.builds(EventWatchRestored),
+    st.builds(CardsUnheard, st.dictionaries(st.sampled_from([ONE, OTHER]), st.just("x"))),
     st.builds(NodeRebooted),
 )
 
@@ -318,7 +325,7 @@ def test_a_reset_and_clean_probes_end_every_fault(facts: list[HealthEvent]) -> N
     for fact in facts:
         now += 1
         health.react(fact, now)
-    health.react(EventWatchRestored(), now)
+    health.react(CardsUnheard({}), now)
     for gpu in (ONE, OTHER):
         health.react(CardReset(gpu), now)
         for number in range(4):
@@ -328,7 +335,7 @@ def test_a_reset_and_clean_probes_end_every_fault(facts: list[HealthEvent]) -> N
 
 def test_an_error_on_an_instance_of_a_degraded_card_changes_from_degraded() -> None:
     health = node()
-    health.react(EventWatchFailed("x"), 1)
+    health.react(CardsUnheard({ONE: "x"}), 1)
     (change,) = health.react(xid(94, ONE, 1, None), 2)
     assert change.scope == DeviceScope(ONE, 1)
     assert change.before.reaction is Reaction.DEGRADE

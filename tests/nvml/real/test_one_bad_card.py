@@ -382,6 +382,26 @@ def test_a_readable_card_whose_registration_is_refused_is_tried_again_with_growi
     assert tried == [0, 4, 12, 28, 60, 124, 252, 508, 764, 1020]
 
 
+def test_a_card_whose_registration_is_refused_is_told_until_it_succeeds(
+    real: RealNvml, machine: SimulatedMachine, library: NvmlLibrary
+) -> None:
+    gpu, refused = machine.uuids()[1], True
+
+    def register(each: NvmlLibrary, device: Any, _mask: Any, _events: Any) -> None:
+        if refused and each.gpu(device) == gpu:
+            raise pynvml.NVMLError(999)
+
+    real.devices()
+    assert real.unheard_cards() == {}, "nothing was registered yet"
+    library.instead["nvmlDeviceRegisterEvents"] = register
+    real.wait_event(0.001)
+    assert real.unheard_cards() == {gpu: "events of card 1: Unknown Error"}
+    refused = False
+    for _ in range(300):
+        real.wait_event(0.001)
+    assert real.unheard_cards() == {}
+
+
 def test_an_event_of_a_card_that_had_no_name_at_registration_has_the_name_of_now(
     real: RealNvml, machine: SimulatedMachine, library: NvmlLibrary
 ) -> None:

@@ -64,14 +64,10 @@ class ErrorsMeasured(msgspec.Struct, frozen=True):
     errors: Mapping[str, str]
 
 
-class EventWatchFailed(msgspec.Struct, frozen=True):
-    """NVML failed to wait for hardware events. A wait that ends without an event is no failure."""
+class CardsUnheard(msgspec.Struct, frozen=True):
+    """NVML reports no hardware events of these cards, each with its error, and those of all others."""
 
-    text: str
-
-
-class EventWatchRestored(msgspec.Struct, frozen=True):
-    """NVML waits for hardware events again."""
+    errors: Mapping[str, str]
 
 
 class CardReset(msgspec.Struct, frozen=True):
@@ -127,8 +123,7 @@ HealthEvent = (
     CardsListed
     | CardProbed
     | HardwareEventReported
-    | EventWatchFailed
-    | EventWatchRestored
+    | CardsUnheard
     | CardReset
     | NodeRebooted
     | InstanceDestroyed

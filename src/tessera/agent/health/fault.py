@@ -17,7 +17,8 @@ CORDON = "cordon"
 PREFLIGHT = "preflight"
 #: The source of the faults that failed probes show.
 PROBE = "probe"
-#: The source of the faults of a broken event watch. They concern the watch, not the cards, and are not kept on disk.
+#: The source of the faults of cards whose errors cannot be heard. They concern the driver's reports, not the hardware,
+#: and are not kept on disk.
 EVENT_WATCH = "events"
 
 

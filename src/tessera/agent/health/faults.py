@@ -25,8 +25,8 @@ nothing away by itself.
 A fault that the breaker of the cluster spares is shown like any other and takes no card away
 (docs/decisions/health-breaker.md). A card that is lost or cannot be read is never spared.
 
-Nothing here resets a card or evicts a pod. A broken event watch makes the cards degraded, not unhealthy, until it works
-again: a card is not bad because events cannot be read, and probes go on.
+Nothing here resets a card or evicts a pod. A card whose events the driver does not report is degraded, not unhealthy,
+until they are heard again: a card is not bad because of that, and probes go on.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -38,9 +38,8 @@ from tessera.agent.health.events import (
     CardReset,
     CardsCordoned,
     CardsListed,
+    CardsUnheard,
     ErrorsMeasured,
-    EventWatchFailed,
-    EventWatchRestored,
     FaultsSpared,
     HardwareEventReported,
     HealthEvent,
@@ -225,17 +224,8 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
                 self._take_hardware_event(event.event, now)
             case CardProbed():
                 self._take_probe(event, now)
-            case EventWatchFailed():
-                for gpu in self._gpus:
-                    self._add(
-                        DeviceScope(gpu),
-                        EVENT_WATCH,
-                        Reaction.DEGRADE,
-                        f"hardware events cannot be read: {event.text}",
-                        now,
-                    )
-            case EventWatchRestored():
-                self._faults = {key: fault for key, fault in self._faults.items() if fault.source != EVENT_WATCH}
+            case CardsUnheard():
+                self._take_unheard(event.errors, now)
             case CardReset():
                 self._note_reset(event.gpu)
             case NodeRebooted():
@@ -311,6 +301,19 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
                 self._faults[key] = msgspec.structs.replace(fault, last=now, clean=1)
             elif fault is not None and not text and now - fault.last >= self._hysteresis.quiet_time(fault.returns):
                 self._end(key, now)
+
+    def _take_unheard(self, errors: Mapping[str, str], now: float) -> None:
+        """Keeps one fault of each card whose errors cannot be heard; one that cannot be read has its own."""
+        silent = {gpu for gpu in errors if gpu in self._gpus and not self._is_unreadable(gpu)}
+        for key in [key for key in self._faults if key[1] == EVENT_WATCH and key[0].gpu not in silent]:
+            del self._faults[key]
+        for gpu in sorted(silent):
+            key = DeviceScope(gpu), EVENT_WATCH
+            if key not in self._faults:
+                self._add(*key, Reaction.DEGRADE, f"its errors cannot be heard: {errors[gpu]}", now)
+
+    def _is_unreadable(self, gpu: str) -> bool:
+        return any(fault.unreadable for fault in self._faults.values() if fault.scope.gpu == gpu)
 
     def _take_cordons(self, cordons: Iterable[Cordon], now: float) -> None:
         wanted = {(DeviceScope(each.gpu), CORDON): each.reason for each in cordons}

@@ -27,9 +27,8 @@ from tessera.agent.health.events import (
     CardReset,
     CardsCordoned,
     CardsListed,
+    CardsUnheard,
     ErrorsMeasured,
-    EventWatchFailed,
-    EventWatchRestored,
     FaultsSpared,
     HardwareEventReported,
     HealthEvent,
@@ -157,9 +156,9 @@ class HealthMonitor:
                 self._apply(CardProbed(gpu=gpu.uuid, result=ProbeResult.LOST))
         self._changes.notify()
 
-    def note_hardware_event(self, event: GpuEvent | None) -> None:
+    def note_hardware_event(self, event: GpuEvent | None, unheard: Mapping[GpuUuid, str] | None = None) -> None:
         """Takes in the end of a wait for events, with an event or ``None``: the watch works."""
-        self._apply(EventWatchRestored())
+        self._note_unheard({str(gpu): error for gpu, error in (unheard or {}).items()})
         if event is None:
             return
         self._metrics.count_hardware_event(
@@ -173,8 +172,11 @@ class HealthMonitor:
 
     def note_event_watch_failure(self, text: str) -> None:
         """Takes in a failed wait for events; the cards are probed more often until it works again."""
-        self._apply(EventWatchFailed(text))
-        self._schedule.suspect_all(self._clock.monotonic())
+        self._note_unheard(dict.fromkeys(self._gpus, text))
+
+    def _note_unheard(self, errors: Mapping[str, str]) -> None:
+        self._apply(CardsUnheard(errors))
+        self._schedule.suspect(errors, self._clock.monotonic())
 
     def note_measured(self, gpu: str, errors: Mapping[str, str]) -> None:
         """Takes in the measured errors of a card: when they change, and until the last one has ended.

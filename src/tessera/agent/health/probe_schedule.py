@@ -3,7 +3,7 @@
 Times are seconds of a monotonic clock.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 #: Seconds between two probes of a card without a fault.
 PROBE_INTERVAL = 60.0
@@ -50,6 +50,7 @@ class ProbeSchedule:
             allowed = self._probed_at.get(card, now - _SHORTEST_INTERVAL) + _SHORTEST_INTERVAL
             self._due[card] = min(self._due[card], max(now, allowed))
 
-    def suspect_all(self, now: float) -> None:
-        """Has every card probed as often as a suspected one."""
-        self._due = {card: min(at, now + SUSPECT_PROBE_INTERVAL) for card, at in self._due.items()}
+    def suspect(self, cards: Collection[str], now: float) -> None:
+        """Has cards probed as often as suspected ones."""
+        soon = now + SUSPECT_PROBE_INTERVAL
+        self._due = {card: min(at, soon) if card in cards else at for card, at in self._due.items()}

@@ -148,7 +148,7 @@ async def _watch_hardware(components: Components) -> None:
     while True:
         try:
             event = await components.hardware.wait_event(_EVENT_WAIT)
-            components.health.note_hardware_event(event)
+            components.health.note_hardware_event(event, await components.hardware.unheard_cards())
             components.exporter.note_hardware_event(event)
             # A failing program may cause hundreds of these a second, and they change nothing on a card.
             if event is not None and event.xid not in APPLICATION_XIDS:

@@ -8,7 +8,7 @@ NVML calls block: destroying an instance can take a second, and a GPU in trouble
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from tessera.nvml.attributes import CardAttributes, ComputeMode, MigAttributes, NvLink
@@ -92,6 +92,10 @@ class AsyncNvml(ABC):
     async def set_known_cards(self, cards: Sequence[GpuInfo]) -> None:
         """See :meth:`.Nvml.set_known_cards`."""
         await self.call("set_known_cards", lambda nvml: nvml.set_known_cards(cards))
+
+    async def unheard_cards(self) -> Mapping[GpuUuid, str]:
+        """See :meth:`.Nvml.unheard_cards`."""
+        return await self.call("unheard_cards", lambda nvml: nvml.unheard_cards())
 
     async def set_mig_mode(self, gpu: GpuUuid, enabled: bool) -> MigModeResult:
         """See :meth:`.Nvml.set_mig_mode`."""

@@ -2,7 +2,7 @@
 
 import ctypes
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tessera.nvml.errors import NotSupported, NvmlError, UnknownNvmlError, translate_errors
@@ -55,6 +55,10 @@ class RealEvents:
         binding: the module ``pynvml``, with NVML open.
         name_of: gives the last known UUID of the card of an index.
 
+    Attributes:
+        refused: the cards that the driver refused to register, each with its error; replaced as a whole, since another
+            thread reads it.
+
     Raises:
         NotSupported: no card reports events.
         NvmlError: no card can be registered now.
@@ -66,6 +70,7 @@ class RealEvents:
         self._name_of = name_of
         #: Each registered card by the address of its handle, which is the same for as long as NVML is open.
         self._cards: dict[int, GpuUuid] = {}
+        self.refused: Mapping[GpuUuid, str] = {}
         #: Indexes that are registered, or have no events.
         self._watched: set[int] = set()
         #: Number of cards to register, the waits since the last attempt for the refused ones, and those to the next.
@@ -83,8 +88,8 @@ class RealEvents:
     def watch(self, count: int) -> None:
         """Registers those of the first ``count`` cards that are not registered yet."""
         self._count, self._waits = count, 0
-        for index in set(range(count)) - self._watched:
-            self._watch(index)
+        tried = {self._name_of(index): self._watch(index) for index in sorted(set(range(count)) - self._watched)}
+        self.refused = {name: error for name, error in tried.items() if error}
 
     def retry(self) -> None:
         """Counts a wait, and after enough of them tries the cards again whose registration was refused."""
@@ -121,8 +126,8 @@ class RealEvents:
         with translate_errors(self._nvml.NVMLError, "event set"):
             self._nvml.nvmlEventSetFree(self._set)
 
-    def _watch(self, index: int) -> None:
-        """Registers for those of our event kinds that the card supports."""
+    def _watch(self, index: int) -> str:
+        """Registers for those of our event kinds that the card supports; returns the error if that is refused."""
         nvml, wanted = self._nvml, sum(self._kinds)
         try:
             with translate_errors(nvml.NVMLError, f"events of card {index}"):
@@ -133,8 +138,9 @@ class RealEvents:
                     self._cards[_address(handle)] = self._read_uuid(handle) or self._name_of(index)
         except NvmlError as error:  # one card without events must not hide those of the others
             _log.warning("card %d reports no events for now: %s", index, error)
-        else:
-            self._watched.add(index)
+            return str(error)
+        self._watched.add(index)
+        return ""
 
     def _card(self, handle: Any) -> GpuUuid | None:
         """The card of an event; ``None`` for one that was not registered and cannot be asked: it may be any card."""

@@ -14,7 +14,7 @@ NVML leaves these tasks to its caller:
 """
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from ctypes import byref
 from importlib import import_module
@@ -325,6 +325,10 @@ class RealNvml:
             return None
         gi_id, ci_id = self._instance_ids(event.gpu, event.gi_id, event.ci_id)
         return msgspec.structs.replace(event, gi_id=gi_id, ci_id=ci_id)
+
+    def unheard_cards(self) -> Mapping[GpuUuid, str]:
+        """See :meth:`.Nvml.unheard_cards`."""
+        return self._session.unheard_cards()
 
     def latency(self, _operation: str) -> float:
         """0: real calls take their own time."""

@@ -9,7 +9,7 @@ a persistence daemon) has the card open; its refusal is the error.
 """
 
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import Lock
 from typing import Any
@@ -77,6 +77,11 @@ class NvmlSession:
     def watch_cards(self, readable: frozenset[str]) -> None:
         """Notes which cards can be read, by UUID; the next wait for events registers those that can be read again."""
         self._readable = readable
+
+    def unheard_cards(self) -> Mapping[GpuUuid, str]:
+        """The cards whose events the driver refused to report, each with its error; none before the first wait."""
+        events = self._events
+        return {} if events is None else dict(events.refused)
 
     def wait(self, seconds: float) -> GpuEvent | None:
         """The next event, ``None`` when the time is over.

@@ -266,6 +266,17 @@ class SimulatedMachine:
             event = machine.events.pop(0)
             return GpuEvent(kind=event.kind, gpu=event.gpu, xid=event.xid, gi_id=event.gi_id, ci_id=event.ci_id)
 
+    def unheard_cards(self) -> Mapping[GpuUuid, str]:
+        """See :meth:`.Nvml.unheard_cards`; those with a fault of ``register_events``."""
+        found: dict[GpuUuid, str] = {}
+        for uuid in self.uuids():
+            try:
+                with self._access.card("register_events", uuid):
+                    pass
+            except NvmlError as error:
+                found[uuid] = str(error)
+        return found
+
     def latency(self, operation: str) -> float:
         """See :meth:`.Nvml.latency`; set with :meth:`slow`."""
         latencies = self._access.read().latencies
