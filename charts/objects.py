@@ -39,6 +39,7 @@ Manifest = dict[str, Any]
 CONDITIONS: Mapping[str, str] = {
     "crds/instaslices.yaml": ".Values.tessera.crds.install",
     "crds/queues.yaml": ".Values.tessera.crds.install",
+    "flow.yaml": ".Values.tessera.flowSchemas",
     "network.yaml": ".Values.tessera.networkPolicy.enabled",
     "policies/agent.yaml": ".Values.tessera.policies.agents",
     "policies/driver.yaml": ".Values.tessera.policies.drivers",

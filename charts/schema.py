@@ -124,6 +124,7 @@ def _own() -> Schema:
             "drivers": {"enum": ["auto", "install", "host"]},
             "driverPullSecrets": _TEXTS,
             "deviceAccess": _closed({"action": {"enum": ["deny", "warn", "off"]}, "namespaces": _TEXTS}),
+            "flowSchemas": {"type": "boolean"},
             "networkPolicy": _closed(
                 {
                     "enabled": {"type": "boolean"},

@@ -34,6 +34,7 @@ KINDS = {
     ("coordination.k8s.io", "v1"): ("io.k8s.api.coordination.v1.", "Lease"),
     ("discovery.k8s.io", "v1"): ("io.k8s.api.discovery.v1.", "EndpointSlice"),
     ("events.k8s.io", "v1"): ("io.k8s.api.events.v1.", "Event"),
+    ("flowcontrol.apiserver.k8s.io", "v1"): ("io.k8s.api.flowcontrol.v1.", "FlowSchema"),
     ("networking.k8s.io", "v1"): ("io.k8s.api.networking.v1.", "NetworkPolicy"),
     ("node.k8s.io", "v1"): ("io.k8s.api.node.v1.", "RuntimeClass"),
     ("policy", "v1"): ("io.k8s.api.policy.v1.", "Eviction PodDisruptionBudget"),

@@ -88,6 +88,7 @@ VALUES: Mapping[str, Mapping[str, Any]] = {
     "driver-policy": {"policies": {"drivers": False}},
     "namespace-policy": {"policies": {"namespaces": False}},
     "pin-policy": {"policies": {"pins": False}},
+    "flow-schemas": {"flowSchemas": False},
     "network-policies": {"networkPolicy": {"enabled": False}},
     "pod-security": {"podSecurity": False},
 }

@@ -153,13 +153,14 @@ CASES: Mapping[str, tuple[Mapping[str, Any] | None, Mapping[str, Any], Sequence[
         None,
         {
             "policies": {"agents": False, "drivers": False, "namespaces": False, "pins": False},
+            "flowSchemas": False,
             "networkPolicy": {"enabled": False},
             "podSecurity": False,
             "deviceAccess": {"action": "off"},
         },
         [
             *("--without", "agent-policy", "--without", "driver-policy", "--without", "namespace-policy"),
-            *("--without", "pin-policy"),
+            *("--without", "pin-policy", "--without", "flow-schemas"),
             *("--without", "network-policies", "--without", "pod-security", "--device-access", "off"),
         ],
     ),

@@ -479,15 +479,16 @@ def test_protections_that_are_left_out_are_removed_and_come_back(place: Any) -> 
             "driver-policy",
             "namespace-policy",
             "pin-policy",
+            "flow-schemas",
             "network-policies",
             "pod-security",
         )
         done = await install(place, without=left_out)
-        assert results(done)["deleted"] == 12
+        assert results(done)["deleted"] == 14
         assert {each.name for each in done if each.result == "configured"} == {"namespace/tessera-system"}
         assert "pod-security.kubernetes.io/enforce" not in await labels(place)
         again = await install(place)
-        assert results(again)["created"] == 12
+        assert results(again)["created"] == 14
         assert (await labels(place))["pod-security.kubernetes.io/enforce"] == "privileged"
 
     asyncio.run(scenario())

@@ -194,7 +194,7 @@ async def operators_client(place: Place) -> Client:
         {"options": "--mig-evict --replace-failed 2 --pull-secret ngc-secret"},
         {
             "options": "--without agent-policy --without driver-policy --without namespace-policy --without pin-policy"
-            " --without network-policies --device-access off"
+            " --without flow-schemas --without network-policies --device-access off"
         },
         {"values.yaml": "driver: {version: '550'}\nmigManager: {config: {name: custom-mig-config}}"},
         {"values.yaml": "devicePlugin: {config: {create: true, name: mps-config, data: {a: 'version: v1'}}}"},

@@ -60,6 +60,7 @@ _EVICT = "tessera-agent-evict"
 _REPLACE = "tessera-controller-replace"
 _VERSIONS = {
     **dict.fromkeys((BINDING_KIND, "ValidatingAdmissionPolicy"), "admissionregistration.k8s.io/v1"),
+    "FlowSchema": "flowcontrol.apiserver.k8s.io/v1",
     "NetworkPolicy": "networking.k8s.io/v1",
     **dict.fromkeys(("Certificate", "Issuer"), "cert-manager.io/v1"),
 }

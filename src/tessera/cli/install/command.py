@@ -132,7 +132,10 @@ def _issuer(_context: click.Context, _parameter: click.Parameter, text: str | No
     "--without",
     multiple=True,
     type=click.Choice(
-        ["agent-policy", "driver-policy", "namespace-policy", "pin-policy", "network-policies", "pod-security"]
+        [
+            *("agent-policy", "driver-policy", "namespace-policy", "pin-policy"),
+            *("flow-schemas", "network-policies", "pod-security"),
+        ]
     ),
     help="Leave out a protection, where the cluster has its own; repeatable. docs/security.md says what each prevents.",
 )

@@ -17,9 +17,18 @@ AGENT_POLICY = "agent-policy"
 DRIVER_POLICY = "driver-policy"
 NAMESPACE_POLICY = "namespace-policy"
 PIN_POLICY = "pin-policy"
+FLOW_SCHEMAS = "flow-schemas"
 NETWORK_POLICIES = "network-policies"
 POD_SECURITY = "pod-security"
-PROTECTIONS = (AGENT_POLICY, DRIVER_POLICY, NAMESPACE_POLICY, PIN_POLICY, NETWORK_POLICIES, POD_SECURITY)
+PROTECTIONS = (
+    AGENT_POLICY,
+    DRIVER_POLICY,
+    NAMESPACE_POLICY,
+    PIN_POLICY,
+    FLOW_SCHEMAS,
+    NETWORK_POLICIES,
+    POD_SECURITY,
+)
 
 #: The label that sets the Pod Security level of a namespace.
 POD_SECURITY_LABEL = "pod-security.kubernetes.io/enforce"
@@ -31,6 +40,7 @@ OBJECTS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     DRIVER_POLICY: (_POLICIES, ("tessera-driver",)),
     NAMESPACE_POLICY: (_POLICIES, ("tessera-namespaces",)),
     PIN_POLICY: (_POLICIES, ("tessera-pins",)),
+    FLOW_SCHEMAS: (("FlowSchema",), ("tessera-leader-election", "tessera-decisions")),
     NETWORK_POLICIES: (
         ("NetworkPolicy",),
         ("tessera-agent", "tessera-controller", "tessera-webhook", "tessera-dashboard", "tessera-mps"),

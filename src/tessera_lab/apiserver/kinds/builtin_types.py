@@ -271,6 +271,15 @@ _OTHERS = (
     _type(
         "scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False, short=("pc",), generation=True
     ),
+    _type(
+        "flowcontrol.apiserver.k8s.io",
+        "v1",
+        "flowschemas",
+        "FlowSchema",
+        namespaced=False,
+        subresources=(_STATUS,),
+        generation=True,
+    ),
     _type("storage.k8s.io", "v1", "csinodes", "CSINode", namespaced=False),
     _type("storage.k8s.io", "v1", "storageclasses", "StorageClass", namespaced=False, short=("sc",)),
     _type("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy", short=("netpol",), generation=True),

@@ -32,6 +32,7 @@ from tessera_lab.apiserver.handlers.write_handler import WriteHandler
 from tessera_lab.apiserver.interfaces import Attributes, CommandResult, GroupResource, Obj, UserInfo
 from tessera_lab.apiserver.main.wiring import build_builtin_types, create_initial_objects
 from tessera_lab.apiserver.request.fair_queuing import FairQueues, width_of
+from tessera_lab.apiserver.request.flow_schemas import StoredSchemas
 from tessera_lab.apiserver.request.routing import QueryParameters, Route, route
 from tessera_lab.apiserver.request.server_state import ResourceRequest, ServerParts, ServerState
 from tessera_lab.apiserver.resource_types import ResourceRegistry
@@ -97,8 +98,8 @@ class ApiServer:
         fair_queues: bool = False,
     ) -> None:
         self.panics = 0
-        self._queues = FairQueues() if fair_queues else None
         self.core = ServerState(clock, Store(history), ResourceRegistry(build_builtin_types()), random.Random(seed))
+        self._queues = FairQueues(StoredSchemas(self.core.store).level_of) if fair_queues else None
         self.identities = TokenAuthenticator(self.core, dict(tokens or {}))
         self.core.parts.discovery = DiscoveryDocuments(self.core.registry, leaps=leaps)
         self.core.parts.protobuf = protobuf.decode_body

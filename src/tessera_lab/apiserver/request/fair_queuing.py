@@ -15,54 +15,28 @@ Rules:
    the least (start-time fair queuing). Who was idle begins at the present: nothing is saved up.
 4. Requests of one user keep their order. One whose client has given up costs nothing.
 
-Levels, shares, widths and the rules for users are those that kube-apiserver makes by itself. Different are: nobody is
-exempt, since one thread has no capacity to spare; flows of a level are told apart by user only; and queues have no
-limit, so no request is refused with 429.
+Levels, shares, widths and the first rules for users are those that kube-apiserver makes by itself; FlowSchemas add to
+them. Different are: nobody is exempt, since one thread has no capacity to spare; flows of a level are told apart by
+user only; and queues have no limit, so no request is refused with 429.
 """
 
 import asyncio
 import heapq
 import itertools
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from tessera_lab.apiserver.interfaces import UserInfo
+from tessera_lab.apiserver.request.flow_schemas import SHARES, level_of
 from tessera_lab.apiserver.request.routing import Route
 
 #: Width that is released in one turn of the event loop. With one, every watcher would be woken for every change by
 #: itself, which doubles the CPU time of a burst; with all of them, each would wait for all others (bench/slices.py).
 RELEASED_AT_ONCE = 4
 
-#: Levels with their shares (k8s.io/apiserver/pkg/apis/flowcontrol/bootstrap/default.go).
-SHARES: Mapping[str, int] = {
-    "leader-election": 10,
-    "node-high": 40,
-    "system": 30,
-    "workload-high": 40,
-    "workload-low": 100,
-    "global-default": 20,
-}
-
 #: Objects that a list reads for each unit of its width, and the largest width (k8s.io/apiserver/pkg/util/flowcontrol/
 #: request/config.go: objectsPerSeat, maximumSeatsLimit).
 OBJECTS_PER_WIDTH, LARGEST_WIDTH = 100, 10
-
-_CONTROL_PLANE = frozenset({"system:kube-controller-manager", "system:kube-scheduler"})
-_ELECTION_VERBS = frozenset({"get", "create", "update"})
-
-
-def level_of(user: UserInfo, route: Route | None = None) -> str:
-    """Returns the priority level of a user's request; ``route`` is None for one that names no resource."""
-    resource = (route.group, route.resource) if route else None
-    is_lease = resource == ("coordination.k8s.io", "leases")
-    in_control_plane = user.name in _CONTROL_PLANE or "system:serviceaccounts:kube-system" in user.groups
-    if is_lease and in_control_plane and route and route.verb in _ELECTION_VERBS:
-        return "leader-election"
-    if "system:nodes" in user.groups:
-        return "node-high" if is_lease or resource == ("", "nodes") else "system"
-    if in_control_plane:
-        return "workload-high"
-    return "workload-low" if "system:serviceaccounts" in user.groups else "global-default"
 
 
 def width_of(objects: int) -> int:
@@ -129,9 +103,19 @@ class _Level:
 
 
 class FairQueues:
-    """The waiting requests of one server."""
+    """The waiting requests of one server.
 
-    def __init__(self, shares: Mapping[str, int] = SHARES) -> None:
+    Args:
+        level_of: returns the level of a user's request, one of those with shares.
+        shares: the levels.
+    """
+
+    def __init__(
+        self,
+        level_of: Callable[[UserInfo, Route | None], str] = level_of,
+        shares: Mapping[str, int] = SHARES,
+    ) -> None:
+        self._level_of = level_of
         self._levels = {name: _Level(share) for name, share in shares.items()}
         #: :attr:`_Level.served` of the level that was served last, before it was.
         self._present = 0.0
@@ -142,7 +126,7 @@ class FairQueues:
         """Returns when a request of this user is to be served; never before the next turn of the event loop."""
         loop = asyncio.get_running_loop()
         request = _Waiting(loop.create_future(), width)
-        self._levels[level_of(user, route)].put(user.name, request, self._present)
+        self._levels[self._level_of(user, route)].put(user.name, request, self._present)
         if not self._releasing:
             self._releasing = True
             loop.call_soon(self._release, loop)

@@ -56,6 +56,14 @@ def _priority(obj: Part, now: float) -> Sequence[Any]:
     return [name_of(obj), obj.get("value", 0), bool(obj.get("globalDefault")), age_of(obj, now), policy]
 
 
+def _flow_schema(obj: Part, now: float) -> Sequence[Any]:
+    spec = obj["spec"]
+    distinguisher = (spec.get("distinguisherMethod") or {}).get("type") or "<none>"
+    level = spec["priorityLevelConfiguration"]["name"]
+    # "?" until a controller has said whether the level exists; here none does.
+    return [name_of(obj), level, spec["matchingPrecedence"], distinguisher, age_of(obj, now), "?"]
+
+
 def _slice(obj: Part, now: float) -> Sequence[Any]:
     ports = ",".join(str(each.get("port")) if each.get("port") is not None else "*" for each in obj.get("ports") or ())
     found = [address for each in obj.get("endpoints") or () for address in each.get("addresses") or ()]
@@ -215,6 +223,10 @@ COLUMNS: Mapping[tuple[str, str], tuple[tuple[str, ...], Any]] = {
     ("scheduling.k8s.io", "PriorityClass"): (
         ("Name", "Value:integer", "Global-Default:boolean", "Age", "PreemptionPolicy"),
         _priority,
+    ),
+    ("flowcontrol.apiserver.k8s.io", "FlowSchema"): (
+        ("Name", "PriorityLevel", "MatchingPrecedence:integer", "DistinguisherMethod", "Age", "MissingPL"),
+        _flow_schema,
     ),
     ("discovery.k8s.io", "EndpointSlice"): (("Name", "AddressType", "Ports", "Endpoints", "Age"), _slice),
     ("networking.k8s.io", "NetworkPolicy"): (("Name", "Pod-Selector", "Age"), _network_policy),

@@ -37,6 +37,7 @@ from tessera_lab.apiserver.kinds.workload_rules import (
 from tessera_lab.apiserver.pods.defaults import default_pod, prepare_new_pod
 from tessera_lab.apiserver.pods.rules import validate_pod
 from tessera_lab.apiserver.pods.updates import validate_pod_update
+from tessera_lab.apiserver.request.flow_schemas import FLOW_SCHEMAS, default_flow_schema, validate_flow_schema
 from tessera_lab.apiserver.resource_types import ResourceType
 
 Read = Mapping[str, Any]
@@ -164,6 +165,7 @@ _BY_KIND: Mapping[GroupResource, Strategy] = {
     GroupResource("scheduling.k8s.io", "priorityclasses"): Strategy(
         default=defaults.default_priority_class, validate_update=validate_priority_class_update
     ),
+    FLOW_SCHEMAS: Strategy(default=default_flow_schema, validate=validate_flow_schema),
     GroupResource("storage.k8s.io", "storageclasses"): Strategy(
         validate=volumes.validate_storage_class,
         validate_update=volumes.validate_storage_class_update,

@@ -13,11 +13,10 @@ from tessera_lab.apiserver.request.fair_queuing import (
     LARGEST_WIDTH,
     OBJECTS_PER_WIDTH,
     RELEASED_AT_ONCE,
-    SHARES,
     FairQueues,
-    level_of,
     width_of,
 )
+from tessera_lab.apiserver.request.flow_schemas import SHARES, level_of
 from tessera_lab.apiserver.request.routing import Route
 
 ADMIN = UserInfo(name="kubernetes-admin", groups=("system:masters",))
