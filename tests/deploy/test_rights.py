@@ -41,6 +41,7 @@ MADE_OF = {
     "tessera-webhook": ("webhook",),
     "tessera-dashboard": (
         "dashboard",
+        "access",
         *("usage/agent_pages.py", "explain/order_objects.py", "kueue/waiting_workloads.py"),
     ),
 }
