@@ -9,12 +9,17 @@ from typing import Any
 
 from tessera.api.driver.chart_defaults import DRIVER_ROOT
 from tessera.api.operator_fields import without_effect as reasons
+from tessera.api.operator_fields.keys import DROPPED, FLAG, SWITCHES, UNKNOWN, VALUES, Leaf, Shape
 from tessera.api.operator_fields.notices import MANAGER_FOLLOWED, PLUGIN_FOLLOWED
 
 
 def tables() -> Mapping[str, Any]:
     """The tables, by name."""
     return {
+        "keys": _kinds(VALUES),
+        "switches": dict(SWITCHES),
+        "unknown": f"{UNKNOWN}; tessera config check FILE names the place that may be meant",
+        "dropped": DROPPED,
         "components": dict(reasons.COMPONENTS),
         "sandboxes": sorted(reasons.OF_SANDBOXES),
         "groups": [{"keys": list(keys), "reason": reason} for keys, reason in reasons.GROUPS],
@@ -32,3 +37,10 @@ def tables() -> Mapping[str, Any]:
             "toolkit": dict(reasons.TOOLKIT),
         },
     }
+
+
+def _kinds(shape: Shape) -> Any:
+    """The keys with what stands below each: more keys, a switch, or any value."""
+    if isinstance(shape, Leaf):
+        return "switch" if shape is FLAG else "value"
+    return {key: _kinds(below) for key, below in shape.items()}

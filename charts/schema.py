@@ -1,5 +1,8 @@
 """The schema of the chart's values: NVIDIA's keys, and Tessera's own below ``tessera``.
 
+NVIDIA's chart ignores keys that it does not have, and reads a text such as ``"true"`` as a switch, so its part of the
+schema allows them; the templates drop or convert them. Tessera's own keys are closed.
+
 Helm prints the path and the rule of each value that the schema refuses. Of a pattern it would print only the regular
 expression, so the forms of texts are rules of the templates instead, which say what to write (:mod:`charts.rules`,
 :mod:`charts.group_rules`). A
@@ -18,7 +21,7 @@ from tessera.limits.provisioning import NODE_GROUPS
 
 Schema = dict[str, Any]
 
-_FLAG: Schema = {"type": ["boolean", "null"]}
+_SWITCH: Schema = {"type": ["boolean", "string", "null"]}
 _TEXT: Schema = {"type": ["string", "null"]}
 _TEXTS: Schema = {"type": "array", "items": {"type": "string", "minLength": 1}}
 _MAP: Schema = {"type": "object"}
@@ -35,7 +38,7 @@ _ENV: Schema = {
 }
 #: Keys of a schema that have no effect on what it refuses.
 _FOR_READERS = frozenset({"title", "description", "default"})
-_LEAVES: Mapping[Leaf, Schema] = {Leaf.ANY: {}, Leaf.FLAG: _FLAG, Leaf.TEXT: _TEXT, Leaf.ENV: _ENV}
+_LEAVES: Mapping[Leaf, Schema] = {Leaf.ANY: {}, Leaf.FLAG: _SWITCH, Leaf.TEXT: _TEXT, Leaf.ENV: _ENV}
 
 
 def _of_type(kind: type) -> Schema:
@@ -71,7 +74,6 @@ def values_schema() -> Schema:
         "$schema": "http://json-schema.org/draft-07/schema#",
         "title": "Values of the Tessera chart",
         "type": "object",
-        "additionalProperties": False,
         "properties": {**nvidia, "tessera": _own()},
     }
 
@@ -79,11 +81,7 @@ def values_schema() -> Schema:
 def _of_shape(shape: Shape) -> Schema:
     if isinstance(shape, Leaf):
         return dict(_LEAVES[shape])
-    return {
-        "type": ["object", "null"],
-        "additionalProperties": False,
-        "properties": {key: _of_shape(below) for key, below in shape.items()},
-    }
+    return {"properties": {key: _of_shape(below) for key, below in shape.items()}}
 
 
 def _closed(properties: Mapping[str, Schema], description: str = "") -> Schema:

@@ -45,10 +45,11 @@ def test_helm_finds_nothing_to_say(helm: Helm) -> None:
 @pytest.mark.parametrize(
     ("values", "place"),
     [
-        ({"migManger": {}}, "migManger"),
-        ({"mig": {"strategie": "mixed"}}, "strategie"),
+        ({"gpu-operator": {"mig": {}}}, "give what is below gpu-operator"),
+        ({"gpuOperator": {"mig": {}}}, "give what is below gpuOperator"),
         ({"mig": {"strategy": "both"}}, "mig.strategy"),
-        ({"driver": {"enabled": "yes"}}, "driver.enabled"),
+        ({"driver": {"enabled": "perhaps"}}, "driver.enabled: must be true or false"),
+        ({"driver": {"enabled": 1}}, "driver.enabled"),
         ({"devicePlugin": {"env": [{"value": "x"}]}}, "devicePlugin.env.0"),
         ({"tessera": {"agnet": {}}}, "agnet"),
         ({"tessera": {"agent": {"memoryLimits": "shoot"}}}, "tessera.agent.memoryLimits"),
@@ -73,3 +74,39 @@ def test_a_mistake_is_refused_by_its_name(values: dict[str, Any], place: str, he
     done = helm.run("template", "tessera", str(FOLDER), values=values)
     assert done.returncode != 0
     assert place in done.stderr
+
+
+@pytest.mark.parametrize(
+    "ignored",
+    [
+        {"migManger": {}},
+        {"tolerations": []},
+        {"gfd": "on"},
+        {"devicePlugin": {"config": "a"}},
+        {"gfd": {"enabled": "false"}},
+        {"USER-SUPPLIED VALUES": None},
+        {"driver": None, "devicePlugin": {"config": None, "env": None}, "tolerations": None},
+        {"mig": {"strategie": "none"}},
+    ],
+)
+def test_values_that_nvidias_chart_ignores_change_nothing(ignored: dict[str, Any], helm: Helm) -> None:
+    """The notes name them: ``tests/e2e/test_helm.py``."""
+    other = {"mig": {"strategy": "mixed"}}
+    given = {**ignored, "mig": {**ignored.get("mig", {}), **other["mig"]}}
+    assert helm.template(given, "kube-system") == helm.template(other, "kube-system")
+
+
+def test_a_text_for_a_switch_counts_as_one(helm: Helm) -> None:
+    """The Job of the drivers gets the values as they are, and reads them as ``tessera install`` does."""
+    named = {"version": "580", "usePrecompiled": "no"}
+    for text, value in (("false", False), ("True", True)):
+        given, meant = ({"driver": {**named, "enabled": each}} for each in (text, value))
+        first, second = (
+            [
+                each
+                for each in helm.template(values, "kube-system")
+                if each["metadata"]["name"] != "tessera-driver-values"
+            ]
+            for values in (given, meant)
+        )
+        assert first == second

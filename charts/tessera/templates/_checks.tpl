@@ -5,6 +5,9 @@ files/rules.json; the schema has types, names and ranges.
 {{- define "tessera.checks" -}}
 {{- $rules := .Files.Get "files/rules.json" | fromJson -}}
 {{- $problems := list -}}
+{{- range $key, $value := omit .Values "tessera" -}}
+{{- if and (kindIs "map" $value) (regexMatch "(?i)gpu[-_]?operator" $key) }}{{ $problems = append $problems (printf "%s: these are values of a chart with NVIDIA's as a subchart; give what is below %s" $key $key) }}{{ end -}}
+{{- end -}}
 {{- range $rule := $rules.values -}}
 {{- $found := $.Values -}}
 {{- range splitList "." $rule.path }}{{ if kindIs "map" $found }}{{ $found = get $found . }}{{ else }}{{ $found = "" }}{{ end }}{{ end -}}

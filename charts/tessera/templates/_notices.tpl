@@ -1,7 +1,11 @@
 {{- /* A line for each setting of NVIDIA's chart without effect, as "tessera config check" prints them. */ -}}
 {{- define "tessera.notices" -}}
-{{- $values := include "tessera.nvidia" . | fromJson -}}
 {{- $tables := .Files.Get "files/notices.json" | fromJson -}}
+{{- $read := include "tessera.read" (list "" (omit .Values "tessera") $tables) | fromJson -}}
+{{- $values := $read.found -}}
+{{- range $read.notes }}
+{{ . }}
+{{- end -}}
 {{- $drivers := eq (include "tessera.drivers.wanted" .) "true" -}}
 {{- $single := $tables.single -}}
 {{- range $component, $value := $values -}}

@@ -1,10 +1,36 @@
-{{- /* The keys of NVIDIA's chart that the values have. */ -}}
+{{- /* The values of NVIDIA's chart as it reads them. */ -}}
 {{- define "tessera.nvidia" -}}
-{{- $found := dict -}}
-{{- range $key, $value := omit .Values "tessera" -}}
-{{- if not (or (kindIs "invalid" $value) (and (eq $key "global") (empty $value))) }}{{ $_ := set $found $key $value }}{{ end -}}
+{{- (include "tessera.read" (list "" (omit .Values "tessera") (.Files.Get "files/notices.json" | fromJson)) | fromJson).found | toJson -}}
 {{- end -}}
-{{- toJson $found -}}
+
+{{- /*
+Values below a path that NVIDIA's chart reads, and notes on the others: it ignores keys that it does not have, Helm drops
+values that are no mapping where the chart has one, and a text for a switch is one, since it is written without quotes.
+*/ -}}
+{{- define "tessera.read" -}}
+{{- $path := index . 0 -}}
+{{- $tables := index . 2 -}}
+{{- $keys := $tables.keys -}}
+{{- if $path }}{{ range splitList "." $path }}{{ $keys = get $keys . }}{{ end }}{{ end -}}
+{{- $found := dict -}}
+{{- $notes := list -}}
+{{- range $key, $value := index . 1 -}}
+{{- $at := ternary $key (printf "%s.%s" $path $key) (empty $path) -}}
+{{- $shape := get $keys $key -}}
+{{- if or (kindIs "invalid" $value) (and (eq $at "global") (empty $value)) -}}
+{{- else if not (hasKey $keys $key) }}{{ $notes = append $notes (printf "%s: no effect: %s" $at $tables.unknown) -}}
+{{- else if kindIs "map" $shape -}}
+{{- if kindIs "map" $value -}}
+{{- $below := include "tessera.read" (list $at $value $tables) | fromJson -}}
+{{- $_ := set $found $key $below.found -}}
+{{- $notes = concat $notes ($below.notes | default list) -}}
+{{- else }}{{ $notes = append $notes (printf "%s: no effect: %s" $at $tables.dropped) }}{{ end -}}
+{{- else if and (eq $shape "switch") (kindIs "string" $value) -}}
+{{- if not (hasKey $tables.switches $value) }}{{ fail (printf "%s: must be true or false, not %q" $at $value) }}{{ end -}}
+{{- $_ := set $found $key (get $tables.switches $value) -}}
+{{- else }}{{ $_ := set $found $key $value }}{{ end -}}
+{{- end -}}
+{{- toJson (dict "found" $found "notes" ($notes | default list)) -}}
 {{- end -}}
 
 {{- /* "true" if a value asks for anything: empty and false values, at all levels, do not. */ -}}
@@ -43,13 +69,14 @@
 
 {{- /* "true" if Tessera installs drivers. */ -}}
 {{- define "tessera.drivers.wanted" -}}
-{{- $driver := .Values.driver | default dict -}}
+{{- $nvidia := include "tessera.nvidia" . | fromJson -}}
+{{- $driver := $nvidia.driver | default dict -}}
 {{- $off := and (hasKey $driver "enabled") (eq (toString $driver.enabled) "false") -}}
 {{- $choice := .Values.tessera.drivers -}}
 {{- if eq $choice "install" -}}
 {{- if $off }}{{ fail "driver.enabled: is false, while tessera.drivers is install; leave one of the two out" }}{{ end -}}true
 {{- else if eq $choice "auto" -}}
-{{- $policy := .Values.clusterPolicy | default dict -}}
+{{- $policy := $nvidia.clusterPolicy | default dict -}}
 {{- $deployed := not (and (hasKey $policy "deployCR") (eq (toString $policy.deployCR) "false")) -}}
 {{- $named := or $driver.version $driver.repository $driver.image $driver.usePrecompiled $driver.useNvidiaDriverCRD ($driver.nvidiaDriverCRD | default dict).enabled -}}
 {{- if and $deployed $named (not $off) }}true{{ end -}}

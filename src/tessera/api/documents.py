@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from tessera.api.problems import FileRefused, Problem, quote_value, shorten
+from tessera.api.problems import FileRefused, Notice, Problem, quote_value, shorten
 from tessera.limits.messages import VALUE_SHOWN, YAML_FAULT_SHOWN
 from tessera.limits.settings import SETTINGS_REPEATED, SETTINGS_TEXT, SETTINGS_VALUES
 from tessera.text import one_line
@@ -74,6 +74,18 @@ def load_document(text: str, *, limited: bool = True) -> Any:
     if len(documents) > 1:
         raise FileRefused([Problem("", f"holds {len(documents)} documents; write one, without '---'")])
     return documents[0] if documents else None
+
+
+def first_document(text: str) -> tuple[Any, tuple[Notice, ...]]:
+    """Returns the first document of a file of settings, and a notice on further ones, which NVIDIA's programs ignore.
+
+    Raises:
+        FileRefused: as for :func:`load_documents`.
+    """
+    documents = load_documents(text)
+    more = f"holds {len(documents)} documents between '---'; only the first one counts, as with NVIDIA's programs"
+    notices = (Notice("file", more),) if len(documents) > 1 else ()
+    return documents[0] if documents else None, notices
 
 
 def load_documents(text: str, *, limited: bool = True) -> list[Any]:

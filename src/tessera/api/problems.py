@@ -2,7 +2,7 @@
 
 A reader takes values from a loaded document through a :class:`ProblemCollector`. It notes every mistake and goes on
 with a harmless value, so one reading finds all mistakes of a file. A key that is not part of the format is refused,
-with its path and the probable key. A quotation of the file in a message is short.
+with its path and the probable key, or the place where the key belongs. A quotation of the file in a message is short.
 
 A path looks like this: ``sharing.timeSlicing.resources[0].replicas``; a key with a dot in it is quoted. This module
 does not know the meaning of any format.
@@ -60,10 +60,15 @@ class Notice(msgspec.Struct, frozen=True, order=True):
 
 
 class ProblemCollector:
-    """The mistakes found while one file is read."""
+    """The mistakes found while one file is read.
 
-    def __init__(self) -> None:
+    Args:
+        places: the paths of all keys of the format, the usual ones first; ``[]`` ends the name of a list.
+    """
+
+    def __init__(self, places: Sequence[str] = ()) -> None:
         self.problems: list[Problem] = []
+        self._places = places
         self._unlisted = 0
 
     def add(self, path: str, text: str) -> None:
@@ -88,7 +93,7 @@ class ProblemCollector:
         """Returns a mapping with known keys; null counts as empty; notes unknown keys and leaves them out."""
         found = self.free_mapping(value, path)
         for key in [key for key in found if key not in known]:
-            self.add(join_path(path, key), f"unknown; {suggest(key, known)}")
+            self.add(join_path(path, key), f"unknown; {suggest(key, known, self._places)}")
             del found[key]
         return found
 
@@ -132,10 +137,13 @@ class ProblemCollector:
         return False
 
     def integer(self, value: Any, path: str, least: int) -> int | None:
-        """Returns a whole number of at least ``least``; for any other value, notes the mistake and returns ``None``."""
-        if isinstance(value, int) and not isinstance(value, bool):
+        """Returns a whole number of at least ``least``; for any other value, notes the mistake and returns ``None``.
+
+        ``4.0`` is a whole number, as in JSON.
+        """
+        if isinstance(value, int | float) and not isinstance(value, bool) and value == value // 1:
             if value >= least:
-                return value
+                return int(value)
             self.add(path, f"must be {least} or more, not {quote_value(value)}")
         else:
             self.add(path, f"must be a whole number, not {quote_value(value)}")
@@ -158,10 +166,29 @@ def join_path(path: str, key: str) -> str:
     return f"{path}.{key}" if path and plain else f'{path}["{key}"]' if path else key
 
 
-def suggest(key: str, known: Collection[str]) -> str:
-    """Returns ``did you mean replicas?`` or, if no key is close, the known keys."""
-    close = _closest(key, known)
+def suggest(key: str, known: Collection[str], places: Sequence[str] = ()) -> str:
+    """Returns ``did you mean replicas?`` or, if no key is close, the known keys.
+
+    Args:
+        key: the unknown key.
+        known: the keys that may stand where it stands.
+        places: the paths of all keys of the format, as of a :class:`ProblemCollector`.
+    """
+    close = _closest(key, known, 0.8) or _find_place(key, places) or _closest(key, known)
     return f"did you mean {close}?" if close else f"the keys here are {', '.join(sorted(known))}"
+
+
+def _find_place(key: str, places: Sequence[str]) -> str | None:
+    """The path of a key of this name, or whose words are this name: ``mig.strategy`` for ``migStrategy``."""
+    folded = _fold(key)
+    same = [place for place in places if len(key) <= KEY_SHOWN and _fold(place.rpartition(".")[2]) == folded]
+    whole = [place for place in places if _fold(place) == folded]
+    return min(whole or same, key=lambda place: place.count("."), default=None)
+
+
+def _fold(name: str) -> str:
+    """A name as people compare it: ``MIG_STRATEGY`` and ``mig-strategy`` are ``migstrategy``."""
+    return re.sub(r"[^0-9a-z]", "", name.casefold())
 
 
 def quote_value(value: Any) -> str:
@@ -184,9 +211,9 @@ def shorten(text: str, most: int) -> str:
     return text if len(text) <= most else text[: most - 3] + "..."
 
 
-def _closest(word: str, known: Collection[str]) -> str | None:
+def _closest(word: str, known: Collection[str], cutoff: float = 0.6) -> str | None:
     if len(word) > KEY_SHOWN:
         return None
-    folded = {each.casefold(): each for each in known}
-    close = get_close_matches(word.casefold(), folded, n=1, cutoff=0.6)
+    folded = {_fold(each): each for each in known}
+    close = get_close_matches(_fold(word), folded, n=1, cutoff=cutoff)
     return folded[close[0]] if close else None

@@ -175,8 +175,15 @@ def test_mistakes_have_the_paths_of_the_values() -> None:
 
 def test_a_mistake_that_two_readings_find_is_told_once() -> None:
     with pytest.raises(FileRefused) as refused:
-        read_settings(load_document("driver: {version: '580', rdma: {enabled: 1}, vresion: a}"))
-    assert [each.path for each in refused.value.problems] == ["driver.vresion", "driver.rdma.enabled"]
+        read_settings(load_document("driver: {version: '580', rdma: {enabled: 1}, imagePullPolicy: 1}"))
+    assert [each.path for each in refused.value.problems] == ["driver.rdma.enabled", "driver.imagePullPolicy"]
+
+
+def test_an_unknown_key_that_two_readings_find_is_told_once() -> None:
+    found = read_settings(load_document("driver: {version: '580', vresion: a}"))
+    assert [each.text for each in found.notices if each.path == "driver.vresion"] == [
+        "no effect: unknown, also to NVIDIA's operator; did you mean version?"
+    ]
 
 
 def policy(**fields: Any) -> dict[str, Any]:

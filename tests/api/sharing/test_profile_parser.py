@@ -72,9 +72,9 @@ def test_another_version_is_refused() -> None:
     ("text", "path", "meant"),
     [
         (ARTICLE.replace("replicas", "replica"), "sharing.timeSlicing.resources[0].replica", "replicas"),
-        (ARTICLE.replace("timeSlicing", "timeslicing"), "sharing.timeslicing", "timeSlicing"),
+        (ARTICLE.replace("timeSlicing", "timeSlice"), "sharing.timeSlice", "timeSlicing"),
         ("flag: {}", "flag", "flags"),
-        ("flags: {migstrategy: single}", "flags.migstrategy", "migStrategy"),
+        ("flags: {migstrateg: single}", "flags.migstrateg", "migStrategy"),
         ("resources: {gpu: []}", "resources.gpu", "gpus"),
         (entry(device="all"), "sharing.timeSlicing.resources[0].device", "devices"),
     ],

@@ -65,7 +65,8 @@ def test_policies_listed_by_kubectl_are_judged_one_by_one() -> None:
 def test_a_slip_of_the_finger_is_still_a_values_file() -> None:
     part = only("migManger: {config: {name: a}}")
     assert part.kind == "values of gpu-operator"
-    assert part.problems == ("migManger: unknown; did you mean migManager?",)
+    assert part.problems == ()
+    assert "migManger: no effect: unknown, also to NVIDIA's operator; did you mean migManager?" in part.notices
 
 
 def test_a_sharing_profile_is_not_taken_for_values() -> None:

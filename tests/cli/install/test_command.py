@@ -73,15 +73,26 @@ def test_mistakes_are_told_with_their_paths_and_nothing_is_printed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "values.yaml"
-    file.write_text("migManger: {}\nmig: {strategy: two}\n")
+    file.write_text("migManager: {enabled: 1}\nmig: {strategy: two}\n")
     assert main(["install", "--values", str(file), "-o", "yaml"]) == 1
     told = capsys.readouterr()
     assert told.out == ""
     assert told.err.splitlines() == [
         f"error: {file} has mistakes; nothing was changed:",
-        "  migManger: unknown; did you mean migManager?",
+        "  migManager.enabled: must be true or false, not 1",
         '  mig.strategy: must be none, single or mixed, not "two"',
     ]
+
+
+def test_what_nvidias_chart_ignores_is_told_and_installed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "values.yaml"
+    file.write_text("tolerations: []\nmig: {strategy: mixed}\n")
+    assert main(["install", "--values", str(file), "-o", "yaml"]) == 0
+    told = capsys.readouterr()
+    assert "--mig-strategy=mixed" in told.out
+    assert (
+        "tolerations: no effect: unknown, also to NVIDIA's operator; did you mean daemonsets.tolerations?" in told.err
+    )
 
 
 def test_several_policies_are_not_guessed_among(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -148,7 +148,7 @@ def _strip_server_fields(obj: Mapping[str, Any]) -> Manifest:
 def _render(values: Mapping[str, Any]) -> Iterator[Manifest]:
     known = ("driver", "toolkit", "daemonsets", "hostPaths", "gds", "gdrcopy")
     written = {part: values[part] for part in known if isinstance(values.get(part), Mapping)}
-    merged = _merge(chart.VALUES, written)
+    merged = merge_values(chart.VALUES, written)
     driver = dict(merged["driver"])
     crd, upgrade = driver.pop("nvidiaDriverCRD", None) or {}, driver.pop("upgradePolicy", None) or {}
     by_objects = crd.get("enabled") is True
@@ -207,7 +207,7 @@ def _default_driver(
     return {"default": True, "driverType": kind, **spec, **pods, "upgradePolicy": upgrade, **features}
 
 
-def _merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+def merge_values(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """Merges values into the chart's: mappings are joined, a null removes a key."""
     found = copy.deepcopy(dict(under))
     for key, value in over.items():
@@ -215,7 +215,7 @@ def _merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
         if value is None:
             found.pop(key, None)
         elif isinstance(value, Mapping) and isinstance(below, Mapping):
-            found[key] = _merge(below, value)
+            found[key] = merge_values(below, value)
         else:
             found[key] = copy.deepcopy(value)
     return found

@@ -25,7 +25,7 @@ from tessera.api.driver.cluster_policy import API_VERSION, KIND
 from tessera.api.driver.driver_policy import DriverPolicy
 from tessera.api.gpu_operator.driver_objects import InstalledDrivers, drivers_of_policy, drivers_of_values
 from tessera.api.mig_layouts.layouts_file import parse_layouts
-from tessera.api.operator_fields.keys import POLICY, VALUES, check_keys
+from tessera.api.operator_fields.keys import POLICY, VALUES, as_rendered, check_keys
 from tessera.api.operator_fields.notices import list_unsupported
 from tessera.api.operator_fields.without_effect import SINGLE
 from tessera.api.problems import FileRefused, Notice, Problem, ProblemCollector, join_path, quote_value
@@ -110,6 +110,8 @@ POLICY_KIND = KIND
 
 T = TypeVar("T")
 
+#: Keys at the top of files that are often taken for values.
+_OF_OTHERS = frozenset({"version", "sharing", "flags", "mig-configs"})
 _HEALTH_ENV = ("DP_DISABLE_HEALTHCHECKS", "DP_ENABLE_HEALTHCHECKS")
 _SPECS = "PASS_DEVICE_SPECS"
 
@@ -130,6 +132,9 @@ def read_settings(document: Any, drivers: bool | None = None) -> OperatorSetting
         FileRefused: it has mistakes; all of them are listed.
     """
     problems: list[Problem] = []
+    dropped: list[Notice] = []
+    if not isinstance(document, Mapping) or "kind" not in document:
+        document = as_rendered(document, "", VALUES, dropped)
     settings = _collect_problems(problems, lambda: _settings(document))
     part = _collect_problems(problems, lambda: _drivers(document, drivers))
     if settings is None or part is None:
@@ -138,7 +143,7 @@ def read_settings(document: Any, drivers: bool | None = None) -> OperatorSetting
         settings,
         driver_objects=part.objects,
         drivers=part.policies,
-        notices=tuple(sorted({*settings.notices, *part.notices})),
+        notices=tuple(sorted({*dropped, *settings.notices, *part.notices})),
     )
 
 
@@ -159,19 +164,27 @@ def _drivers(document: Any, wanted: bool | None) -> InstalledDrivers:
 def _settings(document: Any) -> OperatorSettings:
     found = ProblemCollector()
     if not isinstance(document, Mapping) or "kind" not in document:
-        notices = _own_values(document)
+        notices = [*_own_values(document)]
         nvidias = {key: document[key] for key in document if key != OWN_KEY} if notices else document
-        fields = check_keys(found, nvidias, "", VALUES)
+        if isinstance(nvidias, Mapping) and not nvidias.keys() & VALUES.keys() and nvidias.keys() & _OF_OTHERS:
+            text = "is a sharing profile or a file of MIG layouts, and no file of values; put it into a ConfigMap"
+            found.add("", f"{text} that devicePlugin.config.name or migManager.config.name names")
+        fields = check_keys(found, nvidias, "", VALUES, notices)
         settings = _SettingsReader(found, fields, "", CHART_STRATEGY).settings()
         return msgspec.structs.replace(settings, notices=(*settings.notices, *notices))
     if (document.get("apiVersion"), document["kind"]) != (POLICY_API, POLICY_KIND):
         text = f"must be a values file or a {POLICY_KIND} of {POLICY_API}, not a {quote_value(document['kind'])}"
         raise FileRefused([Problem("kind", text)])
-    fields = check_keys(found, document.get("spec"), "spec", POLICY)
+    strange: list[Notice] = []
+    fields = check_keys(found, document.get("spec"), "spec", POLICY, strange)
     status = document.get("status")
     namespace = status.get("namespace") if isinstance(status, Mapping) else None
     settings = _SettingsReader(found, fields, "spec", POLICY_STRATEGY).settings()
-    return msgspec.structs.replace(settings, namespace=namespace if isinstance(namespace, str) else "")
+    return msgspec.structs.replace(
+        settings,
+        namespace=namespace if isinstance(namespace, str) else "",
+        notices=(*settings.notices, *strange),
+    )
 
 
 def _own_values(document: Any) -> Sequence[Notice]:

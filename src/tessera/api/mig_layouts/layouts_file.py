@@ -15,13 +15,15 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.documents import load_document
+from tessera.api.documents import first_document
 from tessera.api.names import MIG_CONFIG_DYNAMIC, MIG_CONFIG_LABEL
 from tessera.api.problems import Notice, Problem, ProblemCollector, join_path, quote_value
 from tessera.limits.settings import MIG_LAYOUTS
 from tessera.mig.models import MODELS, model_by_product
 
 VERSION = "v1"
+#: Keys of an entry of a layout.
+_ENTRY = ("devices", "mig-enabled", "device-filter", "mig-devices")
 
 _PCI_IDS = re.compile(r"0[xX]([0-9a-fA-F]{1,8})(?::0[xX]([0-9a-fA-F]{1,8}))?")
 _LABEL_VALUE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
@@ -136,17 +138,21 @@ def parse_layouts(text: str) -> MigLayouts:
     Raises:
         FileRefused: it has mistakes; all of them are listed.
     """
-    return parse_layouts_document(load_document(text))
+    return parse_layouts_document(*first_document(text))
 
 
-def parse_layouts_document(document: Any) -> MigLayouts:
+def parse_layouts_document(document: Any, before: Sequence[Notice] = ()) -> MigLayouts:
     """Returns the layouts in a loaded document.
+
+    Args:
+        document: the loaded document.
+        before: notices on the file that it stands in.
 
     Raises:
         FileRefused: it has mistakes; all of them are listed.
     """
-    found = ProblemCollector()
-    notices: list[Notice] = []
+    found = ProblemCollector(tuple(f"mig-configs.NAME[].{key}" for key in _ENTRY))
+    notices = [*before]
     top = found.mapping(document, "", ("version", "mig-configs"))
     if document is not None and top.get("version") is None:
         found.add("version", f'missing; write version: "{VERSION}"')
@@ -236,7 +242,7 @@ def _layout(found: ProblemCollector, value: Any, name: str) -> tuple[LayoutEntry
 
 
 def _entry(found: ProblemCollector, item: Any, path: str) -> LayoutEntry:
-    fields = found.mapping(item, path, ("devices", "mig-enabled", "device-filter", "mig-devices"))
+    fields = found.mapping(item, path, _ENTRY)
     for key in ("devices", "mig-enabled"):
         if key not in fields:
             found.add(f"{path}.{key}", "missing; every entry needs devices and mig-enabled")

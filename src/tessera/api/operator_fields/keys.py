@@ -1,14 +1,18 @@
 """The keys of NVIDIA's gpu-operator: those of its Helm chart's values and of its ``ClusterPolicy``, from 1.7 to 26.7.
 
-Upstream ignores an unknown key: ``migManger:`` there means the defaults, without a message. So this module lists all
-keys, and refuses any other. Below some keys everything is allowed, since Kubernetes or another chart defines it
-(labels, tolerations, resources, the values of node feature discovery).
+Upstream ignores an unknown key: ``migManger:`` there means the defaults, without a message. A file that works there has
+to work here, so such a key is a notice, with the place where it belongs. Below some keys everything is allowed, since
+Kubernetes or another chart defines it (labels, tolerations, resources, the values of node feature discovery).
+
+NVIDIA's chart writes a switch into its objects without quotes, so the text ``"true"`` in a values file is true. Helm
+drops a value that is no mapping where the chart has one, with a warning.
 
 This module does not know which keys Tessera follows; :mod:`tessera.api.gpu_operator.settings_reader` does.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
+from functools import cached_property
 from typing import Any, TypeAlias
 
 from tessera.api.problems import Notice, ProblemCollector, join_path, quote_value, suggest
@@ -173,9 +177,29 @@ VALUES: Mapping[str, Shape] = {
 }
 
 
-def check_keys(
-    found: ProblemCollector, value: Any, path: str, shape: Shape, strange: list[Notice] | None = None
-) -> Any:
+#: Why a value has no effect.
+UNKNOWN = "unknown, also to NVIDIA's operator"
+DROPPED = "is no mapping of keys to values, so Helm drops it"
+
+#: Components whose keys are meant first where a key stands under none.
+_USUAL = ("daemonsets", "driver", "toolkit", "devicePlugin", "migManager")
+#: Keys that are put where NVIDIA has nothing like them, and where people write what they mean.
+_ELSEWHERE: Mapping[str, str] = {
+    **dict.fromkeys(
+        ("sharing", "timeSlicing", "flags", "renameByDefault", "replicas", "failRequestsGreaterThanOne"),
+        "it belongs into a sharing profile, in the ConfigMap that devicePlugin.config.name names",
+    ),
+    **dict.fromkeys(
+        ("mig-configs", "mig-devices", "mig-enabled"),
+        "it belongs into a file of MIG layouts, in the ConfigMap that migManager.config.name names",
+    ),
+    **dict.fromkeys(
+        ("affinity", "nodeSelector"), "NVIDIA's operator chooses nodes by their labels nvidia.com/gpu.deploy.*"
+    ),
+}
+
+
+def check_keys(found: ProblemCollector, value: Any, path: str, shape: Shape, strange: list[Notice]) -> Any:
     """Returns the valid part of a value; notes unknown keys and values of another kind, and leaves them out.
 
     A null counts as a missing key, as in Helm.
@@ -183,30 +207,78 @@ def check_keys(
     Args:
         found: collects mistakes.
         value: the value in the file or object.
+        path: its path; the first key of all paths in the document, if any.
+        shape: the allowed keys and types.
+        strange: receives notices on unknown keys.
+    """
+    return _KeyReader(found, strange, path, shape).read(value, path, shape)
+
+
+class _KeyReader:
+    def __init__(self, found: ProblemCollector, strange: list[Notice], root: str, top: Shape) -> None:
+        self._found = found
+        self._strange = strange
+        self._root = root
+        self._top = top
+
+    def read(self, value: Any, path: str, shape: Shape) -> Any:
+        """Returns the valid part of a value."""
+        if isinstance(shape, Leaf):
+            return _leaf(self._found, value, path, shape)
+        fields = self._found.free_mapping(value, path)
+        for key in [key for key in fields if key not in shape]:
+            if fields.pop(key) is not None:
+                text = f"no effect: {UNKNOWN}; {self._advise(key, shape)}"
+                self._strange.append(Notice(join_path(path, key), text))
+        return {
+            key: self.read(item, join_path(path, key), shape[key]) for key, item in fields.items() if item is not None
+        }
+
+    def _advise(self, key: str, shape: Mapping[str, Shape]) -> str:
+        return _ELSEWHERE.get(key) or suggest(key, shape, () if key == "enabled" else self._places)
+
+    @cached_property
+    def _places(self) -> Sequence[str]:
+        """The paths of all keys of the document, those of the usual components first."""
+        top = self._top if isinstance(self._top, Mapping) else {}
+        order = {**{key: top[key] for key in _USUAL if key in top}, **top}
+        return tuple(f"{self._root}.{path}" if self._root else path for path in _paths(order))
+
+
+def _paths(shape: Shape) -> Iterator[str]:
+    for key, below in shape.items() if isinstance(shape, Mapping) else ():
+        yield key
+        yield from (f"{key}.{path}" for path in _paths(below))
+
+
+def as_rendered(value: Any, path: str, shape: Shape, notices: list[Notice]) -> Any:
+    """Returns a value of a values file as NVIDIA's chart reads it: texts for switches, and no text for a mapping.
+
+    Args:
+        value: the value in the file.
         path: its path.
         shape: the allowed keys and types.
-        strange: receives unknown keys, for an object that is in force already; without it they are mistakes.
+        notices: receives notices on values that Helm drops.
     """
-    if isinstance(shape, Leaf):
-        return _leaf(found, value, path, shape)
-    fields = found.mapping(value, path, shape) if strange is None else _familiar(found, value, path, shape, strange)
-    return {
-        key: check_keys(found, item, join_path(path, key), shape[key], strange)
-        for key, item in fields.items()
-        if item is not None
-    }
+    if shape is FLAG and isinstance(value, str):
+        return SWITCHES.get(value, value)
+    if isinstance(shape, Leaf) or not isinstance(value, Mapping):
+        return value
+    kept = {}
+    for key, item in value.items():
+        below = shape.get(key, ANY) if isinstance(key, str) else ANY
+        if isinstance(below, Mapping) and not isinstance(item, Mapping | None):
+            notices.append(Notice(join_path(path, str(key)), f"no effect: {DROPPED}"))
+        else:
+            kept[key] = as_rendered(item, join_path(path, str(key)), below, notices)
+    return kept
 
 
-def _familiar(
-    found: ProblemCollector, value: Any, path: str, shape: Mapping[str, Shape], strange: list[Notice]
-) -> dict[str, Any]:
-    fields = found.free_mapping(value, path)
-    for key in [key for key in fields if key not in shape]:
-        strange.append(
-            Notice(join_path(path, key), f"no effect: unknown, also to NVIDIA's operator; {suggest(key, shape)}")
-        )
-        del fields[key]
-    return fields
+#: Texts that are switches in YAML 1.1, which Kubernetes reads.
+SWITCHES: Mapping[str, bool] = {
+    **{form: True for each in ("true", "yes", "on") for form in (each, each.title(), each.upper())},
+    **{form: False for each in ("false", "no", "off") for form in (each, each.title(), each.upper())},
+}
 
 
 def _leaf(found: ProblemCollector, value: Any, path: str, leaf: Leaf) -> Any:

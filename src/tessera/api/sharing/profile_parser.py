@@ -8,13 +8,13 @@ This module does not know a node's cards: a valid file may still not fit a node.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, TypeVar
 
 import msgspec
 
-from tessera.api.documents import load_document
+from tessera.api.documents import first_document
 from tessera.api.problems import Notice, ProblemCollector, join_path, quote_value
 from tessera.api.sharing.kinds import SHARING_RULES, SharingKind, SharingRules
 from tessera.api.sharing.profile import (
@@ -77,6 +77,19 @@ _GFD_CHECKS = {
     "machineTypeFile": ProblemCollector.text,
 }
 _GFD = (*_GFD_CHECKS, "sleepInterval")
+_TOP = ("version", "flags", "resources", "sharing", "imex")
+_BLOCK = ("renameByDefault", "failRequestsGreaterThanOne", "resources")
+_ENTRY = ("name", "rename", "devices", "replicas")
+_BLOCKS = tuple(rules.key for rules in SHARING_RULES.values())
+_IMEX = ("channelIDs", "required")
+#: The paths of all keys, as of a :class:`ProblemCollector`.
+PLACES = (
+    *(f"sharing.{block}{place}" for block in sorted(_BLOCKS, reverse=True)
+      for place in ("", *(f".{key}" for key in _BLOCK), *(f".resources[].{key}" for key in _ENTRY))),
+    *(f"flags.{key}" for key in (*_FLAGS, *(f"plugin.{key}" for key in _PLUGIN), *(f"gfd.{key}" for key in _GFD))),
+    *(f"imex.{key}" for key in _IMEX),
+    *_TOP,
+)  # fmt: skip
 
 
 def parse_profile(text: str) -> SharingProfile:
@@ -85,24 +98,28 @@ def parse_profile(text: str) -> SharingProfile:
     Raises:
         FileRefused: it has mistakes; all of them are listed.
     """
-    return parse_profile_document(load_document(text))
+    return parse_profile_document(*first_document(text))
 
 
-def parse_profile_document(document: Any) -> SharingProfile:
+def parse_profile_document(document: Any, before: Sequence[Notice] = ()) -> SharingProfile:
     """Returns the profile in a loaded document.
+
+    Args:
+        document: the loaded document.
+        before: notices on the file that it stands in.
 
     Raises:
         FileRefused: it has mistakes; all of them are listed.
     """
-    found = ProblemCollector()
-    notices: list[Notice] = []
-    top = found.mapping(document, "", ("version", "flags", "resources", "sharing", "imex"))
+    found = ProblemCollector(PLACES)
+    notices = [*before]
+    top = found.mapping(_any_case(document, "", _TOP, notices), "", _TOP)
     if top.get("version") not in (None, "", VERSION):
         found.add("version", f'{quote_value(top["version"])} is not known; write "{VERSION}" or leave it out')
     flags = _flags(found, top.get("flags"), notices)
     flags = msgspec.structs.replace(flags, imex_channels=_imex(found, top.get("imex"), notices))
     gpus, mig = _resources(found, top.get("resources"))
-    sharing = found.mapping(top.get("sharing"), "sharing", tuple(rules.key for rules in SHARING_RULES.values()))
+    sharing = found.mapping(_any_case(top.get("sharing"), "sharing", _BLOCKS, notices), "sharing", _BLOCKS)
     read = (_block(found, sharing.get(rules.key), kind, rules) for kind, rules in SHARING_RULES.items())
     blocks = tuple(block for block in read if block is not None)
     found.raise_problems()
@@ -130,10 +147,12 @@ def resource_name(found: ProblemCollector, value: Any, path: str) -> str:
 
 def _flags(found: ProblemCollector, value: Any, notices: list[Notice]) -> Flags:
     path = "flags"
-    flags = _present(found.mapping(value, path, _FLAGS))
+    flags = _present(found.mapping(_any_case(value, path, _FLAGS, notices), path, _FLAGS))
     plugin_path = f"{path}.plugin"
-    plugin = _present(found.mapping(flags.get("plugin"), plugin_path, _PLUGIN))
-    gfd = _present(found.mapping(flags.get("gfd"), f"{path}.gfd", _GFD))
+    plugin = _any_case(flags.get("plugin"), plugin_path, _PLUGIN, notices)
+    plugin = _present(found.mapping(plugin, plugin_path, _PLUGIN))
+    gfd = _any_case(flags.get("gfd"), f"{path}.gfd", _GFD, notices)
+    gfd = _present(found.mapping(gfd, f"{path}.gfd", _GFD))
     _check_gfd(found, gfd)
     for each, name in [(flags, path), (plugin, plugin_path), (gfd, f"{path}.gfd")]:
         notices.extend(_without_effect(each, name))
@@ -175,7 +194,7 @@ def _check_gfd(found: ProblemCollector, gfd: Mapping[str, Any]) -> None:
 
 
 def _imex(found: ProblemCollector, value: Any, notices: list[Notice]) -> tuple[int, ...]:
-    imex = _present(found.mapping(value, "imex", ("channelIDs", "required")))
+    imex = _present(found.mapping(value, "imex", _IMEX))
     if imex.get("channelIDs", []) not in ([], [0]):
         found.add("imex.channelIDs", f"must be [] or [0], not {quote_value(imex['channelIDs'])}")
     _read(imex, "required", "imex", found.boolean)
@@ -220,7 +239,7 @@ def _block(found: ProblemCollector, value: Any, kind: SharingKind, rules: Sharin
     if value is None:
         return None
     path = f"sharing.{rules.key}"
-    fields = _present(found.mapping(value, path, ("renameByDefault", "failRequestsGreaterThanOne", "resources")))
+    fields = _present(found.mapping(value, path, _BLOCK))
     if not fields.get("resources"):
         found.add(f"{path}.resources", "no resources specified; name at least one, such as nvidia.com/gpu")
     rename = bool(_read(fields, "renameByDefault", path, found.boolean))
@@ -235,7 +254,7 @@ def _block(found: ProblemCollector, value: Any, kind: SharingKind, rules: Sharin
 
 
 def _parse_shared_resource(found: ProblemCollector, item: Any, path: str, *, rename: bool) -> SharedResource | None:
-    fields = _present(found.mapping(item, path, ("name", "rename", "devices", "replicas")))
+    fields = _present(found.mapping(item, path, _ENTRY))
     before = len(found.problems)
     if "name" not in fields:
         found.add(f"{path}.name", "no resource name specified; write the resource to share, such as nvidia.com/gpu")
@@ -288,6 +307,20 @@ def _references(found: ProblemCollector, value: list[Any], path: str) -> Selecti
             rule = "an index 0, a MIG index 0:1, GPU-<uuid>, MIG-<uuid> or MIG-GPU-<uuid>/<gi>/<ci>"
             found.add(f"{path}[{number}]", f"{quote_value(item)} names no device; write {rule}")
     return Selection(refs=tuple(dict.fromkeys(refs)))
+
+
+def _any_case(value: Any, path: str, known: Sequence[str], notices: list[Notice]) -> Any:
+    """A mapping with its keys as the format writes them: where upstream reads into a struct, it ignores their case."""
+    if not isinstance(value, Mapping):
+        return value
+    spelled = {each.casefold(): each for each in known}
+    found = {}
+    for key, item in value.items():
+        meant = spelled.get(key.casefold(), key) if isinstance(key, str) else key
+        if meant != key and meant not in value:
+            notices.append(Notice(join_path(path, key), f"is read as {meant}"))
+        found[meant if meant not in value else key] = item
+    return found
 
 
 def _present(fields: Mapping[str, Any]) -> dict[str, Any]:

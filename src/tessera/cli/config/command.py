@@ -34,6 +34,7 @@ def check(file: Path, models: Sequence[str], output: str) -> int:
 
     FILE is a sharing profile, a file of MIG layouts, manifests of ConfigMaps that hold these, or settings of NVIDIA's
     gpu-operator: the values file of its Helm chart, its ClusterPolicy, or an NVIDIADriver; - reads standard input.
+    Values are found inside objects of Flux, Argo CD and other tools too, and below the key of a subchart.
 
     The exit code is 1 if something is wrong: a mistake in the file, MIG devices that MPS should share, a layout that
     fits no model, or a profile that a node given with --model cannot follow. It is also 1 for an empty file and for a

@@ -4,11 +4,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tessera.agent.health.policy import unknown_words
-from tessera.api.documents import load_document
+from tessera.api.documents import first_document
 from tessera.api.driver.chart_defaults import DRIVER_ROOT
 from tessera.api.driver.driver_policy import DriverPolicy, ImageSource, OperandSettings
 from tessera.api.driver.nvidia_driver import KIND as DRIVER_KIND
 from tessera.api.driver.nvidia_driver import read_nvidia_driver
+from tessera.api.gpu_operator.embedded_values import find_values
 from tessera.api.gpu_operator.settings_reader import (
     OWN_KEY,
     OWN_LAYOUTS,
@@ -46,9 +47,34 @@ def check_operator(document: Mapping[str, Any], name: str, nodes: Sequence[Trial
         return
     yield PartReport(name=name, kind=kind, means=tuple(_means(settings)), notices=tuple(_notices(settings)))
     for key, text in (settings.sharing.data or {}).items():
-        yield check_sharing(load_document(text), f"{settings.sharing.name}/{key}", nodes)
+        document, notices = first_document(text)
+        yield check_sharing(document, f"{settings.sharing.name}/{key}", nodes).with_notices(notices)
     for key, text in (settings.layouts.data or {}).items():
-        yield check_layouts(load_document(text), f"{settings.layouts.name}/{key}", nodes)
+        document, notices = first_document(text)
+        yield check_layouts(document, f"{settings.layouts.name}/{key}", nodes).with_notices(notices)
+
+
+def check_embedded(document: Any, within: str, nodes: Sequence[TrialNode]) -> Iterator[PartReport]:
+    """Checks the values of NVIDIA's chart inside another document; yields nothing if it has none.
+
+    Args:
+        document: the loaded document.
+        within: what precedes the path of the values in the name of their part.
+        nodes: nodes for which the effect is shown.
+    """
+    try:
+        found = find_values(document)
+    except FileRefused as refused:
+        yield report_refused(within.rstrip("/") or "file", VALUES_KIND, refused)
+        return
+    for each in found:
+        name = f"{within}{each.path}"
+        if not each.values:
+            yield PartReport(name=name, kind=VALUES_KIND, used=False).with_notices(each.unread)
+            continue
+        first, *others = check_operator(each.values, name, nodes)
+        yield first.with_notices(each.unread)
+        yield from others
 
 
 def _drivers_choice(document: Mapping[str, Any]) -> bool | None:

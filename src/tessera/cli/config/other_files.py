@@ -9,7 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
-from tessera.api.documents import load_document
+import msgspec
+
+from tessera.api.documents import first_document
 from tessera.api.driver.nvidia_driver import KIND as DRIVER_KIND
 from tessera.api.gpu_operator.settings_reader import POLICY_KIND
 from tessera.api.problems import FileRefused, quote_value
@@ -17,9 +19,14 @@ from tessera.cli.config.part_report import PartReport, TrialNode, report_refused
 from tessera.cli.config.sharing import check_sharing
 from tessera.text import one_line
 
-#: Kinds of manifests that are checked.
-CHECKED_KINDS = ("ConfigMap", POLICY_KIND, DRIVER_KIND)
+#: NVIDIA's API group.
+NVIDIA = "nvidia.com"
 CLUSTER_KIND = "GPUCluster"
+#: Kinds of manifests that are recognized, with their API groups.
+CHECKED_KINDS: Mapping[str, str] = {
+    "ConfigMap": "",
+    **dict.fromkeys((POLICY_KIND, DRIVER_KIND, CLUSTER_KIND), NVIDIA),
+}
 #: Files that are recognized and have no effect.
 CLIENTS, HOOKS = "clients of the MIG manager", "hooks of mig-parted"
 
@@ -88,12 +95,43 @@ def gpu_cluster(name: str) -> PartReport:
     return PartReport(name=name, kind=CLUSTER_KIND, problems=(problem,))
 
 
-def manifest(kind: str, name: str) -> PartReport:
-    """The report on a manifest of a kind that is not checked."""
-    close = get_close_matches(kind[:100], (*CHECKED_KINDS, CLUSTER_KIND), n=1, cutoff=0.75)
-    if close:
-        return PartReport(name=name, kind="manifest", problems=(f"kind {quote_value(kind)}: did you mean {close[0]}?",))
-    return PartReport(name=name, kind="manifest", notices=(f"is a {one_line(kind)}, which is not checked",), used=False)
+def group_of(document: Mapping[str, Any]) -> str | None:
+    """The API group of a manifest: empty for Kubernetes' core, ``None`` if ``apiVersion`` is missing."""
+    version = document.get("apiVersion")
+    if not isinstance(version, str) or not version:
+        return None
+    return version.rpartition("/")[0]
+
+
+def manifest(kind: str, group: str | None, name: str) -> PartReport:
+    """The report on a manifest of a kind that is not checked; ``group`` as of :func:`group_of`."""
+    known = [each for each, its_group in CHECKED_KINDS.items() if group in (its_group, None)]
+    close = get_close_matches(kind[:100].casefold(), [each.casefold() for each in known], n=1, cutoff=0.75)
+    for meant in (each for each in known if each.casefold() in close):
+        return PartReport(name=name, kind="manifest", problems=(f"kind {quote_value(kind)}: did you mean {meant}?",))
+    of_group = f" of {one_line(group)}" if group and kind in CHECKED_KINDS else ""
+    text = f"is a {one_line(kind)}{of_group}, which is not checked"
+    return PartReport(name=name, kind="manifest", notices=(text,), used=False)
+
+
+def unreadable(text: str, refused: FileRefused) -> PartReport:
+    """The report on a file that cannot be read, such as one with templates of Helm or helmfile."""
+    report = report_refused("file", "settings", refused)
+    if "{{" not in text:
+        return report
+    advice = "has templates between {{ and }}: render it first, as with helm template or helmfile write-values"
+    return msgspec.structs.replace(report, problems=(*report.problems, advice))
+
+
+def is_script(key: str, text: str) -> bool:
+    """True if an entry of a ConfigMap is a program or another kind of file than YAML."""
+    return text.startswith("#!") or key.endswith((".sh", ".py", ".conf", ".toml", ".ini", ".crt", ".pem"))
+
+
+def other_data(name: str) -> PartReport:
+    """The report on an entry of a ConfigMap that holds no settings, such as a script."""
+    text = "is neither a sharing profile nor MIG layouts nor values, and is not checked"
+    return PartReport(name=name, kind="data", notices=(text,), used=False)
 
 
 def of_nvidia(document: Mapping[str, Any], name: str, nodes: Sequence[TrialNode]) -> Iterator[PartReport]:
@@ -110,8 +148,8 @@ def of_nvidia(document: Mapping[str, Any], name: str, nodes: Sequence[TrialNode]
 
 
 def _is_plugin_chart(document: Mapping[str, Any]) -> bool:
-    if {"version", "sharing", "flags"} & document.keys():
-        return False
+    if {"version", "sharing", "flags", "driver", "toolkit", "devicePlugin", "migManager"} & document.keys():
+        return False  # a sharing profile, or values of gpu-operator
     config = document.get("config")
     return bool(_PLUGIN_CHART & document.keys()) or (isinstance(config, Mapping) and "map" in config)
 
@@ -122,6 +160,7 @@ def _profiles_of_chart(document: Mapping[str, Any], name: str, nodes: Sequence[T
     for key, text in profiles.items() if isinstance(profiles, Mapping) else ():
         part = f"{name}/config.map/{key}"
         try:
-            yield check_sharing(load_document(text) if isinstance(text, str) else text, part, nodes)
+            document, notices = first_document(text) if isinstance(text, str) else (text, ())
+            yield check_sharing(document, part, nodes).with_notices(notices)
         except FileRefused as refused:
             yield report_refused(part, "sharing profile", refused)

@@ -1,8 +1,10 @@
 """The values of a check: the nodes to try a file on, and the report on each part of the file."""
 
+from collections.abc import Iterable
+
 import msgspec
 
-from tessera.api.problems import FileRefused
+from tessera.api.problems import FileRefused, Notice
 from tessera.mig.gpu_model import GpuModel
 from tessera.mig.models import model_by_short_name
 
@@ -42,6 +44,10 @@ class PartReport(msgspec.Struct, frozen=True, kw_only=True):
         if self.problems:
             return "wrong"
         return "right" if self.used else "not used"
+
+    def with_notices(self, notices: Iterable[Notice]) -> "PartReport":
+        """The report with these notices before its own."""
+        return msgspec.structs.replace(self, notices=(*map(str, notices), *self.notices))
 
 
 def parse_node(text: str) -> TrialNode:

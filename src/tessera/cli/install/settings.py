@@ -6,15 +6,16 @@ from typing import Any
 
 from tessera.api.documents import load_document
 from tessera.api.gpu_operator.driver_objects import drivers_of_values
+from tessera.api.gpu_operator.embedded_values import find_values
 from tessera.api.gpu_operator.settings_reader import OperatorSettings, read_settings
-from tessera.api.problems import FileRefused, Notice
+from tessera.api.problems import FileRefused, Notice, Problem
 from tessera.cli.base.connection import CommandError
 from tessera.cli.base.inputs import display_name, read_text
 from tessera.cli.install.manifests import Manifest
 
 
 def read_file(file: Path, drivers: bool | None) -> OperatorSettings:
-    """Reads a values file, a ClusterPolicy, or a List with one ClusterPolicy.
+    """Reads a values file, a ClusterPolicy, a List with one ClusterPolicy, or an object with values in it.
 
     Args:
         file: the file; ``-`` for standard input.
@@ -29,7 +30,7 @@ def read_file(file: Path, drivers: bool | None) -> OperatorSettings:
 def read_text_settings(text: str, name: str, drivers: bool | None) -> OperatorSettings:
     """As :func:`read_file`, of a text; ``name`` stands for the file in errors."""
     try:
-        return read_settings(_single(load_document(text)), drivers)
+        return read_settings(_values_of(_single(load_document(text))), drivers)
     except FileRefused as refused:
         wrong = [f"  {problem}" for problem in refused.problems]
         raise CommandError(f"error: {name} has mistakes; nothing was changed:", *wrong) from refused
@@ -64,6 +65,23 @@ def read_driver_objects(
     objects, notices = driver_objects(settings, drivers)
     about = ("driver", "toolkit", "daemonsets", "spec.driver", "spec.toolkit", "spec.daemonsets", "metadata")
     return objects, [each for each in notices if each.path.startswith(about)]
+
+
+def _values_of(document: Any) -> Any:
+    """The values inside an object of another tool, or of a chart that has NVIDIA's; other documents unchanged.
+
+    Raises:
+        FileRefused: there are several, or some of the values are no part of the document.
+    """
+    found = find_values(document)
+    if len(found) > 1:
+        places = ", ".join(each.path for each in found)
+        raise FileRefused([Problem("", f"has values of NVIDIA's chart in {len(found)} places; give one: {places}")])
+    for each in found:
+        if each.unread:
+            raise FileRefused([Problem(notice.path, notice.text) for notice in each.unread])
+        return each.values
+    return document
 
 
 def _single(document: Any) -> Any:
