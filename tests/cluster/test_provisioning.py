@@ -9,9 +9,10 @@ import pytest
 from tests.cluster.new_nodes import COSTS, GPU, K1, K2, K3, Nodes
 
 from tessera.api.driver.assignment import CLUSTER_POLICIES
+from tessera.api.nodes.conditions import PROVISIONED
 from tessera.kube.resources import NODES
 from tessera.nvml.errors import UnknownNvmlError
-from tessera.provisioning.milestones import PROVISIONED_CONDITION, Milestone, ProvisioningRecord
+from tessera.provisioning.milestones import Milestone, ProvisioningRecord
 from tessera.provisioning.options import STARTUP_TAINT
 from tessera.provisioning.phases import Span, node_phases, span_seconds
 
@@ -45,7 +46,7 @@ def test_a_new_node_is_followed_from_the_pod_that_asked_for_it_to_the_pod_that_r
         order = [found.at[each] for each in (M.PULLED, M.DRIVER, M.TOOLKIT, M.VALIDATED, M.ALLOCATABLE, M.WORKLOAD)]
         assert all(after >= before - 1 for before, after in itertools.pairwise(order))
         assert lab.taints("gpu-1") == []
-        assert lab.condition(PROVISIONED_CONDITION, "gpu-1")[:2] == ("True", "Provisioned")
+        assert lab.condition(PROVISIONED, "gpu-1")[:2] == ("True", "Provisioned")
 
         await lab.clock.sleep(30)
         assert (await lab.kept())["gpu-1"].at == found.at
@@ -129,11 +130,9 @@ def test_a_node_whose_driver_never_comes_is_told_of_at_its_deadline(with_new_nod
         await lab.policy(version="1.2.3")
         lab.add("gpu-1", K3)
         await lab.clock.sleep(880)
-        assert lab.condition(PROVISIONED_CONDITION, "gpu-1")[0] == ""
-        await lab.until(
-            lambda: lab.condition(PROVISIONED_CONDITION, "gpu-1")[0] == "False", "it is overdue", seconds=60
-        )
-        _status, reason, message = lab.condition(PROVISIONED_CONDITION, "gpu-1")
+        assert lab.condition(PROVISIONED, "gpu-1")[0] == ""
+        await lab.until(lambda: lab.condition(PROVISIONED, "gpu-1")[0] == "False", "it is overdue", seconds=60)
+        _status, reason, message = lab.condition(PROVISIONED, "gpu-1")
         assert reason == "DriverNotPulled"
         assert "blocked" in message
         assert lab.taints("gpu-1") == [STARTUP_TAINT]

@@ -9,10 +9,11 @@ from tests.cluster.new_nodes import COSTS, GPU, K1, K2, K3, REPOSITORY, TAINT, N
 
 from tessera.api.driver.assignment import CLUSTER_POLICIES
 from tessera.api.driver.node_status import BUILD_TIMEOUT, DriverStrategy
+from tessera.api.nodes.conditions import PROVISIONED
 from tessera.driver.resolution import Outcome
 from tessera.kube.resources import DEPLOYMENTS, EVENTS, JOBS
 from tessera.manifests import deploy_folder
-from tessera.provisioning.milestones import PROVISIONED_CONDITION, Milestone
+from tessera.provisioning.milestones import Milestone
 from tessera.provisioning.options import DEADLINE, STARTUP_TAINT
 from tessera.provisioning.phases import node_phases
 from tessera.provisioning.startup.deadline import EXTENDED
@@ -138,7 +139,7 @@ def test_nodes_whose_driver_never_comes_are_replaced_twice_and_then_it_stops(wit
 
 def told(lab: Nodes, node: str) -> str:
     """The reason of the condition."""
-    return lab.condition(PROVISIONED_CONDITION, node)[1]
+    return lab.condition(PROVISIONED, node)[1]
 
 
 async def waits(lab: Nodes, cloud: Cloud) -> str:
@@ -159,7 +160,7 @@ def test_a_node_that_waits_for_the_one_build_is_told_so_kept_and_comes_up(with_n
         async with cloud.running():
             name = await waits(lab, cloud)
             (job,) = (await lab.client.list(JOBS, "tessera-system")).items
-            _status, reason, message = lab.condition(PROVISIONED_CONDITION, name)
+            _status, reason, message = lab.condition(PROVISIONED, name)
             assert reason == EXTENDED
             assert f"Job tessera-system/{job.metadata.name}" in message
             answer = await lab.why(name)

@@ -123,8 +123,8 @@ def test_a_node_without_its_agent_is_named_in_nine_places_within_a_minute_and_in
             super().__init__(*arguments, **options)
             controllers.append(self)
 
-    async def at_once(work: Callable[..., Any], *arguments: Any) -> Any:
-        return work(*arguments)
+    async def at_once(work: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        return work(*arguments, **named)
 
     monkeypatch.setattr(controller_process, "Controller", Listed)
     monkeypatch.setattr(asyncio, "to_thread", at_once)  # virtual time does not wait for threads

@@ -7,17 +7,13 @@ from tests.explain.test_pods import OF_AGENTS
 from tests.provisioning.conftest import T0, condition, driver, make_node, offering
 
 from tessera.api.driver.node_status import DriverPhase, DriverStrategy
+from tessera.api.nodes.conditions import PROVISIONED
 from tessera.explain.explanation import Explanation
 from tessera.explain.nodes import explain_node
 from tessera.explain.snapshot import ClusterView, Snapshot
 from tessera.kube.resources import Pod
 from tessera.provisioning.history import encode_record
-from tessera.provisioning.milestones import (
-    PROVISIONED_CONDITION,
-    PROVISIONING_ANNOTATION,
-    Milestone,
-    ProvisioningRecord,
-)
+from tessera.provisioning.milestones import PROVISIONING_ANNOTATION, Milestone, ProvisioningRecord
 from tessera.provisioning.startup.deadline import EXTENDED
 
 M = Milestone
@@ -101,7 +97,7 @@ def test_a_node_that_nobody_asks_a_driver_for_says_so() -> None:
 
 
 def test_a_node_that_is_overdue_says_what_blocks_it() -> None:
-    late = condition(PROVISIONED_CONDITION, "False", reason="DriverNotReady", message="900 s after it was registered")
+    late = condition(PROVISIONED, "False", reason="DriverNotReady", message="900 s after it was registered")
     found = asked(record(ready=20, labelled=0, pulled=60), 7200, conditions=(READY, late))
     assert found.case == "overdue"
     for fact in ("has not come up in time", "(DriverNotReady)", "in phase driver for 119m"):
@@ -120,7 +116,7 @@ def test_a_node_that_waits_for_the_one_build_says_so_before_and_after_its_deadli
         assert fact in early.verdict
     assert f"driver waiting: {reason}" in early.facts
     text = "the deadline is stopped, and extended to 2027-01-15T08:55:00Z at most"
-    extended = condition(PROVISIONED_CONDITION, "False", reason=EXTENDED, message=text)
+    extended = condition(PROVISIONED, "False", reason=EXTENDED, message=text)
     later = asked(way, 1220, annotations=waits, conditions=(READY, extended))
     assert later.case == "starting-up"
     for fact in (*facts, "in phase pulled for 20m"):

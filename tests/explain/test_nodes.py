@@ -453,6 +453,20 @@ def test_a_tenants_pod_with_the_agents_label_is_no_agent() -> None:
     assert answer(node(IN_FORCE), pods=[forged]).case == "agent-down"
 
 
+def test_every_card_that_is_not_well_has_a_line_of_its_own() -> None:
+    faults = [CardFault(f"GPU-{index}", "XID 48", index=index, asks="drain") for index in range(8)]
+    faults += [CardFault("GPU-7", "probe", index=7, asks="reboot", text="the driver lost it", lost=True)]
+    unhealthy = node(("GpuHealthy", "False", "CardUnhealthy", "GPU 7: the driver lost it; GPU 0: and the rest is c"))
+    unhealthy.metadata.annotations[CARDS_ANNOTATION] = encode_cards((), faults)
+    lines = [fact for fact in answer(unhealthy).facts if fact.startswith("health: ")]
+    assert lines[0].startswith("health: GPU 7: the driver lost it; not allocated until the node is rebooted")
+    assert [line.split(": ")[1] for line in lines[1:]] == [f"GPU {index}" for index in range(8)]
+    many = [CardFault(f"GPU-{index}", "XID 48", index=index) for index in range(64)]
+    unhealthy.metadata.annotations[CARDS_ANNOTATION] = encode_cards((), many)
+    lines = [fact for fact in answer(unhealthy).facts if fact.startswith("health: ")]
+    assert (len(lines), lines[-1]) == (17, "health: and 48 more errors: tessera health n1")
+
+
 def test_a_lost_card_gets_the_next_step_that_its_health_names() -> None:
     lost = CardFault("GPU-c", "probe", index=2, asks="reboot", lost=True)
     unhealthy = node(("GpuHealthy", "False", "CardUnhealthy", "text for people, which nobody parses"))

@@ -252,6 +252,14 @@ def test_a_running_pod_on_a_bad_card_is_told_what_its_condition_says(whole: bool
     assert found.help[-1] == "see the card: tessera health n1"
 
 
+def test_the_error_of_a_card_on_a_silent_node_is_the_agents_last_word() -> None:
+    held = [cards(("a", "3g.20gb", 4, 4, "created"))]
+    found = answer(bound(status=told()), instaslices=held, silent=True)
+    assert found.verdict == "runs on node n1, on a card that was not well, and whose state is unknown now"
+    assert found.facts[0].startswith("the state of its card is unknown, since the agent of its node does not answer")
+    assert found.facts[1] == f"by the last word of its node's agent: {SENTENCE}"
+
+
 def test_a_pod_whose_card_is_well_again_is_told_nothing_of_it() -> None:
     found = answer(bound(status=told("GpuRecovered", "nothing is wrong with GPU 2 any more")), instaslices=[cards()])
     assert "GPU 2" not in said(found)

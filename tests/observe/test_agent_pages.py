@@ -12,6 +12,7 @@ from tessera.api.nodes.usage import NodeUsage
 from tessera.kube.client.errors import Forbidden
 from tessera.limits.nodes import NODE_CARDS, USAGE_LEASES, USAGE_PAGE
 from tessera.observe.reading import read_usage
+from tessera.usage.agent_pages import STALE
 from tessera_lab.apiserver.interfaces import Attributes, AuthorizationDecision, Obj, UserInfo
 
 GOOD = NodeUsage(node="n1", cards=(card(gpu_utilization=0.5),), leases=(lease("a"),))
@@ -42,6 +43,7 @@ async def test_pages_of_all_nodes_are_joined_in_the_order_of_names(cluster: Agen
         (b'{"node": "\xff"}', "can't decode byte 0xff"),
         (b" " * (USAGE_PAGE + 1), "8,388,608 bytes"),
         (NodeUsage(node="n1"), "another node, 'n1'"),
+        (NodeUsage(node="bad", cards=(card(),), age=STALE + 60), "has not read the cards for 2m, and serves what it"),
         (
             NodeUsage(node="bad", cards=tuple(card(f"GPU-{n}") for n in range(NODE_CARDS + 1))),
             "65 cards and 0 leases; read are at most 64 cards",
@@ -58,6 +60,7 @@ async def test_pages_of_all_nodes_are_joined_in_the_order_of_names(cluster: Agen
         "no text",
         "large",
         "other node",
+        "frozen",
         "many cards",
         "many leases",
     ],

@@ -3,7 +3,7 @@
 import msgspec
 from tests.observe.conftest import card, lease
 
-from tessera.api.nodes.health import CardHealth, CardState, Evidence, Finding, Holder
+from tessera.api.nodes.health import CARD_PLACE, CardHealth, CardState, Evidence, Finding, Holder
 from tessera.api.nodes.silence import SilentNode
 from tessera.api.nodes.usage import CardUsage, NodeUsage
 from tessera.limits.nodes import CARD_EVIDENCE, CARD_HOLDERS
@@ -28,6 +28,15 @@ def test_the_worst_cards_come_first_and_all_are_counted() -> None:
     ]
     assert list(health.counts.items()) == [(CardState.LOST, 2), (CardState.DEGRADED, 1), (CardState.HEALTHY, 1)]
     assert not health.complete
+
+
+def test_the_next_step_names_the_card_so_that_it_can_be_copied() -> None:
+    worn = msgspec.structs.replace(
+        sick("a", "replace", index=3),
+        health=CardHealth(state="replace", next=f"to take it out of service: tessera cordon {CARD_PLACE}"),
+    )
+    (row,) = judge_fleet(FleetUsage(nodes=(NodeUsage(node="n1", cards=(worn,)),))).cards
+    assert row.health.next.endswith("tessera cordon n1/3")
 
 
 def test_degraded_cards_are_no_reason_to_act_and_a_silent_node_is() -> None:

@@ -10,6 +10,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from tests.provisioning.conftest import GPU_TAINT, condition, offering
 
+from tessera.api.nodes.conditions import PROVISIONED
 from tessera.clock import LoopClock, rfc3339
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import NotFound
@@ -19,12 +20,7 @@ from tessera.kube.runtime import KubeRuntime
 from tessera.kube.watch.informer import Informer, InformerGroup
 from tessera.provisioning.history import BROKEN_KEY, RECORDS_KEY, WORKLOADS_KEY, decode_record, decode_workload
 from tessera.provisioning.metrics import ProvisioningMetrics
-from tessera.provisioning.milestones import (
-    PROVISIONED_CONDITION,
-    PROVISIONING_ANNOTATION,
-    Milestone,
-    ProvisioningRecord,
-)
+from tessera.provisioning.milestones import PROVISIONING_ANNOTATION, Milestone, ProvisioningRecord
 from tessera.provisioning.options import ProvisioningOptions
 from tessera.provisioning.recording import RECORDS_NAME
 from tessera.provisioning.run import Provisioning
@@ -123,7 +119,7 @@ class Cluster:
     def told(self, name: str = "gpu-1") -> tuple[str, str]:
         found = self.node(name)
         every = found.status.conditions if found is not None else ()
-        return next(((each.status, each.reason) for each in every if each.type == PROVISIONED_CONDITION), ("", ""))
+        return next(((each.status, each.reason) for each in every if each.type == PROVISIONED), ("", ""))
 
     def record(self, name: str = "gpu-1") -> ProvisioningRecord | None:
         found = self.node(name)

@@ -5,7 +5,7 @@ import { Panel } from "./panel";
 import { age, HEALTH, isCordoned, modelName, podName } from "./words";
 
 /** What is wrong with a card. */
-export function HealthDetails({ health }: { health: Health }) {
+export function HealthDetails({ health, card }: { health: Health; card: Card }) {
   const now = Date.now() / 1000;
   const holders = health.holders ?? [];
   const byHand = health.state === "cordoned";
@@ -37,7 +37,7 @@ export function HealthDetails({ health }: { health: Health }) {
           {(health.cut ?? 0) > 0 ? ` and ${health.cut} more` : ""}.
         </p>
       )}
-      {health.next && <p>Next: {health.next}</p>}
+      {health.next && <p>Next: {health.next.replace("NODE/INDEX", `${card.node}/${card.index}`)}</p>}
     </div>
   );
 }
@@ -113,7 +113,7 @@ function CardItem({ id, card, onOpen }: { id: string; card: Card; onOpen: (id: s
         {card.node}, card {card.index}
       </button>{" "}
       <small>{modelName(card.model)}</small>
-      {card.health && <HealthDetails health={card.health} />}
+      {card.health && <HealthDetails health={card.health} card={card} />}
     </li>
   );
 }

@@ -69,7 +69,7 @@ function Details({ id }: { id: string }) {
         <small>{card.uuid}</small>
       </p>
       {card.silent && <p class="warn">The node's agent does not answer: what is shown are Tessera's records.</p>}
-      {card.health && <HealthDetails health={card.health} />}
+      {card.health && <HealthDetails health={card.health} card={card} />}
       {(card.throttled ?? []).length > 0 && (
         <p class="warn">Slowed down: {(card.throttled ?? []).join(", ").replaceAll("_", " ")}.</p>
       )}

@@ -7,10 +7,11 @@ predict the remaining time.
 from collections.abc import Iterator, Mapping
 
 from tessera.api.driver.node_status import DriverPhase, DriverStatus, DriverStrategy
+from tessera.api.nodes.conditions import PROVISIONED
 from tessera.explain.explanation import Explanation
 from tessera.explain.snapshot import ClusterView
 from tessera.kube.resources import Condition, Node
-from tessera.provisioning.milestones import PROVISIONED_CONDITION, Milestone, ProvisioningRecord
+from tessera.provisioning.milestones import Milestone, ProvisioningRecord
 from tessera.provisioning.node_readiness import driver_status, missing_offer
 from tessera.provisioning.phases import Span, current_phase, estimate_remaining, node_phases, phase_began, span_seconds
 from tessera.provisioning.startup.deadline import EXTENDED
@@ -91,7 +92,7 @@ def describe_startup(node: Node) -> Iterator[str]:
 
 def _deadline(node: Node) -> tuple[Condition | None, Condition | None]:
     """The condition of a missed deadline and the condition of an extended one; at most one of them is there."""
-    found = node.status.condition(PROVISIONED_CONDITION)
+    found = node.status.condition(PROVISIONED)
     if found is None or found.status != "False":
         return None, None
     return (None, found) if found.reason == EXTENDED else (found, None)

@@ -17,7 +17,7 @@ from tessera.api.nodes.agent_pod import AGENT_LABEL
 from tessera.api.nodes.card_faults import read_node_faults
 from tessera.api.nodes.conditions import HEALTH, LAYOUT, MPS, SHARING, is_marked_silent
 from tessera.api.nodes.gpu_labels import ACCELERATOR_LABELS, PRESENT_LABELS
-from tessera.api.nodes.health import BOOT_STEP
+from tessera.api.nodes.health import BOOT_STEP, Evidence, describe_fault
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, decode_offers
 from tessera.api.nodes.preflights import decode_tests, describe_test
 from tessera.api.nodes.scheduler_sums import read_withheld_holds
@@ -33,7 +33,7 @@ from tessera.explain.offered_resources import dynamic_resources
 from tessera.explain.snapshot import ClusterView
 from tessera.kube.resources import Condition, Node
 from tessera.limits.messages import FACT_SHOWN
-from tessera.text import list_names, one_line
+from tessera.text import count_noun, list_names, one_line
 
 #: Labels that bring an agent to a node (``deploy/agent.yaml``); None stands for any value.
 AGENT_NODE_LABELS: Mapping[str, str | None] = {
@@ -42,8 +42,10 @@ AGENT_NODE_LABELS: Mapping[str, str | None] = {
     **dict.fromkeys(ACCELERATOR_LABELS),
 }
 _DOMAIN = "nvidia.com/"
-#: Events shown at most.
-_EVENTS = 3
+#: Events, and errors of cards, that are shown at most.
+_EVENTS, _FAULTS = 3, 16
+#: What an error asks for, the worst last.
+_NEEDS = ("attention", "replace", "uncordon", "preflight", "drain", "reset", "reboot")
 
 
 class _Aspect(NamedTuple):
@@ -272,9 +274,12 @@ def _facts(view: ClusterView, node: Node, origin: str = "") -> Iterator[str]:
     conditions, driver = _agent_conditions(node), _driver(node)
     if driver is not None and (driver.leaving or driver.outdated):
         yield f"driver: {driver.text}"
+    cards = list(_card_lines(node))
     for aspect in _ASPECTS:
         if aspect.type in conditions and not is_marked_silent(conditions[aspect.type]):
-            yield f"{aspect.title}: {origin}{conditions[aspect.type].message or conditions[aspect.type].reason}"
+            told = conditions[aspect.type].message or conditions[aspect.type].reason
+            for line in cards if aspect.type == HEALTH and cards else [told]:
+                yield f"{aspect.title}: {origin}{line}"
     for test in decode_tests(node.metadata.annotations):
         yield f"GPU {test.index}: {one_line(describe_test(test), FACT_SHOWN)}"
     yield from _labels(node)
@@ -284,6 +289,19 @@ def _facts(view: ClusterView, node: Node, origin: str = "") -> Iterator[str]:
         yield "you may not list pods, so it is unknown if an agent runs"
     events = view.events_on("Node", node.metadata.name, warnings=True)
     yield from map(view.describe_event, list(relevant_warnings(events, conditions, view.snapshot.now))[-_EVENTS:])
+
+
+def _card_lines(node: Node) -> Iterator[str]:
+    """Each fault of each card in a line, the worst first; the condition's message has no room for many cards."""
+    faults = sorted(read_node_faults(node), key=lambda each: (each[1].spared, -_need(each[1]), each[0].index, each[0]))
+    for fault, error in faults[:_FAULTS]:
+        yield f"{fault.name}: {describe_fault(error)}"
+    if len(faults) > _FAULTS:
+        yield f"and {count_noun(len(faults) - _FAULTS, 'more error')}: tessera health {node.metadata.name}"
+
+
+def _need(error: Evidence) -> int:
+    return _NEEDS.index(error.asks) if error.asks in _NEEDS else 0
 
 
 def _labels(node: Node) -> Iterator[str]:

@@ -26,16 +26,21 @@ def add_pod_health(view: ClusterView, found: Explanation, pod: Pod) -> Explanati
     if not pod.spec.node_name or pod.status.phase in {"Succeeded", "Failed"}:
         return found
     condition = pod.status.condition(GPU_CONDITION)
-    unwell = [condition.message] if condition is not None and condition.reason != GPU_RECOVERED else []
+    silent = bool(view.agent_fault(pod.spec.node_name))
+    told = "by the last word of its node's agent: " if silent else ""
+    unwell = [f"{told}{condition.message}"] if condition is not None and condition.reason != GPU_RECOVERED else []
     reported = list(_unhealthy_devices(pod))
     use = list(_memory_events(view, pod))
     if not unwell and not reported and not use:
         return found
     on = ", on a card that is not well" if unwell or reported else ", and takes memory of its neighbours"
+    first = found.facts[:1] if silent else ()  # it says why the card's state is unknown
+    if silent and unwell:  # what was wrong may be over, or worse
+        on = ", on a card that was not well, and whose state is unknown now"
     return msgspec.structs.replace(
         found,
         verdict=f"{found.verdict}{on}" if found.case == "runs" else found.verdict,
-        facts=(*unwell, *reported, *use, *found.facts),
+        facts=(*first, *unwell, *reported, *use, *found.facts[len(first) :]),
         help=(*found.help, f"see the card: tessera health {pod.spec.node_name}"),
     )
 

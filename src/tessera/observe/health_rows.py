@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from tessera.api.nodes.health import TAKEN, CardHealth, CardState
+from tessera.api.nodes.health import TAKEN, CardHealth, CardState, fill_card
 from tessera.api.nodes.silence import SilentNode
 from tessera.api.nodes.usage import LeaseUsage
 from tessera.limits.nodes import CARD_EVIDENCE, CARD_HOLDERS
@@ -114,7 +114,7 @@ def judge_fleet(fleet: FleetUsage, *, nodes_known: bool = True, blocked: Sequenc
         )
         for usage in pages
         for card in usage.cards
-        for health in [_bound(card.health)]
+        for health in [_bound(card.health, usage.node, card.index)]
     ]
     return FleetHealth(
         cards=sorted(cards, key=lambda row: (STATES.index(CardState(row.health.state)), row.node, row.index)),
@@ -129,8 +129,8 @@ def judge_fleet(fleet: FleetUsage, *, nodes_known: bool = True, blocked: Sequenc
     )
 
 
-def _bound(health: CardHealth) -> CardHealth:
-    """The health with a known state and bounded lists."""
+def _bound(health: CardHealth, node: str, index: int) -> CardHealth:
+    """The health with a known state and bounded lists; the next step names the card."""
     known = health.state in set(CardState)
     more = max(0, len(health.evidence) - CARD_EVIDENCE) + max(0, len(health.holders) - CARD_HOLDERS)
     return msgspec.structs.replace(
@@ -139,6 +139,7 @@ def _bound(health: CardHealth) -> CardHealth:
         evidence=health.evidence[:CARD_EVIDENCE],
         holders=health.holders[:CARD_HOLDERS],
         cut=health.cut + more,
+        next=fill_card(health.next, node, index),
     )
 
 

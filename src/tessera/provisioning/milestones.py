@@ -11,8 +11,6 @@ import msgspec
 
 #: Annotation of a node: its :class:`ProvisioningRecord` as JSON.
 PROVISIONING_ANNOTATION = "tessera.dev/provisioning"
-#: Condition of a node: True once it offers all its GPUs, False if it does not at its deadline.
-PROVISIONED_CONDITION = "GpuProvisioned"
 
 
 class Milestone(Enum):

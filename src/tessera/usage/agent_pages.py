@@ -10,15 +10,20 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
+from tessera.api.nodes.agent_pod import AGENT_LABEL
 from tessera.api.nodes.silence import NONE_SILENT, SilentNode, agents_by_node
 from tessera.api.nodes.usage import AGENT_PORT, USAGE_PATH, NodeUsage
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, Forbidden, ServiceUnavailable
 from tessera.kube.resources import PODS, Pod
 from tessera.limits.nodes import NODE_CARDS, USAGE_LEASES, USAGE_PAGE
+from tessera.text import age
 
 #: Pages that are fetched at the same time.
 _PARALLEL = 16
+#: Seconds after which a sample is no answer any more: agents take one each 10 s.
+STALE = 60.0
 #: In the message of an API server that reached no port of the pod (Go's net.OpError); a TLS error does not have it.
 _NO_CONNECTION = "dial tcp"
 
@@ -106,6 +111,13 @@ def _unreachable(pod: Pod) -> SilentNode:
 def _check(usage: NodeUsage, node: str) -> NodeUsage | SilentNode:
     if usage.node != node:
         return SilentNode(node=node, reason=f"its agent reports about another node, {usage.node!r}")
+    if usage.age > STALE:
+        return SilentNode(
+            node=node,
+            reason=f"its agent has not read the cards for {age(usage.age)}, and serves what it read then",
+            next=f"read its log: kubectl logs -n {SYSTEM_NAMESPACE} -l {'='.join(AGENT_LABEL)} --prefix; if the driver"
+            f" hangs, drain and reboot {node}",
+        )
     if len(usage.cards) > NODE_CARDS or len(usage.leases) > USAGE_LEASES:
         found = f"{len(usage.cards):,} cards and {len(usage.leases):,} leases"
         return SilentNode(node=node, reason=f"its agent reports {found}; read are {NODE_CARDS}, and {USAGE_LEASES}")

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tessera.agent.health.card_health import describe_card
 from tessera.agent.health.fault import CORDON, EVENT_WATCH, Fault
+from tessera.agent.health.history import PastFault
 from tessera.agent.health.holders import Holdings
 from tessera.agent.health.hysteresis import Hysteresis
 from tessera.agent.health.pod_conditions import PAUSE, PodConditions, PodNotice
@@ -17,6 +18,7 @@ from tessera.agent.inventory.device_health import DeviceScope, Reaction
 from tessera.api.names import FAULT_TOLERATION, GPU_CONDITION, PodUid
 from tessera.api.nodes.health import FELL_TOO_OFTEN, describe_fault, describe_xid
 from tessera.api.nodes.repairs import RebootWay, Repairs
+from tessera.clock import rfc3339
 from tessera.kube.resources import Condition, Pod
 from tessera.kube.resources.meta import OwnerReference, Uid
 
@@ -51,6 +53,7 @@ class Node:
         self.holdings: Holdings = {PodUid(name): frozenset({part}) for name, part in holdings.items()}
         self.now = 0.0
         self.repairs = Repairs()
+        self.past: tuple[PastFault, ...] = ()
 
     def tell(self, *faults: Fault, spared: tuple[Fault, ...] = ()) -> list[tuple[str, str, str]]:
         """Name, reason and status of each notice; the server takes all of them."""
@@ -62,6 +65,7 @@ class Node:
             indexes=INDEXES,
             repairs=self.repairs,
             now=self.now,
+            past=self.past,
         )
         for notice in due:
             self.pods[notice.pod.metadata.name] = follow(notice)
@@ -100,6 +104,27 @@ def test_a_fault_is_told_to_the_pods_in_its_part_and_to_no_others(scope: DeviceS
 )
 def test_the_reason_says_whether_the_card_must_be_empty(faults: list[Fault], reason: str) -> None:
     assert [found[1] for found in Node(p=CARD).tell(*faults)] == [reason]
+
+
+def test_a_program_that_lost_data_is_told_so_when_its_card_is_well_again() -> None:
+    node = Node(p=CARD, late=CARD)
+    began = {"p": EPOCH, "late": EPOCH + 200}
+    for name, each in node.pods.items():
+        status = msgspec.structs.replace(each.status, start_time=rfc3339(began[name]))
+        node.pods[name] = msgspec.structs.replace(each, status=status)
+    started = dict(node.pods)
+    node.tell(fault(94, Reaction.WITHHOLD))
+    for name, each in node.pods.items():  # the API server keeps when a pod started
+        status = msgspec.structs.replace(each.status, start_time=started[name].status.start_time)
+        node.pods[name] = msgspec.structs.replace(each, status=status)
+    node.now += PAUSE
+    node.past = (PastFault(scope=CARD, source="XID 94", falls=False, since=EPOCH + 100, ended=EPOCH + 160),)
+    node.tell()
+    assert node.message("p") == (
+        "nothing is wrong with GPU 0 any more; its program may have lost data by XID 94 of 2023-11-14T22:15:00Z:"
+        " restart it, unless it began later"
+    )
+    assert node.message("late") == "nothing is wrong with GPU 0 any more"
 
 
 EVICTS = Repairs(evict=True, toleration_seconds=600, reboot=RebootWay.SYSTEMCTL)

@@ -98,6 +98,9 @@ def test_a_lost_card_is_missing_and_the_others_stay(play: Callable[..., None], r
         assert sorted(states) == ["healthy", "lost"]
         page = msgspec.json.decode(exporter.usage_json(), type=NodeUsage)
         assert [(card.health.state, bool(card.values)) for card in page.cards] == [("lost", False), ("healthy", True)]
+        await scene.clock.sleep(3.0)
+        later = msgspec.json.decode(exporter.usage_json(), type=NodeUsage)
+        assert later.taken > page.taken or later.age == pytest.approx(page.age + 3.0, abs=0.2)
 
     play(story, cards="2xA100-40GB")
 

@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 from tests.provisioning.conftest import T0, WHOLE, condition, driver, make_node, offering
 
 from tessera.api.driver.node_status import DriverStrategy
+from tessera.api.nodes.conditions import AGENT_STATUS_UNKNOWN, PROVISIONED
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind
-from tessera.provisioning.milestones import PROVISIONED_CONDITION, Milestone, ProvisioningRecord
+from tessera.provisioning.milestones import Milestone, ProvisioningRecord
 from tessera.provisioning.node_readiness import missing_offer
 from tessera.provisioning.options import PREFIXES, STARTUP_TAINT
-from tessera.provisioning.startup.deadline import StartupDeadline, judge_startup, startup_taints
+from tessera.provisioning.startup.deadline import StartupDeadline, StartupJudgement, judge_startup, startup_taints
 
 M = Milestone
 READY = condition("Ready")
@@ -173,7 +174,7 @@ def test_a_controller_that_starts_after_the_deadline_looks_first() -> None:
 
 
 def test_a_node_that_comes_up_after_all_is_told_so_and_freed() -> None:
-    overdue = condition(PROVISIONED_CONDITION, "False", reason="DriverNotReady")
+    overdue = condition(PROVISIONED, "False", reason="DriverNotReady")
     found = judge_startup(
         node(conditions=(READY, SHARED, overdue)), with_(allocatable=1000), keys=KEYS, deadline=DEADLINE, now=T0 + 1000
     )
@@ -182,8 +183,20 @@ def test_a_node_that_comes_up_after_all_is_told_so_and_freed() -> None:
     assert found.condition.provisioned
 
 
+def test_a_node_that_had_come_up_is_provisioned_again_once_its_silent_agent_speaks() -> None:
+    unknown = condition(PROVISIONED, "Unknown", reason=AGENT_STATUS_UNKNOWN)
+    silent = condition("GpuHealthy", "Unknown", reason=AGENT_STATUS_UNKNOWN)
+    late, came = T0 + 99999, with_(allocatable=130)
+    still = node(taints=(), conditions=(READY, silent, unknown), allocatable={"nvidia.com/gpu": "0"})
+    assert judge_startup(still, came, keys=KEYS, deadline=DEADLINE, now=late) == StartupJudgement()
+    back = node(taints=(), conditions=(READY, SHARED, unknown), allocatable={"nvidia.com/gpu": "0"})
+    found = judge_startup(back, came, keys=KEYS, deadline=DEADLINE, now=late)
+    assert found.condition is not None
+    assert (found.condition.status, found.due) == ("True", None)
+
+
 def test_nothing_is_said_of_a_node_that_lives_on() -> None:
-    told = condition(PROVISIONED_CONDITION, "True", reason="Provisioned")
+    told = condition(PROVISIONED, "True", reason="Provisioned")
     sick = node(taints=(), conditions=(READY, SHARED, told), allocatable={"nvidia.com/gpu": "0"})
     found = judge_startup(sick, with_(allocatable=130), keys=KEYS, deadline=DEADLINE, now=T0 + 99999)
     assert (found.remove_taints, found.condition, found.due) == (False, None, None)

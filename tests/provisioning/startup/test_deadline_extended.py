@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from tests.provisioning.conftest import GPU_TAINT, T0, condition, driver, make_node
 
 from tessera.api.driver.node_status import BUILD_TIMEOUT, DriverPhase, DriverStrategy
+from tessera.api.nodes.conditions import PROVISIONED
 from tessera.clock import rfc3339
-from tessera.provisioning.milestones import PROVISIONED_CONDITION, Milestone, ProvisioningRecord
+from tessera.provisioning.milestones import Milestone, ProvisioningRecord
 from tessera.provisioning.startup.deadline import (
     EXTENDED,
     ProvisionedCondition,
@@ -120,7 +121,7 @@ def test_what_people_have_to_act_on_is_told_at_the_ordinary_deadline_and_the_tim
 # Who stood there before anybody asked for a driver
 
 LATE = ProvisioningRecord(node="gpu-1", uid="node-uid", asked=T0 + 5000, at={M.LABELLED: T0 + 5000})
-TOLD = condition(PROVISIONED_CONDITION, "False", reason="DriverNotPulled")
+TOLD = condition(PROVISIONED, "False", reason="DriverNotPulled")
 
 
 def test_the_deadline_of_a_node_that_stood_there_before_begins_when_its_driver_is_asked_for() -> None:

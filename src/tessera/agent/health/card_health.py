@@ -10,6 +10,7 @@ from tessera.agent.inventory.device_health import Reaction
 from tessera.api.nodes.card_faults import CardFault
 from tessera.api.nodes.health import (
     BOOT_STEP,
+    CARD_PLACE,
     MEASURED_ERRORS,
     REBOOTED_STEP,
     UNREADABLE,
@@ -149,9 +150,9 @@ def _outlook(worst: Fault, error: Evidence, hysteresis: Hysteresis) -> str:
         case _ if worst.source == PREFLIGHT:
             return "Tessera tests it once no pod holds any part of it, and again with growing pauses if the test fails"
         case _ if worst.to_replace:
-            return "to take it out of service until then: tessera cordon NODE/INDEX"
+            return f"to take it out of service until then: tessera cordon {CARD_PLACE}"
         case _ if worst.by_hand:
-            return "to give it back: tessera uncordon NODE/INDEX"
+            return f"to give it back: tessera uncordon {CARD_PLACE}"
         case Reaction.RESET if not worst.reset:
             return "Tessera resets it once no pod holds any part of it and no process has it open"
         case Reaction.DEGRADE if worst.source in MEASURED_ERRORS:

@@ -16,19 +16,21 @@ Rules:
 - What a pod was told is in its condition, so a restarted agent neither repeats an Event nor loses one.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
 import msgspec
 
 from tessera.agent.health.card_health import describe_error
 from tessera.agent.health.fault import Fault
+from tessera.agent.health.history import PastFault
 from tessera.agent.health.holders import Holdings
 from tessera.agent.inventory.device_health import DeviceScope, Reaction
 from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
 from tessera.api.names import GPU_CONDITION, GPU_NEEDS_REBOOT, GPU_NEEDS_RESET, GPU_RECOVERED, PodUid
-from tessera.api.nodes.health import describe_fault
+from tessera.api.nodes.health import LOST_DATA, describe_fault, name_source
 from tessera.api.nodes.repairs import Repairs, is_made_anew, read_toleration
+from tessera.clock import parse_time_or_zero, rfc3339
 from tessera.kube.resources import Condition, Pod
 from tessera.limits.messages import CONDITION_MESSAGE
 from tessera.text import list_names, one_line
@@ -92,6 +94,7 @@ class PodConditions:
         indexes: Mapping[str, int],
         repairs: Repairs,
         now: float,
+        past: Sequence[PastFault] = (),
     ) -> tuple[list[PodNotice], float | None]:
         """Returns the notices that are due, and the seconds until the next one is.
 
@@ -103,6 +106,7 @@ class PodConditions:
             indexes: the driver's index of each card by UUID.
             repairs: what Tessera does about faults by itself.
             now: seconds of a monotonic clock.
+            past: the faults that are over.
         """
         found = list(faults)
         hardware = [fault for fault in found if fault.of_hardware]
@@ -119,6 +123,7 @@ class PodConditions:
                 cordoned=cordoned,
                 indexes=indexes,
                 repairs=_repairs_for(pod, repairs),
+                past=past,
             )
             if notice is None:
                 continue
@@ -143,6 +148,7 @@ def _notice(
     cordoned: Collection[str],
     indexes: Mapping[str, int],
     repairs: Repairs,
+    past: Sequence[PastFault],
 ) -> PodNotice | None:
     """The notice for one pod; None if it knows already, or has nothing to know."""
     before = pod.status.condition(GPU_CONDITION)
@@ -162,7 +168,8 @@ def _notice(
         )
         for part, fault in worst.items()
     }
-    text = "; ".join(f"{_name(part, indexes)}: {describe_fault(error)}" for part, error in errors.items())
+    texts = [f"{_name(part, indexes)}: {describe_fault(error)}" for part, error in errors.items()]
+    text = "; ".join([*(texts or [f"nothing is wrong with {names} any more"]), *_lost_data(pod, parts, past)])
     withheld = any(fault.reaction >= Reaction.WITHHOLD and fault not in spared for fault in worst.values())
     notice = PodNotice(
         pod,
@@ -170,7 +177,7 @@ def _notice(
         reason=(_withheld_reason(worst.values(), spared, cordoned) if withheld else "GpuDegraded")
         if worst
         else GPU_RECOVERED,
-        message=one_line(text or f"nothing is wrong with {names} any more", CONDITION_MESSAGE),
+        message=one_line(text, CONDITION_MESSAGE),
         before=before,
     )
     same = before is not None and (before.status, before.reason, before.message) == (
@@ -179,6 +186,21 @@ def _notice(
         notice.message,
     )
     return None if same else notice
+
+
+def _lost_data(pod: Pod, parts: Sequence[DeviceScope], past: Iterable[PastFault]) -> Iterator[str]:
+    """The last error that is over and by which the pod's program lost data: the card is well, its results are not."""
+    began = parse_time_or_zero(pod.status.start_time)
+    found = [
+        each
+        for each in past
+        if each.source in LOST_DATA and 0 < began <= each.since and any(each.scope.covers(part) for part in parts)
+    ]
+    for last in found[-1:]:
+        yield (
+            f"its program may have lost data by {name_source(last.source)} of {rfc3339(last.since)}: restart it, unless"
+            " it began later"
+        )
 
 
 def _repairs_for(pod: Pod, repairs: Repairs) -> Repairs:

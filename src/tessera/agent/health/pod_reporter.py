@@ -112,6 +112,7 @@ class PodReporter:
             indexes=self._health.indexes(),
             repairs=machine.repairs,
             now=now,
+            past=machine.past,
         )
         await self._tell_all(due)
         await self._clock.sleep(_GATHER)

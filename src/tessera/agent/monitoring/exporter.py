@@ -82,6 +82,8 @@ class Exporter:
         self._cards = CardStates(health)
         self._findings = LeaseFindings()
         self._report = NodeUsage(node=options.node)
+        #: Monotonic time of the last sample.
+        self._taken = 0.0
         self._text = b""
 
     @property
@@ -91,7 +93,8 @@ class Exporter:
 
     def usage_json(self) -> bytes:
         """The page ``/usage`` of the last sample; no cards before the first one."""
-        return msgspec.json.encode(self._report)
+        age = self._clock.monotonic() - self._taken if self._report.taken else 0.0
+        return msgspec.json.encode(msgspec.structs.replace(self._report, age=round(age, 1)))
 
     def note_hardware_event(self, event: GpuEvent | None) -> None:
         """Notes the XID of a hardware event."""
@@ -124,7 +127,7 @@ class Exporter:
         while True:
             count = self._changes.count
             sample = await self._sampler.take(self._health.gpus_to_empty())
-            judged, now = self._judge(sample), self._clock.now()
+            judged, now, self._taken = self._judge(sample), self._clock.now(), sample.taken
             cards = self._cards.handle(sample)
             self._report = report_usage(
                 sample, self._options, unix_time=now, judged=judged, health=cards, states=self._states

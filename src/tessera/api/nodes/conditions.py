@@ -21,6 +21,12 @@ CARDS_MANAGER, ADVERTISED_MANAGER = "tessera-agent", "tessera-agent-driver"
 #: The types that each of them writes, and all of these.
 CONDITIONS_BY_MANAGER = {CARDS_MANAGER: CARD_CONDITIONS, ADVERTISED_MANAGER: frozenset({ADVERTISED_CONDITION})}
 AGENT_CONDITIONS = CARD_CONDITIONS | {ADVERTISED_CONDITION}
+#: The controller's condition of a node that came up: True once it offers all its GPUs, False if it does not at its
+#: deadline. Nobody knows if it still does while its agent is silent. It has a field manager of its own, since other
+#: parts of the controller apply conditions to the same nodes.
+PROVISIONED, PROVISIONED_MANAGER = "GpuProvisioned", "tessera-provisioning"
+#: What becomes ``Unknown`` when an agent is silent, by field manager.
+MARKED_BY_MANAGER = CONDITIONS_BY_MANAGER | {PROVISIONED_MANAGER: frozenset({PROVISIONED})}
 #: Reason of a condition whose writer is silent; the status is ``Unknown``.
 AGENT_STATUS_UNKNOWN = "AgentStatusUnknown"
 

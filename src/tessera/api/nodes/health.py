@@ -99,6 +99,8 @@ MEASURED_ERRORS = frozenset(
     {ROW_REMAPPING, NO_SPARE_ROW, SRAM_ECC, FABRIC, NVLINK_ERRORS}
     | {"hw-slowdown", "sw-thermal", "hw-thermal", "hw-power-brake"}
 )
+#: Sources of errors by which a program on the card lost data: the card may be well again, and its results are not.
+LOST_DATA = frozenset({"XID 48", "XID 94", "XID 95", "double-bit-ecc"})
 #: Sources in words, where a screen names them alone; an XID is its own word.
 SOURCE_WORDS: Mapping[str, str] = {
     "cordon": "cordon",
@@ -120,6 +122,9 @@ SOURCE_WORDS: Mapping[str, str] = {
     "sw-thermal": "slowed down by the driver for heat",
     UNREADABLE: "card cannot be read",
 }
+#: Stands in :attr:`CardHealth.next` for the card, which an agent knows by its index alone: readers put the name there,
+#: so that nobody learns a node's name who may not see it.
+CARD_PLACE = "NODE/INDEX"
 #: What the owners of the pods on a card can do, where the card has to be empty.
 _EMPTY_IT = "delete the pods on it, so that their owners start them on other cards"
 #: Who reboots a node, by the way that the administrator has chosen.
@@ -136,6 +141,11 @@ _NO_REMEDY = frozenset({Remedy.IGNORE, Remedy.UNSTATED, Remedy.DRIVER_DECIDES})
 def name_source(source: str) -> str:
     """The source of an error in words, such as ``NVLink errors``; XIDs, and what a newer agent knows, stay."""
     return SOURCE_WORDS.get(source, source)
+
+
+def fill_card(text: str, node: str, index: int) -> str:
+    """A next step with the card's name in it, so that it can be copied."""
+    return text.replace(CARD_PLACE, f"{node}/{index}")
 
 
 def describe_fault(error: Evidence) -> str:

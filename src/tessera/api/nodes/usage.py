@@ -158,6 +158,7 @@ class NodeUsage(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
     Attributes:
         node: the node's name.
         taken: Unix time of the sample; 0 before the first one.
+        age: seconds from the sample to the answer, by the agent's clock.
         driver: version of the kernel module.
         cards: the node's cards, by index.
         leases: what containers hold, by namespace, pod and container.
@@ -169,6 +170,7 @@ class NodeUsage(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
 
     node: Name = ""
     taken: Value = 0.0
+    age: Value = 0.0
     driver: Name = ""
     cards: tuple[CardUsage, ...] = ()
     leases: tuple[LeaseUsage, ...] = ()

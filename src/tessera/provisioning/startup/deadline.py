@@ -20,11 +20,13 @@ from typing import Literal
 import msgspec
 
 from tessera.api.driver.node_status import BUILD_TIMEOUT, DriverStatus
+from tessera.api.nodes.conditions import AGENT_CONDITIONS, is_marked_silent
+from tessera.api.nodes.conditions import PROVISIONED as PROVISIONED_CONDITION
 from tessera.api.nodes.offers import OFFERS_ANNOTATION
 from tessera.clock import parse_rfc3339, rfc3339
 from tessera.kube.resources import Node, Taint
 from tessera.limits.messages import CONDITION_MESSAGE
-from tessera.provisioning.milestones import PROVISIONED_CONDITION, Milestone, ProvisioningRecord
+from tessera.provisioning.milestones import Milestone, ProvisioningRecord
 from tessera.provisioning.node_readiness import (
     allocatable_text,
     driver_status,
@@ -131,6 +133,8 @@ def judge_startup(
     tainted = bool(startup_taints(node, keys))
     came = record is not None and record.usable
     shown = node.status.condition(PROVISIONED_CONDITION)
+    if came and not tainted and shown is not None and is_marked_silent(shown):
+        return StartupJudgement(condition=_condition_after_silence(node, record, now))
     hidden = came and shown is None
     if not (tainted or hidden or (record is not None and not came) or (shown is not None and shown.status != "True")):
         return StartupJudgement()
@@ -138,11 +142,7 @@ def judge_startup(
     # Without an agent, another device plugin offers GPUs, and nothing more is expected of the node.
     foreign = came and not tainted and OFFERS_ANNOTATION not in node.metadata.annotations
     if not missing or foreign:
-        condition = ProvisionedCondition(
-            provisioned=True,
-            reason=PROVISIONED,
-            text=f"{_describe_elapsed(node, record, now)}, {allocatable_text(node)}"[:CONDITION_MESSAGE],
-        )
+        condition = _provisioned_condition(node, record, now)
         return StartupJudgement(
             remove_taints=tainted, condition=None if record is None and shown is None else condition
         )
@@ -159,6 +159,17 @@ def judge_startup(
         later = deadline.end(began, BUILD_TIMEOUT) if status.awaits_shared else later
         return StartupJudgement(condition=_extended_condition(node, status, record, later), due=later)
     return StartupJudgement(condition=_overdue_condition(node, record, missing, now), due=due)
+
+
+def _provisioned_condition(node: Node, record: ProvisioningRecord | None, now: float) -> ProvisionedCondition:
+    text = f"{_describe_elapsed(node, record, now)}, {allocatable_text(node)}"[:CONDITION_MESSAGE]
+    return ProvisionedCondition(provisioned=True, reason=PROVISIONED, text=text)
+
+
+def _condition_after_silence(node: Node, record: ProvisioningRecord | None, now: float) -> ProvisionedCondition | None:
+    """The condition of a node that had come up, once its agent speaks again; None until then. It has no deadline."""
+    silent = any(is_marked_silent(each) for each in node.status.conditions if each.type in AGENT_CONDITIONS)
+    return None if silent else _provisioned_condition(node, record, now)
 
 
 def _stopped_seconds(record: ProvisioningRecord | None, now: float) -> float:

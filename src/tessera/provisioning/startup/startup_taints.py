@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from tessera.api.nodes.conditions import PROVISIONED, PROVISIONED_MANAGER, is_marked_silent
 from tessera.clock import rfc3339
 from tessera.kube.backoff import Backoff
 from tessera.kube.client.errors import ApiError, Conflict, Forbidden, NotFound
@@ -20,7 +21,7 @@ from tessera.kube.runtime import KubeRuntime
 from tessera.kube.watch.cache import Cache
 from tessera.limits.messages import CONDITION_MESSAGE
 from tessera.provisioning.metrics import ProvisioningMetrics
-from tessera.provisioning.milestones import PROVISIONED_CONDITION, ProvisioningRecord
+from tessera.provisioning.milestones import ProvisioningRecord
 from tessera.provisioning.options import ProvisioningOptions
 from tessera.provisioning.recording import HistoryStore
 from tessera.provisioning.startup.deadline import (
@@ -46,8 +47,6 @@ _log = logging.getLogger(__name__)
 
 #: Seconds after which a replacement that was refused, or failed, is judged again.
 _AGAIN = 60.0
-#: Field manager of the condition: other parts of the controller apply conditions of their own to the same nodes.
-FIELD_MANAGER = "tessera-provisioning"
 
 
 class StartupController:
@@ -77,7 +76,7 @@ class StartupController:
         options: ProvisioningOptions,
     ) -> None:
         self._client = runtime.client
-        self._conditions = runtime.client.with_field_manager(FIELD_MANAGER)
+        self._conditions = runtime.client.with_field_manager(PROVISIONED_MANAGER)
         self._clock = runtime.clock
         self._nodes = nodes
         self._tracker = tracker
@@ -163,16 +162,17 @@ class StartupController:
     async def _write_condition(self, node: Node, desired: ProvisionedCondition, now: float) -> None:
         """Writes the condition if its content changes, and an Event if its reason changes."""
         meta, desired = node.metadata, msgspec.structs.replace(desired, text=one_line(desired.text, CONDITION_MESSAGE))
-        shown = node.status.condition(PROVISIONED_CONDITION)
+        shown = node.status.condition(PROVISIONED)
         before = (
             _ConditionText(shown.status, shown.reason, _stable_text(shown.reason, shown.message)) if shown else None
         )
         text = _ConditionText(desired.status, desired.reason, _stable_text(desired.reason, desired.text))
-        if text in {self._written.get(meta.uid), before}:
+        marked = shown is not None and is_marked_silent(shown)
+        if text == before or (text == self._written.get(meta.uid) and not marked):
             return
         since = shown is not None and shown.status == desired.status and shown.last_transition_time
         condition = {
-            "type": PROVISIONED_CONDITION,
+            "type": PROVISIONED,
             "status": desired.status,
             "reason": desired.reason,
             "message": desired.text,
