@@ -11,6 +11,7 @@ from tests.explain.test_pods import node as sliced_node
 from tests.explain.test_pods import pod as pod_of
 
 from tessera.clock import rfc3339
+from tessera.explain.explanation import Explanation
 from tessera.explain.order_objects import OrderObjects
 from tessera.explain.snapshot import ClusterView, Snapshot
 from tessera.explain.workloads import WorkloadState, explain_workload
@@ -357,11 +358,15 @@ ROWS = {
 }
 
 
-@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
-def test_a_foreign_pod_is_told_the_cause_to_its_end_and_a_next_step(row: Row) -> None:
+def answer_of(row: Row) -> Explanation:
     nodes = row.nodes or (sliced_node(),)
     held = [(each.metadata.name, "3g.20gb", 0, 4, "created") for each in row.others if not row.nodes]
-    found = answer(row.pod, *row.others, nodes=list(nodes), instaslices=[] if row.nodes else [cards(*held)])
+    return answer(row.pod, *row.others, nodes=list(nodes), instaslices=[] if row.nodes else [cards(*held)])
+
+
+@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
+def test_a_foreign_pod_is_told_the_cause_to_its_end_and_a_next_step(row: Row) -> None:
+    found = answer_of(row)
     assert (found.case, found.verdict[: len(row.verdict)]) == (row.case, row.verdict)
     assert found.help
     for words in row.says:

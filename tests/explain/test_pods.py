@@ -774,6 +774,7 @@ def test_what_may_not_be_asked(text: str, words: str) -> None:
 def test_a_gate_whose_owner_goes_last_does_not_hold_the_pod_for_tessera() -> None:
     last = "kai.scheduler/queue-admission"
     assert answer(pod(gates=(last, GATE))).case != "other-gate"
-    after = answer(pod(gates=(last,)))
+    after = answer(pod(gates=(last,)), instaslices=[cards(("a", "3g.20gb", 0, 4, ""))])
     assert after.case == "other-gate"
-    assert "Tessera has gone first: its slices are reserved" in after.facts
+    assert "Tessera has gone first: its slices are promised" in after.facts
+    assert "promised" not in said(answer(pod(gates=(last,))))

@@ -171,7 +171,7 @@ class TestReasons:
     def test_a_fleet_without_cards_says_so(self) -> None:
         reason = plan(Fleet(), [Demand("pod", ("3g.20gb",))]).refusals["pod"]
         assert reason == UnknownProfile("3g.20gb", ())
-        assert "no node offers slices" in reason.text
+        assert "no node has reported a card that is cut on demand" in reason.text
 
     def test_what_no_node_could_ever_hold_is_told_apart(self) -> None:
         reason = plan(fleet_of(9, 2), [Demand("pod", ("7g.40gb",) * 3)]).refusals["pod"]

@@ -11,6 +11,7 @@ from functools import partial
 
 import msgspec
 
+from tessera.api.instaslice import NodeGpu
 from tessera.api.names import (
     MIG_CONFIG_DYNAMIC,
     MIG_CONFIG_LABEL,
@@ -18,6 +19,7 @@ from tessera.api.names import (
     STATEFUL_SET_POD_LABEL,
     NodeName,
     PodUid,
+    is_on_demand,
     resource_of,
 )
 from tessera.api.nodes.agent_pod import AGENT_LABEL
@@ -119,20 +121,21 @@ def _explain_no_card(view: ClusterView, pod: PodInfo) -> Explanation:
     labelled = [
         node.metadata.name
         for node in view.snapshot.nodes
-        if node.metadata.labels.get(MIG_CONFIG_LABEL) == MIG_CONFIG_DYNAMIC
+        if is_on_demand(node.metadata.labels.get(MIG_CONFIG_LABEL, ""))
     ]
     if not labelled:
         return Explanation(
             case="no-node-joined",
-            verdict="waits; no node offers slices on demand",
+            verdict="waits; no node is labelled for slices on demand",
             facts=(_request(pod), f"{count_noun(len(view.snapshot.nodes), 'node')}, none labelled {_LABEL}"),
             help=(f"add a node with MIG-capable GPUs: kubectl label node NODE {_LABEL}",),
         )
-    faults = [f"{node}: {view.agent_fault(node) or 'its agent runs but reports no card'}" for node in labelled]
+    records = {each.metadata.name: each.status.node_resources.node_gpus for each in view.snapshot.instaslices}
+    faults = [f"{node}: {view.agent_fault(node) or _no_card_of(records.get(node))}" for node in labelled[:_NODES]]
     return Explanation(
         case="no-card-reported",
         verdict="waits; nodes are labelled for slices on demand, but none of them has reported a card",
-        facts=(_request(pod), f"labelled {_LABEL}: {list_names(labelled)}", *faults[:5]),
+        facts=(_request(pod), f"labelled {_LABEL}: {list_names(labelled)}", *faults),
         help=(
             f"read the agents' logs: kubectl logs -n tessera-system -l {'='.join(AGENT_LABEL)} --prefix",
             f"see the node's events, which name cards that are skipped: kubectl describe node {labelled[0]}",
@@ -140,6 +143,14 @@ def _explain_no_card(view: ClusterView, pod: PodInfo) -> Explanation:
     )
 
 
+def _no_card_of(cards: Sequence[NodeGpu] | None) -> str:
+    if cards is None:
+        return "it has no Instaslice object"
+    return "its Instaslice object lists no card" if not cards else "none of its cards has a profile"
+
+
+#: Nodes that are told one by one.
+_NODES = 5
 _LABEL = f"{MIG_CONFIG_LABEL}={MIG_CONFIG_DYNAMIC}"
 
 

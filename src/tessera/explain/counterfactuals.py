@@ -16,6 +16,7 @@ from tessera.controller.slicing.state.fleet_inventory import FOREIGN
 from tessera.explain.node_refusals import remedy_for_rules
 from tessera.explain.snapshot import ClusterView
 from tessera.placement.cards import OwnedPlacement
+from tessera.placement.demand import NO_ENDS
 from tessera.placement.explain import RefusalExplainer
 from tessera.placement.node_fit import fit_on_node
 
@@ -110,7 +111,7 @@ def room_elsewhere(slicer: Slicer, pod: PodInfo) -> Iterator[str]:
 def room_if_ended(view: ClusterView, allocations: tuple[OwnedPlacement, ...]) -> Iterator[str]:
     """Names the owners of allocations, all on one node, whose end makes room."""
     if not allocations:
-        yield "several other pods on one node would have to end: tessera map shows which pods have which slices"
+        yield f"{NO_ENDS}: tessera map shows which pods have which slices"
         return
     owners = dict.fromkeys(one.owner for one in allocations)
     parts = [_owner(view, owner, [one for one in allocations if one.owner == owner]) for owner in owners]

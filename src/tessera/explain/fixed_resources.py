@@ -5,24 +5,16 @@ does. What it cannot compare (volumes, claims of devices) it takes from the sche
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
 from itertools import islice
-from typing import NamedTuple
 
-from tessera.api.names import SLICE_CONDITION, NodeName, PodUid
+from tessera.api.names import SLICE_CONDITION
 from tessera.api.nodes.conditions import CARD_CONDITIONS
 from tessera.api.pods.size_limits import find_excess
-from tessera.controller.filters.resources import is_shortage
-from tessera.controller.objects.node_constraints import constraints_of
-from tessera.controller.objects.pod_info import read_pod
-from tessera.controller.objects.pod_relations import read_relations
-from tessera.controller.objects.resource_amounts import Amounts, amount_text, describe_amount
-from tessera.controller.slicing.slicer import Slicer
+from tessera.controller.objects.resource_amounts import amount_text, describe_amount
 from tessera.explain.explanation import Explanation
-from tessera.explain.node_refusals import nodes_by_rule, refusal_facts, remedies_by_node
+from tessera.explain.node_comparison import NodeComparison, compare_nodes, enough_ends
+from tessera.explain.node_refusals import remedies_by_node
 from tessera.explain.offered_resources import (
-    dynamic_resources,
     explain_blocked_devices,
     extended_requests,
     format_requests,
@@ -129,47 +121,13 @@ def waiting_containers(pod: Pod) -> Iterator[str]:
 # Without a node
 
 
-class _Nodes(NamedTuple):
-    """The nodes as a pod meets them.
-
-    Attributes:
-        wanted: all that the pod requests, CPU and memory included.
-        offered: what each node offers of that, when empty.
-        used: what pods hold of it on each node.
-        objections: the rules by which each node refuses the pod.
-    """
-
-    wanted: Amounts
-    offered: Mapping[str, Mapping[str, int]]
-    used: Mapping[str, Mapping[str, int]]
-    objections: Mapping[str, Sequence[str]]
-
-    def most(self, resource: str) -> int:
-        """The most that one node offers."""
-        return max((each[resource] for each in self.offered.values()), default=0)
-
-    def amount(self, node: str, resource: str, whole: bool) -> int:
-        """What a node offers, all of it or what is free."""
-        offered = self.offered[node].get(resource, 0)
-        return offered if whole else max(0, offered - self.used[node].get(resource, 0))
-
-    def with_all(self) -> list[str]:
-        """The nodes that have all that the pod requests, when empty."""
-        return [name for name, has in self.offered.items() if all(has[r] >= n for r, n in self.wanted.items())]
-
-    def facts(self, nodes: Sequence[str]) -> Iterator[str]:
-        """The rules of these nodes."""
-        rules = nodes_by_rule({name: self.objections[name] for name in nodes})
-        return refusal_facts(rules, self.wanted, self.amount)
-
-
 def _explain_unplaced(view: ClusterView, pod: Pod) -> Explanation:
     slicer = view.slicer
     excess = find_excess(pod.spec)
     if slicer is None or excess:
         unknown = f"you may not list {', '.join(sorted(view.snapshot.forbidden))}" if slicer is None else excess
         return _by_its_word(view, pod, (unknown,))
-    nodes = _meet(view, slicer, pod)
+    nodes = compare_nodes(view, slicer, pod)
     asked = extended_requests(pod)
     missing = sorted(each for each in asked if not nodes.most(each))
     if missing:
@@ -178,19 +136,6 @@ def _explain_unplaced(view: ClusterView, pod: Pod) -> Explanation:
     found = _explain_too_much(view, nodes) or _explain_refused(view, nodes)
     found = found or (unseen_cause(word, pod) if refused_everywhere(word) else None) or _explain_in_use(view, nodes)
     return found or _explain_admitted(view, pod, nodes)
-
-
-def _meet(view: ClusterView, slicer: Slicer, pod: Pod) -> _Nodes:
-    facts = read_pod(pod)
-    facts = replace(facts, constraints=constraints_of(pod), relations=read_relations(pod, wants_slices=True))
-    dynamic = {each.metadata.name: dynamic_resources(each) for each in view.snapshot.nodes}
-    offered = {
-        str(name): {r: 0 if r in dynamic[name] else node.allocatable.get(r, 0) for r in facts.amounts}
-        for name, node in slicer.state.cluster.nodes.items()
-    }
-    used = {name: slicer.state.usage.used.get(NodeName(name), {}) for name in offered}
-    objections = slicer.planner.scheduler_objections(facts, lambda node, resource: offered[node][resource])
-    return _Nodes(facts.amounts, offered, used, {str(name): rules for name, rules in objections.items()})
 
 
 def explain_not_offered(view: ClusterView, asked: Mapping[str, int], missing: Sequence[str]) -> Explanation:
@@ -204,12 +149,12 @@ def explain_not_offered(view: ClusterView, asked: Mapping[str, int], missing: Se
     return Explanation(
         case="not-offered",
         verdict=f"waits for {list_names(missing)}, which no node offers",
-        facts=(*offer_facts(view), *faulty_nodes(view)),
+        facts=(*offer_facts(view), *_nodes_at_fault(view)),
         help=advise(view, asked, missing),
     )
 
 
-def _explain_too_much(view: ClusterView, nodes: _Nodes) -> Explanation | None:
+def _explain_too_much(view: ClusterView, nodes: NodeComparison) -> Explanation | None:
     many = [each for each, count in sorted(nodes.wanted.items()) if nodes.most(each) < count]
     if many:
         return Explanation(
@@ -217,7 +162,7 @@ def _explain_too_much(view: ClusterView, nodes: _Nodes) -> Explanation | None:
             verdict=f"waits for {_amounts(nodes.wanted, many)}, more than any node offers",
             facts=(
                 *(f"the most on one node is {describe_amount(each, nodes.most(each))}" for each in many),
-                *faulty_nodes(view),
+                *_nodes_at_fault(view),
             ),
             help=(f"request at most {_amounts({each: nodes.most(each) for each in many}, many)}",),
         )
@@ -235,14 +180,9 @@ def _amounts(amounts: Mapping[str, int], names: Sequence[str]) -> str:
     return " and ".join(describe_amount(each, amounts[each]) for each in names)
 
 
-def _open(nodes: _Nodes) -> list[str]:
-    """The nodes with all that the pod requests whose rules admit it, whatever is free."""
-    return [name for name in nodes.with_all() if all(map(is_shortage, nodes.objections[name]))]
-
-
-def _explain_refused(view: ClusterView, nodes: _Nodes) -> Explanation | None:
+def _explain_refused(view: ClusterView, nodes: NodeComparison) -> Explanation | None:
     able = nodes.with_all()
-    if _open(nodes):
+    if nodes.open():
         return None
     who = "the only node that offers what it requests may not" if len(able) == 1 else f"none of the {len(able)} nodes"
     verdict = f"waits; {who} take it" if len(able) == 1 else f"waits; {who} that offer what it requests may take it"
@@ -254,26 +194,22 @@ def _explain_refused(view: ClusterView, nodes: _Nodes) -> Explanation | None:
     )
 
 
-def _lacking(nodes: _Nodes) -> Iterator[str]:
+def _lacking(nodes: NodeComparison) -> Iterator[str]:
     """The nodes that the pod's rules let it onto, which lack what it requests even when empty."""
-    for name in _admitting(nodes)[:_SHOWN]:
+    for name in nodes.admitting()[:_SHOWN]:
         lacks = [each for each, count in sorted(nodes.wanted.items()) if nodes.offered[name][each] < count]
         yield f"its rules let it onto node {name}, which has too little even when empty: {list_names(lacks)}"
 
 
-def _admitting(nodes: _Nodes) -> list[str]:
-    return sorted(name for name, rules in nodes.objections.items() if all(map(is_shortage, rules)))
-
-
-def _instead(view: ClusterView, nodes: _Nodes) -> Iterator[str]:
+def _instead(view: ClusterView, nodes: NodeComparison) -> Iterator[str]:
     """What the nodes have that the pod's rules let it onto."""
-    has = {name: sorted(resources_of(view, name)) for name in _admitting(nodes)}
+    has = {name: sorted(resources_of(view, name)) for name in nodes.admitting()}
     for name, resources in [each for each in has.items() if each[1]][:1]:
         yield f"or request what node {name} has: {list_names(resources)}"
 
 
-def _explain_in_use(view: ClusterView, nodes: _Nodes) -> Explanation | None:
-    able = _open(nodes)
+def _explain_in_use(view: ClusterView, nodes: NodeComparison) -> Explanation | None:
+    able = nodes.open()
     if not all(nodes.objections[name] for name in able):
         return None
     short = sorted(
@@ -286,7 +222,7 @@ def _explain_in_use(view: ClusterView, nodes: _Nodes) -> Explanation | None:
     return Explanation(
         case="in-use",
         verdict=f"waits for {list_names(short)}: {lack}",
-        facts=(*blocked, *_use(able, nodes, short), *nodes.facts(others), *faulty_nodes(view)),
+        facts=(*blocked, *_use(able, nodes, short), *nodes.facts(others), *_nodes_at_fault(view)),
         help=(*steps, *_ends(view, able, nodes), f"see the pods on a node: {_ON_NODE.format(node=able[0])}"),
     )
 
@@ -294,7 +230,7 @@ def _explain_in_use(view: ClusterView, nodes: _Nodes) -> Explanation | None:
 _ON_NODE = "kubectl get pods -A --field-selector spec.nodeName={node}"
 
 
-def _use(names: Sequence[str], nodes: _Nodes, resources: Sequence[str]) -> Iterator[str]:
+def _use(names: Sequence[str], nodes: NodeComparison, resources: Sequence[str]) -> Iterator[str]:
     for name in sorted(names)[:_SHOWN]:
         for each in resources:
             total = nodes.amount(name, each, True)
@@ -304,11 +240,11 @@ def _use(names: Sequence[str], nodes: _Nodes, resources: Sequence[str]) -> Itera
         yield f"and {count_noun(len(names) - _SHOWN, 'more node')}"
 
 
-def _ends(view: ClusterView, able: Sequence[str], nodes: _Nodes) -> Iterator[str]:
+def _ends(view: ClusterView, able: Sequence[str], nodes: NodeComparison) -> Iterator[str]:
     """The fewest pods of one node whose end makes room, largest first, if these are few."""
     best: tuple[str, list[Pod]] | None = None
     for name in sorted(able):
-        found = _enough_ends(view, name, nodes)
+        found = enough_ends(view, name, nodes)
         if found and (best is None or len(found) < len(best[1])):
             best = name, found
     if best is not None:
@@ -317,39 +253,12 @@ def _ends(view: ClusterView, able: Sequence[str], nodes: _Nodes) -> Iterator[str
         yield f"there is room as soon as {verb}, on node {name}: {' and '.join(_holder(view, each) for each in ending)}"
 
 
-def _enough_ends(view: ClusterView, node: str, nodes: _Nodes) -> list[Pod]:
-    left = {each: count - nodes.amount(node, each, False) for each, count in nodes.wanted.items()}
-    left = {each: count for each, count in left.items() if count > 0}
-    on_node = view.once("pods by node", partial(_pods_by_node, view)).get(node, [])
-    found: list[Pod] = []
-    for each in sorted(on_node, key=lambda held: (-_gives(held[1], left), held[0].metadata.name)):
-        if not any(count > 0 for count in left.values()) or len(found) == _SHOWN or not _gives(each[1], left):
-            break
-        found.append(each[0])
-        left = {name: count - each[1].get(name, 0) for name, count in left.items()}
-    return found if all(count <= 0 for count in left.values()) else []
-
-
-def _gives(amounts: Mapping[str, int], wanted: Mapping[str, int]) -> float:
-    return sum(min(1.0, amounts.get(name, 0) / count) for name, count in wanted.items() if count > 0)
-
-
-def _pods_by_node(view: ClusterView) -> Mapping[str, list[tuple[Pod, Amounts]]]:
-    known = view.slicer.state.cluster.pods if view.slicer is not None else {}
-    found: dict[str, list[tuple[Pod, Amounts]]] = {}
-    for each in view.snapshot.pods:
-        facts = known.get(PodUid(each.metadata.uid))
-        if each.spec.node_name and facts is not None and not facts.finished:
-            found.setdefault(each.spec.node_name, []).append((each, facts.amounts))
-    return found
-
-
 def _holder(view: ClusterView, pod: Pod) -> str:
     held = format_requests(extended_requests(pod))
     return f"pod {key_of(pod)} ({held or 'CPU and memory'}{view.progress(key_of(pod))})"
 
 
-def _explain_admitted(view: ClusterView, pod: Pod, nodes: _Nodes) -> Explanation:
+def _explain_admitted(view: ClusterView, pod: Pod, nodes: NodeComparison) -> Explanation:
     """Explains a pod that a node would take, as far as can be compared."""
     free = min(name for name, rules in nodes.objections.items() if not rules)
     fits = f"node {free} has all that it requests free, and its labels and taints let it in"
@@ -375,7 +284,7 @@ def _by_its_word(view: ClusterView, pod: Pod, facts: Sequence[str]) -> Explanati
     )
 
 
-def faulty_nodes(view: ClusterView) -> Iterator[str]:
+def _nodes_at_fault(view: ClusterView) -> Iterator[str]:
     """Nodes whose cards are not as configured; they may offer more later."""
     yield from islice(_faulty_nodes(view), _SHOWN)
     yield from view.cordoned_cards()

@@ -176,13 +176,13 @@ def conditions_with_reason(reason: str) -> frozenset[str]:
     return frozenset(condition for condition, each in _BY_REASON if each == reason)
 
 
-def remedies_for_empty_node(node: str) -> tuple[str, ...]:
+def remedies_for_empty_node(fields: RemedyFields) -> tuple[str, ...]:
     """The steps for a node that offers nothing although all its conditions are ``True``."""
-    whole = f"for whole cards: kubectl label node {node} {MIG_CONFIG_LABEL}=all-disabled --overwrite"
-    return (
-        f"cards in MIG mode without instances offer nothing; {whole}",
-        f"see the cards: nvidia-smi on {node}",
-    )
+    look = f"see the cards: nvidia-smi on {fields.node}"
+    if fields.without_mig:
+        return (look, _LOG)
+    whole = f"for whole cards: kubectl label node {fields.node} {MIG_CONFIG_LABEL}=all-disabled --overwrite"
+    return (f"cards in MIG mode without instances offer nothing; {whole}", look)
 
 
 # Warnings that are out of date

@@ -27,7 +27,13 @@ from tessera.driver.nodes.node_status import read_status
 from tessera.driver.nodes.upgrade_record import REQUESTED_ANNOTATION
 from tessera.explain.explanation import Explanation
 from tessera.explain.misplaced_keys import misplaced_on_node
-from tessera.explain.node_reasons import relevant_warnings, remedies_for, remedies_for_empty_node, remedy_fields
+from tessera.explain.node_reasons import (
+    RemedyFields,
+    relevant_warnings,
+    remedies_for,
+    remedies_for_empty_node,
+    remedy_fields,
+)
 from tessera.explain.node_startup import describe_startup, explain_startup
 from tessera.explain.offered_resources import dynamic_resources
 from tessera.explain.snapshot import ClusterView
@@ -206,16 +212,17 @@ def _explain_by_conditions(view: ClusterView, node: Node) -> Explanation:
                 help=remedies_for(found.type, found.reason, fields),
             )
     if not conditions:
+        has = "has an agent that" if view.agent(node.metadata.name) is not None else "has labels of GPUs, and an agent"
         return Explanation(
             case="not-reported",
-            verdict="has an agent that has not reported its cards yet",
+            verdict=f"{has} has not reported its cards yet",
             facts=facts,
             help=("check again in a moment; if nothing comes, read the log of the agent's pod",),
         )
-    return _explain_configured(node, facts)
+    return _explain_configured(node, facts, fields)
 
 
-def _explain_configured(node: Node, facts: tuple[str, ...]) -> Explanation:
+def _explain_configured(node: Node, facts: tuple[str, ...], fields: RemedyFields) -> Explanation:
     """The agent has done what it should: what the node offers, and if another driver is still to come."""
     given, driver, name = _offered_resources(node), _driver(node), node.metadata.name
     if driver is not None and driver.outdated:
@@ -233,7 +240,7 @@ def _explain_configured(node: Node, facts: tuple[str, ...]) -> Explanation:
             case="offers-nothing",
             verdict="is as configured, and offers nothing",
             facts=facts,
-            help=remedies_for_empty_node(name),
+            help=remedies_for_empty_node(fields),
         )
     return Explanation(case="as-configured", verdict=f"is as configured: {list_names(given)}", facts=facts)
 

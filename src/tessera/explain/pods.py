@@ -5,13 +5,12 @@ kube-scheduler, the node (agent, kubelet); then the pod runs. A pod that asks fo
 meets kube-scheduler alone: :mod:`tessera.explain.fixed_resources`.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 
 import msgspec
 
 from tessera.api.names import (
-    GATE,
     PodUid,
 )
 from tessera.api.nodes.node_groups import NEW_NODE_REASON
@@ -23,29 +22,22 @@ from tessera.controller.slicing.state.messages import profiles_text
 from tessera.explain.capacity import explain_no_room
 from tessera.explain.controller_words import controller_word, is_reserved_for_others, place_facts
 from tessera.explain.explanation import Explanation
-from tessera.explain.fixed_resources import explain_fixed_request
 from tessera.explain.misplaced_keys import misplaced_on_namespace, misplaced_on_pod, uncounted_quotas
 from tessera.explain.offered_resources import extended_requests, format_requests
+from tessera.explain.pod_end import explain_ended
 from tessera.explain.pod_health import add_pod_health
+from tessera.explain.pod_requests import explain_request
 from tessera.explain.pod_startup import explain_bound, explain_unscheduled
 from tessera.explain.queue import admitted_facts, count_group, explain_held_pod
-from tessera.explain.resource_advice import right_name
 from tessera.explain.rollouts import name_rollout
 from tessera.explain.scheduler_words import scheduler_facts, scheduler_name, unseen_cause
 from tessera.explain.silent_nodes import put_silent_nodes_first
 from tessera.explain.snapshot import ClusterView
 from tessera.kube.resources import CoreEvent, Pod
 from tessera.kueue.names import PREFIX, QUEUE_LABEL
-from tessera.text import list_names, one_line
 
 #: Misplaced keys that are told of one object.
 _MISPLACED = 5
-
-#: Reasons with which kubelet rejects a bound pod for good (``pkg/kubelet/lifecycle``).
-_REJECTED = ("UnexpectedAdmissionError", "OutOf", "NodeAffinity", "TaintToleration", "AdmissionError")
-
-#: Words of the device plugin's error when a container asks for several shares where one is the most; NVIDIA's words.
-_TOO_MANY_SHARES = "maximum request size for shared resources"
 
 
 def explain_pod(view: ClusterView, pod: Pod) -> Explanation:
@@ -57,7 +49,7 @@ def explain_pod(view: ClusterView, pod: Pod) -> Explanation:
     """
     facts = read_pod(pod)
     found = (
-        _explain_ended(pod, facts) or _explain_other_request(view, pod, facts) or _explain_other_gate(view, pod, facts)
+        explain_ended(view, pod, facts) or explain_request(view, pod, facts) or _explain_other_gate(view, pod, facts)
     )
     if found is None:
         found = (
@@ -121,128 +113,7 @@ def _new_node(view: ClusterView, facts: PodInfo) -> Sequence[str]:
     return tuple(f"a new node was asked for: {view.describe_event(event)}" for event in asked[-1:])
 
 
-# Obstacles that are not Tessera's
-
-
-def _explain_ended(pod: Pod, facts: PodInfo) -> Explanation | None:
-    status = pod.status
-    free = f"its {'cards' if facts.devices else 'slices'} are free again"
-    if status.phase == "Succeeded":
-        return Explanation(case="finished", verdict=f"has finished (Succeeded); {free}")
-    if status.phase == "Failed":
-        if status.reason.startswith(_REJECTED):
-            return Explanation(
-                case="rejected",
-                verdict=f"was rejected by the node's kubelet, and will not run ({status.reason})",
-                facts=(f"node {facts.node} said: {status.message}",),
-                help=_after_rejection(status.message),
-            )
-        cause = ": ".join(each for each in (status.reason, status.message) if each)
-        return Explanation(
-            case="failed",
-            verdict=f"has failed; {free}",
-            facts=(*([cause] if cause else []), *_exits(pod)),
-            help=(f"read its log: kubectl logs -n {facts.namespace} {facts.name}",),
-        )
-    if facts.terminating and not facts.node:
-        return Explanation(case="leaving", verdict="is being deleted", facts=_finalizers(pod))
-    return None
-
-
-def _after_rejection(message: str) -> tuple[str, ...]:
-    if _TOO_MANY_SHARES in message:
-        return ("request one share in each container, in the manifest of the pod's owner, and create the pod again",)
-    return (
-        "delete this pod, so that its owner creates another; a pod without an owner must be created again by hand",
-        "if it happens again, check that the node's agent runs: its device plugin answers kubelet",
-    )
-
-
-def _exits(pod: Pod) -> Iterator[str]:
-    for each in pod.status.container_statuses:
-        if each.state is not None and each.state.terminated is not None:
-            ended = each.state.terminated
-            yield f"container {each.name} ended with exit code {ended.exit_code} ({ended.reason or 'no reason given'})"
-
-
-def _finalizers(pod: Pod) -> tuple[str, ...]:
-    names = ", ".join(pod.metadata.finalizers)
-    return (f"waits for the finalizers {names}",) if names else ()
-
-
-def _explain_other_request(view: ClusterView, pod: Pod, facts: PodInfo) -> Explanation | None:
-    if facts.fault:
-        return Explanation(
-            case="bad-request",
-            verdict="cannot run as written"
-            if facts.devices
-            else "cannot run as written; Tessera cannot make the slices that it requests",
-            facts=(facts.fault,),
-            help=("correct the manifest and create the pod again",),
-        )
-    if facts.profiles:
-        return None
-    if facts.gated:
-        return _explain_needless_gate(pod)
-    asked = extended_requests(pod)
-    mistaken = dict(_find_misspelt(view, asked))
-    if mistaken and not pod.spec.node_name:
-        return Explanation(
-            case="misspelt",
-            verdict=f"cannot run as written; no node offers {list_names(list(mistaken))}",
-            facts=(f"it requests {format_requests(asked)}", *scheduler_facts(view, pod)),
-            help=(
-                *(f"request {right} instead of {wrong}" for wrong, right in mistaken.items()),
-                "correct the manifest and create the pod again: the resources of an existing pod cannot be changed",
-            ),
-        )
-    if asked:
-        return None if facts.gates else explain_fixed_request(view, pod)
-    return _explain_no_request(view, pod)
-
-
-def _explain_no_request(view: ClusterView, pod: Pod) -> Explanation:
-    runs, claims = pod.status.phase == "Running", [each.name for each in pod.spec.resource_claims]
-    phase, limit = pod.status.phase or "unknown", "set a limit, e.g. nvidia.com/mig-1g.5gb: 1; see tessera map"
-    if claims:
-        return Explanation(
-            case="runs" if runs else "claims",
-            verdict=f"asks for devices by its ResourceClaims {list_names(claims)}, which Tessera does not serve",
-            facts=(f"its phase is {phase}", *scheduler_facts(view, pod)),
-            help=(
-                f"see who serves them: kubectl get resourceclaims,deviceclasses -n {pod.metadata.namespace}",
-                f"or request a card or a slice of Tessera instead: {limit}",
-            ),
-        )
-    by_class = f"runtimeClassName {pod.spec.runtime_class_name} gives it no card; only a limit does"
-    return Explanation(
-        case="runs" if runs else "no-slices",
-        verdict="does not request a GPU, so Tessera does nothing for it",
-        facts=(
-            f"no container has a limit nvidia.com/*; its phase is {phase}",
-            *([by_class] if "nvidia" in pod.spec.runtime_class_name else []),
-            *scheduler_facts(view, pod),
-        ),
-        help=(f"to request one, {limit}",),
-    )
-
-
-def _explain_needless_gate(pod: Pod) -> Explanation:
-    asked = format_requests(extended_requests(pod))
-    return Explanation(
-        case="held",
-        verdict="is held by Tessera's gate, but requests no slice, card or share, so nothing will remove the gate",
-        facts=(f"it requests {asked}" if asked else "no container has a limit nvidia.com/*",),
-        help=(f"create the pod again, without the gate {GATE} in spec.schedulingGates",),
-    )
-
-
-def _find_misspelt(view: ClusterView, asked: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Misspelt resource names that no node offers, each with the likely right name."""
-    for name in asked:
-        right = right_name(name)
-        if right not in {"", name} and not any(name in node.status.allocatable for node in view.snapshot.nodes):
-            yield one_line(name), right
+# Gates of others
 
 
 def _explain_other_gate(view: ClusterView, pod: Pod, facts: PodInfo) -> Explanation | None:
@@ -275,10 +146,15 @@ def _explain_other_gate(view: ClusterView, pod: Pod, facts: PodInfo) -> Explanat
                 if facts.gated
                 else []
             ),
-            *(["Tessera has gone first: its slices are reserved"] if facts.later_gates and not facts.gated else []),
+            *(["Tessera has gone first: its slices are promised"] if _has_promise(view, facts) else []),
         ),
         help=steps,
     )
+
+
+def _has_promise(view: ClusterView, facts: PodInfo) -> bool:
+    promise = None if view.slicer is None else view.slicer.state.allocations.current_of(facts.uid)
+    return promise is not None and promise.recorded
 
 
 # With the controller's state
@@ -388,4 +264,12 @@ def _explain_by_events(view: ClusterView, pod: Pod, facts: PodInfo) -> Explanati
     else:
         case, verdict = "starting", f"is starting on node {facts.node}"
     told = (word.text,) if word is not None and facts.gated else ()
-    return Explanation(case=case, verdict=verdict, facts=(asks, *told, *scheduler_facts(view, pod), *events, forbidden))
+    return Explanation(
+        case=case,
+        verdict=verdict,
+        facts=(asks, *told, *scheduler_facts(view, pod), *events, forbidden),
+        help=(
+            f"see all that you may: kubectl describe pod -n {facts.namespace} {facts.name}",
+            "an administrator can bind you the ClusterRole tessera-view in this namespace: with it the reason is known",
+        ),
+    )

@@ -93,7 +93,7 @@ class UnknownProfile(msgspec.Struct, frozen=True, tag=True):
         if is_device_profile(self.profile):
             return f"no node has {self.profile}"
         if not self.known:
-            return f'no card can make "{self.profile}": no node offers slices on demand'
+            return f'no card can make "{self.profile}": no node has reported a card that is cut on demand'
         meant = f'; did you mean "{self.closest}"?' if self.closest else ";"
         return f'no card has a profile "{self.profile}"{meant} the cards have {", ".join(self.known)}'
 
@@ -374,6 +374,8 @@ Reason = (
     | GangTooLarge
     | GangNoRoom
 )
+#: What is known where no allocations were found whose end makes room: the search is bounded.
+NO_ENDS = "no few pods were found whose end makes room"
 #: Keys that a text names at most.
 _KEYS_NAMED = 3
 
@@ -411,7 +413,7 @@ def _holder(one: OwnedPlacement) -> str:
 
 def _freed_by(frees: tuple[OwnedPlacement, ...]) -> str:
     if not frees:
-        return "several allocations would have to end to make room"
+        return NO_ENDS
     parts = list(dict.fromkeys(map(_holder, frees)))
     verb = "ends" if len(parts) == 1 else "end"
     return f"room comes when {' and '.join(parts)} on node {frees[0].placement.node} {verb}"

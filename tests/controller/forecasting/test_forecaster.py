@@ -284,7 +284,7 @@ def test_a_node_that_is_gone_is_not_told_to_be_full(cluster: ForecastCluster) ->
     cluster.slicer.decide()
     row = cluster.row(pod)
     assert (row.reason, row.start.p50) == ("no-such-profile", None)
-    assert "no node offers slices on demand" in row.detail
+    assert "no node has reported a card that is cut on demand" in row.detail
 
 
 def test_cpu_that_others_hold_is_the_reason() -> None:

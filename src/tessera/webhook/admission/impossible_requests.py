@@ -55,7 +55,9 @@ def find_impossible(held: Sequence[str], capabilities: Capabilities, nodes: Node
     where = "no node that the pod selects" if selected and restricted else "no node of the cluster"
     node = f"a new node of group {chosen[best]}, with" if chosen[best] else "a node with"
     holds, step = f"holds {_join(part)}", "Ask for no more than that, or divide the work among pods"
-    if not part:
+    if not part and work.is_spent:
+        holds = "does not hold all of them"
+    elif not part:
         holds, step = "holds none of them", "Ask for profiles of the cards that nodes have"
     return (
         f"spec.containers ask for {_join(held)}; all slices of a pod are on one node, and {where} could hold them even "
