@@ -258,7 +258,7 @@ def test_the_labels_that_bring_an_agent_are_those_of_the_manifest() -> None:
     terms = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
     wanted = {}
     for term in terms:
-        (one,) = term["matchExpressions"]
+        one = term["matchExpressions"][0]
         wanted[one["key"]] = one["values"][0] if one["operator"] == "In" else None
     assert wanted == AGENT_NODE_LABELS
 

@@ -16,12 +16,13 @@ from tessera.api.names import MIG_CONFIG_LABEL, MIG_CONFIG_STATE_LABEL, is_on_de
 from tessera.api.nodes.agent_pod import AGENT_LABEL
 from tessera.api.nodes.card_faults import read_node_faults
 from tessera.api.nodes.conditions import HEALTH, LAYOUT, MPS, SHARING, is_marked_silent
-from tessera.api.nodes.gpu_labels import ACCELERATOR_LABELS, PRESENT_LABELS
+from tessera.api.nodes.gpu_labels import ACCELERATOR_LABELS, PRESENT_LABELS, brings_agent, keep_off_label
 from tessera.api.nodes.health import BOOT_STEP, Evidence, describe_fault
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, decode_offers
 from tessera.api.nodes.preflights import decode_tests, describe_test
+from tessera.api.nodes.removal import REMOVAL_ANNOTATION
 from tessera.api.nodes.scheduler_sums import read_withheld_holds
-from tessera.api.nodes.silence import Silence, brings_agent
+from tessera.api.nodes.silence import Silence
 from tessera.api.sharing.profile_selection import PROFILE_LABEL
 from tessera.driver.nodes.node_status import read_status
 from tessera.driver.nodes.upgrade_record import REQUESTED_ANNOTATION
@@ -85,7 +86,8 @@ def explain_node(view: ClusterView, node: Node) -> Explanation:
         node: the node.
     """
     return (
-        explain_startup(view, node)
+        _explain_kept_off(view, node)
+        or explain_startup(view, node)
         or _explain_down(view, node)
         or _explain_missing_driver(view, node)
         or _explain_driver_change(view, node)
@@ -95,6 +97,21 @@ def explain_node(view: ClusterView, node: Node) -> Explanation:
 
 
 # Obstacles before the cards
+
+
+def _explain_kept_off(view: ClusterView, node: Node) -> Explanation | None:
+    """People keep the agent off: nothing of it is missing."""
+    label = keep_off_label(node.metadata.labels)
+    if not label or REMOVAL_ANNOTATION in node.metadata.annotations:
+        return None
+    agent = view.agent(node.metadata.name)
+    running = ("its agent still runs, and ends now",) if agent is not None else ()
+    return Explanation(
+        case="kept-off",
+        verdict=f"has the label {label}, which keeps Tessera off its cards",
+        facts=(*running, "no agent runs on such a node, and its cards are offered to no pod"),
+        help=(f"to give its cards to pods: kubectl label node {node.metadata.name} {label.partition('=')[0]}-",),
+    )
 
 
 def _explain_down(view: ClusterView, node: Node) -> Explanation | None:

@@ -3,7 +3,14 @@
 import pytest
 import yaml
 
-from tessera.api.nodes.gpu_labels import ACCELERATOR_LABELS, PRESENT_LABELS, labels_say_gpu
+from tessera.api.nodes.gpu_labels import (
+    ACCELERATOR_LABELS,
+    KEEP_OFF_LABELS,
+    PRESENT_LABELS,
+    brings_agent,
+    keep_off_label,
+    labels_say_gpu,
+)
 from tessera.manifests import deploy_folder
 
 
@@ -54,5 +61,33 @@ def test_the_agent_goes_where_one_of_these_labels_is() -> None:
     made = yaml.safe_load((deploy_folder() / "agent.yaml").read_text())
     affinity = made["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]
     terms = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
-    keys = [each["key"] for term in terms for each in term["matchExpressions"]]
+    keys = [term["matchExpressions"][0]["key"] for term in terms]
     assert sorted(keys) == sorted({*PRESENT_LABELS, *ACCELERATOR_LABELS, "nvidia.com/mig.config"})
+
+
+def test_no_label_brings_the_agent_to_a_node_that_it_is_kept_off() -> None:
+    off = [{"key": key, "operator": "NotIn", "values": list(values)} for key, values in KEEP_OFF_LABELS.items()]
+    made = yaml.safe_load((deploy_folder() / "agent.yaml").read_text())
+    affinity = made["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]
+    for term in affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]:
+        assert term["matchExpressions"][1:] == off
+
+
+@pytest.mark.parametrize(
+    ("label", "brings"),
+    [
+        ("nvidia.com/gpu.deploy.operands=false", False),
+        ("nvidia.com/gpu.deploy.operands=true", True),
+        ("nvidia.com/gpu.deploy.device-plugin=false", False),
+        ("nvidia.com/gpu.deploy.device-plugin=paused-for-driver-upgrade", True),
+        ("nvidia.com/gpu.workload.config=vm-passthrough", False),
+        ("nvidia.com/gpu.workload.config=vm-vgpu", False),
+        ("nvidia.com/gpu.workload.config=container", True),
+        ("nvidia.com/gpu.workload.config=vm-pasthrough", True),  # NVIDIA's operator takes no other value either
+    ],
+)
+@pytest.mark.parametrize("present", [*(f"{name}=true" for name in PRESENT_LABELS), "nvidia.com/mig.config=dynamic"])
+def test_people_keep_the_agent_off_by_a_label(label: str, brings: bool, present: str) -> None:
+    labels = dict(each.split("=") for each in (label, present))
+    assert brings_agent(labels) is brings
+    assert keep_off_label(labels) == ("" if brings else label)

@@ -160,8 +160,8 @@ def test_an_image_is_there_once_kubelet_is_past_its_pull(status: dict[str, Any],
     ("key", "value", "told"),
     [
         ("nvidia.com/gpu-driver-upgrade.skip", "true", "skip=true keeps it out"),
-        ("nvidia.com/gpu.deploy.operands", "false", "operands=false keeps it out"),
-        ("nvidia.com/gpu.deploy.driver", "false", "driver=false keeps it out"),
+        ("nvidia.com/gpu.deploy.operands", "false", "its label nvidia.com/gpu.deploy.operands is false"),
+        ("nvidia.com/gpu.deploy.driver", "false", "its label nvidia.com/gpu.deploy.driver is false"),
         ("nvidia.com/gpu.deploy.driver", "true", ""),
     ],
 )

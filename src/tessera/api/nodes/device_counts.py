@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from tessera.api.names import GPU_RESOURCES, MIG_CONFIG_LABEL, MIG_CONFIG_STATE_LABEL
-from tessera.api.nodes.gpu_labels import labels_say_gpu
+from tessera.api.nodes.gpu_labels import brings_agent
 from tessera.api.nodes.offers import NodeOffer, OfferKind
 from tessera.kube.quantity import count_or_zero
 from tessera.kube.resources import Node
@@ -47,4 +47,4 @@ def is_unread(node: Node | None, offers: Iterable[NodeOffer], counts: DeviceCoun
     labels = node.metadata.labels
     silent = not counts and not any(True for _ in offers)
     served = any(name.startswith("nvidia.com/") and amount != "0" for name, amount in node.status.capacity.items())
-    return is_changing(labels) or (silent and not served and labels_say_gpu(labels))
+    return is_changing(labels) or (silent and not served and brings_agent(labels))

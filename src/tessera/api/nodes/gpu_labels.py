@@ -51,8 +51,29 @@ ACCELERATOR_LABELS = tuple(
 )
 
 
-#: NVIDIA's label by which people keep operators from a node's cards, with the value ``false``.
+#: NVIDIA's label by which people keep operators from a node, with the value ``false``: no agent, and no driver.
 DEPLOY_OPERANDS_LABEL = "nvidia.com/gpu.deploy.operands"
+#: The same for the device plugin alone: no agent; a driver may come.
+DEPLOY_PLUGIN_LABEL = "nvidia.com/gpu.deploy.device-plugin"
+#: What a node's cards are for, and the values that give them to virtual machines (gpu-operator, ``state_manager.go``).
+WORKLOAD_LABEL = "nvidia.com/gpu.workload.config"
+VM_WORKLOADS = ("vm-passthrough", "vm-vgpu")
+#: The labels that keep the agent off a node, with their values. ``deploy/agent.yaml`` repeats them for the scheduler.
+KEEP_OFF_LABELS: Mapping[str, tuple[str, ...]] = {
+    DEPLOY_OPERANDS_LABEL: ("false",),
+    DEPLOY_PLUGIN_LABEL: ("false",),
+    WORKLOAD_LABEL: VM_WORKLOADS,
+}
+
+
+def keep_off_label(labels: Mapping[str, str]) -> str:
+    """``name=value`` of the label by which people keep the agent off a node; empty if no label does."""
+    return next((f"{name}={labels[name]}" for name, off in KEEP_OFF_LABELS.items() if labels.get(name) in off), "")
+
+
+def brings_agent(labels: Mapping[str, str]) -> bool:
+    """True if a node's labels bring an agent to it: one says that it has GPUs, and none keeps the agent off."""
+    return is_gpu_node(labels) and not keep_off_label(labels)
 
 
 def labels_say_gpu(labels: Mapping[str, str]) -> bool:

@@ -5,11 +5,12 @@ Who should answer follows from what is there, never from who answers:
 - an agent's pod is on the node; or
 - the node has Tessera's traces: an Instaslice object, the annotations ``tessera.dev/cards`` or ``tessera.dev/offers``,
   or a condition that only an agent writes; or
-- a label brings an agent to the node (``deploy/agent.yaml``), and none says that nobody manages its cards.
+- a label brings an agent to the node (``deploy/agent.yaml``).
 
-A node that Tessera has left, at the request of ``tessera uninstall``, owes no answer. Whether an agent answers is seen
-from the condition ``Ready`` of its pod (docs/decisions/agent-liveness.md), and of its node. A reader of the agents'
-pages knows more: a page that was read is an answer, whatever the API server says.
+A node that Tessera has left, at the request of ``tessera uninstall``, owes no answer; nor does one with a label
+that keeps the agent off. Whether an agent answers is seen from the condition ``Ready`` of its pod
+(docs/decisions/agent-liveness.md), and of its node. A reader of the agents' pages knows more: a page that was read is
+an answer, whatever the API server says.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -23,7 +24,7 @@ from tessera.api.names import INSTASLICE_NAMESPACE
 from tessera.api.nodes.agent_pod import AGENT_DAEMON_SET, is_agent
 from tessera.api.nodes.card_faults import CARDS_ANNOTATION
 from tessera.api.nodes.conditions import AGENT_CONDITIONS, is_marked_silent
-from tessera.api.nodes.gpu_labels import DEPLOY_OPERANDS_LABEL, is_gpu_node
+from tessera.api.nodes.gpu_labels import brings_agent, keep_off_label
 from tessera.api.nodes.offers import OFFERS_ANNOTATION
 from tessera.api.nodes.removal import REMOVAL_ANNOTATION, RemovalState, read_answer
 from tessera.clock import parse_time_or_zero
@@ -124,23 +125,21 @@ def find_silence(name: str, node: Node | None, agents: Sequence[Pod], *, has_obj
     """
     if node is None:
         return _gone(name) if has_object and not agents else None
-    if not (agents or has_object or _has_traces(node) or brings_agent(node.metadata.labels)):
+    if not (agents or has_object or has_traces(node) or brings_agent(node.metadata.labels)):
         return None
     if REMOVAL_ANNOTATION in node.metadata.annotations:
         return _leaving(node)
+    if keep_off_label(node.metadata.labels):
+        return None
     if not node.status.is_ready:
         return _not_ready(node)
     if any(pod.status.is_ready for pod in agents):
         return None
-    return _without_ready_agent(node, agents) if agents else _no_agent(node, has_object or _has_traces(node))
+    return _without_ready_agent(node, agents) if agents else _no_agent(node, has_object or has_traces(node))
 
 
-def brings_agent(labels: Mapping[str, str]) -> bool:
-    """True if a node's labels bring an agent to it, and none says that nobody manages its cards."""
-    return is_gpu_node(labels) and labels.get(DEPLOY_OPERANDS_LABEL) != "false"
-
-
-def _has_traces(node: Node) -> bool:
+def has_traces(node: Node) -> bool:
+    """True if a Node shows what an agent has said."""
     annotations = node.metadata.annotations
     return (
         CARDS_ANNOTATION in annotations

@@ -14,7 +14,7 @@ Older nodes with GPU labels that offer nothing are the business of :mod:`tessera
 
 from collections.abc import Callable
 
-from tessera.api.nodes.gpu_labels import labels_say_gpu
+from tessera.api.nodes.gpu_labels import keep_off_label, labels_say_gpu
 from tessera.api.nodes.offers import OFFERS_ANNOTATION
 from tessera.clock import parse_time_or_zero
 from tessera.kube.resources import Node
@@ -34,7 +34,7 @@ _VENDOR = "10de"
 def undecided_until(node: Node) -> float:
     """Returns the time until which a node may turn out to have GPUs, seconds since 1970; 0 for a node that was read."""
     labels, annotations = node.metadata.labels, node.metadata.annotations
-    told = OFFERS_ANNOTATION in annotations
+    told = OFFERS_ANNOTATION in annotations or bool(keep_off_label(labels))
     offers = any(name.startswith("nvidia.com/") and amount != "0" for name, amount in node.status.capacity.items())
     discovered = any(name == _DISCOVERED or name.endswith("." + _DISCOVERED) for name in annotations)
     nvidia = labels_say_gpu(labels) or any(name.startswith(_PCI) and _VENDOR in name for name in labels)

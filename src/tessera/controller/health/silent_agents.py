@@ -1,5 +1,8 @@
 """Marks the conditions of silent agents on their Nodes, and shows in the metrics whose agents are silent.
 
+From a node that a label keeps the agent off, all that its agent said goes instead: nobody keeps it true any more. The
+label of its MPS host and its Instaslice object go once no pod there has a card.
+
 Everything comes from the informers that the controller has anyway; an event costs the work of one node. Marks are at
 most one node in :data:`PAUSE`, and :data:`_AT_A_TIME` nodes at a time: when all agents fall silent at once, after a
 partition or without their DaemonSet, the API server sees a bounded number of writes, a slow one fewer, and those that
@@ -13,20 +16,25 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
+from typing import Any
 
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from tessera.api.instaslice import Instaslice
+from tessera.api.instaslice import INSTASLICES, Instaslice
+from tessera.api.names import INSTASLICE_NAMESPACE, MPS_HOST_LABEL, QUOTA_RESOURCE
 from tessera.api.nodes.agent_pod import is_agent
 from tessera.api.nodes.conditions import (
     AGENT_CONDITIONS,
+    CARDS_MANAGER,
     MARKED_BY_MANAGER,
     PROVISIONED,
     is_marked_silent,
     mark_silent,
 )
-from tessera.api.nodes.silence import SilentNode, find_silence
+from tessera.api.nodes.gpu_labels import keep_off_label
+from tessera.api.nodes.removal import REMOVAL_ANNOTATION
+from tessera.api.nodes.silence import SilentNode, find_silence, has_traces
 from tessera.clock import Clock, rfc3339
 from tessera.controller.health.silence_marks import AgentObserved, MarkFailed, MarkWritten, SilenceMarks
 from tessera.kube.client.client import Client
@@ -35,6 +43,7 @@ from tessera.kube.resources import NODES, Condition, Node, Pod
 from tessera.kube.watch.cache import EventKind, WatchEvent
 from tessera.kube.watch.informer import Informer
 from tessera.limits.planning import SILENT_NODES_SHOWN
+from tessera.provisioning.tracking.timestamps import requests_gpus
 
 _log = logging.getLogger(__name__)
 
@@ -80,14 +89,17 @@ class SilentAgents:
         self._listed = False
         #: By node, the pods of its agents by UID.
         self._agents: dict[str, dict[str, Pod]] = {}
-        #: Nodes with an Instaslice object.
-        self._objects: set[str] = set()
+        #: Nodes with an Instaslice object, with its UID.
+        self._objects: dict[str, str] = {}
+        #: By node, the UIDs of the pods that have cards there and have not ended.
+        self._holders: dict[str, set[str]] = {}
         nodes.add_handler(lambda event: self._judge(event.object.metadata.name))
         pods.add_handler(self._pod_changed)
         objects.add_handler(self._object_changed)
 
     def _pod_changed(self, event: WatchEvent[Pod]) -> None:
         pod = event.object
+        self._follow_holder(pod, gone=event.kind is EventKind.DELETED)
         if not pod.spec.node_name or not is_agent(pod):
             return
         node = pod.spec.node_name
@@ -101,8 +113,25 @@ class SilentAgents:
 
     def _object_changed(self, event: WatchEvent[Instaslice]) -> None:
         name = event.object.metadata.name
-        (self._objects.discard if event.kind is EventKind.DELETED else self._objects.add)(name)
+        if event.kind is EventKind.DELETED:
+            self._objects.pop(name, None)
+        else:
+            self._objects[name] = event.object.metadata.uid
         self._judge(name)
+
+    def _follow_holder(self, pod: Pod, *, gone: bool) -> None:
+        """Notes whether a pod has cards on its node; the end of the last one lets a node be cleared."""
+        name, uid = pod.spec.node_name, pod.metadata.uid
+        holders = self._holders.setdefault(name, set()) if name else set()
+        held = uid in holders
+        if name and not gone and pod.status.phase not in {"Succeeded", "Failed"} and requests_gpus(pod):
+            holders.add(uid)
+        else:
+            holders.discard(uid)
+        if name and not holders:
+            del self._holders[name]
+            if held:
+                self._judge(name)
 
     def _judge(self, name: str) -> None:
         """Finds out whether a node's agent is silent now."""
@@ -115,8 +144,12 @@ class SilentAgents:
             self.silent.pop(name, None)
         else:
             self.silent[name] = found
-        marked = node is None or not any(_unmarked(node, AGENT_CONDITIONS | {PROVISIONED}))
-        silent = found is not None and not found.speaks
+        kept_off = node is not None and not agents and _is_kept_off(node)
+        if node is not None and kept_off:
+            marked = not self._is_left_over(node)
+        else:
+            marked = node is None or not any(_unmarked(node, AGENT_CONDITIONS | {PROVISIONED}))
+        silent = kept_off or (found is not None and not found.speaks)
         self._marks.handle(AgentObserved(name, silent, marked, self._clock.monotonic()))
         self._wake.set()
 
@@ -151,31 +184,69 @@ class SilentAgents:
 
     async def _mark(self, name: str) -> None:
         node, silence = self._nodes.cache.get(name), self.silent.get(name)
-        if node is None or silence is None:
+        kept_off = node is not None and name not in self._agents and _is_kept_off(node)
+        if node is None or (silence is None and not kept_off):
             return
         try:
-            for manager, types in MARKED_BY_MANAGER.items():
-                if any(_unmarked(node, types)):
-                    node = await self._write(node, silence, manager, types)
+            if silence is None:
+                await self._clear(node)
+            else:
+                for manager, types in MARKED_BY_MANAGER.items():
+                    if any(_unmarked(node, types)):
+                        node = await self._write(node, silence, manager, types)
         except NotFound:
             return
         except (ApiError, ConnectionError, TimeoutError) as error:
             _log.warning("conditions of the silent agent of node %s cannot be set, tried again: %s", name, error)
             self._marks.handle(MarkFailed(name, self._clock.monotonic() + _RETRY))
             return
-        _log.info("node %s: conditions of its agent are Unknown: %s", name, silence.reason)
+        why = f"are Unknown: {silence.reason}" if silence is not None else "are gone: a label keeps the agent off"
+        _log.info("node %s: conditions of its agent %s", name, why)
         self._marks.handle(MarkWritten(name))
+
+    def _is_left_over(self, node: Node) -> bool:
+        """True if something of an agent is left on a node that it is kept off, and may go now."""
+        name = node.metadata.name
+        later = (MPS_HOST_LABEL in node.metadata.labels, QUOTA_RESOURCE in node.status.capacity, name in self._objects)
+        unused = name not in self._holders and any(later)
+        return has_traces(node) or unused
+
+    async def _clear(self, node: Node) -> None:
+        """Removes all that an agent wrote, as its field manager."""
+        name, labels = node.metadata.name, node.metadata.labels
+        for manager, types in MARKED_BY_MANAGER.items():
+            if any(each.type in types for each in node.status.conditions):
+                node = await self._apply_status(node, manager, {})
+        held = name in self._holders
+        stays = {"labels": {MPS_HOST_LABEL: labels[MPS_HOST_LABEL]}} if held and MPS_HOST_LABEL in labels else {}
+        body = {"metadata": {**stays, **_judged(node)}}
+        await self._client.with_field_manager(CARDS_MANAGER).apply(NODES, name, body)
+        if not held and QUOTA_RESOURCE in {**node.status.capacity, **node.status.allocatable}:
+            gone = dict.fromkeys([QUOTA_RESOURCE])
+            patch = {"status": {"capacity": gone, "allocatable": gone}}
+            await self._client.merge_patch(NODES, name, patch, subresource="status")
+        if not held and name in self._objects:
+            await self._client.delete(INSTASLICES, name, INSTASLICE_NAMESPACE, uid=self._objects[name])
 
     async def _write(self, node: Node, silence: SilentNode, manager: str, types: Iterable[str]) -> Node:
         now = rfc3339(self._clock.now())
         shown = [each for each in node.status.conditions if each.type in types]
         listed = [mark_silent(each, silence.reason, node.metadata.name, now) for each in shown]
-        body = {
-            "metadata": {"uid": node.metadata.uid, "resourceVersion": node.metadata.resource_version},
-            "status": {"conditions": listed},
-        }
+        return await self._apply_status(node, manager, {"conditions": listed})
+
+    async def _apply_status(self, node: Node, manager: str, status: Mapping[str, Any]) -> Node:
+        """Applies a status as an agent's field manager, if the Node is still the one that was judged."""
         writer = self._client.with_field_manager(manager)
+        body = {"metadata": _judged(node), "status": status}
         return await writer.apply(NODES, node.metadata.name, body, subresource="status")
+
+
+def _judged(node: Node) -> dict[str, str]:
+    return {"uid": node.metadata.uid, "resourceVersion": node.metadata.resource_version}
+
+
+def _is_kept_off(node: Node) -> bool:
+    return bool(keep_off_label(node.metadata.labels)) and REMOVAL_ANNOTATION not in node.metadata.annotations
 
 
 def _unmarked(node: Node, types: Iterable[str]) -> Iterator[Condition]:

@@ -17,6 +17,7 @@ from tessera.api.names import (
 from tessera.api.nodes.card_faults import CARDS_ANNOTATION, decode_cards
 from tessera.api.nodes.card_links import LINKS_ANNOTATION, CardLinks, decode_links
 from tessera.api.nodes.device_counts import DeviceCounts, is_changing, is_unread, read_device_counts
+from tessera.api.nodes.gpu_labels import keep_off_label
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, decode_offers
 from tessera.controller.objects.node_devices import NodeDevices, read_devices
 from tessera.controller.objects.resource_amounts import Amounts, offered_by_agent, parse_amounts
@@ -84,6 +85,9 @@ class NodeInfo:
             yield f"node(s) had no {missing[0]}"
         elif not devices and not self.offers_on_demand:
             yield "node(s) did not offer on-demand slices (label nvidia.com/mig.config=dynamic)"
+        kept_off = keep_off_label(self.labels)
+        if kept_off:
+            yield f"node(s) had the label {kept_off}, which keeps Tessera off"
         if HOSTNAME_LABEL not in self.labels:
             yield f"node(s) had no label {HOSTNAME_LABEL}, which a pod is pinned by"
         if not self.ready:

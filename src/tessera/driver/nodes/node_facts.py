@@ -24,7 +24,7 @@ from tessera.api.driver.node_status import (
     UPGRADE_STATE_LABEL,
 )
 from tessera.api.names import GPU_RESOURCES, MIG_RESOURCE_PREFIX
-from tessera.api.nodes.gpu_labels import DEPLOY_OPERANDS_LABEL, is_gpu_node
+from tessera.api.nodes.gpu_labels import DEPLOY_OPERANDS_LABEL, VM_WORKLOADS, WORKLOAD_LABEL, is_gpu_node
 from tessera.driver.driver_sets import PoolKey
 from tessera.driver.nodes.upgrade_record import RECORD_ANNOTATION
 from tessera.kube.resources import Condition, Node
@@ -36,8 +36,6 @@ _NFD = "feature.node.kubernetes.io/system-os_release."
 #: Labels of NVIDIA's operator that keep a node's driver unchanged.
 DEPLOY_DRIVER_LABEL = "nvidia.com/gpu.deploy.driver"
 PREINSTALLED = "pre-installed"
-_WORKLOAD_LABEL = "nvidia.com/gpu.workload.config"
-_CONTAINER_WORKLOAD = "container"
 
 #: Systems whose driver is part of the system: they refuse or replace a driver from a container.
 _SYSTEM_DRIVERS = {
@@ -263,9 +261,9 @@ def opt_out_reason(labels: Mapping[str, str]) -> str:
     for name in (DEPLOY_OPERANDS_LABEL, DEPLOY_DRIVER_LABEL):
         if labels.get(name) == "false":
             return f"its label {name} is false"
-    workload = labels.get(_WORKLOAD_LABEL, _CONTAINER_WORKLOAD)
-    if workload != _CONTAINER_WORKLOAD:
-        return f"its label {_WORKLOAD_LABEL} is {workload[:63]}, and containers get no cards there"
+    workload = labels.get(WORKLOAD_LABEL, "")
+    if workload in VM_WORKLOADS:
+        return f"its label {WORKLOAD_LABEL} is {workload}, and containers get no cards there"
     return ""
 
 
@@ -273,7 +271,4 @@ def skip_reason(labels: Mapping[str, str]) -> str:
     """Reason that a label keeps a node from a rollout: its driver stays as it is; empty if no label does."""
     if labels.get(UPGRADE_SKIP_LABEL) == "true":
         return f"label {UPGRADE_SKIP_LABEL}=true keeps it out"
-    for key in (DEPLOY_OPERANDS_LABEL, DEPLOY_DRIVER_LABEL):
-        if labels.get(key) == "false":
-            return f"label {key}=false keeps it out"
-    return ""
+    return opt_out_reason(labels)

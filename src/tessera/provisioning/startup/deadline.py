@@ -22,6 +22,7 @@ import msgspec
 from tessera.api.driver.node_status import BUILD_TIMEOUT, DriverStatus
 from tessera.api.nodes.conditions import AGENT_CONDITIONS, is_marked_silent
 from tessera.api.nodes.conditions import PROVISIONED as PROVISIONED_CONDITION
+from tessera.api.nodes.gpu_labels import keep_off_label
 from tessera.api.nodes.offers import OFFERS_ANNOTATION
 from tessera.clock import parse_rfc3339, rfc3339
 from tessera.kube.resources import Node, Taint
@@ -131,6 +132,8 @@ def judge_startup(
         now: seconds since 1970.
     """
     tainted = bool(startup_taints(node, keys))
+    if keep_off_label(node.metadata.labels):  # nothing of Tessera comes there, so nothing is waited for
+        return StartupJudgement(remove_taints=tainted)
     came = record is not None and record.usable
     shown = node.status.condition(PROVISIONED_CONDITION)
     if came and not tainted and shown is not None and is_marked_silent(shown):

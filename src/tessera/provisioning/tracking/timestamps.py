@@ -19,9 +19,9 @@ from tessera.api.driver.node_status import (
     DriverStrategy,
 )
 from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
-from tessera.api.names import MIG_CONFIG_LABEL, SIMULATED_RUNTIME
+from tessera.api.names import SIMULATED_RUNTIME
 from tessera.api.nodes.conditions import SHARING
-from tessera.api.nodes.gpu_labels import labels_say_gpu
+from tessera.api.nodes.gpu_labels import brings_agent
 from tessera.api.nodes.offers import OFFERS_ANNOTATION
 from tessera.clock import parse_rfc3339
 from tessera.kube.resources import Condition, Node, Pod
@@ -172,7 +172,7 @@ def _is_left_alone(status: DriverStatus) -> bool:
 
 
 def _has_gpu(node: Node, labels: Mapping[str, str]) -> bool:
-    return MIG_CONFIG_LABEL in labels or labels_say_gpu(labels) or offers_gpus(node)
+    return brings_agent(labels) or offers_gpus(node)
 
 
 def record_on(node: Node) -> ProvisioningRecord | None:
