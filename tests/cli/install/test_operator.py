@@ -246,7 +246,7 @@ def test_the_rights_of_the_bundle_are_enough(data: dict[str, str], place: Place)
         ({"options": "#" * (INSTALL_OPTIONS + 1)}, "at most 16384 are read"),
         ({"options": "--issuer Issuer/x"}, "--issuer needs --certificate cert-manager"),
         ({"options": "--certificate cert-manager --issuer x"}, "neither Issuer/NAME nor ClusterIssuer/NAME"),
-        ({"values.yaml": "migManger: {}"}, 'the key "values.yaml" has mistakes'),
+        ({"values.yaml": "mig: {strategy: two}"}, 'the key "values.yaml" has mistakes'),
     ],
 )
 def test_mistakes_are_named(data: Mapping[str, str], text: str) -> None:
