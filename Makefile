@@ -99,11 +99,8 @@ chart: $(VENV)/.dev  ## the Helm chart as an archive in dist/chart
 	@rm -rf dist/chart
 	@$(BIN)/helm package charts/tessera --destination dist/chart
 
-bench: $(VENV)/.dev  ## all benchmarks, each prints a table
-	@for b in bench/*.py; do $(BIN)/python $$b || exit 1; done
-	@$(BIN)/python -m bench.large
-	@$(BIN)/python -m bench.waiting
-	@$(BIN)/python -m bench.eta
+bench: $(VENV)/.dev  ## all benchmarks, each prints a table: make bench BENCH="--openb DIRECTORY"
+	@$(BIN)/python -m bench $(BENCH)
 
 fmt: $(VENV)/.dev  ## format and apply safe fixes
 	@$(BIN)/ruff check --fix .

@@ -31,6 +31,7 @@ import math
 import os
 import random
 import statistics
+import sys
 import time
 from bisect import bisect_right
 from collections import Counter
@@ -326,11 +327,12 @@ def main() -> None:
     parser.add_argument("--copies", type=int, default=1, help="so many times the nodes and the pods, for the speed")
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here as well")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if a bar is missed")
     given = parser.parse_args()
     traces = given.traces or [each for each in PUBLISHED if (given.directory / f"openb_pod_list_{each}.csv").is_file()]
     if not traces:
         parser.error(f"{given.directory} holds no openb_pod_list_*.csv; give the folder of FGD's traces")
-    began, rows = time.perf_counter(), []
+    began, rows, missed = time.perf_counter(), [], False
     print(
         f"{'trace':<13}{'rule':<11}"
         + "".join(f"{f'{mark} %':>9}" for mark in MARKS)
@@ -343,6 +345,7 @@ def main() -> None:
                 runs = list(pool.map(simulate, [(given.directory, trace, rule, seed, given.copies) for seed in seeds]))
                 *medians, micros = [statistics.median(run[index] for run in runs) for index in range(len(MARKS) + 1)]
                 told = [verdict(trace, rule, mark, value) for mark, value in zip(MARKS, medians, strict=True)]
+                missed = missed or any("SHORT" in each for each in told)
                 rows.append(
                     {
                         "trace": trace,
@@ -362,6 +365,8 @@ def main() -> None:
     print(f"{given.seeds} seed(s), {time.perf_counter() - began:.0f} s; load of the machine {os.getloadavg()[0]:.1f}")
     if given.json:
         given.json.write_text(json.dumps({"rows": rows, **load}, indent=1), encoding="utf-8")
+    if given.check and missed:
+        sys.exit(1)
 
 
 RULES = ("best-fit", "FGD", "product")

@@ -296,6 +296,8 @@ def main() -> None:
     parser.add_argument("--serve", type=int, metavar="PORT", help="serve the page of this cluster instead")
     parser.add_argument("--json", type=Path, help="write the figures here")
     given = parser.parse_args()
+    if given.rounds < 2:
+        parser.error(f"--rounds: {given.rounds}; the first round sends everything, so there must be 2")
     if given.serve is not None:
         asyncio.run(serve(given.nodes, given.tiles, given.serve))
         return

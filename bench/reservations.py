@@ -11,8 +11,10 @@ the last arrival. ``wait`` is in minutes of simulated time. The API server and t
 import argparse
 import heapq
 import json
+import math
 import random
 import statistics
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -186,11 +188,16 @@ def simulate(mix: str, mode: str, given: argparse.Namespace) -> dict[str, Any]:
         "mix": mix,
         "reservations": mode,
         "alloc%": 100 * busy / ((last - since) * given.cards * SLOTS),
-        "mean wait": statistics.fmean(everyone) / 60,
-        "mean wait 7g": statistics.fmean(large) / 60,
-        "longest wait 7g": max(large) / 60,
+        "mean wait": _mean(everyone) / 60,
+        "mean wait 7g": _mean(large) / 60,
+        "longest wait 7g": max(large, default=math.nan) / 60,
         "waiting at the end": len(left),
     }
+
+
+def _mean(values: Sequence[float]) -> float:
+    """Returns the mean; NaN of nothing."""
+    return statistics.fmean(values) if values else math.nan
 
 
 def main() -> None:

@@ -213,6 +213,8 @@ def main() -> None:
     parser.add_argument("--scrapes", type=int, default=100, help="scrapes of each kind (100)")
     parser.add_argument("--json", type=Path, help="write the figures here")
     given = parser.parse_args()
+    if given.scrapes < 2:
+        parser.error(f"--scrapes: {given.scrapes}; a sample is taken during the first, so there must be 2")
     found = asyncio.run(measure(given.samples, given.scrapes))
     print(f"{CARDS} cards x {SLICES} slices, {CARDS * SLICES} pods (simulated): {found['rows']} rows")
     print(f"{'':24}{'Tessera':>12}{'prometheus_client':>20}")

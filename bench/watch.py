@@ -42,6 +42,8 @@ from tessera.kube.watch.informer import Informer, WatchEvent
 BARS = (20_000, 15.0)
 
 _POD_BYTES = 9_270
+#: Nodes on which the pods run, equally many on each.
+_NODES = 100
 _FRAME_BYTES = 32 * 1024
 _FIRST_VERSION = 1_000_000_000
 
@@ -94,7 +96,7 @@ def _spec(number: int) -> dict[str, Any]:
     }
     token = {"defaultMode": 420, "sources": [{"serviceAccountToken": {"path": "token", "expirationSeconds": 3607}}]}
     taints = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
-    node = f"node-{number % 100:03d}"
+    node = f"node-{number % _NODES:03d}"
     return {
         "volumes": [{"name": "kube-api-access", "projected": token}],
         "containers": [container],
@@ -269,7 +271,7 @@ async def read_with_tessera(url: str, pods: int, events: int) -> dict[str, float
     await meter.done.wait()
     after_events = resident_kb()
     assert len(informer.cache) == pods
-    assert len(informer.cache.by_index("node", "node-007")) == pods // 100
+    assert len(informer.cache.by_index("node", "node-007")) == pods // _NODES
     running.cancel()
     await asyncio.wait({running})
     await client.close()
@@ -379,10 +381,13 @@ def main() -> None:
     parser.add_argument("--events", type=int, default=60_000)
     parser.add_argument("--runs", type=int, default=3, help="the median counts")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if a bar is missed")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--read", choices=list(WAYS), help=argparse.SUPPRESS)
     parser.add_argument("--url", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.pods < _NODES or options.pods % _NODES:
+        parser.error(f"--pods: {options.pods}; there are as many on each of {_NODES} nodes")
     if options.serve:
         uvloop.run(FakeApi(options.pods, options.events).serve())
     elif options.read:
@@ -406,7 +411,8 @@ def _measure_all(options: argparse.Namespace) -> None:
         options.json.write_text(
             json.dumps({"pods": options.pods, "events": options.events, "ways": results}, indent=2) + "\n"
         )
-    sys.exit(0 if met else 1)
+    if options.check and not met:
+        sys.exit(1)
 
 
 if __name__ == "__main__":
