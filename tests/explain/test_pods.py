@@ -21,7 +21,7 @@ from tessera.api.instaslice import (
     ProfilePlacements,
     Slice,
 )
-from tessera.api.names import GATE, GPU_CONDITION, resource_of
+from tessera.api.names import GATE, GPU_CONDITION, SLICE_CONDITION, resource_of
 from tessera.api.nodes.card_faults import CARDS_ANNOTATION, CardFault, encode_cards
 from tessera.api.nodes.health import describe_fault
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, encode_offers
@@ -773,8 +773,17 @@ def test_what_may_not_be_asked(text: str, words: str) -> None:
 
 def test_a_gate_whose_owner_goes_last_does_not_hold_the_pod_for_tessera() -> None:
     last = "kai.scheduler/queue-admission"
-    assert answer(pod(gates=(last, GATE))).case != "other-gate"
-    after = answer(pod(gates=(last,)), instaslices=[cards(("a", "3g.20gb", 0, 4, ""))])
+    order = OrderObjects(last_gates=frozenset({last}))
+    assert answer(pod(gates=(last, GATE)), order=order).case != "other-gate"
+    after = answer(pod(gates=(last,)), instaslices=[cards(("a", "3g.20gb", 0, 4, ""))], order=order)
     assert after.case == "other-gate"
     assert "Tessera has gone first: its slices are promised" in after.facts
-    assert "promised" not in said(answer(pod(gates=(last,))))
+    assert "promised" not in said(answer(pod(gates=(last,)), order=order))
+    late = pod(gates=(last,), status={"conditions": [{"type": SLICE_CONDITION, "status": "False"}]})
+    assert any("the gate held it for too long" in fact for fact in answer(late, order=order).facts)
+
+
+def test_a_gate_that_would_go_last_holds_the_pod_where_its_owner_does_not_exist() -> None:
+    found = answer(pod(gates=("kai.scheduler/queue-admission", GATE)))
+    assert found.case == "other-gate"
+    assert "look at the operator that set the gate kai.scheduler/queue-admission" in found.help

@@ -19,9 +19,10 @@ QUEUE_LABEL = "tessera.dev/queue"
 NAME_LABEL = "kubernetes.io/metadata.name"
 #: Label of a namespace whose pods with whole cards or shares Tessera places, if its value is the second.
 PLACEMENT_LABEL, PLACEMENT_MANAGED = "tessera.dev/placement", "managed"
-#: Gates whose owner removes them only when they are the last: Tessera goes first, or both would wait for ever. That of
-#: KAI's queues (KAI Scheduler, design of queue admission).
-LAST_GATES = ("kai.scheduler/queue-admission",)
+#: Gates whose owner removes them only when they are the last, each with the API group of its owner: without the group
+#: nobody removes the gate. Tessera goes first, or both would wait for ever. The gate of KAI's queues (KAI Scheduler,
+#: design of queue admission).
+LAST_GATES = {"kai.scheduler/queue-admission": "scheduling.run.ai"}
 #: Annotation of a pod that may be ended and made anew elsewhere so that another pod gets room; its value is "true".
 MOVABLE_ANNOTATION = "tessera.dev/movable"
 #: Label of each pod of a StatefulSet; Kubernetes sets it.

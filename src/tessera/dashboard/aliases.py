@@ -71,6 +71,7 @@ class Aliases:
                 _replace(each, namespaces=frozenset(filter(self._lists, each.namespaces))) for each in order.queues
             ],
             pod_groups=groups and {key: size for key, size in groups.items() if self._visible(key.partition("/")[0])},
+            last_gates=order.last_gates,
         )
 
     def _lists(self, entry: str) -> bool:

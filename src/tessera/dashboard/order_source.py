@@ -11,7 +11,7 @@ from typing import Any
 
 from tessera.api.queues import QUEUES, read_queue
 from tessera.clock import Clock
-from tessera.explain.order_objects import OrderObjects, read_pod_groups
+from tessera.explain.order_objects import OrderObjects, read_last_gates, read_pod_groups
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError
 from tessera.kube.resources import NAMESPACES, Namespace, Pod
@@ -36,6 +36,7 @@ class OrderSource:
         self._namespaces: Informer[Namespace] = Informer(client, NAMESPACES, clock=clock, rng=rng)
         self._queues: Informer[dict[str, Any]] = Informer(client, QUEUES, clock=clock, rng=rng)
         self._pod_groups: Mapping[str, int] | None = None
+        self._last_gates: frozenset[str] = frozenset()
 
     async def run(self) -> None:
         """Mirrors until cancelled."""
@@ -53,9 +54,10 @@ class OrderSource:
         await informer.run()
 
     async def read_groups(self, pods: Iterable[Pod]) -> None:
-        """Reads the PodGroups; without an answer the former ones count."""
+        """Reads the PodGroups and the owners of gates; without an answer the former ones count."""
         try:
             self._pod_groups = await read_pod_groups(self._client, pods)
+            self._last_gates = await read_last_gates(self._client, pods)
         except (ApiError, OSError):
             return
 
@@ -66,4 +68,5 @@ class OrderSource:
             namespaces=list(self._namespaces.cache.values()),
             queues=[read_queue(each) for each in self._queues.cache.values()],
             pod_groups=self._pod_groups,
+            last_gates=self._last_gates,
         )

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from tessera.api.names import LAST_GATES
 from tessera.api.pods.gangs import POD_GROUP_LABEL
 from tessera.api.pods.pod_groups import POD_GROUPS, read_pod_group
 from tessera.api.queues import QUEUES, Queue, read_queue
@@ -27,19 +28,22 @@ class OrderObjects:
         namespaces: all namespaces.
         queues: the Queue objects.
         pod_groups: sizes of gangs by key, as PodGroups state them; None in a cluster without the kind.
+        last_gates: gates whose owners exist in the cluster and go after Tessera.
     """
 
     namespaces: Sequence[Namespace] = ()
     queues: Sequence[Queue] = ()
     pod_groups: Mapping[str, int] | None = None
+    last_gates: frozenset[str] = frozenset()
 
 
 async def read_order_objects(client: Client, pods: Iterable[Pod]) -> OrderObjects:
-    """Reads the objects; PodGroups only if a gated pod names one."""
+    """Reads the objects; PodGroups and owners of gates only if a gated pod names one."""
     return OrderObjects(
         namespaces=await _list(client, NAMESPACES),
         queues=[read_queue(each) for each in await _list(client, QUEUES)],
         pod_groups=await read_pod_groups(client, pods),
+        last_gates=await read_last_gates(client, pods),
     )
 
 
@@ -52,6 +56,12 @@ async def read_pod_groups(client: Client, pods: Iterable[Pod]) -> Mapping[str, i
     except (Forbidden, NotFound):
         return None
     return dict(map(read_pod_group, items))
+
+
+async def read_last_gates(client: Client, pods: Iterable[Pod]) -> frozenset[str]:
+    """The gates of these pods that go after Tessera's, and whose owners the cluster has."""
+    named = {each.name for pod in pods for each in pod.spec.scheduling_gates} & LAST_GATES.keys()
+    return frozenset([gate for gate in sorted(named) if await client.serves(LAST_GATES[gate])])
 
 
 async def _list(client: Client, resource: Resource[T]) -> Sequence[T]:

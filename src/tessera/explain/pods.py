@@ -6,6 +6,7 @@ meets kube-scheduler alone: :mod:`tessera.explain.fixed_resources`.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 
 import msgspec
@@ -39,6 +40,11 @@ from tessera.kueue.names import PREFIX, QUEUE_LABEL
 #: Misplaced keys that are told of one object.
 _MISPLACED = 5
 
+#: What became of the slices of a pod that a later gate held.
+_HELD_TOO_LONG = (
+    "the gate held it for too long, so its slices went to the next pod; it starts when there is room on its node"
+)
+
 
 def explain_pod(view: ClusterView, pod: Pod) -> Explanation:
     """Explains a pod: the reason that it does not run, or that it runs.
@@ -47,7 +53,7 @@ def explain_pod(view: ClusterView, pod: Pod) -> Explanation:
         view: the cluster as it was read, this pod included.
         pod: the pod.
     """
-    facts = read_pod(pod)
+    facts = replace(read_pod(pod), last_gates=view.snapshot.order.last_gates)
     found = (
         explain_ended(view, pod, facts) or explain_request(view, pod, facts) or _explain_other_gate(view, pod, facts)
     )
@@ -147,6 +153,7 @@ def _explain_other_gate(view: ClusterView, pod: Pod, facts: PodInfo) -> Explanat
                 else []
             ),
             *(["Tessera has gone first: its slices are promised"] if _has_promise(view, facts) else []),
+            *([_HELD_TOO_LONG] if facts.later_gates and facts.slices_withdrawn else []),
         ),
         help=steps,
     )

@@ -9,6 +9,7 @@ from tessera.controller.objects.pod_info import read_pod
 from tessera.controller.slicing.slicer import Slicer
 from tessera.controller.slicing.state.events import (
     InstasliceObserved,
+    LastGatesObserved,
     NamespaceObserved,
     NodeObserved,
     PodGroupObserved,
@@ -29,6 +30,7 @@ def slicer_from_objects(
     pod_groups: Mapping[str, int] | None = None,
     namespaces: Iterable[Namespace] = (),
     queues: Iterable[Queue] = (),
+    last_gates: frozenset[str] = frozenset(),
 ) -> Slicer:
     """Returns the slicer that follows from stored objects, after all waiting pods were planned once.
 
@@ -40,9 +42,11 @@ def slicer_from_objects(
         pod_groups: sizes of gangs by key, as PodGroups state them; None in a cluster without the kind.
         namespaces: all namespaces, whose labels decide on queues, on who places whole cards, and on rules about pods.
         queues: the Queue objects, with the use that their status records.
+        last_gates: gates whose owners exist in the cluster and go after Tessera.
     """
     slicer = Slicer(reads=True)
     slicer.handle(TimePassed(now, now))
+    slicer.handle(LastGatesObserved(last_gates))
     for key, size in (pod_groups or {}).items():
         slicer.handle(PodGroupObserved(key, size))
     slicer.handle(PodGroupsListed(served=pod_groups is not None))

@@ -112,6 +112,7 @@ class ClusterView:
                 pod_groups=snapshot.order.pod_groups,
                 namespaces=snapshot.order.namespaces,
                 queues=snapshot.order.queues,
+                last_gates=snapshot.order.last_gates,
             )
         listed = [(node.metadata.name, each) for node in snapshot.nodes for each in read_node_faults(node)]
         faults = [fault for _, (fault, _) in listed]

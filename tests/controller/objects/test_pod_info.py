@@ -280,6 +280,8 @@ def test_a_node_whose_cards_are_all_cut_on_demand_says_how_many_it_has(kinds: li
         ("none", ("True", ""), ""),
         ("none", ("False", "Unschedulable"), "no room"),
         ("default-scheduler", ("False", "Unschedulable"), "no room"),
+        ("default-scheduler", ("False", "SchedulerError"), "no room"),  # a volume that is not made in time
+        ("default-scheduler", ("True", ""), ""),
     ],
 )
 def test_a_scheduler_that_nobody_runs_counts_as_a_refusal(

@@ -7,9 +7,9 @@ import pytest
 from tests.controller.slicing.test_agents import agent_pod
 from tests.support.slicer_cluster import SlicerCluster
 
-from tessera.api.names import NodeName
+from tessera.api.names import GATE, NodeName
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.controller.slicing.state.events import RefusalTimedOut
+from tessera.controller.slicing.state.events import LastGatesObserved, RefusalTimedOut
 from tessera.controller.slicing.state.instructions import Evict, ReportPodCondition
 
 
@@ -156,3 +156,73 @@ def bound(cluster: SlicerCluster, **facts: Any) -> PodInfo:
     changed: PodInfo = cluster.put(replace(cluster.pods[pod.uid], node=NodeName("n1"), unstarted=True, version=9))
     cluster.settle()
     return changed
+
+
+#: The gate of KAI, which goes after Tessera's.
+KAI = "kai.scheduler/queue-admission"
+
+
+def test_a_pod_that_a_later_gate_holds_loses_its_slices_and_is_not_evicted(cluster: SlicerCluster) -> None:
+    """Its owner's next pod would be held too."""
+    cluster.node("n1")
+    pod = cluster.pod("a", "7g.40gb", gates=(KAI, GATE), owner="o")
+    other = cluster.pod("b", "7g.40gb")
+    cluster.settle()
+    change(cluster, pod, gates=(KAI,))
+    assert cluster.slicer.state.held_pods == {pod.uid}
+    assert cluster.slicer.state.refused_pods == set()
+    withdraw(cluster, pod)
+    cluster.settle()
+    assert not any(isinstance(write, Evict) for write in cluster.writes)
+    assert (cluster.where(pod), bool(cluster.where(other))) == ([], True)
+    assert cluster.slicer.state.held_pods == set()
+    assert reports(cluster) == [False]
+
+
+def test_a_later_gate_that_is_removed_in_time_costs_the_pod_nothing(cluster: SlicerCluster) -> None:
+    cluster.node("n1")
+    pod = cluster.pod("a", "7g.40gb", gates=(KAI, GATE))
+    cluster.settle()
+    change(cluster, pod, gates=(KAI,))
+    change(cluster, pod, gates=())
+    assert cluster.slicer.state.held_pods == set()
+    withdraw(cluster, pod)
+    cluster.settle()
+    assert cluster.where(pod)
+
+
+def test_a_gate_counts_as_a_later_one_only_while_its_owner_exists(cluster: SlicerCluster) -> None:
+    cluster.node("n1")
+    cluster.slicer.handle(LastGatesObserved(frozenset()))
+    pod = cluster.pod("a", "7g.40gb", gates=(KAI, GATE))
+    cluster.settle()
+    assert cluster.where(pod) == []
+    cluster.slicer.handle(LastGatesObserved(frozenset({KAI})))
+    cluster.settle()
+    assert cluster.where(pod)
+
+
+@pytest.mark.parametrize("deadline", [60.0, None])
+def test_a_pod_on_slots_that_it_must_leave_in_time_counts_as_refused_until_it_is_bound(deadline: float | None) -> None:
+    """Its deadline has not begun, whatever keeps the scheduler from it: a volume, a scheduler of its own."""
+    cluster = SlicerCluster(reserve_after=60.0)
+    cluster.node("n1")
+    cluster.pass_time(0)
+    old = cluster.pod("old", "3g.20gb", deadline=3_000.0)
+    cluster.settle()
+    change(cluster, old, node=NodeName("n1"), started=cluster.date)
+    cluster.pod("victim", "7g.40gb")
+    cluster.settle()
+    cluster.pass_time(60)
+    cluster.settle()
+    young = cluster.pod("young", "3g.20gb", deadline=deadline)
+    cluster.settle()
+    assert cluster.slicer.state.refused_pods == ({young.uid} if deadline else set())
+    if deadline:
+        change(cluster, young, node=NodeName("n1"), started=cluster.date)
+        assert cluster.slicer.state.refused_pods == set()
+
+
+def change(cluster: SlicerCluster, pod: PodInfo, **facts: Any) -> None:
+    cluster.put(replace(cluster.pods[pod.uid], version=cluster.pods[pod.uid].version + 1, **facts))
+    cluster.settle()

@@ -27,6 +27,7 @@ from tessera.controller.health.fault_evictions import FaultEvictions
 from tessera.controller.health.reboot_annotations import RebootAnnotations
 from tessera.controller.health.repair_settings import RepairSettings
 from tessera.controller.health.silent_agents import SilentAgents
+from tessera.controller.leadership.gate_owners import GateOwners
 from tessera.controller.leadership.hand_overs import HandOvers
 from tessera.controller.leadership.informers import ConstraintInformers, QueueInformer, SliceInformers
 from tessera.controller.leadership.pod_groups import PodGroupInformer
@@ -46,7 +47,9 @@ from tessera.usage.recorder import UsageRecorder
 #: Seconds after which a refused pod loses its slices. A node's kubelet publishes an agent's resources within 10 s, and
 #: those of a restarted agent within half a minute.
 REFUSAL_TIMEOUT = 60.0
-
+#: Seconds after which a pod that a later gate holds loses its slices: KAI decides within one of its cycles, of seconds,
+#: where its queue has quota left.
+HELD_TIMEOUT = 300.0
 
 #: Least seconds until a step that only time makes due: the calendar's clock may stand or go back.
 _LEAST_PAUSE = 0.1
@@ -142,10 +145,12 @@ class LeaderSession:
         )
 
         self._refused = RefusedPods()
+        self._held = RefusedPods(HELD_TIMEOUT)
         self._hand_overs = HandOvers(metrics.observe_hand_over)
         self._timer: asyncio.TimerHandle | None = None
         self._constraints = ConstraintInformers(client, self._slicer, self._wake.set, clock=clock, rng=rng)
         self._queues = QueueInformer(client, self._slicer, self._wake.set, clock=clock, rng=rng)
+        self._gate_owners = GateOwners(client, self._slicer, self._wake.set, clock=clock)
         self._pod_groups = PodGroupInformer(client, self._slicer, self._wake.set, clock=clock, rng=rng)
         self._provisioning = Provisioning(
             runtime,
@@ -254,6 +259,8 @@ class LeaderSession:
                 await informer.wait_synced()
             await self._constraints.wait_synced()
             await self._queues.wait_synced()
+            await self._gate_owners.look()
+            group.create_task(self._gate_owners.run(), name="owners of gates")
             group.create_task(self._breaker.run(), name="health breaker")
             group.create_task(self.silent_agents.run(), name="silent agents")
             group.create_task(self._repairs.run(), name="settings of repairs")
@@ -287,7 +294,8 @@ class LeaderSession:
         """Takes slices back from pods that the scheduler refuses for too long, and sets the time of the next step."""
         now = self._clock.monotonic()
         self._refused.update(self._slicer.state.refused_pods, now)
-        for uid in self._refused.pop_expired(now):
+        self._held.update(self._slicer.state.held_pods, now)
+        for uid in (*self._refused.pop_expired(now), *self._held.pop_expired(now)):
             self._slicer.handle(RefusalTimedOut(uid, now + AVOIDANCE_SECONDS))
         self._stop_waiting()
         due = self._slicer.next_due
@@ -295,6 +303,7 @@ class LeaderSession:
             when
             for when in (
                 self._refused.next_expiry(),
+                self._held.next_expiry(),
                 self._slicer.state.avoidance.next_expiry(),
                 None if due is None else now + max(_LEAST_PAUSE, due - self._clock.now()),
             )

@@ -16,7 +16,7 @@ from tessera.controller.leadership.informers import SlicerInput
 from tessera.controller.slicing.slicer import Slicer
 from tessera.controller.slicing.state.events import PodGroupObserved, PodGroupsListed
 from tessera.kube.client.client import Client
-from tessera.kube.client.errors import ApiError, NotFound
+from tessera.kube.client.errors import ApiError
 from tessera.kube.watch.cache import EventKind, WatchEvent
 from tessera.kube.watch.informer import Informer
 from tessera.provisioning.tracking.machines import LOOK_AGAIN, LOOK_SELDOM
@@ -71,13 +71,12 @@ class PodGroupInformer(SlicerInput):
     async def _is_served(self) -> bool:
         """True if the cluster has the kind; pods with a PodGroup wait as long as the server does not answer."""
         try:
-            await self._client.request("GET", f"/apis/{POD_GROUPS.api_version}")
-        except NotFound:
-            self._tell(served=False)
-            return False
+            served = await self._client.serves(POD_GROUPS.api_version)
         except (ApiError, ConnectionError, TimeoutError):
             return True  # the informer tries again
-        return True
+        if not served:
+            self._tell(served=False)
+        return served
 
     def _tell(self, *, served: bool) -> None:
         self._pass_on(PodGroupsListed(served=served))

@@ -62,6 +62,7 @@ class PodInfo:
         node: the node that it is bound to; empty before.
         hostname: the host that its node selector names; empty if none.
         gates: names of its scheduling gates.
+        last_gates: names of gates whose owners exist in the cluster and go after Tessera.
         profiles: the slices that it needs, profiles in the resource's spelling; behind our gate the devices too.
         devices: whole cards and shares that it requests, one resource name each; empty for a pod with slices.
         amounts: the amounts that it holds on its node besides slices.
@@ -75,8 +76,8 @@ class PodInfo:
         ports: the host ports that it uses.
         claims: the claims that it uses, as ``namespace/name``.
         owner: UID of the controller that replaces it after a deletion; empty if it has none.
-        unschedulable_message: the scheduler's message that it finds no node for the ungated pod, or that a scheduler
-            other than Kubernetes' own has not answered; empty otherwise.
+        unschedulable_message: the scheduler's message that it finds no node for the ungated pod, or cannot bind it, or
+            that a scheduler other than Kubernetes' own has not answered; empty otherwise.
         slices_withdrawn: its condition ``tessera.dev/SliceAvailable`` is False.
         unstarted: it is on a node, and kubelet has never started any of its containers with slices.
         finished: it has ended and will not run again.
@@ -102,6 +103,7 @@ class PodInfo:
     node: NodeName = UNBOUND
     hostname: str = ""
     gates: tuple[str, ...] = ()
+    last_gates: frozenset[str] = frozenset(LAST_GATES)
     profiles: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()
     amounts: Amounts = field(default_factory=dict)
@@ -140,12 +142,12 @@ class PodInfo:
     @property
     def earlier_gates(self) -> tuple[str, ...]:
         """The gates of operators that go before Tessera."""
-        return tuple(gate for gate in self.gates if gate != GATE and gate not in LAST_GATES)
+        return tuple(gate for gate in self.gates if gate != GATE and gate not in self.last_gates)
 
     @property
     def later_gates(self) -> tuple[str, ...]:
         """The gates of operators that go after Tessera."""
-        return tuple(gate for gate in self.gates if gate in LAST_GATES)
+        return tuple(gate for gate in self.gates if gate in self.last_gates)
 
     @property
     def ready_to_place(self) -> bool:
@@ -259,7 +261,11 @@ def _too_many_text(devices: Sequence[str]) -> str:
 
 
 def _unschedulable_message(pod: Pod) -> str:
-    """Returns the scheduler's message about a pod without a node; empty while the scheduler preempts for it."""
+    """Returns the scheduler's message about a pod without a node; empty while the scheduler preempts for it.
+
+    Kubernetes' own gives another reason than ``Unschedulable`` where it found a node and cannot bind the pod there, as
+    when a volume is not made within ten minutes (``SchedulerError``).
+    """
     if pod.spec.node_name or pod.spec.scheduling_gates or pod.status.nominated_node_name:
         return ""
     condition = pod.status.condition("PodScheduled")
@@ -267,9 +273,7 @@ def _unschedulable_message(pod: Pod) -> str:
         # kube-scheduler may be down for a while; a pod with another one, which nobody may run, must not keep its slices
         other = pod.spec.scheduler_name not in {"", DEFAULT_SCHEDULER}
         return f"no answer from scheduler {one_line(pod.spec.scheduler_name, 60)}" if other else ""
-    if (condition.status, condition.reason) != ("False", "Unschedulable"):
-        return ""
-    return condition.message or condition.reason
+    return condition.message or condition.reason if condition.status == "False" else ""
 
 
 def _deadline(pod: Pod) -> float | None:

@@ -15,8 +15,9 @@ Rules:
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from tessera.api.names import QUEUE_LABEL, NodeName, PodUid
+from tessera.api.names import LAST_GATES, QUEUE_LABEL, NodeName, PodUid
 from tessera.api.queues import Queue
 from tessera.controller.base.move_settings import NO_MOVES, MoveMode, MoveSettings
 from tessera.controller.cluster.remade_pods import RemadePods
@@ -40,6 +41,7 @@ from tessera.controller.slicing.state.events import (
     InstasliceObserved,
     InstasliceUnreadable,
     InstasliceVersionsReset,
+    LastGatesObserved,
     NamespaceObserved,
     NodeDeleted,
     NodeObserved,
@@ -199,8 +201,8 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
                 self._outcomes.end_denial(uid)
             case RefusalTimedOut(uid, avoid_until):
                 self._outcomes.withdraw(uid, avoid_until)
-            case QueueObserved() | QueueDeleted() | PodGroupObserved() | PodGroupsListed():
-                self._observe_groups(event)
+            case QueueObserved() | QueueDeleted() | PodGroupObserved() | PodGroupsListed() | LastGatesObserved():
+                self._observe_others(event)
             case InstasliceUnreadable(name, error):
                 self._cluster.set_object_error(name, error)
             case PodVersionsReset():
@@ -210,8 +212,10 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
             case StorageListed():
                 self._cluster.note_storage_listed()
 
-    def _observe_groups(self, event: QueueObserved | QueueDeleted | PodGroupObserved | PodGroupsListed) -> None:
-        """Takes in objects that say which pods belong together: queues, and sizes of gangs."""
+    def _observe_others(
+        self, event: QueueObserved | QueueDeleted | PodGroupObserved | PodGroupsListed | LastGatesObserved
+    ) -> None:
+        """Takes in what others say about pods: queues, sizes of gangs, and whose gates go after ours."""
         match event:
             case QueueObserved(queue):
                 self._put_queue(queue)
@@ -222,13 +226,24 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
                 self._state.gangs.put_group(key, size)
             case PodGroupsListed(served):
                 self._state.gangs.note_groups(served=served)
+            case LastGatesObserved(gates):
+                self._set_last_gates(gates)
 
     def _put_pod(self, pod: PodInfo) -> None:
         if pod.devices and pod.gated:
             self._use_devices()
+        if not self._state.last_gates.issuperset(LAST_GATES) and pod.gates:
+            pod = replace(pod, last_gates=self._state.last_gates)
         known = pod.uid in self._cluster.pods
         self._cluster.put_pod(self._remade.observe(pod, self._state.now, known=known))
         self._state.gangs.observe(self._cluster.pods[pod.uid])
+
+    def _set_last_gates(self, gates: frozenset[str]) -> None:
+        if self._state.last_gates != gates:
+            self._state.last_gates = gates
+            for pod in list(self._cluster.pods.values()):
+                if not LAST_GATES.keys().isdisjoint(pod.gates):
+                    self._put_pod(replace(pod, last_gates=gates))
 
     def _put_namespace(self, name: str, labels: Mapping[str, str] | None) -> None:
         placed = self._cluster.placed_pods

@@ -25,6 +25,7 @@ from tessera.kube.client.errors import (
     Conflict,
     Expired,
     Invalid,
+    NotFound,
     Status,
 )
 from tessera.kube.client.requests import (
@@ -268,6 +269,14 @@ class Client:
         await self.request("DELETE", resource.path(namespace, name), body=body)
 
     # Subresources with a form of their own
+
+    async def serves(self, group: str) -> bool:
+        """True if the server has an API group, or a version of one (``batch``, ``batch/v1``)."""
+        try:
+            await self.request("GET", f"/apis/{group}")
+        except NotFound:
+            return False
+        return True
 
     async def evict(
         self,

@@ -23,6 +23,7 @@ from tessera.controller.slicing.state.allocation import (
     reported_slices,
     will_never_run,
 )
+from tessera.controller.slicing.state.reservation_rules import is_passing
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.mig.names import resource_spelling
 
@@ -249,17 +250,20 @@ class AllocationLifecycle:
 
     def _note_refusal(self, uid: PodUid, pod: PodInfo | None) -> None:
         promised = pod is not None and not pod.terminating and self._state.allocations.current_of(uid) is not None
-        if (
-            pod is not None
-            and promised
-            and (pod.unschedulable_message or (pod.unstarted and self.agent_is_down(pod.node)))
-        ):
+        held = pod is not None and promised and not pod.gated and bool(pod.gates)
+        (self._state.held_pods.add if held else self._state.held_pods.discard)(uid)
+        if pod is not None and promised and self._cannot_start(pod):
             self._state.refused_pods.add(uid)
         elif uid in self._state.refused_pods:
             self._state.refused_pods.remove(uid)
             if pod is not None and pod.node:
                 self._state.withdrawn.pop(uid, None)
                 self._state.pods_to_report.add(uid)
+
+    def _cannot_start(self, pod: PodInfo) -> bool:
+        if pod.unschedulable_message or (pod.unstarted and self.agent_is_down(pod.node)):
+            return True
+        return not pod.node and is_passing(self._state, pod)
 
     def agent_is_down(self, node: NodeName) -> bool:
         """True if a node's agent is known to be down."""

@@ -30,6 +30,13 @@ class PodDeleted:
 
 
 @dataclass(frozen=True, slots=True)
+class LastGatesObserved:
+    """The gates whose owners exist in the cluster and remove them only when they are the last."""
+
+    gates: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
 class NodeObserved:
     """A node as it is now."""
 
@@ -193,6 +200,9 @@ class RefusalTimedOut:
 
     An owner's next pods need not avoid a node whose agent is down: the slicer allocates nothing there.
 
+    A pod that a later gate holds is not evicted: once that gate is removed and the pod is bound, it gets slices on its
+    node if there is room.
+
     Attributes:
         uid: the pod.
         avoid_until: time until which pods of the owner avoid the node, in seconds of the clock of :class:`TimePassed`.
@@ -239,6 +249,7 @@ class WritesDue:
 SlicerEvent = (
     PodObserved
     | PodDeleted
+    | LastGatesObserved
     | NodeObserved
     | NodeDeleted
     | InstasliceObserved

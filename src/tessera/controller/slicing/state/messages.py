@@ -73,7 +73,7 @@ def object_fault_text(node: str, fault: str) -> str:
 
 def withdrawn_text(pod: PodInfo, node: str, *, avoided: bool) -> str:
     """Returns the event message for a pod that cannot start on its node; its owner's next pod may avoid the node."""
-    refusal = one_line(pod.unschedulable_message)
+    refusal = one_line(pod.unschedulable_message) or "it has not bound the pod in time"
     what = "cards" if pod.devices else "slices"
     cause = f"The scheduler refuses the pod on node {node}, where its {what} were promised: {refusal}"
     then = f"Its {what} go to the next pod. Delete the pod and create it again, so that it gets another place"
@@ -85,6 +85,15 @@ def withdrawn_text(pod: PodInfo, node: str, *, avoided: bool) -> str:
     if pod.owner and avoided:
         then = f"It is evicted, and its owner's next pod avoids the node for {AVOIDANCE_SECONDS / 60:.0f} minutes"
     return f"{cause}. {then}"
+
+
+def held_text(pod: PodInfo, node: str) -> str:
+    """Returns the event message for a pod whose slices go to others, since a later gate holds it for too long."""
+    gates, what = one_line(", ".join(pod.gates), 200), "cards" if pod.devices else "slices"
+    return (
+        f"The gate {gates} still holds the pod, for which {what} were promised on node {node}. They go to the next pod."
+        " Once the owner of that gate removes it, the pod starts on this node when there is room"
+    )
 
 
 def overstay_text(pod: PodInfo) -> str:

@@ -26,11 +26,20 @@ def reservations_before(state: SlicerState, pod: PodInfo) -> list[Reservation]:
 
 
 def without_passed(state: SlicerState, pod: PodInfo, found: Iterable[Reservation]) -> list[Reservation]:
-    """Returns those reservations that a pod would delay: all, unless it has a deadline and ends before they begin."""
-    if pod.deadline is None:
+    """Returns those reservations that a pod would delay: all, unless it has a deadline and ends before they begin.
+
+    The deadline of a pod that a later gate holds begins nobody knows when.
+    """
+    if pod.deadline is None or pod.later_gates:
         return list(found)
     end = state.now + pod.deadline + PASSING_MARGIN
     return [each for each in found if end > each.until]
+
+
+def is_passing(state: SlicerState, pod: PodInfo) -> bool:
+    """True if a pod with a deadline has slots of another pod's reservation, which it must leave in time."""
+    found = state.reservations.values()
+    return pod.deadline is not None and any(pod.uid in each.holders and pod.uid != each.uid for each in found)
 
 
 def holders_of(state: SlicerState, reservation: Reservation) -> list[Allocation]:

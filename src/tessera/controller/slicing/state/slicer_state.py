@@ -6,7 +6,7 @@ All of this state may be lost: a new process observes the same objects and comes
 from collections.abc import Iterator, Mapping, Sequence
 
 from tessera.api.instaslice import NodeResources
-from tessera.api.names import NodeName, PodUid
+from tessera.api.names import LAST_GATES, NodeName, PodUid
 from tessera.controller.cluster.cluster_state import ClusterState
 from tessera.controller.cluster.gang_table import GangTable
 from tessera.controller.filters.avoidance import NodeAvoidance
@@ -144,9 +144,13 @@ class SlicerState:
         self.moves: dict[NodeName, tuple[RecordedMove, ...]] = {}
         #: Present time, seconds since 1970; 0 while unknown.
         self.now = 0.0
-        #: Pods that cannot start where they have slices: the scheduler refuses them there, or they are bound and the
-        #: node's agent is gone. Each has a current allocation.
+        #: Pods that cannot start where they have slices: the scheduler refuses them there, or has not bound them though
+        #: they must leave the slots in time, or the agent of their node is gone. Each has a current allocation.
         self.refused_pods: set[PodUid] = set()
+        #: Pods past our gate that have slices, and that a later gate holds.
+        self.held_pods: set[PodUid] = set()
+        #: Gates whose owners exist and go after Tessera; of other owners Tessera waits for the gates.
+        self.last_gates = frozenset(LAST_GATES)
         #: Gated pods that had been refused slices and have them now. Each has a current allocation.
         self.handed_over: set[PodUid] = set()
         #: Living pods whose slices were taken back, until they get others.

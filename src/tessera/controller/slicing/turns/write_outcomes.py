@@ -1,8 +1,10 @@
 """Changes the state after outcomes of writes, and takes slices back from pods that the scheduler refuses."""
 
 from tessera.api.names import PodUid
+from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.evictions.mover import Mover
 from tessera.controller.slicing.planning.allocation_lifecycle import AllocationLifecycle
+from tessera.controller.slicing.state.allocation import Allocation
 from tessera.controller.slicing.state.instructions import (
     Evict,
     PatchRequests,
@@ -12,7 +14,7 @@ from tessera.controller.slicing.state.instructions import (
     Ungate,
     Write,
 )
-from tessera.controller.slicing.state.messages import withdrawn_text
+from tessera.controller.slicing.state.messages import held_text, withdrawn_text
 from tessera.controller.slicing.state.slicer_state import SlicerState
 
 
@@ -82,12 +84,18 @@ class WriteOutcomes:
             self._cluster.changed_pods.add(uid)
 
     def withdraw(self, uid: PodUid, avoid_until: float) -> None:
-        """Takes slices back from a pod that its node did not take in time.
+        """Takes slices back from a pod that its node did not take in time, or that a later gate holds for too long.
 
-        A pod with an owner is evicted, and its successors avoid the node; any other pod is told, and keeps waiting.
+        A pod with an owner is evicted, and its successors avoid the node; any other pod is told, and keeps waiting. So
+        does a pod that a gate holds: its next pod would be held too.
         """
         pod, allocation = self._cluster.pods.get(uid), self._state.allocations.current_of(uid)
-        if pod is None or allocation is None or uid not in self._state.refused_pods or ("pod", uid) in self._state.busy:
+        if pod is None or allocation is None or ("pod", uid) in self._state.busy:
+            return
+        if uid in self._state.held_pods:
+            self._take_back(pod, allocation, held_text(pod, allocation.node))
+            return
+        if uid not in self._state.refused_pods:
             return
         if pod.node and uid in self._state.withdrawn:
             return
@@ -96,17 +104,21 @@ class WriteOutcomes:
         outrun = any(f"Insufficient {each}" in pod.unschedulable_message for each in set(pod.devices))
         avoided = served and not outrun
         text = withdrawn_text(pod, allocation.node, avoided=avoided)
-        stays = bool(pod.node) and not pod.owner
-        self._lifecycle.record_event(pod, "AgentNotReady" if stays else "SliceReclaimed", text, warning=True)
-        if pod.owner:
-            if avoided:
-                self._state.avoidance.add(pod.owner, allocation.node, avoid_until)
-            self._state.evictions[uid] = Evict(uid=uid, namespace=pod.namespace, name=pod.name, version=pod.version)
-        else:
-            self._state.withdrawn[uid] = text
-            self._state.pods_to_report.add(uid)
-            if not stays:
-                self._lifecycle.give_up(allocation)
+        if not pod.owner:
+            self._take_back(pod, allocation, text)
+            return
+        self._lifecycle.record_event(pod, "SliceReclaimed", text, warning=True)
+        if avoided:
+            self._state.avoidance.add(pod.owner, allocation.node, avoid_until)
+        self._state.evictions[uid] = Evict(uid=uid, namespace=pod.namespace, name=pod.name, version=pod.version)
+
+    def _take_back(self, pod: PodInfo, allocation: Allocation, text: str) -> None:
+        """Tells a pod that it has no slices; a bound one keeps them, and starts once its node's agent serves."""
+        self._lifecycle.record_event(pod, "AgentNotReady" if pod.node else "SliceReclaimed", text, warning=True)
+        self._state.withdrawn[pod.uid] = text
+        self._state.pods_to_report.add(pod.uid)
+        if not pod.node:
+            self._lifecycle.give_up(allocation)
 
     def _mark_affected(self, write: Write) -> None:
         if isinstance(write, Evict | ReportQueue):
