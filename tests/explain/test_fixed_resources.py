@@ -15,6 +15,7 @@ from tessera.explain.order_objects import OrderObjects
 from tessera.explain.pods import explain_pod
 from tessera.explain.snapshot import ClusterView, Snapshot
 from tessera.kube.resources import Namespace, Node, Pod
+from tessera.limits.planning import NODES_COMPARED
 
 SHARED = "nvidia.com/gpu.shared"
 SLICE = "nvidia.com/mig-1g.5gb"
@@ -219,3 +220,17 @@ def test_why_it_asks_for_what_it_asks_for_is_told_where_that_was_chosen() -> Non
     annotations = {"tessera.dev/chosen-resource-reason": "the smallest with 10Gi"}
     found = answer(pod(metadata={"annotations": annotations}), [node()])
     assert found.facts[-1] == "Tessera chose its request: the smallest with 10Gi"
+
+
+def test_many_kinds_of_pods_cost_no_more_than_a_few() -> None:
+    """A tenant can make any number of different pods; the page explains 200 at once, in clusters of 5,000 nodes."""
+    nodes = [node(gives={"nvidia.com/gpu": "4"})]
+    kinds = [pod(f"k{n}", {"nvidia.com/gpu": "1", "cpu": f"{100 + n}m"}) for n in range(30)]
+    alike = [pod(f"a{n}", {"nvidia.com/gpu": "1"}, metadata={"labels": {"n": f"{n}"}}) for n in range(30)]
+    snapshot = Snapshot(now=1.0, pods=[*kinds, *alike, *agents_of(nodes)], nodes=nodes)
+    view = ClusterView(snapshot)
+    assert all("was not compared" not in f"{explain_pod(view, each).facts}" for each in alike)
+    assert view.comparisons == NODES_COMPARED - 1
+    uncompared = [each for each in kinds if "was not compared" in f"{explain_pod(view, each).facts}"]
+    assert len(uncompared) == 30 - (NODES_COMPARED - 1)
+    assert explain_pod(view, uncompared[0]).case == "unscheduled"

@@ -473,3 +473,19 @@ def test_a_lost_card_gets_the_next_step_that_its_health_names() -> None:
     unhealthy.metadata.annotations[CARDS_ANNOTATION] = encode_cards((), [lost])
     found = answer(unhealthy)
     assert found.help == (BOOT_STEP, "see who holds the card: tessera health n1")
+
+
+def test_a_label_among_the_annotations_is_named_with_the_command_that_sets_it() -> None:
+    bare = node(HEALTHY, labels={"nvidia.com/gpu.present": "true"})
+    annotations = {**bare.metadata.annotations, "nvidia.com/mig.config": "all-1g.5gb"}
+    written = msgspec.structs.replace(bare, metadata=msgspec.structs.replace(bare.metadata, annotations=annotations))
+    step = "kubectl label node n1 nvidia.com/mig.config=all-1g.5gb"
+    assert f"its annotation nvidia.com/mig.config has no effect: it is a label ({step})" in answer(written).facts
+    assert "has no effect" not in "".join(answer(bare).facts)
+
+
+def test_a_node_that_reported_nothing_is_said_to_have_an_agent_only_where_one_is_seen() -> None:
+    silent = node(offers=())
+    assert answer(silent).verdict == "has an agent that has not reported its cards yet"
+    hidden = ClusterView(Snapshot(now=NOW, nodes=[silent], forbidden=frozenset({"pods", "instaslices"})))
+    assert explain_node(hidden, silent).verdict == "has labels of GPUs, and no agent has reported its cards yet"

@@ -122,19 +122,21 @@ def waiting_containers(pod: Pod) -> Iterator[str]:
 
 
 def _explain_unplaced(view: ClusterView, pod: Pod) -> Explanation:
-    slicer = view.slicer
-    excess = find_excess(pod.spec)
+    slicer, excess = view.slicer, find_excess(pod.spec)
     if slicer is None or excess:
         unknown = f"you may not list {', '.join(sorted(view.snapshot.forbidden))}" if slicer is None else excess
         return _by_its_word(view, pod, (unknown,))
     nodes = compare_nodes(view, slicer, pod)
+    if nodes is None:
+        return _by_its_word(view, pod, ("it was not compared with the nodes, since many other kinds of pods wait",))
     asked = extended_requests(pod)
     missing = sorted(each for each in asked if not nodes.most(each))
     if missing:
         return explain_not_offered(view, asked, missing)
-    word = scheduler_word(view, pod)
-    found = _explain_too_much(view, nodes) or _explain_refused(view, nodes)
-    found = found or (unseen_cause(word, pod) if refused_everywhere(word) else None) or _explain_in_use(view, nodes)
+    word, kind = scheduler_word(view, pod), id(nodes)  # equal pods share the comparison, and what follows from it
+    found = view.once(("lacks", kind), lambda: _explain_too_much(view, nodes) or _explain_refused(view, nodes))
+    found = found or (unseen_cause(word, pod) if refused_everywhere(word) else None)
+    found = found or view.once(("in use", kind), lambda: _explain_in_use(view, nodes))
     return found or _explain_admitted(view, pod, nodes)
 
 

@@ -1,6 +1,6 @@
 """Compares all that a pod requests, and its rules about nodes, with every node, as kube-scheduler does."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -8,14 +8,15 @@ from typing import NamedTuple
 from tessera.api.names import NodeName, PodUid
 from tessera.controller.filters.resources import is_shortage
 from tessera.controller.objects.node_constraints import constraints_of
-from tessera.controller.objects.pod_info import read_pod
-from tessera.controller.objects.pod_relations import read_relations
+from tessera.controller.objects.pod_info import PodInfo, read_pod
+from tessera.controller.objects.pod_relations import NO_RELATIONS, read_relations
 from tessera.controller.objects.resource_amounts import Amounts
 from tessera.controller.slicing.slicer import Slicer
 from tessera.explain.node_refusals import nodes_by_rule, refusal_facts
-from tessera.explain.offered_resources import dynamic_resources
+from tessera.explain.offered_resources import dynamic_by_node
 from tessera.explain.snapshot import ClusterView
 from tessera.kube.resources import Pod
+from tessera.limits.planning import NEIGHBOUR_STEPS
 
 #: The most pods that are named as those whose end makes room.
 _MOST_ENDS = 4
@@ -63,11 +64,29 @@ class NodeComparison(NamedTuple):
         return sorted(name for name, rules in self.objections.items() if all(map(is_shortage, rules)))
 
 
-def compare_nodes(view: ClusterView, slicer: Slicer, pod: Pod) -> NodeComparison:
-    """Compares a pod that Tessera does not place with every node."""
+def compare_nodes(view: ClusterView, slicer: Slicer, pod: Pod) -> NodeComparison | None:
+    """Compares a pod that Tessera does not place with every node; equal pods share the comparison.
+
+    None once the view has compared as many kinds of pods as it may.
+    """
     facts = read_pod(pod)
     facts = replace(facts, constraints=constraints_of(pod), relations=read_relations(pod, wants_slices=True))
-    dynamic = {each.metadata.name: dynamic_resources(each) for each in view.snapshot.nodes}
+    return view.once(_kind_of(slicer, facts), partial(_compare, view, slicer, facts))
+
+
+def _kind_of(slicer: Slicer, facts: PodInfo) -> Hashable:
+    """All of a pod on which the comparison depends; labels matter where rules about pods are in force."""
+    placed, relations = slicer.state.cluster.placed_pods, facts.relations
+    alone = relations == NO_RELATIONS and not placed.opposing_terms(facts.namespace, facts.labels, int(NEIGHBOUR_STEPS))
+    who = () if alone else (facts.namespace, facts.labels, relations)
+    return who, tuple(sorted(facts.amounts.items())), facts.constraints, facts.ports
+
+
+def _compare(view: ClusterView, slicer: Slicer, facts: PodInfo) -> NodeComparison | None:
+    if view.comparisons <= 0:
+        return None
+    view.comparisons -= 1
+    dynamic = dynamic_by_node(view)
     offered = {
         str(name): {r: 0 if r in dynamic[name] else node.allocatable.get(r, 0) for r in facts.amounts}
         for name, node in slicer.state.cluster.nodes.items()

@@ -229,10 +229,11 @@ def _explain_by_conditions(view: ClusterView, node: Node) -> Explanation:
                 help=remedies_for(found.type, found.reason, fields),
             )
     if not conditions:
-        has = "has an agent that" if view.agent(node.metadata.name) is not None else "has labels of GPUs, and an agent"
+        seen = view.agent(node.metadata.name) is not None
+        verdict = "has labels of GPUs, and no agent has reported its cards yet"
         return Explanation(
             case="not-reported",
-            verdict=f"{has} has not reported its cards yet",
+            verdict="has an agent that has not reported its cards yet" if seen else verdict,
             facts=facts,
             help=("check again in a moment; if nothing comes, read the log of the agent's pod",),
         )

@@ -54,16 +54,26 @@ def dynamic_resources(node: Node) -> frozenset[str]:
     return frozenset(each.resource for each in offers_on_demand(node))
 
 
+def dynamic_by_node(view: ClusterView) -> Mapping[str, frozenset[str]]:
+    """Resources that are positions of slices on demand, by node."""
+    nodes = view.snapshot.nodes
+    return view.once("dynamic", lambda: {each.metadata.name: dynamic_resources(each) for each in nodes})
+
+
 def resources_on_demand(view: ClusterView) -> frozenset[str]:
     """Resources that some node makes on demand."""
-    return view.once("on demand", lambda: frozenset().union(*map(dynamic_resources, view.snapshot.nodes)))
+    return view.once("on demand", lambda: frozenset().union(*dynamic_by_node(view).values()))
 
 
 def largest_on_demand(view: ClusterView) -> str:
     """The resource with the most memory among those made on demand; empty if there are none."""
-    offers = (each for node in view.snapshot.nodes for each in offers_on_demand(node))
-    best = max(offers, key=lambda each: (each.memory_mib, each.resource), default=None)
-    return best.resource if best is not None else ""
+
+    def find() -> str:
+        offers = (each for node in view.snapshot.nodes for each in offers_on_demand(node))
+        best = max(offers, key=lambda each: (each.memory_mib, each.resource), default=None)
+        return best.resource if best is not None else ""
+
+    return view.once("largest on demand", find)
 
 
 def resources_of(view: ClusterView, name: str) -> frozenset[str]:
@@ -87,7 +97,7 @@ def offered_totals(view: ClusterView) -> Mapping[str, int]:
     def count() -> Counter[str]:
         totals: Counter[str] = Counter()
         for node in view.snapshot.nodes:
-            dynamic = dynamic_resources(node)
+            dynamic = dynamic_by_node(view)[node.metadata.name]
             for name, amount in node.status.allocatable.items():
                 if name.startswith(DOMAIN) and name not in dynamic and count_or_zero(amount):
                     totals[name] += count_or_zero(amount)

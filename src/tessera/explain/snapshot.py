@@ -28,7 +28,7 @@ from tessera.kube.resources import CoreEvent, Deployment, Lease, Node, Pod, Repl
 from tessera.kube.resources.meta import key_of
 from tessera.kueue.queue_reading import QueueReading
 from tessera.limits.messages import EVENT_SHOWN
-from tessera.limits.planning import MOVES_EXPLAINED
+from tessera.limits.planning import MOVES_EXPLAINED, NODES_COMPARED
 from tessera.limits.processes import LEASE_DURATION
 from tessera.placement.devices import is_device_profile
 from tessera.provisioning.milestones import ProvisioningRecord
@@ -96,12 +96,14 @@ class ClusterView:
         snapshot: the objects as they were read.
         slicer: the controller's state after one plan for all waiting pods; None if the user may read too little.
         move_searches: searches for moves that may still be made for explanations.
+        comparisons: kinds of pods that may still be compared with all nodes.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
         self._made: dict[Hashable, Any] = {}
         self.move_searches = int(MOVES_EXPLAINED)
+        self.comparisons = int(NODES_COMPARED)
         self.slicer: Slicer | None = None
         if not snapshot.forbidden & REQUIRED_KINDS:
             self.slicer = slicer_from_objects(

@@ -260,6 +260,12 @@ MOVES_EXPLAINED = Limit(
     "waiting pods for which one reading of the cluster, for tessera why or the live page, looks for moves",
     "the page explains 200 pods at once; the others get their reason without moves",
 )
+NODES_COMPARED = Limit(
+    20,
+    "kinds of pods",
+    "pods that kube-scheduler places, equal ones together, that one reading of the cluster compares with every node",
+    "0.4 s each in a cluster of 5,000 nodes; the others get the scheduler's last word",
+)
 MOVE_STEPS = Limit(
     4_000,
     "steps",
