@@ -36,6 +36,12 @@ _TOO_SLOW = 2
 @click.option("--preflight", is_flag=True, help="Test memory, computations and bandwidths of each card instead.")
 @click.option("--card", metavar="UUID", help="With --preflight: only this card, and no way between cards.")
 @click.option(
+    "--quick",
+    is_flag=True,
+    help="With --card: only computations, memory and copies of the one device that CUDA_VISIBLE_DEVICES names, the card"
+    " or a MIG device of it; no rate is judged.",
+)
+@click.option(
     "--tools/--no-tools",
     default=True,
     help="With --preflight: also run NVIDIA's dcgmi diag and all_reduce_perf, if this image has them.  [default: run]",
@@ -45,7 +51,15 @@ _TOO_SLOW = 2
 )
 @click.option("--simulated", is_flag=True, help="Only write the marker files and use no card; for the lab.")
 def command(
-    *, folder: Path, timeout: float | None, preflight: bool, card: str | None, tools: bool, output: str, simulated: bool
+    *,
+    folder: Path,
+    timeout: float | None,
+    preflight: bool,
+    card: str | None,
+    quick: bool,
+    tools: bool,
+    output: str,
+    simulated: bool,
 ) -> int:
     """Test every card of this node: query it, then add two vectors on it.
 
@@ -60,13 +74,15 @@ def command(
     """
     if card is not None and not preflight:
         raise click.UsageError("--card is for --preflight")
+    if quick and card is None:
+        raise click.UsageError("--quick needs --card")
     if simulated:
         return _validate_simulated(folder)
     hung = "the driver hangs in the step of the last line"
     if not preflight:
         return run_within(timeout or _TIMEOUT, lambda: _report(lambda: _validate(folder)), hung=hung)
     return run_within(
-        timeout or _PREFLIGHT_TIMEOUT, lambda: _report(lambda: _preflight(card, tools, output)), hung=hung
+        timeout or _PREFLIGHT_TIMEOUT, lambda: _report(lambda: _preflight(card, tools, output, quick=quick)), hung=hung
     )
 
 
@@ -94,16 +110,20 @@ def _validate(folder: Path) -> int:
     return 0
 
 
-def _preflight(card: str | None, tools: bool, output: str) -> int:
+def _preflight(card: str | None, tools: bool, output: str, *, quick: bool) -> int:
     """Tests cards and prints the result."""
     from tessera.agent.validation.cuda import load_cuda
-    from tessera.agent.validation.preflight import preflight_lines, run_preflight
+    from tessera.agent.validation.preflight import preflight_lines, run_preflight, run_quick
     from tessera.nvml.interface import GpuUuid
     from tessera.nvml.real.real_nvml import RealNvml
 
     nvml = RealNvml()
     try:
-        found = run_preflight(nvml, load_cuda(), only=None if card is None else GpuUuid(card), tools=tools)
+        only = None if card is None else GpuUuid(card)
+        if quick and only is not None:
+            found = run_quick(nvml, load_cuda(), only)
+        else:
+            found = run_preflight(nvml, load_cuda(), only=only, tools=tools)
     finally:
         nvml.close()
     if output == "json":

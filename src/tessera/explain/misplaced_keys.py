@@ -16,6 +16,7 @@ from tessera.api.names import (
     MIG_RESOURCE_PREFIX,
     MOVABLE_ANNOTATION,
     PLACEMENT_LABEL,
+    POD_PREFLIGHT,
     QUEUE_LABEL,
 )
 from tessera.api.pods.gangs import GANG_LABEL, GANG_SIZE_ANNOTATION, POD_GROUP_LABEL
@@ -33,6 +34,7 @@ _ANNOTATIONS = frozenset(
         GANG_SIZE_ANNOTATION,
         MOVABLE_ANNOTATION,
         FAULT_TOLERATION,
+        POD_PREFLIGHT,
         MEMORY_LIMIT_ANNOTATION,
         MEMORY_ENFORCEMENT_ANNOTATION,
     }

@@ -176,6 +176,14 @@ _OTHERS: Mapping[str, Term] = {
             source=_TESSERA,
         ),
         Term(
+            term="pod-preflight",
+            meaning="the card, or a part of it, failed the test before the first container of a pod that asked for it",
+            asks="a reset; if the test fails again after that, replace the card",
+            reaction=f"refuses the start, and {REACTIONS[Reaction.RESET]}",
+            note="The driver asks for nothing: it did not see the error.",
+            source=_TESSERA,
+        ),
+        Term(
             term="replace",
             meaning="three times in seven days, the card needed a reset or a reboot, or did not answer",
             asks="replace the card, or look at its slot, cooling and power",

@@ -14,7 +14,7 @@ from tessera.agent.validation.card_tests import Effort
 from tessera.agent.validation.cuda import CudaError
 from tessera.agent.validation.figures import FIGURES, SHARE_OF_MEDIAN, SHARES, compare_with_others, judge
 from tessera.agent.validation.nvidia_tools import Output, diagnose_card, time_all_reduce
-from tessera.agent.validation.preflight import CardPreflight, Preflight, preflight_lines, run_preflight
+from tessera.agent.validation.preflight import CardPreflight, Preflight, preflight_lines, run_preflight, run_quick
 from tessera.agent.validation.preflight_runner import ProcessPreflight, SimulatedPreflight
 from tessera.clock import SystemClock
 from tessera.mig.models import model_by_product
@@ -292,6 +292,42 @@ async def test_a_simulated_card_is_tested_without_computing() -> None:
     assert (first.findings, first.tool) == ((), "simulated")
     assert second.findings
     assert (await runner.run(machine.devices()[1])).findings == ()
+
+
+def test_the_quick_test_tries_the_one_device_that_cuda_shows_and_judges_no_rate() -> None:
+    machine = SimulatedMachine("2xA30", seed="n")
+    (first, second), library = machine.uuids(), Libcuda(1)
+    (card,) = run_quick(machine, library, second, effort=EFFORT).cards
+    assert (card.uuid, card.index, card.memory, card.findings) == (second, 1, 8192, ())
+    assert {each.test for each in card.measures} == {"host_to_card", "card_to_host"}
+    assert all(each.figure == 0 for each in card.measures)
+    assert library.alive == []
+    machine.start_process(second, pid=4711)
+    (card,) = run_quick(machine, Libcuda(1), second, effort=EFFORT).cards
+    assert (card.skipped, card.findings) == ("process 4711 uses the card", ())
+    with pytest.raises(CudaError, match="CUDA shows 2 devices instead of the one"):
+        run_quick(machine, Libcuda(2), first, effort=EFFORT)
+    with pytest.raises(CudaError, match="NVML does not list this card"):
+        run_quick(machine, Libcuda(1), GpuUuid("GPU-9"), effort=EFFORT)
+
+
+def test_a_slice_is_tested_while_others_compute_on_its_card() -> None:
+    machine = SimulatedMachine("A30", seed="n", mig=True)
+    (uuid,) = machine.uuids()
+    library = Libcuda(1)
+    library.before = flip("tessera_check")
+    (card,) = run_quick(machine, library, uuid, effort=EFFORT).cards
+    assert card.findings[0].startswith("memory: ")
+
+
+async def test_the_quick_tests_process_sees_its_device_only(program: Callable[[str], ProcessPreflight]) -> None:
+    card = SimulatedMachine("A30", seed="n").devices()[0]
+    text = msgspec.json.encode(Preflight(cards=(CardPreflight(uuid=card.uuid, index=0, product="x"),))).decode()
+    runner = program(
+        "import os, sys\nassert sys.argv[1:4] == ['validate', '--preflight', '--quick'], sys.argv\n"
+        f"assert os.environ['CUDA_VISIBLE_DEVICES'] == 'MIG-1'\nprint({text!r})\n"
+    )
+    assert (await runner.run_quick(card, "MIG-1")).error == ""
 
 
 def test_a_card_that_a_program_uses_is_not_filled() -> None:

@@ -100,6 +100,13 @@ class PreflightEnded(msgspec.Struct, frozen=True):
     text: str
 
 
+class PodPreflightFailed(msgspec.Struct, frozen=True):
+    """A card, or a part of it, failed the test before a pod's first container; ``text`` is the finding."""
+
+    gpu: str
+    text: str
+
+
 class CardsCordoned(msgspec.Struct, frozen=True):
     """A person has taken these cards out of service, and no others."""
 
@@ -132,4 +139,5 @@ HealthEvent = (
     | CardsCordoned
     | PreflightEnded
     | RepairsSet
+    | PodPreflightFailed
 )

@@ -15,6 +15,9 @@ from tessera.api.nodes.health import FELL_TOO_OFTEN, REPLACE_ERRORS, UNREADABLE
 CORDON = "cordon"
 #: The source of the faults of cards that were repaired and not tested since.
 PREFLIGHT = "preflight"
+#: The source of the faults of cards that failed the test before a pod's first container. Such a card needs a reset,
+#: also if the driver asks for nothing: the driver did not see the error.
+FAILED_POD_PREFLIGHT = "pod-preflight"
 #: The source of the faults that failed probes show.
 PROBE = "probe"
 #: The source of the faults of cards whose errors cannot be heard. They concern the driver's reports, not the hardware,

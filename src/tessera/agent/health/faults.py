@@ -45,6 +45,7 @@ from tessera.agent.health.events import (
     HealthEvent,
     InstanceDestroyed,
     NodeRebooted,
+    PodPreflightFailed,
     PreflightEnded,
     ProbeResult,
     RepairsSet,
@@ -52,6 +53,7 @@ from tessera.agent.health.events import (
 from tessera.agent.health.fault import (
     CORDON,
     EVENT_WATCH,
+    FAILED_POD_PREFLIGHT,
     PREFLIGHT,
     PROBE,
     Fault,
@@ -197,6 +199,11 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
         withheld = [fault for fault in faults if fault.reaction >= Reaction.WITHHOLD]
         return withheld[0].since if [fault.source for fault in withheld] == [PREFLIGHT] else None
 
+    def failed_pod_preflight(self, gpu: str) -> bool:
+        """True if the card failed the test before a pod's first container, and was not reset since."""
+        fault = self._faults.get((DeviceScope(gpu), FAILED_POD_PREFLIGHT))
+        return fault is not None and not fault.reset
+
     def spares(self, fault: Fault) -> bool:
         """True if the fault would take its card away, and the breaker prevents it."""
         return is_spared(fault, self._spared)
@@ -243,6 +250,9 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
                 self._take_cordons(event.cordons, now)
             case PreflightEnded():
                 self._take_preflight(event, now)
+            case PodPreflightFailed():
+                text = f"the preflight of a pod failed: {event.text}"
+                self._add(DeviceScope(event.gpu), FAILED_POD_PREFLIGHT, Reaction.RESET, text, now)
             case RepairsSet():
                 self._take_repairs(event.repairs)
         self._count_falls(now)
@@ -361,7 +371,9 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
             if fault.source == UNREADABLE and fault.scope.gpu in self._unreadable:
                 continue
             cleaner = msgspec.structs.replace(fault, clean=min(fault.clean + 1, self._hysteresis.clean_probes))
-            cured = fault.reaction < Reaction.RESET or fault.reset or probe.recovery is RecoveryAction.NONE
+            unseen = fault.source == FAILED_POD_PREFLIGHT  # by the driver, which asks for nothing
+            well = probe.recovery is RecoveryAction.NONE and not unseen
+            cured = fault.reaction < Reaction.RESET or fault.reset or well
             quiet = now - fault.last >= self._hysteresis.quiet_time(fault.returns)
             if cured and quiet and cleaner.clean >= self._hysteresis.clean_probes:
                 self._end(key, now)

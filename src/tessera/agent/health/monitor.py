@@ -34,6 +34,7 @@ from tessera.agent.health.events import (
     HealthEvent,
     InstanceDestroyed,
     NodeRebooted,
+    PodPreflightFailed,
     PreflightEnded,
     ProbeResult,
     RepairsSet,
@@ -42,7 +43,14 @@ from tessera.agent.health.executor import CardProber, CardResetter
 from tessera.agent.health.fault import EVENT_WATCH, Fault
 from tessera.agent.health.fault_store import FaultStore, StoredFaults
 from tessera.agent.health.faults import HealthStateMachine
-from tessera.agent.health.messages import HealthCondition, HealthEvents, NodeEventSink, describe_part, health_condition
+from tessera.agent.health.messages import (
+    HealthCondition,
+    HealthEvents,
+    NodeEventSink,
+    describe_part,
+    health_condition,
+    name_scope,
+)
 from tessera.agent.health.policy import HealthPolicy
 from tessera.agent.health.preflights import CardPreflights
 from tessera.agent.health.probe_schedule import ProbeSchedule
@@ -204,6 +212,16 @@ class HealthMonitor:
         self._probe_soon(gpu)
         self._changes.notify()
 
+    def note_pod_preflight(self, test: CardTest) -> None:
+        """Takes in the test before a pod's first container; a test that tested nothing leaves the last one shown."""
+        if test.skipped:
+            return
+        self._tests[test.gpu] = test
+        if test.finding:
+            self._apply(PodPreflightFailed(test.gpu, test.finding))
+        self._save()
+        self._changes.notify()
+
     def note_instance_destroyed(self, gpu: str, gi_id: int) -> None:
         """Takes in the end of a GPU instance; a later one of the same id is another instance."""
         self._apply(InstanceDestroyed(gpu, gi_id))
@@ -284,6 +302,12 @@ class HealthMonitor:
     def condition(self) -> HealthCondition:
         """The condition ``GpuHealthy``: false if a fault of the hardware withholds any device."""
         return health_condition(self._health, self._gpus)
+
+    def failed_pod_preflight(self, gpu: str) -> str:
+        """The sentence about a card that failed the test before a pod's first container; empty for any other."""
+        if not self._health.failed_pod_preflight(gpu):
+            return ""
+        return f"{name_scope(DeviceScope(gpu), self._gpus)}: {self.describe_part(gpu, -1)}"
 
     # The loop ---------------------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from tessera.agent.config.config_watcher import ConfigWatcher
 from tessera.agent.health.executor import CardResetter
 from tessera.agent.health.holders import PartHolders
 from tessera.agent.health.monitor import HealthMonitor
+from tessera.agent.health.pod_preflights import PodPreflights
 from tessera.agent.health.pod_reporter import PodReporter
 from tessera.agent.health.policy import HealthPolicy
 from tessera.agent.health.preflights import CardPreflights
@@ -119,6 +120,15 @@ class Components:
         self._reboot = NodeReboot(self._host, client, self.mirror, lambda: self.health.state_machine.repairs)
         self.health = self.cards.health = self._build_health()
         self.inventory_reader.add_listener(self.cards.note_inventory)
+        self._pod_preflights = PodPreflights(
+            self._programs.preflight(),
+            health=self.health,
+            inventory=self.inventory_reader,
+            pods=self.mirror,
+            users=self.device_users,
+            events=self._object_events,
+            clock=clock,
+        )
         self.mps = self._build_mps()
         self._drainer = DeviceDrainer(kubelet, self.mirror, Evictor(client) if options.mig_evict else None)
         self.mig_config = self._build_mig_config()
@@ -243,6 +253,7 @@ class Components:
             inventory=self.inventory_reader,
             health=self.health,
             static_gpus=self._static_gpus,
+            start_check=self._pod_preflights,
         )
 
     def _build_advertiser(self) -> ResourceAdvertiser:
@@ -264,6 +275,7 @@ class Components:
             device_nodes=DeviceNodes(self.hardware, self.clock),
             names=AdvertisedNames(state_dir / "resources.json", ApiNodeResources(self._client, mirror), self.clock),
             changes=self.changes,
+            start_check=self._pod_preflights,
         )
 
     def _build_memory(self) -> MemoryMonitor:

@@ -21,6 +21,7 @@ from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.desired_config import drop_cards
 from tessera.agent.inventory.device_health import entry_health
 from tessera.agent.inventory.gpu_inventory import GpuState, sharing_gpus
+from tessera.agent.inventory.start_check import CheckedDevice, StartCheck
 from tessera.agent.sharing.allocate_response import AllocateOptions, unique
 from tessera.agent.sharing.cdi import CdiDevice, CdiFile, CdiPublisher
 from tessera.agent.sharing.device_nodes import RETRY, DeviceNodes
@@ -64,6 +65,7 @@ class ResourceAdvertiser:
         device_nodes: device nodes and topology of the GPUs.
         names: the resources that this node ever advertised.
         changes: announces that a value may have changed; notified when kubelet has read a list.
+        start_check: tests the devices of pods that ask for it; ``None`` for nobody.
     """
 
     def __init__(
@@ -77,7 +79,9 @@ class ResourceAdvertiser:
         device_nodes: DeviceNodes,
         names: AdvertisedNames,
         changes: ChangeNotifier,
+        start_check: StartCheck | None = None,
     ) -> None:
+        self._start_check = start_check
         self._served = served
         self._devices = devices
         self._settings = settings
@@ -339,14 +343,23 @@ class ResourceAdvertiser:
         self._occupancy.note_allocated(resource, ids)
 
     async def prepare_container(self, resource: str, ids: Sequence[str]) -> None:
-        """Completes the CDI set of a container that is about to start.
+        """Completes the CDI set of a container that is about to start, and tests its devices if its pod asks for it.
 
         Raises:
             ConnectionError: kubelet does not say which devices it has.
             OSError: the CDI file cannot be written.
+            PluginError: a device failed its test.
         """
         self._occupancy.note_starting()
         await self._cdi.complete_set(resource, ids, joint=self._ever_joint(), needed=self._options_now.uses_cdi)
+        if self._start_check is not None:
+            await self._start_check.check(resource, self._unshared(ids))
+
+    def _unshared(self, ids: Sequence[str]) -> list[CheckedDevice]:
+        """The devices among these entries that are no shares."""
+        cards = [CheckedDevice(gpu.uuid, gpu.uuid) for gpu in self._descriptions]
+        parts = [CheckedDevice(mig.uuid, gpu.uuid, mig.gi_id) for gpu in self._descriptions for mig in gpu.mig_devices]
+        return [device for device in (*cards, *parts) if device.uuid in ids]
 
     def note_listed(self) -> None:
         """Notes that kubelet has read a list, or listens no more."""

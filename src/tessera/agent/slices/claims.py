@@ -18,10 +18,11 @@ A pod without a promise is refused: it bypassed the webhook. The wait for a slic
 starts the container again after a while and asks again.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from tessera.agent.base.runtime import AgentRuntime
 from tessera.agent.inventory.positions import SlicePosition, parse_device_id
+from tessera.agent.inventory.start_check import CheckedDevice, StartCheck
 from tessera.agent.slices.cdi import CdiFolder
 from tessera.agent.slices.container_finder import ContainerFinder, PodDirectory, StartingContainer, unclaimed_positions
 from tessera.agent.slices.events import DevicesBound
@@ -108,6 +109,7 @@ class SliceClaims:
         cdi: the folder of the CDI files.
         journal: written to disk before a container gets its slices.
         hardware: lists the device files of a slice.
+        start_check: tests the slices of pods that ask for it.
     """
 
     def __init__(
@@ -120,7 +122,9 @@ class SliceClaims:
         cdi: CdiFolder,
         journal: SliceJournalFile,
         hardware: AsyncNvml,
+        start_check: StartCheck,
     ) -> None:
+        self._start_check = start_check
         self._changes = runtime.changes
         self._clock = runtime.clock
         self._metrics = runtime.metrics
@@ -146,7 +150,7 @@ class SliceClaims:
         ]
 
     async def claim(self, resource: str, device_ids: Sequence[str]) -> None:
-        """Waits until the container that holds these devices can be started.
+        """Waits until the container that holds these devices can be started, and its slices are tested if its pod asks.
 
         Raises:
             PluginError: it cannot be started; the text gives the reason and the next step for the user.
@@ -160,9 +164,16 @@ class SliceClaims:
             container = self._bind(resource, tuple(device_ids), starting)
             await self._wait_for_slices(starting.pod, container.values(), deadline)
             await self._write_cdi_files(starting.pod, container)
+            await self._start_check.check(resource, self._tested(starting.pod, container), pod=starting.pod)
             outcome = "ready"
         finally:
             self._metrics.observe_claim(outcome, self._clock.monotonic() - began)
+
+    def _tested(self, pod: PodUid, container: Mapping[str, SlicePosition]) -> Iterator[CheckedDevice]:
+        for position in container.values():
+            made = self._slices.ready_slice(pod, position)
+            if made is not None:
+                yield CheckedDevice(made.computes[0][1], position.gpu, made.gi_id)
 
     async def _wait_for_promise(self, pod: PodUid, deadline: float) -> None:
         if self._slices.slices_of(pod):

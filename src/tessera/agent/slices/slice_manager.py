@@ -20,6 +20,7 @@ from tessera.agent.inventory.card_ownership import CardOwner, CardOwnership, Sta
 from tessera.agent.inventory.gpu_inventory import InventoryReader
 from tessera.agent.inventory.positions import SliceLease, parse_device_id
 from tessera.agent.inventory.sliceable_gpus import SliceableGpus, enable_mig, sliceable_gpus
+from tessera.agent.inventory.start_check import StartCheck
 from tessera.agent.slices.cdi import CdiFolder
 from tessera.agent.slices.claims import SliceClaims
 from tessera.agent.slices.device_plugin import SliceDevicePlugin
@@ -73,6 +74,7 @@ class SliceManager:
         health: judges GPUs.
         static_gpus: the other GPUs. The memory of their MIG devices counts towards the node's quota, so that a pod that
             was charged for slices on demand can run on them too.
+        start_check: tests the slices of pods that ask for it.
     """
 
     def __init__(
@@ -86,6 +88,7 @@ class SliceManager:
         inventory: InventoryReader,
         health: GpuHealthSource,
         static_gpus: StaticGpus,
+        start_check: StartCheck,
     ) -> None:
         options = runtime.options
         self._runtime = runtime
@@ -123,6 +126,7 @@ class SliceManager:
             cdi=self._cdi,
             journal=self._journal,
             hardware=hardware,
+            start_check=start_check,
         )
         #: True once all cards were read, so that promises, devices and status can be trusted.
         self.ready = False

@@ -149,6 +149,47 @@ def run_preflight(
     return Preflight(cards=cards, all_reduce=rate, all_reduce_error=error)
 
 
+#: What the quick test does: its rates are shown and not judged, since a part of a card has no figures.
+QUICK = Effort(chunk=128 << 20, copy=64 << 20, repeats=3)
+
+
+def run_quick(nvml: Nvml, library: Any, card: GpuUuid, *, effort: Effort = QUICK) -> Preflight:
+    """Tests the only device that CUDA shows, the card or a MIG device of it: computations, memory, copies.
+
+    Args:
+        nvml: the cards, open.
+        library: ``libcuda``, loaded.
+        card: the device's card.
+        effort: how much is done.
+
+    Raises:
+        CudaError: CUDA cannot be initialised, or shows another number of devices.
+        NvmlError: the cards cannot be listed.
+    """
+    info = next((each for each in nvml.devices() if each.uuid == card), None)
+    if info is None:
+        raise CudaError(f"{card}: NVML does not list this card")
+    cuda = Cuda(library)
+    if (count := cuda.count()) != 1:
+        raise CudaError(f"CUDA shows {count} devices instead of the one that CUDA_VISIBLE_DEVICES names")
+    used = [] if info.mig_enabled else nvml.processes(card)
+    named = {"uuid": card, "index": info.index, "product": info.name}
+    if used:
+        skipped = f"process {used[0].pid} uses the card"
+        return Preflight(cards=(msgspec.convert(named | {"skipped": skipped}, CardPreflight),))
+    found = _Rates(info=info, device=0)
+    try:
+        add_vectors(cuda, 0)
+        with CudaContext(cuda, 0) as context:
+            found.memory = check_memory(context, effort)
+            found.rates["host_to_card"], found.rates["card_to_host"] = time_host_copies(context, effort)
+    except CudaError as error:
+        found.error = one_line(error, _ERROR)
+    measures = tuple(judge(test, value, 0.0, "") for test, value in found.rates.items())
+    result = msgspec.convert(named | {"error": found.error, "memory": found.memory}, CardPreflight)
+    return Preflight(cards=(msgspec.structs.replace(result, measures=measures),))
+
+
 def _find_devices(library: Any) -> tuple[Cuda | None, dict[GpuUuid, int]]:
     """CUDA and its devices; none if it says that there is no device, as with all cards in MIG mode."""
     try:

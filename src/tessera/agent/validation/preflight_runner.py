@@ -22,6 +22,9 @@ from tessera.text import one_line
 
 #: Seconds that the tests of one card may take. They move its memory four times, and compute for a second.
 CARD_SECONDS = 300.0
+#: Seconds that the quick test of a device may take: half of what kubelet waits for the start of a container. It moves
+#: the device's memory four times, and starting CUDA on a machine with many cards takes some seconds.
+QUICK_SECONDS = 15.0
 #: Most characters of a process's error that a result keeps.
 _ERROR = 300
 
@@ -31,6 +34,10 @@ class PreflightRunner(Protocol):
 
     async def run(self, card: GpuInfo) -> CardPreflight:
         """Tests a card. Never raises: a test that cannot run is a result with an error, so the card stays away."""
+        ...
+
+    async def run_quick(self, card: GpuInfo, device: str, /) -> CardPreflight:
+        """Tests a card, or the MIG device of it with that UUID, in a few seconds, and judges no rate. Never raises."""
         ...
 
 
@@ -54,22 +61,32 @@ class ProcessPreflight:
 
     async def run(self, card: GpuInfo) -> CardPreflight:
         """See :meth:`PreflightRunner.run`."""
-        command = (*self._command, "validate", "--preflight", "--card", card.uuid, "--output", "json")
+        return await self._run(card, (), self._environment, self._seconds)
+
+    async def run_quick(self, card: GpuInfo, device: str) -> CardPreflight:
+        """See :meth:`PreflightRunner.run_quick`. The process sees no other device."""
+        environment = {**self._environment, "CUDA_VISIBLE_DEVICES": device}
+        return await self._run(card, ("--quick",), environment, min(self._seconds, QUICK_SECONDS))
+
+    async def _run(
+        self, card: GpuInfo, options: tuple[str, ...], environment: Mapping[str, str], seconds: float
+    ) -> CardPreflight:
+        command = (*self._command, "validate", "--preflight", *options, "--card", card.uuid, "--output", "json")
         try:
             process = await asyncio.create_subprocess_exec(
                 *command,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
-                env=self._environment,
+                env=environment,
                 limit=PREFLIGHT_RESULT,
             )
         except OSError as error:
             return failed(card, f"the preflight cannot start: {error.strerror}")
         try:
-            return await asyncio.wait_for(_read(process, card), self._seconds)
+            return await asyncio.wait_for(_read(process, card), seconds)
         except TimeoutError:
-            return failed(card, f"no answer within {self._seconds:g} s: the driver hangs; reboot the node")
+            return failed(card, f"no answer within {seconds:g} s: the driver hangs; reboot the node")
         finally:
             with suppress(ProcessLookupError):
                 process.kill()
@@ -91,6 +108,16 @@ class SimulatedPreflight:
     async def run(self, card: GpuInfo) -> CardPreflight:
         """See :meth:`PreflightRunner.run`."""
         await self._clock.sleep(self._machine.latency("compute"))
+        return self._test(card)
+
+    async def run_quick(self, card: GpuInfo, _device: str) -> CardPreflight:
+        """See :meth:`PreflightRunner.run_quick`."""
+        await self._clock.sleep(min(self._machine.latency("compute"), QUICK_SECONDS))
+        if self._machine.latency("compute") >= QUICK_SECONDS:
+            return failed(card, f"no answer within {QUICK_SECONDS:g} s", tool="simulated")
+        return self._test(card)
+
+    def _test(self, card: GpuInfo) -> CardPreflight:
         try:
             self._machine.compute(card.uuid)
         except NvmlError as error:

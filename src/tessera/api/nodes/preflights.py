@@ -32,6 +32,7 @@ class CardTest(msgspec.Struct, frozen=True, kw_only=True, order=True, omit_defau
         skipped: why nothing was tested; empty if it was.
         tool: what tested the card: ``tessera``, ``dcgm`` for NVIDIA's diagnostics beside it, or ``simulated``.
         rates: bytes per second by test; of ``product``, operations per second.
+        part: id of the GPU instance that was tested; -1 for the whole card.
     """
 
     index: Annotated[int, msgspec.Meta(ge=-1, le=int(NODE_INDEXES))]
@@ -41,6 +42,7 @@ class CardTest(msgspec.Struct, frozen=True, kw_only=True, order=True, omit_defau
     skipped: Annotated[str, msgspec.Meta(max_length=int(CONDITION_MESSAGE))] = ""
     tool: Annotated[str, msgspec.Meta(pattern=r"^[a-z]{1,16}\Z")] = "tessera"
     rates: Annotated[dict[_Test, _Rate], msgspec.Meta(max_length=int(PREFLIGHT_RATES))] = {}
+    part: Annotated[int, msgspec.Meta(ge=-1, le=9999)] = -1
 
 
 _DECODER: msgspec.json.Decoder[tuple[CardTest, ...]] = msgspec.json.Decoder(
@@ -72,12 +74,13 @@ def decode_tests(annotations: Mapping[str, str]) -> tuple[CardTest, ...]:
 def describe_test(test: CardTest) -> str:
     """The result as a sentence, with the rates."""
     simulated = " (simulated: nothing was computed)" if test.tool == "simulated" else ""
+    at = rfc3339(test.at) if test.part < 0 else f"GPU instance {test.part} at {rfc3339(test.at)}"
     if test.skipped:
-        return f"preflight of {rfc3339(test.at)} tested nothing: {test.skipped}"
+        return f"preflight of {at} tested nothing: {test.skipped}"
     verdict = f"failed: {test.finding}" if test.finding else "passed"
     rates = [f"{name.replace('_', ' ')} {write_rate(name, value)}" for name, value in sorted(test.rates.items())]
     measured = f"; {list_names(rates, len(rates))}" if rates else ""
-    return f"preflight of {rfc3339(test.at)} {verdict}{simulated}{measured}"
+    return f"preflight of {at} {verdict}{simulated}{measured}"
 
 
 def write_rate(test: str, value: float) -> str:
