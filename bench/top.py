@@ -23,6 +23,7 @@ import sys
 import tempfile
 import termios
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -130,7 +131,7 @@ async def serve(nodes: int, others: int, file: Path) -> None:
     server = ApiServer(SystemClock(), tokens={TOKEN: user})
     addresses, rng = await fill(server, nodes, others), random.Random(1)
 
-    async def get(address: str, _port: int, _path: str) -> Response:
+    async def get(address: str, _port: int, _path: str, _headers: Mapping[str, str]) -> Response:
         body = msgspec.json.encode(page(addresses[address], rng))
         return Response(status=200, headers={"content-type": "application/json"}, body=body)
 

@@ -131,6 +131,8 @@ def _unique(rules: Iterable[Rule]) -> list[Rule]:
 def covers(holder: Iterable[Rule], wanted: Rule) -> bool:
     """Whether the holder's rules contain every single right of a rule, as Kubernetes checks before a grant."""
     held = list(holder)
+    if "nonResourceURLs" in wanted:
+        return wanted in held
     return all(
         any(_allows(each, group, resource, verb, name) for each in held)
         for group in wanted["apiGroups"]
@@ -143,8 +145,8 @@ def covers(holder: Iterable[Rule], wanted: Rule) -> bool:
 def _allows(rule: Rule, group: str, resource: str, verb: str, name: str) -> bool:
     names = rule.get("resourceNames") or ()
     return (
-        group in rule["apiGroups"]
-        and resource in rule["resources"]
+        group in rule.get("apiGroups", ())
+        and resource in rule.get("resources", ())
         and verb in rule["verbs"]
         and (not names or name in names)
     )

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from monitoring.manifests import scrape_annotations
+from monitoring.manifests import COMPONENTS, scrape_annotations
 
 from charts import group_rules, notices, rules
 from charts.objects import templates, workload
@@ -41,7 +41,7 @@ def _arguments(name: str) -> Mapping[str, Any]:
     return {
         "args": container.get("args", []),
         "env": container.get("env", []),
-        "scrape": scrape_annotations(container) if "ports" in container else {},
+        "scrape": scrape_annotations(container) if name in COMPONENTS else {},
     }
 
 

@@ -46,6 +46,7 @@ CONDITIONS: Mapping[str, str] = {
     "policies/namespaces.yaml": ".Values.tessera.policies.namespaces",
     "policies/pins.yaml": ".Values.tessera.policies.pins",
     "policies/pods.yaml": 'ne .Values.tessera.deviceAccess.action "off"',
+    "monitoring/prometheus/metrics-reader.yaml": ".Values.tessera.monitoring.podMonitors",
     "monitoring/prometheus/pod-monitors.yaml": ".Values.tessera.monitoring.podMonitors",
     "monitoring/prometheus/prometheus-rule.yaml": ".Values.tessera.monitoring.prometheusRule",
     "options/evict.yaml": 'or .Values.tessera.agent.migEvict (eq .Values.tessera.agent.memoryLimits "evict")',
@@ -86,7 +87,9 @@ def base_files() -> list[str]:
     """The files of ``deploy/`` that become templates, in their order."""
     kustomization = yaml.load((deploy_folder() / "kustomization.yaml").read_text(encoding="utf-8"), yaml.CSafeLoader)
     options: Sequence[Path] = sorted((deploy_folder() / "options").glob("*.yaml"))
-    monitoring = (f"monitoring/prometheus/{name}.yaml" for name in ("pod-monitors", "prometheus-rule"))
+    monitoring = (
+        f"monitoring/prometheus/{name}.yaml" for name in ("metrics-reader", "pod-monitors", "prometheus-rule")
+    )
     named = (f"options/{each.name}" for each in options)
     components = (f"options/{each}" for each in (CERTIFICATES, OPENSHIFT, DASHBOARD_FILE))
     return [*kustomization["resources"], *named, *components, *monitoring]

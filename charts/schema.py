@@ -135,6 +135,7 @@ def _own() -> Schema:
                         key: {"type": "boolean"}
                         for key in ("podMonitors", "prometheusRule", "podAnnotations", "dashboards")
                     },
+                    "metricsAccess": {"enum": ["reviewed", "open"]},
                     "runbooks": {"type": "string", "minLength": 1},
                     **{key: {"type": "integer", "minimum": 1} for key in ("hotCelsius", "hotMemoryCelsius")},
                     **dict.fromkeys(("labels", "dashboardLabels"), _TEXT_MAP),

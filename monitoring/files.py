@@ -10,6 +10,7 @@ from monitoring.manifests import (
     RUNBOOKS,
     annotation_component,
     config_maps,
+    metrics_reader,
     pod_monitors,
     prometheus,
     prometheus_rule,
@@ -31,7 +32,7 @@ def generate(runbooks: str = RUNBOOKS) -> Mapping[str, str]:
     kustomization = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
-        "resources": ["prometheus-rule.yaml", "pod-monitors.yaml"],
+        "resources": ["prometheus-rule.yaml", "metrics-reader.yaml", "pod-monitors.yaml"],
     }
     boards = {f"{board.uid}.json": to_json(board) for board in BOARDS}
     workloads = [
@@ -45,6 +46,7 @@ def generate(runbooks: str = RUNBOOKS) -> Mapping[str, str]:
         "grafana/kustomization.yaml": to_yaml(config_maps(list(boards))),
         "prometheus/kustomization.yaml": to_yaml(kustomization),
         "prometheus/prometheus-rule.yaml": to_yaml(prometheus_rule(runbooks)),
+        "prometheus/metrics-reader.yaml": to_yaml(*metrics_reader()),
         "prometheus/pod-monitors.yaml": to_yaml(*pod_monitors()),
         "prometheus/rules.yaml": to_yaml(rules(runbooks)),
         "prometheus/prometheus.yaml": to_yaml(prometheus()),

@@ -11,6 +11,12 @@ from monitoring.recordings import RECORDINGS
 NAMESPACE = "tessera-system"
 #: Component -> the port's name, of the pods that show metrics.
 COMPONENTS = ("tessera-agent", "tessera-controller", "tessera-webhook")
+#: Those whose metrics name pods or nodes, so that a reader needs a token.
+GUARDED = frozenset({"tessera-agent", "tessera-controller"})
+#: The account that the Prometheus operator's monitors use, its Secret, and the role that it has.
+METRICS_ACCOUNT, METRICS_ROLE = "tessera-metrics", "tessera-metrics-reader"
+#: The token of a Prometheus in the cluster.
+_OWN_TOKEN = "/var/run/secrets/kubernetes.io/serviceaccount/token"  # noqa: S105 - a file
 #: Labels of a series that name the holder of a card.
 HOLDER = ("namespace", "pod", "container")
 #: A series of dcgm-exporter's names, and the value of one of these labels.
@@ -100,6 +106,7 @@ def pod_monitors() -> list[Document]:
                 "podMetricsEndpoints": [
                     {
                         "port": "http",
+                        **({"authorization": {"credentials": _CREDENTIALS}} if component in GUARDED else {}),
                         "honorLabels": True,
                         "relabelings": [
                             {"targetLabel": "job", "replacement": component},
@@ -118,6 +125,36 @@ def pod_monitors() -> list[Document]:
     ]
 
 
+_CREDENTIALS: Document = {"name": METRICS_ACCOUNT, "key": "token"}
+
+
+def metrics_reader() -> list[Document]:
+    """Returns the account of the monitors, with a Secret in which Kubernetes writes a token of it."""
+    labels = {"app.kubernetes.io/part-of": "tessera"}
+    rbac = "rbac.authorization.k8s.io"
+    named = {"name": METRICS_ACCOUNT, "namespace": NAMESPACE}
+    return [
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {**named, "labels": labels}},
+        {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {
+                **named,
+                "labels": labels,
+                "annotations": {"kubernetes.io/service-account.name": METRICS_ACCOUNT},
+            },
+            "type": "kubernetes.io/service-account-token",
+        },
+        {
+            "apiVersion": f"{rbac}/v1",
+            "kind": "ClusterRoleBinding",
+            "metadata": {"name": METRICS_ACCOUNT, "labels": labels},
+            "roleRef": {"apiGroup": rbac, "kind": "ClusterRole", "name": METRICS_ROLE},
+            "subjects": [{"kind": "ServiceAccount", **named}],
+        },
+    ]
+
+
 def prometheus() -> Document:
     """Returns a configuration for a Prometheus without operator, in the cluster."""
     discovery = {"role": "pod", "namespaces": {"names": [NAMESPACE]}}
@@ -127,6 +164,7 @@ def prometheus() -> Document:
         "scrape_configs": [
             {
                 "job_name": component,
+                **({"authorization": {"credentials_file": _OWN_TOKEN}} if component in GUARDED else {}),
                 "honor_labels": True,
                 "kubernetes_sd_configs": [discovery],
                 "relabel_configs": [

@@ -16,18 +16,40 @@ JsonDocuments = Mapping[str, Callable[[], bytes]]
 
 NO_DOCUMENTS: JsonDocuments = {}
 TEXT, JSON = "text/plain", "application/json"
-_PATHS = ("/healthz", "/metrics", "/readyz")
+METRICS_PATH = "/metrics"
 
 
 class ProcessStatus(Protocol):
     """The state of a process that the pages show."""
 
-    def metrics_text(self) -> bytes:
-        """The text of ``/metrics``."""
+    def metrics_text(self) -> bytes | None:
+        """The text of ``/metrics``; None for a process that has no such page."""
         ...
 
     def unready_reason(self) -> str:
         """Reason that the process is not ready: ``/readyz`` answers 503 with it; empty for 200. Any thread may ask."""
+        ...
+
+
+class Guard(Protocol):
+    """Decides who may read pages that name pods: ``/metrics`` and pages of JSON."""
+
+    def guards(self, path: str) -> bool:
+        """Whether a reader of the page needs a token; any thread may ask."""
+        ...
+
+    def token(self, headers: Mapping[str, str]) -> str:
+        """The token that a reader shows in its headers; empty if it shows none. Any thread may ask."""
+        ...
+
+    async def refuse(self, path: str, token: str, address: str) -> "Page | None":
+        """What a reader gets in place of a page; None if it may read it.
+
+        Args:
+            path: of the page.
+            token: that the reader shows.
+            address: of the reader.
+        """
         ...
 
 
@@ -52,12 +74,12 @@ def status_page(path: str, process: ProcessStatus, documents: JsonDocuments = NO
     if path in documents:
         return Page(200, JSON, documents[path]())
     match path:
-        case "/metrics":
-            return Page(200, CONTENT_TYPE_LATEST, process.metrics_text())
+        case "/metrics" if (text := process.metrics_text()) is not None:
+            return Page(200, CONTENT_TYPE_LATEST, text)
         case "/healthz":
             return _OK
         case "/readyz":
             reason = process.unready_reason()
             return unavailable(reason) if reason else _OK
         case _:
-            return Page(404, TEXT, b"there are " + ", ".join(sorted((*documents, *_PATHS))).encode() + b"\n")
+            return Page(404, TEXT, b"there is no such page here\n")

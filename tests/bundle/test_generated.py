@@ -97,7 +97,8 @@ def test_the_roles_for_people_are_made_by_olm_and_bound_to_no_account() -> None:
         for each in install_manifests()
         if each["kind"].endswith("Binding") and "roleRef" in each
     }
-    assert roles == {"tessera-admin", "tessera-cluster-view", "tessera-edit", "tessera-usage-reader", "tessera-view"}
+    for_people = {"tessera-admin", "tessera-cluster-view", "tessera-edit", "tessera-usage-reader", "tessera-view"}
+    assert roles == {*for_people, "tessera-metrics-reader"}
     assert not roles & bound
 
 

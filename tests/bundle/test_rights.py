@@ -52,5 +52,6 @@ def test_it_may_write_the_objects_that_it_applies_by_name() -> None:
 
 def test_nothing_is_granted_by_wildcard_and_nothing_allows_to_grant_more() -> None:
     for rule in (*HELD, *namespace_rules("tessera-install")):
-        assert "*" not in {*rule["apiGroups"], *rule["resources"], *rule["verbs"]}
+        texts = {text for key in ("apiGroups", "resources", "nonResourceURLs", "verbs") for text in rule.get(key, ())}
+        assert "*" not in texts
         assert not {"escalate", "bind", "impersonate"} & set(rule["verbs"])

@@ -98,6 +98,7 @@ CASES: Mapping[str, tuple[Mapping[str, Any] | None, Mapping[str, Any], Sequence[
             *("--mig-evict", "--memory-limits", "kill", "--simulate", "2xA100-40GB"),
         ],
     ),
+    "open metrics": (None, {"monitoring": {"metricsAccess": "open"}}, ["--metrics-access", "open"]),
     "evicting memory": (None, {"agent": {"memoryLimits": "evict"}}, ["--memory-limits", "evict"]),
     "controller": (
         None,

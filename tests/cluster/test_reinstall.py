@@ -132,7 +132,7 @@ def test_a_slice_that_somebody_else_made_stays_foreign(in_lab: Callable[..., Non
 
 
 #: More writes of the controller than it takes to record two pods; the test proves that it is.
-WRITES = 5
+WRITES = 7
 #: Some of the NVML calls of an agent that finds slices of its own: the first ones, and those of a later reading.
 CALLS = (1, 2, 8)
 #: More of them.

@@ -8,6 +8,7 @@ from tests.deploy.test_objects import SUPPORTED
 from tests.support.kubernetes_schemas import validate
 
 from tessera import __version__
+from tessera.access.page_tokens import READER_ACCOUNT
 from tessera.cli import dashboard
 from tessera.cli.install.manifests import InstallChoices
 from tessera.cli.install.rendering import render
@@ -125,6 +126,9 @@ def test_its_account_can_change_nothing_but_its_own_api_service() -> None:
                 assert rule["resourceNames"] == [API_SERVICE]
                 continue
             reviews = {"tokenreviews", "subjectaccessreviews"}
+            if rule["resources"] == ["serviceaccounts/token"]:
+                assert rule["resourceNames"] == [READER_ACCOUNT]
+                continue
             assert set(rule["verbs"]) <= {"get", "list", "watch"} or set(rule["resources"]) <= reviews
 
 

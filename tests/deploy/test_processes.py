@@ -8,6 +8,7 @@ import msgspec
 from tests.deploy.conftest import Installation, Obj
 
 from tessera import __version__
+from tessera.access.page_tokens import READER_ACCOUNT
 from tessera.agent.base.options import AgentOptions
 from tessera.api.names import ADD_ONS, INSTASLICE_NAMESPACE, MPS_HOST_LABEL
 from tessera.api.nodes.node_groups import NODE_GROUPS_MAP
@@ -201,6 +202,7 @@ def test_rights_name_the_objects_that_the_processes_use(installation: Installati
     webhook_, controller_ = (process(installation, each).options for each in (WebhookOptions, ControllerOptions))
     agent_ = process(installation, AgentOptions).options
     assert named == {
+        ("serviceaccounts/token", READER_ACCOUNT),
         ("secrets", webhook_.secret),
         ("mutatingwebhookconfigurations", webhook_.configuration),
         ("proxies", CLUSTER_PROXY),

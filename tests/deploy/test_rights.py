@@ -4,6 +4,7 @@ Each other form of installation grants the same.
 """
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,13 +29,13 @@ SOURCE = Path(tessera.__file__).parent
 ROOMS = (resources, instaslice, driver_assignment, objects, queues, pod_groups)
 #: What each process is made of, as far as it talks to the API server.
 MADE_OF = {
-    "tessera-agent": ("agent", "kube/event_recorder.py"),
+    "tessera-agent": ("agent", "access/reviewer.py", "kube/event_recorder.py"),
     "tessera-controller": (
         "controller",
         *(f"driver/{room}" for room in ("executor.py", "policies", "run.py", "registry/credentials.py")),
         *(f"driver/{room}" for room in ("rollout", "build", "coverage")),
         *(f"provisioning/{room}" for room in ("run.py", "recording.py", "tracking", "startup/startup_taints.py")),
-        *(f"usage/{room}" for room in ("recorder.py", "agent_pages.py")),
+        *("usage/recorder.py", "access/page_reader.py", "access/reviewer.py"),
         "kube/event_recorder.py",
         "kube/leader_election.py",
     ),
@@ -42,17 +43,19 @@ MADE_OF = {
     "tessera-dashboard": (
         "dashboard",
         "access",
-        *("usage/agent_pages.py", "explain/order_objects.py", "kueue/waiting_workloads.py"),
+        *("access/page_reader.py", "access/reviewer.py", "explain/order_objects.py", "kueue/waiting_workloads.py"),
     ),
 }
 #: Where the rights of a process stand, if not in deploy/.
 GRANTED_BY = {"tessera-dashboard": "deploy/options/dashboard"}
-#: Rights for requests whose path is written out: through the proxy to the agents' pages, and Kueue's visibility API.
-BY_PATH = {"tessera-dashboard": {("get", "pods/proxy"), ("get", "localqueues/pendingworkloads")}}
+#: Rights for requests whose path is written out: Kueue's visibility API.
+BY_PATH = {"tessera-dashboard": {("get", "localqueues/pendingworkloads")}}
 #: Granted by deploy/options/evict.yaml only.
 EVICTS_BY_OPTION = ("tessera-agent",)
 #: What needs the rights of deploy/options/replace.yaml.
 REPLACES_BY_OPTION = "provisioning/startup/replacer.py"
+#: Subresources of requests that a process makes by their path, to the verbs that they need.
+BY_SUBRESOURCE = {"proxy": "get", "token": "create"}
 #: Methods of :class:`tessera.kube.client.client.Client`, and the informer, to the verbs that they need.
 VERBS = {
     "get": ("get",),
@@ -85,17 +88,18 @@ def asked(process: str) -> Iterator[Right]:
         if method == "evict":
             if process not in EVICTS_BY_OPTION:
                 yield "create", "pods/eviction"
-        elif method == "path" and any(_is_proxy(each) for each in parts):
-            yield from (("get", f"{kind.plural}/proxy") for kind in receivers(call))
+        elif method == "path":
+            made = {name for each in parts for name in BY_SUBRESOURCE if _begins(each, name)}
+            yield from ((BY_SUBRESOURCE[name], f"{kind.plural}/{name}") for name in made for kind in receivers(call))
         elif method in VERBS and kinds:
             given = [each.value for each in call.keywords if each.arg == "subresource"]
             for below in subresources(given[0]) if given else [""]:
                 yield from ((verb, kind.plural + below) for verb in VERBS[method] for kind in kinds)
 
 
-def _is_proxy(part: ast.AST) -> bool:
+def _begins(part: ast.AST, name: str) -> bool:
     """True for the subresource of a request that a process makes by its path."""
-    return isinstance(part, ast.Constant) and str(part.value).startswith("proxy")
+    return isinstance(part, ast.Constant) and str(part.value).startswith(name)
 
 
 def receivers(call: ast.Call) -> Iterator[Resource[Any]]:
@@ -121,7 +125,7 @@ def subresources(value: ast.expr) -> list[str]:
 def granted(installation: Installation, account: str) -> Iterator[Right]:
     for role in roles_of(installation, account):
         for rule in role["rules"]:
-            yield from ((verb, resource) for resource in rule["resources"] for verb in rule["verbs"])
+            yield from ((verb, resource) for resource in rule.get("resources", ()) for verb in rule["verbs"])
 
 
 def roles_of(installation: Installation, account: str) -> Iterator[Obj]:
@@ -140,9 +144,11 @@ def installation_of(process: str) -> Installation:
     return rendered(GRANTED_BY.get(process, "deploy"))
 
 
-def test_only_the_pages_of_agents_and_of_the_queue_are_read_through_the_proxy() -> None:
-    users = {path.relative_to(SOURCE) for path in SOURCE.rglob("*.py") if "proxy{" in path.read_text(encoding="utf-8")}
-    assert users == {Path("usage/agent_pages.py"), Path("observe/queue_reading.py")}
+def test_one_client_reads_pages_through_the_proxy() -> None:
+    texts = {path.relative_to(SOURCE): path.read_text(encoding="utf-8") for path in SOURCE.rglob("*.py")}
+    assert {path for path, text in texts.items() if re.search('f"[^"]*proxy[{/]', text)} == {
+        Path("access/page_reader.py"),
+    }
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -186,7 +192,8 @@ def test_the_rights_to_replace_nodes_are_those_that_replacing_them_takes() -> No
 def test_a_name_limits_no_create_which_has_none_to_be_compared(installation: Installation) -> None:
     for role in installation.of_kind("Role", "ClusterRole"):
         for rule in role["rules"]:
-            assert not ("resourceNames" in rule and "create" in rule["verbs"])
+            named = "resourceNames" in rule and "create" in rule["verbs"]
+            assert not named or rule["resources"] == ["serviceaccounts/token"]  # its account is in the path
 
 
 def test_nothing_is_granted_by_wildcard(installation: Installation) -> None:

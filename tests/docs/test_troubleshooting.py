@@ -11,7 +11,12 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "troubleshooting.md"
 SOURCE = ROOT / "src" / "tessera"
 #: Texts of other programs.
-FOREIGN = {"exceeded quota": "kube-apiserver", "failed calling webhook": "kube-apiserver", "libcuda.so.1": "a program"}
+FOREIGN = {
+    "exceeded quota": "kube-apiserver",
+    "failed calling webhook": "kube-apiserver",
+    "libcuda.so.1": "a program",
+    "server returned HTTP status 401": "Prometheus",
+}
 
 
 def symptoms() -> list[str]:

@@ -55,7 +55,8 @@ def test_every_process_of_tessera_shows_metrics_on_its_own_port(
     pods = cluster.get("pods", "-n", "tessera-system", "-l", f"app.kubernetes.io/name={app}")["items"]
     assert pods
     for pod in pods:
-        page = cluster.kubectl("get", "--raw", f"{SYSTEM}/{pod['metadata']['name']}:{port}/proxy/metrics")
+        status, page = cluster.read_page(f"http://{pod['status']['podIP']}:{port}/metrics", cluster.page_token())
+        assert status == 200
         assert series in page
 
 

@@ -1,15 +1,13 @@
 """What the processes of a running lab print, as series for promtool."""
 
 import re
-import urllib.error
-import urllib.request
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from monitoring.alerts import ALERTS
 from monitoring.recordings import RECORDINGS
 from prometheus_client.parser import text_string_to_metric_families
-from tests.support.running_lab import TIMEOUT, RunningLab
+from tests.support.running_lab import RunningLab
 
 #: Ports of the pods by the label ``app.kubernetes.io/name``.
 PORTS = {"tessera-agent": 8082, "tessera-controller": 8081, "tessera-webhook": 8081}
@@ -26,27 +24,21 @@ Values = dict[str, float]
 def scrape(lab: RunningLab) -> Values:
     """Scrapes all processes as the PodMonitors do, and states conditions of nodes as kube-state-metrics does."""
     values: Values = {}
+    token = lab.page_token()
     for pod in lab.get("pods", "-n", "tessera-system")["items"]:
         app = pod["metadata"]["labels"].get("app.kubernetes.io/name")
         if app in PORTS:
             instance = f"{pod['status'].get('podIP', 'none')}:{PORTS[app]}"
             target = {"job": app, "instance": instance, "node": pod["spec"].get("nodeName", "")}
-            text = read_page(f"http://{instance}/metrics")
-            values[series("up", target)] = float(text is not None)
-            values |= {series(name, {**target, **labels}): value for name, labels, value in samples(text or "")}
+            status, text = lab.read_page(f"http://{instance}/metrics", token)
+            values[series("up", target)] = float(status == 200)
+            shown = samples(text) if status == 200 else ()
+            values |= {series(name, {**target, **labels}): value for name, labels, value in shown}
     for node in lab.get("nodes")["items"]:
         for each in node["status"].get("conditions", ()):
             labels = {"node": node["metadata"]["name"], "condition": each["type"], "status": each["status"].lower()}
             values[series("kube_node_status_condition", labels)] = 1.0
     return values
-
-
-def read_page(url: str) -> str | None:
-    try:
-        with urllib.request.urlopen(url, timeout=TIMEOUT) as answer:
-            return str(answer.read().decode())
-    except (urllib.error.URLError, ConnectionError):
-        return None
 
 
 def samples(text: str) -> Iterable[tuple[str, Mapping[str, str], float]]:

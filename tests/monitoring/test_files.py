@@ -6,7 +6,16 @@ from typing import Any
 import pytest
 import yaml
 from monitoring.files import FOLDER, generate
-from monitoring.manifests import COMPONENTS, NAMESPACE, pod_monitors, prometheus, prometheus_rule, rules
+from monitoring.manifests import (
+    COMPONENTS,
+    GUARDED,
+    NAMESPACE,
+    metrics_reader,
+    pod_monitors,
+    prometheus,
+    prometheus_rule,
+    rules,
+)
 from tests.monitoring.conftest import Promtool
 
 from tessera.manifests import install_manifests
@@ -75,4 +84,17 @@ def test_kubectl_renders_rules_and_monitors() -> None:
     command = ["kubectl", "kustomize", str(FOLDER / "prometheus")]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     kinds = [each["kind"] for each in yaml.load_all(done.stdout, yaml.CSafeLoader)]
-    assert sorted(kinds) == ["PodMonitor", "PodMonitor", "PodMonitor", "PrometheusRule"]
+    account = ["ClusterRoleBinding", "Secret", "ServiceAccount"]
+    assert sorted(kinds) == sorted([*account, "PodMonitor", "PodMonitor", "PodMonitor", "PrometheusRule"])
+
+
+def test_the_monitors_show_a_token_of_an_account_that_may_only_read_metrics() -> None:
+    account, secret, binding = metrics_reader()
+    for monitor in pod_monitors():
+        (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+        shown = endpoint.get("authorization", {}).get("credentials")
+        wanted = {"name": secret["metadata"]["name"], "key": "token"}
+        assert shown == (wanted if monitor["metadata"]["name"] in GUARDED else None)
+    assert secret["metadata"]["annotations"] == {"kubernetes.io/service-account.name": account["metadata"]["name"]}
+    (role,) = (each for each in install_manifests() if each["metadata"]["name"] == binding["roleRef"]["name"])
+    assert role["rules"] == [{"nonResourceURLs": ["/metrics"], "verbs": ["get"]}]

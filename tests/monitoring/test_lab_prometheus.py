@@ -15,7 +15,7 @@ import pytest
 import yaml
 from monitoring.alerts import ALERTS, Alert
 from monitoring.boards import BOARDS
-from monitoring.manifests import COMPONENTS, prometheus, rules
+from monitoring.manifests import COMPONENTS, GUARDED, metrics_reader, prometheus, rules
 from tests.monitoring.prometheus_server import Prometheus, filled
 from tests.support.command_line import start_lab
 from tests.support.ports import free_port
@@ -64,13 +64,18 @@ def targets(lab: RunningLab) -> Sequence[Mapping[str, Any]]:
     ]
 
 
-def configuration(lab: RunningLab) -> dict[str, Any]:
-    """The configuration that ships, with the lab's pods for the discovery."""
+def configuration(lab: RunningLab, token: Path) -> dict[str, Any]:
+    """The configuration that ships, with the lab's pods for the discovery, and a token of the monitors' account."""
+    for each in metrics_reader():
+        lab.kubectl("apply", "-f", "-", manifest=dict(each))
+    token.write_text(lab.page_token("tessera-metrics"), encoding="utf-8")
     made = json.loads(json.dumps(prometheus()))
     made["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
     for job in made["scrape_configs"]:
         del job["kubernetes_sd_configs"]
         job["static_configs"] = targets(lab)
+        if "authorization" in job:
+            job["authorization"] = {"credentials_file": str(token)}
     return dict(made)
 
 
@@ -100,7 +105,7 @@ def lab() -> Iterator[RunningLab]:
 @pytest.fixture(scope="module")
 def server(lab: RunningLab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     folder = tmp_path_factory.mktemp("prometheus")
-    (folder / "prometheus.yaml").write_text(yaml.safe_dump(configuration(lab)), encoding="utf-8")
+    (folder / "prometheus.yaml").write_text(yaml.safe_dump(configuration(lab, folder / "token")), encoding="utf-8")
     (folder / "rules.yaml").write_text(yaml.safe_dump(rules()), encoding="utf-8")
     started = Prometheus(folder, free_port())
     try:
@@ -116,6 +121,16 @@ def server(lab: RunningLab, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 def test_every_target_of_every_component_is_read(server: Prometheus) -> None:
     assert {each["metric"]["job"] for each in server.query("up == 1")} == set(COMPONENTS)
     assert server.query("up == 0") == []
+
+
+def test_without_its_token_only_metrics_that_name_nobody_are_read(lab: RunningLab) -> None:
+    for each in targets(lab):
+        labels = each["labels"]
+        if labels["__meta_kubernetes_pod_container_port_name"] == "http":
+            status, text = lab.read_page(f"http://{each['targets'][0]}/metrics")
+            name = labels["__meta_kubernetes_pod_label_app_kubernetes_io_name"]
+            assert status == (401 if name in GUARDED else 200), name
+            assert "pod=" not in text
 
 
 def test_each_query_of_each_board_has_data_on_the_lab(server: Prometheus) -> None:

@@ -1,5 +1,6 @@
 """Pages of agents, and an API server whose proxy answers with them."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -46,6 +47,7 @@ class AgentCluster:
     Attributes:
         pages: body of the page by address; an exception is raised instead.
         queue: the page of the controller, which :meth:`add_controller` makes.
+        shown: the token that came with each request for a page; empty if none did.
     """
 
     def __init__(self) -> None:
@@ -53,9 +55,11 @@ class AgentCluster:
         self.api = ApiUser(self.server)
         self.pages: dict[str, bytes | Exception] = {}
         self.queue = b""
+        self.shown: list[str] = []
         self.server.parts.get_page = self._get
 
-    async def _get(self, address: str, port: int, path: str) -> Response:
+    async def _get(self, address: str, port: int, path: str, headers: Mapping[str, str]) -> Response:
+        self.shown.append(headers.get("tessera-token", ""))
         assert (port, path) in {(8082, "/usage"), (CONTROLLER_PORT, QUEUE_PATH)}
         body = self.pages[address] if path == "/usage" else self.queue
         if isinstance(body, Exception):

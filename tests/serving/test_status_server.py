@@ -6,7 +6,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -18,7 +18,7 @@ import tessera
 from tessera.clock import SystemClock
 from tessera.limits.processes import STANDSTILL, STATUS_BYTES, STATUS_CONNECTIONS, STATUS_REQUESTS
 from tessera.serving.status_server import LoopHeartbeat, listening_socket, serve_status
-from tessera.status_pages import JsonDocuments
+from tessera.status_pages import JsonDocuments, Page, ProcessStatus
 from tessera.webhook.base.metrics import WebhookMetrics
 
 #: A request that never ends, as large as the port takes one header after the other.
@@ -42,8 +42,21 @@ class Process:
         return self._reason
 
 
+class Everybody:
+    """Lets everybody read every page."""
+
+    def guards(self, _path: str) -> bool:
+        return False
+
+    def token(self, _headers: Mapping[str, str]) -> str:
+        raise NotImplementedError
+
+    async def refuse(self, _path: str, _token: str, _address: str) -> Page | None:
+        raise NotImplementedError
+
+
 @asynccontextmanager
-async def served(process: Process, documents: JsonDocuments | None = None) -> AsyncIterator[int]:
+async def served(process: ProcessStatus, documents: JsonDocuments | None = None) -> AsyncIterator[int]:
     listening: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     task = asyncio.create_task(
         serve_status(
@@ -52,6 +65,7 @@ async def served(process: Process, documents: JsonDocuments | None = None) -> As
             address="127.0.0.1",
             on_listening=lambda _address, port: listening.set_result(port),
             documents=documents or {},
+            guard=Everybody(),
         )
     )
     try:
@@ -175,3 +189,21 @@ def test_every_tcp_port_of_the_product_is_a_bounded_one() -> None:
     assert [path.name for path in files if _SERVERS.search(path.read_text())] == []
     listening = {path.relative_to(root).as_posix() for path in files if "create_server(" in path.read_text()}
     assert listening == {"serving/status_server.py"}
+
+
+async def test_pages_that_name_pods_are_not_served_without_a_guard() -> None:
+    with pytest.raises(ValueError, match="pages /usage: pages of JSON name pods, so they need a guard"):
+        await serve_status(Process(), 0, documents={"/usage": lambda: b"{}"})
+
+
+async def test_a_process_without_metrics_has_no_such_page() -> None:
+    class Silent:
+        def metrics_text(self) -> None:
+            return None
+
+        def unready_reason(self) -> str:
+            return ""
+
+    async with served(Silent()) as port:
+        assert "404" in await asyncio.to_thread(ask, port, "/metrics")
+        assert "200" in await asyncio.to_thread(ask, port, "/readyz")

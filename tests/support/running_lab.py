@@ -1,5 +1,7 @@
 """A lab that runs as a process of its own, driven from outside as a user does: by the API and the command line."""
 
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 from tests.support.cluster_user import ROOT, TIMEOUT, ClusterUser
@@ -16,6 +18,21 @@ class RunningLab(ClusterUser):
         super().__init__(Path(state.kubeconfig))
         self.state = state
         self.folder = self.kubeconfig.parent
+
+    def page_token(self, account: str = "tessera-reader") -> str:
+        """A token of an account that may read pages of Tessera's ports; it outlives leaps of virtual time."""
+        return self.kubectl("create", "token", account, "-n", "tessera-system", "--duration=8760h").strip()
+
+    def read_page(self, url: str, token: str = "") -> tuple[int, str]:
+        """Status and text of a page, as a client beside the API server gets it; status 0 if nobody answers."""
+        request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"} if token else {})
+        try:
+            with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+        except (urllib.error.URLError, ConnectionError):
+            return 0, ""
 
     def pass_time(self, seconds: int) -> None:
         """Lets virtual time pass: a container that ends by itself runs that long."""

@@ -163,6 +163,7 @@ values that are no mapping where the chart has one, and a text for a switch is o
 {{- with $settings.kubelet }}{{ $args = append $args (printf "--kubelet-root=%s" .) }}{{ end -}}
 {{- with $settings.folders.driverRoot }}{{ $args = append $args (printf "--driver-root=%s" .) }}{{ end -}}
 {{- end -}}
+{{- with .Values.tessera.monitoring.metricsAccess }}{{ if ne . "reviewed" }}{{ $args = append $args (printf "--metrics-access=%s" .) }}{{ end }}{{ end -}}
 {{- if $values.migEvict }}{{ $args = append $args "--mig-evict" }}{{ end -}}
 {{- with $values.memoryLimits }}{{ $args = append $args (printf "--memory-limits=%s" .) }}{{ end -}}
 {{- with $values.simulate }}{{ $args = append $args (printf "--simulate=%s" .) }}{{ end -}}
@@ -192,6 +193,7 @@ values that are no mapping where the chart has one, and a text for a switch is o
 {{- if $own.controller.preempt }}{{ $args = append $args "--preempt" }}{{ end -}}
 {{- with $own.controller.moves }}{{ $args = append $args (printf "--moves=%s" .) }}{{ end -}}
 {{- if gt (int $own.controller.movesPerHour) 0 }}{{ $args = append $args (printf "--moves-per-hour=%d" (int $own.controller.movesPerHour)) }}{{ end -}}
+{{- with $own.monitoring.metricsAccess }}{{ if ne . "reviewed" }}{{ $args = append $args (printf "--metrics-access=%s" .) }}{{ end }}{{ end -}}
 {{- $builds := $own.builds -}}
 {{- with $builds.buildahImage }}{{ $args = append $args (printf "--buildah-image=%s" .) }}{{ end -}}
 {{- range $system, $image := $builds.baseImages }}{{ $args = append $args (printf "--build-base-image=%s=%s" $system $image) }}{{ end -}}

@@ -38,6 +38,13 @@ class Right(NamedTuple):
     group: str = ""
 
 
+class PathRight(NamedTuple):
+    """A right to a path that is no resource, such as ``/metrics``: a nonResourceURL of RBAC."""
+
+    verb: str
+    path: str
+
+
 class _User(msgspec.Struct, frozen=True):
     username: str = ""
     uid: str = ""
@@ -48,6 +55,7 @@ class _User(msgspec.Struct, frozen=True):
 class _TokenStatus(msgspec.Struct, frozen=True):
     authenticated: bool = False
     user: _User = _User()
+    audiences: tuple[str, ...] = ()
 
 
 class _AccessStatus(msgspec.Struct, frozen=True):
@@ -65,33 +73,36 @@ class Reviewer:
     def __init__(self, client: Client) -> None:
         self._client = client
 
-    async def review_token(self, token: str) -> Person | None:
-        """The owner of a token; None if the API server does not accept it for itself.
+    async def review_token(self, token: str, audience: str = "") -> Person | None:
+        """The owner of a token; None if the API server does not accept it.
+
+        Args:
+            token: the token.
+            audience: for whom it must be made; empty for the API server itself.
 
         Raises:
             ApiError: the API server refused the review.
             OSError: it did not answer.
         """
-        made = await self._client.create(TOKEN_REVIEWS, {"spec": {"token": token}})
+        wanted = {"audiences": [audience]} if audience else {}
+        made = await self._client.create(TOKEN_REVIEWS, {"spec": {"token": token, **wanted}})
         status = msgspec.convert(made.get("status", {}), _TokenStatus)
         user = status.user
         if not status.authenticated or not user.username:
             return None
+        if audience and audience not in status.audiences:  # an authenticator that does not look at audiences
+            return None
         extra = tuple(sorted((key, tuple(values)) for key, values in user.extra.items()))
         return Person(user.username, user.uid, user.groups, extra)
 
-    async def review_access(self, person: Person, right: Right) -> bool:
+    async def review_access(self, person: Person, right: Right | PathRight) -> bool:
         """Whether the person has the right.
 
         Raises:
             ApiError: the API server refused the review.
             OSError: it did not answer.
         """
-        attributes: dict[str, Any] = {"verb": right.verb, "resource": right.resource, "group": right.group}
-        attributes["version"] = "*" if right.group else "v1"
-        if right.namespace:
-            attributes["namespace"] = right.namespace
-        spec: dict[str, Any] = {"resourceAttributes": attributes, "user": person.name, "groups": list(person.groups)}
+        spec = {**_question(right), "user": person.name, "groups": list(person.groups)}
         if person.uid:
             spec["uid"] = person.uid
         if person.extra:
@@ -99,3 +110,13 @@ class Reviewer:
         made = await self._client.create(SUBJECT_ACCESS_REVIEWS, {"spec": spec})
         status = msgspec.convert(made.get("status", {}), _AccessStatus)
         return status.allowed and not status.denied
+
+
+def _question(right: Right | PathRight) -> dict[str, Any]:
+    if isinstance(right, PathRight):
+        return {"nonResourceAttributes": {"verb": right.verb, "path": right.path}}
+    attributes: dict[str, Any] = {"verb": right.verb, "resource": right.resource, "group": right.group}
+    attributes["version"] = "*" if right.group else "v1"
+    if right.namespace:
+        attributes["namespace"] = right.namespace
+    return {"resourceAttributes": attributes}

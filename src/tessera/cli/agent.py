@@ -9,7 +9,14 @@ import click
 
 from tessera.cli.base.connection import cluster_options, connect, report_errors
 from tessera.cli.base.inputs import check_cards
-from tessera.cli.base.process import address_option, log_option, record_option, run_process, start_log
+from tessera.cli.base.process import (
+    address_option,
+    log_option,
+    metrics_access_option,
+    record_option,
+    run_process,
+    start_log,
+)
 
 _FOLDER = click.Path(path_type=Path, file_okay=False)
 #: Environment variables of NVIDIA's device plugin by the option that they set; users' manifests have them.
@@ -155,6 +162,7 @@ _PASSED_ON = ("DP_DISABLE_HEALTHCHECKS", "DP_ENABLE_HEALTHCHECKS")
     "  [default: this process starts them]",
 )
 @click.option("--http-port", type=click.IntRange(0, 65535), help="Serve /metrics, /usage, /healthz and /readyz here.")
+@metrics_access_option
 @click.option(
     "--metric-names",
     type=click.Choice(["dcgm-4.8", "dcgm-4.9", "both"]),

@@ -16,7 +16,14 @@ from tessera.cli.base.controller_options import (
     read_reservations,
     site_options,
 )
-from tessera.cli.base.process import address_option, log_option, record_option, run_process, start_log
+from tessera.cli.base.process import (
+    address_option,
+    log_option,
+    metrics_access_option,
+    record_option,
+    run_process,
+    start_log,
+)
 
 
 @click.command()
@@ -86,6 +93,7 @@ from tessera.cli.base.process import address_option, log_option, record_option, 
     help="Image that placeholder pods name; they never run, so it is never pulled.",
 )
 @click.option("--http-port", type=click.IntRange(0, 65535), help="Serve /metrics, /healthz and /readyz here.")
+@metrics_access_option
 @record_option
 @address_option
 @log_option

@@ -94,9 +94,8 @@ class PageReplica:
         address = PageAddress(options.address, options.port or 0, names, context)
         self._server = PageServer(self._feeds, explainer.explain, address, gate)
 
-    def metrics_text(self) -> bytes:
+    def metrics_text(self) -> None:
         """See :meth:`~tessera.status_pages.ProcessStatus.metrics_text`; the page has no metrics."""
-        return b""
 
     def unready_reason(self) -> str:
         """The kind of object that is not read yet; empty once the page can be shown."""

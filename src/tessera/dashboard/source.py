@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from tessera.access.page_reader import PageReader
 from tessera.api.instaslice import INSTASLICES, Instaslice
 from tessera.api.names import INSTASLICE_NAMESPACE
 from tessera.api.nodes.silence import SilentNode, silent_nodes
@@ -68,7 +69,8 @@ class ClusterSource:
         rng: random.Random,
         account: str = "you",
     ) -> None:
-        self._client = client
+        self._client, self._reader = client, PageReader(client, clock)
+        self._account = account
         self._feeds = feeds
         self._watched = watched
         self._clock = clock
@@ -160,7 +162,7 @@ class ClusterSource:
             if self._queue is None or self._clock.monotonic() - self._queue_read_at >= PERIOD:
                 self._queue_read_at = self._clock.monotonic()
                 try:
-                    self._queue = await read_queue(self._client)
+                    self._queue = await read_queue(self._client, self._reader)
                 except (ApiError, OSError) as error:
                     self._queue = " ".join(str(error).split())
             return self._queue
@@ -241,10 +243,11 @@ class ClusterSource:
 
     async def _read_fleet(self) -> FleetUsage:
         try:
-            return await read_fleet(self._client, list(self._pods.cache.values()), self._silent())
+            return await read_fleet(self._reader, list(self._pods.cache.values()), self._silent())
         except (ApiError, OSError) as error:
             _log.warning("the agents' pages cannot be read: %s", error)
             text = f"the API server does not answer: {error}"
             if isinstance(error, Forbidden):
-                text = "you may not get pods/proxy in tessera-system: bind the ClusterRole tessera-usage-reader"
+                role = "bind the ClusterRole tessera-usage-reader in tessera-system"
+                text = f"{self._account} may not read the agents' pages: {role}"
             return msgspec.structs.replace(self._fleet, failures=(SilentNode(node="all nodes", reason=text),))

@@ -14,12 +14,15 @@ from typing import Any
 import msgspec
 
 from tessera import __version__
+from tessera.access.page_reader import PageReader
+from tessera.access.page_tokens import AGENT_AUDIENCE, CONTROLLER_AUDIENCE
 from tessera.api.driver.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
 from tessera.api.gpu_operator.settings_reader import OWN_LAYOUTS, OWN_PROFILES, SYSTEM_NAMESPACE
 from tessera.api.instaslice import INSTASLICES
 from tessera.api.names import INSTASLICE_NAMESPACE
 from tessera.api.nodes.node_groups import NODE_GROUPS_MAP
 from tessera.api.nodes.repairs import REPAIRS_MAP
+from tessera.api.nodes.usage import AGENT_PORT
 from tessera.api.queues import QUEUES
 from tessera.clock import Clock, rfc3339
 from tessera.doctor.archive import Archive
@@ -43,6 +46,7 @@ from tessera.kube.resources import (
 )
 from tessera.kube.resources.meta import Resource
 from tessera.limits.support import ARCHIVE_LOG_LINES, ARCHIVE_OBJECTS, ARCHIVE_PROCESSES, ARCHIVE_VALUES
+from tessera.status_pages import METRICS_PATH
 
 #: Fetches the decision records of a pod of Tessera, by its name and its container's.
 FetchRecords = Callable[[str, str], Awaitable[bytes]]
@@ -124,7 +128,7 @@ class _Collector:
 
     def __init__(self, client: Client, clock: Clock) -> None:
         self.archive = Archive()
-        self._client = client
+        self._client, self._reader = client, PageReader(client, clock)
         self._clock = clock
         self._redaction = Redaction()
         #: Tessera's own pods; those of tenants that ask for GPUs, without what may be secret.
@@ -278,8 +282,8 @@ class _Collector:
         return (await self._client.request("GET", path, query=query, accept="*/*")).body
 
     async def _metrics(self, pod: str, port: int) -> bytes:
-        path = f"{PODS.path(SYSTEM_NAMESPACE)}/{pod}:{port}/proxy/metrics"
-        return (await self._client.request("GET", path, accept="text/plain")).body
+        audience = AGENT_AUDIENCE if port == AGENT_PORT else CONTROLLER_AUDIENCE
+        return (await self._reader.get(SYSTEM_NAMESPACE, pod, port, METRICS_PATH, audience)).body
 
     async def _list(self, resource: Resource[Any], namespace: str | None = None) -> Sequence[Object]:
         return (await self._client.list(resource.as_dicts(), namespace)).items

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from tessera.access.page_tokens import READER_ACCOUNT
 from tessera.api.documents import load_document
 from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
 from tessera.api.instaslice import INSTASLICES
@@ -72,11 +73,13 @@ class Right(msgspec.Struct, frozen=True, order=True):
     group: str = ""
     subresource: str = ""
     namespace: str = ""
+    name: str = ""
 
     def __str__(self) -> str:
         """``get pods/proxy in tessera-system``."""
         what = f"{self.resource}/{self.subresource}" if self.subresource else self.resource
         what = f"{what}.{self.group}" if self.group else what
+        what = f"{what} {self.name}" if self.name else what
         return f"{self.verb} {what}{f' in {self.namespace}' if self.namespace else ''}"
 
 
@@ -87,6 +90,7 @@ RIGHTS: Mapping[str, tuple[Right, ...]] = {
     "tessera top": (
         Right("list", "pods", namespace=SYSTEM_NAMESPACE),
         Right("get", "pods", subresource="proxy", namespace=SYSTEM_NAMESPACE),
+        Right("create", "serviceaccounts", subresource="token", name=READER_ACCOUNT, namespace=SYSTEM_NAMESPACE),
     ),
     "tessera install": (
         Right("create", "clusterroles", "rbac.authorization.k8s.io"),

@@ -35,6 +35,7 @@ POLICIES: Mapping[str, str] = {
     "tessera-device-access": "pods may use GPUs without a request",
 }
 _APP = "app.kubernetes.io/name"
+_OPEN = "--metrics-access=open"
 _PRIVILEGED = "pod-security.kubernetes.io/enforce"
 #: The entry of the webhook configuration that reviews the trial pod (``deploy/admission.yaml``).
 WEBHOOK_ENTRY = "gpus.tessera.dev"
@@ -130,6 +131,23 @@ def _processes(facts: ClusterFacts, pods: Sequence[Object]) -> Iterator[Finding]
             yield ok(app, f"{count_noun(len(ready), 'pod')} ready")
     yield from _agents(facts, pods)
     yield _images(pods)
+    yield _metrics_access(pods)
+
+
+def _metrics_access(pods: Sequence[Object]) -> Finding:
+    """Who may read the metrics of agents and controller, which name pods of all namespaces."""
+    open_to_all = [each for each in pods if any(_OPEN in given for given in _arguments(each))]
+    if open_to_all:
+        apps = list_names(sorted({_app(each) for each in open_to_all}))
+        text = f"{apps} show /metrics, with names of pods, to everybody"
+        advice = "remove --metrics-access=open once Prometheus sends a token: docs/security.md, Who reads the pages"
+        return warning("metrics-access", text, advice, [_name(each) for each in open_to_all])
+    return ok("metrics-access", "metrics that name pods are for accounts with the right to get /metrics")
+
+
+def _arguments(pod: Object) -> Iterator[Sequence[str]]:
+    for container in pod["spec"].get("containers", ()):
+        yield container.get("args") or ()
 
 
 def _app(pod: Object) -> str:

@@ -134,3 +134,34 @@ VIEW_WAITING = Limit(
     "takes the place of one of the user with most, or is refused with 503",
     "each takes a tenth of a second, one after the other",
 )
+PAGE_ANSWER_LIFE = Limit(
+    240,
+    "seconds",
+    "the time for which agents and controller believe that a token may read a page; they ask again after half of it",
+    "kubelet believes a token for 2 minutes and a right for 5; 5,000 agents ask 80 times a second",
+)
+PAGE_REFUSAL_LIFE = Limit(
+    10,
+    "seconds",
+    "the time for which agents and controller remember that a token may not read a page",
+    "somebody who grants the right waits no longer; a program with a wrong token costs no more",
+)
+PAGE_ANSWERS = Limit(
+    256,
+    "answers",
+    "tokens with the right to a page, and refused ones, each, that agents and controller remember, by hash",
+    "two Prometheus servers and the readers of two pages need ten",
+)
+READER_REVIEWS = Limit(
+    10,
+    "reviews a second",
+    "reviews of tokens that an agent or the controller does not know, divided among the addresses that send some; more "
+    "are refused with 429",
+    "a reader has a new token each five minutes; nobody makes an agent flood the API server",
+)
+READER_TOKEN_CLAIMS = Limit(
+    16_384,
+    "characters",
+    "the part of a token in which its audience is looked for",
+    "that of a service account has 1,000",
+)

@@ -122,6 +122,12 @@ STATUS_BYTES = Limit(
     "requests that the port of health and metrics holds, all connections together",
     "64 requests of 32 KiB; Prometheus sends less than 1 KiB",
 )
+STATUS_HEADER = Limit(
+    4_096,
+    "bytes",
+    "the request line, or one header, of a request to the port of health and metrics",
+    "a token of a service account with the longest names has 2,500",
+)
 STATUS_IDLE_TIME = Limit(
     65_000,
     "ms",

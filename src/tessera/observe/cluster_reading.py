@@ -1,6 +1,6 @@
 """Reads what a map of the cluster's cards needs, once or whenever it changes.
 
-A user without a right gets the map without that part: without ``pods/proxy`` the agents' pages are missing, without the
+A user without a right gets the map without that part: without that to the agents' pages these are missing, without the
 list of pods their number.
 """
 
@@ -12,12 +12,13 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from tessera.access.page_reader import PageReader
 from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
 from tessera.api.instaslice import INSTASLICES, Instaslice
 from tessera.api.names import INSTASLICE_NAMESPACE
 from tessera.api.nodes.agent_pod import AGENT_LABEL
 from tessera.api.nodes.silence import silent_nodes
-from tessera.clock import Clock
+from tessera.clock import Clock, SystemClock
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, Forbidden
 from tessera.kube.resources import NODES, PODS, Node, Pod
@@ -51,12 +52,13 @@ class ClusterReading(msgspec.Struct, frozen=True, kw_only=True):
     failure: Exception | None = None
 
 
-async def read_cluster(client: Client, nodes: Sequence[str] = ()) -> ClusterReading:
+async def read_cluster(client: Client, nodes: Sequence[str] = (), reader: PageReader | None = None) -> ClusterReading:
     """Reads everything once.
 
     Args:
         client: the user's client.
         nodes: nodes whose agents are asked; empty for all.
+        reader: reads pages as the user; None for one reading.
 
     Raises:
         NotFound: the kind Instaslice is not installed.
@@ -67,7 +69,7 @@ async def read_cluster(client: Client, nodes: Sequence[str] = ()) -> ClusterRead
         _if_allowed(client, NODES),
         _if_allowed(client, PODS),
     )
-    fleet = await _pages(client, nodes, instaslices, listed)
+    fleet = await _pages(client, reader or PageReader(client, SystemClock()), nodes, instaslices, listed)
     return ClusterReading(instaslices=instaslices, nodes=listed, pods=pods, fleet=fleet)
 
 
@@ -83,14 +85,18 @@ async def _if_allowed(client: Client, resource: Resource[T]) -> Sequence[T] | No
 
 
 async def _pages(
-    client: Client, names: Sequence[str], instaslices: Iterable[Instaslice], nodes: Iterable[Node] | None
+    client: Client,
+    reader: PageReader,
+    names: Sequence[str],
+    instaslices: Iterable[Instaslice],
+    nodes: Iterable[Node] | None,
 ) -> FleetUsage | None:
     label, value = AGENT_LABEL
     try:
         agents = (await client.list(PODS, SYSTEM_NAMESPACE, label_selector=f"{label}={value}")).items
         silent = {} if nodes is None else silent_nodes(nodes, agents, {each.metadata.name for each in instaslices})
         return await read_fleet(
-            client,
+            reader,
             [each for each in agents if not names or each.spec.node_name in names],
             {name: each for name, each in silent.items() if not names or name in names},
         )
@@ -116,7 +122,8 @@ async def watch_cluster(
         NotFound: the kind Instaslice is not installed.
         Forbidden: the user may not read Instaslice objects.
     """
-    first = await read_cluster(client, nodes)
+    reader = PageReader(client, clock)
+    first = await read_cluster(client, nodes, reader)
     changed = asyncio.Event()
     informers: dict[str, Informer[Any]] = {
         resource.plural: Informer(
@@ -136,7 +143,7 @@ async def watch_cluster(
         if not synced.done():
             return first.fleet
         listed = informers[NODES.plural].cache.values() if NODES.plural in informers else None
-        return await _pages(client, nodes, informers[INSTASLICES.plural].cache.values(), listed)
+        return await _pages(client, reader, nodes, informers[INSTASLICES.plural].cache.values(), listed)
 
     pages = _Pages(first.fleet, read_pages)
     tasks = [asyncio.create_task(each.run()) for each in informers.values()]

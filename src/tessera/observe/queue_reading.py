@@ -1,16 +1,18 @@
 """Reads the queue: the controller's page through the API server, or what the user's own pods were told.
 
-The API server's proxy asks for the right ``get pods/proxy`` in Tessera's namespace. A user without it reads the
-conditions of the pods that he may list: position, start and reason stand there in words.
+A user who may not read the page reads the conditions of the pods that he may list: position, start and reason stand
+there in words.
 """
 
 from collections.abc import Sequence
 
 import msgspec
 
+from tessera.access.page_reader import PageReader
+from tessera.access.page_tokens import CONTROLLER_AUDIENCE
 from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
 from tessera.api.names import SLICE_PROMISED_CONDITION
-from tessera.clock import parse_time_or_zero
+from tessera.clock import SystemClock, parse_time_or_zero
 from tessera.controller.objects.pod_info import read_pod
 from tessera.forecast.queue_page import CONTROLLER_PORT, QUEUE_PATH, QueuedPod, QueuePage
 from tessera.kube.client.client import Client
@@ -36,32 +38,36 @@ class QueueReading(msgspec.Struct, frozen=True, kw_only=True):
     note: str = ""
 
 
-async def read_queue(client: Client) -> QueuePage | str:
+async def read_queue(client: Client, reader: PageReader | None = None) -> QueuePage | str:
     """Reads the page of the controller that leads.
+
+    Args:
+        client: the user's client.
+        reader: reads pages as the user; None for one reading.
 
     Returns:
         The page, or the reason that no controller answers.
 
     Raises:
-        Forbidden: the user may not list Tessera's pods, or not use their proxy.
+        Forbidden: the user may not list Tessera's pods, or not read the page.
     """
     pods = (await client.list(PODS, SYSTEM_NAMESPACE, label_selector=_LABEL)).items
     if not pods:
         return f"no controller runs in {SYSTEM_NAMESPACE}"
+    reader = reader or PageReader(client, SystemClock())
     why = ""
     for pod in sorted(pods, key=lambda each: each.metadata.name):
-        found = await _read_page(client, pod)
+        found = await _read_page(reader, pod)
         if isinstance(found, QueuePage) and found.leads:
             return found
         why = why or (found if isinstance(found, str) else "")
     return why or "no controller leads at this moment"
 
 
-async def _read_page(client: Client, pod: Pod) -> QueuePage | str:
+async def _read_page(reader: PageReader, pod: Pod) -> QueuePage | str:
     name = pod.metadata.name
-    path = PODS.path(pod.metadata.namespace, f"{name}:{CONTROLLER_PORT}", f"proxy{QUEUE_PATH}")
     try:
-        answer = await client.request("GET", path)
+        answer = await reader.get(pod.metadata.namespace, name, CONTROLLER_PORT, QUEUE_PATH, CONTROLLER_AUDIENCE)
     except Forbidden:
         raise
     except (ApiError, OSError) as error:

@@ -5,12 +5,14 @@ from collections.abc import Sequence
 
 import msgspec
 
+from tessera.access.page_reader import PageReader
 from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
 from tessera.api.instaslice import INSTASLICES
 from tessera.api.names import INSTASLICE_NAMESPACE
 from tessera.api.nodes.agent_pod import AGENT_LABEL
 from tessera.api.nodes.scheduler_sums import read_withheld_holds
 from tessera.api.nodes.silence import NONE_SILENT, SilentNode, silent_nodes
+from tessera.clock import SystemClock
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import Forbidden, NotFound
 from tessera.kube.resources import NODES, PODS, Node, Pod
@@ -58,14 +60,14 @@ async def read_usage(client: Client, nodes: Sequence[str] = (), *, owners: bool 
         owners: also read the pods, for the workloads that made them.
 
     Raises:
-        Forbidden: the user may not list Tessera's pods, or not use their proxy.
+        Forbidden: the user may not list Tessera's pods, or not read their pages.
     """
     label, value = AGENT_LABEL
     agents = (await client.list(PODS, SYSTEM_NAMESPACE, label_selector=f"{label}={value}")).items
     chosen = [pod for pod in agents if not nodes or pod.spec.node_name in nodes]
     read = await _read_nodes(client, nodes)
     silent = None if read is None else await _find_silent(client, chosen, read, nodes)
-    fleet = await read_fleet(client, chosen, silent or NONE_SILENT)
+    fleet = await read_fleet(PageReader(client, SystemClock()), chosen, silent or NONE_SILENT)
     pods: Sequence[Pod] = ()
     known = True
     if owners:

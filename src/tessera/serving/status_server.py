@@ -8,15 +8,17 @@ answer. Other rules:
   long, since kubelet can help only then;
 - the other pages are made on the loop of the process, which owns what they show: one at a time for each path, and all
   who ask within :data:`FRESH` share it, so scrapes cost the same however many clients there are;
-- an address that asks too often waits, and its connection ends.
+- an address that asks too often waits, and its connection ends;
+- pages that name pods have a guard (:mod:`tessera.access.page_guard`), which asks on the loop of the process. Probes
+  are for everybody.
 """
 
 import asyncio
 import socket
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, TypeVar
 
 from aiohttp import web
 
@@ -25,14 +27,17 @@ from tessera.limits.processes import (
     STANDSTILL,
     STATUS_BYTES,
     STATUS_CONNECTIONS,
+    STATUS_HEADER,
     STATUS_IDLE_TIME,
     STATUS_REQUESTS,
 )
 from tessera.serving.bounded_port import Bounds, Connection, ConnectionPort
 from tessera.serving.pace import Pace
 from tessera.status_pages import (
+    METRICS_PATH,
     NO_DOCUMENTS,
     TEXT,
+    Guard,
     JsonDocuments,
     OnListening,
     Page,
@@ -42,7 +47,7 @@ from tessera.status_pages import (
 )
 
 #: The limits of the port; see :mod:`tessera.limits.processes`.
-BOUNDS = Bounds(connections=STATUS_CONNECTIONS, bytes=STATUS_BYTES, idle_time=STATUS_IDLE_TIME)
+BOUNDS = Bounds(connections=STATUS_CONNECTIONS, bytes=STATUS_BYTES, header=STATUS_HEADER, idle_time=STATUS_IDLE_TIME)
 #: Seconds between two heartbeats.
 _BEAT = 1.0
 #: Seconds for which a page is given to all who ask; a scrape comes every 15 s or less often.
@@ -52,6 +57,12 @@ _WAIT = 1.0
 #: Seconds until a page must be made; Prometheus gives up after 10 s by default.
 _MAKING_TIME = 10.0
 _PROBES = frozenset({"/healthz", "/readyz"})
+_TO_STRANGERS = (
+    " names pods, so it needs a token: use the command tessera in the version of this process, or send"
+    " Authorization: Bearer TOKEN of an account that may get this path (docs/security.md, Who reads the pages)\n"
+)
+
+T = TypeVar("T")
 
 
 async def serve_status(
@@ -61,6 +72,7 @@ async def serve_status(
     address: str | None = None,
     on_listening: OnListening | None = None,
     documents: JsonDocuments = NO_DOCUMENTS,
+    guard: Guard | None = None,
 ) -> None:
     """Serves the pages until cancelled.
 
@@ -69,15 +81,19 @@ async def serve_status(
         port: TCP port; 0 picks a free one.
         address: address to listen on; None for all, IPv6 too.
         on_listening: called once the port is open.
-        documents: further pages of JSON, by path.
+        documents: further pages of JSON, by path; they need a guard.
+        guard: of metrics and documents; None for a process whose metrics name nobody.
 
     Raises:
         OSError: the port is taken.
+        ValueError: there are documents and no guard.
     """
+    if documents and guard is None:
+        raise ValueError(f"pages {', '.join(sorted(documents))}: pages of JSON name pods, so they need a guard")
     listener = listening_socket(address, port)
     opened = listener.getsockname()[:2]
     heartbeat = LoopHeartbeat(SystemClock())
-    pages = _Pages(process, documents, heartbeat)
+    pages = _Pages(process, documents, heartbeat, guard)
 
     def started() -> None:
         if on_listening is not None:
@@ -119,12 +135,15 @@ class _Pages:
         process: the process to show.
         documents: its pages of JSON, by path.
         heartbeat: of the loop.
+        guard: of the pages that the process's loop makes; None to show them to everybody.
     """
 
-    def __init__(self, process: ProcessStatus, documents: JsonDocuments, heartbeat: LoopHeartbeat) -> None:
-        self._process, self._documents, self._heartbeat = process, documents, heartbeat
+    def __init__(
+        self, process: ProcessStatus, documents: JsonDocuments, heartbeat: LoopHeartbeat, guard: Guard | None
+    ) -> None:
+        self._process, self._documents, self._heartbeat, self._guard = process, documents, heartbeat, guard
         self._loop = asyncio.get_running_loop()
-        self._paths = frozenset({"/metrics", *documents})
+        self._paths = frozenset({METRICS_PATH, *documents})
 
     def probe(self, path: str) -> Page | None:
         """The page of a path that any thread may make; None if the process's loop must make it."""
@@ -133,14 +152,33 @@ class _Pages:
         stuck = self._heartbeat.missing if path in _PROBES else ""
         return unavailable(stuck) if stuck else status_page(path, self._process, self._documents)
 
+    async def refuse(self, path: str, headers: Mapping[str, str], address: str) -> Page | None:
+        """What a reader gets in place of a page; None if it may read it. Called in another loop."""
+        if self._guard is None or not self._guard.guards(path):
+            return None
+        token = self._guard.token(headers)
+        if not token:
+            return Page(401, TEXT, f"{path}{_TO_STRANGERS}".encode())
+        try:
+            return await self._on_own_loop(self._guard.refuse(path, token, address))
+        except TimeoutError:
+            return unavailable("no time to check this token: this process is busy, or the API server does not answer")
+
     async def make(self, path: str) -> Page:
         """The page of another path; called in another loop."""
-        making = asyncio.run_coroutine_threadsafe(self._make(path), self._loop)
         try:
-            async with asyncio.timeout(_MAKING_TIME):
-                return await asyncio.wrap_future(making)
+            return await self._on_own_loop(self._make(path))
         except TimeoutError:
             return unavailable(f"{path} was not made within {_MAKING_TIME:.0f} s: this process is busy")
+
+    async def _on_own_loop(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of work on the process's loop.
+
+        Raises:
+            TimeoutError: it took too long.
+        """
+        async with asyncio.timeout(_MAKING_TIME):
+            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
 
     async def _make(self, path: str) -> Page:
         return status_page(path, self._process, self._documents)
@@ -172,6 +210,8 @@ class StatusPort(ConnectionPort):
             return self._response(Page(405, TEXT, b"pages are read by GET\n"), ends=True)
         page = self._pages.probe(request.path)
         if page is None:
+            page = await self._pages.refuse(request.path, request.headers, connection.address)
+        if page is None:
             page = await asyncio.shield(self._shared(request.path))
         return self._response(page, ends=request.body_exists)
 
@@ -192,6 +232,8 @@ class StatusPort(ConnectionPort):
     @staticmethod
     def _response(page: Page, *, ends: bool) -> web.Response:
         response = web.Response(status=page.status, body=page.body, headers={"content-type": page.content_type})
+        if page.status == 401:
+            response.headers["www-authenticate"] = "Bearer"
         if ends:
             response.force_close()
         return response

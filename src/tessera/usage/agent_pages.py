@@ -1,8 +1,7 @@
-"""Gets the pages ``/usage`` of all agents through the API server, as ``kubectl get --raw`` would.
+"""Gets the pages ``/usage`` of all agents through the API server.
 
-The API server's proxy asks for the right ``get pods/proxy`` in Tessera's namespace. Nothing that an agent says is
-trusted: a page is bounded, and a page about another node, or one that cannot be read, is a failure of its own node
-only.
+Nothing that an agent says is trusted: a page is bounded, and a page about another node, one that cannot be read or a
+refusal that other agents do not share, is a failure of its own node only.
 """
 
 import asyncio
@@ -10,13 +9,14 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from tessera.access.page_reader import PageReader
+from tessera.access.page_tokens import AGENT_AUDIENCE
 from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
 from tessera.api.nodes.agent_pod import AGENT_LABEL
 from tessera.api.nodes.silence import NONE_SILENT, SilentNode, agents_by_node
 from tessera.api.nodes.usage import AGENT_PORT, USAGE_PATH, NodeUsage
-from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, Forbidden, ServiceUnavailable
-from tessera.kube.resources import PODS, Pod
+from tessera.kube.resources import Pod
 from tessera.limits.nodes import NODE_CARDS, USAGE_LEASES, USAGE_PAGE
 from tessera.text import age
 
@@ -40,29 +40,40 @@ class FleetUsage(msgspec.Struct, frozen=True, kw_only=True):
     failures: tuple[SilentNode, ...] = ()
 
 
-async def read_fleet(client: Client, pods: Iterable[Pod], silent: Mapping[str, SilentNode] = NONE_SILENT) -> FleetUsage:
+async def read_fleet(
+    reader: PageReader, pods: Iterable[Pod], silent: Mapping[str, SilentNode] = NONE_SILENT
+) -> FleetUsage:
     """Gets the pages of the agents among these pods.
 
     Args:
-        client: the user's client.
+        reader: reads pages as the user.
         pods: pods with the agents' among them.
         silent: the nodes that should answer and do not, as far as the API server knows. Those
             whose agent runs are asked: their page may have cards, and is an answer then. The others are not, since each
             could cost a time-out.
 
     Raises:
-        Forbidden: the user may not use the proxy of any of them.
+        Forbidden: the user may read none of them.
     """
     limit = asyncio.Semaphore(_PARALLEL)
 
+    refusals: list[Forbidden] = []
+
     async def read(pod: Pod) -> NodeUsage | SilentNode:
         async with limit:
-            return await _read_page(client, pod)
+            try:
+                return await _read_page(reader, pod)
+            except Forbidden as error:
+                refusals.append(error)
+                return SilentNode(node=pod.spec.node_name, reason=f"its page may not be read: {error.message}")
 
     asked = {name: agents for name, agents in agents_by_node(pods).items() if name not in silent or silent[name].speaks}
     failed: dict[str, SilentNode] = {}
     answers: dict[str, NodeUsage] = {}
-    for each in await asyncio.gather(*(read(pod) for agents in asked.values() for pod in agents)):
+    found = await asyncio.gather(*(read(pod) for agents in asked.values() for pod in agents))
+    if refusals and len(refusals) == len(found):
+        raise refusals[0]
+    for each in found:
         if isinstance(each, SilentNode):
             failed[each.node] = each
         elif each.node not in answers or each.cards:  # of two agents in an upgrade, one has the cards
@@ -74,11 +85,10 @@ async def read_fleet(client: Client, pods: Iterable[Pod], silent: Mapping[str, S
     )
 
 
-async def _read_page(client: Client, pod: Pod) -> NodeUsage | SilentNode:
+async def _read_page(reader: PageReader, pod: Pod) -> NodeUsage | SilentNode:
     node, metadata = pod.spec.node_name, pod.metadata
-    path = PODS.path(metadata.namespace, f"{metadata.name}:{AGENT_PORT}", f"proxy{USAGE_PATH}")
     try:
-        answer = await client.request("GET", path)
+        answer = await reader.get(metadata.namespace, metadata.name, AGENT_PORT, USAGE_PATH, AGENT_AUDIENCE)
     except Forbidden:
         raise
     except (ApiError, OSError) as error:

@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tessera.access.page_reader import PageReader
 from tessera.api.nodes.agent_pod import is_agent
 from tessera.api.nodes.usage import EndedLease, LeaseUsage, NodeUsage
 from tessera.kube.client.errors import ApiError
@@ -70,7 +71,7 @@ class UsageRecorder:
         events: EventRecorder,
         options: UsageOptions,
     ) -> None:
-        self._client = runtime.client
+        self._reader = PageReader(runtime.client, runtime.clock)
         self._clock = runtime.clock
         self._nodes = nodes
         self._pods = pods
@@ -150,7 +151,7 @@ class UsageRecorder:
     async def _read(self) -> FleetUsage:
         agents = [pod for pod in self._pods.cache.values() if is_agent(pod)]
         try:
-            found = await read_fleet(self._client, agents)
+            found = await read_fleet(self._reader, agents)
         except (ApiError, OSError) as error:
             if not self._warned:
                 _log.warning("GPU-hours are not counted: agents' pages cannot be read: %s", error)

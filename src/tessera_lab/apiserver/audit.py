@@ -28,7 +28,8 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @property
     def is_write(self) -> bool:
         """True if the request may have changed an object."""
-        return self.verb not in _READS and not self.path and not self.dry_run
+        stores = self.subresource != "token" and not self.resource.partition(".")[0].endswith("reviews")
+        return stores and self.verb not in _READS and not self.path and not self.dry_run
 
 
 class AuditLog:

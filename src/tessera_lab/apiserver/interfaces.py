@@ -37,8 +37,8 @@ class CommandResult(msgspec.Struct, frozen=True):
 #: Runs a command in a container, by namespace, pod and container; LookupError if the container does not run,
 #: NotImplementedError if the simulated container has no such command.
 RunCommand = Callable[[str, str, str, Sequence[str]], Awaitable[CommandResult]]
-#: Gets a page of a pod, by address, port and path; LookupError if the address is none of this server's pods.
-GetPage = Callable[[str, int, str], Awaitable[Response]]
+#: Gets a page of a pod, by address, port, path and headers; LookupError if the address is none of this server's pods.
+GetPage = Callable[[str, int, str, Mapping[str, str]], Awaitable[Response]]
 
 
 class GroupResource(NamedTuple):

@@ -176,7 +176,13 @@ class SimulatedCluster:
             raise LookupError(f"service {target.namespace}/{target.name}")
         return await self.front_proxy(target, request)
 
-    async def _get_document(self, address: str, port: int, path: str) -> Response:  # noqa: ARG002 - it has one port
+    async def _get_document(
+        self,
+        address: str,
+        port: int,  # noqa: ARG002 - it has one port
+        path: str,
+        headers: Mapping[str, str],  # noqa: ARG002 - no port guards it
+    ) -> Response:
         """Gets a page of an agent that does not listen."""
         return Response(status=200, headers={"content-type": JSON}, body=self.documents[address][path]())
 

@@ -38,17 +38,17 @@ async def pod(size: int, promised: int) -> AsyncIterator[int]:
 @pytest.mark.parametrize("size", [0, 1, 200_000, 3_000_000, int(POD_PAGE)])
 async def test_a_page_up_to_the_limit_comes_whole(size: int) -> None:
     async with pod(size, size) as port, pod_page_getter("127.0") as get:
-        answer = await get("127.0.0.1", port, "/metrics")
+        answer = await get("127.0.0.1", port, "/metrics", {})
     assert (answer.status, len(answer.body)) == (200, size)
 
 
 async def test_a_longer_page_is_an_error_that_names_the_limit() -> None:
     async with pod(int(POD_PAGE) + 1, int(POD_PAGE) + 1) as port, pod_page_getter("127.0") as get:
         with pytest.raises(ConnectionError, match=r"is too long: at most 33,554,432 bytes are allowed"):
-            await get("127.0.0.1", port, "/metrics")
+            await get("127.0.0.1", port, "/metrics", {})
 
 
 async def test_a_page_that_ends_early_is_an_error() -> None:
     async with pod(100_000, 200_000) as port, pod_page_getter("127.0") as get:
         with pytest.raises(ConnectionError):
-            await get("127.0.0.1", port, "/metrics")
+            await get("127.0.0.1", port, "/metrics", {})

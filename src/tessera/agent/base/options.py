@@ -76,6 +76,7 @@ class AgentOptions(msgspec.Struct, frozen=True, kw_only=True):
         http_port: port of ``/metrics``, ``/usage``, ``/healthz`` and ``/readyz``; ``None`` for no server.
         http_address: address of that port; ``None`` for all.
         metric_names: names of dcgm-exporter's series in ``/metrics``.
+        open_metrics: True to show ``/metrics`` to readers without a token.
         max_series: most series of ``/metrics`` with labels of pods.
         claim_timeout: seconds that PreStartContainer waits for a slice; kubelet itself gives up after 30.
         sharing_config: the ConfigMap of sharing profiles, ``namespace/name``; ``None`` for no profiles.
@@ -115,6 +116,7 @@ class AgentOptions(msgspec.Struct, frozen=True, kw_only=True):
     http_port: int | None = None
     http_address: str | None = None
     metric_names: MetricNames = MetricNames.BOTH
+    open_metrics: bool = False
     max_series: int = 10_000
     claim_timeout: float = 25.0
     sharing_config: ConfigMapName | None = None

@@ -26,6 +26,9 @@ from typing import Any
 
 import msgspec
 
+from tessera.access.page_guard import PageGuard
+from tessera.access.page_tokens import AGENT_AUDIENCE
+from tessera.access.reviewer import Reviewer
 from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.host import RunOnHost
 from tessera.agent.base.marker_files import MarkerFiles
@@ -138,6 +141,7 @@ class _Lifecycle:
         self._driver = driver
         self._kubelet = kubelet
         self._clock = clock
+        self._guard = PageGuard(Reviewer(client), clock, audience=AGENT_AUDIENCE, open_metrics=options.open_metrics)
         self._changes = ChangeNotifier()
         self._markers = MarkerFiles(options.markers_dir)
         self._node = NodeMirror(client, options.node_name, clock=clock, rng=rng)
@@ -175,7 +179,11 @@ class _Lifecycle:
                 self._environment.publish(documents)
             if self._options.http_port is not None:
                 pages = serve_status(
-                    self, self._options.http_port, address=self._options.http_address, documents=documents
+                    self,
+                    self._options.http_port,
+                    address=self._options.http_address,
+                    documents=documents,
+                    guard=self._guard,
                 )
                 group.create_task(pages)
             group.create_task(serve_records(self._environment.recorders, self._options.record_socket))

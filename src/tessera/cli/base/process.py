@@ -116,3 +116,17 @@ address_option = click.option(
     hidden=True,  # a pod has an address of its own; the lab's processes share those of one machine
     help="Address to listen on.  [default: all]",
 )
+
+
+def metrics_access_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds ``--metrics-access``; the value is ``open_metrics``, true or false."""
+    return click.option(
+        "--metrics-access",
+        "open_metrics",
+        type=click.Choice(["reviewed", "open"]),
+        default="reviewed",
+        show_default=True,
+        callback=lambda _context, _option, value: value == "open",
+        help="Who may read /metrics, which names pods of all namespaces: accounts with the right to get /metrics, by"
+        " their token, or everybody.",
+    )(command)

@@ -5,7 +5,7 @@ The direct way reads the agents' pages and the objects of the whole cluster. A t
 """
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from tessera.cli.base.connection import CommandError
@@ -31,24 +31,33 @@ class NeededRole(NamedTuple):
 
     Attributes:
         command: the role with the command that binds it; ``{subject}`` stands for the user.
-        right: a right that no smaller role gives, as ``resourceAttributes`` of a SelfSubjectAccessReview.
+        rights: rights that no smaller role gives, as ``resourceAttributes`` of a SelfSubjectAccessReview.
     """
 
     command: str
-    right: Mapping[str, str]
+    rights: Sequence[Mapping[str, str]]
 
 
 #: Reads the agents' pages.
 READ_PAGES = NeededRole(
     "the ClusterRole tessera-usage-reader in tessera-system: kubectl create rolebinding gpu-readers"
     " --clusterrole=tessera-usage-reader {subject} -n tessera-system",
-    {"verb": "get", "resource": "pods", "subresource": "proxy", "namespace": "tessera-system"},
+    (
+        {"verb": "get", "resource": "pods", "subresource": "proxy", "namespace": "tessera-system"},
+        {
+            "verb": "create",
+            "resource": "serviceaccounts",
+            "subresource": "token",
+            "name": "tessera-reader",
+            "namespace": "tessera-system",
+        },
+    ),
 )
 #: Reads the objects of the whole cluster.
 READ_CLUSTER = NeededRole(
     "the ClusterRole tessera-cluster-view everywhere: kubectl create clusterrolebinding gpu-cluster-viewers"
     " --clusterrole=tessera-cluster-view {subject}",
-    {"verb": "list", "resource": "nodes"},
+    ({"verb": "list", "resource": "nodes"},),
 )
 
 
@@ -104,7 +113,7 @@ async def missing_rights(
             f"The API for users with the rights of one namespace does not answer ({' '.join(str(view).split())}): see"
             " kubectl get apiservice v1alpha1.view.tessera.dev -o yaml"
         )
-    missing = [each for each in needed if not await _has(client, each.right)]
+    missing = [role for role in needed if not all([await _has(client, right) for right in role.rights])]
     return [*lines, *(f"To see all names, you need {each.command.format(subject=subject)}" for each in missing)]
 
 

@@ -75,6 +75,14 @@ def _issuer(_context: click.Context, _parameter: click.Parameter, text: str | No
     help="Evict pods that use devices which a new layout removes, instead of waiting.",
 )
 @click.option(
+    "--metrics-access",
+    type=click.Choice(["reviewed", "open"]),
+    default="reviewed",
+    show_default=True,
+    help="Who reads /metrics of agents and controller, which name pods of all namespaces: accounts with the right to"
+    " get /metrics, by their token, or everybody.",
+)
+@click.option(
     "--memory-limits",
     type=click.Choice(_LIMITS),
     help="Action on pods that use more than their share of a card's memory.  [default: observe]",

@@ -115,6 +115,7 @@ class InstallChoices(msgspec.Struct, frozen=True, kw_only=True):
         namespace: namespace of the ConfigMaps that the settings name.
         image: image of all pods; empty for the image of ``deploy/``.
         evict: True if the agents evict pods that a layout has to wait for.
+        metrics_access: who reads the metrics of agents and controller: ``reviewed``, ``open``.
         memory_limits: the agents' ``--memory-limits``; empty for their default.
         simulate: cards that each agent simulates; empty for the node's own cards.
         drivers: the ClusterPolicy and NVIDIADriver by which Tessera installs drivers; empty to use the hosts' drivers.
@@ -140,6 +141,7 @@ class InstallChoices(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str = SYSTEM_NAMESPACE
     image: str = ""
     evict: bool = False
+    metrics_access: str = "reviewed"
     memory_limits: str = ""
     simulate: str = ""
     drivers: Sequence[Manifest] = ()
@@ -295,7 +297,13 @@ def _containers(manifest: Manifest) -> Sequence[Manifest]:
 def _controllers_arguments(choices: InstallChoices) -> Iterator[str]:
     if choices.replace_failed:
         yield f"--replace-failed={choices.replace_failed}"
+    yield from _metrics_access(choices)
     yield from choices.site
+
+
+def _metrics_access(choices: InstallChoices) -> Iterator[str]:
+    if choices.metrics_access != "reviewed":
+        yield f"--metrics-access={choices.metrics_access}"
 
 
 # The agents' container
@@ -344,6 +352,7 @@ def _option(argument: str) -> str:
 def _arguments(choices: InstallChoices) -> Iterator[str]:
     if choices.settings is not None:
         yield from _config_arguments(choices, choices.settings)
+    yield from _metrics_access(choices)
     if choices.evict:
         yield "--mig-evict"
     if choices.memory_limits:

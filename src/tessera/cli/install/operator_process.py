@@ -130,9 +130,8 @@ class Operator:
     def _place(self) -> str:
         return f"ConfigMap {self._options.namespace}/{self._options.config_map}"
 
-    def metrics_text(self) -> bytes:
+    def metrics_text(self) -> None:
         """See :meth:`~tessera.status_pages.ProcessStatus.metrics_text`; an operator has no metrics."""
-        return b""
 
     def unready_reason(self) -> str:
         """See :meth:`~tessera.status_pages.ProcessStatus.unready_reason`."""

@@ -82,6 +82,7 @@ class ControllerOptions:
             parallel.
         http_address: address that serves ``/metrics``, ``/healthz`` and ``/readyz``; None for all addresses, IPv6 too.
         http_port: None serves nothing (no sockets are opened), 0 picks a free port.
+        open_metrics: True to show ``/metrics`` to readers without a token.
         on_listening: called with the address and port once the port is open.
         on_leading: called when this replica begins to act.
         record: decisions to keep of each decider, for ``tessera debug record``; 0 keeps none.
@@ -103,6 +104,7 @@ class ControllerOptions:
     leader_election: bool = True
     http_address: str | None = None
     http_port: int | None = 8080
+    open_metrics: bool = False
     on_listening: OnListening | None = None
     on_leading: Callable[[], None] | None = None
     record: int = 0

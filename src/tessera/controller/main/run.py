@@ -7,6 +7,9 @@ from contextlib import asynccontextmanager
 
 from prometheus_client import generate_latest
 
+from tessera.access.page_guard import PageGuard
+from tessera.access.page_tokens import CONTROLLER_AUDIENCE
+from tessera.access.reviewer import Reviewer
 from tessera.api.nodes.silence import SilentNode
 from tessera.clock import Clock
 from tessera.controller.base.metrics import ControllerMetrics
@@ -109,6 +112,12 @@ class Controller:
                         address=options.http_address,
                         on_listening=options.on_listening,
                         documents={QUEUE_PATH: self._queue_page},
+                        guard=PageGuard(
+                            Reviewer(self._client),
+                            self._clock,
+                            audience=CONTROLLER_AUDIENCE,
+                            open_metrics=options.open_metrics,
+                        ),
                     )
                 )
             group.create_task(serve_records(self._recorders, options.record_socket))

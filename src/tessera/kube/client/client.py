@@ -32,6 +32,7 @@ from tessera.kube.client.requests import (
     APPLY_PATCH,
     JSON,
     MERGE_PATCH,
+    NO_HEADERS,
     Propagation,
     RequestSender,
     binding_body,
@@ -334,6 +335,7 @@ class Client:
         body: object = None,
         content_type: str = JSON,
         accept: str = JSON,
+        headers: Mapping[str, str] = NO_HEADERS,
     ) -> Response:
         """Any request (TokenRequest, SelfSubjectAccessReview, ``/version``); ``body`` is encoded as JSON.
 
@@ -342,7 +344,9 @@ class Client:
             ConnectionError: no answer; it is unknown if the server acted.
             TimeoutError: as above.
         """
-        return await self._sender.send(method, path, query=query, body=body, content_type=content_type, accept=accept)
+        return await self._sender.send(
+            method, path, query=query, body=body, content_type=content_type, accept=accept, headers=headers
+        )
 
     async def _list(
         self, resource: Resource[T], namespace: str | None, labels: str | None, fields: str | None, limit: int

@@ -16,6 +16,8 @@ _TRIES = 5
 #: Longest pause before another try, seconds, whatever the server asks.
 _LONGEST_PAUSE = 30.0
 
+#: No headers besides those of every request.
+NO_HEADERS: Mapping[str, str] = {}
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
@@ -107,9 +109,10 @@ class RequestSender:
         body: object,
         content_type: str,
         accept: str,
+        headers: Mapping[str, str] = NO_HEADERS,
     ) -> Response:
         """Sends a request; see :meth:`tessera.kube.client.client.Client.request`."""
-        headers = self.headers(accept)
+        headers = {**self.headers(accept), **headers}
         encoded = b""
         if body is not None:
             headers["content-type"] = content_type

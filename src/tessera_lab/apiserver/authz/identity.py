@@ -8,7 +8,7 @@ account, or the pod that the token is bound to, is gone. A token that is bound t
 import base64
 import hashlib
 import hmac
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -90,12 +90,17 @@ class TokenAuthenticator:
         self.static = dict(static)
         self._key = core.rng.randbytes(32)
 
-    def authenticate(self, token: str) -> UserInfo | None:
-        """The user of a token; None if the token is not valid (any more)."""
+    def authenticate(self, token: str, audiences: Collection[str] = (ISSUER,)) -> UserInfo | None:
+        """The user of a token; None if the token is not valid (any more), or not for any of these audiences.
+
+        Tokens of users are valid for the API server only.
+        """
         known = self.static.get(token)
         if known is not None:
-            return known
+            return known if ISSUER in audiences else None
         claims = self._claims(token)
+        if claims is not None and not set(claims.aud) & set(audiences):
+            return None
         if claims is None or not claims.nbf <= self._core.clock.now() + 1 or claims.exp <= self._core.clock.now():
             return None
         held = claims.kubernetes
@@ -144,6 +149,11 @@ class TokenAuthenticator:
         found = self._core.store.get(GroupResource("", "nodes"), "", name) if name else None
         return BoundObject(name, found["metadata"]["uid"] if found else "") if name else None
 
+    def audiences(self, token: str) -> tuple[str, ...]:
+        """The audiences of a token that is valid."""
+        claims = self._claims(token)
+        return claims.aud if claims is not None else (ISSUER,)
+
     def expiry(self, token: str) -> str:
         """The expiry time of a token that this server issued, as ``metav1.Time``."""
         claims = self._claims(token)
@@ -155,7 +165,7 @@ class TokenAuthenticator:
 
     def _claims(self, token: str) -> _Claims | None:
         signed, _, signature = token.rpartition(".")
-        if not signed or not hmac.compare_digest(signature, self._signature(signed)):
+        if not signed or not hmac.compare_digest(signature.encode(), self._signature(signed).encode()):
             return None
         body = signed.partition(".")[2]
         return msgspec.json.decode(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)), type=_Claims)

@@ -1,7 +1,8 @@
 """``GET pods/NAME:PORT/proxy/PATH``: a page of a container that runs for real, through the API server.
 
-Only pods with an address of this lab are reached, so a forged status leads nowhere else. Other methods, TLS to the pod
-and WebSockets are answered 501.
+Only pods with an address of this lab are reached, so a forged status leads nowhere else. The request's headers are
+passed on, but for those of the connection and for Authorization, which a real server removes once it knows the user.
+Other methods, TLS to the pod and WebSockets are answered 501.
 """
 
 from collections.abc import Mapping
@@ -13,6 +14,9 @@ from tessera_lab.apiserver.request.server_state import ResourceRequest
 from tessera_lab.apiserver.status import StatusError, bad_request_error, not_implemented_error
 
 _HIGHEST_PORT = 65_535
+_KEPT_BACK = frozenset(
+    {"authorization", "host", "connection", "content-length", "transfer-encoding", "accept-encoding"}
+)
 
 
 def split_proxy_name(text: str) -> tuple[str, str, str]:
@@ -46,7 +50,8 @@ async def get_pod_page(request: ResourceRequest, pod: Mapping[str, Any], port: s
     number = _port(pod, port)
     address = (pod.get("status") or {}).get("podIP", "")
     try:
-        return await get(address, number, "/" + "/".join(request.route.parts))
+        passed = {name: value for name, value in request.request.headers.items() if name not in _KEPT_BACK}
+        return await get(address, number, "/" + "/".join(request.route.parts), passed)
     except LookupError:
         raise not_implemented_error(f"the proxy to the address {address!r}") from None
     except OSError as error:

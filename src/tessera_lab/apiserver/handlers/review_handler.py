@@ -71,10 +71,12 @@ class ReviewHandler:
         return review_access(spec, attributes, authorizer)
 
     def _token(self, spec: Mapping[str, Any]) -> Obj:
-        user = self._identities.authenticate(spec.get("token", ""))
+        token, wanted = spec.get("token", ""), spec.get("audiences") or [ISSUER]
+        user = self._identities.authenticate(token, wanted)
         if user is None:
             return {"user": {}, "error": "the token is not valid or has expired"}
-        return {"authenticated": True, "user": encode_user(user), "audiences": spec.get("audiences") or [ISSUER]}
+        met = [each for each in wanted if each in self._identities.audiences(token)]
+        return {"authenticated": True, "user": encode_user(user), "audiences": met}
 
 
 def review_access(spec: Mapping[str, Any], user: UserInfo, authorizer: Authorizer) -> Obj:

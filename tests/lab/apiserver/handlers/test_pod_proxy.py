@@ -1,5 +1,6 @@
 """The proxy to pods: names with ports, words of refusals, and addresses that are not the lab's."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ async def asked(api: ApiUser, make_pod: Any) -> list[tuple[str, int, str]]:
     """A pod with the address 127.1.0.2; pages that were asked for, by address, port and path."""
     pages: list[tuple[str, int, str]] = []
 
-    async def get(address: str, port: int, path: str) -> Response:
+    async def get(address: str, port: int, path: str, _headers: Mapping[str, str]) -> Response:
         if not address.startswith("127.1."):
             raise LookupError(address)
         if port == 1:
@@ -46,6 +47,20 @@ async def test_a_page_is_got_from_the_pod(
     answer = await api.raw("GET", POD + path)
     assert (answer.status, answer.body) == (200, b"hello")
     assert asked == [("127.1.0.2", *page)]
+
+
+async def test_headers_are_passed_on_without_those_that_prove_the_user(api: ApiUser, make_pod: Any) -> None:
+    passed: dict[str, str] = {}
+
+    async def get(_address: str, _port: int, _path: str, headers: Mapping[str, str]) -> Response:
+        passed.update(headers)
+        return Response(status=200)
+
+    api.server.parts.get_page = get
+    await api("POST", POD[:-1], make_pod("a"))
+    await api.raw("GET", f"{POD}a:8082/proxy/usage", authorization="Bearer mine", tessera_token="t")
+    assert "authorization" not in passed
+    assert passed.get("tessera-token") == "t"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,99 @@
+"""Reads the pages of agents and controller through the API server, with a token that these ask for.
+
+The API server's proxy asks for the right ``get pods/proxy`` in Tessera's namespace; the page asks for a token of the
+service account ``tessera-reader``, which the API server makes for those who may create ``serviceaccounts/token`` of it.
+The ClusterRole ``tessera-usage-reader`` has both.
+
+A process of a version without guarded pages needs no token, and its installation has no such account. So a token that
+cannot be had is an error only once a page asks for one.
+"""
+
+import asyncio
+from typing import Any, NamedTuple
+
+import msgspec
+
+from tessera.access.page_tokens import READER_ACCOUNT, TOKEN_HEADER
+from tessera.clock import Clock
+from tessera.kube.client.client import Client
+from tessera.kube.client.errors import ApiError, Unauthorized
+from tessera.kube.resources import PODS, SERVICE_ACCOUNTS
+from tessera.kube.transport.interface import Response
+
+#: Seconds for which a token is asked: the least that the API server gives. Another one is asked for after half of it.
+LIFE = 600
+#: Seconds until a token that was refused is asked for again.
+_RETRY = 30.0
+
+
+class _Token(NamedTuple):
+    """A token, or why there is none, and until when it is used."""
+
+    text: str
+    refusal: ApiError | None
+    until: float
+
+
+class _Made(msgspec.Struct, frozen=True):
+    token: str = ""
+
+
+class PageReader:
+    """Reads pages of Tessera's pods.
+
+    Args:
+        client: of the user, or of the process, that reads.
+        clock: the time.
+    """
+
+    def __init__(self, client: Client, clock: Clock) -> None:
+        self._client = client
+        self._clock = clock
+        self._tokens: dict[str, _Token] = {}
+        self._asking = asyncio.Lock()
+
+    async def get(self, namespace: str, pod: str, port: int, path: str, audience: str) -> Response:
+        """Gets a page.
+
+        Args:
+            namespace: of the pod.
+            pod: its name.
+            port: its port.
+            path: of the page.
+            audience: of the tokens that the page asks for.
+
+        Raises:
+            Forbidden: the reader may not use the proxy, or not have the token that the page asks for.
+            Unauthorized: the page does not accept the token.
+            ApiError: another refusal, of the API server or of the page.
+            OSError: no answer.
+        """
+        token = await self._token(namespace, audience)
+        address = PODS.path(namespace, f"{pod}:{port}", f"proxy{path}")
+        try:
+            return await self._client.request(
+                "GET", address, headers={TOKEN_HEADER: token.text} if token.text else {}, accept="*/*"
+            )
+        except Unauthorized as error:
+            if token.refusal is not None:
+                raise token.refusal from error
+            raise
+
+    async def _token(self, namespace: str, audience: str) -> _Token:
+        async with self._asking:
+            held = self._tokens.get(audience)
+            if held is None or self._clock.monotonic() >= held.until:
+                held = self._tokens[audience] = await self._ask(namespace, audience)
+            return held
+
+    async def _ask(self, namespace: str, audience: str) -> _Token:
+        path = SERVICE_ACCOUNTS.path(namespace, READER_ACCOUNT, "token")
+        spec: dict[str, Any] = {"audiences": [audience], "expirationSeconds": LIFE}
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
+        now = self._clock.monotonic()
+        try:
+            answer = await self._client.request("POST", path, body=body)
+        except ApiError as error:
+            return _Token("", error, now + _RETRY)
+        made = msgspec.convert(msgspec.json.decode(answer.body).get("status", {}), _Made)
+        return _Token(made.token, None, now + LIFE / 2)
