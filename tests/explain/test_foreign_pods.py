@@ -231,7 +231,11 @@ ROWS = {
         pod(GPU),
         "in-use",
         "waits for nvidia.com/gpu: the node that may take it has too little free",
-        ("node g1: 1 of 1 nvidia.com/gpu in use", "there is room as soon as this ends, on node g1: pod team/b"),
+        (
+            "node g1: 1 of 1 nvidia.com/gpu in use",
+            "there is room as soon as this ends, on node g1: pod team/b",
+            "or use node g2, which has it free: let the pod tolerate the taint other, or remove it: kubectl taint",
+        ),
         nodes=(with_gpus(), with_gpus("g2", **taint("other"))),
         others=(bound("b", "", limits=GPU, spec={"nodeName": "g1"}),),
     ),

@@ -13,7 +13,7 @@ from tessera.api.pods.size_limits import find_excess
 from tessera.controller.objects.resource_amounts import amount_text, describe_amount
 from tessera.explain.explanation import Explanation
 from tessera.explain.node_comparison import NodeComparison, compare_nodes, enough_ends
-from tessera.explain.node_refusals import remedies_by_node
+from tessera.explain.node_refusals import remedies_by_node, remedy_for_rules
 from tessera.explain.offered_resources import (
     explain_blocked_devices,
     extended_requests,
@@ -225,11 +225,21 @@ def _explain_in_use(view: ClusterView, nodes: NodeComparison) -> Explanation | N
         case="in-use",
         verdict=f"waits for {list_names(short)}: {lack}",
         facts=(*blocked, *_use(able, nodes, short), *nodes.facts(others), *_nodes_at_fault(view)),
-        help=(*steps, *_ends(view, able, nodes), f"see the pods on a node: {_ON_NODE.format(node=able[0])}"),
+        help=(
+            *steps,
+            *_ends(view, able, nodes),
+            *_elsewhere(nodes, others),
+            f"see the pods on a node: {_ON_NODE.format(node=able[0])}",
+        ),
     )
 
 
-_ON_NODE = "kubectl get pods -A --field-selector spec.nodeName={node}"
+def _elsewhere(nodes: NodeComparison) -> Iterator[str]:
+    for name in nodes.free_behind_rules()[:1]:
+        yield f"or use node {name}, which has it free: {remedy_for_rules(nodes.objections[name], name)}"
+
+
+_ON_NODE = "see the pods on a node: kubectl get pods -A --field-selector spec.nodeName={node}"
 
 
 def _use(names: Sequence[str], nodes: NodeComparison, resources: Sequence[str]) -> Iterator[str]:

@@ -59,6 +59,10 @@ class NodeComparison(NamedTuple):
         """The nodes with all that the pod requests whose rules admit it, whatever is free."""
         return [name for name in self.with_all() if all(map(is_shortage, self.objections[name]))]
 
+    def free_behind_rules(self) -> list[str]:
+        """The nodes that have free all that the pod requests, and refuse it by other rules."""
+        return sorted(name for name, rules in self.objections.items() if rules and not any(map(is_shortage, rules)))
+
     def admitting(self) -> list[str]:
         """The nodes whose rules admit the pod, whatever they have."""
         return sorted(name for name, rules in self.objections.items() if all(map(is_shortage, rules)))

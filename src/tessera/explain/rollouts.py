@@ -114,7 +114,10 @@ def name_rollout(
         verdict=f"waits for what {pods} of its own Deployment {name} {'holds' if len(old) == 1 else 'hold'}, and the"
         f" Deployment keeps {keeps} until this one is ready (maxUnavailable 0): neither goes on by itself",
         facts=(f"it {found.verdict}", *found.facts),
-        help=(*ways_out(pod.metadata.namespace, name), *found.help),
+        help=(
+            *ways_out(pod.metadata.namespace, name),
+            *(step for step in found.help if not any(each.metadata.name in step for each in old)),
+        ),
     )
 
 
