@@ -78,8 +78,8 @@ def test_more_cards_than_any_node_has_never_fit() -> None:
     labels = {"kubernetes.io/hostname": "n1"}
     has_four = msgspec.structs.replace(has_four, metadata=msgspec.structs.replace(has_four.metadata, labels=labels))
     found = why_here(behind_the_gate("5"), nodes=[has_four], instaslices=[])
-    assert (found.case, found.facts[0]) == ("never-fits", "all cards of a pod are on one node")
-    assert found.verdict == "cannot run in this cluster; no node has 5 x nvidia.com/gpu, even when empty"
+    words = "no node has 5 x nvidia.com/gpu, even empty; a pod's cards must be on one node: ask for fewer"
+    assert (found.case, found.verdict) == ("never-fits", f"cannot run in this cluster; {words}")
     found = why_here(behind_the_gate("1k"), nodes=[has_four], instaslices=[])
     assert (found.case, found.verdict) == ("bad-request", "cannot run as written")
 

@@ -330,7 +330,7 @@ def test_a_pod_keeps_the_index_of_its_card_when_another_card_is_withheld() -> No
         (pod(gates=("kueue.x-k8s.io/admission", GATE)), "other-gate", "kubectl get workloads.kueue.x-k8s.io -n team"),
         (pod(gates=("example.com/hold",)), "other-gate", "another operator"),
         (pod(profile="3g.20g"), "no-such-profile", "request nvidia.com/mig-3g.20gb instead"),
-        (pod(limits={"nvidia.com/mig-7g.40gb": "1"}), "never-fits", "request fewer"),
+        (pod(limits={"nvidia.com/mig-7g.40gb": "1"}), "never-fits", "request less in one pod"),
         (pod(), "placing", "free for it: 3g.20gb on GPU 0"),
         (pod(gates=()), "not-gated", "webhook"),
     ],

@@ -86,21 +86,12 @@ def _explain_reason(view: ClusterView, slicer: Slicer, pod: PodInfo, reason: Rea
         case UnknownProfile(known=()):
             return _explain_no_card(view, pod)
         case UnknownProfile():
-            return _unknown_profile(reason)
-        case NeverFits() if pod.devices:
-            return Explanation(
-                case="never-fits",
-                verdict=f"cannot run in this cluster; no node has {profiles_text(pod)}, even when empty",
-                facts=("all cards of a pod are on one node",),
-                help=("request fewer cards in one pod, or add a node with more cards",),
-            )
+            return _unknown_profile(pod, reason)
         case NeverFits():
-            return Explanation(
-                case="never-fits",
-                verdict=f"cannot run in this cluster; no node has room for {profiles_text(pod)}, even when empty",
-                facts=("all slices of a pod are made on one node",),
-                help=("request fewer or smaller slices in one pod, or add a node with more cards",),
-            )
+            return _from_reason(pod, "never-fits", reason, "request less in one pod, or add a node with more cards")
+        case GangTooLarge():
+            step = "make a smaller gang or request smaller slices, or add nodes"
+            return _from_reason(pod, "gang-too-large", reason, step)
         case NoNode():
             return _no_node(view, slicer, pod, reason)
         case Full() | Fragmented():
@@ -108,8 +99,11 @@ def _explain_reason(view: ClusterView, slicer: Slicer, pod: PodInfo, reason: Rea
         case Reserved():
             return _explain_reserved(view, slicer, pod, reason)
         case QueueFull():
-            return _explain_full_queue(pod, reason)
-        case GangIncomplete() | GangTooLarge() | GangNoRoom():
+            ends = "end pods of the queue, or wait until they end"
+            step = "request fewer or smaller slices" if reason.never else ends
+            look = f"see the queue: kubectl get queues.tessera.dev {reason.queue} -o yaml"
+            return _from_reason(pod, "queue-full", reason, step, look, never=reason.never)
+        case GangIncomplete() | GangNoRoom():
             return _explain_gang(view, slicer, pod, reason)
 
 
@@ -154,18 +148,16 @@ _NODES = 5
 _LABEL = f"{MIG_CONFIG_LABEL}={MIG_CONFIG_DYNAMIC}"
 
 
-def _unknown_profile(reason: UnknownProfile) -> Explanation:
-    meant = [reason.closest] if reason.closest else []
-    return Explanation(
-        case="no-such-profile",
-        verdict=f'cannot run in this cluster; no card has the profile "{reason.profile}"',
-        facts=(f"the cards have {', '.join(reason.known)}", *(f'the closest is "{each}"' for each in meant)),
-        help=(
-            *(f"request {resource_of(each)} instead" for each in meant),
-            f"add a node whose cards have {reason.profile}",
-            "delete the pod and create it again: the resources of an existing pod cannot be changed",
-        ),
-    )
+def _unknown_profile(pod: PodInfo, reason: UnknownProfile) -> Explanation:
+    steps = [f"request {resource_of(reason.closest)} instead"] if reason.closest else []
+    anew = "delete the pod and create it again: the resources of an existing pod cannot be changed"
+    return _from_reason(pod, "no-such-profile", reason, *steps, f"add a node whose cards have {reason.profile}", anew)
+
+
+def _from_reason(pod: PodInfo, case: str, reason: Reason, *steps: str, never: bool = True) -> Explanation:
+    """A reason in the words of the controller's events."""
+    found = "cannot run in this cluster" if never else "waits"
+    return Explanation(case=case, verdict=f"{found}; {reason.text}", facts=(_request(pod),), help=steps)
 
 
 # Rules refuse the pod on every node
@@ -287,33 +279,8 @@ def _explain_reserved(view: ClusterView, slicer: Slicer, pod: PodInfo, reason: R
     )
 
 
-def _explain_full_queue(pod: PodInfo, reason: QueueFull) -> Explanation:
-    """Explains that a pod's queue holds as much as it may."""
-    verb = "cannot run" if reason.never else "waits"
-    step = "request fewer or smaller slices" if reason.never else "end pods of the queue, or wait until they end"
-    return Explanation(
-        case="queue-full",
-        verdict=f"{verb}; its queue {reason.queue} may hold at most {reason.maximum}",
-        facts=(_request(pod), f"the pods of queue {reason.queue} hold {reason.held}"),
-        help=(step, f"see the queue: kubectl get queues.tessera.dev {reason.queue} -o yaml"),
-    )
-
-
-def _explain_gang(
-    view: ClusterView, slicer: Slicer, pod: PodInfo, reason: GangIncomplete | GangTooLarge | GangNoRoom
-) -> Explanation:
+def _explain_gang(view: ClusterView, slicer: Slicer, pod: PodInfo, reason: GangIncomplete | GangNoRoom) -> Explanation:
     """Explains that a pod waits for the pods of its gang, or with them."""
-    if isinstance(reason, GangTooLarge):
-        return Explanation(
-            case="gang-too-large",
-            verdict=f"cannot run in this cluster; its gang {reason.gang} is larger than all cards",
-            facts=(
-                _request(pod),
-                f"the {reason.size} pods of the gang request {reason.wanted} together",
-                f"the cards of the cluster hold {reason.most}, even when empty",
-            ),
-            help=("make a smaller gang or request smaller slices, or add nodes",),
-        )
     if isinstance(reason, GangIncomplete) and not reason.size:
         return Explanation(
             case="gang-incomplete",

@@ -228,8 +228,8 @@ def _explain_in_use(view: ClusterView, nodes: NodeComparison) -> Explanation | N
         help=(
             *steps,
             *_ends(view, able, nodes),
-            *_elsewhere(nodes, others),
-            f"see the pods on a node: {_ON_NODE.format(node=able[0])}",
+            *_elsewhere(nodes),
+            _ON_NODE.format(node=able[0]),
         ),
     )
 
