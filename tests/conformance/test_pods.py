@@ -1,6 +1,7 @@
 """Pods at the API: gates and pinning, binding, eviction, what cannot be changed, quota."""
 
 import asyncio
+from typing import Any
 
 import pytest
 from tests.support.conformance_api import MERGE, TIMEOUT, Api, causes, configmap, gated_pod, limited
@@ -211,3 +212,32 @@ async def test_a_quota_of_cpu_demands_that_containers_name_it(api: Api, core: st
     await limited(api, core, {"limits.cpu": "1"})
     text = (await api("POST", f"{core}/pods", gated_pod("a"))).refused(403, "Forbidden")
     assert text == 'pods "a" is forbidden: failed quota: q: must specify limits.cpu for: main'
+
+
+@pytest.mark.parametrize(
+    ("volume", "mount", "told"),
+    [
+        ({"hostPath": {"path": "/media/../dev"}}, {}, ("spec.volumes[0].hostPath.path", "must not contain '..'")),
+        ({"hostPath": {"path": ".."}}, {}, ("spec.volumes[0].hostPath.path", "must not contain '..'")),
+        ({"hostPath": {"path": ""}}, {}, ("spec.volumes[0].hostPath.path", "Required value")),
+        ({"emptyDir": {}}, {"subPath": "a/../../b"}, ("volumeMounts[0].subPath", "must not contain '..'")),
+        ({"emptyDir": {}}, {"subPath": "/a"}, ("volumeMounts[0].subPath", "must be a relative path")),
+        ({"emptyDir": {}}, {"subPathExpr": "../$(A)"}, ("volumeMounts[0].subPathExpr", "must not contain '..'")),
+        ({"emptyDir": {}}, {"mountPath": ""}, ("volumeMounts[0].mountPath", "Required value")),
+    ],
+)
+async def test_a_mounted_folder_leads_to_no_other(
+    api: Api, core: str, volume: dict[str, Any], mount: dict[str, str], told: tuple[str, str]
+) -> None:
+    container = {"name": "a", "image": "e.com/a:1", "volumeMounts": [{"name": "v", "mountPath": "/v", **mount}]}
+    body = {"metadata": {"name": "a"}, "spec": {"containers": [container], "volumes": [{"name": "v", **volume}]}}
+    said = (await api("POST", f"{core}/pods", body)).refused(422, "Invalid")
+    assert all(each in said for each in told)
+
+
+async def test_a_folder_whose_name_has_two_dots_is_no_way_up(api: Api, core: str) -> None:
+    container = {"name": "a", "image": "e.com/a:1"}
+    volume = {"name": "v", "hostPath": {"path": "/mnt/a..b"}}
+    gates = [{"name": "example.com/wait"}]
+    spec = {"containers": [container], "volumes": [volume], "schedulingGates": gates}
+    (await api("POST", f"{core}/pods", {"metadata": {"name": "a"}, "spec": spec})).ok()

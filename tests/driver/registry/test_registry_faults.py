@@ -164,6 +164,27 @@ async def test_redirects_lead_to_http_only(client: RegistryClient, location: str
     assert isinstance(told, RegistryUnreachable)
 
 
+@pytest.mark.parametrize("names", ["redirect", "token server"])
+async def test_a_plain_registry_leads_to_no_other_plain_host(client: RegistryClient, names: str) -> None:
+    """Such as an address that answers only to machines of the cloud, or only in the cluster."""
+    asked: list[str] = []
+
+    async def inside(request: web.Request) -> web.StreamResponse:
+        asked.append(request.path)
+        return web.json_response({"token": "t"})
+
+    async with serving(inside) as other:
+        place = f"http://{other.replace('127.0.0.1', 'localhost')}/latest/meta-data"
+        answer = {
+            "redirect": lambda: web.Response(status=307, headers={"Location": place}),
+            "token server": lambda: web.Response(status=401, headers={"WWW-Authenticate": f'Bearer realm="{place}"'}),
+        }[names]
+        told = await failure(client, always(answer))
+    assert asked == []
+    assert "localhost" in str(told)
+    assert "https://" in str(told)
+
+
 async def test_credentials_go_to_no_other_host_over_plain_http(client: RegistryClient) -> None:
     challenge = {"WWW-Authenticate": 'Bearer realm="http://elsewhere.test/token",service="s"'}
     async with serving(always(lambda: web.Response(status=401, headers=challenge))) as host:

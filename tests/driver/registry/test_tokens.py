@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.driver.registry.tokens import choose_challenge, may_receive_credentials, parse_challenges
+from tessera.driver.registry.tokens import choose_challenge, may_be_asked, parse_challenges
 
 
 def test_docker_hubs_challenge_is_read() -> None:
@@ -59,4 +59,4 @@ def test_any_header_is_read_without_harm(header: str) -> None:
 def test_over_plain_http_only_the_registrys_own_host_is_told(
     realm: str, registry: str, plain: bool, wanted: bool
 ) -> None:
-    assert may_receive_credentials(realm, registry, plain=plain) is wanted
+    assert may_be_asked(realm, registry, plain=plain) is wanted

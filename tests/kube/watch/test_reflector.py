@@ -250,12 +250,12 @@ async def test_connections_cut_while_nothing_happens_make_pauses_no_longer_and_a
     clock: ImpatientClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    balancer = LoadBalancer(clock, cuts=20)
+    balancer = LoadBalancer(clock, cuts=10)
     mirror = Mirror(Client(balancer, field_manager="test", clock=clock), clock)
     task = asyncio.create_task(mirror.reflector.run())
     await balancer.done.wait()
     await cancelled(task)
-    assert len(clock.pauses) == 20
+    assert len(clock.pauses) == 10
     assert max(clock.pauses) < 0.5
     assert balancer.lists == 1
     assert not caplog.records

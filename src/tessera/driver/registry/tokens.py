@@ -14,7 +14,7 @@ import msgspec
 from tessera.clock import Clock
 from tessera.driver.registry.credentials import ANONYMOUS, Login
 from tessera.driver.registry.reference import Reference
-from tessera.driver.registry.wire import AccessRefused, RegistryAnswer, RegistryHttp, RegistryUnreachable
+from tessera.driver.registry.wire import AccessRefused, RegistryAnswer, RegistryHttp, RegistryUnreachable, is_plain_at
 from tessera.limits.drivers import CHALLENGE, REGISTRY_TOKENS, TOKEN_ANSWER, TOKEN_LIFE
 
 _TOKEN = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"  # noqa: S105 - a word of the grammar
@@ -46,11 +46,11 @@ def choose_challenge(found: Iterable[Challenge]) -> Challenge | None:
     return min(known, key=lambda each: each.scheme != "bearer", default=None)
 
 
-def may_receive_credentials(realm: str, registry: str, *, plain: bool) -> bool:
-    """True if a token server may get credentials.
+def may_be_asked(realm: str, registry: str, *, plain: bool) -> bool:
+    """True if a token server is asked, with credentials or without.
 
     The registry itself names its token server, so it could name any server. Over TLS the protocol allows this. Over
-    plain HTTP, secrets go only to the registry's own host, and only if the registry itself is reached over plain HTTP.
+    plain HTTP, only the registry's own host is asked, and only if the registry itself is reached over plain HTTP.
 
     Args:
         realm: URL of the token server.
@@ -58,11 +58,10 @@ def may_receive_credentials(realm: str, registry: str, *, plain: bool) -> bool:
         plain: the registry is reached over plain HTTP.
     """
     try:
-        parts = urlsplit(realm)
         own = urlsplit(f"//{registry}").hostname
     except ValueError:
         return False
-    return parts.scheme == "https" or (plain and parts.scheme == "http" and parts.hostname == own)
+    return realm.startswith("https://") or (plain and is_plain_at(realm, own))
 
 
 def _of_header(header: str) -> Iterator[Challenge]:
@@ -133,10 +132,10 @@ class TokenCache:
         if not realm.startswith(("https://", "http://")):
             raise AccessRefused(f"{reference.registry} requires a token and names no server for it")
         plain = self._wire.trust.scheme(reference.host) == "http"
-        if login != ANONYMOUS and not may_receive_credentials(realm, reference.host, plain=plain):
+        if not may_be_asked(realm, reference.host, plain=plain):
             raise AccessRefused(
-                f"{reference.registry} names {realm.partition('?')[0]} as its token server, over plain HTTP: "
-                "the credentials are not sent there; have the registry name an https:// server"
+                f"{reference.registry} names {realm.partition('?')[0]} as its token server, over plain HTTP: it is not"
+                " asked, and the credentials are not sent there; have the registry name an https:// server"
             )
         asked = {"service": challenge.parameters.get("service", "")}
         if "scope=" not in realm.partition("?")[2]:

@@ -1,8 +1,8 @@
 """One HTTP request to a registry or its token server, bounded in time, size and redirects, through the right proxy.
 
 Tessera follows redirects itself: credentials go only to the host they belong to, and no redirect leads from TLS to
-plain HTTP. Certificates are checked as programs in Go check them, since registries issue theirs for Go programs. A
-private authority is trusted in addition to the system's.
+plain HTTP, nor to plain HTTP at another host. Certificates are checked as programs in Go check them, since registries
+issue theirs for Go programs. A private authority is trusted in addition to the system's.
 
 ``HTTPS_PROXY``, ``HTTP_PROXY`` and ``NO_PROXY`` are read in upper or lower case. ``NO_PROXY`` has the meaning that it
 has in Go, since clusters are configured for Go programs: domains with all their subdomains, addresses, address ranges
@@ -301,11 +301,24 @@ def _target(url: str, location: str) -> str:
         _origin(str(target))  # raises here if the port is invalid
     except ValueError:
         raise RegistryUnreachable(f"{_display_url(url)} redirects to something that is no URL") from None
-    if target.scheme not in ("http", "https") or (target.scheme == "http" and url.startswith("https:")):
-        raise RegistryUnreachable(
-            f"{_display_url(url)} redirects from TLS to {target.scheme}://{target.host}, which is not followed"
-        )
-    return str(target)
+    if target.scheme == "https" or (url.startswith("http:") and is_plain_at(str(target), URL(url, encoded=True).host)):
+        return str(target)
+    raise RegistryUnreachable(
+        f"{_display_url(url)} redirects to {target.scheme}://{target.host}, which is not followed: a redirect leads to"
+        " TLS, or from plain HTTP to the same host; have the registry serve its blobs itself, or by https://"
+    )
+
+
+def is_plain_at(url: str, host: str | None) -> bool:
+    """True if a URL has plain HTTP at a host, on any of its ports.
+
+    Whoever answers for a registry with plain HTTP can name any address, also one that answers only in the cluster.
+    """
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return False
+    return parts.scheme == "http" and host is not None and parts.hostname == host.lower()
 
 
 def _origin(url: str) -> tuple[str, str | None, int | None]:

@@ -116,11 +116,20 @@ class Client:
         label_selector: str | None = None,
         field_selector: str | None = None,
         limit: int = PAGE_SIZE,
+        not_older_than: str = "",
     ) -> ListResult[T]:
         """All objects of one namespace, or of all, read in pages of ``limit`` (0 for a single one).
 
-        A list that takes longer than the server keeps its snapshot is begun again, the second time in one page.
+        With ``not_older_than``, a version, the server may answer from its cache, which knows that version; such a list
+        is one page. Otherwise it has every write that was answered before. A list that takes longer than the server
+        keeps its snapshot is begun again, the second time in one page.
         """
+        if not_older_than:
+            match = [("resourceVersion", not_older_than), ("resourceVersionMatch", "NotOlderThan")]
+            query = [*selector_query(label_selector, field_selector), *match]
+            answer = await self.request("GET", resource.path(namespace), query=query)
+            page = self._fit(resource, answer, self.codec(resource).decode_page)
+            return ListResult(page.items, page.undecodable, page.version)
         try:
             return await self._list(resource, namespace, label_selector, field_selector, limit)
         except Expired:

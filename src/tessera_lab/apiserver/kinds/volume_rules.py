@@ -8,6 +8,7 @@ from tessera_lab.apiserver import field_errors
 from tessera_lab.apiserver.field_errors import forbidden_cause, invalid_cause
 from tessera_lab.apiserver.interfaces import Obj, StatusCause
 from tessera_lab.apiserver.pods.defaults import canonicalize_quantities
+from tessera_lab.apiserver.pods.rules import host_path
 
 Read = Mapping[str, Any]
 
@@ -105,6 +106,8 @@ def _volume(spec: Read) -> Iterator[StatusCause]:
     sources = sorted(key for key, value in spec.items() if key not in _NOT_A_SOURCE and value is not None)
     if not sources:
         yield field_errors.required_cause("spec", "must specify a volume type")
+    if spec.get("hostPath"):
+        yield from host_path(spec["hostPath"], "spec.hostPath")
     for extra in sources[1:]:
         yield forbidden_cause(f"spec.{extra}", "may not specify more than 1 volume type")
     if sources == ["local"] and not (spec.get("nodeAffinity") or {}).get("required"):

@@ -46,6 +46,9 @@ def validate_pod_spec(spec: Read, path: str) -> Iterator[StatusCause]:
                 yield field_errors.duplicate_cause(f"{place}.name", name)
             seen.add(name)
     yield from _duplicates(spec.get("volumes") or (), f"{path}.volumes")
+    for index, each in enumerate(spec.get("volumes") or ()):
+        if each.get("hostPath"):
+            yield from host_path(each["hostPath"], f"{path}.volumes[{index}].hostPath")
     yield from _gates(spec.get("schedulingGates") or (), f"{path}.schedulingGates")
     for index, each in enumerate(spec.get("tolerations") or ()):
         yield from _toleration(each, f"{path}.tolerations[{index}]")
@@ -57,6 +60,29 @@ def validate_pod_spec(spec: Read, path: str) -> Iterator[StatusCause]:
         yield invalid_cause(f"{path}.activeDeadlineSeconds", deadline, "must be between 1 and 2147483647, inclusive")
     if spec.get("nodeName") and spec.get("schedulingGates"):
         yield forbidden_cause(f"{path}.nodeName", "cannot be set until all schedulingGates have been cleared")
+
+
+def host_path(source: Read, path: str) -> Iterator[StatusCause]:
+    """Yields the errors of a folder of the host (``validateHostPathVolumeSource``)."""
+    if not source.get("path"):
+        yield field_errors.required_cause(f"{path}.path")
+    else:
+        yield from _no_backsteps(source["path"], f"{path}.path")
+
+
+def _no_backsteps(value: str, path: str) -> Iterator[StatusCause]:
+    if ".." in value.split("/"):
+        yield invalid_cause(path, value, "must not contain '..'")
+
+
+def _mount(mount: Read, path: str) -> Iterator[StatusCause]:
+    if not mount.get("mountPath"):
+        yield field_errors.required_cause(f"{path}.mountPath")
+    for key in ("subPath", "subPathExpr"):
+        value = mount.get(key) or ""
+        if value.startswith("/"):
+            yield invalid_cause(f"{path}.{key}", value, "must be a relative path")
+        yield from _no_backsteps(value, f"{path}.{key}")
 
 
 def _duplicates(items: Sequence[Read], path: str) -> Iterator[StatusCause]:
@@ -77,6 +103,7 @@ def _container(container: Read, path: str, volumes: set[Any]) -> Iterator[Status
     if not container.get("image"):
         yield field_errors.required_cause(f"{path}.image")
     for index, each in enumerate(container.get("volumeMounts") or ()):
+        yield from _mount(each, f"{path}.volumeMounts[{index}]")
         if each.get("name") not in volumes:
             field = f"{path}.volumeMounts[{index}].name"
             yield StatusCause(
