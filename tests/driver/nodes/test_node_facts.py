@@ -3,8 +3,8 @@
 import pytest
 
 from tessera.driver.driver_sets import PoolKey
-from tessera.driver.nodes.node_facts import page_kib, parse_os_image, read_node_facts
-from tessera.kube.resources import Node, NodeStatus, NodeSystemInfo
+from tessera.driver.nodes.node_facts import AgentsWord, page_kib, parse_os_image, read_node_facts
+from tessera.kube.resources import Condition, Node, NodeStatus, NodeSystemInfo
 from tessera.kube.resources.meta import ObjectMeta
 
 NFD = "feature.node.kubernetes.io/"
@@ -156,4 +156,36 @@ def test_operators_labels_opt_a_node_out(labels: dict[str, str]) -> None:
 def test_a_driver_of_the_host_is_known_by_its_label_or_by_the_system() -> None:
     assert not read_node_facts(node()).preinstalled
     assert "pre-installed" in read_node_facts(node(**{"nvidia.com/gpu.deploy.driver": "pre-installed"})).preinstalled
+    found = node_with({"tessera.dev/host-driver": "570.86.15"}, ("True", "Advertised"))
+    assert read_node_facts(found).preinstalled == "its agent found 570.86.15 there"
+    gone = node_with({"tessera.dev/host-driver": "570.86.15"}, ("False", "WaitingForDriver"))
+    assert "kubectl annotate node n tessera.dev/host-driver-" in read_node_facts(gone).preinstalled
+    silent = node_with({"tessera.dev/host-driver": "570.86.15"}, ("Unknown", "AgentStatusUnknown"))
+    assert read_node_facts(silent).preinstalled == "its agent found 570.86.15 there"
     assert "GKE" in read_node_facts(node("Container-Optimized OS from Google")).preinstalled
+
+
+def node_with(annotations: dict[str, str], said: tuple[str, str] | None = None, **labels: str) -> Node:
+    """A node with what its agent says of the driver."""
+    status, reason = said or ("", "")
+    conditions = (Condition(type="GpuNodeReady", status=status, reason=reason),) if said else ()
+    metadata = ObjectMeta(name="n", annotations=annotations, labels={"nvidia.com/gpu.present": "true", **labels})
+    return Node(metadata=metadata, status=NodeStatus(conditions=conditions))
+
+
+@pytest.mark.parametrize(
+    ("said", "labels", "word"),
+    [
+        (None, {}, AgentsWord.NONE_YET),
+        (None, {"nvidia.com/gpu.deploy.device-plugin": "false"}, AgentsWord.WITHOUT_DRIVER),
+        (("True", "Advertised"), {}, AgentsWord.WITH_DRIVER),
+        (("False", "WaitingForKubelet"), {}, AgentsWord.WITH_DRIVER),
+        (("False", "NvmlFailed"), {}, AgentsWord.WITH_DRIVER),
+        (("False", "WaitingForDriver"), {}, AgentsWord.WITHOUT_DRIVER),
+        (("Unknown", "AgentStatusUnknown"), {}, AgentsWord.SILENT),
+    ],
+)
+def test_what_the_agent_says_of_the_driver(
+    said: tuple[str, str] | None, labels: dict[str, str], word: AgentsWord
+) -> None:
+    assert read_node_facts(node_with({}, said, **labels)).agent is word

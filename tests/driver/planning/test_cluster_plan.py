@@ -12,8 +12,9 @@ from tests.support.searching import examples
 
 from tessera.api.driver.driver_policy import DriverPolicy, ImageSource, OperandSettings
 from tessera.api.driver.node_status import DriverPhase, DriverStatus, DriverStrategy
+from tessera.clock import rfc3339
 from tessera.driver.driver_sets import PoolKey
-from tessera.driver.nodes.node_facts import DriverNodeFacts
+from tessera.driver.nodes.node_facts import AgentsWord, DriverNodeFacts
 from tessera.driver.nodes.node_status import encode_status, read_status
 from tessera.driver.nodes.pod_facts import DriverPod, DriverPodProgress, NodePods, ValidationPod
 from tessera.driver.nodes.upgrade_record import CHANGING, UpgradeRecord, encode_upgrade_record
@@ -662,6 +663,41 @@ def test_a_pod_of_another_operator_is_a_driver_that_the_host_has() -> None:
     cluster.act(*cluster.decide())
     assert cluster.told("a").strategy is DriverStrategy.PREINSTALLED
     assert not cluster.sets
+
+
+@pytest.mark.parametrize(
+    ("word", "age", "waits"),
+    [
+        (AgentsWord.NONE_YET, 60.0, False),
+        (AgentsWord.NONE_YET, 3600.0, True),
+        (AgentsWord.WITH_DRIVER, 60.0, True),
+        (AgentsWord.WITHOUT_DRIVER, 3600.0, False),
+        (AgentsWord.SILENT, 3600.0, False),
+    ],
+)
+def test_a_node_gets_no_driver_before_its_agent_has_said_whether_the_host_has_one(
+    word: AgentsWord, age: float, waits: bool
+) -> None:
+    cluster = Cluster()
+    cluster.has(ImageKind.PRECOMPILED)
+    cluster.node("a", agent=word, created=rfc3339(cluster.now - age))
+    cluster.settle()
+    assert bool(cluster.nodes["a"].driver_set) is not waits
+    assert (cluster.told("a").phase is DriverPhase.WAITING) is waits
+
+
+def test_a_new_node_waits_for_its_agent_if_one_of_its_kind_has_a_driver_of_its_own() -> None:
+    cluster = Cluster()
+    cluster.has(ImageKind.PRECOMPILED)
+    cluster.node("a", preinstalled="its agent found 570.86.15 there", offers_gpus=True)
+    cluster.node("b", agent=AgentsWord.NONE_YET, created=rfc3339(cluster.now))
+    cluster.node("c", K2, agent=AgentsWord.NONE_YET, created=rfc3339(cluster.now))
+    cluster.has(ImageKind.PRECOMPILED, K2)
+    cluster.settle()
+    assert [bool(cluster.nodes[name].driver_set) for name in "abc"] == [False, False, True]
+    cluster.change("b", preinstalled="its agent found 570.86.15 there", offers_gpus=True)
+    cluster.settle()
+    assert (cluster.told("b").phase, cluster.told("b").strategy) == (DriverPhase.READY, DriverStrategy.PREINSTALLED)
 
 
 @pytest.mark.parametrize("why", ["its label nvidia.com/gpu.deploy.driver is false"])

@@ -38,7 +38,7 @@ from tessera.agent.base.processes import ProcessTable
 from tessera.agent.base.runtime import AgentEnvironment
 from tessera.agent.base.state_file import find_newer_file
 from tessera.agent.base.turn import HANDOVER_TIMEOUT, NodeTurn
-from tessera.agent.driver.driver_state import WaitReason
+from tessera.agent.driver.driver_state import DriverHome, WaitReason
 from tessera.agent.driver.gate import DriverGate, OpenDriver
 from tessera.agent.driver.hardware import DriverBackend
 from tessera.agent.driver.kubelet_gate import GatedKubelet
@@ -281,6 +281,7 @@ class _Lifecycle:
             node=self._node,
             changes=self._changes,
             driver_root=self._driver.root(opened.found.home),
+            host_driver=opened.found.home is DriverHome.HOST,
         )
 
     # Removal ----------------------------------------------------------------------------------------------------

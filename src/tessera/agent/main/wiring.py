@@ -74,6 +74,7 @@ class Components:
         node: an existing mirror of the Node object that outlives these components.
         changes: wakes all components, if other code listens to it too.
         driver_root: folder of the driver's programs, unless they are in the usual places.
+        host_driver: True if the driver in use is the host's own.
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class Components:
         node: NodeMirror | None = None,
         changes: ChangeNotifier | None = None,
         driver_root: Path | None = None,
+        host_driver: bool = False,
     ) -> None:
         self.options = options = environment.options
         self.shows_pages = options.http_port is not None or environment.publish is not None
@@ -138,7 +140,7 @@ class Components:
         self.memory = self._build_memory()
         self.exporter = self._build_exporter()
         self.pod_reporter = self._build_pod_reporter()
-        self.node_status = self._build_node_status()
+        self.node_status = self._build_node_status(host_driver=host_driver)
         #: Detaches the components from objects that outlive them.
         self.detach = self.mirror.nodes.add_handler(self._notify)
         self.mirror.pods.add_handler(self._notify)
@@ -333,7 +335,7 @@ class Components:
             rng=self._rng,
         )
 
-    def _build_node_status(self) -> NodeStatusPublisher:
+    def _build_node_status(self, *, host_driver: bool) -> NodeStatusPublisher:
         report = NodeReport(
             inventory=self.inventory_reader,
             ownership=self.ownership,
@@ -345,12 +347,12 @@ class Components:
             mig_strategy=self.options.mig_strategy,
         )
         simulated = self.hardware.simulated
-        machine = MachineFacts(SIMULATED_MACHINE) if simulated else MachineFacts(read_machine(), read_vgpu())
+        product, vgpu = (SIMULATED_MACHINE, None) if simulated else (read_machine(), read_vgpu())
         return NodeStatusPublisher(
             self._client,
             node=self.mirror,
             source=report,
-            machine=machine,
+            machine=MachineFacts(product, vgpu, host_driver),
             events=self.events,
             changes=self.changes,
             clock=self.clock,

@@ -33,6 +33,7 @@ from tessera.agent.inventory.gpu_inventory import GpuInventory
 from tessera.agent.node_status.label_facts import SharingFacts, collect_label_facts
 from tessera.agent.node_status.labels import VgpuFacts, node_labels
 from tessera.agent.node_status.offers import node_offers
+from tessera.api.driver.node_status import HOST_DRIVER_ANNOTATION
 from tessera.api.names import MIG_CONFIG_STATE_LABEL, MPS_HOST_LABEL
 from tessera.api.nodes.card_faults import CARDS_ANNOTATION, CardFault, ListedCard, encode_cards
 from tessera.api.nodes.card_links import LINKS_ANNOTATION, CardLinks, encode_links
@@ -80,7 +81,7 @@ class _Facts(msgspec.Struct, frozen=True, kw_only=True):
     links: CardLinks | None
     held_withheld: Mapping[str, int]
 
-    def metadata(self, machine: str | None, vgpu: VgpuFacts | None, began: int) -> NodeMetadata:
+    def metadata(self, machine: "MachineFacts", began: int) -> NodeMetadata:
         """Builds the metadata from the facts.
 
         Raises:
@@ -90,9 +91,9 @@ class _Facts(msgspec.Struct, frozen=True, kw_only=True):
             self.inventory,
             self.sharing,
             on_demand=self.on_demand,
-            machine=machine,
+            machine=machine.product,
             timestamp=began,
-            vgpu=vgpu,
+            vgpu=machine.vgpu,
         )
         offers = node_offers(self.inventory, self.sharing.offer, on_demand=self.on_demand - self.leaving)
         state = {MIG_CONFIG_STATE_LABEL: self.mig_state} if self.mig_state else {}
@@ -102,6 +103,8 @@ class _Facts(msgspec.Struct, frozen=True, kw_only=True):
             OFFERS_ANNOTATION: encode_offers(offers),
             CARDS_ANNOTATION: encode_cards(cards, self.faults, self.held_withheld),
         }
+        if machine.host_driver:
+            annotations[HOST_DRIVER_ANNOTATION] = self.inventory.driver_version
         if self.tests:
             annotations[PREFLIGHT_ANNOTATION] = encode_tests(self.tests)
         if self.links is not None:
@@ -179,10 +182,14 @@ class NodeStatusSource(Protocol):
 
 
 class MachineFacts(msgspec.Struct, frozen=True):
-    """The machine: its product name (``None`` if unreadable), and the host's driver where its GPUs are vGPUs."""
+    """The machine: its product name (``None`` if unreadable), and the host's driver where its GPUs are vGPUs.
+
+    ``host_driver`` is true if the driver in use is this machine's own, and no container's.
+    """
 
     product: str | None = None
     vgpu: VgpuFacts | None = None
+    host_driver: bool = False
 
 
 class NodeStatusPublisher:
@@ -303,7 +310,7 @@ class NodeStatusPublisher:
             return None
         if self._built is None or self._built[0] != facts:
             try:
-                self._built = (facts, facts.metadata(self._machine.product, self._machine.vgpu, self._began))
+                self._built = (facts, facts.metadata(self._machine, self._began))
             except ValueError as error:
                 # The metadata on the Node stays: pods would move if labels vanished.
                 self._built = (facts, None)

@@ -16,6 +16,11 @@ DRIVER_CONDITION = "GpuDriverReady"
 ADVERTISED_CONDITION = "GpuNodeReady"
 #: Reason while kubelet has the cards and its status does not show them yet; the agent has the driver open.
 WAITING_FOR_KUBELET = "WaitingForKubelet"
+#: Annotation of a node, set by its agent: the version of the host's own driver, while that is the one in use. It stays
+#: while the agent is away or waits, and goes when the agent uses the driver of a container.
+HOST_DRIVER_ANNOTATION = "tessera.dev/host-driver"
+#: Reasons of :data:`ADVERTISED_CONDITION` with which an agent says that it has no driver open.
+WITHOUT_OPEN_DRIVER = frozenset({"WaitingForDriver", "PausedForDriver", "StateOfNewerVersion"})
 #: Seconds for which nodes wait for the one build of their kernel's image before they build for themselves; also the
 #: longest time for which a startup deadline is suspended. NVIDIA's CI takes about 19 min for a build.
 BUILD_TIMEOUT = 2400.0

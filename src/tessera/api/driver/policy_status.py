@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from tessera.api.driver.assignment import DriverConflict
-from tessera.api.driver.node_status import DriverPhase, DriverStatus
+from tessera.api.driver.node_status import DriverPhase, DriverStatus, DriverStrategy
 from tessera.api.problems import Notice, Problem
 from tessera.limits.drivers import POLICY_MESSAGE
 from tessera.text import count_noun, list_names
@@ -83,7 +83,8 @@ def summarize_nodes(
     if not nodes:
         return PolicyStatus(state="ready", reason="NoGPUNodes", message=nobody, notices=notice_list)
     if not waiting and not outdated:
-        text = _all_have(len(nodes), left_alone)
+        own = sum(each is not None and each.strategy is DriverStrategy.PREINSTALLED for each in nodes.values())
+        text = _all_have(len(nodes), own, left_alone)
         return PolicyStatus(state="ready", reason="Reconciled", message=text, notices=notice_list)
     stuck = {name: text for name, text in waiting.items() if _is_stuck(nodes[name])}
     texts = [_without(waiting, stuck, len(nodes))] if waiting else []
@@ -225,8 +226,10 @@ def _waits_for(status: DriverStatus | None) -> str:
     return f"{status.phase.value}, {status.reason}" if status.reason else status.phase.value
 
 
-def _all_have(nodes: int, left_alone: int) -> str:
+def _all_have(nodes: int, own: int, left_alone: int) -> str:
     text = "the only node has its driver" if nodes == 1 else f"all {nodes} nodes have their driver"
+    if own:
+        text = f"{text}, {'pre-installed' if own == nodes else f'pre-installed on {own}'}"
     alone = f"; {left_alone} more {'is' if left_alone == 1 else 'are'} left alone, as labels say"
     return text + (alone if left_alone else "")
 

@@ -6,30 +6,37 @@ Rules:
    upgrade of the system. Labels fill in what kubelet does not report. Nothing waits for a label.
 2. A node that lacks a fact is reported alone, with the fact; it holds up no other node.
 3. Everybody may write labels: a value that cannot be part of an image's name counts as missing.
-4. Kubelet reports the operating system as one line, ``PRETTY_NAME`` of os-release, at registration: up to a minute
+4. The agent's evidence counts: a driver that it found on the host is the host's, until a person says otherwise.
+5. Kubelet reports the operating system as one line, ``PRETTY_NAME`` of os-release, at registration: up to a minute
    before Node Feature Discovery labels the node. Each row of a table turns the lines of one family of distributions
    back into the ``ID`` and ``VERSION_ID`` of image names. A line that matches no row is unknown, not guessed.
 """
 
 import re
 from collections.abc import Callable, Mapping
+from enum import Enum
 
 import msgspec
 
 from tessera.api.driver.node_status import (
+    ADVERTISED_CONDITION,
     DRIVER_ANNOTATION,
     DRIVER_CONDITION,
     DRIVER_SET_LABEL,
+    HOST_DRIVER_ANNOTATION,
     UPGRADE_SKIP_LABEL,
     UPGRADE_STATE_LABEL,
+    WITHOUT_OPEN_DRIVER,
 )
 from tessera.api.names import GPU_RESOURCES, MIG_RESOURCE_PREFIX
-from tessera.api.nodes.gpu_labels import DEPLOY_OPERANDS_LABEL, VM_WORKLOADS, WORKLOAD_LABEL, is_gpu_node
+from tessera.api.nodes.conditions import is_marked_silent
+from tessera.api.nodes.gpu_labels import DEPLOY_OPERANDS_LABEL, VM_WORKLOADS, WORKLOAD_LABEL, brings_agent, is_gpu_node
 from tessera.driver.driver_sets import PoolKey
 from tessera.driver.nodes.upgrade_record import RECORD_ANNOTATION
 from tessera.kube.resources import Condition, Node
 from tessera.limits.messages import ECHOED
 from tessera.limits.nodes import OS_IMAGE
+from tessera.text import one_line
 
 _NFD = "feature.node.kubernetes.io/system-os_release."
 
@@ -122,6 +129,15 @@ _TABLE: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], OsRelease]], ...]
 )
 
 
+class AgentsWord(Enum):
+    """What the agent of a node says of the driver there, apart from the host's (``preinstalled``)."""
+
+    WITHOUT_DRIVER = "none is open"  # also where no agent is to come
+    WITH_DRIVER = "one is open"
+    NONE_YET = "it has not said anything yet"
+    SILENT = "it is silent now"
+
+
 class DriverNodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The facts of a node that its driver depends on.
 
@@ -142,6 +158,7 @@ class DriverNodeFacts(msgspec.Struct, frozen=True, kw_only=True):
         created: time of its registration, RFC 3339.
         runtime: ``containerd``, ``cri-o`` or ``docker``; empty if unknown.
         labels: all labels.
+        agent: what its agent says of a driver.
         upgrade_state: the label of an upgrade in progress; empty for none.
         record_annotation: the annotation with the rollout's record, not decoded.
         status_annotation: the annotation with its driver's status, not decoded.
@@ -164,6 +181,7 @@ class DriverNodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     created: str = ""
     runtime: str = ""
     labels: Mapping[str, str] = {}
+    agent: AgentsWord = AgentsWord.WITHOUT_DRIVER
     upgrade_state: str = ""
     record_annotation: str = ""
     status_annotation: str = ""
@@ -198,7 +216,18 @@ def read_node_facts(node: Node) -> DriverNodeFacts:
         record_annotation=node.metadata.annotations.get(RECORD_ANNOTATION, ""),
         status_annotation=node.metadata.annotations.get(DRIVER_ANNOTATION, ""),
         condition=node.status.condition(DRIVER_CONDITION),
+        agent=_agents_word(node),
     )
+
+
+def _agents_word(node: Node) -> AgentsWord:
+    said = node.status.condition(ADVERTISED_CONDITION)
+    if said is None:
+        return AgentsWord.NONE_YET if brings_agent(node.metadata.labels) else AgentsWord.WITHOUT_DRIVER
+    if is_marked_silent(said):
+        return AgentsWord.SILENT
+    closed = said.status != "True" and said.reason in WITHOUT_OPEN_DRIVER
+    return AgentsWord.WITHOUT_DRIVER if closed else AgentsWord.WITH_DRIVER
 
 
 def equal_except_version(first: DriverNodeFacts, second: DriverNodeFacts) -> bool:
@@ -253,6 +282,13 @@ def _preinstalled_reason(node: Node) -> str:
     labels = node.metadata.labels
     if labels.get(DEPLOY_DRIVER_LABEL) == PREINSTALLED:
         return f"its label {DEPLOY_DRIVER_LABEL} is {PREINSTALLED}"
+    version = node.metadata.annotations.get(HOST_DRIVER_ANNOTATION, "")
+    if version and not labels.get(DRIVER_SET_LABEL):
+        found = f"its agent found {one_line(version, ECHOED)} there"
+        if _agents_word(node) is not AgentsWord.WITHOUT_DRIVER:
+            return found
+        remove = f"kubectl annotate node {node.metadata.name} {HOST_DRIVER_ANNOTATION}-"
+        return f"{found}, and does not find it now; if the host is to have none, let Tessera install one: {remove}"
     return _SYSTEM_DRIVERS.get(_system(labels, node.status.node_info.os_image).id, "")
 
 

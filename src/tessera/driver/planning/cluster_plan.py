@@ -8,7 +8,9 @@ Rules:
 3. A DaemonSet is created for a set that some node should have, and deleted once no node refers to it by its label or
    by its upgrade record.
 4. A set that failed in the rollout is not given to fresh nodes while other nodes of the pool serve with another set.
-5. While the policy selection is frozen (:mod:`tessera.driver.policies.policy_selection`), nothing is written.
+5. No driver comes to a node whose host has one, by its agent's word. What the agent has not said yet is waited for, but
+   for a new node of a kind that has none.
+6. While the policy selection is frozen (:mod:`tessera.driver.policies.policy_selection`), nothing is written.
 
 The plan says which set each node should have; :mod:`tessera.driver.rollout` replaces drivers that serve.
 """
@@ -22,11 +24,11 @@ from tessera.api.driver.driver_policy import DriverPolicy
 from tessera.api.driver.node_status import DriverStatus
 from tessera.api.driver.nvidia_driver import OWNER_LABEL
 from tessera.api.driver.policy_status import make_status_patch
-from tessera.clock import rfc3339
+from tessera.clock import parse_time_or_zero, rfc3339
 from tessera.driver.driver_sets import DriverChoice, DriverSet, PoolKey
 from tessera.driver.manifests.names import NAMESPACE
 from tessera.driver.manifests.toolkit import CONTAINERD, CRIO, DOCKER, Runtime
-from tessera.driver.nodes.node_facts import DriverNodeFacts
+from tessera.driver.nodes.node_facts import AgentsWord, DriverNodeFacts
 from tessera.driver.nodes.node_state import NodeState
 from tessera.driver.nodes.node_status import add_dates, condition_body, read_status, same_condition, status_condition
 from tessera.driver.nodes.pod_facts import NodePods
@@ -52,8 +54,11 @@ from tessera.driver.planning.interface import (
     WritePolicyStatus,
     WriteStatus,
 )
-from tessera.driver.planning.node_plan import NodePlan, plan_node, plan_unmanaged, plan_without_driver
+from tessera.driver.planning.node_plan import NodePlan, plan_node, plan_unmanaged, plan_waiting, plan_without_driver
 from tessera.driver.planning.strategy import StrategyInputs, StrategyResult, choose_strategy
+
+#: Seconds from its registration in which a node is new: its agent may not have started yet.
+NEW_NODE = 300.0
 
 
 def plan_cluster(snapshot: ClusterSnapshot) -> ClusterPlan:
@@ -72,6 +77,8 @@ class _ClusterPlanner:
         #: Strategy of each policy (``kind/name``) and pool that this round needed so far.
         self._results: dict[tuple[str, PoolKey], StrategyResult] = {}
         self._serving = self._serving_sets()
+        #: Pools with a node that has a driver of its own.
+        self._pools_with_own_driver = {each.pool for each in snapshot.nodes.values() if each.preinstalled}
         #: Plans of the nodes that need a driver or have one, by name.
         self._plans: dict[str, NodePlan] = {}
         #: DaemonSets to create, by set id; no id of it is in ``_sets``.
@@ -120,6 +127,9 @@ class _ClusterPlanner:
         if policy is None:
             return plan_without_driver(state, f"No policy governs it: {selection.unassigned[facts.name]}.")
         result = self._strategy_for(facts, policy)
+        waits = self._wait_for_agent(state)
+        if waits:
+            return plan_waiting(state, policy, waits)
         made = plan_node(state, policy, self._avoid_failed_set(state, result))
         for each in made.needs:
             if each.id not in self._sets:
@@ -154,6 +164,23 @@ class _ClusterPlanner:
             result = choose_strategy(facts, policy, self._snapshot.answers.get, inputs)
             self._results[key] = self._use_existing_set(result, policy, facts.pool)
         return self._results[key]
+
+    def _wait_for_agent(self, state: NodeState) -> str:
+        """Why a node gets no driver before its agent has said whether the host has one; empty if it need not wait.
+
+        Only a new node that is like no node with a driver of its own does not wait for the agent's first word: the
+        agent would cost it seconds.
+        """
+        facts, pods = state.facts, state.pods
+        ours = facts.driver_set or pods.drivers or (state.status is not None and state.status.set)
+        if ours or facts.preinstalled or pods.foreign:
+            return ""
+        if facts.agent is AgentsWord.WITH_DRIVER:
+            return "Waits for its agent, which has a driver open: is it the host's?"
+        age = self._snapshot.now - parse_time_or_zero(facts.created) if facts.created else 0.0
+        if facts.agent is AgentsWord.NONE_YET and (age > NEW_NODE or facts.pool in self._pools_with_own_driver):
+            return "Waits for the first word of its agent: does the host have a driver?"
+        return ""
 
     def _use_existing_set(self, result: StrategyResult, policy: DriverPolicy, pool: PoolKey) -> StrategyResult:
         """Uses an existing driver set while a registry does not answer: an earlier controller got its answer."""

@@ -89,6 +89,11 @@ def _keep_while_in_use(state: NodeState, reason: str) -> NodePlan | None:
     )
 
 
+def plan_waiting(state: NodeState, policy: DriverPolicy, reason: str) -> NodePlan:
+    """Plan for a node that gets no driver before something is known."""
+    return _keep_without_choice(state, policy, DriverPhase.WAITING, reason)
+
+
 def plan_node(state: NodeState, policy: DriverPolicy, result: StrategyResult) -> NodePlan:
     """Plan for a node that a policy selects.
 
