@@ -13,6 +13,7 @@ from tests.support.searching import examples
 
 from tessera.explain.counterfactuals import allocations_to_end, obstacles_by_node
 from tessera.explain.explanation import Explanation
+from tessera.explain.node_refusals import refusal_facts
 from tessera.explain.pods import explain_pod
 from tessera.explain.snapshot import ClusterView, Snapshot
 from tessera.mig.layout_planning import plan_layout
@@ -195,3 +196,11 @@ def test_room_that_is_spread_over_nodes_is_fragmented_not_full() -> None:
     found = read(ClusterAndPod((Machine("a", held), Machine("b", other)), "3g.20gb", 1, selects=False))[1]
     assert found.case == "fragmented"
     assert "6 memory slots free, at most 3 on one card" in found.verdict
+
+
+def test_rules_without_number_are_told_up_to_a_bound() -> None:
+    """Every node of a large cluster may have a taint of its own."""
+    rules = {f"node(s) had untolerated taint {{node-{n}: x}}": [f"n{n}"] for n in range(30)}
+    facts = list(refusal_facts(rules, {}, lambda _node, _resource, _whole: 0))
+    assert len(facts) == 9
+    assert facts[-1] == "and 22 rarer rules"

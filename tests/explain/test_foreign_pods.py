@@ -185,6 +185,19 @@ ROWS = {
         ("volcano last said: queue is closed",),
         nodes=(with_gpus(),),
     ),
+    "a full card and a scheduler that nobody runs": Row(
+        pod_of(profile="7g.40gb", spec={"schedulerName": "kai-scheduler"}),
+        "full",
+        "waits for room",
+        ("it needs scheduler kai-scheduler (spec.schedulerName) after its gate, and nothing shows that this runs",),
+        others=(bound("b"),),
+    ),
+    "a gate that nobody owns": Row(
+        pod_of(gates=("example.com/hold",)),
+        "other-gate",
+        "waits; it has the gate example.com/hold, not Tessera's: its owner removes it",
+        ("grep -i example", "if the cluster has none, create the pod again without the gate"),
+    ),
     "selector to nothing": Row(
         pod(GPU, spec={"nodeSelector": {"gpu": "a100"}}),
         "no-node",

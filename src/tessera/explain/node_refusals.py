@@ -6,11 +6,14 @@ The rules have the words of the scheduler's events. They come from
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 
 from tessera.controller.filters.resources import is_shortage, too_small_resource
 from tessera.controller.objects.resource_amounts import amount_text, describe_amount
 from tessera.text import count_noun, list_names
 
+#: Rules that are told one by one: every node may have a taint of its own.
+_RULES = 8
 #: Returns what of a resource a node has free, or has at all if the second argument is True.
 FreeAmount = Callable[[str, str, bool], int]
 
@@ -87,7 +90,7 @@ def refusal_facts(refused: Mapping[str, Sequence[str]], wanted: Mapping[str, int
         wanted: the amounts that the pod requests.
         amount: returns what a node has free or at all.
     """
-    for rule, names in refused.items():
+    for rule, names in islice(refused.items(), _RULES):
         nodes = count_noun(len(names), "node")
         small, resource = too_small_resource(rule), rule.removeprefix("Insufficient ")
         if small is not None:
@@ -103,3 +106,5 @@ def refusal_facts(refused: Mapping[str, Sequence[str]], wanted: Mapping[str, int
             yield f"{nodes}{text.replace(' were ', ' was ', 1) if len(names) == 1 else text}: {list_names(names)}"
         else:
             yield f"{nodes}: {rule}: {list_names(names)}"
+    if len(refused) > _RULES:
+        yield f"and {count_noun(len(refused) - _RULES, 'rarer rule')}"

@@ -5,6 +5,7 @@ kube-scheduler, the node (agent, kubelet); then the pod runs. A pod that asks fo
 meets kube-scheduler alone: :mod:`tessera.explain.fixed_resources`.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -19,7 +20,7 @@ from tessera.api.pods.requirements import CHOSEN_REASON
 from tessera.controller.objects.pod_info import FINISHED, PodInfo, read_pod
 from tessera.controller.slicing.slicer import Slicer
 from tessera.controller.slicing.state.allocation import Allocation
-from tessera.controller.slicing.state.messages import profiles_text
+from tessera.controller.slicing.state.messages import gates_text, profiles_text
 from tessera.explain.capacity import explain_no_room
 from tessera.explain.controller_words import controller_word, is_reserved_for_others, place_facts
 from tessera.explain.explanation import Explanation
@@ -31,7 +32,7 @@ from tessera.explain.pod_requests import explain_request
 from tessera.explain.pod_startup import explain_bound, explain_unscheduled
 from tessera.explain.queue import admitted_facts, count_group, explain_held_pod
 from tessera.explain.rollouts import name_rollout
-from tessera.explain.scheduler_words import scheduler_facts, scheduler_name, unseen_cause
+from tessera.explain.scheduler_words import absent_scheduler, scheduler_facts, scheduler_name, unseen_cause
 from tessera.explain.silent_nodes import put_silent_nodes_first
 from tessera.explain.snapshot import ClusterView
 from tessera.kube.resources import CoreEvent, Pod
@@ -98,7 +99,12 @@ def _with_pod(found: Explanation, pod: Pod, more: Sequence[str]) -> Explanation:
 
 
 def _place(view: ClusterView, facts: PodInfo, pod: Pod) -> Iterator[str]:
-    return place_facts(view, pod) if facts.gated else iter(())
+    """What is ahead of a pod behind Tessera's gate: its place, and a scheduler that shows no sign of life."""
+    if not facts.gated:
+        return
+    yield from place_facts(view, pod)
+    if name := absent_scheduler(view, pod):
+        yield f"it needs scheduler {name} (spec.schedulerName) after its gate, and nothing shows that this runs"
 
 
 def _misplaced(view: ClusterView, pod: Pod) -> Iterator[str]:
@@ -135,7 +141,10 @@ def _explain_other_gate(view: ClusterView, pod: Pod, facts: PodInfo) -> Explanat
         if found is not None:
             asks = f"it requests {profiles_text(facts) or format_requests(extended_requests(pod))}"
             return msgspec.structs.replace(found, facts=(asks, *found.facts))
-    steps: tuple[str, ...] = (f"look at the operator that set the gate {others[0]}",)
+    steps: tuple[str, ...] = (
+        f"find the gate's owner: kubectl get pods -A | grep -i {re.split('[./]', others[0])[0]}",
+        "if the cluster has none, create the pod again without the gate: nobody else removes it",
+    )
     if kueue:
         steps = (
             f"see why Kueue has not admitted it: kubectl get workloads.kueue.x-k8s.io -n {facts.namespace}",
@@ -143,7 +152,7 @@ def _explain_other_gate(view: ClusterView, pod: Pod, facts: PodInfo) -> Explanat
         )
     return Explanation(
         case="other-gate",
-        verdict=f"waits for {'Kueue' if kueue else 'another operator'}, which holds it by the gate {', '.join(others)}",
+        verdict=f"waits; {gates_text(others)}",
         facts=(
             f"it requests {profiles_text(facts) or format_requests(extended_requests(pod))}",
             *([f"it is in the queue {queue}"] if queue else []),

@@ -13,7 +13,7 @@ from tessera.controller.filters.resources import FreeAmounts
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.planning.batch_placement import Unplaced
 from tessera.controller.slicing.planning.planner import Planner
-from tessera.controller.slicing.state.messages import profiles_text, slices_text
+from tessera.controller.slicing.state.messages import gates_text, profiles_text, slices_text
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.forecast.queue_page import Blocker
 from tessera.limits.forecast import BLOCKER_STEPS, QUEUE_BLOCKERS
@@ -35,8 +35,10 @@ from tessera.placement.demand import (
 from tessera.placement.enough_ends import find_enough_ends
 from tessera.placement.explain import RefusalExplainer
 from tessera.placement.step_budget import StepBudget
-from tessera.text import count_noun
+from tessera.text import count_noun, one_line
 
+#: Characters of a sentence about gates.
+_GATES_SHOWN = 240
 #: Rules that say that a node is away, and beginnings of those about what other pods hold besides slices.
 _AWAY = frozenset({"node(s) were not ready", "node(s) had no agent that is ready"})
 _SHORT = ("Insufficient ", "Too many pods")
@@ -70,9 +72,7 @@ class WaitReason(NamedTuple):
 
 def gate_reason(pod: PodInfo) -> WaitReason:
     """The reason of a pod that gates of others hold."""
-    others = pod.earlier_gates
-    owner = "Kueue" if any(gate.startswith("kueue.x-k8s.io/") for gate in others) else "another operator"
-    return WaitReason("other-gate", f"{owner} holds it by the gate {', '.join(others)[:200]}")
+    return WaitReason("other-gate", one_line(gates_text(pod.earlier_gates), _GATES_SHOWN))
 
 
 class ReasonFinder:

@@ -46,6 +46,15 @@ def waiting_text(pod: PodInfo, reason: Reason) -> str:
     return f"Waiting for {profiles_text(pod)}: {reason_for(pod, reason).text}"
 
 
+def gates_text(gates: Sequence[str]) -> str:
+    """Names the gates of others that hold a pod; whether their owners are in the cluster is not known."""
+    names = ", ".join(gates)
+    if any(gate.startswith("kueue.x-k8s.io/") for gate in gates):
+        return f"Kueue holds it by the gate {names}"
+    gate, its = ("gate", "its owner removes it") if len(gates) == 1 else ("gates", "their owners remove them")
+    return f"it has the {gate} {names}, not Tessera's: {its}"
+
+
 def fixed_layout_text(pod: PodInfo) -> str:
     """Returns the event message for a pod that nodes with a fixed layout serve."""
     return (
