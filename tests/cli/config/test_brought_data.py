@@ -121,3 +121,10 @@ def test_a_profile_is_no_file_of_values(tmp_path: Path, capsys: pytest.CaptureFi
     file.write_text(PROFILE)
     assert main(["install", "--values", str(file), "-o", "yaml"]) == 1
     assert "is a sharing profile or a file of MIG layouts" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["just text", "groups: [{name: gpu.node, rules: []}]", "scrape_configs: []"])
+def test_a_file_of_another_program_holds_nothing_to_check(text: str) -> None:
+    other, file = check_file(text, [])
+    assert (other.verdict, file.verdict) == ("not used", "wrong")
+    assert "holds nothing to check" in file.problems[0]

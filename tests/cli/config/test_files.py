@@ -257,7 +257,6 @@ def test_a_list_of_config_maps_is_opened() -> None:
         ("kind: ConfigMap\nmetadata: {name: x}", "data: is empty"),
         ("kind: ConfigMap\ndata: {a: {version: v1}}", "data.a: must be text"),
         ("kind: ConfigMap\ndata: {a: 'b: ['}", "not YAML"),
-        ("just text", "must be a mapping of keys to values"),
         ("version: v1\nmig-config: {}", "mig-config: unknown; did you mean mig-configs?"),
     ],
 )

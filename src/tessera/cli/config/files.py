@@ -73,7 +73,7 @@ def _document(document: Any, name: str, nodes: Sequence[TrialNode]) -> Iterator[
     if kind is not None:
         yield from _manifest(document, kind, name, nodes)
     elif not isinstance(document, Mapping):
-        yield check_sharing(document, name, nodes)
+        yield check_sharing(document, name, nodes) if _resembles_profile(document) else other_files.other_data(name)
     elif any(str(key).startswith("mig-") for key in document):
         yield check_layouts(document, name, nodes)
     elif parts := [*other_files.of_nvidia(document, name, nodes)] or [*check_embedded(document, "", nodes)]:
@@ -81,7 +81,7 @@ def _document(document: Any, name: str, nodes: Sequence[TrialNode]) -> Iterator[
     elif _looks_like_values(document):
         yield from check_operator(document, name, nodes)
     else:
-        yield check_sharing(document, name, nodes)
+        yield check_sharing(document, name, nodes) if _resembles_profile(document) else other_files.other_data(name)
 
 
 def _manifest(document: Mapping[str, Any], kind: Any, name: str, nodes: Sequence[TrialNode]) -> Iterator[PartReport]:
@@ -159,9 +159,7 @@ def _config_map(manifest: Mapping[str, Any], nodes: Sequence[TrialNode]) -> Iter
             script = other_files.is_script(str(key), text)
             yield other_files.other_data(name) if script else report_refused(name, "settings", refused)
             continue
-        parts = [check_sharing(None, name, nodes)] if document is None else list(_document(document, name, nodes))
-        if parts[0].kind == "sharing profile" and not _resembles_profile(document):
-            parts = [other_files.other_data(name)]
+        parts = [check_sharing(None, name, nodes)] if document is None else _document(document, name, nodes)
         yield from (part.with_notices(notices) for part in parts)
 
 

@@ -129,7 +129,7 @@ def is_script(key: str, text: str) -> bool:
 
 
 def other_data(name: str) -> PartReport:
-    """The report on an entry of a ConfigMap that holds no settings, such as a script."""
+    """The report on a file or an entry of a ConfigMap that holds no settings, such as a script."""
     text = "is neither a sharing profile nor MIG layouts nor values, and is not checked"
     return PartReport(name=name, kind="data", notices=(text,), used=False)
 
