@@ -3,7 +3,7 @@
 NVIDIA's tools ignore unknown keys, so ``replica: 4`` there means no sharing and no message. Here
 :mod:`tessera.api.problems` refuses them. Rules of loading:
 
-- a duplicate key is refused: YAML would keep the last one silently;
+- a duplicate key is refused; in a file that Helm or NVIDIA's programs read too it is noted, as they keep the last one;
 - the loaded document is about as large as the file: aliases for repeated parts (``&a``, ``*a``) may add a megabyte, and
   no part may contain itself, so any reader may walk the whole document;
 - ``1:0`` is text, as in the YAML that Kubernetes reads, and not sixty as in YAML 1.1; so is a number of more than 20
@@ -14,13 +14,14 @@ import json
 import re
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
 
 from tessera.api.problems import FileRefused, Notice, Problem, quote_value, shorten
 from tessera.limits.messages import VALUE_SHOWN, YAML_FAULT_SHOWN
-from tessera.limits.settings import SETTINGS_REPEATED, SETTINGS_TEXT, SETTINGS_VALUES
+from tessera.limits.settings import SETTINGS_MISTAKES, SETTINGS_REPEATED, SETTINGS_TEXT, SETTINGS_VALUES
 from tessera.text import one_line
 
 T = TypeVar("T")
@@ -82,18 +83,21 @@ def first_document(text: str) -> tuple[Any, tuple[Notice, ...]]:
     Raises:
         FileRefused: as for :func:`load_documents`.
     """
-    documents = load_documents(text)
+    notices: list[Notice] = []
+    documents = load_documents(text, repeated=notices)
     more = f"holds {len(documents)} documents between '---'; only the first one counts, as with NVIDIA's programs"
-    notices = (Notice("file", more),) if len(documents) > 1 else ()
-    return documents[0] if documents else None, notices
+    if len(documents) > 1:
+        notices.append(Notice("file", more))
+    return documents[0] if documents else None, tuple(notices)
 
 
-def load_documents(text: str, *, limited: bool = True) -> list[Any]:
+def load_documents(text: str, *, limited: bool = True, repeated: list[Notice] | None = None) -> list[Any]:
     """Returns the documents in a file, separated by ``---``; leaves out empty ones.
 
     Args:
         text: the file's content.
         limited: as for :func:`load_document`.
+        repeated: receives notices on duplicate keys, of which the last one counts; without it they are refused.
 
     Raises:
         FileRefused: neither YAML nor JSON, a duplicate key, or over a limit.
@@ -101,7 +105,7 @@ def load_documents(text: str, *, limited: bool = True) -> list[Any]:
     if limited and len(text) > SETTINGS_TEXT:
         raise FileRefused([Problem("", f"has {len(text):,} characters; a file of settings has {SETTINGS_TEXT}")])
     try:
-        return [each for each in _documents(text, SETTINGS_VALUES if limited else None) if each is not None]
+        return [each for each in _documents(text, SETTINGS_VALUES if limited else None, repeated) if each is not None]
     except FileRefused:
         raise
     except RecursionError as error:
@@ -110,17 +114,17 @@ def load_documents(text: str, *, limited: bool = True) -> list[Any]:
         raise FileRefused([Problem("", f"not YAML: {shorten(str(error), YAML_FAULT_SHOWN)}")]) from error
 
 
-def _documents(text: str, most: int | None) -> list[Any]:
+def _documents(text: str, most: int | None, repeated: list[Notice] | None) -> list[Any]:
     if text.lstrip().startswith("{"):
         with suppress(json.JSONDecodeError):  # YAML allows a little more between braces, and its errors name the line
-            document = json.loads(text, object_pairs_hook=_refuse_duplicates)
+            document = json.loads(text, object_pairs_hook=partial(_unique, repeated))
             if most is not None and _more_than(most, document):
                 raise _too_many()
             return [document]
     import yaml
 
     try:
-        return list(yaml.load_all(text, Loader=_make_loader(most)))
+        return list(yaml.load_all(text, Loader=_make_loader(most, repeated)))
     except yaml.YAMLError as error:
         raise FileRefused(
             [Problem("", f"not YAML: {shorten(' '.join(str(error).split()), YAML_FAULT_SHOWN)}")]
@@ -145,20 +149,30 @@ def _too_many() -> FileRefused:
     return FileRefused([Problem("", f"has too many keys and values; a file of settings has {SETTINGS_VALUES}")])
 
 
-def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique(repeated: list[Notice] | None, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
-            raise FileRefused([Problem("", f"key {quote_value(key)} stands twice in one mapping; keep one")])
+            _repeat_key(key, "file", repeated)
         found[key] = value
     return found
 
 
-def _make_loader(most: int | None) -> Any:
+def _repeat_key(key: str, place: str, repeated: list[Notice] | None) -> None:
+    """Notes or refuses a duplicate key."""
+    text = f"key {quote_value(key)} stands twice in one mapping"
+    if repeated is None or key == "<<":
+        raise FileRefused([Problem("" if place == "file" else place, f"{text}; keep one")])
+    if len(repeated) < SETTINGS_MISTAKES:
+        repeated.append(Notice(place, f"{text}; the last one counts, as with Helm and NVIDIA's programs"))
+
+
+def _make_loader(most: int | None, repeated: list[Notice] | None) -> Any:
     """Returns a YAML reader without base-60 numbers and silent duplicates; imports PyYAML late, as it is slow.
 
     Args:
         most: limit on keys and values; None for no limit.
+        repeated: as for :func:`load_documents`.
     """
     import yaml
 
@@ -202,7 +216,7 @@ def _make_loader(most: int | None) -> Any:
             if event.anchor is not None:
                 self._sizes[node] = self._size - before
             if isinstance(node, yaml.MappingNode):
-                _check_keys(node)
+                _check_keys(node, repeated)
             return node
 
         def _repeat(self, event: Any, node: Any) -> None:
@@ -218,14 +232,14 @@ def _make_loader(most: int | None) -> Any:
     return Strict
 
 
-def _check_keys(node: Any) -> None:
-    """Refuses a duplicate key; checked early, since ``<<`` later adds keys that may also be present."""
+def _check_keys(node: Any, repeated: list[Notice] | None) -> None:
+    """Notes or refuses a duplicate key; checked early, since ``<<`` later adds keys that may also be present."""
     seen = set()
     for key, _ in node.value:
         if not isinstance(key.value, str):
             continue
         if key.value in seen:
-            raise _refuse_at(key, f"key {quote_value(key.value)} stands twice in one mapping; keep one")
+            _repeat_key(key.value, f"line {key.start_mark.line + 1}", repeated)
         seen.add(key.value)
 
 

@@ -49,6 +49,7 @@ DATA: dict[str, tuple[str, str, str]] = {
     "both cases": ("flags: {migStrategy: none, MIGSTRATEGY: mixed}", "wrong", "did you mean migStrategy?"),
     "several documents": (f"{PROFILE}---\nversion: v2\n", "right", "only the first one counts"),
     "several documents of layouts": (f"{LAYOUTS}---\nversion: v2\n", "right", "only the first one counts"),
+    "a key twice": ("flags: {migStrategy: none}\nflags: {migStrategy: mixed}\n", "right", "the last one counts"),
     "a document mark": (f"---\n{PROFILE}", "right", ""),
     "JSON": (json.dumps(yaml.safe_load(PROFILE)), "right", ""),
     "a number with a point": (PROFILE.replace("4", "4.0"), "right", ""),

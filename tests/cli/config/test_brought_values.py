@@ -291,3 +291,41 @@ def test_several_places_are_not_guessed_among(tmp_path: Path, capsys: pytest.Cap
         "in 2 places; give one: spec.sources[0].helm.values, spec.sources[1].helm.valuesObject"
         in capsys.readouterr().err
     )
+
+
+FLUX = flux(chart={"spec": {"chart": CHART}}, values=VALUES)
+REPOSITORY = manifest("source.toolkit.fluxcd.io/v1", "HelmRepository", {"url": "https://example.com"})
+
+#: Files of several documents, and what an installation says of each; empty if it reads the values.
+SEVERAL = {
+    "a repository beside": (f"{REPOSITORY}\n---\n{FLUX}\n", ""),
+    "an empty document": (f"---\n---\n{MIXED}", ""),
+    "values twice": (f"{MIXED}---\nmig: {{strategy: none}}\n", ""),
+    "two releases": (f"{FLUX}\n---\n{FLUX}\n", "holds 2 documents, 2 of them with settings"),
+    "none": (f"{REPOSITORY}\n---\n{REPOSITORY}\n", "holds 2 documents, 0 of them with settings"),
+}
+
+
+@pytest.mark.parametrize(("text", "said"), SEVERAL.values(), ids=SEVERAL)
+def test_the_values_among_several_documents_are_read(
+    text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "brought.yaml"
+    file.write_text(text)
+    assert main(["install", "--values", str(file), "-o", "yaml"]) == int(bool(said))
+    told = capsys.readouterr()
+    assert said in told.err
+    assert ("--mig-strategy=mixed" in told.out) == (not said)
+
+
+@pytest.mark.parametrize("text", [f"driver: {{enabled: true}}\n{MIXED}", f'{{"driver": 1, {json.dumps(VALUES)[1:]}'])
+def test_of_a_key_that_stands_twice_the_last_one_counts_as_in_helm(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    part = only(text)
+    assert (part.verdict, part.means[0]) == ("right", "MIG strategy mixed")
+    assert 'key "driver" stands twice in one mapping; the last one counts' in part.notices[0]
+    file = tmp_path / "values.yaml"
+    file.write_text(text)
+    assert main(["install", "--values", str(file), "-o", "yaml"]) == 0
+    assert 'key "driver" stands twice' in capsys.readouterr().err

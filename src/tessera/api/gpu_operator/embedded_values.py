@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.documents import load_document
+from tessera.api.documents import first_document
 from tessera.api.gpu_operator.driver_objects import merge_values
 from tessera.api.operator_fields.keys import VALUES
 from tessera.api.problems import FileRefused, Notice, Problem, join_path, quote_value
@@ -169,7 +169,7 @@ def _load(item: Any, path: str, *, ours: bool) -> Any:
     if not isinstance(item, str) or not ("\n" in item or ": " in item or item.startswith("{")):
         return item
     try:
-        return load_document(item)
+        return first_document(item)[0]
     except FileRefused as refused:
         if ours:
             raise FileRefused([Problem(path, str(each)) for each in refused.problems]) from refused

@@ -13,7 +13,7 @@ from typing import Any
 from tessera.api.documents import first_document, load_documents
 from tessera.api.gpu_operator.settings_reader import OWN_KEY, POLICY_KIND
 from tessera.api.operator_fields.keys import POD_KEYS, VALUES
-from tessera.api.problems import FileRefused, join_path, quote_value
+from tessera.api.problems import FileRefused, Notice, join_path, quote_value
 from tessera.api.sharing.profile_parser import PLACES, VERSION
 from tessera.cli.config import other_files
 from tessera.cli.config.layouts import check_layouts
@@ -51,8 +51,9 @@ def check_file(text: str, nodes: Sequence[TrialNode]) -> list[PartReport]:
     other = not_settings(text)
     if other is not None:
         return [other]
+    repeated: list[Notice] = []
     try:
-        documents = load_documents(text) or [None]
+        documents = load_documents(text, repeated=repeated) or [None]
     except FileRefused as refused:
         return [other_files.unreadable(text, refused)]
     parts = [part for document in documents for part in _document(document, "file", nodes)]
@@ -62,7 +63,7 @@ def check_file(text: str, nodes: Sequence[TrialNode]) -> list[PartReport]:
             f" NVIDIA's gpu-operator, no {POLICY_KIND}"
         )
         parts.append(PartReport(name="file", kind="settings", problems=(problem,)))
-    return parts
+    return [parts[0].with_notices(repeated), *parts[1:]]
 
 
 def _document(document: Any, name: str, nodes: Sequence[TrialNode]) -> Iterator[PartReport]:

@@ -4,10 +4,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tessera.api.documents import load_document
+import msgspec
+
+from tessera.api.documents import load_documents
 from tessera.api.gpu_operator.driver_objects import drivers_of_values
 from tessera.api.gpu_operator.embedded_values import find_values
-from tessera.api.gpu_operator.settings_reader import OperatorSettings, read_settings
+from tessera.api.gpu_operator.settings_reader import POLICY_KIND, OperatorSettings, read_settings
 from tessera.api.problems import FileRefused, Notice, Problem
 from tessera.cli.base.connection import CommandError
 from tessera.cli.base.inputs import display_name, read_text
@@ -30,7 +32,10 @@ def read_file(file: Path, drivers: bool | None) -> OperatorSettings:
 def read_text_settings(text: str, name: str, drivers: bool | None) -> OperatorSettings:
     """As :func:`read_file`, of a text; ``name`` stands for the file in errors."""
     try:
-        return read_settings(_values_of(_single(load_document(text))), drivers)
+        notices: list[Notice] = []
+        document = _choose(load_documents(text, repeated=notices), notices)
+        settings = read_settings(_values_of(_single(document)), drivers)
+        return msgspec.structs.replace(settings, notices=(*notices, *settings.notices))
     except FileRefused as refused:
         wrong = [f"  {problem}" for problem in refused.problems]
         raise CommandError(f"error: {name} has mistakes; nothing was changed:", *wrong) from refused
@@ -65,6 +70,25 @@ def read_driver_objects(
     objects, notices = driver_objects(settings, drivers)
     about = ("driver", "toolkit", "daemonsets", "spec.driver", "spec.toolkit", "spec.daemonsets", "metadata")
     return objects, [each for each in notices if each.path.startswith(about)]
+
+
+def _choose(documents: Sequence[Any], notices: list[Notice]) -> Any:
+    """The document with the settings: the only one that has any, or of plain values the first, as in Helm.
+
+    Raises:
+        FileRefused: several have some.
+    """
+    if len(documents) < 2:
+        return documents[0] if documents else None
+    manifests = [each for each in documents if isinstance(each, dict) and "kind" in each]
+    found = [each for each in manifests if each["kind"] == POLICY_KIND or find_values(each)]
+    if len(found) == 1:
+        return found[0]
+    if manifests:
+        text = f"holds {len(documents)} documents, {len(found)} of them with settings of NVIDIA's operator; give one"
+        raise FileRefused([Problem("", text)])
+    notices.append(Notice("file", f"holds {len(documents)} documents; only the first one counts, as in Helm"))
+    return documents[0]
 
 
 def _values_of(document: Any) -> Any:
