@@ -160,7 +160,9 @@ class Agent:
         while True:
             try:
                 event = await self.hardware.wait_event(60)
-                self.watch.note_hardware_event(event, await self.hardware.unheard_cards())
+                if event is not None:
+                    self.watch.note_hardware_event(event)
+                self.watch.note_unheard(await self.hardware.unheard_cards())
             except NvmlError as error:
                 self.watch.note_event_watch_failure(str(error))
                 await asyncio.sleep(60)

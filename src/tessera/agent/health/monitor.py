@@ -164,11 +164,8 @@ class HealthMonitor:
                 self._apply(CardProbed(gpu=gpu.uuid, result=ProbeResult.LOST))
         self._changes.notify()
 
-    def note_hardware_event(self, event: GpuEvent | None, unheard: Mapping[GpuUuid, str] | None = None) -> None:
-        """Takes in the end of a wait for events, with an event or ``None``: the watch works."""
-        self._note_unheard({str(gpu): error for gpu, error in (unheard or {}).items()})
-        if event is None:
-            return
+    def note_hardware_event(self, event: GpuEvent) -> None:
+        """Takes in an event of a card."""
         self._metrics.count_hardware_event(
             event.gpu or "", event.kind.value if event.xid is None else f"xid-{event.xid}"
         )
@@ -180,11 +177,13 @@ class HealthMonitor:
 
     def note_event_watch_failure(self, text: str) -> None:
         """Takes in a failed wait for events; the cards are probed more often until it works again."""
-        self._note_unheard(dict.fromkeys(self._gpus, text))
+        self.note_unheard({gpu.uuid: text for gpu in self._gpus.values()})
 
-    def _note_unheard(self, errors: Mapping[str, str]) -> None:
-        self._apply(CardsUnheard(errors))
-        self._schedule.suspect(errors, self._clock.monotonic())
+    def note_unheard(self, errors: Mapping[GpuUuid, str]) -> None:
+        """Takes in which cards' events the driver does not report now, each with its error; it reports all others."""
+        found = {str(gpu): error for gpu, error in errors.items()}
+        self._apply(CardsUnheard(found))
+        self._schedule.suspect(found, self._clock.monotonic())
 
     def note_measured(self, gpu: str, errors: Mapping[str, str]) -> None:
         """Takes in the measured errors of a card: when they change, and until the last one has ended.

@@ -148,11 +148,14 @@ async def _watch_hardware(components: Components) -> None:
     while True:
         try:
             event = await components.hardware.wait_event(_EVENT_WAIT)
-            components.health.note_hardware_event(event, await components.hardware.unheard_cards())
-            components.exporter.note_hardware_event(event)
-            # A failing program may cause hundreds of these a second, and they change nothing on a card.
-            if event is not None and event.xid not in APPLICATION_XIDS:
+            if event is not None:
+                components.health.note_hardware_event(event)
+                components.exporter.note_hardware_event(event)
+                # A failing program may cause hundreds of these a second, and they change nothing on a card.
+                if event.xid in APPLICATION_XIDS:
+                    continue
                 await components.cards.reread_card(event.gpu)
+            components.health.note_unheard(await components.hardware.unheard_cards())
         except NotSupported as error:
             _log.warning("hardware events are not watched, only the next probe detects a lost card: %s", error)
             return

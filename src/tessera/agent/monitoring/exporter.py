@@ -96,9 +96,9 @@ class Exporter:
         age = self._clock.monotonic() - self._taken if self._report.taken else 0.0
         return msgspec.json.encode(msgspec.structs.replace(self._report, age=round(age, 1)))
 
-    def note_hardware_event(self, event: GpuEvent | None) -> None:
+    def note_hardware_event(self, event: GpuEvent) -> None:
         """Notes the XID of a hardware event."""
-        if event is not None and event.xid is not None and event.gpu is not None:
+        if event.xid is not None and event.gpu is not None:
             self._xids[event.gpu] = self._xids.get(event.gpu, XidHistory()).add(event.xid)
 
     def _judge(self, sample: NodeSample) -> list[JudgedLease]:
