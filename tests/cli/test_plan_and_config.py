@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tessera.cli.main import main
+from tessera.mig.models import MODELS
 
 
 def test_a_plan_is_drawn_as_tiles(capsys: pytest.CaptureFixture[str]) -> None:
@@ -32,7 +33,6 @@ def test_what_still_fits_is_told(capsys: pytest.CaptureFixture[str]) -> None:
         (["A101", "1g.5gb"], "the models are A100-40GB"),
         (["Thor", "1g.0gb"], "are not published"),
         (["A100-40GB", "1g.5gb=many"], '"1g.5gb=many" is not PROFILE=COUNT'),
-        (["A100-40GB"], "Missing argument 'PROFILE=COUNT...'"),
     ],
 )
 def test_what_stands_in_the_way_is_one_line_and_exit_code_1(
@@ -43,6 +43,26 @@ def test_what_stands_in_the_way_is_one_line_and_exit_code_1(
     assert error.startswith("error: ")
     assert words in error
     assert error.count("\n") == 1
+
+
+def test_without_arguments_every_model_is_listed_with_its_profiles(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "mig"]) == 0
+    printed = capsys.readouterr().out
+    assert [line.split()[0] for line in printed.splitlines()] == [each.short_name for each in MODELS]
+    assert "3g.40gb" in next(line for line in printed.splitlines() if line.startswith("H100-80GB "))
+    assert main(["plan", "mig", "-o", "json"]) == 0
+    assert [each["model"] for each in json.loads(capsys.readouterr().out)] == [each.short_name for each in MODELS]
+
+
+def test_a_model_alone_lists_its_profiles_by_the_name_on_the_node(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "mig", "NVIDIA-A30-SHARED"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("A30   NVIDIA A30, NVIDIA A30X")
+    assert "2g.12gb      nvidia.com/mig-2g.12gb     at most 2, 2 slots, starts 0, 2" in printed
+    assert main(["plan", "mig", "T4"]) == 1
+    assert "the card has no MIG" in capsys.readouterr().err
+    assert main(["plan", "mig", "Thor", "-o", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["profiles"]
 
 
 def test_a_plan_as_json(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,7 +4,9 @@ from collections import Counter
 
 import pytest
 
-from tessera.mig.models import MODELS, WHOLE_MODELS, model_by_product, model_by_short_name
+from tessera.api.nodes.gpu_labels import COUNT_LABEL, count_label, product_label
+from tessera.mig.gpu_model import GpuModel
+from tessera.mig.models import MODELS, WHOLE_MODELS, model_by_product, model_by_short_name, suggest_model
 
 
 @pytest.mark.parametrize(
@@ -39,3 +41,39 @@ def test_no_pci_id_and_no_name_means_two_boards() -> None:
         (name.casefold() for model in every for name in (model.short_name, *model.other_short_names)),
     ):
         assert [value for value, count in Counter(values).items() if count > 1] == []
+
+
+#: What nodes and nvidia-smi call a card, and the model that it is.
+NAMES = [
+    ("NVIDIA-H100-80GB-HBM3", "H100-80GB"),
+    ("NVIDIA-GH200-480GB", "GH200-96GB"),
+    ("NVIDIA-B300-SXM6-AC", "B300"),
+    ("NVIDIA A100-SXM4-40GB", "A100-40GB"),
+    ("A100-SXM4-40GB", "A100-40GB"),  # drivers before R470
+    ("RTX PRO 6000 Server Edition", "RTX-PRO-6000"),
+    ("RTX PRO 6000 Blackwell Server Edition", "RTX-PRO-6000"),
+    ("nvidia-h100", "H100-SXM5-94GB"),  # NVML's name of that board
+    ("NVIDIA-A30-SHARED", "A30"),
+    ("NVIDIA-A100-SXM4-40GB-MIG-1g.5gb", "A100-40GB"),
+    ("NVIDIA-A100-SXM4-40GB-MIG-1g.5gb.me-SHARED", "A100-40GB"),
+    ("NVIDIA-H100-80GB-HBM3-MIG-INVALID", "H100-80GB"),
+    ("Tesla-T4-SHARED", "T4"),
+]
+
+
+@pytest.mark.parametrize(("text", "model"), NAMES)
+def test_a_model_is_found_by_each_name_that_a_node_shows(text: str, model: str) -> None:
+    assert model_by_short_name(text).short_name == model
+    assert suggest_model(text) == []
+
+
+SUFFIXES = [(), ("SHARED",), ("MIG-INVALID",), ("MIG-1g.5gb",), ("MIG-1g.24gb.me.all", "SHARED"), ("MIG-4g.96gb.gfx",)]
+
+
+@pytest.mark.parametrize("suffixes", SUFFIXES)
+@pytest.mark.parametrize("model", [*MODELS, *WHOLE_MODELS], ids=lambda model: model.short_name)
+def test_every_label_that_tessera_writes_is_read_again(model: GpuModel, suffixes: tuple[str, ...]) -> None:
+    for product in model.product_names:
+        assert model_by_short_name(product) is model
+        assert model_by_short_name(product_label(product, *suffixes)) is model
+        assert model_by_short_name(count_label(product).removeprefix(COUNT_LABEL)) is model

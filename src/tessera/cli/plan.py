@@ -9,10 +9,11 @@ import click
 
 from tessera.cli.base.connection import CommandError, report_errors
 from tessera.cli.base.console import say, say_json
-from tessera.text import list_alternatives, one_line
+from tessera.text import count_noun, list_alternatives, one_line
 
 if TYPE_CHECKING:
     from tessera.mig.geometry import Geometry, Placement
+    from tessera.mig.gpu_model import GpuModel
     from tessera.mig.layout_planning import Infeasible
 
 
@@ -22,17 +23,21 @@ def command() -> None:
 
 
 @command.command()
-@click.argument("model", metavar="MODEL")
-@click.argument("wanted", nargs=-1, required=True, metavar="PROFILE=COUNT...")
+@click.argument("model", metavar="[MODEL]", default="")
+@click.argument("wanted", nargs=-1, metavar="[PROFILE=COUNT]...")
 @click.option("-o", "--output", type=click.Choice(["tiles", "json"]), default="tiles", help="Output format.")
 @report_errors
 def mig(model: str, wanted: Sequence[str], output: str) -> int:
     """Show how MIG slices are laid out on one card, or why they do not fit.
 
     The layout is the one that Tessera makes on an empty card of the model. The exit code is 1 if the slices do not fit.
+    Without PROFILE=COUNT the model's profiles are listed, and without MODEL all models. MODEL is a short name, or a
+    product's name as nvidia-smi and the label nvidia.com/gpu.product have it.
 
     \b
     Examples:
+      tessera plan mig
+      tessera plan mig NVIDIA-A100-SXM4-40GB
       tessera plan mig A100-40GB 2g.10gb=2 1g.5gb=3
       tessera plan mig H100-80GB 3g.40gb=2 1g.10gb=1
       tessera plan mig A30 2g.12gb=2 -o json | jq '.layout[].start'
@@ -40,12 +45,15 @@ def mig(model: str, wanted: Sequence[str], output: str) -> int:
     from tessera.mig.layout_planning import Infeasible, plan_layout
     from tessera.mig.models import model_by_short_name, suggest_model
 
-    counts = _counts(wanted)
+    if not model:
+        return _list_models(output)
     found = model_by_short_name(model)
     others = [each for each in suggest_model(model) if each != found.short_name]
     if others:
         say(f"note: {model} is read as {found.short_name}; it could also be {list_alternatives(others)}", err=True)
-    geometry = found.geometry
+    if not wanted:
+        return _list_profiles(found, output)
+    counts, geometry = _counts(wanted), found.geometry
     plan = plan_layout(geometry, counts)
     if output == "json":
         say_json(_as_json(found.short_name, geometry, plan))
@@ -54,6 +62,54 @@ def mig(model: str, wanted: Sequence[str], output: str) -> int:
         raise CommandError(plan.reason)
     say(*_draw_plan(found.short_name, geometry, plan))
     return 0
+
+
+def _list_models(output: str) -> int:
+    """Prints every model that can be cut, with its profiles."""
+    from tessera.mig.models import MODELS
+
+    if output == "json":
+        say_json([_model_json(each) for each in MODELS])
+        return 0
+    width = max(len(each.short_name) for each in MODELS)
+    say(*(f"{each.short_name:<{width}}   {' '.join(each.profile_names)}" for each in MODELS))
+    return 0
+
+
+def _list_profiles(model: "GpuModel", output: str) -> int:
+    """Prints the profiles of one model; an error for one that cannot be cut."""
+    if output == "json":
+        say_json(_model_json(model))
+        return 0
+    if not model.mig_capable or model.table is None:
+        say(f"{model.short_name}   {', '.join(model.product_names)}")
+        _ = model.geometry  # raises with the reason
+    geometry = model.geometry
+    say(f"{model.short_name}   {', '.join(model.product_names)}", f"  {geometry.slots} memory slots")
+    for each in geometry.profiles:
+        starts = ", ".join(map(str, each.starts))
+        room = f"at most {each.max_count}, {count_noun(each.size, 'slot')}, starts {starts}"
+        say(f"  {each.name:<12} {each.resource:<26} {room}")
+    return 0
+
+
+def _model_json(model: "GpuModel") -> dict[str, object]:
+    rows = model.table.profiles if model.table is not None else ()
+    profiles = [
+        {
+            "profile": each.name,
+            "resource": each.resource,
+            "most": each.max_count,
+            "slots": each.size,
+            "starts": each.starts,
+        }
+        for each in rows
+    ]
+    return {
+        "model": model.short_name,
+        "products": model.product_names,
+        "profiles": profiles or [{"profile": name} for name in model.profile_names],
+    }
 
 
 def _counts(wanted: Sequence[str]) -> Counter[str]:

@@ -24,6 +24,7 @@ Of the cards without MIG, the module lists only simulated ones (:data:`WHOLE_MOD
 for such cards.
 """
 
+import re
 from collections.abc import Mapping
 
 import msgspec
@@ -338,23 +339,28 @@ WHOLE_MODELS: tuple[GpuModel, ...] = (
 def model_by_short_name(text: str) -> GpuModel:
     """The model that people write as ``A100-40GB``, ``H100``, ``RTX-PRO-6000``, ``T4``; capitals do not matter.
 
+    A product name counts too, as NVML gives it (``NVIDIA A100-SXM4-40GB``) and as labels of nodes have it
+    (``NVIDIA-A100-SXM4-40GB-MIG-1g.5gb-SHARED``).
+
     Raises:
         ValueError: no model of that name; the text lists what exists.
     """
-    found = _BY_SHORT_NAME.get(text.casefold().removeprefix("nvidia-"))
+    key = _label_product(text)
+    found = _BY_PRODUCT.get(key) or _BY_SHORT_NAME.get(key.removeprefix("nvidia-")) or _model_by_cut_label(text, key)
     if found is not None:
         return found
-    known = [model.short_name for model in (*MODELS, *WHOLE_MODELS)]
-    closest = closest_profile(text, known)
+    known = [model.short_name for model in _EACH]
+    closest = closest_profile(key.removeprefix("nvidia-"), known)
     meant = f'; did you mean "{closest}"? The' if closest else "; the"
     raise ValueError(f'no GPU model "{one_line(text)}"{meant} models are {", ".join(known)}')
 
 
 def suggest_model(text: str) -> list[str]:
     """The short names of all models that a family's name such as ``A100`` may mean; none for a model's own name."""
-    wanted = text.casefold().removeprefix("nvidia-")
-    names = [model.short_name for model in (*MODELS, *WHOLE_MODELS)]
-    if wanted in map(str.casefold, names):
+    key = _label_product(text)
+    wanted = key.removeprefix("nvidia-")
+    names = [model.short_name for model in _EACH]
+    if key in _BY_PRODUCT or wanted in map(str.casefold, names):
         return []
     return [name for name in names if name.casefold().startswith(f"{wanted}-")]
 
@@ -368,14 +374,40 @@ def model_by_product(product_name: str) -> GpuModel | None:
 
 
 def _product_key(product_name: str) -> str:
-    return product_name.replace(" ", "-").casefold()
+    """A name as a label's value has it (:func:`tessera.api.nodes.gpu_labels.sanitise`), in small letters."""
+    return "-".join(re.sub(r"[^A-Za-z0-9\-_. ]", "", product_name).split()).casefold()
+
+
+#: What GPU feature discovery adds to a product's name: the profile of MIG devices, and that they are shared.
+_LABEL_SUFFIX = re.compile(r"(?:-mig-(?:[1-9]g\.\d+gb(?:[.\-+]?[a-z.]+)?|invalid))?(?:-shared)?$")
+#: Most characters of a label's value (Kubernetes); a longer product name is cut at its end, before its suffixes.
+_LABEL_LENGTH = 63
+
+
+def _label_product(text: str) -> str:
+    """The product of a text in a label's form, without what labels add to it; of any other name the key."""
+    return _LABEL_SUFFIX.sub("", _product_key(text[:256]))
+
+
+def _model_by_cut_label(text: str, key: str) -> GpuModel | None:
+    """The only model whose product begins so, if the label was too long for the whole name."""
+    if len(text) < _LABEL_LENGTH - 1 or not key:
+        return None
+    found = {model.short_name: model for name, model in _BY_PRODUCT.items() if name.startswith(key)}
+    return next(iter(found.values())) if len(found) == 1 else None
 
 
 #: Models by the names that are looked up, in the order of the tables: the first model of a name is meant.
 _EACH = (*MODELS, *WHOLE_MODELS)
-_BY_SHORT_NAME: Mapping[str, GpuModel] = {
-    name.casefold(): model for model in reversed(_EACH) for name in (model.short_name, *model.other_short_names)
-}
 _BY_PRODUCT: Mapping[str, GpuModel] = {
     _product_key(name): model for model in reversed(_EACH) for name in model.product_names
+}
+#: The names that people write: a product's without its vendor and its family, and the short ones, which win.
+_BY_SHORT_NAME: Mapping[str, GpuModel] = {
+    **{
+        short: model
+        for key, model in _BY_PRODUCT.items()
+        for short in (key.removeprefix("nvidia-"), key.removeprefix("nvidia-").replace("-blackwell", ""))
+    },
+    **{name.casefold(): model for model in reversed(_EACH) for name in (model.short_name, *model.other_short_names)},
 }

@@ -5,6 +5,7 @@ import pytest
 from tessera.api.driver.driver_policy import DriverPolicy, ImageSource
 from tessera.api.driver.node_status import DriverStrategy
 from tessera.driver.driver_sets import PoolKey, make_set
+from tessera.driver.image_tags import candidates
 from tessera.driver.nodes.node_facts import DriverNodeFacts
 from tessera.driver.planning.strategy import (
     PoolBuild,
@@ -105,6 +106,31 @@ def test_what_is_not_there_leads_to_no_set_and_is_called_by_its_name(outcome: Ou
     assert verdict.choice.set is None
     assert outcome.value in rejected(verdict)[DriverStrategy.PRECOMPILED]
     assert outcome.value in verdict.choice.reason
+
+
+@pytest.mark.parametrize(
+    ("use_precompiled", "first"),
+    [(False, "525.125.06-ubuntu22.04"), (True, "525.125.06-5.15.0-69-generic-ubuntu22.04")],
+)
+def test_a_blocked_driver_names_every_tag_that_was_tried_and_first_the_one_that_is_asked_for(
+    use_precompiled: bool, first: str
+) -> None:
+    def answer(query: ImageQuery) -> Resolution:
+        names = [each.reference for each in candidates(query)]
+        tried = [
+            TriedReference(reference=each, outcome=Outcome.NOT_FOUND, text=f"{each}: no such tag") for each in names
+        ]
+        return Resolution(outcome=Outcome.NOT_FOUND, tried=tuple(tried))
+
+    asked = policy(use_precompiled=use_precompiled, mirrors=("registry.local/nvidia",))
+    verdict = choose_strategy(NODE, asked, answer)
+    assert verdict.choice is not None
+    reason = verdict.choice.reason
+    every = {each.tag for query in image_queries(asked, POOL) for each in candidates(query)}
+    assert len(every) == 3
+    assert all(each in reason for each in every)
+    assert f"nvcr.io/nvidia/driver: {first}, " in reason
+    assert "registry.local/nvidia/driver: " in reason
 
 
 def test_a_registry_that_does_not_answer_is_waited_for() -> None:

@@ -15,7 +15,7 @@ Rules:
 The driver set that the node has now is not considered here; :mod:`tessera.driver.planning.node_plan` does that.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 
 import msgspec
@@ -25,7 +25,7 @@ from tessera.api.driver.node_status import DriverStrategy, RejectedStrategy
 from tessera.driver.driver_sets import DriverChoice, PoolKey, make_set
 from tessera.driver.image_tags import list_mirror_sources
 from tessera.driver.nodes.node_facts import DriverNodeFacts
-from tessera.driver.resolution import ImageKind, ImageQuery, Outcome, Resolution
+from tessera.driver.resolution import ImageKind, ImageQuery, Outcome, Resolution, TriedReference
 
 #: Returns what registries answered about an image; None if there is no answer yet.
 Answers = Callable[[ImageQuery], Resolution | None]
@@ -184,6 +184,8 @@ class _StrategySearch:
             RejectedStrategy(strategy=DriverStrategy.PREINSTALLED, reason="Nothing says that the host has a driver.")
         ]
         self._silent: list[str] = []
+        #: Every name that was asked for and gave no image, in the policy's order.
+        self._tried: dict[str, TriedReference] = {}
         self._build_wanted = False
 
     def result(self) -> StrategyResult:
@@ -207,6 +209,7 @@ class _StrategySearch:
             answer = self._answers(step.query)
             if answer is None:
                 return StrategyResult(waiting=f"Asks {_place(step.query.source)} for an image.", lookups=ask)
+            self._tried |= {each.reference: each for each in answer.tried if each.outcome is not Outcome.FOUND}
             if answer.outcome is Outcome.UNREACHABLE:
                 self._silent.append(_failure_text(answer))
             if answer.outcome is not Outcome.FOUND:
@@ -269,7 +272,7 @@ class _StrategySearch:
                 build_wanted=self._build_wanted,
                 registry_silent=True,
             )
-        last = self._rejected[-1].reason
+        last = _describe_tried(self._tried.values()) or self._rejected[-1].reason
         reason = f"No image fits {self._pool.text}. {last}"
         choice = DriverChoice(strategy=DriverStrategy.BLOCKED, set=None, reason=reason, rejected=self._merge_rejected())
         return StrategyResult(choice=choice, build_wanted=self._build_wanted)
@@ -305,6 +308,19 @@ def _failure_text(answer: Resolution) -> str:
     if reference not in text:
         text = f"{reference}: {text}"
     return f"{text}{f' ({more} more tried)' if more else ''}."
+
+
+def _describe_tried(tried: Iterable[TriedReference]) -> str:
+    """Every tag that was tried, by repository and answer: ``nvcr.io/nvidia/driver: 565.57.01-ubuntu22.04, …: no …``."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for each in tried:
+        start = max(each.reference.rfind(":"), each.reference.rfind("@"))
+        place, tag = each.reference[:start], each.reference[start + 1 :]
+        if start <= each.reference.rfind("/"):
+            place, tag = each.reference, "latest"
+        why = each.text.replace(each.reference, "").strip(" :.") or each.outcome.value
+        groups.setdefault((place, why), []).append(tag)
+    return " ".join(f"{place}: {', '.join(tags)}: {why}." for (place, why), tags in groups.items())
 
 
 def _place(source: ImageSource) -> str:
