@@ -2,6 +2,7 @@
 
 import msgspec
 import pytest
+from tests.explain.test_foreign_pods import with_gpus
 from tests.explain.test_pods import agent, bound, cards, node, pod
 
 from tessera.api.instaslice import Instaslice
@@ -52,6 +53,19 @@ CASES: dict[str, tuple[Pod, Node, Instaslice, *tuple[Pod, ...]]] = {
     "too little": (pod(limits={"cpu": "9"}), node(NODE), cards(name=NODE)),
     "placing": (pod(), node(NODE), cards(name=NODE)),
     "by host name": (pod(spec={"nodeSelector": {"kubernetes.io/hostname": "n2"}}), node(NODE), cards(name=NODE)),
+    "a whole card": (
+        pod(profile="", gates=(), limits={"nvidia.com/gpu": "1"}, spec={"nodeSelector": {"rack": "r9"}}),
+        with_gpus(NODE),
+        cards(name=NODE),
+        elsewhere(bound(HOLDER, "", limits={"nvidia.com/gpu": "1"}, spec={"nodeName": NODE})),
+    ),
+    "a whole card that others hold": (
+        pod(profile="", gates=(), limits={"nvidia.com/gpu": "1"}),
+        with_gpus(NODE),
+        cards(name=NODE),
+        elsewhere(bound(HOLDER, "", limits={"nvidia.com/gpu": "1"}, spec={"nodeName": NODE})),
+    ),
+    "another scheduler": (pod(gates=(), spec={"schedulerName": "kai-scheduler"}), node(NODE), cards(name=NODE)),
     "no card": (pod(), node(NODE), msgspec.structs.replace(cards(name=NODE), status=type(cards().status)())),
     "its own pod": (
         bound(status={"phase": "Running"}, spec={"nodeName": NODE}),
@@ -68,6 +82,19 @@ def test_the_case_is_that_of_an_administrator_and_no_hidden_name_is_in_the_text(
     assert private.case == full.case
     assert not any(name in said(private) for name in (NODE, HOLDER, OTHERS))
     assert "posting" not in said(private), "the message of a node's condition"
+
+
+def test_labels_of_nodes_are_named_to_those_who_may_list_nodes() -> None:
+    who, where, held, *others = CASES["a whole card"]
+    racks = msgspec.structs.replace(where.metadata, labels={**where.metadata.labels, "rack": "r1-of-acme"})
+    full, private = (
+        explain(who, msgspec.structs.replace(where, metadata=racks), held, *others, sees=sees)
+        for sees in (FULL, TENANT)
+    )
+    asked = "spec.nodeSelector asks for rack=r9, and no node has this value"
+    assert f"{asked}; nodes have r1-of-acme" in full.facts
+    assert asked in private.facts
+    assert "acme" not in said(private)
 
 
 def test_names_become_the_aliases_of_the_page() -> None:

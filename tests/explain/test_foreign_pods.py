@@ -202,9 +202,26 @@ ROWS = {
         pod(GPU, spec={"nodeSelector": {"gpu": "a100"}}),
         "no-node",
         "waits; the only node that offers what it requests may not take it",
-        ("1 node didn't match Pod's node affinity/selector: g1", "change the pod's nodeSelector"),
+        (
+            "1 node didn't match Pod's node affinity/selector: g1",
+            "change the pod's nodeSelector",
+            "spec.nodeSelector asks for gpu=a100, and no node has a label gpu",
+        ),
         nodes=(with_gpus(),),
         never=("all that it requests free",),
+    ),
+    "a selector with a value that no node has": Row(
+        pod_of(spec={"nodeSelector": {"kubernetes.io/hostname": "node-9"}}),
+        "no-node",
+        "waits; the only node with sliced cards cannot take it",
+        ("spec.nodeSelector asks for kubernetes.io/hostname=node-9, and no node has this value; nodes have n1",),
+    ),
+    "a selector with a misspelt label": Row(
+        pod(GPU, spec={"nodeSelector": {"kubernetes.io/hostnam": "g1"}}),
+        "no-node",
+        "waits; the only node",
+        ("and no node has a label kubernetes.io/hostnam; did you mean kubernetes.io/hostname?",),
+        nodes=(with_gpus(),),
     ),
     "selector to nothing beside a node without cards": Row(
         pod(GPU, spec={"nodeSelector": {"gpu": "a100"}}),
@@ -214,7 +231,11 @@ ROWS = {
         nodes=(with_gpus(), with_gpus("g2"), fixed_node("plain")),
     ),
     "affinity to nothing": Row(
-        pod(GPU, spec=AFFINE), "no-node", "waits; the only node", ("node affinity",), nodes=(with_gpus(),)
+        pod(GPU, spec=AFFINE),
+        "no-node",
+        "waits; the only node",
+        ("its node affinity asks for zone=z, and no node has a label zone",),
+        nodes=(with_gpus(),),
     ),
     "two taints": Row(
         pod(GPU),

@@ -44,6 +44,7 @@ def explain_privately(
         instaslices=shown.instaslices,
         order=shown.order,
         forbidden=frozenset({"leases", "events"}),
+        hides_labels=not visibility.nodes,
         page=page and aliases.hide_queue(page),
     )
     found = explain_pod(ClusterView(snapshot), about)

@@ -35,6 +35,7 @@ from tessera.explain.rollouts import name_rollout
 from tessera.explain.scheduler_words import absent_scheduler, scheduler_facts, scheduler_name, unseen_cause
 from tessera.explain.silent_nodes import put_silent_nodes_first
 from tessera.explain.snapshot import ClusterView
+from tessera.explain.unmatched_selectors import unmatched_selectors
 from tessera.kube.resources import CoreEvent, Pod
 from tessera.kueue.names import PREFIX, QUEUE_LABEL
 
@@ -70,7 +71,7 @@ def explain_pod(view: ClusterView, pod: Pod) -> Explanation:
         found = msgspec.structs.replace(found, facts=(unknown, *found.facts))
     elif not facts.node:
         found = name_rollout(view, put_silent_nodes_first(view, found, pod, facts), pod, explain_pod)
-    more = (*_new_node(view, facts), *_place(view, facts, pod), *_misplaced(view, pod))
+    more = (*_new_node(view, facts), *_place(view, facts, pod), *_misplaced(view, pod), *_unmatched(view, pod))
     return add_pod_health(view, _with_pod(found, pod, more), pod)
 
 
@@ -105,6 +106,10 @@ def _place(view: ClusterView, facts: PodInfo, pod: Pod) -> Iterator[str]:
     yield from place_facts(view, pod)
     if name := absent_scheduler(view, pod):
         yield f"it needs scheduler {name} (spec.schedulerName) after its gate, and nothing shows that this runs"
+
+
+def _unmatched(view: ClusterView, pod: Pod) -> Iterator[str]:
+    return iter(()) if pod.spec.node_name or pod.status.phase in FINISHED else unmatched_selectors(view, pod)
 
 
 def _misplaced(view: ClusterView, pod: Pod) -> Iterator[str]:

@@ -70,6 +70,7 @@ class Snapshot:
         queues: what Kueue says of the namespace; None if nothing in question is in a queue.
         deployments: the Deployments of pods in question that wait, as far as the user may read them.
         replica_sets: the ReplicaSets of these pods.
+        hides_labels: texts must name no label of nodes but those that a pod names.
         page: the controller's queue; None if the user may not read it, or no controller answers.
     """
 
@@ -86,6 +87,7 @@ class Snapshot:
     queues: QueueReading | None = None
     deployments: Sequence[Deployment] = ()
     replica_sets: Sequence[ReplicaSet] = ()
+    hides_labels: bool = False
     page: QueuePage | None = None
 
 

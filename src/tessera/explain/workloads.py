@@ -13,10 +13,10 @@ from tessera.api.names import (
     DEVICE_ACCESS_ALLOWED,
     DEVICE_ACCESS_LABEL,
     DEVICE_ACCESS_POLICY,
-    MIG_RESOURCE_PREFIX,
     QUOTA_RESOURCE,
 )
 from tessera.explain.explanation import Explanation, ExplanationReport
+from tessera.explain.offered_resources import DOMAIN
 from tessera.explain.pods import explain_pod
 from tessera.explain.queue import explain_workload_in_queue
 from tessera.explain.rollouts import ways_out
@@ -164,10 +164,10 @@ def _explain_uncreated(view: ClusterView, workload: WorkloadState, updating: boo
         return Explanation(
             case="quota",
             verdict=f"cannot be created; a quota of the namespace is used up{used}",
-            facts=(message, *_quotas(named or view.snapshot.quotas)),
+            facts=(message, *_quotas(named or view.snapshot.quotas, message=message if named else "")),
             help=(
                 *(ways_out(workload.namespace, workload.name)[:1] if waits_for_old else ()),
-                f"delete pods of namespace {workload.namespace} that have slices",
+                f"delete pods of namespace {workload.namespace} that use it",
                 *(f"raise it: kubectl edit resourcequota -n {workload.namespace} {q.metadata.name}" for q in named),
             ),
         )
@@ -229,13 +229,14 @@ def exhausted_quotas(quotas: Iterable[ResourceQuota]) -> Iterator[str]:
     return (line for line in _quotas(quotas) if line.endswith("nothing is left"))
 
 
-def _quotas(quotas: Iterable[ResourceQuota]) -> Iterator[str]:
+def _quotas(quotas: Iterable[ResourceQuota], *, message: str = "") -> Iterator[str]:
+    """Lines about the quotas on GPUs, and on what a refusal names."""
     for quota in quotas:
         for name, hard in sorted(quota.status.hard.items()):
             resource = name.removeprefix("requests.")
-            if resource == QUOTA_RESOURCE or resource.startswith(MIG_RESOURCE_PREFIX):
-                used = quota.status.used.get(name, "0")
-                left = ", nothing is left" if _is_used_up(hard, used) else ""
+            used = quota.status.used.get(name, "0")
+            left = ", nothing is left" if _is_used_up(hard, used) else ""
+            if resource == QUOTA_RESOURCE or resource.startswith(DOMAIN) or f" {name}=" in message:
                 yield f"quota {quota.metadata.name}: {used} of {hard} of {name} used{left}"
 
 
