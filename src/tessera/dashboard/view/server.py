@@ -1,8 +1,8 @@
 """Serves ``view.tessera.dev``: the port that only kube-apiserver's front proxy can use.
 
-It answers discovery and GET, in the forms of a Kubernetes API; everything else is a Status with its code. An answer for
-one kind of rights is kept for two seconds, and they are made one after the other, so that nobody can slow the page by
-asking often. Each user gets an answer before any other gets two.
+It answers discovery, its OpenAPI documents and GET, in the forms of a Kubernetes API; everything else is a Status with
+its code. An answer for one kind of rights is kept for two seconds, and they are made one after the other, so that
+nobody can slow the page by asking often. Each user gets an answer before any other gets two.
 """
 
 import asyncio
@@ -22,6 +22,7 @@ from tessera.dashboard.source import ClusterSource
 from tessera.dashboard.view.cluster_map import make_map
 from tessera.dashboard.view.front_proxy import FrontProxy, NotProxiedError
 from tessera.dashboard.view.objects import CLUSTER, EXPLANATIONS, GROUP, RESOURCES, USAGES, VERSION, WAITING_PODS
+from tessera.dashboard.view.openapi import documents
 from tessera.dashboard.visibility import Redactor, Visibility
 from tessera.kube.client.errors import ApiError, ServiceUnavailable, Status
 from tessera.kube.resources.meta import Resource
@@ -132,6 +133,7 @@ class ViewPort(ConnectionPort):
         super().__init__("view API", tls, _BOUNDS)
         self._proxy = proxy
         self._answers = answers
+        self._documents = documents()
 
     async def respond(self, request: web.BaseRequest, connection: Connection) -> web.StreamResponse:
         """Answers kube-apiserver."""
@@ -143,6 +145,8 @@ class ViewPort(ConnectionPort):
             return _status(401, "Unauthorized", str(error))
         if request.method not in {"GET", "HEAD"}:
             return _status(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
+        if (document := self._documents.get(request.path.rstrip("/"))) is not None:
+            return web.Response(body=document, headers={"Content-Type": "application/json"})
         match request.path.strip("/").split("/"):
             case ["apis"]:
                 return _json({"kind": "APIGroupList", "apiVersion": "v1", "groups": [_group()]})
