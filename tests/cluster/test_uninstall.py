@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 from tests.cluster.driverlab import K1, VERSION, Drivers, node, precompiled
+from tests.cluster.test_pod_notices import are_told, break_card
 from tests.support.leftovers import Snapshot, differences, snapshot
 from tests.support.mortal_transport import KilledError, TransportUntilWrite
 from tests.support.virtual_lab import COMMANDS, VirtualLab
 
 from tessera.api.driver.assignment import CLUSTER_POLICIES
 from tessera.api.driver.node_status import DRIVER_SET_LABEL
-from tessera.api.names import GATE, SLICE_CONDITION
+from tessera.api.names import GATE, GPU_CONDITION, SLICE_CONDITION
 from tessera.cli.install.apply import withdraw_removals
 from tessera.cli.uninstall.removal import RemovalOptions, remove_all
 from tessera.cli.uninstall.results import Done, Left, Result, Unfinished
@@ -171,6 +172,24 @@ def test_running_pods_keep_their_slices_and_waiting_pods_are_told(removable: Cal
         assert lab.events_of("waits", "TesseraRemoved")
         assert lab.phase("waits") == "Pending"
         await lab.is_bare()
+
+    removable(scenario)
+
+
+def test_what_agents_said_of_a_pods_card_goes(removable: Callable[..., None]) -> None:
+    async def scenario(lab: Removable) -> None:
+        await lab.create("runs", {"nvidia.com/mig-7g.40gb": 1})
+        await lab.running("runs")
+        home = lab.found("runs").spec.node_name
+        break_card(lab, node=home)
+        await are_told(lab, ["runs"], seconds=60)
+        others = [each for each in lab.found("runs").status.conditions if each.type != GPU_CONDITION]
+        results = await lab.uninstall()
+        assert "cleaned" in {
+            each.result for each in results if isinstance(each, Done) and each.name == "pod/runs in default"
+        }
+        assert list(lab.found("runs").status.conditions) == others
+        assert lab.ready("runs")
 
     removable(scenario)
 

@@ -246,8 +246,7 @@ DRILLS: Mapping[str, Drill] = {
     ),
     "TesseraPodStarving": Drill(
         lab=SLICES,
-        fault=all_of(cordoned("node-2"), waiting("large", {"nvidia.com/mig-7g.40gb": 1}, 3), later(31)),
-        is_long=True,
+        fault=all_of(cordoned("node-2"), waiting("large", {"nvidia.com/mig-7g.40gb": 1}, 3), later(1)),
     ),
     "TesseraFragmented": Drill(
         lab=SLICES,

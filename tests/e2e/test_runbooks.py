@@ -17,6 +17,7 @@ from tests.support.command_line import start_lab
 from tests.support.pages import ROOT, Page, Shell
 from tests.support.running_lab import RunningLab
 
+from tessera.api.nodes.cordons import CORDON_PREFIX
 from tessera_lab.daemon.lab_folder import stop
 
 RUNBOOKS = ROOT / "docs" / "runbooks"
@@ -103,4 +104,8 @@ def clean(lab: RunningLab) -> None:
     lab.kubectl("delete", "namespace", "research", "--ignore-not-found")
     lab.kubectl("delete", "pods", "--all")
     lab.kubectl("label", "node", "--all", f"{PROFILE}-")
-    lab.kubectl("uncordon", *(each["metadata"]["name"] for each in lab.get("nodes")["items"]))
+    nodes = {each["metadata"]["name"]: each["metadata"].get("annotations", {}) for each in lab.get("nodes")["items"]}
+    lab.kubectl("uncordon", *nodes)
+    for name, annotations in nodes.items():
+        cards = [f"{key}-" for key in annotations if key.startswith(CORDON_PREFIX)]
+        lab.kubectl("annotate", "node", name, *cards) if cards else None

@@ -33,6 +33,8 @@ SLICE_CONDITION = "tessera.dev/SliceAvailable"
 SLICE_PROMISED_CONDITION = "tessera.dev/SlicePromised"
 #: Condition of a pod on a card that has, or had, a fault, and its reason once the fault is over; the agent writes it.
 GPU_CONDITION, GPU_RECOVERED = "tessera.dev/GpuHealthy", "GpuRecovered"
+#: Field manager of this condition: kubelet, the scheduler and the controller own the pod's other ones.
+POD_HEALTH_MANAGER = "tessera-agent-health"
 #: Its reasons for a pod on a card that must be empty: to be reset, or for a reboot of the node.
 GPU_NEEDS_RESET, GPU_NEEDS_REBOOT = "GpuNeedsReset", "GpuNeedsReboot"
 #: Annotation of a pod: seconds for which it stays on such a card before it is evicted.

@@ -21,7 +21,6 @@ from tessera.api.nodes.health import BOOT_STEP, Evidence, describe_fault
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, decode_offers
 from tessera.api.nodes.preflights import decode_tests, describe_test
 from tessera.api.nodes.removal import REMOVAL_ANNOTATION
-from tessera.api.nodes.scheduler_sums import read_withheld_holds
 from tessera.api.nodes.silence import Silence
 from tessera.api.sharing.profile_selection import PROFILE_LABEL
 from tessera.driver.nodes.node_status import read_status
@@ -36,7 +35,7 @@ from tessera.explain.node_reasons import (
     remedy_fields,
 )
 from tessera.explain.node_startup import describe_startup, explain_startup
-from tessera.explain.offered_resources import dynamic_resources
+from tessera.explain.offered_resources import describe_blocked_devices, dynamic_resources
 from tessera.explain.snapshot import ClusterView
 from tessera.kube.resources import Condition, Node
 from tessera.limits.messages import FACT_SHOWN
@@ -308,7 +307,7 @@ def _facts(view: ClusterView, node: Node, origin: str = "") -> Iterator[str]:
     for test in decode_tests(node.metadata.annotations):
         yield f"GPU {test.index}: {one_line(describe_test(test), FACT_SHOWN)}"
     yield from _labels(node)
-    yield from _offer_lines(node)
+    yield from _offer_lines(view, node)
     yield from describe_startup(node)
     if "pods" in view.snapshot.forbidden:
         yield "you may not list pods, so it is unknown if an agent runs"
@@ -337,7 +336,7 @@ def _labels(node: Node) -> Iterator[str]:
     yield from misplaced_on_node(node)
 
 
-def _offer_lines(node: Node) -> Iterator[str]:
+def _offer_lines(view: ClusterView, node: Node) -> Iterator[str]:
     offers, fault = _offers(node)
     if fault:
         yield fault
@@ -348,7 +347,7 @@ def _offer_lines(node: Node) -> Iterator[str]:
         given = node.status.allocatable.get(resource, "0")
         if given != str(count):
             yield f"kubelet gives {given} of the {count} {resource}; the others are unhealthy, cordoned or not free yet"
-    yield from (hold.describe() for hold in read_withheld_holds(node).values())
+    yield from describe_blocked_devices(view, node)
     if not offers:
         counts = [f"{name} {count}" for name, count in _static_allocatable(node).items()]
         yield f"kubelet gives {', '.join(counts) or f'nothing of {_DOMAIN}*'}"

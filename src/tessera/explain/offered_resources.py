@@ -137,6 +137,17 @@ def explain_blocked_devices(view: ClusterView, asked: Mapping[str, int]) -> tupl
     return facts, steps
 
 
+def describe_blocked_devices(view: ClusterView, node: Node) -> Iterator[str]:
+    """Facts about a node's free devices that kube-scheduler gives to no pod."""
+    for resource, hold in read_withheld_holds(node).items():
+        if "pods" in view.snapshot.forbidden:
+            yield hold.describe()
+            continue
+        free = hold.count_free(_used_by_node(view, resource)[hold.node])
+        if hold.count_blocked(free):
+            yield hold.describe(free)
+
+
 def _used_by_node(view: ClusterView, resource: str) -> Counter[str]:
     """The number of devices that pods use, by node; pods that have ended use none."""
     return view.once(("used", resource), lambda: _count_used(view.snapshot.pods, resource))

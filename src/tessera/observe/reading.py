@@ -1,7 +1,7 @@
 """Reads the agents' pages, the pods for the workloads that own them, and who should have answered."""
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -10,6 +10,7 @@ from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
 from tessera.api.instaslice import INSTASLICES
 from tessera.api.names import INSTASLICE_NAMESPACE
 from tessera.api.nodes.agent_pod import AGENT_LABEL
+from tessera.api.nodes.health import TAKEN
 from tessera.api.nodes.scheduler_sums import read_withheld_holds
 from tessera.api.nodes.silence import NONE_SILENT, SilentNode, silent_nodes
 from tessera.clock import SystemClock
@@ -75,15 +76,24 @@ async def read_usage(client: Client, nodes: Sequence[str] = (), *, owners: bool 
             pods = (await client.list(PODS)).items
         except Forbidden:
             known = False
+    cards = card_rows(fleet.nodes)
     return Usage(
         fleet=fleet,
-        cards=card_rows(fleet.nodes),
+        cards=cards,
         leases=lease_rows(fleet.nodes, owners_of(pods)),
         agents=len(agents),
         owners_known=known,
         nodes_known=silent is not None,
-        blocked=tuple(hold.describe() for node in read or () for hold in read_withheld_holds(node).values()),
+        blocked=tuple(_blocked(read or (), cards)),
     )
+
+
+def _blocked(nodes: Iterable[Node], cards: Iterable[CardRow]) -> Iterator[str]:
+    """The sentences about nodes on which something is free that kube-scheduler gives to no pod."""
+    free = {card.node for card in cards if card.held < 1 and card.state not in TAKEN}
+    for node in nodes:
+        if node.metadata.name in free:
+            yield from (hold.describe() for hold in read_withheld_holds(node).values())
 
 
 async def _find_silent(

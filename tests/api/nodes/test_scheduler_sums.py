@@ -58,7 +58,7 @@ def test_the_sentence_and_the_steps_name_objects_and_numbers() -> None:
     seen = node(8, 6, 2, UNWELL, CORDON)
     hold = read_withheld_holds(seen)[GPU]
     sentence = "node n1: pods hold 2 withheld nvidia.com/gpu; kube-scheduler counts these 2 against the 6 that are left"
-    assert hold.describe() == f"{sentence}, and leaves as many of the free ones empty"
+    assert hold.describe() == f"{sentence}, and leaves up to 2 free ones empty"
     assert hold.describe(1) == f"{sentence}, and leaves 1 of 1 free one empty"
     assert list(unblocking_steps(seen)) == [
         (

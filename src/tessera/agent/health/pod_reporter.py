@@ -16,7 +16,7 @@ from tessera.agent.health.holders import PartHolders
 from tessera.agent.health.monitor import HealthMonitor
 from tessera.agent.health.pod_conditions import PodConditions, PodNotice, has_open_condition
 from tessera.agent.inventory.device_users import PodSource
-from tessera.api.names import GPU_CONDITION
+from tessera.api.names import GPU_CONDITION, POD_HEALTH_MANAGER
 from tessera.clock import Clock, rfc3339
 from tessera.kube.backoff import Backoff
 from tessera.kube.client.client import Client
@@ -26,8 +26,6 @@ from tessera.kube.resources import PODS, Pod
 
 _log = logging.getLogger(__name__)
 
-#: Field manager of the condition: kubelet, the scheduler and the controller own the pod's other conditions.
-MANAGER = "tessera-agent-health"
 #: Seconds in which a watch shows a write; after that it counts as undone by somebody.
 _SHOWN = 10.0
 #: Pods that are told at a time; a card has up to 48 shares.
@@ -64,7 +62,7 @@ class PodReporter:
         clock: Clock,
         rng: random.Random,
     ) -> None:
-        self._client = client.with_field_manager(MANAGER)
+        self._client = client.with_field_manager(POD_HEALTH_MANAGER)
         self._events = events
         self._pods = pods
         self._health = health

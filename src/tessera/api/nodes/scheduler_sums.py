@@ -47,7 +47,7 @@ class WithheldHold(msgspec.Struct, frozen=True, kw_only=True):
         against = f"kube-scheduler counts {these} against the {self.left} that are left"
         holds = f"node {self.node}: pods hold {self.held} withheld {self.resource}"
         if free is None:
-            return f"{holds}; {against}, and leaves as many of the free ones empty"
+            return f"{holds}; {against}, and leaves up to {count_noun(self.held, 'free one')} empty"
         blocked = self.count_blocked(free)
         return f"{holds}; {against}, and leaves {blocked} of {count_noun(free, 'free one')} empty"
 

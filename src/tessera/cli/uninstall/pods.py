@@ -1,4 +1,4 @@
-"""Removes Tessera's gate from pods, and tells pods that wait for slices that nobody will make them.
+"""Removes Tessera's gate and the agents' condition from pods, and tells those that wait for slices that none come.
 
 A gated pod is told before its gate goes: first by an Event of a fixed name, then by a condition. So a removal that was
 interrupted tells everybody, and nobody twice. Without the gate kube-scheduler decides about the pod. By then no node
@@ -11,7 +11,14 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any
 
-from tessera.api.names import GATE, MIG_RESOURCE_PREFIX, QUOTA_RESOURCE, SLICE_CONDITION
+from tessera.api.names import (
+    GATE,
+    GPU_CONDITION,
+    MIG_RESOURCE_PREFIX,
+    POD_HEALTH_MANAGER,
+    QUOTA_RESOURCE,
+    SLICE_CONDITION,
+)
 from tessera.cli.uninstall.results import Done, Result
 from tessera.clock import Clock, rfc3339
 from tessera.kube.client.client import Client
@@ -49,6 +56,10 @@ async def release_pods(client: Client, clock: Clock, *, dry: bool) -> AsyncItera
             if not dry:
                 await _tell(client, clock, pod, _PINNED)
             yield Done(where, "told")
+        if pod.status.condition(GPU_CONDITION) is not None:
+            if not dry:
+                await _forget_health(client, pod)
+            yield Done(where, "cleaned")
 
 
 def _waits_for_slices(pod: Pod) -> bool:
@@ -107,6 +118,16 @@ async def _tell(client: Client, clock: Clock, pod: Pod, text: str) -> None:
             await client.create(EVENTS.as_dicts(), event, meta.namespace)
     with suppress(NotFound, Conflict):
         await client.with_field_manager(_CONDITION_MANAGER).apply(
+            PODS, meta.name, body, meta.namespace, subresource="status"
+        )
+
+
+async def _forget_health(client: Client, pod: Pod) -> None:
+    """Removes what the node's agent said of the pod's card: nobody would take it back."""
+    meta = pod.metadata
+    body = {"metadata": {"uid": meta.uid}, "status": {"conditions": []}}
+    with suppress(NotFound, Conflict):
+        await client.with_field_manager(POD_HEALTH_MANAGER).apply(
             PODS, meta.name, body, meta.namespace, subresource="status"
         )
 
