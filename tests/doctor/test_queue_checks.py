@@ -198,3 +198,26 @@ def test_without_kueue_or_without_a_quota_on_slices_there_is_no_finding() -> Non
 @pytest.mark.parametrize("document", [None, [], "text", {"resources": []}, {"resources": {"transformations": [1, {}]}}])
 def test_any_document_is_read(document: Any) -> None:
     assert examine(configuration=document)
+
+
+HIDDEN = {"excludeResourcePrefixes": ["instaslice.redhat.com/"]}
+
+
+def charges(kueue: KueueFacts) -> Finding:
+    facts = msgspec.structs.replace(HEALTHY, nodes=NODES, kueue=kueue)
+    (found,) = (each for each in check_queues(facts) if each.check == "kueue-charges")
+    return found
+
+
+def test_a_queue_that_counts_slices_by_name_is_told_the_one_setting_that_it_needs() -> None:
+    by_name = queue("nvidia.com/mig-1g.5gb", "nvidia.com/mig-3g.20gb", "nvidia.com/mig-7g.40gb", "cpu")
+    found = charges(KueueFacts(configuration=configuration(transformations=[]), cluster_queues=[by_name]))
+    assert (found.verdict, QUOTA_RESOURCE in found.text) == (Verdict.ERROR, True)
+    assert "tessera kueue config --count-slices --extend" in found.advice
+
+
+@pytest.mark.parametrize("names", [("1g.5gb", "3g.20gb", "7g.40gb"), ("1g.5gb",)], ids=["all", "one"])
+def test_a_queue_that_counts_slices_by_name_is_right_with_it(names: Sequence[str]) -> None:
+    by_name = queue(*(f"nvidia.com/mig-{each}" for each in names), "cpu")
+    found = charges(KueueFacts(configuration=configuration(**HIDDEN), cluster_queues=[by_name]))
+    assert found.verdict is Verdict.OK

@@ -164,3 +164,14 @@ def test_a_model_without_slices_is_refused(
 ) -> None:
     assert main(["kueue", "config", *arguments]) == 1
     assert words in capsys.readouterr().err
+
+
+def test_queues_that_count_slices_keep_their_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["kueue", "config", "--count-slices"]) == 0
+    made = yaml.safe_load(capsys.readouterr().out)
+    assert made["resources"] == {"excludeResourcePrefixes": ["instaslice.redhat.com/"]}
+    (tmp_path / "kueue.yaml").write_text("kind: Configuration\nintegrations: {frameworks: [batch/job]}\n")
+    assert main(["kueue", "config", "--count-slices", "--extend", str(tmp_path / "kueue.yaml")]) == 0
+    extended = yaml.safe_load(capsys.readouterr().out)
+    assert extended["resources"] == {"excludeResourcePrefixes": ["instaslice.redhat.com/"]}
+    assert extended["integrations"] == {"frameworks": ["batch/job"]}

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.names import profile_of
+from tessera.api.names import MIG_RESOURCE_PREFIX, QUOTA_RESOURCE, profile_of
 from tessera.doctor.facts import ClusterFacts, KueueFacts, Object, Refusal
 from tessera.doctor.findings import Finding, error, ok, unknown, warning
 from tessera.kueue.charges import (
@@ -82,19 +82,32 @@ def _charges(facts: ClusterFacts, settings: QueueSettings, queues: Sequence[_Que
     for queue in queues:
         for profile in profiles:
             charge = charge_of(profile, settings, queue.covered)
-            if charge.fault is not None:
+            if charge.fault is not None and not _is_queues_choice(queue, charge):
                 found.setdefault(charge.fault, []).append((queue.name, charge))
     for fault in _FAULTS:
         if fault in found:
             names = sorted({f"clusterqueue/{name}" for name, _ in found[fault]})
             text = _fault_text(fault, [charge for _, charge in found[fault]])
             advice = _ADVICE.get(fault, f"{_CONFIG}: {_EXTEND}")
+            if all(charge.detail == QUOTA_RESOURCE for _, charge in found[fault]):
+                advice = f"{_HIDE}; or {advice}"
             return error("kueue-charges", text, advice, names)
     if not profiles:
         return unknown("kueue-charges", "no node offers slices, so no charge can be computed")
     return ok("kueue-charges", f"{count_noun(len(queues), 'ClusterQueue')}: each slice is charged its memory once")
 
 
+def _is_queues_choice(queue: _Queue, charge: SliceCharge) -> bool:
+    """True if a queue counts slices by their own names, and does not name this one."""
+    by_name = any(each.startswith(MIG_RESOURCE_PREFIX) for each in queue.covered)
+    return by_name and charge.fault is ChargeFault.INADMISSIBLE and charge.detail.startswith(MIG_RESOURCE_PREFIX)
+
+
+#: What keeps queues over ``nvidia.com/mig-*`` as they are.
+_HIDE = (
+    "if the queue counts nvidia.com/mig-* itself, hide Tessera's memory quota from Kueue: tessera kueue config"
+    " --count-slices --extend, and restart Kueue"
+)
 _ADVICE: Mapping[ChargeFault, str] = {
     ChargeFault.INADMISSIBLE: f"cover tessera.dev/gpu-memory in the queue, and in {_CONFIG}: {_EXTEND}"
 }

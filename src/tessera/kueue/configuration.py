@@ -63,13 +63,11 @@ def make_transformations(profiles: Iterable[str]) -> list[Json]:
 
 def make_configuration(profiles: Iterable[str], version: Version) -> Json:
     """Returns a Configuration with nothing but the charges of these profiles; Kueue has defaults for the rest."""
+    rules = make_transformations(profiles)
     return {
         "apiVersion": f"{CONFIGURATION_GROUP}/{version}",
         "kind": "Configuration",
-        "resources": {
-            "excludeResourcePrefixes": [OWN_PREFIX],
-            "transformations": make_transformations(profiles),
-        },
+        "resources": {"excludeResourcePrefixes": [OWN_PREFIX], **({"transformations": rules} if rules else {})},
     }
 
 
@@ -78,7 +76,7 @@ def extend_configuration(document: Any, profiles: Iterable[str]) -> tuple[Json, 
 
     Args:
         document: the decoded Configuration.
-        profiles: the profiles to charge.
+        profiles: the profiles to charge; none where queues count slices themselves.
 
     Returns:
         The new Configuration, and one sentence for each of the site's settings that had to change.
@@ -100,7 +98,7 @@ def extend_configuration(document: Any, profiles: Iterable[str]) -> tuple[Json, 
                 notes.append(f"the transformation of {rule['input']} is replaced")
         else:
             kept.append(rule)
-    added: Json = {"transformations": [*kept, *wanted]}
+    added: Json = {"transformations": [*kept, *wanted]} if kept or wanted else {}
     if resources.get("quotaCheckStrategy") == "IgnoreUndeclared":
         if "excludeResourcePrefixes" in resources:
             notes.append("excludeResourcePrefixes is removed: Kueue refuses it beside quotaCheckStrategy")
@@ -135,10 +133,11 @@ def hides_slices(prefix: str) -> bool:
 def write_configuration(document: Mapping[str, Any]) -> str:
     """Returns a Configuration as YAML; each transformation is one line."""
     resources = dict(document["resources"])
-    resources["transformations"] = [
+    rules = [
         _Flow({**each, "outputs": _Flow(each["outputs"])} if "outputs" in each else each)
-        for each in resources["transformations"]
+        for each in resources.pop("transformations", ())
     ]
+    resources |= {"transformations": rules} if rules else {}
     text: str = yaml.dump(
         {**document, "resources": resources}, Dumper=_Dumper, sort_keys=False, width=10_000, allow_unicode=True
     )

@@ -25,11 +25,22 @@ from tessera.kueue.names import Version
     metavar="FILE",
     help="Add the charges to this Configuration, and print the whole; - for standard input.",
 )
+@click.option(
+    "--count-slices",
+    is_flag=True,
+    help="For queues over nvidia.com/mig-*: charge no memory, and only hide Tessera's memory quota from Kueue.",
+)
 @api_version_option("the Configuration")
 @cluster_options
 @report_errors
 def command(
-    models: str | None, extended: Path | None, version: Version, kubeconfig: Path | None, context: str | None
+    models: str | None,
+    extended: Path | None,
+    version: Version,
+    kubeconfig: Path | None,
+    context: str | None,
+    *,
+    count_slices: bool,
 ) -> None:
     """Write the part of Kueue's Configuration by which it charges slices their GPU memory.
 
@@ -38,6 +49,10 @@ def command(
 
     Kueue reads its Configuration when it starts, from the ConfigMap kueue-manager-config. Add the charges to it with
     --extend: a Configuration that has only this part turns the integrations of other kinds off.
+
+    Queues that count slices by their own names, nvidia.com/mig-1g.10gb for example, stay as they are with
+    --count-slices. Without it Kueue admits nothing to them once one node makes slices on demand: their pods ask for the
+    memory quota too, which such a queue does not cover.
 
     \b
     Examples:
@@ -50,7 +65,11 @@ def command(
     from tessera.kueue.configuration import extend_configuration, make_configuration, write_configuration
     from tessera.mig.models import model_by_short_name
 
-    if models is not None:
+    if count_slices and models is not None:
+        raise click.UsageError("--count-slices charges no memory, so it takes no --models")
+    if count_slices:
+        profiles: list[str] = []
+    elif models is not None:
         profiles = profiles_of([model_by_short_name(name) for name in parse_models(models)])
     else:
         profiles = asyncio.run(_cluster_profiles(kubeconfig, context))
