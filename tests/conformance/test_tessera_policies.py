@@ -301,7 +301,7 @@ async def test_an_agent_writes_events_of_its_own(
     system = event(
         "g", {"kind": "Pod", "name": "p", "namespace": "kube-system"}, "kube-system", reportingInstance=two_nodes.mine
     )
-    denied(await two_nodes.agent("POST", "/api/v1/namespaces/kube-system/events", system), "begin with kube-")
+    denied(await two_nodes.agent("POST", "/api/v1/namespaces/kube-system/events", system), "namespaces of Kubernetes")
 
 
 async def test_an_agent_that_may_evict_evicts_no_pods_of_the_system(two_nodes: TwoNodes, unique: str) -> None:
@@ -356,7 +356,7 @@ async def test_an_agent_tells_no_pods_of_the_system(
 ) -> None:
     cleanup(f"/api/v1/namespaces/kube-public/pods/{unique}?gracePeriodSeconds=0")
     path = await a_pod(api, "kube-public", unique, two_nodes.mine)
-    denied(await two_nodes.agent("PATCH", path, told(), content=STRATEGIC), "begin with kube-")
+    denied(await two_nodes.agent("PATCH", path, told(), content=STRATEGIC), "namespaces of Kubernetes")
 
 
 POD_ATTACKS: dict[str, dict[str, Any]] = {

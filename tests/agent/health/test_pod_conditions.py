@@ -227,6 +227,8 @@ def test_pods_of_the_system_are_left_alone() -> None:
     node = Node(p=CARD)
     node.pods["p"] = pod("p", "kube-system")
     assert node.tell(fault()) == []
+    node.pods["p"] = pod("p", "kube-team")
+    assert node.tell(fault()), "a name that a tenant can choose"
 
 
 def test_a_pod_with_several_cards_is_told_of_each_with_a_fault_and_never_of_a_uuid() -> None:

@@ -99,6 +99,8 @@ def test_a_pods_own_time_is_a_number_of_seconds(text: str, seconds: float) -> No
         ("team", "DaemonSet", False),
         ("team", "Node", False),
         ("kube-system", "ReplicaSet", False),
+        ("kube-node-lease", "ReplicaSet", False),
+        ("kube-team", "ReplicaSet", True),  # a name that a tenant can choose
         ("tessera-system", "ReplicaSet", False),
     ],
 )

@@ -8,7 +8,7 @@ import pytest
 
 from tessera.api.driver.driver_policy import DriverPolicy, ImageSource
 from tessera.driver.build.orders import BuildOrder, make_order, order_for
-from tessera.driver.build.settings import BuildSettings, UnbuildableError
+from tessera.driver.build.settings import BuildSettings, UnbuildableError, check_settings
 from tessera.driver.driver_sets import PoolKey
 
 Ordered = Callable[..., BuildOrder]
@@ -118,3 +118,11 @@ def test_what_a_policy_says_is_refused_too(jammy: PoolKey, given: dict[str, Any]
 def test_a_branch_alone_names_no_file_to_compile(rhcos: PoolKey) -> None:
     with pytest.raises(UnbuildableError, match=r"does not name NVIDIA's \.run file"):
         make_order(rhcos, version="550", target="registry.local/driver:550")
+
+
+def test_images_of_a_build_are_taken_by_digest() -> None:
+    pinned = f"registry.local/image@sha256:{'0' * 64}"
+    settings = BuildSettings(
+        buildah_image=pinned, base_images={"ubuntu22.04": pinned}, builder_images={"5.14.0-427.13.1.el9_4": pinned}
+    )
+    assert check_settings(settings) is settings

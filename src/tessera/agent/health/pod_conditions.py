@@ -27,7 +27,7 @@ from tessera.agent.health.history import PastFault
 from tessera.agent.health.holders import Holdings
 from tessera.agent.inventory.device_health import DeviceScope, Reaction
 from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
-from tessera.api.names import GPU_CONDITION, GPU_NEEDS_REBOOT, GPU_NEEDS_RESET, GPU_RECOVERED, PodUid
+from tessera.api.names import GPU_CONDITION, GPU_NEEDS_REBOOT, GPU_NEEDS_RESET, GPU_RECOVERED, SYSTEM_NAMESPACES, PodUid
 from tessera.api.nodes.health import LOST_DATA, describe_fault, name_source
 from tessera.api.nodes.repairs import Repairs, is_made_anew, read_toleration
 from tessera.clock import parse_time_or_zero, rfc3339
@@ -39,8 +39,6 @@ from tessera.text import list_names, one_line
 PAUSE = 10.0
 #: What is done to a cordoned card.
 _HANDS_OFF = Repairs()
-#: Namespaces whose pods agents write nothing about (deploy/policies/agent.yaml).
-_SYSTEM = "kube-"
 
 
 class PodNotice(msgspec.Struct, frozen=True):
@@ -111,7 +109,7 @@ class PodConditions:
         found = list(faults)
         hardware = [fault for fault in found if fault.of_hardware]
         cordoned = {fault.scope.gpu for fault in found if fault.by_hand}
-        known = {PodUid(pod.metadata.uid): pod for pod in pods if not pod.metadata.namespace.startswith(_SYSTEM)}
+        known = {PodUid(pod.metadata.uid): pod for pod in pods if pod.metadata.namespace not in SYSTEM_NAMESPACES}
         self._told = {uid: at for uid, at in self._told.items() if uid in known}
         due, pause = [], None
         for uid, pod in known.items():

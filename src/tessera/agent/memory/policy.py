@@ -22,11 +22,9 @@ import msgspec
 
 from tessera.agent.base.options import EnforcementMode
 from tessera.agent.base.processes import ProcessId
-from tessera.api.names import PodUid
+from tessera.api.names import SYSTEM_NAMESPACES, PodUid
 from tessera.replay.recorder import Decider
 
-#: Namespaces in which no pod is ever evicted and no process killed.
-SYSTEM_NAMESPACES = frozenset({"kube-system", "kube-public", "kube-node-lease"})
 #: The sum that processes report may exceed the card's size by this factor before it counts as impossible.
 _PLAUSIBLE = 1.02
 #: Bytes that no card has. NVML reports far more if it knows no number (2 to the 64th less one).
@@ -46,7 +44,7 @@ class MemoryRules(msgspec.Struct, frozen=True, kw_only=True):
         start_grace: seconds after a pod was first seen on the card in which it may exceed its limit.
         term_grace: seconds between SIGTERM and SIGKILL.
         cool_down: seconds without a further action on a card after one.
-        protected: namespaces that are only observed, beside :data:`SYSTEM_NAMESPACES`.
+        protected: namespaces that are only observed, beside :data:`tessera.api.names.SYSTEM_NAMESPACES`.
     """
 
     mode: EnforcementMode = EnforcementMode.OBSERVE

@@ -21,7 +21,7 @@ from typing import Annotated
 import msgspec
 
 from tessera.api.documents import convert_document
-from tessera.api.names import FAULT_TOLERATION, REBOOT_REQUESTED
+from tessera.api.names import FAULT_TOLERATION, REBOOT_REQUESTED, SYSTEM_NAMESPACES
 from tessera.limits.pods import FAULT_TOLERATION_DIGITS
 from tessera.limits.settings import REPAIR_COMMAND, REPAIR_WORD
 from tessera.text import list_names
@@ -166,7 +166,7 @@ def is_made_anew(namespace: str, owner: str, own_namespace: str) -> bool:
         owner: kind of the controller that owns it; empty for none.
         own_namespace: Tessera's.
     """
-    system = namespace.startswith("kube-") or namespace == own_namespace
+    system = namespace in SYSTEM_NAMESPACES or namespace == own_namespace
     return bool(owner) and owner not in _STAYING_OWNERS and not system
 
 

@@ -8,7 +8,7 @@ nothing has to be remembered.
 Rules:
 
 1. A pod is evicted only if it has an owner that makes it anew elsewhere: no pod without a controller, of a DaemonSet or
-   of a Node, and none in namespaces ``kube-*`` or Tessera's own.
+   of a Node, and none in namespaces of Kubernetes itself or Tessera's own.
 2. Not before the delay is over, and not before the time that the pod's annotation asks for, up to the administrator's
    most.
 3. Nothing is done for faults that the breaker spares, and for cards that a person has cordoned.
