@@ -153,6 +153,26 @@ ROWS = {
         ("see who should serve rdma/hca",),
         nodes=(with_gpus(),),
     ),
+    "huge pages that no node has": Row(
+        pod({**GPU, "hugepages-2Mi": "64Mi"}),
+        "not-offered",
+        "waits for hugepages-2Mi, which no node offers",
+        ("request no hugepages-2Mi, or let a node have it",),
+        nodes=(with_gpus(),),
+    ),
+    "a network card beside a slice": Row(
+        pod_of(limits={"rdma/hca": "1"}),
+        "not-offered",
+        "waits for rdma/hca, which no node offers",
+        ("it requests 1 nvidia.com/mig-3g.20gb, 1 rdma/hca", "see who should serve rdma/hca"),
+    ),
+    "a selector on a full node": Row(
+        pod_of(profile="7g.40gb", spec={"nodeSelector": {"gpu": "x"}}),
+        "no-node",
+        "waits; the only node with sliced cards cannot take it",
+        ("(kubectl get node n1 --show-labels); and there is room as soon as this ends",),
+        others=(bound("b"),),
+    ),
     "plural": Row(pod({"nvidia.com/gpus": "1"}), "misspelt", "cannot run as written", ("request nvidia.com/gpu",)),
     "capitals": Row(
         pod({"nvidia.com/MIG-3g.20gb": "1"}), "misspelt", "cannot run as written", ("request nvidia.com/mig-3g.20gb",)

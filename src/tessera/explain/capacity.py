@@ -166,7 +166,8 @@ def _from_reason(pod: PodInfo, case: str, reason: Reason, *steps: str, never: bo
 def _no_node(view: ClusterView, slicer: Slicer, pod: PodInfo, reason: NoNode) -> Explanation:
     missing = sorted(name for name in pod.amounts if "/" in name and not _offered_anywhere(slicer, name))
     if missing and not any(map(is_mig, missing)):
-        return explain_not_offered(view, pod.amounts, missing)
+        asked = {name: count for name, count in pod.amounts.items() if "/" in name and name != QUOTA_RESOURCE}
+        return explain_not_offered(view, asked, missing)
     refused = _refusals(slicer, pod)
     total = len(slicer.state.inventory.fleet.nodes)
     verdict = f"waits; {_no_node_text(total)}"

@@ -95,7 +95,7 @@ def changes_by_node(view: ClusterView, slicer: Slicer, pod: PodInfo) -> Iterator
 
 
 def _changes(view: ClusterView, slicer: Slicer, pod: PodInfo, obstacles: NodeObstacles) -> str:
-    steps = [remedy_for_rules(obstacles.rules, obstacles.node)] if obstacles.rules else []
+    steps = [remedy_for_rules(obstacles.rules, obstacles.node, alone=obstacles.has_room)] if obstacles.rules else []
     if not obstacles.has_room:
         steps += room_if_ended(view, tuple(allocations_to_end(slicer, pod, obstacles)))
     return "; and ".join(steps)

@@ -130,8 +130,8 @@ def _explain_unplaced(view: ClusterView, pod: Pod) -> Explanation:
     if nodes is None:
         return _by_its_word(view, pod, ("it was not compared with the nodes, since many other kinds of pods wait",))
     asked = extended_requests(pod)
-    missing = sorted(each for each in asked if not nodes.most(each))
-    if missing:
+    missing = sorted(each for each in nodes.wanted if each != "pods" and not nodes.most(each))
+    if missing and nodes.offered:
         return explain_not_offered(view, asked, missing)
     word, kind = scheduler_word(view, pod), id(nodes)  # equal pods share the comparison, and what follows from it
     found = view.once(("lacks", kind), lambda: _explain_too_much(view, nodes) or _explain_refused(view, nodes))
@@ -151,7 +151,7 @@ def explain_not_offered(view: ClusterView, asked: Mapping[str, int], missing: Se
     return Explanation(
         case="not-offered",
         verdict=f"waits for {list_names(missing)}, which no node offers",
-        facts=(*offer_facts(view), *_nodes_at_fault(view)),
+        facts=(f"it requests {format_requests(asked)}", *offer_facts(view), *_nodes_at_fault(view)),
         help=advise(view, asked, missing),
     )
 

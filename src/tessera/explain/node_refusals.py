@@ -40,10 +40,16 @@ _REMEDIES = (
 _TAINT = "node(s) had untolerated taint {"
 
 
-def remedy_for_rules(rules: Sequence[str], node: str) -> str:
-    """The steps that lift rules on a node, as one line; a rule itself where no step is known."""
+def remedy_for_rules(rules: Sequence[str], node: str, *, alone: bool = True) -> str:
+    """The steps that lift rules on a node, as one line; a rule itself where no step is known.
+
+    Args:
+        rules: the rules.
+        node: the node.
+        alone: False if other steps follow in the same line.
+    """
     steps = [*_lift_taints(rules, node), *(_lift(rule, node) for rule in rules if not rule.startswith(_TAINT))]
-    if len(steps) == 1:
+    if len(steps) == 1 and alone:
         return ": ".join(filter(None, steps[0]))
     return "; and ".join(f"{text} ({command})" if command else text for text, command in steps)
 

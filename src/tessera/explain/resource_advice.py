@@ -133,7 +133,9 @@ def _others(view: ClusterView, missing: Sequence[str]) -> Iterator[str]:
 
 
 def _steps(view: ClusterView, name: str) -> Iterator[str]:
-    if not name.startswith(DOMAIN):
+    if "/" not in name:
+        yield f"request no {one_line(name)}, or let a node have it: kubectl describe node NODE shows what it has"
+    elif not name.startswith(DOMAIN):
         yield f"see who should serve {one_line(name)}: the device plugin of its vendor; Tessera serves {DOMAIN}* only"
     elif name == WHOLE_CARDS:
         yield from _whole_card_steps(view)

@@ -134,10 +134,11 @@ def format_amount(resource: str, value: int) -> str:
 
 
 def amount_text(resource: str, value: int) -> str:
-    """Formats an amount for people in the usual unit: cores for CPU, Gi for memory, else a plain number."""
+    """Formats an amount for people in the usual unit: cores for CPU, Gi for memory and huge pages, else a number."""
     if resource == "cpu":
         return f"{value / 1000:g}"
-    return f"{value / 2**30:.4g}Gi" if resource in {"memory", "ephemeral-storage"} else str(value)
+    in_bytes = resource in {"memory", "ephemeral-storage"} or resource.startswith("hugepages-")
+    return f"{value / 2**30:.4g}Gi" if in_bytes else str(value)
 
 
 def describe_amount(resource: str, value: int) -> str:
