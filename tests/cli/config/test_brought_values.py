@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tessera.cli.config.files import check_file
 from tessera.cli.config.part_report import PartReport
@@ -329,3 +331,58 @@ def test_of_a_key_that_stands_twice_the_last_one_counts_as_in_helm(
     file.write_text(text)
     assert main(["install", "--values", str(file), "-o", "yaml"]) == 0
     assert 'key "driver" stands twice' in capsys.readouterr().err
+
+
+#: Keys of the tools and of the formats, in any place.
+KEYS = (
+    *(
+        "kind",
+        "apiVersion",
+        "metadata",
+        "name",
+        "spec",
+        "chart",
+        "chartRef",
+        "helm",
+        "sources",
+        "releases",
+        "items",
+        "data",
+    ),
+    *("values", "valuesContent", "valuesFrom", "set", "parameters", "value", "gpu-operator", "enabled", "tessera"),
+    *(
+        "driver",
+        "mig",
+        "strategy",
+        "devicePlugin",
+        "config",
+        "create",
+        "env",
+        "toolkit",
+        "daemonsets",
+        "version",
+        "sharing",
+    ),
+)
+TEXTS = (
+    "",
+    "true",
+    "ConfigMap",
+    "List",
+    "ClusterPolicy",
+    "HelmRelease",
+    CHART,
+    "nvidia.com/v1",
+    MIXED,
+    "x: [",
+    "{{ a }}",
+)
+LEAVES = st.one_of(st.none(), st.booleans(), st.integers(-1, 2), st.sampled_from(TEXTS))
+DOCUMENTS = st.recursive(
+    LEAVES, lambda below: st.lists(below, max_size=2) | st.dictionaries(st.sampled_from(KEYS), below, max_size=4)
+)
+
+
+@given(st.dictionaries(st.sampled_from(KEYS), DOCUMENTS, max_size=5))
+def test_whatever_is_brought_has_a_verdict(document: dict[str, object]) -> None:
+    assert {part.verdict for part in check_file(json.dumps(document), [])} <= {"right", "wrong", "not used"}

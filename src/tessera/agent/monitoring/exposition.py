@@ -359,7 +359,7 @@ def _dcgm_labels(info: GpuInfo, device: DeviceSample) -> dict[str, str]:
         "gpu": str(info.index),
         "UUID": info.uuid,
         "pci_bus_id": info.pci_bus_id,
-        "device": f"nvidia{info.minor}",
+        "device": f"nvidia{info.index}",
         "modelName": info.name,
     }
     return (
