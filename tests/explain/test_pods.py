@@ -459,7 +459,8 @@ def told_so(seconds_ago: float, detail: str) -> dict[str, Any]:
                 "status": "False",
                 "reason": "Fragmented",
                 "message": f"{PLACE}. {detail}",
-                "lastTransitionTime": rfc3339(NOW - seconds_ago),
+                "lastProbeTime": rfc3339(NOW - seconds_ago),
+                "lastTransitionTime": rfc3339(NOW - 40),
             }
         ]
     }
@@ -468,7 +469,7 @@ def told_so(seconds_ago: float, detail: str) -> dict[str, Any]:
 def test_what_a_pod_was_told_has_its_age_and_no_position_that_can_be_counted_anew() -> None:
     """Slots were free when it was written, and are taken now: the verdict says so, and no fact may contradict it."""
     waits = pod("z", status=told_so(250, "4 memory slots free, at most 4 together, at no start for 3g.20gb"))
-    found = answer(waits, pod("first", priority=9), instaslices=NO_SLOT)
+    found = answer(waits, pod("first", creationTimestamp=rfc3339(NOW - 50)), instaslices=NO_SLOT)
     assert found.verdict == "waits for room; every card that could make 3g.20gb is full"
     start = PLACE.partition(". S")[2]
     assert found.facts[-1] == f"its place in the queue, as it was told 4m ago: s{start}"

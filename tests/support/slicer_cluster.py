@@ -44,6 +44,7 @@ from tessera.controller.slicing.state.instructions import (
     Ungate,
     Write,
 )
+from tessera.controller.slicing.state.refusals import competes_for_room
 from tessera.mig.models import model_by_short_name
 
 
@@ -248,7 +249,11 @@ class SlicerCluster:
         raise AssertionError("the controller never comes to rest")
 
     def restart(self) -> None:
-        """The controller dies; a new one sees what is stored."""
+        """The controller dies; a new one sees what is stored, and what pods that wait for room were told."""
+        state = self.slicer.state
+        for uid, reason in state.waiting.items():
+            if uid in self.pods and reason is not None and competes_for_room(reason):
+                self.pods[uid] = replace(self.pods[uid], waits_since=state.cluster.pods[uid].created)
         self.slicer = Slicer(self.reserve_after, preempts=self.preempts, moves=self.moves)
         if self.date:
             self.slicer.handle(TimePassed(self.date, self.date))

@@ -93,7 +93,7 @@ def _told(pod: Pod) -> Condition | None:
 
 def _since(view: ClusterView, told: Condition) -> str:
     """How long ago, in whole minutes: the live page shows this text, and must not change every second."""
-    at = parse_time_or_zero(told.last_transition_time)
+    at = parse_time_or_zero(told.last_probe_time or told.last_transition_time)
     minutes = int((view.snapshot.now - at) / 60)
     if not at:
         return "some time ago"

@@ -61,7 +61,7 @@ class QueuedPod(_Wire, frozen=True):
         name: its name.
         uid: its UID.
         profiles: the slices that it needs.
-        since: when it was created.
+        since: when it began to compete for room, seconds since 1970; its creation, as long as it does not.
         priority: a higher one goes first.
         position: its place among the pods that compete for the same room, from 1; 0 for a pod that none
             of them waits for: another gate holds it, its gang is incomplete, it never fits, or no node lets it in.

@@ -110,7 +110,7 @@ def told_rows(pods: Sequence[Pod]) -> tuple[QueuedPod, ...]:
                 name=facts.name,
                 uid=facts.uid,
                 profiles=facts.profiles,
-                since=parse_time_or_zero(facts.created),
+                since=parse_time_or_zero(facts.waits_since or facts.created),
                 priority=facts.priority,
                 reason=_kebab(told[0]) if told else "",
                 detail=told[1] if told else "",

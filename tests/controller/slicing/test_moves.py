@@ -169,7 +169,7 @@ def test_a_long_wait_behind_unknown_pods_is_expected_to_last_as_long_again(
     running(cluster, "small", "1g.5gb", "n1")
     cluster.pass_time(3000)
     running(cluster, "half", "4g.20gb", "n2", movable=False, deadline=deadline)
-    cluster.pod("large", "7g.40gb", created=rfc3339(cluster.date - 2900))
+    cluster.pod("large", "7g.40gb", waits_since=rfc3339(cluster.date - 2900))
     cluster.settle()
     later(cluster)
     assert evicted(cluster) == moved

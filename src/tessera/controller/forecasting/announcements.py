@@ -37,6 +37,7 @@ class Announcement:
         waits: False once the pod has its slices.
         reason: the condition's reason.
         text: its message.
+        since: when its status became so: the time from which the age of a pod that waits counts, seconds since 1970.
         event: an Event with the same text is due.
     """
 
@@ -46,6 +47,7 @@ class Announcement:
     waits: bool
     reason: str
     text: str
+    since: float
     event: bool = False
 
 
@@ -81,7 +83,14 @@ class Announcer:
         self._told[uid] = _Told(now, row)
         event = before is None or _kind(before.row) != _kind(row)
         return Announcement(
-            uid, row.namespace, row.name, waits=True, reason=_camel(row.reason), text=queued_text(row), event=event
+            uid,
+            row.namespace,
+            row.name,
+            waits=True,
+            reason=_camel(row.reason),
+            text=queued_text(row),
+            since=row.since,
+            event=event,
         )
 
     def _is_due(self, row: QueuedPod, now: float) -> bool:

@@ -162,8 +162,9 @@ class QueueTask:
             if pod is None:
                 self._told.discard(uid)
             elif not pod.gated and uid not in state.waiting and len(found) < _WRITES_AT_ONCE * 8:
+                text, now = "it has its slices", self._clock.now()
                 found.append(
-                    Announcement(uid, pod.namespace, pod.name, waits=False, reason=PROMISED, text="it has its slices")
+                    Announcement(uid, pod.namespace, pod.name, waits=False, reason=PROMISED, text=text, since=now)
                 )
         return found
 
@@ -177,7 +178,8 @@ class QueueTask:
             "status": "False" if one.waits else "True",
             "reason": one.reason,
             "message": message,
-            "lastTransitionTime": rfc3339(self._clock.now()),
+            "lastProbeTime": rfc3339(self._clock.now()),
+            "lastTransitionTime": rfc3339(one.since),
         }
         body = {"metadata": {"uid": one.uid}, "status": {"conditions": [condition]}}
         async with gate:

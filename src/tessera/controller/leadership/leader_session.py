@@ -236,6 +236,7 @@ class LeaderSession:
 
     async def run(self, on_started: Callable[[Slicer], None]) -> None:
         """Decides and writes until cancelled; calls ``on_started`` once everything is listed."""
+        self._slicer.handle(TimePassed(self._clock.monotonic(), self._clock.now()))  # ages begin by it
         SliceInformers(self._slicer, self._wake.set).follow(self._pods, self._nodes, self._objects)
         self.queue.follow()
         informers = (self._pods, self._nodes, self._objects)

@@ -16,6 +16,7 @@ from tessera.api.names import (
     MOVABLE_ANNOTATION,
     PINNED_ANNOTATION,
     SLICE_CONDITION,
+    SLICE_PROMISED_CONDITION,
     NodeName,
     PodUid,
 )
@@ -51,6 +52,25 @@ UNBOUND = NodeName("")
 DEFAULT_GRACE = 30
 
 
+#: API versions and kinds of the controllers of Kubernetes that make a pod anew elsewhere.
+MAKERS = frozenset({("apps/v1", "ReplicaSet"), ("apps/v1", "StatefulSet"), ("batch/v1", "Job")})
+#: Reasons of the condition ``tessera.dev/SlicePromised`` of a pod whose age counts: it could be placed if there were
+#: room. Of others the time of the condition says nothing.
+_COUNTED_REASONS = frozenset(
+    {
+        "Full",
+        "Fragmented",
+        "Reserved",
+        "QueueFull",
+        "NodeFull",
+        "NodeNotReady",
+        "CardHeldBack",
+        "GangNoRoom",
+        "Planning",
+    }
+)
+
+
 @dataclass(frozen=True, slots=True)
 class PodInfo:
     """One pod.
@@ -70,12 +90,15 @@ class PodInfo:
             they are ``amounts``.
         constraints: its constraints on nodes.
         priority: a higher priority goes first.
-        created: creation time, RFC 3339; earlier goes first among equals.
+        created: the time from which its age counts, RFC 3339; earlier goes first among equals. That is its creation
+            time until :mod:`tessera.controller.cluster.waiting_ages` gives it another.
+        waits_since: the same, from the condition by which a controller told the pod that it waits; empty if none did.
         labels: its labels, sorted.
         relations: its rules about other pods.
         ports: the host ports that it uses.
         claims: the claims that it uses, as ``namespace/name``.
         owner: UID of the controller that replaces it after a deletion; empty if it has none.
+        maker: kind and name of that controller, ``Job/train``, if it is of a kind of Kubernetes that makes pods.
         unschedulable_message: the scheduler's message that it finds no node for the ungated pod, or cannot bind it, or
             that a scheduler other than Kubernetes' own has not answered; empty otherwise.
         slices_withdrawn: its condition ``tessera.dev/SliceAvailable`` is False.
@@ -111,11 +134,13 @@ class PodInfo:
     constraints: NodeConstraints = ANYWHERE
     priority: int = 0
     created: str = ""
+    waits_since: str = field(default="", compare=False)
     labels: Labels = ()
     relations: PodRelations = NO_RELATIONS
     ports: frozenset[HostPort] = frozenset()
     claims: tuple[str, ...] = ()
     owner: str = ""
+    maker: str = ""
     unschedulable_message: str = ""
     slices_withdrawn: bool = False
     unstarted: bool = False
@@ -195,11 +220,13 @@ def read_pod(pod: Pod) -> PodInfo:
         constraints=constraints,
         priority=spec.priority,
         created=meta.creation_timestamp or "",
+        waits_since=_waits_since(pod),
         labels=read_labels(pod),
         relations=read_relations(pod, wants_slices=bool(profiles)) if not fault else NO_RELATIONS,
         ports=read_host_ports(spec),
         claims=read_claims(pod),
         owner=owner.uid if owner else "",
+        maker=f"{owner.kind}/{owner.name}" if owner and (owner.api_version, owner.kind) in MAKERS else "",
         unschedulable_message=_unschedulable_message(pod),
         unstarted=bool(slices) and bool(spec.node_name) and not _has_started(pod),
         slices_withdrawn=any((each.type, each.status) == (SLICE_CONDITION, "False") for each in pod.status.conditions),
@@ -274,6 +301,13 @@ def _unschedulable_message(pod: Pod) -> str:
         other = pod.spec.scheduler_name not in {"", DEFAULT_SCHEDULER}
         return f"no answer from scheduler {one_line(pod.spec.scheduler_name, 60)}" if other else ""
     return condition.message or condition.reason if condition.status == "False" else ""
+
+
+def _waits_since(pod: Pod) -> str:
+    condition = pod.status.condition(SLICE_PROMISED_CONDITION)
+    if condition is None or condition.status != "False" or condition.reason not in _COUNTED_REASONS:
+        return ""
+    return condition.last_transition_time or ""
 
 
 def _deadline(pod: Pod) -> float | None:

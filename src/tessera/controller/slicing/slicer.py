@@ -14,13 +14,12 @@ Rules:
 - :mod:`tessera.controller.slicing.state.slicer_state` documents the state.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from tessera.api.names import LAST_GATES, QUEUE_LABEL, NodeName, PodUid
 from tessera.api.queues import Queue
 from tessera.controller.base.move_settings import NO_MOVES, MoveMode, MoveSettings
-from tessera.controller.cluster.remade_pods import RemadePods
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.evictions.move_finder import MoveFinder
 from tessera.controller.slicing.evictions.mover import Mover
@@ -65,6 +64,7 @@ from tessera.controller.slicing.state.events import (
     WritesDue,
 )
 from tessera.controller.slicing.state.instructions import Instruction
+from tessera.controller.slicing.state.refusals import competes_for_room
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.controller.slicing.turns.absorption import Absorption
 from tessera.controller.slicing.turns.backlog import EventBacklog
@@ -103,8 +103,6 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         self.state = self._state = SlicerState()
         #: The same object as :attr:`SlicerState.cluster`.
         self._cluster = self._state.cluster
-        #: Gives pods that were made anew while they waited the age of the pods before them.
-        self._remade = RemadePods()
         #: Changes allocations when an object of the cluster changed. It has no state of its own.
         self._lifecycle = AllocationLifecycle(self._state)
         self.planner = Planner(self._state)
@@ -173,9 +171,7 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
             case WriteDone(write):
                 self._outcomes.finish(write)
             case PodDeleted(uid):
-                self._remade.forget(uid, self._cluster.pods.get(uid), self._state.now)
-                self._state.gangs.drop(uid)
-                self._cluster.drop_pod(uid)
+                self._drop_pod(uid)
             case InstasliceDeleted(name):
                 self._cluster.drop_object(name)
             case NodeDeleted(name):
@@ -235,8 +231,26 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         if not self._state.last_gates.issuperset(LAST_GATES) and pod.gates:
             pod = replace(pod, last_gates=self._state.last_gates)
         known = pod.uid in self._cluster.pods
-        self._cluster.put_pod(self._remade.observe(pod, self._state.now, known=known))
+        competes = pod.terminating and self._competes(pod.uid)
+        self._cluster.put_pod(self._state.ages.observe(pod, self._state.now, known=known, competes=competes))
         self._state.gangs.observe(self._cluster.pods[pod.uid])
+
+    def _drop_pod(self, uid: PodUid) -> None:
+        pod = self._cluster.pods.get(uid)
+        self._state.ages.forget(uid, pod, self._state.now, competes=self._competes(uid))
+        self._state.gangs.drop(uid)
+        self._cluster.drop_pod(uid)
+
+    def _competes(self, uid: PodUid) -> bool:
+        """True if planning found that a waiting pod lacks nothing but room."""
+        reason = self._state.waiting.get(uid)
+        return reason is not None and competes_for_room(reason) and not self._state.ages.is_idle(uid)
+
+    def _settle_ages(self, uids: Iterable[PodUid]) -> None:
+        """Before pods are planned, takes the time off their ages for which no node could take them."""
+        for uid in uids:
+            if self._state.ages.is_idle(uid):
+                self._cluster.pods[uid] = self._state.ages.settle(self._cluster.pods[uid], self._state.now)
 
     def _set_last_gates(self, gates: frozenset[str]) -> None:
         if self._state.last_gates != gates:
@@ -406,6 +420,7 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         for uid in self._state.reservations:  # a pod with a reservation goes first, in every round
             if uid in self._state.waiting and changes.is_due(uid):
                 candidates[uid] = None
+        self._settle_ages(candidates)
         self._turns.plan(candidates)
         if self._state.reservations_due:
             self._gang_reserver.end()

@@ -317,7 +317,7 @@ class ContainerStatus(Wire, frozen=True, kw_only=True):
 class Condition(Wire, frozen=True, kw_only=True):
     """A condition of any kind of object; ``status`` is ``True``, ``False`` or ``Unknown``.
 
-    ``last_heartbeat_time`` is that of the writer's last word, on Nodes only.
+    ``last_heartbeat_time`` is that of the writer's last word, on Nodes only; on pods that is ``last_probe_time``.
     """
 
     type: str = ""
@@ -326,6 +326,7 @@ class Condition(Wire, frozen=True, kw_only=True):
     message: str = ""
     last_transition_time: str | None = None
     last_heartbeat_time: str | None = None
+    last_probe_time: str | None = None
 
 
 class PodStatus(Wire, frozen=True, kw_only=True):

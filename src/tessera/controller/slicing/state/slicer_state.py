@@ -9,6 +9,7 @@ from tessera.api.instaslice import NodeResources
 from tessera.api.names import LAST_GATES, NodeName, PodUid
 from tessera.controller.cluster.cluster_state import ClusterState
 from tessera.controller.cluster.gang_table import GangTable
+from tessera.controller.cluster.waiting_ages import WaitingAges
 from tessera.controller.filters.avoidance import NodeAvoidance
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.objects.resource_amounts import NodeUsage
@@ -124,6 +125,8 @@ class SlicerState:
 
         # Pods
 
+        #: For how long each waiting pod has competed for room.
+        self.ages = WaitingAges()
         #: The pods of each gang.
         self.gangs = GangTable()
         #: Pods that wait for slices, with the reason once planning has refused them. None of them has a current

@@ -15,6 +15,7 @@ from tessera.controller.slicing.planning.pod_kinds import PodKind, kind_of
 from tessera.controller.slicing.reservations.reserver import Reserver
 from tessera.controller.slicing.state.allocation import Allocation
 from tessera.controller.slicing.state.messages import lost_slices_text, waiting_text
+from tessera.controller.slicing.state.refusals import competes_for_room
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.controller.slicing.state.waiting_order import Rank, rank
 from tessera.limits.planning import BATCH_PODS
@@ -77,6 +78,7 @@ class Verdicts:
         )
         taken = self._state.inventory.occupy(allocation)
         assert taken, f"planned slots of {pod.key} on {placed.node} are taken"
+        self._state.ages.note(pod, self._state.now, competes=True)
         if pod.gated and self._state.waiting.get(pod.uid) is not None:
             self._state.handed_over.add(pod.uid)
         if pod.uid in self._state.displaced:
@@ -104,6 +106,7 @@ class Verdicts:
         if reason is None:
             return
         self._state.waiting[pod.uid] = reason
+        self._state.ages.note(pod, self._state.now, competes=competes_for_room(reason))
         if not isinstance(reason, QueueFull) or reason.never:
             self._state.limited.discard(pod.uid)
         self._reserver.note_refusal(pod, reason)
@@ -188,6 +191,7 @@ class Verdicts:
             for uid in self._cluster.capacity_changes.pods_of_kind(kind):
                 if type(self._state.waiting[uid]) is type(reason):
                     self._state.waiting[uid] = reason
+                    self._state.ages.note(self._cluster.pods[uid], self._state.now, competes=competes_for_room(reason))
                 elif left > 0:
                     left -= 1
                     pod = self._cluster.pods[uid]

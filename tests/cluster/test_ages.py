@@ -1,0 +1,88 @@
+"""Nobody saves up an age: the pod that has competed for room for longer starts first, also with a new controller.
+
+No pod waits for so long here that it gets a reservation, which would go first anyway.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tessera.api.names import GATE
+from tessera.kube.resources import CONFIGMAPS, NODES, PODS
+
+WHOLE = {"nvidia.com/mig-7g.40gb": 1}
+OWN = "tenant.example/mine"
+
+
+async def kill_controllers(lab: Any) -> None:
+    for pod in (await lab.client.list(PODS, "tessera-system")).items:
+        if pod.metadata.labels.get("app.kubernetes.io/name") == "tessera-controller":
+            await lab.client.delete(PODS, pod.metadata.name, "tessera-system", grace_seconds=0)
+
+
+async def holder_runs(lab: Any) -> None:
+    await lab.create("holder", WHOLE)
+    await lab.running("holder")
+
+
+async def victim_first(lab: Any, other: str) -> None:
+    """The holder ends, and the pod that has waited for longer starts."""
+    await lab.clock.sleep(2)
+    assert not lab.events_of("victim", "SliceReserved")
+    await lab.delete("holder")
+    await lab.running("victim")
+    assert lab.phase(other) == "Pending"
+
+
+@pytest.mark.parametrize("wait", [None, 1, 10], ids=["", "a new controller at once", "a new controller later"])
+def test_time_behind_a_gate_of_its_own_gives_a_pod_no_age(in_lab: Callable[..., None], wait: float | None) -> None:
+    async def scenario(lab: Any) -> None:
+        await holder_runs(lab)
+        await lab.create("early", WHOLE, schedulingGates=[{"name": OWN}])
+        await lab.clock.sleep(300)
+        await lab.create("victim", WHOLE)
+        await lab.clock.sleep(20)
+        await lab.client.merge_patch(PODS, "early", {"spec": {"schedulingGates": [{"name": GATE}]}}, "default")
+        if wait is not None:
+            await lab.clock.sleep(wait)
+            await kill_controllers(lab)
+            await lab.clock.sleep(20)
+        await victim_first(lab, "early")
+
+    in_lab(scenario, "1xA100-40GB")
+
+
+def test_a_made_up_owner_passes_no_age_on(in_lab: Callable[..., None]) -> None:
+    async def scenario(lab: Any) -> None:
+        await holder_runs(lab)
+        made = await lab.client.create(CONFIGMAPS.as_dicts(), {"metadata": {"name": "owner"}}, "default")
+        owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": made["metadata"]["uid"]}
+        for name, spec in (("never", {"nodeSelector": {"no": "such"}}), ("fresh", {})):
+            body = {
+                "metadata": {"name": name, "ownerReferences": [{**owner, "controller": True}]},
+                "spec": {"containers": [{"name": "c", "image": "i", "resources": {"limits": WHOLE}}], **spec},
+            }
+            await lab.client.create(PODS.as_dicts(), body, "default")
+            if name == "never":
+                await lab.clock.sleep(300)
+                await lab.create("victim", WHOLE)
+                await lab.clock.sleep(10)
+                await lab.delete("never")
+        await victim_first(lab, "fresh")
+
+    in_lab(scenario, "1xA100-40GB")
+
+
+def test_time_without_a_node_that_could_take_it_gives_a_pod_no_age(in_lab: Callable[..., None]) -> None:
+    async def scenario(lab: Any) -> None:
+        await holder_runs(lab)
+        await lab.create("early", WHOLE, nodeSelector={"no": "such"})
+        await lab.clock.sleep(300)
+        await lab.create("victim", WHOLE)
+        await lab.clock.sleep(10)
+        node = {"metadata": {"labels": {"no": "such"}}}  # stands for whatever lets a node take the pod at last
+        await lab.client.merge_patch(NODES, "node-1", node)
+        await victim_first(lab, "early")
+
+    in_lab(scenario, "1xA100-40GB")
