@@ -140,3 +140,14 @@ def test_a_reader_who_does_not_see_the_deployment_is_told_what_would_keep_the_ol
     assert found.case == "full"
     assert "svc-old-x is of the same Deployment svc and of an older template: if its maxUnavailable is 0" in said(found)
     assert "kubectl patch deployment -n team svc -p" in found.help[-1]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "known"),
+    [({}, "its maxUnavailable is 0, so an old pod ends only when a new one is ready"), ({"type": "Recreate"}, "")],
+)
+def test_a_reader_of_one_namespace_is_told_what_its_deployment_does(strategy: Mapping[str, Any], known: str) -> None:
+    """The default for a tenant: pods and Deployments of a namespace, no nodes and no cards."""
+    found = answer(new(), old(), instaslices=[], nodes=[], forbidden=frozenset({"nodes"}), **deployment(strategy))
+    assert found.case == "held"
+    assert (f"svc-old-x is of the same Deployment svc and of an older template: {known}" in said(found)) is bool(known)

@@ -279,16 +279,18 @@ def _explain_by_events(view: ClusterView, pod: Pod, facts: PodInfo) -> Explanati
         return Explanation(case="runs", verdict=f"runs on node {facts.node}", facts=(asks, forbidden))
     word = controller_word(view, pod)
     if facts.gated:
-        case, verdict = "held", "waits for a slice behind Tessera's gate"
+        case, verdict = (
+            "held",
+            "waits for a slice behind Tessera's gate" + (f"; {word.text}" if word is not None else ""),
+        )
     elif not facts.node:
         case, verdict = "unscheduled", f"waits for {scheduler_name(pod)} to bind it"
     else:
         case, verdict = "starting", f"is starting on node {facts.node}"
-    told = (word.text,) if word is not None and facts.gated else ()
     return Explanation(
         case=case,
         verdict=verdict,
-        facts=(asks, *told, *scheduler_facts(view, pod), *events, forbidden),
+        facts=(asks, *scheduler_facts(view, pod), *events, forbidden),
         help=(
             f"see all that you may: kubectl describe pod -n {facts.namespace} {facts.name}",
             "an administrator can bind you the ClusterRole tessera-view in this namespace: with it the reason is known",

@@ -95,13 +95,16 @@ def name_rollout(
         pod: the pod.
         explain: explains a pod of another view.
     """
-    old = old_pods(view.snapshot.pods, pod) if found.case in _WAITS else ()
+    unplanned = view.slicer is None and found.case == "held"
+    old = old_pods(view.snapshot.pods, pod) if found.case in _WAITS or unplanned else ()
     owner = owner_of(pod)
     if not old or owner is None:
         return found
     deployment = _deployment_of(view, owner)
     if deployment is None:
-        return found if view.snapshot.deployments else _tell_of_old(found, pod, old)
+        return found if view.snapshot.deployments else _tell_of_old(found, pod, old, _IF_KEPT)
+    if unplanned:
+        return _tell_of_old(found, pod, old, _KEPT) if keeps_old_pods(deployment) else found
     if not keeps_old_pods(deployment) or explain(_without(view, pod, old), pod).case not in _PLACED:
         return found
     names = list_names([each.metadata.name for each in old], 3)
@@ -141,13 +144,19 @@ def ways_out(namespace: str, name: str) -> tuple[str, ...]:
     )
 
 
-def _tell_of_old(found: Explanation, pod: Pod, old: Sequence[Pod]) -> Explanation:
-    """Names the old pods to a reader who does not see the Deployment."""
+#: What is known of old pods: by a reader of the Deployment, and by others.
+_KEPT = (
+    "its maxUnavailable is 0, so an old pod ends only when a new one is ready, and neither goes on if both need the"
+    " same room"
+)
+_IF_KEPT = "if its maxUnavailable is 0 (also 25% of fewer than 4 pods), an old pod ends only when a new one is ready"
+
+
+def _tell_of_old(found: Explanation, pod: Pod, old: Sequence[Pod], known: str) -> Explanation:
+    """Names the old pods to a reader who does not see the Deployment, or the cluster."""
     names, name = list_names([each.metadata.name for each in old], 3), _base(pod)
-    told = (
-        f"{names} {'is' if len(old) == 1 else 'are'} of the same Deployment {name} and of an older template: if its"
-        " maxUnavailable is 0 (also 25% of fewer than 4 pods), an old pod ends only when a new one is ready"
-    )
+    verb = "is" if len(old) == 1 else "are"
+    told = f"{names} {verb} of the same Deployment {name} and of an older template: {known}"
     way = f"in an update that waits for its own old pod: {ways_out(pod.metadata.namespace, name)[0]}"
     return msgspec.structs.replace(found, facts=(*found.facts, told), help=(*found.help, way))
 
