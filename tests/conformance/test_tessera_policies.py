@@ -1,4 +1,4 @@
-"""The policies of ``deploy/policies``: what the token of an agent or a driver pod may write, and what not.
+"""The policies of ``deploy/``: what the token of an agent or a driver pod may write, and what not.
 
 The policies are those files with names of this test's own, so that a cluster where Tessera runs is left alone. The
 accounts get more rights than Tessera's have: what is refused here is refused by the policies.
@@ -50,9 +50,11 @@ class TwoNodes(msgspec.Struct):
 async def two_nodes(
     api: Api, namespace: str, unique: str, as_token: Callable[[str], Api], cleanup: Callable[[str], None]
 ) -> AsyncIterator[TwoNodes]:
-    for file in ("agent", "driver"):
-        text = (DEPLOY / "policies" / f"{file}.yaml").read_text().replace("tessera-system", namespace)
+    for folder, file in (("policies", "agent"), ("policies", "driver"), ("options", "evict")):
+        text = (DEPLOY / folder / f"{file}.yaml").read_text().replace("tessera-system", namespace)
         for each in yaml.load_all(text, yaml.CSafeLoader):
+            if not each["kind"].startswith("ValidatingAdmissionPolicy"):
+                continue
             path = POLICIES if each["kind"] == "ValidatingAdmissionPolicy" else BINDINGS
             each["metadata"]["name"] = name = f"{unique}-{file}"
             if path == BINDINGS:
@@ -314,6 +316,26 @@ async def test_an_agent_that_may_evict_evicts_no_pods_of_the_system(two_nodes: T
             f"{two_nodes.mine} may not evict pod {namespace}/{unique}: agents evict",
         )
     assert (await two_nodes.agent("POST", f"/api/v1/namespaces/default/pods/{unique}/eviction", eviction)).status == 404
+
+
+async def test_an_agent_that_may_evict_evicts_pods_of_its_own_node_only(
+    api: Api, two_nodes: TwoNodes, unique: str, cleanup: Callable[[str], None]
+) -> None:
+    core = "/api/v1/namespaces/default/pods"
+    for name, node in (("own", two_nodes.mine), ("other", two_nodes.other), ("unbound", "")):
+        cleanup(f"{core}/{unique}-{name}?gracePeriodSeconds=0")
+        await a_pod(api, "default", f"{unique}-{name}", node)
+
+    async def evict(name: str) -> Answer:
+        eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": f"{unique}-{name}"}}
+        return await two_nodes.agent("POST", f"{core}/{unique}-{name}/eviction?dryRun=All", eviction)
+
+    for name in ("other", "unbound"):
+        async with asyncio.timeout(TIMEOUT):  # a server sees a new pod among the parameters a moment later
+            while (answer := await evict(name)).status < 300:
+                pass
+        denied(answer, f"{two_nodes.mine} may not evict pod default/{unique}-{name}: agents evict pods on their own")
+    (await evict("own")).ok()
 
 
 async def a_pod(api: Api, namespace: str, name: str, node: str = "") -> str:

@@ -122,7 +122,7 @@ def test_the_right_to_evict_goes_with_the_option(place: Any) -> None:
     async def scenario() -> None:
         await install(place, evict=True)
         assert "--mig-evict" in (await agent(place))["args"]
-        assert results(await install(place))["deleted"] == 2
+        assert results(await install(place))["deleted"] == 4
         assert "--mig-evict" not in (await agent(place))["args"]
 
     asyncio.run(scenario())
@@ -314,7 +314,7 @@ def test_a_trial_tells_the_same_and_writes_nothing(place: Any) -> None:
 def test_a_trial_only_tells_what_it_would_delete(place: Any) -> None:
     async def scenario() -> None:
         await install(place, evict=True)
-        assert results(await install(place, dry=True))["deleted"] == 2
+        assert results(await install(place, dry=True))["deleted"] == 4
         assert results(await install(place, evict=True)) == {"unchanged": len(objects(evict=True))}
 
     asyncio.run(scenario())

@@ -72,6 +72,8 @@ OPTIONAL: tuple[tuple[str, bool, str], ...] = (
     ("Role", True, CONFIG_ROLE),
     ("ClusterRoleBinding", False, _EVICT),
     ("ClusterRole", False, _EVICT),
+    (BINDING_KIND, False, _EVICT),
+    ("ValidatingAdmissionPolicy", False, _EVICT),
     ("ClusterRoleBinding", False, _REPLACE),
     ("ClusterRole", False, _REPLACE),
     (BINDING_KIND, False, DEVICE_ACCESS_POLICY),

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from tessera_lab.apiserver.admission.policies.configuration_rules import VARIABLES, declared_variables
+from tessera_lab.apiserver.admission.policies.configuration_rules import VARIABLES, declared_variables, policy_variables
 from tessera_lab.apiserver.admission.webhooks.admission_review import build_review
 from tessera_lab.apiserver.admission.webhooks.configuration_rules import FIELDS
 from tessera_lab.apiserver.admission.webhooks.configuration_rules import VARIABLES as CONDITION_VARIABLES
@@ -32,6 +32,7 @@ Part = Mapping[str, Any]
 
 POLICIES = GroupResource(ADMISSION, "validatingadmissionpolicies")
 BINDINGS = GroupResource(ADMISSION, "validatingadmissionpolicybindings")
+_PODS = GroupResource("", "pods")
 #: HTTP status of each reason that a validation may give.
 CODES = {"Forbidden": 403, "RequestEntityTooLarge": 413, "Invalid": 422}
 #: Longest message that an expression may make, bytes; ``MaxEvaluatedMessageExpressionSizeBytes``.
@@ -71,7 +72,7 @@ class AdmissionPolicies:
         self._audit = audit
         self._new_uid = new_uid
         self._authorizer = authorizer
-        self._programs: dict[tuple[str, frozenset[str] | None], Program] = {}
+        self._programs: dict[tuple[str, frozenset[str] | None, frozenset[str]], Program] = {}
 
     def validate(self, request: AdmissionRequest) -> Sequence[str]:
         """Returns the warnings of the policies that match the write.
@@ -89,7 +90,7 @@ class AdmissionPolicies:
             found: Sequence[ValidationFailure] | None = None
             for binding in self._bindings(policy["metadata"]["name"], request):
                 if found is None:
-                    found = self._failures(policy["spec"], scope)
+                    found = self._failures_of_all(policy["spec"], scope, request)
                 for failure in found:
                     self._act_on_failures(policy["metadata"]["name"], binding, failure, request, warnings)
         return warnings
@@ -151,6 +152,15 @@ class AdmissionPolicies:
 
     # -- expressions --------------------------------------------------------------------------------------------------
 
+    def _failures_of_all(
+        self, spec: Part, scope: dict[str, Any], request: AdmissionRequest
+    ) -> Sequence[ValidationFailure]:
+        """Returns the failed validations; with parameters, those of each: all must hold for every parameter."""
+        if spec.get("paramKind") is None:
+            return self._failures(spec, scope)
+        params = self._reader.list(_PODS, request.attributes.namespace)
+        return [failure for each in params for failure in self._failures(spec, {**scope, "params": each})]
+
     def _failures(self, spec: Part, scope: dict[str, Any]) -> Sequence[ValidationFailure]:
         """Returns the failed validations; an expression without a value fails unless the policy ignores failures."""
         lenient = spec.get("failurePolicy", "Fail") == "Ignore"
@@ -163,14 +173,14 @@ class AdmissionPolicies:
                 errors.append(f"expression '{condition['expression']}' resulted in error: {error}")
         if errors:
             return [] if lenient else [ValidationFailure(0, "; ".join(errors))]
-        names = frozenset(each["name"] for each in spec.get("variables") or ())
-        full = {**scope, "variables": _Variables(self._variables(spec, names), scope)}
+        names, known = frozenset(each["name"] for each in spec.get("variables") or ()), policy_variables(spec)
+        full = {**scope, "variables": _Variables(self._variables(spec, names, known), scope)}
         found: list[ValidationFailure] = []
         for index, validation in enumerate(spec.get("validations") or ()):
             try:
-                if not self._program(validation["expression"], names).is_true(full):
+                if not self._program(validation["expression"], names, known).is_true(full):
                     reason = validation.get("reason") or "Invalid"
-                    found.append(ValidationFailure(index, self._message(validation, names, full), reason))
+                    found.append(ValidationFailure(index, self._message(validation, names, known, full), reason))
             except EvaluationError as error:
                 if not lenient:
                     found.append(
@@ -178,13 +188,13 @@ class AdmissionPolicies:
                     )
         return found
 
-    def _variables(self, spec: Part, names: frozenset[str]) -> Mapping[str, Program]:
-        return {each["name"]: self._program(each["expression"], names) for each in spec.get("variables") or ()}
+    def _variables(self, spec: Part, names: frozenset[str], known: frozenset[str]) -> Mapping[str, Program]:
+        return {each["name"]: self._program(each["expression"], names, known) for each in spec.get("variables") or ()}
 
-    def _message(self, validation: Part, names: frozenset[str], scope: dict[str, Any]) -> str:
+    def _message(self, validation: Part, names: frozenset[str], known: frozenset[str], scope: dict[str, Any]) -> str:
         if validation.get("messageExpression"):
             try:
-                created = self._program(validation["messageExpression"], names).evaluate(scope)
+                created = self._program(validation["messageExpression"], names, known).evaluate(scope)
             except EvaluationError:
                 created = None
             text = created.strip() if isinstance(created, str) else ""
@@ -193,14 +203,14 @@ class AdmissionPolicies:
         stated = (validation.get("message") or "").strip()
         return stated or f"failed expression: {validation['expression'].strip()}"
 
-    def _program(self, expression: str, variables: frozenset[str] | None) -> Program:
+    def _program(self, expression: str, variables: frozenset[str] | None, known: frozenset[str] = VARIABLES) -> Program:
         """Returns the compiled expression; a match condition cannot use the policy's variables."""
-        key = (expression, variables)
+        key = (expression, variables, known)
         if key not in self._programs:
             self._programs[key] = (
                 compile_expression(expression, CONDITION_VARIABLES, FIELDS)
                 if variables is None
-                else compile_expression(expression, VARIABLES, declared_variables(variables))
+                else compile_expression(expression, known, declared_variables(variables))
             )
         return self._programs[key]
 

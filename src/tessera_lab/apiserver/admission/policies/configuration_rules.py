@@ -1,8 +1,8 @@
 """Validation of a ValidatingAdmissionPolicy and its binding, with kube-apiserver's rules and texts.
 
-Every expression must compile here, in the part of CEL that this server evaluates. Parameters and audit annotations
-are not evaluated here, nor is the authorizer in match conditions, so a policy that uses them is refused when it is
-written.
+Every expression must compile here, in the part of CEL that this server evaluates. Of parameters it knows one form: all
+pods in the namespace of the write. Audit annotations are not evaluated here, nor is the authorizer in match conditions.
+A policy that uses what is not evaluated is refused when it is written.
 """
 
 import re
@@ -23,6 +23,8 @@ Part = Mapping[str, Any]
 
 #: Variables of a policy's expressions; match conditions have no namespace and no variables of the policy.
 VARIABLES = CONDITION_VARIABLES | {"authorizer", "namespaceObject", "variables"}
+#: The kind of parameters that is evaluated.
+PARAM_KIND: Part = {"apiVersion": "v1", "kind": "Pod"}
 ACTIONS = ("Audit", "Deny", "Warn")
 _IDENTIFIER = re.compile(r"[_a-zA-Z][_a-zA-Z0-9]*")
 _ABSENT = "this API server does not evaluate"
@@ -47,9 +49,15 @@ def declared_variables(variables: frozenset[str]) -> Mapping[str, frozenset[str]
     return {**FIELDS, "variables": variables}
 
 
+def policy_variables(spec: Part) -> frozenset[str]:
+    """Names that a policy's expressions may use."""
+    return VARIABLES | ({"params"} if spec.get("paramKind") is not None else frozenset())
+
+
 def _check_policy(spec: Part) -> Iterator[StatusCause]:
-    if spec.get("paramKind") is not None:
-        yield field_errors.forbidden_cause("spec.paramKind", f"{_ABSENT} parameters")
+    if spec.get("paramKind") not in (None, PARAM_KIND):
+        yield field_errors.forbidden_cause("spec.paramKind", f"{_ABSENT} parameters of other kinds than pods")
+    known = policy_variables(spec)
     if spec.get("auditAnnotations"):
         yield field_errors.forbidden_cause("spec.auditAnnotations", f"{_ABSENT} audit annotations")
     constraints = spec.get("matchConstraints")
@@ -65,31 +73,33 @@ def _check_policy(spec: Part) -> Iterator[StatusCause]:
         place, name = f"spec.variables[{index}]", variable.get("name", "")
         if not _IDENTIFIER.fullmatch(name):
             yield field_errors.invalid_cause(f"{place}.name", name, "name is not a valid CEL identifier")
-        yield from _check_expression(variable.get("expression", ""), f"{place}.expression", frozenset(names))
+        yield from _check_expression(variable.get("expression", ""), f"{place}.expression", frozenset(names), known)
         names.add(name)
     if not spec.get("validations"):
         yield field_errors.required_cause(
             "spec.validations", "validations or auditAnnotations must contain at least one item"
         )
     for index, validation in enumerate(spec.get("validations") or ()):
-        yield from _check_validation(validation, f"spec.validations[{index}]", frozenset(names))
+        yield from _check_validation(validation, f"spec.validations[{index}]", frozenset(names), known)
 
 
-def _check_validation(validation: Part, place: str, names: frozenset[str]) -> Iterator[StatusCause]:
-    yield from _check_expression(validation.get("expression", ""), f"{place}.expression", names)
+def _check_validation(
+    validation: Part, place: str, names: frozenset[str], known: frozenset[str]
+) -> Iterator[StatusCause]:
+    yield from _check_expression(validation.get("expression", ""), f"{place}.expression", names, known)
     message = validation.get("message") or ""
     if re.search(r"[\n\r]", message.strip()):
         yield field_errors.invalid_cause(f"{place}.message", message, "message must not contain line breaks")
     if validation.get("messageExpression") is not None:
-        yield from _check_expression(validation["messageExpression"], f"{place}.messageExpression", names)
+        yield from _check_expression(validation["messageExpression"], f"{place}.messageExpression", names, known)
 
 
-def _check_expression(text: str, place: str, names: frozenset[str]) -> Iterator[StatusCause]:
+def _check_expression(text: str, place: str, names: frozenset[str], known: frozenset[str]) -> Iterator[StatusCause]:
     if not text.strip():
         yield field_errors.required_cause(place, "expression is not specified")
         return
     try:
-        compile_expression(text, VARIABLES, declared_variables(names))
+        compile_expression(text, known, declared_variables(names))
     except CelError as error:
         yield field_errors.invalid_cause(place, text, f"compilation failed: {error}")
 
@@ -103,8 +113,11 @@ def _check_match(resources: Part, place: str) -> Iterator[StatusCause]:
 def _check_binding(spec: Part) -> Iterator[StatusCause]:
     if not spec.get("policyName"):
         yield field_errors.required_cause("spec.policyName")
-    if spec.get("paramRef") is not None:
-        yield field_errors.forbidden_cause("spec.paramRef", f"{_ABSENT} parameters")
+    reference = spec.get("paramRef")
+    if reference is not None and (reference.get("selector") != {} or reference.keys() & {"name", "namespace"}):
+        yield field_errors.forbidden_cause("spec.paramRef", f"{_ABSENT} parameters but all of the write's namespace")
+    if reference is not None and reference.get("parameterNotFoundAction") != "Allow":
+        yield field_errors.forbidden_cause("spec.paramRef.parameterNotFoundAction", f"{_ABSENT} any but Allow")
     yield from _check_match(spec.get("matchResources") or {}, "spec.matchResouces")  # kube-apiserver's spelling
     actions = spec.get("validationActions") or ()
     for index, action in enumerate(actions):

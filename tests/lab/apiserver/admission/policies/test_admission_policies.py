@@ -44,9 +44,37 @@ async def test_what_is_not_evaluated_is_refused(api: ApiUser, sent: Any, field: 
     assert text in answer["message"]
 
 
-async def test_a_binding_with_parameters_is_refused(api: ApiUser) -> None:
-    answer = await api("POST", BINDINGS, binding("Deny", paramRef={"name": "x", "parameterNotFoundAction": "Deny"}))
-    assert "spec.paramRef: Forbidden" in answer["message"]
+@pytest.mark.parametrize(
+    "reference",
+    [
+        {"name": "x", "parameterNotFoundAction": "Allow"},
+        {"selector": {"matchLabels": {"a": "b"}}, "parameterNotFoundAction": "Allow"},
+        {"selector": {}, "namespace": "x", "parameterNotFoundAction": "Allow"},
+        {"selector": {}, "parameterNotFoundAction": "Deny"},
+    ],
+)
+async def test_a_binding_with_parameters_that_are_not_evaluated_is_refused(api: ApiUser, reference: Any) -> None:
+    answer = await api("POST", BINDINGS, binding("Deny", paramRef=reference))
+    assert "spec.paramRef" in answer["message"]
+    assert "Forbidden" in answer["message"]
+
+
+async def test_a_policy_must_hold_for_each_pod_of_the_namespace(api: ApiUser) -> None:
+    found = policy("params.metadata.name != object.metadata.name", paramKind={"apiVersion": "v1", "kind": "Pod"})
+    await api("POST", POLICIES, found)
+    await api("POST", BINDINGS, binding("Deny", paramRef={"selector": {}, "parameterNotFoundAction": "Allow"}))
+    path = "/api/v1/namespaces/default/configmaps"
+    assert "code" not in await api("POST", path, config_map("a"))
+    for name in ("b", "c"):
+        pod = {"metadata": {"name": name}, "spec": {"containers": [{"name": "a", "image": "e.com/a:1"}]}}
+        assert "code" not in await api("POST", "/api/v1/namespaces/default/pods", pod)
+    assert "denied request" in (await api("POST", path, config_map("c")))["message"]
+    assert "code" not in await api("POST", path, config_map("d"))
+
+
+async def test_only_a_policy_with_parameters_knows_them(api: ApiUser) -> None:
+    answer = await api("POST", POLICIES, policy("params.metadata.name == 'a'"))
+    assert "spec.validations[0].expression" in answer["message"]
 
 
 async def test_the_audit_log_has_failures_of_which_a_binding_says_so(api: ApiUser, server: ApiServer) -> None:
