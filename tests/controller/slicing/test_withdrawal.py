@@ -8,6 +8,7 @@ from tests.controller.slicing.test_agents import agent_pod
 from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.api.names import GATE, NodeName
+from tessera.controller.filters.avoidance import AVOIDANCE_SECONDS, NodeAvoidance
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.state.events import LastGatesObserved, RefusalTimedOut
 from tessera.controller.slicing.state.instructions import Evict, ReportPodCondition
@@ -226,3 +227,37 @@ def test_a_pod_on_slots_that_it_must_leave_in_time_counts_as_refused_until_it_is
 def change(cluster: SlicerCluster, pod: PodInfo, **facts: Any) -> None:
     cluster.put(replace(cluster.pods[pod.uid], version=cluster.pods[pod.uid].version + 1, **facts))
     cluster.settle()
+
+
+def test_an_owner_whose_pods_are_refused_again_and_again_pauses_for_longer_each_time() -> None:
+    """Else each of its pods would hold slices for a minute, on one node after the other, and be evicted."""
+    cluster = SlicerCluster()
+    for number in range(8):
+        cluster.node(f"n{number}")
+    cluster.pass_time(0)
+    gaps: list[float] = []
+    for number in range(6):
+        pod = cluster.pod(f"a{number}", "7g.40gb", owner="set")
+        began = cluster.date
+        cluster.settle()
+        while not cluster.where(pod):
+            cluster.pass_time(10)
+            cluster.settle()
+        gaps.append(cluster.date - began)
+        cluster.pass_time(60)
+        change(cluster, pod, unschedulable_message="0/8 nodes are available")
+        cluster.slicer.decide()
+        cluster.slicer.handle(RefusalTimedOut(pod.uid, cluster.date + AVOIDANCE_SECONDS))
+        cluster.settle()
+        assert pod.uid not in cluster.pods
+    assert gaps == [0, 0, 0, 60, 120, 240]
+    other = cluster.pod("other", "7g.40gb", owner="another")
+    cluster.settle()
+    assert cluster.where(other)
+
+
+def test_refusals_of_pods_that_were_placed_together_count_once() -> None:
+    avoidance = NodeAvoidance()
+    for number in range(100):
+        avoidance.add("set", NodeName(f"n{number}"), AVOIDANCE_SECONDS + number / 10)
+    assert not avoidance.pauses("set")

@@ -1,8 +1,10 @@
 """Nodes that new pods of an owner avoid for a while, after the scheduler refused an earlier pod there.
 
 The scheduler decides by many rules that the controller cannot check. After the scheduler refused a pod on a node, the
-owner's next pod avoids that node; otherwise the controller would pin it there again. These entries live only in memory:
-a restarted controller has none.
+owner's next pod avoids that node; otherwise the controller would pin it there again. An owner whose pods are refused
+again and again, on one node after the other, pauses on all nodes, each time for longer: else each of its pods would
+hold slices for a minute and be evicted, without end. These entries live only in memory: a restarted controller has
+none.
 """
 
 from collections.abc import Hashable
@@ -14,6 +16,13 @@ from tessera.controller.objects.pod_info import PodInfo
 AVOIDANCE_SECONDS = 600.0
 #: The reason shown to a pod about a node that its owner avoids.
 AVOIDED = "node(s) where the scheduler refused the owner's last pod"
+#: The same about all nodes, for an owner that pauses.
+PAUSED = "node(s) closed for a while, since the scheduler refused the owner's pods several times"
+#: Refusals after which an owner pauses, and seconds of its first and its longest pause. An owner without a refusal for
+#: twice the longest begins anew.
+FREE_REFUSALS, FIRST_PAUSE, LONGEST_PAUSE = 2, 60.0, 3_600.0
+#: Seconds in which refusals of several pods of an owner count as one: they were placed together.
+TOGETHER = 50.0
 
 
 class NodeAvoidance:
@@ -22,10 +31,26 @@ class NodeAvoidance:
     def __init__(self) -> None:
         #: By owner and node, the time at which the entry ends. No inner dict is empty.
         self._nodes: dict[str, dict[NodeName, float]] = {}
+        #: By owner that pauses, the time at which it goes on.
+        self._pauses: dict[str, float] = {}
+        #: By owner, its refusals, and the time of the last one.
+        self._refusals: dict[str, tuple[int, float]] = {}
 
     def add(self, owner: str, node: NodeName, until: float) -> None:
-        """Makes an owner's pods avoid a node until this time."""
+        """Makes an owner's pods avoid a node until :data:`AVOIDANCE_SECONDS` from now, and in time all nodes."""
         self._nodes.setdefault(owner, {})[node] = until
+        now = until - AVOIDANCE_SECONDS
+        count, last = self._refusals.get(owner, (0, now - TOGETHER))
+        if now < last + TOGETHER:
+            return
+        count += 1
+        self._refusals[owner] = count, now
+        if count > FREE_REFUSALS:
+            self._pauses[owner] = now + min(FIRST_PAUSE * 2 ** min(count - FREE_REFUSALS - 1, 16), LONGEST_PAUSE)
+
+    def pauses(self, owner: str) -> bool:
+        """True if an owner's pods avoid all nodes."""
+        return owner in self._pauses
 
     def avoids(self, owner: str, node: NodeName) -> bool:
         """True if an owner's pods avoid a node."""
@@ -37,7 +62,17 @@ class NodeAvoidance:
 
     def next_expiry(self) -> float | None:
         """Returns the time at which the next entry ends; None if there is none."""
-        return min((min(nodes.values()) for nodes in self._nodes.values()), default=None)
+        ends = (min(nodes.values()) for nodes in self._nodes.values())
+        return min((*ends, *self._pauses.values()), default=None)
+
+    def expire_pauses(self, now: float) -> frozenset[str]:
+        """Ends pauses that are over, and forgets old refusals; returns the owners that go on."""
+        over = frozenset(owner for owner, until in self._pauses.items() if until <= now)
+        for owner in over:
+            del self._pauses[owner]
+        for owner in [owner for owner, (_, last) in self._refusals.items() if last + 2 * LONGEST_PAUSE <= now]:
+            del self._refusals[owner]
+        return over
 
     def expire(self, now: float) -> frozenset[NodeName]:
         """Removes entries that have ended; returns the nodes that became usable again."""
@@ -59,11 +94,13 @@ class AvoidedNodes:
 
     def refusal(self, pod: PodInfo, node: NodeName) -> str:
         """Refuses a node that the pod's owner avoids."""
+        if self._avoidance.pauses(pod.owner):
+            return PAUSED
         return AVOIDED if self._avoidance.avoids(pod.owner, node) else ""
 
     def kind(self, pod: PodInfo) -> Hashable:
-        """Returns the nodes that the pod's owner avoids."""
-        return self._avoidance.nodes_of(pod.owner)
+        """Returns the nodes that the pod's owner avoids, and if it pauses."""
+        return (self._avoidance.pauses(pod.owner), self._avoidance.nodes_of(pod.owner))
 
     def reserve(self, pod: PodInfo, node: NodeName) -> None:
         """Does nothing: planning a pod makes no node avoided."""

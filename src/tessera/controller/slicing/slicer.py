@@ -306,8 +306,13 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         return self.handle(WritesDue())
 
     def _end_avoidance(self, now: float) -> None:
+        changes = self._cluster.capacity_changes
         for node in self._state.avoidance.expire(now):
-            self._cluster.capacity_changes.room_may_have_grown(node)
+            changes.room_may_have_grown(node)
+        owners = self._state.avoidance.expire_pauses(now)
+        for uid in self._state.waiting if owners else ():
+            if self._cluster.pods[uid].owner in owners:
+                changes.forget_refusal(uid)
 
     def _set_date(self, date: float) -> None:
         self._state.now = date
