@@ -39,10 +39,10 @@ MIG_LAYOUTS = Limit(
     "NVIDIA's file for all its cards has 60; each is tried on every model that Tessera knows",
 )
 SHARING_REPLICAS = Limit(
-    10_000,
+    32_768,
     "replicas",
     "replicas of one device in a sharing profile",
-    "more is a typing mistake; kubelet keeps each in memory",
+    "a card of 32 GB by the MiB; kubelet takes messages of 4 MiB (gRPC), some 50,000 devices of a resource",
 )
 QUANTITY = Limit(
     64,

@@ -152,9 +152,9 @@ def test_an_entry_that_is_wrong_is_refused_by_path(fields: dict[str, Any], words
 
 
 def test_more_replicas_than_are_allowed_are_refused_with_the_most() -> None:
-    (problem,) = refused(entry(replicas=10_001))
+    (problem,) = refused(entry(replicas=32_769))
     assert problem.startswith("sharing.timeSlicing.resources[0].replicas: ")
-    for fact in ("is 10,001", "at most 10,000 replicas of one device"):
+    for fact in ("is 32,769", "at most 32,768 replicas of one device"):
         assert fact in problem
 
 
