@@ -2,11 +2,13 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from tessera.api.driver.node_status import DRIVER_CONDITION
 from tessera.api.nodes.conditions import AGENT_CONDITIONS, is_marked_silent
 from tessera.api.nodes.preflights import decode_tests, describe_test
 from tessera.api.nodes.scheduler_sums import read_withheld_holds, unblocking_steps
 from tessera.doctor.facts import Refusal
 from tessera.doctor.findings import Finding, ok, unknown, warning
+from tessera.driver.nodes.node_facts import opt_out_reason
 from tessera.kube.resources import Node
 from tessera.text import count_noun, one_line
 
@@ -26,10 +28,12 @@ def check_cards(nodes: Sequence[Node] | Refusal) -> Iterator[Finding]:
 
 
 def _conditions(nodes: Sequence[Node]) -> Finding:
-    """What the agents say of their nodes: no driver yet, a layout that does not fit, a profile that does not exist."""
+    """What is said of the nodes: another driver than the wanted one, a layout that does not fit, a missing profile."""
     wrong: dict[str, str] = {}
     for each in nodes:
-        said = [one for one in each.status.conditions if one.type in AGENT_CONDITIONS]
+        left_alone = opt_out_reason(each.metadata.labels)
+        types = AGENT_CONDITIONS if left_alone else AGENT_CONDITIONS | {DRIVER_CONDITION}
+        said = [one for one in each.status.conditions if one.type in types]
         bad = [f"{one.type}: {one.reason}" for one in said if one.status == "False" or is_marked_silent(one)]
         if bad:
             wrong[each.metadata.name] = f"{each.metadata.name} {', '.join(bad)}"

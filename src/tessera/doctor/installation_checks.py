@@ -9,6 +9,7 @@ import msgspec
 
 from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
 from tessera.api.names import DEVICE_ACCESS_ALLOWED, DEVICE_ACCESS_LABEL, DEVICE_ACCESS_POLICY
+from tessera.api.nodes.agent_pod import AGENT_DAEMON_SET
 from tessera.api.nodes.node_groups import NODE_GROUPS_KEY, NODE_GROUPS_MAP, parse_node_groups
 from tessera.api.nodes.repairs import REPAIRS_KEY, REPAIRS_MAP, parse_repairs
 from tessera.api.nodes.silence import Silence, SilentNode, agents_by_node, silent_nodes
@@ -130,7 +131,7 @@ def _processes(facts: ClusterFacts, pods: Sequence[Object]) -> Iterator[Finding]
         else:
             yield ok(app, f"{count_noun(len(ready), 'pod')} ready")
     yield from _agents(facts, pods)
-    yield _images(pods)
+    yield check_versions(pods, facts.daemon_sets)
     yield _metrics_access(pods)
 
 
@@ -298,16 +299,36 @@ def _device_access(facts: ClusterFacts) -> Finding:
     return warning(check, text + more, advice, [f"namespace/{each}" for each in first])
 
 
-def _images(pods: Sequence[Object]) -> Finding:
+def check_versions(pods: Sequence[Object], daemon_sets: Sequence[Object] | Refusal) -> Finding:
+    """The images that pods run: one, and the one that the agents' DaemonSet names.
+
+    Args:
+        pods: the pods of Tessera's namespace.
+        daemon_sets: all DaemonSets, if they may be listed.
+    """
     images: dict[str, list[str]] = {}
     for each in pods:
         if _app(each) in {"tessera-agent", "tessera-controller", "tessera-webhook"}:
-            for container in (each.get("spec") or {}).get("containers", ()):
-                images.setdefault(str(container.get("image", "")), []).append(_name(each))
+            for image in _container_images(each):
+                images.setdefault(image, []).append(_name(each))
+    wanted = [
+        image
+        for each in (() if isinstance(daemon_sets, Refusal) else daemon_sets)
+        if each["metadata"].get("namespace") == SYSTEM_NAMESPACE and each["metadata"]["name"] == AGENT_DAEMON_SET[-1]
+        for image in _container_images((each.get("spec") or {}).get("template") or {})
+    ]
+    advice = "wait for the rollout, or see kubectl rollout status"
     if len(images) > 1:
         text = f"pods run {len(images)} images: {list_names([one_line(each, 100) for each in images])}"
-        return warning("versions", text, "wait for the rollout, or see kubectl rollout status")
+        return warning("versions", text, advice)
+    if wanted and not images.keys() <= set(wanted):
+        running, named = (one_line(each, 100) for each in (next(iter(images)), wanted[0]))
+        return warning("versions", f"pods run {running}, and the agents' DaemonSet names {named}", advice)
     return ok("versions", one_line(next(iter(images), "no pod"), 200))
+
+
+def _container_images(pod: Object) -> list[str]:
+    return [str(each.get("image", "")) for each in (pod.get("spec") or {}).get("containers", ())]
 
 
 def _leader(facts: ClusterFacts) -> Finding:
