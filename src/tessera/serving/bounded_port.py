@@ -238,6 +238,8 @@ class ConnectionPort(ABC):
         self._loop = asyncio.get_running_loop()
         #: The open connections by address; of each address, the one that was silent longest first.
         self._held: dict[str, dict[Connection, None]] = {}
+        #: The unfinished bytes of each address that has any.
+        self._bytes: Counter[str] = Counter()
         self._count = 0
         self._by_protocol: dict[object, Connection] = {}
         self._unfinished_bytes = 0
@@ -260,6 +262,7 @@ class ConnectionPort(ABC):
         if connection is None:
             return False
         connection.unfinished_bytes += count
+        self._bytes[connection.address] += count
         self._unfinished_bytes += count
         if self._unfinished_bytes > self._bounds.bytes:
             self._largest_request().cut_off("beyond the bytes of all")
@@ -314,6 +317,9 @@ class ConnectionPort(ABC):
 
     def _release(self, connection: Connection) -> None:
         self._unfinished_bytes -= connection.unfinished_bytes
+        self._bytes[connection.address] -= connection.unfinished_bytes
+        if not self._bytes[connection.address]:
+            del self._bytes[connection.address]
         connection.unfinished_bytes = 0
 
     def _accept(self, sock: socket.socket, address: str) -> None:
@@ -371,7 +377,7 @@ class ConnectionPort(ABC):
 
     def _largest_request(self) -> Connection:
         """Returns the connection with the largest request of the address that holds most bytes."""
-        held = max(self._held.values(), key=lambda held: sum(each.unfinished_bytes for each in held))
+        held = self._held[max(self._bytes, key=lambda each: self._bytes[each])]
         return max(held, key=lambda each: each.unfinished_bytes)
 
 
