@@ -91,6 +91,7 @@ def _check_validation(
     if re.search(r"[\n\r]", message.strip()):
         yield field_errors.invalid_cause(f"{place}.message", message, "message must not contain line breaks")
     if validation.get("messageExpression") is not None:
+        known -= {"authorizer"}
         yield from _check_expression(validation["messageExpression"], f"{place}.messageExpression", names, known)
 
 

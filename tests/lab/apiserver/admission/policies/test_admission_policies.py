@@ -34,6 +34,11 @@ def binding(*actions: str, **spec: Any) -> Any:
             "does not evaluate audit annotations",
         ),
         (policy("authorizer.path('/').check('get').allowed()"), "spec.validations[0].expression", "'path()'"),
+        (
+            policy(validations=[{"expression": "false", "messageExpression": "string(authorizer == null)"}]),
+            "spec.validations[0].messageExpression",
+            "'authorizer'",
+        ),
         (policy("ip('::1').family() == 6"), "spec.validations[0].expression", "not among the functions supported"),
     ],
 )
