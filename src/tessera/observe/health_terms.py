@@ -179,7 +179,7 @@ _OTHERS: Mapping[str, Term] = {
             term="pod-preflight",
             meaning="the card, or a part of it, failed the test before the first container of a pod that asked for it",
             asks="a reset; if the test fails again after that, replace the card",
-            reaction=f"refuses the start, and {REACTIONS[Reaction.RESET]}",
+            reaction=f"{REACTIONS[Reaction.RESET]}; refuses the start of that pod",
             note="The driver asks for nothing: it did not see the error.",
             source=_TESSERA,
         ),
