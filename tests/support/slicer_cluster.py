@@ -203,7 +203,7 @@ class SlicerCluster:
                 if pod is not None:
                     profiles = () if pod.devices else pod.profiles
                     pinned = write.marked
-                    self.put(replace(pod, gates=(), hostname=write.hostname, profiles=profiles, pinned=pinned))
+                    self.put(replace(pod, gates=write.gates, hostname=write.hostname, profiles=profiles, pinned=pinned))
             case ReportNodeCondition():
                 self.node_says(write.node, write.text)
             case ReportPodCondition():

@@ -10,15 +10,25 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from tests.support.searching import examples
 from tests.support.slicer_cluster import SlicerCluster
 
-from tessera.api.names import NodeName
+from tessera.api.names import GATE, NodeName
+from tessera.controller.filters.avoidance import AVOIDANCE_SECONDS
 from tessera.controller.slicing.planning.fair_order import holding_of
-from tessera.controller.slicing.state.events import NodeObserved, RetryDue, WriteOutcomeUnknown, WriteRefused
+from tessera.controller.slicing.state.events import (
+    LastGatesObserved,
+    NodeObserved,
+    RefusalTimedOut,
+    RetryDue,
+    WriteOutcomeUnknown,
+    WriteRefused,
+)
 from tessera.controller.slicing.state.instructions import Evict, RecordEvent, Write
 from tessera.controller.slicing.state.queue_ledger import Holding
 from tessera.controller.slicing.state.waiting_order import rank
 from tessera.controller.slicing.turns import absorption
 from tessera.placement.demand import QueueFull
 
+#: Gates of others: of the pod's author, and of KAI, whose gate goes after Tessera's.
+OWN, KAI = "tenant.example/mine", "kai.scheduler/queue-admission"
 PROFILES = st.lists(
     st.sampled_from(["1g.5gb", "1g.10gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb"]), min_size=1, max_size=2
 )
@@ -40,10 +50,15 @@ def interleavings(new_cluster: Any) -> type[RuleBasedStateMachine]:
             self.cluster.node("n1", count=1)
             self.cluster.node("n2", count=2)
 
-        @rule(profiles=PROFILES, priority=st.integers(0, 1), deadline=st.sampled_from([None, 100.0]))
-        def create(self, profiles: list[str], priority: int, deadline: float | None) -> None:
+        @rule(
+            profiles=PROFILES,
+            priority=st.integers(0, 1),
+            deadline=st.sampled_from([None, 100.0]),
+            gates=st.sampled_from([(GATE,), (GATE,), (OWN, GATE), (KAI, GATE)]),
+        )
+        def create(self, profiles: list[str], priority: int, deadline: float | None, gates: tuple[str, ...]) -> None:
             self.born += 1
-            facts = {"priority": priority, "deadline": deadline}
+            facts = {"priority": priority, "deadline": deadline, "gates": gates, "owner": "o", "maker": "Job/j"}
             self.cluster.pod(f"p{self.born}", *sorted(profiles), **facts)
 
         @rule(seconds=st.sampled_from([1.0, 60.0, 1000.0]))
@@ -68,6 +83,31 @@ def interleavings(new_cluster: Any) -> type[RuleBasedStateMachine]:
             if pods:
                 pod = pods[pick % len(pods)]
                 self.cluster.put(replace(pod, finished=True) if pod.node else replace(pod, node=NodeName(pod.hostname)))
+
+        @rule(pick=st.integers(0, 99))
+        def remove_other_gates(self, pick: int) -> None:
+            held = sorted((p for p in self.cluster.pods.values() if {OWN, KAI} & {*p.gates}), key=lambda pod: pod.uid)
+            if held:
+                pod = held[pick % len(held)]
+                self.cluster.put(replace(pod, gates=tuple(gate for gate in pod.gates if gate == GATE)))
+
+        @rule(served=st.booleans())
+        def find_owners_of_gates(self, served: bool) -> None:
+            self.cluster.slicer.handle(LastGatesObserved(frozenset({KAI} if served else ())))
+
+        @rule()
+        def take_back_what_does_not_start(self) -> None:
+            state = self.cluster.slicer.state
+            for uid in sorted(state.refused_pods | state.held_pods):
+                self.cluster.slicer.handle(RefusalTimedOut(uid, self.cluster.date + AVOIDANCE_SECONDS))
+
+        @rule(pick=st.integers(0, 99), seconds=st.sampled_from([1.0, 86_400.0]))
+        def delete_slowly(self, pick: int, seconds: float) -> None:
+            pods = sorted((p for p in self.cluster.pods.values() if p.node), key=lambda pod: pod.uid)
+            if pods:
+                pod, began = pods[pick % len(pods)], self.cluster.date or 1_000_000.0
+                gone_by = began + seconds
+                self.cluster.put(replace(pod, started=pod.started or began, terminating=True, gone_by=gone_by))
 
         @rule()
         def decide(self) -> None:
