@@ -3,8 +3,11 @@
 import pytest
 import yaml
 
+from tessera.api.gpu_operator.adoption import DEPLOY_PREFIX, PARTS
 from tessera.api.nodes.gpu_labels import (
     ACCELERATOR_LABELS,
+    DEPLOY_DISCOVERY_LABEL,
+    DEPLOY_PLUGIN_LABEL,
     KEEP_OFF_LABELS,
     PRESENT_LABELS,
     brings_agent,
@@ -62,15 +65,23 @@ def test_the_agent_goes_where_one_of_these_labels_is() -> None:
     affinity = made["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]
     terms = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
     keys = [term["matchExpressions"][0]["key"] for term in terms]
-    assert sorted(keys) == sorted({*PRESENT_LABELS, *ACCELERATOR_LABELS, "nvidia.com/mig.config"})
+    assert sorted(keys) == sorted([*PRESENT_LABELS, *ACCELERATOR_LABELS, "nvidia.com/mig.config"] * 2)
 
 
 def test_no_label_brings_the_agent_to_a_node_that_it_is_kept_off() -> None:
     off = [{"key": key, "operator": "NotIn", "values": list(values)} for key, values in KEEP_OFF_LABELS.items()]
     made = yaml.safe_load((deploy_folder() / "agent.yaml").read_text())
     affinity = made["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]
-    for term in affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]:
-        assert term["matchExpressions"][1:] == off
+    taken_over = [each for each in off if each["key"] != DEPLOY_PLUGIN_LABEL]
+    taken_over.append({"key": DEPLOY_DISCOVERY_LABEL, "operator": "In", "values": ["false"]})
+    terms = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    assert [term["matchExpressions"][1:] for term in terms] == [off, taken_over] * (len(terms) // 2)
+
+
+def test_a_node_that_was_taken_over_from_nvidias_operator_keeps_its_agent() -> None:
+    parts = {f"{DEPLOY_PREFIX}{part}": "false" for part in PARTS}
+    assert brings_agent({"nvidia.com/gpu.present": "true", **parts})
+    assert not brings_agent({"nvidia.com/gpu.present": "true", **parts, "nvidia.com/gpu.deploy.operands": "false"})
 
 
 @pytest.mark.parametrize(

@@ -53,8 +53,11 @@ ACCELERATOR_LABELS = tuple(
 
 #: NVIDIA's label by which people keep operators from a node, with the value ``false``: no agent, and no driver.
 DEPLOY_OPERANDS_LABEL = "nvidia.com/gpu.deploy.operands"
-#: The same for the device plugin alone: no agent; a driver may come.
+#: The same for the device plugin alone: no agent; a driver may come. ``tessera install --adopt`` sets it too, together
+#: with that of feature discovery (:data:`tessera.api.gpu_operator.adoption.PARTS`), to end NVIDIA's parts beside an
+#: agent; both together keep no agent off.
 DEPLOY_PLUGIN_LABEL = "nvidia.com/gpu.deploy.device-plugin"
+DEPLOY_DISCOVERY_LABEL = "nvidia.com/gpu.deploy.gpu-feature-discovery"
 #: What a node's cards are for, and the values that give them to virtual machines (gpu-operator, ``state_manager.go``).
 WORKLOAD_LABEL = "nvidia.com/gpu.workload.config"
 VM_WORKLOADS = ("vm-passthrough", "vm-vgpu")
@@ -68,7 +71,11 @@ KEEP_OFF_LABELS: Mapping[str, tuple[str, ...]] = {
 
 def keep_off_label(labels: Mapping[str, str]) -> str:
     """``name=value`` of the label by which people keep the agent off a node; empty if no label does."""
-    return next((f"{name}={labels[name]}" for name, off in KEEP_OFF_LABELS.items() if labels.get(name) in off), "")
+    adopted = labels.get(DEPLOY_DISCOVERY_LABEL) == "false"
+    for name, off in KEEP_OFF_LABELS.items():
+        if labels.get(name) in off and not (adopted and name == DEPLOY_PLUGIN_LABEL):
+            return f"{name}={labels[name]}"
+    return ""
 
 
 def brings_agent(labels: Mapping[str, str]) -> bool:
