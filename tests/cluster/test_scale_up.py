@@ -55,7 +55,7 @@ def group(labels: Mapping[str, str], maximum: int = 10) -> NodeGroup:
 
 
 @asynccontextmanager
-async def autoscaled(lab: Nodes, groups: str = GROUPS) -> AsyncIterator[ClusterAutoscaler]:
+async def autoscaled(lab: Nodes, groups: str = GROUPS, *, unneeded: float = 86400) -> AsyncIterator[ClusterAutoscaler]:
     """A cluster with one node group of no node, which Tessera knows, and an autoscaler."""
     await lab.client.create(
         CONFIGMAPS, {"metadata": {"name": "tessera-node-groups"}, "data": {"groups.yaml": groups}}, "tessera-system"
@@ -65,7 +65,7 @@ async def autoscaled(lab: Nodes, groups: str = GROUPS) -> AsyncIterator[ClusterA
         lab.cluster.client("cluster-autoscaler"),
         lab.cluster.hardware_clock,
         cloud,
-        AutoscalerTimers(unneeded=86400),
+        AutoscalerTimers(unneeded=unneeded),
     )
     async with cloud.running():
         task = asyncio.create_task(scaler.run())
@@ -157,6 +157,25 @@ def test_a_group_that_has_nodes_grows_by_placeholders_that_exclude_them(with_new
             await lab.running("more-0", "more-1", "more-2")
             await lab.clock.sleep(1200)
             assert (made(scaler), await placeholders(lab)) == (3, [])
+
+    with_new_nodes(scenario, drivers=False)
+
+
+def test_a_pod_that_no_machine_can_take_makes_no_node_and_keeps_none_from_others(with_new_nodes: Play) -> None:
+    """It was asked for a new node each time that the last one had been removed for being of no use."""
+
+    async def scenario(lab: Nodes) -> None:
+        async with autoscaled(lab, unneeded=120) as scaler:
+            await lab.create("cpu", {ONE: 1, "cpu": 5000})
+            await lab.clock.sleep(3600)
+            assert (made(scaler), len(await placeholders(lab))) == (0, 1)
+            await lab.create("honest", {SEVEN: 1, "cpu": 2})
+            await lab.running("honest")
+            await lab.create("fpga", {ONE: 1, "example.com/fpga": 1})
+            await lab.delete("honest")
+            await lab.clock.sleep(2 * 3600)
+            assert (made(scaler), await placeholders(lab)) == (1, [])
+            assert len(lab.cluster.nodes) == 1, "the new one was idle, and was removed"
 
     with_new_nodes(scenario, drivers=False)
 

@@ -81,6 +81,7 @@ class KubeletOptions:
         taints: set at registration.
         cpu: CPU capacity as a quantity; all of it is allocatable.
         memory: memory capacity as a quantity.
+        disk: capacity for ephemeral storage as a quantity.
         max_pods: kubelet's ``--max-pods``.
         pull_seconds: duration of the pull of an image that the node does not have yet.
         images: images that the node has from the start.
@@ -104,6 +105,7 @@ class KubeletOptions:
     taints: tuple[Mapping[str, Any], ...] = ()
     cpu: str = "64"
     memory: str = "256Gi"
+    disk: str = "1Ti"
     max_pods: int = 250
     pull_seconds: float = 0.0
     images: frozenset[str] = frozenset()

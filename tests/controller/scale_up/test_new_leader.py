@@ -43,7 +43,7 @@ def test_placeholders_stay_while_many_pods_are_taken_in_by_parts(parts: int, mon
         scale_up = ScaleUpLab(lab, cluster)
         former = PlaceholderPods(scale_up.runtime, scale_up.pods, NAMESPACE)
         for name in ("tessera-new-node-many-0", "tessera-new-node-many-1"):
-            spec = pod_spec(parse_node_groups(GROUP)[0], "pause:1", (), has_ready=False)
+            spec = pod_spec(parse_node_groups(GROUP)[0], "pause:1", (), has_ready=False, least={})
             await former.create("many", name, spec, cards=True, version="")
         async with scale_up.running():
             await lab.clock.sleep(60)

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.cost import count_calls, most_calls_at_a_time
 
-from tessera.api.names import PodUid
+from tessera.api.names import QUOTA_RESOURCE, PodUid
 from tessera.api.nodes.node_groups import NodeGroup, parse_node_groups
 from tessera.controller.objects.node_constraints import NodeConstraints
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.scale_up import new_nodes
-from tessera.controller.scale_up.new_nodes import NewNodes
+from tessera.controller.scale_up.new_nodes import NewNodes, least_amounts
 from tessera.controller.scale_up.pace import PART
 from tessera.kube.resources import NodeSelectorRequirement, NodeSelectorTerm, Toleration
 from tessera.limits.provisioning import SCALE_UP_PODS
@@ -31,9 +31,12 @@ def groups(*texts: str) -> tuple[NodeGroup, ...]:
 
 
 def plan_new_nodes(
-    waiting: Sequence[PodInfo], known: Sequence[NodeGroup], starting: Mapping[str, int]
+    waiting: Sequence[PodInfo],
+    known: Sequence[NodeGroup],
+    starting: Mapping[str, int],
+    seen: Mapping[str, dict[str, int]] | None = None,
 ) -> Mapping[str, NewNodes]:
-    return asyncio.run(new_nodes.plan_new_nodes(waiting, known, starting))
+    return asyncio.run(new_nodes.plan_new_nodes(waiting, known, starting, seen or {}))
 
 
 def pods(*requests: tuple[str, ...], amounts: dict[str, int] | None = None, **selector: str) -> list[PodInfo]:
@@ -240,3 +243,33 @@ def test_pods_that_one_decision_has_no_steps_for_ask_for_no_node_too_many() -> N
     known = groups("{name: big, selector: {pool: b}, cards: {model: A100-40GB, count: 64}, max: 100")
     assert counts(dict(plan_new_nodes(pods(*[(SEVEN,) * 16] * 100), known, {}))) == {"big": 25}
     assert counts(dict(plan_new_nodes(pods(*[(SEVEN,) * 16] * 1000), known, {}))) == {"big": 100}
+
+
+def test_nodes_are_for_pods_that_ask_for_so_much_at_least() -> None:
+    """What cards are asked for, and Tessera's own names for them, a new node has in any case."""
+    asked = [
+        {"cpu": 5_000_000, "memory": 8, "example.com/fpga": 1, "nvidia.com/gpu": 2, QUOTA_RESOURCE: 5, "pods": 1},
+        {"cpu": 4_000, "memory": 16, "pods": 1},
+    ]
+    both = [replace(pod, amounts=amounts) for pod, amounts in zip(pods((ONE,), (ONE,)), asked, strict=True)]
+    assert least_amounts(both) == {"cpu": 4_000, "memory": 8}
+    assert least_amounts(both[:1]) == {"cpu": 5_000_000, "memory": 8, "example.com/fpga": 1}
+    assert least_amounts([]) == {}
+    assert dict(plan_new_nodes(both[:1], groups(SINGLE), {}))["single"].least == least_amounts(both[:1])
+
+
+@pytest.mark.parametrize(
+    ("amounts", "nodes"),
+    [
+        ({"cpu": 64_000, "nvidia.com/gpu": 9}, {"single": 1}),
+        ({"cpu": 64_001}, {}),
+        ({"cpu": 1, "example.com/fpga": 1}, {}),
+    ],
+)
+def test_no_node_is_asked_for_by_a_pod_that_those_seen_are_too_small_for(
+    amounts: dict[str, int], nodes: dict[str, int]
+) -> None:
+    (pod,) = pods((ONE,), amounts=amounts)
+    seen = {"single": {"cpu": 64_000, "memory": 1 << 40}}
+    assert counts(dict(plan_new_nodes([pod], groups(SINGLE), {}, seen))) == nodes
+    assert counts(dict(plan_new_nodes([pod], groups(SINGLE), {}))) == {"single": 1}

@@ -7,6 +7,7 @@ from tessera.api.nodes.node_groups import NodeGroup, parse_node_groups
 from tessera.controller.scale_up.placeholders import (
     asks_for_cards,
     can_exclude,
+    group_version,
     has_cards,
     is_placeholder,
     placeholder_labels,
@@ -23,7 +24,7 @@ def group(selector: str = "pool: a", kind: str = "slices") -> NodeGroup:
 
 
 def pod(*hosts: str, selector: str = "pool: a", kind: str = "slices") -> Pod:
-    spec = pod_spec(group(selector, kind), "pause:1", hosts, has_ready=bool(hosts))
+    spec = pod_spec(group(selector, kind), "pause:1", hosts, has_ready=bool(hosts), least={})
     return msgspec.convert({"metadata": {"labels": placeholder_labels("a")}, "spec": spec}, Pod)
 
 
@@ -77,12 +78,14 @@ def test_a_group_with_more_nodes_than_a_placeholder_can_name_gets_none() -> None
 
 
 def test_a_placeholder_with_the_longest_names_of_all_nodes_is_no_third_of_the_largest_object() -> None:
-    spec = pod_spec(group(kind="whole"), "pause:1", (f"{n:063}" for n in range(int(PASSED_HOSTS))), has_ready=True)
+    spec = pod_spec(
+        group(kind="whole"), "pause:1", (f"{n:063}" for n in range(int(PASSED_HOSTS))), has_ready=True, least={}
+    )
     assert len(msgspec.json.encode(spec)) < 1_500_000 / 3
 
 
 def test_it_never_starts_and_has_no_rights() -> None:
-    spec = pod_spec(group(), "pause:1", (), has_ready=False)
+    spec = pod_spec(group(), "pause:1", (), has_ready=False, least={})
     (volume,) = spec["volumes"]
     assert volume["configMap"] == {"name": "tessera-placeholder-never-starts"}, (
         "kubelet waits for it, and nobody makes it"
@@ -117,3 +120,21 @@ def test_for_a_group_with_whole_cards_it_asks_for_those_of_a_new_node(
     (term,) = affinity.node_affinity.required.node_selector_terms
     assert [(test.key, test.operator, test.values) for test in term.match_expressions] == [rule]
     assert pod(selector=selector, kind="whole").spec.affinity is None
+
+
+@pytest.mark.parametrize("ready", [True, False])
+def test_it_asks_for_what_its_pods_ask_for(ready: bool) -> None:
+    least = {"cpu": 5_000_000, "memory": 1 << 40, "ephemeral-storage": 10, "example.com/fpga": 2}
+    spec = pod_spec(group(), "pause:1", ["h"] if ready else [], has_ready=ready, least=least)
+    assert spec["containers"][0]["resources"]["requests"] == {
+        "cpu": "5000000m",
+        "memory": f"{1 << 40}",
+        "ephemeral-storage": "10",
+        "example.com/fpga": "2",
+        **({} if ready else {"nvidia.com/gpu": "4"}),
+    }
+
+
+def test_a_placeholder_for_larger_pods_is_told_from_one_before() -> None:
+    assert group_version(group(), {"cpu": 1}) != group_version(group(), {"cpu": 2})
+    assert group_version(group(), {"cpu": 1, "memory": 2}) == group_version(group(), {"memory": 2, "cpu": 1})

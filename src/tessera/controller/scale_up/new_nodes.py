@@ -3,7 +3,7 @@
 A pod behind a scheduling gate is invisible to autoscalers, so Tessera asks in its place. Rules:
 
 1. A pod counts if it waits for Tessera alone, planning has refused it, and a new node of a group admits it: labels,
-   taints, cards, and amounts where the group states them.
+   taints, cards, and amounts where the group states them, or where nodes of the group have been seen.
 2. Pods that rules about other pods or their volumes keep off nodes do not count: nobody knows if a new node would do.
 3. A node of a group that has not listed its cards yet will have them: it counts as an empty node, until its time to
    start is over.
@@ -16,18 +16,22 @@ A pod behind a scheduling gate is invisible to autoscalers, so Tessera asks in i
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
+from types import MappingProxyType
 
 import msgspec
 
-from tessera.api.names import NodeName
+from tessera.api.names import QUOTA_RESOURCE, NodeName
 from tessera.api.nodes.node_groups import NodeGroup
 from tessera.controller.objects.node_constraints import NodeConstraints, admits_node, is_tolerated
 from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.objects.resource_amounts import Amounts
 from tessera.controller.scale_up.empty_nodes import empty_nodes
 from tessera.controller.scale_up.pace import Pace
 from tessera.limits.provisioning import PACKING_STEPS, PACKING_STEPS_OF_GROUP, SCALE_UP_PODS
 from tessera.placement.step_budget import StepBudget
 
+#: Begin of the resources that a new node's cards give, or that Tessera offers for them.
+_OF_CARDS = ("nvidia.com/", "org.instaslice/")
 #: Effects of taints that keep pods off a node.
 _REPELLING = frozenset({"NoSchedule", "NoExecute"})
 
@@ -41,14 +45,19 @@ class NewNodes(msgspec.Struct, frozen=True):
     Attributes:
         count: their number, beside those that have registered.
         pods: keys of the pods that would run on them, or on nodes that are starting.
+        least: of CPU and so on, what each of these pods asks for at least; see :func:`least_amounts`.
     """
 
     count: int
     pods: tuple[str, ...] = ()
+    least: Amounts = {}
 
 
 async def plan_new_nodes(
-    waiting: Iterable[PodInfo], groups: Sequence[NodeGroup], starting: Mapping[str, int]
+    waiting: Iterable[PodInfo],
+    groups: Sequence[NodeGroup],
+    starting: Mapping[str, int],
+    seen: Mapping[str, Amounts] = MappingProxyType({}),
 ) -> Mapping[str, NewNodes]:
     """Returns the nodes to ask for, by group; groups that need none are left out.
 
@@ -56,9 +65,11 @@ async def plan_new_nodes(
         waiting: the pods that count by rules 1 and 2, the first in order first.
         groups: the known groups.
         starting: by group, nodes that have registered and not listed their cards.
+        seen: by group, the largest amounts that pods could request on a node of it; without a group where none was
+            seen, or where the next node may be larger.
     """
     steps = max(PACKING_STEPS_OF_GROUP, PACKING_STEPS // max(1, len(groups)))
-    nodes = [_Group(group, starting.get(group.name, 0), steps) for group in groups]
+    nodes = [_Group(group, starting.get(group.name, 0), steps, seen.get(group.name)) for group in groups]
     flexible: list[tuple[PodInfo, Sequence[_Group]]] = []
     kinds: dict[_Kind, int] = {}
     pace = Pace(StepBudget(sys.maxsize))
@@ -88,11 +99,12 @@ class _Group:
         pods: the pods that count for it, in their order.
     """
 
-    def __init__(self, group: NodeGroup, starting: int, steps: int) -> None:
+    def __init__(self, group: NodeGroup, starting: int, steps: int, seen: Amounts | None) -> None:
         self.name = group.name
         self.pods: list[PodInfo] = []
         self._most = group.most
         self._starting = starting
+        self._seen = seen
         self._nodes = empty_nodes(group, steps)
         self._labels = group.all_labels()
         self._taints = [taint for taint in group.kept_taints() if taint.effect in _REPELLING]
@@ -105,9 +117,15 @@ class _Group:
             self._taken[kind] = (
                 admits_node(pod.constraints, NodeName(""), self._labels)
                 and all(is_tolerated(taint, pod.constraints.tolerations) for taint in self._taints)
+                and self._is_large_enough(pod)
                 and await self._nodes.takes(pod)
             )
         return self._taken[kind]
+
+    def _is_large_enough(self, pod: PodInfo) -> bool:
+        """True unless the nodes that were seen are too small for the pod."""
+        seen = self._seen
+        return seen is None or all(amount <= seen.get(name, 0) for name, amount in least_amounts([pod]).items())
 
     async def fill(self, more: Sequence[PodInfo]) -> frozenset[str]:
         """Adds pods for which the nodes that are needed anyway have room; returns their keys."""
@@ -126,4 +144,22 @@ class _Group:
             return NewNodes(0)
         needed = await self._nodes.count(self.pods, min(self._starting, most), most)
         count = max(0, needed.count - self._starting)
-        return NewNodes(count, tuple(pod.key for pod in self.pods if pod.key in needed.pods))
+        placed = [pod for pod in self.pods if pod.key in needed.pods]
+        return NewNodes(count, tuple(pod.key for pod in placed), least_amounts(placed))
+
+
+def least_amounts(pods: Sequence[PodInfo]) -> Amounts:
+    """Returns what each of these pods asks for at least, beside cards: a node with less is of use to none of them.
+
+    It is not the largest amount: one pod that asks for more than any machine has would keep the nodes from the others.
+    """
+    first, *others = pods or (None,)
+    if first is None:
+        return {}
+    names = (name for name in first.amounts if not _is_of_cards(name) and name != "pods")
+    least = {name: min(pod.amounts.get(name, 0) for pod in (first, *others)) for name in names}
+    return {name: amount for name, amount in least.items() if amount}
+
+
+def _is_of_cards(resource: str) -> bool:
+    return resource.startswith(_OF_CARDS) or resource == QUOTA_RESOURCE

@@ -20,6 +20,10 @@ Present nodes are excluded one by one, since Cluster Autoscaler gives a copy all
 hostname. One that is left out would take the placeholder whenever its cards are free; the controller would delete it
 and ask again, and so on. So a group gets no placeholder if it has more nodes than one can name (:func:`can_exclude`).
 
+Besides, it asks for the CPU, memory and other resources that each of its pods asks for, so that an autoscaler makes no
+node for a pod that no machine can take. It asks for the least of them: a pod that asks for too much must not keep nodes
+from others.
+
 A placeholder preempts nothing: an excluded node would not fit even if it were empty.
 """
 
@@ -31,6 +35,7 @@ import msgspec
 
 from tessera.api.names import HOSTNAME_LABEL, WHOLE_CARDS
 from tessera.api.nodes.node_groups import GroupKind, NodeGroup
+from tessera.controller.objects.resource_amounts import Amounts
 from tessera.kube.resources import Pod
 from tessera.limits.provisioning import PASSED_HOSTS
 
@@ -45,6 +50,8 @@ VERSION_LABEL = "tessera.dev/node-group-version"
 #: which its NodePool does not set.
 _READ_LABEL = "nvidia.com/gpu.machine"
 _GPU = WHOLE_CARDS
+#: What a placeholder asks for if its pods ask for less: thousandths of a CPU, and bytes.
+_CPU, _MEMORY = 10, 16 << 20
 _KARPENTER = "karpenter."
 _APP = "app.kubernetes.io/name"
 
@@ -55,9 +62,12 @@ def placeholder_labels(group: str, version: str = "") -> dict[str, str]:
     return {_APP: PLACEHOLDER, "app.kubernetes.io/part-of": "tessera", GROUP_LABEL: group, **made_of}
 
 
-def group_version(group: NodeGroup) -> str:
-    """Returns a text that changes with what a placeholder takes from its group, so that one made before is found."""
-    facts = (group.selector, group.taints, group.cards)
+def group_version(group: NodeGroup, least: Amounts) -> str:
+    """Returns a text that changes with what a placeholder takes from its group and its pods.
+
+    So one that was made before is found.
+    """
+    facts = (group.selector, group.taints, group.cards, least)
     return hashlib.sha256(msgspec.json.encode(facts, order="deterministic")).hexdigest()[:16]
 
 
@@ -73,15 +83,16 @@ def asks_for_cards(group: NodeGroup, *, has_ready: bool) -> bool:
         group: its group.
         has_ready: one of its nodes is Ready.
     """
-    return not has_ready or _is_karpenters(group) or group.cards.kind is GroupKind.WHOLE
+    return not has_ready or is_karpenters(group) or group.cards.kind is GroupKind.WHOLE
 
 
 def can_exclude(group: NodeGroup, nodes: int) -> bool:
     """True if a placeholder of a group can exclude so many present nodes."""
-    return nodes <= PASSED_HOSTS or _is_karpenters(group)
+    return nodes <= PASSED_HOSTS or is_karpenters(group)
 
 
-def _is_karpenters(group: NodeGroup) -> bool:
+def is_karpenters(group: NodeGroup) -> bool:
+    """True if Karpenter makes the nodes of a group: it chooses the machine by what a pod asks for."""
     return any(key.startswith(_KARPENTER) for key in group.selector)
 
 
@@ -90,7 +101,7 @@ def has_cards(pod: Pod) -> bool:
     return any(_GPU in container.resources.limits for container in pod.spec.containers)
 
 
-def pod_spec(group: NodeGroup, image: str, hosts: Iterable[str], *, has_ready: bool) -> dict[str, Any]:
+def pod_spec(group: NodeGroup, image: str, hosts: Iterable[str], *, has_ready: bool, least: Amounts) -> dict[str, Any]:
     """Returns the spec of a placeholder.
 
     Args:
@@ -98,10 +109,11 @@ def pod_spec(group: NodeGroup, image: str, hosts: Iterable[str], *, has_ready: b
         image: is never pulled, but policies of a cluster may check it.
         hosts: hostnames of all nodes of the group, as many as :func:`can_exclude` allows.
         has_ready: one of these nodes is Ready.
+        least: what each pod that it stands for asks for, so that no node is made that is too small for all of them.
     """
     excluded = sorted(hosts)
     own_node = not asks_for_cards(group, has_ready=has_ready)
-    limits = {"cpu": "10m", "memory": "16Mi"} | ({} if own_node else {_GPU: str(group.cards.count)})
+    limits = _quantities(least) | ({} if own_node else {_GPU: str(group.cards.count)})
     spec: dict[str, Any] = {
         "restartPolicy": "Always",
         "terminationGracePeriodSeconds": 0,
@@ -133,10 +145,15 @@ def pod_spec(group: NodeGroup, image: str, hosts: Iterable[str], *, has_ready: b
         }
     elif group.cards.kind is GroupKind.WHOLE and excluded:
         other = {"key": HOSTNAME_LABEL, "operator": "NotIn", "values": excluded}
-        if _is_karpenters(group):
+        if is_karpenters(group):
             other = {"key": _READ_LABEL, "operator": "DoesNotExist"}
         spec["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": _one_term(other)}}
     return spec
+
+
+def _quantities(least: Amounts) -> dict[str, str]:
+    amounts = {**least, "cpu": max(_CPU, least.get("cpu", 0)), "memory": max(_MEMORY, least.get("memory", 0))}
+    return {name: f"{amount}m" if name == "cpu" else f"{amount}" for name, amount in amounts.items()}
 
 
 def _one_term(rule: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,9 +20,16 @@ from tessera.api.nodes.node_groups import (
 from tessera.clock import parse_time_or_zero
 from tessera.controller.base.options import ScaleUpMethod, ScaleUpOptions
 from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.objects.resource_amounts import Amounts
 from tessera.controller.scale_up.new_nodes import NewNodes, plan_new_nodes
 from tessera.controller.scale_up.node_requests import NodeAsker, NodeRequest, PlaceholderPods, ProvisioningRequests
-from tessera.controller.scale_up.placeholders import asks_for_cards, can_exclude, group_version, pod_spec
+from tessera.controller.scale_up.placeholders import (
+    asks_for_cards,
+    can_exclude,
+    group_version,
+    is_karpenters,
+    pod_spec,
+)
 from tessera.controller.slicing.planning.fair_order import FairOrder
 from tessera.controller.slicing.slicer import Slicer
 from tessera.controller.slicing.state.allocation import Allocation
@@ -99,6 +106,8 @@ class ScaleUp:
         self._served, self._look_at = False, 0.0
         #: Inputs and result of the last planning.
         self._planned: tuple[object, Mapping[str, NewNodes]] = (None, {})
+        #: By group, the largest amounts of its nodes; of groups that the file names.
+        self._seen: Mapping[str, Amounts] = {}
         #: Keys of waiting pods that have the event.
         self._told: set[str] = set()
         self._file: Informer[ConfigMap] = Informer(
@@ -173,7 +182,7 @@ class ScaleUp:
         surplus = list(self._find_surplus(present, needed)) if self._decided else []
         # A request of an outdated form or kind is deleted now and made anew once it is gone, so that no autoscaler
         # counts it twice.
-        outdated += [(asker, request) for request in [*surplus, *self._find_outdated(present)]]
+        outdated += [(asker, request) for request in [*surplus, *self._find_outdated(present, needed)]]
         complete = True
         for each, request in outdated:
             complete &= await self._delete(each, request)
@@ -182,7 +191,7 @@ class ScaleUp:
             have = sum(request.open and request.group == group.name for request in present)
             have += sum(each is not asker and request.group == group.name for each, request in outdated)
             for name in _free_names(group.name, names, needed.get(group.name, NewNodes(0)).count - have):
-                complete &= await self._create(asker, group, name)
+                complete &= await self._create(asker, group, name, needed[group.name].least)
         return complete
 
     async def _choose_asker(self) -> NodeAsker:
@@ -228,10 +237,25 @@ class ScaleUp:
     async def _plan(self) -> Mapping[str, NewNodes]:
         """Returns the nodes to ask for; plans anew only if the pods, the groups or their nodes have changed."""
         waiting, starting = self._waiting_pods(), self._count_starting()
-        inputs = (waiting, self._groups, starting)
+        self._look_at_sizes()
+        inputs = (waiting, self._groups, starting, self._seen)
         if inputs != self._planned[0]:
-            self._planned = (inputs, await plan_new_nodes(waiting, self._groups, starting) if self._groups else {})
+            self._planned = (inputs, await plan_new_nodes(*inputs) if self._groups else {})
         return self._planned[1]
+
+    def _look_at_sizes(self) -> None:
+        """Keeps the largest amounts of each group's nodes, also of nodes that are gone: the next one will be alike."""
+        found: dict[str, Amounts] = {}
+        for group in self._groups:
+            if is_karpenters(group):
+                continue
+            ready = (NodeName(node.metadata.name) for node in self._nodes_of(group) if node.status.is_ready)
+            sizes = [self._state.cluster.nodes[name].allocatable for name in ready if name in self._state.cluster.nodes]
+            known = [size for size in (self._seen.get(group.name), *sizes) if size]
+            if known:
+                names = {name for size in known for name in size}
+                found[group.name] = {name: max(size.get(name, 0) for size in known) for name in names}
+        self._seen = found
 
     # The cluster as it is
 
@@ -282,9 +306,15 @@ class ScaleUp:
             else:
                 left[request.group] -= 1
 
-    def _find_outdated(self, present: Sequence[NodeRequest]) -> Iterator[NodeRequest]:
-        """Yields requests whose form the group's autoscaler does not understand now, or whose group was changed."""
-        forms = {group.name: (self._asks_for_cards(group), group_version(group)) for group in self._groups}
+    def _find_outdated(self, present: Sequence[NodeRequest], needed: Mapping[str, NewNodes]) -> Iterator[NodeRequest]:
+        """Yields requests that would be others now: their group, its autoscaler or its pods have changed."""
+        forms = {
+            group.name: (
+                self._asks_for_cards(group),
+                group_version(group, needed.get(group.name, NewNodes(0)).least),
+            )
+            for group in self._groups
+        }
         for request in present:
             cards, version = forms.get(request.group, (request.cards, ""))
             changed = bool(version and request.version) and request.version != version
@@ -310,12 +340,13 @@ class ScaleUp:
             self._events.record(make_reference(PODS, pod.name, pod.namespace, pod.uid), NEW_NODE_REASON, text)
             self._told.add(key)
 
-    async def _create(self, asker: NodeAsker, group: NodeGroup, name: str) -> bool:
+    async def _create(self, asker: NodeAsker, group: NodeGroup, name: str, least: Amounts) -> bool:
         nodes = list(self._nodes_of(group))
         has_ready = any(each.status.is_ready for each in nodes)
-        spec = pod_spec(group, self._options.image, map(_hostname, nodes), has_ready=has_ready)
+        spec = pod_spec(group, self._options.image, map(_hostname, nodes), has_ready=has_ready, least=least)
+        cards, version = self._asks_for_cards(group), group_version(group, least)
         try:
-            await asker.create(group.name, name, spec, cards=self._asks_for_cards(group), version=group_version(group))
+            await asker.create(group.name, name, spec, cards=cards, version=version)
         except (ApiError, ConnectionError, TimeoutError) as error:
             _log.warning("request for a node, %s, cannot be created, tried again: %s", name, error)
             return False

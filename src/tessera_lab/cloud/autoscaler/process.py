@@ -25,11 +25,18 @@ from tessera_lab.cloud.autoscaler.rules import (
 )
 from tessera_lab.cloud.cloud import Cloud
 from tessera_lab.cloud.node_groups import InstanceState
+from tessera_lab.kubelet.context import KubeletOptions
 from tessera_lab.simulation.virtual_time import CountedClock
 
 #: Label by which the Cluster API provider recognises nodes that will have cards.
 GPU_LABEL = "cluster-api/accelerator"
 RESOURCE = "nvidia.com/gpu"
+#: What a machine has beside cards.
+_MACHINE = {
+    "cpu": float(parse_quantity(KubeletOptions.cpu)),
+    "memory": float(parse_quantity(KubeletOptions.memory)),
+    "ephemeral-storage": float(parse_quantity(KubeletOptions.disk)),
+}
 #: Prefixes of taints of nodes that are still starting.
 _STARTUP = ("startup-taint.cluster-autoscaler.kubernetes.io/", "ignore-taint.cluster-autoscaler.kubernetes.io/")
 
@@ -92,7 +99,7 @@ class ClusterAutoscaler:
             now=self._clock.now(),
             groups=[self._group_view(name) for name in self.cloud.groups],
             nodes=[view for node in self._nodes.cache.values() if (view := self._node_view(node, pods)) is not None],
-            pending=[_pending_view(pod) for pod in pods if _is_unschedulable(pod)],
+            pending=[_pending_view(pod) for pod in pods if _is_unschedulable(pod) and _fits_machine(pod)],
         )
 
     def _group_view(self, name: str) -> GroupView:
@@ -145,6 +152,20 @@ def _is_unschedulable(pod: Pod) -> bool:
     return not pod.spec.node_name and any(
         each.type == "PodScheduled" and each.status == "False" and each.reason == "Unschedulable"
         for each in pod.status.conditions
+    )
+
+
+def _fits_machine(pod: Pod) -> bool:
+    """True if an empty machine has what the pod requests: all of them have the same, and the cards are compared later.
+
+    Pods of placeholders and tests have no init containers, so the sum of their containers is what they request.
+    """
+    requested: dict[str, float] = {}
+    for container in pod.spec.containers:
+        for name, text in {**container.resources.limits, **container.resources.requests}.items():
+            requested[name] = requested.get(name, 0.0) + float(parse_quantity(text))
+    return all(
+        amount <= _MACHINE.get(name, 0.0) for name, amount in requested.items() if not name.startswith("nvidia.com/")
     )
 
 

@@ -239,7 +239,7 @@ class KubeletNodeObject:
         capacity = {
             "cpu": self._options.cpu,
             "memory": self._options.memory,
-            "ephemeral-storage": "1Ti",
+            "ephemeral-storage": self._options.disk,
             "pods": str(self._options.max_pods),
         }
         own, usable = self._node.device_counts()
