@@ -1,7 +1,7 @@
 """Speed of placement: decisions per second by number of cards, and the time of one batch.
 
-    python bench/placement.py
-    python bench/placement.py --cards 1000 100000 --decisions 100000 --json placement.json
+    python -m bench.placement
+    python -m bench.placement --cards 1000 100000 --decisions 100000 --json placement.json
 
 One decision is a ``plan`` of one slice, its record in the fleet, and the end of a random other slice. A refusal with
 its reason is a decision too. *random*: three quarters of the slots were taken at random, so that nearly every card has
@@ -12,7 +12,8 @@ each batch; the line *holds* shows what that costs.
 Times are CPU time of the thread, since others may use the machine. To read that clock is a system call, which may cost
 a third of a decision. So *decisions/s* is of many decisions at once, with the benchmark's own steps; *wall/s* is the
 same by the time that passed. *p50* and *p99* are of as many further decisions, one by one, each with one reading of the
-clock.
+clock. *turns* is a decision in turns of ``bench/calibration.py`` with as many cards, the mean of one before and one
+after: that compares between machines, where decisions a second do not.
 
 ``bench/churn.py`` compares how well placement rules pack.
 """
@@ -26,6 +27,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from bench.calibration import turn_us
 
 from tessera.cli.base.process import reduce_garbage_collection
 from tessera.mig.models import model_by_short_name
@@ -148,10 +151,12 @@ def decisions(cards: int, count: int, *, full: bool, reservations: int) -> dict[
     for _ in range(WARM_UP):
         decide()
     churn.refused = 0
+    turn = turn_us(cards)
     began_wall, began = time.perf_counter(), time.thread_time()
     for _ in range(count):
         decide()
     cpu, wall = time.thread_time() - began, time.perf_counter() - began_wall
+    turn = (turn + turn_us(cards)) / 2
     refused = churn.refused
     took = sorted(_time(decide) for _ in range(count))
     return {
@@ -159,6 +164,8 @@ def decisions(cards: int, count: int, *, full: bool, reservations: int) -> dict[
         "state": "full" if full else "random",
         "decisions_per_second": round(count / cpu),
         "wall_per_second": round(count / wall),
+        "turn_us": round(turn, 2),
+        "turns": round(1e6 * cpu / count / turn, 1),
         "p50_us": round(1e6 * took[count // 2], 1),
         "p99_us": round(1e6 * took[int(count * 0.99)], 1),
         "refused_percent": round(100 * refused / count, 1),
@@ -206,14 +213,15 @@ def main() -> None:
     parser.add_argument("--reservations", type=int, default=0, help="cards whose free slots are kept for others")
     given = parser.parse_args()
     rows = []
-    print(f"{'cards':>8} {'state':>7} {'decisions/s':>12} {'wall/s':>9} {'p50 us':>8} {'p99 us':>8} {'refused %':>10}")
+    columns = f"{'decisions/s':>12} {'wall/s':>9} {'turns':>6} {'p50 us':>8} {'p99 us':>8} {'refused %':>10}"
+    print(f"{'cards':>8} {'state':>7} {columns}")
     for cards in given.cards:
         for full in (False, True):
             row = decisions(cards, given.decisions, full=full, reservations=given.reservations)
             rows.append(row)
             print(
                 f"{row['cards']:>8,} {row['state']:>7} {row['decisions_per_second']:>12,} {row['wall_per_second']:>9,}"
-                f" {row['p50_us']:>8} {row['p99_us']:>8} {row['refused_percent']:>10}",
+                f" {row['turns']:>6} {row['p50_us']:>8} {row['p99_us']:>8} {row['refused_percent']:>10}",
                 flush=True,
             )
     holds = {count: toggle(10_000, count) for count in (1, 16)}

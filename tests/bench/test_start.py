@@ -13,8 +13,8 @@ SLOW = {
     *("cli", "eta", "experiments", "large", "new_nodes", "ports", "preferred", "reservations", "scrape", "sharing"),
     *("slices", "state_values", "top", "two_cards"),
 }
-#: Files that are no benchmark: this runner, and another way to start one.
-OTHERS = {"__main__", "decide"}
+#: Files that are no benchmark: this runner, the unit of speed, and another way to start one.
+OTHERS = {"__main__", "calibration", "decide"}
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
