@@ -110,7 +110,7 @@ def withheld() -> tuple[NodeUsage, Node]:
     """A node whose cards pods hold that are cordoned and failing, and of whose free cards one goes to no pod."""
     errors = (Evidence(source="nvlink-errors", text="links send packets again", asks="drain", since=T0 - 200),)
     loud = card("GPU-l", 0, H100, kind="whole", health=BY_HAND)
-    fails = card("GPU-e", 1, H100, kind="whole", health=CardHealth(state="draining", since=T0 - 200, evidence=errors))
+    fails = card("GPU-e", 1, H100, kind="whole", health=CardHealth(state="withheld", since=T0 - 200, evidence=errors))
     free = [card(f"GPU-{n}", n, H100, kind="whole") for n in (2, 3)]
     leases = (lease("web-1", "GPU-l", busy=0.4, held=52000.0), lease("train-1", "GPU-e", held=5200.0))
     cards = encode_cards((), (), {"nvidia.com/gpu": 1})

@@ -115,7 +115,7 @@ def test_a_cordoned_card_is_not_broken_and_a_free_one_may_be_for_nobody(
     expect(broken.get_by_role("listitem").filter(has_text="gpu-7, card 1")).to_contain_text("NVLink errors")
     expect(broken.get_by_text("gpu-7, card 0")).to_have_count(0)
     expect(visitor.region("Cards").get_by_text("cordoned by hand: fan is loud")).to_have_class("cordoned")
-    expect(visitor.region("Cards").get_by_text("draining: NVLink errors")).to_have_class("warn")
+    expect(visitor.region("Cards").get_by_text("withheld: NVLink errors")).to_have_class("warn")
     room = visitor.region("Free room")
     expect(room.get_by_role("button", name="1 whole card")).to_be_visible()
     expect(room.get_by_text("Not counted: 1 free device that kube-scheduler leaves empty")).to_be_visible()
