@@ -19,7 +19,6 @@ from tessera.agent.memory.policy import (
     MemoryPolicy,
     MemoryRules,
     MemorySample,
-    default_share,
 )
 from tessera.api.names import PodUid
 from tessera.clock import SystemClock
@@ -94,7 +93,7 @@ async def test_a_hog_gets_sigterm_and_its_neighbour_lives(
     gpu = machine.uuids()[0]
     table = ProcessTable(tmp_path)
     reader = ProcessMemoryReader(InlineNvml(machine, SystemClock()), table)
-    limits = {str(gpu): default_share(40 * GIB, 4)}
+    limits = {str(gpu): 10 * GIB}
     grants = tuple(MemoryGrant(pod=pod, namespace="team", name="x", limits=limits) for pod in (HOG, NEIGHBOUR))
     watch = MemoryPolicy(MemoryRules(mode=EnforcementMode.KILL, start_grace=0))
     outcomes = []

@@ -18,7 +18,6 @@ from tessera.agent.memory.policy import (
     MemoryRules,
     MemorySample,
     ProcessUse,
-    default_share,
     is_plausible,
 )
 from tessera.api.names import PodUid
@@ -272,20 +271,6 @@ def test_any_samples_keep_the_rules(
             assert each.action is not MemoryAction.EVICT or api
             if each.process is not None:
                 assert any((one.process, one.pod) == (each.process, each.pod) for one in uses)
-
-
-@pytest.mark.parametrize(
-    ("total", "replicas", "more", "expected"),
-    [
-        (40, 4, {}, 10),
-        (40, 4, {"reserved": 4}, 9),
-        (40, 4, {"overcommit": 1.5}, 15),
-        (41, 4, {}, 10),
-        (4, 4, {"reserved": 8}, 0),
-    ],
-)
-def test_the_share_that_is_agreed(total: int, replicas: int, more: dict[str, Any], expected: int) -> None:
-    assert default_share(total, replicas, **more) == expected
 
 
 def test_recorded_samples_lead_to_the_same_decisions_again() -> None:

@@ -287,18 +287,6 @@ class MemoryPolicy(Decider[[MemorySample], tuple[MemoryDecision, ...]]):
         return decision
 
 
-def default_share(total: int, replicas: int, *, reserved: int = 0, overcommit: float = 1.0) -> int:
-    """Bytes that one share of a card may hold by default.
-
-    Args:
-        total: bytes of the card.
-        replicas: number of its shares.
-        reserved: bytes that no pod may hold (the driver's own).
-        overcommit: factor by which the sum of the shares may exceed the memory.
-    """
-    return int(max(0, total - reserved) * overcommit) // replicas
-
-
 def sum_by_pod(uses: Iterable[ProcessUse]) -> dict[PodUid, int]:
     """Bytes by pod, over all its processes. Processes without a proven pod are left out."""
     used: dict[PodUid, int] = {}
