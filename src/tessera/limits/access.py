@@ -159,9 +159,3 @@ READER_REVIEWS = Limit(
     "are refused with 429",
     "a reader has a new token each five minutes; nobody makes an agent flood the API server",
 )
-READER_TOKEN_CLAIMS = Limit(
-    16_384,
-    "characters",
-    "the part of a token in which its audience is looked for",
-    "that of a service account has 1,000",
-)

@@ -56,18 +56,6 @@ NAMES_COMPARED = Limit(
     "names of a cluster that a mistyped one is compared with",
     "these comparisons take some 25 ms; names beyond are not suggested",
 )
-REPAIR_COMMAND = Limit(
-    64,
-    "words",
-    "the administrator's command that reboots a node",
-    "a program and its options; a longer one belongs into a script on the host",
-)
-REPAIR_WORD = Limit(
-    1_024,
-    "characters",
-    "one word of that command",
-    "a path or an option; Linux takes more, and nobody reads it in a log",
-)
 INSTALL_OPTIONS = Limit(
     16_384,
     "characters",

@@ -1,6 +1,6 @@
 """What Tessera does by itself about cards with faults: ``repairs.yaml`` in the ConfigMap ``tessera-repairs``.
 
-The controller and the agents follow the same file, so that whatever names a next step names the one that will happen::
+The controller and the agents follow the same file, so a sentence about the next step names the step that will happen::
 
     evict: true
     evictNodes: 2
@@ -23,7 +23,6 @@ import msgspec
 from tessera.api.documents import convert_document
 from tessera.api.names import FAULT_TOLERATION, REBOOT_REQUESTED, SYSTEM_NAMESPACES
 from tessera.limits.pods import FAULT_TOLERATION_DIGITS
-from tessera.limits.settings import REPAIR_COMMAND, REPAIR_WORD
 from tessera.text import list_names
 
 #: Name of the ConfigMap, in Tessera's namespace, and its key.
@@ -68,7 +67,7 @@ class RebootWay(StrEnum):
         return self in {RebootWay.SENTINEL, RebootWay.ANNOTATION}
 
 
-_Word = Annotated[str, msgspec.Meta(min_length=1, max_length=int(REPAIR_WORD))]
+_Word = Annotated[str, msgspec.Meta(min_length=1)]
 
 
 class Repairs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
@@ -92,7 +91,7 @@ class Repairs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     pod_preflight: bool = False
     reboot: RebootWay = RebootWay.NONE
     reboot_annotation: Annotated[str, msgspec.Meta(max_length=600)] = ""
-    reboot_command: Annotated[tuple[_Word, ...], msgspec.Meta(max_length=int(REPAIR_COMMAND))] = ()
+    reboot_command: tuple[_Word, ...] = ()
 
     @property
     def tests_cards(self) -> bool:
