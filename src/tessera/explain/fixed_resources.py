@@ -30,6 +30,7 @@ from tessera.explain.scheduler_words import (
     scheduler_name,
     scheduler_steps,
     scheduler_word,
+    silence_step,
     unseen_cause,
 )
 from tessera.explain.snapshot import ClusterView
@@ -186,8 +187,8 @@ def _explain_refused(view: ClusterView, nodes: NodeComparison) -> Explanation | 
     able = nodes.with_all()
     if nodes.open():
         return None
-    who = "the only node that offers what it requests may not" if len(able) == 1 else f"none of the {len(able)} nodes"
-    verdict = f"waits; {who} take it" if len(able) == 1 else f"waits; {who} that offer what it requests may take it"
+    none = f"none of the {len(able)} nodes that offer what it requests may take it"
+    verdict = f"waits; {'the only node that offers what it requests may not take it' if len(able) == 1 else none}"
     return Explanation(
         case="no-node",
         verdict=verdict,
@@ -220,7 +221,9 @@ def _explain_in_use(view: ClusterView, nodes: NodeComparison) -> Explanation | N
     others = [name for name in nodes.with_all() if name not in able]
     blocked, steps = explain_blocked_devices(view, {each: nodes.wanted[each] for each in short})
     has = "the node that may take it has" if len(able) == 1 else f"the {len(able)} nodes that may take it have"
-    lack = "free ones are counted for pods on withheld cards" if steps else f"{has} too little free"
+    lack = (
+        "kube-scheduler leaves the free ones empty, for pods on withheld cards" if steps else f"{has} too little free"
+    )
     return Explanation(
         case="in-use",
         verdict=f"waits for {list_names(short)}: {lack}",
@@ -279,7 +282,7 @@ def _explain_admitted(view: ClusterView, pod: Pod, nodes: NodeComparison) -> Exp
 
 def _by_its_word(view: ClusterView, pod: Pod, facts: Sequence[str]) -> Explanation:
     """Explains a pod by what its scheduler last said, or by the scheduler's silence."""
-    word, describe = scheduler_word(view, pod), _DESCRIBE.format(pod=_key(pod))
+    word = scheduler_word(view, pod)
     unseen = unseen_cause(word, pod)
     if unseen is not None:
         return replace_facts(unseen, *facts)
@@ -288,11 +291,7 @@ def _by_its_word(view: ClusterView, pod: Pod, facts: Sequence[str]) -> Explanati
         case="unscheduled",
         verdict=f"waits for {who}, which has not bound it yet",
         facts=tuple(facts) if word else (*facts, f"{who} has said nothing about it yet"),
-        help=(
-            describe
-            if word
-            else "check again in a moment; if nothing changes, see if it runs: kubectl get pods -n kube-system",
-        ),
+        help=(_DESCRIBE.format(pod=_key(pod)) if word else silence_step(pod),),
     )
 
 

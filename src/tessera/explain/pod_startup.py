@@ -30,7 +30,7 @@ from tessera.explain.offered_resources import (
     offered_totals,
     resources_on_demand,
 )
-from tessera.explain.scheduler_words import scheduler_facts, scheduler_name, scheduler_word
+from tessera.explain.scheduler_words import scheduler_facts, scheduler_name, scheduler_word, silence_step
 from tessera.explain.snapshot import ClusterView
 from tessera.kube.resources import CoreEvent, Pod
 from tessera.text import count_noun
@@ -128,7 +128,7 @@ def _scheduling_help(view: ClusterView, pod: Pod, node: str) -> tuple[str, ...]:
         return (f"wait: kubelet on {node} publishes changed devices within about 10 seconds",)
     if says:
         return (f"make node {node} fit the pod again, or delete the pod so that its replacement is placed again",)
-    return ("check again in a moment; if nothing changes, see if it runs: kubectl get pods -n kube-system",)
+    return (silence_step(pod),)
 
 
 def _explain_lost(view: ClusterView, slicer: Slicer, facts: PodInfo) -> Explanation:

@@ -70,7 +70,17 @@ def absence_facts(view: ClusterView, pod: Pod) -> Iterator[str]:
 def scheduler_steps(pod: Pod) -> tuple[str, ...]:
     """The ways out for a pod whose scheduler shows no sign of life."""
     leave = "or leave spec.schedulerName out of the manifest, and create the pod again: kube-scheduler then places it"
-    return (f"see if it is installed: kubectl get pods -A | grep -i {scheduler_name(pod).partition('-')[0]}", leave)
+    return (f"see if it is installed: {_find_pods(pod)}", leave)
+
+
+def silence_step(pod: Pod) -> str:
+    """The step for a pod that its scheduler should bind at any moment."""
+    return f"check again in a moment; if nothing changes, see if {scheduler_name(pod)} runs: {_find_pods(pod)}"
+
+
+def _find_pods(pod: Pod) -> str:
+    name = scheduler_name(pod)
+    return f"kubectl get pods -A | grep -i {name if name == 'kube-scheduler' else name.partition('-')[0]}"
 
 
 #: Causes that the comparison with nodes cannot see, by words of a refusal (``pkg/scheduler/framework/plugins``): the
