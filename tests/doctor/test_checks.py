@@ -314,7 +314,7 @@ def test_preflights_that_all_cards_passed_are_told() -> None:
     (found,) = (
         each for each in examine(msgspec.structs.replace(HEALTHY, nodes=[after(PASSED)])) if each.check == "preflight"
     )
-    assert (found.verdict, found.text) == (Verdict.OK, "1 card passed the last one")
+    assert (found.verdict, found.text) == (Verdict.OK, "1 card passed the last preflight")
 
 
 def test_the_namespace_of_a_privileged_pod_is_named_with_the_command_that_exempts_it() -> None:

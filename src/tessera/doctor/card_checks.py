@@ -53,7 +53,7 @@ def _preflights(nodes: Sequence[Node]) -> Finding:
         return warning("preflight", text, f"tessera health {next(iter(named))}", _objects(named))
     if not tests:
         return ok("preflight", "no card had a preflight")
-    return ok("preflight", f"{count_noun(len(tests), 'card')} passed the last one")
+    return ok("preflight", f"{count_noun(len(tests), 'card')} passed the last preflight")
 
 
 def _withheld(nodes: Sequence[Node]) -> Finding:
