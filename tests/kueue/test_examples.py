@@ -46,7 +46,7 @@ def test_the_teams_pod_and_job_run_in_its_queue(with_kueue: Callable[..., None])
         await cluster.until(all_charged, "the Job's pods are charged")
 
     (configuration,) = documents("kueue/configuration.yaml")
-    with_kueue(story, version="v1beta1", resources=configuration["resources"])
+    with_kueue(story, version="v1beta2", resources=configuration["resources"])
 
 
 def test_the_commands_know_the_clusters_cards(in_lab: Callable[..., None]) -> None:

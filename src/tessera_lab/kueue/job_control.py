@@ -38,11 +38,18 @@ class JobControl:
         labels = await self._node_labels(item)
         if job.kind == "Job":
             if job.owners[0]["spec"].get("suspend"):
-                chosen: Json = {"template": {"spec": {"nodeSelector": labels}}} if labels else {}
-                await self._patch_job(job, {"suspend": False, **chosen})
+                await self._resume(job, _selector(item["spec"]["podSets"][0]["template"]) | labels)
             return
         for pod in job.pods:
             await self._open_gate(pod, labels)
+
+    async def _resume(self, job: Job, wanted: Json) -> None:
+        """Lets a Job run on these nodes; what an earlier start has put into its template goes."""
+        present = _selector(job.owners[0]["spec"]["template"])
+        changed = {**dict.fromkeys(present, None), **wanted} if present != wanted else {}
+        await self._patch_job(
+            job, {"suspend": False, **({"template": {"spec": {"nodeSelector": changed}}} if changed else {})}
+        )
 
     async def _open_gate(self, pod: Json, labels: Json) -> None:
         gates = pod["spec"].get("schedulingGates") or []
@@ -74,6 +81,8 @@ class JobControl:
         """Suspends a Job, or deletes pods that were let go."""
         if job.kind == "Job":
             await self._patch_job(job, {"suspend": True})
+            # A template's node selector may change only while the Job has no time of start, so Kueue clears it.
+            await self._patch_job(job, {"startTime": None}, part="status")
             return
         for pod in job.pods:
             gates = [gate["name"] for gate in pod["spec"].get("schedulingGates") or ()]
@@ -93,9 +102,10 @@ class JobControl:
             )
             await self._client.delete(PODS, name, job.namespace)
 
-    async def _patch_job(self, job: Job, spec: Json) -> None:
+    async def _patch_job(self, job: Job, values: Json, part: str = "spec") -> None:
         name = job.owners[0]["metadata"]["name"]
-        await self._client.merge_patch(JOBS.as_dicts(), name, {"spec": spec}, job.namespace)
+        where = None if part == "spec" else part
+        await self._client.merge_patch(JOBS.as_dicts(), name, {part: values}, job.namespace, subresource=where)
 
     async def release(self, pods: Iterable[Json]) -> None:
         """Takes the finalizer off pods that have ended or are deleted."""
@@ -108,3 +118,7 @@ class JobControl:
                     await self._client.merge_patch(
                         PODS.as_dicts(), meta["name"], {"metadata": {"finalizers": rest}}, meta["namespace"]
                     )
+
+
+def _selector(template: Json) -> Json:
+    return (template.get("spec") or {}).get("nodeSelector") or {}

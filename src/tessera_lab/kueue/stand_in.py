@@ -9,13 +9,13 @@ It looks at everything once a second, so each reconciliation begins from the sto
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from contextlib import suppress
 from typing import Any
 
 from tessera.clock import Clock, parse_rfc3339
 from tessera.kube.client.client import Client
-from tessera.kube.client.errors import Conflict, NotFound
+from tessera.kube.client.errors import ApiError, Conflict, NotFound
 from tessera.kube.resources import CRDS, JOBS, MUTATING_WEBHOOKS, NAMESPACES, PODS
 from tessera.kueue.names import CONFIG_NAMESPACE
 from tessera_lab.kueue.admission import Admission
@@ -95,7 +95,7 @@ class StandIn:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._status.send_events())
             while True:
-                with suppress(Conflict, NotFound):
+                with suppress(ApiError):  # the next look begins from what is stored
                     await self.reconcile()
                 await self._clock.sleep(PERIOD)
 
@@ -109,12 +109,23 @@ class StandIn:
             meta = workloads.pop(key)["metadata"]
             await self._client.delete(self._workloads, meta["name"], meta["namespace"])
         for key, job in found.items():
-            await self._follow(job, workloads.get(key))
+            await self._try(self._follow(job, workloads.get(key)), job)
         await self._jobs.release(pods)
         workloads = {key_of(each): each for each in (await self._client.list(self._workloads)).items}
         for key, item in workloads.items():
-            await self._advance(found[key], item) if key in found else None
+            if key in found:
+                await self._try(self._advance(found[key], item), found[key])
         await self._admission.admit(found)
+
+    async def _try(self, step: Awaitable[None], job: Job) -> None:
+        """Does a step; what the server refuses waits for the next look, and concerns this job alone."""
+        try:
+            await step
+        except (Conflict, NotFound):
+            pass
+        except ApiError as error:
+            owner = job.owners[0]
+            self._status.record("Job" if job.kind == "Job" else "Pod", owner, "ReconcileFailed", error.message)
 
     # Objects and their Workloads
 

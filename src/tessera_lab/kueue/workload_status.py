@@ -64,10 +64,11 @@ class WorkloadStatus:
         item["status"] = stored.get("status", {})
 
     def record(self, kind: str, item: Json, reason: str, text: str) -> None:
-        """Records an event about a Workload or a pod."""
+        """Records an event about a Workload, a Job or a pod."""
         meta = item["metadata"]
+        versions = {"Pod": "v1", "Job": "batch/v1"}
         about = ObjectReference(
-            api_version="v1" if kind == "Pod" else self._workloads.api_version,
+            api_version=versions.get(kind, self._workloads.api_version),
             kind=kind,
             namespace=meta["namespace"],
             name=meta["name"],

@@ -92,14 +92,31 @@ def validate_job(obj: Read) -> Sequence[StatusCause]:
 
 
 def validate_job_update(obj: Read, old: Read) -> Sequence[StatusCause]:
-    """Refuses changes of a job's template and selector, and of its completions unless the job is indexed."""
+    """Refuses changes of a job's template and selector, and of its completions unless the job is indexed.
+
+    Where its pods go may change while it is suspended and has not started (Kubernetes 1.27, KEP-2926).
+    """
     new, was = obj["spec"], old["spec"]
+    if was.get("suspend") and not (old.get("status") or {}).get("startTime"):
+        new, was = ({**each, "template": _apart_from_directives(each.get("template") or {})} for each in (new, was))
     changed = [key for key in ("selector", "template", "completionMode") if new.get(key) != was.get(key)]
     found = [invalid_cause(f"spec.{key}", new.get(key), "field is immutable") for key in changed]
     indexed = obj["spec"].get("completionMode") == "Indexed"
     if obj["spec"].get("completions") != old["spec"].get("completions") and not indexed:
         found.append(invalid_cause("spec.completions", obj["spec"].get("completions"), "field is immutable"))
     return found
+
+
+def _apart_from_directives(template: Read) -> Read:
+    """A template without its labels, annotations and directives of scheduling."""
+    spec = _without(template.get("spec") or {}, "nodeSelector", "tolerations", "schedulingGates")
+    affinity = _without(spec.get("affinity") or {}, "nodeAffinity")
+    meta = _without(template.get("metadata") or {}, "labels", "annotations", "creationTimestamp")
+    return {**template, "metadata": meta, "spec": {**spec, "affinity": affinity}}
+
+
+def _without(item: Read, *keys: str) -> Read:
+    return {key: value for key, value in item.items() if key not in keys}
 
 
 def validate_priority_class_update(obj: Read, old: Read) -> Sequence[StatusCause]:

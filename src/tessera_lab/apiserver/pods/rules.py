@@ -24,11 +24,30 @@ _LABEL_RULE = (
 _QUALIFIED = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]")
 _STANDARD = frozenset({"cpu", "memory", "ephemeral-storage"})
 _OPERATORS = ("Equal", "Exists")
+_NO_DRA = (
+    "this simulated cluster serves no dynamic resource allocation (resource.k8s.io); ask for devices under "
+    "resources.limits, for example nvidia.com/gpu: 1"
+)
 
 
 def validate_pod(pod: Read) -> Sequence[StatusCause]:
-    """Returns the errors of a pod."""
-    return list(validate_pod_spec(pod.get("spec") or {}, "spec"))
+    """Returns the errors of a pod.
+
+    A claim of dynamic resource allocation is refused, which Kubernetes takes: nothing of ``resource.k8s.io`` is served
+    here, and a pod that ran without its claimed devices would tell a lie. A template that has one is taken, and its
+    pods are refused.
+    """
+    spec = pod.get("spec") or {}
+    return [*validate_pod_spec(spec, "spec"), *_claims_of_devices(spec)]
+
+
+def _claims_of_devices(spec: Read) -> Iterator[StatusCause]:
+    if spec.get("resourceClaims"):
+        yield forbidden_cause("spec.resourceClaims", _NO_DRA)
+    for key in ("initContainers", "containers"):
+        for index, each in enumerate(spec.get(key) or ()):
+            if (each.get("resources") or {}).get("claims"):
+                yield forbidden_cause(f"spec.{key}[{index}].resources.claims", _NO_DRA)
 
 
 def validate_pod_spec(spec: Read, path: str) -> Iterator[StatusCause]:
