@@ -16,7 +16,7 @@ from tessera.nvml.real.library import program_environment
 
 
 class MachinePrograms:
-    """Makes them.
+    """Makes the runners of these programs for one node.
 
     Args:
         options: the agent's folders.
@@ -32,13 +32,13 @@ class MachinePrograms:
         self._driver_root = driver_root
 
     def preflight(self) -> PreflightRunner:
-        """Tests cards."""
+        """Returns what tests cards."""
         if self._hardware.machine is not None:
             return SimulatedPreflight(self._hardware.machine, self._clock)
         return ProcessPreflight({**os.environ, **(self._environment() or {})})
 
     def launcher(self, root: Path) -> DaemonLauncher:
-        """Starts MPS daemons; ``root`` is their folder as this process sees it."""
+        """Returns what starts MPS daemons; ``root`` is their folder as this process sees it."""
         if self._hardware.machine is not None:
             return SimulatedLauncher(self._clock, self._hardware.machine)
         host = self._options.mps_host

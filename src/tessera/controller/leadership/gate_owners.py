@@ -18,7 +18,7 @@ from tessera.provisioning.tracking.machines import LOOK_AGAIN, LOOK_SELDOM
 
 
 class GateOwners(SlicerInput):
-    """Looks for these operators.
+    """Asks now and then which of these operators exist.
 
     Args:
         client: the API server; every account may ask which API groups it serves.
