@@ -230,7 +230,7 @@ _REPAIRS = _OptionFile(
     REPAIRS_MAP,
     REPAIRS_KEY,
     "nothing is done about cards with faults but resets of empty ones",
-    "until then what was in force before stays in force",
+    "until then what was in force stays in force, but a controller that starts meanwhile evicts no pod",
     "tessera install --repairs, or the chart's value tessera.repairs",
 )
 

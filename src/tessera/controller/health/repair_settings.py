@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 class RepairSettings:
     """What the administrator lets Tessera do; nothing while there is no file.
 
-    A file with a mistake changes nothing: what was in force before stays in force.
+    A file with a mistake changes nothing while this process runs; one that starts with it does nothing.
 
     Args:
         client: the API server.
