@@ -113,7 +113,7 @@ def test_a_wrong_charge_is_an_error_with_the_remedy(resources: dict[str, Any], c
     (finding,) = [each for each in found if each.check == "kueue-charges"]
     assert finding.verdict is Verdict.ERROR
     assert finding.text.startswith(words)
-    assert "tessera kueue config --extend" in finding.advice
+    assert "tessera kueue config --extend FILE" in finding.advice
     assert finding.objects == ("clusterqueue/team-a",)
 
 
@@ -213,7 +213,7 @@ def test_a_queue_that_counts_slices_by_name_is_told_the_one_setting_that_it_need
     by_name = queue("nvidia.com/mig-1g.5gb", "nvidia.com/mig-3g.20gb", "nvidia.com/mig-7g.40gb", "cpu")
     found = charges(KueueFacts(configuration=configuration(transformations=[]), cluster_queues=[by_name]))
     assert (found.verdict, QUOTA_RESOURCE in found.text) == (Verdict.ERROR, True)
-    assert "tessera kueue config --count-slices --extend" in found.advice
+    assert "tessera kueue config --count-slices --extend FILE" in found.advice
 
 
 @pytest.mark.parametrize("names", [("1g.5gb", "3g.20gb", "7g.40gb"), ("1g.5gb",)], ids=["all", "one"])

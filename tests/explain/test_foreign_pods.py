@@ -481,7 +481,7 @@ SUSPENDED: dict[str, Any] = {
         ("", QueueReading(installed=False), "are created once the job is resumed (spec.suspend)"),
         ("q", QueueReading(installed=False), "names the queue q of Kueue, which is not installed"),
         ("q", QueueReading(), "names the queue q of Kueue, which has no Workload for it"),
-        ("q", QueueReading(forbidden=("workloads",)), "names the queue q of Kueue, which you may not ask (workloads)"),
+        ("q", QueueReading(forbidden=("workloads",)), "names the queue q of Kueue, which you may not read (workloads)"),
     ],
 )
 def test_a_suspended_job_is_told_who_resumes_it(queue: str, reading: QueueReading, verdict: str) -> None:
@@ -501,7 +501,7 @@ def test_a_suspended_job_is_told_who_resumes_it(queue: str, reading: QueueReadin
             'pods "x" is forbidden: failed quota: q: must specify limits.cpu for: c',
             "requests and limits that the quota",
         ),
-        ('pods "x" is forbidden: violates PodSecurity "restricted:latest": privileged', "level of the namespace"),
+        ('pods "x" is forbidden: violates PodSecurity "restricted:latest": privileged', "Pod Security label"),
         ('admission webhook "gpus.tessera.dev" denied the request: container "c"', "as the message says"),
         ("something of the future", "do what the message asks for"),
     ],

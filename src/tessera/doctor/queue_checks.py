@@ -27,7 +27,7 @@ from tessera.text import count_noun, list_names, one_line
 
 _PAGE = "docs/kueue.md"
 _CONFIG = f"ConfigMap {CONFIG_NAMESPACE}/{CONFIG_MAP}"
-_EXTEND = "write it anew with tessera kueue config --extend, and restart Kueue"
+_EXTEND = "write it anew with tessera kueue config --extend FILE, and restart Kueue"
 
 #: The worst first.
 _FAULTS = (ChargeFault.NOTHING, ChargeFault.DOUBLE, ChargeFault.OTHER, ChargeFault.INADMISSIBLE)
@@ -106,7 +106,8 @@ def _is_queues_choice(queue: _Queue, charge: SliceCharge) -> bool:
 #: What keeps queues over ``nvidia.com/mig-*`` as they are.
 _HIDE = (
     "if the queue counts nvidia.com/mig-* itself, hide Tessera's memory quota from Kueue: tessera kueue config"
-    " --count-slices --extend, and restart Kueue"
+    " --count-slices --extend FILE, where FILE is Kueue's Configuration, and restart Kueue (docs/kueue.md, Queues over"
+    " slices)"
 )
 _ADVICE: Mapping[ChargeFault, str] = {
     ChargeFault.INADMISSIBLE: f"cover tessera.dev/gpu-memory in the queue, and in {_CONFIG}: {_EXTEND}"

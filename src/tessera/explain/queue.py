@@ -191,8 +191,8 @@ def _uncovered(reason: WaitingReason, _item: Workload) -> _Sentence:
     return (
         f"can never run in its queue, which does not cover {reason.subject}",
         (
-            "an administrator lets Kueue charge GPU memory: tessera kueue config --extend",
-            "or, if the queue counts nvidia.com/mig-* itself: tessera kueue config --count-slices --extend",
+            "an administrator lets Kueue charge GPU memory: tessera kueue config --extend FILE (docs/kueue.md)",
+            "or, if the queue counts nvidia.com/mig-* itself: tessera kueue config --count-slices --extend FILE",
             "tessera doctor says what else is missing in Kueue's configuration",
         ),
     )

@@ -101,7 +101,7 @@ def _explain_suspended(reading: QueueReading | None, workload: WorkloadState) ->
     if workload.queue:
         there = "has no Workload for it" if installed else "is not installed"
         if reading is not None and reading.forbidden:
-            there = f"you may not ask ({', '.join(reading.forbidden)})"
+            there = f"you may not read ({', '.join(reading.forbidden)})"
         why = f"; its label names the queue {workload.queue} of Kueue, which {there}"
     return Explanation(
         case="suspended",
@@ -205,7 +205,10 @@ def _explain_uncreated(view: ClusterView, workload: WorkloadState, updating: boo
 _REFUSALS = (
     ("RuntimeClass", "remove runtimeClassName from the template: Tessera's cards and slices need none; or create it"),
     ("serviceaccount", "create the service account, or name another one in the template"),
-    ("PodSecurity", "change what the message names, or have an administrator raise the level of the namespace"),
+    (
+        "PodSecurity",
+        "change what the message names, or have an administrator allow it by the namespace's Pod Security label",
+    ),
     ("must specify", "write the requests and limits that the quota asks of every pod into the template"),
     ("denied the request", "correct the pod template as the message says"),
     ("PriorityClass", "name a PriorityClass that exists: kubectl get priorityclasses"),
