@@ -68,7 +68,10 @@ CLAIMS = base64.urlsafe_b64encode(b'{"aud": "agents.tessera.dev"}').decode()
 async def test_a_forged_token_is_refused(token: str) -> None:
     async with guarded() as process:
         status, text = await process.ask("/usage", tessera_token=token)
-        assert (status, text) == (401, "the API server does not accept this token\n")
+        assert (status, text) == (
+            401,
+            "the API server does not accept this token; send a valid one of an account that may get this page\n",
+        )
 
 
 async def test_while_the_api_server_is_silent_nobody_new_gets_a_page() -> None:

@@ -23,7 +23,9 @@ from tessera.status_pages import METRICS_PATH, TEXT, Page
 #: The role that gives the right to read metrics, and the one for all pages.
 _ROLES = {METRICS_PATH: "tessera-metrics-reader"}
 _PAGE_ROLE = "tessera-reader"
-_NOT_ACCEPTED = Page(401, TEXT, b"the API server does not accept this token\n")
+_NOT_ACCEPTED = Page(
+    401, TEXT, b"the API server does not accept this token; send a valid one of an account that may get this page\n"
+)
 
 
 class _RefusedError(Exception):

@@ -9,7 +9,7 @@ from tessera.agent.base.host import SENTINEL, SYSTEMCTL, run_on_host
 from tessera.limits.messages import CONDITION_MESSAGE
 
 ENDED = "`systemctl reboot` on the host ended with"
-NEEDS = "it needs a privileged container with hostPID on a host with systemd"
+NEEDS = "the agent's container must be privileged and have hostPID, and the host needs systemd"
 
 
 def script(folder: Path, body: str) -> str:

@@ -84,5 +84,5 @@ async def _read_bounded(process: asyncio.subprocess.Process) -> str:
 def _refusal(command: str, answer: str, code: int) -> str:
     text = f"`{command}` on the host ended with {code}: {answer or 'no reason given'}"
     if "systemctl" in answer or "nsenter" in answer:
-        text += "; it needs a privileged container with hostPID on a host with systemd"
+        text += "; the agent's container must be privileged and have hostPID, and the host needs systemd"
     return text

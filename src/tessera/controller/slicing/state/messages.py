@@ -107,7 +107,7 @@ def held_text(pod: PodInfo, node: str) -> str:
 
 def overstay_text(pod: PodInfo) -> str:
     """Returns the event message for a pod that stays beyond its deadline."""
-    asked = f"it is asked to end within {max(1, int(pod.grace))} s, the grace period of its spec"
+    asked = f"Tessera asks it to end within {max(1, int(pod.grace))} s, the grace period of its spec"
     if pod.terminating:
         return f"Its activeDeadlineSeconds are over, and its deletion has a longer grace period: {asked}"
     return f"Its activeDeadlineSeconds and its grace period are over, and it is still there: {asked}"
