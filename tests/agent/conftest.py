@@ -212,14 +212,6 @@ class Scene:
             }
             await self._patch({"status": {"podAllocationResults": {uid: result}}}, subresource="status")
 
-    async def take_back(self, name: str) -> None:
-        """Asks for the slices of a living pod back, then forgets the pod, as the controller does."""
-        uid = self.uid(name)
-        deleting = {"allocationStatus": {"allocationStatusController": "deleting"}}
-        await self._patch({"status": {"podAllocationResults": {uid: deleting}}}, subresource="status")
-        await self.reported(name, "deleted")
-        await self.release(name)
-
     async def release(self, name: str) -> None:
         """Removes the promise of an ended pod, as the controller does. The agent removes the result."""
         uid = self.uid(name)

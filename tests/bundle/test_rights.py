@@ -8,8 +8,6 @@ from tessera.cli.install.operator_settings import read_choices
 from tessera.kube.resources.meta import resource_for
 
 HELD = cluster_rules()
-#: Verbs that write, whose rules must name their objects.
-WRITING = {"create", "patch", "delete"}
 
 
 @pytest.mark.parametrize(

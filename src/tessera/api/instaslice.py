@@ -23,7 +23,7 @@ schema in ``deploy/crds`` has the same bounds; :func:`find_misfit` checks the ru
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Literal
+from typing import Annotated
 from uuid import NAMESPACE_URL, uuid5
 
 import msgspec
@@ -33,11 +33,6 @@ from tessera.kube.resources.meta import FORMAT_ANNOTATION, is_known_format
 from tessera.limits.messages import ECHOED
 from tessera.limits.nodes import CARD_PROFILES, CARD_SLOTS, NAMES, NODE_CARDS, NODE_PROMISES, NODE_SLICES
 from tessera.mig.names import resource_spelling
-
-#: ``allocationStatusController``: promised, then left to the scheduler, then to be destroyed.
-ControllerState = Literal["creating", "ungated", "deleting"]
-#: ``allocationStatusDaemonset``: nothing yet, slices exist, slices are gone.
-DaemonsetState = Literal["", "created", "deleted"]
 
 #: Condition of a Node whose object is refused; the controller writes it.
 OBJECT_CONDITION = "GpuInstasliceValid"
@@ -104,7 +99,13 @@ class AllocationRequest(Wire, frozen=True, kw_only=True):
 
 
 class AllocationStatus(Wire, frozen=True, kw_only=True, omit_defaults=False):
-    """The two halves of an allocation's state."""
+    """The two halves of an allocation's state.
+
+    Attributes:
+        allocation_status_controller: ``creating``: promised; ``ungated``: left to the scheduler; ``deleting``: to be
+            destroyed.
+        allocation_status_daemonset: empty: nothing was done; ``created``: the slices exist; ``deleted``: they are gone.
+    """
 
     allocation_status_controller: Name = ""
     allocation_status_daemonset: Name = ""

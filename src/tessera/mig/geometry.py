@@ -224,16 +224,6 @@ class Geometry(msgspec.Struct, frozen=True):
             raise UnknownProfileError(name, self.names, self.family)
         return row
 
-    def by_resource(self, resource: str) -> Profile:
-        """The profile of an extended resource, ``nvidia.com/mig-3g.20gb``.
-
-        Raises:
-            UnknownProfileError: not a MIG resource, or none of this card.
-        """
-        if not resource.startswith(RESOURCE_PREFIX):
-            raise UnknownProfileError(resource, [row.resource for row in self.profiles], self.family)
-        return self.profile(resource.removeprefix(RESOURCE_PREFIX))
-
     def restrict(self, names: Iterable[str]) -> "Geometry":
         """The same card with only these profiles."""
         kept = {self.profile(name).name for name in names}

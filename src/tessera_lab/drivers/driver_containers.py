@@ -29,7 +29,6 @@ from tessera_lab.simulation.cost_model import CostModel
 
 #: Arguments of NVIDIA's entry point in the driver's container and in the Driver Toolkit's.
 DRIVER_SIDE = "nv-ctr-run-with-dtk"
-BUILD_SIDE = "dtk-build-driver"
 
 #: How often the Driver Toolkit's container looks for work is written in its pod.
 _LOOKS = re.compile(r"\bsleep (\d+)\b")

@@ -50,7 +50,6 @@ CALLS = [
     "set_mig_mode",
     "reset",
 ]
-HAPPENINGS = ["step", "step", "step", "die", "pod", "end", "fail", "time", "refuse", "goal", "fact"]
 #: What draws one of several possibilities.
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 

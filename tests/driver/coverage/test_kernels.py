@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from tessera.driver.coverage.kernels import (
     NextKernel,
-    kernel_flavour,
     newer_kernels,
     newest_kernels,
     parse_kernel,
@@ -103,8 +102,3 @@ def test_numbers_and_not_letters_order_kernels() -> None:
     assert newest_kernels(kernels, 2) == ["5.15.0-119-generic", "5.15.0-69-generic"]
     assert newer_kernels(kernels, ["5.15.0-69-generic"]) == ["5.15.0-119-generic"]
     assert newer_kernels(kernels, []) == newest_kernels(kernels, 3)
-
-
-def test_the_flavour_is_what_stands_behind_the_number() -> None:
-    assert kernel_flavour("6.8.0-1015-nvidia-64k") == "nvidia-64k"
-    assert kernel_flavour("5.14.0-284.55.1.el9_2.x86_64") == ""

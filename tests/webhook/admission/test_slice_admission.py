@@ -31,7 +31,6 @@ def a100(*fixed: str) -> Capabilities:
 A100 = a100()
 GATE = {"name": "instaslice.redhat.com/accelerator"}
 QUOTA = "instaslice.redhat.com/accelerator-memory-quota"
-QUOTA_PATH = "instaslice.redhat.com~1accelerator-memory-quota"
 
 
 def pod(*containers: dict[str, Any], **spec: Any) -> dict[str, Any]:

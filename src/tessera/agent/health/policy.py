@@ -47,10 +47,6 @@ DRIVER_REACTIONS: Mapping[RecoveryAction, Reaction] = {
     RecoveryAction.SYSTEM_REBOOT: Reaction.REBOOT,
 }
 
-#: The XID of a changed recovery action; the next probe reads the action itself.
-XID_RECOVERY_CHANGED = 154
-
-
 #: The reaction to each remedy of NVIDIA's catalogue. A card whose program must be restarted is well as soon as its
 #: probes succeed; the same holds for errors without a stated remedy, as for those that the catalogue does not list.
 REMEDY_REACTIONS: Mapping[Remedy, Reaction] = {

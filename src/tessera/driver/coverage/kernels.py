@@ -152,12 +152,6 @@ def version_numbers(name: str) -> tuple[int, ...]:
     return tuple(int(each) for each in re.findall(r"\d{1,18}", name))
 
 
-def kernel_flavour(name: str) -> str:
-    """``generic`` of ``5.15.0-69-generic``; empty for a kernel that does not follow Ubuntu's naming."""
-    found = re.fullmatch(r"\d+\.\d+\.\d+-\d+-([a-z][a-z0-9-]*)", name)
-    return found[1] if found else ""
-
-
 def _architecture_in(name: str) -> str:
     """The architecture in the names of RHEL's kernels: …el9_2.x86_64, …el9_2.aarch64+64k."""
     found = re.search(r"\.(x86_64|aarch64)([+_-]64k)?$", name)

@@ -12,18 +12,8 @@ from tessera.api.instaslice import ForeignSlice, NodeResources, Slice
 from tessera.api.names import NodeName
 from tessera.api.nodes.card_geometries import CardGeometries
 from tessera.controller.slicing.state.allocation import Allocation
-from tessera.mig.geometry import Geometry, Placement
-from tessera.mig.occupancy import placement_mask
 from tessera.placement.devices import is_device_profile
 from tessera.placement.fleet import CardPlacement, Fleet, FleetCard, PlaceOccupied, UnknownCard
-
-
-def occupied_bits(geometry: Geometry, item: Slice | ForeignSlice) -> int:
-    """Returns the slots that a slice occupies; all slots of the card if the record's position is not on the card."""
-    try:
-        return placement_mask(geometry, Placement(item.profile, item.start, item.size))
-    except ValueError:
-        return geometry.full
 
 
 def is_device(card: FleetCard) -> bool:
