@@ -44,6 +44,26 @@ def test_a_rate_is_divided_among_those_who_ask() -> None:
     assert sum(pace.take(6, "crowd") for _ in range(100)) == 10
 
 
+@pytest.mark.parametrize("crowd", [9, 10, 11, 30])
+def test_a_crowd_of_many_keys_leaves_an_action_to_one_who_seldom_asks(crowd: int) -> None:
+    """A tenant has as many addresses as pods; each asks 16 times a second."""
+    pace, got = FairPace[int | str](10), []
+    for tick in range(16 * 300):
+        for key in range(crowd):
+            pace.take(tick / 16 + key / 16 / crowd, key)
+        if tick % (16 * 15) == 16 * 14:
+            got.append(pace.take((tick + 1) / 16, "scrape"))
+    assert len(got) == 20
+    assert all(got)
+
+
+def test_many_keys_with_modest_wishes_get_the_whole_rate() -> None:
+    """256 readers who ask 10 times in 30 s."""
+    pace = FairPace[int](100)
+    asked = [(30 * number / 2560, number % 256) for number in range(2560)]
+    assert sum(pace.take(now, key) for now, key in asked) == 2560
+
+
 @given(st.lists(st.tuples(KEYS, st.floats(0.0, 0.4)), max_size=200))
 def test_a_rate_bounds_all_together(asked: list[tuple[str, float]]) -> None:
     pace, now, taken = FairPace[str](5), 0.0, 0

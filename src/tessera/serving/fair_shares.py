@@ -33,6 +33,10 @@ def find_giver(held: Mapping[K, int], key: K) -> K | None:
 class FairPace(Generic[K]):
     """Allows a number of actions a second; of these, each key that asks has an equal part.
 
+    A part is at least one action. If as many keys ask as there are actions in a second, parts are given for a longer
+    time, in which half of the actions suffice for all, and a key leaves some actions to those that had fewer: the more
+    it has had, the more it leaves. So who asks seldom finds one, however many ask again and again.
+
     Args:
         rate: actions a second.
     """
@@ -40,22 +44,36 @@ class FairPace(Generic[K]):
     def __init__(self, rate: int) -> None:
         self._rate = rate
         self._all = Pace(rate)
-        #: Start of the present second, the actions of each key that asked in it, and the keys of the one before.
+        #: Start of the present period, the actions of each key that asked in it, and the same of the one before.
         self._began = float("-inf")
         self._taken: Counter[K] = Counter()
-        self._before: frozenset[K] = frozenset()
+        self._before: Counter[K] = Counter()
 
     def take(self, now: float, key: K) -> bool:
         """Whether the key may do one more at this time; counts it if so."""
-        if now - self._began >= 1.0:
-            self._before = frozenset(self._taken) if now - self._began < 2.0 else frozenset()
-            self._began, self._taken = now, Counter()
+        self._start_period(now)
         self._taken[key] += 0
-        part = max(1, self._rate // len(self._before | self._taken.keys()))
-        if self._taken[key] >= part or not self._all.take(now):
+        number = self._number()
+        is_crowded = number >= self._rate
+        has_had_part = self._taken[key] >= max(1, self._rate // number)
+        if has_had_part and not is_crowded:
+            return False
+        share_left = 0.5 if has_had_part else 0.25 if self._before[key] else 0.0
+        if not self._all.take(now, spare=share_left * self._rate if is_crowded else 0.0):
             return False
         self._taken[key] += 1
         return True
+
+    def _start_period(self, now: float) -> None:
+        number = self._number()
+        period = 1.0 if number < self._rate else 2.0 * number / self._rate
+        if now - self._began >= period:
+            self._before = self._taken if now - self._began < 2 * period else Counter()
+            self._began, self._taken = now, Counter()
+
+    def _number(self) -> int:
+        """The number of keys that asked in the present period or the one before."""
+        return len(self._before.keys() | self._taken.keys())
 
 
 class FairTurns(Generic[K]):

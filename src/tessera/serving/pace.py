@@ -14,11 +14,11 @@ class Pace:
         self._left = float(rate)
         self._at = 0.0
 
-    def take(self, now: float) -> bool:
-        """Whether one more action may be done at this time; counts it if so."""
+    def take(self, now: float, *, spare: float = 0.0) -> bool:
+        """Whether one more action may be done at this time, and ``spare`` are left then; counts it if so."""
         self._left = min(self._rate, self._left + max(0.0, now - self._at) * self._rate)
         self._at = now
-        if self._left < 1.0:
+        if self._left < 1.0 + spare:
             return False
         self._left -= 1.0
         return True
