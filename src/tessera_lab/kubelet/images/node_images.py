@@ -3,6 +3,9 @@
 Without a catalogue every image that is missing takes the same fixed time, and pulls go side by side. With one, an image
 takes as long as its size and its registry say, one pull after the other (kubelet's ``serializeImagePulls``, on by
 default), and an image that no registry has cannot be pulled. Layers that images of one repository share come once.
+
+A registry below ``.invalid`` never exists (RFC 6761), with and without a catalogue. What else the internet's registries
+have the lab cannot know: a repository that no catalogue names has every tag.
 """
 
 import asyncio
@@ -12,7 +15,7 @@ import msgspec
 
 from tessera.api.names import SIMULATED_RUNTIME
 from tessera.driver.resolution import Outcome
-from tessera_lab.kubelet.images.catalogue import ImageCatalogue, SimulatedImage, repository_of
+from tessera_lab.kubelet.images.catalogue import ImageCatalogue, SimulatedImage, host_of, repository_of
 from tessera_lab.simulation.virtual_time import CountedClock
 
 #: containerd's text for each refusal, after ``failed to resolve reference "…":``.
@@ -117,6 +120,9 @@ class NodeImages:
             task.exception()  # waiting pods have got the error; without waiters nobody needs it
 
     async def _fetch(self, image: str) -> ImagePull:
+        host = host_of(image).partition(":")[0]
+        if host.endswith(".invalid"):
+            raise _pull_error(image, f"dial tcp: lookup {host}: no such host")
         if self._catalogue is None:
             seconds = 0.0 if image in self._digests else self._pull_seconds
             if seconds:
@@ -134,10 +140,7 @@ class NodeImages:
             await self._clock.sleep(catalogue.latency)
         outcome = catalogue.answer(reference, self._architecture)
         if outcome is not Outcome.FOUND:
-            raise PullError(
-                f'failed to pull and unpack image "{reference}": failed to resolve reference "{reference}": '
-                f"{_REFUSALS[outcome]}"
-            )
+            raise _pull_error(reference, _REFUSALS[outcome])
         image = catalogue.find(reference)
         assert image is not None, "a registry that has it found it"
         digest, repository = catalogue.digest(reference), repository_of(reference)
@@ -150,3 +153,8 @@ class NodeImages:
         self._repositories.add(repository)
         took = self._clock.monotonic() - began
         return ImagePull(seconds=took, waited=took, size_bytes=image.size_bytes)
+
+
+def _pull_error(reference: str, why: str) -> PullError:
+    """Containerd's text."""
+    return PullError(f'failed to pull and unpack image "{reference}": failed to resolve reference "{reference}": {why}')

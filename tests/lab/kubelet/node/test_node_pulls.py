@@ -160,3 +160,18 @@ def test_a_pull_by_digest_fetches_the_tag_s_image(in_lab: InLab) -> None:
         assert await lab.phase("q") == "Running"
 
     in_lab(story)
+
+
+@pytest.mark.parametrize("catalogue", [None, ImageCatalogue()])
+def test_a_registry_that_cannot_exist_gives_no_image(in_lab: InLab, catalogue: ImageCatalogue | None) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
+        await lab.start_nodes("n1", catalogue=catalogue)
+        await pod(lab, "p", "registry.invalid:5000/app:1")
+        await lab.clock.sleep(1)
+        waiting = (await state(lab, "p"))["state"]["waiting"]
+        assert waiting["reason"] in {"ErrImagePull", "ImagePullBackOff"}
+        assert "dial tcp: lookup registry.invalid: no such host" in waiting["message"]
+        await lab.clock.sleep(30)
+        assert await lab.phase("p") == "Pending"
+
+    in_lab(story)
