@@ -84,6 +84,8 @@ def test_it_comes_with_the_request_and_goes_with_the_boot() -> None:
         before = await cluster.version()
         await asyncio.sleep(3600)
         assert await cluster.version() == before, "nothing more is written"
+        await cluster.annotate(theirs="now")
+        assert await cluster.found() == "now", "a person asks for another reboot"
 
     play(story)
 

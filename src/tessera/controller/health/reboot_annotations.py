@@ -14,7 +14,7 @@ from tessera.api.nodes.repairs import RebootWay, Repairs, asks_for_reboot
 from tessera.clock import Clock
 from tessera.controller.health.repair_settings import RepairSettings
 from tessera.kube.client.client import Client
-from tessera.kube.client.errors import ApiError, NotFound
+from tessera.kube.client.errors import ApiError, Conflict, NotFound
 from tessera.kube.resources import NODES, Node
 from tessera.kube.watch.cache import EventKind, WatchEvent
 
@@ -40,7 +40,7 @@ class RebootAnnotations:
         self._settings = settings
         self._clock = clock
         self._wake = asyncio.Event()
-        #: The nodes whose agents have ever asked for a reboot, by name.
+        #: The nodes with a request of their agents, by name.
         self._nodes: dict[str, Node] = {}
         settings.add_listener(self._wake.set)
 
@@ -62,15 +62,20 @@ class RebootAnnotations:
                     await self._wake.wait()
             self._wake.clear()
             await self._clock.sleep(SETTLE)
-            changes = {name: _find_change(node, self._settings.repairs) for name, node in self._nodes.items()}
-            done = [await self._write(name, change) for name, change in changes.items() if change]
+            changes = [(node, _find_change(node, self._settings.repairs)) for node in self._nodes.values()]
+            done = [await self._write(node, change) for node, change in changes if change]
             pause = None if all(done) else RETRY
 
-    async def _write(self, name: str, change: dict[str, str | None]) -> bool:
+    async def _write(self, node: Node, change: dict[str, str | None]) -> bool:
+        """Writes a change to the Node that was judged: a request that came since must not go with the one before."""
+        name, version = node.metadata.name, node.metadata.resource_version
         try:
-            await self._client.merge_patch(NODES, name, {"metadata": {"annotations": change}})
+            body = {"metadata": {"resourceVersion": version, "annotations": change}}
+            await self._client.merge_patch(NODES, name, body)
         except NotFound:
             return True
+        except Conflict:
+            return False
         except (ApiError, ConnectionError, TimeoutError) as error:
             _log.warning("the annotation of node %s for its reboot cannot be written: %s", name, error)
             return False
@@ -78,11 +83,15 @@ class RebootAnnotations:
 
 
 def _find_change(node: Node, repairs: Repairs) -> dict[str, str | None]:
-    """The annotation to set, or to remove by ``None``; empty if it is as it should be, or has another's value."""
-    if repairs.reboot is not RebootWay.ANNOTATION:
+    """The annotations to set, or to remove by ``None``; empty if all is as it should be.
+
+    A value of another's stays. A request that is over goes too, so that the same value from a person stays later.
+    """
+    boot = node.status.node_info.boot_id
+    if repairs.reboot is not RebootWay.ANNOTATION or not boot:
         return {}
     key, value = repairs.annotation
     present = node.metadata.annotations.get(key)
-    if asks_for_reboot(node.metadata.annotations, node.status.node_info.boot_id):
+    if asks_for_reboot(node.metadata.annotations, boot):
         return {} if present == value else {key: value}
-    return {key: None} if present == value else {}
+    return {REBOOT_REQUESTED: None, **({key: None} if present == value else {})}
