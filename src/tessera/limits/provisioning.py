@@ -101,7 +101,7 @@ GROUP_NODES = Limit(
 SCALE_UP_PODS = Limit(
     1_000,
     "pods",
-    "waiting pods for which Tessera asks for new nodes at a time, the first in order",
+    "waiting pods for which Tessera asks for new nodes at a time, the first in order that new nodes could take",
     "as many as one step plans; the others follow when these have their nodes",
 )
 PACKING_STEPS = Limit(

@@ -120,6 +120,15 @@ def test_amounts_that_the_group_states_are_counted() -> None:
     assert plan_new_nodes(pods((ONE,), amounts={"memory": 17 * 2**30}), known, {}) == {}
 
 
+def test_pods_that_no_node_could_take_keep_no_nodes_from_those_behind_them() -> None:
+    known, seen = groups(SINGLE), {"single": {"cpu": 64_000}}
+    hopeless = pods(*[(ONE,)] * SCALE_UP_PODS, amounts={"cpu": 5_000_000})
+    (waiting,) = (replace(pod, namespace="other") for pod in pods((ONE,), amounts={"cpu": 1_000}))
+    assert plan_new_nodes([*hopeless, waiting], known, {}, seen) == {
+        "single": NewNodes(1, ("other/p0",), {"cpu": 1_000})
+    }
+
+
 def test_no_more_pods_than_the_limit_are_planned() -> None:
     found = plan_new_nodes(pods(*[(ONE,)] * (SCALE_UP_PODS + 700)), groups(f"{SINGLE}, max: 100"), {})
     assert found["single"].count == 100

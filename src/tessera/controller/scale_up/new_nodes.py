@@ -3,7 +3,8 @@
 A pod behind a scheduling gate is invisible to autoscalers, so Tessera asks in its place. Rules:
 
 1. A pod counts if it waits for Tessera alone, planning has refused it, and a new node of a group admits it: labels,
-   taints, cards, and amounts where the group states them, or where nodes of the group have been seen.
+   taints, cards, and amounts where the group states them, or where nodes of the group have been seen. So pods that no
+   group takes keep none of the places of :data:`SCALE_UP_PODS`.
 2. Pods that rules about other pods or their volumes keep off nodes do not count: nobody knows if a new node would do.
 3. A node of a group that has not listed its cards yet will have them: it counts as an empty node, until its time to
    start is over.
@@ -15,7 +16,6 @@ A pod behind a scheduling gate is invisible to autoscalers, so Tessera asks in i
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import islice
 from types import MappingProxyType
 
 import msgspec
@@ -73,10 +73,14 @@ async def plan_new_nodes(
     flexible: list[tuple[PodInfo, Sequence[_Group]]] = []
     kinds: dict[_Kind, int] = {}
     pace = Pace(StepBudget(sys.maxsize))
-    for pod in islice(waiting, SCALE_UP_PODS):
+    left = int(SCALE_UP_PODS)
+    for pod in waiting:
+        if not left:
+            break
         await pace.step(1 + len(nodes))
         number = kinds.setdefault((pod.profiles, pod.constraints, tuple(sorted(pod.amounts.items()))), len(kinds))
         admitting = [each for each in nodes if await each.admits(number, pod)]
+        left -= bool(admitting)
         if len(admitting) == 1:
             admitting[0].pods.append(pod)
         elif admitting:
