@@ -57,11 +57,11 @@ def _priority(obj: Part, now: float) -> Sequence[Any]:
 
 
 def _flow_schema(obj: Part, now: float) -> Sequence[Any]:
-    spec = obj["spec"]
+    spec = obj.get("spec") or {}
     distinguisher = (spec.get("distinguisherMethod") or {}).get("type") or "<none>"
-    level = spec["priorityLevelConfiguration"]["name"]
+    level = (spec.get("priorityLevelConfiguration") or {}).get("name") or ""
     # "?" until a controller has said whether the level exists; here none does.
-    return [name_of(obj), level, spec["matchingPrecedence"], distinguisher, age_of(obj, now), "?"]
+    return [name_of(obj), level, spec.get("matchingPrecedence") or 0, distinguisher, age_of(obj, now), "?"]
 
 
 def _slice(obj: Part, now: float) -> Sequence[Any]:
