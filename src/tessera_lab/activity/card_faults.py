@@ -16,7 +16,7 @@ from tessera.nvml.errors import UnknownNvmlError
 from tessera.nvml.interface import GpuEventKind
 from tessera.nvml.measurements import Quantity
 from tessera.nvml.simulated.boards import attributes_of
-from tessera.nvml.simulated.load import WELL_FABRIC, highest_clock
+from tessera.nvml.simulated.load import WELL_FABRIC, highest_clock, power_limit
 from tessera.nvml.simulated.machine_state import (
     ANY,
     MachineState,
@@ -33,6 +33,8 @@ XID_ECC, XID_NVLINK = 48, 74
 _HOT, _HOT_MEMORY = 92.0, 98.0
 #: Bits of nvmlClocksEventReasons (nvml.h): HwSlowdown with HwThermalSlowdown, and with HwPowerBrakeSlowdown.
 _THERMAL, _POWER_BRAKE = 0x8 | 0x40, 0x8 | 0x80
+#: SwPowerCap of the same, and a rule: the clock that the limit leaves of the highest.
+_POWER_CAP, _CAPPED_CLOCK = 0x4, 0.9
 #: The health of a fabric with degraded bandwidth (bits 0 and 1) and an unhealthy route (bits 4 and 5; nvml.h).
 _DEGRADED_FABRIC = WELL_FABRIC & ~0x33 | 0x11
 #: Rule: errors in a second on the NVLinks of a card with the fault ``nvlink-errors``.
@@ -84,6 +86,12 @@ def _brake_power(_machine: MachineState, card: SimCard) -> None:
     _slow_down(card, _POWER_BRAKE)
 
 
+def _cap_power(_machine: MachineState, card: SimCard) -> None:
+    card.measured[Quantity.POWER.value] = power_limit(card)
+    card.measured[Quantity.THROTTLE_REASONS.value] = float(_POWER_CAP)
+    card.measured[Quantity.SM_CLOCK.value] = highest_clock(card) * _CAPPED_CLOCK
+
+
 def _slow_down(card: SimCard, reasons: int) -> None:
     """A hardware slowdown divides the clocks by two or more (nvml.h, ``nvmlClocksEventReasonHwSlowdown``)."""
     card.measured[Quantity.THROTTLE_REASONS.value] = float(reasons)
@@ -126,6 +134,7 @@ FAULTS: Mapping[str, CardFault] = {
     "ecc": CardFault("an uncorrectable ECC error, with XID 48; the driver asks for a reset", _report_ecc),
     "heat": CardFault(f"{_HOT:.0f} °C, and the hardware slows it down", _overheat),
     "power": CardFault("the server's power supply slows it down", _brake_power),
+    "power-cap": CardFault("it draws its power limit, and its clocks are lowered", _cap_power),
     "nvlink": CardFault("its NVLinks are down, with XID 74", _cut_nvlinks),
     "nvlink-errors": CardFault("its NVLinks send packets again, and are trained again", _disturb_nvlinks),
     "fabric": CardFault("its NVLink fabric reports less bandwidth and an unhealthy route", _degrade_fabric),

@@ -53,6 +53,7 @@ def break_gpu(folder: Path | None, card: str, xid: int | None, fault: str, code:
       ecc            an uncorrectable ECC error, with XID 48; the driver asks for a reset
       heat           92 degrees Celsius, and the hardware slows it down
       power          the server's power supply slows it down
+      power-cap      it draws its power limit, and its clocks are lowered
       nvlink         its NVLinks are down, with XID 74
       nvlink-errors  its NVLinks send packets again, and are trained again
       fabric         its NVLink fabric reports less bandwidth and an unhealthy route

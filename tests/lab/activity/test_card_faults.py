@@ -68,6 +68,16 @@ def test_a_card_without_air_or_power_is_slowed_down(fault: str, bit: int) -> Non
     assert not int(machine.measure(other).values[Quantity.THROTTLE_REASONS]) & bit
 
 
+def test_a_card_that_draws_its_limit_is_capped() -> None:
+    machine = broken("power-cap")
+    gpu, other = machine.uuids()
+    values = machine.measure(gpu).values
+    assert values[Quantity.POWER] == values[Quantity.POWER_LIMIT]
+    assert int(values[Quantity.THROTTLE_REASONS]) == 0x4
+    assert 990e6 < values[Quantity.SM_CLOCK] < 1980e6
+    assert machine.measure(other).values[Quantity.POWER] < values[Quantity.POWER]
+
+
 def test_the_time_for_which_a_card_is_slowed_down_by_heat_is_counted() -> None:
     time = [0.0]
     machine = SimulatedMachine("1xH100-80GB", seed="n", now=lambda: time[0])

@@ -213,6 +213,11 @@ def _instance_load(card: SimCard, instance: SimGpuInstance) -> float:
     return min(1.0, sum(one.activity for one in card.processes if one.gi_id == instance.gi_id))
 
 
+def power_limit(card: SimCard) -> float:
+    """Watts that the card may draw."""
+    return _board(card).watts
+
+
 def highest_clock(card: SimCard) -> float:
     """Hertz of the SMs of a card that computes and is not slowed down."""
     return _board(card).sm_mhz * _MHZ
