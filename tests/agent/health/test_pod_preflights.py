@@ -31,7 +31,7 @@ class Starts:
         self.node, self.agent = node, agent
         self.pods: dict[str, Pod] = {}
         self.held: dict[str, tuple[str, ...]] = {}
-        self.error, self.seconds = "", 0.0
+        self.error, self.skipped, self.seconds = "", "", 0.0
         self.tested: list[str] = []
         self.most = self.running = 0
         self.told: list[tuple[str, str]] = []
@@ -83,7 +83,9 @@ class Starts:
         self.most = max(self.most, self.running)
         await asyncio.sleep(self.seconds)
         self.running -= 1
-        return CardPreflight(uuid=card.uuid, index=card.index, product=card.name, error=self.error)
+        return CardPreflight(
+            uuid=card.uuid, index=card.index, product=card.name, error=self.error, skipped=self.skipped
+        )
 
     def record_on_pod(self, pod: Pod, reason: str, text: str, _kind: str) -> None:
         self.told.append((pod.metadata.name, reason))
@@ -130,6 +132,18 @@ def test_a_crash_loop_is_tested_once(allowed: Node) -> None:
         starts.pod("p", starts.node.one, state={"terminated": {"exitCode": 1}})
         assert await starts.start(starts.node.one) == ""
         assert starts.tested == [starts.node.one]
+
+    story_of(allowed, story)
+
+
+def test_a_card_that_another_process_uses_is_not_tested_and_its_pod_starts(allowed: Node) -> None:
+    async def story(starts: Starts) -> None:
+        starts.skipped = "process 7 uses the card"
+        starts.pod("a", starts.node.one)
+        assert await starts.start(starts.node.one) == ""
+        assert starts.told == [("a", "GpuPreflightSkipped")]
+        await starts.start(starts.node.one)
+        assert len(starts.tested) == 2, "what was not tested counts for nobody"
 
     story_of(allowed, story)
 
