@@ -134,6 +134,7 @@ def test_a_new_field_of_a_page_is_hidden_until_somebody_decides() -> None:
     assert values(NodeUsage) - {"ended", "ended_window"} == {
         "node",
         "taken",
+        "age",
         "driver",
         "cards",
         "leases",

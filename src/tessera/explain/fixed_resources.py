@@ -131,8 +131,9 @@ def _explain_unplaced(view: ClusterView, pod: Pod) -> Explanation:
     if nodes is None:
         return _by_its_word(view, pod, ("it was not compared with the nodes, since many other kinds of pods wait",))
     asked = extended_requests(pod)
-    missing = sorted(each for each in nodes.wanted if each != "pods" and not nodes.most(each))
-    if missing and nodes.offered:
+    wanted = nodes.wanted if nodes.offered else asked  # without nodes, the cards that it asks for are what counts
+    missing = sorted(each for each in wanted if each != "pods" and not nodes.most(each))
+    if missing:
         return explain_not_offered(view, asked, missing)
     word, kind = scheduler_word(view, pod), id(nodes)  # equal pods share the comparison, and what follows from it
     found = view.once(("lacks", kind), lambda: _explain_too_much(view, nodes) or _explain_refused(view, nodes))

@@ -350,7 +350,7 @@ def model_by_short_name(text: str) -> GpuModel:
     if found is not None:
         return found
     known = [model.short_name for model in _EACH]
-    closest = closest_profile(key.removeprefix("nvidia-"), known)
+    closest = closest_profile(key.removeprefix("nvidia-").upper(), known)
     meant = f'; did you mean "{closest}"? The' if closest else "; the"
     raise ValueError(f'no GPU model "{one_line(text)}"{meant} models are {", ".join(known)}')
 
