@@ -30,6 +30,7 @@ from tessera.controller.scale_up.placeholders import (
     is_karpenters,
     pod_spec,
 )
+from tessera.controller.scale_up.steady_amounts import SteadyAmounts
 from tessera.controller.slicing.planning.fair_order import FairOrder
 from tessera.controller.slicing.slicer import Slicer
 from tessera.controller.slicing.state.allocation import Allocation
@@ -106,6 +107,7 @@ class ScaleUp:
         self._served, self._look_at = False, 0.0
         #: Inputs and result of the last planning.
         self._planned: tuple[object, Mapping[str, NewNodes]] = (None, {})
+        self._amounts = SteadyAmounts()
         #: By group, the largest amounts of its nodes; of groups that the file names.
         self._seen: Mapping[str, Amounts] = {}
         #: Keys of waiting pods that have the event.
@@ -145,8 +147,10 @@ class ScaleUp:
                 await self._runtime.clock.sleep(backoff.next())
 
     async def _wait_for_change(self) -> None:
-        """Waits for a change, for the end of the time in which a node may start, or for the next poll of requests."""
+        """Waits for a change, the end of the time in which a node may start, other amounts, or the next poll."""
         times = [*self._startup_times(), *([_POLL] if self._by_requests.present else [])]
+        if self._amounts.due is not None:
+            times.append(max(0.0, self._amounts.due - self._runtime.clock.monotonic()))
         left = min(times, default=None)
         try:
             async with asyncio.timeout(left):
@@ -174,7 +178,7 @@ class ScaleUp:
         if not self._slicer.is_caught_up:  # pods that need a node may be missing in the state
             return False
         self._decided |= all(reason is not None for reason in self._state.waiting.values())
-        needed = await self._plan()
+        needed = self._amounts.hold(await self._plan(), self._runtime.clock.monotonic())
         self._show({group.name: needed.get(group.name, NewNodes(0)).count for group in self._groups})
         if not self._runtime.may_act():
             return True
