@@ -69,7 +69,9 @@ TAINT = {"key": FAKE, "value": "true", "effect": "NoSchedule"}
 async def fake_nodes(given: argparse.Namespace) -> None:
     """Kubelets, agents and a scheduler, until this process is ended."""
     daemonset = next(each for each in install_manifests() if each["kind"] == "DaemonSet")
-    arguments: Sequence[str] = daemonset["spec"]["template"]["spec"]["containers"][0]["args"]
+    container = daemonset["spec"]["template"]["spec"]["containers"][0]
+    arguments: Sequence[str] = container["args"]
+    variables = {each["name"]: each["value"] for each in container["env"] if "value" in each}
     await run_nodes(
         given.kubeconfig,
         nodes=f"{given.nodes}*{given.cards}xA100-40GB",
@@ -77,7 +79,7 @@ async def fake_nodes(given: argparse.Namespace) -> None:
         label=FAKE,
         taint=TAINT,
         folder=Path(given.folder),
-        agent=lambda name: agent.parse_options(arguments, {"NODE_NAME": name}),
+        agent=lambda name: agent.parse_options(arguments, variables | {"NODE_NAME": name}),
         scheduler="" if given.scheduler else SCHEDULER,
     )
 

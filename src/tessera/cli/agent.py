@@ -19,7 +19,8 @@ from tessera.cli.base.process import (
 )
 
 _FOLDER = click.Path(path_type=Path, file_okay=False)
-#: Environment variables of NVIDIA's device plugin by the option that they set; users' manifests have them.
+#: Environment variables by the option that they set: those of NVIDIA's device plugin, which users' manifests have, and
+#: ours.
 _VARIABLES = {
     "NODE_NAME": "--node-name",
     "MIG_STRATEGY": "--mig-strategy",
@@ -27,6 +28,7 @@ _VARIABLES = {
     "DEVICE_ID_STRATEGY": "--device-id-strategy",
     "MPS_ROOT": "--mps-root",
     "TESSERA_RECORD": "--record",
+    "TESSERA_REPAIRS": "--repairs",
 }
 #: Environment variables without an option, which the agent reads as NVIDIA's device plugin does.
 _PASSED_ON = ("DP_DISABLE_HEALTHCHECKS", "DP_ENABLE_HEALTHCHECKS")
@@ -79,7 +81,10 @@ _PASSED_ON = ("DP_DISABLE_HEALTHCHECKS", "DP_ENABLE_HEALTHCHECKS")
     help="Sharing profile of a node without the label nvidia.com/device-plugin.config.",
 )
 @click.option(
-    "--repairs", metavar="NAMESPACE/NAME", help="ConfigMap of what is done about cards with faults: tessera-repairs."
+    "--repairs",
+    envvar="TESSERA_REPAIRS",
+    metavar="NAMESPACE/NAME",
+    help="ConfigMap of what is done about cards with faults: tessera-repairs.  [env: TESSERA_REPAIRS]",
 )
 @click.option("--mig-config", metavar="NAMESPACE/NAME", help="ConfigMap of MIG layouts.")
 @click.option("--mig-default", metavar="LAYOUT", help="MIG layout of a node without the label nvidia.com/mig.config.")
