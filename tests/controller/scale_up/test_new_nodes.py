@@ -129,6 +129,19 @@ def test_pods_that_no_node_could_take_keep_no_nodes_from_those_behind_them() -> 
     }
 
 
+def test_a_namespace_of_many_kinds_of_pods_costs_no_more_than_one_with_the_limit() -> None:
+    """Each kind is compared with each group; the pods of other namespaces still get their nodes."""
+    impossible = [
+        replace(pod, amounts={"cpu": 1_000 + number}) for number, pod in enumerate(pods(*[(SEVEN,) * 3] * 4_000))
+    ]
+    (waiting,) = (replace(pod, namespace="other") for pod in pods((ONE,)))
+    known = groups(SINGLE, PAIRS)
+    one, _ = count_calls(lambda: plan_new_nodes([*impossible[:SCALE_UP_PODS], waiting], known, {}))
+    four, found = count_calls(lambda: plan_new_nodes([*impossible, waiting], known, {}))
+    assert four < 2 * one
+    assert found["single"].pods == ("other/p0",)
+
+
 def test_no_more_pods_than_the_limit_are_planned() -> None:
     found = plan_new_nodes(pods(*[(ONE,)] * (SCALE_UP_PODS + 700)), groups(f"{SINGLE}, max: 100"), {})
     assert found["single"].count == 100

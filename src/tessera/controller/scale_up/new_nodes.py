@@ -15,6 +15,7 @@ A pod behind a scheduling gate is invisible to autoscalers, so Tessera asks in i
 """
 
 import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
@@ -72,13 +73,19 @@ async def plan_new_nodes(
     nodes = [_Group(group, starting.get(group.name, 0), steps, seen.get(group.name)) for group in groups]
     flexible: list[tuple[PodInfo, Sequence[_Group]]] = []
     kinds: dict[_Kind, int] = {}
+    kinds_of: Counter[str] = Counter()
     pace = Pace(StepBudget(sys.maxsize))
     left = int(SCALE_UP_PODS)
     for pod in waiting:
         if not left:
             break
         await pace.step(1 + len(nodes))
-        number = kinds.setdefault((pod.profiles, pod.constraints, tuple(sorted(pod.amounts.items()))), len(kinds))
+        kind = (pod.profiles, pod.constraints, tuple(sorted(pod.amounts.items())))
+        if kind not in kinds:
+            if kinds_of[pod.namespace] >= SCALE_UP_PODS:  # a namespace could have as many kinds as pods
+                continue
+            kinds_of[pod.namespace] += 1
+        number = kinds.setdefault(kind, len(kinds))
         admitting = [each for each in nodes if await each.admits(number, pod)]
         left -= bool(admitting)
         if len(admitting) == 1:
