@@ -14,6 +14,7 @@ from tessera_lab.workloads.apps.statefulset import StatefulSetController
 from tessera_lab.workloads.base.mirrors import ObjectMirrors
 from tessera_lab.workloads.nodes.node_lifecycle import NodeLifecycle, NodeTaints, PodGarbageCollector
 from tessera_lab.workloads.objects.api_services import ApiServiceController
+from tessera_lab.workloads.objects.disruption_budgets import DisruptionBudgetController
 from tessera_lab.workloads.objects.endpoints import EndpointsController
 from tessera_lab.workloads.objects.garbage_collector import GarbageCollector
 from tessera_lab.workloads.objects.metadata_mirror import MetadataMirror
@@ -46,6 +47,7 @@ class WorkloadControllers:
             StatefulSetController(self._mirrors),
             JobController(self._mirrors),
             EndpointsController(self._mirrors),
+            DisruptionBudgetController(self._mirrors),
             NamespaceContents(self._mirrors, ca),
             NamespaceDeletion(self._mirrors, self._inventory),
             GarbageCollector(self._mirrors, self._inventory),

@@ -24,6 +24,7 @@ from tessera.kube.resources import (
     NODES,
     PERSISTENT_VOLUME_CLAIMS,
     PERSISTENT_VOLUMES,
+    POD_DISRUPTION_BUDGETS,
     PODS,
     REPLICASETS,
     SERVICE_ACCOUNTS,
@@ -91,6 +92,7 @@ class ObjectMirrors:
         self.node_leases = LabInformer(client, LEASES.as_dicts(), clock=clock, rng=rng, namespace="kube-node-lease")
         self.claims = self._mirror(PERSISTENT_VOLUME_CLAIMS)
         self.volumes = self._mirror(PERSISTENT_VOLUMES)
+        self.budgets = self._mirror(POD_DISRUPTION_BUDGETS)
         self.storage_classes = self._mirror(STORAGE_CLASSES)
 
     def _mirror(self, resource: Resource[Any], indexes: Mapping[str, Any] | None = None) -> Informer[dict[str, Any]]:
