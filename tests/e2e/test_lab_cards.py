@@ -64,7 +64,9 @@ def test_a_card_that_asks_for_a_reset_gets_it(cluster: RunningLab) -> None:
 
 
 def test_the_fault_of_a_pods_card_is_told_in_one_sentence_wherever_one_looks(cluster: RunningLab) -> None:
-    cluster.kubectl("apply", "-f", "-", manifest=cluster.pod("owner", {"nvidia.com/gpu": 2}))
+    pod = cluster.pod("owner", {"nvidia.com/gpu": 2})
+    pod["spec"]["nodeSelector"] = {"kubernetes.io/hostname": "node-1"}
+    cluster.kubectl("apply", "-f", "-", manifest=pod)
     cluster.kubectl("wait", "pod/owner", "--for=condition=Ready", "--timeout=180s")
     cluster.tessera("lab", "break", "gpu", "node-1/0", "--xid", "48")
     cluster.kubectl("wait", "pod/owner", "--for=condition=tessera.dev/GpuHealthy=False", "--timeout=180s")

@@ -1,10 +1,8 @@
 """Decides about one pod: the node to bind it to, or the reasons why there is none, with kube-scheduler's texts.
 
 The filters run in kube-scheduler's order, and a node counts under the first filter that refuses it; only the resource
-filter may give several reasons. Among the nodes that remain the best score wins: preferred node affinity, then
-taints of effect PreferNoSchedule, then the least allocated CPU and memory, then the name, so that a run can be
-repeated. Of pod affinity and topology spread only the hard rules count: the soft ones have no score here. If no node
-can take the pod, :mod:`preemption` looks for less important pods to end.
+filter may give several reasons. Among the nodes that remain the best score wins (:mod:`scores`). If no node can take
+the pod, :mod:`preemption` looks for less important pods to end.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -16,11 +14,11 @@ from tessera_lab.scheduler.filters.node_placement import (
     NodeRejection,
     find_untolerated,
     pinned_names,
-    preferred_weight,
     selector_matches,
 )
 from tessera_lab.scheduler.filters.topology import affinity_filter, spread_filter
 from tessera_lab.scheduler.filters.volumes import VolumePlan, volume_filter
+from tessera_lab.scheduler.scores import choose_node
 from tessera_lab.scheduler.state.node_cache import HOSTNAME, CachedNode, CachedPod, NodeCache
 
 Json = Mapping[str, Any]
@@ -107,7 +105,7 @@ def decide(pod: CachedPod, cluster: NodeCache) -> NodeChoice | Unschedulable:
         elif not any(each.final for each in found):
             curable.append(node.name)
     if fitting:
-        best = max(fitting, key=lambda node: _score(pod, node)) if len(fitting) > 1 else fitting[0]
+        best = choose_node(pod, fitting, cluster)
         return NodeChoice(best.name, filters.plan(best))
     if total > examined:
         counts[skipped.reason] = counts.get(skipped.reason, 0) + total - examined
@@ -156,24 +154,6 @@ def _candidates(spec: Json, cluster: NodeCache) -> tuple[Iterable[CachedNode], N
     if hostname is not None:
         return cluster.with_hostname(hostname), NOT_MATCHED
     return cluster.nodes.values(), NOT_MATCHED
-
-
-def _score(pod: CachedPod, node: CachedNode) -> tuple[int, int, float, str]:
-    spec = pod.spec
-    disliked = node.taints and find_untolerated(node.taints, spec.get("tolerations") or (), ("PreferNoSchedule",))
-    free = 0.0
-    for name in ("cpu", "memory"):
-        total = node.allocatable.get(name, 0)
-        if total:
-            free += (total - node.used.get(name, 0) - pod.requests.get(name, 0)) / total
-    # Pods without requests would all go to one node, so the number of pods breaks the tie.
-    free -= node.used.get("pods", 0) / max(1, node.allocatable.get("pods", 1))
-    return preferred_weight(spec, node.labels, node.name), 0 if disliked else 1, free, _descending_key(node.name)
-
-
-def _descending_key(name: str) -> str:
-    """A key under which the alphabetically first name is the greatest."""
-    return "".join(chr(0x10FFFF - ord(letter)) for letter in name)
 
 
 def _message(total: int, counts: Mapping[str, int]) -> str:

@@ -288,4 +288,9 @@ def _needs(pod: Mapping[str, Any]) -> CachedPod:
         pod["spec"],
         metadata.get("labels"),
         terminating=bool(metadata.get("deletionTimestamp")),
+        owner=next((each["uid"] for each in metadata.get("ownerReferences") or () if _makes_replicas(each)), ""),
     )
+
+
+def _makes_replicas(owner: Json) -> bool:
+    return bool(owner.get("controller")) and owner["kind"] in {"ReplicaSet", "StatefulSet"}

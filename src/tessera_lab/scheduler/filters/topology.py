@@ -1,4 +1,4 @@
-"""Rules about topology domains: pod affinity, pod anti-affinity and topology spread, required forms only.
+"""Hard rules about topology domains: pod affinity, pod anti-affinity and topology spread; for soft ones see ``scores``.
 
 They decide as kube-scheduler's plugins InterPodAffinity, and PodTopologySpread with DoNotSchedule. Every decision
 checks every pod: a simple implementation, against which faster ones can be tested.
@@ -31,7 +31,7 @@ def affinity_filter(pod: CachedPod, cluster: NodeCache) -> Callable[[CachedNode]
     affinity_counts: Counter[Domain] = Counter()
     anti_affinity_counts: Counter[Domain] = Counter()
     if affinity_terms or anti_affinity_terms:
-        for node, other in _matching_pods(cluster):
+        for node, other in pods_with_nodes(cluster):
             if affinity_terms and all(term_matches(term, pod, other, cluster) for term in affinity_terms):
                 affinity_counts.update(_domains(affinity_terms, node))
             anti_affinity_counts.update(
@@ -57,7 +57,7 @@ def affinity_filter(pod: CachedPod, cluster: NodeCache) -> Callable[[CachedNode]
 def _violates_anti_affinity(pod: CachedPod, cluster: NodeCache) -> Counter[Domain]:
     """Returns the domains that the anti-affinity of placed pods forbids to this pod."""
     found: Counter[Domain] = Counter()
-    for node, other in _matching_pods(cluster, cluster.holders_of_anti_affinity):
+    for node, other in pods_with_nodes(cluster, cluster.holders_of_anti_affinity):
         terms = required_terms(other, "podAntiAffinity")
         found.update(_domains([term for term in terms if term_matches(term, other, pod, cluster)], node))
     return found
@@ -79,7 +79,9 @@ def term_matches(term: Json, owner: CachedPod, other: CachedPod, cluster: NodeCa
     return in_namespace and label_selector_matches(term.get("labelSelector"), other.labels)
 
 
-def _matching_pods(cluster: NodeCache, only: Mapping[str, str] | None = None) -> Iterator[tuple[CachedNode, CachedPod]]:
+def pods_with_nodes(
+    cluster: NodeCache, only: Mapping[str, str] | None = None
+) -> Iterator[tuple[CachedNode, CachedPod]]:
     """Pods and their nodes: all, or those of the given UIDs and node names."""
     if only is None:
         for node in cluster.nodes.values():
@@ -145,6 +147,16 @@ def _constraint(rule: Json, pod: CachedPod, nodes: list[CachedNode]) -> _Constra
     least = 0 if len(counts) < (rule.get("minDomains") or 1) else min(counts.values())
     own = int(label_selector_matches(selector, pod.labels))
     return _Constraint(key=rule["topologyKey"], max_skew=rule["maxSkew"], own=own, counts=counts, least=least)
+
+
+def count_matching(rule: Json, pod: CachedPod, cluster: NodeCache) -> Counter[str]:
+    """The number of pods that a rule is about in each of its domains."""
+    selector, key = _selector(rule, pod), rule["topologyKey"]
+    found: Counter[str] = Counter()
+    for node in cluster.nodes.values():
+        if key in node.labels and _is_included(rule, pod, node):
+            found[node.labels[key]] += sum(_counts(other, pod, selector) for other in node.pods.values())
+    return found
 
 
 def _counts(other: CachedPod, pod: CachedPod, selector: Json | None) -> bool:

@@ -32,6 +32,7 @@ class CachedPod(msgspec.Struct, frozen=True, kw_only=True):
         uid: the pod's UID; the key may be used again by another pod.
         labels: its labels.
         terminating: its deletion was asked for.
+        owner: UID of its ReplicaSet or StatefulSet; empty without one.
         priority: higher goes first.
         created: seconds since 1970; earlier goes first among equals.
         spec: the pod's spec as decoded JSON.
@@ -48,6 +49,7 @@ class CachedPod(msgspec.Struct, frozen=True, kw_only=True):
     ports: frozenset[HostPort]
     labels: Mapping[str, str] = {}
     terminating: bool = False
+    owner: str = ""
 
     @property
     def namespace(self) -> str:
@@ -60,6 +62,13 @@ class CachedPod(msgspec.Struct, frozen=True, kw_only=True):
         rule = (self.spec.get("affinity") or {}).get("podAntiAffinity") or {}
         return bool(rule.get("requiredDuringSchedulingIgnoredDuringExecution"))
 
+    @property
+    def has_preferences(self) -> bool:
+        """True if it would rather be near some pods, or far from them."""
+        affinity = self.spec.get("affinity") or {}
+        rules = (affinity.get(kind) or {} for kind in ("podAffinity", "podAntiAffinity"))
+        return any(rule.get("preferredDuringSchedulingIgnoredDuringExecution") for rule in rules)
+
 
 def build_pod_info(
     key: str,
@@ -69,6 +78,7 @@ def build_pod_info(
     labels: Mapping[str, str] | None = None,
     *,
     terminating: bool = False,
+    owner: str = "",
 ) -> CachedPod:
     """Compiles a pod's spec."""
     return CachedPod(
@@ -76,6 +86,7 @@ def build_pod_info(
         uid=uid,
         labels=labels or {},
         terminating=terminating,
+        owner=owner,
         priority=int(spec.get("priority") or 0),
         created=created,
         spec=spec,
@@ -131,6 +142,8 @@ class NodeCache:
         storage: volumes, claims and storage classes.
         nominated: pods that room was made for, by the node's name and their UIDs.
         holders_of_anti_affinity: node of every placed pod with required anti-affinity, by UID.
+        holders_of_preferences: node of every placed pod with preferred affinity or anti-affinity, by UID.
+        replicas: number of placed pods by their owner's UID and their node's name, without terminating ones.
     """
 
     def __init__(self) -> None:
@@ -138,6 +151,8 @@ class NodeCache:
         self.namespaces: dict[str, Mapping[str, str]] = {}
         self.storage = StorageCache()
         self.holders_of_anti_affinity: dict[str, str] = {}
+        self.holders_of_preferences: dict[str, str] = {}
+        self.replicas: dict[str, Counter[str]] = {}
         self.nominated: dict[str, dict[str, CachedPod]] = {}
         self._nominations: dict[str, str] = {}
         self._priorities: Counter[int] = Counter()
@@ -180,6 +195,9 @@ class NodeCache:
         self._priorities[pod.priority] += 1
         if pod.has_anti_affinity:
             self.holders_of_anti_affinity[pod.uid] = node_name
+        if pod.has_preferences:
+            self.holders_of_preferences[pod.uid] = node_name
+        self._count_replica(pod, node_name, 1)
         node = self.nodes.get(node_name)
         if node is None:
             self._waiting_for_node.setdefault(node_name, {})[pod.uid] = pod
@@ -194,12 +212,24 @@ class NodeCache:
         node_name, pod = placed
         self._priorities[pod.priority] -= 1
         self.holders_of_anti_affinity.pop(uid, None)
+        self.holders_of_preferences.pop(uid, None)
+        self._count_replica(pod, node_name, -1)
         node = self.nodes.get(node_name)
         if node is None:
             self._waiting_for_node.get(node_name, {}).pop(uid, None)
         else:
             node.free(uid)
         return True
+
+    def _count_replica(self, pod: CachedPod, node_name: str, number: int) -> None:
+        if not pod.owner or pod.terminating:
+            return
+        found = self.replicas.setdefault(pod.owner, Counter())
+        found[node_name] += number
+        if not found[node_name]:
+            del found[node_name]
+        if not found:
+            del self.replicas[pod.owner]
 
     def nominate(self, uid: str, room: tuple[CachedPod, str] | None) -> None:
         """Notes that room is made for a pod on a node; None takes that back."""

@@ -1,0 +1,26 @@
+"""The loss of one node takes no more than one replica of the webhook, nor of a Deployment that says nothing of it."""
+
+from collections.abc import Callable
+from typing import Any
+
+from tests.support.virtual_lab import manifest
+
+from tessera.kube.resources import DEPLOYMENTS, PODS
+
+
+async def nodes_of(lab: Any, namespace: str, prefix: str) -> list[str]:
+    pods = (await lab.client.list(PODS, namespace)).items
+    return sorted(pod.spec.node_name or "" for pod in pods if pod.metadata.name.startswith(prefix))
+
+
+def test_replicas_are_on_different_nodes(in_lab: Callable[..., None]) -> None:
+    async def scenario(lab: Any) -> None:
+        assert await nodes_of(lab, "tessera-system", "tessera-webhook") == ["node-1", "node-2"]
+        labels = {"app": "web"}
+        template = {"metadata": {"labels": labels}, "spec": manifest("web", {}, restartPolicy="Always")["spec"]}
+        spec = {"replicas": 2, "selector": {"matchLabels": labels}, "template": template}
+        await lab.client.create(DEPLOYMENTS.as_dicts(), {"metadata": {"name": "web"}, "spec": spec}, "default")
+        await lab.clock.sleep(5)
+        assert await nodes_of(lab, "default", "web") == ["node-1", "node-2"]
+
+    in_lab(scenario, nodes="1xA100-40GB,1xA100-40GB")
