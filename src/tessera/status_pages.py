@@ -43,7 +43,7 @@ class Guard(Protocol):
         ...
 
     async def refuse(self, path: str, token: str, address: str) -> "Page | None":
-        """What a reader gets in place of a page; None if it may read it.
+        """Returns the refusal that a reader gets, or None if it may read the page.
 
         Args:
             path: of the page.

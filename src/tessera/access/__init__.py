@@ -1,1 +1,1 @@
-"""Who may read what Tessera shows: bearer tokens and rights, as the API server judges them."""
+"""Bearer tokens and rights of those who read Tessera's pages, as the API server judges them."""

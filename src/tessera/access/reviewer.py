@@ -22,7 +22,7 @@ class Person(NamedTuple):
 
     @property
     def share(self) -> str:
-        """Whose requests are counted together: a tenant can make many service accounts, so those of a namespace are."""
+        """The name under which requests count. Service accounts of a namespace share one: a tenant can make many."""
         match self.name.split(":"):
             case ["system", "serviceaccount", namespace, _]:
                 return f"namespace/{namespace}"

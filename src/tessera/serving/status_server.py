@@ -153,7 +153,7 @@ class _Pages:
         return unavailable(stuck) if stuck else status_page(path, self._process, self._documents)
 
     async def refuse(self, path: str, headers: Mapping[str, str], address: str) -> Page | None:
-        """What a reader gets in place of a page; None if it may read it. Called in another loop."""
+        """Returns the refusal that a reader gets, or None if it may read the page. Called in another loop."""
         if self._guard is None or not self._guard.guards(path):
             return None
         token = self._guard.token(headers)

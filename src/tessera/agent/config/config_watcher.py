@@ -171,7 +171,7 @@ class ConfigWatcher:
 
     @property
     def repairs(self) -> Repairs | None:
-        """What is done about cards with faults; None while it cannot be read, or if the file has a mistake."""
+        """The settings for cards with faults; None if they cannot be read or have a mistake."""
         files = self._repairs.files
         if self._read_repairs is None or self._read_repairs[0] != files:
             self._read_repairs = (files, _read_repairs(files))

@@ -114,7 +114,7 @@ class CardsCordoned(msgspec.Struct, frozen=True):
 
 
 class RepairsSet(msgspec.Struct, frozen=True):
-    """What the administrator lets Tessera do about cards with faults was read, or has changed."""
+    """The administrator's settings for cards with faults were read, or have changed."""
 
     repairs: Repairs
 

@@ -61,7 +61,7 @@ class FaultStore:
         self._metrics = metrics
 
     def load(self, now: float) -> StoredFaults:
-        """What an earlier process kept; a node without a file had no card before."""
+        """Returns what an earlier process kept. Without a file there was none: the node had no card."""
         return (self._file.load() or StoredFaults(known=())).until(now)
 
     def save(self, faults: StoredFaults) -> None:
