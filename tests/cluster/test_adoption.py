@@ -218,6 +218,23 @@ def test_from_the_operator_to_tessera_and_back_under_a_running_pod(beside_nvidia
     beside_nvidia(scenario)
 
 
+def test_a_node_that_a_label_kept_free_of_agents_before_stays_so(beside_nvidia: Callable[..., None]) -> None:
+    """An adoption stops the same part by the same label, and the agents come all the same."""
+
+    async def scenario(lab: NvidiaLab) -> None:
+        await lab.bring_operator(**{f"{DEPLOY_PREFIX}device-plugin": "false"})
+        async with lab.operating():
+            await lab.clock.sleep(30)
+            await lab.stop_nvidia()
+            assert lab.deploy_labels()["gpu-feature-discovery"] == "true"
+            await lab.install()
+            await lab.clock.sleep(120)
+            pods = (await lab.client.list(PODS, "tessera-system")).items
+            assert not [pod.metadata.name for pod in pods if pod.metadata.name.startswith("tessera-agent")]
+
+    beside_nvidia(scenario)
+
+
 def cut(cluster: SimulatedCluster) -> None:
     """NVIDIA's MIG manager has cut the cards into seven."""
     for node in cluster.nodes.values():

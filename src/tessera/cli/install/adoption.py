@@ -14,7 +14,7 @@ instances that no label explains are left alone. The driver, the container toolk
 Each step looks at the cluster, so the same command continues after an interruption.
 """
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Container, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -23,6 +23,7 @@ import msgspec
 from tessera.api.driver.assignment import CLUSTER_POLICIES
 from tessera.api.gpu_operator.adoption import DEPLOY_PREFIX, PARTS, STOPPED_KEY, stop_patch
 from tessera.api.names import MIG_CONFIG_STATE_LABEL
+from tessera.api.nodes.gpu_labels import keep_off_label
 from tessera.cli.base.connection import CommandError
 from tessera.cli.install.apply import list_objects
 from tessera.cli.install.preflight import CONFLICTS
@@ -51,6 +52,9 @@ async def read_policy(client: Client) -> str:
 async def stop_others(client: Client, clock: Clock, *, dry: bool) -> AsyncIterator[AppliedObject]:
     """Stops NVIDIA's programs that do the agents' work; yields what changes.
 
+    A node stays as it is if a label keeps the agents off it: none comes there. The label of the device plugin would not
+    do so any more beside that of feature discovery, which an adoption sets.
+
     Raises:
         CommandError: a node is in the middle of a change, or pods do not end.
     """
@@ -60,8 +64,11 @@ async def stop_others(client: Client, clock: Clock, *, dry: bool) -> AsyncIterat
             f"error: NVIDIA's operator changes {', '.join(busy[:_SHOWN])} now; nothing was changed, wait until it has"
             " finished: kubectl get nodes -L nvidia.com/mig.config.state,nvidia.com/gpu.deploy.device-plugin"
         )
+    left_alone = {each.metadata.name for each in nodes if keep_off_label(each.metadata.labels)}
     for part in PARTS:
         for node in nodes:
+            if node.metadata.name in left_alone:
+                continue
             label = DEPLOY_PREFIX + part
             if node.metadata.labels.get(label, "false") == "false":
                 continue
@@ -73,7 +80,7 @@ async def stop_others(client: Client, clock: Clock, *, dry: bool) -> AsyncIterat
     async for each in _stop_owners(client, dry=dry):
         yield each
     if not dry:
-        await _wait_for_end(client, clock)
+        await _wait_for_end(client, clock, left_alone)
 
 
 def _busy(nodes: Sequence[Node]) -> Iterator[str]:
@@ -110,14 +117,16 @@ def _is_other(pod: dict[str, Any]) -> bool:
     return any(part in str(each.get("image", "")) for each in pod.get("containers") or () for part in CONFLICTS)
 
 
-async def _wait_for_end(client: Client, clock: Clock) -> None:
+async def _wait_for_end(client: Client, clock: Clock, left_alone: Container[str]) -> None:
     deadline = clock.monotonic() + _END_TIMEOUT
     while True:
         pods = (await client.list(PODS.as_dicts())).items
         left = [
             f"{each['metadata']['namespace']}/{each['metadata']['name']}"
             for each in pods
-            if _is_other(each["spec"]) and (each.get("status") or {}).get("phase") not in {"Succeeded", "Failed"}
+            if _is_other(each["spec"])
+            and each["spec"].get("nodeName") not in left_alone
+            and (each.get("status") or {}).get("phase") not in {"Succeeded", "Failed"}
         ]
         if not left:
             return
