@@ -1,6 +1,7 @@
 // A small chart of the last hours. A gap is a time without a measurement.
 
-import type { Curve } from "./documents";
+/** Values of the last hours, the oldest first; null was not measured. */
+type Curve = (number | null)[];
 
 const WIDTH = 240;
 const HEIGHT = 44;

@@ -1,31 +1,17 @@
-// The documents of the feed, as src/tessera/dashboard/documents.py makes them. A value that was not measured is missing.
+// Made by scripts/page_types.py from the documents of Python. A value that was not measured is missing.
 
-export interface Evidence {
-  /** The source of the error in words. */
-  source: string;
-  text: string;
-  asks: string;
-  since?: number;
-  count?: number;
-  spared?: boolean;
+/** A pod that a slice is reserved for. */
+export interface PodPromise {
+  namespace: string;
+  pod: string;
 }
 
-export interface Holder {
-  namespace?: string;
-  pod?: string;
-  pid?: number;
-  process?: string;
-}
-
-export interface Health {
-  state: string;
-  since?: number;
-  evidence?: Evidence[];
-  next?: string;
-  holders?: Holder[];
-  cut?: number;
-}
-
+/**
+ * Hold of a container on a device; see tessera.api.nodes.usage.LeaseUsage. `limit` is the memory of the device in
+ * bytes; of a shared device, the part that belongs to the lease. `fault` is the sentence about the fault of its card or
+ * GPU instance. `blind` is true if processes hold the device, and its activity cannot be measured: its state stays
+ * unknown.
+ */
 export interface Lease {
   namespace: string;
   pod: string;
@@ -39,119 +25,198 @@ export interface Lease {
   wasted: number;
   busy?: number;
   memory?: number;
-  /** Bytes that it may use. */
   limit?: number;
-  /** Its state can never be told: the device's activity cannot be measured. */
   blind?: boolean;
   findings?: string[];
-  /** The sentence about the fault of its card or GPU instance. */
   fault?: string;
 }
 
+/** A MIG device on a card: its place in memory slots, and who holds it. */
 export interface Tile {
+  /** First memory slot. */
   start: number;
+  /** Memory slots. */
   size: number;
+  /** NVIDIA's name; empty for a foreign slice of unknown profile. */
   profile: string;
-  /** What is special about it: creating, deleting, foreign, kept. */
+  /**
+   * `creating`, `deleting`, `foreign` or `kept` of a slice that no container holds in the usual way; see
+   * tessera.explain.card_map.Tile.
+   */
   state?: string;
-  /** The pod that it is reserved for. */
-  promise?: { namespace: string; pod: string };
+  /** The pod that the slice is reserved for. */
+  promise?: PodPromise;
+  /** Share of time in which it computed. */
   busy?: number;
+  /** Bytes in use. */
   memory?: number;
+  /** Bytes of the device. */
   memoryTotal?: number;
+  /** The containers that hold it. */
   leases?: Lease[];
 }
 
+/**
+ * An error of a card that is not over; see tessera.api.nodes.health.Evidence. `source` is in words. The class of a
+ * fault is no secret of another tenant, and its sentence names nobody: everybody may see it.
+ */
+export interface Evidence {
+  source: string;
+  text: string;
+  asks: string;
+  since?: number;
+  count?: number;
+  spared?: boolean;
+}
+
+/** A pod, or a process of the host, that holds a card which must be reset or booted. */
+export interface Holder {
+  namespace?: string;
+  pod?: string;
+  pid?: number;
+  process?: string;
+}
+
+/** The health of a card that is not well; see tessera.api.nodes.health.CardHealth. */
+export interface Health {
+  state: string;
+  since?: number;
+  evidence?: Evidence[];
+  next?: string;
+  holders?: Holder[];
+  cut?: number;
+}
+
+/** A card. */
 export interface Card {
+  /** Its node. */
   node: string;
+  /** Of the driver. */
   index: number;
+  /** Of the card. */
   uuid: string;
+  /** The product's name. */
   model: string;
+  /** True if MIG mode is on. */
   mig: boolean;
+  /** Its memory slots; 0 without MIG. */
   slots: number;
+  /** Part of the card that containers hold. */
   held: number;
+  /** Share of time in which it computed. */
   busy?: number;
-  /** Why `busy` was not measured. */
+  /** Why that was not measured, a value of tessera.nvml.measurements.Absence. */
   busyAbsent?: string;
+  /** Bytes in use. */
   memory?: number;
+  /** Bytes of the card. */
   memoryTotal?: number;
+  /** Watts. */
   power?: number;
+  /** Watts. */
   powerLimit?: number;
+  /** Degrees Celsius. */
   temperature?: number;
+  /** Reasons for which it is slowed down. */
   throttled?: string[];
+  /** Its MIG devices by their place. */
   tiles?: Tile[];
+  /** What containers hold of the card itself. */
   leases?: Lease[];
+  /** What more would fit, each alone: slices by profile, `gpu` for the whole card, `share` for shares. */
   free?: Record<string, number>;
+  /** Its offer, `slice` (on demand), `mig`, `whole`, `time-slicing`, `mps`; empty if not offered. */
   kind?: string;
+  /** Shares of the card, or of each of its MIG devices. */
   replicas?: number;
+  /** Its state and evidence; None for a card that is well. */
   health?: Health;
-  /** The node's agent does not answer; the rest are Tessera's records. */
+  /** True if the node's agent does not answer: what is shown are Tessera's records. */
   silent?: boolean;
-  /** The node takes no new pods: it is cordoned, or not ready. */
+  /** True if the node takes no new pods: it is cordoned, or not ready. Nothing more fits then. */
   closed?: boolean;
-  /** Its free devices that kube-scheduler gives to no pod, since pods hold withheld ones of the node. */
+  /** Its free devices that kube-scheduler gives to no pod (tessera.api.nodes.scheduler_sums). */
   blocked?: number;
 }
 
+/** A pod that asks for cards and has no node. */
 export interface Waiting {
+  /** Of the pod. */
   namespace: string;
+  /** Its name. */
   pod: string;
+  /** The resources that it asks for, as text. */
   requests: string;
+  /** Unix time of its creation. */
   since: number;
-  /** The workload that made the pod. */
+  /** The workload that made it, `Kind/name`; empty if none did. */
   owner?: string;
+  /** True while Tessera holds it until a slice has room. */
   gated?: boolean;
+  /** The kind of reason, as `tessera why` has it; empty while it is not known. */
   case?: string;
+  /** The first line of `tessera why`. */
   reason?: string;
-  /** Its place among the pods that compete for the same room. */
+  /** Its place among the pods that compete for the same room, from 1; 0 while it is not known. */
   position?: number;
+  /** The number of these pods. */
   of?: number;
-  /** When half, and nine of ten, of such pods have started. */
+  /** Unix time before which half of such pods start, a whole minute; None if nothing is known. */
   p50?: number;
+  /** That of nine of ten; None if it is too far away to say. */
   p90?: number;
-  /** What the start rests on. */
+  /**
+   * What the start rests on: `deadline`, `history`, `waits` (history and past waits), `rate` or `unknown`; empty
+   * without a position.
+   */
   basis?: string;
-  /** Starts of such pods in the last hour. */
+  /** Pods with the same slices that started in the last hour. */
   starts?: number;
+}
+
+/** A Workload that waits in Kueue; see tessera.explain.kueue_rows.KueueRow. */
+export interface Workload {
+  /** Its namespace. */
+  namespace: string;
+  /** Its name. */
+  workload: string;
+  /** What it is for: `Job/train`, or the name of a pod; empty if nothing owns it. */
+  owner?: string;
+  /** Its LocalQueue. */
+  queue?: string;
+  /** Unix time of its creation. */
+  since?: number;
+  /** Its place in the LocalQueue, from 1; 0 while it is not known. */
+  position?: number;
+  /** The number of pending Workloads of that queue. */
+  of?: number;
+  /** True if the queue may have more than `of`. */
+  ofMore?: boolean;
+  /** Its place among all queues that share the quota, from 1; 0 while it is not known. */
+  amongAll?: number;
+  /** The kind of waiting, as `tessera why` has it. */
+  case?: string;
+  /** Why it waits. */
+  verdict?: string;
 }
 
 /** Kueue is there. */
 export interface Kueue {
-  /** What is not known of its queues, and why. */
+  /** What is not known of its queues, and why: sentences of Tessera that name no object of the cluster. */
   notes?: string[];
   /** What the server said about it. */
   detail?: string;
-  /** When it was read last, if the last reading failed. */
+  /** If the last reading failed, the Unix time of the last one that did not; 0 if there is none. */
   read?: number;
 }
 
-/** The number of Workloads of a namespace that have no document. */
+/** The number of Workloads of a namespace that wait in Kueue, beside those that have a document. */
 export interface Unshown {
   namespace: string;
   workloads: number;
 }
 
-/** A Workload that waits in Kueue. */
-export interface Workload {
-  namespace: string;
-  workload: string;
-  /** What it is for. */
-  owner?: string;
-  /** Its LocalQueue. */
-  queue?: string;
-  since?: number;
-  /** Its place in that queue. */
-  position?: number;
-  of?: number;
-  /** The queue may have more. */
-  ofMore?: boolean;
-  /** Its place among all queues that share the quota. */
-  amongAll?: number;
-  case?: string;
-  verdict?: string;
-}
-
-/** A resource of a node whose agent does not answer. */
+/** A resource of a node whose agent does not answer: its devices, and those that pods ask for. */
 export interface Offer {
   resource: string;
   model: string;
@@ -159,92 +224,135 @@ export interface Offer {
   used: number;
 }
 
+/** A node whose agent should answer and does not. */
 export interface Failure {
+  /** Its name. */
   node: string;
+  /** Why. */
   reason: string;
+  /** Unix time since when; 0 if that is not known. */
   since?: number;
+  /** What to do. */
   next?: string;
+  /** What the node offers, as far as the node itself says. */
   offers?: Offer[];
 }
 
+/** The cluster as a whole. */
+export interface Summary {
+  /** Nodes whose agents answer, and those of silent cards. */
+  nodes: number;
+  /** Cards, with the silent ones. */
+  cards: number;
+  /** Pods that hold cards. */
+  pods: number;
+  /** Pods that wait for cards. */
+  waiting: number;
+  /** Cards that containers hold, parts added; of silent cards, what Tessera's records say. */
+  held: number;
+  /** Leases in the states never_used, idle and resident. */
+  wastedLeases: number;
+  /** Cards whose activity is measured. */
+  measured: number;
+  /**
+   * Pods that have a place for whole cards or shares, which no agent lists as theirs yet: what fits now still counts
+   * these.
+   */
+  starting?: number;
+  /** Cards whose agent does not answer, known from Tessera's records. */
+  silent?: number;
+  /** Cards with which something is wrong. */
+  unwell?: number;
+  /** Cards with which nothing is wrong, and that a person has taken out of service. */
+  cordoned?: number;
+  /** Mean activity of these cards. */
+  busy?: number;
+  /** Watts of all cards that measure it. */
+  power?: number;
+  /** True if cards exist only in a lab, also while their agents are silent. */
+  simulated?: boolean;
+  /** True if the controller's queue cannot be read: nobody knows places and expected starts. */
+  unqueued?: boolean;
+  /** Why it cannot. */
+  unqueuedDetail?: string;
+}
+
+/** A node's driver. */
 export interface Driver {
+  /** How it is installed: `precompiled`, `built`, `pre-installed`, ... */
   strategy: string;
+  /** `ready`, `pulling`, `failed`, ... */
   phase: string;
+  /** The version or branch that the policy asks for. */
   version?: string;
+  /** When the phase began, RFC 3339. */
   since?: string;
+  /** Why this strategy, or what the node waits for. */
   reason?: string;
+  /** State of the node in a rollout, in NVIDIA's words. */
   upgrade?: string;
+  /** A better driver that is possible now. */
   offered?: string;
 }
 
-export interface Startup {
-  verdict: string;
-  overdue?: boolean;
-  facts?: string[];
-  phases?: { name: string; seconds: number }[];
+/** A phase of a node's start that is over, and its seconds. */
+export interface Phase {
+  name: string;
+  seconds: number;
 }
 
+/** A node that comes up. */
+export interface Startup {
+  /** The phase that it is in, and what it waits for. */
+  verdict: string;
+  /** True if its deadline has passed. */
+  overdue?: boolean;
+  /** What is known of its start. */
+  facts?: string[];
+  /** The phases that are over. */
+  phases?: Phase[];
+}
+
+/** A node with a driver of Tessera, or on its way to usable cards. */
 export interface NodeState {
+  /** Its name. */
   node: string;
+  /** Its driver; None if Tessera does not install it. */
   driver?: Driver;
+  /** Its way; None once its cards can be used. */
   startup?: Startup;
 }
 
-/** Values of the last hours, the oldest first; null was not measured. */
-export type Curve = (number | null)[];
-
+/** The last hours of the fleet; `None` for a value that was not measured. */
 export interface FleetHistory {
+  /** Unix time of the last value. */
   until: number;
+  /** Seconds between two values. */
   step: number;
-  held: Curve;
-  busy: Curve;
-  power: Curve;
-  waiting: Curve;
+  /** Cards that containers hold, parts added. */
+  held: (number | null)[];
+  /** Mean activity of the cards that measure it. */
+  busy: (number | null)[];
+  /** Watts of all cards that measure it. */
+  power: (number | null)[];
+  /** Pods that wait for cards. */
+  waiting: (number | null)[];
 }
 
+/** The last hours of a card; `None` for a value that was not measured. */
 export interface CardHistory {
+  /** Its node. */
   node: string;
+  /** Of the card. */
   uuid: string;
+  /** Unix time of the last value. */
   until: number;
+  /** Seconds between two values. */
   step: number;
-  held: Curve;
-  busy: Curve;
-  memory: Curve;
-}
-
-export interface Summary {
-  nodes: number;
-  cards: number;
-  pods: number;
-  waiting: number;
-  /** Pods that have a place for whole cards or shares, and are not listed with these yet. */
-  starting?: number;
-  /** The controller's queue cannot be read, and why. */
-  unqueued?: boolean;
-  unqueuedDetail?: string;
-  held: number;
-  wastedLeases: number;
-  measured: number;
-  /** Cards whose agent does not answer. */
-  silent?: number;
-  unwell?: number;
-  /** Cards that a person has taken out of service. */
-  cordoned?: number;
-  busy?: number;
-  power?: number;
-  simulated?: boolean;
-}
-
-export interface Change {
-  set: Record<string, unknown>;
-  gone: string[];
-}
-
-export function leasesOf(card: Card): Lease[] {
-  return [...(card.leases ?? []), ...(card.tiles ?? []).flatMap((tile) => tile.leases ?? [])];
-}
-
-/** Identity of a card on the page and in its address. */
-export function idOf(card: { node: string; uuid: string }): string {
-  return `${card.node}/${card.uuid}`;
+  /** Part of the card that containers hold. */
+  held: (number | null)[];
+  /** Its activity, 0 to 1. */
+  busy: (number | null)[];
+  /** Part of its memory that is in use. */
+  memory: (number | null)[];
 }

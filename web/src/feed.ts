@@ -2,9 +2,14 @@
 // again after a pause that grows, from where it ended. The server's comments show that an idle connection is alive.
 
 import { createParser, type EventSourceMessage } from "eventsource-parser";
-import type { Change } from "./documents";
 import { session } from "./session";
 import type { Store } from "./store";
+
+/** Documents that changed, by key, and keys that are gone. */
+export interface Change {
+  set: Record<string, unknown>;
+  gone: string[];
+}
 
 /** Milliseconds of the first pause, and of the longest one. */
 const SHORTEST = 500;

@@ -3,11 +3,10 @@
 import { useEffect, useRef } from "preact/hooks";
 import { Chart } from "./curve";
 import type { Lease } from "./documents";
-import { leasesOf } from "./documents";
 import { HealthDetails } from "./health";
 import { WideBar } from "./mosaic";
 import { Memory, State } from "./pods";
-import { store } from "./store";
+import { leasesOf, store } from "./store";
 import {
   ABSENCES,
   age,

@@ -4,17 +4,17 @@
 import type {
   Card,
   CardHistory,
-  Change,
   Failure,
   FleetHistory,
   Kueue,
+  Lease,
   NodeState,
   Summary,
   Unshown,
   Waiting,
   Workload,
 } from "./documents";
-import { idOf } from "./documents";
+import type { Change } from "./feed";
 
 type Listener = () => void;
 
@@ -125,3 +125,12 @@ export class Store {
 }
 
 export const store = new Store();
+
+export function leasesOf(card: Card): Lease[] {
+  return [...(card.leases ?? []), ...(card.tiles ?? []).flatMap((tile) => tile.leases ?? [])];
+}
+
+/** Identity of a card on the page and in its address. */
+export function idOf(card: { node: string; uuid: string }): string {
+  return `${card.node}/${card.uuid}`;
+}

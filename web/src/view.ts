@@ -1,7 +1,7 @@
 // What the visitor chose: filter, room, open card. It stands in the address, so that a view can be sent to somebody.
 
 import type { Card, Lease, NodeState, Waiting, Workload } from "./documents";
-import { leasesOf } from "./documents";
+import { leasesOf } from "./store";
 import { HEALTH, isCordoned, kindName, SLICES, STATES, stateName, WASTED } from "./words";
 
 export interface View {
