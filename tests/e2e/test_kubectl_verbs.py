@@ -255,6 +255,9 @@ def test_logs(cluster: Any) -> None:
     cluster.kubectl("wait", "pod/talker", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=180s")
     assert "hello there" in cluster.kubectl("logs", "talker").splitlines()
     cluster.kubectl("delete", "pod", "talker", "--now")
+    agent = ("logs", "--namespace=tessera-system", "daemonset/tessera-agent")
+    assert " INFO tessera.agent." in cluster.kubectl(*agent)
+    assert len(cluster.kubectl(*agent, "--tail=1", "--timestamps").splitlines()) == 1
 
 
 @pytest.mark.parametrize("verb", [["exec", "{}", "--", "ls"], ["attach", "{}"], ["port-forward", "{}", ":80"]])

@@ -11,11 +11,13 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from tessera.kube.transport.interface import Response
+from tessera_lab.apiserver.container_log import ContainerLog
 
 #: A Kubernetes object as JSON.
 Obj = dict[str, Any]
-#: Returns the lines that a container has printed, by namespace, pod and container; LookupError if it has not started.
-Logs = Callable[[str, str, str], Sequence[str]]
+#: Returns the log of a container's present or last run, or with True that of the run before, by namespace, pod and
+#: container; LookupError if there was no such run.
+Logs = Callable[[str, str, str, bool], ContainerLog]
 
 
 class CommandResult(msgspec.Struct, frozen=True):

@@ -30,6 +30,7 @@ from tessera.status_pages import JSON, JsonDocuments
 from tessera_lab.apiserver.admission.webhooks.admission_webhooks import AdmissionWebhooks
 from tessera_lab.apiserver.admission.webhooks.callers import HttpCaller, InProcessCaller
 from tessera_lab.apiserver.authz.identity import BoundObject, bound_pod_extra, service_account_user
+from tessera_lab.apiserver.container_log import ContainerLog
 from tessera_lab.apiserver.handlers.aggregation import Target
 from tessera_lab.apiserver.interfaces import CommandResult, GroupResource, ObjectReader, UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
@@ -148,7 +149,7 @@ class SimulatedCluster:
         if self.options.folder is not None:
             self.front_proxy = FrontProxy(ServiceResolver(self.server.core.store), clock)
             self.front_proxy.announce(self.server.core)
-        self.server.parts.logs = self._logs
+        self.server.parts.logs = self._log
         self.server.parts.run_command = self._run_command
         #: Runs commands in containers that run for real, by namespace, pod and container, while they run.
         self.commands: dict[tuple[str, str, str], Callable[[Sequence[str]], Awaitable[CommandResult]]] = {}
@@ -186,17 +187,17 @@ class SimulatedCluster:
         """Gets a page of an agent that does not listen."""
         return Response(status=200, headers={"content-type": JSON}, body=self.documents[address][path]())
 
-    def _logs(self, namespace: str, pod: str, container: str) -> Sequence[str]:
+    def _log(self, namespace: str, pod: str, container: str, previous: bool = False) -> ContainerLog:
         for node in self.nodes.values():
             with contextlib.suppress(LookupError):
-                return node.pods.logs(namespace, pod, container)
+                return node.pods.log(namespace, pod, container, previous=previous)
         raise LookupError(f"no node has run container {container} of pod {namespace}/{pod}")
 
     async def _run_command(self, namespace: str, pod: str, container: str, command: Sequence[str]) -> CommandResult:
         run = self.commands.get((namespace, pod, container))
         if run is not None:
             return await run(command)
-        self._logs(namespace, pod, container)
+        self._log(namespace, pod, container)
         raise NotImplementedError("a command in a simulated container, which holds no files,")
 
     def _webhooks(self) -> AdmissionWebhooks:

@@ -52,6 +52,7 @@ from tessera_lab.experiments.scenarios import article_registries
 from tessera_lab.installation.image_processes import LabAccess, add_images
 from tessera_lab.installation.image_resolver import SimulatedResolver
 from tessera_lab.installation.install import TesseraCommands, build_entrypoint, install_tessera
+from tessera_lab.installation.process_logs import container_logs
 from tessera_lab.kubelet.images.catalogue import ImageCatalogue, SimulatedImage
 from tessera_lab.kubelet.node.node import SHUTDOWN, SimulatedNode
 from tessera_lab.kueue.manager import IMAGE as KUEUE_IMAGE
@@ -131,7 +132,7 @@ def serve_lab(folder: Path, options: LabOptions, commands: TesseraCommands) -> N
         ValueError: the nodes are not valid.
         TimeoutError: Tessera did not start in time.
     """
-    with lock_folder(folder), reserve_address_block() as network:
+    with lock_folder(folder), reserve_address_block() as network, container_logs():
         lab = LabProcess(folder, options, commands, network)
         with asyncio.Runner(loop_factory=lab.loop) as runner:
             runner.run(lab.run())

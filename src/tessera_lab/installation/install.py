@@ -40,6 +40,7 @@ from tessera.webhook.base.options import MANAGED_PATH, MANAGED_TEMPLATE_PATH, We
 from tessera.webhook.main.run import WebhookReplica
 from tessera_lab.apiserver.interfaces import CommandResult
 from tessera_lab.installation.image_resolver import SimulatedResolver
+from tessera_lab.installation.process_logs import enter_container
 from tessera_lab.kubelet.context import ContainerContext, Entrypoint, InProcessPlugins
 from tessera_lab.kubelet.images.catalogue import ImageCatalogue
 
@@ -119,6 +120,7 @@ def build_entrypoint(commands: TesseraCommands) -> "Callable[[SimulatedCluster],
         runs = Counter[str]()
 
         async def run(context: ContainerContext) -> int:
+            enter_container(context)
             runs[context.pod.uid] += 1  # a process that starts again does not draw what its predecessor drew
             rng = random.Random(f"{cluster.options.seed}/{context.pod.uid}/{runs[context.pod.uid]}")
             client = await cluster.container_client(context)

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from tessera.clock import rfc3339
+from tessera_lab.apiserver.container_log import ContainerLog
 
 Json = Mapping[str, Any]
 
@@ -72,7 +73,8 @@ class ContainerRecord:
         restarts: how often it was started again.
         container_id: id of the present or last run; empty before the first.
         env: the environment of the present or the last run.
-        log: the lines of all runs.
+        log: of the present or last run; None before the first.
+        previous_log: of the run before that.
         started: the present run has passed its startup probe, or has none that is carried out.
         ready: the present run has passed its probes, or has none that are carried out.
         image_id: id of the present or last run's image; empty before the first.
@@ -86,7 +88,8 @@ class ContainerRecord:
     restarts: int = 0
     container_id: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
-    log: list[str] = field(default_factory=list)
+    log: ContainerLog | None = None
+    previous_log: ContainerLog | None = None
     started: bool = True
     ready: bool = True
     image_id: str = ""
@@ -96,6 +99,19 @@ class ContainerRecord:
     def name(self) -> str:
         """The container's name."""
         return str(self.spec["name"])
+
+    def find_log(self, *, previous: bool) -> ContainerLog | None:
+        """The log that kubelet reads; None if there was no such run. One that is to restart has ended: that is both."""
+        if not previous:
+            return self.log
+        if isinstance(self.state, Waiting):
+            return self.log if self.last is not None else None
+        return self.previous_log
+
+    def write(self, text: str) -> None:
+        """Adds a line to the log of the present run."""
+        if self.log is not None:
+            self.log.add(text)
 
     @property
     def is_done(self) -> bool:

@@ -14,6 +14,8 @@ from tessera.limits.messages import LOG_LINE
 from tessera.limits.processes import RECORDED_DECISIONS
 from tessera.text import lines, one_line
 
+#: Form of an entry of the log.
+ENTRY = "%(asctime)s %(levelname)s %(name)s %(message)s"
 LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -75,7 +77,7 @@ async def _run_until_signal(main: Coroutine[Any, Any, Any]) -> None:
 def start_log(level: str) -> None:
     """Logs to standard error, one line for each entry; control characters in foreign text are escaped."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(EscapingFormatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    handler.setFormatter(EscapingFormatter(ENTRY))
     logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
 
 

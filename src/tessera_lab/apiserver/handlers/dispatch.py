@@ -8,6 +8,7 @@ import yaml
 
 from tessera.kube.transport.interface import Request, Response
 from tessera_lab.apiserver.authz.identity import TokenAuthenticator
+from tessera_lab.apiserver.handlers.pod_log import TEXT, LogStream, read_pod_log
 from tessera_lab.apiserver.handlers.pod_proxy import get_pod_page, split_proxy_name
 from tessera_lab.apiserver.handlers.read_handler import ReadHandler
 from tessera_lab.apiserver.handlers.request_bodies import (
@@ -19,7 +20,7 @@ from tessera_lab.apiserver.handlers.request_bodies import (
     write_options,
 )
 from tessera_lab.apiserver.handlers.review_handler import ReviewHandler
-from tessera_lab.apiserver.handlers.subresource_handler import SubresourceHandler, read_pod_logs, run_in_container
+from tessera_lab.apiserver.handlers.subresource_handler import SubresourceHandler, run_in_container
 from tessera_lab.apiserver.handlers.write_handler import Transform, WriteHandler
 from tessera_lab.apiserver.interfaces import CommandResult, GroupResource, Obj, StatusCause
 from tessera_lab.apiserver.patch.json_patch import APPLY, JSON_PATCH, MERGE, STRATEGIC, json_patch, merge_patch
@@ -50,11 +51,12 @@ _NOT_PLAYED = frozenset(
 )
 
 
-class OpenWatch(msgspec.Struct, frozen=True):
-    """An open watch; ``close`` removes it from its hub."""
+class OpenStream(msgspec.Struct, frozen=True):
+    """An open watch, or a log that is followed; ``close`` removes a watch from its hub."""
 
-    watcher: Watcher
+    source: Watcher | LogStream
     close: Callable[[], None]
+    media: str = "application/json"
 
 
 class RequestDispatcher:
@@ -101,14 +103,15 @@ class RequestDispatcher:
         if not allowed:
             raise method_not_allowed_error(resource.group, resource.plural, found.verb)
 
-    async def answer(self, request: ResourceRequest) -> Response | OpenWatch | CommandResult:
+    async def answer(self, request: ResourceRequest) -> Response | OpenStream | CommandResult:
         """Serves the request.
 
         Raises:
             StatusError: refused.
         """
         if (request.resource.plural, request.route.subresource) == ("pods", "log"):
-            return read_pod_logs(request, self._reading.find(request).obj, self._core.parts.logs)
+            log = read_pod_log(request, self._reading.find(request).obj, self._core.parts.logs, self._core.clock.now())
+            return log if isinstance(log, Response) else OpenStream(log, log.end, TEXT)
         if (request.resource.plural, request.route.subresource) == ("pods", "exec"):
             return await run_in_container(request, self._reading.find(request).obj, self._core.parts.run_command)
         if (request.resource.plural, request.route.subresource) == ("pods", "proxy"):
@@ -130,7 +133,7 @@ class RequestDispatcher:
         pod = self._reading.find(msgspec.structs.replace(request, route=route)).obj
         return await get_pod_page(request, pod, port, self._core.parts.get_page)
 
-    async def _verb(self, request: ResourceRequest) -> Response | OpenWatch:
+    async def _verb(self, request: ResourceRequest) -> Response | OpenStream:
         match request.route.verb:
             case "get":
                 return _ok_response(request, self._reading.get(request))
@@ -138,7 +141,7 @@ class RequestDispatcher:
                 return _ok_response(request, self._reading.list_objects(request))
             case "watch":
                 watcher = self._reading.watch(request)
-                return OpenWatch(watcher, lambda: self._reading.unwatch(request, watcher))
+                return OpenStream(watcher, lambda: self._reading.unwatch(request, watcher))
             case "create":
                 return self._object_response(request, await self._writing.create(request, self._body(request)), 201)
             case "update":

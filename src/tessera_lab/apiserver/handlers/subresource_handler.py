@@ -1,7 +1,6 @@
-"""Subresources with behaviour of their own: scale, binding, eviction, token and log. Others are answered 501.
+"""Subresources with behaviour of their own: scale, binding, eviction, token and exec. Others are answered 501.
 
-``scale`` reads an ``autoscaling/v1`` Scale from an object and writes it back. ``pods/log`` answers the whole log or its
-last lines; following a log, and choosing lines by time or bytes, is answered 501.
+``scale`` reads an ``autoscaling/v1`` Scale from an object and writes it back.
 """
 
 from collections.abc import Mapping
@@ -9,12 +8,12 @@ from typing import Any
 
 import msgspec
 
-from tessera.kube.transport.interface import Response
 from tessera_lab.apiserver.authz.identity import DEFAULT_LIFE, SHORTEST_LIFE, TokenAuthenticator
+from tessera_lab.apiserver.handlers.pod_log import choose_container
 from tessera_lab.apiserver.handlers.read_handler import ReadHandler
 from tessera_lab.apiserver.handlers.request_bodies import check_type, read_body
 from tessera_lab.apiserver.handlers.write_handler import Transform, WriteHandler
-from tessera_lab.apiserver.interfaces import CommandResult, GroupResource, Logs, Obj, RunCommand, StatusCause
+from tessera_lab.apiserver.interfaces import CommandResult, GroupResource, Obj, RunCommand, StatusCause
 from tessera_lab.apiserver.pods.binding_and_eviction import (
     bind_pod,
     check_budgets,
@@ -157,37 +156,6 @@ def _add_disruption_condition(pod: Obj, condition: Obj) -> Obj:
     return pod
 
 
-_NOT_PLAYED = ("sinceSeconds", "sinceTime", "timestamps", "stream")
-
-
-def read_pod_logs(request: ResourceRequest, pod: Mapping[str, Any], logs: Logs | None) -> Response:
-    """The log as text.
-
-    Raises:
-        StatusError: 400 in Kubernetes' words, or 501.
-    """
-    if logs is None:
-        raise not_implemented_error("the log subresource of pods")
-    _check_options(request)
-    container = _container(request.query.text("container"), pod)
-    try:
-        lines = list(logs(request.namespace, request.route.name, container))
-    except LookupError:
-        waits = f'container "{container}" in pod "{request.route.name}" is waiting to start'
-        raise bad_request_error(f"{waits}: {_waiting_reason(pod, container)}") from None
-    tail = request.query.number("tailLines")
-    if tail is not None:
-        lines = lines[len(lines) - tail :] if tail < len(lines) else lines
-    body = "".join(f"{line}\n" for line in lines).encode()
-    limit = request.query.number("limitBytes")
-    if limit is not None and limit < 1:
-        cause = StatusCause(
-            field="limitBytes", message=f"Invalid value: {limit}: must be greater than 0", reason="FieldValueInvalid"
-        )
-        raise invalid_error("", "PodLogOptions", request.route.name, [cause])
-    return Response(status=200, headers={"content-type": "text/plain"}, body=body[:limit])
-
-
 async def run_in_container(request: ResourceRequest, pod: Mapping[str, Any], run: RunCommand | None) -> CommandResult:
     """Runs a command in a container of a pod; its input, if it has one, is not read.
 
@@ -197,7 +165,7 @@ async def run_in_container(request: ResourceRequest, pod: Mapping[str, Any], run
     command = [value for key, value in request.request.query if key == "command"]
     if not command:
         raise bad_request_error("you must specify at least 1 container, command, and one of stdin, stdout, stderr")
-    container = _container(request.query.text("container"), pod)
+    container = choose_container(request.query.text("container"), pod)
     if request.request.headers.get("upgrade", "").lower() != "websocket":
         raise bad_request_error("Upgrade request required")
     if run is None:
@@ -208,41 +176,6 @@ async def run_in_container(request: ResourceRequest, pod: Mapping[str, Any], run
         raise bad_request_error(f"container not found ({container!r})") from None
     except NotImplementedError as error:
         return CommandResult(CANNOT_RUN, message=f"{error} is not implemented by this API server")
-
-
-def _check_options(request: ResourceRequest) -> None:
-    for name in _NOT_PLAYED:
-        if request.query.text(name) not in {"", "false"}:
-            raise not_implemented_error(f"{name} of the log subresource of pods")
-    if request.query.flag("follow"):
-        raise not_implemented_error("following a log")
-    if request.query.flag("previous"):
-        raise not_implemented_error("the log of a previous container")
-
-
-def _container(requested: str, pod: Mapping[str, Any]) -> str:
-    spec = pod["spec"]
-    apps = [each["name"] for each in spec["containers"]]
-    names = [each["name"] for each in spec.get("initContainers") or ()] + apps
-    name = pod["metadata"]["name"]
-    if requested:
-        if requested not in names:
-            raise bad_request_error(f"container {requested} is not valid for pod {name}")
-        return requested
-    if len(apps) > 1:
-        raise bad_request_error(
-            f"a container name must be specified for pod {name}, choose one of: [{' '.join(names)}]"
-        )
-    first: str = apps[0]
-    return first
-
-
-def _waiting_reason(pod: Mapping[str, Any], container: str) -> str:
-    status = pod.get("status") or {}
-    for each in status.get("containerStatuses") or ():
-        if each["name"] == container:
-            return str((each.get("state") or {}).get("waiting", {}).get("reason") or "ContainerCreating")
-    return "ContainerCreating"
 
 
 Read = Mapping[str, Any]

@@ -19,7 +19,7 @@ from tessera.kube.transport.interface import Request, Response
 from tessera_lab.apiserver.authz.certificates import CertificateAuthority, CertificatePair
 from tessera_lab.apiserver.authz.identity import ANONYMOUS, AUTHENTICATED, certificate_user
 from tessera_lab.apiserver.interfaces import Attributes, CommandResult, UserInfo
-from tessera_lab.apiserver.main.server import ApiServer, WatchResponse, error_response
+from tessera_lab.apiserver.main.server import ApiServer, StreamResponse, error_response
 from tessera_lab.apiserver.status import StatusError, forbidden_error, unauthorized_error
 
 #: Largest body, bytes (kube-apiserver: 3 MiB).
@@ -153,7 +153,7 @@ def _whole(answer: Response) -> web.Response:
     return web.Response(status=answer.status, headers=answer.headers, body=answer.body)
 
 
-async def _stream(raw: web.BaseRequest, answer: WatchResponse) -> web.StreamResponse:
+async def _stream(raw: web.BaseRequest, answer: StreamResponse) -> web.StreamResponse:
     """Sends a watch in chunks, until it ends or the client goes away."""
     response = web.StreamResponse(status=answer.status, headers=answer.headers)
     response.enable_chunked_encoding()

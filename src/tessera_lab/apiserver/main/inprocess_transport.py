@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 
 from tessera.kube.transport.interface import Request, Response, Stream
 from tessera_lab.apiserver.interfaces import CommandResult, UserInfo
-from tessera_lab.apiserver.main.server import ApiServer, WatchResponse
+from tessera_lab.apiserver.main.server import ApiServer, StreamResponse
 
 
 class InProcessTransport:
@@ -19,7 +19,7 @@ class InProcessTransport:
     def __init__(self, server: ApiServer, user: UserInfo) -> None:
         self._server = server
         self._user = user
-        self._open: set[WatchResponse] = set()
+        self._open: set[StreamResponse] = set()
         self._closed = False
 
     async def request(self, request: Request) -> Response:
@@ -61,7 +61,7 @@ class InProcessTransport:
         for answer in list(self._open):
             answer.close()
 
-    async def _handle(self, request: Request) -> Response | WatchResponse:
+    async def _handle(self, request: Request) -> Response | StreamResponse:
         if self._closed:
             raise ConnectionError("the transport is closed")
         await asyncio.sleep(0)  # as over a network, other tasks run between any two requests
@@ -73,7 +73,7 @@ class InProcessTransport:
 class _Open:
     """An open watch, read as a stream."""
 
-    def __init__(self, answer: WatchResponse) -> None:
+    def __init__(self, answer: StreamResponse) -> None:
         self._answer = answer
         self.status = answer.status
         self.headers: Mapping[str, str] = answer.headers

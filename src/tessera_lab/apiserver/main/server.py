@@ -6,7 +6,7 @@ the modules below it serve the resources.
 
 import logging
 import random
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 
 import msgspec
 
@@ -27,7 +27,7 @@ from tessera_lab.apiserver.discovery.discovery import DiscoveryDocuments
 from tessera_lab.apiserver.discovery.openapi import OpenApiDocuments
 from tessera_lab.apiserver.handlers.access import not_allowed_error
 from tessera_lab.apiserver.handlers.aggregation import Aggregator
-from tessera_lab.apiserver.handlers.dispatch import OpenWatch, RequestDispatcher
+from tessera_lab.apiserver.handlers.dispatch import OpenStream, RequestDispatcher
 from tessera_lab.apiserver.handlers.write_handler import WriteHandler
 from tessera_lab.apiserver.interfaces import Attributes, CommandResult, GroupResource, Obj, UserInfo
 from tessera_lab.apiserver.main.wiring import build_builtin_types, create_initial_objects
@@ -39,7 +39,6 @@ from tessera_lab.apiserver.resource_types import ResourceRegistry
 from tessera_lab.apiserver.schemas import protobuf
 from tessera_lab.apiserver.status import StatusError, no_such_path_error, qualified_name
 from tessera_lab.apiserver.storage.store import HISTORY, Store
-from tessera_lab.apiserver.storage.watch import Watcher
 
 _HEALTH = frozenset({"/healthz", "/livez", "/readyz"})
 
@@ -48,24 +47,23 @@ _PANIC = "This request caused apiserver to panic. Look in the logs for details."
 _log = logging.getLogger(__name__)
 
 
-class WatchResponse:
-    """An open watch: 200 and a stream. A reader of ``chunks`` must call :meth:`close` at the end or when it stops."""
+class StreamResponse:
+    """An open watch or log: 200 and a stream. A reader of ``chunks`` must call :meth:`close` when it stops."""
 
     status = 200
 
-    def __init__(self, watcher: Watcher, close: Callable[[], None]) -> None:
-        self._watcher = watcher
-        self._close = close
-        self.headers: Mapping[str, str] = {"content-type": "application/json"}
+    def __init__(self, stream: OpenStream) -> None:
+        self._stream = stream
+        self.headers: Mapping[str, str] = {"content-type": stream.media}
 
     def chunks(self) -> AsyncIterator[bytes]:
         """Yields the stream's pieces: whole lines, all that wait at once."""
-        return self._watcher.chunks()
+        return self._stream.source.chunks()
 
     def close(self) -> None:
-        """Ends the watch."""
-        self._close()
-        self._watcher.end()
+        """Ends the stream."""
+        self._stream.close()
+        self._stream.source.end()
 
 
 class ApiServer:
@@ -133,12 +131,12 @@ class ApiServer:
         """Ends every open watch, as a server does when it stops; clients connect again."""
         self.core.hubs.end_all()
 
-    async def handle(self, request: Request, user: UserInfo) -> Response | WatchResponse | CommandResult:
+    async def handle(self, request: Request, user: UserInfo) -> Response | StreamResponse | CommandResult:
         """Answers one request; never raises: an invalid request or an error of the server gets an error answer."""
         query = QueryParameters(request)
         warnings: list[str] = []
         found: Route | None = None
-        answer: Response | WatchResponse | CommandResult
+        answer: Response | StreamResponse | CommandResult
         try:
             found = route(request, query)
             if self._queues is not None:
@@ -161,7 +159,7 @@ class ApiServer:
 
     async def _answer(
         self, request: Request, query: QueryParameters, found: Route | None, user: UserInfo, warnings: list[str]
-    ) -> Response | WatchResponse | CommandResult:
+    ) -> Response | StreamResponse | CommandResult:
         if found is None:
             return await self._aggregated_document(request, user) or self._document(request, user)
         resource = self.core.registry.get(found.group, found.version, found.resource)
@@ -183,7 +181,7 @@ class ApiServer:
         )
         self._dispatch.check_verb(resource_request)
         answer = await self._dispatch.answer(resource_request)
-        return WatchResponse(answer.watcher, answer.close) if isinstance(answer, OpenWatch) else answer
+        return StreamResponse(answer) if isinstance(answer, OpenStream) else answer
 
     def _authorize(self, found: Route, query: QueryParameters, user: UserInfo, *, namespaced: bool) -> None:
         authorizer = self.core.parts.authorizer

@@ -16,6 +16,7 @@ from tessera.api.names import SIMULATED_RUNTIME
 from tessera.clock import Clock
 from tessera.kubelet.interfaces import ContainerAllocateResponse, PluginError
 from tessera.nvml.errors import NvmlError
+from tessera_lab.apiserver.container_log import ContainerLog
 from tessera_lab.kubelet.containers.cdi import CdiError
 from tessera_lab.kubelet.containers.environment import ContainerConfigError, command_line
 from tessera_lab.kubelet.containers.gpu_processes import ContainerOwner
@@ -173,8 +174,11 @@ class PodContainers:
                 if is_being_cancelled():
                     raise
                 _log.exception("process of container %s", record.name)
-                record.log.append(f"simulated: the process died of an error of the lab: {describe_error(error)}")
+                record.write(f"simulated: the process died of an error of the lab: {describe_error(error)}")
                 exit_code = DIED_EXIT
+            finally:
+                if record.log is not None:
+                    record.log.end()
             self._end(record, exit_code)
             self._host.note_status_change()
             if not self._restarts(record, exit_code):
@@ -212,7 +216,8 @@ class PodContainers:
     async def _process(self, record: ContainerRecord, created: CreatedContainer) -> int:
         task = self._host.start_real(record, created)
         if task is None:
-            record.log += self._runtime.log_head(created)
+            for line in self._runtime.log_head(created):
+                record.write(line)
             program = self._host.start_program(record, created)
             if program is not None:
                 return await self._run_program(record, program)
@@ -244,9 +249,9 @@ class PodContainers:
                 container=record.name,
                 container_id=record.container_id,
             )
-            return await self._runtime.run(created, owner, record.log.append)
+            return await self._runtime.run(created, owner, record.write)
         except (NvmlError, MemoryError) as error:
-            record.log.append(f"simulated: the container cannot use its GPU: {error}")
+            record.write(f"simulated: the container cannot use its GPU: {error}")
             return NO_GPU_EXIT
 
     # Starting
@@ -296,6 +301,7 @@ class PodContainers:
         self._host.record_event("Created", f"Created container: {record.name}")
         record.container_id = f"{SIMULATED_RUNTIME}{self._rng.getrandbits(256):064x}"
         record.env = created.env
+        record.previous_log, record.log = record.log, ContainerLog(self._clock.now)
         record.image_id = self._runtime.images.image_id(created.image)
         record.started = True
         record.ready = not self._host.reports_readiness(created)
@@ -332,6 +338,6 @@ class PodContainers:
 
 def _last_log_lines(record: ContainerRecord) -> str:
     """Returns the end of a failed container's log (2 KiB or 80 lines) if ``terminationMessagePolicy`` asks for it."""
-    if record.spec.get("terminationMessagePolicy") != "FallbackToLogsOnError":
+    if record.log is None or record.spec.get("terminationMessagePolicy") != "FallbackToLogsOnError":
         return ""
-    return "\n".join(record.log[-80:])[-2048:]
+    return "\n".join(record.log.texts()[-80:])[-2048:]

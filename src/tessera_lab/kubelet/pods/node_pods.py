@@ -12,6 +12,7 @@ from typing import Any
 
 from tessera.kube.resources.meta import key_of, uid_of
 from tessera.kube.watch.informer import EventKind, WatchEvent
+from tessera_lab.apiserver.container_log import ContainerLog
 from tessera_lab.kubelet.devices.device_ledger import PodUid
 from tessera_lab.kubelet.pod_status import ContainerRecord
 from tessera_lab.kubelet.pods.node_services import NodeServices
@@ -130,13 +131,16 @@ class PodWorkers:
         """
         return self._record(namespace, pod, container).env
 
-    def logs(self, namespace: str, pod: str, container: str) -> tuple[str, ...]:
-        """The lines that a container has printed so far.
+    def log(self, namespace: str, pod: str, container: str, *, previous: bool = False) -> ContainerLog:
+        """The log of a container's present or last run, or of the run before.
 
         Raises:
-            LookupError: the node has no such container.
+            LookupError: the node has no such container, or there was no such run.
         """
-        return tuple(self._record(namespace, pod, container).log)
+        found = self._record(namespace, pod, container).find_log(previous=previous)
+        if found is None:
+            raise LookupError(f"node {self._node}: container {container} of pod {namespace}/{pod} has not run")
+        return found
 
     def running_pods(self) -> Sequence[tuple[Json, PodUid]]:
         """The active pods, each with its UID."""

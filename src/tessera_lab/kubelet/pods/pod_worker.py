@@ -316,7 +316,7 @@ class PodWorker:
             self.note_status_change()
 
         return self._services.launcher.start_real(
-            self.pod, self._pod_ip, record.name, created, log=record.log.append, ready=note_ready
+            self.pod, self._pod_ip, record.name, created, log=record.write, ready=note_ready
         )
 
     def reports_readiness(self, created: CreatedContainer) -> bool:
@@ -325,7 +325,7 @@ class PodWorker:
 
     def start_program(self, record: ContainerRecord, created: CreatedContainer) -> ProgramRun | None:
         """The run of the image's program, with the container's probes."""
-        given = self._services.launcher.start_program(self.pod, self._pod_ip, created, record.log.append)
+        given = self._services.launcher.start_program(self.pod, self._pod_ip, created, record.write)
         if given is None:
             return None
         program, context = given

@@ -151,7 +151,7 @@ def test_a_program_s_end_is_the_container_s(in_lab: InLab) -> None:
         ended = (await lab.get(PODS, "p"))["status"]["containerStatuses"][0]["lastState"]["terminated"]
         assert ended["exitCode"] == 1
         assert "simulated: ValueError: no such file" in ended["message"]
-        assert "on n1 with 6.8.0-simulated" in node.pods.logs("default", "p", "main")
+        assert "on n1 with 6.8.0-simulated" in node.pods.log("default", "p", "main", previous=True).texts()
 
     in_lab(story)
 

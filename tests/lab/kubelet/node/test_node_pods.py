@@ -242,7 +242,7 @@ def test_a_missing_config_map_holds_the_container_until_it_is_there(in_lab: InLa
         await lab.api.create(CONFIGMAPS, {"metadata": {"name": "settings"}, "data": {"a": "1"}}, "default")
         await lab.clock.sleep(10)
         assert node.pods.container_env("default", "p", "c")["A"] == "1"
-        assert "A=1" in node.pods.logs("default", "p", "c")
+        assert "A=1" in node.pods.log("default", "p", "c").texts()
 
     in_lab(story)
 
@@ -280,7 +280,8 @@ def test_tesseras_own_containers_run_for_real(in_lab: InLab) -> None:
         assert [context.argv for context in seen] == [("tessera", "agent", "--node=n1")] * 2
         assert seen[0].pod.service_account == "agent"
         assert (await state(lab, "p"))["restartCount"] == 1
-        assert node.pods.logs("default", "p", "c")[-1] == "RuntimeError: lost the API server"
+        last = node.pods.log("default", "p", "c", previous=True).texts()[-1]
+        assert last == "RuntimeError: lost the API server"
         await lab.clock.sleep(10)
         assert await lab.phase("p") == "Succeeded"
 
