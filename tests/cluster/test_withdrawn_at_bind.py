@@ -121,6 +121,29 @@ def test_a_pod_without_an_owner_that_is_bound_just_then(
     in_lab(scenario, nodes="1xA100-40GB", cluster_type=moment.cluster)
 
 
+def test_a_pod_that_is_bound_after_its_slices_went_to_the_next_makes_room_for_that(in_lab: Callable[..., None]) -> None:
+    """The scheduler counts the first pod on the node, and refuses the one that has the slices now."""
+
+    async def scenario(lab: Any) -> None:
+        await hold(lab)
+        for name in ("late", "second"):
+            body = template("refused", WHOLE)
+            body["metadata"]["name"] = name
+            await lab.client.create(PODS.as_dicts(), body, "default")
+            await lab.until(lambda: lab.pod("late") and not lab.pod("late").spec.scheduling_gates, "it was pinned")
+        await lab.until(lambda: lab.events_of("late", "SliceReclaimed"), "its slices are taken back", 300.0)
+        await lab.until(lambda: not lab.pod("second").spec.scheduling_gates, "they go to the next")
+        await let_go(lab, lambda: "late")()
+        assert not lab.pod("second").spec.node_name
+        await lab.until(lambda: lab.ready("second"), "the next runs", 60.0)
+        assert lab.pod("late") is None
+        told = [each.message for each in lab.events_of("late", "SliceReclaimed")]
+        assert any("there is no room for it now: it is deleted; create it again" in each for each in told)
+        assert not lab.events_of("second", "SliceReclaimed")
+
+    in_lab(scenario, nodes="1xA100-40GB")
+
+
 def test_a_pod_of_an_owner_that_is_bound_just_then_is_not_evicted(in_lab: Callable[..., None]) -> None:
     moment = Moment("POST", "/eviction")
 

@@ -98,7 +98,7 @@ def interleavings(new_cluster: Any) -> type[RuleBasedStateMachine]:
         @rule()
         def take_back_what_does_not_start(self) -> None:
             state = self.cluster.slicer.state
-            for uid in sorted(state.refused_pods | state.held_pods):
+            for uid in sorted(state.refused_pods):
                 self.cluster.slicer.handle(RefusalTimedOut(uid, self.cluster.date + AVOIDANCE_SECONDS))
 
         @rule(pick=st.integers(0, 99), seconds=st.sampled_from([1.0, 86_400.0]))

@@ -7,9 +7,10 @@ import pytest
 from tests.controller.slicing.test_agents import agent_pod
 from tests.support.slicer_cluster import SlicerCluster
 
-from tessera.api.names import GATE, NodeName
+from tessera.api.names import GATE, PLACEMENT_LABEL, PLACEMENT_MANAGED, NodeName, PodUid
 from tessera.controller.filters.avoidance import AVOIDANCE_SECONDS, NodeAvoidance
 from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.slicing.evictions.unbound_pods import BACKLOG, BOUND_WITHIN, LATE
 from tessera.controller.slicing.state.events import LastGatesObserved, RefusalTimedOut
 from tessera.controller.slicing.state.instructions import Evict, ReportPodCondition
 
@@ -163,33 +164,162 @@ def bound(cluster: SlicerCluster, **facts: Any) -> PodInfo:
 KAI = "kai.scheduler/queue-admission"
 
 
-def test_a_pod_that_a_later_gate_holds_loses_its_slices_and_is_not_evicted(cluster: SlicerCluster) -> None:
-    """Its owner's next pod would be held too."""
+def unbound(**facts: Any) -> tuple[SlicerCluster, PodInfo, PodInfo]:
+    """Two whole cards: one is promised to a pod that is not bound, and the next pod waits for it."""
+    cluster = SlicerCluster()
     cluster.node("n1")
-    pod = cluster.pod("a", "7g.40gb", gates=(KAI, GATE), owner="o")
+    cluster.pass_time(0)
+    pod = cluster.pod("a", "7g.40gb", **facts)
     other = cluster.pod("b", "7g.40gb")
     cluster.settle()
-    change(cluster, pod, gates=(KAI,))
-    assert cluster.slicer.state.held_pods == {pod.uid}
-    assert cluster.slicer.state.refused_pods == set()
-    withdraw(cluster, pod)
-    cluster.settle()
-    assert not any(isinstance(write, Evict) for write in cluster.writes)
-    assert (cluster.where(pod), bool(cluster.where(other))) == ([], True)
-    assert cluster.slicer.state.held_pods == set()
-    assert reports(cluster) == [False]
-
-
-def test_a_later_gate_that_is_removed_in_time_costs_the_pod_nothing(cluster: SlicerCluster) -> None:
-    cluster.node("n1")
-    pod = cluster.pod("a", "7g.40gb", gates=(KAI, GATE))
-    cluster.settle()
-    change(cluster, pod, gates=(KAI,))
-    change(cluster, pod, gates=())
-    assert cluster.slicer.state.held_pods == set()
-    withdraw(cluster, pod)
-    cluster.settle()
     assert cluster.where(pod)
+    return cluster, pod, other
+
+
+def wait(cluster: SlicerCluster, seconds: float) -> None:
+    cluster.pass_time(seconds)
+    cluster.settle()
+
+
+#: What keeps a pod from being bound: facts of the pod when it is created, facts once it is past Tessera's gate, and a
+#: word of what it is told.
+KEPT: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "a later gate": ({"gates": (KAI, GATE)}, {"gates": (KAI,)}, "kai.scheduler/queue-admission still holds"),
+    "preemption": ({}, {"preempting": True}, "waits for pods of lower priority to end"),
+}
+
+
+@pytest.mark.parametrize("owner", ["", "o"])
+@pytest.mark.parametrize("kept", KEPT)
+def test_a_promise_that_does_not_start_within_minutes_goes_to_the_next_pod(kept: str, owner: str) -> None:
+    """The pod is not evicted: its owner's next pod would be kept in the same way."""
+    created, facts, word = KEPT[kept]
+    cluster, pod, other = unbound(owner=owner, **created)
+    change(cluster, pod, **facts)
+    wait(cluster, BOUND_WITHIN - 1)
+    assert cluster.where(pod)
+    wait(cluster, 1)
+    assert (cluster.where(pod), bool(cluster.where(other))) == ([], True)
+    assert not any(isinstance(write, Evict) for write in cluster.writes)
+    assert reports(cluster) == [False]
+    (told,) = [each for each in cluster.told if each.reason == "SliceReclaimed"]
+    assert word in told.message
+
+
+def test_a_promise_that_starts_in_time_stays() -> None:
+    cluster, pod, _ = unbound(gates=(KAI, GATE))
+    change(cluster, pod, gates=(KAI,))
+    change(cluster, pod, gates=(), node=NodeName("n1"))
+    wait(cluster, 10 * BOUND_WITHIN)
+    assert cluster.where(pod)
+
+
+@pytest.mark.parametrize(
+    ("bound_after", "stays"), [(None, True), (BACKLOG - 1, True), (BACKLOG, False)], ids=["none", "before", "after"]
+)
+def test_a_scheduler_that_says_nothing_keeps_a_promise_only_while_it_binds_nobody(
+    bound_after: float | None, stays: bool
+) -> None:
+    """While no scheduler works, the next pod could not start either."""
+    cluster, pod, _ = unbound()
+    cluster.node("n2")
+    cluster.settle()
+    if bound_after is not None:
+        wait(cluster, bound_after)
+        change(cluster, cluster.pods[PodUid("uid-b")], node=NodeName("n2"))
+    wait(cluster, BOUND_WITHIN)
+    assert bool(cluster.where(pod)) is stays
+    wait(cluster, 10 * BOUND_WITHIN)
+    assert bool(cluster.where(pod)) is stays
+
+
+def test_a_pod_of_an_owner_that_the_scheduler_refuses_after_its_slices_are_gone_is_made_anew() -> None:
+    """Nobody else would end it: it is past the gate for good, and pinned."""
+    cluster, pod, _ = unbound(owner="o")
+    change(cluster, pod, preempting=True)
+    wait(cluster, BOUND_WITHIN)
+    change(cluster, pod, preempting=False, unschedulable_message="0/1 nodes are available")
+    withdraw(cluster, cluster.pods[pod.uid])
+    cluster.settle()
+    assert pod.uid not in cluster.pods
+
+
+# A pod that is bound after its slices went to others
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("owner", ["", "o"])
+def test_a_pod_that_is_bound_after_its_slices_went_to_the_next_ends(owner: str, restarted: bool) -> None:
+    """The scheduler counts it on the node, and would refuse the pod whose turn it is."""
+    cluster, pod, other = unbound(owner=owner)
+    change(cluster, pod, preempting=True)
+    wait(cluster, BOUND_WITHIN)
+    assert cluster.where(other)
+    if restarted:
+        cluster.restart()
+        cluster.settle()
+    change(cluster, pod, preempting=False, node=NodeName("n1"), unstarted=True)
+    assert pod.uid in cluster.pods, "slices of a pod that has just ended may come free"
+    wait(cluster, LATE)
+    assert pod.uid not in cluster.pods
+    assert cluster.where(other)
+    assert "after its slices went to the next pod" in cluster.told[-1].message
+
+
+def test_a_pod_that_is_bound_late_gets_slices_only_in_its_turn(cluster: SlicerCluster) -> None:
+    """An older pod waits for the same room: it gets it, and the late one ends."""
+    cluster, pod, other = unbound()
+    change(cluster, pod, preempting=True)
+    wait(cluster, BOUND_WITHIN)
+    change(cluster, other, node=NodeName("n1"))
+    first = cluster.pod("c", "7g.40gb", priority=1)
+    cluster.settle()
+    cluster.remove(other)
+    cluster.put(replace(cluster.pods[pod.uid], node=NodeName("n1"), unstarted=True, version=99))
+    cluster.settle()
+    wait(cluster, LATE)
+    assert cluster.where(first)
+    assert pod.uid not in cluster.pods
+
+
+def test_a_pod_that_is_bound_late_gets_the_slices_that_are_free() -> None:
+    cluster, pod, other = unbound()
+    change(cluster, pod, preempting=True)
+    wait(cluster, BOUND_WITHIN)
+    cluster.remove(other)
+    cluster.settle()
+    change(cluster, pod, preempting=False, node=NodeName("n1"), unstarted=True)
+    wait(cluster, 2 * LATE)
+    assert cluster.states(pod) == ("ungated", "created")
+    assert reports(cluster) == [False, True]
+
+
+def test_a_pod_that_is_bound_late_and_whose_agent_is_down_waits_for_it() -> None:
+    cluster, pod, other = unbound()
+    cluster.put(agent_pod("n1"))
+    change(cluster, pod, preempting=True)
+    wait(cluster, BOUND_WITHIN)
+    cluster.remove(other)
+    cluster.settle()
+    cluster.put(agent_pod("n1", ready=False))
+    change(cluster, pod, preempting=False, node=NodeName("n1"), unstarted=True)
+    wait(cluster, 3 * LATE)
+    assert pod.uid in cluster.pods
+
+
+def test_a_pod_that_takes_a_whole_card_promised_to_the_next_ends() -> None:
+    cluster = SlicerCluster()
+    cluster.namespace("default", **{PLACEMENT_LABEL: PLACEMENT_MANAGED})
+    cluster.device_node("n1", count=1)
+    cluster.pass_time(0)
+    pod, other = cluster.whole("a"), cluster.whole("b")
+    cluster.settle()
+    change(cluster, pod, preempting=True)
+    wait(cluster, BOUND_WITHIN)
+    assert not cluster.pods[other.uid].gated
+    change(cluster, pod, preempting=False, node=NodeName("n1"))
+    assert pod.uid not in cluster.pods
+    assert other.uid in cluster.pods
 
 
 def test_a_gate_counts_as_a_later_one_only_while_its_owner_exists(cluster: SlicerCluster) -> None:

@@ -47,9 +47,6 @@ from tessera.usage.recorder import UsageRecorder
 #: Seconds after which a refused pod loses its slices. A node's kubelet publishes an agent's resources within 10 s, and
 #: those of a restarted agent within half a minute.
 REFUSAL_TIMEOUT = 60.0
-#: Seconds after which a pod that a later gate holds loses its slices: KAI decides within one of its cycles, of seconds,
-#: where its queue has quota left.
-HELD_TIMEOUT = 300.0
 
 #: Least seconds until a step that only time makes due: the calendar's clock may stand or go back.
 _LEAST_PAUSE = 0.1
@@ -61,12 +58,9 @@ class RefusedPods:
     The scheduler may refuse a pinned pod, and an agent may fail before a bound pod's containers start. A pod that is
     refused for too long loses its slices. The times are only in memory: a restarted controller counts from its start.
 
-    Attributes:
-        timeout: seconds for which a pod may be refused.
     """
 
-    def __init__(self, timeout: float = REFUSAL_TIMEOUT) -> None:
-        self.timeout = timeout
+    def __init__(self) -> None:
         self._since: dict[PodUid, float] = {}
 
     def update(self, refused: AbstractSet[PodUid], now: float) -> None:
@@ -78,11 +72,11 @@ class RefusedPods:
 
     def next_expiry(self) -> float | None:
         """Time at which the first refused pod loses its slices; None if no pod is refused."""
-        return min(self._since.values()) + self.timeout if self._since else None
+        return min(self._since.values()) + REFUSAL_TIMEOUT if self._since else None
 
     def pop_expired(self, now: float) -> list[PodUid]:
         """Returns the pods whose time is over, and counts from now for a pod that stays refused."""
-        found = [uid for uid, since in self._since.items() if since + self.timeout <= now]
+        found = [uid for uid, since in self._since.items() if since + REFUSAL_TIMEOUT <= now]
         for uid in found:
             self._since[uid] = now
         return found
@@ -145,7 +139,6 @@ class LeaderSession:
         )
 
         self._refused = RefusedPods()
-        self._held = RefusedPods(HELD_TIMEOUT)
         self._hand_overs = HandOvers(metrics.observe_hand_over)
         self._timer: asyncio.TimerHandle | None = None
         self._constraints = ConstraintInformers(client, self._slicer, self._wake.set, clock=clock, rng=rng)
@@ -295,8 +288,7 @@ class LeaderSession:
         """Takes slices back from pods that the scheduler refuses for too long, and sets the time of the next step."""
         now = self._clock.monotonic()
         self._refused.update(self._slicer.state.refused_pods, now)
-        self._held.update(self._slicer.state.held_pods, now)
-        for uid in (*self._refused.pop_expired(now), *self._held.pop_expired(now)):
+        for uid in self._refused.pop_expired(now):
             self._slicer.handle(RefusalTimedOut(uid, now + AVOIDANCE_SECONDS))
         self._stop_waiting()
         due = self._slicer.next_due
@@ -304,7 +296,6 @@ class LeaderSession:
             when
             for when in (
                 self._refused.next_expiry(),
-                self._held.next_expiry(),
                 self._slicer.state.avoidance.next_expiry(),
                 None if due is None else now + max(_LEAST_PAUSE, due - self._clock.now()),
             )

@@ -101,6 +101,8 @@ class PodInfo:
         maker: kind and name of that controller, ``Job/train``, if it is of a kind of Kubernetes that makes pods.
         unschedulable_message: the scheduler's message that it finds no node for the ungated pod, or cannot bind it, or
             that a scheduler other than Kubernetes' own has not answered; empty otherwise.
+        preempting: the scheduler has chosen a node for the ungated pod, and waits there for pods of lower priority to
+            end.
         slices_withdrawn: its condition ``tessera.dev/SliceAvailable`` is False.
         unstarted: it is on a node, and kubelet has never started any of its containers with slices.
         finished: it has ended and will not run again.
@@ -142,6 +144,7 @@ class PodInfo:
     owner: str = ""
     maker: str = ""
     unschedulable_message: str = ""
+    preempting: bool = False
     slices_withdrawn: bool = False
     unstarted: bool = False
     finished: bool = False
@@ -228,6 +231,7 @@ def read_pod(pod: Pod) -> PodInfo:
         owner=owner.uid if owner else "",
         maker=f"{owner.kind}/{owner.name}" if owner and (owner.api_version, owner.kind) in MAKERS else "",
         unschedulable_message=_unschedulable_message(pod),
+        preempting=bool(pod.status.nominated_node_name) and not spec.node_name and not spec.scheduling_gates,
         unstarted=bool(slices) and bool(spec.node_name) and not _has_started(pod),
         slices_withdrawn=any((each.type, each.status) == (SLICE_CONDITION, "False") for each in pod.status.conditions),
         finished=pod.status.phase in FINISHED,

@@ -25,6 +25,7 @@ from tessera.controller.slicing.evictions.move_finder import MoveFinder
 from tessera.controller.slicing.evictions.mover import Mover
 from tessera.controller.slicing.evictions.overstays import Overstays
 from tessera.controller.slicing.evictions.preemptor import Preemptor
+from tessera.controller.slicing.evictions.unbound_pods import UnboundPods
 from tessera.controller.slicing.gangs.gang_planner import GangPlanner
 from tessera.controller.slicing.planning.allocation_lifecycle import AllocationLifecycle
 from tessera.controller.slicing.planning.fair_order import FairOrder
@@ -123,7 +124,8 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         self.rooms = MoveFinder(self._state, self.planner, self._reserver)
         self.mover = Mover(self._state, self._reserver, self.rooms, moves)
         self._overstays = Overstays(self._state)
-        self._absorption = Absorption(self._state, self._lifecycle, self.mover, self._overstays)
+        self._unbound = UnboundPods(self._state, self._lifecycle)
+        self._absorption = Absorption(self._state, self._lifecycle, self.mover, (self._overstays, self._unbound))
         #: Events that are taken in before the next step that does not follow on a held one.
         self._backlog = EventBacklog()
         self._verdicts = Verdicts(self._state, self._lifecycle, self.planner, self._reserver)
@@ -137,7 +139,7 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
             gang_reserver=self._gang_reserver,
             verdicts=self._verdicts,
         )
-        self._outcomes = WriteOutcomes(self._state, self._lifecycle, self.mover)
+        self._outcomes = WriteOutcomes(self._state, self._lifecycle, self.mover, self._unbound)
 
     def react(self, event: SlicerEvent) -> Sequence[Instruction]:
         """Takes in an event.
@@ -349,7 +351,7 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         """The time, seconds since 1970, at which time alone makes a step due; None if never."""
         preemption = self._preemptor.next_due if self._preemptor is not None else None
         reservations = (self._reserver.next_due, self._gang_reserver.next_due)
-        evictions = (preemption, self.mover.next_due, self._overstays.next_due)
+        evictions = (preemption, self.mover.next_due, self._overstays.next_due, self._unbound.next_due)
         due = (*reservations, self._pending.queue_reports.next_due, *evictions)
         return min((each for each in due if each is not None), default=None)
 
@@ -362,6 +364,7 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
             or self._pending.is_behind
             or self._state.reservations_due
             or self._overstays.are_due
+            or self._unbound.are_due
             or self._cluster.changed_nodes
             or self._cluster.changed_pods
             or self._state.gangs.changed
@@ -434,6 +437,7 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
             self._preemptor.run()
         self.mover.run()
         self._overstays.run()
+        self._unbound.run()
 
     def _find_orphans(self) -> None:
         """Notes objects of nodes that were deleted while no controller led. Runs once, at the start."""

@@ -187,6 +187,8 @@ class AllocationLifecycle:
         if not home or self._state.allocations.get(home, pod.uid) is not None:
             return
         slices = tuple(self._state.devices.free_slices(home, pod.devices))
+        if len(slices) < len(pod.devices) and self.has_lost_its_turn(pod):
+            return  # those whose turn it is have the others
         allocation = Allocation(home, pod.uid, pod.namespace, pod.name, slices, pod.amounts, by_pod=True)
         if self._state.inventory.occupy(allocation):
             self.add(allocation)
@@ -249,10 +251,10 @@ class AllocationLifecycle:
             self._state.pods_to_report.add(uid)
 
     def _note_refusal(self, uid: PodUid, pod: PodInfo | None) -> None:
-        promised = pod is not None and not pod.terminating and self._state.allocations.current_of(uid) is not None
-        held = pod is not None and promised and not pod.gated and bool(pod.gates)
-        (self._state.held_pods.add if held else self._state.held_pods.discard)(uid)
-        if pod is not None and promised and self._cannot_start(pod):
+        promised = pod is not None and (
+            self._state.allocations.current_of(uid) is not None or (bool(pod.owner) and self._is_withdrawn(pod))
+        )
+        if pod is not None and promised and not pod.terminating and self._cannot_start(pod):
             self._state.refused_pods.add(uid)
         elif uid in self._state.refused_pods:
             self._state.refused_pods.remove(uid)
@@ -367,6 +369,12 @@ class AllocationLifecycle:
         needs_slices = bool(pod.profiles) and not pod.finished and not pod.terminating
         home = self._cluster.required_node(pod)
         return needs_slices and home is not None and home in self._state.cards
+
+    def has_lost_its_turn(self, pod: PodInfo) -> bool:
+        """True if a pod was bound after its slices had been taken back, and holds none of them any more."""
+        told = not pod.terminating and (pod.slices_withdrawn or pod.uid in self._state.withdrawn)
+        waits = pod.unstarted or (bool(pod.node and pod.devices) and not pod.started)
+        return told and waits and not self._state.allocations.of(pod.uid)
 
     def _is_withdrawn(self, pod: PodInfo) -> bool:
         """True if the slices of a pod were taken back and the scheduler has still not bound it."""

@@ -195,13 +195,10 @@ class RefusalTimedOut:
 
     The slicer evicts a pod that a controller owns; the pod's allocation ends with it. Any other pod stays, without
     slices, and gets a condition that says so. If the scheduler still binds that pod later, the slicer plans it like any
-    bound pod: it gets slices if there is room. A pod that is bound already keeps its slices: it starts once the agent
-    serves.
+    bound pod: it gets slices if it is its turn and there is room, and is evicted if there is none. A pod that is bound
+    already keeps its slices: it starts once the agent serves.
 
     An owner's next pods need not avoid a node whose agent is down: the slicer allocates nothing there.
-
-    A pod that a later gate holds is not evicted: once that gate is removed and the pod is bound, it gets slices on its
-    node if there is room.
 
     Attributes:
         uid: the pod.

@@ -80,12 +80,15 @@ def object_fault_text(node: str, fault: str) -> str:
     )
 
 
-def withdrawn_text(pod: PodInfo, node: str, *, avoided: bool) -> str:
+def withdrawn_text(pod: PodInfo, node: str, *, avoided: bool = False) -> str:
     """Returns the event message for a pod that cannot start on its node; its owner's next pod may avoid the node."""
     refusal = one_line(pod.unschedulable_message) or "it has not bound the pod in time"
     what = "cards" if pod.devices else "slices"
     cause = f"The scheduler refuses the pod on node {node}, where its {what} were promised: {refusal}"
-    then = f"Its {what} go to the next pod. Delete the pod and create it again, so that it gets another place"
+    then = (
+        f"Its {what} go to the next pod. Delete the pod and create it again, so that it gets another place: if it is"
+        " bound here when there is no room for it, it is deleted"
+    )
     if pod.node:
         cause = f"The agent of node {node} is not ready, so the pod's containers with slices cannot start there"
         then = "They start once the agent is ready. Delete the pod and create it again, so that it gets another place"
@@ -96,13 +99,33 @@ def withdrawn_text(pod: PodInfo, node: str, *, avoided: bool) -> str:
     return f"{cause}. {then}"
 
 
-def held_text(pod: PodInfo, node: str) -> str:
-    """Returns the event message for a pod whose slices go to others, since a later gate holds it for too long."""
-    gates, what = one_line(", ".join(pod.gates), 200), "cards" if pod.devices else "slices"
+def unbound_text(pod: PodInfo, node: str) -> str:
+    """Returns the event message for a pod whose slices go to others, since nobody binds it."""
+    what = "cards" if pod.devices else "slices"
+    said = one_line(pod.unschedulable_message)
+    cause = "No scheduler has bound the pod or said why, while other pods were bound"
+    if pod.gates:
+        cause = f"The gate {one_line(', '.join(pod.gates), 200)} still holds the pod"
+    elif pod.preempting:
+        cause = "The scheduler waits for pods of lower priority to end, and has not bound the pod in time"
+    elif said:
+        cause = f"The scheduler has not bound the pod in time: {said}"
     return (
-        f"The gate {gates} still holds the pod, for which {what} were promised on node {node}. They go to the next pod."
-        " Once the owner of that gate removes it, the pod starts on this node when there is room"
+        f"{cause}. Its {what}, promised on node {node}, go to the next pod. Once the pod is bound, it starts on this"
+        f" node if it is its turn and there is room; if there is none, it is {_end_text(pod)}"
     )
+
+
+def turn_lost_text(pod: PodInfo, node: str) -> str:
+    """Returns the event message for a pod that was bound after its slices had gone to others."""
+    return (
+        f"The scheduler has bound the pod to node {node} after its {'cards' if pod.devices else 'slices'} went to"
+        f" the next pod, and there is no room for it now: it is {_end_text(pod)}"
+    )
+
+
+def _end_text(pod: PodInfo) -> str:
+    return "evicted, so that its owner creates it again" if pod.owner else "deleted; create it again"
 
 
 def overstay_text(pod: PodInfo) -> str:

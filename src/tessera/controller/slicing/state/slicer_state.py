@@ -148,10 +148,9 @@ class SlicerState:
         #: Present time, seconds since 1970; 0 while unknown.
         self.now = 0.0
         #: Pods that cannot start where they have slices: the scheduler refuses them there, or has not bound them though
-        #: they must leave the slots in time, or the agent of their node is gone. Each has a current allocation.
+        #: they must leave the slots in time, or the agent of their node is gone. Each has a current allocation, or an
+        #: owner that makes it anew.
         self.refused_pods: set[PodUid] = set()
-        #: Pods past our gate that have slices, and that a later gate holds.
-        self.held_pods: set[PodUid] = set()
         #: Gates whose owners exist and go after Tessera; of other owners Tessera waits for the gates.
         self.last_gates = frozenset(LAST_GATES)
         #: Gated pods that had been refused slices and have them now. Each has a current allocation.

@@ -16,6 +16,7 @@ from collections.abc import Collection
 from tessera.api.names import NodeName, PodUid
 from tessera.controller.slicing.evictions.mover import Mover
 from tessera.controller.slicing.evictions.overstays import Overstays
+from tessera.controller.slicing.evictions.unbound_pods import UnboundPods
 from tessera.controller.slicing.planning.allocation_lifecycle import AllocationLifecycle
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.limits.planning import ABSORBED_CHANGES, BATCH_PODS
@@ -28,19 +29,25 @@ class Absorption:
         state: the slicer's state.
         lifecycle: takes in a node or a pod.
         mover: is told of pods.
-        overstays: is told of pods.
+        watchers: are told of pods.
 
     Attributes:
         is_done: True if the last step took in all changes.
         has_begun: True once a step was taken.
     """
 
-    def __init__(self, state: SlicerState, lifecycle: AllocationLifecycle, mover: Mover, overstays: Overstays) -> None:
+    def __init__(
+        self,
+        state: SlicerState,
+        lifecycle: AllocationLifecycle,
+        mover: Mover,
+        watchers: tuple[Overstays, UnboundPods],
+    ) -> None:
         self._state = state
         self._cluster = state.cluster
         self._lifecycle = lifecycle
         self._mover = mover
-        self._overstays = overstays
+        self._watchers = watchers
         self.is_done = True
         self.has_begun = False
         #: Changes that later steps take in, in order: a node and its changed pods. The node is "" for pods without one.
@@ -119,6 +126,7 @@ class Absorption:
         for uid in sorted(pods):
             self._lifecycle.absorb_pod(uid)
             self._mover.observe(uid)
-            self._overstays.observe(uid)
+            for watcher in self._watchers:
+                watcher.observe(uid)
         if self._state.devices.used:
             self._state.ratings.refresh()

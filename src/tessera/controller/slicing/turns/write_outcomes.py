@@ -1,10 +1,10 @@
 """Changes the state after outcomes of writes, and takes slices back from pods that the scheduler refuses."""
 
-from tessera.api.names import PodUid
+from tessera.api.names import NodeName, PodUid
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.evictions.mover import Mover
+from tessera.controller.slicing.evictions.unbound_pods import UnboundPods
 from tessera.controller.slicing.planning.allocation_lifecycle import AllocationLifecycle
-from tessera.controller.slicing.state.allocation import Allocation
 from tessera.controller.slicing.state.instructions import (
     Evict,
     PatchRequests,
@@ -14,7 +14,7 @@ from tessera.controller.slicing.state.instructions import (
     Ungate,
     Write,
 )
-from tessera.controller.slicing.state.messages import held_text, withdrawn_text
+from tessera.controller.slicing.state.messages import unbound_text, withdrawn_text
 from tessera.controller.slicing.state.slicer_state import SlicerState
 
 
@@ -25,13 +25,15 @@ class WriteOutcomes:
         state: the slicer's state.
         lifecycle: gives allocations up.
         mover: is told of refused evictions.
+        unbound: takes slices back.
     """
 
-    def __init__(self, state: SlicerState, lifecycle: AllocationLifecycle, mover: Mover) -> None:
+    def __init__(self, state: SlicerState, lifecycle: AllocationLifecycle, mover: Mover, unbound: UnboundPods) -> None:
         self._state = state
         self._cluster = state.cluster
         self._lifecycle = lifecycle
         self._mover = mover
+        self._unbound = unbound
 
     def finish(self, write: Write) -> None:
         """The server took a write."""
@@ -84,41 +86,32 @@ class WriteOutcomes:
             self._cluster.changed_pods.add(uid)
 
     def withdraw(self, uid: PodUid, avoid_until: float) -> None:
-        """Takes slices back from a pod that its node did not take in time, or that a later gate holds for too long.
+        """Takes slices back from a pod that its node did not take in time.
 
         A pod with an owner is evicted, and its successors avoid the node; any other pod is told, and keeps waiting. So
         does a pod that a gate holds: its next pod would be held too.
         """
         pod, allocation = self._cluster.pods.get(uid), self._state.allocations.current_of(uid)
-        if pod is None or allocation is None or ("pod", uid) in self._state.busy:
-            return
-        if uid in self._state.held_pods:
-            self._take_back(pod, allocation, held_text(pod, allocation.node))
-            return
-        if uid not in self._state.refused_pods:
+        if pod is None or ("pod", uid) in self._state.busy or uid not in self._state.refused_pods:
             return
         if pod.node and uid in self._state.withdrawn:
             return
-        served = not self._lifecycle.agent_is_down(allocation.node)
+        if allocation is not None and (pod.gates or not pod.owner):
+            text = unbound_text if pod.gates else withdrawn_text
+            self._unbound.take_back(pod, allocation, text(pod, allocation.node))
+        elif pod.owner:
+            self._replace(pod, allocation.node if allocation is not None else pod.node, avoid_until)
+
+    def _replace(self, pod: PodInfo, node: NodeName, avoid_until: float) -> None:
+        """Has a pod's owner make it anew; ``node`` is the one that refuses it, empty if its slices are gone already."""
         # Cards that a pod of another namespace took count as taken, so the node needs no avoidance.
         outrun = any(f"Insufficient {each}" in pod.unschedulable_message for each in set(pod.devices))
-        avoided = served and not outrun
-        text = withdrawn_text(pod, allocation.node, avoided=avoided)
-        if not pod.owner:
-            self._take_back(pod, allocation, text)
-            return
+        avoided = bool(node) and not self._lifecycle.agent_is_down(node) and not outrun
+        text = withdrawn_text(pod, node or pod.hostname, avoided=avoided)
         self._lifecycle.record_event(pod, "SliceReclaimed", text, warning=True)
         if avoided:
-            self._state.avoidance.add(pod.owner, allocation.node, avoid_until)
-        self._state.evictions[uid] = Evict(uid=uid, namespace=pod.namespace, name=pod.name, version=pod.version)
-
-    def _take_back(self, pod: PodInfo, allocation: Allocation, text: str) -> None:
-        """Tells a pod that it has no slices; a bound one keeps them, and starts once its node's agent serves."""
-        self._lifecycle.record_event(pod, "AgentNotReady" if pod.node else "SliceReclaimed", text, warning=True)
-        self._state.withdrawn[pod.uid] = text
-        self._state.pods_to_report.add(pod.uid)
-        if not pod.node:
-            self._lifecycle.give_up(allocation)
+            self._state.avoidance.add(pod.owner, node, avoid_until)
+        self._state.evictions[pod.uid] = Evict(uid=pod.uid, namespace=pod.namespace, name=pod.name, version=pod.version)
 
     def _mark_affected(self, write: Write) -> None:
         if isinstance(write, Evict | ReportQueue):
