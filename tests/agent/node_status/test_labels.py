@@ -75,9 +75,9 @@ def base(
 
 
 def attributes(resource: str, gi: int, ci: int, *engines: int) -> dict[str, str]:
+    """Slices, and SMs and engines if the driver reports any: an unknown number has no label, it is not 0."""
     names = ("multiprocessors", "engines.copy", "engines.decoder", "engines.encoder", "engines.jpeg", "engines.ofa")
-    values = engines or (0,) * len(names)
-    found = {f"{resource}.{name}": str(value) for name, value in zip(names, values, strict=True)}
+    found = {f"{resource}.{name}": str(value) for name, value in zip(names, engines, strict=True)} if engines else {}
     return found | {f"{resource}.slices.gi": str(gi), f"{resource}.slices.ci": str(ci)}
 
 

@@ -234,6 +234,15 @@ def test_components_of_virtual_machines_are_reported_where_there_are_any() -> No
     assert set(notes(read(f"{vfio}sandboxWorkloads: {{enabled: true}}"))) == {"sandboxWorkloads", "vfioManager"}
 
 
+@pytest.mark.parametrize("workload", ["vm-passthrough", "vm-vgpu"])
+def test_nodes_without_a_label_that_were_for_virtual_machines_are_reported(workload: str) -> None:
+    """NVIDIA's operator offers none of their cards to containers."""
+    found = notes(read(f"sandboxWorkloads: {{enabled: true, defaultWorkload: {workload}}}"))
+    assert "kubectl label node NODE nvidia.com/gpu.workload.config=" in found["sandboxWorkloads.defaultWorkload"]
+    for other in ("{enabled: true, defaultWorkload: container}", f"{{enabled: false, defaultWorkload: {workload}}}"):
+        assert "sandboxWorkloads.defaultWorkload" not in notes(read(f"sandboxWorkloads: {other}"))
+
+
 def test_cdi_is_on_here_so_only_its_absence_is_reported() -> None:
     assert "cdi.enabled" not in notes(read("cdi: {enabled: true}"))
     assert "through CDI" in notes(read("cdi: {enabled: false}"))["cdi.enabled"]

@@ -163,6 +163,31 @@ def test_values_are_found_and_read_where_their_tool_holds_them(text: str, place:
     )
 
 
+PLUGIN_VALUES = {"config": {"map": {"four": "version: v1\nsharing: {mps: {resources: [{name: gpu, replicas: 1}]}}\n"}}}
+#: Documents with values of NVIDIA's device-plugin chart, and the place of the values.
+PLUGIN_PLACES = {
+    "HelmRelease": (flux(chart={"spec": {"chart": "nvidia-device-plugin"}}, values=PLUGIN_VALUES), "gpus/spec.values"),
+    "Application": (
+        argo({"chart": "nvidia-device-plugin", "helm": {"values": yaml.safe_dump(PLUGIN_VALUES)}}),
+        "gpus/spec.source.helm.values",
+    ),
+    "helmfile": (
+        json.dumps({"releases": [{"chart": "nvdp/nvidia-device-plugin", "values": [PLUGIN_VALUES]}]}),
+        "releases[0].values",
+    ),
+    "umbrella": (yaml.safe_dump({"nvidia-device-plugin": PLUGIN_VALUES, "global": {"a": 1}}), "nvidia-device-plugin"),
+    "plain": (yaml.safe_dump(PLUGIN_VALUES), "file"),
+}
+
+
+@pytest.mark.parametrize(("text", "place"), PLUGIN_PLACES.values(), ids=PLUGIN_PLACES)
+def test_profiles_of_the_device_plugins_chart_are_checked_where_their_tool_holds_them(text: str, place: str) -> None:
+    chart, profile = check_file(text, [])
+    assert (chart.name, chart.kind) == (place, "values of the device-plugin chart")
+    assert profile.name == f"{place}/config.map/four"
+    assert profile.problems == ("sharing.mps.resources[0].replicas: must be 2 or more, not 1",)
+
+
 #: Those of an object or an umbrella chart that can be given to an installation; a ConfigMap is no file of values.
 INSTALLED = [name for name, (_, place) in PLACES.items() if place != "file" and "ConfigMap" not in name]
 

@@ -295,16 +295,27 @@ def _mig_resource(
     device = min(alike, key=lambda each: (each.memory_mib == 0, msgspec.structs.astuple(each)))
     return {
         **_base(resource, len(found), [product, "MIG", profile], share),
-        resource + ".memory": device.memory_mib,
-        resource + ".multiprocessors": device.multiprocessors,
-        resource + ".slices.gi": device.gi_slices,
-        resource + ".slices.ci": device.ci_slices,
-        resource + ".engines.copy": device.copy_engines,
-        resource + ".engines.decoder": device.decoders,
-        resource + ".engines.encoder": device.encoders,
-        resource + ".engines.jpeg": device.jpeg_engines,
-        resource + ".engines.ofa": device.ofa_engines,
+        **{f"{resource}.{name}": value for name, value in _attributes(device).items()},
     }
+
+
+def _attributes(device: MigFacts) -> dict[str, int]:
+    """Memory, SMs, slices and engines of a MIG device; no label where the driver reports none."""
+    known = {
+        "memory": device.memory_mib,
+        "multiprocessors": device.multiprocessors,
+        "slices.gi": device.gi_slices,
+        "slices.ci": device.ci_slices,
+    }
+    engines = {
+        "engines.copy": device.copy_engines,
+        "engines.decoder": device.decoders,
+        "engines.encoder": device.encoders,
+        "engines.jpeg": device.jpeg_engines,
+        "engines.ofa": device.ofa_engines,
+    }
+    reported = any(engines.values())  # every MIG device has a copy engine
+    return {name: value for name, value in known.items() if value} | (engines if reported else {})
 
 
 def _invalid(cards: Sequence[CardFacts]) -> dict[str, object]:

@@ -11,8 +11,11 @@ Rules:
 - Values below a key such as ``gpu-operator:`` are those of a chart that has NVIDIA's as a subchart.
 - A later source overrides an earlier one key by key, and single values come last, as in Helm.
 - Sources that are no part of the document, such as files and Secrets, are named: their values count too.
+
+The values of NVIDIA's device-plugin chart, which hold sharing profiles, are found by the chart's name in the same way.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from functools import reduce
 from typing import Any
@@ -36,12 +39,40 @@ _SOURCES = (
 )
 #: Keys that name a chart.
 _CHARTS = ("chart", "chartName", "chartname", "chartRef", "chart_ref", "remoteChart")
-#: Keys at the top of NVIDIA's chart by which its values are recognized.
-_OWN = frozenset(VALUES) & {
-    *("ccManager", "cdi", "daemonsets", "dcgm", "dcgmExporter", "devicePlugin", "driver", "gdrcopy", "gfd"),
-    *("hostPaths", "kataManager", "mig", "migManager", "nodeStatusExporter", "sandboxWorkloads", "toolkit"),
-    *("validator", "vfioManager", "vgpuDeviceManager", "vgpuManager"),
-}
+
+
+class Chart(msgspec.Struct, frozen=True):
+    """A chart whose values are looked for.
+
+    Attributes:
+        name: found in its names, and in those of its subchart, in small letters without dashes.
+        keys: keys at the top of its values by which they are recognized without a name.
+    """
+
+    name: re.Pattern[str]
+    keys: frozenset[str] = frozenset()
+
+    def is_named(self, name: str) -> bool:
+        """True for a name of the chart, or of its subchart in another one."""
+        return self.name.search(name.casefold().replace("_", "").replace("-", "")) is not None
+
+    def count_keys(self, values: Mapping[str, Any]) -> int:
+        """How many keys at the top are the chart's own."""
+        return len(self.keys.intersection(map(str, values)))
+
+
+#: NVIDIA's chart of the operator, and Tessera's own, which takes the same values.
+OPERATOR_CHART = Chart(
+    re.compile(r"gpuoperator|(^|/)tessera$"),
+    frozenset(VALUES)
+    & {
+        *("ccManager", "cdi", "daemonsets", "dcgm", "dcgmExporter", "devicePlugin", "driver", "gdrcopy", "gfd"),
+        *("hostPaths", "kataManager", "mig", "migManager", "nodeStatusExporter", "sandboxWorkloads", "toolkit"),
+        *("validator", "vfioManager", "vgpuDeviceManager", "vgpuManager"),
+    },
+)
+#: NVIDIA's chart of the device plugin; its keys are too common to recognize it by them.
+PLUGIN_CHART = Chart(re.compile(r"nvidiadeviceplugin"))
 
 
 class EmbeddedValues(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,29 +89,19 @@ class EmbeddedValues(msgspec.Struct, frozen=True, kw_only=True):
     unread: tuple[Notice, ...] = ()
 
 
-def find_values(document: Any) -> list[EmbeddedValues]:
-    """Returns the values of NVIDIA's chart in a document; none for a plain values file.
+def find_values(document: Any, chart: Chart = OPERATOR_CHART) -> list[EmbeddedValues]:
+    """Returns the values of a chart in a document; none for a plain values file.
 
     Raises:
         FileRefused: a text with values cannot be read.
     """
-    if not isinstance(document, Mapping) or ("kind" not in document and _count_own(document)):
+    if not isinstance(document, Mapping) or ("kind" not in document and chart.count_keys(document)):
         return []
-    below = None if "kind" in document else _find_subchart(document, "")
-    return [below] if below is not None else list(_search(document))
+    below = None if "kind" in document else _find_subchart(document, "", chart)
+    return [below] if below is not None else list(_search(document, chart))
 
 
-def _count_own(values: Mapping[str, Any]) -> int:
-    return len(_OWN.intersection(map(str, values)))
-
-
-def _is_ours(name: str) -> bool:
-    """True for the name of NVIDIA's chart, of its subchart in another one, or of Tessera's chart."""
-    plain = name.casefold().replace("_", "").replace("-", "")
-    return "gpuoperator" in plain or plain.rpartition("/")[2] == "tessera"
-
-
-def _find_subchart(values: Mapping[str, Any], path: str) -> EmbeddedValues | None:
+def _find_subchart(values: Mapping[str, Any], path: str, chart: Chart) -> EmbeddedValues | None:
     """The values of a subchart, whatever the chart around calls it; the nearest to the top."""
     level = [(path, values)]
     while level:
@@ -90,7 +111,7 @@ def _find_subchart(values: Mapping[str, Any], path: str) -> EmbeddedValues | Non
                 at = join_path(above, str(key))
                 if not isinstance(value, Mapping):
                     continue
-                if _is_ours(str(key)) or _count_own(value) > 1:
+                if chart.is_named(str(key)) or chart.count_keys(value) > 1:
                     # The chart around switches the subchart by this key.
                     return EmbeddedValues(path=at, values={key: value[key] for key in value if key != "enabled"})
                 below.append((at, value))
@@ -98,21 +119,21 @@ def _find_subchart(values: Mapping[str, Any], path: str) -> EmbeddedValues | Non
     return None
 
 
-def _search(document: Mapping[str, Any]) -> Iterator[EmbeddedValues]:
+def _search(document: Mapping[str, Any], chart: Chart) -> Iterator[EmbeddedValues]:
     """Yields the values that stand in a document under a key of a tool, in its order."""
     waiting: list[tuple[Any, str, str]] = [(document, "", "")]
     while waiting:
-        node, path, chart = waiting.pop()
+        node, path, named = waiting.pop()
         if isinstance(node, Mapping):
-            chart = _chart_of(node) or chart
-            found = _read_holder(node, path, chart)
+            named = _chart_of(node) or named
+            found = _read_holder(node, path, named, chart)
             if found is not None:
                 yield found
             else:
-                waiting += [(node[key], join_path(path, str(key)), chart) for key in reversed(list(node))]
+                waiting += [(node[key], join_path(path, str(key)), named) for key in reversed(list(node))]
         elif isinstance(node, list):
             numbered = list(enumerate(node))
-            waiting += [(item, f"{path}[{number}]", chart) for number, item in reversed(numbered)]
+            waiting += [(item, f"{path}[{number}]", named) for number, item in reversed(numbered)]
 
 
 def _chart_of(node: Mapping[str, Any]) -> str:
@@ -128,7 +149,7 @@ def _chart_of(node: Mapping[str, Any]) -> str:
     return named if isinstance(named, str) else ""
 
 
-def _read_holder(node: Mapping[str, Any], path: str, chart: str) -> EmbeddedValues | None:
+def _read_holder(node: Mapping[str, Any], path: str, named: str, chart: Chart) -> EmbeddedValues | None:
     """The values right below a part of a document; ``None`` if it has none, or those of another chart."""
     held = [key for key in (*_VALUES, *_SINGLE, *_SOURCES) if node.get(key)]
     if not held:
@@ -141,17 +162,18 @@ def _read_holder(node: Mapping[str, Any], path: str, chart: str) -> EmbeddedValu
             unread += [Notice(at, _UNREAD.format(name)) for name in _set_all(values, node[key])]
             continue
         for item in node[key] if isinstance(node[key], list) else [node[key]]:
-            read = None if key in _SOURCES else _load(item, at, ours=_is_ours(chart))
+            read = None if key in _SOURCES else _load(item, at, ours=chart.is_named(named))
             if isinstance(read, Mapping):
                 values = merge_values(values, read)
             else:
                 unread.append(Notice(at, _UNREAD.format(_describe_source(item))))
     place = join_path(path, held[0])
-    subchart = None if _count_own(values) else _find_subchart(values, place)
+    subchart = None if chart.count_keys(values) else _find_subchart(values, place, chart)
     if subchart is not None:
         return msgspec.structs.replace(subchart, unread=tuple(unread))
-    by_keys = held[0] in _VALUES and _count_own(values) > (1 if chart else 0)
-    return EmbeddedValues(path=place, values=values, unread=tuple(unread)) if by_keys or _is_ours(chart) else None
+    by_keys = held[0] in _VALUES and chart.count_keys(values) > (1 if named else 0)
+    ours = by_keys or chart.is_named(named)
+    return EmbeddedValues(path=place, values=values, unread=tuple(unread)) if ours else None
 
 
 _UNREAD = "{} is not read here, and its values count too: check them as a file of their own"

@@ -83,6 +83,9 @@ def _components(fields: Mapping[str, Any], path: str) -> Iterator[Notice]:
     for component, value in fields.items():
         if component in COMPONENTS and is_set(value) and not is_switched_off(fields, component):
             yield Notice(_at(path, component), f"no effect: {COMPONENTS[component]}")
+    sandboxes = fields.get("sandboxWorkloads", {})
+    if sandboxes.get("enabled") is True and str(sandboxes.get("defaultWorkload")).startswith("vm-"):
+        yield _single(path, "sandboxWorkloads.defaultWorkload")
     paths = fields.get("hostPaths", {})
     if any(str(paths.get(key, "")) not in {"", usual} for key, usual in USUAL_PATHS.items()):
         yield _single(path, "hostPaths")

@@ -140,6 +140,9 @@ SINGLE: Mapping[str, str] = {
     "gfd.enabled": "the agent writes the labels of the cards",
     "gfd.env": "labels are written by the agent, which follows the cards at once",
     "hostPaths": f"{', '.join(USUAL_PATHS)}; the host's files are used where they are",
+    "sandboxWorkloads.defaultWorkload": "a node without the label nvidia.com/gpu.workload.config offers its cards to"
+    " containers; label each node of virtual machines first: kubectl label node NODE"
+    " nvidia.com/gpu.workload.config=vm-passthrough",
     "unknown variable": "Tessera does not know it",
     "unnamed driver": "the file names no version, repository or usePrecompiled; tessera install --drivers, or"
     " tessera.drivers=install in the chart, has Tessera install them",

@@ -77,7 +77,7 @@ def _document(document: Any, name: str, nodes: Sequence[TrialNode]) -> Iterator[
         yield check_sharing(document, name, nodes) if _resembles_profile(document) else other_files.other_data(name)
     elif any(str(key).startswith("mig-") for key in document):
         yield check_layouts(document, name, nodes)
-    elif parts := [*other_files.of_nvidia(document, name, nodes)] or [*check_embedded(document, "", nodes)]:
+    elif parts := [*other_files.of_nvidia(document, name, nodes)] or [*_embedded(document, "", nodes)]:
         yield from parts
     elif _looks_like_values(document):
         yield from check_operator(document, name, nodes)
@@ -101,10 +101,16 @@ def _manifest(document: Mapping[str, Any], kind: Any, name: str, nodes: Sequence
         yield check_nvidia_driver(document, _own_name(document, NVIDIA_DRIVER_KIND))
     elif kind == other_files.CLUSTER_KIND and group in (other_files.NVIDIA, None):
         yield other_files.gpu_cluster(_own_name(document, other_files.CLUSTER_KIND))
-    elif parts := list(check_embedded(document, f"{_own_name(document, kind)}/", nodes)):
+    elif parts := list(_embedded(document, f"{_own_name(document, kind)}/", nodes)):
         yield from parts
     else:
         yield other_files.manifest(kind, group, name)
+
+
+def _embedded(document: Mapping[str, Any], within: str, nodes: Sequence[TrialNode]) -> Iterator[PartReport]:
+    """Values of NVIDIA's charts that stand inside a document."""
+    yield from check_embedded(document, within, nodes)
+    yield from other_files.of_plugin_chart(document, within, nodes)
 
 
 def _list(document: Mapping[str, Any], kind: str, name: str, nodes: Sequence[TrialNode]) -> Iterator[PartReport]:

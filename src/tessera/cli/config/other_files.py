@@ -13,6 +13,7 @@ import msgspec
 
 from tessera.api.documents import first_document
 from tessera.api.driver.nvidia_driver import KIND as DRIVER_KIND
+from tessera.api.gpu_operator.embedded_values import PLUGIN_CHART, find_values
 from tessera.api.gpu_operator.settings_reader import POLICY_KIND
 from tessera.api.problems import FileRefused, quote_value
 from tessera.cli.config.part_report import PartReport, TrialNode, report_refused
@@ -56,6 +57,7 @@ _PLUGIN_CHART = frozenset(
         "selectorLabelsOverride",
     }
 )
+_PLUGIN_KIND = "values of the device-plugin chart"
 _PLUGIN_ADVICE = (
     "are values of NVIDIA's device-plugin chart, which Tessera does not read; put each profile under a key of a"
     " ConfigMap, and name that ConfigMap in values of gpu-operator: devicePlugin.config.name, mig.strategy"
@@ -143,8 +145,23 @@ def of_nvidia(document: Mapping[str, Any], name: str, nodes: Sequence[TrialNode]
         text = "lists commands that mig-parted runs before and after a layout change; Tessera runs none: not needed"
         yield PartReport(name=name, kind=HOOKS, notices=(text,), used=False)
     elif _is_plugin_chart(document):
-        yield PartReport(name=name, kind="values of the device-plugin chart", problems=(_PLUGIN_ADVICE,))
-        yield from _profiles_of_chart(document, name, nodes)
+        yield from _plugin_values(document, name, nodes)
+
+
+def of_plugin_chart(document: Mapping[str, Any], within: str, nodes: Sequence[TrialNode]) -> Iterator[PartReport]:
+    """The reports on values of the device-plugin chart inside another document; nothing for other documents."""
+    try:
+        found = find_values(document, PLUGIN_CHART)
+    except FileRefused as refused:
+        yield report_refused(within.rstrip("/") or "file", _PLUGIN_KIND, refused)
+        return
+    for each in found:
+        yield from _plugin_values(each.values, f"{within}{each.path}", nodes)
+
+
+def _plugin_values(values: Mapping[str, Any], name: str, nodes: Sequence[TrialNode]) -> Iterator[PartReport]:
+    yield PartReport(name=name, kind=_PLUGIN_KIND, problems=(_PLUGIN_ADVICE,))
+    yield from _profiles_of_chart(values, name, nodes)
 
 
 def _is_plugin_chart(document: Mapping[str, Any]) -> bool:
