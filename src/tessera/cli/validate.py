@@ -70,7 +70,7 @@ def command(
     With --preflight, it writes no marker and needs cards that nobody uses: it writes a pattern into the free memory of
     each card and reads it again, multiplies matrices, and times copies within the card, to the host and to the next
     card. A rate far below the board's figure, or below the other cards of the node, is a finding; the exit code is then
-    2. Its computations have run on no real card yet.
+    2.
     """
     if card is not None and not preflight:
         raise click.UsageError("--card is for --preflight")

@@ -57,6 +57,15 @@ def test_every_card_is_tested_with_every_test_and_nothing_is_left() -> None:
     assert {device for device, _ in library.ran} == {0, 1}
 
 
+def test_rates_are_measured_before_much_memory_is_freed() -> None:
+    """The driver clears freed memory, and copies to the card take twice as long meanwhile."""
+    machine = SimulatedMachine("2xA30", seed="n")
+    library = library_of(machine)
+    run(machine, library)
+    kernels = [kernel for _, kernel in library.ran]
+    assert kernels.index("tessera_fill") > max(at for at, each in enumerate(kernels) if each == "tessera_product")
+
+
 def flip(kernel: str) -> Callable[[str, Memory, int], None]:
     """Changes one bit at the first place of a kernel before each run of it."""
 
