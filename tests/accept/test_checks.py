@@ -81,6 +81,17 @@ def no_links(machine: SimulatedMachine, _: Path) -> None:
         machine.set_nvlinks(gpu, [])
 
 
+def test_a_driver_that_was_loaded_without_nvlinks_is_no_fault_of_the_cards(
+    machine: SimulatedMachine, tmp_path: Path, read: Read
+) -> None:
+    """As on a virtual machine with one card of a board of eight."""
+    no_links(machine, tmp_path)
+    (tmp_path / "proc/driver/nvidia/params").write_text("EnableMSI: 1\nNvLinkDisable: 1\n")
+    facts = read()
+    assert not failed(facts)
+    assert judge(facts)["nvlink"].text == "the driver's parameter NvLinkDisable turns all NVLinks off"
+
+
 def worn_sram(machine: SimulatedMachine, _: Path) -> None:
     machine.set_measured(machine.uuids()[1], Quantity.SRAM_THRESHOLD_EXCEEDED, 1.0)
 

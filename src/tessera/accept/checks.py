@@ -171,6 +171,8 @@ def check_nvlinks(facts: Facts) -> Finding:
         for call in facts.of_card("nvlinks", card.index):
             if isinstance(call.value, Sequence) and not card.mig_enabled:
                 counts.setdefault(card.name, {})[card.index] = len(call.value)
+    if facts.nvlink_off:
+        return Finding(Status.ABSENT, "the driver's parameter NvLinkDisable turns all NVLinks off")
     expected = {name: max(_board_links(name), *cards.values()) for name, cards in counts.items()}
     if not any(expected.values()):
         return Finding(Status.ABSENT, "no card has an NVLink that is up, and no board of these is known to have any")

@@ -140,6 +140,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         pci: the cards in ``/sys``.
         device_minors: ``N`` of each ``/dev/nvidiaN``.
         driver: the driver's version by its parts.
+        nvlink_off: the driver's parameter ``NvLinkDisable`` is set, as on virtual machines with one card of a board.
         smi: the cards of ``nvidia-smi``.
         node: what the cluster says of the node.
         absent: why a fact is ``None``, by its name.
@@ -153,6 +154,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     pci: tuple[PciFunction, ...] | None = None
     device_minors: tuple[int, ...] | None = None
     driver: DriverVersions | None = None
+    nvlink_off: bool = False
     smi: tuple[SmiCard, ...] | None = None
     node: NodeFacts | None = None
     absent: Mapping[str, str] = {}

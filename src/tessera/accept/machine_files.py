@@ -90,6 +90,10 @@ class MachineFiles(msgspec.Struct, frozen=True, kw_only=True):
             running=next(iter(_VERSION.findall(_text(self.proc / "driver/nvidia/version"))), ""),
         )
 
+    def nvlink_off(self) -> bool:
+        """The driver was loaded with all NVLinks off."""
+        return "NvLinkDisable: 1" in _text(self.proc / "driver/nvidia/params").splitlines()
+
     def smi_log(self) -> tuple[SmiCard, ...]:
         """The cards as ``nvidia-smi`` shows them now.
 

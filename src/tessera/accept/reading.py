@@ -55,6 +55,7 @@ def read_facts(
         pci=facts.read("pci", files, lambda each: each.pci_functions()),
         device_minors=facts.read("device_minors", files, lambda each: each.device_minors()),
         driver=facts.read("driver", files, lambda each: each.driver_versions(_driver_version(nvml))),
+        nvlink_off=files is not None and files.nvlink_off(),
         smi=smi,
         node=node,
         absent=facts.absent,
