@@ -70,6 +70,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
         gi_profile_index: NVML's index, the argument of ``nvmlDeviceGetGpuInstanceProfileInfo``.
         gi_profile_id: the id that ``nvidia-smi mig -lgip`` shows; ``None`` where it is not published.
         aliases: other names that NVIDIA's tools have used for the same profile.
+        memory_mib: memory of an instance as NVML reports it, less than the name states (a 1g.18gb of an H200 has
+            16 GiB); 0 where it is not known.
     """
 
     name: str
@@ -81,6 +83,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     gi_profile_index: int
     gi_profile_id: int | None = None
     aliases: tuple[str, ...] = ()
+    memory_mib: int = 0
 
     @property
     def spelling(self) -> str:

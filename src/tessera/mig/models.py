@@ -5,7 +5,7 @@ node, the table that was read from NVML replaces this one.
 
 Sources: NVIDIA's MIG user guide (edition 620), listings of ``nvidia-smi mig -lgip`` and ``-lgipp`` from real cards,
 NVIDIA's mig-parted configurations, and for the vGPU-only H100 64 GB the vGPU guide. Placements were read from
-real A100, A30 and H100 cards and one RTX PRO 6000; the later seven-slice boards (H200, B200, GB200, B300, GB300) follow
+real A100, A30, H100 and H200 cards and one RTX PRO 6000; the later seven-slice boards (B200, GB200, B300, GB300) follow
 by family, and so do their GPU-instance profile ids, which NVIDIA does not publish for the B series.
 
 PCI ids are those of the PCI ID repository (pci.ids of 2026-08-22) and of the lists of products in NVIDIA's drivers
@@ -90,6 +90,17 @@ _GB200_ALIASES = {
 _A100_80_ALIASES = {"7g.80gb": ("7g.79gb",)}  # name in the first drivers
 
 
+# `nvidia-smi mig -lgip`, by the memory slots of an instance; H100: GiB with two digits there (9.75, 19.62, 39.50,
+# 79.25); H200: NVML of driver 580.159.04.
+_INSTANCE_MIB: Mapping[str, Mapping[int, int]] = {
+    "A100-40GB": {1: 4864, 2: 9856, 4: 19968, 8: 40192},
+    "A100-80GB": {1: 9856, 2: 19968, 4: 40192, 8: 80384},
+    "A30": {1: 5952, 2: 11968, 4: 24000},
+    "H100-80GB": {1: 9984, 2: 20096, 4: 40448, 8: 81152},
+    "H200": {1: 16384, 2: 33280, 4: 71424, 8: 143360},
+}
+
+
 def _table(family: str, rows: tuple[_Row, ...], memory_mib: int, aliases: Mapping[str, tuple[str, ...]]) -> Geometry:
     slots = max(row.size for row in rows)
     smallest = min(row.size for row in rows)
@@ -108,6 +119,7 @@ def _table(family: str, rows: tuple[_Row, ...], memory_mib: int, aliases: Mappin
                 gi_profile_index=gi_profile_index(name, double_memory=row.slices == 1 and row.size > smallest),
                 gi_profile_id=row.gi_profile_id,
                 aliases=aliases.get(str(name), ()),
+                memory_mib=_INSTANCE_MIB.get(family, {}).get(row.size, 0),
             )
         )
     return Geometry.from_profiles(family, profiles, slots=slots)

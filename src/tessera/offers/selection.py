@@ -42,6 +42,11 @@ _NONE: Mapping[str, Nodes] = MappingProxyType({})
 _LISTED = 8
 
 
+def whole_gib(mib: int) -> int:
+    """Bytes of a device that reports this many MiB, rounded up to GiB: 4864 MiB of a 1g.5gb are 5 GiB."""
+    return -(-mib // 1024) * GIB
+
+
 class OfferedKind(IntEnum):
     """The kind of an offer; of equal offers the lower number is chosen."""
 
@@ -79,7 +84,7 @@ class CardProperties(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def memory(self) -> int:
         """Bytes as the card is sold: its GB rounded up."""
-        return -(-self.memory_mib // 1024) * GIB
+        return whole_gib(self.memory_mib)
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True):

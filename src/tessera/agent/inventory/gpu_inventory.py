@@ -315,6 +315,7 @@ def geometry_of(info: GpuInfo, profiles: Sequence[GiProfileInfo]) -> Geometry:
             memory_gb=parse_profile_name(each.name).memory_gb,
             gi_profile_index=each.index,
             gi_profile_id=each.id,
+            memory_mib=each.memory_mib,
         )
         for each in profiles
         if each.starts

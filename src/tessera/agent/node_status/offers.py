@@ -83,7 +83,7 @@ def _on_demand(card: GpuState, like: GpuState) -> Iterator[tuple[NodeOffer, int]
             kind=OfferKind.DYNAMIC_SLICE,
             product=card.info.name,
             card_memory_mib=card.info.memory_mib,
-            memory_mib=card.info.memory_mib * profile.size // card.geometry.slots,
+            memory_mib=profile.memory_mib or card.info.memory_mib * profile.size // card.geometry.slots,
             compute_capability=_capability(card),
             ecc=_ecc(like),
             count=0,

@@ -24,7 +24,7 @@ from tessera.limits.nodes import OFFERS, OFFERS_TEXT
 from tessera.mig.models import model_by_product
 from tessera.mig.names import ProfileName, parse_profile_name
 from tessera.offers.requirements import GIB
-from tessera.offers.selection import CardProperties, Offer, OfferedKind
+from tessera.offers.selection import CardProperties, Offer, OfferedKind, whole_gib
 from tessera.text import one_line
 
 OFFERS_ANNOTATION = "tessera.dev/offers"
@@ -163,8 +163,8 @@ def _profile(text: str) -> tuple[ProfileName, int]:
 def placement_offers(offers: Iterable[NodeOffer]) -> tuple[Offer, ...]:
     """Returns the offers of a node in the form that requirements are compared with.
 
-    Memory counts as cards and profiles state it, not as NVML reports it; a share counts with its part of that, or with
-    its own limit.
+    Memory is what NVML reports, rounded up to GiB; a share counts with its part of what its card or profile states, or
+    with its own limit.
 
     Args:
         offers: well-formed ones, as from :func:`decode_offers`.
@@ -188,6 +188,8 @@ def _placement_offer(offer: NodeOffer) -> Offer:
     if offer.profile:
         name, compute = _profile(offer.profile)
         memory, suffix = name.memory_gb * GIB, name.suffix
+        if offer.memory_mib and offer.kind is not OfferKind.SHARE:
+            memory = whole_gib(offer.memory_mib)
         portion = min(Fraction(1), Fraction(compute, _compute_slices(offer.product)))
     return Offer(
         resource=offer.resource,

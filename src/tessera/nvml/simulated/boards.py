@@ -130,51 +130,50 @@ def common_ancestor(card: SimCard, other: SimCard, cards: int) -> int:
 
 
 class _Row(msgspec.Struct, frozen=True):
-    """Memory, SMs and engines of a GPU instance, in the order in which ``nvidia-smi mig -lgip`` lists them."""
+    """SMs and engines of a GPU instance, in the order in which ``nvidia-smi mig -lgip`` lists them."""
 
-    memory_mib: int
-    multiprocessors: int
-    decoders: int
-    encoders: int
-    copy_engines: int
-    jpeg_engines: int
-    ofa_engines: int
+    multiprocessors: int = 0
+    decoders: int = 0
+    encoders: int = 0
+    copy_engines: int = 0
+    jpeg_engines: int = 0
+    ofa_engines: int = 0
 
 
-# `nvidia-smi mig -lgip` on A100-40GB; the memory on A100-80GB likewise.
+# `nvidia-smi mig -lgip` on A100-40GB; A100-80GB has the same.
 _A100 = {
-    "1g": _Row(4864, 14, 0, 0, 1, 0, 0),
-    "1g+me": _Row(4864, 14, 1, 0, 1, 1, 1),
-    "1g x2": _Row(9856, 14, 1, 0, 1, 0, 0),
-    "2g": _Row(9856, 28, 1, 0, 2, 0, 0),
-    "3g": _Row(19968, 42, 2, 0, 3, 0, 0),
-    "4g": _Row(19968, 56, 2, 0, 4, 0, 0),
-    "7g": _Row(40192, 98, 5, 0, 7, 1, 1),
+    "1g": _Row(14, 0, 0, 1, 0, 0),
+    "1g+me": _Row(14, 1, 0, 1, 1, 1),
+    "1g x2": _Row(14, 1, 0, 1, 0, 0),
+    "2g": _Row(28, 1, 0, 2, 0, 0),
+    "3g": _Row(42, 2, 0, 3, 0, 0),
+    "4g": _Row(56, 2, 0, 4, 0, 0),
+    "7g": _Row(98, 5, 0, 7, 1, 1),
 }
-_A100_80_MEMORY = {"1g": 9856, "1g+me": 9856, "1g x2": 19968, "2g": 19968, "3g": 40192, "4g": 40192, "7g": 80384}
 # `nvidia-smi mig -lgip` on A30.
 _A30 = {
-    "1g": _Row(5952, 14, 1, 0, 1, 0, 0),
-    "1g+me": _Row(5952, 14, 1, 0, 1, 1, 1),
-    "2g": _Row(11968, 28, 2, 0, 2, 0, 0),
-    "2g+me": _Row(11968, 28, 2, 0, 2, 1, 1),
-    "4g": _Row(24000, 56, 4, 0, 4, 1, 1),
+    "1g": _Row(14, 1, 0, 1, 0, 0),
+    "1g+me": _Row(14, 1, 0, 1, 1, 1),
+    "2g": _Row(28, 2, 0, 2, 0, 0),
+    "2g+me": _Row(28, 2, 0, 2, 1, 1),
+    "4g": _Row(56, 4, 0, 4, 1, 1),
 }
-# `nvidia-smi mig -lgip` on H100-80GB, GiB with two digits there: 9.75, 19.62, 39.50, 79.25.
+# `nvidia-smi mig -lgip` on H100-80GB; H200 has the same (driver 580.159.04).
 _H100 = {
-    "1g": _Row(9984, 16, 1, 0, 1, 1, 0),
-    "1g+me": _Row(9984, 16, 1, 0, 1, 1, 1),
-    "1g x2": _Row(20096, 26, 1, 0, 1, 1, 0),
-    "2g": _Row(20096, 32, 2, 0, 2, 2, 0),
-    "3g": _Row(40448, 60, 3, 0, 3, 3, 0),
-    "4g": _Row(40448, 64, 4, 0, 4, 4, 0),
-    "7g": _Row(81152, 132, 7, 0, 8, 7, 1),
+    "1g": _Row(16, 1, 0, 1, 1, 0),
+    "1g+me": _Row(16, 1, 0, 1, 1, 1),
+    "1g x2": _Row(26, 1, 0, 1, 1, 0),
+    "2g": _Row(32, 2, 0, 2, 2, 0),
+    "3g": _Row(60, 3, 0, 3, 3, 0),
+    "4g": _Row(64, 4, 0, 4, 4, 0),
+    "7g": _Row(132, 7, 0, 8, 7, 1),
 }
 _SLICES: Mapping[str, Mapping[str, _Row]] = {
     "A100-40GB": _A100,
-    "A100-80GB": {name: msgspec.structs.replace(row, memory_mib=_A100_80_MEMORY[name]) for name, row in _A100.items()},
+    "A100-80GB": _A100,
     "A30": _A30,
     "H100-80GB": _H100,
+    "H200": _H100,
 }
 
 
@@ -188,7 +187,7 @@ def mig_attributes(card: SimCard, profile: Profile, ci_slices: int) -> MigAttrib
     slices = profile.compute_slices
     even = card.gpu_model.compute_capability < (9, 0)  # 14 SMs to each slice of A100 and A30
     return MigAttributes(
-        memory_mib=row.memory_mib,
+        memory_mib=profile_memory_mib(card, profile),
         multiprocessors=row.multiprocessors * ci_slices // slices if even or ci_slices == slices else 0,
         gi_slices=slices,
         ci_slices=ci_slices,
@@ -202,7 +201,7 @@ def mig_attributes(card: SimCard, profile: Profile, ci_slices: int) -> MigAttrib
 
 def profile_memory_mib(card: SimCard, profile: Profile) -> int:
     """Returns the memory of a GPU instance of ``profile`` in MiB; if it is unpublished, its part of the card's."""
-    return _row(card, profile).memory_mib
+    return profile.memory_mib or card.gpu_model.memory_mib * profile.size // card.geometry.slots
 
 
 def profile_multiprocessors(card: SimCard, profile: Profile) -> int:
@@ -211,10 +210,7 @@ def profile_multiprocessors(card: SimCard, profile: Profile) -> int:
 
 
 def _row(card: SimCard, profile: Profile) -> _Row:
-    row = _SLICES.get(card.model, {}).get(_row_name(card, profile))
-    if row is not None:
-        return row
-    return _Row(card.gpu_model.memory_mib * profile.size // card.geometry.slots, 0, 0, 0, 0, 0, 0)
+    return _SLICES.get(card.model, {}).get(_row_name(card, profile), _Row())
 
 
 def _row_name(card: SimCard, profile: Profile) -> str:
