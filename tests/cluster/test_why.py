@@ -7,7 +7,7 @@ from typing import Any
 from tessera.api.names import DEVICE_ACCESS_LABEL
 from tessera.explain.explanation import ExplanationReport
 from tessera.explain.query import explain, parse_query
-from tessera.kube.resources import DEPLOYMENTS, JOBS, NAMESPACES, NODES, RESOURCE_QUOTAS
+from tessera.kube.resources import DAEMONSETS, DEPLOYMENTS, JOBS, NAMESPACES, NODES, RESOURCE_QUOTAS
 from tessera.kube.resources.meta import Resource
 from tessera.nvml.errors import UnknownNvmlError
 from tessera_lab.apiserver.interfaces import UserInfo
@@ -115,6 +115,28 @@ def test_an_update_that_waits_for_its_own_old_pod_until_the_deployment_lets_it_g
         patch = found.help[0].partition(" -p ")[2].strip("'")
         await lab.client.merge_patch(DEPLOYMENTS, "web", json.loads(patch), "default")
         await lab.until(lambda: names(lab) == [second] and lab.phase(second) == "Running", "the update goes on")
+
+    in_lab(scenario, nodes="1xA100-40GB")
+
+
+def test_a_daemon_set_whose_pods_wait_and_one_whose_pods_are_refused(in_lab: InLab) -> None:
+    async def scenario(lab: Any) -> None:
+        await lab.create("holder", WHOLE)
+        await lab.running("holder")
+        cards, watcher = deployment("cards", 1, "7g.40gb"), deployment("watcher", 1)
+        (programs,) = watcher["spec"]["template"]["spec"]["containers"]
+        programs |= {"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}], "resources": {}}
+        for made in (cards, watcher):
+            del made["spec"]["replicas"]
+            await lab.client.create(DAEMONSETS.as_dicts(), made, "default")
+        await lab.until(lambda: any(lab.events_of(name, "SliceWaiting") for name in names(lab)), "the pod waits")
+        await lab.clock.sleep(5)
+        found = await why(lab, "ds/cards")
+        assert found.summary == "it should have 1 pod: 1 does not run"
+        assert found.answers[0].case == "full"
+        refused = await why(lab, "daemonset/watcher")
+        assert refused.summary == "it should have 1 pod: 1 cannot be created"
+        assert refused.answers[0].case == "device-access"
 
     in_lab(scenario, nodes="1xA100-40GB")
 

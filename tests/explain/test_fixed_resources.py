@@ -141,6 +141,13 @@ def test_what_no_node_gives_is_told_with_what_nodes_give_and_which_are_not_as_as
     assert "kube-scheduler last said: 0/1 nodes are available" in found.facts
 
 
+def test_shares_under_another_name_are_told_before_slices() -> None:
+    nodes = [node(gives={SHARED: "8"}), node("n2", gives={SLICE: "7"}, on_demand=SLICE)]
+    found = answer(pod("a", {"nvidia.com/gpu": "1"}), nodes)
+    assert found.help[0].endswith(f"by the name that a sharing profile gives them: {SHARED}")
+    assert found.help[1].startswith("request the largest slice instead")
+
+
 def test_what_nodes_make_on_demand_is_told_where_they_give_nothing_else() -> None:
     found = answer(pod("a", {"nvidia.com/gpu": "1"}), [node(gives={SLICE: "7"}, on_demand=SLICE)])
     assert found.facts[1] == f"nodes make on demand {SLICE}"

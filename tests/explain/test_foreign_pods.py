@@ -436,15 +436,19 @@ def test_a_foreign_pod_is_told_the_cause_to_its_end_and_a_next_step(row: Row) ->
 def test_a_quota_that_counts_nothing_and_a_label_of_the_namespace_among_its_annotations_are_told() -> None:
     """Kubernetes takes both without a word: the quota is never reached, and the namespace is in no queue."""
     meta = {"name": "gpu-quota", "namespace": "team"}
-    spec = {"hard": {"nvidia.com/mig-1g.5gb": "2", "requests.nvidia.com/mig-2g.10gb": "1"}}
+    wrong = ("nvidia.com/mig-1g.5gb", "limits.nvidia.com/mig-1g.5gb")
+    spec = {"hard": {**dict.fromkeys(wrong, "2"), "requests.nvidia.com/mig-2g.10gb": "1"}}
     quota = msgspec.convert({"metadata": meta, "spec": spec}, ResourceQuota)
     annotations = {"tessera.dev/placement": "managed"}
     team = msgspec.convert({"metadata": {"name": "team", "annotations": annotations}}, Namespace)
     waits = pod_of(profile="1g.5gb", limits={"nvidia.com/mig-2g.10gb": "1"})
     found = answer(waits, nodes=[sliced_node()], quotas=[quota], order=OrderObjects(namespaces=[team]))
-    (counts,) = [each for each in found.facts if "counts nothing" in each]
-    assert counts.startswith("quota gpu-quota counts nothing for nvidia.com/mig-1g.5gb: ")
-    assert "as requests.nvidia.com/mig-1g.5gb (kubectl edit resourcequota -n team gpu-quota)" in counts
+    counts = [each for each in found.facts if "counts nothing" in each]
+    assert [each.partition(": ")[0] for each in counts] == [
+        f"quota gpu-quota counts nothing for {key}" for key in wrong
+    ]
+    for each in counts:
+        assert "as requests.nvidia.com/mig-1g.5gb (kubectl edit resourcequota -n team gpu-quota)" in each
     step = "kubectl label namespace team tessera.dev/placement=managed"
     assert (
         f"the annotation tessera.dev/placement of namespace team has no effect: it is a label ({step})" in found.facts

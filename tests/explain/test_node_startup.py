@@ -125,9 +125,12 @@ def test_a_node_that_waits_for_the_one_build_says_so_before_and_after_its_deadli
 
 
 def test_a_blocked_driver_says_why() -> None:
-    blocked = driver(DriverStrategy.BLOCKED, reason="no image for 5.15.0-69-generic")
+    """It is in the phase of the pull, and pulls nothing."""
+    blocked = driver(DriverStrategy.BLOCKED, phase=DriverPhase.BLOCKED, reason="no image for 5.15.0-69-generic")
     found = asked(record(ready=20, labelled=0), 100, annotations=blocked)
-    assert "driver blocked: no image for 5.15.0-69-generic" in found.facts
+    assert (found.case, found.verdict) == ("driver-blocked", "gets no driver from Tessera as things are")
+    assert found.facts[0] == "driver blocked: no image for 5.15.0-69-generic"
+    assert found.help[0].endswith("tessera driver status gpu-1 -v")
 
 
 def test_a_node_that_stood_there_before_says_how_long_it_took_from_when_a_driver_was_asked_for() -> None:

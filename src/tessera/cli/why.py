@@ -25,9 +25,9 @@ def command(what: str, namespace: str | None, output: str, kubeconfig: Path | No
     """Explain why a pod waits or why a node's cards are not as configured, and how to help.
 
     The first line is the answer; the facts and the remedies follow. KIND is pod, deployment, replicaset, statefulset,
-    job or node. For a workload, the command lists every reason why its pods do not run, and every reason why they
-    cannot be created. For a node, it shows whether the sharing profile and the MIG layout are in force, the resources
-    that the node offers, and the unhealthy cards.
+    daemonset, job or node. For a workload, the command lists every reason why its pods do not run, and every reason
+    why they cannot be created. For a node, it shows whether the sharing profile and the MIG layout are in force, the
+    resources that the node offers, and the unhealthy cards.
 
     The command only reads. It needs the rights to list pods, nodes and Instaslice objects; with fewer rights it
     explains less. With the right to read the controller's page (tessera-usage-reader in tessera-system), position and

@@ -94,13 +94,16 @@ def misplaced_on_namespace(namespaces: Iterable[Namespace], name: str) -> Iterat
 
 
 def uncounted_quotas(quotas: Iterable[ResourceQuota], asked: Mapping[str, int]) -> Iterator[str]:
-    """The quotas for resources of a pod that count nothing, since the key lacks ``requests.``.
+    """The quotas for resources of a pod that count nothing, since the key has another prefix than ``requests.``.
 
     Kubernetes counts an extended resource under this name only (``pkg/quota/v1/evaluator/core/pods.go``).
     """
     for quota in quotas:
-        for key in sorted(asked.keys() & quota.spec.hard.keys()):
-            yield (
-                f"quota {quota.metadata.name} counts nothing for {key}: Kubernetes counts such a resource as"
-                f" requests.{key} (kubectl edit resourcequota -n {quota.metadata.namespace} {quota.metadata.name})"
-            )
+        for name in sorted(asked):
+            for key in (name, f"limits.{name}"):
+                if key in quota.spec.hard:
+                    yield (
+                        f"quota {quota.metadata.name} counts nothing for {key}: Kubernetes counts such a resource as"
+                        f" requests.{name} (kubectl edit resourcequota -n {quota.metadata.namespace}"
+                        f" {quota.metadata.name})"
+                    )

@@ -31,6 +31,10 @@ _AWAITED: Mapping[Milestone, str] = {
 }
 _SYSTEM = "tessera-system"
 _PODS = "see its pods: kubectl get pods -A -o wide --field-selector spec.nodeName={node}"
+_BLOCKED = (
+    "see each way that was tried: tessera driver status {node} -v",
+    "see which images there are: tessera driver images",
+)
 _HELP: Mapping[Milestone, tuple[str, ...]] = {
     Milestone.READY: ("kubectl describe node {node}",),
     Milestone.LABELLED: ("see what is missing: kubectl describe node {node}",),
@@ -63,11 +67,17 @@ def explain_startup(view: ClusterView, node: Node) -> Explanation | None:
     phase = current_phase(record)
     if phase is None or (overdue is None and view.snapshot.now - registered > FRESH):
         return None
+    status = driver_status(node)
+    blocked = status is not None and status.phase is DriverPhase.BLOCKED
+    case, verdict = "overdue", _verdict(view, node, record, phase, overdue)
+    if overdue is None:
+        case = "driver-blocked" if blocked else "starting-up"
+        verdict = "gets no driver from Tessera as things are" if blocked else verdict
     return Explanation(
-        case="overdue" if overdue is not None else "starting-up",
-        verdict=_verdict(view, node, record, phase, overdue),
+        case=case,
+        verdict=verdict,
         facts=tuple(_facts(view, node, record, overdue or extended)),
-        help=tuple(step.format(node=node.metadata.name) for step in _HELP.get(phase, ())),
+        help=tuple(step.format(node=node.metadata.name) for step in (_BLOCKED if blocked else _HELP.get(phase, ()))),
     )
 
 

@@ -28,6 +28,7 @@ from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, Forbidden, NotFound
 from tessera.kube.resources import (
     CONFIGMAPS,
+    DAEMONSETS,
     DEPLOYMENTS,
     EVENTS,
     JOBS,
@@ -39,6 +40,7 @@ from tessera.kube.resources import (
     RESOURCE_QUOTAS,
     STATEFULSETS,
     Condition,
+    DaemonSet,
     Job,
     Pod,
     ReplicaSet,
@@ -58,6 +60,7 @@ _WORKLOADS: dict[str, Resource[Any]] = {
     "deployment": DEPLOYMENTS,
     "replicaset": REPLICASETS,
     "statefulset": STATEFULSETS,
+    "daemonset": DAEMONSETS,
     "job": JOBS,
 }
 #: Other names of the kinds that kubectl accepts.
@@ -70,6 +73,8 @@ _ALIASES = {
     "rs": "replicaset",
     "statefulsets": "statefulset",
     "sts": "statefulset",
+    "daemonsets": "daemonset",
+    "ds": "daemonset",
     "jobs": "job",
     "nodes": "node",
     "no": "node",
@@ -102,7 +107,8 @@ def parse_query(text: str) -> Query:
     kind = _ALIASES.get(kind, kind)
     if kind not in {"pod", "node"} and kind not in _WORKLOADS:
         raise ValueError(
-            f'"{text}": kind "{written}" is not supported; supported are pod, node, {", ".join(_WORKLOADS)}'
+            f'"{text}": kind "{written}" is not supported; supported are pod, node, {", ".join(_WORKLOADS)};'
+            " for another kind, ask about one of its pods"
         )
     if not name:
         raise ValueError(f'"{text}": the name is empty; write {kind}/NAME')
@@ -336,6 +342,8 @@ async def _list_allowed(
 async def _workload(client: Client, query: Query, namespace: str) -> WorkloadState:
     if query.kind == "job":
         return _job(await client.get(JOBS, query.name, namespace))
+    if query.kind == "daemonset":
+        return _daemon_set(await client.get(DAEMONSETS, query.name, namespace))
     item = await client.get(_WORKLOADS[query.kind], query.name, namespace)
     replica_sets: list[ReplicaSet] = []
     if query.kind == "deployment":
@@ -359,6 +367,17 @@ def _is_owned(item: ReplicaSet, uid: str) -> bool:
 
 def _conditions(replica_sets: Sequence[ReplicaSet]) -> list[Condition]:
     return [condition for each in replica_sets if each.spec.replicas for condition in each.status.conditions]
+
+
+def _daemon_set(item: DaemonSet) -> WorkloadState:
+    """A DaemonSet runs one pod on each node that its controller counts."""
+    return WorkloadState(
+        kind="daemonset",
+        namespace=item.metadata.namespace,
+        name=item.metadata.name,
+        controller_uids=frozenset({item.metadata.uid}),
+        desired=item.status.desired_number_scheduled,
+    )
 
 
 def _job(job: Job) -> WorkloadState:

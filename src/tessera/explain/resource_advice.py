@@ -149,6 +149,9 @@ def _steps(view: ClusterView, name: str) -> Iterator[str]:
 
 def _whole_card_steps(view: ClusterView) -> Iterator[str]:
     largest = largest_on_demand(view)
+    renamed = sorted(name for name in offered_totals(view) if not name.startswith(MIG_RESOURCE_PREFIX))
+    if largest and renamed:
+        yield f"request cards or shares by the name that a sharing profile gives them: {list_names(renamed)}"
     if largest:
         yield f"request the largest slice instead: {largest}; or an amount of memory: annotation {MEMORY}: 10Gi"
         yield (f"or let a node offer whole cards: kubectl label node NODE {MIG_CONFIG_LABEL}=all-disabled --overwrite")

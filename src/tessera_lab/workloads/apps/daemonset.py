@@ -81,11 +81,14 @@ class DaemonSetController:
         nodes = {node["metadata"]["name"]: node for node in self._mirrors.nodes.cache.values()}
         template = pod_template(owner)
         desired = [name for name, node in nodes.items() if should_run(template["spec"], node)]
-        if self._expectations.are_met(key) and not is_being_deleted(owner):
-            await self._manage(key, owner, desired, by_node)
-            if self._expectations.are_met(key):
-                await self._update(key, owner, desired, by_node)
-        return await self._write_status(owner, desired, by_node)
+        try:
+            if self._expectations.are_met(key) and not is_being_deleted(owner):
+                await self._manage(key, owner, desired, by_node)
+                if self._expectations.are_met(key):
+                    await self._update(key, owner, desired, by_node)
+        finally:  # the status also counts nodes for which the API server refused a pod
+            again = await self._write_status(owner, desired, by_node)
+        return again
 
     async def _manage(self, key: str, owner: Json, desired: Sequence[str], by_node: Mapping[str, list[Json]]) -> None:
         """Creates missing pods; deletes failed and surplus pods and those on a wrong node."""
