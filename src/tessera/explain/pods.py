@@ -16,6 +16,7 @@ from tessera.api.names import (
     PodUid,
 )
 from tessera.api.nodes.node_groups import NEW_NODE_REASON
+from tessera.api.nodes.node_pauses import NO_HELP_REASON
 from tessera.api.pods.requirements import CHOSEN_REASON
 from tessera.controller.objects.pod_info import FINISHED, PodInfo, read_pod
 from tessera.controller.slicing.slicer import Slicer
@@ -122,12 +123,16 @@ def _misplaced(view: ClusterView, pod: Pod) -> Iterator[str]:
     yield from islice(uncounted_quotas(own, extended_requests(pod)), _MISPLACED)
 
 
+#: The controller's events about new nodes, with what they mean.
+_OF_NEW_NODES = {NEW_NODE_REASON: "a new node was asked for", NO_HELP_REASON: "no new node is asked for now"}
+
+
 def _new_node(view: ClusterView, facts: PodInfo) -> Sequence[str]:
-    """The last time that the controller asked an autoscaler for a node, for a pod that still waits."""
+    """The controller's last word about new nodes, for a pod that still waits."""
     if not facts.ready_to_place:
         return ()
-    asked = [event for event in view.events_of(facts.uid) if event.reason == NEW_NODE_REASON]
-    return tuple(f"a new node was asked for: {view.describe_event(event)}" for event in asked[-1:])
+    told = [event for event in view.events_of(facts.uid) if event.reason in _OF_NEW_NODES]
+    return tuple(f"{_OF_NEW_NODES[event.reason]}: {view.describe_event(event)}" for event in told[-1:])
 
 
 # Gates of others
