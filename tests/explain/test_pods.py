@@ -274,14 +274,30 @@ def test_a_lost_card_that_is_not_listed_keeps_its_index() -> None:
     assert found.facts == ("it has 3g.20gb on GPU 2, memory slots 4-7",)
 
 
-def test_the_health_of_devices_that_kubelet_reports_is_read_where_no_agent_told_the_pod() -> None:
+def with_unhealthy_device() -> Pod:
     devices = [{"resourceID": "GPU-1", "health": "Unhealthy"}, {"resourceID": "GPU-2", "health": "Healthy"}]
     resources = [{"name": "nvidia.com/gpu", "resources": devices}]
     container = {"name": "main", "allocatedResourcesStatus": resources}
-    who = bound(
+    return bound(
         profile="", limits={"nvidia.com/gpu": "2"}, status={"phase": "Running", "containerStatuses": [container]}
     )
-    found = answer(who)
+
+
+def test_devices_that_a_change_of_the_layout_withholds_are_not_said_to_be_unwell() -> None:
+    conditions = [
+        {"type": "Ready", "status": "True"},
+        {"type": "GpuHealthy", "status": "True"},
+        {"type": "GpuMigLayoutApplied", "status": "Unknown", "reason": "CardsInUse"},
+    ]
+    node = msgspec.convert({"metadata": {"name": "n1"}, "status": {"conditions": conditions}}, Node)
+    found = answer(with_unhealthy_device(), nodes=[node])
+    assert found.verdict == "runs on node n1, on devices that no other pod gets"
+    assert found.facts[0].endswith("the cards are well, and the node's MIG layout waits for its pods (CardsInUse)")
+    assert found.help[-1] == "see what waits: tessera why node/n1"
+
+
+def test_the_health_of_devices_that_kubelet_reports_is_read_where_no_agent_told_the_pod() -> None:
+    found = answer(with_unhealthy_device())
     assert found.verdict == "runs on node n1, on a card that is not well"
     assert found.facts[0] == "kubelet reports 1 unhealthy device of nvidia.com/gpu in main"
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from tessera.mig.geometry import closest_profile
+from tessera.mig.models import suggest_profile
 from tessera.placement.card_table import add_profile
 from tessera.placement.demand import Demand, NeverFits, NodeAllows, Reason, Reservations, UnknownProfile
 from tessera.placement.explain import RefusalExplainer
@@ -50,7 +50,7 @@ def unknown_profile(fleet: Fleet, profiles: Sequence[str]) -> UnknownProfile | N
     """Returns the reason if no card of the fleet has one of these profiles."""
     for profile in profiles:
         if not any(table.names[profile] for table in fleet.tables):
-            return UnknownProfile(profile, fleet.profiles, closest_profile(profile, fleet.profiles))
+            return UnknownProfile(profile, fleet.profiles, suggest_profile(profile, fleet.profiles))
     return None
 
 
