@@ -127,7 +127,7 @@ def measure_card(card: SimCard, counters: Mapping[Quantity, float], *, first: bo
         values.setdefault(Quantity.FABRIC_HEALTH, WELL_FABRIC)
     elif Quantity.FABRIC_HEALTH not in values:
         absent[Quantity.FABRIC_HEALTH] = Absence.NOT_SUPPORTED
-    return Measurements({each: value for each, value in values.items() if each not in absent}, absent)
+    return _report(card, values, absent)
 
 
 def measure_instance(card: SimCard, instance: SimGpuInstance, *, first: bool) -> Measurements:
@@ -136,7 +136,13 @@ def measure_instance(card: SimCard, instance: SimGpuInstance, *, first: bool) ->
     absent: dict[Quantity, Absence] = {}
     processes = [one for one in card.processes if one.gi_id == instance.gi_id]
     _add_activities(card, processes, values, absent, first=first)
-    return Measurements(values, absent)
+    return _report(card, values, absent)
+
+
+def _report(card: SimCard, values: Mapping[Quantity, float], absent: Mapping[Quantity, Absence]) -> Measurements:
+    unreported = {Quantity(name) for name in card.unreported}
+    absent = {**absent, **dict.fromkeys(unreported & values.keys(), Absence.NOT_SUPPORTED)}
+    return Measurements({each: value for each, value in values.items() if each not in absent}, absent)
 
 
 def process_activity(card: SimCard) -> list[ProcessActivity]:

@@ -86,7 +86,7 @@ class SimCard(msgspec.Struct, omit_defaults=True):
     the model's values in :mod:`tessera.nvml.simulated.boards`, else a test has set them. ``measured`` has quantities
     that were set, by the value of :class:`~tessera.nvml.measurements.Quantity`; they replace the rules of
     :mod:`tessera.nvml.simulated.load`. ``growth`` has counters that were set to grow, with their growth in a second.
-    ``memory`` is in MiB, 0 for the model's.
+    ``unreported`` has quantities that the card does not support. ``memory`` is in MiB, 0 for the model's.
     """
 
     model: str
@@ -102,6 +102,7 @@ class SimCard(msgspec.Struct, omit_defaults=True):
     nvlinks: list[NvLink] | None = None
     measured: dict[str, float] = {}
     growth: dict[str, float] = {}
+    unreported: list[str] = []
     memory: int = 0
 
     @property

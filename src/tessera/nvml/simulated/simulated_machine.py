@@ -458,6 +458,11 @@ class SimulatedMachine:
             if value is not None:
                 measured[quantity.value] = value
 
+    def set_unreported(self, gpu: GpuUuid, *quantities: Quantity) -> None:
+        """Sets the quantities that a card does not support; all others it reports."""
+        with self._access.change() as machine:
+            machine.find_card(gpu).unreported = [each.value for each in quantities]
+
     def set_process_memory(self, pid: int, memory_bytes: int, device: GpuUuid | MigUuid | None = None) -> None:
         """Sets the memory that a process holds; see :func:`.process_rules.set_process_memory`."""
         with self._access.change() as machine:
