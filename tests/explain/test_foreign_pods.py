@@ -455,6 +455,18 @@ def test_a_quota_that_counts_nothing_and_a_label_of_the_namespace_among_its_anno
     )
 
 
+def test_a_resource_that_a_limit_range_wrote_into_a_pod_is_told() -> None:
+    """Its author asked for no card: the namespace has a maximum, which is the default of each container."""
+    told = "LimitRanger plugin set: memory request for container a; memory, nvidia.com/gpu limit for container a"
+    who = pod({"nvidia.com/gpu": "1"}, annotations={"kubernetes.io/limit-ranger": told})
+    (fact,) = [each for each in answer(who, nodes=[sliced_node()]).facts if "LimitRange" in each]
+    assert "wrote a limit into it: memory, nvidia.com/gpu limit for container a; a maximum without a default" in fact
+    asked = pod(
+        {"nvidia.com/gpu": "1"}, annotations={"kubernetes.io/limit-ranger": told.replace("nvidia.com/gpu", "x")}
+    )
+    assert not [each for each in answer(asked, nodes=[sliced_node()]).facts if "LimitRange" in each]
+
+
 def waits_for_volume(detail: str) -> QueuePage:
     row = QueuedPod(namespace="team", name="a", uid="uid-a", reason="no-node", detail=detail)
     return QueuePage(leads=True, pods=(row,))

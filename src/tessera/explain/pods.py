@@ -25,7 +25,12 @@ from tessera.controller.slicing.state.messages import gates_text, profiles_text
 from tessera.explain.capacity import explain_no_room
 from tessera.explain.controller_words import controller_word, is_reserved_for_others, place_facts
 from tessera.explain.explanation import Explanation
-from tessera.explain.misplaced_keys import misplaced_on_namespace, misplaced_on_pod, uncounted_quotas
+from tessera.explain.misplaced_keys import (
+    misplaced_on_namespace,
+    misplaced_on_pod,
+    set_by_limit_range,
+    uncounted_quotas,
+)
 from tessera.explain.offered_resources import extended_requests, format_requests
 from tessera.explain.pod_end import explain_ended
 from tessera.explain.pod_health import add_pod_health
@@ -121,6 +126,7 @@ def _misplaced(view: ClusterView, pod: Pod) -> Iterator[str]:
     yield from misplaced_on_namespace(view.snapshot.order.namespaces, pod.metadata.namespace)
     own = (each for each in view.snapshot.quotas if each.metadata.namespace == pod.metadata.namespace)
     yield from islice(uncounted_quotas(own, extended_requests(pod)), _MISPLACED)
+    yield from set_by_limit_range(pod, extended_requests(pod))
 
 
 #: The controller's events about new nodes, with what they mean.
