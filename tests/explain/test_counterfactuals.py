@@ -142,7 +142,7 @@ def test_what_is_named_removed_lets_the_pod_run(cluster: ClusterAndPod) -> None:
     if found.case == "placing":
         return
     assert view.slicer is not None
-    reason = view.slicer.state.waiting["uid-waits"]  # type: ignore[index]
+    reason = view.slicer.state.waiting["uid-waits"].reason  # type: ignore[index]
     facts = view.slicer.state.cluster.pods["uid-waits"]  # type: ignore[index]
     if isinstance(reason, Full | Fragmented):
         assert found.case == ("full" if isinstance(reason, Full) else "fragmented")

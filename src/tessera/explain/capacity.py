@@ -383,5 +383,5 @@ def _blocked_before(slicer: Slicer) -> dict[PodUid, int]:
     count = 0
     for each in slicer.order.all():
         found[each.uid] = count
-        count += each.uid in slicer.state.blocked
+        count += each.uid in slicer.state.pods.blocked
     return found

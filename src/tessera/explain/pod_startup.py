@@ -144,7 +144,7 @@ def _explain_lost(view: ClusterView, slicer: Slicer, facts: PodInfo) -> Explanat
             facts=(asks, f"free for it: {view.slices(planned.slices)}", *filter(None, [view.controller_fault()])),
             help=("check again in a moment; if nothing changes, read the controller's log",),
         )
-    reason = slicer.state.waiting.get(facts.uid)
+    reason = slicer.state.pods.reason_of(facts.uid)
     why = (explain_no_room(view, slicer, facts, reason).verdict,) if reason is not None else ()
     return Explanation(
         case="no-record",

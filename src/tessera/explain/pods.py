@@ -214,7 +214,7 @@ def _explain_gated(
         if facts.devices and is_reserved_for_others(view, pod):
             return _explain_reserved_cards(facts, where)
         return _explain_placing(view, pod, facts, promise, refused)
-    reason = slicer.state.waiting.get(facts.uid)
+    reason = slicer.state.pods.reason_of(facts.uid)
     if reason is not None:
         return explain_no_room(view, slicer, facts, reason)
     word = controller_word(view, pod)
@@ -260,7 +260,7 @@ _CONTROLLER_LOG = "kubectl logs -n tessera-system deployment/tessera-controller"
 def _explain_no_controller(
     view: ClusterView, slicer: Slicer, facts: PodInfo, promise: Allocation | None, fault: str
 ) -> Explanation:
-    reason = slicer.state.waiting.get(facts.uid)
+    reason = slicer.state.pods.reason_of(facts.uid)
     if promise is not None:
         then = f"there is room for it: {view.slices(promise.slices)}, on node {promise.node}"
     else:

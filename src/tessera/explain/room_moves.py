@@ -155,7 +155,7 @@ class _Planner:
         ordered = [
             state.cluster.pods[each.uid]
             for each in self._slicer.order.all()
-            if isinstance(state.waiting.get(each.uid), Full | Fragmented)
+            if isinstance(state.pods.reason_of(each.uid), Full | Fragmented)
         ]
         rooms: list[PlannedRoom] = []
         stuck: list[tuple[str, str]] = []

@@ -180,7 +180,7 @@ def settle(cluster: SlicerCluster, hand_overs: HandOvers, now: float) -> None:
     """Writes until the waiting pod has slices, and no further."""
     for _ in range(100):
         cluster.slicer.decide()
-        if cluster.slicer.state.handed_over:
+        if cluster.slicer.state.pods.handed_over:
             break
         for instruction in cluster.slicer.pop_writes():
             cluster.answer(instruction)

@@ -31,7 +31,7 @@ def members(cluster: SlicerCluster, count: int, of: Gang, *profiles: str, **fact
 
 
 def reason(cluster: SlicerCluster, pod: PodInfo) -> Any:
-    return cluster.slicer.state.waiting[pod.uid]
+    return cluster.slicer.state.waiting[pod.uid].reason
 
 
 def placed(cluster: SlicerCluster, pods: list[PodInfo]) -> list[bool]:

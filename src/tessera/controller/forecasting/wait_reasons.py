@@ -119,7 +119,7 @@ class ReasonFinder:
 
         A node that is gone makes no room, so pods are not planned anew for it.
         """
-        reason = self._state.waiting.get(pod.uid)
+        reason = self._state.pods.reason_of(pod.uid)
         if nodes or not isinstance(reason, Full | Fragmented | Reserved):
             return reason
         key = (tuple(sorted(pod.profiles)), pod.constraints)
@@ -147,7 +147,8 @@ class ReasonFinder:
             return tuple(Blocker(pod=key, node=where.get(key, ""), reserved=True) for key in keys)
         if not isinstance(reason, Full | Fragmented):
             return ()
-        if pod.uid not in self._state.dependent:
+        known = self._state.waiting.get(pod.uid)
+        if known is None or not known.dependent:
             return self._holders(pod, nodes)
         admitting = self._admitting(pod, nodes)
         return self._holders(pod, admitting) if admitting else tuple(islice(_holders_of(reason.frees), QUEUE_BLOCKERS))

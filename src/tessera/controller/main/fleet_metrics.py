@@ -72,7 +72,7 @@ class FleetCollector(Collector):
         waiting = GaugeMetricFamily(
             "tessera_pods_waiting", "Pods that wait for a slice, by the reason of the last decision.", labels=["reason"]
         )
-        counts = Counter(REASONS[type(reason)] for reason in state.waiting.values())
+        counts = Counter(REASONS[type(one.reason)] for one in state.waiting.values())
         for reason in REASONS.values():
             waiting.add_metric([reason], counts[reason])
         yield waiting

@@ -183,7 +183,7 @@ class ScaleUp:
             return False
         if not await self._notices.restore(self._useless, self._state.cluster.pods):
             return False
-        self._decided |= all(reason is not None for reason in self._state.waiting.values())
+        self._decided |= all(one.reason is not None for one in self._state.waiting.values())
         waiting = self._waiting_pods()
         needed = self._amounts.hold(await self._plan(waiting), self._runtime.clock.monotonic())
         self._show({group.name: needed.get(group.name, NewNodes(0)).count for group in self._groups})
@@ -288,8 +288,8 @@ class ScaleUp:
         state = self._state
         refused = (
             state.cluster.pods[uid]
-            for uid, reason in state.waiting.items()
-            if reason is not None and uid in state.cluster.pods and uid not in state.dependent
+            for uid, one in state.waiting.items()
+            if one.reason is not None and uid in state.cluster.pods and not one.dependent
         )
         able = [pod for pod in refused if pod.ready_to_place]
         return self._order.first(able, len(able))[0]

@@ -25,7 +25,7 @@ from tessera.controller.slicing.planning.planner import Planner
 from tessera.controller.slicing.state.allocation import Allocation
 from tessera.controller.slicing.state.queue_ledger import Holding
 from tessera.controller.slicing.state.slicer_state import SlicerState
-from tessera.controller.slicing.state.waiting_order import rank
+from tessera.controller.slicing.state.waiting_pods import rank
 from tessera.mig.geometry import Geometry
 from tessera.mig.names import parse_profile_name
 from tessera.placement.demand import QueueFull
@@ -249,7 +249,7 @@ class _Run:
         """True if a pod of the queue that goes before this one waits for the maximum."""
         if queue in self._closed:
             return True
-        uid = self._state.limited.first(queue)
+        uid = self._state.pods.first_limited(queue)
         first = None if uid is None else self._state.cluster.pods.get(uid)
         if first is None or first.uid == pod.uid or self._are_of_one_gang(first, pod):
             return False

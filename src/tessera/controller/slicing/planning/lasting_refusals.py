@@ -196,10 +196,14 @@ class LastingRefusals:
 
         The nodes whose cards have its profiles are known by then: to find them costs a look at all nodes.
         """
-        if pod.profiles not in self._makers or pod.uid in self._state.dependent:
+        if pod.profiles not in self._makers or self._is_dependent(pod.uid):
             return False
-        changed = self._state.cluster.capacity_changes.nodes_changed_since_refusal(pod.uid)
+        changed = self._state.pods.nodes_changed_since_refusal(pod.uid)
         return changed is not None and len(changed) <= _FEW_NODES
+
+    def _is_dependent(self, uid: PodUid) -> bool:
+        known = self._state.waiting.get(uid)
+        return known is not None and known.dependent
 
     def _again(self, pod: PodInfo) -> tuple[LastingRefusal | None, bool]:
         """Returns the last refusal of a pod if all nodes refused it and those that have changed since do so again.
@@ -207,11 +211,12 @@ class LastingRefusals:
         The second value is False if its reason may be out of date: another number of nodes is open to the pod now, or
         one of those that changed refuses it by a rule that the reason does not name.
         """
-        reason = self._state.waiting.get(pod.uid)
-        if pod.uid not in self._state.refused_by_all or not isinstance(reason, NoNode):
+        known = self._state.waiting.get(pod.uid)
+        reason = known.reason if known is not None and known.refused_by_all else None
+        if not isinstance(reason, NoNode):
             return None, False
         index = self._state.cluster.index
-        changed = self._state.cluster.capacity_changes.nodes_changed_since_refusal(pod.uid)
+        changed = self._state.pods.nodes_changed_since_refusal(pod.uid)
         able = index.open_to(pod.constraints) & self._makers_of(pod.profiles)
         if changed is None or not able:
             return None, False
@@ -224,7 +229,7 @@ class LastingRefusals:
                 return None, False
             is_exact &= why in counts
         current = reason if self._work.is_spent else self._complete(pod, reason.counts)
-        return LastingRefusal(current, pod.uid in self._state.dependent), is_exact
+        return LastingRefusal(current, self._is_dependent(pod.uid)), is_exact
 
     def _ask(self, pod: PodInfo, kind: Hashable) -> LastingRefusal | None:
         index, found = self._state.cluster.index, self._memory.of(kind, self._state)
