@@ -33,7 +33,8 @@ def lab_options(function: Any) -> Any:
                 show_default=True,
                 metavar="CARDS[,CARDS]...",
                 help="The nodes' cards: 4xA100-40GB for one node; 2xA30+1xH200 for a node with mixed cards;"
-                " 10*8xH100-80GB for ten equal nodes; 0 for a node without cards; 4xA30@rhcos4.15 for another --os.",
+                " 10*8xH100-80GB for ten equal nodes; 0 for a node without cards; 4xA30@rhcos4.15 for another --os,"
+                " 4xA30@fedora41/arm64 for another architecture too.",
             ),
             click.option(
                 "--nodes-from",
