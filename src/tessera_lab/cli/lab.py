@@ -83,7 +83,7 @@ def lab_options(function: Any) -> Any:
                 "--publish-every",
                 type=click.FloatRange(0, min_open=True),
                 help="Period in seconds at which kubelets publish changed capacity; real ones have 10.  [default: at"
-                " once]",
+                " once; 10 with --drivers]",
             ),
             click.option(
                 "--boot-time",

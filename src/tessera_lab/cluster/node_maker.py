@@ -137,7 +137,7 @@ class NodeMaker:
                 kernel=spec.kernel or kernel_on(spec.architecture, options.kernel),
                 os_image=spec.os_image or options.os_image,
                 architecture=spec.architecture,
-                network_seconds=options.network_seconds,
+                network_seconds=(options.network_seconds if spec.network_seconds is None else spec.network_seconds),
                 lease_seconds=options.lease_seconds,
                 **given,
             ),

@@ -106,6 +106,7 @@ class LabNodeSpec(msgspec.Struct, frozen=True, kw_only=True):
         architecture: CPU architecture as registries name it.
         driver: version of the host's driver; empty for the lab's.
         accepted: the cards of a document of ``tessera accept``; empty for cards as their models are.
+        network_seconds: from its start until it has a network and is Ready; None for the cluster's default.
     """
 
     name: str
@@ -115,6 +116,7 @@ class LabNodeSpec(msgspec.Struct, frozen=True, kw_only=True):
     architecture: str = "amd64"
     driver: str = ""
     accepted: tuple[SimCard, ...] = ()
+    network_seconds: float | None = None
 
     @property
     def spec(self) -> str:
