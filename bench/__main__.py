@@ -47,7 +47,7 @@ BENCHMARKS = {
     "page": Benchmark("--nodes 2 --rounds 2 --readers 1 --tiles 2 --seconds 0.5"),
     "placement": Benchmark("--cards 100 --decisions 100"),
     "pod_notices": Benchmark("--cards 1", bars=True),
-    "ports": Benchmark("--clients 4 --seconds 0.2"),
+    "ports": Benchmark("--ports page,reviews --clients 4 --seconds 0.2"),
     "preferred": Benchmark(),
     "readiness": Benchmark("--runs 1"),
     "replay": Benchmark("--nodes 2 --pods 4 --rounds 1"),

@@ -5,12 +5,17 @@ import contextlib
 import io
 import logging
 import socket
-from collections.abc import AsyncIterator
+import ssl
+import tracemalloc
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import aiohttp
 import pytest
+import uvloop
 
+import tessera
 from tessera.clock import SystemClock
 from tessera.limits.processes import PORT_BYTES, PORT_CONNECTIONS, REVIEW_BODY
 from tessera.serving.bounded_port import BoundedPort, Bounds
@@ -27,8 +32,9 @@ UNFINISHED = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % REVIE
 class Served:
     """A port of this machine."""
 
-    def __init__(self, port: BoundedPort, number: int) -> None:
+    def __init__(self, port: BoundedPort, number: int, answered: list[bytes]) -> None:
         self.port = port
+        self.answered = answered
         self.url = f"http://127.0.0.1:{number}/"
         self.number = number
 
@@ -40,6 +46,11 @@ class Served:
     async def ask(self, body: bytes = b"hello") -> bytes:
         async with aiohttp.ClientSession() as session, session.post(self.url, data=io.BytesIO(body)) as answer:
             return await answer.read()
+
+    async def until_connections_reach(self, number: int) -> None:
+        async with asyncio.timeout(30):
+            while self.port.connections < number:  # noqa: ASYNC110 - the port tells nobody
+                await asyncio.sleep(0)
 
     async def until_connections(self, most: int) -> None:
         async with asyncio.timeout(30):
@@ -53,12 +64,18 @@ async def served(bounds: Bounds, *, tls: bool = False) -> AsyncIterator[Served]:
     if tls:
         context = server_context()
         load_certificate(context, issue(["127.0.0.1"], SystemClock().now(), days=1))
-    port = BoundedPort("tests", lambda _method, _path, body: Page(200, TEXT, body.upper()), context, bounds)
+    answered: list[bytes] = []
+
+    def answer(_method: str, _path: str, body: bytes) -> Page:
+        answered.append(body)
+        return Page(200, TEXT, body.upper())
+
+    port = BoundedPort("tests", answer, context, bounds)
     listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
     listener.setblocking(False)
     task = asyncio.create_task(port.serve(listener))
     try:
-        yield Served(port, listener.getsockname()[1])
+        yield Served(port, listener.getsockname()[1], answered)
     finally:
         task.cancel()
         await asyncio.wait({task})
@@ -148,3 +165,100 @@ async def test_dropped_connections_are_logged_in_one_line(caplog: pytest.LogCapt
             await at.until_connections(5)
     assert len(caplog.records) <= 2, caplog.messages
     assert all("connections cut off" in message for message in caplog.messages)
+
+
+def connect_at_once(port: int, source: str, sends: bytes, number: int = 1) -> list[socket.socket]:
+    """Clients who connected and sent before the port's loop could look."""
+    found = []
+    for _ in range(number):
+        found.append(socket.create_connection(("127.0.0.1", port), source_address=(source, 0)))
+        found[-1].sendall(sends)
+    return found
+
+
+async def read_all(client: socket.socket) -> bytes:
+    """What a client gets until its connection ends."""
+    client.setblocking(False)
+    got, loop = b"", asyncio.get_running_loop()
+    async with asyncio.timeout(30):
+        with contextlib.suppress(ConnectionError):
+            while more := await loop.sock_recv(client, 2**16):
+                got += more
+    return got
+
+
+CLOSING = b"POST / HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 5\r\n\r\n"
+
+
+async def test_the_last_of_300_who_ask_at_once_is_answered_among_the_first() -> None:
+    """All are in the kernel's queue before the port looks, and kubelet is the last one there."""
+    async with served(PATIENT) as at:
+        crowd = connect_at_once(at.number, "127.0.0.2", CLOSING + b"crowd", 300)
+        (kubelet,) = connect_at_once(at.number, "127.0.0.1", CLOSING + b"probe")
+        assert b"PROBE" in await read_all(kubelet)
+        assert at.answered.index(b"probe") < 40
+        assert b"CROWD" in await read_all(crowd[-1])
+        for each in (*crowd, kubelet):
+            each.close()
+
+
+async def test_connections_that_drip_are_cut_off_before_they_hold_much() -> None:
+    """A byte alone counts for a piece."""
+    async with served(Bounds(bytes=64 * 1024, header_time=600_000)) as at:
+        (dripping,) = connect_at_once(at.number, "127.0.0.2", b"POST / HTTP/1.1\r\nx: ")
+        reading = asyncio.create_task(read_all(dripping))
+        with contextlib.suppress(ConnectionError):
+            for _ in range(1_000):
+                await asyncio.get_running_loop().sock_sendall(dripping, b"a")
+                await asyncio.sleep(0)
+                assert at.port.unfinished_bytes <= 64 * 1024
+        assert await reading == b""
+        dripping.close()
+
+
+async def test_of_many_requests_at_once_one_is_answered() -> None:
+    request = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\nagain"
+    async with served(PATIENT) as at:
+        (client,) = connect_at_once(at.number, "127.0.0.2", request * 20)
+        assert (await read_all(client)).count(b"AGAIN") == 1
+        client.close()
+
+
+async def test_a_tls_connection_that_waits_costs_a_tenth_of_asyncios_own() -> None:
+    sent = ssl.MemoryBIO()
+    with contextlib.suppress(ssl.SSLWantReadError):
+        ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), sent, server_hostname="x").do_handshake()
+    async with served(PATIENT, tls=True) as at:
+        tracemalloc.start()
+        clients = connect_at_once(at.number, "127.0.0.2", sent.read(), 50)
+        for each in clients:
+            each.setblocking(False)
+            assert await asyncio.get_running_loop().sock_recv(each, 100)  # the handshake has begun
+        cost, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert cost < 50 * 48 * 1024
+        for each in clients:
+            each.close()
+
+
+@pytest.mark.parametrize("make_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_who_is_cut_off_is_so_on_every_loop(make_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    async def run() -> None:
+        async with served(Bounds(connections=3, header_time=600_000)) as at:
+            first = connect_at_once(at.number, "127.0.0.2", b"POST", 3)
+            await at.until_connections_reach(3)
+            second = connect_at_once(at.number, "127.0.0.3", b"POST", 1)
+            assert await read_all(first[0]) == b""
+            for each in (*first, *second):
+                each.close()
+
+    with asyncio.Runner(loop_factory=make_loop) as runner:
+        runner.run(run())
+
+
+def test_processes_whose_port_reads_what_strangers_send_run_on_asyncios_own_loop() -> None:
+    """A loop of uvloop reads 32 times from one connection before it looks at the next."""
+    root = Path(tessera.__file__).parent / "cli"
+    for name in ("webhook.py", "dashboard.py"):
+        text = (root / name).read_text()
+        assert text.count("run_process(_") == text.count("on_uvloop=False)") > 0, name

@@ -98,7 +98,7 @@ def command(
     if foreign:
         option = {"origins": "--origin"}.get(foreign[0], f"--{foreign[0].replace('_', '-')}")
         raise CommandError(f"error: {option} needs --in-cluster: the page on this machine has one user and one name")
-    run_process(_serve(port, opens, kubeconfig, context))
+    run_process(_serve(port, opens, kubeconfig, context), on_uvloop=False)
 
 
 def options_from(values: Mapping[str, Any]) -> Any:

@@ -58,8 +58,6 @@ def command(kubeconfig: Path | None, context: str | None, log_level: str, **opti
     number of replicas may run.
     """
     start_log(log_level)
-    # uvloop holds the bytes that a closed TLS connection has received until its client has closed too: 600 MiB for 150
-    # unfinished bodies of 3 MB. asyncio's own loop takes 130 MiB.
     run_process(_run(options_from(options), kubeconfig, context), on_uvloop=False)
 
 

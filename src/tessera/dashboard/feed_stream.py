@@ -13,7 +13,7 @@ from tessera.dashboard.access.visitors import Visitor
 from tessera.dashboard.feed import Feed, FeedGroup, Update
 from tessera.dashboard.visibility import Visibility
 from tessera.limits.access import PAGE_WRITE_TIME
-from tessera.serving.bounded_port import Connection
+from tessera.serving.connection import Connection
 
 #: Seconds between two looks at a reader's rights; the answers themselves are remembered.
 RECHECK = 5.0

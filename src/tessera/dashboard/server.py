@@ -33,7 +33,8 @@ from tessera.explain.explanation import ExplanationReport
 from tessera.kube.client.errors import ApiError
 from tessera.limits.access import PAGE_BYTES, PAGE_CONNECTIONS, PAGE_HEADER, PAGE_HEADER_TIME, PAGE_HEADERS
 from tessera.limits.processes import PAGE_READERS
-from tessera.serving.bounded_port import Bounds, Connection, ConnectionPort
+from tessera.serving.bounded_port import Bounds, ConnectionPort
+from tessera.serving.connection import Connection
 from tessera.serving.fair_shares import find_giver
 from tessera.serving.status_server import listening_socket
 from tessera.status_pages import JSON, TEXT, OnListening

@@ -90,13 +90,13 @@ PORT_CONNECTIONS = Limit(
     400,
     "connections",
     "connections that a port of the webhook holds",
-    "an API server has 200 changes in flight; each connection takes up to 256 KiB for TLS",
+    "an API server has 200 changes in flight; each connection takes up to 80 KiB for TLS",
 )
 PORT_BYTES = Limit(
-    32 * 2**20,
+    16 * 2**20,
     "bytes",
     "requests that the webhook's port holds, headers and bodies of all connections together",
-    "ten of the largest reviews at once; a process has 512 MiB",
+    "five of the largest reviews at once, and hundreds of the usual 20 KiB; each costs up to three times its bytes",
 )
 PORT_HEADERS = Limit(
     32,

@@ -1,16 +1,21 @@
-"""An HTTP server that no client can exhaust: it has deadlines, and bounds on memory and connections.
+"""An HTTP server that no client can exhaust: it has deadlines, and bounds on memory, connections and work.
 
-Any pod in the cluster may connect, and the API server must get through. So:
+Any pod in the cluster may connect, and kubelet and the API server must get through. So:
 
 - a client that misses a deadline is cut off: for handshake and headers, a body, the next request of a connection;
 - the number of connections is bounded, and so are the bytes of all requests, headers and bodies, that are not answered
   yet. At a bound, a new client is accepted, and the address that holds most loses one of its own: the connection that
   was silent longest, or the largest request. A new client of that very address is turned away at once if none of its
   connections was silent for a second: that costs a tenth of taking it in;
+- work is done in pieces, a few before the loop looks for more, and one of each address before any gets two: taking a
+  client in, and what TLS and HTTP make of one read. So one address with hundreds of clients delays its own alone;
+- one request is answered at a time. A connection that sends more before the answer is closed after it;
 - the server counts the connections that it cuts off, and logs them in one line a minute.
 
-aiohttp handles HTTP. This module accepts sockets itself, because aiohttp counts a connection only after the handshake,
-and counts bytes itself, because aiohttp bounds a header and their number, but not the headers of all connections.
+aiohttp handles HTTP, and asyncio TLS. This module accepts sockets itself, because aiohttp counts a connection only
+after the handshake, and counts bytes itself, because aiohttp bounds a header and their number, but not the headers of
+all connections. A loop of uvloop reads 32 times from a connection before it looks at the next one, so a process whose
+port reads what strangers send runs on asyncio's own loop.
 """
 
 import asyncio
@@ -18,8 +23,10 @@ import logging
 import socket
 import ssl
 from abc import ABC, abstractmethod
+from asyncio.sslproto import SSLProtocol
 from collections import Counter
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -36,20 +43,21 @@ from tessera.limits.processes import (
     PORT_IDLE_TIME,
     REVIEW_BODY,
 )
+from tessera.serving.connection import BUFFER, Connection, Tls
+from tessera.serving.drops import Drops, MalformedRequests
+from tessera.serving.fair_shares import FairQueue
 from tessera.status_pages import Page
 
 _log = logging.getLogger(__name__)
 
-#: Seconds between two log lines about connections that were cut off.
-_REPORT = 60.0
 #: Pause in seconds when the process has no file descriptor left for a connection.
 _NO_SOCKET = 0.1
 #: Seconds of silence before a connection gives way to another one of its own address.
 _SILENT = 1.0
-#: Clients taken from the queue before the loop does other work.
-_IN_A_ROW = 32
-#: Bytes that a connection buffers besides the counted ones.
-_BUFFER = 16 * 1024
+#: Pieces of work before the loop looks for more; each takes up to a millisecond, for a TLS handshake.
+_STEPS = 8
+#: Bytes that a piece of a request counts for at least: a byte alone costs as much work and memory.
+_PIECE = 1024
 
 #: Returns the answer to a request, given as method, path and body.
 Answer = Callable[[str, str, bytes], Page]
@@ -76,78 +84,27 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
 BOUNDS = Bounds()
 
 
-class Drops:
-    """Counts cut-off connections and bodies, and logs at most one line a minute."""
+class _Http(web.RequestHandler):
+    """aiohttp's protocol, which knows its connection."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, name: str) -> None:
-        self._loop = loop
-        self._name = name
-        self._counts: Counter[str] = Counter()
-        self._timer: asyncio.TimerHandle | None = None
-        self._since = 0.0
+    __slots__ = ("connection",)
 
-    def add(self, why: str) -> None:
-        """Counts one; logs the first after a quiet time at once."""
-        self._counts[why] += 1
-        if self._timer is None:
-            self._report()
-
-    def _report(self) -> None:
-        self._timer = None
-        if self._counts:
-            counts = ", ".join(f"{count} {why}" for why, count in self._counts.most_common())
-            _log.warning("%s: connections cut off: %s", self._name, counts)
-            self._counts.clear()
-            self._timer = self._loop.call_later(_REPORT, self._report)
-
-    def close(self) -> None:
-        """Logs the rest."""
-        if self._timer is not None:
-            self._timer.cancel()
-        self._report()
-        if self._timer is not None:
-            self._timer.cancel()
-
-
-class _Malformed(logging.Filter):
-    """Counts each malformed or aborted request that aiohttp would log with a traceback."""
-
-    def __init__(self, drops: Drops) -> None:
-        super().__init__()
-        self._drops = drops
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        error = record.exc_info[1] if record.exc_info else None
-        match error:
-            case HttpProcessingError():
-                self._drops.add("with what is no HTTP")
-            case ConnectionError():
-                self._drops.add("gone before the body had come")
-            case _:
-                return True
-        return False
-
-
-class _Protocol(web.RequestHandler):
-    """aiohttp's protocol, which also reports the bytes that it takes in."""
-
-    __slots__ = ("_port",)
-
-    def __init__(self, server: "_Server", port: "ConnectionPort", **options: Any) -> None:
+    def __init__(self, server: "_Server", connection: Connection, **options: Any) -> None:
         super().__init__(server, **options)
-        self._port = port
+        self.connection = connection
 
-    def data_received(self, data: bytes) -> None:
-        if self._port.hold(self, len(data)):
-            super().data_received(data)
+    @property
+    def has_more(self) -> bool:
+        """Whether more requests came before the answer to this one."""
+        return bool(self._messages)
 
 
 class _Server(web.Server):
-    """aiohttp's server, which also reports bytes and lost connections."""
+    """aiohttp's server."""
 
     def __init__(self, port: "ConnectionPort", drops: Drops, bounds: Bounds) -> None:
         self._log = logging.getLogger(f"{__name__}.http")
-        self._filter = _Malformed(drops)
+        self._filter = MalformedRequests(drops)
         self._log.addFilter(self._filter)
         super().__init__(port.handle, handler_cancellation=bounds.cancels)
         self._options = {
@@ -155,72 +112,20 @@ class _Server(web.Server):
             "logger": self._log,
             "keepalive_timeout": 2 * bounds.idle_time / 1000,  # the deadlines here are shorter
             "lingering_time": 0,
-            "read_bufsize": _BUFFER,
+            "read_bufsize": BUFFER,
             "max_headers": bounds.headers,
             "max_field_size": bounds.header,
             "max_line_size": bounds.header,
             "auto_decompress": False,
         }
-        self._port = port
 
-    def __call__(self) -> web.RequestHandler:
-        return _Protocol(self, self._port, loop=asyncio.get_running_loop(), **self._options)
+    def protocol(self, connection: Connection) -> _Http:
+        """Returns the protocol of a new connection."""
+        return _Http(self, connection, loop=asyncio.get_running_loop(), **self._options)
 
     def close(self) -> None:
         """Removes the log filter."""
         self._log.removeFilter(self._filter)
-
-    def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
-        super().connection_lost(handler, exc)
-        self._port.connection_lost(handler)
-
-
-class Connection:
-    """One connection, from its acceptance on.
-
-    Attributes:
-        address: the client's address.
-        unfinished_bytes: bytes of its request that is not answered yet.
-        silent_since: the loop's time of its last progress.
-    """
-
-    def __init__(self, port: "ConnectionPort", address: str) -> None:
-        self._port = port
-        self.address = address
-        self.unfinished_bytes = 0
-        self.silent_since = 0.0
-        self.task: asyncio.Task[None] | None = None
-        self.protocol: web.RequestHandler | None = None
-        self._timer: asyncio.TimerHandle | None = None
-
-    def set_deadline(self, milliseconds: int, otherwise: str) -> None:
-        """Sets the deadline of the next phase; at its end the connection is cut off with this reason."""
-        loop = asyncio.get_running_loop()
-        self.silent_since = loop.time()
-        self._port.note_progress(self)
-        self.clear_deadline()
-        self._timer = loop.call_later(milliseconds / 1000, self.cut_off, otherwise)
-
-    def clear_deadline(self) -> None:
-        """Removes the deadline."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def cut_off(self, why: str) -> None:
-        """Ends the connection at once."""
-        self._port.drops.add(why)
-        self.close()
-
-    def close(self) -> None:
-        """Ends the connection; a second call is no error."""
-        self.clear_deadline()
-        self._port.forget(self)
-        transport = self.protocol.transport if self.protocol is not None else None
-        if isinstance(transport, asyncio.Transport):
-            transport.abort()
-        elif self.task is not None:
-            self.task.cancel()  # during the handshake
 
 
 class ConnectionPort(ABC):
@@ -241,10 +146,12 @@ class ConnectionPort(ABC):
         #: The unfinished bytes of each address that has any.
         self._bytes: Counter[str] = Counter()
         self._count = 0
-        self._by_protocol: dict[object, Connection] = {}
         self._unfinished_bytes = 0
+        #: The connections with work to do, by address; each stands here once for each piece.
+        self._working: FairQueue[str, Connection] = FairQueue()
         self.drops = Drops(self._loop, name)
         self._server = _Server(self, self.drops, bounds)
+        self.buffer = memoryview(bytearray(BUFFER))
 
     @property
     def connections(self) -> int:
@@ -256,39 +163,76 @@ class ConnectionPort(ABC):
         """Returns the bytes of all requests that are not answered yet."""
         return self._unfinished_bytes
 
-    def hold(self, protocol: object, count: int) -> bool:
-        """Counts bytes that came; returns false if their connection was cut off."""
-        connection = self._by_protocol.get(protocol)
-        if connection is None:
-            return False
+    def protocol(self, connection: Connection) -> asyncio.Protocol | SSLProtocol:
+        """Returns what handles the bytes of a new connection."""
+        http = self._server.protocol(connection)
+        return http if self._context is None else Tls(self._loop, http, self._context, None, server_side=True)  # type: ignore[arg-type]
+
+    def holds(self, connection: Connection) -> bool:
+        """Returns whether this connection counts still."""
+        return connection in self._held.get(connection.address, ())
+
+    def take(self, connection: Connection, count: int) -> bool:
+        """Counts bytes that came; their work is done in the turn of their address. False if they cut it off."""
+        count = max(count, _PIECE)
         connection.unfinished_bytes += count
         self._bytes[connection.address] += count
         self._unfinished_bytes += count
         if self._unfinished_bytes > self._bounds.bytes:
             self._largest_request().cut_off("beyond the bytes of all")
-        return protocol in self._by_protocol
+        if not self.holds(connection):
+            return False
+        self._queue(connection)
+        return True
+
+    def _queue(self, connection: Connection) -> None:
+        if not self._working:
+            self._loop.call_soon(self._work)
+        self._working.add(connection.address, connection)
+
+    def _work(self) -> None:
+        """Does some work, then lets the loop look for more: one piece of each address after the other."""
+        try:
+            for connection in self._working.take(_STEPS):
+                try:
+                    connection.work()
+                except BaseException:
+                    connection.close()
+                    raise
+        finally:
+            if self._working:
+                self._loop.call_soon(self._work)
 
     async def serve(self, listener: socket.socket) -> None:
         """Accepts until cancelled; closes the socket."""
-        in_a_row = 0
+        self._loop.add_reader(listener, self._accept_all, listener)
         try:
-            while True:
-                try:
-                    sock, address = await self._loop.sock_accept(listener)
-                except OSError as error:
-                    self.drops.add(f"not accepted ({error.strerror})")
-                    await asyncio.sleep(_NO_SOCKET)
-                else:
-                    self._accept(sock, str(address[0]))
-                in_a_row = (in_a_row + 1) % _IN_A_ROW
-                if not in_a_row:
-                    await asyncio.sleep(0)  # sock_accept does not wait while clients are in the queue
+            await self._loop.create_future()
         finally:
+            self._loop.remove_reader(listener)
             listener.close()
             for connection in [each for held in self._held.values() for each in held]:
                 connection.close()
             self._server.close()
             self.drops.close()
+
+    def _accept_all(self, listener: socket.socket) -> None:
+        """Accepts all who wait: the kernel knows no turns, so the one who is last in its queue may be kubelet."""
+        while True:
+            try:
+                sock, address = listener.accept()
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError as error:
+                self.drops.add(f"not accepted ({error.strerror})")
+                self._loop.remove_reader(listener)
+                self._loop.call_later(_NO_SOCKET, self._accept_again, listener)
+                return
+            self._accept(sock, str(address[0]))
+
+    def _accept_again(self, listener: socket.socket) -> None:
+        if listener.fileno() >= 0:
+            self._loop.add_reader(listener, self._accept_all, listener)
 
     def forget(self, connection: Connection) -> None:
         """Removes a connection from the count; a second call is no error."""
@@ -298,15 +242,7 @@ class ConnectionPort(ABC):
             del held[connection]
             if not held:
                 del self._held[connection.address]
-        self._by_protocol.pop(connection.protocol, None)
         self._release(connection)
-
-    def connection_lost(self, protocol: object) -> None:
-        """Handles the end of a protocol's connection, from either side."""
-        connection = self._by_protocol.get(protocol)
-        if connection is not None:
-            connection.clear_deadline()
-            self.forget(connection)
 
     def note_progress(self, connection: Connection) -> None:
         """Notes that a connection is the one of its address that was silent for the shortest time."""
@@ -331,29 +267,12 @@ class ConnectionPort(ABC):
                 self.drops.add("beyond the connections of all")
                 return
             silent_longest.cut_off("beyond the connections of all")
-        connection = Connection(self, address)
+        sock.setblocking(False)
+        connection = Connection(self, sock, address)
         self._held.setdefault(address, {})[connection] = None
         self._count += 1
         connection.set_deadline(self._bounds.header_time, "without a request in time")
-        connection.task = self._loop.create_task(self._connect(connection, sock))
-        # A task that is cancelled before its first step cannot close the socket itself.
-        connection.task.add_done_callback(lambda task: sock.close() if task.cancelled() else None)
-
-    async def _connect(self, connection: Connection, sock: socket.socket) -> None:
-        """Does the TLS handshake; afterwards aiohttp's protocol makes the callbacks."""
-        seconds = self._bounds.header_time / 1000 if self._context is not None else None
-
-        def protocol() -> web.RequestHandler:
-            made = connection.protocol = self._server()
-            self._by_protocol[made] = connection
-            return made
-
-        try:
-            await self._loop.connect_accepted_socket(protocol, sock, ssl=self._context, ssl_handshake_timeout=seconds)
-        except OSError:
-            sock.close()
-            self.drops.add("without a handshake")
-            connection.close()
+        self._queue(connection)
 
     @abstractmethod
     async def respond(self, request: web.BaseRequest, connection: Connection) -> web.StreamResponse:
@@ -365,20 +284,24 @@ class ConnectionPort(ABC):
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answers one request."""
-        connection = self._by_protocol.get(request.protocol)
-        if connection is None:
+        protocol = request.protocol
+        assert isinstance(protocol, _Http)
+        connection = protocol.connection
+        if not self.holds(connection):
             raise ConnectionResetError  # cut off between two steps of the loop
         try:
             response = await self.respond(request, connection)
         finally:
             self._release(connection)
+        if protocol.has_more:  # no client that we know sends them; they would take turns from other addresses
+            response.force_close()
         connection.set_deadline(self._bounds.idle_time, "idle")
         return response
 
     def _largest_request(self) -> Connection:
         """Returns the connection with the largest request of the address that holds most bytes."""
         held = self._held[max(self._bytes, key=lambda each: self._bytes[each])]
-        return max(held, key=lambda each: each.unfinished_bytes)
+        return max(held, key=attrgetter("unfinished_bytes"))
 
 
 class BoundedPort(ConnectionPort):

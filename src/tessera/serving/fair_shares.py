@@ -6,13 +6,14 @@ The members of a share are told apart by a key: a user, a namespace whose servic
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Hashable, Mapping
+from collections.abc import AsyncIterator, Hashable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Generic, TypeVar
 
 from tessera.serving.pace import Pace
 
 K = TypeVar("K", bound=Hashable)
+T = TypeVar("T")
 
 
 class NoTurnError(Exception):
@@ -76,6 +77,60 @@ class FairPace(Generic[K]):
         return len(self._before.keys() | self._taken.keys())
 
 
+class FairQueue(Generic[K, T]):
+    """A queue in which each key that waits gets its next turn before any other gets two."""
+
+    def __init__(self) -> None:
+        #: What waits, by key; the keys in the order of their turns. No key without any.
+        self._waiting: dict[K, deque[T]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def add(self, key: K, item: T) -> None:
+        """Adds an item, the last of its key."""
+        self._waiting.setdefault(key, deque()).append(item)
+
+    def pop(self) -> T:
+        """Removes the first item of the key that is next, which then is the last one.
+
+        Raises:
+            StopIteration: nothing waits.
+        """
+        key = next(iter(self._waiting))
+        items = self._waiting.pop(key)
+        item = items.popleft()
+        if items:
+            self._waiting[key] = items
+        return item
+
+    def take(self, most: int) -> Iterator[T]:
+        """Removes so many items, in the order of their turns."""
+        for _ in range(most):
+            if self._waiting:
+                yield self.pop()
+
+    def pop_last(self, key: K) -> T:
+        """Removes the last item of a key that has one."""
+        items = self._waiting[key]
+        item = items.pop()
+        if not items:
+            del self._waiting[key]
+        return item
+
+    def remove(self, key: K, item: T) -> None:
+        """Removes an item; one that is not in the queue is no error."""
+        items = self._waiting.get(key)
+        if items is not None and item in items:
+            items.remove(item)
+            if not items:
+                del self._waiting[key]
+
+    def counts(self) -> dict[K, int]:
+        """Returns the number of items of each key."""
+        return {key: len(items) for key, items in self._waiting.items()}
+
+
 class FairTurns(Generic[K]):
     """Gives turns one after the other; each key that waits gets its next one before any other gets two.
 
@@ -87,8 +142,7 @@ class FairTurns(Generic[K]):
     def __init__(self, most: int) -> None:
         self._most = most
         self._taken = False
-        #: Those who wait, by key; the keys in the order of their turns. No key without any.
-        self._waiting: dict[K, deque[asyncio.Future[None]]] = {}
+        self._waiting: FairQueue[K, asyncio.Future[None]] = FairQueue()
 
     @asynccontextmanager
     async def turn(self, key: K) -> AsyncIterator[None]:
@@ -108,42 +162,28 @@ class FairTurns(Generic[K]):
     async def _wait(self, key: K) -> None:
         self._make_room(key)
         place = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(key, deque()).append(place)
+        self._waiting.add(key, place)
         try:
             await place
         except asyncio.CancelledError:
-            self._remove(key, place)
+            self._waiting.remove(key, place)
             if place.done() and not place.cancelled() and place.exception() is None:
                 self._pass_on()  # the turn came in the moment in which its owner went
             raise
 
     def _make_room(self, key: K) -> None:
-        held = {each: len(places) for each, places in self._waiting.items()}
+        held = self._waiting.counts()
         if sum(held.values()) < self._most:
             return
         giver = find_giver(held, key)
         if giver is None:
             raise NoTurnError
-        last = self._waiting[giver][-1]
-        self._remove(giver, last)
-        last.set_exception(NoTurnError())
-
-    def _remove(self, key: K, place: "asyncio.Future[None]") -> None:
-        places = self._waiting.get(key)
-        if places is None or place not in places:
-            return
-        places.remove(place)
-        if not places:
-            del self._waiting[key]
+        self._waiting.pop_last(giver).set_exception(NoTurnError())
 
     def _pass_on(self) -> None:
-        """Gives the turn to the key that is next, which then is the last one."""
+        """Gives the turn to the key that is next."""
         while self._waiting:
-            key = next(iter(self._waiting))
-            places = self._waiting.pop(key)
-            place = places.popleft()
-            if places:
-                self._waiting[key] = places
+            place = self._waiting.pop()
             if not place.done():  # one whose owner is being cancelled is
                 place.set_result(None)
                 return

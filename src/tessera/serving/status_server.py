@@ -31,7 +31,8 @@ from tessera.limits.processes import (
     STATUS_IDLE_TIME,
     STATUS_REQUESTS,
 )
-from tessera.serving.bounded_port import Bounds, Connection, ConnectionPort
+from tessera.serving.bounded_port import Bounds, ConnectionPort
+from tessera.serving.connection import Connection
 from tessera.serving.pace import Pace
 from tessera.status_pages import (
     METRICS_PATH,

@@ -24,7 +24,8 @@ def run_process(main: Coroutine[Any, Any, Any], *, on_uvloop: bool = True) -> No
 
     Args:
         main: the coroutine.
-        on_uvloop: use uvloop's event loop, where uvloop is installed, instead of asyncio's own.
+        on_uvloop: use uvloop's event loop, where uvloop is installed, instead of asyncio's own. False for a process
+            whose loop serves what strangers send (:mod:`tessera.serving.bounded_port`).
     """
     reduce_garbage_collection()
     with asyncio.Runner(loop_factory=_uvloop() if on_uvloop else None) as runner:

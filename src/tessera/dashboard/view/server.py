@@ -28,7 +28,8 @@ from tessera.kube.client.errors import ApiError, ServiceUnavailable, Status
 from tessera.kube.resources.meta import Resource
 from tessera.limits.access import PAGE_BYTES, PAGE_HEADER, PAGE_HEADERS, VIEW_ANSWERS, VIEW_WAITING
 from tessera.observe.cluster_reading import ClusterReading
-from tessera.serving.bounded_port import Bounds, Connection, ConnectionPort
+from tessera.serving.bounded_port import Bounds, ConnectionPort
+from tessera.serving.connection import Connection
 from tessera.serving.fair_shares import FairTurns, NoTurnError
 from tessera.usage.agent_pages import FleetUsage
 
