@@ -75,7 +75,6 @@ class EventRecorder:
         capacity: different notes that may wait to be sent.
 
     Attributes:
-        component: shown as the source.
         dropped: notes that found no room or could not be sent.
         sent: writes that the server took.
     """
@@ -93,7 +92,7 @@ class EventRecorder:
         self.dropped = 0
         self.sent = 0
         self._client = client
-        self.component = component
+        self._component = component
         self._instance = instance
         self._clock = clock
         self._rng = rng
@@ -227,8 +226,8 @@ class EventRecorder:
             "count": count.number,
             "firstTimestamp": rfc3339(count.first),
             "lastTimestamp": rfc3339(count.last),
-            "source": {"component": self.component},
-            "reportingComponent": self.component,
+            "source": {"component": self._component},
+            "reportingComponent": self._component,
             "reportingInstance": self._instance,
         }
 

@@ -138,17 +138,10 @@ class GpuInstance(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GpuProcess(msgspec.Struct, frozen=True, kw_only=True):
-    """A process that computes on a card.
-
-    Attributes:
-        pid: on the host.
-        memory_bytes: memory that it holds; ``None`` if the driver does not tell.
-        gi_id: its GPU instance; ``None`` on a card without MIG.
-        ci_id: likewise.
-    """
+    """A process that computes on a card. ``gi_id`` and ``ci_id`` are ``None`` on a card without MIG."""
 
     pid: int
-    memory_bytes: int | None
+    memory_bytes: int
     gi_id: int | None = None
     ci_id: int | None = None
 

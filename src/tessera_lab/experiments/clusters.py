@@ -33,7 +33,6 @@ from tessera_lab.experiments.scenarios import (
     SCENARIOS,
     VERSION,
     ArticleScenario,
-    article_machine,
 )
 from tessera_lab.installation.install import apply_manifests
 from tessera_lab.kubelet.context import Entrypoint
@@ -82,7 +81,7 @@ class ExperimentCluster:
         spread = self._costs.spread
         group = NodeGroup(
             name="gpu",
-            template=article_machine(LabNodeSpec(name="gpu", cards=(MODEL,)), self._costs),
+            template=LabNodeSpec(name="gpu", cards=(MODEL,)),
             maximum=maximum,
             labels=({GPU_LABEL: "nvidia-t4"} if labelled else {}) | self._early_labels(),
             taints=({"key": STARTUP_TAINT, "effect": "NoSchedule"},) if tainted else (),
@@ -182,6 +181,7 @@ def _cluster(
             drivers=True,
             kernel=KERNEL,
             os_image=OS_IMAGE,
+            network_seconds=costs.network_seconds,
             nfd_seconds=costs.nfd_seconds if waits.discovery else 0.0,
             publish_every=waits.publish_every,
             mig_config="",
