@@ -33,7 +33,9 @@ from tessera.kube.resources import (
     OPENSHIFT_MACHINES,
     OPENSHIFT_PROXIES,
     PODS,
+    REPLICASETS,
     SECRETS,
+    STATEFULSETS,
     Resource,
 )
 from tessera.kueue.configuration import make_configuration
@@ -219,6 +221,31 @@ async def refused_by_its_scheduler(lab: Any, name: str) -> None:
     )
 
 
+async def owners_make_waiting_pods_anew(lab: Any) -> None:
+    """The new pods take over the ages of those before."""
+    for resource in (REPLICASETS, STATEFULSETS):
+        labels = {"app": resource.plural}
+        container = {"name": "c", "image": "i", "resources": {"limits": {"nvidia.com/mig-7g.40gb": 1}}}
+        template = {"metadata": {"labels": labels}, "spec": {"containers": [container]}}
+        spec = {"selector": {"matchLabels": labels}, "serviceName": "s", "template": template, "replicas": 1}
+        await lab.client.create(resource.as_dicts(), {"metadata": {"name": resource.plural}, "spec": spec}, "default")
+
+        def pods(app: str = resource.plural) -> list[Any]:
+            return [pod for pod in lab.pods.cache.values() if pod.metadata.labels.get("app") == app]
+
+        def one_waits(pods: Callable[[], list[Any]] = pods) -> bool:
+            return any(lab.events_of(pod.metadata.name, "SliceWaiting") for pod in pods())
+
+        await lab.until(one_waits, "its pod waits")
+        (first,) = pods()
+        await lab.delete(first.metadata.name)
+        uid = first.metadata.uid
+        await lab.until(lambda pods=pods, uid=uid: any(pod.metadata.uid != uid for pod in pods()), "it is made anew")
+        await lab.clock.sleep(2)
+        await lab.client.delete(resource, resource.plural, "default", propagation="Background")
+        await lab.until(lambda pods=pods: not pods(), "its pods are gone")
+
+
 async def an_add_on_was_there_first(lab: Any) -> None:
     """A controller that leads for the first time in a cluster with a namespace of an add-on."""
     await lab.client.create(NAMESPACES.as_dicts(), {"metadata": {"name": "cilium"}})
@@ -263,6 +290,7 @@ def test_every_right_is_used_and_every_use_is_granted(
         break_card(lab, xid=63)
         await are_told(lab, ["third"], "GpuDegraded")
         await are_told(lab, ["third"], "GpuRecovered", 300)
+        await owners_make_waiting_pods_anew(lab)
         await lab.delete("third")
         await a_job_runs(lab)
         await refused_by_its_scheduler(lab, "fourth")

@@ -22,6 +22,7 @@ from tessera.controller.slicing.state.events import (
     InstasliceObserved,
     NamespaceObserved,
     NodeObserved,
+    OwnerLookedUp,
     PodDeleted,
     PodObserved,
     QueueObserved,
@@ -78,6 +79,8 @@ class SlicerCluster:
         self.protected: set[PodUid] = set()
         #: Pods whose next eviction gets no answer.
         self.unanswered: set[PodUid] = set()
+        #: UIDs of owners that do not exist.
+        self.made_up: set[str] = set()
         self.version = 0
         #: Tests read its instructions as they come, whatever their kind.
         self.slicer: Any = Slicer(reserve_after, preempts=preempts, moves=moves)
@@ -240,6 +243,8 @@ class SlicerCluster:
         """Decides and writes until nothing is left to do, without the agents."""
         before = len(self.writes)
         for _ in range(100):
+            for owner in list(self.slicer.state.ages.unknown_owners):
+                self.slicer.handle(OwnerLookedUp(owner, owner.uid not in self.made_up))
             self.slicer.decide()
             found = self.slicer.pop_writes()
             for instruction in found:

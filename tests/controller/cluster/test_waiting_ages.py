@@ -28,7 +28,12 @@ def waiting(name: str, at: float = NOW, **facts: Any) -> PodInfo:
 
 
 def seen(ages: WaitingAges, pod: PodInfo, now: float, *, known: bool = False) -> PodInfo:
-    return ages.observe(pod, now, known=known, competes=False)
+    """Observes a pod; its owner exists."""
+    found = ages.observe(pod, now, known=known, competes=False)
+    for owner in list(ages.unknown_owners):
+        ages.judge(owner, exists=True)
+        found = ages.observe(pod, now, known=True, competes=False)
+    return found
 
 
 def age(ages: WaitingAges, pod: PodInfo, now: float, *, known: bool = False) -> float:
@@ -198,6 +203,56 @@ def test_a_pod_that_asks_for_something_else_inherits_nothing(facts: dict[str, An
     assert age(ages, waiting("c", NOW + 600), NOW + 600) == 600
 
 
+@pytest.mark.parametrize("gated", [False, True], ids=["", "behind a gate first"])
+def test_a_pod_whose_owner_does_not_exist_inherits_nothing(gated: bool) -> None:
+    ages = WaitingAges()
+    leave(ages, waiting("a"), 600)
+    later = NOW + 600
+    if gated:
+        ages.observe(waiting("b", later, gates=(OWN, GATE)), later, known=False, competes=False)
+    ages.observe(waiting("b", later), later, known=gated, competes=False)
+    (owner,) = ages.unknown_owners
+    assert (owner.namespace, owner.maker, owner.uid) == ("team", "Job/j", "o")
+    assert ages.judge(owner, exists=False) == []
+    assert not ages.unknown_owners
+    assert age(ages, waiting("b", later), later, known=True) == 0
+    assert age(ages, waiting("c", later), later) == 600, "the age is still there for a pod of an owner that exists"
+
+
+def test_nobody_asks_about_the_owner_of_a_pod_that_inherits_nothing() -> None:
+    ages = WaitingAges()
+    leave(ages, waiting("a"), 600)
+    for name, facts in (("b", {"owner": "other"}), ("c", {"waits_since": rfc3339(NOW)}), ("d", {"maker": ""})):
+        ages.observe(waiting(name, NOW + 600, **facts), NOW + 600, known=False, competes=False)
+        assert not ages.unknown_owners
+    pod = ages.observe(waiting("e", NOW + 600), NOW + 600, known=False, competes=False)
+    assert len(ages.unknown_owners) == 1
+    ages.forget(pod.uid, pod, NOW + 601, competes=True)
+    assert not ages.unknown_owners
+
+
+def test_an_owner_that_is_found_late_costs_its_pod_nothing() -> None:
+    ages = WaitingAges()
+    leave(ages, waiting("a"), 600)
+    later = NOW + 610
+    ages.observe(waiting("b", later), later, known=False, competes=False)
+    assert ages.judge(*ages.unknown_owners, exists=True) == ["b"]
+    assert age(ages, waiting("b", later), later + 300, known=True) == 910
+
+
+@given(st.lists(st.tuples(st.floats(0, 200), st.floats(0, 200)), min_size=1, max_size=30))
+def test_pods_that_come_for_a_moment_now_and_then_save_up_at_most_twice_the_time_they_compete(
+    rounds: list[tuple[float, float]],
+) -> None:
+    ages, now, competed = WaitingAges(), NOW, 0.0
+    for number, (there, away) in enumerate(rounds):
+        pod = seen(ages, waiting(f"p{number}", now), now)
+        now, competed = now + there, competed + there
+        ages.forget(pod.uid, pod, now, competes=True)
+        now += away
+    assert age(ages, waiting("last", now), now) <= 2 * competed + 2 * len(rounds)  # texts have whole seconds
+
+
 def test_an_age_expires() -> None:
     ages = WaitingAges()
     leave(ages, waiting("a", owner="late"), 600)
@@ -310,6 +365,18 @@ def test_a_pod_that_could_never_run_leaves_no_age_to_the_next_one() -> None:
         cluster, "early", 10, owner="o", maker="Job/j", constraints=NodeConstraints(selector=(("no", "such"),))
     )
     come(cluster, "victim", 100)
+    cluster.remove(early)
+    come(cluster, "fresh", 1, owner="o", maker="Job/j")
+    assert first_after_the_holder(cluster) == "victim"
+
+
+def test_a_pod_that_a_made_up_owner_makes_anew_is_young() -> None:
+    """Kubernetes deletes a pod whose owner does not exist; a tenant makes the next one."""
+    cluster = full_cluster()
+    cluster.made_up.add("o")
+    early = come(cluster, "early", 10, owner="o", maker="Job/j")
+    come(cluster, "victim", 100)
+    cluster.pass_time(100)
     cluster.remove(early)
     come(cluster, "fresh", 1, owner="o", maker="Job/j")
     assert first_after_the_holder(cluster) == "victim"

@@ -15,10 +15,10 @@ from tessera.api.driver.driver_policy import DriverPolicy
 from tessera.api.operator_fields.notices import is_set
 from tessera.api.problems import FileRefused, Notice, Problem, ProblemCollector, join_path, quote_value
 from tessera.kube.quantity import parse_quantity
+from tessera.kube.resources.meta import OBJECT_NAME
 from tessera.kube.resources.selectors import parse_selector
 from tessera.limits.drivers import POLICY_TEXT
 
-_OBJECT_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 _ENV_NAME = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
 
 
@@ -92,7 +92,7 @@ class FieldReader:
         return tuple(self._name(item, at) for item, at in self.found.items(fields.get(key), join_path(path, key)))
 
     def _name(self, value: Any, path: str) -> str:
-        if isinstance(value, str) and _OBJECT_NAME.fullmatch(value):
+        if isinstance(value, str) and OBJECT_NAME.fullmatch(value):
             return value
         rule = "write lower-case letters, digits, '-' and '.', with a letter or digit at both ends"
         self.add_problem(path, f"{quote_value(value)} is no name of an object: {rule}")

@@ -14,7 +14,6 @@ Neither file names the namespace of the ConfigMaps; ``helm --namespace`` does. A
 of its ClusterPolicy.
 """
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -31,6 +30,7 @@ from tessera.api.operator_fields.without_effect import SINGLE
 from tessera.api.problems import FileRefused, Notice, Problem, ProblemCollector, join_path, quote_value
 from tessera.api.sharing.profile import DEVICE_LIST_STRATEGIES, MigStrategy
 from tessera.api.sharing.profile_parser import parse_profile
+from tessera.kube.resources.meta import OBJECT_NAME
 from tessera.text import one_line
 
 #: Tessera's namespace, and its own ConfigMaps there, which count if the file names none.
@@ -118,7 +118,6 @@ _SPECS = "PASS_DEVICE_SPECS"
 #: Texts for true, as in Go's ``strconv.ParseBool``.
 _TRUTHS = {**dict.fromkeys(("1", "t", "T", "true", "TRUE", "True"), True),
            **dict.fromkeys(("0", "f", "F", "false", "FALSE", "False", ""), False)}  # fmt: skip
-_OBJECT_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 
 
 def read_settings(document: Any, drivers: bool | None = None) -> OperatorSettings:
@@ -300,7 +299,7 @@ class _SettingsReader:
         path = f"{component}.config"
         config = self._under(component, "config")
         name, default = config.get("name", ""), config.get("default", "")
-        if name and not _OBJECT_NAME.fullmatch(name):
+        if name and not OBJECT_NAME.fullmatch(name):
             rule = "write lower-case letters, digits, '-' and '.', with a letter or digit at both ends"
             self.found.add(self._at(f"{path}.name"), f"{quote_value(name)} is no name of a ConfigMap: {rule}")
         data = dict(self._files(config.get("data"), f"{path}.data"))

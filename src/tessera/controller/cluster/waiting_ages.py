@@ -8,11 +8,13 @@ a pod could have been placed:
 - While no node could take the pod by its rules, or its gang is incomplete, its age stands still.
 - Kueue deletes a pod that is not ready in time (``waitForPodsReady``), also one that waits at our gate; an eviction by
   a person does the same. Its controller makes another pod at once, which has the age of the pod before it: the time
-  for which that one competed, and the pause between them up to :data:`PAUSE`. The oldest age goes first. A pod that
-  asks for something else, or whose owner is of a kind that makes no pods, inherits nothing.
+  for which that one competed, and the pause between them up to :data:`PAUSE`, and up to the time for which that one
+  itself competed. The oldest age goes first. A pod that asks for something else, or whose owner is of a kind that
+  makes no pods, inherits nothing.
 
-Owner references are written by tenants, so an owner counts in its namespace only, and a namespace has a bound of its
-own. An age that nobody inherits expires.
+Owner references are written by tenants. So a pod inherits only once its owner was found to exist
+(:attr:`WaitingAges.unknown_owners`), an owner counts in its namespace only, and a namespace has a bound of its own. An
+age that nobody inherits expires.
 
 The pod's condition ``tessera.dev/SlicePromised``, where tenants cannot write, keeps the age for a new controller. The
 age of a pod without it, which is older than :data:`UNTOLD`, begins anew: it stood still. Ages that nobody has inherited
@@ -20,7 +22,7 @@ yet are only in memory.
 """
 
 import dataclasses
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable, Sequence
 from typing import NamedTuple
 
 from tessera.api.names import PodUid
@@ -30,17 +32,40 @@ from tessera.limits.planning import REMEMBERED_AGES, REMEMBERED_AGES_OF_NAMESPAC
 
 #: Seconds for which an age is kept. Kueue may let an evicted Workload wait for hours before it makes its pods again.
 EXPIRY = 86_400.0
-#: Seconds between two pods of an owner that count for the age of the second.
+#: Seconds between two pods of an owner that count at most for the age of the second.
 PAUSE = 60.0
 #: Seconds within which a waiting pod is told so (:mod:`tessera.controller.forecasting.announcements`).
 UNTOLD = 60.0
 
 
+class Owner(NamedTuple):
+    """Who a pod says has made it: its namespace, kind and name as in :attr:`PodInfo.maker`, and UID."""
+
+    namespace: str
+    maker: str
+    uid: str
+
+
 class _Age(NamedTuple):
-    """The seconds that a pod competed, negative so that the longest sorts first, and when it left, since 1970."""
+    """What a pod leaves.
+
+    Attributes:
+        minus_seconds: the seconds for which it competed and those that it inherited, negative so that the longest sorts
+            first.
+        left: when it left, seconds since 1970.
+        pause: the seconds of the pause after it that count at most.
+    """
 
     minus_seconds: float
     left: float
+    pause: float
+
+
+class _Claim(NamedTuple):
+    """A pod that inherits an age if its owner exists, and when it came, seconds since 1970."""
+
+    pod: PodInfo
+    came: float
 
 
 class WaitingAges:
@@ -53,6 +78,10 @@ class WaitingAges:
         self._idle: dict[PodUid, float] = {}
         #: Living pods that gates of others hold.
         self._gated: set[PodUid] = set()
+        #: Seconds that living pods inherited.
+        self._inherited: dict[PodUid, float] = {}
+        #: By owner that may exist, its living pods that inherit then, in the order in which they came; none is empty.
+        self._claims: dict[Owner, dict[PodUid, _Claim]] = {}
         #: Living pods whose age was left: they are being deleted.
         self._left: set[PodUid] = set()
         #: By namespace and request of an owner's pods, ages that no pod has taken over, sorted; nothing is empty.
@@ -76,9 +105,12 @@ class WaitingAges:
             return pod
         if pod.uid in self._gated:
             self._gated.discard(pod.uid)
-            self._begin(pod, self._inherited(pod, now) or _earliest(now, pod))
+            self._begin(pod, _earliest(now, pod))
+            self._claim(pod, now)
         elif not known and pod.gated and not pod.terminating:
-            self._begin(pod, pod.waits_since or self._inherited(pod, now) or _untold(pod, now))
+            self._begin(pod, pod.waits_since or _untold(pod, now))
+            if not pod.waits_since:
+                self._claim(pod, now)
         aged = self._aged(pod)
         if pod.terminating and pod.gated and competes:
             self._leave(aged, now)
@@ -92,6 +124,9 @@ class WaitingAges:
         self._idle.pop(uid, None)
         self._gated.discard(uid)
         self._left.discard(uid)
+        self._inherited.pop(uid, None)
+        if pod is not None:
+            self._drop_claim(pod)
 
     def note(self, pod: PodInfo, now: float, *, competes: bool) -> None:
         """Takes in whether planning found that a waiting pod lacks nothing but room."""
@@ -123,17 +158,38 @@ class WaitingAges:
 
     # Ages that go from pod to pod
 
-    def _inherited(self, pod: PodInfo, now: float) -> str:
-        """Returns the time from which an age counts that the pod takes over; empty if there is none."""
-        if not pod.maker:
-            return ""
+    @property
+    def unknown_owners(self) -> Collection[Owner]:
+        """The owners of which somebody should ask the API server if they exist."""
+        return self._claims.keys()
+
+    def judge(self, owner: Owner, *, exists: bool) -> Sequence[PodUid]:
+        """Takes in if an owner exists; returns its pods that have another age now."""
+        claims = self._claims.pop(owner, {})
+        return [uid for uid, claim in claims.items() if exists and self._inherit(claim)]
+
+    def _claim(self, pod: PodInfo, now: float) -> None:
+        if pod.maker and _request(pod) in self._ages.get(pod.namespace, {}):
+            self._claims.setdefault(_owner_of(pod), {})[pod.uid] = _Claim(pod, now)
+
+    def _drop_claim(self, pod: PodInfo) -> None:
+        claims = self._claims.get(_owner_of(pod), {})
+        if claims.pop(pod.uid, None) is not None and not claims:
+            del self._claims[_owner_of(pod)]
+
+    def _inherit(self, claim: _Claim) -> bool:
+        """Gives a pod the oldest age that its owner's pods have left; returns false if there is none."""
+        pod, came = claim
         key = _request(pod)
-        ages = [age for age in self._take(pod.namespace, key) if now < age.left + EXPIRY]
+        ages = [age for age in self._take(pod.namespace, key) if came < age.left + EXPIRY]
         found = ages.pop(0) if ages else None
         self._keep(pod.namespace, key, ages)
         if found is None:
-            return ""
-        return _date(max(found.left, now - PAUSE) + found.minus_seconds, pod)
+            return False
+        since = max(found.left, came - found.pause) + found.minus_seconds
+        self._inherited[pod.uid] = came - since
+        self._begin(pod, _date(since, pod))
+        return True
 
     def _leave(self, pod: PodInfo, now: float) -> None:
         if not pod.maker or not pod.profiles or pod.finished or pod.uid in self._left or not now:
@@ -144,7 +200,8 @@ class WaitingAges:
         if self._count >= REMEMBERED_AGES:
             self._forget_first(max(self._counts, key=lambda namespace: self._counts[namespace]))
         key = _request(pod)
-        age = _Age(min(0.0, parse_time_or_zero(pod.created) - now), now)
+        seconds = max(0.0, now - parse_time_or_zero(pod.created))
+        age = _Age(-seconds, now, min(PAUSE, max(0.0, seconds - self._inherited.get(pod.uid, 0.0))))
         self._keep(pod.namespace, key, sorted([*self._take(pod.namespace, key), age]))
 
     def _take(self, namespace: str, key: Hashable) -> list[_Age]:
@@ -174,6 +231,10 @@ class WaitingAges:
             ages.pop()
             self._counts[namespace] -= 1
             self._count -= 1
+
+
+def _owner_of(pod: PodInfo) -> Owner:
+    return Owner(pod.namespace, pod.maker, pod.owner)
 
 
 def _request(pod: PodInfo) -> Hashable:

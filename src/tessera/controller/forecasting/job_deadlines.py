@@ -11,16 +11,14 @@ A Job's ``activeDeadlineSeconds`` counts from the Job's start, and its pods do n
 - A change of the deadline without a new pod is not seen.
 """
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tessera.kube.resources import OwnerReference
+from tessera.kube.resources.meta import OBJECT_NAME
 
 #: Seconds after a Job's deadline in which its pods may still be there: their grace period, and the Job controller.
 _OVERDUE = 120.0
-#: The names that the API server takes for a Job (RFC 1123 subdomain).
-_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +34,7 @@ def owning_job(namespace: str, owner: OwnerReference | None) -> JobKey | None:
     """Returns the Job that a pod's controller is; None for another kind, or a name that no Job can have."""
     if owner is None or owner.kind != "Job" or not owner.api_version.startswith("batch/"):
         return None
-    if not _NAME.fullmatch(owner.name):
+    if not OBJECT_NAME.fullmatch(owner.name):
         return None
     return JobKey(namespace, owner.name, str(owner.uid))
 

@@ -31,6 +31,7 @@ from tessera.controller.leadership.gate_owners import GateOwners
 from tessera.controller.leadership.hand_overs import HandOvers
 from tessera.controller.leadership.informers import ConstraintInformers, QueueInformer, SliceInformers
 from tessera.controller.leadership.pod_groups import PodGroupInformer
+from tessera.controller.leadership.pod_owners import PodOwners
 from tessera.controller.scale_up.scale_up import ScaleUp
 from tessera.controller.slicing.slicer import Slicer
 from tessera.controller.slicing.state.events import RefusalTimedOut, TimePassed
@@ -143,6 +144,7 @@ class LeaderSession:
         self._timer: asyncio.TimerHandle | None = None
         self._constraints = ConstraintInformers(client, self._slicer, self._wake.set, clock=clock, rng=rng)
         self._queues = QueueInformer(client, self._slicer, self._wake.set, clock=clock, rng=rng)
+        self._pod_owners = PodOwners(client, self._slicer, self._wake.set, clock=clock)
         self._gate_owners = GateOwners(client, self._slicer, self._wake.set, clock=clock)
         self._pod_groups = PodGroupInformer(client, self._slicer, self._wake.set, clock=clock, rng=rng)
         self._provisioning = Provisioning(
@@ -255,6 +257,7 @@ class LeaderSession:
             await self._queues.wait_synced()
             await self._gate_owners.look()
             group.create_task(self._gate_owners.run(), name="owners of gates")
+            group.create_task(self._pod_owners.run(), name="owners of pods")
             group.create_task(self._breaker.run(), name="health breaker")
             group.create_task(self.silent_agents.run(), name="silent agents")
             group.create_task(self._repairs.run(), name="settings of repairs")
@@ -281,6 +284,7 @@ class LeaderSession:
         self._hand_overs.update(self._slicer.state, began)
         self._reclaim_slices()
         self._checks.cluster_changed()
+        self._pod_owners.look()
         for instruction in self._slicer.pop_writes():
             self._executor.start(instruction, group)
 

@@ -37,8 +37,8 @@ from tessera.controller.objects.pod_relations import (
     read_relations,
 )
 from tessera.controller.objects.resource_amounts import Amounts, allocated_amounts, pod_amounts
-from tessera.kube.resources import Pod
-from tessera.kube.resources.meta import version_number
+from tessera.kube.resources import OwnerReference, Pod
+from tessera.kube.resources.meta import OBJECT_NAME, version_number
 from tessera.limits.pods import POD_SLICES
 from tessera.text import one_line
 
@@ -229,7 +229,7 @@ def read_pod(pod: Pod) -> PodInfo:
         ports=read_host_ports(spec),
         claims=read_claims(pod),
         owner=owner.uid if owner else "",
-        maker=f"{owner.kind}/{owner.name}" if owner and (owner.api_version, owner.kind) in MAKERS else "",
+        maker=_maker(owner) if owner else "",
         unschedulable_message=_unschedulable_message(pod),
         preempting=bool(pod.status.nominated_node_name) and not spec.node_name and not spec.scheduling_gates,
         unstarted=bool(slices) and bool(spec.node_name) and not _has_started(pod),
@@ -249,6 +249,11 @@ def read_pod(pod: Pod) -> PodInfo:
         succeeded=pod.status.phase == "Succeeded",
         version=version_number(meta.resource_version),
     )
+
+
+def _maker(owner: OwnerReference) -> str:
+    is_one = (owner.api_version, owner.kind) in MAKERS and OBJECT_NAME.fullmatch(owner.name)
+    return f"{owner.kind}/{owner.name}" if is_one else ""
 
 
 def _read_requests(pod: Pod) -> tuple[tuple[str, ...], Amounts, NodeConstraints, str]:

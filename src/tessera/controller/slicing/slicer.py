@@ -45,6 +45,7 @@ from tessera.controller.slicing.state.events import (
     NamespaceObserved,
     NodeDeleted,
     NodeObserved,
+    OwnerLookedUp,
     PodDeleted,
     PodGroupObserved,
     PodGroupsListed,
@@ -199,6 +200,9 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
                 self._outcomes.end_denial(uid)
             case RefusalTimedOut(uid, avoid_until):
                 self._outcomes.withdraw(uid, avoid_until)
+            case OwnerLookedUp(owner, exists):
+                for uid in self._state.ages.judge(owner, exists=exists):
+                    self._put_pod(self._cluster.pods[uid])
             case QueueObserved() | QueueDeleted() | PodGroupObserved() | PodGroupsListed() | LastGatesObserved():
                 self._observe_others(event)
             case InstasliceUnreadable(name, error):

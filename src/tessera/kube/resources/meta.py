@@ -8,6 +8,7 @@ A resource may also be used untyped (:meth:`Resource.untyped`): its objects are 
 :func:`key_of`, :func:`uid_of` and :func:`version_of` read both kinds.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, NewType, TypeVar, cast
@@ -54,6 +55,8 @@ class ObjectMeta(Wire, frozen=True, kw_only=True):
     finalizers: tuple[str, ...] = ()
 
 
+#: The names that the API server takes for most objects (RFC 1123 subdomain).
+OBJECT_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 #: Annotation of an object or a CustomResourceDefinition that Tessera writes: the version of its format.
 FORMAT_ANNOTATION = "tessera.dev/format"
 #: A version has at most so many digits.

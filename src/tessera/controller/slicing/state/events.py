@@ -10,6 +10,7 @@ from tessera.api.instaslice import Instaslice
 from tessera.api.names import NodeName, PodUid
 from tessera.api.queues import Queue
 from tessera.controller.cluster.storage import StorageObject
+from tessera.controller.cluster.waiting_ages import Owner
 from tessera.controller.objects.node_info import NodeInfo
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.state.instructions import Ungate, Write
@@ -190,6 +191,14 @@ class DenialExpired:
 
 
 @dataclass(frozen=True, slots=True)
+class OwnerLookedUp:
+    """Whether an owner exists that waiting pods name: one of :attr:`WaitingAges.unknown_owners`."""
+
+    owner: Owner
+    exists: bool
+
+
+@dataclass(frozen=True, slots=True)
 class RefusalTimedOut:
     """A pod with slices could not start for too long; if it is still refused, another pod gets its slices.
 
@@ -267,6 +276,7 @@ SlicerEvent = (
     | RetryDue
     | UngateDenied
     | DenialExpired
+    | OwnerLookedUp
     | RefusalTimedOut
     | TimePassed
     | EndsExpected
