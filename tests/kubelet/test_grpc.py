@@ -245,6 +245,46 @@ async def test_a_plugin_that_kubelet_drops_registers_again(folder: Path, plugin:
         await manager.registered(2)
 
 
+@pytest.fixture
+def no_long_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plugin that waits for the long pause before it registers fails the test by its timeout."""
+    monkeypatch.setattr("tessera.kubelet.grpc.RENEWAL_PAUSE", 3_600.0)
+
+
+@pytest.mark.usefixtures("no_long_pause")
+@pytest.mark.parametrize("hangs_up", [True, False], ids=["hangs up", "only counts its devices as unhealthy"])
+async def test_the_next_agent_registers_again_at_once_with_a_kubelet_that_drops_it_as_the_one_before_ends(
+    folder: Path, plugin: Any, make_plugin: Any, manager: Any, hangs_up: bool
+) -> None:
+    """Kubelets before the repair of kubernetes #121994 know a plugin by its resource; till then, they fail pods."""
+    async with RegistrationServer(folder, manager):
+        async with serving(folder, plugin):
+            await manager.registered(1)
+            newer = GrpcKubelet(folder, folder / "pods.sock", clock=SystemClock())
+            task = asyncio.create_task(newer.serve(make_plugin()))
+            client = await manager.registered(2)
+            lists = client.list_and_watch()
+            await anext(lists)
+        if hangs_up:
+            await client.close()
+        await (await manager.registered(3)).allocate([("a",)])
+        task.cancel()
+        await asyncio.wait([task])
+
+
+@pytest.mark.usefixtures("no_long_pause")
+async def test_a_plugin_that_kubelet_drops_again_and_again_pauses(folder: Path, plugin: Any, manager: Any) -> None:
+    async with RegistrationServer(folder, manager), serving(folder, plugin):
+        for number in (1, 2):
+            client = await manager.registered(number)
+            lists = client.list_and_watch()
+            await anext(lists)
+            await client.close()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.5):
+                await manager.registered(3)
+
+
 async def test_a_refused_plugin_says_why_and_tries_again(folder: Path, plugin: Any, manager: Any) -> None:
     manager.refuse = "not today"
     async with RegistrationServer(folder, manager), serving(folder, plugin) as kubelet:

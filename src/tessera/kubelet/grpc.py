@@ -9,8 +9,10 @@ server is replaced, by one on a *new* socket that registers *before* the old one
 
 Kubelet distinguishes plugins by resource name. When the stream of an older server of a resource ends, kubelet stops the
 server that it knows for that resource, even a newer one: devices turn unhealthy and Allocate fails, or the newer
-connection is closed. A server therefore registers once more, shortly after an older one has gone: one that it replaced
-itself, or one of another agent during an upgrade, whose socket vanished.
+connection is closed. A server therefore registers again after an older one has gone: one that it replaced itself, or
+one of another agent during an upgrade, whose socket vanished. Until then kubelet fails pods that it admits, so the
+first time follows at once; the second finds a kubelet that was slow to notice the end. Kubelets since the repair of
+kubernetes #121994 keep the newer server, and need none of this.
 
 The kernel reports changes in the folder (:mod:`tessera.kubelet.inotify`), and a stream's end reports itself; nothing is
 polled. Only a registration that failed while ``kubelet.sock`` exists is tried again after a pause, since nothing will
@@ -55,9 +57,9 @@ REGISTER_TIMEOUT = 15.0
 POD_RESOURCES_TIMEOUT = 10.0
 #: Pauses before a failed registration is tried again, seconds: the first, and the longest after doubling.
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0
-#: Pause, seconds, before a plugin is registered again that kubelet dropped within seconds: a plugin whose streams fail
-#: at once must not keep both busy. Also the pause before a registration is renewed after the end of an older server, so
-#: that kubelet has noticed that end.
+#: Pause, seconds, before a plugin is registered again that kubelet has dropped within seconds more than once: a plugin
+#: whose streams fail at once must not keep both busy. Also the pause before a registration is renewed for the second
+#: time after the end of an older server, when kubelet has surely noticed that end.
 RENEWAL_PAUSE = 1.0
 #: Pause before pod-resources is called again after ResourceExhausted, seconds; kubelet refills a token every 10 ms.
 RATE_LIMIT_PAUSE = 0.05
@@ -161,6 +163,7 @@ class GrpcKubelet:
 
     async def _serve_alone(self, plugin: DevicePlugin) -> None:
         current: PluginServer | None = None
+        dropped = False
         try:
             with self._watch.changes() as woken:
                 async with asyncio.TaskGroup() as retiring:
@@ -170,7 +173,9 @@ class GrpcKubelet:
                         if current is not None:
                             retiring.create_task(current.stop(PRE_START_TIMEOUT))
                         current = successor.server
-                        await self._wait_until_lost(plugin, successor, woken, renew=older_ends)
+                        dropped = await self._wait_until_lost(
+                            plugin, successor, woken, renew=older_ends, dropped=dropped
+                        )
         finally:
             self._states.pop(plugin.resource_name, None)
             if current is not None:
@@ -234,8 +239,8 @@ class GrpcKubelet:
                 ) from error
 
     async def _wait_until_lost(
-        self, plugin: DevicePlugin, registration: _Registration, woken: asyncio.Event, *, renew: bool
-    ) -> None:
+        self, plugin: DevicePlugin, registration: _Registration, woken: asyncio.Event, *, renew: bool, dropped: bool
+    ) -> bool:
         """Returns when kubelet needs a new server of the plugin; registers this one again whenever an older has gone.
 
         Args:
@@ -243,30 +248,36 @@ class GrpcKubelet:
             registration: its server and where that is registered.
             woken: set by every change.
             renew: set when an older server is about to go.
+            dropped: set if kubelet dropped the server before this one within seconds.
+
+        Returns:
+            True if kubelet dropped this server within seconds.
         """
         began = self._clock.monotonic()
         server, kubelet, others = registration.server, registration.kubelet, registration.others
         while True:
             woken.clear()
             if file_identity(self._kubelet) != kubelet or not server.socket.exists():
-                return
+                return False
             if server.abandoned:
                 short_lived = self._clock.monotonic() - began < LONGEST_PAUSE
-                await self._wait_for_kubelet_change(
-                    kubelet, woken, at_most=RENEWAL_PAUSE if short_lived else FIRST_PAUSE
-                )
-                return
+                again = short_lived and dropped
+                await self._wait_for_kubelet_change(kubelet, woken, at_most=RENEWAL_PAUSE if again else FIRST_PAUSE)
+                return short_lived
             before, others = others, list_plugin_sockets(server.socket)
             if not renew and before <= others:
                 await woken.wait()
                 continue
             renew = False
-            await self._wait_for_kubelet_change(kubelet, woken, at_most=RENEWAL_PAUSE)
-            try:
-                await self._register(plugin, server.socket.name)
-            except ConnectionError as error:
-                self._log_failure(plugin, str(error))
-                return
+            for pause in (FIRST_PAUSE, RENEWAL_PAUSE):
+                await self._wait_for_kubelet_change(kubelet, woken, at_most=pause, unless=lambda: server.abandoned)
+                if server.abandoned:
+                    break
+                try:
+                    await self._register(plugin, server.socket.name)
+                except ConnectionError as error:
+                    self._log_failure(plugin, str(error))
+                    return False
 
     async def _list_within_limits(self) -> Sequence[PodResources]:
         async with grpc.aio.insecure_channel(f"unix:{self._pod_resources}", options=OPTIONS) as channel:
@@ -283,12 +294,16 @@ class GrpcKubelet:
                     return [pod_from_wire(pod) for pod in answer.pod_resources]
 
     async def _wait_for_kubelet_change(
-        self, kubelet: FileId | None, woken: asyncio.Event, at_most: float | None
+        self,
+        kubelet: FileId | None,
+        woken: asyncio.Event,
+        at_most: float | None,
+        unless: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Returns when ``kubelet.sock`` is no longer ``kubelet``, or after ``at_most`` seconds."""
+        """Returns once ``kubelet.sock`` is not ``kubelet``, after ``at_most`` seconds, or if ``unless`` holds."""
         with suppress(TimeoutError):
             async with asyncio.timeout(at_most):
-                while file_identity(self._kubelet) == kubelet:
+                while file_identity(self._kubelet) == kubelet and not unless():
                     woken.clear()
                     await woken.wait()
 
