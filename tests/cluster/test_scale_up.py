@@ -2,82 +2,22 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from tests.cluster.new_nodes import REQUESTS_CRD, Nodes, machine
+from tests.cluster.autoscaled import GROUPS, SHARES, WHOLE, autoscaled, made, placeholders
+from tests.cluster.new_nodes import REQUESTS_CRD, Nodes
 
-from tessera.api.names import MIG_CONFIG_LABEL
-from tessera.api.sharing.profile_selection import PROFILE_LABEL
 from tessera.clock import rfc3339
 from tessera.explain.query import explain, parse_query
 from tessera.kube.client.errors import ApiError
-from tessera.kube.resources import CONFIGMAPS, CRDS, NAMESPACES, POD_TEMPLATES, PODS, PROVISIONING_REQUESTS, Pod
+from tessera.kube.resources import CONFIGMAPS, CRDS, NAMESPACES, POD_TEMPLATES, PROVISIONING_REQUESTS
 from tessera_lab.cloud.autoscaler.process import ClusterAutoscaler
-from tessera_lab.cloud.autoscaler.rules import ActionKind, AutoscalerTimers
-from tessera_lab.cloud.cloud import Cloud
-from tessera_lab.cloud.node_groups import NodeGroup, RandomDelay
 
 Play = Callable[..., None]
 GPU, SHARE = "nvidia.com/gpu", "nvidia.com/gpu.shared"
 ONE, THREE, SEVEN = (f"nvidia.com/mig-{profile}" for profile in ("1g.5gb", "3g.20gb", "7g.40gb"))
-
-GROUPS = """
-groups:
-  - name: pairs
-    selector: {pool: pairs}
-    cards: {model: A100-40GB, count: 2}
-"""
-
-
-#: The same group, whose cards are not cut.
-WHOLE = GROUPS.replace("count: 2}", "count: 2, kind: whole}")
-
-
-#: The same group, whose cards are shared by four.
-SHARES = GROUPS.replace("count: 2}", "count: 2, kind: shares, replicas: 4}")
-#: The labels by which the nodes of a group offer what the file says.
-LABELS = {GROUPS: {MIG_CONFIG_LABEL: "dynamic"}, WHOLE: {}, SHARES: {PROFILE_LABEL: "slice-4"}}
-
-
-def group(labels: Mapping[str, str], maximum: int = 10) -> NodeGroup:
-    spec = machine("")
-    return NodeGroup(
-        name="pairs",
-        template=type(spec)(name="", cards=("A100-40GB",) * 2),
-        maximum=maximum,
-        labels={"pool": "pairs", **labels},
-        vm=RandomDelay(mean=90),
-        join=RandomDelay(mean=60),
-    )
-
-
-@asynccontextmanager
-async def autoscaled(lab: Nodes, groups: str = GROUPS, *, unneeded: float = 86400) -> AsyncIterator[ClusterAutoscaler]:
-    """A cluster with one node group of no node, which Tessera knows, and an autoscaler."""
-    await lab.client.create(
-        CONFIGMAPS, {"metadata": {"name": "tessera-node-groups"}, "data": {"groups.yaml": groups}}, "tessera-system"
-    )
-    cloud = Cloud(lab.cluster, [group(LABELS.get(groups, LABELS[GROUPS]))])
-    scaler = ClusterAutoscaler(
-        lab.cluster.client("cluster-autoscaler"),
-        lab.cluster.hardware_clock,
-        cloud,
-        AutoscalerTimers(unneeded=unneeded),
-    )
-    async with cloud.running():
-        task = asyncio.create_task(scaler.run())
-        try:
-            yield scaler
-        finally:
-            task.cancel()
-
-
-async def placeholders(lab: Nodes) -> list[Pod]:
-    pods = (await lab.client.list(PODS, "tessera-system")).items
-    return [pod for pod in pods if pod.metadata.labels.get("app.kubernetes.io/name") == "tessera-placeholder"]
 
 
 async def requests(lab: Nodes) -> list[dict[str, Any]]:
@@ -111,10 +51,6 @@ async def take_requests(lab: Nodes, scaler: ClusterAutoscaler) -> None:
                 subresource="status",
             )
         await lab.clock.sleep(10)
-
-
-def made(scaler: ClusterAutoscaler) -> int:
-    return sum(action.count for _, action in scaler.actions if action.kind is ActionKind.INCREASE)
 
 
 def test_from_zero_nodes_as_many_come_as_the_waiting_pods_need(with_new_nodes: Play) -> None:

@@ -34,7 +34,7 @@ from tessera.explain.pods import explain_pod
 from tessera.explain.query import Query, parse_query
 from tessera.explain.snapshot import ClusterView, Snapshot
 from tessera.explain.workloads import WorkloadState, explain_workload
-from tessera.forecast.queue_page import QueuedPod, QueuePage, decode_page
+from tessera.forecast.queue_page import QueuedPod, QueuePage
 from tessera.kube.resources import (
     Condition,
     CoreEvent,
@@ -45,8 +45,6 @@ from tessera.kube.resources import (
     ResourceQuota,
 )
 from tessera.mig.models import model_by_short_name
-from tessera.reasons.node_rules import NodeRule, RuleKind
-from tessera.reasons.reason import NoNode, RuleCount
 
 NOW = 1_800_000_000.0
 DYNAMIC = {"nvidia.com/mig.config": "dynamic"}
@@ -276,14 +274,30 @@ def test_a_lost_card_that_is_not_listed_keeps_its_index() -> None:
     assert found.facts == ("it has 3g.20gb on GPU 2, memory slots 4-7",)
 
 
-def test_the_health_of_devices_that_kubelet_reports_is_read_where_no_agent_told_the_pod() -> None:
+def with_unhealthy_device() -> Pod:
     devices = [{"resourceID": "GPU-1", "health": "Unhealthy"}, {"resourceID": "GPU-2", "health": "Healthy"}]
     resources = [{"name": "nvidia.com/gpu", "resources": devices}]
     container = {"name": "main", "allocatedResourcesStatus": resources}
-    who = bound(
+    return bound(
         profile="", limits={"nvidia.com/gpu": "2"}, status={"phase": "Running", "containerStatuses": [container]}
     )
-    found = answer(who)
+
+
+def test_devices_that_a_change_of_the_layout_withholds_are_not_said_to_be_unwell() -> None:
+    conditions = [
+        {"type": "Ready", "status": "True"},
+        {"type": "GpuHealthy", "status": "True"},
+        {"type": "GpuMigLayoutApplied", "status": "Unknown", "reason": "CardsInUse"},
+    ]
+    node = msgspec.convert({"metadata": {"name": "n1"}, "status": {"conditions": conditions}}, Node)
+    found = answer(with_unhealthy_device(), nodes=[node])
+    assert found.verdict == "runs on node n1, on devices that no other pod gets"
+    assert found.facts[0].endswith("the cards are well, and the node's MIG layout waits for its pods (CardsInUse)")
+    assert found.help[-1] == "see what waits: tessera why node/n1"
+
+
+def test_the_health_of_devices_that_kubelet_reports_is_read_where_no_agent_told_the_pod() -> None:
+    found = answer(with_unhealthy_device())
     assert found.verdict == "runs on node n1, on a card that is not well"
     assert found.facts[0] == "kubelet reports 1 unhealthy device of nvidia.com/gpu in main"
 
@@ -362,7 +376,7 @@ def test_a_controller_that_does_not_run(leases: list[Lease], facts: tuple[str, .
 
 def test_no_node_joined() -> None:
     found = answer(pod(), nodes=[node(labels={})], instaslices=[])
-    assert found.case == "no-card-reported"
+    assert found.case == "no-node-joined"
     assert "kubectl label node NODE nvidia.com/mig.config=dynamic" in said(found)
 
 
@@ -428,7 +442,7 @@ def test_a_silent_node_that_might_have_room_comes_first_and_nothing_less_is_advi
 )
 def test_no_node_allows_it(who: Pod, where: Node, fact: str, remedy: str) -> None:
     found = answer(who, nodes=[where])
-    assert found.verdict.startswith("waits; 0 of 1 nodes can take it: 1 node(s) ")
+    assert (found.case, found.verdict) == ("no-node", "waits; the only node with sliced cards cannot take it")
     assert any(fact in each for each in found.facts)
     assert any(remedy in each for each in found.help)
 
@@ -460,7 +474,7 @@ def told_so(seconds_ago: float, detail: str) -> dict[str, Any]:
                 "type": "tessera.dev/SlicePromised",
                 "status": "False",
                 "reason": "Fragmented",
-                "message": f"{detail[:1].upper()}{detail[1:]}. {PLACE}",
+                "message": f"{PLACE}. {detail}",
                 "lastProbeTime": rfc3339(NOW - seconds_ago),
                 "lastTransitionTime": rfc3339(NOW - 40),
             }
@@ -468,12 +482,14 @@ def told_so(seconds_ago: float, detail: str) -> dict[str, Any]:
     }
 
 
-def test_what_a_pod_was_told_of_another_reason_is_not_repeated() -> None:
+def test_what_a_pod_was_told_has_its_age_and_no_position_that_can_be_counted_anew() -> None:
     """Slots were free when it was written, and are taken now: the verdict says so, and no fact may contradict it."""
     waits = pod("z", status=told_so(250, "4 memory slots free, at most 4 together, at no start for 3g.20gb"))
     found = answer(waits, pod("first", creationTimestamp=rfc3339(NOW - 50)), instaslices=NO_SLOT)
-    assert found.verdict == "waits for room; every card that it may use is full for 3g.20gb"
-    assert "was told" not in said(found)
+    assert found.verdict == "waits for room; every card that could make 3g.20gb is full"
+    start = PLACE.partition(". S")[2]
+    assert found.facts[-1] == f"its place in the queue, as it was told 4m ago: s{start}"
+    assert "Position" not in said(found)
     assert "another pod waits with higher priority or for longer, and is served first" in found.facts
     assert not any("memory slots free" in fact for fact in found.facts)
 
@@ -499,30 +515,18 @@ def test_the_controllers_place_goes_before_what_the_pod_was_told_and_what_is_cou
 
 def test_room_that_the_controller_does_not_give_is_told_with_the_controllers_reason() -> None:
     """That an owner's pods avoid a node after a refusal is known to the controller alone."""
-    why = NoNode((RuleCount(NodeRule(RuleKind.AVOIDED), 1),))
-    found = answer(pod(), page=QueuePage(leads=True, age=2.0, pods=(row_of("a", why=why),)))
     detail = "0 of 1 nodes can take it: 1 node(s) where the scheduler refused the owner's last pod"
-    assert (found.case, found.verdict) == ("no-node", f"waits; {detail}")
-
-
-def test_what_the_pod_was_told_stands_before_what_is_free_by_all_that_the_reader_may_read() -> None:
-    detail = "0 of 1 nodes can take it: 1 node(s) where the scheduler refused the owner's last pod"
-    found = answer(pod(status=told_so(250, detail)))
-    assert found.verdict.startswith(f"waits; the controller told it 4m ago: {detail}")
-    assert any(each.startswith("by all that you may read, this is free: ") for each in found.facts)
-
-
-def test_a_reason_of_a_later_version_is_told_in_the_words_of_its_controller() -> None:
-    row = {"namespace": "team", "name": "a", "uid": "uid-a", "reason": "eclipse", "detail": "it is dark"}
-    page = {"leads": True, "pods": [{**row, "why": {"type": "eclipse", "until": 3}}]}
-    found = answer(pod(), page=decode_page(msgspec.json.encode(page)))
-    assert (found.case, found.verdict) == ("eclipse", "waits; it is dark")
+    page = QueuePage(leads=True, age=2.0, pods=(row_of("a", detail=detail),))
+    found = answer(pod(), page=page)
+    assert found.case == "placing"
+    sees = "there is room by all that you may read, but the controller says"
+    assert found.verdict == f"waits for the controller to place it: {sees}: {detail}"
 
 
 def test_full_cards_say_whose_end_makes_room() -> None:
     holder = bound("old", "7g.40gb", status={"phase": "Running", "startTime": rfc3339(NOW - 7200)})
     found = answer(pod(), holder, instaslices=[cards(("old", "7g.40gb", 0, 8, "created"))])
-    assert (found.case, found.verdict) == ("full", "waits for room; every card that it may use is full for 3g.20gb")
+    assert (found.case, found.verdict) == ("full", "waits for room; every card that could make 3g.20gb is full")
     (room,) = (each for each in found.facts if "can make it" in each)
     for fact in ("1 card on 1 node", "8 of its 8 memory slots", "in use or promised"):
         assert fact in room

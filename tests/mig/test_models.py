@@ -6,7 +6,14 @@ import pytest
 
 from tessera.api.nodes.gpu_labels import COUNT_LABEL, count_label, product_label
 from tessera.mig.gpu_model import GpuModel
-from tessera.mig.models import MODELS, WHOLE_MODELS, model_by_product, model_by_short_name, suggest_model
+from tessera.mig.models import (
+    MODELS,
+    WHOLE_MODELS,
+    model_by_product,
+    model_by_short_name,
+    suggest_model,
+    suggest_profile,
+)
 
 
 @pytest.mark.parametrize(
@@ -77,3 +84,19 @@ def test_every_label_that_tessera_writes_is_read_again(model: GpuModel, suffixes
         assert model_by_short_name(product) is model
         assert model_by_short_name(product_label(product, *suffixes)) is model
         assert model_by_short_name(count_label(product).removeprefix(COUNT_LABEL)) is model
+
+
+@pytest.mark.parametrize(
+    ("model", "name", "meant"),
+    [
+        ("GB200", "1g.24gb", "1g.23gb"),  # not 1g.47gb, whose spelling is as close
+        ("GB200", "7g.189gb", "7g.186gb"),
+        ("A100-80GB", "7g.79gb", "7g.80gb"),
+        ("A100-40GB", "3g.20g", "3g.20gb"),
+        ("A100-40GB", "nothing", None),
+    ],
+)
+def test_another_name_of_a_profile_is_known_and_a_mistyped_one_is_guessed(
+    model: str, name: str, meant: str | None
+) -> None:
+    assert suggest_profile(name, model_by_short_name(model).profile_names) == meant

@@ -30,7 +30,7 @@ def test_a_context_switch_timeout_asks_for_a_reset_and_the_difference_is_explain
 def test_each_source_of_errors_has_words_for_screens() -> None:
     terms = {each.replace("_", "-") for each in TERMS if explain_term(each).reaction.startswith(("shows", "allocates"))}
     assert terms - SOURCE_WORDS.keys() == set()
-    assert SOURCE_WORDS.keys() - terms <= {"single-bit-ecc", "double-bit-ecc", "probe", "driver"}
+    assert SOURCE_WORDS.keys() - terms <= {"double-bit-ecc", "probe", "driver"}
     assert [name_source(each) for each in ("nvlink-errors", "XID 79")] == ["NVLink errors", "XID 79"]
 
 

@@ -44,7 +44,10 @@ class ScaleUpLab:
         runtime: access to the cluster.
         pods: all pods, the placeholders.
         shown: by group, the nodes that are asked for.
+        component: the name in its events.
     """
+
+    component = "t"
 
     def __init__(self, lab: Lab, cluster: SlicerCluster) -> None:
         rng = random.Random(0)
@@ -57,7 +60,7 @@ class ScaleUpLab:
             cluster.slicer,
             nodes=self._nodes,
             pods=self.pods,
-            events=EventRecorder(lab.client, component="t", clock=lab.clock, rng=rng),
+            events=EventRecorder(lab.client, component=self.component, clock=lab.clock, rng=rng),
             namespace=NAMESPACE,
             options=ScaleUpOptions(),
             startup=0.0,

@@ -27,6 +27,7 @@ from tessera.controller.slicing.state.events import (
     PodObserved,
     QueueObserved,
     RetryDue,
+    SlicerEvent,
     TimePassed,
     WriteDone,
     WriteOutcomeUnknown,
@@ -45,6 +46,7 @@ from tessera.controller.slicing.state.instructions import (
     Ungate,
     Write,
 )
+from tessera.controller.slicing.state.invariants import validate
 from tessera.controller.slicing.state.refusals import competes_for_room
 from tessera.mig.models import model_by_short_name
 
@@ -60,6 +62,16 @@ def merge(target: Any, patch: Any) -> Any:
         else:
             out[key] = merge(out.get(key), value)
     return out
+
+
+class CheckedSlicer(Slicer):
+    """A slicer whose state is checked after every event; a large one, to which each check would add much, is not."""
+
+    def react(self, event: SlicerEvent) -> Sequence[Instruction]:
+        found = super().react(event)
+        if len(self.state.cluster.pods) <= 64:
+            validate(self.state)
+        return found
 
 
 class SlicerCluster:
@@ -83,7 +95,7 @@ class SlicerCluster:
         self.made_up: set[str] = set()
         self.version = 0
         #: Tests read its instructions as they come, whatever their kind.
-        self.slicer: Any = Slicer(reserve_after, preempts=preempts, moves=moves)
+        self.slicer: Any = CheckedSlicer(reserve_after, preempts=preempts, moves=moves)
         self.told: list[RecordEvent] = []
         self.writes: list[Any] = []
 
@@ -256,10 +268,10 @@ class SlicerCluster:
     def restart(self) -> None:
         """The controller dies; a new one sees what is stored, and what pods that wait for room were told."""
         state = self.slicer.state
-        for uid, reason in state.waiting.items():
-            if uid in self.pods and reason is not None and competes_for_room(reason):
+        for uid, one in state.waiting.items():
+            if uid in self.pods and one.reason is not None and competes_for_room(one.reason):
                 self.pods[uid] = replace(self.pods[uid], waits_since=state.cluster.pods[uid].created)
-        self.slicer = Slicer(self.reserve_after, preempts=self.preempts, moves=self.moves)
+        self.slicer = CheckedSlicer(self.reserve_after, preempts=self.preempts, moves=self.moves)
         if self.date:
             self.slicer.handle(TimePassed(self.date, self.date))
         for namespace, labels in self.namespaces.items():

@@ -233,15 +233,15 @@ def _summary(usage: "Usage", width: int) -> str:
     cards = usage.cards
     busy = [row.busy for row in cards if row.busy is not None]
     power = [row.power for row in cards if row.power is not None]
-    memory = sum(row.memory or 0.0 for row in cards)
-    whole = sum(row.memory_total or 0.0 for row in cards)
+    memory = [row.memory for row in cards if row.memory is not None]
+    whole = [row.memory_total for row in cards if row.memory_total is not None]
     pods = len({row.lease.uid for row in usage.leases})
     measured = f", measured on {len(busy)} of {count_noun(len(cards), 'card')}" if 0 < len(busy) < len(cards) else ""
     parts = [
         *(["simulated cards"] if usage.simulated else []),
         f"{count_noun(len(usage.fleet.nodes), 'node')}, {count_noun(len(cards), 'card')}, {count_noun(pods, 'pod')}",
         f"busy {percent(sum(busy) / len(busy) if busy else None)}{measured}",
-        f"memory {gib_of(memory, whole)} GiB",
+        f"memory {gib_of(sum(memory) if memory else None, sum(whole) if whole else None)} GiB",
         f"power {sum(power):,.0f} W" if power else "power n/a",
     ]
     while width and len(parts) > 1 and len("   ".join(parts)) > width:
@@ -258,13 +258,21 @@ def _card_cells(row: "CardRow") -> tuple[str, ...]:
         row.state,
         percent(row.busy),
         gib_of(row.memory, row.memory_total),
-        NOT_MEASURED if row.power is None else f"{row.power:.0f}/{row.power_limit or 0:.0f}",
+        _power(row),
         NOT_MEASURED if row.temperature is None else f"{row.temperature:.0f}",
         NOT_MEASURED if row.sm_clock is None else f"{row.sm_clock / 1e6:.0f}",
         percent(row.held),
         str(row.pods),
-        ", ".join(row.throttled) or "-",
+        NOT_MEASURED if row.throttled is None else ", ".join(row.throttled) or "-",
     )
+
+
+def _power(row: "CardRow") -> str:
+    """``59/400``, in watts."""
+    from tessera.cli.base.usage import NOT_MEASURED
+
+    limit = NOT_MEASURED if row.power_limit is None else f"{row.power_limit:.0f}"
+    return NOT_MEASURED if row.power is None else f"{row.power:.0f}/{limit}"
 
 
 def _pod_cells(row: "LeaseRow") -> tuple[str, ...]:

@@ -128,7 +128,7 @@ def _cards(usage: NodeUsage, owners: Mapping[str, str], mapped: Mapping[str, Map
             power=row_of_card.power,
             power_limit=row_of_card.power_limit,
             temperature=row_of_card.temperature,
-            throttled=row_of_card.throttled,
+            throttled=row_of_card.throttled or (),
             tiles=_tiles(card, by_device, mapped[card.uuid].tiles),
             leases=tuple(by_device.get(card.uuid, ())),
             free=mapped[card.uuid].possible,

@@ -26,6 +26,8 @@ from tessera.controller.objects.pod_info import DEFAULT_SCHEDULER
 from tessera.explain.resource_advice import is_part
 from tessera.kube.resources import Namespace, Node, Pod, ResourceQuota
 from tessera.kueue.names import QUEUE_LABEL as KUEUE_QUEUE_LABEL
+from tessera.limits.messages import FACT_SHOWN
+from tessera.text import one_line
 
 #: Where the keys count that Tessera and Kueue read of a pod, and those of other objects.
 _ANNOTATIONS = frozenset(
@@ -42,6 +44,8 @@ _ANNOTATIONS = frozenset(
 _LABELS = frozenset({QUEUE_LABEL, GANG_LABEL, POD_GROUP_LABEL, KUEUE_QUEUE_LABEL})
 _NODE_LABELS = frozenset({MIG_CONFIG_LABEL, PROFILE_LABEL})
 _NAMESPACE_LABELS = frozenset({PLACEMENT_LABEL, DEVICE_ACCESS_LABEL})
+#: Annotation in which Kubernetes says what a LimitRange wrote into a pod.
+_LIMIT_RANGER = "kubernetes.io/limit-ranger"
 #: Annotations by which KAI and Run:ai share a card.
 _KAI = frozenset({"gpu-fraction", "gpu-memory", "gpu-fraction-num-devices"})
 
@@ -91,6 +95,22 @@ def misplaced_on_namespace(namespaces: Iterable[Namespace], name: str) -> Iterat
                 if key not in each.metadata.labels:
                     step = f"kubectl label namespace {name} {key}={each.metadata.annotations[key]}"
                     yield f"the annotation {key} of namespace {name} has no effect: it is a label ({step})"
+
+
+def set_by_limit_range(pod: Pod, asked: Mapping[str, int]) -> Iterator[str]:
+    """The resources that a LimitRange of the namespace wrote into a pod that did not ask for them.
+
+    A maximum without a default is the default of each container (``SetDefaults_LimitRangeItem`` of Kubernetes).
+    """
+    told = pod.metadata.annotations.get(_LIMIT_RANGER, "").partition(": ")[2]
+    named = {name for name, count in asked.items() if count}
+    parts = [part for part in told.split("; ") if named & {*part.partition(" limit for ")[0].split(", ")}]
+    if parts:
+        look = f"kubectl get limitranges -n {pod.metadata.namespace} -o yaml"
+        yield (
+            f"a LimitRange of its namespace wrote a limit into it: {one_line('; '.join(parts), FACT_SHOWN)}; a maximum"
+            f" without a default is given to every container ({look})"
+        )
 
 
 def uncounted_quotas(quotas: Iterable[ResourceQuota], asked: Mapping[str, int]) -> Iterator[str]:

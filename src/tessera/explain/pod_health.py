@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import msgspec
 
 from tessera.api.names import GPU_CONDITION, GPU_RECOVERED
+from tessera.api.nodes.conditions import HEALTH, LAYOUT, is_marked_silent
 from tessera.explain.explanation import Explanation
 from tessera.explain.node_reasons import WARNING_LIFETIME
 from tessera.explain.snapshot import ClusterView, event_time
@@ -34,6 +35,11 @@ def add_pod_health(view: ClusterView, found: Explanation, pod: Pod) -> Explanati
     if not unwell and not reported and not use:
         return found
     on = ", on a card that is not well" if unwell or reported else ", and takes memory of its neighbours"
+    see = f"see the card: tessera health {pod.spec.node_name}"
+    withheld = "" if unwell or not reported else _withheld_for(view, pod.spec.node_name)
+    if withheld:  # the agent offers the devices to nobody else, and kubelet knows no other word for that
+        on, see = ", on devices that no other pod gets", f"see what waits: tessera why node/{pod.spec.node_name}"
+        reported = [f"{each}: {withheld}" for each in reported]
     first = found.facts[:1] if silent else ()  # it says why the card's state is unknown
     if silent and unwell:  # what was wrong may be over, or worse
         on = ", on a card that was not well, and whose state is unknown now"
@@ -41,8 +47,21 @@ def add_pod_health(view: ClusterView, found: Explanation, pod: Pod) -> Explanati
         found,
         verdict=f"{found.verdict}{on}" if found.case == "runs" else found.verdict,
         facts=(*first, *unwell, *reported, *use, *found.facts[len(first) :]),
-        help=(*found.help, f"see the card: tessera health {pod.spec.node_name}"),
+        help=(*found.help, see),
     )
+
+
+def _withheld_for(view: ClusterView, name: str) -> str:
+    """The change of its layout that a node with healthy cards waits for; empty if there is none, or nobody knows."""
+    node = view.node(name)
+    if node is None:
+        return ""
+    health, layout = node.status.condition(HEALTH), node.status.condition(LAYOUT)
+    if health is None or health.status != "True" or layout is None or layout.status == "True":
+        return ""
+    if is_marked_silent(layout):
+        return ""
+    return f"the cards are well, and the node's MIG layout waits for its pods ({layout.reason})"
 
 
 def _unhealthy_devices(pod: Pod) -> Iterator[str]:

@@ -14,6 +14,7 @@ from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.slicer import Slicer
 from tessera.controller.slicing.state.allocation import Allocation
 from tessera.controller.slicing.state.messages import profiles_text
+from tessera.explain.capacity import explain_no_room
 from tessera.explain.explanation import Explanation
 from tessera.explain.fixed_resources import (
     explain_absent_scheduler,
@@ -32,7 +33,6 @@ from tessera.explain.offered_resources import (
 from tessera.explain.scheduler_words import scheduler_facts, scheduler_name, scheduler_word, silence_step
 from tessera.explain.snapshot import ClusterView
 from tessera.kube.resources import CoreEvent, Pod
-from tessera.reasons.words import verdict
 from tessera.text import count_noun
 
 #: Reasons of the agent's events for a slice that it cannot make (:mod:`tessera.agent.slices.state_machine`).
@@ -144,8 +144,8 @@ def _explain_lost(view: ClusterView, slicer: Slicer, facts: PodInfo) -> Explanat
             facts=(asks, f"free for it: {view.slices(planned.slices)}", *filter(None, [view.controller_fault()])),
             help=("check again in a moment; if nothing changes, read the controller's log",),
         )
-    reason = slicer.state.waiting.get(facts.uid)
-    why = (verdict(reason),) if reason is not None else ()
+    reason = slicer.state.pods.reason_of(facts.uid)
+    why = (explain_no_room(view, slicer, facts, reason).verdict,) if reason is not None else ()
     return Explanation(
         case="no-record",
         verdict=has,

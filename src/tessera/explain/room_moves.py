@@ -24,8 +24,8 @@ from tessera.kube.client.client import Client
 from tessera.kube.resources import NODES, PODS
 from tessera.limits.planning import MOVES_PLANNED
 from tessera.placement.cards import CardPlacement, OwnedPlacement
+from tessera.placement.demand import Fragmented, Full
 from tessera.placement.moves import MOST_MOVES, Worth
-from tessera.reasons.reason import Fragmented, Full
 from tessera.text import list_names
 
 
@@ -155,7 +155,7 @@ class _Planner:
         ordered = [
             state.cluster.pods[each.uid]
             for each in self._slicer.order.all()
-            if isinstance(state.waiting.get(each.uid), Full | Fragmented)
+            if isinstance(state.pods.reason_of(each.uid), Full | Fragmented)
         ]
         rooms: list[PlannedRoom] = []
         stuck: list[tuple[str, str]] = []

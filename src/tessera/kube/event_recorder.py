@@ -75,6 +75,7 @@ class EventRecorder:
         capacity: different notes that may wait to be sent.
 
     Attributes:
+        component: shown as the source.
         dropped: notes that found no room or could not be sent.
         sent: writes that the server took.
     """
@@ -92,7 +93,7 @@ class EventRecorder:
         self.dropped = 0
         self.sent = 0
         self._client = client
-        self._component = component
+        self.component = component
         self._instance = instance
         self._clock = clock
         self._rng = rng
@@ -226,8 +227,8 @@ class EventRecorder:
             "count": count.number,
             "firstTimestamp": rfc3339(count.first),
             "lastTimestamp": rfc3339(count.last),
-            "source": {"component": self._component},
-            "reportingComponent": self._component,
+            "source": {"component": self.component},
+            "reportingComponent": self.component,
             "reportingInstance": self._instance,
         }
 

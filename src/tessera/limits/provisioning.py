@@ -104,6 +104,12 @@ SCALE_UP_PODS = Limit(
     "waiting pods for which Tessera asks for new nodes at a time, the first in order that new nodes could take",
     "as many as one step plans; the others follow when these have their nodes",
 )
+NODE_PAUSES = Limit(
+    10_000,
+    "pauses",
+    "kinds of requests for which no new node is asked for, as one came and did not help; the oldest pause ends",
+    "ten times the pods that count at a time; each may have requests of its own",
+)
 PACKING_STEPS = Limit(
     40_000,
     "steps",

@@ -25,13 +25,13 @@ for such cards.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
 from tessera.mig.geometry import Geometry, Profile, closest_profile
 from tessera.mig.gpu_model import GpuModel
-from tessera.mig.names import gi_profile_index, parse_profile_name, profile_gb
+from tessera.mig.names import gi_profile_index, parse_profile_name, profile_gb, resource_spelling
 from tessera.text import one_line
 
 
@@ -365,6 +365,14 @@ def model_by_short_name(text: str) -> GpuModel:
     closest = closest_profile(key.removeprefix("nvidia-").upper(), known)
     meant = f'; did you mean "{closest}"? The' if closest else "; the"
     raise ValueError(f'no GPU model "{one_line(text)}"{meant} models are {", ".join(known)}')
+
+
+def suggest_profile(name: str, known: Iterable[str]) -> str | None:
+    """The known profile that NVIDIA's tools also call ``name``, or else the one with the closest spelling; or None."""
+    known = list(known)
+    tables = [model.table for model in MODELS if model.table is not None]
+    same = {row.spelling for table in tables if (row := table.find(name)) is not None}
+    return next((each for each in known if resource_spelling(each) in same), None) or closest_profile(name, known)
 
 
 def suggest_model(text: str) -> list[str]:

@@ -138,10 +138,17 @@ class GpuInstance(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GpuProcess(msgspec.Struct, frozen=True, kw_only=True):
-    """A process that computes on a card. ``gi_id`` and ``ci_id`` are ``None`` on a card without MIG."""
+    """A process that computes on a card.
+
+    Attributes:
+        pid: on the host.
+        memory_bytes: memory that it holds; ``None`` if the driver does not tell.
+        gi_id: its GPU instance; ``None`` on a card without MIG.
+        ci_id: likewise.
+    """
 
     pid: int
-    memory_bytes: int
+    memory_bytes: int | None
     gi_id: int | None = None
     ci_id: int | None = None
 

@@ -181,10 +181,7 @@ class Measurements(msgspec.Struct, frozen=True):
 
 
 class ProcessActivity(msgspec.Struct, frozen=True, kw_only=True):
-    """Shares of a card's time that one process took since the previous call, 0 to 1."""
+    """The share of a card's time in which one process computed since the previous call, 0 to 1."""
 
     pid: int
     sm: float
-    memory: float
-    encoder: float
-    decoder: float

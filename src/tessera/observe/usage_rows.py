@@ -33,7 +33,7 @@ class CardRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         power_limit: watts.
         temperature: degrees Celsius.
         sm_clock: hertz.
-        throttled: the reasons for which it is slowed down.
+        throttled: the reasons for which it is slowed down; ``None`` if it reports none.
         held: part of the card that containers hold, 0 to 1.
         pods: number of pods on it.
     """
@@ -51,7 +51,7 @@ class CardRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     power_limit: float | None
     temperature: float | None
     sm_clock: float | None
-    throttled: tuple[str, ...]
+    throttled: tuple[str, ...] | None
     held: float
     pods: int
 
@@ -111,7 +111,9 @@ def _card_row(usage: NodeUsage, card: CardUsage) -> CardRow:
         power_limit=values.get("power_limit"),
         temperature=values.get("temperature"),
         sm_clock=values.get("sm_clock"),
-        throttled=tuple(each for each in card.throttled if each != "gpu_idle"),
+        throttled=None
+        if "throttle_reasons" in card.absent
+        else tuple(each for each in card.throttled if each != "gpu_idle"),
         held=min(1.0, sum(each.share for each in leases)),
         pods=len({each.uid for each in leases}),
     )

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from tessera.mig.geometry import closest_profile
+from tessera.mig.models import suggest_profile
 from tessera.placement.card_table import add_profile
-from tessera.placement.demand import Demand, NodeAllows, Reservations
+from tessera.placement.demand import Demand, NeverFits, NodeAllows, Reason, Reservations, UnknownProfile
 from tessera.placement.explain import RefusalExplainer
 from tessera.placement.fleet import CardPlacement, Fleet, FleetCard, OwnedPlacement
 from tessera.placement.node_fit import EmptyNodes
@@ -18,7 +18,6 @@ from tessera.placement.parts import Parts
 from tessera.placement.policies import Policy
 from tessera.placement.search import CardSearch
 from tessera.placement.step_budget import StepBudget
-from tessera.reasons.reason import NeverFits, Reason, UnknownProfile
 
 #: Attempts per batch to make room by packing again; each costs as much as the batch.
 _REPACKS = 8
@@ -51,7 +50,7 @@ def unknown_profile(fleet: Fleet, profiles: Sequence[str]) -> UnknownProfile | N
     """Returns the reason if no card of the fleet has one of these profiles."""
     for profile in profiles:
         if not any(table.names[profile] for table in fleet.tables):
-            return UnknownProfile(profile, fleet.profiles, closest_profile(profile, fleet.profiles))
+            return UnknownProfile(profile, fleet.profiles, suggest_profile(profile, fleet.profiles))
     return None
 
 

@@ -33,6 +33,8 @@ XID_ECC, XID_NVLINK = 48, 74
 _HOT, _HOT_MEMORY = 92.0, 98.0
 #: Bits of nvmlClocksEventReasons (nvml.h): HwSlowdown with HwThermalSlowdown, and with HwPowerBrakeSlowdown.
 _THERMAL, _POWER_BRAKE = 0x8 | 0x40, 0x8 | 0x80
+#: HwSlowdown without a stated cause, and SwThermalSlowdown, of the same.
+_SLOWDOWN, _WARM = 0x8, 0x20
 #: SwPowerCap of the same, and a rule: the clock that the limit leaves of the highest.
 _POWER_CAP, _CAPPED_CLOCK = 0x4, 0.9
 #: The health of a fabric with degraded bandwidth (bits 0 and 1) and an unhealthy route (bits 4 and 5; nvml.h).
@@ -92,6 +94,26 @@ def _cap_power(_machine: MachineState, card: SimCard) -> None:
     card.measured[Quantity.SM_CLOCK.value] = highest_clock(card) * _CAPPED_CLOCK
 
 
+def _mark(quantity: Quantity) -> Callable[[MachineState, SimCard], None]:
+    """Sets a flag that the card measures."""
+
+    def apply(_machine: MachineState, card: SimCard) -> None:
+        card.measured[quantity.value] = 1.0
+
+    return apply
+
+
+def _fail(operation: str) -> Callable[[MachineState, SimCard], None]:
+    """Lets one call on the card fail, always."""
+
+    def apply(machine: MachineState, card: SimCard) -> None:
+        machine.faults.append(
+            SimulatedFault(operation=operation, code=UnknownNvmlError.code, times=None, gpu=card.uuid)
+        )
+
+    return apply
+
+
 def _slow_down(card: SimCard, reasons: int) -> None:
     """A hardware slowdown divides the clocks by two or more (nvml.h, ``nvmlClocksEventReasonHwSlowdown``)."""
     card.measured[Quantity.THROTTLE_REASONS.value] = float(reasons)
@@ -101,10 +123,6 @@ def _slow_down(card: SimCard, reasons: int) -> None:
 def _cut_nvlinks(machine: MachineState, card: SimCard) -> None:
     card.nvlinks = []
     report_xid(machine, card, XID_NVLINK)
-
-
-def _exceed_sram_threshold(_machine: MachineState, card: SimCard) -> None:
-    card.measured[Quantity.SRAM_THRESHOLD_EXCEEDED.value] = 1.0
 
 
 def _degrade_fabric(_machine: MachineState, card: SimCard) -> None:
@@ -120,12 +138,6 @@ def refuse_calls(machine: MachineState, card: SimCard, code: int = UnknownNvmlEr
     machine.faults.append(SimulatedFault(operation=ANY, code=code, times=None, gpu=card.uuid))
 
 
-def _refuse_slices(machine: MachineState, card: SimCard) -> None:
-    machine.faults.append(
-        SimulatedFault(operation="create_gpu_instance", code=UnknownNvmlError.code, times=None, gpu=card.uuid)
-    )
-
-
 #: The kinds of faults by name.
 FAULTS: Mapping[str, CardFault] = {
     "lost": CardFault(
@@ -133,14 +145,23 @@ FAULTS: Mapping[str, CardFault] = {
     ),
     "ecc": CardFault("an uncorrectable ECC error, with XID 48; the driver asks for a reset", _report_ecc),
     "heat": CardFault(f"{_HOT:.0f} °C, and the hardware slows it down", _overheat),
+    "warm": CardFault("the driver slows it down before it gets too hot", lambda _, card: _slow_down(card, _WARM)),
+    "slow": CardFault("the hardware slows it down, and gives no cause", lambda _, card: _slow_down(card, _SLOWDOWN)),
     "power": CardFault("the server's power supply slows it down", _brake_power),
     "power-cap": CardFault("it draws its power limit, and its clocks are lowered", _cap_power),
     "nvlink": CardFault("its NVLinks are down, with XID 74", _cut_nvlinks),
     "nvlink-errors": CardFault("its NVLinks send packets again, and are trained again", _disturb_nvlinks),
     "fabric": CardFault("its NVLink fabric reports less bandwidth and an unhealthy route", _degrade_fabric),
     "sram": CardFault(
-        "errors of its on-chip memory exceed NVIDIA's threshold: a card to replace", _exceed_sram_threshold
+        "errors of its on-chip memory exceed NVIDIA's threshold: a card to replace",
+        _mark(Quantity.SRAM_THRESHOLD_EXCEEDED),
     ),
+    "spare-row": CardFault("a bad row of its memory is replaced at its next reset", _mark(Quantity.ROW_REMAP_PENDING)),
+    "no-spare-row": CardFault(
+        "a row of its memory is bad, and no spare row is left: a card to replace", _mark(Quantity.ROW_REMAP_FAILED)
+    ),
+    "computing": CardFault("programs on it fail, which only a preflight shows", _fail("compute")),
+    "silent": CardFault("the driver reports none of its errors", _fail("register_events")),
     "unreadable": CardFault("every call on it fails, also those that list it", refuse_calls),
-    "no-slices": CardFault("it refuses new MIG instances", _refuse_slices),
+    "no-slices": CardFault("it refuses new MIG instances", _fail("create_gpu_instance")),
 }

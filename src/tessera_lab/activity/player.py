@@ -206,7 +206,7 @@ class ScenarioPlayer:
         for device in container.devices:
             try:
                 memory = None if growth is None else memory_at(growth, elapsed, container.memory_size(device))
-                container.use(device, memory_bytes=memory, activity=activity)
+                container.use(device, memory_bytes=memory, activity=activity, work=use.work)
             except (NvmlError, MemoryError) as error:
                 self._note(error)
 

@@ -11,6 +11,7 @@ from enum import Enum
 import msgspec
 
 from tessera.kube.quantity import integer_value
+from tessera.nvml.simulated.kinds_of_work import ORDINARY, WORKS
 from tessera.text import one_line
 
 _SPAN = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,3})?)(s|m|h)")
@@ -95,16 +96,20 @@ class Use(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
     Attributes:
         load: its load; a number stands for a steady one.
+        work: what it does while it computes, a name in :data:`tessera.nvml.simulated.kinds_of_work.WORKS`.
         memory: its memory; a text stands for an amount that it has from the beginning. ``None``: not changed.
     """
 
     load: float | Load = 0.0
+    work: str = ORDINARY
     memory: str | Growth | None = None
 
     def __post_init__(self) -> None:
         """Checks the values."""
         self.curve()
         self.growth()
+        if self.work not in WORKS:
+            raise ValueError(f"work {one_line(self.work)!r}: there are {', '.join(WORKS)}")
 
     def curve(self) -> Load:
         """Returns the load."""

@@ -33,7 +33,8 @@ def lab_options(function: Any) -> Any:
                 show_default=True,
                 metavar="CARDS[,CARDS]...",
                 help="The nodes' cards: 4xA100-40GB for one node; 2xA30+1xH200 for a node with mixed cards;"
-                " 10*8xH100-80GB for ten equal nodes; 0 for a node without cards; 4xA30@rhcos4.15 for another --os.",
+                " 10*8xH100-80GB for ten equal nodes; 0 for a node without cards; 4xA30@rhcos4.15 for another --os,"
+                " 4xA30@fedora41/arm64 for another architecture too.",
             ),
             click.option(
                 "--nodes-from",
@@ -82,7 +83,7 @@ def lab_options(function: Any) -> Any:
                 "--publish-every",
                 type=click.FloatRange(0, min_open=True),
                 help="Period in seconds at which kubelets publish changed capacity; real ones have 10.  [default: at"
-                " once]",
+                " once; 10 with --drivers]",
             ),
             click.option(
                 "--boot-time",

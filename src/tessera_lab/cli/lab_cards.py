@@ -52,12 +52,18 @@ def break_gpu(folder: Path | None, card: str, xid: int | None, fault: str, code:
       lost           it fell off the bus, with XID 79
       ecc            an uncorrectable ECC error, with XID 48; the driver asks for a reset
       heat           92 degrees Celsius, and the hardware slows it down
+      warm           the driver slows it down before it gets too hot
+      slow           the hardware slows it down, and gives no cause
       power          the server's power supply slows it down
       power-cap      it draws its power limit, and its clocks are lowered
       nvlink         its NVLinks are down, with XID 74
       nvlink-errors  its NVLinks send packets again, and are trained again
       fabric         its NVLink fabric reports less bandwidth and an unhealthy route
       sram           errors of its on-chip memory exceed NVIDIA's threshold: a card to replace
+      spare-row      a bad row of its memory is replaced at its next reset
+      no-spare-row   a row of its memory is bad, and no spare row is left: a card to replace
+      computing      programs on it fail, which only a preflight shows
+      silent         the driver reports none of its errors
       unreadable     every call on it fails, also those that list it
       no-slices      it refuses new MIG instances
 

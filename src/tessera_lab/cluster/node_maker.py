@@ -21,7 +21,7 @@ from tessera.nvml.simulated.machine_state import DRIVER_VERSION, parse_spec
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.cluster.accepted_nodes import apply_cards
-from tessera_lab.cluster.options import ClusterOptions, LabNodeSpec, cards_file, node_folders
+from tessera_lab.cluster.options import ClusterOptions, LabNodeSpec, cards_file, kernel_on, node_folders
 from tessera_lab.kubelet.containers.launcher import NodeSoftware
 from tessera_lab.kubelet.context import Entrypoint, GrpcPlugins, InProcessPlugins, KubeletOptions, NodeDirectories
 from tessera_lab.kubelet.node.node import SimulatedNode
@@ -134,10 +134,10 @@ class NodeMaker:
                 boot_seconds=options.boot_seconds,
                 pod_network=f"{options.network}.{number % 256}" if options.network else f"10.{number % 250}",
                 serialise_pulls=options.serialise_pulls,
-                kernel=spec.kernel or options.kernel,
+                kernel=spec.kernel or kernel_on(spec.architecture, options.kernel),
                 os_image=spec.os_image or options.os_image,
                 architecture=spec.architecture,
-                network_seconds=options.network_seconds,
+                network_seconds=(options.network_seconds if spec.network_seconds is None else spec.network_seconds),
                 lease_seconds=options.lease_seconds,
                 **given,
             ),

@@ -2,7 +2,8 @@
 
 ``4xA100-40GB,8xH100-80GB`` is two nodes, one of four A100s and one of eight H100s. ``2xA30+1xH200`` is one node with
 cards of two models. ``100*8xA100-80GB`` is a hundred equal nodes. ``0`` is a node without cards. ``4xA30@rhcos4.15``
-runs another operating system than the others, and ``4xA30@rhcos4.15:KERNEL`` another kernel as well.
+runs another operating system than the others, ``4xA30@rhcos4.15:KERNEL`` another kernel as well, and
+``4xA30@fedora41/arm64`` or ``4xA30@/arm64`` is a machine of another architecture.
 
 Operating systems have the names that driver images carry for them, ``ubuntu22.04``; their texts and kernels are those
 of real releases. A kernel is only a name here: no node runs one.
@@ -50,6 +51,8 @@ SYSTEMS: dict[str, OperatingSystem] = {
     "rhel9.4": OperatingSystem(os_image="Red Hat Enterprise Linux 9.4 (Plow)", kernel="5.14.0-427.13.1.el9_4.x86_64"),
     "rocky9.4": OperatingSystem(os_image="Rocky Linux 9.4 (Blue Onyx)", kernel="5.14.0-427.13.1.el9_4.x86_64"),
     "sles15.5": OperatingSystem(os_image="SUSE Linux Enterprise Server 15 SP5", kernel="5.14.21-150500.55.19-default"),
+    "fedora40": OperatingSystem(os_image="Fedora Linux 40 (Server Edition)", kernel="6.8.5-301.fc40.x86_64"),
+    "fedora41": OperatingSystem(os_image="Fedora Linux 41 (Server Edition)", kernel="6.11.4-301.fc41.x86_64"),
     "debian12": OperatingSystem(os_image="Debian GNU/Linux 12 (bookworm)", kernel="6.1.0-21-amd64"),
 }
 
@@ -82,7 +85,14 @@ def parse_system(system: str, kernel: str) -> OperatingSystem:
     return msgspec.structs.replace(found, kernel=kernel)
 
 
-_NODES = re.compile(r"(?:(?P<times>\d+)\*)?(?P<cards>[^@]+)(?:@(?P<system>[^@:]+)(?::(?P<kernel>[^@:]+))?)?")
+#: How kernels of distributions name an architecture, by its name in registries.
+_MACHINES = {"amd64": ("x86_64", "-amd64"), "arm64": ("aarch64", "-arm64")}
+#: Beginnings of the models that are one board with a processor of Arm.
+_ON_ARM = ("GH200", "GB200", "GB300", "Thor")
+_NODES = re.compile(
+    r"(?:(?P<times>\d+)\*)?(?P<cards>[^@]+)"
+    r"(?:@(?=[^@])(?P<system>[^@:/]*)(?:/(?P<machine>[^@:/]+))?(?::(?P<kernel>[^@:]+))?)?"
+)
 
 
 class LabNodeSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,6 +106,7 @@ class LabNodeSpec(msgspec.Struct, frozen=True, kw_only=True):
         architecture: CPU architecture as registries name it.
         driver: version of the host's driver; empty for the lab's.
         accepted: the cards of a document of ``tessera accept``; empty for cards as their models are.
+        network_seconds: from its start until it has a network and is Ready; None for the cluster's default.
     """
 
     name: str
@@ -105,6 +116,7 @@ class LabNodeSpec(msgspec.Struct, frozen=True, kw_only=True):
     architecture: str = "amd64"
     driver: str = ""
     accepted: tuple[SimCard, ...] = ()
+    network_seconds: float | None = None
 
     @property
     def spec(self) -> str:
@@ -127,14 +139,27 @@ def parse_nodes(text: str) -> list[LabNodeSpec]:
                 "write for example 4xA30,8xH100-80GB@rhcos4.15"
             )
         cards, system = _parse_cards(match["cards"].strip()), parse_system(match["system"] or "", match["kernel"] or "")
+        machine = match["machine"] or ("arm64" if any(each.startswith(_ON_ARM) for each in cards) else "amd64")
+        if machine not in _MACHINES:
+            raise ValueError(f"architecture {machine[:ECHOED]!r}: the lab has {', '.join(_MACHINES)}")
+        kernel = match["kernel"] or kernel_on(machine, system.kernel)
         for _ in range(min(int(match["times"] or 1), LAB_NODES + 1)):
             name = f"node-{len(nodes) + 1}"
-            nodes.append(LabNodeSpec(name=name, cards=cards, kernel=system.kernel, os_image=system.os_image))
+            nodes.append(
+                LabNodeSpec(name=name, cards=cards, kernel=kernel, os_image=system.os_image, architecture=machine)
+            )
         if len(nodes) > LAB_NODES:
             raise ValueError(f"nodes {text[:ECHOED]!r}: too many nodes: {LAB_NODES} are simulated")
     if not nodes:
         raise ValueError(f"nodes {text[:ECHOED]!r}: no node; write for example 4xA100-40GB")
     return nodes
+
+
+def kernel_on(machine: str, kernel: str) -> str:
+    """The kernel of the same release for another architecture."""
+    for ours, theirs in zip(_MACHINES["amd64"], _MACHINES[machine], strict=True):
+        kernel = kernel.replace(ours, theirs)
+    return kernel
 
 
 def _parse_cards(text: str) -> tuple[str, ...]:

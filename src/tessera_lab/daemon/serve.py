@@ -48,7 +48,7 @@ from tessera_lab.daemon.lab_folder import LabState, lock_folder, publish_state
 from tessera_lab.daemon.live_page import serve_live_page
 from tessera_lab.daemon.pod_pages import pod_page_getter
 from tessera_lab.daemon.scenario_control import ScenarioControl
-from tessera_lab.experiments.scenarios import article_registries
+from tessera_lab.experiments.scenarios import article_machine, article_registries
 from tessera_lab.installation.image_processes import LabAccess, add_images
 from tessera_lab.installation.image_resolver import SimulatedResolver
 from tessera_lab.installation.install import TesseraCommands, build_entrypoint, install_tessera
@@ -57,6 +57,7 @@ from tessera_lab.kubelet.images.catalogue import ImageCatalogue, SimulatedImage
 from tessera_lab.kubelet.node.node import SHUTDOWN, SimulatedNode
 from tessera_lab.kueue.manager import IMAGE as KUEUE_IMAGE
 from tessera_lab.kueue.manager import install_kueue, manager_program
+from tessera_lab.simulation.cost_model import CostModel
 from tessera_lab.simulation.virtual_time import VirtualTimeLoop
 from tessera_lab.workloads.storage.provisioner import PROVISIONER
 
@@ -147,6 +148,11 @@ class LabProcess:
         self._lab_options = options
         self._nodes = lab_nodes(options.nodes, options.nodes_from)
         self._groups = parse_groups(options.groups)
+        if options.drivers:
+            self._groups = [
+                msgspec.structs.replace(each, template=article_machine(each.template, CostModel()))
+                for each in self._groups
+            ]
         self._commands = commands
         self._cluster: SimulatedCluster | None = None
         self._is_usable = False
@@ -206,7 +212,7 @@ class LabProcess:
 
     def _cluster_options(self) -> ClusterOptions:
         lab, system = self._lab_options, parse_system(self._lab_options.system, self._lab_options.kernel)
-        given = {"os_image": system.os_image, "kernel": system.kernel}
+        given = {"os_image": system.os_image, "kernel": system.kernel, "publish_every": lab.publish_every}
         machines = (article_registries() if lab.drivers else {}) | {
             name: value for name, value in given.items() if value
         }
@@ -224,7 +230,6 @@ class LabProcess:
             # Nodes already have Tessera's own image: a lab does not show the time of its pull.
             images=frozenset(images(install_manifests())),
             slice_seconds=lab.slice_latency,
-            publish_every=lab.publish_every,
             boot_seconds=lab.boot_time,
             mig_config=lab.mig_config,
             network=self._network,

@@ -33,6 +33,7 @@ from tessera_lab.experiments.scenarios import (
     SCENARIOS,
     VERSION,
     ArticleScenario,
+    article_machine,
 )
 from tessera_lab.installation.install import apply_manifests
 from tessera_lab.kubelet.context import Entrypoint
@@ -81,7 +82,7 @@ class ExperimentCluster:
         spread = self._costs.spread
         group = NodeGroup(
             name="gpu",
-            template=LabNodeSpec(name="gpu", cards=(MODEL,)),
+            template=article_machine(LabNodeSpec(name="gpu", cards=(MODEL,)), self._costs),
             maximum=maximum,
             labels=({GPU_LABEL: "nvidia-t4"} if labelled else {}) | self._early_labels(),
             taints=({"key": STARTUP_TAINT, "effect": "NoSchedule"},) if tainted else (),
@@ -181,7 +182,6 @@ def _cluster(
             drivers=True,
             kernel=KERNEL,
             os_image=OS_IMAGE,
-            network_seconds=costs.network_seconds,
             nfd_seconds=costs.nfd_seconds if waits.discovery else 0.0,
             publish_every=waits.publish_every,
             mig_config="",

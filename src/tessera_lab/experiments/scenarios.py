@@ -14,9 +14,11 @@ from typing import Any
 
 import msgspec
 
+from tessera_lab.cluster.options import LabNodeSpec
 from tessera_lab.drivers.driver_catalogue import INTERNAL_REGISTRY, build_catalogue, builder_image, driver_image
 from tessera_lab.drivers.driver_containers import broken_driver, driver_toolkit
 from tessera_lab.kubelet.images.catalogue import SimulatedImage
+from tessera_lab.reference_operator.waits import REFERENCE
 from tessera_lab.simulation.cost_model import CostModel
 
 KERNEL = "5.14.0-284.25.1.el9_2.x86_64"
@@ -101,8 +103,13 @@ NEWER, BROKEN = "535.104.05", "535.129.03"
 _HANGS = 7200.0
 
 
+def article_machine(template: LabNodeSpec, costs: CostModel) -> LabNodeSpec:
+    """Makes a template one of the article's: images are pulled while a new node waits for its network."""
+    return msgspec.structs.replace(template, network_seconds=costs.network_seconds)
+
+
 def article_registries() -> dict[str, Any]:
-    """The options of a cluster of that scenario."""
+    """The options of a cluster of that scenario; its kubelets publish as real ones do."""
     costs = CostModel()
     name = f"{PUBLIC.repository}/{PUBLIC.image}"
     images = {
@@ -114,4 +121,10 @@ def article_registries() -> dict[str, Any]:
         size_mib=costs.precompiled_mib, program=broken_driver("the driver does not come up", after=_HANGS)
     )
     images[DRIVER_TOOLKIT] = SimulatedImage(size_mib=costs.driver_toolkit_mib, program=driver_toolkit(costs))
-    return {"drivers": True, "kernel": KERNEL, "os_image": OS_IMAGE, "catalogue": build_catalogue(costs, images)}
+    return {
+        "drivers": True,
+        "kernel": KERNEL,
+        "os_image": OS_IMAGE,
+        "catalogue": build_catalogue(costs, images),
+        "publish_every": REFERENCE.publish_every,
+    }

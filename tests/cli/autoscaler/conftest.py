@@ -9,7 +9,7 @@ from tessera.cli.autoscaler.cluster_facts import NODE_POOLS, ClusterFacts, read_
 from tessera.cli.autoscaler.settings import CLUSTER_AUTOSCALERS, SETS
 from tessera.clock import LoopClock
 from tessera.kube.client.client import Client
-from tessera.kube.resources import CRDS, DEPLOYMENTS, NAMESPACES, NODES, PODS
+from tessera.kube.resources import CRDS, DEPLOYMENTS, EVENTS, NAMESPACES, NODES, PODS
 from tessera.kube.resources.meta import Resource
 from tessera.provisioning.advise.samples import GroupTimes
 from tessera_lab.apiserver.interfaces import UserInfo
@@ -22,6 +22,7 @@ KINDS: dict[str, Resource[Any]] = {
     **{f"{each.api_version}/{each.kind}": each for each in SERVED},
     "v1/Node": NODES.as_dicts(),
     "v1/Pod": PODS.as_dicts(),
+    "v1/Event": EVENTS.as_dicts(),
     "apps/v1/Deployment": DEPLOYMENTS.as_dicts(),
     "scheduling.k8s.io/v1/PriorityClass": Resource(
         "scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", False, dict[str, Any]
@@ -54,7 +55,10 @@ def definition(resource: Resource[Any]) -> dict[str, Any]:
 
 @pytest.fixture
 def looked() -> Look:
-    """Puts objects on a server and looks; without ``served`` the server knows only Kubernetes' own kinds."""
+    """Puts objects on a server, events after what they are about, and looks.
+
+    Without ``served`` the server knows only Kubernetes' own kinds.
+    """
 
     def run(*objects: dict[str, Any], served: bool = True) -> Looked:
         async def main() -> Looked:
@@ -64,9 +68,13 @@ def looked() -> Look:
             for each in SERVED if served else ():
                 await client.create(CRDS.as_dicts(), definition(each))
             await client.create(NAMESPACES.as_dicts(), {"metadata": {"name": "machines"}})
+            uids: dict[str, str] = {}
             for made in objects:
                 kind = KINDS[f"{made['apiVersion']}/{made['kind']}"]
-                await client.create(kind, made, "machines" if kind.namespaced else None)
+                if "involvedObject" in made:
+                    made["involvedObject"]["uid"] = uids.get(made["involvedObject"]["name"], "gone")
+                created = await client.create(kind, made, "machines" if kind.namespaced else None)
+                uids[created["metadata"]["name"]] = created["metadata"]["uid"]
             return await read_cluster(client)
 
         return run_virtual(main())

@@ -5,10 +5,12 @@ from typing import Any
 import pytest
 from tests.cli.autoscaler.conftest import Look
 
+from tessera.api.nodes.node_pauses import NO_HELP_REASON, Pause, pause_text
 from tessera.cli.autoscaler.cluster_facts import ClusterFacts
 from tessera.provisioning.advise.findings import Labels
 from tessera.provisioning.advise.timers import DEFAULTS, Timers
 
+CONTAINER = {"name": "a", "image": "a"}
 OPENSHIFT = {
     "apiVersion": "autoscaling.openshift.io/v1",
     "kind": "ClusterAutoscaler",
@@ -199,6 +201,37 @@ def test_pods_for_which_no_node_is_made_are_found(looked: Look) -> None:
         pod("fine", "nvidia.com/gpu", "right"),
     )
     assert facts.expendable == ("machines/placeholder",)
+
+
+def test_waiting_pods_that_new_nodes_did_not_help_are_found_by_their_last_event(looked: Look) -> None:
+    def event(name: str, pod: str, until: float, at: str) -> dict[str, Any]:
+        return {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": name},
+            "involvedObject": {"kind": "Pod", "name": pod, "namespace": "machines"},
+            "reason": NO_HELP_REASON,
+            "message": pause_text("a", Pause(1_799_990_000, until, "why")),
+            "lastTimestamp": at,
+        }
+
+    def pod(name: str, **spec: Any) -> dict[str, Any]:
+        return {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name},
+            "spec": {"containers": [CONTAINER], **spec},
+        }
+
+    _, facts = looked(
+        pod("waits"),
+        pod("placed", nodeName="n1"),
+        event("e2", "waits", 1_800_000_600, "2027-01-15T08:00:00Z"),
+        event("e1", "waits", 1_799_999_000, "2027-01-15T07:00:00Z"),
+        event("e3", "placed", 1_800_000_600, "2027-01-15T08:00:00Z"),
+        event("e4", "gone", 1_800_000_600, "2027-01-15T08:00:00Z"),
+    )
+    assert facts.paused == (("machines/waits", "a", Pause(1_799_990_000, 1_800_000_600, "why")),)
 
 
 def offering(made: dict[str, Any], **amounts: str) -> dict[str, Any]:

@@ -177,6 +177,10 @@ PLUGIN_PLACES = {
     ),
     "umbrella": (yaml.safe_dump({"nvidia-device-plugin": PLUGIN_VALUES, "global": {"a": 1}}), "nvidia-device-plugin"),
     "plain": (yaml.safe_dump(PLUGIN_VALUES), "file"),
+    "all values of the chart 0.19": (
+        yaml.safe_dump({**PLUGIN_VALUES, "devicePlugin": {"enabled": True}, "gfd": {"enabled": False}, "cdi": {}}),
+        "file",
+    ),
 }
 
 
@@ -186,6 +190,23 @@ def test_profiles_of_the_device_plugins_chart_are_checked_where_their_tool_holds
     assert (chart.name, chart.kind) == (place, "values of the device-plugin chart")
     assert profile.name == f"{place}/config.map/four"
     assert profile.problems == ("sharing.mps.resources[0].replicas: must be 2 or more, not 1",)
+
+
+@pytest.mark.parametrize("name", PLUGIN_PLACES)
+def test_an_installation_refuses_values_of_the_device_plugins_chart(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It would drop the profiles and the MIG strategy, as if they were keys that nobody knows."""
+    file = tmp_path / "brought.yaml"
+    file.write_text(PLUGIN_PLACES[name][0])
+    assert main(["install", "--values", str(file), "-o", "yaml"]) == 1
+    assert "are values of NVIDIA's device-plugin chart" in capsys.readouterr().err
+
+
+def test_a_component_of_the_operator_is_no_sign_of_the_plugins_chart() -> None:
+    """Also not beside a key of the other chart that somebody wrote into the values."""
+    (part,) = check_file("devicePlugin: {enabled: true}\nmigStrategy: mixed\n", [])
+    assert part.kind == "values of gpu-operator"
 
 
 #: Those of an object or an umbrella chart that can be given to an installation; a ConfigMap is no file of values.

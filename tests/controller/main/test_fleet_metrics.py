@@ -13,7 +13,7 @@ from tessera.controller.main.fleet_metrics import REASONS, FleetCollector
 from tessera.controller.slicing.state.events import NodeObserved
 from tessera.controller.slicing.turns import absorption
 from tessera.limits.planning import NAMESPACES_SHOWN
-from tessera.reasons.reason import Refusal
+from tessera.placement.demand import Reason
 
 GIB = 1 << 30
 MODEL = "NVIDIA A100-SXM4-40GB"
@@ -180,7 +180,7 @@ def settle(cluster: SlicerCluster, hand_overs: HandOvers, now: float) -> None:
     """Writes until the waiting pod has slices, and no further."""
     for _ in range(100):
         cluster.slicer.decide()
-        if cluster.slicer.state.handed_over:
+        if cluster.slicer.state.pods.handed_over:
             break
         for instruction in cluster.slicer.pop_writes():
             cluster.answer(instruction)
@@ -192,5 +192,5 @@ def test_a_replica_that_does_not_lead_shows_nothing() -> None:
 
 
 def test_each_reason_has_a_label() -> None:
-    assert set(Refusal.__args__) | {type(None)} == REASONS.keys()
+    assert set(Reason.__args__) | {type(None)} == REASONS.keys()
     assert len(set(REASONS.values())) == len(REASONS)

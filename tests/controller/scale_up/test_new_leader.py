@@ -1,4 +1,6 @@
-"""A new leader keeps the placeholders of the former one until it knows all pods that wait."""
+"""A new leader keeps placeholders of the former one until it knows all pods that wait, and the pauses it has told."""
+
+from typing import Any
 
 import pytest
 from tests.support.scale_up_lab import ScaleUpLab, add_pod_for_second_generation, create_node_groups
@@ -7,9 +9,11 @@ from tests.webhook.conftest import NAMESPACE, Lab, in_lab
 
 from tessera.api.names import NodeName
 from tessera.api.nodes.node_groups import parse_node_groups
+from tessera.api.nodes.node_pauses import NO_HELP_REASON, Pause, pause_text
 from tessera.controller.scale_up.node_requests import PlaceholderPods
 from tessera.controller.scale_up.placeholders import pod_spec
 from tessera.controller.slicing.turns import absorption
+from tessera.kube.resources import EVENTS
 
 GROUP = """
 groups:
@@ -52,6 +56,42 @@ def test_placeholders_stay_while_many_pods_are_taken_in_by_parts(parts: int, mon
             cluster.run()
             await lab.clock.sleep(90)
             assert [pod.metadata.name for pod in scale_up.pods.cache.values()] == ["tessera-new-node-many-0"]
+            assert scale_up.shown == {"many": 1}
+
+    in_lab(story)
+
+
+@pytest.mark.parametrize(
+    ("asked", "written"),
+    [
+        pytest.param(0, {}, id="the former leader's"),
+        pytest.param(1, {"reportingComponent": "kubelet"}, id="of another process"),
+        pytest.param(1, {"metadata": {"name": "e", "namespace": NAMESPACE}}, id="of another namespace"),
+        pytest.param(1, {"message": "no new node of group many"}, id="of other words"),
+        pytest.param(1, {"involvedObject": {"kind": "Pod", "uid": "other"}}, id="about another pod"),
+    ],
+)
+def test_it_takes_over_pauses_that_the_former_leader_told(asked: int, written: dict[str, Any]) -> None:
+    async def story(lab: Lab) -> None:
+        await create_node_groups(lab, GROUP)
+        cluster = large()
+        cluster.run()
+        (pod,) = (each for each in cluster.slicer.state.cluster.pods.values() if each.name == "waits")
+        scale_up, now = ScaleUpLab(lab, cluster), lab.clock.now()
+        event = {
+            "metadata": {"name": "e", "namespace": "default"},
+            "involvedObject": {"kind": "Pod", "uid": pod.uid, "namespace": "default"},
+            "reason": NO_HELP_REASON,
+            "message": pause_text("many", Pause(now - 600, now + 600, "why")),
+            "reportingComponent": scale_up.component,
+            **written,
+        }
+        event["involvedObject"] |= {"namespace": event["metadata"]["namespace"]}
+        await lab.client.create(EVENTS.as_dicts(), event, event["metadata"]["namespace"])
+        async with scale_up.running():
+            await lab.clock.sleep(60)
+            assert scale_up.shown == {"many": asked}
+            await lab.clock.sleep(600)
             assert scale_up.shown == {"many": 1}
 
     in_lab(story)

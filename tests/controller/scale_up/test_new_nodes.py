@@ -17,6 +17,7 @@ from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.scale_up import new_nodes
 from tessera.controller.scale_up.new_nodes import NewNodes, least_amounts
 from tessera.controller.scale_up.pace import PART
+from tessera.controller.scale_up.useless_nodes import Standing, request_kind
 from tessera.kube.resources import NodeSelectorRequirement, NodeSelectorTerm, Toleration
 from tessera.limits.provisioning import SCALE_UP_PODS
 from tessera.mig.layout_planning import is_feasible
@@ -55,7 +56,7 @@ def pods(*requests: tuple[str, ...], amounts: dict[str, int] | None = None, **se
 
 
 def counts(found: dict[str, NewNodes]) -> dict[str, int]:
-    return {name: each.count for name, each in found.items()}
+    return {name: each.count for name, each in found.items() if each.count}
 
 
 @pytest.mark.parametrize(
@@ -83,6 +84,46 @@ def test_the_smallest_number_that_planning_can_use(
 ) -> None:
     found = plan_new_nodes(pods(*requests), groups(SINGLE, PAIRS), {"single": starting})
     assert counts(dict(found)) == expected
+
+
+@pytest.mark.parametrize(
+    ("standings", "starting", "expected"),
+    [
+        ({}, 0, {"single": 3}),
+        ({"p0": Standing.PAUSED}, 0, {"single": 2}),
+        ({"p0": Standing.PAUSED, "p1": Standing.PAUSED, "p2": Standing.PAUSED}, 0, {}),
+        ({"p0": Standing.ON_TRIAL, "p1": Standing.ON_TRIAL, "p2": Standing.ON_TRIAL}, 0, {"single": 1}),
+        ({"p0": Standing.ON_TRIAL, "p1": Standing.ON_TRIAL, "p2": Standing.ON_TRIAL}, 1, {}),
+        ({"p0": Standing.ON_TRIAL, "p1": Standing.ON_TRIAL}, 0, {"single": 2}),
+        ({"p0": Standing.ON_TRIAL, "p1": Standing.ON_TRIAL}, 1, {}),
+    ],
+)
+def test_requests_that_new_nodes_did_not_help_get_none_or_one_together(
+    standings: dict[str, Standing], starting: int, expected: dict[str, int]
+) -> None:
+    waiting = [replace(pod, amounts={"cpu": 1 + n}) for n, pod in enumerate(pods((SEVEN,), (SEVEN,), (SEVEN,)))]
+    by_kind = {request_kind(pod): standings[pod.name] for pod in waiting if pod.name in standings}
+    found = asyncio.run(
+        new_nodes.plan_new_nodes(waiting, groups(SINGLE), {"single": starting}, {}, {"single": by_kind})
+    )
+    assert counts(dict(found)) == expected
+
+
+def test_a_node_on_trial_is_asked_for_with_what_each_such_request_can_do_with() -> None:
+    """One that no machine can take keeps it from no other."""
+    waiting = [replace(pod, amounts={"cpu": 5000 - n}) for n, pod in enumerate(pods((SEVEN,), (SEVEN,)))]
+    standings = {request_kind(pod): Standing.ON_TRIAL for pod in waiting}
+    found = asyncio.run(new_nodes.plan_new_nodes(waiting, groups(SINGLE), {}, {}, {"single": standings}))
+    assert found == {"single": NewNodes(1, ("n/p0", "n/p1"), {"cpu": 4999})}
+
+
+def test_a_pod_that_another_group_admits_goes_there_while_one_is_paused_or_on_trial() -> None:
+    (waiting,) = pods((ONE,))
+    known = groups(SINGLE, PAIRS)
+    for standing in Standing:
+        standings = {"single": {request_kind(waiting): standing}}
+        found = asyncio.run(new_nodes.plan_new_nodes([waiting], known, {}, {}, standings))
+        assert counts(dict(found)) == {"pairs": 1}
 
 
 def test_the_pods_that_would_run_are_named() -> None:

@@ -77,7 +77,7 @@ def test_pods_beyond_what_can_fit_share_one_reason_and_are_all_told(cluster: Sli
     cluster.settle()
     assert sum(bool(cluster.where(pod)) for pod in pods) == 7
     assert len(cluster.slicer.state.waiting) == len(cluster.told) == 33
-    assert None not in cluster.slicer.state.waiting.values()
+    assert all(one.reason is not None for one in cluster.slicer.state.waiting.values())
 
 
 def test_every_slot_that_comes_free_is_used_by_the_oldest_that_fits(cluster: SlicerCluster) -> None:

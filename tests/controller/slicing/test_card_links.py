@@ -82,9 +82,8 @@ def test_a_change_of_links_alone_plans_no_pod_again(cluster: SlicerCluster) -> N
     cluster.whole("held", 4, gated=False, node=NodeName("n1"))
     cluster.whole("waits", 2)
     cluster.settle()
-    changes = cluster.slicer.state.cluster.capacity_changes
     (waits,) = cluster.slicer.state.waiting
     cluster.device_node("n1", count=4, links=APART)
-    assert not changes.is_due(waits)
+    assert not cluster.slicer.state.pods.is_due(waits)
     assert cluster.slicer.state.cluster.nodes[NodeName("n1")].links == APART
     assert not [each for each in cluster.writes if isinstance(each, Ungate)]

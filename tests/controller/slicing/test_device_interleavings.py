@@ -132,7 +132,7 @@ def schedule(cluster: SlicerCluster) -> None:
 def time_out(cluster: SlicerCluster) -> None:
     """The deadline of pinned pods that the scheduler refuses."""
     cluster.settle()
-    for uid in sorted(cluster.slicer.state.refused_pods):
+    for uid in sorted(cluster.slicer.state.pods.cannot_start):
         cluster.slicer.handle(RefusalTimedOut(uid, 0.0))
     cluster.settle()
 

@@ -12,8 +12,7 @@ from tessera.controller.objects.node_devices import NodeDevices
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.state.events import RefusalTimedOut
 from tessera.controller.slicing.state.instructions import Evict, PatchRequests, Ungate
-from tessera.reasons.reason import Full, GangNoRoom, UnknownProfile
-from tessera.reasons.words import name_blockers
+from tessera.placement.demand import Full, GangNoRoom, UnknownProfile
 
 GPU = "nvidia.com/gpu"
 
@@ -41,10 +40,10 @@ def test_cards_of_pods_that_the_scheduler_placed_count_as_taken(cluster: SlicerC
     others = cluster.whole("others", 3, gated=False, node=NodeName("n1"))
     pod = cluster.whole("two", 2)
     cluster.settle()
-    reason = cluster.slicer.state.waiting[pod.uid]
+    reason = cluster.slicer.state.waiting[pod.uid].reason
     assert isinstance(reason, Full)
-    assert {each.pod for each in reason.frees} == {"default/others"}
-    assert "room comes when default/others (nvidia.com/gpu) on node n1 ends" in name_blockers(reason)
+    assert {each.owner for each in reason.frees} == {"default/others"}
+    assert "room comes when default/others (nvidia.com/gpu) on node n1 ends" in reason.text
     cluster.remove(others)
     cluster.settle()
     assert pin(cluster, pod) == "n1"
@@ -122,7 +121,7 @@ def test_a_gang_gets_cards_for_all_or_for_none(cluster: SlicerCluster) -> None:
     pods = [cluster.whole(f"g-{number}", gang=gang) for number in range(3)]
     cluster.settle()
     assert [pin(cluster, pod) for pod in pods] == ["", "", ""]
-    reason = cluster.slicer.state.waiting[pods[0].uid]
+    reason = cluster.slicer.state.waiting[pods[0].uid].reason
     assert isinstance(reason, GangNoRoom)
     other = cluster.whole("other", 2)
     cluster.settle()
@@ -246,7 +245,7 @@ def test_a_pod_that_its_node_refuses_is_evicted_for_its_owner_and_the_next_gets_
     cluster.settle()
     cluster.put(replace(cluster.pods[refused.uid], unschedulable_message="volume node affinity conflict", version=7))
     cluster.settle()
-    assert refused.uid in cluster.slicer.state.refused_pods
+    assert refused.uid in cluster.slicer.state.pods.cannot_start
     cluster.slicer.handle(RefusalTimedOut(refused.uid, 1e9))
     following = cluster.whole("following")
     cluster.settle()
@@ -327,7 +326,7 @@ def test_a_cluster_without_whole_cards_says_so(cluster: SlicerCluster) -> None:
     cluster.node("cut")
     pod = cluster.whole("one")
     cluster.settle()
-    reason = cluster.slicer.state.waiting[pod.uid]
+    reason = cluster.slicer.state.waiting[pod.uid].reason
     assert isinstance(reason, UnknownProfile)
 
 
@@ -362,7 +361,7 @@ def test_a_pinned_pod_holds_its_cards_after_its_namespace_has_lost_the_label(
         cluster.put(replace(cluster.pods[first.uid], node=NodeName("n1")))
     second = cluster.whole("second")
     cluster.settle()
-    assert isinstance(cluster.slicer.state.waiting[second.uid], Full)
+    assert isinstance(cluster.slicer.state.waiting[second.uid].reason, Full)
     cluster.remove(first)
     cluster.settle()
     assert pin(cluster, second) == "n1"

@@ -17,9 +17,8 @@ from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.state.instructions import PatchRequests, Ungate
 from tessera.limits.pods import GANG_SIZE
 from tessera.placement.cards import FleetCard
+from tessera.placement.demand import Full, GangIncomplete, GangNoRoom, GangTooLarge, QueueFull
 from tessera.placement.fleet import Fleet
-from tessera.reasons.reason import Full, GangIncomplete, GangNoRoom, GangTooLarge, QueueFull
-from tessera.reasons.words import sentence
 
 
 def gang(size: int, name: str = "train") -> Gang:
@@ -32,7 +31,7 @@ def members(cluster: SlicerCluster, count: int, of: Gang, *profiles: str, **fact
 
 
 def reason(cluster: SlicerCluster, pod: PodInfo) -> Any:
-    return cluster.slicer.state.waiting[pod.uid]
+    return cluster.slicer.state.waiting[pod.uid].reason
 
 
 def placed(cluster: SlicerCluster, pods: list[PodInfo]) -> list[bool]:
@@ -152,7 +151,7 @@ def test_a_gang_waits_while_a_gate_of_others_holds_one_of_its_pods(cluster: Slic
     held = cluster.pod("held", "1g.5gb", gang=gang(2), gates=("example.com/other", GATE))
     cluster.settle()
     assert reason(cluster, free) == GangIncomplete("train", 2, 2, held=1)
-    assert "all 2 pods exist, but 1 cannot be placed yet" in sentence(reason(cluster, free))
+    assert "all 2 pods exist, but 1 cannot be placed yet" in reason(cluster, free).text
     cluster.put(replace(held, gates=(GATE,)))
     cluster.settle()
     assert all(placed(cluster, [free, held]))

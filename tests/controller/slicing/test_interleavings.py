@@ -23,9 +23,9 @@ from tessera.controller.slicing.state.events import (
 )
 from tessera.controller.slicing.state.instructions import Evict, RecordEvent, Write
 from tessera.controller.slicing.state.queue_ledger import Holding
-from tessera.controller.slicing.state.waiting_order import rank
+from tessera.controller.slicing.state.waiting_pods import rank
 from tessera.controller.slicing.turns import absorption
-from tessera.reasons.reason import QueueFull
+from tessera.placement.demand import QueueFull
 
 #: Gates of others: of the pod's author, and of KAI, whose gate goes after Tessera's.
 OWN, KAI = "tenant.example/mine", "kai.scheduler/queue-admission"
@@ -98,7 +98,7 @@ def interleavings(new_cluster: Any) -> type[RuleBasedStateMachine]:
         @rule()
         def take_back_what_does_not_start(self) -> None:
             state = self.cluster.slicer.state
-            for uid in sorted(state.refused_pods):
+            for uid in sorted(state.pods.cannot_start):
                 self.cluster.slicer.handle(RefusalTimedOut(uid, self.cluster.date + AVOIDANCE_SECONDS))
 
         @rule(pick=st.integers(0, 99), seconds=st.sampled_from([1.0, 86_400.0]))
@@ -157,7 +157,11 @@ def interleavings(new_cluster: Any) -> type[RuleBasedStateMachine]:
 
         def no_pod_waits_for_a_maximum_that_lets_it_in(self) -> None:
             state = self.cluster.slicer.state
-            waiting = ((uid, why) for uid, why in state.waiting.items() if isinstance(why, QueueFull) and not why.never)
+            waiting = (
+                (uid, why)
+                for uid, one in state.waiting.items()
+                if isinstance(why := one.reason, QueueFull) and not why.never
+            )
             first = min((uid for uid, _ in waiting), key=lambda uid: rank(state.cluster.pods[uid], {}), default=None)
             if first is not None:
                 reserved = [state.cluster.pods[uid] for uid in state.reservations if uid != first]

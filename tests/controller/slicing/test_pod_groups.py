@@ -6,8 +6,7 @@ from tests.support.slicer_cluster import SlicerCluster
 from tessera.api.pods.gangs import Gang, pod_group_key
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.state.events import PodGroupObserved, PodGroupsListed
-from tessera.reasons.reason import GangIncomplete
-from tessera.reasons.words import sentence
+from tessera.placement.demand import GangIncomplete
 
 KEY = pod_group_key("default", "train")
 SMALL = "1g.5gb"
@@ -41,9 +40,9 @@ def test_pods_wait_for_their_pod_group_where_the_kind_exists(nodes: SlicerCluste
     nodes.slicer.handle(PodGroupsListed(served=True))
     pods = members(nodes, 3)
     assert placed(nodes, pods) == 0
-    reason = nodes.slicer.state.waiting[pods[0].uid]
+    reason = nodes.slicer.state.waiting[pods[0].uid].reason
     assert isinstance(reason, GangIncomplete)
-    assert "no PodGroup of this name says how many pods, at most 256, start together" in sentence(reason)
+    assert "no PodGroup of this name says how many pods, at most 256, start together" in reason.text
     nodes.slicer.handle(PodGroupObserved(KEY, 3))
     assert placed(nodes, pods) == 3
 
@@ -53,7 +52,7 @@ def test_as_many_pods_as_min_member_says_start_together(nodes: SlicerCluster) ->
     nodes.slicer.handle(PodGroupsListed(served=True))
     pods = members(nodes, 2)
     assert placed(nodes, pods) == 0
-    reason = nodes.slicer.state.waiting[pods[0].uid]
+    reason = nodes.slicer.state.waiting[pods[0].uid].reason
     assert isinstance(reason, GangIncomplete)
     assert (reason.size, reason.exist) == (3, 2)
     pods += members(nodes, 1, first=2)

@@ -7,7 +7,7 @@ from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.controller.slicing.planning.batch_placement import Unplaced
 from tessera.controller.slicing.planning.pod_kinds import kind_of
-from tessera.reasons.reason import Full, NoNode
+from tessera.placement.demand import Full, NoNode
 
 
 def full_cluster(pods: int, cpu: int = 1000) -> SlicerCluster:
@@ -38,11 +38,11 @@ def test_pods_that_are_not_asked_share_the_new_reason() -> None:
     cluster = full_cluster(20)
     cluster.remove(cluster.pods["uid-old"])
     cluster.settle()
-    reasons = {cluster.slicer.state.waiting[uid] for uid in cluster.slicer.state.waiting}
+    reasons = {cluster.slicer.state.waiting[uid].reason for uid in cluster.slicer.state.waiting}
     assert len(cluster.slicer.state.waiting) == 18
     (reason,) = reasons
     assert isinstance(reason, Full)
-    assert {one.pod for one in reason.frees} <= {"default/p000", "default/p001"}
+    assert {one.owner for one in reason.frees} <= {"default/p000", "default/p001"}
 
 
 def test_pods_that_are_not_asked_are_told_when_their_reason_is_of_another_class() -> None:
@@ -52,7 +52,7 @@ def test_pods_that_are_not_asked_are_told_when_their_reason_is_of_another_class(
     cluster.settle()
     told = [each.name for each in cluster.told if each.reason == "SliceWaiting"]
     assert sorted(told) == [f"p{number:03}" for number in range(1, 6)]
-    assert {type(reason) for reason in cluster.slicer.state.waiting.values()} == {NoNode}
+    assert {type(one.reason) for one in cluster.slicer.state.waiting.values()} == {NoNode}
 
 
 def test_pods_that_differ_for_planning_are_of_different_kinds() -> None:

@@ -25,9 +25,7 @@ from tessera.controller.slicing.state.queue_ledger import Holding, QueueLedger
 from tessera.kube.resources import Taint, Toleration
 from tessera.kube.resources.selectors import Requirement
 from tessera.limits.planning import DECISION_STEPS, RETRIED_PODS
-from tessera.reasons.node_rules import NodeRule, RuleKind
-from tessera.reasons.reason import Full, NoNode, QueueFull, RuleCount
-from tessera.reasons.words import name_rule, sentence
+from tessera.placement.demand import Full, NoNode, QueueFull
 
 ALL = "1g.5gb"
 NUMBERS = count(1)
@@ -160,8 +158,8 @@ def test_a_maximum_holds_back_with_a_reason_that_names_it(cluster: SlicerCluster
     found = pods(cluster, "team-a", 3)
     cluster.settle()
     assert placed(cluster, found) == 2
-    reason = cluster.slicer.state.waiting[found[2].uid]
-    assert sentence(reason) == (
+    reason = cluster.slicer.state.waiting[found[2].uid].reason
+    assert reason.text == (
         "queue team-a may hold 10Gi (spec.maximum), and holds 10Gi: 1g.5gb waits until pods of the queue end"
     )
     end(cluster, found)
@@ -281,7 +279,7 @@ def test_a_pod_that_reserved_slots_leave_no_maximum_waits_and_is_told(cluster: S
     assert cluster.slicer.state.reservations.keys() == {large.uid}
     (small,) = pods(cluster, "team-a", 1)
     cluster.settle()
-    assert isinstance(cluster.slicer.state.waiting[small.uid], QueueFull)
+    assert isinstance(cluster.slicer.state.waiting[small.uid].reason, QueueFull)
     cluster.remove(large)
     cluster.settle()
     assert (placed(cluster, blocker), placed(cluster, [small])) == (1, 1)
@@ -318,7 +316,7 @@ def test_a_younger_pod_that_waits_for_the_maximum_holds_back_nobody_before_it(cl
     cluster.settle()
     large = pods(cluster, "team-a", 1, "4g.20gb")
     cluster.settle()
-    assert isinstance(cluster.slicer.state.waiting[large[0].uid], QueueFull)
+    assert isinstance(cluster.slicer.state.waiting[large[0].uid].reason, QueueFull)
     pods(cluster, "team-a", 1, "2g.10gb", priority=1, constraints=there)
     cluster.pass_time(1)
     urgent = pods(cluster, "team-a", 1, "2g.10gb", priority=1)
@@ -342,7 +340,7 @@ def test_slots_that_a_gang_gives_back_let_in_a_pod_of_another_queue_at_its_maxim
     assert cluster.slicer.state.reservations.keys() == {first[0].uid, last[0].uid}
     small = pods(cluster, "team-b", 1, labels=label)
     cluster.settle()
-    assert isinstance(cluster.slicer.state.waiting[small[0].uid], QueueFull)
+    assert isinstance(cluster.slicer.state.waiting[small[0].uid].reason, QueueFull)
     cluster.remove(last[0])
     cluster.settle()
     assert placed(cluster, small) == 1
@@ -365,7 +363,7 @@ def test_slots_that_are_reserved_for_a_namespace_that_leaves_a_queue_count_for_i
     assert cluster.slicer.state.reservations.keys() == {large[0].uid}
     small = pods(cluster, "team-b", 1)
     cluster.settle()
-    assert isinstance(cluster.slicer.state.waiting[small[0].uid], QueueFull)
+    assert isinstance(cluster.slicer.state.waiting[small[0].uid].reason, QueueFull)
     cluster.namespace("team-a", **{QUEUE_LABEL: "others"})
     cluster.settle()
     assert placed(cluster, small) == 1
@@ -439,7 +437,7 @@ def test_a_step_stays_short_while_many_pods_are_refused_that_held_each_other_bac
         cluster.slicer.decide()
         assert len(counts) <= len(found) + DECISION_STEPS // 8
         cluster.slicer.pop_writes()
-    assert {type(cluster.slicer.state.waiting[pod.uid]) for pod in found} == {Full}
+    assert {type(cluster.slicer.state.waiting[pod.uid].reason) for pod in found} == {Full}
 
 
 def test_a_gang_does_not_run_past_an_older_pod_that_is_refused_in_the_same_step(cluster: SlicerCluster) -> None:
@@ -491,7 +489,7 @@ def test_a_pod_larger_than_the_maximum_is_told_so_and_blocks_nobody(cluster: Sli
     cluster.node("n1")
     never, small = pods(cluster, "team-a", 1, "3g.20gb"), pods(cluster, "team-a", 2)
     cluster.settle()
-    reason = cluster.slicer.state.waiting[never[0].uid]
+    reason = cluster.slicer.state.waiting[never[0].uid].reason
     assert isinstance(reason, QueueFull)
     assert reason.never
     assert placed(cluster, small) == 2
@@ -509,12 +507,12 @@ def test_a_pod_that_no_node_lets_in_holds_back_no_team_of_its_queue(cluster: Sli
     stuck = pods(cluster, "team-a", 1, "7g.40gb", constraints=nowhere)
     small = pods(cluster, "team-b", 2)
     cluster.settle()
-    assert isinstance(cluster.slicer.state.waiting[stuck[0].uid], NoNode)
+    assert isinstance(cluster.slicer.state.waiting[stuck[0].uid].reason, NoNode)
     assert (placed(cluster, runs), placed(cluster, small)) == (1, 2)
     large = pods(cluster, "team-a", 1, "7g.40gb")
     late = pods(cluster, "team-b", 1)
     cluster.settle()
-    assert isinstance(cluster.slicer.state.waiting[large[0].uid], QueueFull)
+    assert isinstance(cluster.slicer.state.waiting[large[0].uid].reason, QueueFull)
     assert placed(cluster, late) == 0
 
 
@@ -545,12 +543,12 @@ def test_a_pod_that_rules_keep_off_all_nodes_holds_back_no_team_of_its_queue(
     stuck = pods(cluster, "team-a", 1, "7g.40gb", **facts)
     small = pods(cluster, "team-b", 2)
     cluster.settle()
-    assert isinstance(cluster.slicer.state.waiting[stuck[0].uid], NoNode)
+    assert isinstance(cluster.slicer.state.waiting[stuck[0].uid].reason, NoNode)
     assert (placed(cluster, runs), placed(cluster, small)) == (1, 2)
     cluster.put(replace(stuck[0], claims=(), relations=NO_RELATIONS, amounts={"cpu": 1000, "pods": 1}))
     late = pods(cluster, "team-b", 1)
     cluster.settle()
-    assert isinstance(cluster.slicer.state.waiting[stuck[0].uid], QueueFull)
+    assert isinstance(cluster.slicer.state.waiting[stuck[0].uid].reason, QueueFull)
     assert placed(cluster, late) == 0
 
 
@@ -570,11 +568,11 @@ def test_a_pod_is_found_to_be_refused_by_more_nodes_than_one_decision_asks(
     stuck = [pods(cluster, queue, 1, "7g.40gb", amounts={"cpu": 10**9 + n})[0] for n, queue in enumerate(queues)]
     small = [pod for queue in queues for pod in pods(cluster, queue, 1)]
     cluster.settle()
-    assert {type(cluster.slicer.state.waiting[pod.uid]) for pod in stuck} == {NoNode}
+    assert {type(cluster.slicer.state.waiting[pod.uid].reason) for pod in stuck} == {NoNode}
     assert (placed(cluster, runs), placed(cluster, small)) == (3, 3)
     cluster.node("large", allocatable={"cpu": 2 * 10**9, "pods": 110})
     cluster.settle()
-    assert {type(cluster.slicer.state.waiting[pod.uid]) for pod in stuck} == {QueueFull}, "a node lets them in"
+    assert {type(cluster.slicer.state.waiting[pod.uid].reason) for pod in stuck} == {QueueFull}, "a node lets them in"
     end(cluster, runs, 3)
     end(cluster, small, 3)
     assert placed(cluster, stuck) == 1
@@ -641,10 +639,15 @@ def test_pods_that_all_nodes_refuse_are_asked_about_on_nodes_that_change(
     cluster.slicer.decide()
     work = cluster.slicer.order.refusals.work
     assert lasting_refusals._REFUSAL_STEPS - work.remaining <= len(stuck)
-    assert {type(cluster.slicer.state.waiting[pod.uid]) for pod in stuck} == {NoNode}
+    assert {type(cluster.slicer.state.waiting[pod.uid].reason) for pod in stuck} == {NoNode}
     cluster.node("large", allocatable={"cpu": 2 * 10**9, "pods": 110})
     cluster.settle()
     assert placed(cluster, stuck) == 1
+
+
+def refused_by_all(cluster: SlicerCluster) -> set[PodUid]:
+    """The waiting pods of which the slicer remembers that all nodes refuse them."""
+    return {uid for uid, one in cluster.slicer.state.waiting.items() if one.refused_by_all}
 
 
 def test_pods_that_all_nodes_refuse_stay_known_behind_those_that_spend_the_budget(
@@ -660,12 +663,12 @@ def test_pods_that_all_nodes_refuse_stay_known_behind_those_that_spend_the_budge
     cluster.settle()
     stuck = [pods(cluster, "team-a", 1, amounts={"cpu": 10**9 + number})[0] for number in range(5)]
     cluster.settle()
-    assert cluster.slicer.state.refused_by_all == {pod.uid for pod in stuck}
+    assert refused_by_all(cluster) == {pod.uid for pod in stuck}
     for number in range(10):
         pods(cluster, "team-a", 1, amounts={"cpu": 2 * 10**9 + number}, priority=1)
     cluster.remove(runs[0])
     cluster.slicer.decide()
-    assert cluster.slicer.state.refused_by_all >= {pod.uid for pod in stuck}
+    assert refused_by_all(cluster) >= {pod.uid for pod in stuck}
 
 
 def test_the_reason_of_a_pod_that_all_nodes_refuse_counts_the_nodes_that_came_since(cluster: SlicerCluster) -> None:
@@ -677,10 +680,9 @@ def test_the_reason_of_a_pod_that_all_nodes_refuse_counts_the_nodes_that_came_si
     cluster.settle()
     cluster.node("n3", allocatable={"cpu": 200_000, "memory": 2**40, "pods": 110})
     cluster.settle()
-    reason = cluster.slicer.state.waiting[stuck.uid]
+    reason = cluster.slicer.state.waiting[stuck.uid].reason
     assert isinstance(reason, NoNode)
-    counts = {name_rule(each.rule): each.nodes for each in reason.counts}
-    assert counts == {"node(s) were too small: cpu": 2, "node(s) were too small: memory": 1}
+    assert dict(reason.counts) == {"node(s) were too small: cpu": 2, "node(s) were too small: memory": 1}
 
 
 def test_decisions_end_while_more_pods_close_their_queues_than_one_looks_at(
@@ -698,8 +700,8 @@ def test_decisions_end_while_more_pods_close_their_queues_than_one_looks_at(
     stuck = pods(cluster, queues[-1], 1, "2g.10gb", amounts={"cpu": 10**9})[0]
     small = pods(cluster, queues[-1], 1)
     cluster.settle()
-    assert {type(cluster.slicer.state.waiting[pod.uid]) for pod in waits} == {QueueFull}
-    assert isinstance(cluster.slicer.state.waiting[stuck.uid], NoNode)
+    assert {type(cluster.slicer.state.waiting[pod.uid].reason) for pod in waits} == {QueueFull}
+    assert isinstance(cluster.slicer.state.waiting[stuck.uid].reason, NoNode)
     assert placed(cluster, small) == 1
 
 
@@ -720,11 +722,11 @@ def test_decisions_end_though_a_pod_that_closes_its_queue_costs_all_that_one_may
     facts: dict[str, Any] = {"amounts": {"cpu": 50_000}, "labels": (("app", "server"),), "constraints": on_n1}
     (stuck,) = pods(cluster, "team-a", 1, "2g.10gb", **facts)
     cluster.settle()
-    assert isinstance(cluster.slicer.state.waiting[stuck.uid], QueueFull)
+    assert isinstance(cluster.slicer.state.waiting[stuck.uid].reason, QueueFull)
     monkeypatch.setattr(lasting_refusals, "_REFUSAL_STEPS", 4)
     cluster.node("n1", allocatable={**cluster.nodes[NodeName("n1")].allocatable, "cpu": 40_000})
     cluster.settle()
-    assert isinstance(cluster.slicer.state.waiting[stuck.uid], NoNode)
+    assert isinstance(cluster.slicer.state.waiting[stuck.uid].reason, NoNode)
 
 
 def test_one_decision_looks_at_no_more_pods_than_it_may(
@@ -750,12 +752,12 @@ def test_a_pod_is_not_said_to_fit_never_while_a_large_enough_node_is_closed(clus
     large = cluster.node("large", allocatable={**amounts, "pods": 110}, cordoned=True)
     (pod,) = pods(cluster, "team-a", 1, amounts=amounts)
     cluster.settle()
-    reason = cluster.slicer.state.waiting[pod.uid]
+    reason = cluster.slicer.state.waiting[pod.uid].reason
     assert isinstance(reason, NoNode)
-    assert (reason.too_small, reason.counts) == ("", (RuleCount(NodeRule(RuleKind.TOO_SMALL, "cpu"), 1),))
+    assert (reason.too_small, reason.counts) == ("", (("node(s) were too small: cpu", 1),))
     cluster.node("large", allocatable={**large.allocatable, "cpu": 64_000}, cordoned=True)
     cluster.settle()
-    reason = cluster.slicer.state.waiting[pod.uid]
+    reason = cluster.slicer.state.waiting[pod.uid].reason
     assert isinstance(reason, NoNode)
     assert reason.too_small == "100 CPUs, and the largest node has 64 CPUs"
 
@@ -787,11 +789,11 @@ def test_a_pod_that_waits_for_the_maximum_holds_back_nobody_once_all_nodes_refus
     stuck = pods(cluster, "team-a", 1, "4g.20gb", **facts)
     small = pods(cluster, "team-a", 2)
     cluster.settle()
-    assert isinstance(cluster.slicer.state.waiting[stuck[0].uid], QueueFull)
+    assert isinstance(cluster.slicer.state.waiting[stuck[0].uid].reason, QueueFull)
     assert placed(cluster, small) == 0
     change(cluster)
     cluster.settle()
-    assert isinstance(cluster.slicer.state.waiting[stuck[0].uid], NoNode)
+    assert isinstance(cluster.slicer.state.waiting[stuck[0].uid].reason, NoNode)
     assert placed(cluster, small) == 2
 
 
@@ -802,7 +804,7 @@ def test_a_pod_that_other_pods_keep_off_starts_once_they_are_gone(cluster: Slice
     cluster.settle()
     stuck = pods(cluster, "team-a", 1, relations=_anti_affine("server"))
     cluster.settle()
-    assert isinstance(cluster.slicer.state.waiting[stuck[0].uid], NoNode)
+    assert isinstance(cluster.slicer.state.waiting[stuck[0].uid].reason, NoNode)
     end(cluster, server)
     assert placed(cluster, stuck) == 1
 
@@ -814,9 +816,10 @@ def test_room_on_a_node_lets_no_pod_be_planned_again_that_waits_for_the_maximum(
     mine, other = pods(cluster, "team-a", 10), pods(cluster, "team-b", 6)
     cluster.settle()
     assert (placed(cluster, mine), placed(cluster, other)) == (2, 5)
-    changes = cluster.slicer.state.cluster.capacity_changes
-    changes.room_may_have_grown(NodeName("n1"))
-    due = [pod.namespace for pod in [*mine, *other] if not cluster.where(pod) and changes.is_due(pod.uid)]
+    cluster.slicer.state.cluster.capacity_changes.room_may_have_grown(NodeName("n1"))
+    due = [
+        pod.namespace for pod in [*mine, *other] if not cluster.where(pod) and cluster.slicer.state.pods.is_due(pod.uid)
+    ]
     assert due == ["team-b"], "the one that waits for room"
     end(cluster, mine)
     assert placed(cluster, mine) == 2

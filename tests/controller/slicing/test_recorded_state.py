@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from tests.support.slicer_cluster import SlicerCluster
+from tests.support.slicer_cluster import CheckedSlicer, SlicerCluster
 
 from tessera.api.names import NodeName
 from tessera.api.pods.gangs import Gang
@@ -37,7 +37,7 @@ def test_a_slicer_that_is_read_from_its_record_decides_the_same() -> None:
     slicer = busy().slicer
     assert slicer.state.waiting
     assert slicer.state.reservations
-    copy = decode(encode(slicer, shared=True), DECIDERS["slicer"].modules)
+    copy = decode(encode(slicer, shared=True), (*DECIDERS["slicer"].modules, CheckedSlicer.__module__))
     for event in (TimePassed(4000.0, 4000.0), DecisionDue(), WritesDue()):
         assert copy.handle(event) == slicer.handle(event)
     assert copy.state.reservations.keys() == slicer.state.reservations.keys()

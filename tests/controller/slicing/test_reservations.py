@@ -18,8 +18,7 @@ from tessera.kube.resources import Container, ObjectMeta, Pod, PodSpec, Resource
 from tessera.kube.resources.meta import Uid
 from tessera.kube.resources.selectors import Requirement
 from tessera.limits.planning import DECISION_STEPS, RESERVATION_SEARCHES
-from tessera.reasons.reason import NeverFits, Reserved
-from tessera.reasons.words import name_blockers, sentence
+from tessera.placement.demand import NeverFits, Reserved
 
 
 @pytest.fixture
@@ -236,10 +235,11 @@ def test_the_reason_names_the_pod_for_which_the_slots_are_kept(cluster: SlicerCl
     cluster.remove(gone)
     young = waiting(cluster, "young", "3g.20gb")
     cluster.settle()
-    reason = cluster.slicer.state.waiting[young.uid]
+    reason = cluster.slicer.state.waiting[young.uid].reason
     assert isinstance(reason, Reserved)
-    assert sentence(reason) == "the free memory slots that would do for 3g.20gb are reserved for 1 pod that goes first"
-    assert name_blockers(reason) == "first goes default/big"
+    assert reason.text == (
+        "the free memory slots that would do for 3g.20gb are reserved for default/big, which goes first"
+    )
 
 
 def test_a_higher_priority_takes_reserved_slots(cluster: SlicerCluster) -> None:
@@ -573,7 +573,7 @@ def test_a_pod_that_no_empty_card_could_hold_gets_none(cluster: SlicerCluster) -
     cluster.settle()
     after(cluster, 60)
     assert list(reserved(cluster)) == ["default/big"]
-    assert isinstance(cluster.slicer.state.waiting[never.uid], NeverFits)
+    assert isinstance(cluster.slicer.state.waiting[never.uid].reason, NeverFits)
 
 
 def test_slots_are_kept_where_leases_like_those_end_first_though_the_others_are_younger(

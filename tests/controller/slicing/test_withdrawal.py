@@ -118,7 +118,7 @@ def test_a_bound_pod_whose_agent_dies_before_it_starts_is_evicted_and_its_node_i
     pod = bound(cluster, owner="set")
     cluster.put(agent_pod("n1", ready=False))
     cluster.slicer.decide()
-    assert cluster.slicer.state.refused_pods == {pod.uid}
+    assert cluster.slicer.state.pods.cannot_start == {pod.uid}
     cluster.slicer.handle(RefusalTimedOut(pod.uid, 600.0))
     assert [each.uid for each in cluster.slicer.pop_writes() if isinstance(each, Evict)] == [pod.uid]
     assert not cluster.slicer.state.avoidance.nodes_of("set")
@@ -146,7 +146,7 @@ def test_a_pod_that_has_started_stays_where_its_agent_died(cluster: SlicerCluste
     cluster.put(replace(cluster.pods[pod.uid], unstarted=False, version=10))
     cluster.put(agent_pod("n1", ready=False))
     cluster.settle()
-    assert cluster.slicer.state.refused_pods == set()
+    assert cluster.slicer.state.pods.cannot_start == set()
 
 
 def bound(cluster: SlicerCluster, **facts: Any) -> PodInfo:
@@ -348,10 +348,10 @@ def test_a_pod_on_slots_that_it_must_leave_in_time_counts_as_refused_until_it_is
     cluster.settle()
     young = cluster.pod("young", "3g.20gb", deadline=deadline)
     cluster.settle()
-    assert cluster.slicer.state.refused_pods == ({young.uid} if deadline else set())
+    assert cluster.slicer.state.pods.cannot_start == ({young.uid} if deadline else set())
     if deadline:
         change(cluster, young, node=NodeName("n1"), started=cluster.date)
-        assert cluster.slicer.state.refused_pods == set()
+        assert cluster.slicer.state.pods.cannot_start == set()
 
 
 def change(cluster: SlicerCluster, pod: PodInfo, **facts: Any) -> None:

@@ -37,6 +37,22 @@ def test_a_node_may_run_another_system(text: str, kernel: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "architecture", "kernel"),
+    [
+        ("1xA30@fedora41/arm64", "arm64", "6.11.4-301.fc41.aarch64"),
+        ("1xA30@fedora41", "amd64", "6.11.4-301.fc41.x86_64"),
+        ("1xA30@debian12/arm64", "arm64", "6.1.0-21-arm64"),
+        ("1xA30@/arm64", "arm64", ""),
+        ("1xA30@ubuntu22.04/arm64:5.15.0-119-generic", "arm64", "5.15.0-119-generic"),
+        ("1xGH200-96GB", "arm64", ""),
+    ],
+)
+def test_a_node_may_be_of_another_architecture(text: str, architecture: str, kernel: str) -> None:
+    (node,) = parse_nodes(text)
+    assert (node.architecture, node.kernel) == (architecture, kernel)
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "",
@@ -49,6 +65,8 @@ def test_a_node_may_run_another_system(text: str, kernel: str) -> None:
         "1xA30@plan9",
         "1xA30@rhcos:a b",
         "1xA30@",
+        "1xA30@/riscv64",
+        "1xA30@fedora41/",
         "1xA30@a@b",
     ],
 )

@@ -144,7 +144,7 @@ def test_processes_share_a_card(pair: Callable[..., Pair]) -> None:
     (gpu,) = machine.uuids()
     assert real.process_activity(gpu) == []
     pids = [machine.start_process(gpu, GIB, activity=activity) for activity in (1.0, 1.0, 0.0)]
-    expected = [ProcessActivity(pid=pid, sm=0.5, memory=0, encoder=0, decoder=0) for pid in pids[:2]]
+    expected = [ProcessActivity(pid=pid, sm=0.5) for pid in pids[:2]]
     assert real.process_activity(gpu) == expected == machine.process_activity(gpu)
 
 

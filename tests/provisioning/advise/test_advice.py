@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tessera.api.nodes.node_pauses import Pause
 from tessera.api.problems import FileRefused
 from tessera.provisioning.advise import emit
 from tessera.provisioning.advise.findings import (
@@ -17,6 +18,7 @@ from tessera.provisioning.advise.findings import (
     findings,
     span,
     unmanaged_node_findings,
+    useless_node_findings,
 )
 from tessera.provisioning.advise.loop import empty_loop, replace_loop
 from tessera.provisioning.advise.samples import GroupTimes, from_file, from_records
@@ -231,6 +233,19 @@ def test_pods_below_the_cutoff_are_named() -> None:
     for fact in ("a/w-1, a/w-2, a/w-3 and 1 more", "no node is ever made", "priority is below"):
         assert fact in told.text
     assert expendable_pod_findings([], -10) == ()
+
+
+def test_groups_whose_new_nodes_did_not_help_are_named_with_their_pods() -> None:
+    why = "node a-1 came and cannot take the pod: node(s) had untolerated taint {team: x}"
+    early, late = Pause(0.0, 1_893_456_000.0, "before"), Pause(0.0, 1_893_457_000.0, why)
+    first, second = useless_node_findings([("n/p", "a", early), ("n/q", "a", late), ("n/q", "b", early)])
+    assert (
+        first.text
+        == f"new nodes of group a did not help n/p, n/q: {why}; none is asked for before 2030-01-01T00:16:40Z"
+    )
+    assert "tessera why pod n/p" in first.remedy
+    assert second.text.startswith("new nodes of group b did not help n/q: before;")
+    assert useless_node_findings([]) == ()
 
 
 def test_karpenter_is_told_that_it_waits_for_ever() -> None:

@@ -54,7 +54,7 @@ class ProcessMemoryReader:
 
     def _use(self, listed: GpuProcess) -> ProcessUse | None:
         process = self._processes.identify(listed.pid)
-        if process is None:
+        if process is None or listed.memory_bytes is None:  # nobody acts on memory that nobody knows
             return None
         found = self._processes.pod_of(process)
         return ProcessUse(process=process, bytes=listed.memory_bytes, pod=None if found is None else found.pod)

@@ -171,7 +171,7 @@ RULES: Mapping[str, Rule] = {
     "cpu_bound": Rule(
         _cpu,
         "the device computes less than 30 % of the time, while its processes keep 0.9 CPU cores or more busy (by"
-        " `/proc`; not on simulated cards)",
+        " `/proc`)",
         "the card computes {0:.0%} of the time while its processes keep {1:.1f} CPU cores busy",
         "Give it more CPU, or prepare data in more workers.",
     ),

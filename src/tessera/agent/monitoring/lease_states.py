@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from tessera.agent.monitoring.sample import DeviceSample, Lease, NodeSample
+from tessera.agent.monitoring.sample import DeviceSample, Lease, NodeSample, held_memory
 from tessera.api.names import PodUid
 from tessera.api.nodes.health import Finding
 from tessera.limits.nodes import ENDED_LEASES
@@ -120,7 +120,7 @@ class _Use(NamedTuple):
 
     processes: int | None
     busy: float | None
-    memory: float
+    memory: float | None
     unread: Absence | None = None
 
 
@@ -277,18 +277,18 @@ def _decide(use: _Use, history: _History, now: float) -> tuple[LeaseState, str]:
         return LeaseState.UNKNOWN, "processes hold it, and its activity cannot be measured"
     if held < WINDOW:
         return LeaseState.UNKNOWN, f"held for {_minutes(held)}, not busy yet"
-    gib = use.memory / 2**30
-    return LeaseState.RESIDENT, f"holds {gib:.1f} GiB, at most {percent(highest, 1)} busy in {_minutes(WINDOW)}"
+    holds = "has a process" if use.memory is None else f"holds {use.memory / 2**30:.1f} GiB"
+    return LeaseState.RESIDENT, f"{holds}, at most {percent(highest, 1)} busy in {_minutes(WINDOW)}"
 
 
 def _use(lease: Lease, device: DeviceSample) -> _Use:
     values: Mapping[Quantity, float] = device.measured.values
     if lease.ratio >= 1:
         busy = values.get(Quantity.ENGINE_ACTIVE, values.get(Quantity.GPU_UTILIZATION))
-        memory, unread = values.get(Quantity.MEMORY_USED, 0.0), device.processes_absent
+        memory, unread = values.get(Quantity.MEMORY_USED), device.processes_absent
         return _Use(len(device.processes) if unread is None else None, busy, memory, unread)
     if device.processes_absent is not None:
-        return _Use(None, None, 0.0, device.processes_absent)
+        return _Use(None, None, None, device.processes_absent)
     own = [each for each in device.processes if each.pod == lease.uid]
     foreign = any(each.pod is None for each in device.processes)
     activities = [each.sm for each in own if each.sm is not None]
@@ -296,7 +296,7 @@ def _use(lease: Lease, device: DeviceSample) -> _Use:
     return _Use(
         None if foreign and not own else len(own),
         sum(activities) if measured else None,
-        float(sum(each.memory_bytes for each in own)),
+        held_memory(own),
     )
 
 

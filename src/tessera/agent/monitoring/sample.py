@@ -27,7 +27,7 @@ class ProcessUse(msgspec.Struct, frozen=True):
 
     Attributes:
         pod: UID of the pod that the kernel proves; ``None`` if it proves none, or was not asked.
-        memory_bytes: that it holds.
+        memory_bytes: that it holds; ``None`` if the driver does not tell.
         sm: share of time in which it computed, 0 to 1; ``None`` if not measured.
         pid: in the host's PID namespace.
         name: of its program; empty unless the holders of the card are wanted.
@@ -35,7 +35,7 @@ class ProcessUse(msgspec.Struct, frozen=True):
     """
 
     pod: PodUid | None
-    memory_bytes: int
+    memory_bytes: int | None
     sm: float | None = None
     pid: int = 0
     name: str = ""
@@ -256,4 +256,10 @@ def measure_lease(lease: Lease, device: DeviceSample) -> tuple[float | None, flo
     processes = [each for each in device.processes if each.pod == lease.uid]
     activities = [each.sm for each in processes if each.sm is not None]
     measured = bool(processes) and len(activities) == len(processes)
-    return float(sum(each.memory_bytes for each in processes)), sum(activities) if measured else None
+    return held_memory(processes), sum(activities) if measured else None
+
+
+def held_memory(processes: Iterable[ProcessUse]) -> float | None:
+    """Bytes that processes hold together; ``None`` if those of one of them are not known."""
+    held = [each.memory_bytes for each in processes]
+    return None if None in held else float(sum(each or 0 for each in held))

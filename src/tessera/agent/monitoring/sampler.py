@@ -249,7 +249,7 @@ class NodeSampler:
             pod = None if process is None else self._processes.pod_of(process)
             sm = None if activity is None else activity.get(each.pid, 0.0)
             name = self._processes.name_of(each.pid) if pod is None and device in self._inspected else ""
-            cpu = None if self._hardware.simulated else self._processes.cpu_seconds(each.pid)
+            cpu = self._processes.cpu_seconds(each.pid)
             found.append(ProcessUse(None if pod is None else pod.pod, each.memory_bytes, sm, each.pid, name, cpu))
         return tuple(found), None
 

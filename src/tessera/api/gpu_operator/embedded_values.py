@@ -12,7 +12,7 @@ Rules:
 - A later source overrides an earlier one key by key, and single values come last, as in Helm.
 - Sources that are no part of the document, such as files and Secrets, are named: their values count too.
 
-The values of NVIDIA's device-plugin chart, which hold sharing profiles, are found by the chart's name in the same way.
+Values of another chart can be found in the same way, see :class:`Chart`.
 """
 
 import re
@@ -71,8 +71,6 @@ OPERATOR_CHART = Chart(
         *("validator", "vfioManager", "vgpuDeviceManager", "vgpuManager"),
     },
 )
-#: NVIDIA's chart of the device plugin; its keys are too common to recognize it by them.
-PLUGIN_CHART = Chart(re.compile(r"nvidiadeviceplugin"))
 
 
 class EmbeddedValues(msgspec.Struct, frozen=True, kw_only=True):

@@ -118,7 +118,6 @@ SOURCE_WORDS: Mapping[str, str] = {
     "preflight": "preflight",
     "probe": "failed probes",
     ROW_REMAPPING: "memory row waits for a reset",
-    "single-bit-ecc": "corrected ECC error",
     SRAM_ECC: "errors of on-chip memory",
     "sw-thermal": "slowed down by the driver for heat",
     UNREADABLE: "card cannot be read",

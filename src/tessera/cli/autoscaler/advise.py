@@ -78,11 +78,16 @@ def command(
       tessera autoscaler advise -o capi
     """
     from tessera.cli.autoscaler.advice_text import advice_lines
-    from tessera.provisioning.advise.findings import expendable_pod_findings, unmanaged_node_findings
+    from tessera.provisioning.advise.findings import (
+        expendable_pod_findings,
+        unmanaged_node_findings,
+        useless_node_findings,
+    )
 
     times, facts = times_and_facts(samples, kubeconfig, context)
     cluster = (
         *unmanaged_node_findings(facts.unmanaged),
+        *useless_node_findings(facts.paused),
         *expendable_pod_findings(facts.expendable, facts.settings.cutoff),
     )
     if output in {"table", "json"}:

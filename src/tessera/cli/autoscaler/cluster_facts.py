@@ -13,6 +13,7 @@ import msgspec
 from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
 from tessera.api.names import MIG_CONFIG_LABEL, is_on_demand
 from tessera.api.nodes.gpu_labels import ACCELERATOR_LABELS, CAPI_ACCELERATOR, PROVIDER_ACCELERATORS
+from tessera.api.nodes.node_pauses import NO_HELP_REASON, Pause, read_pause
 from tessera.cli.autoscaler.settings import (
     CLUSTER_AUTOSCALERS,
     SETS,
@@ -23,10 +24,11 @@ from tessera.cli.autoscaler.settings import (
     from_openshift,
 )
 from tessera.cli.base.inputs import parse_duration
+from tessera.clock import parse_time_or_zero
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, NotFound
 from tessera.kube.quantity import integer_value
-from tessera.kube.resources import CONFIGMAPS, DEPLOYMENTS, NODES, PODS, Node, Pod
+from tessera.kube.resources import CONFIGMAPS, DEPLOYMENTS, EVENTS, NODES, PODS, Node, Pod
 from tessera.kube.resources.meta import Resource
 from tessera.limits.provisioning import SAMPLE_ROWS
 from tessera.provisioning.advise.emit import CAPI_GROUP
@@ -53,6 +55,7 @@ class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
         sliced: node groups whose nodes offer slices or renamed shares, and no ``nvidia.com/gpu``.
         unmanaged: nodes without an autoscaled group that have an accelerator label and offer no ``nvidia.com/gpu``;
             with the label.
+        paused: waiting pods that new nodes did not help, with the group and the pause in which none is asked for.
     """
 
     settings: Settings = Settings()
@@ -62,6 +65,7 @@ class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
     expendable: tuple[str, ...] = ()
     sliced: frozenset[str] = frozenset()
     unmanaged: tuple[tuple[str, str], ...] = ()
+    paused: tuple[tuple[str, str, Pause], ...] = ()
 
     def label_facts(self, group: str) -> Labels:
         """The accelerator label of a group. A template is preferred to nodes, which may have got the label later."""
@@ -111,6 +115,7 @@ async def read_cluster(client: Client) -> tuple[tuple[GroupTimes, ...], ClusterF
         str(each["metadata"]["name"]): _consolidate_after(each) for each in await _list_optional(client, NODE_POOLS)
     }
     used = {each.metadata.labels[KARPENTER_LABEL] for each in nodes if each.metadata.labels.get(KARPENTER_LABEL)}
+    pods = (await client.list(PODS)).items
     return times, ClusterFacts(
         settings=settings,
         labels=labels_of_groups(nodes),
@@ -118,7 +123,8 @@ async def read_cluster(client: Client) -> tuple[tuple[GroupTimes, ...], ClusterF
         unmanaged=find_unmanaged_nodes(nodes, sets),
         sets=sets,
         karpenter=dict.fromkeys(used) | pools,
-        expendable=_expendable_pods((await client.list(PODS)).items, settings.cutoff),
+        expendable=_expendable_pods(pods, settings.cutoff),
+        paused=await _paused_pods(client, pods),
     )
 
 
@@ -170,6 +176,22 @@ def _expendable_pods(pods: Iterable[Pod], cutoff: int) -> tuple[str, ...]:
             if not pod.spec.node_name and (pod.spec.priority or 0) < cutoff and has_gpu_limits(pod)
         )
     )
+
+
+async def _paused_pods(client: Client, pods: Iterable[Pod]) -> tuple[tuple[str, str, Pause], ...]:
+    """The last pause of each pod that is on no node; none if the user may not read events."""
+    waiting = {pod.metadata.uid: pod for pod in pods if not pod.spec.node_name}
+    try:
+        events = (await client.list(EVENTS, field_selector=f"reason={NO_HELP_REASON}")).items
+    except ApiError:
+        return ()
+    found: dict[tuple[str, str], Pause] = {}
+    for event in sorted(events, key=lambda each: each.last_timestamp or ""):
+        told = read_pause(event.message, parse_time_or_zero(event.last_timestamp))
+        pod = waiting.get(event.involved_object.uid)
+        if told is not None and pod is not None:
+            found[f"{pod.metadata.namespace}/{pod.metadata.name}", told[0]] = told[1]
+    return tuple((pod, group, pause) for (pod, group), pause in found.items())
 
 
 #: Annotations of nodes that Cluster API or OpenShift made; their autoscaler is Cluster API's.

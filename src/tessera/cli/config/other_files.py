@@ -13,7 +13,7 @@ import msgspec
 
 from tessera.api.documents import first_document
 from tessera.api.driver.nvidia_driver import KIND as DRIVER_KIND
-from tessera.api.gpu_operator.embedded_values import PLUGIN_CHART, find_values
+from tessera.api.gpu_operator.plugin_chart import PLUGIN_ADVICE, find_plugin_values, is_plugin_chart
 from tessera.api.gpu_operator.settings_reader import POLICY_KIND
 from tessera.api.problems import FileRefused, quote_value
 from tessera.cli.config.part_report import PartReport, TrialNode, report_refused
@@ -39,29 +39,7 @@ _KUBECTL = re.compile(
     re.IGNORECASE,
 )
 
-#: Keys of NVIDIA's device-plugin chart that gpu-operator's chart and sharing profiles do not have at their top.
-_PLUGIN_CHART = frozenset(
-    {
-        "allowDefaultNamespace",
-        "compatWithCPUManager",
-        "deviceDiscoveryStrategy",
-        "deviceIDStrategy",
-        "deviceListStrategy",
-        "failOnInitError",
-        "gdrcopyEnabled",
-        "gdsEnabled",
-        "legacyDaemonsetAPI",
-        "migStrategy",
-        "mofedEnabled",
-        "nvidiaDriverRoot",
-        "selectorLabelsOverride",
-    }
-)
 _PLUGIN_KIND = "values of the device-plugin chart"
-_PLUGIN_ADVICE = (
-    "are values of NVIDIA's device-plugin chart, which Tessera does not read; put each profile under a key of a"
-    " ConfigMap, and name that ConfigMap in values of gpu-operator: devicePlugin.config.name, mig.strategy"
-)
 
 
 def not_settings(text: str) -> PartReport | None:
@@ -144,14 +122,14 @@ def of_nvidia(document: Mapping[str, Any], name: str, nodes: Sequence[TrialNode]
     elif "hooks" in document and "sharing" not in document:
         text = "lists commands that mig-parted runs before and after a layout change; Tessera runs none: not needed"
         yield PartReport(name=name, kind=HOOKS, notices=(text,), used=False)
-    elif _is_plugin_chart(document):
+    elif is_plugin_chart(document):
         yield from _plugin_values(document, name, nodes)
 
 
 def of_plugin_chart(document: Mapping[str, Any], within: str, nodes: Sequence[TrialNode]) -> Iterator[PartReport]:
     """The reports on values of the device-plugin chart inside another document; nothing for other documents."""
     try:
-        found = find_values(document, PLUGIN_CHART)
+        found = find_plugin_values(document)
     except FileRefused as refused:
         yield report_refused(within.rstrip("/") or "file", _PLUGIN_KIND, refused)
         return
@@ -160,15 +138,8 @@ def of_plugin_chart(document: Mapping[str, Any], within: str, nodes: Sequence[Tr
 
 
 def _plugin_values(values: Mapping[str, Any], name: str, nodes: Sequence[TrialNode]) -> Iterator[PartReport]:
-    yield PartReport(name=name, kind=_PLUGIN_KIND, problems=(_PLUGIN_ADVICE,))
+    yield PartReport(name=name, kind=_PLUGIN_KIND, problems=(PLUGIN_ADVICE,))
     yield from _profiles_of_chart(values, name, nodes)
-
-
-def _is_plugin_chart(document: Mapping[str, Any]) -> bool:
-    if {"version", "sharing", "flags", "driver", "toolkit", "devicePlugin", "migManager"} & document.keys():
-        return False  # a sharing profile, or values of gpu-operator
-    config = document.get("config")
-    return bool(_PLUGIN_CHART & document.keys()) or (isinstance(config, Mapping) and "map" in config)
 
 
 def _profiles_of_chart(document: Mapping[str, Any], name: str, nodes: Sequence[TrialNode]) -> Iterator[PartReport]:

@@ -9,6 +9,7 @@ import msgspec
 from tessera.api.documents import load_documents
 from tessera.api.gpu_operator.driver_objects import drivers_of_values
 from tessera.api.gpu_operator.embedded_values import find_values
+from tessera.api.gpu_operator.plugin_chart import PLUGIN_ADVICE, find_plugin_values, is_plugin_chart
 from tessera.api.gpu_operator.settings_reader import POLICY_KIND, OperatorSettings, read_settings
 from tessera.api.problems import FileRefused, Notice, Problem
 from tessera.cli.base.connection import CommandError
@@ -95,8 +96,10 @@ def _values_of(document: Any) -> Any:
     """The values inside an object of another tool, or of a chart that has NVIDIA's; other documents unchanged.
 
     Raises:
-        FileRefused: there are several, or some of the values are no part of the document.
+        FileRefused: there are several, some of the values are no part of the document, or they are of another chart.
     """
+    if isinstance(document, dict) and (is_plugin_chart(document) or find_plugin_values(document)):
+        raise FileRefused([Problem("", PLUGIN_ADVICE)])
     found = find_values(document)
     if len(found) > 1:
         places = ", ".join(each.path for each in found)

@@ -37,7 +37,7 @@ def places(state: SlicerState, pods: Sequence[PodInfo]) -> Mapping[PodUid, Place
     """Returns the place of each of these pods, which are in order; the cost grows with the number of kinds of pods."""
     makers: dict[tuple[str, ...], int] = {}
     masks: dict[PodUid, int] = {}
-    competing = [pod for pod in pods if competes_for_room(state.waiting.get(pod.uid))]
+    competing = [pod for pod in pods if competes_for_room(state.pods.reason_of(pod.uid))]
     for pod in pods:
         if pod.profiles not in makers:
             makers[pod.profiles] = _mask(state, pod.profiles)

@@ -23,9 +23,9 @@ class HandOvers:
 
     def update(self, state: SlicerState, now: float) -> None:
         """Notes hand-overs that began or ended in a decision; ``now`` is the time at which the decision began."""
-        for uid in self._since.keys() - state.handed_over:
+        for uid in self._since.keys() - state.pods.handed_over:
             since, pod = self._since.pop(uid), state.cluster.pods.get(uid)
             if pod is not None and not pod.gated:
                 self._observe(now - since)
-        for uid in state.handed_over:
+        for uid in state.pods.handed_over:
             self._since.setdefault(uid, now)

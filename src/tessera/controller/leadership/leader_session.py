@@ -291,7 +291,7 @@ class LeaderSession:
     def _reclaim_slices(self) -> None:
         """Takes slices back from pods that the scheduler refuses for too long, and sets the time of the next step."""
         now = self._clock.monotonic()
-        self._refused.update(self._slicer.state.refused_pods, now)
+        self._refused.update(self._slicer.state.pods.cannot_start, now)
         for uid in self._refused.pop_expired(now):
             self._slicer.handle(RefusalTimedOut(uid, now + AVOIDANCE_SECONDS))
         self._stop_waiting()

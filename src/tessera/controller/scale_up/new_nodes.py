@@ -10,7 +10,9 @@ A pod behind a scheduling gate is invisible to autoscalers, so Tessera asks in i
    start is over.
 4. Pods that one group alone admits count first. A pod that several admit goes where these, and nodes that start, leave
    room for it; else to the first of its groups in the file.
-5. The number is the smallest that :mod:`tessera.controller.scale_up.empty_nodes` finds for all pods that any number
+5. A request for which new nodes of a group were of no use (:mod:`tessera.controller.scale_up.useless_nodes`) does not
+   count for the group while its pause lasts; after that, all such requests together get one node.
+6. The number is the smallest that :mod:`tessera.controller.scale_up.empty_nodes` finds for all pods that any number
    would take; at most the group's.
 """
 
@@ -28,6 +30,7 @@ from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.objects.resource_amounts import Amounts
 from tessera.controller.scale_up.empty_nodes import empty_nodes
 from tessera.controller.scale_up.pace import Pace
+from tessera.controller.scale_up.useless_nodes import RequestKind, Standing, request_kind
 from tessera.limits.provisioning import PACKING_STEPS, PACKING_STEPS_OF_GROUP, SCALE_UP_PODS
 from tessera.placement.step_budget import StepBudget
 
@@ -44,7 +47,7 @@ class NewNodes(msgspec.Struct, frozen=True):
     """The nodes of one group that should be asked for.
 
     Attributes:
-        count: their number, beside those that have registered.
+        count: their number, beside those that have registered; 0 if these suffice.
         pods: keys of the pods that would run on them, or on nodes that are starting.
         least: of CPU and so on, what each of these pods asks for at least; see :func:`least_amounts`.
     """
@@ -59,8 +62,9 @@ async def plan_new_nodes(
     groups: Sequence[NodeGroup],
     starting: Mapping[str, int],
     seen: Mapping[str, Amounts] = MappingProxyType({}),
+    standings: Mapping[str, Mapping[RequestKind, Standing]] = MappingProxyType({}),
 ) -> Mapping[str, NewNodes]:
-    """Returns the nodes to ask for, by group; groups that need none are left out.
+    """Returns the nodes to ask for, by group; groups on whose new nodes no pod counts are left out.
 
     Args:
         waiting: the pods that count by rules 1 and 2, the first in order first.
@@ -68,9 +72,13 @@ async def plan_new_nodes(
         starting: by group, nodes that have registered and not listed their cards.
         seen: by group, the largest amounts that pods could request on a node of it; without a group where none was
             seen, or where the next node may be larger.
+        standings: by group, the requests for which new nodes were of no use.
     """
     steps = max(PACKING_STEPS_OF_GROUP, PACKING_STEPS // max(1, len(groups)))
-    nodes = [_Group(group, starting.get(group.name, 0), steps, seen.get(group.name)) for group in groups]
+    nodes = [
+        _Group(group, starting.get(group.name, 0), steps, seen.get(group.name), standings.get(group.name, {}))
+        for group in groups
+    ]
     flexible: list[tuple[PodInfo, Sequence[_Group]]] = []
     kinds: dict[_Kind, int] = {}
     kinds_of: Counter[str] = Counter()
@@ -89,17 +97,17 @@ async def plan_new_nodes(
         admitting = [each for each in nodes if await each.admits(number, pod)]
         left -= bool(admitting)
         if len(admitting) == 1:
-            admitting[0].pods.append(pod)
+            admitting[0].add(pod)
         elif admitting:
             flexible.append((pod, admitting))
     for each in nodes:
-        fitting = await each.fill([pod for pod, admitting in flexible if each in admitting])
+        fitting = await each.fill([pod for pod, admitting in flexible if each in admitting and not each.tries(pod)])
         flexible = [(pod, admitting) for pod, admitting in flexible if pod.key not in fitting]
         await pace.step(1 + len(flexible))
     for pod, choices in flexible:
-        choices[0].pods.append(pod)
+        min(choices, key=lambda each: each.tries(pod)).add(pod)
     found = {each.name: await each.count_needed() for each in nodes}
-    return {name: needed for name, needed in found.items() if needed.count}
+    return {name: needed for name, needed in found.items() if needed.pods}
 
 
 class _Group:
@@ -110,12 +118,22 @@ class _Group:
         pods: the pods that count for it, in their order.
     """
 
-    def __init__(self, group: NodeGroup, starting: int, steps: int, seen: Amounts | None) -> None:
+    def __init__(
+        self,
+        group: NodeGroup,
+        starting: int,
+        steps: int,
+        seen: Amounts | None,
+        standings: Mapping[RequestKind, Standing],
+    ) -> None:
         self.name = group.name
         self.pods: list[PodInfo] = []
         self._most = group.most
         self._starting = starting
         self._seen = seen
+        self._standings = standings
+        #: Pods whose pause is over; of none of them ``pods`` has one.
+        self._on_trial: list[PodInfo] = []
         self._nodes = empty_nodes(group, steps)
         self._labels = group.all_labels()
         self._taints = [taint for taint in group.kept_taints() if taint.effect in _REPELLING]
@@ -123,7 +141,7 @@ class _Group:
         self._taken: dict[int, bool] = {}
 
     async def admits(self, kind: int, pod: PodInfo) -> bool:
-        """True if an empty node of the group takes the pod, and so each of its kind."""
+        """True if an empty node of the group takes the pod, and so each of its kind, and it may count."""
         if kind not in self._taken:
             self._taken[kind] = (
                 admits_node(pod.constraints, NodeName(""), self._labels)
@@ -131,7 +149,18 @@ class _Group:
                 and self._is_large_enough(pod)
                 and await self._nodes.takes(pod)
             )
-        return self._taken[kind]
+        return self._taken[kind] and self._standing(pod) is not Standing.PAUSED
+
+    def _standing(self, pod: PodInfo) -> Standing | None:
+        return self._standings.get(request_kind(pod)) if self._standings else None
+
+    def tries(self, pod: PodInfo) -> bool:
+        """True if the pause of the pod's request is over."""
+        return self._standing(pod) is Standing.ON_TRIAL
+
+    def add(self, pod: PodInfo) -> None:
+        """Lets a pod count for the group."""
+        (self._on_trial if self.tries(pod) else self.pods).append(pod)
 
     def _is_large_enough(self, pod: PodInfo) -> bool:
         """True unless the nodes that were seen are too small for the pod."""
@@ -140,7 +169,7 @@ class _Group:
 
     async def fill(self, more: Sequence[PodInfo]) -> frozenset[str]:
         """Adds pods for which the nodes that are needed anyway have room; returns their keys."""
-        count = self._starting + (await self.count_needed()).count if more else 0
+        count = self._starting + (await self._count(self.pods, self._most)).count if more else 0
         if not count:
             return frozenset()
         # Each node takes a pod at least, so no more nodes than pods are worth a look.
@@ -150,13 +179,26 @@ class _Group:
 
     async def count_needed(self) -> NewNodes:
         """Returns the new nodes that its pods need beside those that start."""
-        most = min(self._starting + self._most, len(self.pods))
+        needed = await self._count(self.pods, self._most)
+        if not self._on_trial:
+            return needed
+        # None of its own while a node starts: that one shows if the next would be of use. It is asked for with the
+        # least amounts of all of them, so that one that no machine can take keeps it from no other.
+        more = min(self._most, needed.count + (not self._starting))
+        found = await self._count([*self.pods, *self._on_trial], more)
+        if not found.pods:
+            return found
+        counting = {pod.key: pod for pod in [*self.pods, *self._on_trial]}
+        tried = dict.fromkeys([*found.pods, *(pod.key for pod in self._on_trial)])
+        return NewNodes(found.count, tuple(tried), least_amounts([counting[key] for key in tried]))
+
+    async def _count(self, pods: Sequence[PodInfo], most: int) -> NewNodes:
+        most = min(self._starting + most, len(pods))
         if not most:
             return NewNodes(0)
-        needed = await self._nodes.count(self.pods, min(self._starting, most), most)
-        count = max(0, needed.count - self._starting)
-        placed = [pod for pod in self.pods if pod.key in needed.pods]
-        return NewNodes(count, tuple(pod.key for pod in placed), least_amounts(placed))
+        needed = await self._nodes.count(pods, min(self._starting, most), most)
+        placed = [pod for pod in pods if pod.key in needed.pods]
+        return NewNodes(max(0, needed.count - self._starting), tuple(pod.key for pod in placed), least_amounts(placed))
 
 
 def least_amounts(pods: Sequence[PodInfo]) -> Amounts:

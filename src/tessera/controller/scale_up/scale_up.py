@@ -7,21 +7,19 @@ counts as one that starts.
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 
 from tessera.api.names import HOSTNAME_LABEL, NodeName
-from tessera.api.nodes.node_groups import (
-    NEW_NODE_REASON,
-    NODE_GROUPS_KEY,
-    NODE_GROUPS_MAP,
-    NodeGroup,
-    parse_node_groups,
-)
+from tessera.api.nodes.node_groups import NODE_GROUPS_KEY, NODE_GROUPS_MAP, NodeGroup, parse_node_groups
 from tessera.clock import parse_time_or_zero
 from tessera.controller.base.options import ScaleUpMethod, ScaleUpOptions
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.objects.resource_amounts import Amounts
+from tessera.controller.scale_up.new_node_look import look_at
 from tessera.controller.scale_up.new_nodes import NewNodes, plan_new_nodes
+from tessera.controller.scale_up.node_notices import NodeNotices
 from tessera.controller.scale_up.node_requests import NodeAsker, NodeRequest, PlaceholderPods, ProvisioningRequests
 from tessera.controller.scale_up.placeholders import (
     asks_for_cards,
@@ -31,17 +29,17 @@ from tessera.controller.scale_up.placeholders import (
     pod_spec,
 )
 from tessera.controller.scale_up.steady_amounts import SteadyAmounts
+from tessera.controller.scale_up.useless_nodes import NewNode, UselessNodes
 from tessera.controller.slicing.planning.fair_order import FairOrder
 from tessera.controller.slicing.slicer import Slicer
 from tessera.controller.slicing.state.allocation import Allocation
 from tessera.kube.backoff import Backoff
 from tessera.kube.client.errors import ApiError, NotFound
-from tessera.kube.event_recorder import EventRecorder, make_reference
-from tessera.kube.resources import CONFIGMAPS, PODS, ConfigMap, Node, Pod
+from tessera.kube.event_recorder import EventRecorder
+from tessera.kube.resources import CONFIGMAPS, ConfigMap, Node, Pod
 from tessera.kube.runtime import KubeRuntime
 from tessera.kube.watch.informer import Informer
 from tessera.limits.provisioning import PASSED_HOSTS
-from tessera.text import count_noun
 
 _log = logging.getLogger(__name__)
 
@@ -110,8 +108,10 @@ class ScaleUp:
         self._amounts = SteadyAmounts()
         #: By group, the largest amounts of its nodes; of groups that the file names.
         self._seen: Mapping[str, Amounts] = {}
-        #: Keys of waiting pods that have the event.
-        self._told: set[str] = set()
+        self._useless = UselessNodes()
+        self._notices = NodeNotices(runtime, events)
+        #: The version of the groups' file.
+        self._file_version = ""
         self._file: Informer[ConfigMap] = Informer(
             runtime.client,
             CONFIGMAPS,
@@ -147,8 +147,11 @@ class ScaleUp:
                 await self._runtime.clock.sleep(backoff.next())
 
     async def _wait_for_change(self) -> None:
-        """Waits for a change, the end of the time in which a node may start, other amounts, or the next poll."""
+        """Waits for a change, the end of the time in which a node may start or of a pause, or the next poll."""
         times = [*self._startup_times(), *([_POLL] if self._by_requests.present else [])]
+        now = self._runtime.clock.now()
+        dues = (self._useless.next_end(now), self._notices.due)
+        times += [max(0.0, due - now) for due in dues if due is not None]
         if self._amounts.due is not None:
             times.append(max(0.0, self._amounts.due - self._runtime.clock.monotonic()))
         left = min(times, default=None)
@@ -174,15 +177,20 @@ class ScaleUp:
             return False
         if not (self._groups or present or outdated):
             self._show({})
+            self._notices.tell_pauses((), self._useless)
             return True
         if not self._slicer.is_caught_up:  # pods that need a node may be missing in the state
             return False
-        self._decided |= all(reason is not None for reason in self._state.waiting.values())
-        needed = self._amounts.hold(await self._plan(), self._runtime.clock.monotonic())
+        if not await self._notices.restore(self._useless, self._state.cluster.pods):
+            return False
+        self._decided |= all(one.reason is not None for one in self._state.waiting.values())
+        waiting = self._waiting_pods()
+        needed = self._amounts.hold(await self._plan(waiting), self._runtime.clock.monotonic())
         self._show({group.name: needed.get(group.name, NewNodes(0)).count for group in self._groups})
         if not self._runtime.may_act():
             return True
-        self._tell(needed)
+        self._notices.tell_requests(waiting, needed)
+        self._notices.tell_pauses(waiting, self._useless)
         surplus = list(self._find_surplus(present, needed)) if self._decided else []
         # A request of an outdated form or kind is deleted now and made anew once it is gone, so that no autoscaler
         # counts it twice.
@@ -229,6 +237,13 @@ class ScaleUp:
         else:
             self._groups = tuple(each for each in groups if self._can_grow(each))
             self.nodes_may_come = bool(groups)
+        self._note_version(file.metadata.resource_version)
+
+    def _note_version(self, version: str) -> None:
+        """Ends all pauses once somebody has changed the file: a group may be right now."""
+        if self._file_version not in {"", version}:
+            self._useless.clear()
+        self._file_version = version
 
     def _can_grow(self, group: NodeGroup) -> bool:
         """True if a new node of a group can be asked for."""
@@ -238,14 +253,20 @@ class ScaleUp:
         _log.warning("group %s has %d nodes, no more are asked for: at most %d", group.name, nodes, PASSED_HOSTS)
         return False
 
-    async def _plan(self) -> Mapping[str, NewNodes]:
+    async def _plan(self, waiting: Sequence[PodInfo]) -> Mapping[str, NewNodes]:
         """Returns the nodes to ask for; plans anew only if the pods, the groups or their nodes have changed."""
-        waiting, starting = self._waiting_pods(), self._count_starting()
+        starting, now = tuple(self._starting_nodes()), self._runtime.clock.now()
         self._look_at_sizes()
-        inputs = (waiting, self._groups, starting, self._seen)
+        await self._useless.judge(starting, waiting, self._takers, partial(look_at, self._state), now)
+        counts = Counter(node.group for node in starting)
+        inputs = (waiting, self._groups, counts, self._seen, self._useless.standings(now))
         if inputs != self._planned[0]:
             self._planned = (inputs, await plan_new_nodes(*inputs) if self._groups else {})
-        return self._planned[1]
+        found, by_key = self._planned[1], {pod.key: pod for pod in waiting}
+        self._useless.begin_trials(
+            starting, {name: [by_key[key] for key in each.pods if key in by_key] for name, each in found.items()}
+        )
+        return {name: each for name, each in found.items() if each.count}
 
     def _look_at_sizes(self) -> None:
         """Keeps the largest amounts of each group's nodes, also of nodes that are gone: the next one will be alike."""
@@ -267,8 +288,8 @@ class ScaleUp:
         state = self._state
         refused = (
             state.cluster.pods[uid]
-            for uid, reason in state.waiting.items()
-            if reason is not None and uid in state.cluster.pods and uid not in state.dependent
+            for uid, one in state.waiting.items()
+            if one.reason is not None and uid in state.cluster.pods and not one.dependent
         )
         able = [pod for pod in refused if pod.ready_to_place]
         return self._order.first(able, len(able))[0]
@@ -279,18 +300,25 @@ class ScaleUp:
             if all(labels.get(key) == value for key, value in group.selector.items()):
                 yield node
 
-    def _count_starting(self) -> Mapping[str, int]:
-        return {group.name: sum(self._is_starting(node) for node in self._nodes_of(group)) for group in self._groups}
+    def _starting_nodes(self) -> Iterator[NewNode]:
+        for group in self._groups:
+            for node in filter(self._is_starting, self._nodes_of(group)):
+                name = NodeName(node.metadata.name)
+                yield NewNode(node.metadata.uid, name, group.name, look_at(self._state, name))
 
     def _is_starting(self, node: Node) -> bool:
-        """True if the node may still take its first pods. A placeholder that is bound there is none of them."""
-        held = self._state.allocations.on(NodeName(node.metadata.name))
-        if node.metadata.deletion_timestamp is not None or any(map(self._is_pods, held)):
-            return False
-        return self._seconds_left(node) > 0
+        """True if the node may still take its first pods."""
+        taken = self._taken(NodeName(node.metadata.name))
+        return node.metadata.deletion_timestamp is None and not taken and self._seconds_left(node) > 0
 
-    def _is_pods(self, held: Allocation) -> bool:
-        return not held.owner.startswith(f"{self._namespace}/{_NAME}")
+    def _taken(self, node: NodeName) -> Sequence[Allocation]:
+        """Returns what pods have of the node's cards. A placeholder that is bound there is none of them."""
+        own = f"{self._namespace}/{_NAME}"
+        return [each for each in self._state.allocations.on(node) if not each.owner.startswith(own)]
+
+    def _takers(self, node: NodeName) -> Sequence[PodInfo]:
+        pods = self._state.cluster.pods
+        return [pods[each.uid] for each in self._taken(node) if each.uid in pods]
 
     def _seconds_left(self, node: Node) -> float:
         registered = parse_time_or_zero(node.metadata.creation_timestamp or "")
@@ -329,20 +357,6 @@ class ScaleUp:
         return asks_for_cards(group, has_ready=any(each.status.is_ready for each in self._nodes_of(group)))
 
     # Writes
-
-    def _tell(self, needed: Mapping[str, NewNodes]) -> None:
-        """Records an event on each pod for which nodes are asked for, once."""
-        asked = {key: (name, each.count) for name, each in needed.items() for key in each.pods}
-        self._told &= asked.keys()
-        infos = {pod.key: pod for pod in self._waiting_pods()} if asked.keys() - self._told else {}
-        for key in sorted((asked.keys() - self._told) & infos.keys()):
-            (name, count), pod = asked[key], infos[key]
-            text = (
-                f"asked the autoscaler for {count_noun(count, 'new node')} of group {name}; the pod waits for"
-                f" {'cards' if pod.devices else 'slices'}, and the present nodes have no room for it"
-            )
-            self._events.record(make_reference(PODS, pod.name, pod.namespace, pod.uid), NEW_NODE_REASON, text)
-            self._told.add(key)
 
     async def _create(self, asker: NodeAsker, group: NodeGroup, name: str, least: Amounts) -> bool:
         nodes = list(self._nodes_of(group))

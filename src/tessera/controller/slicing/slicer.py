@@ -68,6 +68,7 @@ from tessera.controller.slicing.state.events import (
 from tessera.controller.slicing.state.instructions import Instruction
 from tessera.controller.slicing.state.refusals import competes_for_room
 from tessera.controller.slicing.state.slicer_state import SlicerState
+from tessera.controller.slicing.state.waiting_pod import PodState
 from tessera.controller.slicing.turns.absorption import Absorption
 from tessera.controller.slicing.turns.backlog import EventBacklog
 from tessera.controller.slicing.turns.pending_writes import PendingWrites
@@ -249,7 +250,7 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
 
     def _competes(self, uid: PodUid) -> bool:
         """True if planning found that a waiting pod lacks nothing but room."""
-        reason = self._state.waiting.get(uid)
+        reason = self._state.pods.reason_of(uid)
         return reason is not None and competes_for_room(reason) and not self._state.ages.is_idle(uid)
 
     def _settle_ages(self, uids: Iterable[PodUid]) -> None:
@@ -294,7 +295,7 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         """After a change of a Queue object, counts every pod for its queue again, and plans all waiting pods again."""
         self._cluster.changed_pods |= self._cluster.pods.keys()
         self._cluster.capacity_changes.room_may_have_grown_anywhere()
-        self._state.limited.relieve_all()
+        self._state.pods.relieve_all()
 
     def _follow_namespace(self, name: str) -> None:
         """After a change of a namespace's label, counts its pods for their queue again, and plans waiting pods again.
@@ -305,7 +306,7 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         if found:
             self._cluster.changed_pods |= found
             self._cluster.capacity_changes.room_may_have_grown_anywhere()
-            self._state.limited.relieve_all()  # what is reserved for these pods counts for another queue now
+            self._state.pods.relieve_all()  # what is reserved for these pods counts for another queue now
 
     def pop_writes(self) -> Sequence[Instruction]:
         """Returns the instructions to carry out now. Each write is in flight until the slicer handles its outcome."""
@@ -318,7 +319,7 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         owners = self._state.avoidance.expire_pauses(now)
         for uid in self._state.waiting if owners else ():
             if self._cluster.pods[uid].owner in owners:
-                changes.forget_refusal(uid)
+                self._state.pods.forget_refusal(uid)
 
     def _set_date(self, date: float) -> None:
         self._state.now = date
@@ -372,12 +373,16 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
             or self._cluster.changed_nodes
             or self._cluster.changed_pods
             or self._state.gangs.changed
-            or self._state.limited.are_due
+            or self._state.pods.is_relief_due
             or self.order.refusals.is_behind
-            or (self._cluster.dependencies_changed and (self._state.dependent or self._state.limited))
+            or (self._cluster.dependencies_changed and self._awaits_dependencies)
         ):
             return True
-        return self._cluster.capacity_changes.concerns_any_of(self._state.waiting)
+        return self._state.pods.are_due
+
+    @property
+    def _awaits_dependencies(self) -> bool:
+        return bool(self._state.pods.limited) or any(one.dependent for one in self._state.waiting.values())
 
     @property
     def is_caught_up(self) -> bool:
@@ -425,12 +430,12 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         self._reserver.begin(nodes)
         self._gang_reserver.begin(nodes)
         self._turns.resume_gangs()
-        changes = self._cluster.capacity_changes
+        pods = self._state.pods
         for uid in self._state.reservations:
-            changes.separate(uid)
-        candidates = dict.fromkeys(changes.candidates(self._state.waiting, MostOfKind(self._state)))
+            pods.separate(uid)
+        candidates = dict.fromkeys(pods.next_in_round(MostOfKind(self._state)))
         for uid in self._state.reservations:  # a pod with a reservation goes first, in every round
-            if uid in self._state.waiting and changes.is_due(uid):
+            if uid in self._state.waiting and pods.is_due(uid):
                 candidates[uid] = None
         self._settle_ages(candidates)
         self._turns.plan(candidates)
@@ -452,11 +457,10 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
 
     def _release_refused_pods(self) -> None:
         """After a change of nodes, pods or volumes, lets no pod that all nodes refuse now close its queue any more."""
-        limited = self._state.limited
-        if limited:
-            for pod in self.order.refused_by_all_nodes([self._cluster.pods[uid] for uid in limited.firsts()]):
-                limited.discard(pod.uid)
-                self._cluster.capacity_changes.forget_refusal(pod.uid)
+        firsts = [self._cluster.pods[uid] for _, uids in self._state.pods.limited.heads() for uid in uids[:1]]
+        for pod in self.order.refused_by_all_nodes(firsts) if firsts else ():
+            self._state.pods.move(pod.uid, PodState.QUEUED)
+            self._state.pods.forget_refusal(pod.uid)
 
     def _retry_limited_pods(self) -> None:
         """Lets the first pods of relieved queues be planned again.
@@ -467,13 +471,13 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         totals = dict(self._state.inventory.totals)
         if totals != self._totals:
             self._totals = totals
-            self._state.limited.relieve_all()
-        for uid in self._state.limited.pop_retries():
-            self._cluster.capacity_changes.forget_refusal(uid)
+            self._state.pods.relieve_all()
+        self._state.pods.relieve()
 
     def _replan_dependent_pods(self) -> None:
         """After a change of pods or volumes, plans dependent pods again on all nodes."""
         if self._cluster.dependencies_changed:
             self._cluster.dependencies_changed = False
-            for uid in self._state.dependent:
-                self._cluster.capacity_changes.forget_refusal(uid)
+            for uid, one in self._state.waiting.items():
+                if one.dependent:
+                    self._state.pods.forget_refusal(uid)

@@ -269,16 +269,7 @@ class CardMeter:
             if sample.timeStamp > since and sample.timeStamp >= getattr(newest.get(sample.pid), "timeStamp", 0):
                 newest[sample.pid] = sample
         self._process_times[gpu] = max((each.timeStamp for each in newest.values()), default=since)
-        return [
-            ProcessActivity(
-                pid=pid,
-                sm=each.smUtil / 100,
-                memory=each.memUtil / 100,
-                encoder=each.encUtil / 100,
-                decoder=each.decUtil / 100,
-            )
-            for pid, each in newest.items()
-        ]
+        return [ProcessActivity(pid=pid, sm=each.smUtil / 100) for pid, each in newest.items()]
 
     def forget(self, gpu: GpuUuid, gi_id: int | None = None) -> None:
         """Drops the samples of a destroyed GPU instance; those of the card and all its instances for ``None``."""

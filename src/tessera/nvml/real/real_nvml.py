@@ -236,7 +236,7 @@ class RealNvml:
         found = []
         for one in listed:
             gi_id, ci_id = self._instance_ids(device, one.gpuInstanceId, one.computeInstanceId)
-            found.append(GpuProcess(pid=one.pid, memory_bytes=one.usedGpuMemory or 0, gi_id=gi_id, ci_id=ci_id))
+            found.append(GpuProcess(pid=one.pid, memory_bytes=one.usedGpuMemory, gi_id=gi_id, ci_id=ci_id))
         return list({(one.pid, one.gi_id, one.ci_id): one for one in found}.values())
 
     def memory(self, device: GpuUuid | MigUuid) -> DeviceMemory:

@@ -65,6 +65,9 @@ _CUBE_MESH: Mapping[tuple[int, int], int] = {
     **dict.fromkeys(((0, 1), (0, 2), (1, 3), (2, 6), (3, 7), (4, 5), (4, 6), (5, 7)), 1),
 }
 _MESHED = "V100-SXM2-16GB"
+_CUBE_LINKS = 6
+#: Beginnings of the models without NVENC.
+_WITHOUT_ENCODERS = ("A100", "A30", "H100", "H20", "GH200", "B200", "B300", "GB200", "GB300", "PG506")
 
 
 def cuda_version(driver_version: str) -> int:
@@ -113,6 +116,20 @@ def nvlinks_of(card: SimCard, cards: Sequence[SimCard]) -> list[NvLink]:
         ]
     links, switches = _SWITCHED.get(card.model, (0, 1))
     return [NvLink(f"00000000:{_FIRST_SWITCH_BUS + link % switches:02X}:00.0", switch=True) for link in range(links)]
+
+
+def link_count(card: SimCard) -> int:
+    """The number of the card's NVLinks that are up on a whole machine; 0 in MIG mode."""
+    if card.mig_enabled:
+        return 0
+    if card.nvlinks is not None:
+        return len(card.nvlinks)
+    return _CUBE_LINKS if card.model == _MESHED else _SWITCHED.get(card.model, (0, 1))[0]
+
+
+def has_encoders(card: SimCard) -> bool:
+    """True if the card encodes video; cards for training only decode it (NVIDIA, video codec support matrix)."""
+    return not card.model.startswith(_WITHOUT_ENCODERS)
 
 
 def common_ancestor(card: SimCard, other: SimCard, cards: int) -> int:

@@ -1,4 +1,4 @@
-"""Counters of simulated cards that grow with time: energy, seconds of slow-downs, and errors that the lab sets.
+"""Counters of simulated cards that grow with time: energy, NVLink bytes, seconds of slow-downs, errors that are set.
 
 A counter is over the time since this process measured the card first. Between two measurements the card counts as it is
 at the second one.
@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 from tessera.nvml.interface import GpuUuid
 from tessera.nvml.measurements import Quantity
-from tessera.nvml.simulated.load import card_power
+from tessera.nvml.simulated.load import card_power, nvlink_rates
 from tessera.nvml.simulated.machine_state import SimCard
 
 #: By counter, the bits of nvmlClocksEventReasons (nvml.h) during which it grows: SwThermalSlowdown and
@@ -36,8 +36,8 @@ class GrowingCounters:
         values[Quantity.ENERGY] += card_power(card) * (now - since)
         for quantity, bits in _THROTTLES.items():
             values[quantity] += (now - since) * bool(reasons & bits)
-        for name, rate in card.growth.items():
-            quantity = Quantity(name)
+        growing = {**nvlink_rates(card), **{Quantity(name): rate for name, rate in card.growth.items()}}
+        for quantity, rate in growing.items():
             values[quantity] = values.get(quantity, 0.0) + (now - since) * rate
         self._counted[card.uuid] = now, values
         return dict(values)

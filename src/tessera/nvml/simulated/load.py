@@ -1,18 +1,20 @@
 """Measurements of simulated cards, derived from their processes.
 
-A process has an activity, the share of its device's time in which it computes. Everything else follows from that by
-plain rules: power and temperature rise with it, a busy card runs at its highest clock, memory is what its processes
-hold. The rules are not measured on hardware. Which quantities exist follows the hardware: GPM from Hopper on, no
-utilization and no NVLink counters in MIG mode, no memory on a card that reports none. Values that a test or the lab has
+A process has an activity, the share of its device's time in which it computes, and a kind of work
+(:mod:`tessera.nvml.simulated.kinds_of_work`). Everything else follows from these by plain rules: power and temperature
+rise with it, a busy card runs at its highest clock, memory is what its processes hold. The rules are not measured on
+hardware. Which quantities exist follows the hardware: GPM from Hopper on, no utilization and no NVLink counters in MIG
+mode, none of NVLinks on a card without them, no memory on a card that reports none. Values that a test or the lab has
 set replace the rules.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from tessera.nvml.measurements import ACTIVITIES, Absence, Measurements, ProcessActivity, Quantity
-from tessera.nvml.simulated.boards import attributes_of
-from tessera.nvml.simulated.machine_state import SimCard, SimDevice, SimGpuInstance
+from tessera.nvml.simulated.boards import attributes_of, has_encoders, link_count
+from tessera.nvml.simulated.kinds_of_work import WORKS
+from tessera.nvml.simulated.machine_state import SimCard, SimDevice, SimGpuInstance, SimProcess
 from tessera.nvml.simulated.process_rules import read_memory
 
 #: First compute capability with GPM (NVIDIA, NVML API reference: Hopper).
@@ -33,21 +35,6 @@ _OPERATING_LIMIT, _SLOWDOWN, _SHUTDOWN, _MEMORY_LIMIT = 85.0, 89.0, 92.0, 95.0
 _IDLE_POWER = 0.15
 #: Rule: clock of an idle card, hertz.
 _IDLE_CLOCK = 345 * _MHZ
-#: Rule: bytes per second over PCIe of a card that is always busy.
-_PCIE_RATE = 2e9
-#: Rule: GPM quantities as shares of the activity.
-_SHARES: Mapping[Quantity, float] = {
-    Quantity.ENGINE_ACTIVE: 1.0,
-    Quantity.SM_ACTIVE: 0.8,
-    Quantity.SM_OCCUPANCY: 0.5,
-    Quantity.TENSOR_ACTIVE: 0.4,
-    Quantity.DRAM_ACTIVE: 0.35,
-    Quantity.FP64_ACTIVE: 0.0,
-    Quantity.FP32_ACTIVE: 0.15,
-    Quantity.FP16_ACTIVE: 0.1,
-    Quantity.PCIE_TRANSMITTED: _PCIE_RATE,
-    Quantity.PCIE_RECEIVED: _PCIE_RATE,
-}
 
 
 class _Board(NamedTuple):
@@ -69,18 +56,22 @@ _BOARDS: Mapping[str, _Board] = {
     "T4": _Board(70, 1590, 5001),
     "V100": _Board(300, 1530, 877),
 }
+_NVLINK_BYTES = Quantity.NVLINK_TRANSMITTED, Quantity.NVLINK_RECEIVED
+#: Quantities that a card without NVLinks does not report.
+_OF_NVLINKS = (
+    *_NVLINK_BYTES,
+    Quantity.NVLINK_CRC_FLIT_ERRORS,
+    Quantity.NVLINK_CRC_DATA_ERRORS,
+    Quantity.NVLINK_REPLAYS,
+    Quantity.NVLINK_RECOVERIES,
+)
 #: Quantities that a card in MIG mode does not report.
 _NOT_IN_MIG_MODE = (
     Quantity.GPU_UTILIZATION,
     Quantity.MEMORY_UTILIZATION,
     Quantity.ENCODER_UTILIZATION,
     Quantity.DECODER_UTILIZATION,
-    Quantity.NVLINK_TRANSMITTED,
-    Quantity.NVLINK_RECEIVED,
-    Quantity.NVLINK_CRC_FLIT_ERRORS,
-    Quantity.NVLINK_CRC_DATA_ERRORS,
-    Quantity.NVLINK_REPLAYS,
-    Quantity.NVLINK_RECOVERIES,
+    *_OF_NVLINKS,
 )
 
 
@@ -96,11 +87,9 @@ def measure_card(card: SimCard, counters: Mapping[Quantity, float], *, first: bo
     load = card_load(card)
     values = {
         Quantity.GPU_UTILIZATION: load,
-        Quantity.MEMORY_UTILIZATION: load * _SHARES[Quantity.DRAM_ACTIVE],
-        Quantity.ENCODER_UTILIZATION: 0.0,
-        Quantity.DECODER_UTILIZATION: 0.0,
-        Quantity.NVLINK_TRANSMITTED: 0.0,
-        Quantity.NVLINK_RECEIVED: 0.0,
+        Quantity.MEMORY_UTILIZATION: _use(card.processes, Quantity.DRAM_ACTIVE),
+        Quantity.ENCODER_UTILIZATION: _use(card.processes, Quantity.ENCODER_UTILIZATION) if has_encoders(card) else 0.0,
+        Quantity.DECODER_UTILIZATION: _use(card.processes, Quantity.DECODER_UTILIZATION),
         Quantity.SM_CLOCK: highest_clock(card) if load else _IDLE_CLOCK,
         Quantity.MEMORY_CLOCK: board.memory_mhz * _MHZ,
         Quantity.TEMPERATURE: _IDLE_TEMPERATURE + _HEAT * load,
@@ -124,7 +113,9 @@ def measure_card(card: SimCard, counters: Mapping[Quantity, float], *, first: bo
     if card.mig_enabled:
         absent |= dict.fromkeys((*_NOT_IN_MIG_MODE, *ACTIVITIES), Absence.MIG_MODE)
     else:
-        _add_activities(card, load, values, absent, first=first)
+        _add_activities(card, card.processes, values, absent, first=first)
+        if not link_count(card) and card.nvlinks is None:
+            absent |= dict.fromkeys(_OF_NVLINKS, Absence.NOT_SUPPORTED)
     values |= {Quantity(name): value for name, value in card.measured.items()}
     if card.gpu_model.compute_capability >= _MARGIN_SINCE:
         values.setdefault(Quantity.TEMPERATURE_MARGIN, _OPERATING_LIMIT - values[Quantity.TEMPERATURE])
@@ -136,26 +127,35 @@ def measure_card(card: SimCard, counters: Mapping[Quantity, float], *, first: bo
         values.setdefault(Quantity.FABRIC_HEALTH, WELL_FABRIC)
     elif Quantity.FABRIC_HEALTH not in values:
         absent[Quantity.FABRIC_HEALTH] = Absence.NOT_SUPPORTED
-    return Measurements({each: value for each, value in values.items() if each not in absent}, absent)
+    return _report(card, values, absent)
 
 
 def measure_instance(card: SimCard, instance: SimGpuInstance, *, first: bool) -> Measurements:
     """Measures the activity of one GPU instance."""
     values: dict[Quantity, float] = {}
     absent: dict[Quantity, Absence] = {}
-    _add_activities(card, _instance_load(card, instance), values, absent, first=first)
-    return Measurements(values, absent)
+    processes = [one for one in card.processes if one.gi_id == instance.gi_id]
+    _add_activities(card, processes, values, absent, first=first)
+    return _report(card, values, absent)
+
+
+def _report(card: SimCard, values: Mapping[Quantity, float], absent: Mapping[Quantity, Absence]) -> Measurements:
+    unreported = {Quantity(name) for name in card.unreported}
+    absent = {**absent, **dict.fromkeys(unreported & values.keys(), Absence.NOT_SUPPORTED)}
+    return Measurements({each: value for each, value in values.items() if each not in absent}, absent)
 
 
 def process_activity(card: SimCard) -> list[ProcessActivity]:
     """Returns each process's share of the card's time; the processes of a busy card share it."""
     wanted = sum(one.activity for one in card.processes)
     scale = 1 / max(1.0, wanted)
-    return [
-        ProcessActivity(pid=one.pid, sm=one.activity * scale, memory=0.0, encoder=0.0, decoder=0.0)
-        for one in card.processes
-        if one.activity
-    ]
+    return [ProcessActivity(pid=one.pid, sm=one.activity * scale) for one in card.processes if one.activity]
+
+
+def nvlink_rates(card: SimCard) -> Mapping[Quantity, float]:
+    """Bytes per second that the card sends and receives over its NVLinks; empty for a card without links."""
+    links = link_count(card)
+    return {each: links * _use(card.processes, each) for each in (_NVLINK_BYTES if links else ())}
 
 
 def card_load(card: SimCard) -> float:
@@ -170,8 +170,10 @@ def card_load(card: SimCard) -> float:
 def card_power(card: SimCard) -> float:
     """Watts that the card draws."""
     set_by_test = card.measured.get(Quantity.POWER.value)
-    watts = _board(card).watts
-    return watts * (_IDLE_POWER + (1 - _IDLE_POWER) * card_load(card)) if set_by_test is None else set_by_test
+    if set_by_test is not None:
+        return set_by_test
+    held = max((WORKS[one.work].power for one in card.processes), default=0.0)
+    return _board(card).watts * max(held, _IDLE_POWER + (1 - _IDLE_POWER) * card_load(card))
 
 
 #: Counters that stay 0 unless they grow with time, or a test or the lab sets them.
@@ -185,10 +187,7 @@ _COUNTERS: Sequence[Quantity] = (
     Quantity.ROW_REMAP_PENDING,
     Quantity.ROW_REMAP_FAILED,
     Quantity.SRAM_THRESHOLD_EXCEEDED,
-    Quantity.NVLINK_CRC_FLIT_ERRORS,
-    Quantity.NVLINK_CRC_DATA_ERRORS,
-    Quantity.NVLINK_REPLAYS,
-    Quantity.NVLINK_RECOVERIES,
+    *_OF_NVLINKS,
     Quantity.THROTTLED_POWER,
     Quantity.THROTTLED_THERMAL,
     Quantity.THROTTLED_SYNC_BOOST,
@@ -199,14 +198,26 @@ _COUNTERS: Sequence[Quantity] = (
 
 
 def _add_activities(
-    card: SimCard, load: float, values: dict[Quantity, float], absent: dict[Quantity, Absence], *, first: bool
+    card: SimCard,
+    processes: Iterable[SimProcess],
+    values: dict[Quantity, float],
+    absent: dict[Quantity, Absence],
+    *,
+    first: bool,
 ) -> None:
     if card.gpu_model.compute_capability < _GPM_SINCE:
         absent |= dict.fromkeys(ACTIVITIES, Absence.NO_GPM)
     elif first:
         absent |= dict.fromkeys(ACTIVITIES, Absence.FIRST_SAMPLE)
     else:
-        values |= {each: load * share for each, share in _SHARES.items()}
+        values |= {each: _use(processes, each) for each in ACTIVITIES}
+
+
+def _use(processes: Iterable[SimProcess], quantity: Quantity) -> float:
+    """How much of a quantity processes use together; those of a busy device share its time."""
+    listed = list(processes)
+    wanted = sum(one.activity for one in listed)
+    return sum(one.activity * WORKS[one.work].share(quantity) for one in listed) / max(1.0, wanted)
 
 
 def _instance_load(card: SimCard, instance: SimGpuInstance) -> float:

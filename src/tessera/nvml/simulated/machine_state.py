@@ -21,6 +21,8 @@ from tessera.nvml.attributes import CardAttributes, ComputeMode, NvLink
 from tessera.nvml.errors import InUse, NvmlNotFound
 from tessera.nvml.interface import GpuEventKind, GpuUuid, MigUuid
 from tessera.nvml.known_cards import UNREAD
+from tessera.nvml.measurements import Quantity
+from tessera.nvml.simulated.kinds_of_work import ORDINARY
 from tessera.nvml.xids import XID_OFF_THE_BUS
 
 #: Version of the simulated driver: new enough for every model that can be simulated.
@@ -42,7 +44,8 @@ _ITEM = re.compile(r"\s*(?:(\d+)\s*[x*]\s*)?(\S.*?)\s*")
 class SimProcess(msgspec.Struct):
     """A process that holds memory on a card or on one of its MIG devices.
 
-    ``activity`` is the share of the device's time in which it computes, 0 to 1.
+    ``activity`` is the share of the device's time in which it computes, 0 to 1, and ``work`` what it does then: a name
+    in :data:`tessera.nvml.simulated.kinds_of_work.WORKS`.
     """
 
     pid: int
@@ -50,6 +53,7 @@ class SimProcess(msgspec.Struct):
     gi_id: int | None = None
     ci_id: int | None = None
     activity: float = 0.0
+    work: str = ORDINARY
 
 
 class SimComputeInstance(msgspec.Struct):
@@ -82,7 +86,7 @@ class SimCard(msgspec.Struct, omit_defaults=True):
     the model's values in :mod:`tessera.nvml.simulated.boards`, else a test has set them. ``measured`` has quantities
     that were set, by the value of :class:`~tessera.nvml.measurements.Quantity`; they replace the rules of
     :mod:`tessera.nvml.simulated.load`. ``growth`` has counters that were set to grow, with their growth in a second.
-    ``memory`` is in MiB, 0 for the model's.
+    ``unreported`` has quantities that the card does not support. ``memory`` is in MiB, 0 for the model's.
     """
 
     model: str
@@ -98,6 +102,7 @@ class SimCard(msgspec.Struct, omit_defaults=True):
     nvlinks: list[NvLink] | None = None
     measured: dict[str, float] = {}
     growth: dict[str, float] = {}
+    unreported: list[str] = []
     memory: int = 0
 
     @property
@@ -133,8 +138,11 @@ class SimCard(msgspec.Struct, omit_defaults=True):
             self.compute_mode = ComputeMode.DEFAULT
 
     def restart(self) -> None:
-        """Common part of reset and reboot: removes instances, applies a pending mode, clears the recovery action."""
+        """Common part of reset and reboot: no instances, a pending mode and row in force, no recovery action."""
         self.instances = []
+        if self.measured.pop(Quantity.ROW_REMAP_PENDING.value, 0.0):
+            remapped = Quantity.ROWS_REMAPPED_UNCORRECTABLE.value
+            self.measured[remapped] = self.measured.get(remapped, 0.0) + 1
         self.apply_pending_mode()
         if self.attributes is not None and self.attributes.recovery_action is not None:
             self.attributes = msgspec.structs.replace(self.attributes, recovery_action=0)

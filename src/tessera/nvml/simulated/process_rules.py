@@ -74,14 +74,15 @@ def set_process_memory(machine: MachineState, pid: int, memory_bytes: int, uuid:
     _allocate(*places[0], memory_bytes)
 
 
-def set_process_activity(machine: MachineState, pid: int, activity: float) -> None:
-    """Sets the share of time in which a process computes, on each of its devices.
+def set_process_activity(machine: MachineState, pid: int, activity: float, work: str | None = None) -> None:
+    """Sets the share of time in which a process computes, on each of its devices, and what it does then.
 
     Raises:
         NotFound: no such process.
     """
     for _, process in _find_processes(machine, pid):
         process.activity = activity
+        process.work = work or process.work
 
 
 def end_process(machine: MachineState, pid: int) -> None:

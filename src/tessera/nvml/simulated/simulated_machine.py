@@ -445,10 +445,10 @@ class SimulatedMachine:
         with self._access.change() as machine:
             return process_rules.start_process(machine, device, memory_bytes, pid, activity)
 
-    def set_process_activity(self, pid: int, activity: float) -> None:
-        """Sets the share of time in which a process computes, 0 to 1; raises NotFound if there is no such process."""
+    def set_process_activity(self, pid: int, activity: float, work: str | None = None) -> None:
+        """Sets what a process does; see :func:`.process_rules.set_process_activity`."""
         with self._access.change() as machine:
-            process_rules.set_process_activity(machine, pid, activity)
+            process_rules.set_process_activity(machine, pid, activity, work)
 
     def set_measured(self, gpu: GpuUuid, quantity: Quantity, value: float | None) -> None:
         """Sets a measured quantity of a card, in its base unit; None returns it to the rules."""
@@ -457,6 +457,11 @@ class SimulatedMachine:
             measured.pop(quantity.value, None)
             if value is not None:
                 measured[quantity.value] = value
+
+    def set_unreported(self, gpu: GpuUuid, *quantities: Quantity) -> None:
+        """Sets the quantities that a card does not support; all others it reports."""
+        with self._access.change() as machine:
+            machine.find_card(gpu).unreported = [each.value for each in quantities]
 
     def set_process_memory(self, pid: int, memory_bytes: int, device: GpuUuid | MigUuid | None = None) -> None:
         """Sets the memory that a process holds; see :func:`.process_rules.set_process_memory`."""

@@ -12,6 +12,9 @@ from enum import IntEnum
 
 import msgspec
 
+from tessera.api.nodes.node_groups import NODE_GROUPS_MAP
+from tessera.api.nodes.node_pauses import Pause
+from tessera.clock import rfc3339
 from tessera.provisioning.advise.loop import ReplaceLoop, empty_loop, provision_loop
 from tessera.provisioning.advise.samples import GroupTimes
 from tessera.provisioning.advise.timers import WANTED, Advice, Bound, Timers
@@ -26,16 +29,17 @@ class Rank(IntEnum):
     NEVER_READY = 0
     LABEL_MISSING = 1
     LOOP = 2
-    LOST = 3
-    TIMER_SHORT = 4
-    NO_DEADLINE = 5
-    EXPENDABLE = 6
-    LABEL_UNMATCHED = 7
-    LABEL_UNKNOWN = 8
-    TOO_FEW = 9
-    NO_VALUES = 10
-    TIMER_LONG = 11
-    TAINT_ALONE = 12
+    OF_NO_USE = 3
+    LOST = 4
+    TIMER_SHORT = 5
+    NO_DEADLINE = 6
+    EXPENDABLE = 7
+    LABEL_UNMATCHED = 8
+    LABEL_UNKNOWN = 9
+    TOO_FEW = 10
+    NO_VALUES = 11
+    TIMER_LONG = 12
+    TAINT_ALONE = 13
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True, order=True):
@@ -107,6 +111,28 @@ def expendable_pod_findings(pods: Sequence[str], cutoff: int) -> tuple[Finding, 
     text = f"no node is ever made for {named}: their priority is below the autoscaler's cutoff of {cutoff}"
     remedy = f"give them a PriorityClass of at least {cutoff}, below that of the pods that may push them aside"
     return (Finding(rank=Rank.EXPENDABLE, group="", text=text, remedy=remedy),)
+
+
+def useless_node_findings(paused: Sequence[tuple[str, str, Pause]]) -> tuple[Finding, ...]:
+    """Findings about pods for which no new node is asked for, as those that came were of no use; one for each group.
+
+    Args:
+        paused: ``namespace/name`` of each, the group of ``tessera-node-groups``, and the pause.
+    """
+    found = []
+    for group in sorted({group for _, group, _ in paused}):
+        pods = sorted(pod for pod, of, _ in paused if of == group)
+        last = max((pause for _, of, pause in paused if of == group), key=lambda pause: pause.until)
+        text = (
+            f"new nodes of group {group} did not help {list_names(pods, 3)}: {last.why}; none is asked for before"
+            f" {rfc3339(last.until)}"
+        )
+        remedy = (
+            f"correct the pods' requests (tessera why pod {pods[0]}), or taints, labels and allocatable of the group"
+            f" in ConfigMap {NODE_GROUPS_MAP}"
+        )
+        found.append(Finding(rank=Rank.OF_NO_USE, group="", text=text, remedy=remedy))
+    return tuple(found)
 
 
 def unmanaged_node_findings(nodes: Sequence[tuple[str, str]]) -> tuple[Finding, ...]:

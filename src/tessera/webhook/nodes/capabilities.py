@@ -17,8 +17,7 @@ from tessera.api.nodes.device_counts import DeviceCounts
 from tessera.api.nodes.node_groups import NodeGroup
 from tessera.api.nodes.undecided_nodes import UndecidedNodes
 from tessera.kube.resources.label_index import LabelIndex
-from tessera.mig.geometry import closest_profile
-from tessera.mig.models import MODELS
+from tessera.mig.models import MODELS, suggest_profile
 from tessera.mig.names import resource_spelling
 from tessera.offers.selection import Nodes, OfferTable
 from tessera.placement.empty_nodes import EmptyNodes, Shape
@@ -241,8 +240,8 @@ class Capabilities:
         return sorted(node.name for node in self.nodes(nodes))
 
     def closest(self, profile: str) -> str | None:
-        """Returns the possible profile with the closest spelling; None if none is close."""
-        return closest_profile(profile, sorted(self.all_profiles))
+        """Returns the possible profile that ``profile`` may mean; None if none is close."""
+        return suggest_profile(profile, sorted(self.all_profiles))
 
 
 def _model_profiles() -> frozenset[str]:

@@ -1,13 +1,14 @@
 """Built-in admission plugins: they set fields of an object, or refuse it, before webhooks see it.
 
-Each plugin is named after kube-apiserver's. Missing: LimitRanger, PodSecurity and the projected token volume of
-ServiceAccount; the simulated kubelet gives a container its account's token without it.
+Each plugin is named after kube-apiserver's. Missing: PodSecurity and the projected token volume of ServiceAccount; the
+simulated kubelet gives a container its account's token without it.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tessera_lab.apiserver.admission.chain import AdmissionPlugin, namespace_lifecycle
+from tessera_lab.apiserver.admission.limit_ranges import limit_ranger
 from tessera_lab.apiserver.interfaces import AdmissionRequest, GroupResource, Obj
 from tessera_lab.apiserver.request.server_state import ServerState
 from tessera_lab.apiserver.status import forbidden_error
@@ -163,6 +164,7 @@ def _is_default_class(item: Mapping[str, Any]) -> bool:
 #: All plugins, in kube-apiserver's order.
 PLUGINS: Sequence[AdmissionPlugin] = (
     namespace_lifecycle,
+    limit_ranger,
     service_account,
     priority,
     default_toleration_seconds,

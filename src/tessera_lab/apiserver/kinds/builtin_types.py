@@ -132,6 +132,7 @@ _CORE = (
         fields=("spec.volumeName", "status.phase"),
     ),
     _type("", "v1", "persistentvolumes", "PersistentVolume", namespaced=False, short=("pv",), subresources=(_STATUS,)),
+    _type("", "v1", "limitranges", "LimitRange", short=("limits",)),
     _type("", "v1", "podtemplates", "PodTemplate"),
     _type("", "v1", "resourcequotas", "ResourceQuota", short=("quota",), subresources=(_STATUS,)),
     _type("", "v1", "secrets", "Secret", fields=("type",)),

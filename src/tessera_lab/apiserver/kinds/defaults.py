@@ -137,6 +137,21 @@ def default_node(obj: Obj) -> None:
         canonicalize_quantities(status, "capacity", "allocatable")
 
 
+def default_limit_range(obj: Obj) -> None:
+    """Completes the defaults of containers: a limit from the maximum, a request from the limit, else the minimum.
+
+    So a maximum of a GPU resource gives that many to each container of the namespace (``SetDefaults_LimitRangeItem``).
+    """
+    for item in obj["spec"].get("limits") or ():
+        for key in ("max", "min", "default", "defaultRequest", "maxLimitRequestRatio"):
+            canonicalize_quantities(item, key)
+        if item.get("type") == "Container":
+            default = {**(item.get("max") or {}), **(item.get("default") or {})}
+            request = {**(item.get("min") or {}), **default, **(item.get("defaultRequest") or {})}
+            item.update({"default": default} if default else {})
+            item.update({"defaultRequest": request} if request else {})
+
+
 def default_quota(obj: Obj) -> None:
     """Sets a quota's amounts in canonical form."""
     if isinstance(obj.get("spec"), dict):

@@ -125,6 +125,7 @@ _BY_KIND: Mapping[GroupResource, Strategy] = {
         validate_update=volumes.validate_volume_update,
         returns_deleted=True,
     ),
+    GroupResource("", "limitranges"): Strategy(default=defaults.default_limit_range),
     GroupResource("", "resourcequotas"): Strategy(default=defaults.default_quota, returns_deleted=True),
     GroupResource("", "secrets"): Strategy(
         default=defaults.default_secret, validate=validate_secret, validate_update=validate_secret_update

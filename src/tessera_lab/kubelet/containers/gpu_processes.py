@@ -18,6 +18,7 @@ from tessera.agent.base.processes import ContainerId, ProcessHandle, ProcessId, 
 from tessera.api.names import PodUid
 from tessera.nvml.errors import NvmlError
 from tessera.nvml.interface import MigUuid
+from tessera.nvml.simulated.kinds_of_work import ORDINARY, WORKS
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 
 #: UUID of a card or MIG device that a container sees.
@@ -53,22 +54,32 @@ class GpuContainer:
         devices: the devices that it sees.
         pids: its process on each device; a device on which it does nothing has none.
         ended: the exit code, once a signal ended the container.
+        work: what its processes do.
     """
 
     def __init__(self, machine: SimulatedMachine, owner: ContainerOwner, devices: Sequence[str]) -> None:
         self.owner = owner
         self.devices = tuple(DeviceUuid(each) for each in devices)
         self.pids: dict[DeviceUuid, int] = {}
+        self.work = ORDINARY
         self.ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._machine = machine
 
-    def use(self, device: DeviceUuid, *, memory_bytes: int | None = None, activity: float | None = None) -> None:
+    def use(
+        self,
+        device: DeviceUuid,
+        *,
+        memory_bytes: int | None = None,
+        activity: float | None = None,
+        work: str = ORDINARY,
+    ) -> None:
         """Sets what the container's process does on a device; it is started first if there is none.
 
         Args:
             device: one of :attr:`devices`.
             memory_bytes: memory that it holds; ``None`` for no change.
             activity: share of time in which it computes, 0 to 1; ``None`` for no change.
+            work: what it does then, with an activity.
 
         Raises:
             NvmlError: the card does not take processes: it is lost, or the device is gone.
@@ -76,14 +87,12 @@ class GpuContainer:
         """
         pid = self._present(device)
         if pid is None:
-            self.pids[device] = self._machine.start_process(
-                MigUuid(device), memory_bytes or 0, activity=activity or 0.0
-            )
-            return
-        if memory_bytes is not None:
+            pid = self.pids[device] = self._machine.start_process(MigUuid(device), memory_bytes or 0)
+        elif memory_bytes is not None:
             self._machine.set_process_memory(pid, memory_bytes, MigUuid(device))
         if activity is not None:
-            self._machine.set_process_activity(pid, activity)
+            self._machine.set_process_activity(pid, activity, work)
+            self.work = work
 
     def memory_size(self, device: DeviceUuid) -> int:
         """Bytes of memory of a device.
@@ -126,14 +135,18 @@ class GpuProcesses(ProcessTable):
 
     Args:
         machine: the node's cards.
+        now: seconds of the node's clock.
 
     Attributes:
         containers: the running containers that see cards, in the order of their starts.
     """
 
-    def __init__(self, machine: SimulatedMachine) -> None:
+    def __init__(self, machine: SimulatedMachine, now: Callable[[], float]) -> None:
         super().__init__()
         self._machine = machine
+        self._now = now
+        #: By process, its CPU seconds and when they were read last.
+        self._cpu: dict[int, tuple[float, float]] = {}
         self.containers: list[GpuContainer] = []
 
     @contextmanager
@@ -164,6 +177,8 @@ class GpuProcesses(ProcessTable):
         finally:
             if container in self.containers:
                 self.containers.remove(container)
+            for pid in container.pids.values():
+                self._cpu.pop(pid, None)
             container.stop()
             leave_mps()
             end_session()
@@ -213,6 +228,16 @@ class GpuProcesses(ProcessTable):
         """See :meth:`.ProcessTable.name_of`."""
         found = self._find(pid)
         return super().name_of(pid) if found is None else found.owner.container[:15]
+
+    def cpu_seconds(self, pid: int) -> float | None:
+        """See :meth:`.ProcessTable.cpu_seconds`: those of its kind of work since it was read first."""
+        found = self._find(pid)
+        if found is None:
+            return super().cpu_seconds(pid)
+        used, since = self._cpu.get(pid, (0.0, self._now()))
+        used += (self._now() - since) * WORKS[found.work].cpu
+        self._cpu[pid] = used, self._now()
+        return used
 
     @contextmanager
     def open(self, process: ProcessId) -> Iterator[ProcessHandle | None]:

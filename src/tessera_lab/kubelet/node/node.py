@@ -132,7 +132,7 @@ class SimulatedNode:
             architecture=self.options.architecture,
             serialised=self.options.serialise_pulls,
         )
-        self.processes = None if machine is None else GpuProcesses(machine)
+        self.processes = None if machine is None else GpuProcesses(machine, clock.monotonic)
         self._runtime = ContainerRuntime(
             clock=self.waits,
             cdi=CdiRegistry(self._endpoints.cdi_folders()),

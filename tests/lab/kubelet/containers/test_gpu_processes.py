@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 
 import pytest
 
@@ -23,7 +24,7 @@ def machine() -> SimulatedMachine:
 
 async def test_a_container_has_a_process_on_a_card_once_it_does_something_there(machine: SimulatedMachine) -> None:
     card, other = machine.uuids()
-    with GpuProcesses(machine).running(OWNER, [card, other], GIB) as container:
+    with GpuProcesses(machine, time.monotonic).running(OWNER, [card, other], GIB) as container:
         assert machine.processes(card) == []
         container.use(DeviceUuid(card), memory_bytes=2 * GIB, activity=0.5)
         container.use(DeviceUuid(card), activity=0.7)
@@ -37,7 +38,7 @@ async def test_a_container_has_a_process_on_a_card_once_it_does_something_there(
 
 
 async def test_the_agent_finds_pod_and_container_of_a_process(machine: SimulatedMachine) -> None:
-    table, (card, _) = GpuProcesses(machine), machine.uuids()
+    table, (card, _) = GpuProcesses(machine, time.monotonic), machine.uuids()
     with table.running(OWNER, [card], GIB) as container:
         container.use(DeviceUuid(card), memory_bytes=GIB)
         process = table.identify(container.pids[DeviceUuid(card)])
@@ -52,7 +53,7 @@ async def test_the_agent_finds_pod_and_container_of_a_process(machine: Simulated
 
 
 async def test_a_signal_ends_the_container_once(machine: SimulatedMachine) -> None:
-    table, (card, _) = GpuProcesses(machine), machine.uuids()
+    table, (card, _) = GpuProcesses(machine, time.monotonic), machine.uuids()
     with table.running(OWNER, [card], GIB) as container:
         container.use(DeviceUuid(card), memory_bytes=GIB)
         process = table.identify(container.pids[DeviceUuid(card)])
@@ -67,7 +68,7 @@ async def test_a_signal_ends_the_container_once(machine: SimulatedMachine) -> No
 
 async def test_a_process_dies_with_its_card_and_a_new_one_starts_after_the_reboot(machine: SimulatedMachine) -> None:
     card, _ = machine.uuids()
-    with GpuProcesses(machine).running(OWNER, [card], GIB) as container:
+    with GpuProcesses(machine, time.monotonic).running(OWNER, [card], GIB) as container:
         container.use(DeviceUuid(card), memory_bytes=GIB)
         machine.lose(GpuUuid(card))
         with pytest.raises(GpuLost):

@@ -27,6 +27,7 @@ from tessera.controller.slicing.state.allocation import Allocation
 from tessera.controller.slicing.state.move_record import RestingPods
 from tessera.controller.slicing.state.reservation import HORIZON
 from tessera.controller.slicing.state.slicer_state import SlicerState
+from tessera.controller.slicing.state.waiting_pod import PodState
 from tessera.limits.planning import MOVE_STEPS
 from tessera.placement.cards import OwnedPlacement
 from tessera.placement.moves import MoveRules, Room, Worth, make_room, weigh
@@ -165,11 +166,14 @@ class _Search:
         if found is None or found.given_up or found.owner != one.owner:
             return None
         pod = self._state.cluster.pods.get(found.uid)
-        if pod is None or not may_move(pod, self._pod, self._resting) or pod.uid in self._state.refused_pods:
+        if pod is None or not may_move(pod, self._pod, self._resting) or self._is_stuck(pod):
             return None
         kept = self._kept.get((at.node, at.gpu), 0)
         claims = self._state.inventory.fleet.card(at.node, at.gpu).claims
         return None if kept & claims[at.start] else pod
+
+    def _is_stuck(self, pod: PodInfo) -> bool:
+        return self._state.pods.state_of(pod.uid) is PodState.STUCK
 
     def _allocations(self, node: str) -> dict[tuple[str, int], Allocation]:
         if node not in self._held:

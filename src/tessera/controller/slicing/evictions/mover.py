@@ -31,9 +31,9 @@ from tessera.controller.slicing.state.reservation import PATIENCE, Reservation
 from tessera.controller.slicing.state.reservation_rules import holders_of
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.limits.planning import MOVE_SEARCHES
+from tessera.placement.demand import Fragmented
 from tessera.placement.moves import MOST_MOVES
 from tessera.placement.reserved_slots import ReservedPlace
-from tessera.reasons.reason import Fragmented
 
 #: Seconds that a pod waits before moves are looked for; most rooms come by themselves.
 MOVES_AFTER = 60.0
@@ -145,7 +145,7 @@ class Mover:
         if now >= self._next_look:
             self._next_look = now + LOOK_SECONDS
             self._look(now)
-        elif self._state.blocked:
+        elif self._state.pods.blocked:
             self._look_due = self._next_look
 
     # Looking for moves
@@ -167,7 +167,7 @@ class Mover:
 
     def _first_pods(self) -> list[tuple[float, PodInfo]]:
         """Of each queue the pod for which moves may be looked for, with the time at which it is due, in that order."""
-        found = [pod for _, uids in self._state.blocked.heads() if (pod := self._first_of(uids)) is not None]
+        found = [pod for _, uids in self._state.pods.blocked.heads() if (pod := self._first_of(uids)) is not None]
         dues = [(self._due(pod), pod) for pod in found]
         return sorted(dues, key=lambda each: (each[0], -each[1].priority, each[1].created, each[1].key))
 
@@ -180,7 +180,7 @@ class Mover:
         reserved = [uid for uid in uids if uid in self._state.reservations]
         for uid in reserved or uids:
             pod = self._state.cluster.pods.get(uid)
-            if pod is not None and len(pod.profiles) == 1 and isinstance(self._state.waiting.get(uid), Fragmented):
+            if pod is not None and len(pod.profiles) == 1 and isinstance(self._state.pods.reason_of(uid), Fragmented):
                 return pod
         return None
 
@@ -304,7 +304,7 @@ class Mover:
                     del self._state.moves[node]
         self._served = {queue: date for queue, date in self._served.items() if date > now - SEARCHED_AGAIN}
         known = {*self._next_search, *self._told, *self.rooms}
-        for uid in [uid for uid in known if not isinstance(self._state.waiting.get(uid), Fragmented)]:
+        for uid in [uid for uid in known if not isinstance(self._state.pods.reason_of(uid), Fragmented)]:
             self._next_search.pop(uid, None)
             self._told.pop(uid, None)
             self.rooms.pop(uid, None)

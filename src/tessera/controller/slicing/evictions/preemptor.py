@@ -59,7 +59,7 @@ class Preemptor:
         self._forget(now)
         if not now:
             return
-        heads = [uid for _, uids in self._state.blocked.heads() for uid in uids[:1]]
+        heads = [uid for _, uids in self._state.pods.blocked.heads() for uid in uids[:1]]
         pods = [self._state.cluster.pods[uid] for uid in heads if uid in self._state.cluster.pods]
         for pod in sorted(pods, key=lambda each: (-each.priority, each.created, each.key)):
             if self._may_preempt(pod, now):
@@ -127,7 +127,7 @@ class Preemptor:
             self._state.add_event(victim, "SlicePreempted", preempted_text(victim, pod, found.node), warning=True)
 
     def _forget(self, now: float) -> None:
-        for uid in [uid for uid in self._next_try if uid not in self._state.blocked]:
+        for uid in [uid for uid in self._next_try if uid not in self._state.pods.blocked]:
             del self._next_try[uid]
         for uid, asked in list(self._asked.items()):
             if uid not in self._state.cluster.pods or asked + ASKED_AGAIN <= now:

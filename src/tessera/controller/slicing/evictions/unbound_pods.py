@@ -97,7 +97,7 @@ class UnboundPods:
         if pod.devices and len(self._state.devices.free_slices(pod.node, pod.devices)) == len(pod.devices):
             self._state.cluster.changed_pods.add(pod.uid)  # a pod there has ended in the same step
             return
-        if pod.devices or competes_for_room(self._state.waiting.get(pod.uid)):
+        if pod.devices or competes_for_room(self._state.pods.reason_of(pod.uid)):
             self._lifecycle.record_event(pod, "SliceReclaimed", turn_lost_text(pod, pod.node), warning=True)
             self._state.evictions[pod.uid] = Evict(uid=pod.uid, namespace=pod.namespace, name=pod.name, version=0)
         self._late[pod.uid] = self._state.now + LATE
@@ -110,7 +110,7 @@ class UnboundPods:
     def take_back(self, pod: PodInfo, allocation: Allocation, text: str) -> None:
         """Tells a pod that it has no slices; a bound one keeps them, and starts once its node's agent serves."""
         self._lifecycle.record_event(pod, "AgentNotReady" if pod.node else "SliceReclaimed", text, warning=True)
-        self._state.withdrawn[pod.uid] = text
+        self._state.pods.record(pod.uid).told = text
         self._state.pods_to_report.add(pod.uid)
         if not pod.node:
             self._lifecycle.give_up(allocation)

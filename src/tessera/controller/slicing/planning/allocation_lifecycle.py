@@ -25,6 +25,7 @@ from tessera.controller.slicing.state.allocation import (
 )
 from tessera.controller.slicing.state.reservation_rules import is_passing
 from tessera.controller.slicing.state.slicer_state import SlicerState
+from tessera.controller.slicing.state.waiting_pod import CANNOT_START, WAITING, PodState
 from tessera.mig.names import resource_spelling
 
 
@@ -68,7 +69,7 @@ class AllocationLifecycle:
         self._state.dirty_nodes.add(node)
         for allocation in self._state.allocations.on(node):
             self._check_allocation(allocation)
-            self._note_refusal(allocation.uid, self._cluster.pods.get(allocation.uid))
+            self._follow(allocation.uid)
 
     def _note_profiles(self, node: NodeName, resources: NodeResources | None) -> None:
         made = (resources.profiles if resources is not None else frozenset()) | self._state.devices.resources(node)
@@ -135,8 +136,9 @@ class AllocationLifecycle:
     def absorb_pod(self, uid: PodUid) -> None:
         """Updates a pod's allocations, and the set of waiting pods, from the pod's present state."""
         pod = self._cluster.pods.get(uid)
-        if self._state.denied.get(uid) != pod:
-            self._state.denied.pop(uid, None)
+        known = self._state.pods.get(uid)
+        if known is not None and known.denied != pod:
+            known.denied = None
         if pod is not None:
             self._keep_one_allocation(pod)
             self._adopt_reported_slices(pod)
@@ -146,14 +148,11 @@ class AllocationLifecycle:
             self._settle(allocation, gone=False)
             self._state.dirty_nodes.add(allocation.node)
             self._check_allocation(allocation)
-        self._note_refusal(uid, pod)
         if pod is None or not pod.gated:
-            self._state.handed_over.discard(uid)
-        if will_never_run(pod):
-            self._state.displaced.discard(uid)
+            self._state.pods.handed_over.discard(uid)
         self._report_condition(uid)
-        self._cluster.capacity_changes.forget_refusal(uid)
-        self._update_waiting(uid)
+        self._state.pods.forget_refusal(uid)
+        self._follow(uid)
         self._count_usage(uid)
         if pod is not None and pod.finished and not self._state.allocations.of(uid):
             self._cluster.drop_pod(uid)
@@ -231,15 +230,15 @@ class AllocationLifecycle:
                     self._drop_devices(allocation)
                     self._cluster.changed_pods.add(allocation.uid)
                     if pod is not None and pod.gated:
-                        self._update_waiting(pod.uid)
+                        self._follow(pod.uid)
             self._cluster.changed_pods |= self._cluster.device_pods_of(node)
 
     def add(self, allocation: Allocation) -> None:
         """Adds an allocation whose slots are already occupied in the inventory."""
         self._state.allocations.add(allocation)
-        self.stop_waiting(allocation.uid)
-        self._state.last_event.pop(allocation.uid, None)
-        self._state.withdrawn.pop(allocation.uid, None)
+        self._state.pods.move(allocation.uid, PodState.PLACED)
+        one = self._state.pods.record(allocation.uid)
+        one.last_event = one.told = ""
         self._report_condition(allocation.uid)
         self._count_usage(allocation.uid)
         self._state.dirty_nodes.add(allocation.node)
@@ -247,20 +246,9 @@ class AllocationLifecycle:
     def _report_condition(self, uid: PodUid) -> None:
         """Has a pod's condition compared with the state, if it says or should say that slices were taken back."""
         pod = self._cluster.pods.get(uid)
-        if uid in self._state.withdrawn or (pod is not None and pod.slices_withdrawn):
+        one = self._state.pods.get(uid)
+        if (one is not None and one.told) or (pod is not None and pod.slices_withdrawn):
             self._state.pods_to_report.add(uid)
-
-    def _note_refusal(self, uid: PodUid, pod: PodInfo | None) -> None:
-        promised = pod is not None and (
-            self._state.allocations.current_of(uid) is not None or (bool(pod.owner) and self._is_withdrawn(pod))
-        )
-        if pod is not None and promised and not pod.terminating and self._cannot_start(pod):
-            self._state.refused_pods.add(uid)
-        elif uid in self._state.refused_pods:
-            self._state.refused_pods.remove(uid)
-            if pod is not None and pod.node:
-                self._state.withdrawn.pop(uid, None)
-                self._state.pods_to_report.add(uid)
 
     def _cannot_start(self, pod: PodInfo) -> bool:
         if pod.unschedulable_message or (pod.unstarted and self.agent_is_down(pod.node)):
@@ -273,8 +261,8 @@ class AllocationLifecycle:
         return facts is not None and facts.agent is AgentState.DOWN
 
     def _report_fault(self, pod: PodInfo) -> None:
-        if pod.fault and pod.gated and self._state.last_event.get(pod.uid) != pod.fault:
-            self._state.last_event[pod.uid] = pod.fault
+        if pod.fault and pod.gated and (one := self._state.pods.record(pod.uid)).last_event != pod.fault:
+            one.last_event = pod.fault
             self.record_event(pod, "SliceRefused", pod.fault, warning=True)
 
     def _keep_one_allocation(self, pod: PodInfo) -> None:
@@ -304,13 +292,12 @@ class AllocationLifecycle:
     def give_up(self, allocation: Allocation) -> None:
         """Begins to take the slices from the pod; the node's object records the progress."""
         allocation.given_up = True
-        if self._state.allocations.current_of(allocation.uid) is None:
-            self._state.handed_over.discard(allocation.uid)
-            if not will_never_run(self._cluster.pods.get(allocation.uid)):
-                self._state.displaced.add(allocation.uid)
+        lives = not will_never_run(self._cluster.pods.get(allocation.uid))
+        if lives and self._state.allocations.current_of(allocation.uid) is None:
+            self._state.pods.record(allocation.uid).displaced = True
         self._state.dirty_nodes.add(allocation.node)
         self._settle(allocation, gone=False)
-        self._update_waiting(allocation.uid)
+        self._follow(allocation.uid)
         self._count_usage(allocation.uid)
 
     def free(self, allocation: Allocation) -> None:
@@ -339,31 +326,34 @@ class AllocationLifecycle:
 
     # Waiting pods
 
-    def _update_waiting(self, uid: PodUid) -> None:
-        pod = self._cluster.pods.get(uid)
-        if pod is None or not self._must_wait(pod):
-            self.stop_waiting(uid)
-            if pod is None:
-                self._state.last_event.pop(uid, None)
-                self._state.withdrawn.pop(uid, None)
-        elif uid not in self._state.waiting:
-            self._state.waiting[uid] = None
+    def _follow(self, uid: PodUid) -> None:
+        """Brings the state of a pod in line with the pod, and with its allocations."""
+        pod, pods = self._cluster.pods.get(uid), self._state.pods
+        if pod is None:
+            pods.drop(uid)
+            return
+        before, state = pods.state_of(uid), self._state_of(pod)
+        pods.move(uid, state, pods.waiting[uid].queue if state in WAITING and uid in pods.waiting else None)
+        if before in CANNOT_START and state not in CANNOT_START and pod.node:
+            pods.record(uid).told = ""
+            self._state.pods_to_report.add(uid)
+        if will_never_run(pod) and (one := pods.get(uid)) is not None:
+            one.displaced = False
 
-    def stop_waiting(self, uid: PodUid) -> None:
-        """Removes a pod from the waiting pods."""
-        self._state.waiting.pop(uid, None)
-        self._state.dependent.discard(uid)
-        self._state.refused_by_all.discard(uid)
-        self._state.blocked.discard(uid)
-        self._state.limited.leave(uid)
-        self._cluster.placed_pods.unwatch(uid)
-        self._cluster.capacity_changes.forget_refusal(uid)
+    def _state_of(self, pod: PodInfo) -> PodState:
+        one = self._state.pods.get(pod.uid)
+        if self._state.allocations.current_of(pod.uid) is not None:
+            return PodState.STUCK if not pod.terminating and self._cannot_start(pod) else PodState.PLACED
+        if one is not None and one.denied is not None:
+            return PodState.DENIED
+        if self._is_withdrawn(pod):
+            lost = bool(pod.owner) and not pod.terminating and self._cannot_start(pod)
+            return PodState.LOST if lost else PodState.WITHDRAWN
+        if self._must_wait(pod):
+            return one.state if one is not None and one.waits else PodState.QUEUED
+        return PodState.OUTSIDE
 
     def _must_wait(self, pod: PodInfo) -> bool:
-        if self._state.allocations.current_of(pod.uid) is not None or pod.uid in self._state.denied:
-            return False
-        if self._is_withdrawn(pod):
-            return False
         if pod.ready_to_place:
             return True
         needs_slices = bool(pod.profiles) and not pod.finished and not pod.terminating
@@ -372,13 +362,18 @@ class AllocationLifecycle:
 
     def has_lost_its_turn(self, pod: PodInfo) -> bool:
         """True if a pod was bound after its slices had been taken back, and holds none of them any more."""
-        told = not pod.terminating and (pod.slices_withdrawn or pod.uid in self._state.withdrawn)
+        told = not pod.terminating and self._is_told(pod)
         waits = pod.unstarted or (bool(pod.node and pod.devices) and not pod.started)
         return told and waits and not self._state.allocations.of(pod.uid)
 
     def _is_withdrawn(self, pod: PodInfo) -> bool:
         """True if the slices of a pod were taken back and the scheduler has still not bound it."""
-        return not pod.gated and not pod.node and (pod.slices_withdrawn or pod.uid in self._state.withdrawn)
+        return not pod.gated and not pod.node and self._is_told(pod)
+
+    def _is_told(self, pod: PodInfo) -> bool:
+        """True if the pod's condition says, or is about to say, that its slices were taken back."""
+        one = self._state.pods.get(pod.uid)
+        return pod.slices_withdrawn or (one is not None and bool(one.told))
 
     def _count_usage(self, uid: PodUid) -> None:
         """Counts the amounts that a pod holds: on the node that it is bound to, else on the promised one."""

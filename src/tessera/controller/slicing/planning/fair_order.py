@@ -25,12 +25,13 @@ from tessera.controller.slicing.planning.planner import Planner
 from tessera.controller.slicing.state.allocation import Allocation
 from tessera.controller.slicing.state.queue_ledger import Holding
 from tessera.controller.slicing.state.slicer_state import SlicerState
-from tessera.controller.slicing.state.waiting_order import rank
+from tessera.controller.slicing.state.waiting_pods import rank
 from tessera.mig.geometry import Geometry
-from tessera.mig.names import is_device_profile, parse_profile_name
+from tessera.mig.names import parse_profile_name
+from tessera.placement.demand import QueueFull
+from tessera.placement.devices import is_device_profile
 from tessera.placement.fleet import UnknownCard
 from tessera.placement.step_budget import StepBudget
-from tessera.reasons.reason import QueueFull
 
 #: Share of a decision's questions to nodes for the pods that close their queues; the rest is for pods to plan.
 _SHARE_OF_CLOSING_PODS = 0.5
@@ -248,7 +249,7 @@ class _Run:
         """True if a pod of the queue that goes before this one waits for the maximum."""
         if queue in self._closed:
             return True
-        uid = self._state.limited.first(queue)
+        uid = self._state.pods.first_limited(queue)
         first = None if uid is None else self._state.cluster.pods.get(uid)
         if first is None or first.uid == pod.uid or self._are_of_one_gang(first, pod):
             return False

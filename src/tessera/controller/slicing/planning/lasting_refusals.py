@@ -21,9 +21,8 @@ from tessera.controller.slicing.planning.small_nodes import SmallNodes
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.kube.resources.label_index import union
 from tessera.limits.planning import REFUSED_KINDS
+from tessera.placement.demand import NoNode
 from tessera.placement.step_budget import StepBudget
-from tessera.reasons.node_rules import NodeRule
-from tessera.reasons.reason import NoNode, RuleCount
 
 #: Steps of one decision: one for each node that is asked, and those of the rules about other pods.
 _REFUSAL_STEPS = 10_000
@@ -61,7 +60,7 @@ class _Refusals:
     """
 
     count: int = -1
-    nodes: dict[NodeRule, int] = field(default_factory=dict)
+    nodes: dict[str, int] = field(default_factory=dict)
     dependent: bool = False
 
     @property
@@ -197,10 +196,14 @@ class LastingRefusals:
 
         The nodes whose cards have its profiles are known by then: to find them costs a look at all nodes.
         """
-        if pod.profiles not in self._makers or pod.uid in self._state.dependent:
+        if pod.profiles not in self._makers or self._is_dependent(pod.uid):
             return False
-        changed = self._state.cluster.capacity_changes.nodes_changed_since_refusal(pod.uid)
+        changed = self._state.pods.nodes_changed_since_refusal(pod.uid)
         return changed is not None and len(changed) <= _FEW_NODES
+
+    def _is_dependent(self, uid: PodUid) -> bool:
+        known = self._state.waiting.get(uid)
+        return known is not None and known.dependent
 
     def _again(self, pod: PodInfo) -> tuple[LastingRefusal | None, bool]:
         """Returns the last refusal of a pod if all nodes refused it and those that have changed since do so again.
@@ -208,24 +211,25 @@ class LastingRefusals:
         The second value is False if its reason may be out of date: another number of nodes is open to the pod now, or
         one of those that changed refuses it by a rule that the reason does not name.
         """
-        reason = self._state.waiting.get(pod.uid)
-        if pod.uid not in self._state.refused_by_all or not isinstance(reason, NoNode):
+        known = self._state.waiting.get(pod.uid)
+        reason = known.reason if known is not None and known.refused_by_all else None
+        if not isinstance(reason, NoNode):
             return None, False
         index = self._state.cluster.index
-        changed = self._state.cluster.capacity_changes.nodes_changed_since_refusal(pod.uid)
+        changed = self._state.pods.nodes_changed_since_refusal(pod.uid)
         able = index.open_to(pod.constraints) & self._makers_of(pod.profiles)
         if changed is None or not able:
             return None, False
-        rules = {each.rule for each in reason.counts}
-        is_exact = sum(each.nodes for each in reason.counts) == able.bit_count()
+        counts = dict(reason.counts)
+        is_exact = sum(counts.values()) == able.bit_count()
         for node in index.each(able & union(index.mask_of(name) for name in changed)):
             self._work.spend(1)
             why = self._refusal(pod, node)
             if not why:
                 return None, False
-            is_exact &= why in rules
+            is_exact &= why in counts
         current = reason if self._work.is_spent else self._complete(pod, reason.counts)
-        return LastingRefusal(current, pod.uid in self._state.dependent), is_exact
+        return LastingRefusal(current, self._is_dependent(pod.uid)), is_exact
 
     def _ask(self, pod: PodInfo, kind: Hashable) -> LastingRefusal | None:
         index, found = self._state.cluster.index, self._memory.of(kind, self._state)
@@ -245,20 +249,19 @@ class LastingRefusals:
         if not able:
             self._memory.admitted.add(kind)
             return None
-        counts = [RuleCount(rule, mask.bit_count()) for rule, mask in found.nodes.items()]
-        counts.sort(key=lambda each: -each.nodes)
+        counts = sorted(((rule, mask.bit_count()) for rule, mask in found.nodes.items()), key=lambda each: -each[1])
         return LastingRefusal(self._complete(pod, tuple(counts)), found.dependent)
 
-    def _complete(self, pod: PodInfo, counts: tuple[RuleCount, ...]) -> NoNode:
+    def _complete(self, pod: PodInfo, counts: tuple[tuple[str, int], ...]) -> NoNode:
         before = self._small.cost
         reason = self._small.complete(pod, NoNode(counts))
         self._work.spend((self._small.cost - before) // _LOOKUPS_A_STEP)
         assert isinstance(reason, NoNode)
         return reason
 
-    def _refusal(self, pod: PodInfo, node: NodeName) -> NodeRule | None:
-        small = next(shortages(pod.amounts, {}, self._state.cluster.nodes[node]), None)
-        return small or next((why for rule in self._filters if (why := rule.refusal(pod, node))), None)
+    def _refusal(self, pod: PodInfo, node: NodeName) -> str:
+        small = next(shortages(pod.amounts, {}, self._state.cluster.nodes[node]), "")
+        return small or next((why for rule in self._filters if (why := rule.refusal(pod, node))), "")
 
     def _makers_of(self, profiles: tuple[str, ...]) -> int:
         if profiles not in self._makers:

@@ -40,7 +40,8 @@ def kind_of(state: SlicerState, pod: PodInfo) -> PodKind | None:
     """Returns the kind of a waiting pod; None if planning may treat it in another way than its like."""
     if not pod.ready_to_place or pod.gang is not None or pod.deadline is not None:
         return None
-    if pod.relations != NO_RELATIONS or pod.ports or pod.claims or pod.uid in state.dependent:
+    known = state.waiting.get(pod.uid)
+    if pod.relations != NO_RELATIONS or pod.ports or pod.claims or (known is not None and known.dependent):
         return None
     if pod.uid in state.reservations or state.allocations.of(pod.uid) or state.avoidance.nodes_of(pod.owner):
         return None

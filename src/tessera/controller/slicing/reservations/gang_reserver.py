@@ -32,8 +32,8 @@ from tessera.controller.slicing.state.reservation import HORIZON, PATIENCE, RETR
 from tessera.controller.slicing.state.reservation_rules import holders_of
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.limits.planning import GANG_RESERVED_PODS, RESERVATION_CANDIDATES
+from tessera.placement.demand import GangNoRoom, QueueFull, Reason
 from tessera.placement.reserved_slots import ReservedPlace, SoonestPlace
-from tessera.reasons.reason import GangNoRoom, QueueFull, Reason
 
 #: Sort key of a pod or a gang in its queue. The least goes first.
 _Rank = tuple[int, str, str]
@@ -108,7 +108,7 @@ class GangReserver:
             return
         self._wake_at(min((each.made + each.patience for each in reserved), default=None))
         taken = {each.queue for each in self._state.reservations.values()}
-        blocked = dict(self._state.blocked.heads())
+        blocked = dict(self._state.pods.blocked.heads())
         for each in self._candidates():
             if not self._missing(each.gang):
                 del self._waiting[each.gang.key]
@@ -250,14 +250,13 @@ class GangReserver:
             self._reconsider(key, held, list(pods.values()))
 
     def _is_held_back(self, uid: PodUid) -> bool:
-        return uid not in self._state.waiting or isinstance(self._state.waiting[uid], QueueFull)
+        return uid not in self._state.waiting or isinstance(self._state.pods.reason_of(uid), QueueFull)
 
     def _is_refused(self, held: Sequence[Reservation], pods: Mapping[PodUid, PodInfo]) -> bool:
         """True if all slots are free and planning has refused the gang since, for a reason that does not end soon."""
         if any(holders_of(self._state, each) for each in held):
             return False
-        changes = self._state.cluster.capacity_changes
-        if not all(changes.is_refused_on(each.node, each.uid) for each in held):
+        if not all(self._state.pods.is_refused_on(each.node, each.uid) for each in held):
             return False
         return not any(self._reserver.awaits_amounts(each, pods[each.uid]) for each in held)
 

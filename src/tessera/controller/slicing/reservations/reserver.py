@@ -35,8 +35,8 @@ from tessera.controller.slicing.state.reservation import HORIZON, PATIENCE, RETR
 from tessera.controller.slicing.state.reservation_rules import holders_of, make_holds, overlap
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.limits.planning import RESERVATION_SEARCHES, RESERVATIONS, RESERVED_PERCENT
+from tessera.placement.demand import QueueFull, Reason
 from tessera.placement.reserved_slots import ReservedPlace
-from tessera.reasons.reason import QueueFull, Reason
 
 
 class WaitingGangs(Protocol):
@@ -91,16 +91,6 @@ class Reserver:
     def _now(self) -> float:
         return self._state.now
 
-    def note_refusal(self, pod: PodInfo, reason: Reason | None) -> None:
-        """Notes that planning refused a pod; None repeats the last reason."""
-        if reason is None:
-            return
-        if pod.gated and waits_for_room(reason):
-            self._state.blocked.put(pod, self.queue_key(pod))
-        else:
-            self._state.blocked.discard(pod.uid)
-        self._state.reservations_due = True
-
     def expected_wait(self, pod: PodInfo) -> float:
         """Returns the seconds until slots for a waiting pod are expected to be free; the horizon if none are.
 
@@ -145,7 +135,7 @@ class Reserver:
             pod: the pod.
             reason: why it is refused; None repeats the last reason.
         """
-        reason = reason if reason is not None else self._state.waiting.get(pod.uid)
+        reason = reason if reason is not None else self._state.pods.reason_of(pod.uid)
         if self._after is None or not self._now or self._searches <= 0:
             return False
         if not pod.gated or not waits_for_room(reason) or not self._is_due(pod):
@@ -164,7 +154,7 @@ class Reserver:
         self.next_due = min((each.made + each.patience for each in self._state.reservations.values()), default=None)
         firsts: list[tuple[tuple[int, str, str], PodInfo, QueueKey]] = []
         taken = {each.queue for each in self._state.reservations.values()}
-        for queue, uids in self._state.blocked.heads():
+        for queue, uids in self._state.pods.blocked.heads():
             pod = None if queue in taken else self.first_due(uids)
             if pod is not None:
                 firsts.append(((-pod.priority, pod.created, pod.key), pod, queue))
@@ -309,7 +299,7 @@ class Reserver:
             if each.gang or self._state.reservations.get(each.uid) is not each:
                 continue
             pod = self._cluster.pods.get(each.uid)
-            reason = self._state.waiting.get(each.uid)
+            reason = self._state.pods.reason_of(each.uid)
             held_back = isinstance(reason, QueueFull) or not competes_for_room(reason)
             if pod is None or each.uid not in self._state.waiting or held_back:
                 self.remove(each)
@@ -341,7 +331,7 @@ class Reserver:
 
     def _is_refused_by_node(self, one: Reservation) -> bool:
         """True if all slots are free and planning has refused the pod since."""
-        return not holders_of(self._state, one) and self._cluster.capacity_changes.is_refused_on(one.node, one.uid)
+        return not holders_of(self._state, one) and self._state.pods.is_refused_on(one.node, one.uid)
 
     def awaits_amounts(self, one: Reservation, pod: PodInfo) -> bool:
         """True before the expected time, if the ends of pods on other slots of the node give it CPU and memory."""
@@ -396,7 +386,7 @@ class Reserver:
         self._state.ledger.relieved.add(one.queue[0])
         pod = self._cluster.pods.get(one.uid)
         if pod is None:
-            self._state.limited.relieve_all()
+            self._state.pods.relieve_all()
         else:
             self._state.ledger.relieved.add(self._cluster.queue_of(pod))
 

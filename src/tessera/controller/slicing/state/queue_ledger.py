@@ -86,7 +86,7 @@ class QueueLedger:
         #: What each pod holds, with its queue.
         self._pods: dict[PodUid, tuple[str, Holding]] = {}
         #: Queues of which a pod that waits for the maximum may fit now; see
-        #: :mod:`tessera.controller.slicing.state.limited_pods`.
+        #: :mod:`tessera.controller.slicing.state.waiting_pods`.
         self.relieved: set[str] = set()
 
     # Objects

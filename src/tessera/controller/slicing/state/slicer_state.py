@@ -19,12 +19,9 @@ from tessera.controller.slicing.state.device_inventory import DeviceInventory
 from tessera.controller.slicing.state.device_ratings import DeviceRatings
 from tessera.controller.slicing.state.fleet_inventory import FleetInventory
 from tessera.controller.slicing.state.instructions import Evict, RecordEvent, WriteKey
-from tessera.controller.slicing.state.limited_pods import LimitedPods
 from tessera.controller.slicing.state.move_record import RecordedMove
 from tessera.controller.slicing.state.queue_ledger import QueueLedger
-from tessera.controller.slicing.state.reservation import Reservation
-from tessera.controller.slicing.state.waiting_order import BlockedPods
-from tessera.reasons.reason import Reason
+from tessera.controller.slicing.state.waiting_pods import WaitingPods
 
 
 class AllocationTable:
@@ -103,8 +100,6 @@ class SlicerState:
         self.devices = DeviceInventory(self.inventory)
         #: What each queue holds.
         self.ledger = QueueLedger(self.cluster.queues)
-        #: Waiting pods that their queue's maximum holds back, in order. A subset of ``waiting``.
-        self.limited = LimitedPods(self.ledger.relieved)
         #: Amounts of each node that pods and allocations hold besides slices; each pod counts on one node.
         self.usage = NodeUsage()
         #: The nodes with whole cards and shares, ranked for pods.
@@ -129,41 +124,18 @@ class SlicerState:
         self.ages = WaitingAges()
         #: The pods of each gang.
         self.gangs = GangTable()
-        #: Pods that wait for slices, with the reason once planning has refused them. None of them has a current
-        #: allocation.
-        self.waiting: dict[PodUid, Reason | None] = {}
-        #: Waiting pods that are kept off a node by other pods or volumes. A subset of ``waiting``.
-        self.dependent: set[PodUid] = set()
-        #: Waiting pods that all nodes refused when they were asked last, whatever ends on their cards. A subset of
-        #: ``waiting``.
-        self.refused_by_all: set[PodUid] = set()
-        #: Waiting pods that the cards could hold if they were empty. A subset of ``waiting``.
-        self.blocked = BlockedPods()
-        #: Slots that are kept for waiting pods; each is of a pod of ``waiting``, until the next decision.
-        self.reservations: dict[PodUid, Reservation] = {}
+        #: The pods that Tessera decides about, each with its state.
+        self.pods = WaitingPods(self.cluster, self.ledger.relieved)
+        #: The same objects as those of ``pods``: the waiting pods, and the slots that are kept for them.
+        self.waiting, self.reservations = self.pods.waiting, self.pods.reservations
         #: True if a reservation may have to be made, moved or ended.
         self.reservations_due = False
         #: Moves of the last hour, by the moved pod's node; no tuple is empty.
         self.moves: dict[NodeName, tuple[RecordedMove, ...]] = {}
         #: Present time, seconds since 1970; 0 while unknown.
         self.now = 0.0
-        #: Pods that cannot start where they have slices: the scheduler refuses them there, or has not bound them though
-        #: they must leave the slots in time, or the agent of their node is gone. Each has a current allocation, or an
-        #: owner that makes it anew.
-        self.refused_pods: set[PodUid] = set()
         #: Gates whose owners exist and go after Tessera; of other owners Tessera waits for the gates.
         self.last_gates = frozenset(LAST_GATES)
-        #: Gated pods that had been refused slices and have them now. Each has a current allocation.
-        self.handed_over: set[PodUid] = set()
-        #: Living pods whose slices were taken back, until they get others.
-        self.displaced: set[PodUid] = set()
-        #: Pods that the API server refused to ungate, in their state then; a changed pod is tried again.
-        self.denied: dict[PodUid, PodInfo] = {}
-        #: Pods that lost their slices, or will not start on their node, with the text of their condition.
-        self.withdrawn: dict[PodUid, str] = {}
-        #: Kind of the last event about each pod, so that no event is repeated.
-        self.last_event: dict[PodUid, str] = {}
-
         #: When leases are expected to end, seconds since 1970; only of pods that exist, after the last change of it.
         self.expected_ends: dict[PodUid, float] = {}
 
@@ -175,8 +147,6 @@ class SlicerState:
         self.dirty_nodes: set[NodeName] = set()
         #: Pods whose condition may need a write; emptied when the writes are popped.
         self.pods_to_report: set[PodUid] = set()
-        #: Pods to ungate for the scheduler, since only nodes with a fixed layout serve them; emptied likewise.
-        self.pods_to_ungate: set[PodUid] = set()
         #: Pods to evict; emptied likewise.
         self.evictions: dict[PodUid, Evict] = {}
         #: Events to record; emptied likewise.

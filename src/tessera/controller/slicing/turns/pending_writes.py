@@ -34,6 +34,7 @@ from tessera.controller.slicing.state.instructions import (
 from tessera.controller.slicing.state.messages import fixed_layout_text, object_fault_text
 from tessera.controller.slicing.state.move_record import MOVES_ANNOTATION, format_moves
 from tessera.controller.slicing.state.slicer_state import SlicerState
+from tessera.controller.slicing.state.waiting_pod import PodState
 from tessera.controller.slicing.turns.queue_reports import QueueReports
 from tessera.limits.planning import WRITTEN_NODES
 
@@ -202,11 +203,12 @@ class PendingWrites:
             pod = self._cluster.pods.get(uid)
             if pod is None or pod.finished or pod.terminating or ("pod-condition", uid) in self._state.busy:
                 continue
-            text = self._state.withdrawn.get(uid, "")
+            one = self._state.pods.get(uid)
+            text = one.told if one is not None else ""
             again = (
                 bool(pod.node)
                 and self._state.allocations.current_of(uid) is not None
-                and uid not in self._state.refused_pods
+                and self._state.pods.state_of(uid) is not PodState.STUCK
             )
             if (text and not pod.slices_withdrawn) or (again and pod.slices_withdrawn):
                 reason = "SlicePromised" if not text else "AgentNotReady" if pod.node else "SliceReclaimed"
@@ -214,9 +216,8 @@ class PendingWrites:
 
     def _fixed_layout_ungatings(self) -> Sequence[Ungate]:
         """Returns the ungatings of pods that the scheduler places. A pod with a write in flight is left for later."""
-        opened, self._state.pods_to_ungate = self._state.pods_to_ungate, set()
         found = []
-        for uid in sorted(opened):
+        for uid in sorted(self._state.pods.in_state(PodState.FIXED)):
             pod = self._cluster.pods.get(uid)
             if pod is not None and pod.gated and ("pod", uid) not in self._state.busy:
                 self._lifecycle.record_event(pod, "SliceFixed", fixed_layout_text(pod))

@@ -23,9 +23,9 @@ from tessera.controller.slicing.state.reservation_rules import reservations_befo
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.controller.slicing.turns.verdicts import Verdicts
 from tessera.limits.planning import BATCH_PODS, DECISION_STEPS, PASSING_PODS
+from tessera.placement.demand import QueueFull
 from tessera.placement.reserved_slots import hold_slots
 from tessera.placement.step_budget import StepBudget
-from tessera.reasons.reason import QueueFull
 
 #: Pods that are planned again at once, in their order, before further ones: whenever the first of them is refused, the
 #: others are put in order anew.
@@ -81,7 +81,7 @@ class TurnPlanner:
             for allocation in self._gangs.holdings_to_return(key):
                 self._lifecycle.give_up(allocation)
             for uid in self._state.gangs.members(key):
-                self._cluster.capacity_changes.forget_refusal(uid)
+                self._state.pods.forget_refusal(uid)
 
     def resume_gangs(self) -> None:
         """Places the rest of gangs with whole cards that were leaving the gate when the last controller ended.
@@ -174,10 +174,7 @@ class TurnPlanner:
         for one in found.placed:
             self._verdicts.allocate(one)
         for uid, dependent in found.refused.items():
-            pod = self._cluster.pods[uid]
-            self._verdicts.refuse(pod, found.reason, dependent=dependent)
-            if isinstance(found.reason, QueueFull) and not found.reason.never:
-                self._state.limited.put(pod, found.reason.queue)
+            self._verdicts.refuse(self._cluster.pods[uid], found.reason, dependent=dependent)
         for allocation in found.returned:
             self._lifecycle.give_up(allocation)
         if found.returned:
@@ -192,7 +189,7 @@ class TurnPlanner:
             those behind one that gets a reservation, and those beyond the constraints that are tested together.
         """
         reserved = reservations_before(self._state, pods[0])
-        since = {pod.uid: self._cluster.capacity_changes.nodes_changed_since_refusal(pod.uid) for pod in pods}
+        since = {pod.uid: self._state.pods.nodes_changed_since_refusal(pod.uid) for pod in pods}
         found, dependent = self._planner.plan_beside(reserved, pods, since, work)
         decided = self._decide_to_reservation(found, dependent)
         refused = (one.pod for one in decided if isinstance(one, Unplaced))

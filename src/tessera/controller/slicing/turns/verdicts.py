@@ -17,9 +17,10 @@ from tessera.controller.slicing.state.allocation import Allocation
 from tessera.controller.slicing.state.messages import lost_slices_text, waiting_text
 from tessera.controller.slicing.state.refusals import competes_for_room
 from tessera.controller.slicing.state.slicer_state import SlicerState
-from tessera.controller.slicing.state.waiting_order import Rank, rank
+from tessera.controller.slicing.state.waiting_pod import PodState
+from tessera.controller.slicing.state.waiting_pods import Rank, rank
 from tessera.limits.planning import BATCH_PODS
-from tessera.reasons.reason import QueueFull, Reason
+from tessera.placement.demand import QueueFull, Reason
 
 
 class Verdicts:
@@ -79,11 +80,9 @@ class Verdicts:
         taken = self._state.inventory.occupy(allocation)
         assert taken, f"planned slots of {pod.key} on {placed.node} are taken"
         self._state.ages.note(pod, self._state.now, competes=True)
-        if pod.gated and self._state.waiting.get(pod.uid) is not None:
-            self._state.handed_over.add(pod.uid)
-        if pod.uid in self._state.displaced:
-            self._state.displaced.remove(pod.uid)
-            self.moves += 1
+        one = self._state.pods.record(pod.uid)
+        self.moves += one.displaced
+        one.displaced = False
         self._lifecycle.add(allocation)
         self._reserver.release(pod.uid)
         self._state.reservations_due |= bool(self._state.reservations)
@@ -94,26 +93,24 @@ class Verdicts:
 
         ``dependent``: a change of other pods or volumes alone may lift the refusal.
         """
-        self._cluster.capacity_changes.note_refusal(pod.uid)
-        self._state.refused_by_all.discard(pod.uid)
+        one = self._state.waiting[pod.uid]
+        self._state.pods.note_refusal(pod.uid)
+        one.refused_by_all = False
         if pod.gated and self._planner.only_fixed_layouts_serve(pod):
-            self._lifecycle.stop_waiting(pod.uid)
-            self._state.pods_to_ungate.add(pod.uid)
+            self._state.pods.move(pod.uid, PodState.FIXED)
             return
         if dependent:
-            self._state.dependent.add(pod.uid)
+            one.dependent = True
             self._cluster.placed_pods.watch(pod.uid, pod.relations)
         if reason is None:
             return
-        self._state.waiting[pod.uid] = reason
         self._state.ages.note(pod, self._state.now, competes=competes_for_room(reason))
-        if not isinstance(reason, QueueFull) or reason.never:
-            self._state.limited.discard(pod.uid)
-        self._reserver.note_refusal(pod, reason)
-        if self._state.last_event.get(pod.uid) == type(reason).__name__:
+        self._state.pods.refuse(pod, reason, self._reserver.queue_key(pod))
+        self._state.reservations_due = True
+        if one.last_event == type(reason).__name__:
             return
-        self._state.last_event[pod.uid] = type(reason).__name__
-        self.refusals[reason.metric()] += 1
+        one.last_event = type(reason).__name__
+        self.refusals[reason.WORD] += 1
         if self._cluster.required_node(pod) is None:
             self._lifecycle.record_event(pod, "SliceWaiting", waiting_text(pod, reason))
         else:
@@ -129,15 +126,14 @@ class Verdicts:
             if isinstance(reason, LastingRefusal):
                 self.refuse(self._cluster.pods[uid], reason.reason, dependent=reason.dependent)
                 if uid in self._state.waiting:
-                    self._state.refused_by_all.add(uid)
+                    self._state.waiting[uid].refused_by_all = True
         full = {uid: reason for uid, reason in held_back.items() if isinstance(reason, QueueFull)}
         binding = self.binding(full)
         for uid, reason in binding.items():
             pod = self._cluster.pods[uid]
             self.refuse(pod, reason, dependent=False)
             if not reason.never:
-                self._state.limited.put(pod, reason.queue)
-                self._cluster.capacity_changes.note_limit(uid)
+                self._state.pods.note_limit(uid)
         return [uid for uid in full if uid not in binding]
 
     def binding(self, held_back: Mapping[PodUid, QueueFull], gang: Gang | None = None) -> Mapping[PodUid, QueueFull]:
@@ -160,7 +156,7 @@ class Verdicts:
         above = self._first_above.get(reason.queue)
         if gang is not None and above is not None and above < rank(self._cluster.pods[uid], {}):
             return True
-        first = self._state.limited.first(reason.queue)  # an older pod that waits for the maximum goes first
+        first = self._state.pods.first_limited(reason.queue)  # an older pod that waits for the maximum goes first
         if first is None or rank(self._cluster.pods[first], {}) >= rank(self._cluster.pods[uid], {}):
             return False
         of = self._state.gangs.gang_of(first)
@@ -175,7 +171,7 @@ class Verdicts:
         """Notes that the refusal of a pod answers for its kind."""
         kind = kind_of(self._state, pod) if pod.uid in self._state.waiting else None
         if kind is not None:
-            self._cluster.capacity_changes.note_refusal_of_kind(pod, kind)
+            self._state.pods.note_refusal_of_kind(pod, kind)
             if reason is not None:
                 self._refused_kinds[kind] = reason
 
@@ -188,9 +184,9 @@ class Verdicts:
         reasons, self._refused_kinds = self._refused_kinds, {}
         left = int(BATCH_PODS)
         for kind, reason in reasons.items():
-            for uid in self._cluster.capacity_changes.pods_of_kind(kind):
-                if type(self._state.waiting[uid]) is type(reason):
-                    self._state.waiting[uid] = reason
+            for uid in self._state.pods.pods_of_kind(kind):
+                if type(self._state.waiting[uid].reason) is type(reason):
+                    self._state.waiting[uid].reason = reason
                     self._state.ages.note(self._cluster.pods[uid], self._state.now, competes=competes_for_room(reason))
                 elif left > 0:
                     left -= 1
@@ -198,4 +194,4 @@ class Verdicts:
                     self.refuse(pod, reason, dependent=False)
                     self.note_kind(pod, None)
                 else:
-                    self._cluster.capacity_changes.forget_refusal(uid)
+                    self._state.pods.forget_refusal(uid)

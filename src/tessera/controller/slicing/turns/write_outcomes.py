@@ -73,7 +73,7 @@ class WriteOutcomes:
         pod = self._cluster.pods.get(write.uid)
         if pod is None:
             return
-        self._state.denied[write.uid] = pod
+        self._state.pods.record(write.uid).denied = pod
         text = f"The pod cannot be pinned to its node: {reason}"
         self._lifecycle.record_event(pod, "SliceRefused", text, warning=True)
         allocation = self._state.allocations.current_of(write.uid)
@@ -82,7 +82,9 @@ class WriteOutcomes:
 
     def end_denial(self, uid: PodUid) -> None:
         """A pod whose pin was denied may be planned again."""
-        if self._state.denied.pop(uid, None) is not None:
+        one = self._state.pods.get(uid)
+        if one is not None and one.denied is not None:
+            one.denied = None
             self._cluster.changed_pods.add(uid)
 
     def withdraw(self, uid: PodUid, avoid_until: float) -> None:
@@ -92,9 +94,9 @@ class WriteOutcomes:
         does a pod that a gate holds: its next pod would be held too.
         """
         pod, allocation = self._cluster.pods.get(uid), self._state.allocations.current_of(uid)
-        if pod is None or ("pod", uid) in self._state.busy or uid not in self._state.refused_pods:
+        if pod is None or ("pod", uid) in self._state.busy or uid not in self._state.pods.cannot_start:
             return
-        if pod.node and uid in self._state.withdrawn:
+        if pod.node and self._state.pods.record(uid).told:
             return
         if allocation is not None and (pod.gates or not pod.owner):
             text = unbound_text if pod.gates else withdrawn_text

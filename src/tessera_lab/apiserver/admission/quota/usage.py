@@ -38,6 +38,12 @@ def object_usage(resource: GroupResource, obj: Part) -> Usage:
     return counted
 
 
+def pod_amounts(spec: Part) -> tuple[Usage, Usage]:
+    """The requests and the limits of a pod, summed over its containers."""
+    requests = _total(spec, lambda each: _parse(requests_of(each)))
+    return requests, _total(spec, lambda each: _parse(_limits_of(each)))
+
+
 def counts_for_quota(pod: Part) -> bool:
     """True if a pod still holds resources: it has not ended."""
     return (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed")
