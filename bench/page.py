@@ -34,10 +34,10 @@ from tessera.dashboard.documents import CardDocument, Document
 from tessera.dashboard.feed import Feed, FeedGroup
 from tessera.dashboard.server import PageAddress, PageServer
 from tessera.dashboard.source import SHORTEST
-from tessera.dashboard.visibility import Visibility
 from tessera.explain.explanation import ExplanationReport
 from tessera.kube.resources import Pod
 from tessera.usage.agent_pages import FleetUsage
+from tessera.visibility import Visibility
 
 CARDS, SLICES = 8, 7
 GIB = 2.0**30

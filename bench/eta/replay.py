@@ -126,7 +126,7 @@ def _is_right(cluster: ReplayedCluster, row: QueuedPod) -> bool:
     named = {each.pod for each in row.blockers}
     gone = [
         one
-        for node in {each.node for each in row.blockers if not each.reserved}
+        for node in {each.node for each in row.blockers if each.node}
         for card in fleet.cards(node)
         for one in card.allocations.values()
         if one.owner in named

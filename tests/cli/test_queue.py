@@ -7,9 +7,10 @@ import pytest
 
 from tessera.cli.queue import Queues, frame, queue_lines, stale_note, starts_in
 from tessera.explain.kueue_rows import KueueRows
-from tessera.forecast.queue_page import Blocker, ExpectedStart, QueuedPod, QueuePage, aged
+from tessera.forecast.queue_page import ExpectedStart, QueuedPod, QueuePage, aged
 from tessera.kube.resources import Pod
 from tessera.observe.queue_reading import QueueReading, told_rows
+from tessera.reasons.reason import Blocker, Full, Reserved
 
 NOW = 1_700_000_000.0
 FIRST = QueuedPod(
@@ -20,9 +21,8 @@ FIRST = QueuedPod(
     position=1,
     of=2,
     reason="full",
-    blockers=(
-        Blocker(pod="other/web", node="n1", profile="7g.40gb"),
-        Blocker(pod="other/api", node="n1", profile="1g.5gb"),
+    why=Full(
+        ("3g.20gb", "3g.20gb"), frees=(Blocker("other/web", "n1", "7g.40gb"), Blocker("other/api", "n1", "1g.5gb"))
     ),
     start=ExpectedStart(p50=NOW + 250, p90=NOW + 570, basis="history", starts=4),
 )
@@ -34,7 +34,7 @@ LAST = QueuedPod(
     position=2,
     of=2,
     reason="reserved",
-    blockers=(Blocker(pod="team/train", node="n1", reserved=True),),
+    why=Reserved(("1g.5gb",), ("team/train",)),
     start=ExpectedStart(starts=3),
 )
 
@@ -46,7 +46,7 @@ def _lines(*rows: QueuedPod, namespace: str | None = None, width: int = 0, omitt
 
 def test_a_row_has_position_start_reason_and_what_is_before_it() -> None:
     header, first, last, more = _lines(FIRST, LAST, omitted=7)
-    titles = [*["NAMESPACE", "POD", "SLICES", "WAITS", "POSITION"], "STARTS IN", "BASIS", "REASON", "BEFORE IT"]
+    titles = [*["NAMESPACE", "POD", "SLICES", "WAITS", "POSITION"], "STARTS IN", "BASIS", "REASON", "BEFORE IT", "WHY"]
     assert re.split("  +", header) == titles
     before = "other/web on n1 and 1 more"
     assert re.split("  +", first) == [*["team", "train", "2x3g.20gb", "5m", "1/2", "4m-9m", "history", "full"], before]

@@ -16,6 +16,8 @@ InLab = Callable[..., None]
 SMALL = {"nvidia.com/mig-1g.5gb": 1}
 HALF = {"nvidia.com/mig-3g.20gb": 1}
 
+TOGETHER = "its pods get their slices together, and hold none until then"
+
 
 async def create(lab: Any, name: str, gang: str, size: int, limits: dict[str, int]) -> None:
     """A pod of a gang."""
@@ -43,14 +45,14 @@ def test_an_incomplete_gang_holds_nothing_and_says_how_many_pods_exist(in_lab: I
             await create(lab, f"train-{number}", "train", 4, HALF)
         await lab.until(lambda: lab.events_of("train-2", "SliceWaiting"), "it is told why it waits")
         (found,) = (await explain(lab.client, lab.clock, parse_query("train-2"), "default")).answers
-        assert (found.case, found.verdict) == ("gang-incomplete", "waits for its gang train; 3 of 4 pods exist")
+        assert (found.case, found.verdict) == ("gang-incomplete", f"waits; gang train: 3 of 4 pods exist; {TOGETHER}")
         await lab.create("other", HALF, HALF, command="sleep 60")
         await lab.running("other")
         await create(lab, "train-3", "train", 4, HALF)
         await lab.until(lambda: lab.events_of("train-3", "SliceWaiting"), "the whole gang has no room yet")
         (found,) = (await explain(lab.client, lab.clock, parse_query("train-3"), "default")).answers
         assert found.case == "gang-no-room"
-        assert found.verdict == "waits for room for its whole gang train; 2 of 4 pods have a place now"
+        assert found.verdict.startswith("waits; gang train starts as a whole, and 2 of its 4 pods have a place now: ")
         assert {lab.phase(f"train-{number}") for number in range(4)} == {"Pending"}
         await lab.until(lambda: lab.phase("other") == "Succeeded", "the other pod ends")
         await lab.running(*(f"train-{number}" for number in range(4)))
@@ -68,7 +70,7 @@ def test_a_gang_whose_owner_makes_one_pod_after_the_other_is_told_so(in_lab: InL
         await lab.client.create(STATEFULSETS.as_dicts(), {"metadata": {"name": "s"}, "spec": spec}, "default")
         await lab.until(lambda: lab.events_of("s-0", "SliceWaiting"), "it is told why it waits")
         (found,) = (await explain(lab.client, lab.clock, parse_query("s-0"), "default")).answers
-        assert found.verdict == "waits for its gang s; 1 of 2 pods exist"
+        assert found.verdict == f"waits; gang s: 1 of 2 pods exist; {TOGETHER}"
         assert any("podManagementPolicy: Parallel" in line for line in found.help)
 
     in_lab(scenario, "1xA100-40GB")
@@ -101,7 +103,7 @@ def test_a_gang_larger_than_all_cards_is_told_so(in_lab: InLab) -> None:
             "the pod is told that the cards are too few",
         )
         (found,) = (await explain(lab.client, lab.clock, parse_query("big-0"), "default")).answers
-        assert found.case == "gang-too-large"
+        assert found.case == "never-fits"
         await lab.create("small", SMALL)
         await lab.running("small")
 
@@ -184,12 +186,12 @@ def test_a_pod_group_says_how_many_pods_start_together(in_lab: InLab) -> None:
         await lab.client.create(PODS.as_dicts(), item, "default")
         await lab.until(lambda: lab.events_of("train-0", "SliceWaiting"), "it waits for its PodGroup")
         (found,) = (await explain(lab.client, lab.clock, parse_query("train-0"), "default")).answers
-        assert found.verdict == "waits for its gang train; no PodGroup says how many pods start together"
+        assert found.verdict.startswith("waits; gang train: no PodGroup of this name says how many pods, ")
         group = {"metadata": {"name": "train"}, "spec": {"minMember": 2}}
         await lab.client.create(POD_GROUPS, group, "default")
         await lab.clock.sleep(5)
         (found,) = (await explain(lab.client, lab.clock, parse_query("train-0"), "default")).answers
-        assert found.verdict == "waits for its gang train; 1 of 2 pods exist"
+        assert found.verdict == f"waits; gang train: 1 of 2 pods exist; {TOGETHER}"
         item = manifest("train-1", HALF)
         item["metadata"]["labels"] = {"scheduling.x-k8s.io/pod-group": "train"}
         await lab.client.create(PODS.as_dicts(), item, "default")

@@ -107,9 +107,7 @@ def test_tessera_why_shows_the_place_in_the_queue(in_lab: Callable[..., None]) -
         await lab.create("next", WHOLE)
         await lab.until(lambda: _condition(lab, "next") is not None, "it is told")
         (found,) = (await explain(lab.client, lab.clock, parse_query("next"), "default")).answers
-        (fact,) = [
-            each for each in found.facts if each.startswith("its place in the queue, as it was told in the last")
-        ]
+        (fact,) = [each for each in found.facts if each.startswith("the controller told it in the last")]
         assert "tarts about" in fact
 
         async def page(_client: Any) -> QueuePage:

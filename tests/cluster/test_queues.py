@@ -12,11 +12,11 @@ from tessera.api.queues import QUEUES
 from tessera.dashboard.feed import FeedGroup
 from tessera.dashboard.private_reasons import explain_privately
 from tessera.dashboard.source import ClusterSource
-from tessera.dashboard.visibility import Redactor, Visibility
 from tessera.dashboard.waiting_reasons import explain_waiting
 from tessera.explain.query import explain, parse_query
 from tessera.kube.client.errors import Invalid
 from tessera.kube.resources import NAMESPACES
+from tessera.visibility import Redactor, Visibility
 
 SMALL = {"nvidia.com/mig-1g.5gb": 1}
 

@@ -15,7 +15,6 @@ from tessera.controller.main.run import Controller
 from tessera.dashboard.feed import FeedGroup
 from tessera.dashboard.source import ClusterSource
 from tessera.dashboard.view.cluster_map import make_map
-from tessera.dashboard.visibility import FULL
 from tessera.doctor.examination import examine
 from tessera.doctor.findings import Verdict
 from tessera.explain.query import explain, parse_query
@@ -23,6 +22,7 @@ from tessera.kube.resources import DAEMONSETS, NODES
 from tessera.observe.cluster_reading import read_cluster
 from tessera.observe.health_rows import judge_fleet
 from tessera.observe.reading import read_usage
+from tessera.visibility import FULL
 
 SYSTEM, DAEMON_SET = "tessera-system", "tessera-agent"
 #: A selector that keeps the DaemonSet off node-1.

@@ -10,10 +10,11 @@ from tessera.api.nodes.silence import SilentNode
 from tessera.api.nodes.usage import CardUsage, DeviceUsage, EndedLease, LeaseUsage, NodeUsage
 from tessera.api.queues import Queue
 from tessera.dashboard.aliases import Aliases, Objects
-from tessera.dashboard.visibility import FULL, Redactor, Visibility
 from tessera.explain.order_objects import OrderObjects
-from tessera.forecast.queue_page import Blocker, ExpectedStart, QueuedPod, QueuePage
+from tessera.forecast.queue_page import ExpectedStart, QueuedPod, QueuePage
+from tessera.reasons.reason import Blocker, Full
 from tessera.usage.agent_pages import FleetUsage
+from tessera.visibility import FULL, Redactor, Visibility
 
 REDACTOR = Redactor(b"key")
 #: Texts that nobody without a right to nodes, or to the pods of team-b, may see.
@@ -153,10 +154,13 @@ QUEUE = QueuePage(
             position=2,
             of=2,
             reason="full",
-            blockers=(
-                Blocker(pod="team-b/beta", node="node-secret", profile="7g.40gb"),
-                Blocker(pod="team-a/alpha", node="node-secret", profile="3g.20gb"),
-                Blocker(pod="GPU-secret has it", node="node-secret"),
+            why=Full(
+                ("7g.40gb",),
+                frees=(
+                    Blocker("team-b/beta", "node-secret", "7g.40gb", "GPU-secret"),
+                    Blocker("team-a/alpha", "node-secret", "3g.20gb", "GPU-secret"),
+                    Blocker("GPU-secret has it", "node-secret"),
+                ),
             ),
             start=ExpectedStart(p50=200.0, p90=300.0, basis="history"),
         ),

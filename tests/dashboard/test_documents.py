@@ -201,7 +201,7 @@ def test_a_pod_that_waits_tells_why() -> None:
     document = documents["waiting/team/w"]
     assert isinstance(document, WaitingDocument)
     assert (document.case, document.reason) == (found["team/w"].case, found["team/w"].verdict)
-    assert document.case == "no-node-joined"
+    assert document.case == "no-card-reported"
     assert explain_waiting(100.0, [], [], []) == {}
 
 

@@ -16,10 +16,10 @@ from tessera.dashboard.access.rights import Rights
 from tessera.dashboard.documents import KueueDocument
 from tessera.dashboard.feed import FeedGroup
 from tessera.dashboard.kueue_source import KueueReader, KueueSource, share_out
-from tessera.dashboard.visibility import FULL, Visibility
 from tessera.kube.transport.interface import Response
 from tessera.limits.access import KUEUE_NAMED
 from tessera.limits.forecast import KUEUE_NAMESPACES, KUEUE_READ, KUEUE_SHOWN, KUEUE_WORKLOADS
+from tessera.visibility import FULL, Visibility
 
 CROWD = {f"aaa-{number:02}": 2 for number in range(KUEUE_NAMESPACES)}
 ACCOUNT = "the page's account"

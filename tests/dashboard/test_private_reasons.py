@@ -9,9 +9,9 @@ from tessera.api.instaslice import Instaslice
 from tessera.clock import rfc3339
 from tessera.dashboard.aliases import Objects
 from tessera.dashboard.private_reasons import explain_privately
-from tessera.dashboard.visibility import FULL, Redactor, Visibility
 from tessera.explain.explanation import Explanation
 from tessera.kube.resources import Node, Pod
+from tessera.visibility import FULL, Redactor, Visibility
 
 NOW = 1_800_000_000.0
 NODE, HOLDER, OTHERS = "machine-of-acme", "secret-model", "project-x"

@@ -11,9 +11,9 @@ import pytest
 from tessera.dashboard.documents import FailureDocument
 from tessera.dashboard.feed import FeedGroup
 from tessera.dashboard.server import ASSETS, PageAddress, PageServer
-from tessera.dashboard.visibility import Visibility
 from tessera.explain.explanation import Explanation, ExplanationReport
 from tessera.kube.client.errors import NotFound, Status
+from tessera.visibility import Visibility
 
 
 async def explain(namespace: str, pod: str, _visible: Visibility, _key: str) -> ExplanationReport:

@@ -14,7 +14,7 @@ from tessera.api.nodes.usage import NodeUsage
 from tessera.clock import SystemClock
 from tessera.dashboard.feed import FeedGroup
 from tessera.dashboard.source import ClusterSource
-from tessera.dashboard.visibility import FULL
+from tessera.visibility import FULL
 from tessera_lab.apiserver.interfaces import UserInfo
 
 TIMEOUT = 60.0

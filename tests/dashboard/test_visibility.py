@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from tessera.dashboard.documents import CardDocument, Document, LeaseDocument, TileDocument, WaitingDocument
 from tessera.dashboard.feed import FeedGroup, TooManyViewsError
-from tessera.dashboard.visibility import FULL, Audience, Public, Redactor, Visibility, find_namespaces
 from tessera.limits.processes import FEED_CHANGES, PAGE_VIEWS
+from tessera.visibility import FULL, Audience, Public, Redactor, Visibility, find_namespaces
 
 NOBODY = Visibility()
 TEAM_A = Visibility(namespaces=frozenset({"team-a"}))

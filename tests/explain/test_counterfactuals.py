@@ -18,11 +18,12 @@ from tessera.explain.pods import explain_pod
 from tessera.explain.snapshot import ClusterView, Snapshot
 from tessera.mig.layout_planning import plan_layout
 from tessera.mig.models import model_by_short_name
-from tessera.placement.demand import Fragmented, Full, NoNode
+from tessera.reasons.node_rules import NodeRule, RuleKind
+from tessera.reasons.reason import Fragmented, Full, NoNode
 
 GEOMETRY = model_by_short_name("A100-40GB").geometry
 TAINTS = ("team", "maintenance")
-MISMATCH = "node(s) didn't match Pod's node affinity/selector"
+MISMATCH = NodeRule(RuleKind.AFFINITY)
 PROFILES = ("1g.5gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb")
 Held = tuple[str, str, int, int, str]
 
@@ -71,25 +72,25 @@ class ClusterAndPod:
     def selector(self) -> dict[str, object]:
         return {"nodeSelector": {"disk": "fast"}} if self.selects else {}
 
-    def without(self, name: str, rules: tuple[str, ...], owners: set[str]) -> "ClusterAndPod":
+    def without(self, name: str, rules: tuple[NodeRule, ...], owners: set[str]) -> "ClusterAndPod":
         """Returns the cluster after somebody followed the advice."""
         return replace(self, machines=tuple(_mended(m, rules, owners) if m.name == name else m for m in self.machines))
 
 
-def _mended(machine: Machine, rules: tuple[str, ...], owners: set[str]) -> Machine:
+def _mended(machine: Machine, rules: tuple[NodeRule, ...], owners: set[str]) -> Machine:
     held = tuple(each for each in machine.held if f"team/{each[0]}" not in owners)
     machine = replace(machine, held=held)
     for rule in rules:
         if rule == MISMATCH:
             machine = replace(machine, fast=True)
-        elif rule == "node(s) were unschedulable":
+        elif rule.kind is RuleKind.UNSCHEDULABLE:
             machine = replace(machine, cordoned=False)
-        elif rule == "node(s) were not ready":
+        elif rule.kind is RuleKind.NOT_READY:
             machine = replace(machine, ready=True)
-        elif rule == "node(s) were too small: cpu":
+        elif rule == NodeRule(RuleKind.TOO_SMALL, "cpu"):
             machine = replace(machine, cpu=64)
         else:
-            (key,) = [each for each in TAINTS if each in rule]
+            (key,) = [each for each in TAINTS if each in rule.about]
             machine = replace(machine, taints=machine.taints - {key})
     return machine
 
@@ -147,7 +148,7 @@ def test_what_is_named_removed_lets_the_pod_run(cluster: ClusterAndPod) -> None:
     if isinstance(reason, Full | Fragmented):
         assert found.case == ("full" if isinstance(reason, Full) else "fragmented")
         assert reason.frees, "one slice is freed by a few ends"
-        where, owners = reason.frees[0].placement.node, {each.owner for each in reason.frees}
+        where, owners = reason.frees[0].node, {each.pod for each in reason.frees}
         assert runs(cluster.without(where, (), owners))
         assert all(owner in found.help[0] for owner in owners)
         admits = [name for name, rules in view.slicer.planner.objections(facts).items() if not rules]
@@ -160,12 +161,12 @@ def test_what_is_named_removed_lets_the_pod_run(cluster: ClusterAndPod) -> None:
         assert (free >= size) == isinstance(reason, Fragmented)
         return
     assert isinstance(reason, NoNode)
-    assert found.case == ("never-fits" if reason.too_small else "no-node")
+    assert found.case == reason.case
     way = obstacles_by_node(view.slicer, facts)[0]
-    owners = {each.owner for each in allocations_to_end(view.slicer, facts, way)}
+    owners = {each.pod for each in allocations_to_end(view.slicer, facts, way)}
     assert way.rules, "a node that no rule closes would have been the reason"
     assert runs(cluster.without(way.node, way.rules, owners))
-    assert way.node in found.help[0] or MISMATCH in way.rules
+    assert way.node in found.help[0] or {MISMATCH, NodeRule(RuleKind.TOO_SMALL, "cpu")} & {*way.rules}
     assert all(owner in found.help[0] for owner in owners)
     for left in way.rules:  # and nothing is named that need not go
         assert not runs(cluster.without(way.node, tuple(each for each in way.rules if each != left), owners))
@@ -176,8 +177,7 @@ def test_nodes_that_are_full_are_the_reason_though_one_with_room_fails_the_selec
     cluster = ClusterAndPod((Machine("a", fast=False), *full), "3g.20gb", 1, selects=True)
     found = read(cluster)[1]
     assert found.case == "full"
-    for fact in ("waits for room", "every card that could make 3g.20gb is full", "on the nodes that may take it"):
-        assert fact in found.verdict
+    assert found.verdict == "waits for room; every card that it may use is full for 3g.20gb"
     assert found.help[0].startswith("there is room as soon as this ends, on node ")
     assert found.help[-1].startswith("or use node a, which has room: change the pod's nodeSelector")
 
@@ -200,7 +200,7 @@ def test_room_that_is_spread_over_nodes_is_fragmented_not_full() -> None:
 
 def test_rules_without_number_are_told_up_to_a_bound() -> None:
     """Every node of a large cluster may have a taint of its own."""
-    rules = {f"node(s) had untolerated taint {{node-{n}: x}}": [f"n{n}"] for n in range(30)}
+    rules = {NodeRule(RuleKind.TAINT, f"node-{n}: x"): [f"n{n}"] for n in range(30)}
     facts = list(refusal_facts(rules, {}, lambda _node, _resource, _whole: 0))
     assert len(facts) == 9
     assert facts[-1] == "and 22 rarer rules"

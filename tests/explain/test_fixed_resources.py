@@ -78,7 +78,7 @@ def test_more_cards_than_any_node_has_never_fit() -> None:
     labels = {"kubernetes.io/hostname": "n1"}
     has_four = msgspec.structs.replace(has_four, metadata=msgspec.structs.replace(has_four.metadata, labels=labels))
     found = why_here(behind_the_gate("5"), nodes=[has_four], instaslices=[])
-    words = "no node has 5 x nvidia.com/gpu, even empty; a pod's cards must be on one node: ask for fewer"
+    words = "no node could hold 5 x nvidia.com/gpu, even empty; all cards of a pod are on one node: ask for fewer"
     assert (found.case, found.verdict) == ("never-fits", f"cannot run in this cluster; {words}")
     found = why_here(behind_the_gate("1k"), nodes=[has_four], instaslices=[])
     assert (found.case, found.verdict) == ("bad-request", "cannot run as written")
@@ -100,8 +100,11 @@ def test_pinned_pods_of_managed_namespaces_hold_their_cards_before_they_are_boun
     assert "pod team/b" in found.help[0]
 
 
+MESSAGE = "the free cards that would do for nvidia.com/gpu are reserved for 1 pod that goes first"
+
+
 @pytest.mark.parametrize(
-    ("told", "case"), [("Reserved", "reserved"), ("Full", "placing"), ("", "placing")], ids=["reserved", "full", "new"]
+    ("told", "case"), [("Reserved", "reserved"), ("Full", "full"), ("", "placing")], ids=["reserved", "full", "new"]
 )
 def test_free_cards_that_are_reserved_for_others_are_told_by_the_word_of_the_controller(told: str, case: str) -> None:
     """No object has the reservations of whole cards; `why` once said for minutes that the pod gets these cards now."""
@@ -109,13 +112,15 @@ def test_free_cards_that_are_reserved_for_others_are_told_by_the_word_of_the_con
     labels = {"kubernetes.io/hostname": "n1"}
     has_two = msgspec.structs.replace(has_two, metadata=msgspec.structs.replace(has_two.metadata, labels=labels))
     waits = behind_the_gate("1")
-    conditions = [{"type": "tessera.dev/SlicePromised", "status": "False", "reason": told}] if told else []
+    conditions = (
+        [{"type": "tessera.dev/SlicePromised", "status": "False", "reason": told, "message": MESSAGE}] if told else []
+    )
     status = msgspec.convert({"phase": "Pending", "conditions": conditions}, type(waits.status))
     found = why_here(msgspec.structs.replace(waits, status=status), nodes=[has_two], instaslices=[])
     assert found.case == case
     if case == "reserved":
-        assert found.verdict == "waits for room; the free cards that would do are reserved for pods that go first"
-        assert found.facts[1] == "free, but reserved: 1 x nvidia.com/gpu, on node n1"
+        assert found.verdict == f"waits; the controller told it some time ago: {MESSAGE}"
+        assert found.facts[1] == "by all that you may read, this is free: 1 x nvidia.com/gpu, on node n1"
 
 
 def test_cards_that_are_free_on_different_nodes_are_told_so() -> None:

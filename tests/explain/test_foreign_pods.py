@@ -18,6 +18,9 @@ from tessera.explain.workloads import WorkloadState, explain_workload
 from tessera.forecast.queue_page import QueuedPod, QueuePage
 from tessera.kube.resources import Namespace, Node, ObjectReference, Pod, ResourceQuota, Uid
 from tessera.kueue.queue_reading import QueueReading
+from tessera.reasons.node_rules import NodeRule, RuleKind
+from tessera.reasons.reason import NoNode, RuleCount
+from tessera.reasons.words import sentence
 
 GPU = {"nvidia.com/gpu": "1"}
 
@@ -81,7 +84,7 @@ ROWS = {
     "whole card on a sliced cluster, managed": Row(
         gated_whole(GPU),
         "not-offered",
-        "waits for nvidia.com/gpu, which no node offers",
+        "waits; no node has nvidia.com/gpu",
         ("request the largest slice instead: nvidia.com/mig-7g.40gb",),
     ),
     "a shared slice that no node offers": Row(
@@ -120,15 +123,15 @@ ROWS = {
     ),
     "HAMi in a managed namespace": Row(
         gated_whole({**GPU, "nvidia.com/gpumem": "8000"}),
-        "not-offered",
-        "waits for nvidia.com/gpumem, which no node offers",
+        "never-fits",
+        "cannot run in this cluster; no node could ever take it: it requests 8000 nvidia.com/gpumem",
         ("the annotation tessera.dev/gpu-memory: 8000Mi",),
         nodes=(with_gpus(),),
     ),
     "HAMi beside a slice": Row(
         pod_of(limits={"nvidia.com/gpumem": "8000"}),
-        "not-offered",
-        "waits for nvidia.com/gpumem, which no node offers",
+        "never-fits",
+        "cannot run in this cluster; no node could ever take it: it requests 8000 nvidia.com/gpumem",
         ("the annotation tessera.dev/gpu-memory: 8000Mi",),
     ),
     "Volcano's shares": Row(
@@ -162,14 +165,14 @@ ROWS = {
     ),
     "a network card beside a slice": Row(
         pod_of(limits={"rdma/hca": "1"}),
-        "not-offered",
-        "waits for rdma/hca, which no node offers",
-        ("it requests 1 nvidia.com/mig-3g.20gb, 1 rdma/hca", "see who should serve rdma/hca"),
+        "never-fits",
+        "cannot run in this cluster; no node could ever take it: it requests 1 rdma/hca",
+        ("it requests 1 rdma/hca; n1 has 0", "see who should serve rdma/hca"),
     ),
     "a selector on a full node": Row(
         pod_of(profile="7g.40gb", spec={"nodeSelector": {"gpu": "x"}}),
         "no-node",
-        "waits; the only node with sliced cards cannot take it",
+        "waits; 0 of 1 nodes can take it: 1 node(s) didn't match Pod's node affinity/selector",
         ("(kubectl get node n1 --show-labels); and there is room as soon as this ends",),
         others=(bound("b"),),
     ),
@@ -233,7 +236,7 @@ ROWS = {
     "a selector with a value that no node has": Row(
         pod_of(spec={"nodeSelector": {"kubernetes.io/hostname": "node-9"}}),
         "no-node",
-        "waits; the only node with sliced cards cannot take it",
+        "waits; 0 of 1 nodes can take it: 1 node(s) didn't match",
         ("spec.nodeSelector asks for kubernetes.io/hostname=node-9, and no node has this value; nodes have n1",),
     ),
     "a selector with a misspelt label": Row(
@@ -467,18 +470,18 @@ def test_a_resource_that_a_limit_range_wrote_into_a_pod_is_told() -> None:
     assert not [each for each in answer(asked, nodes=[sliced_node()]).facts if "LimitRange" in each]
 
 
-def waits_for_volume(detail: str) -> QueuePage:
-    row = QueuedPod(namespace="team", name="a", uid="uid-a", reason="no-node", detail=detail)
+def waits_for_volume() -> QueuePage:
+    why = NoNode((RuleCount(NodeRule(RuleKind.CLAIM, '"data" not found'), 1),))
+    row = QueuedPod(namespace="team", name="a", uid="uid-a", reason=why.case, detail=sentence(why), why=why)
     return QueuePage(leads=True, pods=(row,))
 
 
 def test_a_slice_that_waits_for_a_claim_is_told_so_in_the_words_of_a_card_that_does() -> None:
     """The plan made from what a reader sees knows no volumes; the controller's does."""
-    detail = '0 of 1 nodes can take it: 1 persistentvolumeclaim "data" not found'
-    found = answer(pod_of(), page=waits_for_volume(detail))
-    assert (found.case, found.verdict) == ("volume", "waits for its volumes")
-    assert f"the controller says: {detail}" in found.facts
-    assert found.help[0].endswith("kubectl get persistentvolumeclaims,storageclasses -n team")
+    found = answer(pod_of(), page=waits_for_volume())
+    verdict = 'waits; 0 of 1 nodes can take it: 1 persistentvolumeclaim "data" not found'
+    assert (found.case, found.verdict) == ("volume", verdict)
+    assert found.help[-1].endswith("kubectl get persistentvolumeclaims,storageclasses -n team")
 
 
 SUSPENDED: dict[str, Any] = {

@@ -34,7 +34,7 @@ from tessera.explain.pods import explain_pod
 from tessera.explain.query import Query, parse_query
 from tessera.explain.snapshot import ClusterView, Snapshot
 from tessera.explain.workloads import WorkloadState, explain_workload
-from tessera.forecast.queue_page import QueuedPod, QueuePage
+from tessera.forecast.queue_page import QueuedPod, QueuePage, decode_page
 from tessera.kube.resources import (
     Condition,
     CoreEvent,
@@ -45,6 +45,8 @@ from tessera.kube.resources import (
     ResourceQuota,
 )
 from tessera.mig.models import model_by_short_name
+from tessera.reasons.node_rules import NodeRule, RuleKind
+from tessera.reasons.reason import NoNode, RuleCount
 
 NOW = 1_800_000_000.0
 DYNAMIC = {"nvidia.com/mig.config": "dynamic"}
@@ -376,7 +378,7 @@ def test_a_controller_that_does_not_run(leases: list[Lease], facts: tuple[str, .
 
 def test_no_node_joined() -> None:
     found = answer(pod(), nodes=[node(labels={})], instaslices=[])
-    assert found.case == "no-node-joined"
+    assert found.case == "no-card-reported"
     assert "kubectl label node NODE nvidia.com/mig.config=dynamic" in said(found)
 
 
@@ -442,7 +444,7 @@ def test_a_silent_node_that_might_have_room_comes_first_and_nothing_less_is_advi
 )
 def test_no_node_allows_it(who: Pod, where: Node, fact: str, remedy: str) -> None:
     found = answer(who, nodes=[where])
-    assert (found.case, found.verdict) == ("no-node", "waits; the only node with sliced cards cannot take it")
+    assert found.verdict.startswith("waits; 0 of 1 nodes can take it: 1 node(s) ")
     assert any(fact in each for each in found.facts)
     assert any(remedy in each for each in found.help)
 
@@ -474,7 +476,7 @@ def told_so(seconds_ago: float, detail: str) -> dict[str, Any]:
                 "type": "tessera.dev/SlicePromised",
                 "status": "False",
                 "reason": "Fragmented",
-                "message": f"{PLACE}. {detail}",
+                "message": f"{detail[:1].upper()}{detail[1:]}. {PLACE}",
                 "lastProbeTime": rfc3339(NOW - seconds_ago),
                 "lastTransitionTime": rfc3339(NOW - 40),
             }
@@ -482,14 +484,12 @@ def told_so(seconds_ago: float, detail: str) -> dict[str, Any]:
     }
 
 
-def test_what_a_pod_was_told_has_its_age_and_no_position_that_can_be_counted_anew() -> None:
+def test_what_a_pod_was_told_of_another_reason_is_not_repeated() -> None:
     """Slots were free when it was written, and are taken now: the verdict says so, and no fact may contradict it."""
     waits = pod("z", status=told_so(250, "4 memory slots free, at most 4 together, at no start for 3g.20gb"))
     found = answer(waits, pod("first", creationTimestamp=rfc3339(NOW - 50)), instaslices=NO_SLOT)
-    assert found.verdict == "waits for room; every card that could make 3g.20gb is full"
-    start = PLACE.partition(". S")[2]
-    assert found.facts[-1] == f"its place in the queue, as it was told 4m ago: s{start}"
-    assert "Position" not in said(found)
+    assert found.verdict == "waits for room; every card that it may use is full for 3g.20gb"
+    assert "was told" not in said(found)
     assert "another pod waits with higher priority or for longer, and is served first" in found.facts
     assert not any("memory slots free" in fact for fact in found.facts)
 
@@ -515,18 +515,30 @@ def test_the_controllers_place_goes_before_what_the_pod_was_told_and_what_is_cou
 
 def test_room_that_the_controller_does_not_give_is_told_with_the_controllers_reason() -> None:
     """That an owner's pods avoid a node after a refusal is known to the controller alone."""
+    why = NoNode((RuleCount(NodeRule(RuleKind.AVOIDED), 1),))
+    found = answer(pod(), page=QueuePage(leads=True, age=2.0, pods=(row_of("a", why=why),)))
     detail = "0 of 1 nodes can take it: 1 node(s) where the scheduler refused the owner's last pod"
-    page = QueuePage(leads=True, age=2.0, pods=(row_of("a", detail=detail),))
-    found = answer(pod(), page=page)
-    assert found.case == "placing"
-    sees = "there is room by all that you may read, but the controller says"
-    assert found.verdict == f"waits for the controller to place it: {sees}: {detail}"
+    assert (found.case, found.verdict) == ("no-node", f"waits; {detail}")
+
+
+def test_what_the_pod_was_told_stands_before_what_is_free_by_all_that_the_reader_may_read() -> None:
+    detail = "0 of 1 nodes can take it: 1 node(s) where the scheduler refused the owner's last pod"
+    found = answer(pod(status=told_so(250, detail)))
+    assert found.verdict.startswith(f"waits; the controller told it 4m ago: {detail}")
+    assert any(each.startswith("by all that you may read, this is free: ") for each in found.facts)
+
+
+def test_a_reason_of_a_later_version_is_told_in_the_words_of_its_controller() -> None:
+    row = {"namespace": "team", "name": "a", "uid": "uid-a", "reason": "eclipse", "detail": "it is dark"}
+    page = {"leads": True, "pods": [{**row, "why": {"type": "eclipse", "until": 3}}]}
+    found = answer(pod(), page=decode_page(msgspec.json.encode(page)))
+    assert (found.case, found.verdict) == ("eclipse", "waits; it is dark")
 
 
 def test_full_cards_say_whose_end_makes_room() -> None:
     holder = bound("old", "7g.40gb", status={"phase": "Running", "startTime": rfc3339(NOW - 7200)})
     found = answer(pod(), holder, instaslices=[cards(("old", "7g.40gb", 0, 8, "created"))])
-    assert (found.case, found.verdict) == ("full", "waits for room; every card that could make 3g.20gb is full")
+    assert (found.case, found.verdict) == ("full", "waits for room; every card that it may use is full for 3g.20gb")
     (room,) = (each for each in found.facts if "can make it" in each)
     for fact in ("1 card on 1 node", "8 of its 8 memory slots", "in use or promised"):
         assert fact in room

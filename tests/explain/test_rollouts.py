@@ -62,7 +62,7 @@ def test_an_update_that_waits_for_its_own_old_pod_names_the_deadlock_and_two_way
         "waits for what the old pod svc-old-x of its own Deployment svc holds, and the Deployment keeps that pod until"
         " this one is ready (maxUnavailable 0): neither goes on by itself"
     )
-    assert found.facts[0] == f"it waits for room; every card that could make {WHOLE} is full"
+    assert found.facts[0] == f"it waits for room; every card that it may use is full for {WHOLE}"
     assert "kubectl patch deployment -n team svc -p" in found.help[0]
     assert found.help[1].startswith("or make room for one pod more")
 

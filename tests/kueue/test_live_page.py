@@ -12,10 +12,10 @@ from tessera.dashboard.access.rights import Rights
 from tessera.dashboard.documents import Document, KueueDocument, WorkloadDocument
 from tessera.dashboard.feed import FeedGroup
 from tessera.dashboard.kueue_source import KueueReader, KueueSource
-from tessera.dashboard.visibility import FULL, Visibility
 from tessera.kube.client.client import Client
 from tessera.kube.resources.meta import Resource
 from tessera.kueue.names import VERSIONS, Version
+from tessera.visibility import FULL, Visibility
 
 _RBAC = "rbac.authorization.k8s.io"
 

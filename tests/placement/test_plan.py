@@ -10,14 +10,19 @@ from tests.support.mig_enumeration import filling_multisets, maximal_multisets
 from tests.support.searching import examples
 
 from tessera.mig.models import model_by_short_name
-from tessera.placement.demand import Demand, Fragmented, Full, NeverFits, NodeRefusal, NoNode, UnknownProfile
+from tessera.placement.demand import Demand
 from tessera.placement.devices import device_geometry
 from tessera.placement.fleet import CardPlacement, Fleet
 from tessera.placement.plan import Plan, plan, plan_in_parts
 from tessera.placement.step_budget import StepBudget
+from tessera.reasons.node_rules import NodeRule, RuleKind, shortage
+from tessera.reasons.reason import Fragmented, Full, NeverFits, NoNode, RuleCount, UnknownProfile
+from tessera.reasons.words import name_blockers, sentence
 
 A100 = model_by_short_name("A100-40GB").geometry
 BASE = A100.restrict([name for name in A100.names if name != "1g.5gb+me"])
+
+CORDON, TAINT = NodeRule(RuleKind.UNSCHEDULABLE), NodeRule(RuleKind.TAINT, "gpu: down")
 
 
 def fleet_of(nodes: int, cards: int) -> Fleet:
@@ -46,7 +51,7 @@ def test_seven_small_pods_sit_on_one_card_and_the_twenty_ninth_of_four_cards_wai
     reason = plan(fleet, [Demand("late", ("1g.5gb",))]).refusals["late"]
     assert isinstance(reason, Full)
     assert len(reason.frees) == 1
-    fleet.release("node-0", reason.frees[0].placement.gpu, reason.frees[0].placement.start)
+    fleet.release("node-0", reason.frees[0].gpu, reason.frees[0].start)
     assert "late" in plan(fleet, [Demand("late", ("1g.5gb",))]).assignments
 
 
@@ -166,12 +171,12 @@ class TestReasons:
     def test_an_unknown_profile_says_what_exists_and_what_is_close(self) -> None:
         reason = plan(fleet_of(1, 1), [Demand("pod", ("3g.20g",))]).refusals["pod"]
         assert reason == UnknownProfile("3g.20g", tuple(sorted(A100.names)), "3g.20gb")
-        assert 'did you mean "3g.20gb"' in reason.text
+        assert 'did you mean "3g.20gb"' in sentence(reason)
 
     def test_a_fleet_without_cards_says_so(self) -> None:
         reason = plan(Fleet(), [Demand("pod", ("3g.20gb",))]).refusals["pod"]
         assert reason == UnknownProfile("3g.20gb", ())
-        assert "no node has reported a card that is cut on demand" in reason.text
+        assert "no node has reported a card that is cut on demand" in sentence(reason)
 
     def test_what_no_node_could_ever_hold_is_told_apart(self) -> None:
         reason = plan(fleet_of(9, 2), [Demand("pod", ("7g.40gb",) * 3)]).refusals["pod"]
@@ -191,14 +196,14 @@ class TestReasons:
         reason = plan(fleet, [Demand("pod", ("3g.20gb",))]).refusals["pod"]
         assert isinstance(reason, Fragmented)
         assert len(reason.frees) == 1
-        assert reason.frees[0].owner in {"team/low-5", "team/high-1"}
-        assert reason.frees[0].owner in reason.text
+        assert reason.frees[0].pod in {"team/low-5", "team/high-1"}
+        assert reason.frees[0].pod in name_blockers(reason)
 
     def test_what_the_same_batch_took_counts(self) -> None:
         decided = plan(fleet_of(1, 1), one_each(["7g.40gb", "7g.40gb"]))
         reason = decided.refusals["pod-1"]
         assert isinstance(reason, Full)
-        assert [one.owner for one in reason.frees] == ["pod-0"]
+        assert [one.pod for one in reason.frees] == ["pod-0"]
 
     def test_several_slices_are_freed_on_one_node(self) -> None:
         fleet = fleet_of(2, 2)
@@ -208,34 +213,34 @@ class TestReasons:
         reason = plan(fleet, [Demand("pod", ("7g.40gb", "7g.40gb"))]).refusals["pod"]
         assert isinstance(reason, Full)
         assert len(reason.frees) == 2
-        assert len({one.placement.node for one in reason.frees}) == 1
+        assert len({one.node for one in reason.frees}) == 1
 
     def test_the_media_engines_in_use_are_no_shortage_of_slots(self) -> None:
         fleet = fleet_of(1, 1)
         fleet.occupy(CardPlacement("node-0", "GPU-0-0", "1g.5gb+me", 0, 1), "team/media")
         reason = plan(fleet, [Demand("pod", ("1g.5gb+me",))]).refusals["pod"]
         assert isinstance(reason, Fragmented)
-        assert [one.owner for one in reason.frees] == ["team/media"]
+        assert [one.pod for one in reason.frees] == ["team/media"]
 
     def test_nodes_that_refuse_are_counted_by_rule(self) -> None:
         fleet = fleet_of(4, 1)
         fleet.occupy(CardPlacement("node-3", "GPU-3-0", "7g.40gb", 0, 8), "other")
-        rules = {"node-0": "cordoned", "node-1": "untolerated taint", "node-2": "untolerated taint"}
-        rules["node-3"] = "cordoned"
-        decided = plan(fleet, [Demand("pod", ("7g.40gb",))], lambda _, node: NodeRefusal(rules[node]))
+        rules = {"node-0": CORDON, "node-1": TAINT, "node-2": TAINT, "node-3": CORDON}
+        decided = plan(fleet, [Demand("pod", ("7g.40gb",))], lambda _, node: rules[node])
         reason = decided.refusals["pod"]
-        assert reason == NoNode((("cordoned", 2), ("untolerated taint", 2)))
-        assert reason.text == "0 of 4 nodes can take it: 2 cordoned, 2 untolerated taint"
+        assert reason == NoNode((RuleCount(TAINT, 2), RuleCount(CORDON, 2)))
+        text = "2 node(s) had untolerated taint {gpu: down}, 2 node(s) were unschedulable"
+        assert sentence(reason) == f"0 of 4 nodes can take it: {text}"
 
     def test_a_node_that_refuses_is_no_reason_while_others_would_take_it_and_are_full(self) -> None:
         fleet = fleet_of(3, 1)
         for node in (1, 2):
             fleet.occupy(CardPlacement(f"node-{node}", f"GPU-{node}-0", "7g.40gb", 0, 8), f"holder-{node}")
-        mismatch = NodeRefusal("node(s) didn't match")
+        mismatch = NodeRule(RuleKind.AFFINITY)
         decided = plan(fleet, [Demand("pod", ("3g.20gb",))], lambda _, node: mismatch if node == "node-0" else None)
         reason = decided.refusals["pod"]
         assert isinstance(reason, Full)
-        assert reason.frees[0].owner in {"holder-1", "holder-2"}
+        assert reason.frees[0].pod in {"holder-1", "holder-2"}
 
     def test_room_that_is_spread_over_cards_is_fragmented(self) -> None:
         fleet = fleet_of(1, 2)
@@ -249,17 +254,17 @@ class TestReasons:
     def test_a_full_fleet_whose_nodes_all_refuse_is_a_matter_of_the_nodes(self) -> None:
         fleet = fleet_of(1, 1)
         fleet.occupy(CardPlacement("node-0", "GPU-0-0", "7g.40gb", 0, 8), "other")
-        decided = plan(fleet, [Demand("pod", ("1g.5gb",))], lambda *_: NodeRefusal("cordoned"))
-        assert decided.refusals["pod"] == NoNode((("cordoned", 1),))
+        decided = plan(fleet, [Demand("pod", ("1g.5gb",))], lambda *_: CORDON)
+        assert decided.refusals["pod"] == NoNode((RuleCount(CORDON, 1),))
 
 
 class TestNodeRules:
     def test_a_node_is_asked_lazily_and_once(self) -> None:
         asked: list[str] = []
 
-        def allows(_demand: Demand, node: str) -> NodeRefusal | None:
+        def allows(_demand: Demand, node: str) -> NodeRule | None:
             asked.append(node)
-            return NodeRefusal("no") if node != "node-7" else None
+            return CORDON if node != "node-7" else None
 
         decided = plan(fleet_of(50, 8), [Demand("pod", ("1g.5gb",))], allows)
         assert decided.assignments["pod"][0].node == "node-7"
@@ -278,11 +283,11 @@ class TestNodeRules:
         decided = plan(
             fleet_of(2, 1),
             one_each(["1g.5gb"] * 5),
-            lambda _, node: None if free[node] else NodeRefusal("insufficient cpu"),
+            lambda _, node: None if free[node] else shortage("cpu"),
             reservations=Counted(),
         )
         assert set(decided.refusals) == {"pod-4"}
-        assert decided.refusals["pod-4"] == NoNode((("insufficient cpu", 2),))
+        assert decided.refusals["pod-4"] == NoNode((RuleCount(shortage("cpu"), 2),))
         assert free == {"node-0": 0, "node-1": 0}
 
     def test_an_error_of_the_callback_leaves_everything_as_it_was(self) -> None:
@@ -357,7 +362,7 @@ def test_the_freed_set_of_a_reason_really_makes_room(batch: list[tuple[str, ...]
         reason = decided.refusals.get(demand.key)
         if isinstance(reason, Full | Fragmented) and reason.frees:
             for one in reason.frees:
-                fleet.release(one.placement.node, one.placement.gpu, one.placement.start)
+                fleet.release(one.node, one.gpu, one.start)
             assert demand.key in plan(fleet, [demand]).assignments
             return
 

@@ -5,12 +5,13 @@ import sys
 import pytest
 
 from tessera.mig.models import model_by_short_name
-from tessera.placement.demand import Demand, NodeRefusal
+from tessera.placement.demand import Demand
 from tessera.placement.devices import device_geometry
 from tessera.placement.fleet import CardPlacement, Fleet
 from tessera.placement.policies import FragmentationGradient
 from tessera.placement.search import CardSearch
 from tessera.placement.step_budget import StepBudget
+from tessera.reasons.node_rules import NodeRule, RuleKind
 
 A100 = model_by_short_name("A100-40GB").geometry
 SMALL = Demand("pod", ("1g.5gb",))
@@ -40,9 +41,9 @@ def test_a_slice_goes_to_the_fullest_card_or_spread_to_the_emptiest() -> None:
 def test_a_node_that_refused_is_not_asked_again_until_that_is_forgotten() -> None:
     asked: list[str] = []
 
-    def refuse(_demand: Demand, node: str) -> NodeRefusal:
+    def refuse(_demand: Demand, node: str) -> NodeRule:
         asked.append(node)
-        return NodeRefusal("full of rules")
+        return NodeRule(RuleKind.AFFINITY)
 
     search, work = CardSearch(fleet(), refuse, FragmentationGradient()), StepBudget(sys.maxsize)
     assert nodes(search, SMALL, work) == nodes(search, SMALL, work) == []
@@ -94,7 +95,7 @@ def test_several_whole_cards_are_taken_of_the_first_node_that_has_them() -> None
 def test_a_node_that_refuses_a_whole_card_leaves_it_to_the_next() -> None:
     search = CardSearch(
         device_fleet(4, 3),
-        lambda _demand, node: NodeRefusal("full of rules") if node == "n1" else None,
+        lambda _demand, node: NodeRule(RuleKind.AFFINITY) if node == "n1" else None,
         FragmentationGradient(),
         lambda _demand, _work: iter(["n1", "n0"]),
     )
@@ -106,7 +107,7 @@ def test_a_node_that_refuses_a_whole_card_leaves_it_to_the_next() -> None:
 def test_nodes_that_the_order_leaves_out_are_asked_last(demand: Demand, places: list[str]) -> None:
     search = CardSearch(
         device_fleet(4, 2),
-        lambda _demand, node: NodeRefusal("full of rules") if node == "n0" else None,
+        lambda _demand, node: NodeRule(RuleKind.AFFINITY) if node == "n0" else None,
         FragmentationGradient(),
         lambda _demand, _work: iter(["n0"]),
     )

@@ -1,10 +1,11 @@
 """A batch that costs more than it may is cut, in the order of admission, and goes on where it was cut."""
 
 from tessera.mig.models import model_by_short_name
-from tessera.placement.demand import Demand, NodeRefusal
+from tessera.placement.demand import Demand
 from tessera.placement.fleet import Fleet
 from tessera.placement.plan import plan
 from tessera.placement.step_budget import StepBudget
+from tessera.reasons.node_rules import NodeRule, RuleKind
 
 A100 = model_by_short_name("A100-40GB").geometry
 
@@ -16,8 +17,8 @@ def fleet(nodes: int) -> Fleet:
     return made
 
 
-def never(_demand: Demand, _node: str) -> NodeRefusal:
-    return NodeRefusal("node(s) did not want it")
+def never(_demand: Demand, _node: str) -> NodeRule:
+    return NodeRule(RuleKind.AFFINITY)
 
 
 def test_a_part_is_charged_to_the_whole() -> None:

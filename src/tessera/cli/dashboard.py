@@ -12,8 +12,8 @@ from tessera.cli.base.page_options import origin_option, without_token_option
 from tessera.cli.base.process import log_option, run_process, start_log
 
 if TYPE_CHECKING:
-    from tessera.dashboard.visibility import Visibility
     from tessera.explain.explanation import ExplanationReport
+    from tessera.visibility import Visibility
 
 #: Options that need --in-cluster, with their defaults.
 _IN_CLUSTER: Mapping[str, Any] = {

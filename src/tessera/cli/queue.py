@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from tessera.kube.client.errors import ApiError
     from tessera.observe.queue_reading import QueueReading
 
-_HEADER = ("NAMESPACE", "POD", "SLICES", "WAITS", "POSITION", "STARTS IN", "BASIS", "REASON", "BEFORE IT")
+_HEADER = ("NAMESPACE", "POD", "SLICES", "WAITS", "POSITION", "STARTS IN", "BASIS", "REASON", "BEFORE IT", "WHY")
 _TOLD_HEADER = ("NAMESPACE", "POD", "SLICES", "WAITS", "REASON", "WHAT IT WAS TOLD")
 _KUEUE_HEADER = ("NAMESPACE", "WORKLOAD", "QUEUE", "WAITS", "POSITION", "AMONG ALL", "WHY")
 #: Columns that a narrow terminal does not show, the first one first.
-_DROPPED = ("BASIS", "SLICES", "BEFORE IT", "WAITS")
+_DROPPED = ("WHY", "BASIS", "SLICES", "BEFORE IT", "WAITS")
 _KUEUE_DROPPED = ("AMONG ALL", "QUEUE", "WAITS")
 #: Seconds between two readings; the controller forecasts every 15 s.
 _INTERVAL = 5.0
@@ -292,6 +292,7 @@ def _cells(row: "QueuedPod", now: float) -> Sequence[str]:
         row.start.basis if row.start.p50 is not None else f"unknown, {row.start.starts} in the last hour",
         row.reason,
         _before(row),
+        row.detail,
     )
 
 
@@ -319,5 +320,5 @@ def _before(row: "QueuedPod") -> str:
     if not row.blockers:
         return "-"
     one, more = row.blockers[0], len({each.pod for each in row.blockers}) - 1
-    first = f"{one.pod} (reserved)" if one.reserved else f"{one.pod} on {one.node}" if one.node else one.pod
+    first = f"{one.pod} on {one.node}" if one.node else f"{one.pod} (reserved)"
     return f"{first} and {more} more" if more else first

@@ -21,11 +21,11 @@ from tessera.api.nodes.offers import OFFERS_ANNOTATION
 from tessera.api.nodes.silence import SilentNode
 from tessera.api.nodes.usage import CardUsage, LeaseUsage, NodeUsage
 from tessera.api.queues import ANY_NAMESPACE
-from tessera.dashboard.visibility import HIDDEN, Redactor, Visibility
 from tessera.explain.order_objects import OrderObjects
-from tessera.forecast.queue_page import Blocker, QueuePage
+from tessera.forecast.queue_page import QueuePage
 from tessera.kube.resources import Node, Pod
 from tessera.usage.agent_pages import FleetUsage
+from tessera.visibility import HIDDEN, Redactor, Visibility
 
 _replace = msgspec.structs.replace
 
@@ -150,24 +150,12 @@ class Aliases:
             return {}
         return {"namespace": HIDDEN, "name": self._redactor.pod(reference.namespace, reference.name)}
 
-    # The controller's queue
-
     def hide_queue(self, page: QueuePage) -> QueuePage:
         """The queue with the pods whose names the reader may see; positions stay those of the cluster."""
         if self._visibility.full:
             return page
-        rows = (each for each in page.pods if self._visible(each.namespace))
-        pods = tuple(_replace(each, blockers=tuple(map(self._blocker, each.blockers))) for each in rows)
-        return QueuePage(leads=page.leads, taken=page.taken, age=page.age, pods=pods)
-
-    def _blocker(self, blocker: Blocker) -> Blocker:
-        namespace, _, name = blocker.pod.partition("/")
-        pod = blocker.pod
-        if not name:  # a text for a slice that no pod has
-            pod = pod if self._visibility.nodes else HIDDEN
-        elif not self._visible(namespace):
-            pod = f"{HIDDEN}/{self._redactor.pod(namespace, name)}"
-        return Blocker(pod=pod, node=self._node(blocker.node), profile=blocker.profile, reserved=blocker.reserved)
+        rows = [self._redactor.redact(each, self._visibility) for each in page.pods if self._visible(each.namespace)]
+        return QueuePage(leads=page.leads, taken=page.taken, age=page.age, pods=tuple(rows))
 
     # The agents' pages. What is hidden is made anew from the public values, so that a field that comes later is hidden.
 

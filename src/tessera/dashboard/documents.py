@@ -2,14 +2,14 @@
 
 A document is a small JSON object under a key such as ``card/NODE/UUID``. The page keeps all documents and replaces one
 when it changes. Values that were not measured are missing, never 0. The type of each text says who may see it
-(:mod:`tessera.dashboard.visibility`).
+(:mod:`tessera.visibility`).
 """
 
 from collections.abc import Mapping
 
 import msgspec
 
-from tessera.dashboard.visibility import (
+from tessera.visibility import (
     ClusterText,
     NodeName,
     NodeText,

@@ -8,12 +8,12 @@ import asyncio
 
 from tessera.dashboard.private_reasons import explain_privately
 from tessera.dashboard.source import ClusterSource
-from tessera.dashboard.visibility import Redactor, Visibility
 from tessera.explain.explanation import ExplanationReport
 from tessera.forecast.queue_page import QueuePage
 from tessera.kube.client.errors import NotFound, ServiceUnavailable, Status
 from tessera.limits.access import PAGE_EXPLANATIONS
 from tessera.serving.fair_shares import FairTurns, NoTurnError
+from tessera.visibility import Redactor, Visibility
 
 
 class PrivateExplainer:

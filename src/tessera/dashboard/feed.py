@@ -22,9 +22,9 @@ from typing import NamedTuple
 import msgspec
 
 from tessera.dashboard.documents import Document
-from tessera.dashboard.visibility import About, Redactor, Visibility, find_namespaces
 from tessera.limits.processes import FEED_BYTES, FEED_CHANGES, PAGE_VIEWS
 from tessera.serving.fair_shares import find_giver
+from tessera.visibility import About, Redactor, Visibility, find_namespaces
 
 
 class TooManyViewsError(Exception):

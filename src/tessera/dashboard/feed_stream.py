@@ -11,9 +11,9 @@ from aiohttp import web
 
 from tessera.dashboard.access.visitors import Visitor
 from tessera.dashboard.feed import Feed, FeedGroup, Update
-from tessera.dashboard.visibility import Visibility
 from tessera.limits.access import PAGE_WRITE_TIME
 from tessera.serving.connection import Connection
+from tessera.visibility import Visibility
 
 #: Seconds between two looks at a reader's rights; the answers themselves are remembered.
 RECHECK = 5.0

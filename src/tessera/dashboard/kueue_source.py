@@ -2,7 +2,7 @@
 
 A Job that Kueue holds has no pods, and a pod that it holds is not in the controller's queue yet. The Workloads of all
 namespaces are read at once, each :data:`PERIOD` seconds while somebody looks, and never for more than a twentieth of
-the time. Who may see which of them is decided for each reader (:mod:`tessera.dashboard.visibility`).
+the time. Who may see which of them is decided for each reader (:mod:`tessera.visibility`).
 
 1. What is shown is bounded for each namespace and for all together, and so is the number of namespaces. Those in which
    present readers may list Workloads come first.

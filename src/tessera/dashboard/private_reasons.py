@@ -12,12 +12,12 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from tessera.dashboard.aliases import Aliases, Objects
-from tessera.dashboard.visibility import Redactor, Visibility
 from tessera.explain.explanation import Explanation
 from tessera.explain.pods import explain_pod
 from tessera.explain.snapshot import ClusterView, Snapshot
 from tessera.forecast.queue_page import QueuePage
 from tessera.kube.resources import Pod
+from tessera.visibility import Redactor, Visibility
 
 _replace = msgspec.structs.replace
 

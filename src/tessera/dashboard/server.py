@@ -28,7 +28,6 @@ from tessera.dashboard.access.visitors import Gate, LoginNeededError, NotNowErro
 from tessera.dashboard.feed import FeedGroup, TooManyViewsError
 from tessera.dashboard.feed_stream import RECHECK, FeedStream
 from tessera.dashboard.names import LOOPBACK, PageNames
-from tessera.dashboard.visibility import Visibility
 from tessera.explain.explanation import ExplanationReport
 from tessera.kube.client.errors import ApiError
 from tessera.limits.access import PAGE_BYTES, PAGE_CONNECTIONS, PAGE_HEADER, PAGE_HEADER_TIME, PAGE_HEADERS
@@ -38,6 +37,7 @@ from tessera.serving.connection import Connection
 from tessera.serving.fair_shares import find_giver
 from tessera.serving.status_server import listening_socket
 from tessera.status_pages import JSON, TEXT, OnListening
+from tessera.visibility import Visibility
 
 #: Explains why a pod waits, by namespace and name, for a visitor who may see so much and has this key.
 Explain = Callable[[str, str, Visibility, str], Awaitable[ExplanationReport]]

@@ -5,7 +5,7 @@ pod and, if its cards have no room, the owners of the slices that must end. The 
 first.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from tessera.api.names import NodeName, profile_of, resource_of
@@ -15,10 +15,11 @@ from tessera.controller.slicing.slicer import Slicer
 from tessera.controller.slicing.state.fleet_inventory import FOREIGN
 from tessera.explain.node_refusals import remedy_for_rules
 from tessera.explain.snapshot import ClusterView
-from tessera.placement.cards import OwnedPlacement
-from tessera.placement.demand import NO_ENDS
 from tessera.placement.explain import RefusalExplainer
 from tessera.placement.node_fit import fit_on_node
+from tessera.reasons.node_rules import NodeRule
+from tessera.reasons.reason import Blocker
+from tessera.reasons.words import NO_ENDS_STEP
 
 #: Alternative profiles, and nodes with different changes, that one explanation lists.
 _ALTERNATIVES = 3
@@ -36,7 +37,7 @@ class NodeObstacles:
     """
 
     node: str
-    rules: tuple[str, ...]
+    rules: tuple[NodeRule, ...]
     has_room: bool
 
     @property
@@ -68,11 +69,11 @@ def missing_profiles(slicer: Slicer, pod: PodInfo, node: NodeName | str) -> list
     return [each for each in dict.fromkeys(pod.profiles) if not any(table.name_of(each) for table in tables)]
 
 
-def allocations_to_end(slicer: Slicer, pod: PodInfo, obstacles: NodeObstacles) -> Sequence[OwnedPlacement]:
-    """Allocations on one node whose end makes room there.
+def allocations_to_end(slicer: Slicer, pod: PodInfo, obstacles: NodeObstacles) -> tuple[Blocker, ...]:
+    """Slices on one node whose end makes room there.
 
     Returns:
-        The allocations; empty if the node has room, or if more than a few would have to end.
+        The slices; empty if the node has room, or if more than a few would have to end.
     """
     if obstacles.has_room:
         return ()
@@ -85,7 +86,7 @@ def allocations_to_end(slicer: Slicer, pod: PodInfo, obstacles: NodeObstacles) -
 
 def changes_by_node(view: ClusterView, slicer: Slicer, pod: PodInfo) -> Iterator[str]:
     """One line for each node that needs the fewest changes; nodes that need the same changes share a line."""
-    shown: set[tuple[tuple[str, ...], bool]] = set()
+    shown: set[tuple[tuple[NodeRule, ...], bool]] = set()
     for each in obstacles_by_node(slicer, pod):
         if (each.rules, each.has_room) not in shown:
             shown.add((each.rules, each.has_room))
@@ -97,7 +98,8 @@ def changes_by_node(view: ClusterView, slicer: Slicer, pod: PodInfo) -> Iterator
 def _changes(view: ClusterView, slicer: Slicer, pod: PodInfo, obstacles: NodeObstacles) -> str:
     steps = [remedy_for_rules(obstacles.rules, obstacles.node, alone=obstacles.has_room)] if obstacles.rules else []
     if not obstacles.has_room:
-        steps += room_if_ended(view, tuple(allocations_to_end(slicer, pod, obstacles)))
+        ends = allocations_to_end(slicer, pod, obstacles)
+        steps.append(room_if_ended(view, ends) if ends else NO_ENDS_STEP)
     return "; and ".join(steps)
 
 
@@ -108,22 +110,19 @@ def room_elsewhere(slicer: Slicer, pod: PodInfo) -> Iterator[str]:
         yield f"or use node {found.node}, which has room: {remedy_for_rules(found.rules, found.node)}"
 
 
-def room_if_ended(view: ClusterView, allocations: tuple[OwnedPlacement, ...]) -> Iterator[str]:
-    """Names the owners of allocations, all on one node, whose end makes room."""
-    if not allocations:
-        yield f"{NO_ENDS}: tessera map shows which pods have which slices"
-        return
-    owners = dict.fromkeys(one.owner for one in allocations)
-    parts = [_owner(view, owner, [one for one in allocations if one.owner == owner]) for owner in owners]
+def room_if_ended(view: ClusterView, slices: tuple[Blocker, ...]) -> str:
+    """Names the holders of slices, all on one node, whose end makes room."""
+    pods = dict.fromkeys(one.pod for one in slices)
+    parts = [_holder(view, pod, [one for one in slices if one.pod == pod]) for pod in pods]
     verb = "this ends" if len(parts) == 1 else f"these {len(parts)} end"
-    yield f"there is room as soon as {verb}, on node {allocations[0].placement.node}: " + " and ".join(parts)
+    return f"there is room as soon as {verb}, on node {slices[0].node}: " + " and ".join(parts)
 
 
-def _owner(view: ClusterView, owner: str, held: list[OwnedPlacement]) -> str:
-    where = view.positions((at.profile, at.gpu, at.start, at.size) for at in (one.placement for one in held))
-    if owner == FOREIGN:
+def _holder(view: ClusterView, pod: str, held: list[Blocker]) -> str:
+    where = view.positions((one.profile, one.gpu, one.start, one.size) for one in held)
+    if pod == FOREIGN:
         return f"{FOREIGN} ({where}): nvidia-smi mig -dci, -dgi on that node, if no program needs it"
-    return f"pod {owner} ({where}{view.progress(owner)})"
+    return f"pod {pod} ({where}{view.progress(pod)})"
 
 
 def room_for_smaller(slicer: Slicer, pod: PodInfo) -> Iterator[str]:

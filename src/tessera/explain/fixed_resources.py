@@ -134,7 +134,7 @@ def _explain_unplaced(view: ClusterView, pod: Pod) -> Explanation:
     wanted = nodes.wanted if nodes.offered else asked  # without nodes, the cards that it asks for are what counts
     missing = sorted(each for each in wanted if each != "pods" and not nodes.most(each))
     if missing:
-        return explain_not_offered(view, asked, missing)
+        return _explain_not_offered(view, asked, missing)
     word, kind = scheduler_word(view, pod), id(nodes)  # equal pods share the comparison, and what follows from it
     found = view.once(("lacks", kind), lambda: _explain_too_much(view, nodes) or _explain_refused(view, nodes))
     found = found or (unseen_cause(word, pod) if refused_everywhere(word) else None)
@@ -142,7 +142,7 @@ def _explain_unplaced(view: ClusterView, pod: Pod) -> Explanation:
     return found or _explain_admitted(view, pod, nodes)
 
 
-def explain_not_offered(view: ClusterView, asked: Mapping[str, int], missing: Sequence[str]) -> Explanation:
+def _explain_not_offered(view: ClusterView, asked: Mapping[str, int], missing: Sequence[str]) -> Explanation:
     """Explains a pod that requests what no node offers.
 
     Args:
@@ -153,9 +153,15 @@ def explain_not_offered(view: ClusterView, asked: Mapping[str, int], missing: Se
     return Explanation(
         case="not-offered",
         verdict=f"waits for {list_names(missing)}, which no node offers",
-        facts=(f"it requests {format_requests(asked)}", *offer_facts(view), *_nodes_at_fault(view)),
+        facts=(f"it requests {format_requests(asked)}", *not_offered_facts(view)),
         help=advise(view, asked, missing),
     )
+
+
+def not_offered_facts(view: ClusterView) -> Iterator[str]:
+    """What nodes offer instead, and nodes that might offer more."""
+    yield from offer_facts(view)
+    yield from _nodes_at_fault(view)
 
 
 def _explain_too_much(view: ClusterView, nodes: NodeComparison) -> Explanation | None:

@@ -6,7 +6,6 @@ from functools import partial
 from typing import NamedTuple
 
 from tessera.api.names import NodeName, PodUid
-from tessera.controller.filters.resources import is_shortage
 from tessera.controller.objects.node_constraints import constraints_of
 from tessera.controller.objects.pod_info import PodInfo, read_pod
 from tessera.controller.objects.pod_relations import NO_RELATIONS, read_relations
@@ -17,6 +16,7 @@ from tessera.explain.offered_resources import dynamic_by_node
 from tessera.explain.snapshot import ClusterView
 from tessera.kube.resources import Pod
 from tessera.limits.planning import NEIGHBOUR_STEPS
+from tessera.reasons.node_rules import NodeRule
 
 #: The most pods that are named as those whose end makes room.
 _MOST_ENDS = 4
@@ -35,7 +35,7 @@ class NodeComparison(NamedTuple):
     wanted: Amounts
     offered: Mapping[str, Mapping[str, int]]
     used: Mapping[str, Mapping[str, int]]
-    objections: Mapping[str, Sequence[str]]
+    objections: Mapping[str, Sequence[NodeRule]]
 
     def most(self, resource: str) -> int:
         """The most that one node offers."""
@@ -57,15 +57,16 @@ class NodeComparison(NamedTuple):
 
     def open(self) -> list[str]:
         """The nodes with all that the pod requests whose rules admit it, whatever is free."""
-        return [name for name in self.with_all() if all(map(is_shortage, self.objections[name]))]
+        return [name for name in self.with_all() if all(rule.is_shortage for rule in self.objections[name])]
 
     def free_behind_rules(self) -> list[str]:
         """The nodes that have free all that the pod requests, and refuse it by other rules."""
-        return sorted(name for name, rules in self.objections.items() if rules and not any(map(is_shortage, rules)))
+        found = self.objections.items()
+        return sorted(name for name, rules in found if rules and not any(rule.is_shortage for rule in rules))
 
     def admitting(self) -> list[str]:
         """The nodes whose rules admit the pod, whatever they have."""
-        return sorted(name for name, rules in self.objections.items() if all(map(is_shortage, rules)))
+        return sorted(name for name, rules in self.objections.items() if all(rule.is_shortage for rule in rules))
 
 
 def compare_nodes(view: ClusterView, slicer: Slicer, pod: Pod) -> NodeComparison | None:

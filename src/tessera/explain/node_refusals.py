@@ -1,6 +1,6 @@
 """The rules by which nodes refuse a pod, as facts, and the steps that lift them.
 
-The rules have the words of the scheduler's events. They come from
+The rules come from
 :meth:`tessera.controller.slicing.planning.planner.Planner.objections` for a pod that Tessera places, and from
 ``scheduler_objections`` there for all others.
 """
@@ -8,8 +8,9 @@ The rules have the words of the scheduler's events. They come from
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 
-from tessera.controller.filters.resources import is_shortage, too_small_resource
 from tessera.controller.objects.resource_amounts import amount_text, describe_amount
+from tessera.reasons.node_rules import NodeRule, RuleKind
+from tessera.reasons.words import remedy, rule_fact
 from tessera.text import count_noun, list_names
 
 #: Rules that are told one by one: every node may have a taint of its own.
@@ -17,30 +18,8 @@ _RULES = 8
 #: Returns what of a resource a node has free, or has at all if the second argument is True.
 FreeAmount = Callable[[str, str, bool], int]
 
-#: The step that lifts a rule, and its command, by the beginning of the rule's text
-#: (:mod:`tessera.controller.filters.resources`).
-_REMEDIES = (
-    ("node(s) were unschedulable", "open the node again", "kubectl uncordon NODE"),
-    ("node(s) were not ready", "see why the node is not ready", "kubectl describe node NODE"),
-    (
-        "node(s) had no agent",
-        "see what keeps the node's agent",
-        "kubectl get pods -n tessera-system --field-selector spec.nodeName=NODE",
-    ),
-    (
-        "node(s) didn't match Pod's node affinity",
-        "change the pod's nodeSelector or node affinity, or the node's labels",
-        "kubectl get node NODE --show-labels",
-    ),
-    ("node(s) didn't match", "change this rule of the pod, or end the pods that it is about", ""),
-    ("node(s) were too small", "request less of it, or add a larger node", ""),
-    ("Insufficient", "request less of it, or end other pods on the node", "kubectl describe node NODE"),
-    ("Too many pods", "end other pods on the node", ""),
-)
-_TAINT = "node(s) had untolerated taint {"
 
-
-def remedy_for_rules(rules: Sequence[str], node: str, *, alone: bool = True) -> str:
+def remedy_for_rules(rules: Sequence[NodeRule], node: str, *, alone: bool = True) -> str:
     """The steps that lift rules on a node, as one line; a rule itself where no step is known.
 
     Args:
@@ -48,14 +27,14 @@ def remedy_for_rules(rules: Sequence[str], node: str, *, alone: bool = True) -> 
         node: the node.
         alone: False if other steps follow in the same line.
     """
-    steps = [*_lift_taints(rules, node), *(_lift(rule, node) for rule in rules if not rule.startswith(_TAINT))]
+    taints = [rule.about for rule in rules if rule.kind is RuleKind.TAINT]
+    steps = [*_lift_taints(taints, node), *(remedy(rule, node) for rule in rules if rule.kind is not RuleKind.TAINT)]
     if len(steps) == 1 and alone:
         return ": ".join(filter(None, steps[0]))
     return "; and ".join(f"{text} ({command})" if command else text for text, command in steps)
 
 
-def _lift_taints(rules: Sequence[str], node: str) -> Iterator[tuple[str, str]]:
-    taints = [rule.removeprefix(_TAINT).removesuffix("}") for rule in rules if rule.startswith(_TAINT)]
+def _lift_taints(taints: Sequence[str], node: str) -> Iterator[tuple[str, str]]:
     if taints:
         keys = [each.partition(":")[0] for each in taints]
         names, them = (f"taint {keys[0]}", "it") if len(keys) == 1 else (f"taints {' and '.join(keys)}", "them")
@@ -63,32 +42,27 @@ def _lift_taints(rules: Sequence[str], node: str) -> Iterator[tuple[str, str]]:
         yield f"let the pod tolerate the {names}, or remove {them}", f"kubectl taint node {node} {removed}"
 
 
-def _lift(rule: str, node: str) -> tuple[str, str]:
-    for beginning, text, command in _REMEDIES:
-        if rule.startswith(beginning):
-            return text, command.replace("NODE", node)
-    return f"on node {node}: {rule.removeprefix('node(s) ')}", ""
-
-
-def remedies_by_node(objections: Mapping[str, Sequence[str]], most: int) -> Iterator[str]:
+def remedies_by_node(objections: Mapping[str, Sequence[NodeRule]], most: int) -> Iterator[str]:
     """One line for each of the nodes with the fewest rules, with all of the steps; equal lines of rules appear once."""
-    shown: set[tuple[str, ...]] = set()
+    shown: set[tuple[NodeRule, ...]] = set()
     for name, rules in sorted(objections.items(), key=lambda item: (len(item[1]), item[0])):
         if tuple(rules) not in shown and len(shown) < most:
             shown.add(tuple(rules))
             yield remedy_for_rules(rules, name)
 
 
-def nodes_by_rule(objections: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+def nodes_by_rule(objections: Mapping[str, Sequence[NodeRule]]) -> dict[NodeRule, list[str]]:
     """The nodes by the rules that refuse the pod there, the most frequent rule first."""
-    found: dict[str, list[str]] = {}
+    found: dict[NodeRule, list[str]] = {}
     for name, rules in sorted(objections.items()):
         for rule in rules:
             found.setdefault(rule, []).append(name)
     return dict(sorted(found.items(), key=lambda item: (-len(item[1]), item[0])))
 
 
-def refusal_facts(refused: Mapping[str, Sequence[str]], wanted: Mapping[str, int], amount: FreeAmount) -> Iterator[str]:
+def refusal_facts(
+    refused: Mapping[NodeRule, Sequence[str]], wanted: Mapping[str, int], amount: FreeAmount
+) -> Iterator[str]:
     """Yields a fact for each rule, with the amounts that the nodes have.
 
     Args:
@@ -97,20 +71,16 @@ def refusal_facts(refused: Mapping[str, Sequence[str]], wanted: Mapping[str, int
         amount: returns what a node has free or at all.
     """
     for rule, names in islice(refused.items(), _RULES):
-        nodes = count_noun(len(names), "node")
-        small, resource = too_small_resource(rule), rule.removeprefix("Insufficient ")
-        if small is not None:
-            sizes = list_names([f"{name} has {amount_text(small, amount(name, small, True))}" for name in names])
-            yield f"{nodes} too small, even when empty: it requests {describe_amount(small, wanted[small])}; {sizes}"
-        elif is_shortage(rule) and resource != rule:
-            free = list_names(
-                [f"{name} has {amount_text(resource, amount(name, resource, False))} free" for name in names]
-            )
-            yield f"{nodes} with too little {resource}: it requests {amount_text(resource, wanted[resource])}; {free}"
-        elif rule.startswith("node(s)"):
-            text = rule.removeprefix("node(s)")
-            yield f"{nodes}{text.replace(' were ', ' was ', 1) if len(names) == 1 else text}: {list_names(names)}"
+        nodes, resource = count_noun(len(names), "node"), rule.about
+        if rule.kind is RuleKind.TOO_SMALL:
+            sizes = list_names([f"{name} has {amount_text(resource, amount(name, resource, True))}" for name in names])
+            asks = describe_amount(resource, wanted[resource])
+            yield f"{nodes} too small, even when empty: it requests {asks}; {sizes}"
+        elif rule.kind is RuleKind.INSUFFICIENT:
+            free = [f"{name} has {amount_text(resource, amount(name, resource, False))} free" for name in names]
+            asks = amount_text(resource, wanted[resource])
+            yield f"{nodes} with too little {resource}: it requests {asks}; {list_names(free)}"
         else:
-            yield f"{nodes}: {rule}: {list_names(names)}"
+            yield rule_fact(rule, names)
     if len(refused) > _RULES:
         yield f"and {count_noun(len(refused) - _RULES, 'rarer rule')}"

@@ -14,7 +14,6 @@ from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.slicer import Slicer
 from tessera.controller.slicing.state.allocation import Allocation
 from tessera.controller.slicing.state.messages import profiles_text
-from tessera.explain.capacity import explain_no_room
 from tessera.explain.explanation import Explanation
 from tessera.explain.fixed_resources import (
     explain_absent_scheduler,
@@ -33,6 +32,7 @@ from tessera.explain.offered_resources import (
 from tessera.explain.scheduler_words import scheduler_facts, scheduler_name, scheduler_word, silence_step
 from tessera.explain.snapshot import ClusterView
 from tessera.kube.resources import CoreEvent, Pod
+from tessera.reasons.words import verdict
 from tessera.text import count_noun
 
 #: Reasons of the agent's events for a slice that it cannot make (:mod:`tessera.agent.slices.state_machine`).
@@ -145,7 +145,7 @@ def _explain_lost(view: ClusterView, slicer: Slicer, facts: PodInfo) -> Explanat
             help=("check again in a moment; if nothing changes, read the controller's log",),
         )
     reason = slicer.state.pods.reason_of(facts.uid)
-    why = (explain_no_room(view, slicer, facts, reason).verdict,) if reason is not None else ()
+    why = (verdict(reason),) if reason is not None else ()
     return Explanation(
         case="no-record",
         verdict=has,

@@ -21,9 +21,9 @@ from tessera.api.pods.requirements import CHOSEN_REASON
 from tessera.controller.objects.pod_info import FINISHED, PodInfo, read_pod
 from tessera.controller.slicing.slicer import Slicer
 from tessera.controller.slicing.state.allocation import Allocation
-from tessera.controller.slicing.state.messages import gates_text, profiles_text
+from tessera.controller.slicing.state.messages import profiles_text
 from tessera.explain.capacity import explain_no_room
-from tessera.explain.controller_words import controller_word, is_reserved_for_others, place_facts
+from tessera.explain.controller_words import Told, place_facts, told_by_condition
 from tessera.explain.explanation import Explanation
 from tessera.explain.misplaced_keys import (
     misplaced_on_namespace,
@@ -38,12 +38,14 @@ from tessera.explain.pod_requests import explain_request
 from tessera.explain.pod_startup import explain_bound, explain_unscheduled
 from tessera.explain.queue import admitted_facts, count_group, explain_held_pod
 from tessera.explain.rollouts import name_rollout
-from tessera.explain.scheduler_words import absent_scheduler, scheduler_facts, scheduler_name, unseen_cause
+from tessera.explain.scheduler_words import absent_scheduler, scheduler_facts, scheduler_name
 from tessera.explain.silent_nodes import put_silent_nodes_first
 from tessera.explain.snapshot import ClusterView
 from tessera.explain.unmatched_selectors import unmatched_selectors
 from tessera.kube.resources import CoreEvent, Pod
 from tessera.kueue.names import PREFIX, QUEUE_LABEL
+from tessera.reasons.reason import OtherGate, Planning
+from tessera.reasons.words import CONTROLLER_LOG, sentence, steps, verdict
 
 #: Misplaced keys that are told of one object.
 _MISPLACED = 5
@@ -66,7 +68,7 @@ def explain_pod(view: ClusterView, pod: Pod) -> Explanation:
         explain_ended(view, pod, facts) or explain_request(view, pod, facts) or _explain_other_gate(view, pod, facts)
     )
     if found is None:
-        found = (
+        found = _explain_by_page(view, pod, facts) or (
             _explain_with_state(view, view.slicer, pod, facts)
             if view.slicer is not None
             else _explain_by_events(view, pod, facts)
@@ -168,7 +170,7 @@ def _explain_other_gate(view: ClusterView, pod: Pod, facts: PodInfo) -> Explanat
         )
     return Explanation(
         case="other-gate",
-        verdict=f"waits; {gates_text(others)}",
+        verdict=verdict(OtherGate(others)),
         facts=(
             f"it requests {profiles_text(facts) or format_requests(extended_requests(pod))}",
             *([f"it is in the queue {queue}"] if queue else []),
@@ -187,6 +189,20 @@ def _explain_other_gate(view: ClusterView, pod: Pod, facts: PodInfo) -> Explanat
 def _has_promise(view: ClusterView, facts: PodInfo) -> bool:
     promise = None if view.slicer is None else view.slicer.state.allocations.current_of(facts.uid)
     return promise is not None and promise.recorded
+
+
+# By the controller's page
+
+
+def _explain_by_page(view: ClusterView, pod: Pod, facts: PodInfo) -> Explanation | None:
+    """Explains a pod that the controller lists as waiting: by its reason, whatever a plan of the reader would say."""
+    row = view.queue_row(pod)
+    if row is None or not facts.gated or view.controller_fault():
+        return None
+    if row.why is None:
+        asks = f"it requests {profiles_text(facts)}"
+        return Explanation(case=row.reason, verdict=f"waits; {row.detail}", facts=(asks,))
+    return None if _has_promise(view, facts) else explain_no_room(view, facts, row.why)
 
 
 # With the controller's state
@@ -210,20 +226,23 @@ def _explain_gated(
         return _explain_no_controller(view, slicer, facts, promise, fault)
     refused = [each for each in view.events_of(pod.metadata.uid) if each.reason == "SliceRefused"]
     if promise is not None:
-        where = f"{view.slices(promise.slices)}, on node {promise.node}"
-        if facts.devices and is_reserved_for_others(view, pod):
-            return _explain_reserved_cards(facts, where)
         return _explain_placing(view, pod, facts, promise, refused)
-    reason = slicer.state.pods.reason_of(facts.uid)
+    reason, told = slicer.state.pods.reason_of(facts.uid), told_by_condition(view, pod)
     if reason is not None:
-        return explain_no_room(view, slicer, facts, reason)
-    word = controller_word(view, pod)
+        return _with_told(explain_no_room(view, facts, reason), told)
     return Explanation(
         case="held",
-        verdict=f"is held by Tessera's gate; {word.text if word is not None else 'nothing that you may read says why'}",
+        verdict=f"is held by Tessera's gate; {told.text if told is not None else 'nothing that you may read says why'}",
         facts=(f"it requests {profiles_text(facts)}", *(view.describe_event(each) for each in refused[-1:])),
-        help=("read the controller's log", _CONTROLLER_LOG),
+        help=("read the controller's log", CONTROLLER_LOG),
     )
+
+
+def _with_told(found: Explanation, told: Told | None) -> Explanation:
+    """Adds the controller's last word to what a plan of the reader says, unless that has become another reason."""
+    if told is None or told.case != found.case:
+        return found
+    return msgspec.structs.replace(found, facts=(*found.facts, told.text))
 
 
 def _explain_placing(
@@ -231,30 +250,21 @@ def _explain_placing(
 ) -> Explanation:
     """Explains a pod with room: the controller is at it, or a rule holds it that only the controller sees."""
     where = f"{view.slices(promise.slices)}, on node {promise.node}"
-    word = None if promise.recorded else controller_word(view, pod)
-    unseen = unseen_cause(word.detail, pod) if word is not None else None
-    if unseen is not None and word is not None:
-        return msgspec.structs.replace(unseen, facts=(f"it requests {profiles_text(facts)}", word.text))
-    done = "promised and recorded" if promise.recorded else "free for it"
-    sees = f"there is room by all that you may read, but {word.text}" if word is not None else "there is room for it"
+    told = None if promise.recorded else told_by_condition(view, pod)
+    events = [view.describe_event(each) for each in refused[-1:]]
+    if told is not None:
+        return Explanation(
+            case=told.case,
+            verdict=f"waits; {told.text}",
+            facts=(f"it requests {profiles_text(facts)}", f"by all that you may read, this is free: {where}", *events),
+            help=steps(Planning(), facts.namespace),
+        )
     return Explanation(
         case="placing",
-        verdict=f"waits for the controller to place it: {sees}",
-        facts=(f"{done}: {where}", *(view.describe_event(each) for each in refused[-1:])),
-        help=("check again in a moment; if nothing changes, read the controller's log", _CONTROLLER_LOG),
+        verdict="waits for the controller to place it: there is room for it",
+        facts=(f"{'promised and recorded' if promise.recorded else 'free for it'}: {where}", *events),
+        help=steps(Planning(), facts.namespace),
     )
-
-
-def _explain_reserved_cards(facts: PodInfo, where: str) -> Explanation:
-    return Explanation(
-        case="reserved",
-        verdict="waits for room; the free cards that would do are reserved for pods that go first",
-        facts=(f"it requests {profiles_text(facts)}", f"free, but reserved: {where}"),
-        help=("a pod that ends before all of the reserved cards are free may use them: set activeDeadlineSeconds",),
-    )
-
-
-_CONTROLLER_LOG = "kubectl logs -n tessera-system deployment/tessera-controller"
 
 
 def _explain_no_controller(
@@ -264,14 +274,14 @@ def _explain_no_controller(
     if promise is not None:
         then = f"there is room for it: {view.slices(promise.slices)}, on node {promise.node}"
     else:
-        then = f"and then: {reason.text}" if reason is not None else ""
+        then = f"and then: {sentence(reason)}" if reason is not None else ""
     return Explanation(
         case="no-controller",
         verdict="waits for Tessera's controller, which does not run",
         facts=(f"it requests {profiles_text(facts)}", fault, *([then] if then else [])),
         help=(
             "start it: kubectl get deployment,pods -n tessera-system -l app.kubernetes.io/name=tessera-controller",
-            f"see why it does not run: {_CONTROLLER_LOG}",
+            f"see why it does not run: {CONTROLLER_LOG}",
         ),
     )
 
@@ -288,19 +298,16 @@ def _explain_by_events(view: ClusterView, pod: Pod, facts: PodInfo) -> Explanati
     asks = f"it requests {profiles_text(facts)}"
     if pod.status.phase == "Running":
         return Explanation(case="runs", verdict=f"runs on node {facts.node}", facts=(asks, forbidden))
-    word = controller_word(view, pod)
+    told = told_by_condition(view, pod)
     if facts.gated:
-        case, verdict = (
-            "held",
-            "waits for a slice behind Tessera's gate" + (f"; {word.text}" if word is not None else ""),
-        )
+        case, says = "held", "waits for a slice behind Tessera's gate" + (f"; {told.text}" if told is not None else "")
     elif not facts.node:
-        case, verdict = "unscheduled", f"waits for {scheduler_name(pod)} to bind it"
+        case, says = "unscheduled", f"waits for {scheduler_name(pod)} to bind it"
     else:
-        case, verdict = "starting", f"is starting on node {facts.node}"
+        case, says = "starting", f"is starting on node {facts.node}"
     return Explanation(
         case=case,
-        verdict=verdict,
+        verdict=says,
         facts=(asks, *scheduler_facts(view, pod), *events, forbidden),
         help=(
             f"see all that you may: kubectl describe pod -n {facts.namespace} {facts.name}",

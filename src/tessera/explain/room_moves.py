@@ -24,8 +24,8 @@ from tessera.kube.client.client import Client
 from tessera.kube.resources import NODES, PODS
 from tessera.limits.planning import MOVES_PLANNED
 from tessera.placement.cards import CardPlacement, OwnedPlacement
-from tessera.placement.demand import Fragmented, Full
 from tessera.placement.moves import MOST_MOVES, Worth
+from tessera.reasons.reason import Fragmented, Full
 from tessera.text import list_names
 
 

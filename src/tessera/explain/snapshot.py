@@ -9,6 +9,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, TypeVar
 
 from tessera.api.instaslice import Instaslice, Slice
@@ -30,7 +31,7 @@ from tessera.kueue.queue_reading import QueueReading
 from tessera.limits.messages import EVENT_SHOWN
 from tessera.limits.planning import MOVES_EXPLAINED, NODES_COMPARED
 from tessera.limits.processes import LEASE_DURATION
-from tessera.placement.devices import is_device_profile
+from tessera.mig.names import is_device_profile
 from tessera.provisioning.milestones import ProvisioningRecord
 from tessera.text import age, count_noun
 
@@ -96,7 +97,6 @@ class ClusterView:
 
     Attributes:
         snapshot: the objects as they were read.
-        slicer: the controller's state after one plan for all waiting pods; None if the user may read too little.
         move_searches: searches for moves that may still be made for explanations.
         comparisons: kinds of pods that may still be compared with all nodes.
     """
@@ -106,18 +106,6 @@ class ClusterView:
         self._made: dict[Hashable, Any] = {}
         self.move_searches = int(MOVES_EXPLAINED)
         self.comparisons = int(NODES_COMPARED)
-        self.slicer: Slicer | None = None
-        if not snapshot.forbidden & REQUIRED_KINDS:
-            self.slicer = slicer_from_objects(
-                snapshot.pods,
-                snapshot.nodes,
-                snapshot.instaslices,
-                snapshot.now,
-                pod_groups=snapshot.order.pod_groups,
-                namespaces=snapshot.order.namespaces,
-                queues=snapshot.order.queues,
-                last_gates=snapshot.order.last_gates,
-            )
         listed = [(node.metadata.name, each) for node in snapshot.nodes for each in read_node_faults(node)]
         faults = [fault for _, (fault, _) in listed]
         self._cordoned = Counter(name for name, (_, error) in listed if error.asks == "uncordon")
@@ -127,6 +115,23 @@ class ClusterView:
         self._indexes = {fault.gpu: fault.index for fault in faults if fault.index >= 0}
         for item in snapshot.instaslices:
             self._indexes |= item.status.node_resources.indexes()
+
+    @cached_property
+    def slicer(self) -> Slicer | None:
+        """The controller's state after one plan for all waiting pods; None if the user may read too little."""
+        snapshot = self.snapshot
+        if snapshot.forbidden & REQUIRED_KINDS:
+            return None
+        return slicer_from_objects(
+            snapshot.pods,
+            snapshot.nodes,
+            snapshot.instaslices,
+            snapshot.now,
+            pod_groups=snapshot.order.pod_groups,
+            namespaces=snapshot.order.namespaces,
+            queues=snapshot.order.queues,
+            last_gates=snapshot.order.last_gates,
+        )
 
     def for_kind(self, pod: PodInfo, about: str, make: Callable[[], T]) -> T:
         """What ``make`` returns, made once for all waiting pods of a kind: a workload may have a thousand of them.

@@ -4,8 +4,12 @@ Times are seconds since 1970.
 """
 
 from collections.abc import Iterable
+from typing import Any
 
 import msgspec
+
+from tessera.reasons.reason import Blocker, Reason
+from tessera.visibility import PodName, PodNamespace, PodText, Public
 
 #: The page, and the port of the controller that serves it.
 QUEUE_PATH = "/queue"
@@ -17,22 +21,6 @@ DEADLINE, HISTORY, RATE, UNKNOWN = "deadline", "history", "rate", "unknown"
 
 class _Wire(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     pass
-
-
-class Blocker(_Wire, frozen=True):
-    """What stands before a waiting pod: the holder of a slice, or a pod with a reservation.
-
-    Attributes:
-        pod: ``namespace/name``, or a text for a slice that no pod has.
-        node: its node.
-        profile: its slices there, ``3g.20gb`` or ``2 x 1g.5gb + 3g.20gb``; empty for a reservation.
-        reserved: True for a pod with a reservation.
-    """
-
-    pod: str
-    node: str = ""
-    profile: str = ""
-    reserved: bool = False
 
 
 class ExpectedStart(_Wire, frozen=True):
@@ -48,7 +36,7 @@ class ExpectedStart(_Wire, frozen=True):
 
     p50: float | None = None
     p90: float | None = None
-    basis: str = UNKNOWN
+    basis: Public = UNKNOWN
     starts: int = 0
     waits: bool = False
 
@@ -66,24 +54,29 @@ class QueuedPod(_Wire, frozen=True):
         position: its place among the pods that compete for the same room, from 1; 0 for a pod that none
             of them waits for: another gate holds it, its gang is incomplete, it never fits, or no node lets it in.
         of: the number of these pods.
-        reason: one word for scripts: ``full``, ``fragmented``, ``reserved``, ``other-gate``, ...
-        detail: the reason in words, without names of other pods.
-        blockers: what must end or start first.
+        reason: its ``case``, one word for scripts: ``full``, ``fragmented``, ``reserved``, ``other-gate``, ...
+        detail: its sentence (:mod:`tessera.reasons.words`), which names no other pod.
+        why: the reason as data; None if this version does not know it.
         start: when it starts.
     """
 
-    namespace: str
-    name: str
-    uid: str = ""
-    profiles: tuple[str, ...] = ()
+    namespace: PodNamespace
+    name: PodName
+    uid: PodName = ""
+    profiles: tuple[Public, ...] = ()
     since: float = 0.0
     priority: int = 0
     position: int = 0
     of: int = 0
-    reason: str = ""
-    detail: str = ""
-    blockers: tuple[Blocker, ...] = ()
+    reason: Public = ""
+    detail: PodText = ""
+    why: Reason | None = None
     start: ExpectedStart = ExpectedStart()
+
+    @property
+    def blockers(self) -> tuple[Blocker, ...]:
+        """What must end or start first."""
+        return self.why.blockers if self.why is not None else ()
 
     @property
     def key(self) -> str:
@@ -107,6 +100,32 @@ class QueuePage(_Wire, frozen=True):
     age: float = 0.0
     pods: tuple[QueuedPod, ...] = ()
     omitted: int = 0
+
+
+_PAGE = msgspec.json.Decoder(QueuePage)
+
+
+def decode_page(body: bytes) -> QueuePage:
+    """The page of a controller of any version: a reason that this version does not know is left to its sentence.
+
+    Raises:
+        msgspec.MsgspecError: it is no page.
+    """
+    try:
+        return _PAGE.decode(body)
+    except msgspec.ValidationError:
+        return msgspec.convert(_without_reasons(msgspec.json.decode(body)), QueuePage)
+
+
+def _without_reasons(page: Any) -> Any:
+    """Leaves out the reasons that cannot be read."""
+    rows = page.get("pods") if isinstance(page, dict) else None
+    for row in rows if isinstance(rows, list) else ():
+        try:
+            msgspec.convert(row.get("why") if isinstance(row, dict) else None, Reason | None)
+        except msgspec.ValidationError:
+            row.pop("why")
+    return page
 
 
 def encode_page(page: QueuePage) -> bytes:

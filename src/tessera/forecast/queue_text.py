@@ -1,6 +1,7 @@
-"""The queue in words, for the condition of a pod, for Events and for ``tessera why``."""
+"""The queue in words, for the condition of a pod, for Events and for ``tessera why``.
 
-from itertools import dropwhile, takewhile
+The reason of the condition is the case of the pod's reason, in the form of a condition: ``CardHeldBack``.
+"""
 
 from tessera.clock import rfc3339
 from tessera.forecast.queue_page import DEADLINE, HISTORY, RATE, ExpectedStart, QueuedPod
@@ -16,25 +17,10 @@ _BASES = {
 _WAITS = "from how long such pods ran and waited before"
 
 
-#: Beginnings of the sentences about position, and about start.
-_POSITION, _START = ("Position ", "No other pod "), ("Its start ", "Starts ")
-
-
 def queued_text(row: QueuedPod) -> str:
-    """Position, start and reason of a pod in sentences; names no other pod."""
-    parts = [position_text(row), start_text(row.start), row.detail]
+    """Reason, position and start of a pod in sentences; names no other pod."""
+    parts = [row.detail, position_text(row), start_text(row.start)]
     return ". ".join(part[0].upper() + part[1:] for part in parts if part)
-
-
-def place_of_text(text: str, *, position: bool = True) -> str:
-    """The sentences of :func:`queued_text` about position, if that is wanted, and start, without the reason."""
-    place = takewhile(lambda each: each.startswith((*_POSITION, *_START)), text.split(". "))
-    return ". ".join(each for each in place if position or not each.startswith(_POSITION))
-
-
-def reason_of_text(text: str) -> str:
-    """The reason in :func:`queued_text`: all that follows the sentences about position and start."""
-    return ". ".join(dropwhile(lambda each: each.startswith((*_POSITION, *_START)), text.split(". ")))
 
 
 def position_text(row: QueuedPod) -> str:
@@ -60,3 +46,13 @@ def start_text(start: ExpectedStart) -> str:
 def _minute(time: float) -> str:
     """``2026-11-24 15:04 UTC``, the minute that has begun or begins next."""
     return f"{rfc3339(60 * round(time / 60))[:16].replace('T', ' ')} UTC"
+
+
+def condition_reason(case: str) -> str:
+    """``CardHeldBack`` for ``card-held-back``."""
+    return "".join(part.capitalize() for part in case.split("-")) or "Waiting"
+
+
+def case_of(reason: str) -> str:
+    """``card-held-back`` for ``CardHeldBack``."""
+    return "".join(f"-{each.lower()}" if each.isupper() else each for each in reason).lstrip("-")

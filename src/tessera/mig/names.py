@@ -21,6 +21,9 @@ import msgspec
 #: Prefix of a profile's spelling in a Kubernetes resource name (NVIDIA device plugin, strategy ``mixed``).
 RESOURCE_PREFIX = "nvidia.com/mig-"
 
+#: Memory slots of a whole card: NVIDIA divides the memory of a card with MIG into eight.
+CARD_SLOTS = 8
+
 _GRAMMAR = re.compile(r"(?P<slices>[1-9]\d*)g\.(?P<gb>\d+)gb(?P<suffix>(?:[+.-][a-z][a-z0-9.]*)?)")
 
 #: nvml.h, NVML_COMPUTE_INSTANCE_PROFILE_<n>_SLICE.
@@ -137,3 +140,8 @@ def gi_profile_index(name: ProfileName, *, double_memory: bool = False) -> int:
     if index is None:
         raise ValueError(f"NVML has no GPU-instance profile of {name.slices} compute slices with {name.suffix!r}")
     return index
+
+
+def is_device_profile(profile: str) -> bool:
+    """True if a name is that of a resource of whole cards or shares, which the planner treats as a profile."""
+    return "/" in profile

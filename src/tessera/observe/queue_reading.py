@@ -14,7 +14,8 @@ from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
 from tessera.api.names import SLICE_PROMISED_CONDITION
 from tessera.clock import SystemClock, parse_time_or_zero
 from tessera.controller.objects.pod_info import read_pod
-from tessera.forecast.queue_page import CONTROLLER_PORT, QUEUE_PATH, QueuedPod, QueuePage
+from tessera.forecast.queue_page import CONTROLLER_PORT, QUEUE_PATH, QueuedPod, QueuePage, decode_page
+from tessera.forecast.queue_text import case_of
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, Forbidden
 from tessera.kube.resources import PODS, Pod
@@ -75,7 +76,7 @@ async def _read_page(reader: PageReader, pod: Pod) -> QueuePage | str:
     if len(answer.body) > QUEUE_PAGE:
         return f"the page of the controller {name} is too large; read are {QUEUE_PAGE}"
     try:
-        return msgspec.json.decode(answer.body, type=QueuePage)
+        return decode_page(answer.body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         return f"the page of the controller {name} cannot be read: {error}"
 
@@ -112,7 +113,7 @@ def told_rows(pods: Sequence[Pod]) -> tuple[QueuedPod, ...]:
                 profiles=facts.profiles,
                 since=parse_time_or_zero(facts.waits_since or facts.created),
                 priority=facts.priority,
-                reason=_kebab(told[0]) if told else "",
+                reason=case_of(told[0]) if told else "",
                 detail=told[1] if told else "",
             )
         )
@@ -125,8 +126,3 @@ def told_condition(pod: Pod) -> tuple[str, str] | None:
         if (each.type, each.status) == (SLICE_PROMISED_CONDITION, "False"):
             return each.reason, each.message
     return None
-
-
-def _kebab(reason: str) -> str:
-    """``card-held-back`` for ``CardHeldBack``."""
-    return "".join(f"-{each.lower()}" if each.isupper() else each for each in reason).lstrip("-")

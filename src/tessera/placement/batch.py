@@ -10,7 +10,7 @@ import msgspec
 
 from tessera.mig.models import suggest_profile
 from tessera.placement.card_table import add_profile
-from tessera.placement.demand import Demand, NeverFits, NodeAllows, Reason, Reservations, UnknownProfile
+from tessera.placement.demand import Demand, NodeAllows, Reservations
 from tessera.placement.explain import RefusalExplainer
 from tessera.placement.fleet import CardPlacement, Fleet, FleetCard, OwnedPlacement
 from tessera.placement.node_fit import EmptyNodes
@@ -18,6 +18,7 @@ from tessera.placement.parts import Parts
 from tessera.placement.policies import Policy
 from tessera.placement.search import CardSearch
 from tessera.placement.step_budget import StepBudget
+from tessera.reasons.reason import NeverFits, Reason, UnknownProfile
 
 #: Attempts per batch to make room by packing again; each costs as much as the batch.
 _REPACKS = 8

@@ -14,8 +14,8 @@ from itertools import islice
 from tessera.limits.planning import CARD_LOSSES
 from tessera.mig.geometry import Geometry, Placement, Profile
 from tessera.mig.layout_planning import list_packings
+from tessera.mig.names import is_device_profile
 from tessera.mig.occupancy import free_slots, free_starts, placement_mask, usable_slots
-from tessera.placement.devices import is_device_profile
 from tessera.placement.request_mix import RequestMix
 from tessera.placement.state_costs import Candidate, Memo, Pending, Ranking, StateCosts, add_profile, limit_size
 

@@ -7,8 +7,6 @@ The devices of a node are alike: kubelet chooses which of them a pod gets.
 
 from tessera.mig.geometry import Geometry, Profile
 
-#: Memory slots of a whole card: NVIDIA divides the memory of a card with MIG into eight.
-CARD_SLOTS = 8
 #: Memory slots that one share counts as, whatever part of the card it is.
 SHARE_SLOTS = 1
 
@@ -32,8 +30,3 @@ def device_geometry(model: str, resource: str, slots: int, memory_gb: int) -> Ge
         gi_profile_index=-1,
     )
     return Geometry(f"{model} ({resource})", slots, (row,))
-
-
-def is_device_profile(profile: str) -> bool:
-    """True if the name of a profile is that of a device's resource."""
-    return "/" in profile

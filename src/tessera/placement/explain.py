@@ -8,15 +8,17 @@ make room.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import combinations
+from itertools import combinations, starmap
 from typing import Any
 
 from tessera.limits.planning import EXPLAINED_DIVISIONS, EXPLAINED_SETS, EXPLAINED_STEPS
 from tessera.placement.card_table import CardTable, Pending
-from tessera.placement.demand import Demand, Fragmented, Full, NodeAllows, NodeRefusal, NoNode, Reason, Reserved
+from tessera.placement.demand import Demand, NodeAllows
 from tessera.placement.fleet import Fleet, FleetCard, FleetNode, OwnedPlacement
 from tessera.placement.node_fit import divide_over_cards
 from tessera.placement.step_budget import StepBudget
+from tessera.reasons.node_rules import NodeRule
+from tessera.reasons.reason import Blocker, Fragmented, Full, NoNode, Reason, Reserved, RuleCount
 
 #: Number, slots, and the allocations themselves.
 _Blockers = tuple[int, int, tuple[OwnedPlacement, ...]]
@@ -52,7 +54,7 @@ class RefusalExplainer:
         self._work = StepBudget(EXPLAINED_STEPS)
         self._by_shape: dict[tuple[tuple[str, ...], tuple[FleetNode, ...]], Full | Fragmented] = {}
 
-    def reason(self, demand: Demand, refused: Mapping[str, NodeRefusal]) -> Reason:
+    def reason(self, demand: Demand, refused: Mapping[str, NodeRule]) -> Reason:
         """Returns the reason that a demand of known profiles was not placed.
 
         If some node would take the demand, the reason is the lack of room on the cards; the refusals of other nodes
@@ -65,7 +67,7 @@ class RefusalExplainer:
         kept = self._kept_reason(demand)
         if kept is not None:
             return kept
-        refusals: dict[str, NodeRefusal] = dict(refused)
+        refusals: dict[str, NodeRule] = dict(refused)
         admitting: list[FleetNode] = []
         if demand.nodes is not None:  # other nodes refuse the demand; they are asked only if these do too
             admitting = self._admitting_nodes(demand, demand.nodes)
@@ -163,7 +165,8 @@ class RefusalExplainer:
             if found is not None and (best is None or found[:2] < best[:2]):
                 best = found
         frees = self._frees_node(profiles, nodes) if not single else best[2] if best else ()
-        return Fragmented(profiles, most, frees, free, need) if free >= need else Full(profiles, frees, free, need)
+        ends = tuple(map(blocker_of, frees))
+        return Fragmented(profiles, most, ends, free, need) if free >= need else Full(profiles, ends, free, need)
 
     def _facts(self, profiles: tuple[str, ...], node: FleetNode) -> tuple[int, int, int, _Blockers | None]:
         """Returns the usable slots of all cards of a node, the most of one card, and the fewest that are needed.
@@ -258,9 +261,15 @@ class RefusalExplainer:
         return _union(_bits(card, one) for one in self._settled[card])
 
 
-def _no_node(refusals: Iterable[NodeRefusal], no_room: int) -> NoNode:
-    counts = Counter(refusal.rule for refusal in refusals)
-    return NoNode(tuple(sorted(counts.items(), key=lambda item: (-item[1], item[0]))), no_room)
+def _no_node(refusals: Iterable[NodeRule], no_room: int) -> NoNode:
+    counts = starmap(RuleCount, Counter(refusals).items())
+    return NoNode(tuple(sorted(counts, key=lambda each: (-each.nodes, each.rule))), no_room)
+
+
+def blocker_of(one: OwnedPlacement) -> Blocker:
+    """Returns a slice as a reason names it."""
+    at = one.placement
+    return Blocker(one.owner, at.node, at.profile, at.gpu, at.start, at.size)
 
 
 def _bits(card: FleetCard, one: OwnedPlacement) -> int:

@@ -21,20 +21,15 @@ from collections.abc import Sequence
 
 from tessera.mig.geometry import Placement
 from tessera.placement.batch import STEPS_A_DEMAND, Batch, Plan, unknown_profile
-from tessera.placement.demand import (
-    Demand,
-    NodeAllows,
-    NodeRanking,
-    NodeRefusal,
-    Reason,
-    Reservations,
-)
+from tessera.placement.demand import Demand, NodeAllows, NodeRanking, Reservations
 from tessera.placement.explain import RefusalExplainer
 from tessera.placement.fleet import CardPlacement, Fleet, FleetCard
 from tessera.placement.parts import Parts, complete
 from tessera.placement.policies import MixAware, Policy
 from tessera.placement.search import CardSearch, is_rated
 from tessera.placement.step_budget import StepBudget
+from tessera.reasons.node_rules import NodeRule
+from tessera.reasons.reason import Reason
 
 __all__ = ["Demand", "NodeAllows", "Plan", "plan", "plan_in_parts"]
 
@@ -73,7 +68,7 @@ def plan(
     if not lone:
         _check(demands)
     rated = rank_nodes is not None and len(demands) == 1 and is_rated(demands[0])
-    refusals: dict[str, NodeRefusal] = {}
+    refusals: dict[str, NodeRule] = {}
     full = False
     if lone and not rated and demands[0].nodes is None:
         demand = demands[0]

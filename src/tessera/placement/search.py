@@ -11,13 +11,14 @@
 from collections.abc import Mapping
 from itertools import islice
 
-from tessera.placement.demand import Demand, NodeAllows, NodeRanking, NodeRefusal
-from tessera.placement.devices import is_device_profile
+from tessera.mig.names import is_device_profile
+from tessera.placement.demand import Demand, NodeAllows, NodeRanking
 from tessera.placement.fleet import Fleet, FleetCard, FleetNode
 from tessera.placement.node_fit import fit_in_parts
 from tessera.placement.parts import Parts, complete
 from tessera.placement.policies import Policy
 from tessera.placement.step_budget import StepBudget
+from tessera.reasons.node_rules import NodeRule
 
 #: Nodes with room from which a demand of several slices takes the best; it is refused only after all were tried.
 _NODES_COMPARED = 16
@@ -47,11 +48,11 @@ class CardSearch:
         self._fleet = fleet
         self._allows = node_allows
         #: By demand, the refusals of nodes that were asked since :meth:`forget`.
-        self._refused: dict[str, dict[str, NodeRefusal]] = {}
+        self._refused: dict[str, dict[str, NodeRule]] = {}
         #: By profiles, the least cost of dividing them over cards in the given states; None without room.
         self._costs: dict[tuple[str, ...], dict[object, float | None]] = {}
 
-    def refusals(self, demand: Demand) -> Mapping[str, NodeRefusal]:
+    def refusals(self, demand: Demand) -> Mapping[str, NodeRule]:
         """The nodes that refused a demand, with their reasons."""
         return self._refused.get(demand.key, {})
 
@@ -105,7 +106,7 @@ class CardSearch:
         return None
 
     def find_other(
-        self, demand: Demand, refusals: Mapping[str, NodeRefusal], work: StepBudget
+        self, demand: Demand, refusals: Mapping[str, NodeRule], work: StepBudget
     ) -> tuple[FleetCard, ...] | None:
         """The same after some nodes have been asked.
 

@@ -97,7 +97,14 @@ _NVML = "tessera.nvml.interface"
 DECIDERS: Mapping[str, DeciderKind] = {
     "slicer": DeciderKind(
         decider="tessera.controller.slicing.slicer:Slicer",
-        modules=("tessera.controller", "tessera.api", "tessera.kube", "tessera.placement", "tessera.mig"),
+        modules=(
+            "tessera.controller",
+            "tessera.api",
+            "tessera.kube",
+            "tessera.placement",
+            "tessera.reasons",
+            "tessera.mig",
+        ),
     ),
     "slices": DeciderKind(
         decider="tessera.agent.slices.state_machine:SliceStateMachine",

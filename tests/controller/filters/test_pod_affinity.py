@@ -16,6 +16,7 @@ from tessera.controller.objects.node_info import read_node
 from tessera.controller.objects.pod_info import PodInfo, read_pod
 from tessera.kube.resources import Node, Pod
 from tessera.placement.step_budget import StepBudget
+from tessera.reasons.words import name_rule
 from tessera_lab.scheduler.decision import collect_rejections
 from tessera_lab.scheduler.filters.topology import affinity_filter, spread_filter
 from tessera_lab.scheduler.state.node_cache import CachedPod as ScheduledPodInfo
@@ -133,7 +134,7 @@ class Both:
             name: [why for judge in judges if (why := judge.refusal(facts(pod), NodeName(name)))]
             for name in self.lab.nodes
         }
-        return {name: found[0] if found else "" for name, found in said.items()}
+        return {name: name_rule(found[0]) if found else "" for name, found in said.items()}
 
     def theirs(self, pod: Obj) -> dict[str, str]:
         """Returns the scheduler's result, for the pod as it is and as the promise pins it."""

@@ -7,8 +7,9 @@ import pytest
 
 from tessera.api.names import PodUid
 from tessera.controller.forecasting.announcements import PAUSE, TELL_AFTER, Announcement, Announcer
-from tessera.forecast.queue_page import Blocker, ExpectedStart, QueuedPod
+from tessera.forecast.queue_page import ExpectedStart, QueuedPod
 from tessera.limits.forecast import QUEUE_WRITES
+from tessera.reasons.reason import Blocker, Full
 
 NOW = 1_700_000_000.0
 ROW = QueuedPod(
@@ -21,7 +22,7 @@ ROW = QueuedPod(
     of=5,
     reason="full",
     detail="every card is full for 3g.20gb",
-    blockers=(Blocker(pod="other/secret", node="n1", profile="3g.20gb"),),
+    why=Full(("3g.20gb",), frees=(Blocker("other/secret", "n1", "3g.20gb"),)),
     start=ExpectedStart(p50=NOW + 600, p90=NOW + 1200, basis="history", starts=3),
 )
 
@@ -38,8 +39,8 @@ def test_a_pod_is_told_its_position_its_start_and_the_reason() -> None:
     (one,) = _told(Announcer(), ROW, NOW)
     assert (one.uid, one.waits, one.reason, one.event) == ("u1", True, "Full", True)
     assert one.text == (
-        "Position 2 of 5 for the same room. Starts between 2023-11-14 22:23 UTC and 2023-11-14 22:33 UTC, from how long"
-        " such pods ran before. Every card is full for 3g.20gb"
+        "Every card is full for 3g.20gb. Position 2 of 5 for the same room. Starts between 2023-11-14 22:23 UTC and"
+        " 2023-11-14 22:33 UTC, from how long such pods ran before"
     )
 
 

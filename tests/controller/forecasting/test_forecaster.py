@@ -227,7 +227,7 @@ def test_pods_that_take_no_room_that_becomes_free_stand_before_nobody(cluster: F
         "never-fits",
         "no-such-profile",
         "gang-incomplete",
-        "no-node",
+        "volume",
         "no-node",
     ]
     assert [(rows[each.name].position, rows[each.name].of) for each in stuck] == [(0, 0)] * len(stuck)
@@ -283,7 +283,7 @@ def test_a_node_that_is_gone_is_not_told_to_be_full(cluster: ForecastCluster) ->
     cluster.slicer.handle(InstasliceDeleted(NodeName("n1")))
     cluster.slicer.decide()
     row = cluster.row(pod)
-    assert (row.reason, row.start.p50) == ("no-such-profile", None)
+    assert (row.reason, row.start.p50) == ("no-card-reported", None)
     assert "no node has reported a card that is cut on demand" in row.detail
 
 
@@ -399,5 +399,5 @@ def test_pods_in_the_way_of_many_cards_are_named_once_each() -> None:
     row = cluster.row(_waits(cluster, "p", *[WHOLE] * 8))
     assert row.reason == "full"
     assert {(each.pod, each.profile) for each in row.blockers} == {
-        (f"default/holder-{number}", f"2 x {WHOLE}") for number in range(4)
+        (f"default/holder-{number}", WHOLE) for number in range(4)
     }

@@ -13,7 +13,7 @@ from tessera.controller.main.fleet_metrics import REASONS, FleetCollector
 from tessera.controller.slicing.state.events import NodeObserved
 from tessera.controller.slicing.turns import absorption
 from tessera.limits.planning import NAMESPACES_SHOWN
-from tessera.placement.demand import Reason
+from tessera.reasons.reason import Refusal
 
 GIB = 1 << 30
 MODEL = "NVIDIA A100-SXM4-40GB"
@@ -192,5 +192,5 @@ def test_a_replica_that_does_not_lead_shows_nothing() -> None:
 
 
 def test_each_reason_has_a_label() -> None:
-    assert set(Reason.__args__) | {type(None)} == REASONS.keys()
+    assert set(Refusal.__args__) | {type(None)} == REASONS.keys()
     assert len(set(REASONS.values())) == len(REASONS)

@@ -157,4 +157,4 @@ def test_a_full_node_is_said_to_be_full_though_its_devices_are_all_counted_too(c
     pods = [cluster.put(asking(f"p{number}", mig="1", quota="5Gi")) for number in range(8)]
     cluster.settle()
     assert sum(bool(cluster.where(pod)) for pod in pods) == 7
-    assert "every card is full" in cluster.told[-1].message
+    assert "every card that it may use is full" in cluster.told[-1].message

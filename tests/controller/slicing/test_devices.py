@@ -12,7 +12,8 @@ from tessera.controller.objects.node_devices import NodeDevices
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.state.events import RefusalTimedOut
 from tessera.controller.slicing.state.instructions import Evict, PatchRequests, Ungate
-from tessera.placement.demand import Full, GangNoRoom, UnknownProfile
+from tessera.reasons.reason import Full, GangNoRoom, UnknownProfile
+from tessera.reasons.words import name_blockers
 
 GPU = "nvidia.com/gpu"
 
@@ -42,8 +43,8 @@ def test_cards_of_pods_that_the_scheduler_placed_count_as_taken(cluster: SlicerC
     cluster.settle()
     reason = cluster.slicer.state.waiting[pod.uid].reason
     assert isinstance(reason, Full)
-    assert {each.owner for each in reason.frees} == {"default/others"}
-    assert "room comes when default/others (nvidia.com/gpu) on node n1 ends" in reason.text
+    assert {each.pod for each in reason.frees} == {"default/others"}
+    assert "room comes when default/others (nvidia.com/gpu) on node n1 ends" in name_blockers(reason)
     cluster.remove(others)
     cluster.settle()
     assert pin(cluster, pod) == "n1"

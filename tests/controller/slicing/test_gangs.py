@@ -17,8 +17,9 @@ from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.state.instructions import PatchRequests, Ungate
 from tessera.limits.pods import GANG_SIZE
 from tessera.placement.cards import FleetCard
-from tessera.placement.demand import Full, GangIncomplete, GangNoRoom, GangTooLarge, QueueFull
 from tessera.placement.fleet import Fleet
+from tessera.reasons.reason import Full, GangIncomplete, GangNoRoom, GangTooLarge, QueueFull
+from tessera.reasons.words import sentence
 
 
 def gang(size: int, name: str = "train") -> Gang:
@@ -151,7 +152,7 @@ def test_a_gang_waits_while_a_gate_of_others_holds_one_of_its_pods(cluster: Slic
     held = cluster.pod("held", "1g.5gb", gang=gang(2), gates=("example.com/other", GATE))
     cluster.settle()
     assert reason(cluster, free) == GangIncomplete("train", 2, 2, held=1)
-    assert "all 2 pods exist, but 1 cannot be placed yet" in reason(cluster, free).text
+    assert "all 2 pods exist, but 1 cannot be placed yet" in sentence(reason(cluster, free))
     cluster.put(replace(held, gates=(GATE,)))
     cluster.settle()
     assert all(placed(cluster, [free, held]))

@@ -25,7 +25,7 @@ from tessera.controller.slicing.state.instructions import Evict, RecordEvent, Wr
 from tessera.controller.slicing.state.queue_ledger import Holding
 from tessera.controller.slicing.state.waiting_pods import rank
 from tessera.controller.slicing.turns import absorption
-from tessera.placement.demand import QueueFull
+from tessera.reasons.reason import QueueFull
 
 #: Gates of others: of the pod's author, and of KAI, whose gate goes after Tessera's.
 OWN, KAI = "tenant.example/mine", "kai.scheduler/queue-admission"

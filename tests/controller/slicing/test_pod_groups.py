@@ -6,7 +6,8 @@ from tests.support.slicer_cluster import SlicerCluster
 from tessera.api.pods.gangs import Gang, pod_group_key
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.state.events import PodGroupObserved, PodGroupsListed
-from tessera.placement.demand import GangIncomplete
+from tessera.reasons.reason import GangIncomplete
+from tessera.reasons.words import sentence
 
 KEY = pod_group_key("default", "train")
 SMALL = "1g.5gb"
@@ -42,7 +43,7 @@ def test_pods_wait_for_their_pod_group_where_the_kind_exists(nodes: SlicerCluste
     assert placed(nodes, pods) == 0
     reason = nodes.slicer.state.waiting[pods[0].uid].reason
     assert isinstance(reason, GangIncomplete)
-    assert "no PodGroup of this name says how many pods, at most 256, start together" in reason.text
+    assert "no PodGroup of this name says how many pods, at most 256, start together" in sentence(reason)
     nodes.slicer.handle(PodGroupObserved(KEY, 3))
     assert placed(nodes, pods) == 3
 

@@ -7,7 +7,7 @@ from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.controller.slicing.planning.batch_placement import Unplaced
 from tessera.controller.slicing.planning.pod_kinds import kind_of
-from tessera.placement.demand import Full, NoNode
+from tessera.reasons.reason import Full, NoNode
 
 
 def full_cluster(pods: int, cpu: int = 1000) -> SlicerCluster:
@@ -42,7 +42,7 @@ def test_pods_that_are_not_asked_share_the_new_reason() -> None:
     assert len(cluster.slicer.state.waiting) == 18
     (reason,) = reasons
     assert isinstance(reason, Full)
-    assert {one.owner for one in reason.frees} <= {"default/p000", "default/p001"}
+    assert {one.pod for one in reason.frees} <= {"default/p000", "default/p001"}
 
 
 def test_pods_that_are_not_asked_are_told_when_their_reason_is_of_another_class() -> None:

@@ -66,7 +66,7 @@ def test_who_goes_first() -> None:
     cluster.settle()
     cluster.remove(holders[0])
     waiting(cluster, "mine", "3g.20gb", namespace=MINE)
-    assert "reserved for a pod of another namespace, which goes first" in told(cluster, "SliceWaiting")
+    assert "reserved for 1 pod that goes first; first goes a pod of another namespace" in told(cluster, "SliceWaiting")
 
 
 def test_what_keeps_a_gang_waiting() -> None:
@@ -76,7 +76,7 @@ def test_what_keeps_a_gang_waiting() -> None:
     gang = Gang(f"{MINE}/tessera.dev/gang=train", "train", 2)
     for name in ("mine", "second"):
         waiting(cluster, name, "3g.20gb", namespace=MINE, gang=gang)
-    assert f"{MINE}/mine: every card is full for 2 x 3g.20gb" in told(cluster, "SliceWaiting")
+    assert f"{MINE}/mine finds no place beside the others" in told(cluster, "SliceWaiting")
     assert "a pod of another namespace" in told(cluster, "SliceReserved")
 
 

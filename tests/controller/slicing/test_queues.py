@@ -25,7 +25,9 @@ from tessera.controller.slicing.state.queue_ledger import Holding, QueueLedger
 from tessera.kube.resources import Taint, Toleration
 from tessera.kube.resources.selectors import Requirement
 from tessera.limits.planning import DECISION_STEPS, RETRIED_PODS
-from tessera.placement.demand import Full, NoNode, QueueFull
+from tessera.reasons.node_rules import NodeRule, RuleKind
+from tessera.reasons.reason import Full, NoNode, QueueFull, RuleCount
+from tessera.reasons.words import name_rule, sentence
 
 ALL = "1g.5gb"
 NUMBERS = count(1)
@@ -159,7 +161,7 @@ def test_a_maximum_holds_back_with_a_reason_that_names_it(cluster: SlicerCluster
     cluster.settle()
     assert placed(cluster, found) == 2
     reason = cluster.slicer.state.waiting[found[2].uid].reason
-    assert reason.text == (
+    assert sentence(reason) == (
         "queue team-a may hold 10Gi (spec.maximum), and holds 10Gi: 1g.5gb waits until pods of the queue end"
     )
     end(cluster, found)
@@ -682,7 +684,8 @@ def test_the_reason_of_a_pod_that_all_nodes_refuse_counts_the_nodes_that_came_si
     cluster.settle()
     reason = cluster.slicer.state.waiting[stuck.uid].reason
     assert isinstance(reason, NoNode)
-    assert dict(reason.counts) == {"node(s) were too small: cpu": 2, "node(s) were too small: memory": 1}
+    counts = {name_rule(each.rule): each.nodes for each in reason.counts}
+    assert counts == {"node(s) were too small: cpu": 2, "node(s) were too small: memory": 1}
 
 
 def test_decisions_end_while_more_pods_close_their_queues_than_one_looks_at(
@@ -754,7 +757,7 @@ def test_a_pod_is_not_said_to_fit_never_while_a_large_enough_node_is_closed(clus
     cluster.settle()
     reason = cluster.slicer.state.waiting[pod.uid].reason
     assert isinstance(reason, NoNode)
-    assert (reason.too_small, reason.counts) == ("", (("node(s) were too small: cpu", 1),))
+    assert (reason.too_small, reason.counts) == ("", (RuleCount(NodeRule(RuleKind.TOO_SMALL, "cpu"), 1),))
     cluster.node("large", allocatable={**large.allocatable, "cpu": 64_000}, cordoned=True)
     cluster.settle()
     reason = cluster.slicer.state.waiting[pod.uid].reason

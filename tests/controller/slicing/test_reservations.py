@@ -18,7 +18,8 @@ from tessera.kube.resources import Container, ObjectMeta, Pod, PodSpec, Resource
 from tessera.kube.resources.meta import Uid
 from tessera.kube.resources.selectors import Requirement
 from tessera.limits.planning import DECISION_STEPS, RESERVATION_SEARCHES
-from tessera.placement.demand import NeverFits, Reserved
+from tessera.reasons.reason import NeverFits, Reserved
+from tessera.reasons.words import name_blockers, sentence
 
 
 @pytest.fixture
@@ -237,9 +238,8 @@ def test_the_reason_names_the_pod_for_which_the_slots_are_kept(cluster: SlicerCl
     cluster.settle()
     reason = cluster.slicer.state.waiting[young.uid].reason
     assert isinstance(reason, Reserved)
-    assert reason.text == (
-        "the free memory slots that would do for 3g.20gb are reserved for default/big, which goes first"
-    )
+    assert sentence(reason) == "the free memory slots that would do for 3g.20gb are reserved for 1 pod that goes first"
+    assert name_blockers(reason) == "first goes default/big"
 
 
 def test_a_higher_priority_takes_reserved_slots(cluster: SlicerCluster) -> None:

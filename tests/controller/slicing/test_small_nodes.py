@@ -4,9 +4,10 @@ import pytest
 from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.controller.slicing.planning.small_nodes import SmallNodes
-from tessera.placement.demand import NoNode
+from tessera.reasons.node_rules import NodeRule, RuleKind
+from tessera.reasons.reason import NoNode, RuleCount
 
-CPU, MEMORY = "node(s) were too small: cpu", "node(s) were too small: memory"
+CPU, MEMORY = NodeRule(RuleKind.TOO_SMALL, "cpu"), NodeRule(RuleKind.TOO_SMALL, "memory")
 
 
 @pytest.mark.parametrize(
@@ -18,7 +19,7 @@ CPU, MEMORY = "node(s) were too small: cpu", "node(s) were too small: memory"
     ],
 )
 def test_the_largest_nodes_are_looked_for_once_for_pods_of_different_sizes(
-    cpu: int, memory: int, rules: tuple[str, ...], text: str
+    cpu: int, memory: int, rules: tuple[NodeRule, ...], text: str
 ) -> None:
     """Where a node was large enough, but closed, all nodes were looked at for each pod."""
     cluster = SlicerCluster()
@@ -28,6 +29,6 @@ def test_the_largest_nodes_are_looked_for_once_for_pods_of_different_sizes(
     found = [cluster.pod(f"p{n}", "1g.5gb", amounts={"cpu": cpu - n, "memory": memory}) for n in (0, 1)]
     cluster.settle()
     small = SmallNodes(cluster.slicer.state)
-    reasons = [small.complete(pod, NoNode(tuple((rule, 1) for rule in rules))) for pod in found]
+    reasons = [small.complete(pod, NoNode(tuple(RuleCount(rule, 1) for rule in rules))) for pod in found]
     assert [reason.too_small.partition(", ")[2] for reason in reasons if isinstance(reason, NoNode)] == [text, text]
     assert small.cost == 3

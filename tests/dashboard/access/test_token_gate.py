@@ -10,8 +10,8 @@ from tessera.access.reviewer import Reviewer
 from tessera.dashboard.access.rights import Rights
 from tessera.dashboard.access.token_gate import TokenGate
 from tessera.dashboard.access.visitors import LoginNeededError, NotNowError
-from tessera.dashboard.visibility import About, Visibility
 from tessera.limits.access import PAGE_TOKENS, REFUSED_TOKENS, RIGHTS_LIFE, TOKEN_REVIEWS
+from tessera.visibility import About, Visibility
 
 
 def gate(cluster: Guarded, *, nameless: bool = False) -> TokenGate:

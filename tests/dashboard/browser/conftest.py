@@ -19,8 +19,8 @@ from tessera.dashboard.access.visitors import Gate
 from tessera.dashboard.documents import Document
 from tessera.dashboard.feed import FeedGroup
 from tessera.dashboard.server import PageAddress, PageServer
-from tessera.dashboard.visibility import Visibility
 from tessera.explain.explanation import ExplanationReport
+from tessera.visibility import Visibility
 
 #: Where the pictures go; without the variable they are not kept.
 PICTURES = os.environ.get("TESSERA_PICTURES", "")

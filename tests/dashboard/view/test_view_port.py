@@ -22,10 +22,11 @@ from tessera.clock import SystemClock
 from tessera.dashboard.in_cluster import PageOptions, PageReplica
 from tessera.dashboard.view.objects import MAPS, USAGES, WAITING_PODS, read_view
 from tessera.dashboard.view.trust import API_SERVICE
-from tessera.forecast.queue_page import Blocker, ExpectedStart, QueuedPod, QueuePage
+from tessera.forecast.queue_page import ExpectedStart, QueuedPod, QueuePage
 from tessera.kube.client.errors import Forbidden, NotFound, ServiceUnavailable
 from tessera.limits.access import PAGE_EXPLANATIONS
 from tessera.manifests import deploy_folder
+from tessera.reasons.reason import Blocker, Full
 from tessera_lab.apiserver.authz.certificates import CertificateAuthority, CertificatePair
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.cluster.front_proxy import FrontProxy
@@ -134,7 +135,7 @@ async def test_a_tenant_sees_all_cards_and_the_names_of_its_namespace() -> None:
 
 async def test_a_tenant_sees_its_own_place_in_the_queue_and_no_name_of_a_neighbour() -> None:
     now = SystemClock().now()
-    blockers = (Blocker(pod="other/beta", node="machine-1", profile="7g.40gb"),)
+    why = Full(("7g.40gb",), frees=(Blocker("other/beta", "machine-1", "7g.40gb"),))
     start = ExpectedStart(p50=now + 240, p90=now + 600, basis="history")
     mine = QueuedPod(
         namespace="team",
@@ -145,7 +146,7 @@ async def test_a_tenant_sees_its_own_place_in_the_queue_and_no_name_of_a_neighbo
         of=2,
         reason="full",
         detail="every card is full for 7g.40gb",
-        blockers=blockers,
+        why=why,
         start=start,
     )
     theirs = QueuedPod(namespace="other", name="hidden", since=now, position=1, of=2)

@@ -12,9 +12,10 @@ from tessera.controller.admission_checks.queued_workload import QueuedWorkload
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.planning.batch_placement import Placed, Unplaced
 from tessera.controller.slicing.planning.planner import Planner
-from tessera.controller.slicing.state.messages import profiles_text, reason_for
-from tessera.placement.demand import Fragmented, Full, NeverFits, Reason, UnknownProfile
+from tessera.controller.slicing.state.messages import profiles_text, reason_text
 from tessera.placement.step_budget import StepBudget
+from tessera.reasons.reason import Fragmented, Full, NeverFits, Reason, UnknownProfile
+from tessera.reasons.words import sentence
 
 State = Literal["Pending", "Ready", "Retry", "Rejected"]
 
@@ -63,8 +64,7 @@ def check_packing(
     reason = refused.reason
     known = not isinstance(reason, UnknownProfile) or (bool(reason.known) and not refused.pod.devices)
     if isinstance(reason, (NeverFits, UnknownProfile)) and known:
-        text = f"no node of this cluster could hold it, even empty: {reason.text}"
-        return Verdict("Rejected", text, never=refused.pod)
+        return Verdict("Rejected", sentence(reason), never=refused.pod)
     why = f": {_why(refused.pod, reason, {pod.key for pod in pods})}" if reason is not None else ""
     room = f"there is room for {placed} of {len(pods)} pods" if placed else "there is no room"
     return Verdict("Retry", f"{room} ({_count(pods)}){why}")
@@ -72,9 +72,9 @@ def check_packing(
 
 def _why(pod: PodInfo, reason: Reason, own: AbstractSet[str]) -> str:
     """The reason in words; ``own`` are the keys of the Workload's pods, for whose end none of them can wait."""
-    if isinstance(reason, (Full, Fragmented)) and any(one.owner in own for one in reason.frees):
-        return f"{reason.shortage}, beside the workload's other pods"
-    return reason_for(pod, reason).text
+    if isinstance(reason, (Full, Fragmented)) and any(each.pod in own for each in reason.frees):
+        return f"{sentence(reason)}, beside the workload's other pods"
+    return reason_text(pod, reason)
 
 
 def _count(pods: Sequence[PodInfo]) -> str:

@@ -11,13 +11,14 @@ from collections.abc import Hashable
 
 from tessera.api.names import NodeName
 from tessera.controller.objects.pod_info import PodInfo
+from tessera.reasons.node_rules import NodeRule, RuleKind
 
 #: Seconds for which an owner's pods avoid a node that refused one of them.
 AVOIDANCE_SECONDS = 600.0
 #: The reason shown to a pod about a node that its owner avoids.
-AVOIDED = "node(s) where the scheduler refused the owner's last pod"
+AVOIDED = NodeRule(RuleKind.AVOIDED)
 #: The same about all nodes, for an owner that pauses.
-PAUSED = "node(s) closed for a while, since the scheduler refused the owner's pods several times"
+PAUSED = NodeRule(RuleKind.PAUSED)
 #: Refusals after which an owner pauses, and seconds of its first and its longest pause. An owner without a refusal for
 #: twice the longest begins anew.
 FREE_REFUSALS, FIRST_PAUSE, LONGEST_PAUSE = 2, 60.0, 3_600.0
@@ -92,11 +93,11 @@ class AvoidedNodes:
     def __init__(self, avoidance: NodeAvoidance) -> None:
         self._avoidance = avoidance
 
-    def refusal(self, pod: PodInfo, node: NodeName) -> str:
+    def refusal(self, pod: PodInfo, node: NodeName) -> NodeRule | None:
         """Refuses a node that the pod's owner avoids."""
         if self._avoidance.pauses(pod.owner):
             return PAUSED
-        return AVOIDED if self._avoidance.avoids(pod.owner, node) else ""
+        return AVOIDED if self._avoidance.avoids(pod.owner, node) else None
 
     def kind(self, pod: PodInfo) -> Hashable:
         """Returns the nodes that the pod's owner avoids, and if it pauses."""

@@ -31,19 +31,20 @@ from tessera.controller.objects.pod_relations import (
 from tessera.kube.resources.label_index import union
 from tessera.limits.planning import NEIGHBOUR_STEPS
 from tessera.placement.step_budget import StepBudget
+from tessera.reasons.node_rules import NodeRule, RuleKind
 
-NO_PORTS = "node(s) didn't have free ports for the requested pod ports"
-NO_LABEL = "node(s) didn't match pod topology spread constraints (missing required label)"
-SKEWED = "node(s) didn't match pod topology spread constraints"
-NO_AFFINITY = "node(s) didn't match pod affinity rules"
-ANTI_AFFINITY = "node(s) didn't match pod anti-affinity rules"
-EXISTING_ANTI_AFFINITY = "node(s) didn't satisfy existing pods anti-affinity rules"
+NO_PORTS = NodeRule(RuleKind.PORTS)
+NO_LABEL = NodeRule(RuleKind.SPREAD_LABEL)
+SKEWED = NodeRule(RuleKind.SPREAD)
+NO_AFFINITY = NodeRule(RuleKind.POD_AFFINITY)
+ANTI_AFFINITY = NodeRule(RuleKind.ANTI_AFFINITY)
+EXISTING_ANTI_AFFINITY = NodeRule(RuleKind.OTHERS_ANTI_AFFINITY)
 
 #: Comparisons that cost as much as asking one node about one pod.
 _COMPARISONS_A_STEP = 2
 
 #: The nodes that satisfy a rule, and the refusal text for all others.
-RuleMask = tuple[int, str]
+RuleMask = tuple[int, NodeRule]
 
 
 class HostPorts:
@@ -61,15 +62,15 @@ class HostPorts:
         self._work = work
         self._conflicts: dict[frozenset[HostPort], frozenset[HostPort]] = {}
 
-    def refusal(self, pod: PodInfo, node: NodeName) -> str:
+    def refusal(self, pod: PodInfo, node: NodeName) -> NodeRule | None:
         """Returns a refusal if a port of the pod is taken."""
         if not pod.ports:
-            return ""
+            return None
         conflicts = self._conflicts.get(pod.ports)
         if conflicts is None:
             self._work.spend(len(pod.ports))
             conflicts = self._conflicts[pod.ports] = frozenset(_conflicting_ports(pod.ports))
-        return NO_PORTS if self._pods.uses_host_port(node, conflicts) else ""
+        return NO_PORTS if self._pods.uses_host_port(node, conflicts) else None
 
     def kind(self, pod: PodInfo) -> Hashable:
         """Returns the ports that the pod uses."""
@@ -140,10 +141,10 @@ class PodAffinityFilter:
         #: Value of ``pods.cost`` at which the rules of the present pod have taken too much work.
         self._limit = 0
 
-    def refusal(self, pod: PodInfo, node: NodeName) -> str:
+    def refusal(self, pod: PodInfo, node: NodeName) -> NodeRule | None:
         """Returns the first rule that the node breaks."""
         bit = self._nodes.mask_of(node)
-        return next((why for mask, why in self.rule_masks(pod) if not mask & bit), "")
+        return next((why for mask, why in self.rule_masks(pod) if not mask & bit), None)
 
     def kind(self, pod: PodInfo) -> Hashable:
         """Returns a key that pods with the same answers share: without own rules, the masks themselves."""

@@ -13,11 +13,7 @@ from tessera.api.names import NodeName
 from tessera.controller.objects.node_info import NodeInfo
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.objects.resource_amounts import Amounts, add_amounts, freed_with_cards
-
-#: Beginning of the rule of a node that has less of a resource than a pod requests, even without any other pod.
-_TOO_SMALL = "node(s) were too small: "
-#: The scheduler's words for too little that is free.
-_INSUFFICIENT, _TOO_MANY_PODS = "Insufficient ", "Too many pods"
+from tessera.reasons.node_rules import NodeRule, RuleKind, shortage
 
 
 class Filter(Protocol):
@@ -30,11 +26,8 @@ class Filter(Protocol):
 
     freed_with_cards: bool
 
-    def refusal(self, pod: PodInfo, node: NodeName) -> str:
-        """Returns the reason that the pod cannot run on the node beside its pods and the batch's; empty if it can.
-
-        The text is the same for every node, as in the scheduler's events, because refusals are counted by text.
-        """
+    def refusal(self, pod: PodInfo, node: NodeName) -> NodeRule | None:
+        """Returns the rule by which the pod cannot run on the node beside its pods and the batch's; None if it can."""
         ...
 
     def kind(self, pod: PodInfo) -> Hashable:
@@ -65,7 +58,7 @@ class FreeAmounts:
         self._used = used
         self._reserved: dict[NodeName, Amounts] = {}
 
-    def refusal(self, pod: PodInfo, node: NodeName) -> str:
+    def refusal(self, pod: PodInfo, node: NodeName) -> NodeRule | None:
         """Returns the first shortage."""
         return first_shortage(pod.amounts, self._used_amounts(pod, node), self._nodes[node])
 
@@ -99,9 +92,9 @@ class FreeDevices(FreeAmounts):
 
     freed_with_cards = True
 
-    def refusal(self, pod: PodInfo, node: NodeName) -> str:
+    def refusal(self, pod: PodInfo, node: NodeName) -> NodeRule | None:
         """Returns the first shortage."""
-        return next(device_shortages(pod.amounts, self._used_amounts(pod, node), self._nodes[node]), "")
+        return next(device_shortages(pod.amounts, self._used_amounts(pod, node), self._nodes[node]), None)
 
 
 class OfferedDevices:
@@ -128,14 +121,14 @@ class OfferedDevices:
         self._used_without_slices = used_without_slices
         self._used_by_others: dict[NodeName, Amounts] = {}
 
-    def refusal(self, pod: PodInfo, node: NodeName) -> str:
+    def refusal(self, pod: PodInfo, node: NodeName) -> NodeRule | None:
         """Returns the first shortage."""
         facts = self._nodes[node]
         if not any(device_shortages(pod.amounts, self._used.get(node, {}), facts)):
-            return ""
+            return None
         if node not in self._used_by_others:
             self._used_by_others[node] = self._used_without_slices(node)
-        return next(device_shortages(pod.amounts, self._used_by_others[node], facts), "")
+        return next(device_shortages(pod.amounts, self._used_by_others[node], facts), None)
 
     def kind(self, pod: PodInfo) -> Hashable:
         """Returns the amounts that the pod requests."""
@@ -148,12 +141,12 @@ class OfferedDevices:
         """Does nothing: slices of the batch do not matter here."""
 
 
-def first_shortage(wanted: Mapping[str, int], used: Mapping[str, int], node: NodeInfo) -> str:
-    """Returns the first of :func:`shortages`; empty if the amounts fit."""
-    return next(shortages(wanted, used, node), "")
+def first_shortage(wanted: Mapping[str, int], used: Mapping[str, int], node: NodeInfo) -> NodeRule | None:
+    """Returns the first of :func:`shortages`; None if the amounts fit."""
+    return next(shortages(wanted, used, node), None)
 
 
-def shortages(wanted: Mapping[str, int], used: Mapping[str, int], node: NodeInfo) -> Iterator[str]:
+def shortages(wanted: Mapping[str, int], used: Mapping[str, int], node: NodeInfo) -> Iterator[NodeRule]:
     """Yields each resource of which a node lacks the wanted amount, without devices, slices and the memory quota.
 
     Resources of which the node has too little even without other pods come first: no pod's end makes room there.
@@ -165,7 +158,7 @@ def shortages(wanted: Mapping[str, int], used: Mapping[str, int], node: NodeInfo
 
 def amounts_short(
     wanted: Mapping[str, int], used: Mapping[str, int], most_of: Callable[[str], int | None]
-) -> Iterator[str]:
+) -> Iterator[NodeRule]:
     """Yields the shortages of a node that has so much of each resource, in the order of :func:`shortages`.
 
     Args:
@@ -179,29 +172,15 @@ def amounts_short(
         if most is None or amount <= most - used.get(resource, 0):
             continue
         if amount > most and resource != "pods":
-            yield f"{_TOO_SMALL}{resource}"
+            yield NodeRule(RuleKind.TOO_SMALL, resource)
         else:
-            short.append(_shortage(resource))
+            short.append(shortage(resource))
     yield from short
 
 
-def too_small_resource(rule: str) -> str | None:
-    """Returns the resource of a rule of :func:`shortages` by which a node is too small; None for any other rule."""
-    return rule.removeprefix(_TOO_SMALL) if rule.startswith(_TOO_SMALL) else None
-
-
-def is_shortage(rule: str) -> bool:
-    """True for a rule about an amount that is missing, also one of which a node is too small."""
-    return rule.startswith((_TOO_SMALL, _INSUFFICIENT)) or rule == _TOO_MANY_PODS
-
-
-def device_shortages(wanted: Mapping[str, int], used: Mapping[str, int], node: NodeInfo) -> Iterator[str]:
+def device_shortages(wanted: Mapping[str, int], used: Mapping[str, int], node: NodeInfo) -> Iterator[NodeRule]:
     """Yields the shortages of whole cards, shares, devices of MIG profiles, and the memory quota."""
     for resource, amount in wanted.items():
         most = node.allocatable_amount(resource) if freed_with_cards(resource) else None
         if most is not None and amount > most - used.get(resource, 0):
-            yield _shortage(resource)
-
-
-def _shortage(resource: str) -> str:
-    return _TOO_MANY_PODS if resource == "pods" else f"{_INSUFFICIENT}{resource}"
+            yield shortage(resource)

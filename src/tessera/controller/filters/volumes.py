@@ -28,13 +28,14 @@ from tessera.kube.resources import (
 from tessera.kube.resources.selectors import make_selector
 from tessera.kube.resources.storage import PersistentVolumeClaimSpec
 from tessera.limits.planning import VOLUME_STEPS
+from tessera.reasons.node_rules import NodeRule, RuleKind
 
-UNBOUND = "pod has unbound immediate PersistentVolumeClaims"
-NODE_CONFLICT = "node(s) didn't match PersistentVolume's node affinity"
-NO_VOLUMES = "node(s) didn't find available persistent volumes to bind"
-NO_ZONE = "node(s) had no available volume zone"
-TOO_MANY = "node(s) exceed max volume count"
-ONE_POD_ONLY = "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode"
+UNBOUND = NodeRule(RuleKind.UNBOUND_CLAIM)
+NODE_CONFLICT = NodeRule(RuleKind.VOLUME_AFFINITY)
+NO_VOLUMES = NodeRule(RuleKind.NO_VOLUME)
+NO_ZONE = NodeRule(RuleKind.VOLUME_ZONE)
+TOO_MANY = NodeRule(RuleKind.VOLUME_COUNT)
+ONE_POD_ONLY = NodeRule(RuleKind.CLAIM_IN_USE)
 
 NO_PROVISIONER = "kubernetes.io/no-provisioner"
 SELECTED_NODE = "volume.kubernetes.io/selected-node"
@@ -52,13 +53,13 @@ class _AllowedNodes:
     """The nodes that a pod's claims admit.
 
     Attributes:
-        refusal: reason that no node can take the pod; empty if some node may.
-        rules: for each rule, the nodes that satisfy it and the refusal text for the others.
+        refusal: the rule by which no node can take the pod; None if some node may.
+        rules: the rules, each with the nodes that satisfy it.
         unprovisioned: claims whose volumes an administrator makes: the node must have a free one.
     """
 
-    refusal: str = ""
-    rules: tuple[tuple[int, str], ...] = ()
+    refusal: NodeRule | None = None
+    rules: tuple[tuple[int, NodeRule], ...] = ()
     unprovisioned: tuple[str, ...] = ()
 
 
@@ -81,22 +82,22 @@ class VolumeFilter:
         self._masks: dict[bytes, tuple[int, ...]] = {}
         self._steps = 0
 
-    def refusal(self, pod: PodInfo, node: NodeName) -> str:
-        """Returns the reason that the pod's claims exclude the node; empty if they admit it."""
+    def refusal(self, pod: PodInfo, node: NodeName) -> NodeRule | None:
+        """Returns the rule by which the pod's claims exclude the node; None if they admit it."""
         if not pod.claims:
-            return ""
+            return None
         reach = self._allowed.get(pod.claims)
         if reach is None:
             reach = self._allowed[pod.claims] = self._read_claims(pod.claims)
-        if reach.refusal:
+        if reach.refusal is not None:
             return reach.refusal
         if any(self._pods.claim_users[key] and self._is_read_write_once_pod(key) for key in pod.claims):
             return ONE_POD_ONLY
         if self._exceeds_volume_limit(pod.claims, node):
             return TOO_MANY
         bit = self._nodes.mask_of(node)
-        why = next((why for mask, why in reach.rules if not mask & bit), "")
-        return why or ("" if self._has_free_volumes(reach.unprovisioned, node) else NO_VOLUMES)
+        why = next((why for mask, why in reach.rules if not mask & bit), None)
+        return why or (None if self._has_free_volumes(reach.unprovisioned, node) else NO_VOLUMES)
 
     def kind(self, pod: PodInfo) -> Hashable:
         """Returns the claims that the pod uses."""
@@ -111,7 +112,7 @@ class VolumeFilter:
     # All nodes at once
 
     def _read_claims(self, keys: Iterable[str]) -> _AllowedNodes:
-        rules: list[tuple[int, str]] = []
+        rules: list[tuple[int, NodeRule]] = []
         local: list[str] = []
         for key in keys:
             claim = self._storage.claims.get(key)
@@ -129,21 +130,22 @@ class VolumeFilter:
                 for reached in self._volumes_for(claim):
                     free |= reached
                 rules.append((mask | free, NO_VOLUMES))
-        return _AllowedNodes("", tuple(rules), tuple(local))
+        return _AllowedNodes(None, tuple(rules), tuple(local))
 
-    def _unusable_reason(self, key: str, claim: PersistentVolumeClaim | None) -> str:
+    def _unusable_reason(self, key: str, claim: PersistentVolumeClaim | None) -> NodeRule | None:
         name = key.partition("/")[2]
         if claim is None:
-            return f'persistentvolumeclaim "{name}" not found'
+            return NodeRule(RuleKind.CLAIM, f'"{name}" not found')
         if claim.status.phase == "Lost":
-            return f'persistentvolumeclaim "{name}" bound to non-existent persistentvolume "{claim.spec.volume_name}"'
+            gone = f'"{name}" bound to non-existent persistentvolume "{claim.spec.volume_name}"'
+            return NodeRule(RuleKind.CLAIM, gone)
         if claim.metadata.deletion_timestamp is not None:
-            return f'persistentvolumeclaim "{name}" is being deleted'
+            return NodeRule(RuleKind.CLAIM, f'"{name}" is being deleted')
         item = self._storage.classes.get(claim.spec.storage_class_name)
         waits = item is not None and item.volume_binding_mode == "WaitForFirstConsumer"
-        return "" if waits or self._storage.bound(claim) else UNBOUND
+        return None if waits or self._storage.bound(claim) else UNBOUND
 
-    def _bound_claim_rules(self, claim: PersistentVolumeClaim) -> Iterator[tuple[int, str]]:
+    def _bound_claim_rules(self, claim: PersistentVolumeClaim) -> Iterator[tuple[int, NodeRule]]:
         volume = self._storage.volumes.get(claim.spec.volume_name)
         yield (0 if volume is None else self._reachable_nodes(volume)), NODE_CONFLICT
         zones = {key: value for key in ZONES if volume is not None and (value := volume.metadata.labels.get(key))}

@@ -2,7 +2,7 @@
 
 Rules:
 
-- A pod that waits is told by its condition ``tessera.dev/SlicePromised``: False with position, start and reason; True
+- A pod that waits is told by its condition ``tessera.dev/SlicePromised``: False with reason, position and start; True
   once it has its slices. A pod that waits for less than ``TELL_AFTER`` seconds gets none, so a burst costs nothing.
 - One write a minute and pod at most, and none while nothing changed: the reason, the basis, the position, or the start
   by a quarter of the time that is left.
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from tessera.api.names import PodUid
 from tessera.forecast.queue_page import QueuedPod
-from tessera.forecast.queue_text import queued_text
+from tessera.forecast.queue_text import condition_reason, queued_text
 from tessera.limits.forecast import QUEUE_WRITES
 
 #: Seconds that a pod waits before it is told, and between two writes to a pod.
@@ -87,7 +87,7 @@ class Announcer:
             row.namespace,
             row.name,
             waits=True,
-            reason=_camel(row.reason),
+            reason=condition_reason(row.reason),
             text=queued_text(row),
             since=row.since,
             event=event,
@@ -117,8 +117,3 @@ def _has_moved(one: float | None, other: float | None, now: float) -> bool:
 
 def _kind(row: QueuedPod) -> tuple[str, str]:
     return (row.reason, row.start.basis)
-
-
-def _camel(code: str) -> str:
-    """``CardHeldBack``, the form of a condition's reason."""
-    return "".join(part.capitalize() for part in code.split("-")) or "Waiting"

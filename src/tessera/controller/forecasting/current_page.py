@@ -14,6 +14,7 @@ from tessera.api.names import PodUid
 from tessera.controller.forecasting.competition import Place, compete
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.forecast.queue_page import QueuedPod, QueuePage
+from tessera.reasons.reason import OtherGate
 
 #: Kinds of pods that wait no more, by the nodes that might have taken them, up to which positions are counted anew: the
 #: cost is so much for each row. With more kinds, positions stay as they are until the next round.
@@ -32,7 +33,7 @@ class CurrentPage:
         self._page = page
         self._places = places
         #: Rows of pods that other gates hold; they have no place.
-        self._held = [row for row in page.pods if row.reason == "other-gate"]
+        self._held = [row for row in page.pods if isinstance(row.why, OtherGate)]
         #: The last answer, and the pods that it leaves out.
         self._current = page
         self._gone: AbstractSet[PodUid] = frozenset()

@@ -18,8 +18,8 @@ from tessera.controller.forecasting.current_page import CurrentPage
 from tessera.controller.forecasting.job_deadlines import JobDeadlines
 from tessera.controller.forecasting.lease_tracker import LeaseTracker
 from tessera.controller.forecasting.outcomes import FirstForecast, Outcomes
+from tessera.controller.forecasting.published_reasons import PublishedReasons
 from tessera.controller.forecasting.situation_reader import SituationReader
-from tessera.controller.forecasting.wait_reasons import ReasonFinder, WaitReason, gate_reason
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.forecast.blend import Range
@@ -32,12 +32,12 @@ from tessera.forecast.simulation import HORIZON, Simulation, StartForecast
 from tessera.forecast.survival import SurvivalCurve
 from tessera.forecast.waits import LEAST_LONGER_WAITS
 from tessera.limits.forecast import FORECAST_PODS, LIFE_NAME, QUEUE_PODS, WAITING_SAMPLES
+from tessera.reasons.reason import OtherGate, Reason
+from tessera.reasons.words import sentence
+from tessera.text import one_line
 
-#: Reasons that no end of another pod's lease removes.
-_LASTING = frozenset(
-    {"other-gate", "no-node", "node-not-ready", "never-fits", "no-such-profile", "planning", "queue-full"}
-    | {"gang-incomplete", "gang-no-room"}
-)
+#: Characters of a sentence: gates of others may have long names.
+_SENTENCE = 1_000
 #: Places that are made without a pause.
 _ROWS_A_PIECE = 100
 
@@ -71,7 +71,7 @@ class _Known:
     simulation: Simulation
     #: By pod, its number in the simulation.
     numbers: Mapping[PodUid, int]
-    reasons: ReasonFinder
+    reasons: PublishedReasons
     #: By size, the curve of past waits.
     waits: Mapping[str, SurvivalCurve]
 
@@ -133,7 +133,7 @@ class Forecaster:
         yield from simulation.run()
         numbers = {place.pod.uid: number for number, place in enumerate(begun.simulated)}
         waits = yield from self._wait_curves(begun)
-        known = _Known(now, simulation, numbers, ReasonFinder(state, held_back), waits)
+        known = _Known(now, simulation, numbers, PublishedReasons(state, held_back), waits)
         rows: list[QueuedPod] = []
         same: dict[tuple[str, ...], int] = {}
         searched = 0
@@ -146,7 +146,7 @@ class Forecaster:
                 searched = known.reasons.searches
                 yield
         gated = _held_by_others(state)
-        rows += [_row(pod, gate_reason(pod)) for pod in gated[: QUEUE_PODS - len(rows)]]
+        rows += [_row(pod, OtherGate(pod.earlier_gates)) for pod in gated[: QUEUE_PODS - len(rows)]]
         omitted = len(begun.waiting) + len(gated) - len(rows)
         self.page = QueuePage(leads=True, taken=now, pods=tuple(rows), omitted=max(0, omitted))
         self.current = CurrentPage(self.page, [begun.places[pod.uid] for pod in begun.waiting])
@@ -164,10 +164,10 @@ class Forecaster:
         reason = known.reasons.find(place.pod, place.nodes)
         return _row(place.pod, reason, place, self._start(place.pod, reason, known, among_same))
 
-    def _start(self, pod: PodInfo, reason: WaitReason, known: _Known, among_same: int) -> ExpectedStart:
+    def _start(self, pod: PodInfo, reason: Reason, known: _Known, among_same: int) -> ExpectedStart:
         profiles, now = tuple(sorted(pod.profiles)), known.now
         starts = self.recent.count(profiles, now)
-        if reason.code in _LASTING:
+        if not reason.waits_for_room:  # no end of another pod's lease removes it
             return ExpectedStart(starts=starts)
         self.tracker.note_wait(pod.uid)
         number = known.numbers.get(pod.uid)
@@ -247,7 +247,7 @@ def _held_by_others(state: SlicerState) -> Sequence[PodInfo]:
     return sorted(found, key=lambda pod: (pod.created, pod.key))
 
 
-def _row(pod: PodInfo, reason: WaitReason, place: Place | None = None, start: ExpectedStart | None = None) -> QueuedPod:
+def _row(pod: PodInfo, reason: Reason, place: Place | None = None, start: ExpectedStart | None = None) -> QueuedPod:
     return QueuedPod(
         namespace=pod.namespace,
         name=pod.name,
@@ -257,8 +257,8 @@ def _row(pod: PodInfo, reason: WaitReason, place: Place | None = None, start: Ex
         priority=pod.priority,
         position=0 if place is None else place.position,
         of=0 if place is None else place.of,
-        reason=reason.code,
-        detail=reason.detail,
-        blockers=reason.blockers,
+        reason=reason.case,
+        detail=one_line(sentence(reason), _SENTENCE),
+        why=reason,
         start=start or ExpectedStart(),
     )

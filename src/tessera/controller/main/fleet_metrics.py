@@ -22,11 +22,11 @@ from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.limits.planning import NAMESPACES_SHOWN, PROFILES_SHOWN
 from tessera.mig.names import parse_profile_name
 from tessera.mig.occupancy import free_slots, free_starts
-from tessera.placement.demand import Reason
+from tessera.reasons.reason import Reason, Refusal
 
 #: Values of the label ``reason`` by class; ``not_decided`` for a pod that no decision has refused yet.
 REASONS: Mapping[type[Reason | None], str] = {
-    **{kind: kind.WORD for kind in get_args(Reason)},
+    **{kind: kind.metric() for kind in get_args(Refusal)},
     type(None): "not_decided",
 }
 #: Label of what is beyond a limit, or has no valid name.
@@ -188,8 +188,8 @@ def _counters(slicer: Slicer) -> Families:
     refusals = CounterMetricFamily(
         "tessera_placement_refusals", "Times that planning refused a pod for a new reason.", labels=["reason"]
     )
-    for kind in get_args(Reason):
-        refusals.add_metric([REASONS[kind]], slicer.refusals[kind.WORD])
+    for kind in get_args(Refusal):
+        refusals.add_metric([REASONS[kind]], slicer.refusals[kind.metric()])
     yield refusals
     yield CounterMetricFamily("tessera_moves", "Pods that got other slices after theirs were taken back.", slicer.moves)
     yield GaugeMetricFamily(

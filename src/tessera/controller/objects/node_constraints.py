@@ -13,11 +13,12 @@ from tessera.api.names import NodeName
 from tessera.controller.objects.node_info import NodeInfo
 from tessera.kube.resources import NodeSelectorRequirement, NodeSelectorTerm, Pod, Taint, Toleration
 from tessera.kube.resources.selectors import parse_integer
+from tessera.reasons.node_rules import NodeRule, RuleKind
 
 #: Taint effects that exclude a new pod; PreferNoSchedule only lowers a node's score.
 BLOCKING_EFFECTS = frozenset({"NoSchedule", "NoExecute"})
 #: The reason shown to a pod about nodes that its selector or affinity excludes.
-MISMATCH = "node(s) didn't match Pod's node affinity/selector"
+MISMATCH = NodeRule(RuleKind.AFFINITY)
 #: Taint that a cordoned node carries; a pod may tolerate it.
 CORDON = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
 #: The one node field that affinity may test, with the operators for it.
@@ -130,30 +131,30 @@ def _requirement_matches(test: NodeSelectorRequirement, labels: Mapping[str, str
             return False
 
 
-def find_refusal(constraints: NodeConstraints, node: NodeInfo) -> str:
-    """Returns the reason that a pod with these constraints must not be pinned to the node; empty if it may.
+def find_refusal(constraints: NodeConstraints, node: NodeInfo) -> NodeRule | None:
+    """Returns the rule by which a pod with these constraints must not be pinned to the node; None if it may.
 
     Looks at the node's state and the pod's constraints, not at the pods on the node.
     """
     reason = first_closed_reason(constraints, node)
-    return reason if reason or admits_node(constraints, node.name, node.labels) else MISMATCH
+    return reason if reason is not None or admits_node(constraints, node.name, node.labels) else MISMATCH
 
 
-def first_closed_reason(constraints: NodeConstraints, node: NodeInfo) -> str:
-    """Returns the first of :func:`closed_reasons`; empty if the node is open to the pod."""
-    return next(closed_reasons(constraints, node), "")
+def first_closed_reason(constraints: NodeConstraints, node: NodeInfo) -> NodeRule | None:
+    """Returns the first of :func:`closed_reasons`; None if the node is open to the pod."""
+    return next(closed_reasons(constraints, node), None)
 
 
-def closed_reasons(constraints: NodeConstraints, node: NodeInfo) -> Iterator[str]:
-    """Yields every reason that closes the node to the pod, besides selector and affinity."""
+def closed_reasons(constraints: NodeConstraints, node: NodeInfo) -> Iterator[NodeRule]:
+    """Yields every rule that closes the node to the pod, besides selector and affinity."""
     yield from node.closed_reasons(constraints.devices)
     yield from keeping_off(constraints, node)
 
 
-def keeping_off(constraints: NodeConstraints, node: NodeInfo) -> Iterator[str]:
+def keeping_off(constraints: NodeConstraints, node: NodeInfo) -> Iterator[NodeRule]:
     """Yields the cordon and the taints of a node that the pod does not tolerate."""
     if node.cordoned and not is_tolerated(CORDON, constraints.tolerations):
-        yield "node(s) were unschedulable"
+        yield NodeRule(RuleKind.UNSCHEDULABLE)
     for taint in node.taints:
         if taint.effect in BLOCKING_EFFECTS and not is_tolerated(taint, constraints.tolerations):
-            yield f"node(s) had untolerated taint {{{taint.key}: {taint.value}}}"
+            yield NodeRule(RuleKind.TAINT, f"{taint.key}: {taint.value}")

@@ -11,7 +11,8 @@ from tessera.api.names import GPU_RESOURCES
 from tessera.api.nodes.offers import NodeOffer, OfferKind
 from tessera.kube.resources import Node
 from tessera.limits.nodes import NODE_DEVICES
-from tessera.placement.devices import CARD_SLOTS, SHARE_SLOTS
+from tessera.mig.names import CARD_SLOTS
+from tessera.placement.devices import SHARE_SLOTS
 
 #: Labels of GPU feature discovery: the card's name, its memory in MiB, and the number of shares of one card.
 PRODUCT_LABEL, MEMORY_LABEL, REPLICAS_LABEL = (

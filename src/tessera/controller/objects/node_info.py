@@ -22,6 +22,7 @@ from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, de
 from tessera.controller.objects.node_devices import NodeDevices, read_devices
 from tessera.controller.objects.resource_amounts import Amounts, offered_by_agent, parse_amounts
 from tessera.kube.resources import Condition, Node, Taint
+from tessera.reasons.node_rules import NodeRule, RuleKind
 
 
 class AgentState(Enum):
@@ -74,26 +75,26 @@ class NodeInfo:
     sliced_cards: int = 0
     links: CardLinks | None = field(default=None, compare=False)
 
-    def closed_reasons(self, devices: Collection[str] = ()) -> Iterator[str]:
-        """Yields the reasons that no pod may get slices of this node; nothing if the node is open.
+    def closed_reasons(self, devices: Collection[str] = ()) -> Iterator[NodeRule]:
+        """Yields the rules by which no pod may get slices of this node; nothing if the node is open.
 
         Args:
             devices: resources of whole cards and shares that the pod requests instead of slices.
         """
         missing = sorted(set(devices) - {each.resource for each in self.devices})
         if missing:
-            yield f"node(s) had no {missing[0]}"
+            yield NodeRule(RuleKind.NO_DEVICE, missing[0])
         elif not devices and not self.offers_on_demand:
-            yield "node(s) did not offer on-demand slices (label nvidia.com/mig.config=dynamic)"
+            yield NodeRule(RuleKind.NOT_ON_DEMAND)
         kept_off = keep_off_label(self.labels)
         if kept_off:
-            yield f"node(s) had the label {kept_off}, which keeps Tessera off"
+            yield NodeRule(RuleKind.KEPT_OFF, kept_off)
         if HOSTNAME_LABEL not in self.labels:
-            yield f"node(s) had no label {HOSTNAME_LABEL}, which a pod is pinned by"
+            yield NodeRule(RuleKind.NO_HOSTNAME, HOSTNAME_LABEL)
         if not self.ready:
-            yield "node(s) were not ready"
+            yield NodeRule(RuleKind.NOT_READY)
         if self.agent is AgentState.DOWN:
-            yield "node(s) had no agent that is ready"
+            yield NodeRule(RuleKind.NO_AGENT)
 
     def allocatable_amount(self, resource: str) -> int | None:
         """Returns the amount of a resource that pods may hold on this node; None until kubelet has published it.

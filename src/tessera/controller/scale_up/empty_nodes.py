@@ -22,11 +22,12 @@ from tessera.controller.scale_up.node_packing import CHECKS_A_STEP, add, least_c
 from tessera.controller.scale_up.pace import PART, Pace
 from tessera.controller.scale_up.patterns import Vector, copies
 from tessera.limits.planning import DECISION_STEPS
-from tessera.placement.demand import Demand, NodeRefusal
+from tessera.placement.demand import Demand
 from tessera.placement.fleet import Fleet
 from tessera.placement.parts import Parts
 from tessera.placement.plan import Plan, plan_in_parts
 from tessera.placement.step_budget import StepBudget
+from tessera.reasons.node_rules import NodeRule, RuleKind
 
 #: Parts of a plan, with fewer than :data:`PART` steps together, after which other work of the process comes first.
 _PARTS = 10
@@ -275,11 +276,11 @@ class _Room:
         }
         self._used: dict[str, Amounts] = {}
 
-    def allows(self, demand: Demand, node: str) -> NodeRefusal | None:
+    def allows(self, demand: Demand, node: str) -> NodeRule | None:
         used = self._used.get(node, {})
         for name, amount in self._asked[demand.key].items():
             if used.get(name, 0) + amount > self._allocatable[name]:
-                return NodeRefusal(f"Insufficient {name}")
+                return NodeRule(RuleKind.INSUFFICIENT, name)
         return None
 
     def reserve(self, demand: Demand, node: str) -> None:

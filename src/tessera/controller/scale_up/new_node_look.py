@@ -13,6 +13,7 @@ from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.limits.planning import DECISION_STEPS
 from tessera.placement.empty_nodes import EmptyNodes, Shape, none_could_hold
 from tessera.placement.step_budget import StepBudget
+from tessera.reasons.node_rules import NodeRule
 
 #: Taints of nodes that an autoscaler removes: Cluster Autoscaler's, and Karpenter's of two versions.
 _REMOVED_BY = frozenset({"ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted", "karpenter.sh/disruption"})
@@ -39,11 +40,11 @@ class NewNodeLook(msgspec.Struct, frozen=True):
         keys = {taint.key for taint in self.info.taints}
         return not self.info.ready or self.info.cordoned or bool(keys & _REMOVED_BY)
 
-    def refusal(self, pod: PodInfo) -> str:
-        """Returns what keeps the pod off the node, other pods left aside; empty if nothing does."""
+    def refusal(self, pod: PodInfo) -> NodeRule | str:
+        """Returns what keeps the pod off the node, other pods left aside: a rule, or a text; empty if nothing does."""
         return next(self._refusals(pod), "")
 
-    def _refusals(self, pod: PodInfo) -> Iterator[str]:
+    def _refusals(self, pod: PodInfo) -> Iterator[NodeRule | str]:
         if self.fault:
             yield f"its object breaks a rule: {self.fault}"
         if why := find_refusal(pod.constraints, self.info):

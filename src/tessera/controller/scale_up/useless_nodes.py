@@ -25,13 +25,14 @@ import msgspec
 
 from tessera.api.names import NodeName
 from tessera.api.nodes.node_pauses import LONGEST_PAUSE, Pause, next_pause
-from tessera.controller.filters.resources import is_shortage
 from tessera.controller.objects.node_constraints import NodeConstraints
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.scale_up.new_node_look import NewNodeLook
 from tessera.controller.scale_up.pace import Pace
 from tessera.limits.provisioning import NODE_PAUSES
 from tessera.placement.step_budget import StepBudget
+from tessera.reasons.node_rules import NodeRule
+from tessera.reasons.words import name_rule
 
 #: Namespace, slices or devices, constraints and amounts: pods that agree in these have the same use of a node.
 RequestKind = tuple[str, tuple[str, ...], NodeConstraints, tuple[tuple[str, int], ...]]
@@ -86,7 +87,7 @@ class _Trial(msgspec.Struct):
         if node.look is not None and (self.node.look is None or not node.look.is_leaving):
             self.node = node
 
-    def refusal(self, pod: PodInfo) -> str:
+    def refusal(self, pod: PodInfo) -> NodeRule | str:
         """Returns why the node would not have taken a pod; empty if nothing was against it."""
         look = self.node.look
         return "it was gone before it was read" if look is None else look.refusal(pod)
@@ -161,8 +162,8 @@ class UselessNodes:
             why = trial.refusal(pod)
             if is_used and not why:
                 self.pauses.pop((group, kind), None)
-            elif kind in trial.kinds or (why and not is_shortage(why)):
-                said = f"cannot take the pod: {why}" if why else "got no pod in planning"
+            elif kind in trial.kinds or (why and not (isinstance(why, NodeRule) and why.is_shortage)):
+                said = f"cannot take the pod: {_name(why)}" if why else "got no pod in planning"
                 text = f"node {trial.node.name} came and {said}"
                 self.add(group, kind, next_pause(self.pauses.get((group, kind)), now, text))
 
@@ -201,3 +202,7 @@ class UselessNodes:
         over = [key for key, each in self.pauses.items() if each.until + LONGEST_PAUSE < now]
         for key in over:
             del self.pauses[key]
+
+
+def _name(why: NodeRule | str) -> str:
+    return name_rule(why) if isinstance(why, NodeRule) else why

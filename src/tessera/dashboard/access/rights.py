@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from tessera.access.reviewer import Person, Reviewer, Right
 from tessera.clock import Clock
 from tessera.dashboard.access.answered_rights import AnsweredRights
-from tessera.dashboard.visibility import About, Visibility
 from tessera.kueue.names import GROUP
 from tessera.limits.access import KUEUE_NAMED, KUEUE_REVIEWS, KUEUE_RIGHTS, PAGE_NAMESPACES, PAGE_REVIEWS, PAGE_RIGHTS
+from tessera.visibility import About, Visibility
 
 #: Seconds for which a namespace counts after its last document.
 _REMEMBERED = 600.0

@@ -15,9 +15,9 @@ from tessera.access.reviewer import Person, Reviewer
 from tessera.clock import Clock
 from tessera.dashboard.access.rights import Rights
 from tessera.dashboard.access.visitors import LoginNeededError, NotNowError, Visitor
-from tessera.dashboard.visibility import Visibility
 from tessera.limits.access import PAGE_REVIEWS, PAGE_TOKENS, PERSON_READERS, REFUSED_TOKENS, RIGHTS_LIFE, TOKEN_REVIEWS
 from tessera.serving.fair_shares import FairPace
+from tessera.visibility import Visibility
 
 #: Readers without a token have together as many feeds as this number of users.
 _NAMELESS = 4

@@ -6,7 +6,7 @@
 
 from typing import Protocol
 
-from tessera.dashboard.visibility import FULL, Visibility
+from tessera.visibility import FULL, Visibility
 
 
 class LoginNeededError(Exception):

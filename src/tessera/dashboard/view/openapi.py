@@ -6,7 +6,7 @@ type that it has if it is there. A value of several types has no type.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -67,7 +67,21 @@ def _definitions(place: str, *, new: bool) -> Schema:
         schema["properties"] = {**_head(), **schema["properties"]}
         if resource is not EXPLANATIONS:
             found[_name(f"{resource.kind}List")] = _list_of(resource, place)
-    return dict(sorted(found.items()))
+    used, left = set[str](), [each for each in found if _GVK in found[each]]
+    while left:
+        name = left.pop()
+        used.add(name)
+        left += [each for each in _references(found[name], place) if each not in used]
+    return {name: found[name] for name in sorted(used)}
+
+
+def _references(value: Any, place: str) -> Iterator[str]:
+    """Yields the names of definitions that a schema refers to; the types of a union have no reference."""
+    for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        if isinstance(each, str) and each.startswith(place):
+            yield each.removeprefix(place)
+        else:
+            yield from _references(each, place)
 
 
 def _name(kind: str) -> str:

@@ -23,7 +23,6 @@ from tessera.dashboard.view.cluster_map import make_map
 from tessera.dashboard.view.front_proxy import FrontProxy, NotProxiedError
 from tessera.dashboard.view.objects import CLUSTER, EXPLANATIONS, GROUP, RESOURCES, USAGES, VERSION, WAITING_PODS
 from tessera.dashboard.view.openapi import documents
-from tessera.dashboard.visibility import Redactor, Visibility
 from tessera.kube.client.errors import ApiError, ServiceUnavailable, Status
 from tessera.kube.resources.meta import Resource
 from tessera.limits.access import PAGE_BYTES, PAGE_HEADER, PAGE_HEADERS, VIEW_ANSWERS, VIEW_WAITING
@@ -32,6 +31,7 @@ from tessera.serving.bounded_port import Bounds, ConnectionPort
 from tessera.serving.connection import Connection
 from tessera.serving.fair_shares import FairTurns, NoTurnError
 from tessera.usage.agent_pages import FleetUsage
+from tessera.visibility import Redactor, Visibility
 
 _API_VERSION = f"{GROUP}/{VERSION}"
 _BOUNDS = Bounds(bytes=PAGE_BYTES, headers=PAGE_HEADERS, header=PAGE_HEADER, cancels=True)

@@ -31,9 +31,9 @@ from tessera.controller.slicing.state.reservation import PATIENCE, Reservation
 from tessera.controller.slicing.state.reservation_rules import holders_of
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.limits.planning import MOVE_SEARCHES
-from tessera.placement.demand import Fragmented
 from tessera.placement.moves import MOST_MOVES
 from tessera.placement.reserved_slots import ReservedPlace
+from tessera.reasons.reason import Fragmented
 
 #: Seconds that a pod waits before moves are looked for; most rooms come by themselves.
 MOVES_AFTER = 60.0

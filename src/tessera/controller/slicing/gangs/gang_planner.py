@@ -31,9 +31,9 @@ from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.limits.planning import DECISION_STEPS, GANG_POD_STEPS
 from tessera.mig.geometry import Geometry, Profile
 from tessera.mig.occupancy import free_slots
-from tessera.placement.demand import Fragmented, Full, GangIncomplete, GangNoRoom, GangTooLarge, QueueFull, Reason
 from tessera.placement.fleet import Fleet
 from tessera.placement.step_budget import StepBudget
+from tessera.reasons.reason import Fragmented, Full, GangIncomplete, GangNoRoom, GangTooLarge, QueueFull, Reason
 
 #: The nodes of pods that may run on at most so many are looked at one by one.
 _FEW_NODES = 64

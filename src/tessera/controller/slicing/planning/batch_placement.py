@@ -18,10 +18,12 @@ from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.state.device_ratings import DeviceRatings
 from tessera.controller.slicing.state.slicer_state import AllocationTable
 from tessera.limits.planning import BATCH_PODS, BATCH_RULES
-from tessera.placement.demand import Demand, NodeRefusal, Reason
+from tessera.placement.demand import Demand
 from tessera.placement.fleet import CardPlacement, Fleet
 from tessera.placement.plan import Plan, plan
 from tessera.placement.step_budget import StepBudget
+from tessera.reasons.node_rules import NodeRule, RuleKind
+from tessera.reasons.reason import Reason
 
 #: Share of a batch's work for testing constraints; comparisons that cost as much as asking one node.
 _CONSTRAINTS_SHARE, _COMPARISONS_A_STEP = 0.5, 4
@@ -203,7 +205,7 @@ class _BatchFilters:
         #: By number of constraints, the mask of nodes that are open to such a pod.
         self._open: list[int] = []
         #: Remembered refusals, by number of constraints and closed node.
-        self._closed: dict[tuple[int, str], NodeRefusal] = {}
+        self._closed: dict[tuple[int, str], NodeRule] = {}
         self._pods = {pod.key: pod for pod in self._check_constraints(ordered, work)}
         self.checked = len(self._pods)
 
@@ -236,11 +238,11 @@ class _BatchFilters:
         """
         return _FEW_NODES if pod.gang is None else min(_FEW_NODES, len(self._nodes) // 2)
 
-    def allows(self, demand: Demand, node: str) -> NodeRefusal | None:
+    def allows(self, demand: Demand, node: str) -> NodeRule | None:
         """Returns the refusal of a node; None if the node takes the pod."""
         return self._refusal(self._filters, demand, node)
 
-    def allows_when_empty(self, demand: Demand, node: str) -> NodeRefusal | None:
+    def allows_when_empty(self, demand: Demand, node: str) -> NodeRule | None:
         """Returns the refusal of a node without room, as if its cards had room; None if the node would take the pod."""
         return self._refusal(self._lasting_filters, demand, node)
 
@@ -254,7 +256,7 @@ class _BatchFilters:
         for node in self._touched:
             self._ratings.note(node)
 
-    def _refusal(self, filters: Sequence[Filter], demand: Demand, node: str) -> NodeRefusal | None:
+    def _refusal(self, filters: Sequence[Filter], demand: Demand, node: str) -> NodeRule | None:
         pod = self._pods[demand.key]
         name = NodeName(node)
         if self._allocations.get(name, pod.uid) is not None:
@@ -264,8 +266,7 @@ class _BatchFilters:
             return None if home == node else _OTHER_NODE
         if not self._index.mask_of(name) & self._open[self._kinds[pod.uid]]:
             return self._closed_refusal(pod, name)
-        why = next((why for rule in filters if (why := rule.refusal(pod, name))), "")
-        return NodeRefusal(why) if why else None
+        return next((why for rule in filters if (why := rule.refusal(pod, name))), None)
 
     def _kind(self, pod: PodInfo) -> Hashable:
         special = pod.uid if self._required_nodes[pod.uid] is not None or self._allocations.of(pod.uid) else ""
@@ -289,14 +290,15 @@ class _BatchFilters:
             self._touched.add(node)
             self._ratings.note(node)
 
-    def _closed_refusal(self, pod: PodInfo, node: NodeName) -> NodeRefusal:
+    def _closed_refusal(self, pod: PodInfo, node: NodeName) -> NodeRule:
         key = (self._kinds[pod.uid], node)
         if key not in self._closed:
             facts = self._nodes.get(node)
-            why = "node(s) were gone" if facts is None else first_closed_reason(pod.constraints, facts) or MISMATCH
-            self._closed[key] = NodeRefusal(why)
+            why = _GONE if facts is None else first_closed_reason(pod.constraints, facts) or MISMATCH
+            self._closed[key] = why
         return self._closed[key]
 
 
-_OTHER_NODE = NodeRefusal("node(s) are not the one that the pod is pinned to")
-RELEASING = NodeRefusal("node(s) still take back the pod's former slices")
+_OTHER_NODE = NodeRule(RuleKind.PINNED_ELSEWHERE)
+_GONE = NodeRule(RuleKind.GONE)
+RELEASING = NodeRule(RuleKind.RELEASING)

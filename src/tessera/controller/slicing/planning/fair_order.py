@@ -27,11 +27,10 @@ from tessera.controller.slicing.state.queue_ledger import Holding
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.controller.slicing.state.waiting_pods import rank
 from tessera.mig.geometry import Geometry
-from tessera.mig.names import parse_profile_name
-from tessera.placement.demand import QueueFull
-from tessera.placement.devices import is_device_profile
+from tessera.mig.names import is_device_profile, parse_profile_name
 from tessera.placement.fleet import UnknownCard
 from tessera.placement.step_budget import StepBudget
+from tessera.reasons.reason import QueueFull
 
 #: Share of a decision's questions to nodes for the pods that close their queues; the rest is for pods to plan.
 _SHARE_OF_CLOSING_PODS = 0.5

@@ -21,8 +21,9 @@ from tessera.controller.slicing.planning.small_nodes import SmallNodes
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.kube.resources.label_index import union
 from tessera.limits.planning import REFUSED_KINDS
-from tessera.placement.demand import NoNode
 from tessera.placement.step_budget import StepBudget
+from tessera.reasons.node_rules import NodeRule
+from tessera.reasons.reason import NoNode, RuleCount
 
 #: Steps of one decision: one for each node that is asked, and those of the rules about other pods.
 _REFUSAL_STEPS = 10_000
@@ -60,7 +61,7 @@ class _Refusals:
     """
 
     count: int = -1
-    nodes: dict[str, int] = field(default_factory=dict)
+    nodes: dict[NodeRule, int] = field(default_factory=dict)
     dependent: bool = False
 
     @property
@@ -220,14 +221,14 @@ class LastingRefusals:
         able = index.open_to(pod.constraints) & self._makers_of(pod.profiles)
         if changed is None or not able:
             return None, False
-        counts = dict(reason.counts)
-        is_exact = sum(counts.values()) == able.bit_count()
+        rules = {each.rule for each in reason.counts}
+        is_exact = sum(each.nodes for each in reason.counts) == able.bit_count()
         for node in index.each(able & union(index.mask_of(name) for name in changed)):
             self._work.spend(1)
             why = self._refusal(pod, node)
             if not why:
                 return None, False
-            is_exact &= why in counts
+            is_exact &= why in rules
         current = reason if self._work.is_spent else self._complete(pod, reason.counts)
         return LastingRefusal(current, self._is_dependent(pod.uid)), is_exact
 
@@ -249,19 +250,20 @@ class LastingRefusals:
         if not able:
             self._memory.admitted.add(kind)
             return None
-        counts = sorted(((rule, mask.bit_count()) for rule, mask in found.nodes.items()), key=lambda each: -each[1])
+        counts = [RuleCount(rule, mask.bit_count()) for rule, mask in found.nodes.items()]
+        counts.sort(key=lambda each: -each.nodes)
         return LastingRefusal(self._complete(pod, tuple(counts)), found.dependent)
 
-    def _complete(self, pod: PodInfo, counts: tuple[tuple[str, int], ...]) -> NoNode:
+    def _complete(self, pod: PodInfo, counts: tuple[RuleCount, ...]) -> NoNode:
         before = self._small.cost
         reason = self._small.complete(pod, NoNode(counts))
         self._work.spend((self._small.cost - before) // _LOOKUPS_A_STEP)
         assert isinstance(reason, NoNode)
         return reason
 
-    def _refusal(self, pod: PodInfo, node: NodeName) -> str:
-        small = next(shortages(pod.amounts, {}, self._state.cluster.nodes[node]), "")
-        return small or next((why for rule in self._filters if (why := rule.refusal(pod, node))), "")
+    def _refusal(self, pod: PodInfo, node: NodeName) -> NodeRule | None:
+        small = next(shortages(pod.amounts, {}, self._state.cluster.nodes[node]), None)
+        return small or next((why for rule in self._filters if (why := rule.refusal(pod, node))), None)
 
     def _makers_of(self, profiles: tuple[str, ...]) -> int:
         if profiles not in self._makers:

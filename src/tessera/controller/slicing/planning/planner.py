@@ -35,6 +35,7 @@ from tessera.controller.slicing.state.reservation_rules import kept_amounts, res
 from tessera.controller.slicing.state.slicer_state import AllocationTable, SlicerState
 from tessera.placement.reserved_slots import hold_slots
 from tessera.placement.step_budget import StepBudget
+from tessera.reasons.node_rules import NodeRule
 
 
 class Planner:
@@ -97,7 +98,7 @@ class Planner:
             refused = (one.pod for one in found if isinstance(one, Unplaced))
             return found, {pod.uid for pod in refused if depends_on_pods_or_volumes(pod, filters)}
 
-    def objections(self, pod: PodInfo) -> Mapping[NodeName, tuple[str, ...]]:
+    def objections(self, pod: PodInfo) -> Mapping[NodeName, tuple[NodeRule, ...]]:
         """Returns, by node with sliced cards, every obstacle to the pod except lack of room on the cards."""
         nodes = [
             self._cluster.nodes[name]
@@ -118,7 +119,7 @@ class Planner:
 
     def scheduler_objections(
         self, pod: PodInfo, offered: Callable[[NodeName, str], int]
-    ) -> Mapping[NodeName, tuple[str, ...]]:
+    ) -> Mapping[NodeName, tuple[NodeRule, ...]]:
         """Returns, by node, every rule by which kube-scheduler refuses a pod that Tessera does not place.
 
         Args:
@@ -224,8 +225,8 @@ def depends_on_pods_or_volumes(pod: PodInfo, filters: Sequence[Filter]) -> bool:
 
 def list_objections(
     pod: PodInfo, node: NodeInfo, *, filters: Sequence[Filter], used: Amounts, allocations: AllocationTable
-) -> tuple[str, ...]:
-    """Returns the rules by which a node refuses a pod, in the words of the scheduler's events.
+) -> tuple[NodeRule, ...]:
+    """Returns the rules by which a node refuses a pod.
 
     Args:
         pod: the pod.
@@ -239,11 +240,11 @@ def list_objections(
 
 def _objections(
     pod: PodInfo, node: NodeInfo, filters: Sequence[Filter], used: Amounts, allocations: AllocationTable
-) -> Iterator[str]:
+) -> Iterator[NodeRule]:
     yield from closed_reasons(pod.constraints, node)
     if not admits_node(pod.constraints, node.name, node.labels):
         yield MISMATCH
     yield from shortages(pod.amounts, used, node)  # a filter of amounts names only the first shortage
     yield from filter(None, (rule.refusal(pod, node.name) for rule in filters if not rule.freed_with_cards))
     if allocations.get(node.name, pod.uid) is not None:
-        yield RELEASING.rule
+        yield RELEASING

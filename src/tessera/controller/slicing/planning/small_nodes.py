@@ -5,12 +5,12 @@ from collections.abc import Hashable, Iterator
 
 import msgspec
 
-from tessera.controller.filters.resources import too_small_resource
 from tessera.controller.objects.node_info import NodeInfo
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.objects.resource_amounts import describe_amount
 from tessera.controller.slicing.state.slicer_state import SlicerState
-from tessera.placement.demand import NoNode, Reason
+from tessera.reasons.node_rules import RuleKind
+from tessera.reasons.reason import NoNode, Reason
 
 
 class SmallNodes:
@@ -36,9 +36,9 @@ class SmallNodes:
         """
         if not isinstance(reason, NoNode):
             return reason
-        found = [too_small_resource(rule) for rule, _ in reason.counts]
-        resources = [each for each in found if each is not None]
-        if not resources or len(resources) < len(found):
+        rules = [each.rule for each in reason.counts]
+        resources = [each.about for each in rules if each.kind is RuleKind.TOO_SMALL]
+        if not resources or len(resources) < len(rules):
             return reason
         largest = self._largest(pod, tuple(resources))
         wanted = tuple(pod.amounts[each] for each in resources)

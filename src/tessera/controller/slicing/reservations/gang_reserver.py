@@ -32,8 +32,8 @@ from tessera.controller.slicing.state.reservation import HORIZON, PATIENCE, RETR
 from tessera.controller.slicing.state.reservation_rules import holders_of
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.limits.planning import GANG_RESERVED_PODS, RESERVATION_CANDIDATES
-from tessera.placement.demand import GangNoRoom, QueueFull, Reason
 from tessera.placement.reserved_slots import ReservedPlace, SoonestPlace
+from tessera.reasons.reason import GangNoRoom, QueueFull, Reason
 
 #: Sort key of a pod or a gang in its queue. The least goes first.
 _Rank = tuple[int, str, str]

@@ -35,8 +35,8 @@ from tessera.controller.slicing.state.reservation import HORIZON, PATIENCE, RETR
 from tessera.controller.slicing.state.reservation_rules import holders_of, make_holds, overlap
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.limits.planning import RESERVATION_SEARCHES, RESERVATIONS, RESERVED_PERCENT
-from tessera.placement.demand import QueueFull, Reason
 from tessera.placement.reserved_slots import ReservedPlace
+from tessera.reasons.reason import QueueFull, Reason
 
 
 class WaitingGangs(Protocol):

@@ -12,7 +12,7 @@ from tessera.api.instaslice import ForeignSlice, NodeResources, Slice
 from tessera.api.names import NodeName
 from tessera.api.nodes.card_geometries import CardGeometries
 from tessera.controller.slicing.state.allocation import Allocation
-from tessera.placement.devices import is_device_profile
+from tessera.mig.names import is_device_profile
 from tessera.placement.fleet import CardPlacement, Fleet, FleetCard, PlaceOccupied, UnknownCard
 
 

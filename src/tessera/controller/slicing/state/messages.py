@@ -5,21 +5,19 @@ The readers of a pod's events may have no right to see pods of other namespaces,
 
 from collections.abc import Iterable, Sequence
 
-import msgspec
-
 from tessera.api.names import INSTASLICE_NAMESPACE, MOVABLE_ANNOTATION
 from tessera.controller.filters.avoidance import AVOIDANCE_SECONDS
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.state.reservation import Reservation
-from tessera.placement.demand import Fragmented, Full, GangNoRoom, Reason, Reserved
 from tessera.placement.moves import Room
+from tessera.reasons.reason import Blocker, Reason
+from tessera.reasons.words import for_namespace, name_blockers, name_profiles, sentence
 from tessera.text import age, list_names, one_line
 
 
 def name_for(namespace: str, key: str) -> str:
     """Returns how readers of a namespace are told of the owner of slices: by its name if it is no pod of others."""
-    is_pod = "/" in key and " " not in key
-    return "a pod of another namespace" if is_pod and not key.startswith(f"{namespace}/") else key
+    return for_namespace(Blocker(key), namespace).pod
 
 
 def _names_for(pod: PodInfo, keys: Iterable[str]) -> str:
@@ -27,32 +25,15 @@ def _names_for(pod: PodInfo, keys: Iterable[str]) -> str:
     return list_names([name_for(pod.namespace, key) for key in keys])
 
 
-def reason_for(pod: PodInfo, reason: Reason) -> Reason:
-    """Returns a pod's reason without the names of pods in other namespaces."""
-    match reason:
-        case Full(frees=frees) | Fragmented(frees=frees):
-            shown = (msgspec.structs.replace(one, owner=name_for(pod.namespace, one.owner)) for one in frees)
-            return msgspec.structs.replace(reason, frees=tuple(shown))
-        case Reserved(keys=keys):
-            return msgspec.structs.replace(reason, keys=tuple(name_for(pod.namespace, key) for key in keys))
-        case GangNoRoom(reason=of) if of is not None:
-            return msgspec.structs.replace(reason, reason=reason_for(pod, of))
-        case _:
-            return reason
+def reason_text(pod: PodInfo, reason: Reason) -> str:
+    """A reason, with what must end first, for the readers of a pod's namespace."""
+    shown = for_namespace(reason, pod.namespace)
+    return "; ".join(filter(None, (sentence(shown), name_blockers(shown))))
 
 
 def waiting_text(pod: PodInfo, reason: Reason) -> str:
-    """Returns the event message of a waiting pod: the reason, and the step that would end the wait."""
-    return f"Waiting for {profiles_text(pod)}: {reason_for(pod, reason).text}"
-
-
-def gates_text(gates: Sequence[str]) -> str:
-    """Names the gates of others that hold a pod; whether their owners are in the cluster is not known."""
-    names = ", ".join(gates)
-    if any(gate.startswith("kueue.x-k8s.io/") for gate in gates):
-        return f"Kueue holds it by the gate {names}"
-    gate, its = ("gate", "its owner removes it") if len(gates) == 1 else ("gates", "their owners remove them")
-    return f"it has the {gate} {names}, not Tessera's: {its}"
+    """Returns the event message of a waiting pod: the reason, and what must end first."""
+    return f"Waiting for {profiles_text(pod)}: {reason_text(pod, reason)}"
 
 
 def fixed_layout_text(pod: PodInfo) -> str:
@@ -67,7 +48,7 @@ def lost_slices_text(pod: PodInfo, reason: Reason) -> str:
     """Returns the event message for an ungated pod without recorded slices and without room for new ones."""
     return (
         f"The pod runs or is pinned without a slice on record, and its node has no room for {profiles_text(pod)}: "
-        f"{reason_for(pod, reason).text}. Delete the pod, so that its replacement gets another place"
+        f"{reason_text(pod, reason)}. Delete the pod, so that its replacement gets another place"
     )
 
 
@@ -195,10 +176,4 @@ def preempted_text(pod: PodInfo, waiting: PodInfo, node: str) -> str:
 
 def profiles_text(pod: PodInfo) -> str:
     """Formats a pod's profiles as ``3g.20gb`` or ``2 x 1g.5gb + 3g.20gb``."""
-    return slices_text(pod.profiles)
-
-
-def slices_text(profiles: Sequence[str]) -> str:
-    """Formats profiles as ``3g.20gb`` or ``2 x 1g.5gb + 3g.20gb``."""
-    counts = {profile: profiles.count(profile) for profile in profiles}
-    return " + ".join(profile if count == 1 else f"{count} x {profile}" for profile, count in counts.items())
+    return name_profiles(pod.profiles)

@@ -30,7 +30,7 @@ from tessera.api.names import PodUid
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.state.refusals import waits_for_room
 from tessera.controller.slicing.state.reservation import QueueKey
-from tessera.placement.demand import QueueFull, Reason
+from tessera.reasons.reason import QueueFull, Reason
 
 #: Of :attr:`WaitingPod.refused_at`: planning has not refused the pod, or is to forget that it has.
 NOT_REFUSED = -1

@@ -38,7 +38,7 @@ from tessera.controller.slicing.state.waiting_pod import (
     state_of_refusal,
 )
 from tessera.limits.planning import RESERVATION_CANDIDATES, RETRIED_PODS
-from tessera.placement.demand import QueueFull, Reason
+from tessera.reasons.reason import QueueFull, Reason
 
 Group = TypeVar("Group", bound=Hashable)
 #: A count of changes that is never reached: the pod waits for something else than room.

@@ -23,9 +23,9 @@ from tessera.controller.slicing.state.reservation_rules import reservations_befo
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.controller.slicing.turns.verdicts import Verdicts
 from tessera.limits.planning import BATCH_PODS, DECISION_STEPS, PASSING_PODS
-from tessera.placement.demand import QueueFull
 from tessera.placement.reserved_slots import hold_slots
 from tessera.placement.step_budget import StepBudget
+from tessera.reasons.reason import QueueFull
 
 #: Pods that are planned again at once, in their order, before further ones: whenever the first of them is refused, the
 #: others are put in order anew.

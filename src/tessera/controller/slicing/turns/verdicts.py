@@ -20,7 +20,7 @@ from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.controller.slicing.state.waiting_pod import PodState
 from tessera.controller.slicing.state.waiting_pods import Rank, rank
 from tessera.limits.planning import BATCH_PODS
-from tessera.placement.demand import QueueFull, Reason
+from tessera.reasons.reason import QueueFull, Reason
 
 
 class Verdicts:
@@ -110,7 +110,7 @@ class Verdicts:
         if one.last_event == type(reason).__name__:
             return
         one.last_event = type(reason).__name__
-        self.refusals[reason.WORD] += 1
+        self.refusals[reason.metric()] += 1
         if self._cluster.required_node(pod) is None:
             self._lifecycle.record_event(pod, "SliceWaiting", waiting_text(pod, reason))
         else:

@@ -1,13 +1,14 @@
-"""Who may see which field of a document of the live page. Pure.
+"""Who may see which text: of a reason, of an agent's page, of a document of the live page. Pure.
 
-Each text of a document declares its audience in its type: ``node: NodeName``. Numbers and truth values are for
-everybody. A text without an audience is an error when the document is first shown to somebody without all rights;
+Each text of a struct declares its audience in its type: ``node: NodeName``. Numbers and truth values are for
+everybody. A text without an audience is an error when the struct is first shown to somebody without all rights;
 ``tests/dashboard/test_visibility.py`` finds it earlier.
 
 Rules:
 
 1. :data:`PodName` and :data:`PodText` are for readers who may list pods in the namespace of their struct, which has a
    field ``namespace: PodNamespace``.
+   :data:`PodKey`, ``namespace/name``, is for the readers of the namespace that it names itself.
 2. :data:`NodeName` and :data:`NodeText` are for readers who may list nodes.
 3. :data:`ClusterText` is for readers who may list nodes and the pods of all namespaces: a free text that may name any.
 4. :data:`WorkloadText` is for readers who may list Kueue's Workloads in the namespace of their document, which has a
@@ -38,6 +39,7 @@ class Audience(Enum):
     EVERYBODY = "everybody"
     POD_NAMESPACE = "readers of the namespace's pods; others get '~'"
     POD_NAME = "readers of the namespace's pods; others get an alias"
+    POD_KEY = "readers of the pods of the namespace that it names; others get an alias"
     POD_TEXT = "readers of the namespace's pods; others get no text"
     NODE_NAME = "readers of nodes; others get an alias"
     NODE_TEXT = "readers of nodes; others get no text"
@@ -48,6 +50,7 @@ class Audience(Enum):
 Public = Annotated[str, Audience.EVERYBODY]
 PodNamespace = Annotated[str, Audience.POD_NAMESPACE]
 PodName = Annotated[str, Audience.POD_NAME]
+PodKey = Annotated[str, Audience.POD_KEY]
 PodText = Annotated[str, Audience.POD_TEXT]
 NodeName = Annotated[str, Audience.NODE_NAME]
 NodeText = Annotated[str, Audience.NODE_TEXT]
@@ -155,6 +158,10 @@ class Redactor:
         """The alias of a pod."""
         return self.alias(f"pod/{namespace}/{name}")
 
+    def pod_key(self, namespace: str, name: str) -> str:
+        """What stands for ``namespace/name``."""
+        return f"{HIDDEN}/{self.pod(namespace, name)}"
+
     def node(self, name: str) -> str:
         """The alias of a node."""
         return self.alias(f"node/{name}")
@@ -162,6 +169,18 @@ class Redactor:
     def alias(self, text: str, size: int = 4) -> str:
         """The alias of a name; it has ``size`` bytes in hexadecimal."""
         return HIDDEN + hashlib.blake2b(text.encode(), key=self._secret, digest_size=size).hexdigest()
+
+
+class Unnamed(Redactor):
+    """Tells of pods of other namespaces without an alias: for texts that a person reads alone, such as Events."""
+
+    def __init__(self) -> None:
+        super().__init__(b"")
+
+    def pod_key(self, namespace: str, name: str) -> str:
+        """``a pod of another namespace``."""
+        del namespace, name
+        return "a pod of another namespace"
 
 
 class _Reader(NamedTuple):
@@ -172,6 +191,8 @@ class _Reader(NamedTuple):
     namespace: str
 
     def see(self, audience: Audience, text: str) -> str:
+        if audience is Audience.POD_KEY:
+            return self._see_key(text)
         if not text or self.visibility.allows(audience, self.namespace):
             return text
         match audience:
@@ -183,6 +204,21 @@ class _Reader(NamedTuple):
                 return self.redactor.node(text)
             case _:
                 return ""
+
+    def _see_key(self, key: str) -> str:
+        """A pod's key; a text for what no pod has is for readers of nodes."""
+        namespace = namespace_of(key)
+        if not namespace:
+            return key if self.visibility.nodes or not key else HIDDEN
+        if self.visibility.allows_pods(namespace):
+            return key
+        return self.redactor.pod_key(namespace, key.partition("/")[2])
+
+
+def namespace_of(key: str) -> str:
+    """The namespace of a pod's key; empty for a text that is no key."""
+    namespace, _, name = key.partition("/")
+    return namespace if name and " " not in key else ""
 
 
 #: Returns what a reader sees of a value.
@@ -200,11 +236,22 @@ def _pod_namespaces(document: msgspec.Struct) -> Iterator[str]:
     namespace = getattr(document, "namespace", "")
     if namespace:
         yield namespace
+    keys = _keys(type(document))
     for name, _ in _plan(type(document)):
         value = getattr(document, name)
         for each in value if isinstance(value, tuple) else (value,):
             if isinstance(each, msgspec.Struct):
                 yield from _pod_namespaces(each)
+            elif name in keys and (namespace := namespace_of(each)):
+                yield namespace
+
+
+@lru_cache(maxsize=256)
+def _keys(kind: type[msgspec.Struct]) -> frozenset[str]:
+    """The fields with keys of pods."""
+    hints = get_type_hints(kind, include_extras=True)
+    inner = {name: get_args(hint)[0] if get_origin(hint) is tuple else hint for name, hint in hints.items()}
+    return frozenset(name for name, hint in inner.items() if Audience.POD_KEY in _own_audiences({"": hint}))
 
 
 @lru_cache(maxsize=256)
@@ -232,7 +279,7 @@ def _own_audiences(hints: Mapping[str, Any]) -> Iterator[Audience]:
 
 def _hide(hint: Any, field: str) -> _Hide | None:
     """The way to hide values of a type; None for a type without texts."""
-    if hint in _NUMBERS:
+    if hint in _NUMBERS or (isinstance(hint, type) and issubclass(hint, Enum)):
         return None
     audiences = [each for each in getattr(hint, "__metadata__", ()) if isinstance(each, Audience)]
     origin, arguments = get_origin(hint), get_args(hint)
@@ -248,13 +295,17 @@ def _hide(hint: Any, field: str) -> _Hide | None:
             raise TypeError(f"{field}: a mapping may hold only public texts and numbers")
         return None
     if origin in (Union, UnionType):
-        kinds = [_hide(each, field) for each in arguments if each is not NoneType]
+        several = [each for each in arguments if each is not NoneType]
+        if len(several) > 1 and all(isinstance(each, type) and issubclass(each, msgspec.Struct) for each in several):
+            # Structs may hold each other, so each one's fields are looked at when one is shown.
+            return lambda value, reader: value and reader.redactor.redact(value, reader.visibility)
+        kinds = [_hide(each, field) for each in several]
         if all(each is None for each in kinds):
             return None
         if len(kinds) == 1 and kinds[0] is not None:
             only = kinds[0]
             return lambda value, reader: None if value is None else only(value, reader)
-    raise TypeError(f"{field}: declare who may see it, as a type of tessera.dashboard.visibility; it is {hint}")
+    raise TypeError(f"{field}: declare who may see it, as a type of tessera.visibility; it is {hint}")
 
 
 def _hide_each(hide: _Hide | None) -> _Hide | None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.api.names import NodeName
-from tessera.controller.forecasting.wait_reasons import ReasonFinder
+from tessera.controller.forecasting.published_reasons import PublishedReasons
 from tessera.controller.objects.pod_relations import PodAffinityRule, PodRelations, PodSelection
 from tessera.kube.resources.selectors import Requirement
 
@@ -24,9 +24,9 @@ def test_pods_with_other_slices_each_do_not_make_a_forecast_long() -> None:
     shapes = [["1g.5gb"] * one + ["2g.10gb"] * two for one in range(1, 9) for two in range(1, 4)]
     pods = [cluster.pod(f"many-{index}", *shape) for index, shape in enumerate(shapes)]
     cluster.settle()
-    finder = ReasonFinder(cluster.slicer.state, {})
+    finder = PublishedReasons(cluster.slicer.state, {})
     found = [finder.find(pod, cluster.slicer.state.cluster.index.open_to(pod.constraints)) for pod in pods]
-    assert {each.code for each in found} == {"full"}
+    assert {each.case for each in found} == {"full"}
     assert finder.searches == len(shapes)
     assert found[0].blockers
     assert not found[-1].blockers
@@ -48,7 +48,7 @@ def test_slices_of_a_pod_that_no_record_names_have_a_holder_in_words() -> None:
     waiting = cluster.pod("waiting", "7g.40gb")
     cluster.run()
     everywhere = cluster.slicer.state.cluster.index.open_to(waiting.constraints)
-    found = ReasonFinder(cluster.slicer.state, {}).find(waiting, everywhere)
+    found = PublishedReasons(cluster.slicer.state, {}).find(waiting, everywhere)
     assert [(each.pod, each.node) for each in found.blockers] == [("a deleted pod", "n1")]
 
 
@@ -67,8 +67,8 @@ def test_no_pod_stands_before_another_on_a_node_whose_rules_about_pods_refuse_it
     waiting = cluster.pod("waiting", "3g.20gb", labels=(("app", "server"),))
     cluster.settle()
     everywhere = cluster.slicer.state.cluster.index.open_to(waiting.constraints)
-    found = ReasonFinder(cluster.slicer.state, {}).find(waiting, everywhere)
-    assert (found.code, [each.pod for each in found.blockers]) == ("full", [each.key for each in large])
+    found = PublishedReasons(cluster.slicer.state, {}).find(waiting, everywhere)
+    assert (found.case, [each.pod for each in found.blockers]) == ("full", [each.key for each in large])
 
 
 def test_pods_that_filled_the_room_later_stand_before_one_that_rules_about_pods_restrict() -> None:
@@ -84,5 +84,5 @@ def test_pods_that_filled_the_room_later_stand_before_one_that_rules_about_pods_
     later = cluster.pod("later", "3g.20gb")
     cluster.settle()
     everywhere = cluster.slicer.state.cluster.index.open_to(waiting.constraints)
-    found = ReasonFinder(cluster.slicer.state, {}).find(waiting, everywhere)
+    found = PublishedReasons(cluster.slicer.state, {}).find(waiting, everywhere)
     assert {each.pod for each in found.blockers} == {small.key, later.key}

@@ -1,0 +1,160 @@
+"""The reasons that the controller publishes: those of the last plans, brought up to date.
+
+What planning said last may be old where nothing that the pod can use has changed since: the slices whose end makes room
+are sought again, and the cards that are away for a fault are counted.
+"""
+
+from collections.abc import Hashable, Iterable, Mapping
+from itertools import islice
+
+import msgspec
+
+from tessera.api.names import NodeName
+from tessera.controller.filters.resources import FreeAmounts
+from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.slicing.planning.batch_placement import Unplaced
+from tessera.controller.slicing.planning.planner import Planner
+from tessera.controller.slicing.state.slicer_state import SlicerState
+from tessera.limits.forecast import BLOCKER_STEPS, QUEUE_BLOCKERS
+from tessera.placement.enough_ends import find_enough_ends
+from tessera.placement.explain import RefusalExplainer, blocker_of
+from tessera.placement.step_budget import StepBudget
+from tessera.reasons.reason import (
+    Blocker,
+    CardsAway,
+    Fragmented,
+    Full,
+    GangIncomplete,
+    GangNoRoom,
+    Planning,
+    QueueFull,
+    Reason,
+    Reserved,
+)
+
+_replace = msgspec.structs.replace
+#: Nodes with the most free slots, among which the holders in the way are sought.
+_NODES_SEARCHED = 16
+#: Nodes with the most free slots that are asked if their rules let one pod in, and the pods for which they are asked.
+_NODES_ASKED, _PODS_ASKED = 64, 200
+#: Steps of these rules for one pod.
+_RULE_STEPS = 10_000
+#: Steps of a plan for one pod.
+_REPLAN_STEPS = 1_000
+#: Share of the remaining steps that one search for them takes at most.
+_SEARCH_SHARE = 0.4
+
+
+class PublishedReasons:
+    """The reasons of pods that wait for slices, at one time.
+
+    Args:
+        state: the slicer's state.
+        held_back: by node, the number of its cards that are not allocated for a fault.
+
+    Attributes:
+        searches: searches for what must end first so far, of some 50 ms each; never decreases.
+    """
+
+    def __init__(self, state: SlicerState, held_back: Mapping[NodeName, int]) -> None:
+        self._state = state
+        self._held_back = held_back
+        self._explainer = RefusalExplainer(state.inventory.fleet, lambda _demand, _node: None, {})
+        self.searches = 0
+        #: Pods for which nodes were asked if their rules let them in.
+        self._asked = 0
+        #: Pays for these searches where the fewest are more than a few pods.
+        self._work = StepBudget(BLOCKER_STEPS)
+        self._planner = Planner(state)
+        #: By profiles and constraints, the reason of a plan now; None if it finds a place.
+        self._replanned: dict[Hashable, Reason | None] = {}
+        #: By profiles and mask of nodes, the slices in the way.
+        self._blockers: dict[tuple[tuple[str, ...], int], tuple[Blocker, ...]] = {}
+
+    def find(self, pod: PodInfo, nodes: int) -> Reason:
+        """Returns the reason of a pod that these nodes may take."""
+        reason = self._reason(pod, nodes)
+        if reason is None:
+            return Planning()
+        found = self._with_blockers(pod, nodes, reason)
+        away = self._cards_away(pod)
+        if away and not reason.never and not isinstance(reason, QueueFull | Reserved | GangIncomplete):
+            return CardsAway(away, found)
+        return found
+
+    def _reason(self, pod: PodInfo, nodes: int) -> Reason | None:
+        """The reason of the last plan, or that of a plan now where no node is left that the last one was about.
+
+        A node that is gone makes no room, so pods are not planned anew for it.
+        """
+        reason = self._state.pods.reason_of(pod.uid)
+        if nodes or not isinstance(reason, Full | Fragmented | Reserved):
+            return reason
+        key = (tuple(sorted(pod.profiles)), pod.constraints)
+        if key not in self._replanned:
+            self.searches += 1
+            (found,) = self._planner.plan_alone([pod], StepBudget(_REPLAN_STEPS))
+            self._replanned[key] = found.reason if isinstance(found, Unplaced) else None
+        return self._replanned[key]
+
+    def _cards_away(self, pod: PodInfo) -> int:
+        """The cards that are held back on nodes that would take the pod."""
+        if not self._held_back:
+            return 0
+        index = self._state.cluster.index
+        able = index.open_to(pod.constraints)
+        return sum(count for name, count in self._held_back.items() if index.mask_of(name) & able)
+
+    def _with_blockers(self, pod: PodInfo, nodes: int, reason: Reason) -> Reason:
+        """The reason with the slices that are in the way now."""
+        if isinstance(reason, GangNoRoom) and reason.reason is not None:
+            return _replace(reason, reason=self._with_blockers(pod, nodes, reason.reason))
+        if not isinstance(reason, Full | Fragmented):
+            return reason
+        known = self._state.waiting.get(pod.uid)
+        if known is None or not known.dependent:
+            return _replace(reason, frees=self._blockers_on(pod, nodes))
+        admitting = self._admitting(pod, nodes)
+        return _replace(reason, frees=self._blockers_on(pod, admitting) if admitting else _first(reason.frees))
+
+    def _admitting(self, pod: PodInfo, nodes: int) -> int:
+        """The emptiest of these nodes whose rules about other pods and volumes let a pod in; 0 once too many asked."""
+        if self._asked == _PODS_ASKED:
+            return 0
+        self._asked += 1
+        self.searches += 1
+        index, fleet = self._state.cluster.index, self._state.inventory.fleet
+        known = sorted(name for name in index.names(nodes) if name in fleet)
+        found = 0
+        with self._planner.filters(StepBudget(_RULE_STEPS)) as filters:
+            rules = [each for each in filters if not each.freed_with_cards and not isinstance(each, FreeAmounts)]
+            for node in islice(fleet.emptiest_nodes(known), _NODES_ASKED):
+                name = NodeName(node.name)
+                if not any(rule.refusal(pod, name) for rule in rules):
+                    found |= index.mask_of(name)
+        return found
+
+    def _blockers_on(self, pod: PodInfo, nodes: int) -> tuple[Blocker, ...]:
+        """The fewest slices whose end makes room on these nodes, as the cards are now.
+
+        Where that is more than a few pods, enough of them; none if the searches for other pods have cost too much.
+        """
+        key = (tuple(sorted(pod.profiles)), nodes)
+        if key not in self._blockers:
+            self.searches += 1
+            fleet = self._state.inventory.fleet
+            known = [name for name in self._state.cluster.index.names(nodes) if name in fleet]
+            emptiest = tuple(node.name for node in islice(fleet.emptiest_nodes(sorted(known)), _NODES_SEARCHED))
+            frees = self._explainer.no_room(pod.profiles, emptiest).frees if emptiest else ()
+            if not frees and len(pod.profiles) > 1 and not self._work.is_spent:
+                enough = find_enough_ends(fleet, pod.profiles, emptiest, self._work.part(_SEARCH_SHARE))
+                frees = tuple(map(blocker_of, enough))
+            self._blockers[key] = _first(frees)
+        return self._blockers[key]
+
+
+def _first(found: Iterable[Blocker]) -> tuple[Blocker, ...]:
+    """The slices of the first pods."""
+    slices = tuple(found)
+    shown = frozenset(islice(dict.fromkeys(each.pod for each in slices), QUEUE_BLOCKERS))
+    return tuple(each for each in slices if each.pod in shown)

@@ -1,0 +1,361 @@
+"""Reasons in words: the one sentence for each, which every screen, condition, event and refusal shows.
+
+A sentence names no other pod and no node, so it is the same for every reader. :func:`name_blockers` names what must end
+first, to those who may know it: give it a reason that :func:`for_namespace` or a Redactor has been over.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
+
+import msgspec
+
+from tessera.limits.pods import GANG_SIZE
+from tessera.mig.names import CARD_SLOTS, RESOURCE_PREFIX, is_device_profile, resource_spelling
+from tessera.reasons.node_rules import NodeRule, RuleKind
+from tessera.reasons.reason import (
+    Blocker,
+    CardsAway,
+    Fragmented,
+    Full,
+    GangIncomplete,
+    GangNoRoom,
+    GangTooLarge,
+    NeverFits,
+    NoNode,
+    OtherGate,
+    Planning,
+    QueueFull,
+    Reason,
+    Reserved,
+    UnknownProfile,
+)
+from tessera.text import count_noun, list_names
+from tessera.visibility import Unnamed, Visibility
+
+#: Shows the controller's log.
+CONTROLLER_LOG = "kubectl logs -n tessera-system deployment/tessera-controller"
+_SHORTER = "a pod that ends before these slots are expected to be free may use them: set activeDeadlineSeconds"
+#: What is known where no slices were found whose end makes room: the search is bounded.
+NO_ENDS = "no few pods were found whose end makes room"
+NO_ENDS_STEP = f"{NO_ENDS}: tessera map shows which pods have which slices"
+_SHOWN = 3
+R = TypeVar("R", bound=msgspec.Struct)
+
+
+def sentence(reason: Reason) -> str:
+    """Why a pod waits, without a capital letter and without a full stop."""
+    match reason:
+        case UnknownProfile():
+            return _unknown(reason)
+        case NeverFits():
+            return _never_fits(reason)
+        case NoNode():
+            return _no_node(reason)
+        case Full():
+            return _full(reason)
+        case Fragmented():
+            return _fragmented(reason)
+        case Reserved(profiles=profiles, keys=keys):
+            first = f"{count_noun(len(keys), 'pod')} that {'goes' if len(keys) == 1 else 'go'} first"
+            wanted = name_profiles(profiles)
+            return f"the free {room_word(profiles)} that would do for {wanted} are reserved for {first}"
+        case QueueFull():
+            return _queue_full(reason)
+        case GangIncomplete():
+            return _gang_incomplete(reason)
+        case GangTooLarge(gang=gang, size=size, wanted=wanted, most=most):
+            return (
+                f"gang {gang}: its {size} pods request {wanted} together; all cards of the cluster hold at most {most},"
+                " even empty. Ask for a smaller gang or smaller slices, or add nodes"
+            )
+        case GangNoRoom(gang=gang, size=size, fit=fit, reason=of):
+            why = sentence(of) if of is not None else "planning them together exceeds the work of one decision"
+            return f"gang {gang} starts as a whole, and {fit} of its {size} pods have a place now: {why}"
+        case CardsAway(cards=cards, reason=of):
+            held = "is" if cards == 1 else "are"
+            return f"{count_noun(cards, 'card')} that might serve it {held} held back for a fault; {sentence(of)}"
+        case OtherGate(gates=gates):
+            return _other_gate(gates)
+        case Planning():
+            return "the controller has not planned it yet"
+
+
+def verdict(reason: Reason) -> str:
+    """The sentence as it continues after the name of the pod."""
+    if reason.never:
+        return f"cannot run in this cluster; {sentence(reason)}"
+    return f"waits{' for room' if reason.waits_for_room else ''}; {sentence(reason)}"
+
+
+def steps(reason: Reason, namespace: str) -> tuple[str, ...]:
+    """What would help a pod of a namespace, as far as the reason alone says it."""
+    match reason:
+        case UnknownProfile(profile=profile, known=known, closest=closest) if known and not is_device_profile(profile):
+            return (
+                *((f"request {RESOURCE_PREFIX}{resource_spelling(closest)} instead",) if closest else ()),
+                f"add a node whose cards have {profile}",
+                "delete the pod and create it again: the resources of an existing pod cannot be changed",
+            )
+        case NeverFits():
+            return ("request less in one pod, or add a node with more cards",)
+        case Full(frees=()) | Fragmented(frees=()):
+            return (NO_ENDS_STEP,)
+        case NoNode(case="volume"):
+            return (f"look at its claims: kubectl get persistentvolumeclaims,storageclasses -n {namespace}",)
+        case Reserved():
+            return (_SHORTER,)
+        case QueueFull(queue=queue, never=never):
+            ends = "end pods of the queue, or wait until they end"
+            see = f"see the queue: kubectl get queues.tessera.dev {queue} -o yaml"
+            return ("request fewer or smaller slices" if never else ends, see)
+        case GangIncomplete(gang=gang, size=0):
+            return (
+                f"look at it: kubectl get podgroups.scheduling.x-k8s.io -n {namespace} {gang}",
+                "or write the size on the pods, as annotation tessera.dev/gang-size",
+            )
+        case GangIncomplete(size=size, exist=exist) if exist < size:
+            missing = count_noun(size - exist, "pod")
+            return (f"create the missing {missing} with the same gang, or correct the number that start together",)
+        case GangIncomplete():
+            return ("see what holds the other pods of the gang: tessera queue, and tessera why POD",)
+        case GangTooLarge() | GangNoRoom(reason=None):
+            return ("make a smaller gang or request smaller slices, or add nodes",)
+        case GangNoRoom(reason=of) if of is not None:
+            return steps(of, namespace)
+        case CardsAway(reason=of):
+            return ("see which cards have a fault, and what ends it: tessera health", *steps(of, namespace))
+        case Planning():
+            return ("check again in a moment; if nothing changes, read the controller's log", CONTROLLER_LOG)
+        case _:
+            return ()
+
+
+def name_blockers(reason: Reason) -> str:
+    """What must end or start before the pod, by name; empty if the reason is not about other pods."""
+    match reason:
+        case Full(frees=()) | Fragmented(frees=()):
+            return NO_ENDS
+        case Full(frees=frees) | Fragmented(frees=frees):
+            parts = list(dict.fromkeys(map(_name_blocker, frees)))
+            verb = "ends" if len(parts) == 1 else "end"
+            return f"room comes when {' and '.join(parts)} on node {frees[0].node} {verb}"
+        case Reserved(keys=keys):
+            first = list_names(list(dict.fromkeys(keys)), _SHOWN)
+            return f"first {'goes' if len(keys) == 1 else 'go'} {first}"
+        case GangNoRoom(member=member, reason=of):
+            more = name_blockers(of) if of is not None else ""
+            return f"{member} finds no place beside the others{f'; {more}' if more else ''}"
+        case CardsAway(reason=of):
+            return name_blockers(of)
+        case _:
+            return ""
+
+
+def for_namespace(reason: R, namespace: str) -> R:
+    """A reason, or a part of one, as the readers of a namespace's pods may read it alone, such as in an event."""
+    return Unnamed().redact(reason, Visibility(nodes=True, namespaces=frozenset({namespace})))
+
+
+def name_profiles(profiles: Iterable[str]) -> str:
+    """``28 x 1g.5gb + 3g.20gb``."""
+    return " + ".join(name if count == 1 else f"{count} x {name}" for name, count in Counter(profiles).items())
+
+
+def room_word(profiles: Iterable[str]) -> str:
+    """Names what pods with these profiles take: ``cards`` for whole cards and shares, ``memory slots`` for slices."""
+    return "cards" if all(map(is_device_profile, profiles)) else "memory slots"
+
+
+def _unknown(reason: UnknownProfile) -> str:
+    if is_device_profile(reason.profile):
+        return f"no node has {reason.profile}"
+    if not reason.known:
+        return f'no card can make "{reason.profile}": no node has reported a card that is cut on demand'
+    meant = f'; did you mean "{reason.closest}"?' if reason.closest else ";"
+    return f'no card has a profile "{reason.profile}"{meant} the cards have {", ".join(reason.known)}'
+
+
+def _never_fits(reason: NeverFits) -> str:
+    wanted, devices = name_profiles(reason.profiles), all(map(is_device_profile, reason.profiles))
+    where = "no node that it selects" if reason.selected else "no node"
+    what = "cards" if devices else "slices"
+    found = f"{where} could hold {wanted}, even empty; all {what} of a pod are on one node"
+    if not reason.largest:
+        return f"{found}: ask for fewer"
+    if not reason.holds:
+        return f"{found}, and {reason.largest} holds none of them: ask for what the nodes have"
+    most = f"{reason.largest} holds {name_profiles(reason.holds)}"
+    return f"{found}, and {most}: ask for no more, or divide the work among pods"
+
+
+def _no_node(reason: NoNode) -> str:
+    if reason.too_small:
+        return f"no node could ever take it: it requests {reason.too_small}"
+    refused = ", ".join(f"{each.nodes} {name_rule(each.rule)}" for each in reason.counts)
+    total = sum(each.nodes for each in reason.counts) + reason.no_room
+    room = f", {reason.no_room} without a card that can make it" if reason.no_room else ""
+    return f"0 of {total} nodes can take it: {refused}{room}"
+
+
+def _full(reason: Full) -> str:
+    wanted = name_profiles(reason.profiles)
+    if is_device_profile(reason.profiles[0]):
+        return f"{'fewer than' if len(reason.profiles) > 1 else 'no'} {wanted} free"
+    if not reason.total or not reason.needed:
+        return f"every card that it may use is full for {wanted}"
+    return f"not enough free memory slots for {wanted}: {reason.total} free, {reason.needed} needed"
+
+
+def _fragmented(reason: Fragmented) -> str:
+    wanted = name_profiles(reason.profiles)
+    if is_device_profile(reason.profiles[0]):
+        return _devices_short(reason)
+    free = f"{count_noun(reason.total, 'memory slot')} free, at most {reason.free_slots}"
+    if not reason.needed:
+        return f"{free} together, but not where NVIDIA allows {wanted} to start"
+    where = "card" if len(reason.profiles) == 1 else "node"
+    if reason.needed > reason.free_slots:
+        return f"{free} on one {where}, and {wanted} needs {reason.needed}"
+    return f"{free} on one {where}, but not at a start that NVIDIA allows for {wanted}"
+
+
+def _devices_short(reason: Fragmented) -> str:
+    """Too few free devices on each node."""
+    name, count = reason.profiles[0], len(reason.profiles)
+    if not reason.needed:
+        return f"{name} is free on some nodes, but {name_profiles(reason.profiles)} on none"
+    slots = reason.needed // count
+    wanted = count_noun(count, "whole card") if slots == CARD_SLOTS else f"{count} {name}"
+    return f"no node has {wanted} free; the most on one node is {reason.free_slots // slots}"
+
+
+def _queue_full(reason: QueueFull) -> str:
+    wanted = name_profiles(reason.profiles)
+    if reason.never:
+        return (
+            f"{wanted} is more than queue {reason.queue} may hold at all (spec.maximum {reason.maximum}): ask for less,"
+            " or have the Queue's maximum raised"
+        )
+    return (
+        f"queue {reason.queue} may hold {reason.maximum} (spec.maximum), and holds {reason.held}: {wanted} waits until"
+        " pods of the queue end"
+    )
+
+
+def _gang_incomplete(reason: GangIncomplete) -> str:
+    if not reason.size:
+        count = f"no PodGroup of this name says how many pods, at most {GANG_SIZE:d}, start together"
+    elif reason.exist < reason.size:
+        count = f"{reason.exist} of {reason.size} pods exist"
+    else:
+        count = f"all {reason.size} pods exist, but {reason.held} cannot be placed yet: other gates hold them, or they"
+        count += " were refused"
+    return f"gang {reason.gang}: {count}; its pods get their slices together, and hold none until then"
+
+
+def _other_gate(gates: Sequence[str]) -> str:
+    """Names the gates; whether their owners are in the cluster is not known."""
+    names = ", ".join(gates)
+    if any(gate.startswith("kueue.x-k8s.io/") for gate in gates):
+        return f"Kueue holds it by the gate {names}"
+    gate, its = ("gate", "its owner removes it") if len(gates) == 1 else ("gates", "their owners remove them")
+    return f"it has the {gate} {names}, not Tessera's: {its}"
+
+
+def _name_blocker(one: Blocker) -> str:
+    where = "" if is_device_profile(one.profile) else f" at {one.start}"
+    return f"{one.pod} ({one.profile}{where})"
+
+
+# Rules of nodes
+
+
+class _Rule(NamedTuple):
+    """A kind of rule in words. ABOUT stands for what the rule is about, NODE for a node.
+
+    Attributes:
+        text: the rule, as it goes on after ``node(s)``.
+        step: what lifts it; empty if no step is known.
+        command: a command for that.
+        nodes: False if the text does not go on after ``node(s)``.
+    """
+
+    text: str
+    step: str = ""
+    command: str = ""
+    nodes: bool = True
+
+
+_OTHER_RULE = "change this rule of the pod, or end the pods that it is about"
+#: Those of kube-scheduler in the words of its events (``pkg/scheduler/framework/plugins``).
+_RULES: Mapping[RuleKind, _Rule] = {
+    RuleKind.NO_DEVICE: _Rule("had no ABOUT"),
+    RuleKind.NO_CARD: _Rule("had no card that can make ABOUT"),
+    RuleKind.NOT_ON_DEMAND: _Rule("did not offer on-demand slices (label nvidia.com/mig.config=dynamic)"),
+    RuleKind.KEPT_OFF: _Rule("had the label ABOUT, which keeps Tessera off"),
+    RuleKind.NO_HOSTNAME: _Rule("had no label ABOUT, which a pod is pinned by"),
+    RuleKind.NOT_READY: _Rule("were not ready", "see why the node is not ready", "kubectl describe node NODE"),
+    RuleKind.NO_AGENT: _Rule(
+        "had no agent that is ready",
+        "see what keeps the node's agent",
+        "kubectl get pods -n tessera-system --field-selector spec.nodeName=NODE",
+    ),
+    RuleKind.UNSCHEDULABLE: _Rule("were unschedulable", "open the node again", "kubectl uncordon NODE"),
+    RuleKind.TAINT: _Rule("had untolerated taint {ABOUT}"),
+    RuleKind.GONE: _Rule("were gone"),
+    RuleKind.PINNED_ELSEWHERE: _Rule("are not the one that the pod is pinned to"),
+    RuleKind.RELEASING: _Rule("still take back the pod's former slices"),
+    RuleKind.AVOIDED: _Rule("where the scheduler refused the owner's last pod"),
+    RuleKind.PAUSED: _Rule("closed for a while, since the scheduler refused the owner's pods several times"),
+    RuleKind.AFFINITY: _Rule(
+        "didn't match Pod's node affinity/selector",
+        "change the pod's nodeSelector or node affinity, or the node's labels",
+        "kubectl get node NODE --show-labels",
+    ),
+    RuleKind.PORTS: _Rule("didn't have free ports for the requested pod ports"),
+    RuleKind.SPREAD: _Rule("didn't match pod topology spread constraints", _OTHER_RULE),
+    RuleKind.SPREAD_LABEL: _Rule("didn't match pod topology spread constraints (missing required label)", _OTHER_RULE),
+    RuleKind.POD_AFFINITY: _Rule("didn't match pod affinity rules", _OTHER_RULE),
+    RuleKind.ANTI_AFFINITY: _Rule("didn't match pod anti-affinity rules", _OTHER_RULE),
+    RuleKind.OTHERS_ANTI_AFFINITY: _Rule("didn't satisfy existing pods anti-affinity rules"),
+    RuleKind.TOO_SMALL: _Rule("were too small: ABOUT", "request less of it, or add a larger node"),
+    RuleKind.INSUFFICIENT: _Rule(
+        "Insufficient ABOUT",
+        "request less of it, or end other pods on the node",
+        "kubectl describe node NODE",
+        nodes=False,
+    ),
+    RuleKind.TOO_MANY_PODS: _Rule("Too many pods", "end other pods on the node", nodes=False),
+    RuleKind.CLAIM: _Rule("persistentvolumeclaim ABOUT", nodes=False),
+    RuleKind.UNBOUND_CLAIM: _Rule("pod has unbound immediate PersistentVolumeClaims", nodes=False),
+    RuleKind.CLAIM_IN_USE: _Rule(
+        "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode", nodes=False
+    ),
+    RuleKind.VOLUME_AFFINITY: _Rule("didn't match PersistentVolume's node affinity", _OTHER_RULE),
+    RuleKind.NO_VOLUME: _Rule("didn't find available persistent volumes to bind"),
+    RuleKind.VOLUME_ZONE: _Rule("had no available volume zone"),
+    RuleKind.VOLUME_COUNT: _Rule("exceed max volume count"),
+}
+
+
+def name_rule(rule: NodeRule) -> str:
+    """The rule as it is counted: ``node(s) had untolerated taint {gpu: down}``."""
+    words = _RULES[rule.kind]
+    return f"{'node(s) ' if words.nodes else ''}{words.text.replace('ABOUT', rule.about)}"
+
+
+def rule_fact(rule: NodeRule, nodes: Sequence[str]) -> str:
+    """The rule with the nodes that refuse by it."""
+    words, count = _RULES[rule.kind], count_noun(len(nodes), "node")
+    text = words.text.replace("were ", "was ", 1) if len(nodes) == 1 else words.text
+    text = text.replace("ABOUT", rule.about)
+    return f"{count} {text}: {list_names(nodes)}" if words.nodes else f"{count}: {text}: {list_names(nodes)}"
+
+
+def remedy(rule: NodeRule, node: str) -> tuple[str, str]:
+    """The step that lifts a rule on a node, and its command; the rule itself where no step is known."""
+    words = _RULES[rule.kind]
+    if words.step:
+        return words.step, words.command.replace("NODE", node)
+    return f"on node {node}: {words.text.replace('ABOUT', rule.about)}", ""
