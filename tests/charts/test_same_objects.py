@@ -33,6 +33,8 @@ MONITORING = [
     ({"dashboards": True}, "deploy/monitoring/grafana"),
 ]
 
+DIGEST = f"sha256:{'a' * 64}"
+
 #: NVIDIA's values, Tessera's values, arguments of tessera install.
 CASES: Mapping[str, tuple[Mapping[str, Any] | None, Mapping[str, Any], Sequence[str]]] = {
     "nothing": (None, {}, []),
@@ -179,8 +181,23 @@ CASES: Mapping[str, tuple[Mapping[str, Any] | None, Mapping[str, Any], Sequence[
     ),
     "digest": (
         None,
-        {"image": {"repository": "registry.local/tessera", "digest": f"sha256:{'a' * 64}"}},
-        ["--image", f"registry.local/tessera@sha256:{'a' * 64}"],
+        {"image": {"repository": "registry.local/tessera", "digest": DIGEST}},
+        ["--image", f"registry.local/tessera@{DIGEST}"],
+    ),
+    "builds by digest": (
+        None,
+        {
+            "builds": {
+                "buildahImage": f"registry.local/buildah@{DIGEST}",
+                "baseImages": {"rhel9": f"registry.local/ubi9:1@{DIGEST}"},
+                "dtkImages": {"5.14.0": f"registry.local/dtk@{DIGEST}"},
+            },
+        },
+        [
+            *("--buildah-image", f"registry.local/buildah@{DIGEST}"),
+            *("--build-base-image", f"rhel9=registry.local/ubi9:1@{DIGEST}"),
+            *("--build-dtk-image", f"5.14.0=registry.local/dtk@{DIGEST}"),
+        ],
     ),
 }  # fmt: skip
 

@@ -10,6 +10,7 @@ import click
 from tessera.cli.base.connection import cluster_options, connect, report_errors
 from tessera.cli.base.controller_options import (
     build_options,
+    check_image,
     check_key,
     pop_build_settings,
     pop_site,
@@ -90,6 +91,7 @@ from tessera.cli.base.process import (
     metavar="IMAGE",
     default="registry.k8s.io/pause:3.10",
     show_default=True,
+    callback=check_image,
     help="Image that placeholder pods name; they never run, so it is never pulled.",
 )
 @click.option("--http-port", type=click.IntRange(0, 65535), help="Serve /metrics, /healthz and /readyz here.")

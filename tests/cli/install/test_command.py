@@ -57,6 +57,18 @@ def test_without_values_nothing_is_noted(capsys: pytest.CaptureFixture[str]) -> 
     assert told.err == ""
 
 
+@pytest.mark.parametrize("image", [f"registry.local:5000/tessera@sha256:{'a' * 64}", f"a/b:1@sha256:{'0' * 64}"])
+def test_an_image_may_be_named_by_its_digest(image: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["install", "--image", image, "-o", "yaml"]) == 0
+    assert capsys.readouterr().out.count(f"image: {image}\n") > 2
+
+
+@pytest.mark.parametrize("image", ["registry.local/tessera@sha256:1", "UPPER/x y", "a:", ""])
+def test_an_image_that_no_kubelet_takes_is_refused(image: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["install", "--image", image, "-o", "yaml"]) == 1
+    assert "Invalid value for '--image': " in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("listed", [False, True])
 def test_a_cluster_policy_from_kubectl_knows_its_namespace(
     listed: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -8,7 +8,7 @@ import click
 
 from tessera.cli.base.connection import CommandError, cluster_options, connect, report_errors
 from tessera.cli.base.console import say, say_document
-from tessera.cli.base.controller_options import build_options, site_options
+from tessera.cli.base.controller_options import build_options, check_image, site_options
 from tessera.cli.base.inputs import check_cards, display_name, read_text
 from tessera.cli.base.page_options import origin_option, without_token_option
 from tessera.text import one_line
@@ -67,7 +67,12 @@ def _issuer(_context: click.Context, _parameter: click.Parameter, text: str | No
     help="Namespace of the ConfigMaps that FILE names, as in helm --namespace.  [default: tessera-system, or the"
     " namespace in the status of a ClusterPolicy]",
 )
-@click.option("--image", metavar="IMAGE", help="Image of Tessera's pods.  [default: the image of the manifests]")
+@click.option(
+    "--image",
+    metavar="IMAGE",
+    callback=check_image,
+    help="Image of Tessera's pods, by tag or digest.  [default: the image of the manifests]",
+)
 @click.option(
     "--mig-evict",
     "evict",
