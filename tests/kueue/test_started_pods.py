@@ -94,3 +94,18 @@ def test_a_slice_of_a_preempted_pod_goes_to_the_preemptor(with_kueue: Callable[.
         assert await cluster.reserved() == 40
 
     with_kueue(story, nodes="1xA100-40GB")
+
+
+def test_pods_of_a_stateful_set_start_one_after_the_other(with_kueue: Callable[..., None]) -> None:
+    """Kueue makes them a group, and admits it with its first pod; the second is made when the first is ready."""
+
+    async def story(cluster: KueueCluster) -> None:
+        await cluster.open_queue(80)
+        await cluster.stateful_set("store", "1g.5gb", replicas=3)
+
+        async def all_run() -> bool:
+            return len(await cluster.running()) == 3
+
+        await cluster.until(all_run, "all three pods run")
+
+    with_kueue(story)

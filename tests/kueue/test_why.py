@@ -100,6 +100,21 @@ def test_a_queue_that_does_not_cover_slices_is_told_with_the_remedy(with_kueue: 
     with_kueue(story, resources={})
 
 
+def test_a_queue_that_does_not_cover_whole_cards_is_told_with_another_remedy(with_kueue: Callable[..., None]) -> None:
+    """No setting of Kueue for the memory of slices helps there."""
+
+    async def story(cluster: KueueCluster) -> None:
+        await cluster.open_queue(20)
+        template = {"containers": [{"name": "c", "image": "i", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]}
+        await cluster.job("whole", {"spec": {**template, "restartPolicy": "Never"}})
+        found = await becomes(cluster, "job/whole", "kueue-uncovered")
+        assert found.verdict == "can never run in its queue, which does not cover nvidia.com/gpu"
+        assert "adds nvidia.com/gpu to spec.resourceGroups" in found.help[0]
+        assert not any("tessera kueue config" in step for step in found.help)
+
+    with_kueue(story)
+
+
 def test_what_the_admission_check_did_is_told(with_kueue: Callable[..., None]) -> None:
     async def story(cluster: KueueCluster) -> None:
         await cluster.open_queue(160, checked=True)

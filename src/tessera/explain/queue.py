@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from tessera.api.names import QUOTA_RESOURCE
+from tessera.api.names import MIG_RESOURCE_PREFIX, QUOTA_RESOURCE
 from tessera.clock import parse_rfc3339
 from tessera.explain.explanation import Explanation
 from tessera.kube.resources import CoreEvent, Pod
@@ -188,8 +188,15 @@ def _never(reason: WaitingReason, _item: Workload) -> _Sentence:
 
 
 def _uncovered(reason: WaitingReason, _item: Workload) -> _Sentence:
+    verdict = f"can never run in its queue, which does not cover {reason.subject}"
+    ours = reason.subject in {CHARGED_RESOURCE, QUOTA_RESOURCE} or reason.subject.startswith(MIG_RESOURCE_PREFIX)
+    if not ours:
+        return verdict, (
+            f"an administrator adds {reason.subject} to spec.resourceGroups of its ClusterQueue, with a quota",
+            "or name a queue that covers it: kubectl get clusterqueues -o yaml",
+        )
     return (
-        f"can never run in its queue, which does not cover {reason.subject}",
+        verdict,
         (
             "an administrator lets Kueue charge GPU memory: tessera kueue config --extend FILE (docs/kueue.md)",
             "or, if the queue counts nvidia.com/mig-* itself: tessera kueue config --count-slices --extend FILE",

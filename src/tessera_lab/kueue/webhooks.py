@@ -1,7 +1,7 @@
 """What Kueue's webhooks do to objects with a queue's label, by its documentation and its published source.
 
 Pods are held by a gate, or by two where topologies are used; Jobs are suspended; Deployments pass the label on to their
-pods, StatefulSets make their pods a group.
+pods, StatefulSets make their pods a group that is admitted with its first pod.
 """
 
 import base64
@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from tessera.api.pods.gangs import KUEUE_FAST_ANNOTATION
 from tessera.kueue.names import (
     ADMISSION_GATE,
     CONFIG_NAMESPACE,
@@ -94,7 +95,8 @@ class KueueWebhooks:
             case "StatefulSet":
                 name = item["metadata"]["name"]
                 group = {QUEUE_LABEL: labels[QUEUE_LABEL], POD_GROUP_LABEL: workload_name("statefulset", name, name)}
-                return self._template_labels(item, group, {POD_GROUP_COUNT: str(item["spec"].get("replicas", 1))})
+                count = {POD_GROUP_COUNT: str(item["spec"].get("replicas", 1)), KUEUE_FAST_ANNOTATION: "true"}
+                return self._template_labels(item, group, count)
         return self._pod(item, labels)
 
     @staticmethod

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from tessera.api.pods.gangs import KUEUE_FAST_ANNOTATION
 from tessera.kueue.names import POD_GROUP_COUNT, POD_GROUP_LABEL, QUEUE_LABEL
 from tessera_lab.kueue.webhooks import MANAGED, ROLE_HASH, role_hash, workload_name
 
@@ -102,16 +103,19 @@ def find_jobs(jobs: Iterable[Json], pods: Iterable[Json]) -> Iterator[Job]:
 
 
 def _group(namespace: str, name: str, members: list[Json]) -> Job:
-    """A group; without all of its pods there is no Workload."""
+    """A group; without all of its pods there is no Workload, but for one that is admitted with its first pod."""
     first = members[0]["metadata"]
-    text = (first.get("annotations") or {}).get(POD_GROUP_COUNT, "")
+    annotations = first.get("annotations") or {}
+    text, fast = annotations.get(POD_GROUP_COUNT, ""), annotations.get(KUEUE_FAST_ANNOTATION) == "true"
     wanted = int(text) if text.isascii() and text.isdecimal() else 0  # Kueue's webhook would refuse any other text
     roles: dict[str, list[Json]] = {}
     for pod in members:
         role = (pod["metadata"].get("annotations") or {}).get(ROLE_HASH) or role_hash(pod["spec"])
         roles.setdefault(role, []).append(pod)
     sets = [pod_set(role, {"spec": pods[0]["spec"]}, len(pods)) for role, pods in sorted(roles.items())]
-    missing = f"'{name}' group has fewer runnable pods than expected" if len(members) < wanted else ""
+    if fast:
+        sets = [{**sets[0], "count": wanted}]
+    missing = f"'{name}' group has fewer runnable pods than expected" if len(members) < wanted and not fast else ""
     return Job(
         kind="Group",
         name=name,

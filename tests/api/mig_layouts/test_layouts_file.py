@@ -140,7 +140,12 @@ def test_entries_that_are_accepted(item: dict[str, Any]) -> None:
         (cut(ones=1) | {"mig-devices": {"bogus": 2}}, "mig-devices.bogus: is no MIG profile; the form is"),
         (cut(ones=1) | {"mig-devices": {"1g.5gb.me": 1}}, 'mig-devices["1g.5gb.me"]: is no MIG profile; the form is'),
         (OFF | {"bogus": 1}, "bogus: unknown"),
-        (OFF | {"device-filter": 5}, "device-filter: must be a list"),
+        (OFF | {"device-filter": {}}, "device-filter: must be a list"),
+        (
+            OFF | {"device-filter": 0x20B010DE},
+            'device-filter: must be text, not a number; put the PCI id in quotes: "0x20',
+        ),
+        (OFF | {"device-filter": [5]}, 'device-filter[0]: must be text, not a number; put the PCI id in quotes: "0x0'),
         (OFF | {"device-filter": ["0x20B010DE:x"]}, 'device-filter[0]: "0x20B010DE:x" is no PCI id'),
         (OFF | {"device-filter": "0x1:0x2:0x3"}, 'device-filter: "0x1:0x2:0x3" is no PCI id'),
         (OFF | {"device-filter": "0xZZ"}, 'device-filter: "0xZZ" is no PCI id'),

@@ -28,6 +28,14 @@ def read(labels: Mapping[str, str], annotations: Mapping[str, str], owner: tuple
             Gang("team/kueue.x-k8s.io/pod-group-name=b", "b", 2),
         ),
         (
+            {"kueue.x-k8s.io/pod-group-name": "b"},
+            {
+                "kueue.x-k8s.io/pod-group-total-count": "2",
+                "kueue.x-k8s.io/pod-group-fast-admission": "true",
+            },
+            None,
+        ),
+        (
             {"scheduling.x-k8s.io/pod-group": "c"},
             {"tessera.dev/gang-size": "3"},
             Gang("team/scheduling.x-k8s.io/pod-group=c", "c", 3),

@@ -119,8 +119,8 @@ class KueueCluster:
         await self._replicated(DEPLOYMENTS, name, profile, replicas)
 
     async def stateful_set(self, name: str, profile: str = "3g.20gb", *, replicas: int = 1) -> None:
-        """A StatefulSet in the queue."""
-        await self._replicated(STATEFULSETS, name, profile, replicas, serviceName=name, podManagementPolicy="Parallel")
+        """A StatefulSet in the queue, which makes a pod only once the one before is ready."""
+        await self._replicated(STATEFULSETS, name, profile, replicas, serviceName=name)
 
     async def _replicated(self, resource: Resource[Any], name: str, profile: str, replicas: int, **more: Any) -> None:
         labels = {"app": name}

@@ -290,8 +290,15 @@ def _counts(found: ProblemCollector, value: Any, path: str) -> dict[str, int]:
 def _filters(found: ProblemCollector, value: Any, path: str) -> tuple[DeviceFilter, ...]:
     if value is None or value == "":
         return ()
-    items = [(value, path)] if isinstance(value, str) else list(found.items(value, path))
-    return tuple(_filter(found, found.text(item, at), at) for item, at in items)
+    items = [(value, path)] if isinstance(value, str | int) else list(found.items(value, path))
+    return tuple(_filter(found, _filter_text(found, item, at), at) for item, at in items)
+
+
+def _filter_text(found: ProblemCollector, item: Any, path: str) -> str:
+    if isinstance(item, int) and not isinstance(item, bool):  # YAML reads 0x20B010DE as a number
+        found.add(path, f'must be text, not a number; put the PCI id in quotes: "0x{item:08X}"')
+        return ""
+    return found.text(item, path)
 
 
 def _filter(found: ProblemCollector, text: str, path: str) -> DeviceFilter:

@@ -3,7 +3,9 @@
 A gang has a name and a size. The first of these that a pod has counts:
 
 - the label ``tessera.dev/gang`` with the annotation ``tessera.dev/gang-size``;
-- Kueue's label ``kueue.x-k8s.io/pod-group-name`` with ``kueue.x-k8s.io/pod-group-total-count``;
+- Kueue's label ``kueue.x-k8s.io/pod-group-name`` with ``kueue.x-k8s.io/pod-group-total-count``, unless Kueue admits the
+  group with its first pod (``kueue.x-k8s.io/pod-group-fast-admission``, as of a StatefulSet): the next pod may not be
+  made before that one runs;
 - the labels ``pod-group.scheduling.sigs.k8s.io/name`` and ``.../min-available`` of early coscheduling;
 - the label ``scheduling.x-k8s.io/pod-group`` of the coscheduling plugin, with ``tessera.dev/gang-size``, or without:
   then ``spec.minMember`` of the PodGroup object of that name counts;
@@ -24,6 +26,8 @@ GANG_SIZE_ANNOTATION = "tessera.dev/gang-size"
 #: Labels of others that name a group of pods, and the annotation with its size.
 KUEUE_GROUP_LABEL = "kueue.x-k8s.io/pod-group-name"
 KUEUE_COUNT_ANNOTATION = "kueue.x-k8s.io/pod-group-total-count"
+#: Kueue writes ``true`` into the pods of a StatefulSet (``pkg/controller/jobs/statefulset/statefulset_webhook.go``).
+KUEUE_FAST_ANNOTATION = "kueue.x-k8s.io/pod-group-fast-admission"
 POD_GROUP_LABEL = "scheduling.x-k8s.io/pod-group"
 COSCHEDULING_LABELS = (POD_GROUP_LABEL, "pod-group.scheduling.sigs.k8s.io")
 #: Labels of coscheduling before it had PodGroup objects: the name, and the number of pods that start together.
@@ -77,7 +81,8 @@ def read_gang(
                 " start together"
             )
         return _make(namespace, GANG_LABEL, labels[GANG_LABEL], _read_size(GANG_SIZE_ANNOTATION, own))
-    if KUEUE_GROUP_LABEL in labels and KUEUE_COUNT_ANNOTATION in annotations:
+    fast = annotations.get(KUEUE_FAST_ANNOTATION) == "true"
+    if KUEUE_GROUP_LABEL in labels and KUEUE_COUNT_ANNOTATION in annotations and not fast:
         size = _read_size(KUEUE_COUNT_ANNOTATION, annotations[KUEUE_COUNT_ANNOTATION])
         return _make(namespace, KUEUE_GROUP_LABEL, labels[KUEUE_GROUP_LABEL], size)
     if GROUP_NAME_LABEL in labels and MIN_AVAILABLE_LABEL in labels:
