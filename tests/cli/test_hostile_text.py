@@ -188,7 +188,6 @@ def test_every_command_is_known_to_this_test() -> None:
         "accept",
         "plan",
         "config",
-        "bench",
         "completion",
         "dashboard",
         "debug",

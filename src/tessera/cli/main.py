@@ -39,7 +39,6 @@ COMMANDS: Table = {
     "doctor": ("tessera.cli.doctor", "Check a cluster before and after the installation, and say what to do."),
     "driver": ("tessera.cli.driver", "Show the nodes' drivers; find, build and mirror driver images."),
     "provisioning": ("tessera.cli.provisioning", "Show how long new nodes took until their cards could be used."),
-    "bench": ("tessera.cli.bench", "Measure the time until cards can be used, on a cluster or in the lab."),
     "autoscaler": (
         "tessera.cli.autoscaler",
         "Compute an autoscaler's timers from measured times, and the size of a warm pool.",

@@ -12,8 +12,8 @@ from tessera.cli.base.connection import CommandError, cluster_options, connect, 
 from tessera.cli.base.console import say, say_document, say_json
 
 if TYPE_CHECKING:
-    from tessera.provisioning.experiments.results import Samples
     from tessera.provisioning.milestones import ProvisioningRecord, WorkloadRecord
+    from tessera.provisioning.report.results import Samples
     from tessera.provisioning.report.summary import ProvisioningSummary, WorkloadSummary
 
 _FILE = click.Path(path_type=Path, dir_okay=False, exists=True, allow_dash=True)

@@ -5,14 +5,9 @@ from tessera.cli.base.command_group import Table
 #: Commands by the group they join; ``""`` is the command line itself.
 COMMANDS: dict[str, Table] = {
     "": {
+        "bench": ("tessera_lab.cli.bench", "Measure the time until cards can be used, on a cluster or in the lab."),
         "demo": ("tessera_lab.cli.demo", "Show how Tessera makes a slice on demand, on simulated cards."),
         "lab": ("tessera_lab.cli.lab", "Start, inspect and stop a simulated cluster on this machine."),
-    },
-    "bench": {
-        "costs": (
-            "tessera_lab.cli.experiments",
-            "Print the cost model of the lab: each number, its meaning, its source.",
-        ),
     },
     "autoscaler": {
         "simulate": ("tessera_lab.cli.autoscaler_simulate", "Simulate an autoscaler with given timers."),

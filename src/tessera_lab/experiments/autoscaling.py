@@ -15,11 +15,11 @@ from tessera.clock import Clock
 from tessera.kube.resources import NODES, PODS, Node, Pod
 from tessera.kube.watch.informer import EventKind, Informer, InformerGroup, WatchEvent
 from tessera.provisioning.advise.samples import GroupTimes
-from tessera.provisioning.experiments.autoscale import WORKLOAD
 from tessera_lab.cloud.autoscaler.process import RESOURCE, ClusterAutoscaler
 from tessera_lab.cloud.autoscaler.rules import ActionKind, AutoscalerTimers
 from tessera_lab.experiments import clusters
 from tessera_lab.experiments.clusters import ExperimentCluster, MakeEntrypoint
+from tessera_lab.experiments.measuring.autoscale import WORKLOAD
 from tessera_lab.experiments.runs import OURS, SETTLE_SECONDS, UPSTREAM
 from tessera_lab.experiments.scenarios import ArticleScenario
 from tessera_lab.simulation.cost_model import CostModel

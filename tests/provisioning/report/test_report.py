@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.provisioning.experiments.results import AUTOSCALE, POLICY_RESET, Samples
 from tessera.provisioning.history import encode_record
 from tessera.provisioning.milestones import Milestone, ProvisioningRecord, WorkloadRecord, WorkloadStep
 from tessera.provisioning.phases import ORDER, Span
 from tessera.provisioning.report.charts import NARROW, PHASES, bars, draw_stacked_bars
 from tessera.provisioning.report.page import differences, page
 from tessera.provisioning.report.reading import read_experiments, read_records, read_workloads
+from tessera.provisioning.report.results import AUTOSCALE, POLICY_RESET, Samples
 from tessera.provisioning.report.summary import By, Numbers, numbers, part_text, summaries, workload_summaries
 from tessera.provisioning.report.svg import cut, elide, legend, ticks, width_of, wrap
 from tessera.provisioning.report.table import lines, seconds

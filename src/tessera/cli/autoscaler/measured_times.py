@@ -9,9 +9,9 @@ import msgspec
 
 from tessera.cli.base.connection import CommandError, connect
 from tessera.provisioning.advise.samples import GroupTimes, from_file, from_records
-from tessera.provisioning.experiments.results import AUTOSCALE, Samples
 from tessera.provisioning.history import RECORDS_KEY
 from tessera.provisioning.report.reading import read_experiments, read_records
+from tessera.provisioning.report.results import AUTOSCALE, Samples
 
 if TYPE_CHECKING:
     from tessera.cli.autoscaler.cluster_facts import ClusterFacts

@@ -4,9 +4,9 @@ A command's module is imported when the command runs or its own help is shown, n
 
 The package ``tessera-lab`` adds the simulated cluster by entry points of the group ``tessera.extensions``:
 
-- ``commands``: a mapping from a group's name (``""`` for the command line itself, ``bench``, ``autoscaler``) to its
-  commands, a :data:`Table`;
-- ``experiments`` and ``registries``: functions that a command of the product calls, see :func:`extension`.
+- ``commands``: a mapping from a group's name (``""`` for the command line itself, ``autoscaler``) to its commands, a
+  :data:`Table`;
+- ``registries``: a function that commands of the product call, see :func:`extension`.
 
 An installation without that package loads and carries nothing of it.
 """
@@ -32,8 +32,7 @@ EXTENSIONS = "tessera.extensions"
 #: The package of the simulated cluster, and its commands by group: users try them before they have installed it.
 LAB_PACKAGE = "tessera-lab"
 LAB_COMMANDS: Mapping[str | None, Sequence[str]] = {
-    "": ("demo", "lab"),
-    "bench": ("costs",),
+    "": ("bench", "demo", "lab"),
     "autoscaler": ("simulate",),
 }
 
@@ -87,7 +86,10 @@ class LazyCommands(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Writes the overview without importing any command."""
         del ctx
-        for title, table in (("Commands", self._table), ("Commands of the lab (simulated)", self._added_commands())):
+        for title, table in (
+            ("Commands", self._table),
+            (f"Commands of the package {LAB_PACKAGE}", self._added_commands()),
+        ):
             if table:
                 with formatter.section(title):
                     formatter.write_dl([(name, summary) for name, (_, summary) in table.items()])

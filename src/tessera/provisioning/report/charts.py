@@ -7,8 +7,8 @@ copied.
 from collections.abc import Sequence
 
 from tessera.limits.provisioning import REPORT_BARS
-from tessera.provisioning.experiments.results import AUTOSCALE, POLICY_RESET, Samples, red_hats
 from tessera.provisioning.phases import ORDER
+from tessera.provisioning.report.results import AUTOSCALE, POLICY_RESET, Samples, red_hats
 from tessera.provisioning.report.summary import ProvisioningSummary, Stack, part_text
 from tessera.provisioning.report.svg import (
     PALETTE,

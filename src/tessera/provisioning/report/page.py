@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from tessera.limits.provisioning import REPORT_TABLES
-from tessera.provisioning.experiments.results import AUTOSCALE, POLICY_RESET, Samples, contrast
 from tessera.provisioning.report.charts import NARROW, PHASES, TITLES, bars, draw_stacked_bars
+from tessera.provisioning.report.results import AUTOSCALE, POLICY_RESET, Samples, contrast
 from tessera.provisioning.report.summary import Numbers, ProvisioningSummary, WorkloadSummary
 from tessera.provisioning.report.table import NOTHING, WHERE, nodes_text, pods_text, seconds
 from tessera.text import html as escape

@@ -16,9 +16,9 @@ import msgspec
 from tessera.api.documents import load_document
 from tessera.api.problems import FileRefused
 from tessera.limits.provisioning import REPORT_RECORD, REPORT_TEXT
-from tessera.provisioning.experiments.results import Samples, read_results
 from tessera.provisioning.history import RECORDS_KEY, WORKLOADS_KEY, decode_record, decode_workload
 from tessera.provisioning.milestones import ProvisioningRecord, WorkloadRecord
+from tessera.provisioning.report.results import Samples, read_results
 
 _TOO_DEEP = "is nested too deeply to be records or results"
 

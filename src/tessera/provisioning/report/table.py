@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from tessera.provisioning.experiments.results import Samples
+from tessera.provisioning.report.results import Samples
 from tessera.provisioning.report.summary import Numbers, ProvisioningSummary, WorkloadSummary
 from tessera.text import count_noun
 

@@ -7,9 +7,9 @@ from tessera.api.driver.assignment import CLUSTER_POLICIES
 from tessera.cli.autoscaler.cluster_facts import ClusterFacts, read_cluster
 from tessera.kube.resources import PODS
 from tessera.provisioning.advise.samples import GroupTimes
-from tessera.provisioning.experiments.autoscale import WORKLOAD
 from tessera_lab.cloud.autoscaler.rules import AutoscalerTimers
 from tessera_lab.experiments import clusters
+from tessera_lab.experiments.measuring.autoscale import WORKLOAD
 from tessera_lab.experiments.scenarios import PUBLIC
 from tessera_lab.simulation.cost_model import CostModel
 from tessera_lab.simulation.virtual_time import run_virtual

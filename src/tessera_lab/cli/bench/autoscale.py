@@ -8,18 +8,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from tessera.cli.base.connection import CommandError, cluster_options, report_errors
-from tessera.cli.bench.experiment import (
+from tessera_lab.cli.bench.experiment import (
     FILE,
     ClusterTarget,
     Trial,
     connect_measurable,
-    experiments_of_the_lab,
     timeout_option,
     trial_options,
 )
 
 if TYPE_CHECKING:
-    from tessera.provisioning.experiments.results import Samples
+    from tessera.provisioning.report.results import Samples
 
 _SCENARIOS = ["built", "precompiled-public", "precompiled-internal"]
 
@@ -79,19 +78,21 @@ def command(
       tessera bench autoscale --name precompiled --repeat 5 --json results.json
     """
     if trial.lab:
-        experiments_of_the_lab()("autoscale", _SCENARIOS, trial)
+        from tessera_lab.cli.bench.lab_runs import run_experiment
+
+        run_experiment("autoscale", _SCENARIOS, trial)
         return
     if scenario is None:
         raise click.UsageError("give the results a name with --name, such as precompiled, or simulate with --lab")
     run_ = AutoscaleRun(scenario, namespace, _spec(workload), trial.repeat or 5)
-    from tessera.cli.bench.results import collect_results
+    from tessera_lab.cli.bench.results import collect_results
 
     with collect_results(trial.json_file) as results:
         asyncio.run(_live(run_, ClusterTarget(kubeconfig, context, timeout), results))
 
 
 def _spec(file: Path | None) -> Mapping[str, Any]:
-    from tessera.provisioning.experiments.autoscale import WORKLOAD
+    from tessera_lab.experiments.measuring.autoscale import WORKLOAD
 
     if file is None:
         return WORKLOAD
@@ -111,10 +112,10 @@ async def _live(run: AutoscaleRun, target: ClusterTarget, results: "list[Samples
     """Measures, and adds the scenario to ``results``; if it fails, with the samples measured before."""
     import random
 
-    from tessera.cli.bench.results import progress_printer, sample_collector
     from tessera.clock import SystemClock
-    from tessera.provisioning.experiments.autoscale import Autoscale
-    from tessera.provisioning.experiments.results import AUTOSCALE, Samples
+    from tessera.provisioning.report.results import AUTOSCALE, Samples
+    from tessera_lab.cli.bench.results import progress_printer, sample_collector
+    from tessera_lab.experiments.measuring.autoscale import Autoscale
 
     tell, samples = progress_printer(run.scenario), list[float]()
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tessera.cli.bench.results import lines
 from tessera.cli.main import main
-from tessera.provisioning.experiments.results import Samples
-from tessera_lab.cli.experiments import format_attribution
+from tessera.provisioning.report.results import Samples
+from tessera_lab.cli.bench.lab_runs import format_attribution
+from tessera_lab.cli.bench.results import lines
 from tessera_lab.experiments.attribution import PERIOD, UNEXPLAINED, Attribution, WaitSaving
 from tessera_lab.simulation.cost_model import CALIBRATED
 

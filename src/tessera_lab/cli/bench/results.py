@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tessera.cli.base.connection import CommandError
 from tessera.cli.base.console import say, say_json_text
-from tessera.provisioning.experiments.results import POLICY_RESET, Samples, contrast, write_results
+from tessera.provisioning.report.results import POLICY_RESET, Samples, contrast, write_results
 from tessera.provisioning.statistics import CONFIDENCE
 
 TITLES = {

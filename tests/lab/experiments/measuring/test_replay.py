@@ -19,11 +19,11 @@ from tessera.kube.client.client import Client
 from tessera.kube.resources import NODES, PODS, Pod, Resource
 from tessera.kube.watch.informer import EventKind, Informer
 from tessera.manifests import install_manifests
-from tessera.provisioning.experiments.autoscale import NAME, Autoscale
-from tessera.provisioning.experiments.policyreset import PolicyReset
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 from tessera_lab.apiserver.main.server import ApiServer
+from tessera_lab.experiments.measuring.autoscale import NAME, Autoscale
+from tessera_lab.experiments.measuring.policy_reset import PolicyReset
 from tessera_lab.installation.install import apply_manifests
 from tessera_lab.simulation.virtual_time import run_virtual
 

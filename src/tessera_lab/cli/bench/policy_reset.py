@@ -8,18 +8,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from tessera.cli.base.connection import CommandError, cluster_options, report_errors
-from tessera.cli.bench.experiment import (
+from tessera_lab.cli.bench.experiment import (
     FILE,
     ClusterTarget,
     Trial,
     connect_measurable,
-    experiments_of_the_lab,
     timeout_option,
     trial_options,
 )
 
 if TYPE_CHECKING:
-    from tessera.provisioning.experiments.results import Samples
+    from tessera.provisioning.report.results import Samples
 
 _SCENARIOS = ["built", "precompiled-public"]
 
@@ -86,7 +85,9 @@ def command(
       tessera bench policy-reset --node gpu-1 --policy built.yaml --policy precompiled.yaml --yes --json results.json
     """
     if trial.lab:
-        experiments_of_the_lab()("policy-reset", _SCENARIOS, trial)
+        from tessera_lab.cli.bench.lab_runs import run_experiment
+
+        run_experiment("policy-reset", _SCENARIOS, trial)
         return
     if node is None or not policies:
         raise click.UsageError("give --node and at least one --policy, or simulate with --lab")
@@ -98,7 +99,7 @@ def command(
             "error: each sample deletes the cluster's ClusterPolicy, and with it the driver of every node; "
             "add --yes if no workload needs the cards"
         )
-    from tessera.cli.bench.results import collect_results
+    from tessera_lab.cli.bench.results import collect_results
 
     run_ = PolicyRun(node, read, resource, trial.repeat or 5)
     with collect_results(trial.json_file) as results:
@@ -129,10 +130,10 @@ async def _live(run: PolicyRun, target: ClusterTarget, results: "list[Samples]")
     """Measures, and adds every scenario to ``results``; one that fails with the samples measured before."""
     import random
 
-    from tessera.cli.bench.results import progress_printer, sample_collector
     from tessera.clock import SystemClock
-    from tessera.provisioning.experiments.policyreset import PolicyReset
-    from tessera.provisioning.experiments.results import POLICY_RESET, Samples
+    from tessera.provisioning.report.results import POLICY_RESET, Samples
+    from tessera_lab.cli.bench.results import progress_printer, sample_collector
+    from tessera_lab.experiments.measuring.policy_reset import PolicyReset
 
     async with connect_measurable(target, POLICY_RESET) as client:
         for name, policy in run.policies.items():

@@ -1,20 +1,16 @@
-"""Plays the scenarios of ``tessera bench … --lab``, and lists the costs that they assume, ``tessera bench costs``."""
+"""Plays the scenarios of ``tessera bench … --lab``."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-import click
-
-from tessera.cli.base.connection import report_errors
-from tessera.cli.base.console import say, say_json
-from tessera.cli.bench.experiment import Trial
-from tessera.cli.bench.results import lines, save_results
-from tessera.provisioning.experiments.results import RED_HAT, Samples
+from tessera.cli.base.console import say
+from tessera.provisioning.report.results import RED_HAT, Samples
+from tessera_lab.cli.bench.experiment import Trial
+from tessera_lab.cli.bench.results import lines, save_results
 from tessera_lab.experiments import runs
 from tessera_lab.experiments.attribution import PERIOD, UNEXPLAINED, Attribution, attribute
 from tessera_lab.experiments.scenarios import SCENARIOS
 from tessera_lab.reference_operator.waits import REFERENCE, ReferenceWaits
-from tessera_lab.simulation.cost_model import CostModel, list_costs
 
 _EXPERIMENTS = {"policy-reset": runs.policy_reset, "autoscale": runs.autoscale}
 
@@ -67,21 +63,3 @@ def format_attribution(attribution: Attribution) -> Iterator[str]:
     yield f"    {attribution.total_saving:>7.1f} s  together"
     if any(round(each.seconds, 1) < 0 for each in attribution.savings if each.wait not in {UNEXPLAINED, PERIOD}):
         yield "  below 0: without that wait, a periodic check came later by chance; more samples reduce this"
-
-
-@click.command()
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", help="Output format.")
-@report_errors
-def command(output: str) -> None:
-    """Print the cost model of experiments in the lab.
-
-    Numbers marked "calibrated" are not measured: they were chosen so that the reference operator's order of steps gives
-    Red Hat's means. The others name their source.
-    """
-    costs = list_costs(CostModel())
-    if output == "json":
-        say_json({"simulated": True, "costs": costs})
-        return
-    width = max(len(each.name) for each in costs)
-    for each in costs:
-        say(f"{each.name:<{width}} {each.value:>8g} {each.unit:<6} {each.meaning}  [{each.source}]")

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
-from tessera.cli.base.command_group import LAB_PACKAGE, extension
 from tessera.cli.base.connection import CommandError, connect
 from tessera.cli.base.inputs import Duration
 
@@ -50,20 +49,6 @@ class Trial(NamedTuple):
     def orders(self) -> Sequence[str]:
         """The orders of steps that the lab plays."""
         return ("reference", "tessera") if self.operator == "both" else (self.operator,)
-
-
-def experiments_of_the_lab() -> Callable[[str, Sequence[str], Trial], None]:
-    """The function that plays an experiment on simulated nodes, given its name, its scenarios' names and the options.
-
-    Raises:
-        CommandError: no installed package has it.
-    """
-    run: Callable[[str, Sequence[str], Trial], None] | None = extension("experiments")
-    if run is None:
-        raise CommandError(
-            f"error: --lab needs the package {LAB_PACKAGE}; pip install {LAB_PACKAGE}, or leave --lab out"
-        )
-    return run
 
 
 def trial_options(scenarios: Sequence[str]) -> Callable[[Callable[..., T]], Callable[..., T]]:

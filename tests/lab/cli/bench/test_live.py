@@ -4,12 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.cli.bench.conftest import Leaping, Serving
+from tests.lab.cli.bench.conftest import Leaping, Serving
 from tests.support.listening_cluster import UNSCHEDULABLE
 
-from tessera.cli.bench.results import lines
 from tessera.cli.main import main
-from tessera.provisioning.experiments.results import Samples
+from tessera.provisioning.report.results import Samples
+from tessera_lab.cli.bench.results import lines
 
 Told = pytest.CaptureFixture[str]
 N = (1.0, 2.0)
