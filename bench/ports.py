@@ -15,7 +15,8 @@ cut off:
 - *queue* sends hundreds of requests at once on each connection;
 - *hello* begins a TLS handshake and stops; for ports with TLS, where the others but *half* mean the same.
 
-Meanwhile a second address asks ``/healthz`` ten times a second; an answer later than 10 s counts as none. *memory* is
+Meanwhile a second address asks ``/healthz`` ten times a second (of the webhook, which answers that there is no such
+path); an answer later than 10 s counts as none. *memory* is
 the growth of the largest resident size of the serving process; *CPU* is its share of a core; *CPU ms* is the most CPU
 time that it used during a probe: what the probe takes on a machine that does nothing else.
 
@@ -42,11 +43,10 @@ from typing import Any, NamedTuple
 from tessera.clock import SystemClock
 from tessera.dashboard.feed import FeedGroup
 from tessera.dashboard.server import PageAddress, PageServer
-from tessera.serving.bounded_port import BoundedPort
+from tessera.serving.connection import server_context
 from tessera.serving.status_server import listening_socket, serve_status
-from tessera.status_pages import TEXT, Page
-from tessera.webhook.serving.certificates import issue
-from tessera.webhook.serving.server import load_certificate, server_context
+from tessera.webhook.serving.certificates import issue, load_certificate
+from tessera.webhook.serving.server import ReviewPort
 
 ATTACKER, KUBELET = "127.0.0.9", "127.0.0.1"
 #: Bytes of the metrics: those of a node with 8 cards and 56 slices, as bench/scrape.py prints.
@@ -98,7 +98,7 @@ async def _explain(*_: object) -> Any:
 async def _reviews(ready: Pipe) -> None:
     listener = listening_socket(KUBELET, 0)
     ready.send(listener.getsockname()[1])
-    await BoundedPort("reviews", lambda *_: Page(200, TEXT, b"ok\n"), _tls()).serve(listener)
+    await ReviewPort({}, _tls()).serve(listener)
 
 
 PORTS: dict[str, Callable[[Pipe], Any]] = {
@@ -235,7 +235,7 @@ async def _probe(at: _Target) -> tuple[float, float] | None:
             writer.close()
     except (OSError, TimeoutError):
         return None
-    return took if b" 200 " in answer else None
+    return took if answer.startswith((b"HTTP/1.1 200 ", b"HTTP/1.1 404 ")) else None
 
 
 async def _probes(at: _Target, seconds: float) -> list[tuple[float, float] | None]:

@@ -18,10 +18,10 @@ import uvloop
 import tessera
 from tessera.clock import SystemClock
 from tessera.limits.processes import PORT_BYTES, PORT_CONNECTIONS, REVIEW_BODY
-from tessera.serving.bounded_port import BoundedPort, Bounds
-from tessera.status_pages import TEXT, Page
-from tessera.webhook.serving.certificates import issue
-from tessera.webhook.serving.server import load_certificate, server_context
+from tessera.serving.bounded_port import Bounds
+from tessera.serving.connection import server_context
+from tessera.webhook.serving.certificates import issue, load_certificate
+from tessera.webhook.serving.server import ReviewPort
 
 #: No deadline passes during a test that does not wait for it.
 PATIENT = Bounds(header_time=600_000, body_time=600_000)
@@ -32,7 +32,7 @@ UNFINISHED = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % REVIE
 class Served:
     """A port of this machine."""
 
-    def __init__(self, port: BoundedPort, number: int, answered: list[bytes]) -> None:
+    def __init__(self, port: ReviewPort, number: int, answered: list[bytes]) -> None:
         self.port = port
         self.answered = answered
         self.url = f"http://127.0.0.1:{number}/"
@@ -66,11 +66,11 @@ async def served(bounds: Bounds, *, tls: bool = False) -> AsyncIterator[Served]:
         load_certificate(context, issue(["127.0.0.1"], SystemClock().now(), days=1))
     answered: list[bytes] = []
 
-    def answer(_method: str, _path: str, body: bytes) -> Page:
+    def answer(body: bytes) -> bytes:
         answered.append(body)
-        return Page(200, TEXT, body.upper())
+        return body.upper()
 
-    port = BoundedPort("tests", answer, context, bounds)
+    port = ReviewPort({"/": answer}, context, bounds)
     listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
     listener.setblocking(False)
     task = asyncio.create_task(port.serve(listener))

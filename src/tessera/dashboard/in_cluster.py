@@ -8,7 +8,6 @@ changes.
 import asyncio
 import logging
 import random
-import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from tessera.dashboard.source import ClusterSource
 from tessera.dashboard.view.run import ViewApi
 from tessera.dashboard.view.server import ViewAnswers
 from tessera.kube.client.client import Client
+from tessera.serving.connection import server_context
 from tessera.serving.status_server import serve_status
 from tessera.status_pages import OnListening
 
@@ -122,8 +122,7 @@ class _Certificate:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._loaded = b""
-        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self.context.minimum_version = ssl.TLSVersion.TLSv1_2
+        self.context = server_context()
 
     def load(self) -> bool:
         """Loads the files if they have changed; False if there are none.

@@ -25,13 +25,11 @@ import ssl
 from abc import ABC, abstractmethod
 from asyncio.sslproto import SSLProtocol
 from collections import Counter
-from collections.abc import Callable
 from operator import attrgetter
 from typing import Any
 
 import msgspec
 from aiohttp import web
-from aiohttp.http_exceptions import HttpProcessingError
 
 from tessera.limits.processes import (
     PORT_BODY_TIME,
@@ -41,12 +39,10 @@ from tessera.limits.processes import (
     PORT_HEADER_TIME,
     PORT_HEADERS,
     PORT_IDLE_TIME,
-    REVIEW_BODY,
 )
 from tessera.serving.connection import BUFFER, Connection, Tls
 from tessera.serving.drops import Drops, MalformedRequests
 from tessera.serving.fair_shares import FairQueue
-from tessera.status_pages import Page
 
 _log = logging.getLogger(__name__)
 
@@ -58,9 +54,6 @@ _SILENT = 1.0
 _STEPS = 8
 #: Bytes that a piece of a request counts for at least: a byte alone costs as much work and memory.
 _PIECE = 1024
-
-#: Returns the answer to a request, given as method, path and body.
-Answer = Callable[[str, str, bytes], Page]
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):
@@ -302,52 +295,3 @@ class ConnectionPort(ABC):
         """Returns the connection with the largest request of the address that holds most bytes."""
         held = self._held[max(self._bytes, key=lambda each: self._bytes[each])]
         return max(held, key=attrgetter("unfinished_bytes"))
-
-
-class BoundedPort(ConnectionPort):
-    """Answers requests with whole bodies.
-
-    Args:
-        name: the port's name in the log.
-        answer: returns the answer; called on the loop, after the whole body has come.
-        context: for TLS; None for plain HTTP.
-        bounds: the limits.
-    """
-
-    def __init__(
-        self, name: str, answer: Answer, context: ssl.SSLContext | None = None, bounds: Bounds = BOUNDS
-    ) -> None:
-        super().__init__(name, context, bounds)
-        self._answer = answer
-
-    async def respond(self, request: web.BaseRequest, connection: Connection) -> web.StreamResponse:
-        """See :meth:`ConnectionPort.respond`."""
-        connection.set_deadline(self._bounds.body_time, "without the whole body in time")
-        body = await self._read_body(request)
-        if body is None:
-            text = f"the body is too long: {REVIEW_BODY} are allowed; make the pod smaller\n"
-            response = web.Response(status=413, text=text)
-            response.force_close()
-            return response
-        status, content_type, content = self._answer(request.method, request.path, body)
-        return web.Response(status=status, body=content, headers={"content-type": content_type})
-
-    async def _read_body(self, request: web.BaseRequest) -> bytes | None:
-        """Returns the body; None if it is too long.
-
-        Raises:
-            ConnectionError: the rest of the body will not come.
-        """
-        if (request.content_length or 0) > REVIEW_BODY:
-            return None
-        chunks = bytearray()
-        try:
-            async for chunk in request.content.iter_any():
-                chunks += chunk
-                if len(chunks) > REVIEW_BODY:
-                    return None
-            return bytes(chunks)
-        except (web.RequestPayloadError, HttpProcessingError) as error:
-            raise ConnectionResetError from error
-        finally:
-            chunks.clear()  # frees the memory now, before the exception's frames are collected

@@ -44,6 +44,13 @@ class Port(Protocol):
         """Removes a connection from the count; a second call is no error."""
 
 
+def server_context() -> ssl.SSLContext:
+    """Returns a context for TLS that has no certificate yet."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return context
+
+
 class Tls(SSLProtocol):
     """asyncio's TLS, with a buffer of one record instead of 256 KiB for each connection."""
 

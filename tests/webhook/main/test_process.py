@@ -13,10 +13,11 @@ from tests.webhook.conftest import NAME, NAMESPACE, SECRET, Lab, in_lab
 
 from tessera.clock import LoopClock, SystemClock
 from tessera.kube.resources import MUTATING_WEBHOOKS, SECRETS
+from tessera.serving.connection import server_context
 from tessera.webhook.admission.review import ReviewError
 from tessera.webhook.base.options import WebhookOptions
-from tessera.webhook.serving.certificates import authority_fingerprints, issue, read_secret
-from tessera.webhook.serving.server import load_certificate, serve_reviews, server_context
+from tessera.webhook.serving.certificates import authority_fingerprints, issue, load_certificate, read_secret
+from tessera.webhook.serving.server import serve_reviews
 
 HOUR = 3600.0
 POD = {
@@ -150,7 +151,7 @@ async def test_tls_serves_the_certificate_that_was_loaded_last() -> None:
     context = server_context()
     first, second = (issue(["127.0.0.1"], SystemClock().now(), days=1) for _ in range(2))
     load_certificate(context, first)
-    server = asyncio.create_task(serve_reviews(options, context, lambda body: body.upper()))
+    server = asyncio.create_task(serve_reviews(options, context, bytes.upper, bytes.upper))
     url = f"https://127.0.0.1:{await open_at}/mutate-v1-pod"
     try:
         assert await post(url, first.bundle, b"hello") == b"HELLO"

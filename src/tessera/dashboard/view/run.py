@@ -13,8 +13,8 @@ from tessera.dashboard.view.trust import Trust
 from tessera.kube.client.client import Client
 from tessera.kube.resources import CONFIGMAPS, ConfigMap
 from tessera.kube.watch.informer import Informer
+from tessera.serving.connection import server_context
 from tessera.serving.status_server import listening_socket
-from tessera.webhook.serving.server import server_context
 
 _log = logging.getLogger(__name__)
 

@@ -18,8 +18,14 @@ from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError
 from tessera.kube.resources import API_SERVICES
 from tessera.kube.watch.informer import Informer
-from tessera.webhook.serving.certificates import Certificate, authority_fingerprints, issue, join_bundles, renewal_time
-from tessera.webhook.serving.server import load_certificate
+from tessera.webhook.serving.certificates import (
+    Certificate,
+    authority_fingerprints,
+    issue,
+    join_bundles,
+    load_certificate,
+    renewal_time,
+)
 
 _log = logging.getLogger(__name__)
 

@@ -18,6 +18,7 @@ from tessera.kube.client.client import Client
 from tessera.kube.resources import CONFIGMAPS, NODES, ConfigMap
 from tessera.kube.watch.cache import EventKind, WatchEvent
 from tessera.kube.watch.informer import Informer
+from tessera.serving.connection import server_context
 from tessera.serving.status_server import serve_status
 from tessera.webhook.admission.review import Reviewer, ReviewError
 from tessera.webhook.base.metrics import WebhookMetrics
@@ -25,9 +26,9 @@ from tessera.webhook.base.options import WebhookOptions
 from tessera.webhook.nodes.capabilities import Capabilities
 from tessera.webhook.nodes.gpu_nodes import GpuNodeWatcher
 from tessera.webhook.serving.certificate_manager import CertificateManager
-from tessera.webhook.serving.certificates import Certificate
+from tessera.webhook.serving.certificates import Certificate, load_certificate
 from tessera.webhook.serving.given_certificate import GivenCertificate
-from tessera.webhook.serving.server import load_certificate, serve_reviews, server_context
+from tessera.webhook.serving.server import serve_reviews
 
 _log = logging.getLogger(__name__)
 

@@ -1,8 +1,8 @@
 """The webhook's certificate: reads it from the Secret, tells when to replace it, and makes the next one.
 
-Pure except for randomness. ``cryptography`` makes the certificates; the rotation is hand-written, because cert-manager
-would be a second installation that every cluster needs. Where it is installed, it can do the same
-(:mod:`tessera.webhook.serving.given_certificate`).
+Pure except for randomness and :func:`load_certificate`. ``cryptography`` makes the certificates; the rotation is
+hand-written, because cert-manager would be a second installation that every cluster needs. Where it is installed, it
+can do the same (:mod:`tessera.webhook.serving.given_certificate`).
 
 Every rotation makes a new authority with exactly one certificate, and discards the authority's key, so that nobody can
 sign another one. The bundle that the API server trusts has each authority until its certificate has expired, so that
@@ -17,6 +17,8 @@ configuration trusts already, also if the Secret is lost or damaged. Nobody has 
 """
 
 import ipaddress
+import os
+import ssl
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 
@@ -78,6 +80,20 @@ def join_bundles(bundles: Iterable[bytes], now: float) -> bytes:
         for one in _valid(bundle, now):
             found.setdefault(one.fingerprint(hashes.SHA256()), _pem(one))
     return b"".join(list(found.values())[:AUTHORITIES])
+
+
+def load_certificate(context: ssl.SSLContext, certificate: Certificate) -> None:
+    """Serves this certificate from the next handshake on; the key goes to OpenSSL by an anonymous file, to no disk.
+
+    Raises:
+        ssl.SSLError: OpenSSL refuses the certificate.
+    """
+    file = os.memfd_create("tessera-webhook", os.MFD_CLOEXEC)
+    try:
+        os.write(file, certificate.certificate + certificate.key)
+        context.load_cert_chain(f"/proc/self/fd/{file}")
+    finally:
+        os.close(file)
 
 
 def is_valid(found: Certificate, now: float) -> bool:

@@ -1,15 +1,21 @@
 """The webhook's port of reviews, over TLS.
 
 The TLS context lives as long as the server: a new certificate is loaded into it and serves from the next handshake on;
-open connections continue. The key goes from memory to OpenSSL through an anonymous file, never to a disk.
+open connections continue.
 
 Reviews run on the process's event loop, one after the other.
 """
 
-import os
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+
+from tessera.limits.processes import REVIEW_BODY
+from tessera.serving.bounded_port import BOUNDS, Bounds, ConnectionPort
+from tessera.serving.connection import Connection
+from tessera.serving.status_server import listening_socket
 from tessera.status_pages import TEXT, Page
 from tessera.webhook.admission.review import ReviewError
 from tessera.webhook.base.options import (
@@ -19,72 +25,90 @@ from tessera.webhook.base.options import (
     TEMPLATE_PATH,
     WebhookOptions,
 )
-from tessera.webhook.serving.certificates import Certificate
 
-
-def server_context() -> ssl.SSLContext:
-    """Returns a context that has no certificate yet."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    return context
-
-
-def load_certificate(context: ssl.SSLContext, certificate: Certificate) -> None:
-    """Serves this certificate from the next handshake on.
-
-    Raises:
-        ssl.SSLError: OpenSSL refuses the certificate.
-    """
-    file = os.memfd_create("tessera-webhook", os.MFD_CLOEXEC)
-    try:
-        os.write(file, certificate.certificate + certificate.key)
-        context.load_cert_chain(f"/proc/self/fd/{file}")
-    finally:
-        os.close(file)
+#: Returns the answer to a body.
+Review = Callable[[bytes], bytes]
 
 
 async def serve_reviews(
-    options: WebhookOptions,
-    context: ssl.SSLContext,
-    review: Callable[[bytes], bytes],
-    review_managed: Callable[[bytes], bytes] | None = None,
+    options: WebhookOptions, context: ssl.SSLContext, review: Review, review_managed: Review
 ) -> None:
     """Answers AdmissionReviews until cancelled.
 
     Args:
         options: address, port, and the function to call once the port is open.
         context: a context with a certificate.
-        review: returns the answer to a body.
-        review_managed: the same for the paths of pods that Tessera places, and of their templates; by default
-            ``review``.
+        review: answers the reviews of most pods.
+        review_managed: answers those of pods that Tessera places, and of their templates.
 
     Raises:
         OSError: the port is taken.
     """
-    from tessera.serving.bounded_port import BoundedPort
-    from tessera.serving.status_server import listening_socket
-
-    managed = review_managed or review
     reviews = {
         REVIEW_PATH: review,
         TEMPLATE_PATH: review,
-        MANAGED_PATH: managed,
-        MANAGED_TEMPLATE_PATH: managed,
+        MANAGED_PATH: review_managed,
+        MANAGED_TEMPLATE_PATH: review_managed,
     }
-
-    def answer(method: str, path: str, body: bytes) -> Page:
-        decide = reviews.get(path)
-        if decide is None:
-            return Page(404, TEXT, f"reviews are answered at {', '.join(reviews)}\n".encode())
-        if method != "POST":
-            return Page(405, TEXT, b"reviews are sent by POST\n")
-        try:
-            return Page(200, "application/json", decide(body))
-        except ReviewError as error:
-            return Page(400, TEXT, f"{error}\n".encode(errors="replace"))
-
     listener = listening_socket(options.address, options.port or 0)
-    port = BoundedPort("reviews", answer, context)
+    port = ReviewPort(reviews, context)
     if options.on_listening is not None:
         options.on_listening(*listener.getsockname()[:2])
     await port.serve(listener)
+
+
+class ReviewPort(ConnectionPort):
+    """Answers requests with whole bodies.
+
+    Args:
+        reviews: what answers the bodies, by path; called on the loop.
+        context: for TLS; None for plain HTTP.
+        bounds: the limits.
+    """
+
+    def __init__(self, reviews: Mapping[str, Review], context: ssl.SSLContext | None, bounds: Bounds = BOUNDS) -> None:
+        super().__init__("reviews", context, bounds)
+        self._reviews = reviews
+
+    async def respond(self, request: web.BaseRequest, connection: Connection) -> web.StreamResponse:
+        """See :meth:`ConnectionPort.respond`."""
+        connection.set_deadline(self._bounds.body_time, "without the whole body in time")
+        body = await self._read_body(request)
+        if body is None:
+            text = f"the body is too long: {REVIEW_BODY} are allowed; make the pod smaller\n"
+            response = web.Response(status=413, text=text)
+            response.force_close()
+            return response
+        status, content_type, content = self._answer(request.method, request.path, body)
+        return web.Response(status=status, body=content, headers={"content-type": content_type})
+
+    def _answer(self, method: str, path: str, body: bytes) -> Page:
+        review = self._reviews.get(path)
+        if review is None:
+            return Page(404, TEXT, f"reviews are answered at {', '.join(self._reviews)}\n".encode())
+        if method != "POST":
+            return Page(405, TEXT, b"reviews are sent by POST\n")
+        try:
+            return Page(200, "application/json", review(body))
+        except ReviewError as error:
+            return Page(400, TEXT, f"{error}\n".encode(errors="replace"))
+
+    async def _read_body(self, request: web.BaseRequest) -> bytes | None:
+        """Returns the body; None if it is too long.
+
+        Raises:
+            ConnectionError: the rest of the body will not come.
+        """
+        if (request.content_length or 0) > REVIEW_BODY:
+            return None
+        chunks = bytearray()
+        try:
+            async for chunk in request.content.iter_any():
+                chunks += chunk
+                if len(chunks) > REVIEW_BODY:
+                    return None
+            return bytes(chunks)
+        except (web.RequestPayloadError, HttpProcessingError) as error:
+            raise ConnectionResetError from error
+        finally:
+            chunks.clear()  # frees the memory now, before the exception's frames are collected
