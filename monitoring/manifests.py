@@ -7,16 +7,17 @@ import yaml
 
 from monitoring.alerts import ALERTS
 from monitoring.recordings import RECORDINGS
+from tessera.access.page_tokens import AGENT_AUDIENCE, CONTROLLER_AUDIENCE
 
 NAMESPACE = "tessera-system"
 #: Component -> the port's name, of the pods that show metrics.
 COMPONENTS = ("tessera-agent", "tessera-controller", "tessera-webhook")
-#: Those whose metrics name pods or nodes, so that a reader needs a token.
-GUARDED = frozenset({"tessera-agent", "tessera-controller"})
+#: Those whose metrics name pods or nodes, so that a reader needs a token: component -> the audience of its tokens.
+GUARDED = {"tessera-agent": AGENT_AUDIENCE, "tessera-controller": CONTROLLER_AUDIENCE}
 #: The account that the Prometheus operator's monitors use, its Secret, and the role that it has.
 METRICS_ACCOUNT, METRICS_ROLE = "tessera-metrics", "tessera-metrics-reader"
-#: The token of a Prometheus in the cluster.
-_OWN_TOKEN = "/var/run/secrets/kubernetes.io/serviceaccount/token"  # noqa: S105 - a file
+#: Where a Prometheus in the cluster has a token for each audience, which the API server itself does not accept.
+TOKENS = "/var/run/secrets/tessera.dev"
 #: Labels of a series that name the holder of a card.
 HOLDER = ("namespace", "pod", "container")
 #: A series of dcgm-exporter's names, and the value of one of these labels.
@@ -164,7 +165,11 @@ def prometheus() -> Document:
         "scrape_configs": [
             {
                 "job_name": component,
-                **({"authorization": {"credentials_file": _OWN_TOKEN}} if component in GUARDED else {}),
+                **(
+                    {"authorization": {"credentials_file": f"{TOKENS}/{GUARDED[component]}"}}
+                    if component in GUARDED
+                    else {}
+                ),
                 "honor_labels": True,
                 "kubernetes_sd_configs": [discovery],
                 "relabel_configs": [

@@ -10,6 +10,7 @@ from monitoring.manifests import (
     COMPONENTS,
     GUARDED,
     NAMESPACE,
+    TOKENS,
     metrics_reader,
     pod_monitors,
     prometheus,
@@ -98,3 +99,16 @@ def test_the_monitors_show_a_token_of_an_account_that_may_only_read_metrics() ->
     assert secret["metadata"]["annotations"] == {"kubernetes.io/service-account.name": account["metadata"]["name"]}
     (role,) = (each for each in install_manifests() if each["metadata"]["name"] == binding["roleRef"]["name"])
     assert role["rules"] == [{"nonResourceURLs": ["/metrics"], "verbs": ["get"]}]
+
+
+def test_a_prometheus_without_the_operator_shows_tokens_that_only_tessera_accepts() -> None:
+    """The volume that the page has makes the files that the configuration names, each for its component's audience."""
+    page = (FOLDER.parents[1] / "docs" / "see-it.md").read_text(encoding="utf-8")
+    (volume,) = yaml.safe_load(page.partition("```yaml\nvolumes:")[2].partition("```")[0])
+    made = {
+        f"{TOKENS}/{each['path']}": each["audience"] for (each,) in map(dict.values, volume["projected"]["sources"])
+    }
+    shown = {
+        job["job_name"]: job.get("authorization", {}).get("credentials_file") for job in prometheus()["scrape_configs"]
+    }
+    assert {name: made[file] for name, file in shown.items() if file} == GUARDED

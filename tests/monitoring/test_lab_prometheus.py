@@ -64,17 +64,18 @@ def targets(lab: RunningLab) -> Sequence[Mapping[str, Any]]:
     ]
 
 
-def configuration(lab: RunningLab, token: Path) -> dict[str, Any]:
-    """The configuration that ships, with the lab's pods for the discovery, and a token of the monitors' account."""
+def configuration(lab: RunningLab, folder: Path) -> dict[str, Any]:
+    """The configuration that ships, with the lab's pods for the discovery, and tokens as kubelet would make them."""
     for each in metrics_reader():
         lab.kubectl("apply", "-f", "-", manifest=dict(each))
-    token.write_text(lab.page_token("tessera-metrics"), encoding="utf-8")
     made = json.loads(json.dumps(prometheus()))
     made["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
     for job in made["scrape_configs"]:
         del job["kubernetes_sd_configs"]
         job["static_configs"] = targets(lab)
         if "authorization" in job:
+            token = folder / Path(job["authorization"]["credentials_file"]).name
+            token.write_text(lab.page_token("tessera-metrics", "--audience", token.name), encoding="utf-8")
             job["authorization"] = {"credentials_file": str(token)}
     return dict(made)
 
@@ -105,7 +106,7 @@ def lab() -> Iterator[RunningLab]:
 @pytest.fixture(scope="module")
 def server(lab: RunningLab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     folder = tmp_path_factory.mktemp("prometheus")
-    (folder / "prometheus.yaml").write_text(yaml.safe_dump(configuration(lab, folder / "token")), encoding="utf-8")
+    (folder / "prometheus.yaml").write_text(yaml.safe_dump(configuration(lab, folder)), encoding="utf-8")
     (folder / "rules.yaml").write_text(yaml.safe_dump(rules()), encoding="utf-8")
     started = Prometheus(folder, free_port())
     try:

@@ -19,9 +19,9 @@ class RunningLab(ClusterUser):
         self.state = state
         self.folder = self.kubeconfig.parent
 
-    def page_token(self, account: str = "tessera-reader") -> str:
+    def page_token(self, account: str = "tessera-reader", *options: str) -> str:
         """A token of an account that may read pages of Tessera's ports; it outlives leaps of virtual time."""
-        return self.kubectl("create", "token", account, "-n", "tessera-system", "--duration=8760h").strip()
+        return self.kubectl("create", "token", account, "-n", "tessera-system", "--duration=8760h", *options).strip()
 
     def read_page(self, url: str, token: str = "") -> tuple[int, str]:
         """Status and text of a page, as a client beside the API server gets it; status 0 if nobody answers."""
