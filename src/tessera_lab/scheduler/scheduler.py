@@ -104,6 +104,7 @@ class Scheduler:
         labels = node["metadata"].get("labels") or {}
         if self.cluster.set_node(name, labels, node.get("spec") or {}, status.get("allocatable") or {}):
             self._request_retry()
+        self.cluster.set_images(name, status.get("images") or ())
 
     def _on_namespace(self, event: WatchEvent[Json]) -> None:
         metadata = event.object["metadata"]

@@ -1,9 +1,9 @@
 """Scores of the nodes that can take a pod, by kube-scheduler's plugins, their weights and their rules of scaling.
 
 TaintToleration counts three times; NodeAffinity, PodTopologySpread and InterPodAffinity twice; the least allocated CPU
-and memory once. Equal nodes go by fewer pods, then by name, so that a run can be repeated. BalancedAllocation and
-ImageLocality have no part, nor has the default spreading of bare pods by a Service's selector: the pods of one
-ReplicaSet or StatefulSet are spread, which is what the default selector comes to for them.
+and memory, their balance, and the images that a node has once. Equal nodes go by fewer pods, then by name, so that a
+run can be repeated. The default spreading of bare pods by a Service's selector has no part: the pods of one ReplicaSet
+or StatefulSet are spread, which is what the default selector comes to for them.
 """
 
 import math
@@ -21,6 +21,10 @@ Scores = list[float]
 
 _BEST = 100.0
 _TAINTS, _OTHERS = 3.0, 2.0
+_RESOURCES = ("cpu", "memory")
+#: Bytes of the images of a pod below which they do not count, and of one container beyond which they count no more
+#: (kube-scheduler, plugin ImageLocality).
+_LEAST_IMAGE, _LARGEST_IMAGE = 23 * 2**20, 1000 * 2**20
 #: ``defaultConstraints`` of kube-scheduler's ``System`` spreading: the topology's key and the allowed skew.
 _DEFAULT_SPREAD = ((HOSTNAME, 3), ("topology.kubernetes.io/zone", 5))
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
@@ -30,7 +34,9 @@ def choose_node(pod: CachedPod, nodes: Sequence[CachedNode], cluster: NodeCache)
     """Returns the best of the nodes, of which there is one at least."""
     if len(nodes) == 1:
         return nodes[0]
-    totals = [_fit(pod, node) for node in nodes]
+    totals: Scores = [
+        _least_allocated(pod, node) + _balance(pod, node) + _locality(pod, node, cluster) for node in nodes
+    ]
     for weight, scores in _soft_rules(pod, nodes, cluster):
         totals = [total + weight * score for total, score in zip(totals, scores, strict=True)]
     return min(
@@ -52,14 +58,44 @@ def _soft_rules(pod: CachedPod, nodes: Sequence[CachedNode], cluster: NodeCache)
         yield _OTHERS, _between([sum(float(weights[domain]) for domain in node.labels.items()) for node in nodes])
 
 
-def _fit(pod: CachedPod, node: CachedNode) -> float:
-    """Share of CPU and memory that stays free, the mean of both."""
-    shares = [
-        (total - node.used.get(name, 0) - pod.requests.get(name, 0)) / total
-        for name in ("cpu", "memory")
+def _least_allocated(pod: CachedPod, node: CachedNode) -> int:
+    """NodeResourcesFit: the part of CPU and memory that stays free, the mean of both, in whole hundredths."""
+    shares = []
+    for name in _RESOURCES:
+        if total := node.allocatable.get(name, 0):
+            free = total - node.compared.get(name, 0) - pod.compared.get(name, 0)
+            shares.append(max(0, free) * int(_BEST) // total)
+    return sum(shares) // len(shares) if shares else 0
+
+
+def _balance(pod: CachedPod, node: CachedNode) -> int:
+    """NodeResourcesBalancedAllocation: how alike the used parts of CPU and memory are; 0 for a pod without requests."""
+    if not any(pod.requests.get(name) for name in _RESOURCES):
+        return 0
+    parts = [
+        min(1.0, (node.used.get(name, 0) + pod.requests.get(name, 0)) / total)
+        for name in _RESOURCES
         if (total := node.allocatable.get(name, 0))
     ]
-    return _BEST * sum(shares) / len(shares) if shares else 0.0
+    deviation = abs(parts[0] - parts[1]) / 2 if len(parts) == len(_RESOURCES) else 0.0
+    return int((1 - deviation) * _BEST)
+
+
+def _locality(pod: CachedPod, node: CachedNode, cluster: NodeCache) -> int:
+    """ImageLocality: the size of the pod's images that the node has, each by the part of the nodes that have it."""
+    if not node.images:
+        return 0
+    containers = [*(pod.spec.get("initContainers") or ()), *(pod.spec.get("containers") or ())]
+    names = [_with_tag(str(each.get("image") or "")) for each in containers]
+    there = sum(
+        int(node.images[name] * cluster.image_nodes[name] / len(cluster.nodes)) for name in names if name in node.images
+    )
+    least, most = _LEAST_IMAGE, _LARGEST_IMAGE * len(containers)
+    return int(_BEST) * (min(most, max(least, there)) - least) // (most - least)
+
+
+def _with_tag(image: str) -> str:
+    return image if image.rfind(":") > image.rfind("/") else f"{image}:latest"
 
 
 def _fullness(node: CachedNode) -> float:

@@ -38,6 +38,10 @@ def anyway(app: str, key: str = HOST) -> dict[str, Any]:
     return {"topologySpreadConstraints": [{**rule, "labelSelector": {"matchLabels": {"app": app}}}]}
 
 
+def limits(cpu: str, memory: str) -> dict[str, Any]:
+    return {"containers": [{"name": "c", "resources": {"requests": {"cpu": cpu, "memory": memory}}}]}
+
+
 def place(answer: NodeChoice | Unschedulable) -> str:
     assert isinstance(answer, NodeChoice)
     return answer.node
@@ -113,3 +117,51 @@ def test_a_node_without_the_label_of_a_rule_comes_last() -> None:
     made = cluster("", "a")
     made.place(pod("web-0", "web", cpu="3"), "n2")
     assert place(decide(pod("web-1", "web", **anyway("web", ZONE)), made)) == "n2"
+
+
+def test_a_pod_goes_where_cpu_and_memory_stay_in_balance() -> None:
+    made = cluster("", "")
+    made.place(pod("cpu", **limits("4", "0")), "n1")  # 4 of 10 CPUs, and none of the memory
+    made.place(pod("both", **limits("2", "2Gi")), "n2")  # a fifth of each: as much is allocated
+    assert place(decide(pod("memory", **limits("0", "4Gi")), made)) == "n1"
+    assert place(decide(pod("cpus", **limits("4", "0")), made)) == "n2"
+
+
+def test_a_pod_without_requests_counts_for_a_little() -> None:
+    made = cluster("", "")
+    nothing: dict[str, Any] = {"containers": [{"name": "c"}]}
+    made.place(pod("one", **limits("150m", "200Mi")), "n1")
+    made.place(pod("two", **nothing), "n2")
+    made.place(pod("three", **nothing), "n2")
+    assert place(decide(pod("four", **limits("3", "3Gi")), made)) == "n1"
+
+
+MIB = 2**20
+
+
+@pytest.mark.parametrize(
+    ("image", "mib", "nodes", "node"),
+    [
+        ("e.com/a:1", 1000, 1, "n2"),  # half of 1000 MiB, as one of two nodes has it
+        ("e.com/a", 1000, 1, "n2"),
+        ("e.com/b:1", 1000, 1, "n1"),
+        ("e.com/a:1", 40, 1, "n1"),  # half of it is below 23 MiB
+        ("e.com/a:1", 1000, 2, "n1"),
+    ],
+)
+def test_a_pod_goes_where_its_large_images_are(image: str, mib: int, nodes: int, node: str) -> None:
+    made = cluster("", "")
+    names = ["e.com/a@sha256:1", "e.com/a:1", "e.com/a:latest"]
+    for name in ("n2", "n1")[:nodes]:
+        made.set_images(name, [{"names": names, "sizeBytes": mib * MIB}])
+    made.place(pod("busy", cpu="1"), "n2")
+    assert place(decide(pod("p", containers=[{"name": "c", "image": image}]), made)) == node
+
+
+def test_the_images_of_a_gone_node_do_not_count() -> None:
+    made = cluster("", "", "")
+    for name in ("n1", "n2"):
+        made.set_images(name, [{"names": ["e.com/a:1"], "sizeBytes": MIB}])
+    made.set_images("n2", [])
+    made.remove_node("n1")
+    assert +made.image_nodes == {}

@@ -1,9 +1,14 @@
-"""Provides a container's image before its start, in kubelet's order and with its texts: present, pull, back-off."""
+"""Provides a container's image before its start, in kubelet's order and with its texts.
+
+The order is that of ``EnsureImageExists`` (``pkg/kubelet/images/image_manager.go``): name, present, pull, back-off. An
+image whose name is none, or that may not be pulled and is not there, is looked at again without back-off.
+"""
 
 from collections.abc import Callable
 from typing import Literal, Protocol
 
 from tessera.clock import Clock
+from tessera.driver.registry.reference import ReferenceFormatError, parse
 from tessera_lab.kubelet.images.node_images import NodeImages, PullError
 from tessera_lab.kubelet.pod_status import ContainerRecord
 from tessera_lab.simulation.supervision import CREATE_RETRY, PullBackoff
@@ -44,8 +49,15 @@ class ImagePuller:
 
     async def pull(self, record: ContainerRecord) -> bool:
         """Pulls the container's image if needed; False if that failed."""
-        image = record.spec.get("image", "")
-        if self._images.has(image, record.spec.get("imagePullPolicy") or "IfNotPresent"):
+        image, policy = record.spec.get("image", ""), record.spec.get("imagePullPolicy") or "IfNotPresent"
+        if problem := _name_problem(image):
+            self._refuse(record, "InspectFailed", "InvalidImageName", problem)
+            return False
+        if not self._images.has(image) and policy == "Never":
+            problem = f'Container image "{image}" is not present with pull policy of Never'
+            self._refuse(record, "ErrImageNeverPull", "ErrImageNeverPull", problem)
+            return False
+        if self._images.has(image) and policy != "Always":
             self._teller.record_event("Pulled", f'Container image "{image}" already present on machine')
             return True
         self._teller.record_event("Pulling", f'Pulling image "{image}"')
@@ -72,11 +84,33 @@ class ImagePuller:
             self._teller.record_event("Failed", "Error: ImagePullBackOff", type="Warning")
             await self._clock.sleep(CREATE_RETRY)
 
+    def _refuse(self, record: ContainerRecord, event: str, reason: str, message: str) -> None:
+        self._teller.record_event(event, message, type="Warning")
+        self._wait(record, reason, message)
+        self._teller.record_event("Failed", f"Error: {reason}", type="Warning")
+
     def _fail(self, record: ContainerRecord, image: str, message: str) -> None:
         self._backoffs.setdefault(record.name, PullBackoff()).record_failure(self._clock.monotonic(), message)
         self._teller.record_event("Failed", f'Failed to pull image "{image}": {message}', type="Warning")
         self._wait(record, "ErrImagePull", message)
         self._teller.record_event("Failed", "Error: ErrImagePull", type="Warning")
+
+
+def _name_problem(image: str) -> str:
+    """Kubelet's text for a name that is none; empty for a good one."""
+    first, slash, after = image.partition("/")
+    on_host = slash and ("." in first or ":" in first or first == "localhost" or first != first.lower())
+    path = (after if on_host else image if slash else f"library/{image}").partition(":")[0]
+    problem = "" if path == path.lower() else f": repository name ({path}) must be lowercase"
+    try:
+        parse(image)
+    except ReferenceFormatError:
+        pass
+    else:
+        if "://" not in image:
+            return ""
+    parsing = f'couldn\'t parse image name "{image}": invalid reference format{problem}'
+    return f'Failed to apply default image tag "{image}": {parsing}'
 
 
 def format_pull_duration(seconds: float) -> str:

@@ -9,7 +9,8 @@ have the lab cannot know: a repository that no catalogue names has every tag.
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import msgspec
 
@@ -18,6 +19,8 @@ from tessera.driver.resolution import Outcome
 from tessera_lab.kubelet.images.catalogue import ImageCatalogue, SimulatedImage, host_of, repository_of
 from tessera_lab.simulation.virtual_time import CountedClock
 
+#: Images in the status of a Node (kubelet, ``nodeStatusMaxImages``).
+LISTED_IMAGES = 50
 #: containerd's text for each refusal, after ``failed to resolve reference "…":``.
 _REFUSALS = {
     Outcome.NOT_FOUND: "not found",
@@ -56,6 +59,9 @@ class NodeImages:
         catalogue: images of all registries; None for images that have neither size nor program.
         architecture: the node's architecture, as registries name it.
         serialised: with a catalogue, the node pulls one image after the other.
+
+    Attributes:
+        on_pulled: called when another image is on the node.
     """
 
     def __init__(
@@ -77,10 +83,20 @@ class NodeImages:
         self._repositories = {repository_of(each) for each in self._digests}
         self._pulls: dict[str, asyncio.Task[ImagePull]] = {}
         self._turn = asyncio.Lock()
+        self.on_pulled: Callable[[], None] = lambda: None
 
-    def has(self, image: str, policy: str) -> bool:
-        """True if the node need not pull the image."""
-        return policy == "Never" or (policy != "Always" and image in self._digests)
+    def has(self, image: str) -> bool:
+        """True if the image is on the node."""
+        return image in self._digests
+
+    def listed(self) -> list[dict[str, Any]]:
+        """The images with a size as kubelet lists them in the Node's status, the largest first."""
+        found: list[dict[str, Any]] = [
+            {"names": [f"{repository_of(each)}@{digest}", each], "sizeBytes": image.size_bytes}
+            for each, digest in self._digests.items()
+            if digest and (image := self.image(each)) is not None
+        ]
+        return sorted(found, key=lambda each: (-each["sizeBytes"], each["names"]))[:LISTED_IMAGES]
 
     def image(self, reference: str) -> SimulatedImage | None:
         """The catalogue's entry for an image."""
@@ -150,6 +166,7 @@ class NodeImages:
             if seconds:
                 await self._clock.sleep(seconds)
         self._digests[reference] = digest
+        self.on_pulled()
         self._repositories.add(repository)
         took = self._clock.monotonic() - began
         return ImagePull(seconds=took, waited=took, size_bytes=image.size_bytes)

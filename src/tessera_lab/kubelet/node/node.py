@@ -132,6 +132,7 @@ class SimulatedNode:
             architecture=self.options.architecture,
             serialised=self.options.serialise_pulls,
         )
+        images.on_pulled = self._object.notify
         self.processes = None if machine is None else GpuProcesses(machine, clock.monotonic)
         self._runtime = ContainerRuntime(
             clock=self.waits,
@@ -345,6 +346,10 @@ class SimulatedNode:
     def current_object(self) -> Json | None:
         """See :meth:`.DescribedNode.current_object`."""
         return self._nodes.cache.get(self.name)
+
+    def images(self) -> list[dict[str, Any]]:
+        """See :meth:`.DescribedNode.images`."""
+        return self._runtime.images.listed()
 
     # Small parts
 

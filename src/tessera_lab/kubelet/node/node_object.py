@@ -54,6 +54,10 @@ class DescribedNode(Protocol):
         """Returns the Node object as last read, or None."""
         ...
 
+    def images(self) -> list[dict[str, Any]]:
+        """Returns the images on the node, as its status lists them."""
+        ...
+
 
 class KubeletNodeObject:
     """One node's object in the API.
@@ -203,6 +207,9 @@ class KubeletNodeObject:
         resources = {name: desired[name] for name in ("capacity", "allocatable")}
         if any(resources[name] != (status.get(name) or {}) for name in resources):
             await self._patch({name: _difference(status.get(name) or {}, resources[name]) for name in resources})
+        images = self._node.images()
+        if images != (status.get("images") or []):
+            await self._patch({"images": images})
         said = {each["type"]: each["status"] for each in status.get("conditions") or ()}
         if said.get("Ready") == "Unknown":  # nobody had heard of this node for a while
             self._ready_since = self._registered = rfc3339(self._clock.now())

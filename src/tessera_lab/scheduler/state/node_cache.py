@@ -5,12 +5,13 @@ confirmed the binding). Node lookups by name and by hostname label cost the same
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from tessera_lab.scheduler.state.pod_requests import (
+    COMPARED,
     Amounts,
     HostPort,
     host_ports,
@@ -37,6 +38,7 @@ class CachedPod(msgspec.Struct, frozen=True, kw_only=True):
         created: seconds since 1970; earlier goes first among equals.
         spec: the pod's spec as decoded JSON.
         requests: see :func:`tessera_lab.scheduler.state.pod_requests.pod_requests`.
+        compared: the same with :data:`.pod_requests.COMPARED`, for comparisons of nodes.
         ports: host ports.
     """
 
@@ -46,6 +48,7 @@ class CachedPod(msgspec.Struct, frozen=True, kw_only=True):
     created: float
     spec: Json
     requests: Amounts
+    compared: Amounts
     ports: frozenset[HostPort]
     labels: Mapping[str, str] = {}
     terminating: bool = False
@@ -91,14 +94,21 @@ def build_pod_info(
         created=created,
         spec=spec,
         requests=pod_requests(spec),
+        compared=pod_requests(spec, COMPARED),
         ports=host_ports(spec),
     )
 
 
 class CachedNode:
-    """One node as the scheduler sees it. ``used`` is the sum over the pods in ``pods`` (by UID)."""
+    """One node as the scheduler sees it.
 
-    __slots__ = ("allocatable", "labels", "name", "pods", "taints", "unschedulable", "used")
+    Attributes:
+        used: sum of the requests of the pods in ``pods`` (by UID).
+        compared: the same of what they count for when nodes are compared.
+        images: bytes of the images that it has, by their names.
+    """
+
+    __slots__ = ("allocatable", "compared", "images", "labels", "name", "pods", "taints", "unschedulable", "used")
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -107,6 +117,8 @@ class CachedNode:
         self.unschedulable = False
         self.allocatable: Amounts = {}
         self.used: Amounts = {}
+        self.compared: Amounts = {}
+        self.images: Mapping[str, int] = {}
         self.pods: dict[str, CachedPod] = {}
 
     def lacking_resources(self, requests: Amounts) -> list[tuple[str, int]]:
@@ -121,15 +133,17 @@ class CachedNode:
     def hold(self, pod: CachedPod) -> None:
         """Counts a pod."""
         self.pods[pod.uid] = pod
-        for name, value in pod.requests.items():
-            self.used[name] = self.used.get(name, 0) + value
+        for total, amounts in ((self.used, pod.requests), (self.compared, pod.compared)):
+            for name, value in amounts.items():
+                total[name] = total.get(name, 0) + value
 
     def free(self, uid: str) -> CachedPod | None:
         """Counts a pod no more, and returns it."""
         pod = self.pods.pop(uid, None)
         if pod is not None:
-            for name, value in pod.requests.items():
-                self.used[name] -= value
+            for total, amounts in ((self.used, pod.requests), (self.compared, pod.compared)):
+                for name, value in amounts.items():
+                    total[name] -= value
         return pod
 
 
@@ -143,6 +157,7 @@ class NodeCache:
         nominated: pods that room was made for, by the node's name and their UIDs.
         holders_of_anti_affinity: node of every placed pod with required anti-affinity, by UID.
         holders_of_preferences: node of every placed pod with preferred affinity or anti-affinity, by UID.
+        image_nodes: number of nodes that have an image, by each of its names.
         replicas: number of placed pods by their owner's UID and their node's name, without terminating ones.
     """
 
@@ -152,6 +167,7 @@ class NodeCache:
         self.storage = StorageCache()
         self.holders_of_anti_affinity: dict[str, str] = {}
         self.holders_of_preferences: dict[str, str] = {}
+        self.image_nodes: Counter[str] = Counter()
         self.replicas: dict[str, Counter[str]] = {}
         self.nominated: dict[str, dict[str, CachedPod]] = {}
         self._nominations: dict[str, str] = {}
@@ -180,10 +196,19 @@ class NodeCache:
         node.labels, node.taints, node.unschedulable, node.allocatable = facts
         return True
 
+    def set_images(self, name: str, listed: Sequence[Json]) -> None:
+        """Notes the images that a node's status lists; they decide only which of several nodes is better."""
+        node = self.nodes[name]
+        images = {each: int(image.get("sizeBytes") or 0) for image in listed for each in image.get("names") or ()}
+        self.image_nodes.subtract(node.images.keys())
+        self.image_nodes.update(images.keys())
+        node.images = images
+
     def remove_node(self, name: str) -> None:
         """Forgets a node; its pods stay on record until they are removed."""
         node = self.nodes.pop(name, None)
         if node is not None:
+            self.image_nodes.subtract(node.images.keys())
             self._by_hostname.get(node.labels.get(HOSTNAME, ""), set()).discard(name)
             if node.pods:
                 self._waiting_for_node[name] = dict(node.pods)

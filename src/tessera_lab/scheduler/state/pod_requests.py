@@ -28,21 +28,30 @@ def parse_amounts(quantities: Mapping[str, str | int] | None) -> Amounts:
     return {name: parse_amount(name, text) for name, text in (quantities or {}).items()}
 
 
-def container_requests(container: Json) -> Amounts:
-    """A container's requests; a resource with only a limit is requested at its limit."""
+#: What a container without a request counts for when nodes are compared (``pkg/scheduler/util/pod_resources.go``).
+COMPARED: Mapping[str, str] = {"cpu": "100m", "memory": "200Mi"}
+
+
+def container_requests(container: Json, missing: Mapping[str, str] | None = None) -> Amounts:
+    """A container's requests; a resource with only a limit is requested at its limit, ``missing`` stands for none."""
     resources = container.get("resources") or {}
-    return parse_amounts({**(resources.get("limits") or {}), **(resources.get("requests") or {})})
+    return parse_amounts({**(missing or {}), **(resources.get("limits") or {}), **(resources.get("requests") or {})})
 
 
-def pod_requests(spec: Json) -> Amounts:
-    """Everything the pod holds on its node for its whole life, ``pods`` (1) included."""
+def pod_requests(spec: Json, missing: Mapping[str, str] | None = None) -> Amounts:
+    """Everything the pod holds on its node for its whole life, ``pods`` (1) included.
+
+    Args:
+        spec: the pod's spec.
+        missing: what a container counts for that requests none.
+    """
     running: Amounts = {}
     for container in spec.get("containers") or ():
-        _add(running, container_requests(container))
+        _add(running, container_requests(container, missing))
     sidecars: Amounts = {}
     starting: Amounts = {}
     for container in spec.get("initContainers") or ():
-        own = container_requests(container)
+        own = container_requests(container, missing)
         if container.get("restartPolicy") == "Always":
             _add(sidecars, own)
             own = {}

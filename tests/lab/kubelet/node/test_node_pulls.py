@@ -7,7 +7,7 @@ import pytest
 from tests.support.control_plane_lab import ControlPlaneLab
 
 from tessera.driver.resolution import Outcome
-from tessera.kube.resources import PODS
+from tessera.kube.resources import NODES, PODS
 from tessera_lab.kubelet.images.catalogue import ImageCatalogue, SimulatedImage
 
 InLab = Callable[[Callable[[Any], Awaitable[None]]], None]
@@ -173,5 +173,77 @@ def test_a_registry_that_cannot_exist_gives_no_image(in_lab: InLab, catalogue: I
         assert "dial tcp: lookup registry.invalid: no such host" in waiting["message"]
         await lab.clock.sleep(30)
         assert await lab.phase("p") == "Pending"
+
+    in_lab(story)
+
+
+@pytest.mark.parametrize(
+    ("image", "more"),
+    [
+        ("Busybox", ": repository name (library/Busybox) must be lowercase"),
+        ("quay.io/X/app:1", ": repository name (X/app) must be lowercase"),
+        *((each, "") for each in ("busybox::1", "busybox:1 2", "https://quay.io/x/app", "quay.io/x@sha256:1", "a:-1")),
+    ],
+)
+def test_a_name_that_is_none_never_runs(in_lab: InLab, image: str, more: str) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
+        await lab.start_nodes("n1")
+        await pod(lab, "p", image)
+        await lab.clock.sleep(30)
+        problem = f'Failed to apply default image tag "{image}": couldn\'t parse image name "{image}": '
+        problem += f"invalid reference format{more}"
+        waiting = (await state(lab, "p"))["state"]["waiting"]
+        assert waiting == {"reason": "InvalidImageName", "message": problem}
+        assert dict(await lab.notes("p")).items() >= {("InspectFailed", problem), ("Failed", "Error: InvalidImageName")}
+
+    in_lab(story)
+
+
+def test_an_image_that_may_not_be_pulled_runs_once_it_is_there(in_lab: InLab) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
+        await lab.start_nodes("n1", catalogue=world(app=1))
+        await pod(lab, "p", "quay.io/x/app:1", imagePullPolicy="Never")
+        await lab.clock.sleep(30)
+        problem = 'Container image "quay.io/x/app:1" is not present with pull policy of Never'
+        waiting = (await state(lab, "p"))["state"]["waiting"]
+        assert waiting == {"reason": "ErrImageNeverPull", "message": problem}
+        assert dict(await lab.notes("p"))["ErrImageNeverPull"] == problem
+        await pod(lab, "puller", "quay.io/x/app:1")
+        await lab.clock.sleep(30)
+        assert await lab.phase("p") == "Running"
+
+    in_lab(story)
+
+
+@pytest.mark.parametrize("part", ["containers", "initContainers"])
+@pytest.mark.parametrize("image", ["quay.io/x/app:2", "nowhere.invalid/app:1"])
+def test_an_image_that_no_registry_can_have_does_not_run(in_lab: InLab, part: str, image: str) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
+        await lab.start_nodes(
+            "n1", catalogue=ImageCatalogue({"quay.io/x/app:1": SimulatedImage()}, unnamed=SimulatedImage())
+        )
+        good = {"name": "good", "image": "busybox", "command": ["sleep", "infinity"]}
+        parts = {"containers": [good]} | {part: [{"name": "main", "image": image}]}
+        body = {"metadata": {"name": "p"}, "spec": {**parts, "nodeName": "n1"}}
+        await lab.api.create(PODS.as_dicts(), body, "default")
+        await lab.clock.sleep(5)
+        assert await lab.phase("p") == "Pending"
+        assert dict(await lab.notes("p"))["Failed"] == "Error: ErrImagePull"
+
+    in_lab(story)
+
+
+def test_the_node_lists_its_images_with_their_sizes(in_lab: InLab) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
+        catalogue = world(small=1, large=10)
+        await lab.start_nodes("n1", catalogue=catalogue)
+        for name in ("small", "large"):
+            await pod(lab, name, f"quay.io/x/{name}:1")
+        await lab.clock.sleep(30)
+        names = {name: f"quay.io/x/{name}:1" for name in ("large", "small")}
+        assert (await lab.get(NODES, "n1", None))["status"]["images"] == [
+            {"names": [f"quay.io/x/{name}@{catalogue.digest(names[name])}", names[name]], "sizeBytes": size * 2**20}
+            for name, size in (("large", 10), ("small", 1))
+        ]
 
     in_lab(story)
