@@ -20,8 +20,8 @@ from tessera.controller.admission_checks.check_decisions import (
     CheckDecisions,
 )
 from tessera.controller.admission_checks.queued_workload import read_workload
+from tessera.controller.slicing.cycle import take_in
 from tessera.controller.slicing.state.events import NodeDeleted, NodeObserved
-from tessera.controller.slicing.turns import absorption
 from tessera.kueue.objects import Workload
 from tessera.limits.planning import CHECKED_PODS, CHECKED_WORKLOADS
 
@@ -354,7 +354,7 @@ def test_no_node_with_whole_cards_yet_is_no_reason_to_reject(checks: Checks) -> 
 
 
 def test_nothing_is_answered_from_a_part_of_the_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(absorption, "ABSORBED_CHANGES", 2)
+    monkeypatch.setattr(take_in, "ABSORBED_CHANGES", 2)
     cluster = SlicerCluster()
     for number in range(8):
         cluster.node(f"n{number}")

@@ -8,7 +8,7 @@ from tests.support.slicer_cluster import SlicerCluster
 from tests.webhook.conftest import NAMESPACE, Lab, in_lab
 
 from tessera.controller.forecasting.queue_task import PERIOD, QueueTask
-from tessera.controller.slicing.turns import absorption
+from tessera.controller.slicing.cycle import take_in
 from tessera.forecast.queue_page import QueuePage
 from tessera.kube.event_recorder import EventRecorder
 from tessera.kube.resources import NODES, PODS
@@ -28,7 +28,7 @@ def large() -> SlicerCluster:
 
 @pytest.mark.parametrize("parts", [0, 1, 3])
 def test_no_page_is_made_until_all_nodes_and_pods_are_taken_in(parts: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(absorption, "ABSORBED_CHANGES", 4)
+    monkeypatch.setattr(take_in, "ABSORBED_CHANGES", 4)
 
     async def story(lab: Lab) -> None:
         cluster, rng = large(), random.Random(0)

@@ -10,8 +10,8 @@ from tessera.api.names import QUOTA_RESOURCE
 from tessera.clock import LoopClock
 from tessera.controller.leadership.hand_overs import HandOvers
 from tessera.controller.main.fleet_metrics import REASONS, FleetCollector
+from tessera.controller.slicing.cycle import take_in
 from tessera.controller.slicing.state.events import NodeObserved
-from tessera.controller.slicing.turns import absorption
 from tessera.limits.planning import NAMESPACES_SHOWN
 from tessera.reasons.reason import Refusal
 
@@ -51,7 +51,7 @@ def test_slots_and_room_follow_the_cards() -> None:
 
 
 def test_while_changes_are_taken_in_by_parts_the_figures_are_those_of_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(absorption, "ABSORBED_CHANGES", 4)
+    monkeypatch.setattr(take_in, "ABSORBED_CHANGES", 4)
     cluster = SlicerCluster()
     collector = FleetCollector(lambda: cluster.slicer, FixedClock(0.0))
     registry = CollectorRegistry()

@@ -12,7 +12,7 @@ from tessera.api.nodes.node_groups import parse_node_groups
 from tessera.api.nodes.node_pauses import NO_HELP_REASON, Pause, pause_text
 from tessera.controller.scale_up.node_requests import PlaceholderPods
 from tessera.controller.scale_up.placeholders import pod_spec
-from tessera.controller.slicing.turns import absorption
+from tessera.controller.slicing.cycle import take_in
 from tessera.kube.resources import EVENTS
 
 GROUP = """
@@ -36,7 +36,7 @@ def large() -> SlicerCluster:
 
 @pytest.mark.parametrize("parts", [0, 1, 3])
 def test_placeholders_stay_while_many_pods_are_taken_in_by_parts(parts: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(absorption, "ABSORBED_CHANGES", 4)
+    monkeypatch.setattr(take_in, "ABSORBED_CHANGES", 4)
 
     async def story(lab: Lab) -> None:
         await create_node_groups(lab, GROUP)

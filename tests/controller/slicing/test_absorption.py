@@ -7,9 +7,9 @@ from tests.support.cost import count_calls
 from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.api.names import GATE, NodeName
+from tessera.controller.slicing.cycle import take_in, writes
 from tessera.controller.slicing.state.events import WritesDue
 from tessera.controller.slicing.state.instructions import PatchRequests, ReportPodCondition
-from tessera.controller.slicing.turns import absorption, pending_writes
 from tessera.limits.planning import ABSORBED_CHANGES, BATCH_PODS
 
 CARDS = 4
@@ -68,7 +68,7 @@ def calls_of_second_step(nodes: int) -> int:
 
 
 def test_a_step_costs_the_same_in_a_cluster_of_more_nodes_and_pods(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(absorption, "ABSORBED_CHANGES", 20)
+    monkeypatch.setattr(take_in, "ABSORBED_CHANGES", 20)
     assert calls_of_second_step(800) <= 1.1 * calls_of_second_step(200)
 
 
@@ -124,7 +124,7 @@ def test_events_are_held_for_no_more_steps_than_it_takes_to_take_in_all_nodes_an
 
 
 def test_a_pod_whose_deletion_is_held_is_unknown_at_once_and_gone_at_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(absorption, "ABSORBED_CHANGES", 2)
+    monkeypatch.setattr(take_in, "ABSORBED_CHANGES", 2)
     cluster = SlicerCluster()
     for number in range(6):
         cluster.node(f"n{number}")
@@ -175,7 +175,7 @@ def test_a_new_leader_looks_at_the_conditions_of_no_pod_that_says_nothing_of_its
 
 
 def test_writes_of_many_nodes_are_collected_in_steps_and_none_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pending_writes, "WRITTEN_NODES", 3)
+    monkeypatch.setattr(writes, "WRITTEN_NODES", 3)
     cluster = SlicerCluster()
     for number in range(10):
         cluster.node(f"n{number}")

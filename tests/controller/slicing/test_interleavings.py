@@ -12,7 +12,7 @@ from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.api.names import GATE, NodeName
 from tessera.controller.filters.avoidance import AVOIDANCE_SECONDS
-from tessera.controller.slicing.planning.fair_order import holding_of
+from tessera.controller.slicing.cycle import take_in
 from tessera.controller.slicing.state.events import (
     LastGatesObserved,
     NodeObserved,
@@ -21,10 +21,10 @@ from tessera.controller.slicing.state.events import (
     WriteOutcomeUnknown,
     WriteRefused,
 )
+from tessera.controller.slicing.state.holdings import holding_of
 from tessera.controller.slicing.state.instructions import Evict, RecordEvent, Write
 from tessera.controller.slicing.state.queue_ledger import Holding
 from tessera.controller.slicing.state.waiting_pods import rank
-from tessera.controller.slicing.turns import absorption
 from tessera.reasons.reason import QueueFull
 
 #: Gates of others: of the pod's author, and of KAI, whose gate goes after Tessera's.
@@ -210,8 +210,8 @@ def with_everything() -> SlicerCluster:
 def test_any_interleaving_where_more_changes_than_one_step_takes_in(
     new_cluster: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(absorption, "ABSORBED_CHANGES", 1)
-    monkeypatch.setattr(absorption, "BATCH_PODS", 1)
+    monkeypatch.setattr(take_in, "ABSORBED_CHANGES", 1)
+    monkeypatch.setattr(take_in, "BATCH_PODS", 1)
     play(new_cluster, examples(30))
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from tessera.api.names import NodeName, PodUid
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.controller.slicing.planning.fair_order import FairOrder
+from tessera.controller.slicing.cycle.order import FairOrder
 from tessera.controller.slicing.state.refusals import competes_for_room
 from tessera.controller.slicing.state.slicer_state import SlicerState
 

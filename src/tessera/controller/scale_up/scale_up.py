@@ -30,7 +30,7 @@ from tessera.controller.scale_up.placeholders import (
 )
 from tessera.controller.scale_up.steady_amounts import SteadyAmounts
 from tessera.controller.scale_up.useless_nodes import NewNode, UselessNodes
-from tessera.controller.slicing.planning.fair_order import FairOrder
+from tessera.controller.slicing.cycle.order import FairOrder
 from tessera.controller.slicing.slicer import Slicer
 from tessera.controller.slicing.state.allocation import Allocation
 from tessera.kube.backoff import Backoff

@@ -14,7 +14,7 @@ Rules:
   has refused nothing: it is asked again in that minute.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tessera.api.names import PodUid
@@ -22,11 +22,11 @@ from tessera.clock import parse_time_or_zero
 from tessera.controller.base.move_settings import MoveMode, MoveSettings
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.evictions.move_finder import FoundRoom, MoveFinder
+from tessera.controller.slicing.planning.proposals import EndOfReservation, Notice, Proposal, Proposer, evict
 from tessera.controller.slicing.reservations.reserver import Reserver
 from tessera.controller.slicing.reservations.residual_life import RELEASE_SECONDS
-from tessera.controller.slicing.state.instructions import Evict
 from tessera.controller.slicing.state.messages import moved_text, not_moved_text, room_text
-from tessera.controller.slicing.state.move_record import MOVE_COUNTS, MOVES_ANNOTATION, RecordedMove, read_moves
+from tessera.controller.slicing.state.move_record import MOVE_COUNTS, RecordedMove, read_moves
 from tessera.controller.slicing.state.reservation import PATIENCE, Reservation
 from tessera.controller.slicing.state.reservation_rules import holders_of
 from tessera.controller.slicing.state.slicer_state import SlicerState
@@ -68,7 +68,7 @@ class MovePlan:
     done: int = 0
 
 
-class Mover:
+class Mover(Proposer):
     """Looks for moves, and carries them out.
 
     Args:
@@ -99,8 +99,6 @@ class Mover:
         self._served: dict[str, float] = {}
         #: By waiting pod, the pods of the last event about moves.
         self._told: dict[PodUid, tuple[PodUid, ...]] = {}
-        #: True once the recorded moves have been taken over; this happens once.
-        self._adopted = False
         #: Time before which the waiting pods are not looked at again.
         self._next_look = 0.0
         #: Time of the next look, if nothing else happens; None while nobody waits for one.
@@ -110,20 +108,19 @@ class Mover:
     def next_due(self) -> float | None:
         """Time of the next step, seconds since 1970; None if there is none."""
         times = [each.since + EVICTION_SECONDS for each in self._plans.values()]
-        times += [each.date + MOVE_COUNTS for found in self._state.moves.values() for each in found]
         return min(times if self._look_due is None else [*times, self._look_due], default=None)
 
     def observe(self, uid: PodUid) -> None:
         """Takes in a pod that has changed."""
         self._finder.starts.observe(uid, self._state.cluster.pods.get(uid), self._state.now)
 
-    def note_refusal(self, uid: PodUid, reason: str) -> None:
+    def note_refusal(self, uid: PodUid, reason: str) -> Iterator[Proposal]:
         """Takes in that the server refused an eviction, by a PodDisruptionBudget or another policy, and its reason."""
         for plan in list(self._plans.values()):
             if plan.asked is not None and plan.asked.uid == uid:
                 text = not_moved_text(plan.asked, plan.reserved, reason, MOVE_COUNTS)
-                self._state.add_event(plan.asked, "SliceMoveRefused", text)
-                self._give_up(plan)
+                yield Notice(plan.asked, "SliceMoveRefused", text)
+                yield from self._give_up(plan)
 
     def note_no_answer(self, uid: PodUid) -> None:
         """Takes in that the server did not answer an eviction, or that it asked for another try."""
@@ -131,26 +128,23 @@ class Mover:
             if plan.asked is not None and plan.asked.uid == uid:
                 plan.again = True
 
-    def run(self) -> None:
+    def propose(self) -> Iterator[Proposal]:
         """Carries plans on, and looks for moves for the first waiting pods."""
         now = self._state.now
         if not now:
             return
-        self._adopt()
         self._forget(now)
         for plan in list(self._plans.values()):
-            self._carry_on(plan, now)
-        if self._settings.mode is MoveMode.OFF:
-            return
+            yield from self._carry_on(plan, now)
         if now >= self._next_look:
             self._next_look = now + LOOK_SECONDS
-            self._look(now)
+            yield from self._look(now)
         elif self._state.pods.blocked:
             self._look_due = self._next_look
 
     # Looking for moves
 
-    def _look(self, now: float) -> None:
+    def _look(self, now: float) -> Iterator[Proposal]:
         """Searches for the first pods that are due, and sets the time of the next look."""
         dues: list[float] = []
         searches = int(MOVE_SEARCHES)
@@ -160,7 +154,7 @@ class Mover:
                 continue
             if not self._is_served(pod):
                 searches -= 1
-                self._search(pod, now)
+                yield from self._search(pod, now)
             self._next_search[pod.uid] = now + SEARCHED_AGAIN
             dues.append(now + SEARCHED_AGAIN)
         self._look_due = min(dues, default=None)
@@ -192,29 +186,29 @@ class Mover:
         pods = (self._state.cluster.pods.get(each.uid) for each in holders_of(self._state, found))
         return all(each is None or each.terminating for each in pods)
 
-    def _search(self, pod: PodInfo, now: float) -> None:
+    def _search(self, pod: PodInfo, now: float) -> Iterator[Proposal]:
         evicts = self._settings.mode is MoveMode.EVICT
         most = min(MOST_MOVES, self._budget()) if evicts else MOST_MOVES
         found = self._finder.find(pod, most) if most > 0 else None
         if found is None or not found.worth.is_positive:
             self.rooms.pop(pod.uid, None)
         elif not evicts:
-            self._recommend(pod, found)
+            yield from self._recommend(pod, found)
         elif pod.uid in self._state.reservations or self._reserver.may_reserve(pod):
-            self._begin(pod, found, now)
+            yield from self._begin(pod, found, now)
 
-    def _recommend(self, pod: PodInfo, found: FoundRoom) -> None:
+    def _recommend(self, pod: PodInfo, found: FoundRoom) -> Iterator[Proposal]:
         self.rooms[pod.uid] = found
         if self._told.get(pod.uid) != found.moved:
             self._told[pod.uid] = found.moved
-            self._state.add_event(pod, "SliceRoomByMoves", room_text(pod, found.room))
+            yield Notice(pod, "SliceRoomByMoves", room_text(pod, found.room))
 
     # Carrying moves out
 
-    def _begin(self, pod: PodInfo, found: FoundRoom, now: float) -> None:
+    def _begin(self, pod: PodInfo, found: FoundRoom, now: float) -> Iterator[Proposal]:
         holders = tuple(move.allocation for move in found.room.moves)
         place = ReservedPlace((found.room.placement,), holders, RELEASE_SECONDS)
-        self._reserver.take(pod, place, PATIENCE)
+        yield from self._reserver.take(pod, place, PATIENCE)
         plan = MovePlan(pod.uid, self._state.reservations[pod.uid], list(found.moved))
         self._plans[pod.uid] = plan
         self._served[self._state.cluster.queue_of(pod)] = now
@@ -231,7 +225,7 @@ class Mover:
         self._state.moves[pod.node] = (*self._state.moves.get(pod.node, ()), entry)
         self._state.dirty_nodes.add(pod.node)
 
-    def _carry_on(self, plan: MovePlan, now: float) -> None:
+    def _carry_on(self, plan: MovePlan, now: float) -> Iterator[Proposal]:
         waits = plan.uid in self._state.waiting
         if not waits or self._state.reservations.get(plan.uid) is not plan.reserved:
             del self._plans[plan.uid]
@@ -240,26 +234,26 @@ class Mover:
         if pod is None or pod.terminating or pod.finished:
             if plan.asked is not None:
                 plan.done += 1
-                self._state.add_event(plan.asked, "SliceMoved", moved_text(plan.asked, plan.reserved))
+                yield Notice(plan.asked, "SliceMoved", moved_text(plan.asked, plan.reserved))
             self._advance(plan, now)
         elif now >= plan.since + EVICTION_SECONDS:
-            self._give_up(plan)
+            yield from self._give_up(plan)
         elif (plan.asked is None or plan.again) and self._is_recorded(pod):
-            self._evict(plan, pod)
+            yield from self._evict(plan, pod)
 
     def _is_recorded(self, pod: PodInfo) -> bool:
         item = self._state.cluster.objects.get(pod.node)
         return item is not None and any(each.uid == pod.uid for each in read_moves(item))
 
-    def _evict(self, plan: MovePlan, pod: PodInfo) -> None:
+    def _evict(self, plan: MovePlan, pod: PodInfo) -> Iterator[Proposal]:
         if not pod.movable or not pod.owner:  # its author took the annotation back
-            self._give_up(plan)
+            yield from self._give_up(plan)
             return
         if ("pod", pod.uid) in self._state.busy:
             return
         self.evicted += plan.asked is None
         plan.asked, plan.again = pod, False
-        self._state.evictions[pod.uid] = Evict(uid=pod.uid, namespace=pod.namespace, name=pod.name, version=0)
+        yield from evict(pod)
 
     def _advance(self, plan: MovePlan, now: float) -> None:
         plan.left.pop(0)
@@ -268,12 +262,12 @@ class Mover:
         else:
             self._plans.pop(plan.uid, None)
 
-    def _give_up(self, plan: MovePlan) -> None:
+    def _give_up(self, plan: MovePlan) -> Iterator[Proposal]:
         """Ends a plan. What has moved stays moved, and then the place stays reserved."""
         self.refused += 1
         self._plans.pop(plan.uid, None)
         if not plan.done and self._state.reservations.get(plan.uid) is plan.reserved:
-            self._reserver.release(plan.uid)
+            yield EndOfReservation(plan.reserved)
 
     # The last hour
 
@@ -283,25 +277,7 @@ class Mover:
         planned = sum(len(plan.left) - 1 for plan in self._plans.values())
         return self._settings.per_hour - recorded - planned
 
-    def _adopt(self) -> None:
-        """Takes over the moves that an earlier process recorded."""
-        if self._adopted:
-            return
-        self._adopted = True
-        for node, item in self._state.cluster.objects.items():
-            if MOVES_ANNOTATION in item.metadata.annotations:
-                self._state.moves[node] = tuple(read_moves(item))[: self._settings.per_hour]
-                self._state.dirty_nodes.add(node)
-
     def _forget(self, now: float) -> None:
-        for node, found in list(self._state.moves.items()):
-            left = tuple(each for each in found if each.counts(now))
-            if len(left) < len(found):
-                self._state.dirty_nodes.add(node)
-                if left:
-                    self._state.moves[node] = left
-                else:
-                    del self._state.moves[node]
         self._served = {queue: date for queue, date in self._served.items() if date > now - SEARCHED_AGAIN}
         known = {*self._next_search, *self._told, *self.rooms}
         for uid in [uid for uid in known if not isinstance(self._state.pods.reason_of(uid), Fragmented)]:

@@ -12,11 +12,12 @@ holds slots has ended by its deadline and the grace period of its spec, whatever
 All facts are in the pod, so a new controller decides the same.
 """
 
+from collections.abc import Iterator
 from heapq import heappop, heappush
 
 from tessera.api.names import PodUid
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.controller.slicing.state.instructions import Evict
+from tessera.controller.slicing.planning.proposals import Notice, Proposal, Proposer, evict
 from tessera.controller.slicing.state.messages import overstay_text
 from tessera.controller.slicing.state.reservation_rules import PASSING_MARGIN
 from tessera.controller.slicing.state.slicer_state import SlicerState
@@ -37,8 +38,8 @@ def overstays_from(pod: PodInfo) -> float | None:
     return end - pod.grace if pod.gone_by > end + _ROUNDING else None
 
 
-class Overstays:
-    """Evicts such pods.
+class Overstays(Proposer):
+    """Proposes to evict such pods.
 
     Args:
         state: the slicer's state.
@@ -60,12 +61,6 @@ class Overstays:
             heappop(self._order)
         return self._order[0][0] if self._order else None
 
-    @property
-    def are_due(self) -> bool:
-        """True if a pod is due."""
-        due = self.next_due
-        return due is not None and due <= self._state.now
-
     def observe(self, uid: PodUid) -> None:
         """Takes in a pod that changed."""
         pod = self._state.cluster.pods.get(uid)
@@ -76,23 +71,18 @@ class Overstays:
             return
         self._set(uid, max(due, self._asked.get(uid, 0.0)))
 
-    def run(self) -> None:
+    def propose(self) -> Iterator[Proposal]:
         """Evicts the pods that are due."""
-        while self.are_due:
+        while (due := self.next_due) is not None and due <= self._state.now:
             uid = self._order[0][1]
             self._asked[uid] = self._state.now + ASKED_AGAIN
             self._set(uid, self._asked[uid])
             if ("pod", uid) not in self._state.busy:
-                self._evict(self._state.cluster.pods[uid])
+                pod = self._state.cluster.pods[uid]
+                yield from evict(pod, grace=max(1, int(pod.grace)))
+                yield Notice(pod, "SliceDeadline", overstay_text(pod), warning=True)
 
     def _set(self, uid: PodUid, due: float) -> None:
         if self._due.get(uid) != due:
             self._due[uid] = due
             heappush(self._order, (due, uid))
-
-    def _evict(self, pod: PodInfo) -> None:
-        grace = max(1, int(pod.grace))
-        self._state.evictions[pod.uid] = Evict(
-            uid=pod.uid, namespace=pod.namespace, name=pod.name, version=0, grace=grace
-        )
-        self._state.add_event(pod, "SliceDeadline", overstay_text(pod), warning=True)

@@ -11,11 +11,13 @@ Rules:
 - The slots are reserved for the pod, so nobody else gets them.
 """
 
+from collections.abc import Iterator
+
 from tessera.api.names import NodeName, PodUid
 from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.slicing.planning.proposals import Notice, Proposal, Proposer, evict
 from tessera.controller.slicing.reservations.reserver import Reserver
 from tessera.controller.slicing.state.allocation import Allocation
-from tessera.controller.slicing.state.instructions import Evict
 from tessera.controller.slicing.state.messages import preempted_text
 from tessera.controller.slicing.state.reservation import PATIENCE, RETRY
 from tessera.controller.slicing.state.reservation_rules import holders_of
@@ -28,7 +30,7 @@ from tessera.placement.victims import find_victims
 ASKED_AGAIN = 600.0
 
 
-class Preemptor:
+class Preemptor(Proposer):
     """Chooses victims for the first waiting pods.
 
     Args:
@@ -53,7 +55,7 @@ class Preemptor:
         """Time of the next try, seconds since 1970; None if nobody waits for one."""
         return min(self._next_try.values(), default=None)
 
-    def run(self) -> None:
+    def propose(self) -> Iterator[Proposal]:
         """Lets the first waiting pod that is due preempt."""
         now = self._state.now
         self._forget(now)
@@ -66,7 +68,7 @@ class Preemptor:
                 self._next_try[pod.uid] = now + RETRY
                 place = self._find(pod, now)
                 if place is not None:
-                    self._preempt(pod, place, now)
+                    yield from self._preempt(pod, place, now)
                     return
 
     def _may_preempt(self, pod: PodInfo, now: float) -> bool:
@@ -112,8 +114,8 @@ class Preemptor:
         ran = max(0.0, now - victim.started) if victim.started else 0.0
         return one.placement.size * ran
 
-    def _preempt(self, pod: PodInfo, place: ReservedPlace, now: float) -> None:
-        self._reserver.take(pod, place, PATIENCE)
+    def _preempt(self, pod: PodInfo, place: ReservedPlace, now: float) -> Iterator[Proposal]:
+        yield from self._reserver.take(pod, place, PATIENCE)
         found = self._state.reservations[pod.uid]
         for allocation in holders_of(self._state, found):
             victim = self._state.cluster.pods.get(allocation.uid)
@@ -121,10 +123,8 @@ class Preemptor:
                 continue
             self._asked[victim.uid] = now
             self.evicted += 1
-            self._state.evictions[victim.uid] = Evict(
-                uid=victim.uid, namespace=victim.namespace, name=victim.name, version=0
-            )
-            self._state.add_event(victim, "SlicePreempted", preempted_text(victim, pod, found.node), warning=True)
+            yield from evict(victim)
+            yield Notice(victim, "SlicePreempted", preempted_text(victim, pod, found.node), warning=True)
 
     def _forget(self, now: float) -> None:
         for uid in [uid for uid in self._next_try if uid not in self._state.pods.blocked]:

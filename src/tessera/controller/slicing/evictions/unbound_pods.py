@@ -12,11 +12,12 @@ A later gate may hold such a pod, its scheduler may preempt for it or wait for i
 The times are only in memory: a restarted controller counts from its start.
 """
 
+from collections.abc import Iterator
+
 from tessera.api.names import PodUid
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.controller.slicing.planning.allocation_lifecycle import AllocationLifecycle
-from tessera.controller.slicing.state.allocation import Allocation
-from tessera.controller.slicing.state.instructions import Evict
+from tessera.controller.slicing.planning.allocations import has_lost_its_turn
+from tessera.controller.slicing.planning.proposals import Notice, Proposal, Proposer, Withdrawal, evict
 from tessera.controller.slicing.state.messages import turn_lost_text, unbound_text
 from tessera.controller.slicing.state.refusals import competes_for_room
 from tessera.controller.slicing.state.slicer_state import SlicerState
@@ -31,17 +32,15 @@ BACKLOG = 60.0
 LATE = 30.0
 
 
-class UnboundPods:
+class UnboundPods(Proposer):
     """Watches pods with slices until they are bound.
 
     Args:
         state: the slicer's state.
-        lifecycle: gives allocations up.
     """
 
-    def __init__(self, state: SlicerState, lifecycle: AllocationLifecycle) -> None:
+    def __init__(self, state: SlicerState) -> None:
         self._state = state
-        self._lifecycle = lifecycle
         #: Pods with slices that are not bound, and since when they are watched, seconds since 1970; the first is due
         #: first.
         self._since: dict[PodUid, float] = {}
@@ -56,12 +55,6 @@ class UnboundPods:
         first = [next(iter(self._since.values())) + BOUND_WITHIN] if self._since else []
         return min((*first, *self._late.values()), default=None)
 
-    @property
-    def are_due(self) -> bool:
-        """True if a pod is due."""
-        due = self.next_due
-        return due is not None and due <= self._state.now
-
     def observe(self, uid: PodUid) -> None:
         """Takes in a pod that changed."""
         pod = self._state.cluster.pods.get(uid)
@@ -70,47 +63,39 @@ class UnboundPods:
             self._since.setdefault(uid, self._state.now)
         elif self._since.pop(uid, None) is not None and pod is not None and pod.node:
             self._last_bound = self._state.now
-        if pod is None or not self._lifecycle.has_lost_its_turn(pod):
+        if pod is None or not has_lost_its_turn(self._state, pod):
             self._late.pop(uid, None)
         else:  # kubelet starts a pod with whole cards at once
             self._late.setdefault(uid, self._state.now + (0.0 if pod.devices else LATE))
 
-    def run(self) -> None:
+    def propose(self) -> Iterator[Proposal]:
         """Takes slices back from the pods that are due, and evicts those that are bound late."""
         for uid in [uid for uid, due in self._late.items() if due <= self._state.now]:
             del self._late[uid]
-            self._end_turn(self._state.cluster.pods[uid])
-        while self.are_due:
+            yield from self._end_turn(self._state.cluster.pods[uid])
+        while self._since and next(iter(self._since.values())) + BOUND_WITHIN <= self._state.now:
             uid = next(iter(self._since))
             since = self._since.pop(uid)
             pod, allocation = self._state.cluster.pods.get(uid), self._state.allocations.current_of(uid)
             if pod is None or allocation is None:
                 continue
             if ("pod", uid) not in self._state.busy and self._is_kept(pod, since):
-                self.take_back(pod, allocation, unbound_text(pod, allocation.node))
+                yield Withdrawal(pod, allocation, unbound_text(pod, allocation.node))
             else:
                 self._since[uid] = self._state.now
 
-    def _end_turn(self, pod: PodInfo) -> None:
-        if not self._lifecycle.has_lost_its_turn(pod):
+    def _end_turn(self, pod: PodInfo) -> Iterator[Proposal]:
+        if not has_lost_its_turn(self._state, pod):
             return
         if pod.devices and len(self._state.devices.free_slices(pod.node, pod.devices)) == len(pod.devices):
             self._state.cluster.changed_pods.add(pod.uid)  # a pod there has ended in the same step
             return
         if pod.devices or competes_for_room(self._state.pods.reason_of(pod.uid)):
-            self._lifecycle.record_event(pod, "SliceReclaimed", turn_lost_text(pod, pod.node), warning=True)
-            self._state.evictions[pod.uid] = Evict(uid=pod.uid, namespace=pod.namespace, name=pod.name, version=0)
+            yield Notice(pod, "SliceReclaimed", turn_lost_text(pod, pod.node), warning=True)
+            yield from evict(pod)
         self._late[pod.uid] = self._state.now + LATE
 
     def _is_kept(self, pod: PodInfo, since: float) -> bool:
         """True if something keeps the pod itself, and not all pods."""
         is_silent = not pod.gates and not pod.preempting and not pod.unschedulable_message
         return not is_silent or self._last_bound >= since + BACKLOG
-
-    def take_back(self, pod: PodInfo, allocation: Allocation, text: str) -> None:
-        """Tells a pod that it has no slices; a bound one keeps them, and starts once its node's agent serves."""
-        self._lifecycle.record_event(pod, "AgentNotReady" if pod.node else "SliceReclaimed", text, warning=True)
-        self._state.pods.record(pod.uid).told = text
-        self._state.pods_to_report.add(pod.uid)
-        if not pod.node:
-            self._lifecycle.give_up(allocation)

@@ -23,9 +23,9 @@ from tessera.api.names import PodUid
 from tessera.api.pods.gangs import Gang
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.planning.batch_placement import Placed, Unplaced
-from tessera.controller.slicing.planning.fair_order import add_holdings, holding_of, reserved_for_others
 from tessera.controller.slicing.planning.planner import Planner
 from tessera.controller.slicing.state.allocation import Allocation
+from tessera.controller.slicing.state.holdings import add_holdings, holding_of, reserved_for_others
 from tessera.controller.slicing.state.reservation_rules import reservations_before
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.limits.planning import DECISION_STEPS, GANG_POD_STEPS

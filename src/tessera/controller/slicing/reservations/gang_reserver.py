@@ -13,7 +13,7 @@ Rules:
 - A gang with rules about other pods, or host ports, gets at most one place on each node.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
@@ -26,7 +26,9 @@ from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.objects.pod_relations import NO_RELATIONS
 from tessera.controller.objects.resource_amounts import Amounts, add_amounts
 from tessera.controller.slicing.gangs.gang_planner import GangPlanner
+from tessera.controller.slicing.planning.proposals import EndOfReservation, Proposal
 from tessera.controller.slicing.reservations.reserver import Reserver
+from tessera.controller.slicing.state.holdings import queue_key
 from tessera.controller.slicing.state.refusals import waits_for_room
 from tessera.controller.slicing.state.reservation import HORIZON, PATIENCE, RETRY, QueueKey, Reservation
 from tessera.controller.slicing.state.reservation_rules import holders_of
@@ -84,22 +86,22 @@ class GangReserver:
             self._waiting.pop(gang.key, None)
             return
         last = max(pods, key=_rank)
-        self._waiting[gang.key] = _Waiting(gang, _rank(last), self._reserver.queue_key(last))
+        self._waiting[gang.key] = _Waiting(gang, _rank(last), queue_key(self._state, last))
         self._state.reservations_due = True
 
-    def begin(self, nodes: AbstractSet[NodeName]) -> None:
-        """Begins a decision, for which these nodes have changed."""
+    def review(self, nodes: AbstractSet[NodeName]) -> Iterator[Proposal]:
+        """Proposes which reservations end, now that these nodes have changed."""
         self._searched = False
         found = [each for each in self._state.reservations.values() if each.gang]
         if any(each.node in nodes or each.uid not in self._state.waiting for each in found):
-            self._review()
+            yield from self._review()
 
-    def end(self) -> None:
-        """Ends a decision: checks the reservations, and makes one for the first gang that is due."""
+    def propose(self) -> Iterator[Proposal]:
+        """Checks the reservations, and proposes them for the first gang that is due."""
         self.next_due = None
         if self._after is None or not self._state.now:
             return
-        self._review()
+        yield from self._review()
         for memo in (self._retry, self._numbers):
             for key in [key for key in memo if key not in self._waiting]:
                 del memo[key]
@@ -121,7 +123,7 @@ class GangReserver:
             if self._searched:
                 self._state.reservations_due = True
                 return
-            self._reserve(each)
+            yield from self._reserve(each)
 
     def _candidates(self) -> Iterable[_Waiting]:
         """Returns the waiting gangs without a reservation, in order; the first ones of each queue."""
@@ -159,8 +161,8 @@ class GangReserver:
 
     # Making reservations
 
-    def _reserve(self, one: _Waiting) -> bool:
-        """Keeps slots for all missing pods of a gang; False if one has no place, or no more may be kept."""
+    def _reserve(self, one: _Waiting) -> Iterator[Proposal]:
+        """Proposes to keep slots for all missing pods of a gang; none if one has no place, or no more may be kept."""
         key, pods = one.gang.key, self._missing(one.gang)
         last = max(pods, key=_rank, default=None)
         places: Mapping[PodUid, ReservedPlace] = {}
@@ -169,14 +171,13 @@ class GangReserver:
         if last is None or not any(each.holders for each in places.values()):
             self._retry[key] = self._state.now + RETRY
             self._wake_at(self._retry[key])
-            return False
+            return
         number = self._numbers.setdefault(key, self._reserver.next_number())
         seconds = max(each.seconds for each in places.values())
         for pod in pods:
             place = msgspec.structs.replace(places[pod.uid], seconds=seconds)
-            self._reserver.add(pod, one.queue, place, number, PATIENCE, gang=key)
-        self._reserver.keep_bounds(last)
-        return True
+            yield from self._reserver.add(pod, one.queue, place, number, PATIENCE, gang=key)
+        yield from self._reserver.keep_bounds(last)
 
     def _find(self, pods: Sequence[PodInfo]) -> Mapping[PodUid, ReservedPlace]:
         """Returns a place for each pod, beside those of the others; empty if one has none."""
@@ -227,27 +228,27 @@ class GangReserver:
 
     # Checking reservations
 
-    def _review(self) -> None:
-        """Ends reservations that are no longer right, and moves those whose slots empty too late."""
+    def _review(self) -> Iterator[Proposal]:
+        """Proposes to end reservations that are no longer right, and those whose slots empty too late."""
         gangs: dict[str, list[Reservation]] = {}
         for each in self._state.reservations.values():
             if each.gang:
                 gangs.setdefault(each.gang, []).append(each)
         for key, held in gangs.items():
             if self._state.reservations.get(held[0].uid) is held[0]:
-                self._review_gang(key, held)
+                yield from self._review_gang(key, held)
 
-    def _review_gang(self, key: str, held: Sequence[Reservation]) -> None:
+    def _review_gang(self, key: str, held: Sequence[Reservation]) -> Iterator[Proposal]:
         gang = self._state.gangs.gang_of(held[0].uid)
         pods = {pod.uid: pod for pod in self._missing(gang)} if gang is not None else {}
         complete = pods.keys() == {each.uid for each in held} and not any(map(self._is_held_back, pods))
         if not complete or not all(self._reserver.is_sound(each, pods[each.uid]) for each in held):
-            self._reserver.remove(held[0])
+            yield EndOfReservation(held[0])
         elif self._is_refused(held, pods):
-            self._reserver.remove(held[0])
+            yield EndOfReservation(held[0])
             self._retry[key] = self._state.now + PATIENCE
         elif self._state.now > held[0].made + held[0].patience:
-            self._reconsider(key, held, list(pods.values()))
+            yield from self._reconsider(key, held, list(pods.values()))
 
     def _is_held_back(self, uid: PodUid) -> bool:
         return uid not in self._state.waiting or isinstance(self._state.pods.reason_of(uid), QueueFull)
@@ -260,16 +261,16 @@ class GangReserver:
             return False
         return not any(self._reserver.awaits_amounts(each, pods[each.uid]) for each in held)
 
-    def _reconsider(self, key: str, held: Sequence[Reservation], pods: Sequence[PodInfo]) -> None:
+    def _reconsider(self, key: str, held: Sequence[Reservation], pods: Sequence[PodInfo]) -> Iterator[Proposal]:
         if self._searched:
             self._state.reservations_due = True
             return
         left = max(map(self._reserver.places.remaining, held))
         places = self._find(pods)
         if places and max(each.seconds for each in places.values()) < left:
-            self._reserver.remove(held[0])
+            yield EndOfReservation(held[0])
         elif left > HORIZON:
-            self._reserver.remove(held[0])
+            yield EndOfReservation(held[0])
             self._retry[key] = self._state.now + PATIENCE
         else:
             for each in held:

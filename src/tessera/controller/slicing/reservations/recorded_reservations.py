@@ -1,28 +1,27 @@
 """Takes over the reservations that an earlier process recorded, so that a waiting pod keeps its place."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from tessera.api.instaslice import Instaslice
 from tessera.api.names import NodeName, PodUid
-from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.reservations.reservation_record import (
     RESERVATIONS_ANNOTATION,
     RecordedReservation,
     read_reservations,
 )
-from tessera.controller.slicing.state.reservation import QueueKey, Reservation
+from tessera.controller.slicing.state.holdings import queue_key
+from tessera.controller.slicing.state.reservation import Reservation
 from tessera.controller.slicing.state.reservation_rules import make_holds, overlap
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.limits.planning import RESERVATIONS, RESERVED_PODS
 from tessera.mig.names import resource_spelling
 
 
-def adopt_reservations(state: SlicerState, queue_key: Callable[[PodInfo], QueueKey], *, keep: bool) -> int:
+def adopt_reservations(state: SlicerState, *, keep: bool) -> int:
     """Takes over the recorded reservations of pods that wait; the others are removed from the objects.
 
     Args:
         state: gets the reservations.
-        queue_key: the queue of a pod.
         keep: False to remove them all.
 
     Returns:
@@ -33,7 +32,7 @@ def adopt_reservations(state: SlicerState, queue_key: Callable[[PodInfo], QueueK
             state.dirty_nodes.add(name)
     units: set[str] = set()
     for node, uid, each in _recorded(state.cluster.objects.values()) if keep else ():
-        found = _adopt(state, queue_key, node, uid, each)
+        found = _adopt(state, node, uid, each)
         if found is not None and (len(units) < RESERVATIONS or (found.gang or found.uid) in units):
             units.add(found.gang or found.uid)
             state.reservations[uid] = found
@@ -49,7 +48,6 @@ def _recorded(items: Iterable[Instaslice]) -> list[tuple[NodeName, PodUid, Recor
 
 def _adopt(
     state: SlicerState,
-    queue_key: Callable[[PodInfo], QueueKey],
     node: NodeName,
     uid: PodUid,
     entry: RecordedReservation,
@@ -64,7 +62,7 @@ def _adopt(
     found = Reservation(
         uid=uid,
         key=pod.key,
-        queue=queue_key(pod),
+        queue=queue_key(state, pod),
         priority=pod.priority,
         number=entry.number,
         node=node,

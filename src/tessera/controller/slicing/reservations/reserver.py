@@ -17,19 +17,20 @@ Rules:
 - Number, share of the slots and cost are bounded (:mod:`tessera.limits.planning`).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from typing import Protocol
 
 from tessera.api.instaslice import Slice
 from tessera.api.names import NodeName, PodUid, device_id
+from tessera.api.pods.gangs import Gang
 from tessera.clock import parse_time_or_zero
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.controller.slicing.planning.fair_order import add_holdings, holding_of, reserved_for_others
 from tessera.controller.slicing.planning.planner import Planner
+from tessera.controller.slicing.planning.proposals import EndOfReservation, NewReservation, Proposal, Proposer
 from tessera.controller.slicing.reservations.place_search import PlaceSearch
 from tessera.controller.slicing.reservations.recorded_reservations import adopt_reservations
-from tessera.controller.slicing.state.messages import reserved_text
+from tessera.controller.slicing.state.holdings import add_holdings, holding_of, queue_key, reserved_for_others
 from tessera.controller.slicing.state.refusals import competes_for_room, waits_for_room
 from tessera.controller.slicing.state.reservation import HORIZON, PATIENCE, RETRY, QueueKey, Reservation
 from tessera.controller.slicing.state.reservation_rules import holders_of, make_holds, overlap
@@ -42,13 +43,27 @@ from tessera.reasons.reason import QueueFull, Reason
 class WaitingGangs(Protocol):
     """Gangs that take turns with the pods of their queue."""
 
+    next_due: float | None
+
+    def note(self, gang: Gang, reason: Reason | None) -> None:
+        """Notes the outcome of planning a gang: the reason of its refusal, None if its pods have got their places."""
+        ...
+
     def precede(self, pod: PodInfo, queue: QueueKey) -> bool:
         """True if a gang of the queue that may get a reservation now goes before a pod."""
         ...
 
+    def review(self, nodes: AbstractSet[NodeName]) -> Iterable[Proposal]:
+        """Proposes which reservations end, now that these nodes have changed."""
+        ...
 
-class Reserver:
-    """Makes, checks and ends reservations.
+    def propose(self) -> Iterable[Proposal]:
+        """Proposes reservations for gangs."""
+        ...
+
+
+class Reserver(Proposer):
+    """Proposes reservations, and their end.
 
     Args:
         state: the slicer's state, of which this class changes the reservations.
@@ -60,7 +75,6 @@ class Reserver:
     Attributes:
         gangs: the gangs that wait for reservations; None if none get any.
         places: finds places for reservations.
-        made: reservations made so far; never decreases.
     """
 
     def __init__(
@@ -68,7 +82,6 @@ class Reserver:
     ) -> None:
         self.places = PlaceSearch(state, planner)
         self.gangs: WaitingGangs | None = None
-        self.made = 0
         self._state = state
         self._cluster = state.cluster
         self._after = after
@@ -82,8 +95,19 @@ class Reserver:
         self._searches = 0
         #: By pod without a possible place, the time of its next search.
         self._retry: dict[PodUid, float] = {}
-        #: Time at which a pod may get a reservation, or one may move, if nothing else happens; None if never.
-        self.next_due: float | None = None
+        #: Time at which a single pod may get a reservation, or one may move, if nothing else happens; None if never.
+        self._next_due: float | None = None
+
+    @property
+    def next_due(self) -> float | None:
+        """Time at which a pod or a gang may get a reservation, or one may move; None if never."""
+        dues = (self._next_due, self.gangs.next_due if self.gangs is not None else None)
+        return min((each for each in dues if each is not None), default=None)
+
+    def note_gang(self, gang: Gang, reason: Reason | None) -> None:
+        """Notes the outcome of planning a gang."""
+        if self.gangs is not None:
+            self.gangs.note(gang, reason)
 
     # What others ask
 
@@ -110,26 +134,22 @@ class Reserver:
         self._searches -= 1
         return self.places.find(pod)
 
-    def release(self, uid: PodUid) -> None:
-        """Ends a pod's reservation; a pod without one is no error."""
-        found = self._state.reservations.get(uid)
-        if found is not None:
-            self.remove(found)
-
     # Making reservations
 
-    def begin(self, nodes: AbstractSet[NodeName]) -> None:
-        """Begins a decision, for which these nodes have changed."""
+    def review(self, nodes: AbstractSet[NodeName]) -> Iterator[Proposal]:
+        """Takes over recorded reservations at the start; ends or moves those that are no longer right."""
         self._searches = int(RESERVATION_SEARCHES)
         if not self._adopted:
             self._adopted = True
-            self._number = adopt_reservations(self._state, self.queue_key, keep=self._keeps)
+            self._number = adopt_reservations(self._state, keep=self._keeps)
         found = self._state.reservations.values()
         if any(each.node in nodes or each.uid not in self._state.waiting for each in found):
-            self._review()
+            yield from self._review()
+        if self.gangs is not None:
+            yield from self.gangs.review(nodes)
 
-    def reserve_at_once(self, pod: PodInfo, reason: Reason | None) -> bool:
-        """Makes a reservation for a pod that planning refuses now, if it is due for one and has a place.
+    def reserve_at_once(self, pod: PodInfo, reason: Reason | None) -> Iterator[Proposal]:
+        """Proposes a reservation for a pod that planning refuses now, if it is due for one and has a place.
 
         Args:
             pod: the pod.
@@ -137,21 +157,22 @@ class Reserver:
         """
         reason = reason if reason is not None else self._state.pods.reason_of(pod.uid)
         if self._after is None or not self._now or self._searches <= 0:
-            return False
-        if not pod.gated or not waits_for_room(reason) or not self._is_due(pod):
-            return False
-        return self._reserve(pod, self.queue_key(pod))
+            return
+        if pod.gated and waits_for_room(reason) and self._is_due(pod):
+            yield from self._reserve(pod, queue_key(self._state, pod))
 
-    def end(self) -> None:
-        """Ends a decision: gives reservations to the first pods of queues, and sets :attr:`next_due`."""
+    def propose(self) -> Iterator[Proposal]:
+        """Proposes reservations for the first pods and gangs of queues, and sets :attr:`next_due`."""
         if not self._state.reservations_due:
             return
+        if self.gangs is not None:
+            yield from self.gangs.propose()
         self._state.reservations_due = False
-        self._review()
+        yield from self._review()
         self._forget_ended()
         if self._after is None or not self._now:
             return
-        self.next_due = min((each.made + each.patience for each in self._state.reservations.values()), default=None)
+        self._next_due = min((each.made + each.patience for each in self._state.reservations.values()), default=None)
         firsts: list[tuple[tuple[int, str, str], PodInfo, QueueKey]] = []
         taken = {each.queue for each in self._state.reservations.values()}
         for queue, uids in self._state.pods.blocked.heads():
@@ -162,7 +183,7 @@ class Reserver:
             if self._searches <= 0:
                 self._state.reservations_due = True
                 return
-            self._reserve(pod, queue)
+            yield from self._reserve(pod, queue)
 
     def first_due(self, uids: Iterable[PodUid]) -> PodInfo | None:
         """Returns the first of these waiting pods that may get a reservation now; None if there is none."""
@@ -180,22 +201,21 @@ class Reserver:
         at = max(parse_time_or_zero(pod.created) + (self._after or 0.0), self._retry.get(pod.uid, 0.0))
         if at <= self._now:
             return True
-        self.next_due = at if self.next_due is None else min(self.next_due, at)
+        self._next_due = at if self._next_due is None else min(self._next_due, at)
         return False
 
-    def _reserve(self, pod: PodInfo, queue: QueueKey) -> bool:
-        """Reserves a place for a pod; False if there is none, or no more may be reserved."""
+    def _reserve(self, pod: PodInfo, queue: QueueKey) -> Iterator[Proposal]:
+        """Proposes to reserve a place for a pod; nothing if there is none, or no more may be reserved."""
         taken = any(each.queue == queue for each in self._state.reservations.values())
         if taken or (self.gangs is not None and self.gangs.precede(pod, queue)):
-            return False
+            return
         place = self._find(pod) if self.may_reserve(pod) else None
         if place is None or not place.holders:
             self._retry[pod.uid] = self._now + RETRY
             self._is_due(pod)
-            return False
-        self.add(pod, queue, place, self.next_number(), PATIENCE)
-        self.keep_bounds(pod)
-        return True
+            return
+        yield from self.add(pod, queue, place, self.next_number(), PATIENCE)
+        yield from self.keep_bounds(pod)
 
     def may_reserve(self, pod: PodInfo) -> bool:
         """True if a pod without a reservation may get one.
@@ -221,27 +241,21 @@ class Reserver:
             return None
         return max(reserved, key=lambda each: each.rank)
 
-    def keep_bounds(self, pod: PodInfo) -> None:
-        """After a pod or its gang got a reservation, ends the last of lower priority if the others reach the bounds."""
+    def keep_bounds(self, pod: PodInfo) -> Iterator[Proposal]:
+        """After a pod or its gang got a reservation, ends the last of lower priority if others reach the bounds."""
         last = self._last_beyond_bounds(pod)
         if last is not None and last.priority < pod.priority:
-            self.remove(last)
+            yield EndOfReservation(last)
 
-    def take(self, pod: PodInfo, place: ReservedPlace, patience: float) -> None:
-        """Reserves a place for a pod, instead of the one that it may have."""
+    def take(self, pod: PodInfo, place: ReservedPlace, patience: float) -> Iterator[Proposal]:
+        """Proposes to reserve a place for a pod, instead of the one that it may have."""
         own = self._state.reservations.get(pod.uid)
         if own is not None:
-            self.remove(own)
+            yield EndOfReservation(own)
         number = own.number if own is not None else self.next_number()
-        self.add(pod, self.queue_key(pod), place, number, patience)
+        yield from self.add(pod, queue_key(self._state, pod), place, number, patience)
         if own is None:
-            self.keep_bounds(pod)
-
-    def queue_key(self, pod: PodInfo) -> QueueKey:
-        """Returns a pod's queue, and the models of cards that have its profiles."""
-        tables = self._state.inventory.fleet.tables
-        able = (table.number for table in tables if any(table.name_of(each) for each in pod.profiles))
-        return (self._cluster.queue_of(pod), tuple(sorted(able)))
+            yield from self.keep_bounds(pod)
 
     def next_number(self) -> int:
         """Returns the number of a new reservation."""
@@ -250,8 +264,8 @@ class Reserver:
 
     def add(
         self, pod: PodInfo, queue: QueueKey, place: ReservedPlace, number: int, patience: float, *, gang: str = ""
-    ) -> None:
-        """Adds the reservation of a place; others that it overlaps end."""
+    ) -> Iterator[Proposal]:
+        """Proposes the reservation of a place; others that it overlaps end."""
         node = NodeName(place.placements[0].node)
         slices = tuple(
             Slice(
@@ -281,18 +295,13 @@ class Reserver:
         )
         made.holders = {each.uid for each in holders_of(self._state, made)}
         for other in [each for each in self._state.reservations.values() if overlap(each, made)]:
-            self.remove(other)
-        self._state.reservations[pod.uid] = made
-        self._state.dirty_nodes.add(node)
-        self._state.reservations_due = True
-        self.made += 1
-        names = sorted(each.owner for each in holders_of(self._state, made))
-        self._state.add_event(pod, "SliceReserved", reserved_text(pod, made, names, place.seconds))
+            yield EndOfReservation(other)
+        yield NewReservation(pod, made, place.seconds)
 
     # Checking reservations
 
-    def _review(self) -> None:
-        """Ends or moves reservations that are no longer right."""
+    def _review(self) -> Iterator[Proposal]:
+        """Proposes to end or move reservations that are no longer right."""
         if self._reads:
             return
         for each in sorted(self._state.reservations.values(), key=lambda one: one.rank):
@@ -302,14 +311,14 @@ class Reserver:
             reason = self._state.pods.reason_of(each.uid)
             held_back = isinstance(reason, QueueFull) or not competes_for_room(reason)
             if pod is None or each.uid not in self._state.waiting or held_back:
-                self.remove(each)
+                yield EndOfReservation(each)
             elif not self.is_sound(each, pod):
-                self._replace(each, pod)
+                yield from self._replace(each, pod)
             elif self._is_refused_by_node(each) and not self.awaits_amounts(each, pod):
                 self.places.bar(each.uid, each.node)
-                self._replace(each, pod)
+                yield from self._replace(each, pod)
             elif self._now > each.made + each.patience:
-                self._reconsider(each, pod)
+                yield from self._reconsider(each, pod)
 
     def is_sound(self, one: Reservation, pod: PodInfo) -> bool:
         """True if the node may still take the pod, and nobody has taken slots of the reservation against its rules."""
@@ -341,54 +350,35 @@ class Reserver:
         with self.places.admission(pod) as admits:
             return admits(one.node, ended)
 
-    def _reconsider(self, one: Reservation, pod: PodInfo) -> None:
+    def _reconsider(self, one: Reservation, pod: PodInfo) -> Iterator[Proposal]:
         left = self.places.remaining(one)
         if self._searches <= 0:
             self._state.reservations_due = True
             return
         place = self._find(pod)
         if place is not None and place.placements[0].node != one.node and place.seconds < left:
-            self._move(one, pod, place)
+            yield from self._move(one, pod, place)
         elif left > HORIZON:
-            self.remove(one)
+            yield EndOfReservation(one)
             self._retry[one.uid] = self._now + PATIENCE
         else:
             one.patience *= 2
 
-    def _replace(self, one: Reservation, pod: PodInfo) -> None:
+    def _replace(self, one: Reservation, pod: PodInfo) -> Iterator[Proposal]:
         """Moves a reservation that is no longer right, or ends it; without searches left, in the next decision."""
         if self._searches <= 0:
             self._state.reservations_due = True
             return
         place = self._find(pod)
         if place is None or not place.holders:
-            self.remove(one)
+            yield EndOfReservation(one)
             self._retry[one.uid] = self._now + RETRY
         else:
-            self._move(one, pod, place)
+            yield from self._move(one, pod, place)
 
-    def _move(self, one: Reservation, pod: PodInfo, place: ReservedPlace) -> None:
-        self.remove(one)
-        self.add(pod, one.queue, place, one.number, one.patience * 2)
-
-    def remove(self, one: Reservation) -> None:
-        """Ends a reservation, and those of its gang."""
-        found = self._state.reservations.values()
-        for each in [each for each in found if each.uid == one.uid or (one.gang and each.gang == one.gang)]:
-            del self._state.reservations[each.uid]
-            self._state.dirty_nodes.add(each.node)
-            self._relieve(each)
-            self._cluster.capacity_changes.room_may_have_grown(each.node)
-        self._state.reservations_due = True
-
-    def _relieve(self, one: Reservation) -> None:
-        """Relieves the queues for which the reserved slots have counted; the pods of a gang may be of several."""
-        self._state.ledger.relieved.add(one.queue[0])
-        pod = self._cluster.pods.get(one.uid)
-        if pod is None:
-            self._state.pods.relieve_all()
-        else:
-            self._state.ledger.relieved.add(self._cluster.queue_of(pod))
+    def _move(self, one: Reservation, pod: PodInfo, place: ReservedPlace) -> Iterator[Proposal]:
+        yield EndOfReservation(one)
+        yield from self.add(pod, one.queue, place, one.number, one.patience * 2)
 
     def _forget_ended(self) -> None:
         for uid in [uid for uid in self._retry if uid not in self._state.waiting]:

@@ -159,10 +159,22 @@ class SlicerState:
         #: For tuples of profiles, the masks of nodes that can cut them and of nodes that have them in a fixed layout.
         #: Emptied when a node changes.
         self.serving_nodes: dict[tuple[str, ...], tuple[int, int]] = {}
-        #: True once the first decision has looked for objects without a node; this happens once.
-        self.orphans_found = False
+        #: Memory slots of all cards by model, as the last decision counted them.
+        self.counted_totals: Mapping[str, int] = {}
         #: True once the first decision has placed the rest of gangs that were leaving the gate; this happens once.
         self.gangs_resumed = False
+
+    @property
+    def is_due(self) -> bool:
+        """True if something has changed on which no decision has acted."""
+        changed = self.cluster.changed_nodes or self.cluster.changed_pods or self.gangs.changed
+        if changed or self.reservations_due or self.pods.is_relief_due:
+            return True
+        if self.cluster.dependencies_changed and (
+            self.pods.limited or any(one.dependent for one in self.waiting.values())
+        ):
+            return True
+        return self.pods.are_due
 
     def expect_ends(self, ends: Mapping[PodUid, float]) -> None:
         """Notes when leases are expected to end, and forgets those of pods that are gone."""

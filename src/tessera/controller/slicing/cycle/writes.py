@@ -1,4 +1,4 @@
-"""The due writes, in as few requests as possible: for a node one patch of the spec and one of the status.
+"""Step 6: the due writes, in as few requests as possible: for a node one patch of the spec and one of the status.
 
 At most one write is in flight for each half of a node's object, and for each pod. A change that becomes due meanwhile
 is part of the next write.
@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from tessera.api.instaslice import AllocationRequest, AllocationResult
 from tessera.api.names import NodeName, PodUid
 from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.slicing.cycle.queue_reports import QueueReports
 from tessera.controller.slicing.gangs.gang_planner import GangPlanner, GangState
-from tessera.controller.slicing.planning.allocation_lifecycle import AllocationLifecycle
+from tessera.controller.slicing.planning.allocations import Allocations
 from tessera.controller.slicing.reservations.reservation_record import RESERVATIONS_ANNOTATION, format_reservations
 from tessera.controller.slicing.state.allocation import (
     Allocation,
@@ -35,7 +36,6 @@ from tessera.controller.slicing.state.messages import fixed_layout_text, object_
 from tessera.controller.slicing.state.move_record import MOVES_ANNOTATION, format_moves
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.controller.slicing.state.waiting_pod import PodState
-from tessera.controller.slicing.turns.queue_reports import QueueReports
 from tessera.limits.planning import WRITTEN_NODES
 
 
@@ -92,14 +92,14 @@ class PendingWrites:
 
     Args:
         state: the state that the writes follow from.
-        lifecycle: removes allocations of which nothing is recorded any more.
+        allocations: ends allocations of which nothing is recorded any more.
         gangs: says which gangs may start.
     """
 
-    def __init__(self, state: SlicerState, lifecycle: AllocationLifecycle, gangs: GangPlanner) -> None:
+    def __init__(self, state: SlicerState, allocations: Allocations, gangs: GangPlanner) -> None:
         self._state = state
         self._cluster = state.cluster
-        self._lifecycle = lifecycle
+        self._allocations = allocations
         self._gangs = gangs
         #: By key, the gangs that pods with slices behind the gate belong to; looked at once for each :meth:`pop`.
         self._looks: dict[str, GangState] = {}
@@ -141,8 +141,7 @@ class PendingWrites:
             pod = self._cluster.pods.get(allocation.uid)
             step = next_step(allocation, pod)
             if step is AllocationStep.FORGET:
-                self._lifecycle.free(allocation)
-                self._lifecycle.forget(allocation)
+                self._allocations.end(allocation)
             elif step is not AllocationStep.UNGATE:
                 add_step(due, allocation, step)
             elif pod is not None and ("pod", pod.uid) not in self._state.busy and self._may_start(pod):
@@ -150,8 +149,7 @@ class PendingWrites:
         writes = [write for write in due.writes() if write.key not in self._state.busy]
         for write in writes:
             if isinstance(write, PatchRequests):
-                for uid in write.put:
-                    self._mark_sent(node, uid)
+                self._allocations.note_sent(node, write.put, sent=True)
         return [*report, *writes]
 
     def _look(self, pod: PodInfo | None) -> GangState | None:
@@ -220,14 +218,9 @@ class PendingWrites:
         for uid in sorted(self._state.pods.in_state(PodState.FIXED)):
             pod = self._cluster.pods.get(uid)
             if pod is not None and pod.gated and ("pod", uid) not in self._state.busy:
-                self._lifecycle.record_event(pod, "SliceFixed", fixed_layout_text(pod))
+                self._state.add_event(pod, "SliceFixed", fixed_layout_text(pod))
                 found.append(Ungate(uid=uid, namespace=pod.namespace, name=pod.name, gates=pod.later_gates))
         return found
-
-    def _mark_sent(self, node: NodeName, uid: PodUid) -> None:
-        allocation = self._state.allocations.get(node, uid)
-        if allocation is not None:
-            allocation.sent = True
 
     def _ungate(self, allocation: Allocation, pod: PodInfo) -> Ungate:
         hostname = self._cluster.nodes[allocation.node].hostname

@@ -1,10 +1,20 @@
-"""Changes the state after outcomes of writes, and takes slices back from pods that the scheduler refuses."""
+"""Step 1, for each outcome of a write: changes the state by what the API server answered."""
+
+from collections.abc import Callable, Iterable
 
 from tessera.api.names import NodeName, PodUid
 from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.slicing.cycle.settle import Settlement
 from tessera.controller.slicing.evictions.mover import Mover
-from tessera.controller.slicing.evictions.unbound_pods import UnboundPods
-from tessera.controller.slicing.planning.allocation_lifecycle import AllocationLifecycle
+from tessera.controller.slicing.planning.allocations import agent_is_down
+from tessera.controller.slicing.planning.proposals import (
+    Notice,
+    Proposal,
+    Return,
+    Withdrawal,
+    evict,
+)
+from tessera.controller.slicing.state import events
 from tessera.controller.slicing.state.instructions import (
     Evict,
     PatchRequests,
@@ -18,76 +28,81 @@ from tessera.controller.slicing.state.messages import unbound_text, withdrawn_te
 from tessera.controller.slicing.state.slicer_state import SlicerState
 
 
-class WriteOutcomes:
+class Outcomes:
     """Brings the state in line with outcomes of writes. It has no state of its own.
 
     Args:
         state: the slicer's state.
-        lifecycle: gives allocations up.
-        mover: is told of refused evictions.
-        unbound: takes slices back.
+        settlement: carries out what follows.
+        mover: is told of refused evictions; None if nothing moves.
     """
 
-    def __init__(self, state: SlicerState, lifecycle: AllocationLifecycle, mover: Mover, unbound: UnboundPods) -> None:
+    def __init__(self, state: SlicerState, settlement: Settlement, mover: Mover | None) -> None:
         self._state = state
         self._cluster = state.cluster
-        self._lifecycle = lifecycle
+        self._settlement = settlement
         self._mover = mover
-        self._unbound = unbound
 
-    def finish(self, write: Write) -> None:
+    def take_in(self, event: events.SlicerEvent) -> None:
+        """Takes in an outcome."""
+        match event:
+            case events.WriteDone(write):
+                self._finish(write)
+            case events.WriteRefused(write, reason):
+                self._note_refusal(write, reason)
+            case events.WriteOutcomeUnknown(write):
+                if isinstance(write, Evict) and self._mover is not None:
+                    self._mover.note_no_answer(write.uid)
+            case events.RetryDue(write):
+                self._state.busy.discard(write.key)
+                self._mark_affected(write)
+            case events.UngateDenied(write, reason):
+                self._settlement.settle(self._deny(write, reason))
+            case events.DenialExpired(uid):
+                self._end_denial(uid)
+            case events.RefusalTimedOut(uid, avoid_until):
+                self._settlement.settle(self._withdraw(uid, avoid_until))
+            case _:
+                raise TypeError(f"{event} is no outcome")
+
+    def _finish(self, write: Write) -> None:
         """The server took a write."""
         if isinstance(write, ReportNodeCondition):
             self._state.reported_objects[write.node] = write.text
         elif isinstance(write, PatchRequests):
-            for uid in write.drop:
-                allocation = self._state.allocations.get(write.node, uid)
-                if allocation is not None:
-                    allocation.sent = False
+            self._settlement.allocations.note_sent(write.node, write.drop, sent=False)
         self._state.busy.discard(write.key)
         self._mark_affected(write)
 
-    def note_refusal(self, write: Write, reason: str) -> None:
+    def _note_refusal(self, write: Write, reason: str) -> None:
         """The server refused a write for a reason; it is tried again, or not, when its retry is due."""
         if isinstance(write, PatchRequests):
-            for uid in write.put:
-                allocation = self._state.allocations.get(write.node, uid)
-                if allocation is not None:
-                    allocation.sent = False
-        elif isinstance(write, Evict):
-            self._mover.note_refusal(write.uid, reason)
+            self._settlement.allocations.note_sent(write.node, write.put, sent=False)
+        elif isinstance(write, Evict) and self._mover is not None:
+            self._settlement.settle(self._mover.note_refusal(write.uid, reason))
 
-    def note_no_answer(self, write: Write) -> None:
-        """Nothing shows if the server took a write: the object that the watch shows decides."""
-        if isinstance(write, Evict):
-            self._mover.note_no_answer(write.uid)
-
-    def retry(self, write: Write) -> None:
-        """The pause after a failed write is over."""
-        self._state.busy.discard(write.key)
-        self._mark_affected(write)
-
-    def deny(self, write: Ungate, reason: str) -> None:
+    def _deny(self, write: Ungate, reason: str) -> Iterable[Proposal]:
         """The server will never take the pin of a pod: its slices go back, and an event says why."""
         self._state.busy.discard(write.key)
         pod = self._cluster.pods.get(write.uid)
         if pod is None:
             return
         self._state.pods.record(write.uid).denied = pod
-        text = f"The pod cannot be pinned to its node: {reason}"
-        self._lifecycle.record_event(pod, "SliceRefused", text, warning=True)
+        yield Notice(pod, "SliceRefused", f"The pod cannot be pinned to its node: {reason}", warning=True)
         allocation = self._state.allocations.current_of(write.uid)
         if allocation is not None:
-            self._lifecycle.give_up(allocation)
+            yield Return(allocation)
+        else:
+            self._settlement.allocations.follow(write.uid)
 
-    def end_denial(self, uid: PodUid) -> None:
+    def _end_denial(self, uid: PodUid) -> None:
         """A pod whose pin was denied may be planned again."""
         one = self._state.pods.get(uid)
         if one is not None and one.denied is not None:
             one.denied = None
             self._cluster.changed_pods.add(uid)
 
-    def withdraw(self, uid: PodUid, avoid_until: float) -> None:
+    def _withdraw(self, uid: PodUid, avoid_until: float) -> Iterable[Proposal]:
         """Takes slices back from a pod that its node did not take in time.
 
         A pod with an owner is evicted, and its successors avoid the node; any other pod is told, and keeps waiting. So
@@ -99,21 +114,21 @@ class WriteOutcomes:
         if pod.node and self._state.pods.record(uid).told:
             return
         if allocation is not None and (pod.gates or not pod.owner):
-            text = unbound_text if pod.gates else withdrawn_text
-            self._unbound.take_back(pod, allocation, text(pod, allocation.node))
+            text: Callable[[PodInfo, str], str] = unbound_text if pod.gates else withdrawn_text
+            yield Withdrawal(pod, allocation, text(pod, allocation.node))
         elif pod.owner:
-            self._replace(pod, allocation.node if allocation is not None else pod.node, avoid_until)
+            yield from self._replace(pod, allocation.node if allocation is not None else pod.node, avoid_until)
 
-    def _replace(self, pod: PodInfo, node: NodeName, avoid_until: float) -> None:
+    def _replace(self, pod: PodInfo, node: NodeName, avoid_until: float) -> Iterable[Proposal]:
         """Has a pod's owner make it anew; ``node`` is the one that refuses it, empty if its slices are gone already."""
         # Cards that a pod of another namespace took count as taken, so the node needs no avoidance.
         outrun = any(f"Insufficient {each}" in pod.unschedulable_message for each in set(pod.devices))
-        avoided = bool(node) and not self._lifecycle.agent_is_down(node) and not outrun
+        avoided = bool(node) and not agent_is_down(self._state, node) and not outrun
         text = withdrawn_text(pod, node or pod.hostname, avoided=avoided)
-        self._lifecycle.record_event(pod, "SliceReclaimed", text, warning=True)
+        yield Notice(pod, "SliceReclaimed", text, warning=True)
         if avoided:
             self._state.avoidance.add(pod.owner, node, avoid_until)
-        self._state.evictions[pod.uid] = Evict(uid=pod.uid, namespace=pod.namespace, name=pod.name, version=pod.version)
+        yield from evict(pod, version=pod.version)
 
     def _mark_affected(self, write: Write) -> None:
         if isinstance(write, Evict | ReportQueue):

@@ -1,4 +1,4 @@
-"""The order of waiting pods, and which of them their queue's maximum holds back.
+"""Step 3: the order of waiting pods, and which of them their queue's maximum holds back.
 
 Without any Queue object the order is priority, then pods with a reservation, then age. With one, queues come before
 age: of two pods of one priority the pod of the queue with the smaller share goes first; a queue below what it is
@@ -13,31 +13,35 @@ its gang hold once they have places.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from heapq import heapify, heappop, heapreplace, nsmallest
 
 from tessera.api.names import PodUid
 from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.slicing.planning.batch_placement import first_batch
 from tessera.controller.slicing.planning.lasting_refusals import LastingRefusal, LastingRefusals, RefusalMemory
 from tessera.controller.slicing.planning.planner import Planner
-from tessera.controller.slicing.state.allocation import Allocation
+from tessera.controller.slicing.state.holdings import holding_of
 from tessera.controller.slicing.state.queue_ledger import Holding
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.controller.slicing.state.waiting_pods import rank
-from tessera.mig.geometry import Geometry
-from tessera.mig.names import is_device_profile, parse_profile_name
-from tessera.placement.fleet import UnknownCard
+from tessera.limits.planning import BATCH_PODS
 from tessera.placement.step_budget import StepBudget
 from tessera.reasons.reason import QueueFull
 
+#: Pods that are planned again at once, in their order, before further ones: whenever the first of them is refused, the
+#: others are put in order anew.
+_PODS_AT_ONCE = 64
+#: Steps for which one pod is put in order again.
+_STEPS_A_POD = 8
 #: Share of a decision's questions to nodes for the pods that close their queues; the rest is for pods to plan.
 _SHARE_OF_CLOSING_PODS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class WaitingPod:
+class OrderEntry:
     """A waiting pod as readers of the order see it.
 
     Attributes:
@@ -57,6 +61,30 @@ class WaitingPod:
     created: str
 
 
+@dataclass(slots=True)
+class Turn:
+    """The waiting pods whose turn it is.
+
+    Attributes:
+        ordered: the first pods in order.
+        batch: the first of these, as many as are planned together.
+        held_back: pods among the first that are not planned: their queue has no room if all pods before them are
+            placed, or it has a maximum and all nodes refuse them.
+        left: pods that may be planned at once, since those before them left room in their queue; None if pods before
+            them are left to the next decision. Planning sets it.
+    """
+
+    ordered: Sequence[PodInfo]
+    batch: Sequence[PodInfo]
+    held_back: Mapping[PodUid, QueueFull | LastingRefusal]
+    left: list[PodUid] | None = None
+
+    @property
+    def limited(self) -> Mapping[PodUid, QueueFull]:
+        """The pods that their queue's maximum holds back."""
+        return {uid: why for uid, why in self.held_back.items() if isinstance(why, QueueFull)}
+
+
 class FairOrder:
     """Orders waiting pods.
 
@@ -73,6 +101,27 @@ class FairOrder:
         self.refusals = RefusalMemory()
         self._state = state
         self._planner = planner
+
+    def turns(self, candidates: Collection[PodUid], work: StepBudget) -> Iterator[Turn]:
+        """Yields one turn after the other; each must be planned before the next is taken.
+
+        A pod that its queue's maximum held back, although pods before it found no place, has its turn at once. In a
+        decision of its own it would get room that became free meanwhile, for which pods before it wait.
+
+        Args:
+            candidates: waiting pods.
+            work: pays for turns after the first.
+        """
+        rest: Sequence[PodUid] = ()
+        while candidates:
+            ordered, held_back = self.first((self._state.cluster.pods[uid] for uid in candidates), BATCH_PODS)
+            turn = Turn(ordered, first_batch(ordered), held_back)
+            yield turn
+            if turn.left is None or work.is_spent:
+                return
+            left = [*turn.left, *rest]
+            candidates, rest = left[:_PODS_AT_ONCE], left[_PODS_AT_ONCE:]
+            work.spend(_STEPS_A_POD * len(candidates))
 
     def first(
         self, pods: Iterable[PodInfo], most: int
@@ -124,7 +173,7 @@ class FairOrder:
         with self._planner.filters(work) as filters:
             yield LastingRefusals(self._state, filters, work, self.refusals)
 
-    def all(self) -> Sequence[WaitingPod]:
+    def all(self) -> Sequence[OrderEntry]:
         """Returns all waiting pods in their order; its cost grows with their number."""
         known = self._state.cluster.pods
         pods = (known[uid] for uid in self._state.waiting if uid in known)
@@ -138,9 +187,9 @@ class FairOrder:
             run.take(pod)
         return found
 
-    def _reading(self, pod: PodInfo, share: float) -> WaitingPod:
+    def _reading(self, pod: PodInfo, share: float) -> OrderEntry:
         queue = self._state.cluster.queue_of(pod)
-        return WaitingPod(pod.uid, pod.key, queue, share, pod.priority, pod.created)
+        return OrderEntry(pod.uid, pod.key, queue, share, pod.priority, pod.created)
 
 
 class _Run:
@@ -257,64 +306,3 @@ class _Run:
     def _are_of_one_gang(self, one: PodInfo, other: PodInfo) -> bool:
         first, second = (self._state.gangs.gang_of(each.uid) for each in (one, other))
         return first is not None and second is not None and first.key == second.key
-
-
-def holding_of(state: SlicerState, pod: PodInfo) -> Holding:
-    """Returns what a waiting pod would hold: slots of the model of which it takes the least share."""
-    best: tuple[float, str, int, int] | None = None
-    for table in state.inventory.fleet.tables:
-        names = [table.name_of(each) for each in pod.profiles]
-        if all(names):
-            slots = sum(table.size_of(name) for name in names if name is not None)
-            model = table.geometry.family
-            part = slots / max(1, state.inventory.totals.get(model, 0))
-            if best is None or (part, model) < best[:2]:
-                gib = sum(_gib(name, table.geometry) for name in names if name is not None)
-                best = (part, model, slots, gib)
-    if best is None:
-        return Holding({}, sum(map(_gib, pod.profiles)))
-    return Holding({best[1]: best[2]}, best[3])
-
-
-def reserved_for_others(state: SlicerState, queue: str, pod: PodInfo) -> Holding:
-    """Returns what is reserved for pods of a queue besides this one and its gang."""
-    own = pod.gang.key if pod.gang is not None else ""
-    others = (each for each in state.reservations.values() if each.uid != pod.uid and not (own and each.gang == own))
-    pods = (state.cluster.pods.get(each.uid) for each in others)
-    return add_holdings(
-        holding_of(state, each) for each in pods if each is not None and state.cluster.queue_of(each) == queue
-    )
-
-
-def add_holdings(holdings: Iterable[Holding]) -> Holding:
-    """Returns the sum."""
-    slots: Counter[str] = Counter()
-    gib = 0
-    for each in holdings:
-        slots.update(each.slots)
-        gib += each.gib
-    return Holding(slots, gib)
-
-
-def held_by(state: SlicerState, allocation: Allocation) -> Holding:
-    """Returns what an allocation holds."""
-    slots: Counter[str] = Counter()
-    gib = 0
-    for each in allocation.slices:
-        geometry = None
-        with suppress(UnknownCard):  # the card is gone, the slice is not given back yet
-            geometry = state.inventory.fleet.card(allocation.node, each.gpu_uuid).geometry
-        slots[geometry.family if geometry is not None else ""] += each.size
-        gib += _gib(each.profile, geometry)
-    return Holding(dict(slots), gib)
-
-
-def _gib(profile: str, geometry: Geometry | None = None) -> int:
-    """GPU memory by the profile's name, as the memory quota counts it; of a device by its card."""
-    if is_device_profile(profile):
-        row = geometry.find(profile) if geometry is not None else None
-        return row.memory_gb if row is not None else 0
-    try:
-        return parse_profile_name(profile).memory_gb
-    except ValueError:
-        return 0

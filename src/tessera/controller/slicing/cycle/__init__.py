@@ -1,0 +1,1 @@
+"""The steps of one decision, which the slicer calls: take in, candidates, order, plan, settle, writes."""

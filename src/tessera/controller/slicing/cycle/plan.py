@@ -1,0 +1,258 @@
+"""Step 4: plans the waiting pods whose turn it is.
+
+A turn has parts. A pod with a reservation is a part by itself, and so is a gang; the pods between are packed together,
+as far as they leave the same reservations alone. A pod that ends in time may pass onto slots that are kept for others.
+"""
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from itertools import takewhile
+
+from tessera.api.names import NodeName, PodUid
+from tessera.api.pods.gangs import Gang
+from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.slicing.cycle.order import Turn
+from tessera.controller.slicing.gangs.gang_planner import GangPlanner
+from tessera.controller.slicing.gangs.gang_turns import Turns, take_turns
+from tessera.controller.slicing.planning.batch_placement import Placed
+from tessera.controller.slicing.planning.lasting_refusals import LastingRefusal
+from tessera.controller.slicing.planning.planner import Planner
+from tessera.controller.slicing.planning.proposals import (
+    KindRefusal,
+    Passage,
+    Proposal,
+    Proposer,
+    Refusal,
+    Return,
+)
+from tessera.controller.slicing.reservations.reserver import Reserver
+from tessera.controller.slicing.state.holdings import add_holdings, holding_of, reserved_for_others
+from tessera.controller.slicing.state.reservation_rules import reservations_before, without_passed
+from tessera.controller.slicing.state.slicer_state import SlicerState
+from tessera.controller.slicing.state.waiting_pods import Rank, rank
+from tessera.limits.planning import DECISION_STEPS, PASSING_PODS
+from tessera.placement.reserved_slots import hold_slots
+from tessera.placement.step_budget import StepBudget
+from tessera.reasons.reason import QueueFull, Reason
+
+
+@dataclass(slots=True)
+class _Run:
+    """One turn while it is planned.
+
+    Attributes:
+        turns: who is planned, in order.
+        limited: pods for which their queue has no room if all pods before them are placed.
+        queues: queues of which pods are planned, or left to the next decision.
+        first_above: by queue, the rank of the first pod that it cannot hold whatever is placed.
+        refused_kinds: kinds that were refused, with the last reason.
+    """
+
+    turns: Turns
+    limited: Mapping[PodUid, QueueFull]
+    queues: AbstractSet[str] = frozenset()
+    first_above: dict[str, Rank] = field(default_factory=dict)
+    refused_kinds: dict[Hashable, Reason] = field(default_factory=dict)
+
+
+class Plan(Proposer):
+    """Plans pods and gangs.
+
+    Args:
+        state: the slicer's state.
+        planner: finds places for pods.
+        gangs: finds places for gangs.
+        reserver: makes reservations for pods that find no place; None if there are none.
+    """
+
+    def __init__(self, state: SlicerState, planner: Planner, gangs: GangPlanner, reserver: Reserver | None) -> None:
+        self._state = state
+        self._cluster = state.cluster
+        self._planner = planner
+        self._gangs = gangs
+        self._reserver = reserver
+
+    def review(self, _nodes: AbstractSet[NodeName]) -> Iterator[Proposal]:
+        """Takes back what incomplete gangs hold, and lets the pods of changed gangs be planned again."""
+        changed, self._state.gangs.changed = self._state.gangs.changed, set()
+        for key in sorted(changed):
+            yield from map(Return, self._gangs.holdings_to_return(key))
+            for uid in self._state.gangs.members(key):
+                self._state.pods.forget_refusal(uid)
+
+    def resume(self) -> Iterator[Proposal]:
+        """Places the rest of gangs with whole cards that were leaving the gate when the last controller ended.
+
+        Their places are on no record. Nobody has decided since, so they are still free: these pods go before all
+        others. Runs once, at the start.
+        """
+        if self._state.gangs_resumed:
+            return
+        self._state.gangs_resumed = True
+        self._gangs.begin()
+        waiting = (self._cluster.pods[uid] for uid in self._state.waiting)
+        found = (self._gangs.gang_of(pod) for pod in waiting if pod.devices)
+        for gang in {each.key: each for each in found if each is not None}.values():
+            state = self._gangs.look(gang)
+            if state.begun and state.missing and state.is_complete:
+                yield from self._plan_gang(gang, _Run(Turns(), {}), StepBudget(DECISION_STEPS))
+
+    def plan(self, turn: Turn, work: StepBudget) -> Iterator[Proposal]:
+        """Proposes places and refusals, and sets the pods of the turn that may be planned at once.
+
+        Args:
+            turn: the pods whose turn it is.
+            work: pays for it.
+        """
+        pods, limited = self._cluster.pods, turn.limited
+        turns = take_turns(turn.batch, (pods[uid] for uid in limited), self._gangs)
+        planned = [*turn.ordered, *(pods[uid] for uid in turns.members)]
+        run = _Run(turns, limited, {self._cluster.queue_of(pod) for pod in planned})
+        alone = {uid: why for uid, why in limited.items() if uid not in turns.members}
+        for uid, reason in alone.items():
+            if not reason.never and self._is_above_maximum(uid, reason):
+                run.first_above.setdefault(reason.queue, rank(pods[uid], {}))
+        holds = [hold for each in self._state.reservations.values() for hold in each.holds]
+        with hold_slots(self._state.inventory.fleet, holds):  # parts of the batch change few of them
+            yield from self._plan_parts(run, work)
+        yield from (KindRefusal(kind, reason) for kind, reason in run.refused_kinds.items())
+        for uid, why in turn.held_back.items():
+            if isinstance(why, LastingRefusal):
+                yield Refusal(pods[uid], why.reason, dependent=why.dependent, by_all=True)
+        binding = self._binding(run, alone)
+        for uid, full in binding.items():
+            yield Refusal(pods[uid], full, until_relief=not full.never)
+        if len(turn.batch) == len(turn.ordered):
+            turn.left = [uid for uid in alone if uid not in binding]
+
+    def _plan_parts(self, run: _Run, work: StepBudget) -> Iterator[Proposal]:
+        """Plans a batch in parts: each pod with a reservation and each gang by itself, the pods between together."""
+        if any(pod.devices for pod in run.turns.pods):
+            self._state.ratings.update()
+        self._gangs.begin()
+        passing: list[PodInfo] = []
+        pods = list(run.turns.pods)
+        while pods:
+            part = self._first_part(pods, run.turns)
+            gang = run.turns.gangs.get(part[0].uid)
+            if gang is not None:
+                yield from self._plan_gang(gang, run, work)
+                pods = pods[len(part) :]
+            else:
+                done: set[PodUid] = set()
+                yield from self._plan_part(part, run, work, done, passing)
+                pods = [pod for pod in pods if pod.uid not in done]
+            if work.is_spent:
+                break
+        yield from self._let_pass(passing, work)
+
+    def _first_part(self, pods: Sequence[PodInfo], turns: Turns) -> list[PodInfo]:
+        """Returns the first of these pods that leave the same reservations alone.
+
+        Each part is found when its turn comes, since the parts before it end and make reservations.
+        """
+        key = self._part_key(pods[0], turns)
+        return list(takewhile(lambda pod: self._part_key(pod, turns) == key, pods))
+
+    def _part_key(self, pod: PodInfo, turns: Turns) -> tuple[PodUid | None, int]:
+        by_itself = pod.uid in self._state.reservations or pod.uid in turns.gangs
+        return (pod.uid if by_itself else None, len(reservations_before(self._state, pod)))
+
+    def _plan_gang(self, gang: Gang, run: _Run, work: StepBudget) -> Iterator[Proposal]:
+        """Gives all missing pods of a gang their slices, or none; then the gang holds nothing behind the gate."""
+        found = self._gangs.plan(gang, self._binding(run, run.limited, gang), work)
+        yield from found.placed
+        for uid, dependent in found.refused.items():
+            yield Refusal(self._cluster.pods[uid], found.reason, dependent=dependent)
+        yield from map(Return, found.returned)
+        if found.returned:
+            self._gangs.begin()
+        if self._reserver is not None:
+            self._reserver.note_gang(gang, found.reason)
+
+    def _plan_part(
+        self, pods: list[PodInfo], run: _Run, work: StepBudget, done: set[PodUid], passing: list[PodInfo]
+    ) -> Iterator[Proposal]:
+        """Plans pods together, up to the first that finds no place and gets a reservation.
+
+        A pod before that one keeps its place: nothing is reserved there. Those behind it are not decided, nor those
+        beyond the constraints that are tested together.
+
+        Args:
+            pods: the pods.
+            run: the turn.
+            work: pays for it.
+            done: gets the decided pods.
+            passing: gets refused pods that could use reserved slots, since they end in time.
+        """
+        reserved = reservations_before(self._state, pods[0])
+        since = {pod.uid: self._state.pods.nodes_changed_since_refusal(pod.uid) for pod in pods}
+        found, dependent = self._planner.plan_beside(reserved, pods, since, work)
+        for one in found:
+            done.add(one.pod.uid)
+            if isinstance(one, Placed):
+                yield one
+                continue
+            if len(without_passed(self._state, one.pod, reserved)) < len(reserved):
+                passing.append(one.pod)
+            reserves = False
+            for proposal in self._reserver.reserve_at_once(one.pod, one.reason) if self._reserver is not None else ():
+                reserves = True
+                yield proposal
+            yield Refusal(one.pod, one.reason, dependent=one.pod.uid in dependent, of_kind=True)
+            refused = self._state.waiting.get(one.pod.uid)
+            if refused is not None and refused.kind is not None and one.reason is not None:
+                run.refused_kinds[refused.kind] = one.reason
+            if reserves:
+                return
+
+    def _let_pass(self, pods: Sequence[PodInfo], work: StepBudget) -> Iterator[Proposal]:
+        """Plans pods with deadlines on the slots of reservations that they do not delay."""
+        for pod in pods[:PASSING_PODS]:
+            if work.is_spent:
+                return
+            if pod.uid not in self._state.waiting:
+                continue
+            before = reservations_before(self._state, pod)
+            left = without_passed(self._state, pod, before)
+            found, _ = self._planner.plan_beside(left, [pod], {}, work)
+            for one in found:
+                if isinstance(one, Placed):
+                    yield one
+                    yield Passage(pod.uid, tuple(each for each in before if each not in left))
+
+    # Maxima of queues
+
+    def _binding(
+        self, run: _Run, held_back: Mapping[PodUid, QueueFull], gang: Gang | None = None
+    ) -> Mapping[PodUid, QueueFull]:
+        """Returns those of the pods for which their queue has no room indeed, now that pods before them are decided.
+
+        A pod of which that is not certain is planned again: a queue of which no pod was planned with it leaves no more
+        room.
+
+        Args:
+            run: the turn.
+            held_back: pods for which there was no room if all pods before them were placed.
+            gang: the pods of this gang do not wait for each other.
+        """
+        return {uid: reason for uid, reason in held_back.items() if self._is_binding(run, uid, reason, gang)}
+
+    def _is_binding(self, run: _Run, uid: PodUid, reason: QueueFull, gang: Gang | None) -> bool:
+        if reason.never or reason.queue not in run.queues or self._is_above_maximum(uid, reason):
+            return True
+        own = rank(self._cluster.pods[uid], {})
+        above = run.first_above.get(reason.queue)
+        if gang is not None and above is not None and above < own:
+            return True
+        first = self._state.pods.first_limited(reason.queue)  # an older pod that waits for the maximum goes first
+        if first is None or rank(self._cluster.pods[first], {}) >= own:
+            return False
+        of = self._state.gangs.gang_of(first)
+        return gang is None or of is None or of.key != gang.key
+
+    def _is_above_maximum(self, uid: PodUid, reason: QueueFull) -> bool:
+        pod = self._cluster.pods[uid]
+        more = add_holdings([holding_of(self._state, pod), reserved_for_others(self._state, reason.queue, pod)])
+        return self._state.ledger.is_above_maximum(reason.queue, more)

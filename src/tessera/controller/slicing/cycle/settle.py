@@ -1,0 +1,198 @@
+"""Step 5: carries out what was proposed, one proposal before the next is made."""
+
+from collections import Counter
+from collections.abc import Hashable, Iterable
+
+from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.slicing.planning.allocations import Allocations
+from tessera.controller.slicing.planning.batch_placement import Placed
+from tessera.controller.slicing.planning.planner import Planner
+from tessera.controller.slicing.planning.pod_kinds import kind_of
+from tessera.controller.slicing.planning.proposals import (
+    EndOfReservation,
+    Eviction,
+    KindRefusal,
+    NewReservation,
+    Notice,
+    Passage,
+    Proposal,
+    Refusal,
+    Return,
+    Withdrawal,
+)
+from tessera.controller.slicing.state.allocation import Allocation
+from tessera.controller.slicing.state.holdings import queue_key
+from tessera.controller.slicing.state.messages import lost_slices_text, reserved_text, waiting_text
+from tessera.controller.slicing.state.refusals import competes_for_room
+from tessera.controller.slicing.state.reservation import Reservation
+from tessera.controller.slicing.state.reservation_rules import holders_of
+from tessera.controller.slicing.state.slicer_state import SlicerState
+from tessera.controller.slicing.state.waiting_pod import PodState
+from tessera.limits.planning import BATCH_PODS
+from tessera.reasons.reason import Reason
+
+
+class Settlement:
+    """Changes the state by proposals.
+
+    Args:
+        state: the slicer's state.
+        allocations: begins and ends allocations.
+        planner: knows which pods only fixed layouts serve.
+
+    Attributes:
+        decisions: allocations made so far; never decreases.
+        moves: pods that got other slices after theirs were taken back; never decreases.
+        refusals: how often planning refused a pod for a new reason, by the reason's word; never decreases.
+    """
+
+    def __init__(self, state: SlicerState, allocations: Allocations, planner: Planner) -> None:
+        self.decisions = 0
+        self.moves = 0
+        self.refusals: Counter[str] = Counter()
+        self.allocations = allocations
+        self._state = state
+        self._planner = planner
+
+    def settle(self, proposals: Iterable[Proposal]) -> None:
+        """Carries out each proposal before the next is made."""
+        for proposal in proposals:
+            match proposal:
+                case Placed():
+                    self._allocate(proposal)
+                case Refusal():
+                    self._refuse(proposal)
+                case KindRefusal(kind, reason):
+                    self._refuse_kind(kind, reason)
+                case Return(allocation):
+                    self.allocations.give_up(allocation)
+                case Withdrawal():
+                    self._withdraw(proposal)
+                case Passage(uid, reservations):
+                    for each in reservations:
+                        each.holders.add(uid)
+                        self._state.dirty_nodes.add(each.node)
+                case NewReservation():
+                    self._reserve(proposal)
+                case EndOfReservation(reservation):
+                    self._end(reservation)
+                case Eviction(evict):
+                    self._state.evictions[evict.uid] = evict
+                case Notice(pod, reason, text, warning):
+                    self._state.add_event(pod, reason, text, warning=warning)
+
+    # Allocations
+
+    def _allocate(self, placed: Placed) -> None:
+        """Gives a pod the slices that planning found for it."""
+        pod = placed.pod
+        by_pod = bool(pod.devices)
+        allocation = Allocation(
+            placed.node, pod.uid, pod.namespace, pod.name, placed.slices, pod.amounts, by_pod=by_pod
+        )
+        taken = self._state.inventory.occupy(allocation)
+        assert taken, f"planned slots of {pod.key} on {placed.node} are taken"
+        self._state.ages.note(pod, self._state.now, competes=True)
+        one = self._state.pods.record(pod.uid)
+        self.moves += one.displaced
+        one.displaced = False
+        self.allocations.begin(allocation)
+        reservation = self._state.reservations.get(pod.uid)
+        if reservation is not None:
+            self._end(reservation)
+        self._state.reservations_due |= bool(self._state.reservations)
+        self.decisions += 1
+
+    def _withdraw(self, withdrawal: Withdrawal) -> None:
+        pod = withdrawal.pod
+        word = "AgentNotReady" if pod.node else "SliceReclaimed"
+        self._state.add_event(pod, word, withdrawal.text, warning=True)
+        self._state.pods.record(pod.uid).told = withdrawal.text
+        self._state.pods_to_report.add(pod.uid)
+        if not pod.node:
+            self.allocations.give_up(withdrawal.allocation)
+
+    # Refusals
+
+    def _refuse(self, refusal: Refusal) -> None:
+        """Notes why a pod gets no slices. A new reason is told by an event."""
+        pod, reason, pods = refusal.pod, refusal.reason, self._state.pods
+        one = pods.waiting[pod.uid]
+        pods.note_refusal(pod.uid)
+        one.refused_by_all = refusal.by_all
+        if pod.gated and self._planner.only_fixed_layouts_serve(pod):
+            pods.move(pod.uid, PodState.FIXED)
+            return
+        if refusal.dependent:
+            one.dependent = True
+            self._state.cluster.placed_pods.watch(pod.uid, pod.relations)
+        if reason is not None:
+            self._note_reason(pod, reason)
+        if refusal.until_relief:
+            pods.note_limit(pod.uid)
+        kind = kind_of(self._state, pod) if refusal.of_kind else None
+        if kind is not None:
+            pods.note_refusal_of_kind(pod, kind)
+
+    def _note_reason(self, pod: PodInfo, reason: Reason) -> None:
+        state = self._state
+        state.ages.note(pod, state.now, competes=competes_for_room(reason))
+        state.pods.refuse(pod, reason, queue_key(state, pod))
+        state.reservations_due = True
+        one = state.pods.waiting[pod.uid]
+        if one.last_event == type(reason).__name__:
+            return
+        one.last_event = type(reason).__name__
+        self.refusals[reason.metric()] += 1
+        if state.cluster.required_node(pod) is None:
+            state.add_event(pod, "SliceWaiting", waiting_text(pod, reason))
+        else:
+            state.add_event(pod, "SliceLost", lost_slices_text(pod, reason), warning=True)
+
+    def _refuse_kind(self, kind: Hashable, reason: Reason) -> None:
+        """Gives the reason of a refused pod to the pods of its kind that were not asked.
+
+        A pod whose reason becomes one of another class is refused like the first, with an event. Of more such pods than
+        one batch has, the others are planned in further decisions.
+        """
+        pods = self._state.pods
+        left = int(BATCH_PODS)
+        for uid in pods.pods_of_kind(kind):
+            one, pod = pods.waiting[uid], self._state.cluster.pods[uid]
+            if type(one.reason) is type(reason):
+                one.reason = reason
+                self._state.ages.note(pod, self._state.now, competes=competes_for_room(reason))
+            elif left > 0:
+                left -= 1
+                self._refuse(Refusal(pod, reason, of_kind=True))
+            else:
+                pods.forget_refusal(uid)
+
+    # Reservations
+
+    def _reserve(self, new: NewReservation) -> None:
+        made, pod = new.reservation, new.pod
+        self._state.reservations[pod.uid] = made
+        self._state.dirty_nodes.add(made.node)
+        self._state.reservations_due = True
+        names = sorted(each.owner for each in holders_of(self._state, made))
+        self._state.add_event(pod, "SliceReserved", reserved_text(pod, made, names, new.seconds))
+
+    def _end(self, one: Reservation) -> None:
+        """Ends a reservation, and those of its gang."""
+        found = self._state.reservations.values()
+        for each in [each for each in found if each.uid == one.uid or (one.gang and each.gang == one.gang)]:
+            del self._state.reservations[each.uid]
+            self._state.dirty_nodes.add(each.node)
+            self._relieve(each)
+            self._state.cluster.capacity_changes.room_may_have_grown(each.node)
+        self._state.reservations_due = True
+
+    def _relieve(self, one: Reservation) -> None:
+        """Relieves the queues for which the reserved slots have counted; the pods of a gang may be of several."""
+        self._state.ledger.relieved.add(one.queue[0])
+        pod = self._state.cluster.pods.get(one.uid)
+        if pod is None:
+            self._state.pods.relieve_all()
+        else:
+            self._state.ledger.relieved.add(self._state.cluster.queue_of(pod))

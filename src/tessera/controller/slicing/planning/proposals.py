@@ -1,0 +1,143 @@
+"""What one decision does, as values, and who proposes it.
+
+A proposer yields one proposal after the other; the step *settle*
+(:mod:`tessera.controller.slicing.cycle.settle`) carries each out before the next is made. So a proposer sees what its
+proposals have changed, and changes nothing itself.
+"""
+
+from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+
+from tessera.api.names import NodeName, PodUid
+from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.slicing.planning.batch_placement import Placed
+from tessera.controller.slicing.state.allocation import Allocation
+from tessera.controller.slicing.state.instructions import Evict
+from tessera.controller.slicing.state.reservation import Reservation
+from tessera.reasons.reason import Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A waiting pod gets no slices now.
+
+    Attributes:
+        pod: the pod.
+        reason: why; None repeats the last reason.
+        dependent: a change of other pods or volumes alone may lift the refusal.
+        of_kind: it answers for all pods of the pod's kind.
+        by_all: all nodes refuse the pod, whatever ends on their cards.
+        until_relief: room on a node does not lift it.
+    """
+
+    pod: PodInfo
+    reason: Reason | None
+    dependent: bool = False
+    of_kind: bool = False
+    by_all: bool = False
+    until_relief: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class KindRefusal:
+    """The refused pods of a kind that were not asked get the reason of one that was."""
+
+    kind: Hashable
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Return:
+    """A pod gives its slices back."""
+
+    allocation: Allocation
+
+
+@dataclass(frozen=True, slots=True)
+class Withdrawal:
+    """A pod is told that it has no slices. A bound one keeps them, and starts once its node's agent serves."""
+
+    pod: PodInfo
+    allocation: Allocation
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A pod with slices of reservations leaves them before they begin."""
+
+    uid: PodUid
+    reservations: tuple[Reservation, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NewReservation:
+    """Slots are kept for a waiting pod; they are expected to be free in these seconds."""
+
+    pod: PodInfo
+    reservation: Reservation
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class EndOfReservation:
+    """A reservation ends, and those of its gang."""
+
+    reservation: Reservation
+
+
+@dataclass(frozen=True, slots=True)
+class Eviction:
+    """A pod is evicted."""
+
+    evict: Evict
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """An Event on a pod."""
+
+    pod: PodInfo
+    reason: str
+    text: str
+    warning: bool = False
+
+
+Proposal = (
+    Placed
+    | Refusal
+    | KindRefusal
+    | Return
+    | Withdrawal
+    | Passage
+    | NewReservation
+    | EndOfReservation
+    | Eviction
+    | Notice
+)
+
+
+class Proposer:
+    """One feature of the cycle. One that is off is not in the slicer's list."""
+
+    @property
+    def next_due(self) -> float | None:
+        """Time at which it may propose something though nothing changes, seconds since 1970; None if never."""
+        return None
+
+    def observe(self, uid: PodUid) -> None:
+        """Takes in a pod that changed."""
+
+    def review(self, _nodes: AbstractSet[NodeName]) -> Iterable[Proposal]:
+        """Proposes, before pods are planned, what of earlier decisions ends, now that these nodes have changed."""
+        return ()
+
+    def propose(self) -> Iterable[Proposal]:
+        """Proposes what to do once the decision's pods are planned."""
+        return ()
+
+
+def evict(pod: PodInfo, *, version: int = 0, grace: int | None = None) -> Iterator[Proposal]:
+    """Proposes to evict a pod; see :class:`~tessera.controller.slicing.state.instructions.Evict`."""
+    yield Eviction(Evict(uid=pod.uid, namespace=pod.namespace, name=pod.name, version=version, grace=grace))
