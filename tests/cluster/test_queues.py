@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from tessera.api.queues import QUEUES
+from tessera.dashboard.explainer import explain_privately
 from tessera.dashboard.feed import FeedGroup
-from tessera.dashboard.private_reasons import explain_privately
 from tessera.dashboard.source import ClusterSource
-from tessera.dashboard.waiting_reasons import explain_waiting
+from tessera.dashboard.waiting_reasons import explain_waiting, waiting_pods
 from tessera.explain.query import explain, parse_query
 from tessera.kube.client.errors import Invalid
 from tessera.kube.resources import NAMESPACES
@@ -59,7 +59,14 @@ def test_why_and_the_page_know_the_queue_that_a_namespace_names(in_lab: Callable
         assert why.case == "queue-full"
         async with page_source(lab) as source:
             now = source.objects
-            found = explain_waiting(now.now, now.pods, now.nodes, now.instaslices, now.order)
+            found = explain_waiting(
+                waiting_pods(now.pods),
+                now=now.now,
+                pods=now.pods,
+                nodes=now.nodes,
+                instaslices=now.instaslices,
+                order=now.order,
+            )
             assert found["default/c"].verdict == why.verdict
             tenant = Visibility(namespaces=frozenset({"default"}))
             private = explain_privately(source.objects, lab.pod("c"), tenant, Redactor(b"key"))

@@ -22,7 +22,7 @@ from tessera.dashboard.documents import (
     SummaryDocument,
     WaitingDocument,
 )
-from tessera.dashboard.waiting_reasons import explain_waiting
+from tessera.dashboard.waiting_reasons import explain_waiting, waiting_pods
 from tessera.forecast.queue_page import ExpectedStart, QueuedPod, QueuePage
 from tessera.kube.resources import Pod
 from tessera.usage.agent_pages import FleetUsage
@@ -196,13 +196,13 @@ def test_a_card_tells_its_kind_its_room_and_what_is_wrong() -> None:
 
 def test_a_pod_that_waits_tells_why() -> None:
     waits = pod("w", {"nvidia.com/mig-3g.20gb": "1"}, **GATED)
-    found = explain_waiting(100.0, [waits], [], [])
+    found = explain_waiting([waits], now=100.0, pods=[waits], nodes=[], instaslices=[])
     documents = make_documents(FleetUsage(), [waits], [], found)
     document = documents["waiting/team/w"]
     assert isinstance(document, WaitingDocument)
     assert (document.case, document.reason) == (found["team/w"].case, found["team/w"].verdict)
     assert document.case == "no-card-reported"
-    assert explain_waiting(100.0, [], [], []) == {}
+    assert waiting_pods([]) == []
 
 
 @pytest.mark.parametrize(("waits", "basis"), [(False, "history"), (True, "waits")])

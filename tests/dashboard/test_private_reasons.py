@@ -8,7 +8,7 @@ from tests.explain.test_pods import agent, bound, cards, node, pod
 from tessera.api.instaslice import Instaslice
 from tessera.clock import rfc3339
 from tessera.dashboard.aliases import Objects
-from tessera.dashboard.private_reasons import explain_privately
+from tessera.dashboard.explainer import explain_privately
 from tessera.explain.explanation import Explanation
 from tessera.kube.resources import Node, Pod
 from tessera.visibility import FULL, Redactor, Visibility

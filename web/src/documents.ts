@@ -155,7 +155,9 @@ export interface Waiting {
   gated?: boolean;
   /** The kind of reason, as `tessera why` has it; empty while it is not known. */
   case?: string;
-  /** The first line of `tessera why`. */
+  /** The first line of `tessera why` by the controller's reason; it names no other pod and no node. */
+  why?: string;
+  /** That line for a pod of which the controller says none. */
   reason?: string;
   /** Its place among the pods that compete for the same room, from 1; 0 while it is not known. */
   position?: number;

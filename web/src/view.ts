@@ -2,7 +2,7 @@
 
 import type { Card, Lease, NodeState, Waiting, Workload } from "./documents";
 import { leasesOf } from "./store";
-import { HEALTH, isCordoned, kindName, SLICES, STATES, stateName, WASTED } from "./words";
+import { HEALTH, isCordoned, kindName, reasonOf, SLICES, STATES, stateName, WASTED } from "./words";
 
 export interface View {
   /** Words of the filter. */
@@ -145,7 +145,7 @@ export class Filter {
   waiting(pod: Waiting): boolean {
     const { namespace } = pod;
     const profile = pod.requests;
-    const fields = { namespace, pod: `${namespace}/${pod.pod}`, profile, state: "waiting", reason: pod.reason ?? "" };
+    const fields = { namespace, pod: `${namespace}/${pod.pod}`, profile, state: "waiting", reason: reasonOf(pod) };
     return this.#terms.every((term) => hits(term, fields));
   }
 

@@ -6,7 +6,7 @@ import { readRefusal } from "./feed";
 import { Panel } from "./panel";
 import { session } from "./session";
 import { store } from "./store";
-import { age, count, integer, isHidden, podName } from "./words";
+import { age, count, integer, isHidden, podName, reasonOf } from "./words";
 
 interface Explanation {
   answers?: { verdict: string; facts: string[]; help: string[] }[];
@@ -28,7 +28,8 @@ async function explain(pod: Waiting): Promise<Explanation> {
 function alike(pods: Waiting[]): [Waiting, ...Waiting[]][] {
   const groups = new Map<string, [Waiting, ...Waiting[]]>();
   for (const pod of pods) {
-    const { namespace, owner, requests, reason, gated } = pod;
+    const { namespace, owner, requests, gated } = pod;
+    const reason = reasonOf(pod);
     const key = JSON.stringify(owner ? [namespace, owner, requests, reason, gated] : [namespace, pod.pod]);
     const group = groups.get(key);
     if (group) group.push(pod);
@@ -128,7 +129,7 @@ function WaitingPod({ pod, others }: { pod: Waiting; others: number }) {
         {others > 0 ? "each asks" : "asks"} for {pod.requests || "slices"}
       </div>
       {pod.position ? <Place pod={pod} /> : null}
-      {pod.reason && <p class="reason">{pod.reason}</p>}
+      {reasonOf(pod) && <p class="reason">{reasonOf(pod)}</p>}
       {!hidden && (
         <button type="button" aria-expanded={answer !== undefined} onClick={() => void ask()}>
           why, and what would help

@@ -1,6 +1,6 @@
 // Values as text. What was not measured is "n/a", never 0.
 
-import type { Card, Lease } from "./documents";
+import type { Card, Lease, Waiting } from "./documents";
 
 const ABSENT = "n/a";
 const GIB = 2 ** 30;
@@ -161,4 +161,9 @@ export function isHidden(name: string): boolean {
 export function podName(pod: { namespace?: string; pod?: string }): string {
   if (isHidden(pod.pod ?? "")) return pod.pod ?? "";
   return `${pod.namespace}/${pod.pod}`;
+}
+
+/** Why a pod waits, as far as the reader may know. */
+export function reasonOf(pod: Waiting): string {
+  return pod.why ?? pod.reason ?? "";
 }

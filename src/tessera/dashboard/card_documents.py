@@ -30,6 +30,7 @@ from tessera.forecast.queue_page import QueuedPod, QueuePage
 from tessera.kube.resources import Node, Pod
 from tessera.limits.nodes import CARD_EVIDENCE, CARD_HOLDERS
 from tessera.observe.usage_rows import LeaseRow, activity, card_rows, lease_rows, owner_of, owners_of
+from tessera.reasons.words import verdict
 from tessera.usage.agent_pages import FleetUsage
 
 #: Prefix of the resources whose pods wait for cards.
@@ -279,7 +280,9 @@ def waiting_pod(pod: Pod) -> WaitingDocument | None:
 
 
 def _in_queue(waiting: WaitingDocument, row: QueuedPod) -> WaitingDocument:
-    """Adds place and start. Times are whole minutes: a forecast moves by seconds each time that it is made."""
+    """Adds reason, place and start. Times are whole minutes: a forecast moves by seconds each time that it is made."""
+    if row.why is not None:
+        waiting = msgspec.structs.replace(waiting, case=row.why.case, why=verdict(row.why))
     if not row.position:
         return waiting
     p50, p90 = (None if each is None else 60.0 * round(each / 60) for each in (row.start.p50, row.start.p90))

@@ -182,7 +182,8 @@ class WaitingDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
         owner: the workload that made it, ``Kind/name``; empty if none did.
         gated: True while Tessera holds it until a slice has room.
         case: the kind of reason, as ``tessera why`` has it; empty while it is not known.
-        reason: the first line of ``tessera why``.
+        why: the first line of ``tessera why`` by the controller's reason; it names no other pod and no node.
+        reason: that line for a pod of which the controller says none.
         position: its place among the pods that compete for the same room, from 1; 0 while it is not known.
         of: the number of these pods.
         p50: Unix time before which half of such pods start, a whole minute; None if nothing is known.
@@ -199,6 +200,7 @@ class WaitingDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
     owner: PodText = ""
     gated: bool = False
     case: Public = ""
+    why: PodText = ""
     reason: ClusterText = ""
     position: int = 0
     of: int = 0

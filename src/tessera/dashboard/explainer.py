@@ -1,16 +1,30 @@
 """Explains waiting pods to visitors of the page in the cluster, from the objects that the page mirrors.
 
+The words are those of ``tessera why``, with aliases in them:
+
+1. The names of nodes and pods that the reader may not see are replaced in the objects *before* the explanation is made
+   from them, by the aliases that the page shows. So no text can name what its maker did not know.
+2. Free texts of nodes are left out: messages of conditions, and annotations other than the offers.
+3. A name that stands in a label, such as that of the host, is replaced in the finished text.
+
 Explanations are made in a thread, one after the other, and a bounded number wait: nobody can slow the feed by clicks.
 Each visitor gets an answer before any other gets two.
 """
 
 import asyncio
+import re
+from collections.abc import Callable, Mapping
 
-from tessera.dashboard.private_reasons import explain_privately
+import msgspec
+
+from tessera.dashboard.aliases import Aliases, Objects
 from tessera.dashboard.source import ClusterSource
-from tessera.explain.explanation import ExplanationReport
+from tessera.explain.explanation import Explanation, ExplanationReport
+from tessera.explain.pods import explain_pod
+from tessera.explain.snapshot import ClusterView, Snapshot
 from tessera.forecast.queue_page import QueuePage
 from tessera.kube.client.errors import NotFound, ServiceUnavailable, Status
+from tessera.kube.resources import Pod
 from tessera.limits.access import PAGE_EXPLANATIONS
 from tessera.serving.fair_shares import FairTurns, NoTurnError
 from tessera.visibility import Redactor, Visibility
@@ -48,6 +62,7 @@ class PrivateExplainer:
                 if pod is None:
                     raise NotFound(Status(code=404, reason="NotFound", message=f'pods "{name}" not found'))
                 queue = await self._source.read_queue()
+                await self._source.read_order()
                 page = queue if isinstance(queue, QueuePage) else None
                 found = await asyncio.to_thread(
                     explain_privately, self._source.objects, pod, visibility, self._redactor, page
@@ -56,3 +71,49 @@ class PrivateExplainer:
             text = "many explanations are being made, some of them yours; try again"
             raise ServiceUnavailable(Status(code=503, message=text)) from None
         return ExplanationReport(kind="pod", namespace=namespace, name=name, answers=(found,))
+
+
+_replace = msgspec.structs.replace
+
+
+def explain_privately(
+    objects: Objects, pod: Pod, visibility: Visibility, redactor: Redactor, page: QueuePage | None = None
+) -> Explanation:
+    """Explains a pod to a reader who may list the pods of its namespace.
+
+    Args:
+        objects: the cluster.
+        pod: the pod.
+        visibility: what the reader may see.
+        redactor: gives the aliases of the page.
+        page: the controller's queue, if it could be read.
+    """
+    aliases = Aliases(visibility, redactor)
+    shown = objects if visibility.full else aliases.hide(objects)
+    (about,) = (each for each in shown.pods if each.metadata.uid == pod.metadata.uid)
+    snapshot = Snapshot(
+        now=shown.now,
+        pods=shown.pods,
+        nodes=shown.nodes,
+        instaslices=shown.instaslices,
+        order=shown.order,
+        forbidden=frozenset({"leases", "events"}),
+        hides_labels=not visibility.nodes,
+        page=page and aliases.hide_queue(page),
+    )
+    found = explain_pod(ClusterView(snapshot), about)
+    if visibility.nodes:
+        return found
+    clean = _cleaner({node.metadata.name: redactor.node(node.metadata.name) for node in objects.nodes})
+    return _replace(
+        found, verdict=clean(found.verdict), facts=tuple(map(clean, found.facts)), help=tuple(map(clean, found.help))
+    )
+
+
+def _cleaner(aliases: Mapping[str, str]) -> Callable[[str], str]:
+    """Replaces whole names in a text; of two that begin alike the longer one."""
+    if not aliases:
+        return lambda text: text
+    names = "|".join(re.escape(name) for name in sorted(aliases, key=len, reverse=True))
+    pattern = re.compile(rf"(?<![\w.~-])(?:{names})(?![\w-]|\.\w)")
+    return lambda text: pattern.sub(lambda found: aliases[found[0]], text)

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -25,9 +26,9 @@ from tessera.dashboard.feed import FeedGroup
 from tessera.dashboard.history import STEP, History
 from tessera.dashboard.kueue_source import KueueReader, KueueSource
 from tessera.dashboard.node_documents import node_documents
-from tessera.dashboard.order_source import OrderSource
-from tessera.dashboard.waiting_reasons import explain_waiting
+from tessera.dashboard.waiting_reasons import explain_waiting, waiting_pods
 from tessera.explain.explanation import Explanation
+from tessera.explain.order_objects import OrderObjects, read_order_objects
 from tessera.forecast.queue_page import QueuePage
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, Forbidden
@@ -86,7 +87,8 @@ class ClusterSource:
         self._pods = Informer(client, PODS, clock=clock, rng=rng)
         self._instaslices = Informer(client, INSTASLICES, namespace=INSTASLICE_NAMESPACE, clock=clock, rng=rng)
         self._nodes = Informer(client, NODES, clock=clock, rng=rng)
-        self._order = OrderSource(client, clock=clock, rng=rng)
+        #: What decides on the order of pods, and the time of its last reading.
+        self._order, self._order_read_at = OrderObjects(), float("-inf")
         reader = KueueReader(account, lambda: feeds.workload_namespaces)
         self._kueue = KueueSource(client, watched=watched, changed=self._changed.set, clock=clock, reader=reader)
         self._history = History()
@@ -104,7 +106,6 @@ class ClusterSource:
             group.create_task(self._mirror(PODS, self._pods))
             group.create_task(self._mirror(INSTASLICES, self._instaslices))
             group.create_task(self._mirror(NODES, self._nodes))
-            group.create_task(self._order.run())
             group.create_task(self._kueue.run())
             group.create_task(self._read_agents())
             group.create_task(self._explain_waiting())
@@ -146,7 +147,7 @@ class ClusterSource:
             pods=list(self._pods.cache.values()),
             nodes=list(self._nodes.cache.values()),
             instaslices=list(self._instaslices.cache.values()),
-            order=self._order.objects,
+            order=self._order,
         )
 
     async def read_fleet(self) -> FleetUsage:
@@ -169,6 +170,16 @@ class ClusterSource:
 
     def _page(self) -> QueuePage | None:
         return self._queue if isinstance(self._queue, QueuePage) else None
+
+    async def read_order(self) -> None:
+        """Reads what decides on the order of pods, if that was :data:`RETRY` seconds ago; it is needed to plan anew."""
+        if self._clock.monotonic() - self._order_read_at < RETRY:
+            return
+        self._order_read_at = self._clock.monotonic()
+        try:
+            self._order = await read_order_objects(self._client, self._pods.cache.values())
+        except (ApiError, OSError):
+            return  # the former ones count
 
     async def _read_again(self) -> None:
         self._read_at = self._clock.monotonic()
@@ -203,7 +214,7 @@ class ClusterSource:
         self._feeds.publish({**documents, **self._history.documents})
 
     async def _explain_waiting(self) -> None:
-        """Explains the pods that wait; a user who may not read all kinds gets no reasons."""
+        """Explains waiting pods that the controller does not list; none to a user who may not read all kinds."""
         for each in (self._pods, self._instaslices, self._nodes):
             await each.wait_synced()
         due = 0.0
@@ -211,15 +222,21 @@ class ClusterSource:
             # Without a reader seldom, so that the first one need not wait for the reasons.
             if self._watched() or self._clock.monotonic() >= due:
                 due = self._clock.monotonic() + STEP
-                await self._order.read_groups(self._pods.cache.values())
-                now = self.objects
-                found = await asyncio.to_thread(
-                    explain_waiting, now.now, now.pods, now.nodes, now.instaslices, now.order, page=self._page()
-                )
+                found = await self._explain_unlisted()
                 if found != self._reasons:
                     self._reasons = found
                     self._changed.set()
             await self._clock.sleep(PERIOD)
+
+    async def _explain_unlisted(self) -> dict[str, Explanation]:
+        page = self._page()
+        waiting = waiting_pods(self._pods.cache.values(), page)
+        if not waiting:
+            return {}
+        await self.read_order()
+        now = self.objects
+        explain = partial(explain_waiting, waiting, now=now.now, pods=now.pods, nodes=now.nodes)
+        return await asyncio.to_thread(explain, instaslices=now.instaslices, order=now.order, page=page)
 
     async def _read_agents(self) -> None:
         await self._pods.wait_synced()

@@ -1,10 +1,10 @@
-"""Why pods wait, in the words of ``tessera why``, for the queue of the live page.
+"""Why pods wait that the controller does not list, in the words of ``tessera why``, for the queue of the live page.
 
-The answers are made from the objects that the page mirrors, in a thread of their own, since one plan for thousands of
-pods takes a while. Whether a controller runs is not asked here; the full answer for one pod asks it.
+Such are pods that kube-scheduler places, and all of them where no controller answers. The answers are made from the
+objects that the page mirrors, in a thread of their own, since one plan for thousands of pods takes a while.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from tessera.api.instaslice import Instaslice
 from tessera.dashboard.card_documents import waiting_pod
@@ -17,18 +17,35 @@ from tessera.kube.resources import Node, Pod
 from tessera.limits.processes import PAGE_REASONS
 
 
+def waiting_pods(pods: Iterable[Pod], page: QueuePage | None = None) -> Sequence[Pod]:
+    """The pods that have waited longest among those of which the controller says no reason, at most ``PAGE_REASONS``.
+
+    Args:
+        pods: all pods of the cluster.
+        page: the controller's queue, if it could be read.
+    """
+    listed = {row.uid for row in page.pods if row.why is not None} if page is not None else set[str]()
+    waiting = [
+        (found.since, pod) for pod in pods if pod.metadata.uid not in listed and (found := waiting_pod(pod)) is not None
+    ]
+    oldest = sorted(waiting, key=lambda each: (each[0], each[1].metadata.name))[:PAGE_REASONS]
+    return [pod for _, pod in oldest]
+
+
 def explain_waiting(
+    waiting: Sequence[Pod],
+    *,
     now: float,
     pods: Sequence[Pod],
     nodes: Sequence[Node],
     instaslices: Sequence[Instaslice],
     order: OrderObjects | None = None,
-    *,
     page: QueuePage | None = None,
 ) -> dict[str, Explanation]:
-    """The reasons by ``namespace/name``, of the pods that have waited longest; at most :data:`PAGE_REASONS`.
+    """The reasons of pods by ``namespace/name``. Whether a controller runs is not asked here.
 
     Args:
+        waiting: the pods.
         now: seconds since 1970.
         pods: all pods of the cluster.
         nodes: all nodes.
@@ -36,10 +53,6 @@ def explain_waiting(
         order: what decides on the order of pods, as far as it could be read.
         page: the controller's queue, if it could be read.
     """
-    waiting = [(found.since, pod) for pod in pods if (found := waiting_pod(pod)) is not None]
-    if not waiting:
-        return {}
-    oldest = sorted(waiting, key=lambda each: (each[0], each[1].metadata.name))[:PAGE_REASONS]
     snapshot = Snapshot(
         now=now,
         pods=pods,
@@ -50,4 +63,4 @@ def explain_waiting(
         page=page,
     )
     view = ClusterView(snapshot)
-    return {f"{pod.metadata.namespace}/{pod.metadata.name}": explain_pod(view, pod) for _, pod in oldest}
+    return {f"{pod.metadata.namespace}/{pod.metadata.name}": explain_pod(view, pod) for pod in waiting}

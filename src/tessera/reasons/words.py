@@ -177,16 +177,28 @@ def _unknown(reason: UnknownProfile) -> str:
 
 
 def _never_fits(reason: NeverFits) -> str:
-    wanted, devices = name_profiles(reason.profiles), all(map(is_device_profile, reason.profiles))
-    where = "no node that it selects" if reason.selected else "no node"
-    what = "cards" if devices else "slices"
+    what = "cards" if all(map(is_device_profile, reason.profiles)) else "slices"
+    holds = name_profiles(reason.holds)
+    return cannot_hold(name_profiles(reason.profiles), what, reason.largest, holds, selected=reason.selected)
+
+
+def cannot_hold(wanted: str, what: str, largest: str, holds: str, *, selected: bool) -> str:
+    """The sentence about a request that no node could hold; the arguments are those of ``NeverFits`` in words.
+
+    Args:
+        wanted: the request.
+        what: ``cards`` or ``slices``.
+        largest: the node that holds most of it; empty if not known.
+        holds: what that node holds of it; empty for nothing.
+        selected: True if only the nodes that the pod selects were asked.
+    """
+    where = "no node that it selects" if selected else "no node"
     found = f"{where} could hold {wanted}, even empty; all {what} of a pod are on one node"
-    if not reason.largest:
+    if not largest:
         return f"{found}: ask for fewer"
-    if not reason.holds:
-        return f"{found}, and {reason.largest} holds none of them: ask for what the nodes have"
-    most = f"{reason.largest} holds {name_profiles(reason.holds)}"
-    return f"{found}, and {most}: ask for no more, or divide the work among pods"
+    if not holds:
+        return f"{found}, and {largest} holds none of them: ask for what the nodes have"
+    return f"{found}, and {largest} holds {holds}: ask for no more, or divide the work among pods"
 
 
 def _no_node(reason: NoNode) -> str:

@@ -22,7 +22,7 @@ from tessera.dashboard.card_documents import make_documents
 from tessera.dashboard.documents import Document
 from tessera.dashboard.history import CARD_STEP, History
 from tessera.dashboard.node_documents import node_documents
-from tessera.dashboard.waiting_reasons import explain_waiting
+from tessera.dashboard.waiting_reasons import explain_waiting, waiting_pods
 from tessera.explain.explanation import Explanation
 from tessera.forecast.queue_page import ExpectedStart, QueuedPod, QueuePage
 from tessera.kube.resources import Node, Pod
@@ -211,7 +211,8 @@ def explanations() -> dict[str, Explanation]:
     held += [holding(name, "gpu-2", "gpu") for name in ("forgotten", "trainer-7")]
     whole = make_node("gpu-2", conditions=READY, annotations=offering(), allocatable={"nvidia.com/gpu": "2"})
     nodes = [sliced("gpu-1"), whole]
-    return explain_waiting(NOW, [*waiting(), *held, *agents_of(nodes)], nodes, records()[:1])
+    pods = [*waiting(), *held, *agents_of(nodes)]
+    return explain_waiting(waiting_pods(pods), now=NOW, pods=pods, nodes=nodes, instaslices=records()[:1])
 
 
 def scene(*more: DeviceUsage, pod_name: str = "vllm", history: bool = True) -> dict[str, Document]:

@@ -4,8 +4,8 @@ Rules:
 
 - A pod that waits is told by its condition ``tessera.dev/SlicePromised``: False with reason, position and start; True
   once it has its slices. A pod that waits for less than ``TELL_AFTER`` seconds gets none, so a burst costs nothing.
-- One write a minute and pod at most, and none while nothing changed: the reason, the basis, the position, or the start
-  by a quarter of the time that is left.
+- One write a minute and pod at most, and none while nothing changed: the reason or its sentence, the basis, the
+  position, or the start by a quarter of the time that is left.
 - An Event comes with the first write, and when reason or basis changed.
 - ``QUEUE_WRITES`` a round at most: those whose last write is oldest.
 """
@@ -103,7 +103,7 @@ class Announcer:
 
 
 def _has_changed(before: QueuedPod, after: QueuedPod, now: float) -> bool:
-    if (_kind(before), before.position) != (_kind(after), after.position):
+    if (_kind(before), before.position, before.detail) != (_kind(after), after.position, after.detail):
         return True
     pairs = ((before.start.p50, after.start.p50), (before.start.p90, after.start.p90))
     return any(_has_moved(one, other, now) for one, other in pairs)
