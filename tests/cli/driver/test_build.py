@@ -14,13 +14,14 @@ from tessera.cli.base.connection import CommandError
 from tessera.cli.driver.build import follow
 from tessera.cli.main import main
 from tessera.clock import LoopClock
-from tessera.driver.build.builds import NAMESPACE, BuildJobs
+from tessera.driver.build.builds import BuildJobs
 from tessera.driver.build.containerfiles import build_context, local_commands
 from tessera.driver.build.families import BuildFamily
 from tessera.driver.build.job import build_config_map, build_job
 from tessera.driver.build.orders import BuildOrder, make_order
 from tessera.driver.build.states import BuildRetries
 from tessera.driver.driver_sets import PoolKey
+from tessera.driver.manifests.names import NAMESPACE
 from tessera.kube.resources import JOBS, RESOURCE_QUOTAS
 from tessera.kube.runtime import KubeRuntime
 from tessera_lab.cluster.cluster import ClusterOptions, SimulatedCluster

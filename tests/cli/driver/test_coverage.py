@@ -9,15 +9,16 @@ import pytest
 from tests.driver.registry.programs import Image, registry
 
 from tessera.api.driver.assignment import CLUSTER_POLICIES
-from tessera.cli.driver.coverage import NOT_COVERED, NOT_KNOWN
-from tessera.cli.driver.kernel_coverage import (
-    announce_kernels,
+from tessera.cli.driver.coverage import (
+    NOT_COVERED,
+    NOT_KNOWN,
     describe_unknown,
+    report_document,
     report_for_cluster,
-    report_json,
     report_table,
 )
 from tessera.cli.driver.registry_access import Access
+from tessera.cli.driver.subjects import announce_kernels
 from tessera.cli.main import main
 from tessera.clock import SystemClock
 from tessera.driver.coverage.kernels import CONFIG_MAP, NextKernel
@@ -221,7 +222,7 @@ async def test_nodes_for_which_no_kernel_is_listed_are_told_of(cluster: Client) 
     ]
     assert "the next kernel of ubuntu22.04 amd64 is unknown" in describe_unknown(report, cluster=True)
     assert "ConfigMap tessera-system/driver-next-kernels" in describe_unknown(report, cluster=True)
-    assert json.loads(report_json(report))["unknown"] == ["ubuntu22.04 amd64"]
+    assert report_document(report)["unknown"] == ("ubuntu22.04 amd64",)
 
 
 async def test_a_line_of_the_list_that_is_none_is_not_knowing(cluster: Client) -> None:

@@ -8,6 +8,6 @@ def test_the_overview_loads_no_command() -> None:
     assert not imported_modules("driver", "--help") & {*HEAVY, "msgspec", "asyncio"}
 
 
-@pytest.mark.parametrize("command", ["images", "mirror"])
+@pytest.mark.parametrize("command", ["build", "coverage", "images", "mirror", "status"])
 def test_a_commands_help_loads_nothing_that_only_its_work_needs(command: str) -> None:
     assert not imported_modules("driver", command, "--help") & HEAVY

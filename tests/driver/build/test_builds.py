@@ -16,10 +16,11 @@ from tests.support.build_cluster import play_in_build_cluster
 from tests.support.mortal_transport import TransportUntilWrite
 
 from tessera.clock import LoopClock, rfc3339
-from tessera.driver.build.builds import NAMESPACE, BuildJobs
+from tessera.driver.build.builds import BuildJobs
 from tessera.driver.build.orders import BuildOrder
 from tessera.driver.build.states import BuildPhase, BuildRetries
 from tessera.driver.driver_sets import PoolKey
+from tessera.driver.manifests.names import NAMESPACE
 from tessera.kube.client.client import Client
 from tessera.kube.resources import CONFIGMAPS, JOBS, PODS, RESOURCE_QUOTAS, Pod
 from tessera.kube.runtime import KubeRuntime

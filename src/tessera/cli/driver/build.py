@@ -1,18 +1,25 @@
 """``tessera driver build``: builds an image with precompiled modules for one kernel, by a Job in the cluster."""
 
 import asyncio
+import random
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
 from tessera.cli.base.connection import CommandError, cluster_options, connect, report_errors
 from tessera.cli.base.console import say, say_document
-
-if TYPE_CHECKING:
-    from tessera.driver.build.builds import BuildJobs
-    from tessera.driver.build.orders import BuildOrder
-    from tessera.driver.build.states import BuildState
+from tessera.cli.driver.subjects import pool_of
+from tessera.clock import SystemClock
+from tessera.driver.build.builds import BuildJobs
+from tessera.driver.build.containerfiles import build_context, local_commands
+from tessera.driver.build.job import build_config_map, build_job, job_name
+from tessera.driver.build.orders import BuildOrder, make_order, target_reference
+from tessera.driver.build.settings import BuildSettings
+from tessera.driver.build.states import BuildPhase, BuildRetries, BuildState
+from tessera.driver.manifests.names import NAMESPACE
+from tessera.kube.resources import CONFIGMAPS, JOBS, manifest
+from tessera.kube.runtime import KubeRuntime
 
 
 @click.command()
@@ -107,12 +114,6 @@ def command(
         --rhcos-version 415.92.202403191241-0 --to quay.io/me/driver --push-secret quay --wait
       tessera driver build ... --local --tool podman --files driver-build
     """
-    import msgspec
-
-    from tessera.cli.driver.subjects import pool_of
-    from tessera.driver.build.orders import make_order, target_reference
-    from tessera.driver.build.settings import BuildSettings
-
     nodes = msgspec.structs.replace(pool_of(kernel, system, arch), ostree=rhcos)
     if ":" in repository.rpartition("/")[2]:
         raise click.UsageError(f"--to {repository}: leave the tag out; it is made from version, kernel and system")
@@ -140,9 +141,7 @@ def command(
         asyncio.run(_build(wanted, kubeconfig, context, wait=wait))
 
 
-def _write(order: "BuildOrder", folder: Path) -> None:
-    from tessera.driver.build.containerfiles import build_context
-
+def _write(order: BuildOrder, folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in build_context(order.family).items():
@@ -152,21 +151,15 @@ def _write(order: "BuildOrder", folder: Path) -> None:
         raise CommandError(f"error: --files {folder}: {text}; name a folder that you may write into") from error
 
 
-def _local(order: "BuildOrder", tool: str, files: Path | None) -> str:
-    from tessera.driver.build.containerfiles import local_commands
-
+def _local(order: BuildOrder, tool: str, files: Path | None) -> str:
     commands = local_commands(order, tool=tool, folder=str(files or "driver-build"))
     hint = "" if files else "# Add --files driver-build to write the Containerfile and its scripts there.\n"
     return f"# On a machine of architecture {order.pool.architecture}:\n{hint}{commands}"
 
 
-def _manifests_to_run(order: "BuildOrder", tool: str) -> str:
+def _manifests_to_run(order: BuildOrder, tool: str) -> str:
     """The ConfigMap with the Containerfile and the Job as YAML; the local commands as comments."""
     import yaml
-
-    from tessera.driver.build.builds import NAMESPACE
-    from tessera.driver.build.job import build_config_map, build_job
-    from tessera.kube.resources import CONFIGMAPS, JOBS, manifest
 
     class Dumper(yaml.SafeDumper):
         """Writes texts of several lines as blocks."""
@@ -194,14 +187,7 @@ def _manifests_to_run(order: "BuildOrder", tool: str) -> str:
     )
 
 
-async def _build(order: "BuildOrder", kubeconfig: Path | None, context: str | None, *, wait: bool) -> None:
-    import random
-
-    from tessera.clock import SystemClock
-    from tessera.driver.build.builds import BuildJobs
-    from tessera.driver.build.states import BuildRetries
-    from tessera.kube.runtime import KubeRuntime
-
+async def _build(order: BuildOrder, kubeconfig: Path | None, context: str | None, *, wait: bool) -> None:
     async with connect("tessera-driver", kubeconfig, context) as client:
         # A user's command does not wait for the pause after an earlier failure.
         runtime = KubeRuntime(client=client, clock=SystemClock(), rng=random.Random())
@@ -209,7 +195,7 @@ async def _build(order: "BuildOrder", kubeconfig: Path | None, context: str | No
         await follow(builds, order, wait=wait)
 
 
-async def follow(builds: "BuildJobs", order: "BuildOrder", *, wait: bool) -> None:
+async def follow(builds: BuildJobs, order: BuildOrder, *, wait: bool) -> None:
     """Creates the Job, or finds the one that exists, and with ``wait`` follows it to its end.
 
     Raises:
@@ -230,10 +216,7 @@ async def follow(builds: "BuildJobs", order: "BuildOrder", *, wait: bool) -> Non
         await asyncio.wait({running})
 
 
-async def _follow_job(builds: "BuildJobs", order: "BuildOrder", changed: asyncio.Event, *, wait: bool) -> None:
-    from tessera.driver.build.job import job_name
-    from tessera.driver.build.states import BuildPhase
-
+async def _follow_job(builds: BuildJobs, order: BuildOrder, changed: asyncio.Event, *, wait: bool) -> None:
     await builds.wait_synced()
     before = builds.state(order)
     builds.set_orders([order])
@@ -255,9 +238,7 @@ async def _follow_job(builds: "BuildJobs", order: "BuildOrder", changed: asyncio
     _print_outcome(order, name, found)
 
 
-async def _wait_for_attempt(
-    builds: "BuildJobs", order: "BuildOrder", changed: asyncio.Event, failures: int
-) -> "BuildState":
+async def _wait_for_attempt(builds: BuildJobs, order: BuildOrder, changed: asyncio.Event, failures: int) -> BuildState:
     """Waits for a new attempt and returns the state.
 
     Raises:
@@ -274,9 +255,7 @@ async def _wait_for_attempt(
         await changed.wait()
 
 
-def _print_outcome(order: "BuildOrder", name: str, found: "BuildState") -> None:
-    from tessera.driver.build.states import BuildPhase
-
+def _print_outcome(order: BuildOrder, name: str, found: BuildState) -> None:
     if found.phase is BuildPhase.DONE:
         say(f"pushed {order.target}" + (f" as {found.digest}" if found.digest else ""))
     elif found.phase is BuildPhase.FAILED:

@@ -1,13 +1,51 @@
-"""``tessera driver coverage``: checks that the next kernels have a driver image, before nodes reboot into them."""
+"""``tessera driver coverage``: checks that the next kernels have a driver image, before nodes reboot into them.
+
+Kernels come from the command line and, for a cluster, from its ConfigMap ``driver-next-kernels``.
+:mod:`tessera.driver.coverage` decides which images to look up and if nodes may reboot.
+"""
 
 import asyncio
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import click
+import msgspec
 
-from tessera.cli.base.connection import cluster_options, report_errors
-from tessera.cli.base.console import say, say_json_text
-from tessera.cli.driver.registry_access import IMAGE, REPOSITORY, Access, output_option, registry_options
+from tessera.api.driver.driver_policy import DriverPolicy, ImageSource
+from tessera.cli.base.connection import cluster_options, connect, report_errors
+from tessera.cli.base.console import say, say_json
+from tessera.cli.base.simulated_cluster import lab_registries
+from tessera.cli.driver.pool_images import align_columns
+from tessera.cli.driver.registry_access import (
+    IMAGE,
+    REPOSITORY,
+    Access,
+    connect_registries,
+    output_option,
+    registry_options,
+)
+from tessera.cli.driver.subjects import (
+    announce_kernels,
+    kernels_in_indexes,
+    kernels_in_toolkits,
+    listed_kernels,
+    policy_of_command_line,
+    read_kernel_list,
+    subjects_in_cluster,
+)
+from tessera.driver.coverage.kernels import NextKernel, parse_kernel_lists
+from tessera.driver.coverage.report import (
+    CoverageReport,
+    ExpectedKernel,
+    KernelCoverage,
+    expected_kernels,
+    look_up_coverage,
+    unlisted_groups,
+)
+from tessera.driver.manifests.names import NAMESPACE
+from tessera.driver.registry.credentials import PullSecrets
+from tessera.driver.resolution import Resolver
+from tessera.kube.client.client import Client
 
 #: Exit codes: a kernel has no image; the next kernel is unknown, with ``--fail-if-unknown``.
 NOT_COVERED, NOT_KNOWN = 3, 4
@@ -111,37 +149,19 @@ def command(
         raise click.UsageError("--announce writes into the cluster: add --cluster")
     if (named or lists or indexes) and not system:
         raise click.UsageError("--kernels, --kernel-list and --apt-index need --os, for example ubuntu22.04")
-    from tessera.cli.driver.kernel_coverage import (
-        KernelSources,
-        describe_unknown,
-        policy_for,
-        read_kernels,
-        report_for_context,
-        report_for_policy,
-        report_json,
-        report_table,
-    )
-
-    kernels = read_kernels(
-        KernelSources(
-            names=[text for each in named for text in each.split(",") if text.strip()],
-            lists=lists,
-            indexes=indexes,
-            flavour=flavour,
-            newer_than=newer_than,
-            toolkit_releases=toolkit_release,
-            release_info=release_info,
-            large_pages=large_pages,
-            system=system or "",
-            arch=arch,
-        )
-    )
+    names = [text for each in named for text in each.split(",") if text.strip()]
+    kernels = [
+        *listed_kernels(names, lists, system or "", arch),
+        *kernels_in_indexes(indexes, system or "", arch, flavour, newer_than),
+        *kernels_in_toolkits(toolkit_release, release_info, large_pages=large_pages),
+    ]
     if cluster:
-        report = asyncio.run(report_for_context(access, kernels, announce, kubeconfig, context))
+        report = asyncio.run(_report_for_context(access, kernels, announce, kubeconfig, context))
     else:
-        report = asyncio.run(report_for_policy(access, kernels, policy_for(repository, image, driver)))
+        policy = policy_of_command_line(ImageSource(repository=repository, image=image, version=driver))
+        report = asyncio.run(_report_for_policy(access, kernels, policy))
     if output == "json":
-        say_json_text(report_json(report))
+        say_json(report_document(report))
     else:
         say(*report_table(report))
     if not report.complete:
@@ -149,3 +169,116 @@ def command(
     if not report.open:
         return NOT_COVERED
     return NOT_KNOWN if fail_if_unknown and not report.complete else 0
+
+
+async def _report_for_policy(access: Access, kernels: Sequence[NextKernel], policy: DriverPolicy) -> CoverageReport:
+    expected, idle = expected_kernels(kernels, (), [policy])
+    return await _report(access, expected, idle)
+
+
+async def _report_for_context(
+    access: Access, kernels: Sequence[NextKernel], announce: bool, kubeconfig: Path | None, context: str | None
+) -> CoverageReport:
+    lab = lab_registries(kubeconfig, context)
+    async with connect("tessera-driver", kubeconfig, context) as client:
+        return await report_for_cluster(client, access, kernels, announce=announce, lab=lab)
+
+
+async def report_for_cluster(
+    client: Client,
+    access: Access,
+    kernels: Sequence[NextKernel],
+    *,
+    announce: bool = False,
+    lab: Resolver | None = None,
+) -> CoverageReport:
+    """The report for a cluster's nodes and policies: these kernels, and those in its ConfigMap.
+
+    With ``lab``, images are looked up in the lab's simulated registries.
+
+    Raises:
+        CommandError: no policy of the cluster manages drivers.
+    """
+    found = await subjects_in_cluster(client, lab=lab)
+    if announce:
+        await announce_kernels(client, kernels)
+    known, problems = parse_kernel_lists(await read_kernel_list(client))
+    expected, idle = expected_kernels(dict.fromkeys([*kernels, *known]), found.in_use, found.everywhere)
+    report = await _report(access, expected, idle, problems=problems, client=client, lab=lab)
+    return msgspec.structs.replace(report, unknown=unlisted_groups((each.pool for each in found.subjects), report.rows))
+
+
+async def _report(
+    access: Access,
+    expected: Sequence[ExpectedKernel],
+    idle: tuple[NextKernel, ...],
+    *,
+    problems: tuple[str, ...] = (),
+    client: Client | None = None,
+    lab: Resolver | None = None,
+) -> CoverageReport:
+    secrets = None if client is None else PullSecrets(client, NAMESPACE)
+    async with connect_registries(access, secrets, lab=lab) as registries:
+        rows = await asyncio.gather(*(look_up_coverage(each, registries.resolver) for each in expected))
+    return CoverageReport(rows=tuple(rows), problems=problems, idle=idle)
+
+
+def report_table(report: CoverageReport) -> Iterator[str]:
+    """The report as a table."""
+    if report.rows:
+        rows = [("KERNEL", "NODES", "COVERED", "IMAGE OR REASON")]
+        rows += [_cells(row) for row in sorted(report.rows, key=lambda row: row.pool)]
+        yield from align_columns(rows)
+        yield ""
+    for group, is_open in sorted(report.gates.items()):
+        yield f"{group}: gate {'open' if is_open else 'closed'}"
+    for group in report.unknown:
+        yield f"{group}: next kernel unknown"
+    for each in report.idle:
+        yield f"{each.kernel}: no node runs {each.os_id}{each.os_version}, and no policy selects such nodes"
+    yield from report.problems
+    yield report.summary if report.rows else "No next kernel is known."
+
+
+def describe_unknown(report: CoverageReport, *, cluster: bool) -> str:
+    """The warning for nodes whose next kernel is unknown, or for lines that could not be read.
+
+    Args:
+        report: a report without some next kernels.
+        cluster: True for the report of a cluster, which has a list of next kernels.
+    """
+    if not report.unknown and report.rows:
+        return "warning: some lines of the lists cannot be read; their kernels were not checked"
+    whose = f" of {', '.join(report.unknown)}" if report.unknown else ""
+    text = f"warning: the next kernel{whose} is unknown, so its driver image was not checked"
+    hint = "; list it in ConfigMap tessera-system/driver-next-kernels, or use --announce"
+    return text + (hint if cluster else "")
+
+
+def _cells(row: KernelCoverage) -> tuple[str, str, str, str]:
+    return row.pool.kernel, row.group, "yes" if row.covered else "no", row.reason
+
+
+def report_document(report: CoverageReport) -> dict[str, object]:
+    """The report for JSON."""
+    return {
+        "summary": report.summary,
+        "covered": report.covered,
+        "total": len(report.rows),
+        "open": report.open,
+        "gates": report.gates,
+        "kernels": [
+            {
+                "kernel": row.pool.kernel,
+                "pool": row.group,
+                "policy": row.policy,
+                "covered": row.covered,
+                "image": row.image,
+                "reason": row.reason,
+            }
+            for row in report.rows
+        ],
+        "unknown": report.unknown,
+        "idle": [f"{each.os_id}{each.os_version} {each.kernel}" for each in report.idle],
+        "problems": report.problems,
+    }

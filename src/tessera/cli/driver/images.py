@@ -4,14 +4,26 @@ It replaces ``skopeo list-tags … | grep``.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
-from tessera.cli.base.connection import cluster_options, connect, report_errors
+from tessera.api.driver.driver_policy import ImageSource
+from tessera.cli.base.connection import CommandError, cluster_options, connect, report_errors
 from tessera.cli.base.console import say, say_json
+from tessera.cli.base.simulated_cluster import lab_registries
+from tessera.cli.driver.pool_images import (
+    PoolImages,
+    align_columns,
+    by_number,
+    describe_images,
+    image_table,
+    matching_tags,
+    of_version,
+    size,
+)
 from tessera.cli.driver.registry_access import (
     REPOSITORY,
     Access,
@@ -22,11 +34,21 @@ from tessera.cli.driver.registry_access import (
     registry_options,
     version_option,
 )
-
-if TYPE_CHECKING:
-    from tessera.api.driver.driver_policy import ImageSource
-    from tessera.cli.driver.pool_images import PoolImages
-    from tessera.cli.driver.subjects import ClusterSubjects, ImageSubject
+from tessera.cli.driver.subjects import (
+    ClusterSubjects,
+    ImageSubject,
+    policy_of_command_line,
+    pool_of,
+    subjects_in_cluster,
+)
+from tessera.driver.driver_sets import PoolKey
+from tessera.driver.manifests.names import NAMESPACE
+from tessera.driver.planning.strategy import image_queries
+from tessera.driver.registry.credentials import PullSecrets
+from tessera.driver.registry.reference import parse_repository
+from tessera.driver.registry.wire import RegistryError
+from tessera.driver.resolution import ImageKind, ImageQuery, Resolution
+from tessera.limits.drivers import IMAGES_LISTED
 
 
 @click.command()
@@ -74,9 +96,6 @@ def command(
       tessera driver images --repository registry.redhat.io/nvidia --image gpu-driver-rhel9 --version 580
       tessera driver images --cluster
     """
-    from tessera.api.driver.driver_policy import ImageSource
-    from tessera.cli.driver.image_tags import print_tags
-
     source = ImageSource(repository=repository, image=image, version=driver)
     if cluster:
         if kernel or system:
@@ -86,24 +105,16 @@ def command(
         raise click.UsageError("--kernel needs --os, for example ubuntu22.04: a tag names both")
     if kernel and system and driver:
         return asyncio.run(_list_for_kernel(access, source, (kernel, system, arch), output))
-    return asyncio.run(print_tags(access, source, (kernel, system, arch), output))
+    return asyncio.run(_list_tags(access, source, (kernel, system, arch), output))
 
 
-async def _list_for_kernel(
-    access: Access, source: "ImageSource", node: tuple[str, str, str | None], output: str
-) -> int:
-    from tessera.cli.driver.subjects import ClusterSubjects, ImageSubject, policy_of_command_line, pool_of
-
+async def _list_for_kernel(access: Access, source: ImageSource, node: tuple[str, str, str | None], output: str) -> int:
     subject = ImageSubject(policy=policy_of_command_line(source), pool=pool_of(*node))
     async with connect_registries(access) as registries:
-        return _print_images([await _look_up(registries, subject)], ClusterSubjects(subjects=(subject,)), output)
+        return _print_pools([await _look_up(registries, subject)], ClusterSubjects(subjects=(subject,)), output)
 
 
 async def _list_for_cluster(access: Access, output: str, kubeconfig: Path | None, context: str | None) -> int:
-    from tessera.cli.base.simulated_cluster import lab_registries
-    from tessera.cli.driver.subjects import NAMESPACE, subjects_in_cluster
-    from tessera.driver.registry.credentials import PullSecrets
-
     lab = lab_registries(kubeconfig, context)
     async with (
         connect("tessera-driver", kubeconfig, context) as client,
@@ -111,30 +122,24 @@ async def _list_for_cluster(access: Access, output: str, kubeconfig: Path | None
     ):
         cluster = await subjects_in_cluster(client, lab=lab)
         found = await asyncio.gather(*(_look_up(registries, each) for each in cluster.subjects))
-    return _print_images(found, cluster, output)
+    return _print_pools(found, cluster, output)
 
 
-async def _look_up(registries: Registries, subject: "ImageSubject") -> "PoolImages":
+async def _look_up(registries: Registries, subject: ImageSubject) -> PoolImages:
     """The images of one pool; all names are looked up at the same time."""
-    from tessera.cli.driver.image_tags import tags_of
-    from tessera.cli.driver.pool_images import candidate_queries, describe_images
-    from tessera.driver.registry.wire import RegistryError
-
-    queries = candidate_queries(subject)
+    queries = image_queries(subject.policy, subject.pool)
     answers = dict(zip(queries, await asyncio.gather(*map(registries.resolver.resolve, queries)), strict=True))
     tags: Sequence[str] = ()
     notes = []
     if not subject.policy.source.verbatim and not subject.nodes:
         try:
-            tags = await tags_of(registries, subject.policy.source)
+            tags = await _tags_of(registries, subject.policy.source)
         except RegistryError as error:
             notes.append(f"The registry did not list the tags: {error}")
     return describe_images(subject, answers, tags, notes)
 
 
-def _print_images(found: Sequence["PoolImages"], cluster: "ClusterSubjects", output: str) -> int:
-    from tessera.cli.driver.pool_images import image_table
-
+def _print_pools(found: Sequence[PoolImages], cluster: ClusterSubjects, output: str) -> int:
     if output == "json":
         document = {"images": found, "others": [{"node": node, "reason": why} for node, why in cluster.others]}
         say_json(document)
@@ -146,3 +151,69 @@ def _print_images(found: Sequence["PoolImages"], cluster: "ClusterSubjects", out
         for node, why in cluster.others:
             say(f"{node}: needs no image: {why}" if why else f"{node}: no policy selects this node")
     return 0 if all(each.image for each in found) else 1
+
+
+async def _tags_of(registries: Registries, source: ImageSource) -> Sequence[str]:
+    repository = parse_repository(f"{source.repository}/{source.image}")
+    return await registries.client.list_tags(repository, registries.keyring)
+
+
+async def _list_tags(
+    access: Access, source: ImageSource, node: tuple[str | None, str | None, str | None], output: str
+) -> int:
+    """Prints the tags; with a kernel, also each tag's digest and size. Returns 1 if there are none."""
+    kernel, system, architecture = node
+    nodes = pool_of(kernel, system, architecture) if kernel and system else None
+    async with connect_registries(access) as registries:
+        try:
+            tags = await _tags_of(registries, source)
+        except RegistryError as error:
+            raise CommandError(f"error: {error.outcome.value}: {error}") from error
+        if nodes is None:
+            return _print_names(source, _filter_tags(tags, source.version, system), output)
+        found = matching_tags(tags, source.version, nodes)[:IMAGES_LISTED]
+        answers = await asyncio.gather(*(_resolve_tag(registries, source, nodes, tag) for tag in found))
+    return _print_images(source, nodes, dict(zip(found, answers, strict=True)), output)
+
+
+async def _resolve_tag(registries: Registries, source: ImageSource, nodes: PoolKey, tag: str) -> Resolution:
+    exact = msgspec.structs.replace(source, version=tag)
+    return await registries.resolver.resolve(ImageQuery(source=exact, pool=nodes, kind=ImageKind.VERBATIM))
+
+
+def _filter_tags(tags: Sequence[str], version: str, system: str | None) -> list[str]:
+    """The tags of a version and a system, in order; unlike ``grep``, without hits in the middle of a number."""
+    return sorted(
+        (
+            tag
+            for tag in tags
+            if (not version or of_version(tag, version)) and (system is None or tag.endswith(f"-{system}"))
+        ),
+        key=by_number,
+    )
+
+
+def _print_names(source: ImageSource, found: list[str], output: str) -> int:
+    if output == "json":
+        say_json({"Repository": f"{source.repository}/{source.image}", "Tags": found})
+    elif found:
+        say(*found)
+    return 0 if found else 1
+
+
+def _print_images(source: ImageSource, nodes: PoolKey, found: dict[str, Resolution], output: str) -> int:
+    name = f"{source.repository}/{source.image}"
+    if output == "json":
+        say_json({"repository": name, "pool": nodes.text, "tags": list(_rows(found))})
+    elif found:
+        rows = [(tag, each.outcome.value, size(each.size_bytes), each.digest) for tag, each in found.items()]
+        say(*align_columns([("TAG", "ANSWER", "SIZE", "DIGEST"), *rows]))
+        say("", "Give the driver's --version to see which of them Tessera uses.")
+    else:
+        say(f"{name} has no image with modules for {nodes.text}; give --version to see the image that compiles them.")
+    return 0 if found else 1
+
+
+def _rows(found: dict[str, Resolution]) -> Iterator[dict[str, object]]:
+    for tag, each in found.items():
+        yield {"tag": tag, "outcome": each.outcome.value, "digest": each.digest, "sizeBytes": each.size_bytes}

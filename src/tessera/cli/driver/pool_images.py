@@ -1,19 +1,17 @@
 """The images for one pool of nodes: those that a registry has, the one that Tessera uses, and the reasons. Pure."""
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
 from tessera.cli.driver.subjects import ImageSubject
+from tessera.driver.coverage.kernels import version_numbers
 from tessera.driver.driver_sets import DriverChoice, PoolKey
 from tessera.driver.image_tags import branch, kernel_form, os_forms
 from tessera.driver.nodes.node_facts import DriverNodeFacts
 from tessera.driver.planning.strategy import StrategyInputs, choose_strategy, image_queries
 from tessera.driver.resolution import ImageQuery, Outcome, Resolution
 from tessera.text import list_names
-
-Answers = Mapping[ImageQuery, Resolution]
 
 #: The most tags that a table lists besides the candidates; JSON has all.
 _SHOWN = 12
@@ -65,11 +63,6 @@ class PoolImages(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     notes: tuple[str, ...] = ()
 
 
-def candidate_queries(subject: ImageSubject) -> list[ImageQuery]:
-    """The queries for all images that a pool could use, best first."""
-    return image_queries(subject.policy, subject.pool)
-
-
 def describe_images(
     subject: ImageSubject, answers: Mapping[ImageQuery, Resolution], tags: Iterable[str], notes: Iterable[str]
 ) -> PoolImages:
@@ -83,7 +76,7 @@ def describe_images(
         strategy=choice.strategy.value if choice else "waiting",
         image=choice.set.image if choice and choice.set else "",
         reason=choice.reason if choice else verdict.waiting,
-        candidates=tuple(_rows(candidate_queries(subject), answers, choice)),
+        candidates=tuple(_rows(image_queries(subject.policy, subject.pool), answers, choice)),
         tags=tuple(matching_tags(tags, subject.policy.source.version, subject.pool)),
         notes=tuple(notes),
     )
@@ -110,7 +103,7 @@ def of_version(tag: str, version: str) -> bool:
 
 def by_number(tag: str) -> tuple[tuple[int, ...], str]:
     """A sort key for tags: their numbers, so that 510 comes before 1000."""
-    return tuple(int(each) for each in re.findall(r"\d{1,18}", tag)), tag
+    return version_numbers(tag), tag
 
 
 def size(count: int) -> str:

@@ -6,19 +6,25 @@ import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 import msgspec
 
 from tessera.cli.base.connection import CommandError
-
-if TYPE_CHECKING:
-    from tessera.driver.images.resolver import Secrets
-    from tessera.driver.registry.client import RegistryClient
-    from tessera.driver.registry.credentials import Keyring, PullSecrets
-    from tessera.driver.resolution import Resolver
-
+from tessera.clock import SystemClock
+from tessera.driver.images.resolver import RegistryResolver, Secrets
+from tessera.driver.registry.client import RegistryClient
+from tessera.driver.registry.credentials import (
+    AuthoritiesError,
+    Keyring,
+    PullSecrets,
+    default_docker_config,
+    read_authorities,
+    read_docker_config,
+)
+from tessera.driver.registry.wire import RegistryHttp, Trust
+from tessera.driver.resolution import Resolver
 
 T = TypeVar("T")
 
@@ -36,14 +42,12 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
     ca: Path | None = None
     plain: tuple[str, ...] = ()
 
-    def keyring(self) -> "Keyring":
+    def keyring(self) -> Keyring:
         """The credentials.
 
         Raises:
             CredentialsError: the file has no credentials.
         """
-        from tessera.driver.registry.credentials import Keyring, default_docker_config, read_docker_config
-
         path = self.auth or default_docker_config(os.environ)
         return read_docker_config(path) if path else Keyring()
 
@@ -58,45 +62,46 @@ class Registries(msgspec.Struct, frozen=True):
         secrets: credentials from the cluster's pull secrets, followed by those of this machine.
     """
 
-    client: "RegistryClient"
-    resolver: "Resolver"
-    keyring: "Keyring"
-    secrets: "Secrets"
+    client: RegistryClient
+    resolver: Resolver
+    keyring: Keyring
+    secrets: Secrets
 
 
 def registry_options(function: Callable[..., T]) -> Callable[..., T]:
     """Adds ``--auth``, ``--registry-ca`` and ``--plain-http``; the function gets them as one :class:`Access`."""
-
-    @functools.wraps(function)
-    def with_access(*, auth: Path | None, registry_ca: Path | None, plain_http: tuple[str, ...], **others: Any) -> T:
-        return function(**others, access=Access(auth=auth, ca=registry_ca, plain=plain_http))
-
     file = click.Path(path_type=Path, dir_okay=False, exists=True)
-    with_access = click.option(
+
+    @click.option(
+        "--auth",
+        metavar="FILE",
+        type=file,
+        help="Credentials in the format of docker and skopeo.  [default: their own file]",
+    )
+    @click.option(
+        "--registry-ca",
+        metavar="FILE",
+        type=file,
+        help="File (PEM) with certificate authorities of registries, in addition to the system's.",
+    )
+    @click.option(
         "--plain-http",
         metavar="[HOST]",
         multiple=True,
         is_flag=False,
         flag_value="*",
         help="Contact this registry, or all registries, without TLS; repeatable.",
-    )(with_access)
-    ca_option = click.option(
-        "--registry-ca",
-        metavar="FILE",
-        type=file,
-        help="File (PEM) with certificate authorities of registries, in addition to the system's.",
     )
-    return click.option(
-        "--auth",
-        metavar="FILE",
-        type=file,
-        help="Credentials in the format of docker and skopeo.  [default: their own file]",
-    )(ca_option(with_access))
+    @functools.wraps(function)
+    def with_access(*, auth: Path | None, registry_ca: Path | None, plain_http: tuple[str, ...], **others: Any) -> T:
+        return function(**others, access=Access(auth=auth, ca=registry_ca, plain=plain_http))
+
+    return with_access
 
 
 @asynccontextmanager
 async def connect_registries(
-    access: Access, secrets: "PullSecrets | None" = None, *, lab: "Resolver | None" = None
+    access: Access, secrets: PullSecrets | None = None, *, lab: Resolver | None = None
 ) -> AsyncIterator[Registries]:
     """Opens the access to registries.
 
@@ -108,12 +113,6 @@ async def connect_registries(
     Raises:
         CommandError: the file of authorities has no certificates.
     """
-    from tessera.clock import SystemClock
-    from tessera.driver.images.resolver import RegistryResolver
-    from tessera.driver.registry.client import RegistryClient
-    from tessera.driver.registry.credentials import AuthoritiesError, Keyring, read_authorities
-    from tessera.driver.registry.wire import RegistryHttp, Trust
-
     clock, keyring = SystemClock(), access.keyring()
     try:
         authorities = read_authorities(access.ca) if access.ca else ""

@@ -10,18 +10,18 @@ import msgspec
 from tessera.api.driver.node_status import DriverPhase, RejectedStrategy
 from tessera.cli.base.connection import cluster_options, connect, report_errors
 from tessera.cli.base.console import say, say_json
-from tessera.cli.driver.registry_access import output_option
-from tessera.clock import parse_rfc3339
+from tessera.cli.base.simulated_cluster import has_virtual_time
+from tessera.clock import SystemClock, parse_rfc3339
 from tessera.driver.nodes.node_facts import read_node_facts
 from tessera.driver.nodes.node_status import read_status
-from tessera.kube.resources import Node
+from tessera.kube.resources import NODES, Node
 from tessera.text import age
 
 
 @click.command()
 @click.argument("nodes", nargs=-1, metavar="[NODE]...")
 @click.option("-v", "--verbose", is_flag=True, help="Show why better strategies were rejected, and whole digests.")
-@output_option
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", help="Output format.")
 @cluster_options
 @report_errors
 def command(nodes: tuple[str, ...], *, verbose: bool, output: str, kubeconfig: Path | None, context: str | None) -> int:
@@ -46,10 +46,6 @@ def command(nodes: tuple[str, ...], *, verbose: bool, output: str, kubeconfig: P
 
 
 async def _read(names: tuple[str, ...], kubeconfig: Path | None, context: str | None) -> "list[NodeDriver]":
-    from tessera.cli.base.simulated_cluster import has_virtual_time
-    from tessera.clock import SystemClock
-    from tessera.kube.resources import NODES
-
     async with connect("tessera-driver", kubeconfig, context) as client:
         every = [] if names else (await client.list(NODES)).items
         named = [await client.get(NODES, name) for name in names]

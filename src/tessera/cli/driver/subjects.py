@@ -1,4 +1,4 @@
-"""The nodes for which images are looked up: a kernel and a system of the command line, or the nodes of a cluster."""
+"""The nodes for which images are looked up: of kernels that options and files name, or of a cluster."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -7,22 +7,32 @@ from typing import Any
 
 import msgspec
 
+from tessera.api.driver.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
 from tessera.api.driver.driver_policy import DriverPolicy, ImageSource
 from tessera.cli.base.connection import CommandError
 from tessera.cli.base.inputs import read_text
 from tessera.cli.base.simulated_cluster import print_registries_note
-from tessera.driver.coverage.kernels import content_lines
-from tessera.driver.coverage.kernels import parse_kernel as kernel_line
+from tessera.driver.coverage.kernel_sources import apt_kernels, parse_release, toolkit_kernel, with_large_pages
+from tessera.driver.coverage.kernels import (
+    CONFIG_MAP,
+    NextKernel,
+    add_kernels,
+    content_lines,
+    newer_kernels,
+    newest_kernels,
+    parse_kernel,
+    parse_kernel_lists,
+)
+from tessera.driver.coverage.report import expected_kernels
 from tessera.driver.driver_sets import PoolKey
-from tessera.driver.nodes.node_facts import DriverNodeFacts
+from tessera.driver.manifests.names import NAMESPACE
+from tessera.driver.nodes.node_facts import DriverNodeFacts, read_node_facts
+from tessera.driver.policies.policy_selection import PolicyObjects, select_policy
 from tessera.driver.resolution import Resolver
 from tessera.kube.client.client import Client
+from tessera.kube.client.errors import NotFound
+from tessera.kube.resources import CONFIGMAPS, NODES
 from tessera.limits.messages import ECHOED
-
-Obj = Mapping[str, Any]
-
-#: Namespace of Tessera's own objects, pull secrets among them.
-NAMESPACE = "tessera-system"
 
 
 class ImageSubject(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,10 +62,15 @@ class ClusterSubjects(msgspec.Struct, frozen=True, kw_only=True):
     everywhere: tuple[DriverPolicy, ...] = ()
     others: tuple[tuple[str, str], ...] = ()
 
+    @property
+    def in_use(self) -> list[tuple[PoolKey, DriverPolicy]]:
+        """The nodes' pools, each with its policy."""
+        return [(each.pool, each.policy) for each in self.subjects]
 
-def policy_of_command_line(source: ImageSource, *, build: bool = False) -> DriverPolicy:
+
+def policy_of_command_line(source: ImageSource) -> DriverPolicy:
     """A policy that names a driver image and nothing else."""
-    return DriverPolicy(kind="command", name="line", use_precompiled=not build, source=source)
+    return DriverPolicy(kind="command", name="line", use_precompiled=True, source=source)
 
 
 def pool_of(kernel: str, os_name: str, architecture: str | None) -> PoolKey:
@@ -69,7 +84,7 @@ def pool_of(kernel: str, os_name: str, architecture: str | None) -> PoolKey:
     Raises:
         ValueError: one of them has a wrong form.
     """
-    return kernel_line(os_name, f"{kernel} {architecture or ''}").pool("amd64")
+    return parse_kernel(os_name, f"{kernel} {architecture or ''}").pool("amd64")
 
 
 def kernels_in(path: Path, os_name: str | None) -> list[PoolKey]:
@@ -87,8 +102,48 @@ def kernels_in(path: Path, os_name: str | None) -> list[PoolKey]:
                 f"{path}: kernel {first[:ECHOED]!r} has no system: write it before the kernel, or give --os"
             )
         with name_file(path):
-            found.append(kernel_line(system, text).pool("amd64"))
+            found.append(parse_kernel(system, text).pool("amd64"))
     return found
+
+
+def listed_kernels(texts: Sequence[str], lists: Sequence[Path], system: str, arch: str) -> Iterator[NextKernel]:
+    """The kernels of texts and of files with one on a line; ``arch`` is for those that name no architecture."""
+
+    def read(text: str) -> NextKernel:
+        return parse_kernel(system, text if len(text.split()) > 1 else f"{text} {arch}")
+
+    yield from map(read, texts)
+    for path in lists:
+        for line in content_lines(read_text(path)):
+            with name_file(path):
+                yield read(line)
+
+
+def kernels_in_indexes(
+    indexes: Sequence[Path], system: str, arch: str, flavour: str, newer_than: str | None
+) -> Iterator[NextKernel]:
+    """The newest kernel of package indexes of an apt archive, or all that are newer than one."""
+    images: set[str] = set()
+    for path in indexes:
+        with name_file(path):
+            images |= set(apt_kernels(path.read_bytes(), flavour))
+    if indexes and not images:
+        raise ValueError(f"{', '.join(map(str, indexes))}: no kernel of flavour {flavour!r}; try another --flavour")
+    for name in newer_kernels(images, [newer_than]) if newer_than else newest_kernels(images):
+        yield parse_kernel(system, f"{name} {arch}")
+
+
+def kernels_in_toolkits(releases: Sequence[Path], info: Path | None, *, large_pages: bool) -> Iterator[NextKernel]:
+    """The kernels of release files of OpenShift's Driver Toolkits; ``info`` describes the toolkits' release."""
+    machine_os = ""
+    if info is not None:
+        with name_file(info):
+            machine_os = parse_release(info.read_bytes()).machine_os
+    for path in releases:
+        with name_file(path):
+            kernel = toolkit_kernel(path.read_bytes(), machine_os)
+            found = [kernel, *([with_large_pages(kernel)] if large_pages else [])]
+        yield from found
 
 
 @contextmanager
@@ -111,10 +166,6 @@ async def subjects_in_cluster(client: Client, *, coming: bool = False, lab: Reso
     Raises:
         CommandError: no policy of the cluster manages drivers.
     """
-    from tessera.driver.nodes.node_facts import read_node_facts
-    from tessera.driver.policies.policy_selection import PolicyObjects, select_policy
-    from tessera.kube.resources import NODES
-
     listed = (await client.list(NODES)).items
     print_registries_note(listed, lab)
     nodes = [facts for node in listed if (facts := read_node_facts(node)).is_gpu]
@@ -133,12 +184,9 @@ async def subjects_in_cluster(client: Client, *, coming: bool = False, lab: Reso
     return await _with_next_kernels(client, found) if coming else found
 
 
-async def _policies(client: Client) -> tuple[Sequence[Obj] | None, Sequence[Obj] | None]:
+async def _policies(client: Client) -> tuple[Sequence[Mapping[str, Any]] | None, Sequence[Mapping[str, Any]] | None]:
     """ClusterPolicies and NVIDIADrivers; None for a kind that the API server does not have."""
-    from tessera.api.driver.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
-    from tessera.kube.client.errors import NotFound
-
-    found: list[Sequence[Obj] | None] = []
+    found: list[Sequence[Mapping[str, Any]] | None] = []
     for kind in (CLUSTER_POLICIES, NVIDIA_DRIVERS):
         try:
             found.append((await client.list(kind)).items)
@@ -168,24 +216,32 @@ def _group_nodes(
     )
 
 
-async def _with_next_kernels(client: Client, found: ClusterSubjects) -> ClusterSubjects:
-    from tessera.driver.coverage.kernels import CONFIG_MAP, parse_kernel_lists
-    from tessera.kube.client.errors import NotFound
-    from tessera.kube.resources import CONFIGMAPS
-
+async def read_kernel_list(client: Client) -> dict[str, str]:
+    """The data of ConfigMap ``driver-next-kernels``; empty if it does not exist."""
     try:
-        data = (await client.get(CONFIGMAPS, CONFIG_MAP, NAMESPACE)).data
+        return dict((await client.get(CONFIGMAPS, CONFIG_MAP, NAMESPACE)).data)
     except NotFound:
-        return found
-    kernels, problems = parse_kernel_lists(data)
+        return {}
+
+
+async def announce_kernels(client: Client, kernels: Sequence[NextKernel]) -> None:
+    """Adds kernels to the ConfigMap, and keeps its present lines and comments."""
+    data = await read_kernel_list(client)
+    known = set(parse_kernel_lists(data)[0])
+    changed = add_kernels(data, [each for each in kernels if each not in known])
+    if not changed:
+        return
+    try:
+        await client.merge_patch(CONFIGMAPS, CONFIG_MAP, {"data": changed}, NAMESPACE)
+    except NotFound:
+        await client.create(CONFIGMAPS.as_dicts(), {"metadata": {"name": CONFIG_MAP}, "data": changed}, NAMESPACE)
+
+
+async def _with_next_kernels(client: Client, found: ClusterSubjects) -> ClusterSubjects:
+    kernels, problems = parse_kernel_lists(await read_kernel_list(client))
     if problems:
         raise CommandError(f"error: ConfigMap {NAMESPACE}/{CONFIG_MAP}: {problems[0]}")
-    coming = {
-        (subject.policy.name, pool): ImageSubject(policy=subject.policy, pool=pool)
-        for kernel in kernels
-        for subject in found.subjects
-        if (subject.pool.os_id, subject.pool.os_version) == (kernel.os_id, kernel.os_version)
-        and kernel.architecture in ("", subject.pool.architecture)
-        and (pool := kernel.pool(subject.pool.architecture)) not in {each.pool for each in found.subjects}
-    }
-    return msgspec.structs.replace(found, subjects=(*found.subjects, *coming.values()))
+    known = {each.pool for each in found.subjects}
+    expected, _ = expected_kernels(kernels, found.in_use)
+    coming = [ImageSubject(policy=each.policy, pool=each.pool) for each in expected if each.pool not in known]
+    return msgspec.structs.replace(found, subjects=(*found.subjects, *coming))

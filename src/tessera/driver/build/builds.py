@@ -23,6 +23,7 @@ from tessera.driver.build.states import (
     decide_builds,
     read_attempt,
 )
+from tessera.driver.manifests.names import NAMESPACE
 from tessera.kube.backoff import Backoff
 from tessera.kube.client.errors import AlreadyExists, ApiError
 from tessera.kube.resources import CONFIGMAPS, JOBS, PODS, Job, Pod, key
@@ -31,8 +32,6 @@ from tessera.kube.watch.informer import EventKind, Informer, WatchEvent
 
 _log = logging.getLogger(__name__)
 
-#: Namespace of the builds.
-NAMESPACE = "tessera-system"
 #: Seconds after which a created Job that never appeared in the watch counts as lost.
 _UNSEEN = 60.0
 #: First and longest pause after a failed write, seconds.

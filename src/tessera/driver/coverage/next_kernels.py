@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from tessera.api.driver.driver_policy import DriverPolicy
 from tessera.clock import until_set
-from tessera.driver.build.builds import NAMESPACE, BuildJobs
+from tessera.driver.build.builds import BuildJobs
 from tessera.driver.build.orders import BuildOrder, order_for
 from tessera.driver.build.settings import BuildSettings, UnbuildableError
 from tessera.driver.build.states import BuildPhase
@@ -28,6 +28,7 @@ from tessera.driver.coverage.report import (
     look_up_coverage,
 )
 from tessera.driver.driver_sets import PoolKey
+from tessera.driver.manifests.names import NAMESPACE
 from tessera.driver.nodes.node_facts import DriverNodeFacts
 from tessera.driver.policies.policy_selection import PolicySelection
 from tessera.driver.resolution import Resolver

@@ -17,15 +17,18 @@ import os
 import ssl
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 from urllib.parse import urlencode, urlsplit
 
-import aiohttp
 import msgspec
 from yarl import URL
 
 from tessera.driver.resolution import Outcome
 from tessera.limits import Limit
 from tessera.limits.drivers import REGISTRY_ANSWER, REGISTRY_REDIRECTS
+
+if TYPE_CHECKING:  # commands import this module also where they only show their help
+    import aiohttp
 
 
 class RegistryError(Exception):
@@ -181,6 +184,8 @@ class RegistryHttp:
         total: float = ANSWER_TIMEOUT,
         environment: Mapping[str, str] | None = None,
     ) -> None:
+        import aiohttp
+
         self.trust = trust
         self._limits = aiohttp.ClientTimeout(total=total, sock_connect=connect)
         self._total = total
@@ -247,8 +252,10 @@ class RegistryHttp:
                 url=url,
             )
 
-    def _open_session(self) -> aiohttp.ClientSession:
+    def _open_session(self) -> "aiohttp.ClientSession":
         """Opens the session at the first request, since aiohttp requires a running loop."""
+        import aiohttp
+
         if self._session is None:
             self._session = aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar(), auto_decompress=False)
         return self._session
@@ -256,6 +263,8 @@ class RegistryHttp:
     @asynccontextmanager
     async def _translate_errors(self, url: str) -> AsyncIterator[None]:
         """Turns every error below HTTP into RegistryUnreachable with one sentence."""
+        import aiohttp
+
         try:
             yield
         except TimeoutError as error:
@@ -274,7 +283,7 @@ class RegistryHttp:
             raise RegistryUnreachable(f"{_display_url(url)}: {_error_text(error)}") from error
 
 
-async def _read_body(answer: aiohttp.ClientResponse, largest: Limit) -> bytes:
+async def _read_body(answer: "aiohttp.ClientResponse", largest: Limit) -> bytes:
     body = bytearray()
     while chunk := await answer.content.readany():
         body += chunk
@@ -338,6 +347,8 @@ def _display_url(url: str) -> str:
 
 def _error_text(error: Exception) -> str:
     """The error in the system's words, if it has some."""
+    import aiohttp
+
     if isinstance(error, aiohttp.ClientConnectorDNSError):
         return "its name is not known to DNS"
     if isinstance(error, OSError) and error.errno and error.errno > 0:
