@@ -47,7 +47,7 @@ from tessera.controller.slicing.state.instructions import (
     Write,
 )
 from tessera.controller.slicing.state.invariants import validate
-from tessera.controller.slicing.state.refusals import competes_for_room
+from tessera.controller.slicing.state.waiting_pod import competes_for_room
 from tessera.mig.models import model_by_short_name
 
 

@@ -21,9 +21,9 @@ from tessera.controller.slicing.state.events import (
     WriteOutcomeUnknown,
     WriteRefused,
 )
-from tessera.controller.slicing.state.holdings import holding_of
 from tessera.controller.slicing.state.instructions import Evict, RecordEvent, Write
 from tessera.controller.slicing.state.queue_ledger import Holding
+from tessera.controller.slicing.state.reservation_rules import holding_of
 from tessera.controller.slicing.state.waiting_pods import rank
 from tessera.reasons.reason import QueueFull
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from tessera.api.names import NodeName, PodUid
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.cycle.order import FairOrder
-from tessera.controller.slicing.state.refusals import competes_for_room
 from tessera.controller.slicing.state.slicer_state import SlicerState
+from tessera.controller.slicing.state.waiting_pod import competes_for_room
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from tessera.api.names import NodeName, PodUid
 from tessera.controller.forecasting.competition import Place
 from tessera.controller.forecasting.job_deadlines import JobDeadlines
 from tessera.controller.forecasting.lease_tracker import LeaseTracker, TrackedPod
-from tessera.controller.slicing.reservations.residual_life import ending_seconds
+from tessera.controller.slicing.reservations.place_search import ending_seconds
 from tessera.controller.slicing.state.allocation import Allocation, will_never_run
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.forecast.lives import LifeEstimator

@@ -6,7 +6,7 @@ events have arrived; nothing is written before that.
 ======================  ===============================================================================================
 step                    what it does
 ======================  ===============================================================================================
-1 ``cycle/take_in``     takes in events (``observe``, ``outcomes``) and brings allocations and pods in line with changed
+1 ``cycle/take_in``     takes in events (``observe``) and brings allocations and pods in line with changed
                         nodes and pods (``absorb``), all or some of many → the nodes that have changed
 2 ``cycle/candidates``  → the waiting pods that these changes concern
 3 ``cycle/order``       → a turn: the first of them, and those that their queue's maximum holds back
@@ -30,7 +30,6 @@ from tessera.controller.slicing.cycle.absorb import Absorber
 from tessera.controller.slicing.cycle.candidates import find_candidates
 from tessera.controller.slicing.cycle.observe import Observer
 from tessera.controller.slicing.cycle.order import FairOrder
-from tessera.controller.slicing.cycle.outcomes import Outcomes
 from tessera.controller.slicing.cycle.plan import Plan
 from tessera.controller.slicing.cycle.settle import Settlement
 from tessera.controller.slicing.cycle.take_in import Intake
@@ -42,6 +41,9 @@ from tessera.controller.slicing.evictions.preemptor import Preemptor
 from tessera.controller.slicing.evictions.recorded_moves import RecordedMoves
 from tessera.controller.slicing.evictions.unbound_pods import UnboundPods
 from tessera.controller.slicing.gangs.gang_planner import GangPlanner
+from tessera.controller.slicing.kinds.devices import Devices
+from tessera.controller.slicing.kinds.request_kind import RequestKind
+from tessera.controller.slicing.kinds.slices import Slices
 from tessera.controller.slicing.planning.allocations import Allocations
 from tessera.controller.slicing.planning.planner import Planner
 from tessera.controller.slicing.planning.proposals import Proposer
@@ -93,7 +95,8 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         self.rooms = MoveFinder(state, planner, reserver)
         self.mover = Mover(state, reserver, self.rooms, moves)
         moves_pods = moves.mode is not MoveMode.OFF
-        self._plan = Plan(state, planner, gangs, reserver if reserve_after is not None else None)
+        kinds: tuple[RequestKind, ...] = (Slices(state), Devices(state))
+        self._plan = Plan(state, planner, gangs, reserver if reserve_after is not None else None, kinds)
         #: The features of the cycle that are on, in the order in which they propose.
         self._proposers: list[Proposer] = [
             self._plan,
@@ -104,11 +107,11 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
             Overstays(state),
             UnboundPods(state),
         ]
-        allocations = Allocations(state)
+        allocations = Allocations(state, kinds)
         self._settlement = Settlement(state, allocations, planner)
-        outcomes = Outcomes(state, self._settlement, self.mover if moves_pods else None)
-        observer = Observer(state, outcomes, self._proposers)
-        self._intake = Intake(state, observer, Absorber(state, allocations), self._proposers)
+        mover = self.mover if moves_pods else None
+        observer = Observer(state, self._settlement, self._proposers, kinds, mover)
+        self._intake = Intake(state, observer, Absorber(state, allocations, kinds), self._proposers, kinds)
         self._writes = PendingWrites(state, allocations, gangs)
 
     def react(self, event: SlicerEvent) -> Sequence[Instruction]:

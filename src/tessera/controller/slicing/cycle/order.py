@@ -23,8 +23,8 @@ from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.planning.batch_placement import first_batch
 from tessera.controller.slicing.planning.lasting_refusals import LastingRefusal, LastingRefusals, RefusalMemory
 from tessera.controller.slicing.planning.planner import Planner
-from tessera.controller.slicing.state.holdings import holding_of
 from tessera.controller.slicing.state.queue_ledger import Holding
+from tessera.controller.slicing.state.reservation_rules import holding_of
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.controller.slicing.state.waiting_pods import rank
 from tessera.limits.planning import BATCH_PODS

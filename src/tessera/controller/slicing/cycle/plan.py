@@ -15,6 +15,7 @@ from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.cycle.order import Turn
 from tessera.controller.slicing.gangs.gang_planner import GangPlanner
 from tessera.controller.slicing.gangs.gang_turns import Turns, take_turns
+from tessera.controller.slicing.kinds.request_kind import RequestKind
 from tessera.controller.slicing.planning.batch_placement import Placed
 from tessera.controller.slicing.planning.lasting_refusals import LastingRefusal
 from tessera.controller.slicing.planning.planner import Planner
@@ -27,8 +28,13 @@ from tessera.controller.slicing.planning.proposals import (
     Return,
 )
 from tessera.controller.slicing.reservations.reserver import Reserver
-from tessera.controller.slicing.state.holdings import add_holdings, holding_of, reserved_for_others
-from tessera.controller.slicing.state.reservation_rules import reservations_before, without_passed
+from tessera.controller.slicing.state.reservation_rules import (
+    add_holdings,
+    holding_of,
+    reservations_before,
+    reserved_for_others,
+    without_passed,
+)
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.controller.slicing.state.waiting_pods import Rank, rank
 from tessera.limits.planning import DECISION_STEPS, PASSING_PODS
@@ -64,10 +70,19 @@ class Plan(Proposer):
         planner: finds places for pods.
         gangs: finds places for gangs.
         reserver: makes reservations for pods that find no place; None if there are none.
+        kinds: bring their estimates up to date.
     """
 
-    def __init__(self, state: SlicerState, planner: Planner, gangs: GangPlanner, reserver: Reserver | None) -> None:
+    def __init__(
+        self,
+        state: SlicerState,
+        planner: Planner,
+        gangs: GangPlanner,
+        reserver: Reserver | None,
+        kinds: Sequence[RequestKind],
+    ) -> None:
         self._state = state
+        self._kinds = kinds
         self._cluster = state.cluster
         self._planner = planner
         self._gangs = gangs
@@ -128,8 +143,8 @@ class Plan(Proposer):
 
     def _plan_parts(self, run: _Run, work: StepBudget) -> Iterator[Proposal]:
         """Plans a batch in parts: each pod with a reservation and each gang by itself, the pods between together."""
-        if any(pod.devices for pod in run.turns.pods):
-            self._state.ratings.update()
+        for kind in self._kinds:
+            kind.prepare()
         self._gangs.begin()
         passing: list[PodInfo] = []
         pods = list(run.turns.pods)

@@ -22,6 +22,7 @@ from collections.abc import Set as AbstractSet
 from tessera.api.names import NodeName, PodUid
 from tessera.controller.slicing.cycle.absorb import Absorber
 from tessera.controller.slicing.cycle.observe import Observer
+from tessera.controller.slicing.kinds.request_kind import RequestKind
 from tessera.controller.slicing.planning.proposals import Proposer
 from tessera.controller.slicing.state.events import (
     InstasliceDeleted,
@@ -42,6 +43,7 @@ class Intake:
         observer: takes in an event.
         absorber: takes in a changed node or pod.
         proposers: observe changed pods.
+        kinds: bring their estimates up to date.
 
     Attributes:
         is_done: True if the last step took in all changes.
@@ -49,13 +51,19 @@ class Intake:
     """
 
     def __init__(
-        self, state: SlicerState, observer: Observer, absorber: Absorber, proposers: Sequence[Proposer]
+        self,
+        state: SlicerState,
+        observer: Observer,
+        absorber: Absorber,
+        proposers: Sequence[Proposer],
+        kinds: Sequence[RequestKind],
     ) -> None:
         self._state = state
         self._cluster = state.cluster
         self._observer = observer
         self._absorber = absorber
         self._proposers = proposers
+        self._kinds = kinds
         self.is_done = True
         self.has_begun = False
         #: Changes that later steps take in, in order: a node and its changed pods. The node is "" for pods without one.
@@ -147,8 +155,8 @@ class Intake:
         self._absorb_nodes(first)
         self._cluster.changed_pods -= pods
         self._absorb_pods(pods)
-        if self._state.devices.used:
-            self._state.ratings.update()
+        for kind in self._kinds:
+            kind.prepare()
 
     def _divide(self) -> deque[tuple[NodeName, list[PodUid]]]:
         """Takes the changes over: each node with its changed pods, then one by one the pods without a changed node."""
@@ -170,7 +178,7 @@ class Intake:
             self._state.serving_nodes.clear()
         for node in sorted(nodes):
             self._absorber.absorb_node(node)
-        self._absorber.recount_devices()
+        self._absorber.recount()
         self._nodes.update(nodes)
 
     def _absorb_pods(self, pods: Collection[PodUid]) -> None:
@@ -178,5 +186,5 @@ class Intake:
             self._absorber.absorb_pod(uid)
             for proposer in self._proposers:
                 proposer.observe(uid)
-        if self._state.devices.used:
-            self._state.ratings.refresh()
+        for kind in self._kinds:
+            kind.refresh()

@@ -19,21 +19,49 @@ from tessera.controller.filters.resources import Filter, shortages
 from tessera.controller.objects.node_constraints import NodeConstraints
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.objects.resource_amounts import Amounts, add_amounts
-from tessera.controller.slicing.evictions.cold_starts import ColdStarts
 from tessera.controller.slicing.planning.planner import Planner, list_objections
+from tessera.controller.slicing.reservations.place_search import RELEASE_SECONDS
 from tessera.controller.slicing.reservations.reserver import Reserver
-from tessera.controller.slicing.reservations.residual_life import RELEASE_SECONDS
 from tessera.controller.slicing.state.allocation import Allocation
 from tessera.controller.slicing.state.move_record import RestingPods
-from tessera.controller.slicing.state.reservation import HORIZON
 from tessera.controller.slicing.state.slicer_state import SlicerState
-from tessera.controller.slicing.state.waiting_pod import PodState
-from tessera.limits.planning import MOVE_STEPS
+from tessera.controller.slicing.state.waiting_pod import HORIZON, PodState
+from tessera.limits.planning import COLD_STARTS, MOVE_STEPS
 from tessera.placement.cards import OwnedPlacement
 from tessera.placement.moves import MoveRules, Room, Worth, make_room, weigh
 from tessera.placement.policies import MixAware
 from tessera.placement.reserved_slots import Hold, hold_slots
 from tessera.placement.step_budget import StepBudget
+
+#: Seconds from eviction to work for an owner whose starts were not seen; an image of some gigabytes is pulled in them.
+DEFAULT_START = 60.0
+
+
+class ColdStarts:
+    """The last start of each owner."""
+
+    def __init__(self) -> None:
+        #: By pod on a node that has not started yet, when it was first seen there.
+        self._bound: dict[PodUid, float] = {}
+        #: By owner, the seconds of its last start; the one that started last is the last.
+        self._seconds: dict[str, float] = {}
+
+    def observe(self, uid: PodUid, pod: PodInfo | None, now: float) -> None:
+        """Takes in a pod that has changed; None if it is gone."""
+        if pod is None or pod.finished or not pod.owner or not pod.movable:
+            self._bound.pop(uid, None)
+        elif pod.unstarted:
+            self._bound.setdefault(uid, now)
+        elif pod.node and (since := self._bound.pop(uid, None)) is not None and since:
+            self._seconds.pop(pod.owner, None)
+            self._seconds[pod.owner] = max(0.0, now - since)
+            if len(self._seconds) > COLD_STARTS:
+                del self._seconds[next(iter(self._seconds))]
+
+    def seconds(self, owner: str) -> float:
+        """Returns the seconds that the next pod of an owner will take."""
+        return self._seconds.get(owner, DEFAULT_START)
+
 
 #: Most seconds of work that a move counts as lost: a pod whose author allows moves keeps its work, or has none.
 MOST_LOST = 3600.0

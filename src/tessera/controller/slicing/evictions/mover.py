@@ -23,13 +23,13 @@ from tessera.controller.base.move_settings import MoveMode, MoveSettings
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.evictions.move_finder import FoundRoom, MoveFinder
 from tessera.controller.slicing.planning.proposals import EndOfReservation, Notice, Proposal, Proposer, evict
+from tessera.controller.slicing.reservations.place_search import RELEASE_SECONDS
 from tessera.controller.slicing.reservations.reserver import Reserver
-from tessera.controller.slicing.reservations.residual_life import RELEASE_SECONDS
 from tessera.controller.slicing.state.messages import moved_text, not_moved_text, room_text
 from tessera.controller.slicing.state.move_record import MOVE_COUNTS, RecordedMove, read_moves
-from tessera.controller.slicing.state.reservation import PATIENCE, Reservation
 from tessera.controller.slicing.state.reservation_rules import holders_of
 from tessera.controller.slicing.state.slicer_state import SlicerState
+from tessera.controller.slicing.state.waiting_pod import PATIENCE, Reservation
 from tessera.limits.planning import MOVE_SEARCHES
 from tessera.placement.moves import MOST_MOVES
 from tessera.placement.reserved_slots import ReservedPlace

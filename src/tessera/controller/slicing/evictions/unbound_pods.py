@@ -16,11 +16,11 @@ from collections.abc import Iterator
 
 from tessera.api.names import PodUid
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.controller.slicing.planning.allocations import has_lost_its_turn
 from tessera.controller.slicing.planning.proposals import Notice, Proposal, Proposer, Withdrawal, evict
 from tessera.controller.slicing.state.messages import turn_lost_text, unbound_text
-from tessera.controller.slicing.state.refusals import competes_for_room
+from tessera.controller.slicing.state.promises import has_lost_its_turn
 from tessera.controller.slicing.state.slicer_state import SlicerState
+from tessera.controller.slicing.state.waiting_pod import competes_for_room
 
 #: Seconds after which an unbound pod loses its slices: KAI decides within one of its cycles, of seconds, where its
 #: queue has quota left; a volume is made within a minute or two.

@@ -25,8 +25,12 @@ from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.planning.batch_placement import Placed, Unplaced
 from tessera.controller.slicing.planning.planner import Planner
 from tessera.controller.slicing.state.allocation import Allocation
-from tessera.controller.slicing.state.holdings import add_holdings, holding_of, reserved_for_others
-from tessera.controller.slicing.state.reservation_rules import reservations_before
+from tessera.controller.slicing.state.reservation_rules import (
+    add_holdings,
+    holding_of,
+    reservations_before,
+    reserved_for_others,
+)
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.limits.planning import DECISION_STEPS, GANG_POD_STEPS
 from tessera.mig.geometry import Geometry, Profile

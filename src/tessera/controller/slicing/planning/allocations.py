@@ -7,15 +7,15 @@ Rules:
 - A slot is free again only when the agent reports so, or if no write ever recorded the allocation.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from tessera.api.instaslice import Instaslice
 from tessera.api.names import NodeName, PodUid
-from tessera.controller.objects.node_info import AgentState
 from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.slicing.kinds.request_kind import RequestKind
 from tessera.controller.slicing.state.allocation import Allocation, is_wanted, observe_record, will_never_run
-from tessera.controller.slicing.state.holdings import held_by
-from tessera.controller.slicing.state.reservation_rules import is_passing
+from tessera.controller.slicing.state.promises import agent_is_down, is_placed_here, is_short, is_withdrawn
+from tessera.controller.slicing.state.reservation_rules import held_by, is_passing
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.controller.slicing.state.waiting_pod import CANNOT_START, WAITING, PodState
 
@@ -25,10 +25,12 @@ class Allocations:
 
     Args:
         state: the slicer's state.
+        kinds: count what pods hold.
     """
 
-    def __init__(self, state: SlicerState) -> None:
+    def __init__(self, state: SlicerState, kinds: Sequence[RequestKind]) -> None:
         self._state = state
+        self._kinds = kinds
         self._cluster = state.cluster
 
     # Begin
@@ -178,32 +180,16 @@ class Allocations:
         self._index_pod(uid, pod, home)
         self._count_for_queue(uid, pod)
         left = self._state.usage.assign(uid, home, pod.amounts if pod is not None else {})
-        self._rate_devices(uid, pod, home, left)
-        if left is not None and (left in self._state.cards or left in self._state.devices):
+        for kind in self._kinds:
+            kind.count(uid, pod, home, left)
+        if left is not None and left in self._state.profiles_by_node:
             self._cluster.capacity_changes.room_may_have_grown(left)
-
-    def _rate_devices(self, uid: PodUid, pod: PodInfo | None, *homes: NodeName | None) -> None:
-        """Counts a pod for the ratings of nodes, and rates again the nodes where it holds amounts, or did."""
-        if not self._state.devices.used:
-            return
-        home = homes[0]
-        place = self._cluster.nodes.get(home) if home is not None and home in self._state.devices else None
-        counts = pod is not None and not pod.finished and (home is None or place is not None)
-        self._state.device_demand.observe(uid, pod if counts else None, place)
-        for node in homes:
-            if node is not None and node in self._state.devices:
-                self._state.ratings.note(node)
 
     def _count_for_queue(self, uid: PodUid, pod: PodInfo | None) -> None:
         """Counts the slices of a living pod for its queue."""
         live = self._state.allocations.current_of(uid) if pod is not None and not will_never_run(pod) else None
-        if (
-            live is not None
-            and live.by_pod
-            and pod is not None
-            and not pod.gated
-            and not is_placed_here(self._state, pod)
-        ):
+        past_gate = live is not None and live.by_pod and pod is not None and not pod.gated
+        if past_gate and pod is not None and not is_placed_here(self._state, pod):
             live = None  # the scheduler placed it
         queue = self._cluster.queue_of(pod) if pod is not None else ""
         holding = held_by(self._state, live) if live is not None else None
@@ -217,39 +203,3 @@ class Allocations:
         else:
             self._cluster.placed_pods.put(pod, home)
         self._cluster.dependencies_changed |= self._cluster.placed_pods.changes != before
-
-
-def agent_is_down(state: SlicerState, node: NodeName) -> bool:
-    """True if a node's agent is known to be down."""
-    facts = state.cluster.nodes.get(node)
-    return facts is not None and facts.agent is AgentState.DOWN
-
-
-def is_withdrawn(state: SlicerState, pod: PodInfo) -> bool:
-    """True if the slices of a pod were taken back and the scheduler has still not bound it."""
-    return not pod.gated and not pod.node and is_told(state, pod)
-
-
-def is_told(state: SlicerState, pod: PodInfo) -> bool:
-    """True if the pod's condition says, or is about to say, that its slices were taken back."""
-    one = state.pods.get(pod.uid)
-    return pod.slices_withdrawn or (one is not None and bool(one.told))
-
-
-def has_lost_its_turn(state: SlicerState, pod: PodInfo) -> bool:
-    """True if a pod was bound after its slices had been taken back, and holds none of them any more."""
-    waits = pod.unstarted or (bool(pod.node and pod.devices) and not pod.started)
-    return not pod.terminating and waits and is_told(state, pod) and not state.allocations.of(pod.uid)
-
-
-def is_placed_here(state: SlicerState, pod: PodInfo) -> bool:
-    """True if Tessera has pinned the pod, and its namespace is managed.
-
-    In other namespaces the mark counts for nothing: whoever may change pods there could write it.
-    """
-    return pod.pinned and state.cluster.is_managed(pod.namespace)
-
-
-def is_short(allocation: Allocation, pod: PodInfo) -> bool:
-    """True if a pod past the gate holds fewer whole cards or shares than it requests."""
-    return allocation.by_pod and not pod.gated and len(allocation.slices) < len(pod.devices)

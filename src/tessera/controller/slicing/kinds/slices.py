@@ -1,0 +1,71 @@
+"""Slices, which agents cut on demand. The node's Instaslice object records them."""
+
+from collections.abc import Iterator
+
+from tessera.api.instaslice import NodeResources
+from tessera.api.names import NodeName, PodUid
+from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.slicing.kinds.request_kind import RequestKind
+from tessera.controller.slicing.state.allocation import Allocation, reported_slices
+from tessera.controller.slicing.state.slicer_state import SlicerState
+from tessera.mig.names import resource_spelling
+
+
+class Slices(RequestKind):
+    """The cards that are cut on demand.
+
+    Args:
+        state: the slicer's state, of which this class changes the cards.
+    """
+
+    def __init__(self, state: SlicerState) -> None:
+        self._state = state
+        self._cluster = state.cluster
+
+    def absorb_node(self, node: NodeName, *, renewed: bool) -> Iterator[Allocation]:
+        """See :class:`RequestKind`."""
+        item, facts = self._cluster.objects.get(node), self._cluster.nodes.get(node)
+        offered = facts is not None and facts.offers_on_demand and node not in self._state.faults
+        resources = item.status.node_resources if item is not None and offered else None
+        if resources is None:
+            if self._state.cards.pop(node, None) is not None:
+                self._state.inventory.remove(node)
+        elif renewed or self._state.cards.get(node) != resources:
+            self._state.cards[node] = resources
+            yield from self._rebuild(node, resources)
+            known = self._cluster.pods.keys()
+            self._cluster.changed_pods |= {PodUid(each.pod_uid) for each in resources.foreign} & known
+
+    def _rebuild(self, node: NodeName, resources: NodeResources) -> Iterator[Allocation]:
+        self._cluster.capacity_changes.room_may_have_grown(node)
+        held = [one for one in self._state.allocations.on(node) if not one.freed and not one.by_pod]
+        held.sort(key=self._claim_rank)
+        for allocation in self._state.inventory.rebuild(node, resources, held):
+            pod = self._cluster.pods.get(allocation.uid)
+            if pod is None or pod.gated:
+                yield allocation
+
+    def _claim_rank(self, allocation: Allocation) -> tuple[bool, bool, bool]:
+        """Sort key of records that claim one slot: ungated pods first, then existing slices, then recorded ones."""
+        pod = self._cluster.pods.get(allocation.uid)
+        exists = allocation.result is not None and allocation.result[1] == "created"
+        return (pod is None or pod.gated, not exists, not allocation.recorded)
+
+    def profiles(self, node: NodeName) -> frozenset[str]:
+        """See :class:`RequestKind`."""
+        resources = self._state.cards.get(node)
+        return resources.profiles if resources is not None else frozenset()
+
+    def adopt(self, pod: PodInfo) -> Allocation | None:
+        """Returns the slices that the node's agent reports for a pod without an allocation.
+
+        A pod that runs without one (for instance after a new installation) keeps them if they match its request.
+        """
+        resources = self._state.cards.get(pod.node) if pod.profiles and not pod.finished else None
+        if resources is None or self._state.allocations.of(pod.uid):
+            return None
+        slices = reported_slices(resources, pod.uid)
+        if sorted(resource_spelling(each.profile) for each in slices) != sorted(pod.profiles):
+            return None
+        found = Allocation(pod.node, pod.uid, pod.namespace, pod.name, slices, pod.amounts)
+        return found if self._state.inventory.adopt_foreign(found) else None
