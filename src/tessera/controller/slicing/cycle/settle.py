@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Hashable, Iterable
+from functools import partial
 
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.planning.allocations import Allocations
@@ -134,7 +135,7 @@ class Settlement:
     def _note_reason(self, pod: PodInfo, reason: Reason) -> None:
         state = self._state
         state.ages.note(pod, state.now, competes=competes_for_room(reason))
-        state.pods.refuse(pod, reason, queue_key(state, pod))
+        state.pods.refuse(pod, reason, partial(queue_key, state))
         state.reservations_due = True
         one = state.pods.waiting[pod.uid]
         if one.last_event == type(reason).__name__:

@@ -7,7 +7,8 @@ proposals have changed, and changes nothing itself.
 
 from collections.abc import Hashable, Iterable, Iterator
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+
+import msgspec
 
 from tessera.api.names import NodeName, PodUid
 from tessera.controller.objects.pod_info import PodInfo
@@ -18,8 +19,7 @@ from tessera.controller.slicing.state.waiting_pod import Reservation
 from tessera.reasons.reason import Reason
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(msgspec.Struct, frozen=True):
     """A waiting pod gets no slices now.
 
     Attributes:
@@ -39,23 +39,20 @@ class Refusal:
     until_relief: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class KindRefusal:
+class KindRefusal(msgspec.Struct, frozen=True):
     """The refused pods of a kind that were not asked get the reason of one that was."""
 
     kind: Hashable
     reason: Reason
 
 
-@dataclass(frozen=True, slots=True)
-class Return:
+class Return(msgspec.Struct, frozen=True):
     """A pod gives its slices back."""
 
     allocation: Allocation
 
 
-@dataclass(frozen=True, slots=True)
-class Withdrawal:
+class Withdrawal(msgspec.Struct, frozen=True):
     """A pod is told that it has no slices. A bound one keeps them, and starts once its node's agent serves."""
 
     pod: PodInfo
@@ -63,16 +60,14 @@ class Withdrawal:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Passage:
+class Passage(msgspec.Struct, frozen=True):
     """A pod with slices of reservations leaves them before they begin."""
 
     uid: PodUid
     reservations: tuple[Reservation, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class NewReservation:
+class NewReservation(msgspec.Struct, frozen=True):
     """Slots are kept for a waiting pod; they are expected to be free in these seconds."""
 
     pod: PodInfo
@@ -80,22 +75,19 @@ class NewReservation:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class EndOfReservation:
+class EndOfReservation(msgspec.Struct, frozen=True):
     """A reservation ends, and those of its gang."""
 
     reservation: Reservation
 
 
-@dataclass(frozen=True, slots=True)
-class Eviction:
+class Eviction(msgspec.Struct, frozen=True):
     """A pod is evicted."""
 
     evict: Evict
 
 
-@dataclass(frozen=True, slots=True)
-class Notice:
+class Notice(msgspec.Struct, frozen=True):
     """An Event on a pod."""
 
     pod: PodInfo

@@ -119,6 +119,9 @@ class PodState(Enum):
     WITHDRAWN = "withdrawn"
     LOST = "lost"
 
+    #: Members are single, and each step looks some up: Enum's own hash is a call of Python.
+    __hash__ = object.__hash__
+
 
 #: The pod has no slices and is to get some.
 WAITING = frozenset({PodState.QUEUED, PodState.RELIEVED, PodState.LIMITED, PodState.BLOCKED, PodState.REFUSED})

@@ -184,14 +184,22 @@ class WaitingPods:
             state: the new state, or the present one.
             queue: the queue in which it waits, for ``LIMITED``, ``RELIEVED`` and ``BLOCKED``.
         """
-        if state is PodState.OUTSIDE and uid not in self._records:
-            return
-        one = self.record(uid)
+        one = self._records.get(uid)
+        if one is None:
+            if state is PodState.OUTSIDE:
+                return
+            one = self.record(uid)
+        if one.state is not state or one.queue != queue:
+            self._step(one, state, queue)
+        if queue is not None and state is not PodState.RELIEVED:
+            (self.limited if state is PodState.LIMITED else self.blocked).put(self._cluster.pods[uid], queue)
+
+    def _step(self, one: WaitingPod, state: PodState, queue: QueueKey | None) -> None:
+        uid = one.uid
         self._leave_queue(one, state, queue)
-        if one.state is not state:
-            del self._by_state[one.state][uid]
-            self._by_state[state][uid] = one
-            one.previous, one.state = one.state, state
+        del self._by_state[one.state][uid]
+        self._by_state[state][uid] = one
+        one.previous, one.state = one.state, state
         if state in WAITING:
             self.waiting.setdefault(uid, one)
         elif uid in self.waiting:
@@ -199,8 +207,6 @@ class WaitingPods:
         if state not in PROMISED:
             self.handed_over.discard(uid)
         one.queue = queue
-        if queue is not None and state is not PodState.RELIEVED:
-            (self.limited if state is PodState.LIMITED else self.blocked).put(self._cluster.pods[uid], queue)
 
     def _leave_queue(self, one: WaitingPod, state: PodState, queue: QueueKey | None) -> None:
         """Takes a pod out of the queue of its present state, unless it stays there, and relieves that queue."""
@@ -227,20 +233,20 @@ class WaitingPods:
         one.reason, one.dependent, one.refused_by_all = None, False, False
         self._cluster.placed_pods.unwatch(one.uid)
 
-    def refuse(self, pod: PodInfo, reason: Reason, queue: QueueKey) -> None:
+    def refuse(self, pod: PodInfo, reason: Reason, queue_of: Callable[[PodInfo], QueueKey]) -> None:
         """Notes a new reason for which planning refuses a waiting pod.
 
         Args:
             pod: the pod.
             reason: why it gets no slices.
-            queue: the queue in which it waits for room, if the reason is lack of room.
+            queue_of: returns the queue in which a pod waits for room.
         """
         self.waiting[pod.uid].reason = reason
         state = state_of_refusal(pod, reason)
         if isinstance(reason, QueueFull) and state is PodState.LIMITED:
             self.move(pod.uid, state, (reason.queue, ()))
         else:
-            self.move(pod.uid, state, queue if state is PodState.BLOCKED else None)
+            self.move(pod.uid, state, queue_of(pod) if state is PodState.BLOCKED else None)
 
     def drop(self, uid: PodUid) -> None:
         """Forgets a pod that is gone; an unknown one is no error."""
@@ -280,8 +286,10 @@ class WaitingPods:
 
     def note_refusal(self, uid: PodUid) -> None:
         """Notes that a pod found no place on any node that changed up to now."""
-        self.forget_refusal(uid)
-        self.record(uid).refused_at = self._changes.count
+        one = self._records[uid]
+        if one.kind is not None:
+            self._leave_kind(one)
+        one.refused_at = self._changes.count
         self._members.discard(uid)
 
     def note_refusal_of_kind(self, pod: PodInfo, kind: Hashable) -> None:
@@ -305,10 +313,13 @@ class WaitingPods:
             return
         one.refused_at = NOT_REFUSED
         if one.kind is not None:
-            self._kinds.discard(uid)
-            if next(self._kinds.of(one.kind), None) is None:
-                del self._refused_kinds[one.kind]
-            one.kind = None
+            self._leave_kind(one)
+
+    def _leave_kind(self, one: WaitingPod) -> None:
+        kind, one.kind = one.kind, None
+        self._kinds.discard(one.uid)
+        if next(self._kinds.of(kind), None) is None:
+            del self._refused_kinds[kind]
 
     def separate(self, uid: PodUid) -> None:
         """Takes a pod out of its kind; its refusal counts further."""
