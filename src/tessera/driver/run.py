@@ -114,12 +114,13 @@ class Drivers:
         )
         self._mirrors = (nodes, pods, self._sets)
         self._cache = ClusterCache(nodes, pods, self._sets, changed=self._wake, pods_changed=self._note_pull_failures)
-        self._builds = BuildJobs(runtime, changed=self._on_build)
+        self._builds = BuildJobs(runtime)
+        self._builds.listen(self._on_build)
         self._build_requests = BuildRequests(self._builds, options.builds, clock)
         self._next_kernels = NextKernels(
             runtime,
             resolver=resolver,
-            in_use=self._kernels_in_use,
+            in_use=lambda: self._in_use,
             builds=self._builds,
             settings=options.builds,
             metrics=coverage,
@@ -236,9 +237,6 @@ class Drivers:
             query for policy in plan.policies.values() for pool in pools for query in image_queries(policy, pool)
         )
         self._lookups.start(plan.lookups, group)
-
-    def _kernels_in_use(self) -> KernelsInUse:
-        return self._in_use
 
     def _own_image(self) -> str:
         """The image of Tessera, for the programs in driver pods."""

@@ -48,8 +48,8 @@ class ClusterWithoutNodes:
                 client=client or self.cluster.client("tessera-controller"), clock=self.clock, rng=random.Random(0)
             ),
             retries=RETRIES,
-            changed=lambda target, phase: self.told.append((target, phase)),
         )
+        made.listen(lambda target, phase: self.told.append((target, phase)))
         running = asyncio.ensure_future(made.run())
         try:
             yield made

@@ -31,10 +31,11 @@ def test_a_policy_with_a_build_repository_says_all_that_an_order_needs(rhcos: Po
         build_secret="push-here",
         kernel_module_type="open",
     )
-    made = order_for(policy, rhcos, toolkit="registry.local/dtk@sha256:" + "0" * 64)
+    toolkit = "registry.local/dtk@sha256:" + "0" * 64
+    made = order_for(policy, rhcos, settings=BuildSettings(builder_images={rhcos.kernel: toolkit}))
     assert made.target == "registry.local/gpu/nvidia-gpu-driver:525.125.06-5.14.0-284.54.1.el9_2.x86_64-rhcos4.15"
     assert (made.open_modules, made.settings.push_secret) == (True, "push-here")
-    assert made.builder_image == "registry.local/dtk@sha256:" + "0" * 64
+    assert made.builder_image == toolkit
 
 
 def test_without_a_build_repository_there_is_no_order(jammy: PoolKey) -> None:

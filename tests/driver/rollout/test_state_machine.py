@@ -18,9 +18,9 @@ from tessera.driver.nodes.upgrade_record import (
     UpgradeState,
     parse_upgrade_record,
 )
-from tessera.driver.rollout.instructions import PatchNode
+from tessera.driver.rollout.instructions import NodeStep, PatchNode
 from tessera.driver.rollout.node_view import DriverPodView, NodeView, PodView
-from tessera.driver.rollout.state_machine import NodeStep, begin_upgrade, next_step, refuse_upgrade
+from tessera.driver.rollout.state_machine import begin_upgrade, next_step, refuse_upgrade
 
 POLICY = UpgradePolicy()
 
@@ -271,16 +271,6 @@ def test_a_cordon_of_somebody_else_stays_at_the_end() -> None:
     )
     patch = patched(view)
     assert (state(patch), patch.unschedulable) == (UpgradeState.DONE, None)
-
-
-def test_where_only_the_pod_differs_nobody_is_evicted_or_paused() -> None:
-    same = record(restart_only=True)
-    view = begun(UpgradeState.CORDON, record=same, pods=(gpu_pod(),), unschedulable=False, cordoned_by_us=False)
-    assert state(patched(view)) is UpgradeState.RESTART
-    patch = patched(begun(UpgradeState.RESTART, record=same, pods=(gpu_pod(),)))
-    assert patch.labels[DRIVER_SET_LABEL] == CHANGING
-    assert PAUSE_LABEL not in patch.labels
-    assert not patch.without_gpu_pods
 
 
 # The way back

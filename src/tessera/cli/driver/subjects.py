@@ -12,7 +12,7 @@ from tessera.api.driver.driver_policy import DriverPolicy, ImageSource
 from tessera.cli.base.connection import CommandError
 from tessera.cli.base.inputs import read_text
 from tessera.cli.base.simulated_cluster import print_registries_note
-from tessera.driver.coverage.kernel_sources import apt_kernels, parse_release, toolkit_kernel, with_large_pages
+from tessera.driver.coverage.kernel_sources import apt_kernels, rhcos_version, toolkit_kernel, with_large_pages
 from tessera.driver.coverage.kernels import (
     CONFIG_MAP,
     NextKernel,
@@ -138,7 +138,7 @@ def kernels_in_toolkits(releases: Sequence[Path], info: Path | None, *, large_pa
     machine_os = ""
     if info is not None:
         with name_file(info):
-            machine_os = parse_release(info.read_bytes()).machine_os
+            machine_os = rhcos_version(info.read_bytes())
     for path in releases:
         with name_file(path):
             kernel = toolkit_kernel(path.read_bytes(), machine_os)

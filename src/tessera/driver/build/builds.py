@@ -44,24 +44,16 @@ class BuildJobs:
     Args:
         runtime: see :class:`~tessera.kube.runtime.KubeRuntime`.
         retries: how failed builds are repeated.
-        changed: called with the target after a build's state changed; the image of a finished build can be looked up
-            now.
     """
 
-    def __init__(
-        self,
-        runtime: KubeRuntime,
-        *,
-        retries: BuildRetries | None = None,
-        changed: Callable[[str, BuildPhase], None] | None = None,
-    ) -> None:
+    def __init__(self, runtime: KubeRuntime, *, retries: BuildRetries | None = None) -> None:
         client, clock, rng = runtime.client, runtime.clock, runtime.rng
         self._client = client
         self._clock = clock
         self._rng = rng
         self._may_act = runtime.may_act
         self._retries = retries or BuildRetries()
-        self._listeners = [changed] if changed is not None else []
+        self._listeners: list[Callable[[str, BuildPhase], None]] = []
         #: Orders by requester; a requester replaces its own entry only.
         self._wanted: dict[str, tuple[BuildOrder, ...]] = {}
         #: Attempts that were created and have not appeared in the watch, with the monotonic time; by Job name.
@@ -89,7 +81,10 @@ class BuildJobs:
         )
 
     def listen(self, changed: Callable[[str, BuildPhase], None]) -> None:
-        """Calls ``changed`` with target and phase after each change of a build's state from now on. Must not raise."""
+        """Calls ``changed`` with target and phase after each change of a build's state from now on. Must not raise.
+
+        The image of a finished build can be looked up then.
+        """
         self._listeners.append(changed)
 
     def set_orders(self, orders: Iterable[BuildOrder], *, by: str = "nodes") -> None:

@@ -139,15 +139,12 @@ def make_order(
     return made
 
 
-def order_for(
-    policy: DriverPolicy, pool: PoolKey, *, toolkit: str = "", settings: BuildSettings | None = None
-) -> BuildOrder:
+def order_for(policy: DriverPolicy, pool: PoolKey, *, settings: BuildSettings | None = None) -> BuildOrder:
     """The order for a pool under a policy with a build repository.
 
     Args:
         policy: names the repository, the version and the kernel modules.
         pool: the nodes that need the image.
-        toolkit: the Driver Toolkit's image for the pool, if it is known.
         settings: the administrator's build settings; the defaults if left out.
 
     Raises:
@@ -159,8 +156,6 @@ def order_for(
             f"{policy.kind} {policy.name!r}: a build needs a repository to push to, the driver's image and its version"
         )
     settings = settings or BuildSettings()
-    if toolkit:
-        settings = msgspec.structs.replace(settings, builder_images={**settings.builder_images, pool.kernel: toolkit})
     if policy.build_secret:
         settings = msgspec.structs.replace(settings, push_secret=policy.build_secret)
     return make_order(

@@ -4,8 +4,8 @@ The index is the file ``Packages``, ``Packages.gz`` or ``Packages.xz`` of a suit
 ``dists/jammy-updates/main/binary-amd64/Packages.xz``. Only the package names in it matter here. The unpacked size is
 limited, since others write the index.
 
-A release of OpenShift names its RHCOS version and its Driver Toolkit (``oc adm release info RELEASE -o json``). Only
-the toolkit names the kernel, in its file ``/etc/driver-toolkit-release.json``.
+A release of OpenShift names its RHCOS version (``oc adm release info RELEASE -o json``). Only its Driver Toolkit names
+the kernel, in its file ``/etc/driver-toolkit-release.json``.
 
 This module downloads nothing: the caller passes the content.
 """
@@ -115,46 +115,24 @@ def _xz(data: bytes) -> Iterator[bytes]:
 
 
 _OSTREE = re.compile(r"[0-9]+\.[0-9]+\.[0-9A-Za-z.-]{1,60}")
-_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]{0,300}")
 _OLD = re.compile(r"4(\d\d)\.")
 _KERNEL = re.compile(r"\d+\.\d+\.[A-Za-z0-9._+~-]{1,110}\.(x86_64|aarch64)")
 
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
-class OpenShiftRelease(msgspec.Struct, frozen=True, kw_only=True):
-    """One release of OpenShift.
-
-    Attributes:
-        version: ``4.15.3``.
-        machine_os: its RHCOS version, equal to ``OSTREE_VERSION`` of its nodes.
-        toolkit: its Driver Toolkit, by digest.
-    """
-
-    version: str
-    machine_os: str
-    toolkit: str
-
-
-def parse_release(data: bytes) -> OpenShiftRelease:
-    """Reads the output of ``oc adm release info -o json``.
+def rhcos_version(data: bytes) -> str:
+    """The RHCOS version in the output of ``oc adm release info -o json``; its nodes name it as ``OSTREE_VERSION``.
 
     Raises:
-        ValueError: the data is not such output, or names no RHCOS version or no Driver Toolkit.
+        ValueError: the data is not such output, or names no RHCOS version.
     """
-    document = _document(data, "release")
-    version = _text(document.get("metadata"), "version")
-    machine_os = _text(_part(document, "displayVersions", "machine-os"), "Version")
-    toolkit = ""
-    for tag in _list(_part(document, "references", "spec"), "tags"):
-        if _text(tag, "name") == "driver-toolkit":
-            toolkit = _text(_part(tag, "from"), "name")
-    if not _OSTREE.fullmatch(machine_os) or not _IMAGE.fullmatch(toolkit):
+    found = _text(_part(_document(data, "release"), "displayVersions", "machine-os"), "Version")
+    if not _OSTREE.fullmatch(found):
         raise ValueError(
-            "release: no displayVersions.machine-os or no tag driver-toolkit in it; "
-            "give what 'oc adm release info RELEASE -o json' prints"
+            "release: no displayVersions.machine-os in it; give what 'oc adm release info RELEASE -o json' prints"
         )
-    return OpenShiftRelease(version=version, machine_os=machine_os, toolkit=toolkit)
+    return found
 
 
 def toolkit_kernel(data: bytes, machine_os: str = "") -> NextKernel:
@@ -223,8 +201,3 @@ def _part(value: object, *names: str) -> object:
 def _text(value: object, name: str) -> str:
     found = _part(value, name)
     return found if isinstance(found, str) else ""
-
-
-def _list(value: object, name: str) -> list[object]:
-    found = _part(value, name)
-    return found if isinstance(found, list) else []

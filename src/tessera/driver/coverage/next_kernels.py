@@ -8,7 +8,7 @@ pipeline may push it, else every :data:`LATE`.
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import msgspec
 from prometheus_client import CollectorRegistry, Gauge
@@ -33,7 +33,7 @@ from tessera.driver.nodes.node_facts import DriverNodeFacts
 from tessera.driver.policies.policy_selection import PolicySelection
 from tessera.driver.resolution import Resolver
 from tessera.kube.client.errors import ApiError
-from tessera.kube.resources import CONFIGMAPS, Condition, ConfigMap, key
+from tessera.kube.resources import CONFIGMAPS, ConfigMap, key
 from tessera.kube.runtime import KubeRuntime
 from tessera.kube.watch.informer import EventKind, Informer, WatchEvent
 from tessera.limits.drivers import COVERAGE_TEXT
@@ -72,8 +72,6 @@ _log = logging.getLogger(__name__)
 
 #: Annotation of the ConfigMap: the report, for tools that cannot query registries themselves.
 COVERAGE_ANNOTATION = "tessera.dev/next-kernels-covered"
-#: Condition on an object that requests drivers.
-CONDITION = "NextKernelsCovered"
 #: This module's name as a requester in :meth:`BuildJobs.set_orders`.
 ASKER = "next kernels"
 
@@ -89,10 +87,9 @@ class NextKernels:
         runtime: see :class:`~tessera.kube.runtime.KubeRuntime`.
         resolver: looks up images in registries.
         in_use: returns the pools and policies in use; called at each lookup.
-        builds: builds missing images; None to only look them up.
+        builds: builds missing images.
         settings: settings of builds.
         metrics: shows the report.
-        changed: called after the report changed.
 
     Attributes:
         report: the last one; empty before the first lookup.
@@ -104,10 +101,9 @@ class NextKernels:
         *,
         resolver: Resolver,
         in_use: Callable[[], "KernelsInUse"],
-        builds: BuildJobs | None = None,
+        builds: BuildJobs,
         settings: BuildSettings | None = None,
         metrics: CoverageMetrics | None = None,
-        changed: Callable[[], None] = lambda: None,
     ) -> None:
         self.report = CoverageReport()
         self._client = runtime.client
@@ -117,7 +113,6 @@ class NextKernels:
         self._builds = builds
         self._settings = settings
         self._metrics = metrics
-        self._changed = changed
         #: Set while a lookup is due: after a change of the list, of nodes, policies or builds.
         self._woken = asyncio.Event()
         #: Targets of builds that finished since the last lookup began. The next lookup queries the registry for them,
@@ -132,29 +127,11 @@ class NextKernels:
             namespace=NAMESPACE,
             field_selector=f"metadata.name={CONFIG_MAP}",
         )
-        if builds is not None:
-            builds.listen(self._on_build)
+        builds.listen(self._on_build)
 
     def wake(self) -> None:
         """Starts a new lookup, since nodes or policies have changed."""
         self._woken.set()
-
-    @property
-    def condition(self) -> Condition | None:
-        """The condition for the object that requests drivers; None while no next kernel is known."""
-        report = self.report
-        if not report.rows and not report.problems:
-            return None
-        if report.problems and report.open:
-            return Condition(
-                type=CONDITION, status="False", reason="InvalidList", message="; ".join(report.problems[:3])
-            )
-        return Condition(
-            type=CONDITION,
-            status="True" if report.open else "False",
-            reason="AllCovered" if report.open else "ImageMissing",
-            message=report.sentence,
-        )
 
     async def run(self) -> None:
         """Looks images up after each change, until cancelled."""
@@ -178,57 +155,43 @@ class NextKernels:
         in_use = self._in_use()
         awaited, idle = expected_kernels(kernels, in_use.pools, in_use.everywhere)
         fresh, self._pushed = self._pushed, set()
-        rows = [await self._row(each, fresh) for each in awaited]
-        self._request_builds(awaited, rows)
-        return CoverageReport(rows=tuple(map(self._with_build, awaited, rows)), problems=problems, idle=idle)
+        orders = [self._order_for(each) for each in awaited]
+        rows = [
+            await look_up_coverage(each, self._resolver, fresh=isinstance(order, BuildOrder) and order.target in fresh)
+            for each, order in zip(awaited, orders, strict=True)
+        ]
+        wanted = [order for order, row in zip(orders, rows, strict=True) if row.missing]
+        self._builds.set_orders([order for order in wanted if isinstance(order, BuildOrder)], by=ASKER)
+        return CoverageReport(rows=tuple(map(self._with_build, orders, rows)), problems=problems, idle=idle)
 
-    async def _row(self, each: ExpectedKernel, fresh: set[str]) -> KernelCoverage:
-        """The coverage of one kernel; ``fresh`` names images just pushed, for which a remembered answer is not used."""
-        order = self._order_for(each)
-        return await look_up_coverage(each, self._resolver, fresh=order is not None and order.target in fresh)
-
-    def _order_for(self, each: ExpectedKernel) -> BuildOrder | None:
-        if self._builds is None or not each.policy.use_precompiled or not each.policy.build_repository:
-            return None
-        try:
-            return order_for(each.policy, each.pool, settings=self._settings)
-        except UnbuildableError:
-            return None
-
-    def _request_builds(self, awaited: Sequence[ExpectedKernel], rows: Sequence[KernelCoverage]) -> None:
-        """Requests a build of every image that registries do not have."""
-        if self._builds is None:
-            return
-        orders = [self._order_for(each) for each, row in zip(awaited, rows, strict=True) if row.missing]
-        self._builds.set_orders([order for order in orders if order is not None], by=ASKER)
-
-    def _with_build(self, each: ExpectedKernel, row: KernelCoverage) -> KernelCoverage:
-        """The row with the state of its build, if a build is wanted."""
-        if row.covered or self._builds is None or not row.missing:
-            return row
-        order = self._order_for(each)
-        if order is None:
-            return msgspec.structs.replace(row, reason=f"{row.reason}; {self._build_obstacle(each)}")
-        state = self._builds.state(order)
-        detail = f"; {state.text}" if state.text else ""
-        phase = {
-            BuildPhase.NONE: "a build is ordered",
-            BuildPhase.RUNNING: f"a build is under way{detail}",
-            BuildPhase.DONE: "it was built and pushed, and is not found",
-            BuildPhase.FAILED: f"its build failed{detail}",
-        }[state.phase]
-        return msgspec.structs.replace(row, reason=f"{row.reason}; {phase}")
-
-    def _build_obstacle(self, each: ExpectedKernel) -> str:
+    def _order_for(self, each: ExpectedKernel) -> BuildOrder | str:
+        """The order for an image of a kernel; a reason if none can be built."""
         if not each.policy.use_precompiled:
             return "nodes build for themselves, and there is no image to build with"
         if not each.policy.build_repository:
             return "no build repository is set"
         try:
-            order_for(each.policy, each.pool, settings=self._settings)
+            return order_for(each.policy, each.pool, settings=self._settings)
         except UnbuildableError as error:
             return f"it cannot be built: {error}"
-        return "a build is ordered"
+
+    def _with_build(self, order: BuildOrder | str, row: KernelCoverage) -> KernelCoverage:
+        """The row with the state of its build, if registries do not have the image."""
+        if not row.missing:
+            return row
+        return msgspec.structs.replace(row, reason=f"{row.reason}; {self._build_state(order)}")
+
+    def _build_state(self, order: BuildOrder | str) -> str:
+        if isinstance(order, str):
+            return order
+        state = self._builds.state(order)
+        detail = f"; {state.text}" if state.text else ""
+        return {
+            BuildPhase.NONE: "a build is ordered",
+            BuildPhase.RUNNING: f"a build is under way{detail}",
+            BuildPhase.DONE: "it was built and pushed, and is not found",
+            BuildPhase.FAILED: f"its build failed{detail}",
+        }[state.phase]
 
     def _publish(self, report: CoverageReport) -> None:
         if self._metrics is not None:
@@ -238,13 +201,11 @@ class NextKernels:
         if (report.summary, report.gates) != (self.report.summary, self.report.gates):
             _log.info("next kernels: %s", report.sentence)
         self.report = report
-        self._changed()
 
     async def _annotate(self) -> None:
         """Writes the report to the ConfigMap's annotation. A failed write is repeated after the next lookup."""
         held = self._list.cache.get(key(NAMESPACE, CONFIG_MAP))
-        condition = self.condition
-        text = None if condition is None else condition.message[:COVERAGE_TEXT]
+        text = self.report.notice and self.report.notice[:COVERAGE_TEXT]
         if held is None or held.metadata.annotations.get(COVERAGE_ANNOTATION) == text or not self._may_act():
             return
         patch = {"metadata": {"annotations": {COVERAGE_ANNOTATION: text}}}

@@ -103,11 +103,18 @@ class CoverageReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sentence(self) -> str:
-        """The summary and the missing kernels, for a condition."""
+        """The summary and the missing kernels."""
         lacking = [f"{row.pool.text}: {row.reason}" for row in self.rows if not row.covered]
         more = f"; and {len(lacking) - 3} more" if len(lacking) > 3 else ""
         listed = "; ".join([f"{len(self.rows)} next kernels known"] if not lacking else lacking[:3])
         return f"{self.summary}. {listed}{more}."
+
+    @property
+    def notice(self) -> str | None:
+        """The text of the list's annotation; None while no next kernel is known."""
+        if not self.rows and not self.problems:
+            return None
+        return "; ".join(self.problems[:3]) if self.problems and self.open else self.sentence
 
 
 def expected_kernels(

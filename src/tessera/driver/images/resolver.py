@@ -37,6 +37,8 @@ from tessera.kube.client.client import Client
 from tessera.kube.persistent_config_map import PersistentConfigMap
 from tessera.limits.drivers import DRIVER_MEMORY, REMEMBERED_IMAGES, REMEMBERED_REFERENCES
 
+#: Requests in flight at the same time.
+_PARALLEL = 8
 #: Seconds for which an answer is valid, by outcome.
 FOUND_FOR = 1800.0
 MISSING_FOR = 60.0
@@ -98,9 +100,6 @@ class RegistryResolver:
         secrets: reads the credentials in a source's pull secrets. ``CredentialsError`` means that they are invalid,
             ``OSError`` that they cannot be read now.
         rng: random numbers for pauses; seeded in tests.
-        parallel: maximum number of requests in flight.
-        found_for: seconds, see :data:`FOUND_FOR`.
-        missing_for: seconds, see :data:`MISSING_FOR`.
     """
 
     def __init__(
@@ -110,17 +109,12 @@ class RegistryResolver:
         client: RegistryClient,
         secrets: Secrets = no_secrets,
         rng: random.Random,
-        parallel: int = 8,
-        found_for: float = FOUND_FOR,
-        missing_for: float = MISSING_FOR,
     ) -> None:
         self._clock = clock
         self._client = client
         self._secrets = secrets
         self._rng = rng
-        self._slots = asyncio.Semaphore(parallel)
-        self._found_for = found_for
-        self._missing_for = missing_for
+        self._slots = asyncio.Semaphore(_PARALLEL)
         #: Newest results, least recently used first; at most :data:`REMEMBERED_REFERENCES`.
         self._results: OrderedDict[_Key, _LookupResult] = OrderedDict()
         #: Lookups in flight: one per key, for all its callers.
@@ -242,13 +236,13 @@ class RegistryResolver:
             checked=self._clock.now(),
         )
         self._restored.pop((text, architecture), None)
-        until = self._clock.monotonic() + self._found_for
+        until = self._clock.monotonic() + FOUND_FOR
         return _LookupResult(outcome=Outcome.FOUND, text=f"found, {good.digest}", image=good, until=until)
 
     def _missing_result(self, key: _Key, outcome: Outcome, text: str) -> _LookupResult:
         """The result of a clear failure; it removes the image found before."""
         self._restored.pop(key[:2], None)
-        return _LookupResult(outcome=outcome, text=text, image=None, until=self._clock.monotonic() + self._missing_for)
+        return _LookupResult(outcome=outcome, text=text, image=None, until=self._clock.monotonic() + MISSING_FOR)
 
     def _unreachable_result(
         self, reference: Reference, error: RegistryError, good: CachedImage | None

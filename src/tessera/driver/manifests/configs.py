@@ -17,8 +17,8 @@ import msgspec
 from tessera.api.driver.driver_policy import DriverPolicy
 from tessera.api.driver.node_status import DriverStrategy
 from tessera.driver.driver_sets import DriverSet
+from tessera.driver.manifests.names import Json
 
-Json = dict[str, Any]
 #: The keys of each ConfigMap, by the ConfigMap's name.
 Keys = Mapping[str, Sequence[str]]
 

@@ -19,13 +19,12 @@ from tessera.driver.manifests.names import (
     DRIVER_CONTAINER,
     MANAGER_CONTAINER,
     SET_ANNOTATION,
+    Json,
     secrets,
     set_labels,
     set_text,
 )
 from tessera.driver.manifests.validation import driver_startup, driver_stop
-
-Json = dict[str, Any]
 
 _PRIVILEGED: Json = {"privileged": True, "seLinuxOptions": {"level": "s0"}}
 _SHARED = "shared-nvidia-driver-toolkit"

@@ -3,13 +3,10 @@
 Source: gpu-operator v26.7.0, ``assets/state-driver/0500_daemonset.yaml``.
 """
 
-from typing import Any
-
 import msgspec
 
 from tessera.api.driver.driver_policy import DriverPolicy
-
-Json = dict[str, Any]
+from tessera.driver.manifests.names import Json
 
 
 class HostMount(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,12 +4,11 @@ No part of a kernel's name becomes part of an object's name or label: both restr
 of the DaemonSet holds the whole driver set; a controller that has just started reads it there.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-from tessera.api.driver.node_status import DRIVER_APP, DRIVER_SET_LABEL, TOOLKIT_APP, VALIDATION_APP
+from tessera.api.driver.node_status import DRIVER_APP, DRIVER_SET_LABEL, VALIDATION_APP
 from tessera.driver.driver_sets import DriverSet
 from tessera.kube.resources.meta import ObjectMeta
 
@@ -36,8 +35,8 @@ BUILD_CONTAINER = "openshift-driver-toolkit-ctr"
 #: The container in the toolkit's pod.
 TOOLKIT_CONTAINER = "nvidia-container-toolkit-ctr"
 
-#: The common prefix of :data:`DRIVER_SET_LABEL`'s values on driver pods and nodes.
-Labels = Mapping[str, str]
+#: A value of the API, as JSON.
+Json = dict[str, Any]
 
 
 def set_labels(made: DriverSet) -> dict[str, str]:
@@ -71,32 +70,7 @@ def validation_name(node_uid: str) -> str:
     return f"{VALIDATION_APP}-{node_uid}"
 
 
-def secrets(*names: str) -> dict[str, Any]:
+def secrets(*names: str) -> Json:
     """The pod's ``imagePullSecrets``; an empty dict without names."""
     found = [{"name": name} for name in dict.fromkeys(names) if name]
     return {"imagePullSecrets": found} if found else {}
-
-
-__all__ = [
-    "APP_LABEL",
-    "BUILD_CONTAINER",
-    "COMPONENT",
-    "DRIVER_ACCOUNT",
-    "DRIVER_APP",
-    "DRIVER_CONTAINER",
-    "MANAGER_CONTAINER",
-    "NAMESPACE",
-    "PART_OF",
-    "RUNTIME_CLASS",
-    "SET_ANNOTATION",
-    "SPEC_ANNOTATION",
-    "TOOLKIT_APP",
-    "TOOLKIT_CONTAINER",
-    "VALIDATION_APP",
-    "app_labels",
-    "secrets",
-    "set_labels",
-    "set_of",
-    "set_text",
-    "validation_name",
-]

@@ -11,7 +11,6 @@ folder is mounted at a fixed path, and the variables name the file there. Source
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import msgspec
 
@@ -24,6 +23,7 @@ from tessera.driver.manifests.names import (
     NAMESPACE,
     RUNTIME_CLASS,
     TOOLKIT_CONTAINER,
+    Json,
     app_labels,
     secrets,
 )
@@ -131,8 +131,6 @@ def _below_host(source: str) -> str:
     kind, _, path = source.partition("=")
     return f"{kind}={HOST_ROOT.at}/{path.lstrip('/')}" if kind == "file" and path else source
 
-
-Json = dict[str, Any]
 
 _INSTALL = "/usr/local/nvidia"
 _FROM_HOST = "HostToContainer"

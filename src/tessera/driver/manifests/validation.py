@@ -7,13 +7,10 @@ the probe starts at once. The validation pod runs once on a node, after its driv
 
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from tessera.api.driver.node_status import DRIVER_CONTAINER_READY, DRIVER_SET_LABEL, MARKER_FOLDER, VALIDATION_APP
 from tessera.driver.manifests.host import MARKERS
-from tessera.driver.manifests.names import DRIVER_ACCOUNT, RUNTIME_CLASS, app_labels, validation_name
-
-Json = dict[str, Any]
+from tessera.driver.manifests.names import DRIVER_ACCOUNT, RUNTIME_CLASS, Json, app_labels, validation_name
 
 #: Seconds that a driver may take to start: gpu-operator's 60 s + 120 x 10 s, and more for a slow build.
 _STARTUP_TIMEOUT = 1800

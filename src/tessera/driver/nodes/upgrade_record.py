@@ -59,7 +59,6 @@ class UpgradeRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
         cause: why it failed; empty if it did not.
         occupied: it failed because pods with GPUs could not leave, which says nothing about the driver.
         requested: a person requested this node.
-        restart_only: both sets run the same driver, so pods with GPUs may stay.
         offered: the node offered GPUs before, and should again.
         changed: the label of the driver set was removed from ``previous``.
         returning: the node goes back to ``previous``.
@@ -74,7 +73,6 @@ class UpgradeRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     cause: str = ""
     occupied: bool = False
     requested: bool = False
-    restart_only: bool = False
     offered: bool = False
     changed: bool = False
     returning: bool = False

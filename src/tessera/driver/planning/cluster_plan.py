@@ -106,7 +106,6 @@ class _ClusterPlanner:
             desired={name: each.desired for name, each in self._plans.items()},
             lookups=tuple(dict.fromkeys(query for _, result in results for query in result.lookups)),
             builds=tuple((policies[policy], pool) for (policy, pool), result in results if result.build_wanted),
-            statuses={name: statuses.get(name) for name in self._snapshot.selection.nodes},
             policies=policies,
         )
 

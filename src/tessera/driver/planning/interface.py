@@ -189,7 +189,6 @@ class ClusterPlan(msgspec.Struct, frozen=True, kw_only=True):
         desired: the driver that the rollout should bring to each node, by name.
         lookups: images to look up in registries.
         builds: pools whose image should be built, each with the policy that asks for it.
-        statuses: the status of each managed node; None where the node has none.
         policies: the policies that select at least one node, by ``kind/name``.
     """
 
@@ -197,5 +196,4 @@ class ClusterPlan(msgspec.Struct, frozen=True, kw_only=True):
     desired: Mapping[str, DesiredDriver] = {}
     lookups: tuple[ImageQuery, ...] = ()
     builds: tuple[tuple[DriverPolicy, PoolKey], ...] = ()
-    statuses: Mapping[str, DriverStatus | None] = {}
     policies: Mapping[str, DriverPolicy] = {}

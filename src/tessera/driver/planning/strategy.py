@@ -107,12 +107,11 @@ def choose_strategy(
     situation = situation or StrategyInputs()
     host = facts.preinstalled or situation.foreign
     if host:
-        return _result_of_choice(
-            DriverChoice(strategy=DriverStrategy.PREINSTALLED, set=None, reason=f"The host has its driver: {host}.")
-        )
+        reason = f"The host has its driver: {host}."
+        return StrategyResult(choice=DriverChoice(strategy=DriverStrategy.PREINSTALLED, set=None, reason=reason))
     if facts.pool is None:
         reason = f"Which image fits is not known: {'; '.join(facts.missing)}."
-        return _result_of_choice(DriverChoice(strategy=DriverStrategy.BLOCKED, set=None, reason=reason))
+        return StrategyResult(choice=DriverChoice(strategy=DriverStrategy.BLOCKED, set=None, reason=reason))
     return _StrategySearch(policy, facts.pool, answers, situation).result()
 
 
@@ -168,10 +167,6 @@ def _other_sources(policy: DriverPolicy) -> tuple[ImageSource, ...]:
     return list_mirror_sources(policy.source, [place for place in places if place != policy.source.repository])
 
 
-def _result_of_choice(choice: DriverChoice) -> StrategyResult:
-    return StrategyResult(choice=choice)
-
-
 class _StrategySearch:
     """Tries the strategies for one node in sequence, and records why each is not possible."""
 
@@ -193,12 +188,13 @@ class _StrategySearch:
         ready = [step for step in steps if step.strategy is not DriverStrategy.BUILT]
         built = [step for step in steps if step.strategy is DriverStrategy.BUILT]
         if not self._policy.use_precompiled:
-            return self._try(built) or self._try(ready) or self._blocked_result()
+            return self._try(built) or self._try(ready) or self._wait_for_answer() or self._blocked_result()
         return (
             self._try(ready)
-            or self._wait_for_answer()
+            or (self._wait_for_answer() if self._inputs.may_wait else None)
             or self._wait_for_build()
             or self._try(built)
+            or self._wait_for_answer()
             or self._blocked_result()
         )
 
@@ -259,19 +255,13 @@ class _StrategySearch:
         )
 
     def _wait_for_answer(self) -> StrategyResult | None:
-        if not self._silent or not self._inputs.may_wait:
+        if not self._silent:
             return None
         return StrategyResult(
             waiting=f"Waits for a registry: {self._silent[0]}", build_wanted=self._build_wanted, registry_silent=True
         )
 
     def _blocked_result(self) -> StrategyResult:
-        if self._silent:
-            return StrategyResult(
-                waiting=f"Waits for a registry: {self._silent[0]}",
-                build_wanted=self._build_wanted,
-                registry_silent=True,
-            )
         last = _describe_tried(self._tried.values()) or self._rejected[-1].reason
         reason = f"No image fits {self._pool.text}. {last}"
         choice = DriverChoice(strategy=DriverStrategy.BLOCKED, set=None, reason=reason, rejected=self._merge_rejected())

@@ -15,7 +15,7 @@ from yarl import URL
 from tessera.clock import Clock
 from tessera.driver.registry.credentials import ANONYMOUS, Keyring, Login
 from tessera.driver.registry.manifests import ACCEPT, Manifest, Platform, check_platform, choose_platform, read_manifest
-from tessera.driver.registry.reference import Reference
+from tessera.driver.registry.reference import DIGEST, TAG, Reference
 from tessera.driver.registry.tokens import TokenCache, choose_challenge, parse_challenges
 from tessera.driver.registry.wire import AccessRefused, ImageNotFound, RegistryAnswer, RegistryHttp, RegistryUnreachable
 from tessera.limits.drivers import REGISTRY_ANSWER, REPOSITORY_TAGS, TAG_PAGES
@@ -26,10 +26,6 @@ _PAGE = 1_000
 
 #: Seconds that a header that worked is reused for a repository, if no token server set a lifetime.
 _BASIC_LIFE = 600.0
-
-_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-#: The form of a tag (OCI distribution specification, "Pulling manifests"); other tags are skipped.
-_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 
 
 class RegistryImage(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,7 +80,7 @@ class RegistryClient:
             check_platform(platform, architecture, where=where)
             return RegistryImage(top=top.digest, digest=top.digest, size_bytes=top.size_bytes, platforms=(platform,))
         entry = choose_platform(top.entries, architecture, where=where)
-        if not _DIGEST.fullmatch(entry.digest):
+        if not DIGEST.fullmatch(entry.digest):
             raise RegistryUnreachable(
                 f"{where}: its index names an image by {entry.digest[:ECHOED]!r}, which is no sha256 digest"
             )
@@ -103,7 +99,7 @@ class RegistryClient:
         path = f"/v2/{reference.path}/manifests/{reference.identifier}"
         answer = await self._get(reference, path, keyring.login(reference), method="HEAD", accept=ACCEPT)
         found = answer.header("docker-content-digest")
-        return found if _DIGEST.fullmatch(found) else ""
+        return found if DIGEST.fullmatch(found) else ""
 
     async def list_tags(self, reference: Reference, keyring: Keyring) -> tuple[str, ...]:
         """All tags of a repository, in the registry's sequence.
@@ -136,7 +132,7 @@ class RegistryClient:
     async def _platform(self, reference: Reference, image: Manifest, login: Login) -> Platform:
         """The platform of an image without an index, read from the image's configuration."""
         digest = image.config.digest
-        if not _DIGEST.fullmatch(digest):
+        if not DIGEST.fullmatch(digest):
             raise RegistryUnreachable(
                 f"{reference.text}: its configuration is named {digest[:ECHOED]!r}, which is no sha256 digest"
             )
@@ -193,9 +189,8 @@ def _check_status(answer: RegistryAnswer, reference: Reference, login: Login) ->
     if status == 404:
         raise ImageNotFound(f"{reference.registry} has no {reference.path}{_suffix(reference)} (404)")
     if status in (401, 403):
-        as_whom = "without credentials" if login == ANONYMOUS else "with the credentials given"
         raise AccessRefused(
-            f"{reference.registry} does not let {reference.path} be read {as_whom} ({status}); "
+            f"{reference.registry} does not let {reference.path} be read {login.text} ({status}); "
             "give a pull secret for it, or have the account allowed to pull"
         )
     if status == 429:
@@ -218,7 +213,7 @@ def _tag_list(body: bytes, where: str) -> list[str]:
         tags = msgspec.json.decode(body, type=_TagList).tags or []
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RegistryUnreachable(f"{where}: the registry's answer is no list of tags ({error})") from error
-    return [tag for tag in tags if _TAG.fullmatch(tag)]
+    return [tag for tag in tags if TAG.fullmatch(tag)]
 
 
 def _next_page(answer: RegistryAnswer) -> str:

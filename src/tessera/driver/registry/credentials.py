@@ -21,13 +21,11 @@ from typing import Any
 
 import msgspec
 
-from tessera.driver.registry.reference import DOCKER_HUB, Reference
+from tessera.driver.registry.reference import DOCKER_HUB, HUB_ALIASES, Reference
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, Forbidden, NotFound
 from tessera.kube.resources import SECRETS
 from tessera.limits.drivers import PULL_SECRET, REGISTRY_AUTHORITIES
-
-_HUB_KEYS = ("index.docker.io", "registry-1.docker.io", "docker.io", "registry.hub.docker.com")
 
 
 class CredentialsError(ValueError):
@@ -51,6 +49,11 @@ class Login(msgspec.Struct, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         return "Login(…)"
+
+    @property
+    def text(self) -> str:
+        """For messages: ``with the credentials given``, without any part of them."""
+        return "without credentials" if self == ANONYMOUS else "with the credentials given"
 
     @property
     def basic(self) -> str:
@@ -175,7 +178,7 @@ def _login(body: Any, where: str) -> Login:
 
 
 def _host(host: str) -> str:
-    return DOCKER_HUB if host.lower() in _HUB_KEYS else host.lower()
+    return DOCKER_HUB if host.lower() in HUB_ALIASES else host.lower()
 
 
 def _fits(entry: KeyringEntry, reference: Reference) -> bool:

@@ -42,9 +42,8 @@ class Platform(msgspec.Struct, frozen=True):
 
 
 class Descriptor(msgspec.Struct, frozen=True):
-    """A reference to content: its media type, digest and size in bytes; in an index also its platform."""
+    """A reference to content: its digest and size in bytes; in an index also its platform."""
 
-    mediaType: str = ""  # noqa: N815 - the field's own name
     digest: str = ""
     size: int = 0
     platform: Platform | None = None
@@ -53,7 +52,6 @@ class Descriptor(msgspec.Struct, frozen=True):
 class _Document(msgspec.Struct, frozen=True):
     """The fields that Tessera reads of all four formats."""
 
-    mediaType: str = ""  # noqa: N815 - the field's own name
     manifests: list[Descriptor] | None = None
     config: Descriptor | None = None
     layers: list[Descriptor] | None = None

@@ -14,13 +14,13 @@ from tessera.limits.messages import ECHOED
 #: Docker Hub: the name that people write, and the host of its API.
 DOCKER_HUB = "docker.io"
 _HUB_HOST = "registry-1.docker.io"
-_HUB_ALIASES = ("docker.io", "index.docker.io", "registry-1.docker.io", "registry.hub.docker.com")
+HUB_ALIASES = ("docker.io", "index.docker.io", "registry-1.docker.io", "registry.hub.docker.com")
 
 
 _HOST = re.compile(r"(?:\[[0-9a-fA-F:]{2,45}\]|[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?)(?::[0-9]{1,5})?")
 _PATH = re.compile(r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*)*")
-_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
-_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
+DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 class ReferenceFormatError(ValueError):
@@ -96,15 +96,15 @@ def parse_repository(text: str) -> Reference:
     else:
         registry = DOCKER_HUB
     path, _, tag = rest.partition(":")
-    if registry.lower() in _HUB_ALIASES:
+    if registry.lower() in HUB_ALIASES:
         registry = DOCKER_HUB
         path = path if "/" in path or not path else f"library/{path}"
     _check(text, "registry", registry, _HOST, "a host name or address, with a port after a colon")
     _check(text, "repository", path, _PATH, "lower-case letters and digits, with '/', '.', '_' and '-' between them")
     if tag or rest.endswith(":"):
-        _check(text, "tag", tag, _TAG, "at most 128 letters, digits, '.', '_' and '-', not beginning with '.' or '-'")
+        _check(text, "tag", tag, TAG, "at most 128 letters, digits, '.', '_' and '-', not beginning with '.' or '-'")
     if digest or text.endswith("@"):
-        _check(text, "digest", digest, _DIGEST, "sha256: and 64 hexadecimal digits in lower case")
+        _check(text, "digest", digest, DIGEST, "sha256: and 64 hexadecimal digits in lower case")
     return Reference(registry=registry.lower(), path=path, tag=tag, digest=digest)
 
 

@@ -12,7 +12,7 @@ from urllib.parse import urlencode, urlsplit
 import msgspec
 
 from tessera.clock import Clock
-from tessera.driver.registry.credentials import ANONYMOUS, Login
+from tessera.driver.registry.credentials import Login
 from tessera.driver.registry.reference import Reference
 from tessera.driver.registry.wire import AccessRefused, RegistryAnswer, RegistryHttp, RegistryUnreachable, is_plain_at
 from tessera.limits.drivers import CHALLENGE, REGISTRY_TOKENS, TOKEN_ANSWER, TOKEN_LIFE
@@ -157,7 +157,7 @@ class TokenCache:
         if answer.status != 200:
             raise AccessRefused(
                 f"the token server of {reference.registry} gives no token for {reference.path} ({answer.status}) "
-                f"{_as_whom(login)}"
+                f"{login.text}"
             )
         try:
             given = msgspec.json.decode(answer.body, type=_TokenAnswer)
@@ -183,7 +183,3 @@ def _pull_scope(scope: str, path: str) -> str:
         kept = [action for action in actions.split(",") if action not in ("push", "delete", "*")]
         found.append(f"{repository}:{','.join(kept) or 'pull'}")
     return " ".join(found) or f"repository:{path}:pull"
-
-
-def _as_whom(login: Login) -> str:
-    return "without credentials" if login == ANONYMOUS else "with the credentials given"

@@ -168,7 +168,6 @@ class RegistryHttp:
 
     Args:
         trust: see :class:`Trust`.
-        connect: timeout for a connection, seconds.
         total: timeout for a whole answer, seconds; each redirect has its own.
         environment: variables that name proxies; those of the process if left out.
 
@@ -180,14 +179,13 @@ class RegistryHttp:
         self,
         trust: Trust,
         *,
-        connect: float = CONNECT_TIMEOUT,
         total: float = ANSWER_TIMEOUT,
         environment: Mapping[str, str] | None = None,
     ) -> None:
         import aiohttp
 
         self.trust = trust
-        self._limits = aiohttp.ClientTimeout(total=total, sock_connect=connect)
+        self._limits = aiohttp.ClientTimeout(total=total, sock_connect=CONNECT_TIMEOUT)
         self._total = total
         self._environment = os.environ if environment is None else environment
         self._tls = _context(trust)

@@ -136,7 +136,7 @@ def refusal_reason(view: NodeView, policy: UpgradePolicy, *, stopped: str, faile
         return f"driver set {desired.set} cannot be installed yet: {desired.obstacle}"
     if not view.ready:
         return "the node is not ready"
-    return "" if desired.restart_only or not view.gpu_pods else _usage_reason(view, policy)
+    return "" if not view.gpu_pods else _usage_reason(view, policy)
 
 
 def upgrade_order(view: NodeView) -> tuple[bool, bool, int, bool, str]:

@@ -86,11 +86,8 @@ def _pods_to_evict(pods: Sequence[PodView], *, force: bool, empty_dir: bool, set
 
 def cordon(view: NodeView, record: UpgradeRecord, policy: UpgradePolicy, now: float) -> NodeStep:
     """Cordons the node; if another user has cordoned it, only records that."""
-    following = UpgradeState.JOBS if policy.wait_for_completion.pod_selector else UpgradeState.PODS
-    state, after = (
-        UpgradeState.RESTART if record.restart_only else following,
-        msgspec.structs.replace(record, since=now),
-    )
+    state = UpgradeState.JOBS if policy.wait_for_completion.pod_selector else UpgradeState.PODS
+    after = msgspec.structs.replace(record, since=now)
     if view.foreign_cordon:
         return NodeStep(patch=patch_node(view, state, after, annotations={INITIAL_ANNOTATION: "true"}))
     return NodeStep(patch=patch_node(view, state, after, annotations={CORDONED_ANNOTATION: "true"}, unschedulable=True))

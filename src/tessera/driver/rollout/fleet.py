@@ -35,10 +35,9 @@ from tessera.driver.rollout.candidates import (
     wants_upgrade,
 )
 from tessera.driver.rollout.failure_history import Failures, failure_update, reload_stop_reason
-from tessera.driver.rollout.instructions import DeletePull, Instruction, PullImage
+from tessera.driver.rollout.instructions import DeletePull, Instruction, NodeStep, PullImage
 from tessera.driver.rollout.node_view import NodeView, PullProgress
 from tessera.driver.rollout.state_machine import (
-    NodeStep,
     begin_upgrade,
     mark_done,
     mark_required,

@@ -100,7 +100,6 @@ class DesiredDriver(msgspec.Struct, frozen=True, kw_only=True):
         set: the driver set's id; empty if the node should have no driver of Tessera's.
         image: the set's image.
         pull_secrets: the pull secrets for the image.
-        restart_only: the set runs the same driver as the node's; only the pod differs.
         when_idle: a better way to the same driver, for which no pod is evicted.
         reload: the node has the set, but its driver cannot load while pods use the GPUs: they are evicted.
         obstacle: why the set's pods could not start, such as a refused DaemonSet: no upgrade begins before it is gone;
@@ -112,7 +111,6 @@ class DesiredDriver(msgspec.Struct, frozen=True, kw_only=True):
     set: str = ""
     image: str = ""
     pull_secrets: tuple[str, ...] = ()
-    restart_only: bool = False
     when_idle: bool = False
     reload: bool = False
     obstacle: str = ""

@@ -44,7 +44,7 @@ def restart_driver(view: NodeView, record: UpgradeRecord, now: float) -> NodeSte
     if view.current == record.target and (record.changed or not record.same_set):
         return _await_driver(view, record, now)
     if view.current == record.previous:
-        return _remove_old_driver(view, record, now)
+        return _remove_old_driver(view, now)
     if view.drivers:
         cause = f"the pod of driver set {view.drivers[0].set} did not end within {LEAVE_SECONDS:.0f} s"
         return timeout_for(view, LEAVE_SECONDS, cause, now, _REPLACED)
@@ -61,7 +61,7 @@ def await_validation(view: NodeView, record: UpgradeRecord, now: float) -> NodeS
         return timeout_for(view, VALIDATION_SECONDS, cause, now, "the new driver is being validated")
     if view.paused:
         return NodeStep(patch=patch_node(view, UpgradeState.VALIDATION, record, labels=resume(view)))
-    if record.offered and not view.offers_gpus and not record.restart_only:
+    if record.offered and not view.offers_gpus:
         cause = f"driver set {record.target} was validated, but the node offers no cards {within}"
         return timeout_for(view, VALIDATION_SECONDS, cause, now, "waiting for the node to offer its cards again")
     if view.cordoned_by_us:
@@ -74,19 +74,18 @@ def finish_upgrade(view: NodeView, record: UpgradeRecord) -> NodeStep:
     return NodeStep(patch=finish(view, f"driver set {record.target} works"))
 
 
-def _remove_old_driver(view: NodeView, record: UpgradeRecord, now: float) -> NodeStep:
+def _remove_old_driver(view: NodeView, now: float) -> NodeStep:
     """Pauses the users of GPUs, then removes the old set's label."""
-    if not record.restart_only:
-        if view.gpu_pods:  # a pod came although the node is cordoned
-            return NodeStep(patch=advance(view, UpgradeState.PODS, now))
-        if not view.paused:
-            return NodeStep(patch=set_label(view, PAUSE_LABEL, PAUSED, now, deploy=view.pause_label))
-        if view.offers_gpus or view.agent_holds_gpus:
-            still = "the node still offers cards" if view.offers_gpus else "the node's agent still has its cards open"
-            cause = f"{still} {LET_GO_SECONDS:.0f} s after label {PAUSE_LABEL}={PAUSED}"
-            return timeout_for(view, LET_GO_SECONDS, cause, now, "waiting for the users of its cards to release them")
+    if view.gpu_pods:  # a pod came although the node is cordoned
+        return NodeStep(patch=advance(view, UpgradeState.PODS, now))
+    if not view.paused:
+        return NodeStep(patch=set_label(view, PAUSE_LABEL, PAUSED, now, deploy=view.pause_label))
+    if view.offers_gpus or view.agent_holds_gpus:
+        still = "the node still offers cards" if view.offers_gpus else "the node's agent still has its cards open"
+        cause = f"{still} {LET_GO_SECONDS:.0f} s after label {PAUSE_LABEL}={PAUSED}"
+        return timeout_for(view, LET_GO_SECONDS, cause, now, "waiting for the users of its cards to release them")
     patch = set_label(view, DRIVER_SET_LABEL, CHANGING, now, changed=True)
-    return NodeStep(patch=msgspec.structs.replace(patch, without_gpu_pods=not record.restart_only))
+    return NodeStep(patch=msgspec.structs.replace(patch, without_gpu_pods=True))
 
 
 def _await_driver(view: NodeView, record: UpgradeRecord, now: float) -> NodeStep:
@@ -165,12 +164,11 @@ def rest_after_failure(view: NodeView, record: UpgradeRecord) -> NodeStep:
 
 
 def _remove_target(view: NodeView, record: UpgradeRecord, now: float) -> NodeStep:
-    if not record.restart_only:
-        if not view.paused:
-            return NodeStep(patch=set_label(view, PAUSE_LABEL, PAUSED, now))
-        until = record.since + LET_GO_SECONDS
-        if view.offers_gpus and now < until:  # later without waiting: a failed driver cannot be asked for ever
-            return NodeStep(until=until, waits="waiting for the users of its cards to release them")
+    if not view.paused:
+        return NodeStep(patch=set_label(view, PAUSE_LABEL, PAUSED, now))
+    until = record.since + LET_GO_SECONDS
+    if view.offers_gpus and now < until:  # later without waiting: a failed driver cannot be asked for ever
+        return NodeStep(until=until, waits="waiting for the users of its cards to release them")
     return NodeStep(patch=set_label(view, DRIVER_SET_LABEL, CHANGING, now))
 
 
@@ -187,7 +185,6 @@ def _await_previous(view: NodeView, record: UpgradeRecord, now: float) -> NodeSt
                 now,
                 previous=view.current,
                 target=view.desired.set,
-                restart_only=False,
                 returning=False,
                 cause="",
                 occupied=False,

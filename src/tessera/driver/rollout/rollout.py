@@ -50,9 +50,6 @@ class RolloutMetrics:
             self._stopped.labels(policy).set(policy in decision.stopped)
 
 
-__all__ = ["Rollout", "RolloutDecision"]
-
-
 class Rollout:
     """Brings nodes to the driver sets that they should have.
 

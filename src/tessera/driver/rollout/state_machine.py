@@ -29,8 +29,8 @@ uncordon-required      uncordon if it was us                          upgrade-do
 upgrade-failed         back to the previous set, then as before       upgrade-required for another set
 =====================  =============================================  =====================================
 
-If both sets run the same driver, only its pod is replaced: no eviction, no pause. If both are the same set, its pod
-could not start under pods with GPUs: these leave, and then it is replaced as by another set.
+If both sets are the same, the pod of the set could not start under pods with GPUs: these leave, and then it is replaced
+as by another set.
 """
 
 from collections.abc import Mapping
@@ -63,8 +63,6 @@ from tessera.driver.rollout.replacement import (
 )
 from tessera.limits.drivers import FAILURE_CAUSE
 
-__all__ = ["NodeStep", "begin_upgrade", "mark_done", "mark_required", "next_step", "refuse_upgrade"]
-
 
 def mark_required(view: NodeView) -> PatchNode:
     """Marks a node upgrade-required; nothing else changes."""
@@ -85,7 +83,6 @@ def begin_upgrade(view: NodeView, now: float) -> PatchNode:
         began=now,
         deploy=view.pause_label,
         requested=view.requested,
-        restart_only=view.desired.restart_only,
         offered=view.offers_gpus,
     )
     cordoned = {INITIAL_ANNOTATION: "true"} if view.foreign_cordon else {}
