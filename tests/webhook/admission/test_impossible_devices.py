@@ -74,15 +74,15 @@ def refusal(item: dict[str, Any], *nodes: GpuNode) -> str:
 
 def test_the_text_has_the_request_the_rule_the_largest_and_the_next_step() -> None:
     assert refusal(pod(container(whole=9)), FOUR, EIGHT) == (
-        "spec.containers ask for 9 x nvidia.com/gpu; all cards of a pod are on one node, and no node of the cluster "
-        "has as many even if it is empty: the largest has 8 x nvidia.com/gpu. Ask for no more than that, or divide "
-        "the work among pods"
+        "spec.containers: no node could hold 9 x nvidia.com/gpu, even empty; all cards of a pod are on one node, and"
+        " the largest holds 8 x nvidia.com/gpu: ask for no more, or divide the work among pods"
     )
 
 
 def test_the_nodes_that_the_pod_selects_decide() -> None:
     why = refusal(pod(container(whole=8), nodeSelector={"pool": "four"}), FOUR, EIGHT)
-    assert "no node that the pod selects has as many even if it is empty: the largest has 4 x nvidia.com/gpu" in why
+    assert "no node that it selects could hold 8 x nvidia.com/gpu, even empty; " in why
+    assert "and the largest holds 4 x nvidia.com/gpu: ask" in why
     assert is_gated(pod(container(whole=8), nodeSelector={"pool": "eight"}), Capabilities.of([FOUR, EIGHT]))
 
 
@@ -117,19 +117,19 @@ def test_what_a_node_may_hold_is_admitted(item: dict[str, Any], nodes: list[GpuN
         (
             pod(container(whole=3, shared=3)),
             [EIGHT, node("both", {WHOLE: "2", SHARED: "8"})],
-            "2 x nvidia.com/gpu and 8 x nvidia.com/gpu.shared",
+            "2 x nvidia.com/gpu + 8 x nvidia.com/gpu.shared",
         ),
         (pod(container(whole=9)), [EIGHT, node("cut", {"nvidia.com/mig-1g.5gb": "7"})], "8 x nvidia.com/gpu"),
     ],
 )
 def test_what_no_node_holds_is_refused(item: dict[str, Any], nodes: list[GpuNode], largest: str) -> None:
-    assert f"the largest has {largest}. Ask" in refusal(item, *nodes)
+    assert f"the largest holds {largest}: ask" in refusal(item, *nodes)
 
 
 def test_a_node_that_is_gone_counts_no_more() -> None:
     known = Capabilities.of([FOUR, EIGHT])
     known.drop("eight")
-    with pytest.raises(PodRefused, match="the largest has 4 x"):
+    with pytest.raises(PodRefused, match="the largest holds 4 x"):
         decide_device_admission(pod(container(whole=8)), known)
 
 
@@ -139,12 +139,12 @@ def test_groups_that_an_autoscaler_can_make_count_like_nodes() -> None:
     assert is_gated(pod(container(whole=8)), known)
     assert is_gated(pod(container(shared=32)), known)
     for more, largest in (
-        (container(whole=9), "new node of group g1, has 8 x nvidia.com/gpu"),
-        (container(shared=33), "new node of group g2, has 32 x nvidia.com/gpu.sh"),
+        (container(whole=9), "new node of group g1, holds 8 x nvidia.com/gpu"),
+        (container(shared=33), "new node of group g2, holds 32 x nvidia.com/gpu.sh"),
     ):
         with pytest.raises(
             PodRefused,
-            match=re.escape(f"no node of the cluster has as many even if it is empty: the largest, a {largest}"),
+            match=r"no node could hold .* and the largest, a " + re.escape(largest),
         ):
             decide_device_admission(pod(more), known)
     known.set_groups(None)
@@ -154,12 +154,12 @@ def test_groups_that_an_autoscaler_can_make_count_like_nodes() -> None:
 @pytest.mark.parametrize(
     ("selector", "most", "largest"),
     [
-        ({}, 16, "the largest, a new node of group g1, has 16"),
-        ({"pool": "four"}, 4, "the largest has 4"),
-        ({"pool": "g0"}, 8, "the largest, a new node of group g0, has 8"),
-        ({"zone": "a"}, 16, "the largest, a new node of group g1, has 16"),  # a label that no group declares
-        ({"gen": "one"}, 8, "the largest, a new node of group g0, has 8"),
-        ({"pool": "of the future"}, 16, "the largest, a new node of group g1, has 16"),
+        ({}, 16, "the largest, a new node of group g1, holds 16"),
+        ({"pool": "four"}, 4, "the largest holds 4"),
+        ({"pool": "g0"}, 8, "the largest, a new node of group g0, holds 8"),
+        ({"zone": "a"}, 16, "the largest, a new node of group g1, holds 16"),  # a label that no group declares
+        ({"gen": "one"}, 8, "the largest, a new node of group g0, holds 8"),
+        ({"pool": "of the future"}, 16, "the largest, a new node of group g1, holds 16"),
     ],
 )
 def test_a_group_counts_unless_its_declared_labels_contradict_the_pods_selector(
@@ -174,7 +174,7 @@ def test_a_group_counts_unless_its_declared_labels_contradict_the_pods_selector(
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
     for spec in ({"nodeSelector": selector}, {"affinity": {"nodeAffinity": required}} if selector else {}):
         assert is_gated(pod(container(whole=most), **spec), known)
-        with pytest.raises(PodRefused, match=re.escape(largest + " x nvidia.com/gpu.")):
+        with pytest.raises(PodRefused, match=re.escape(largest + " x nvidia.com/gpu:")):
             decide_device_admission(pod(container(whole=most + 1), **spec), known)
 
 

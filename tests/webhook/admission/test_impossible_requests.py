@@ -68,26 +68,25 @@ def refusal(pod: dict[str, Any], *nodes: GpuNode) -> str:
 
 def test_the_text_has_the_request_the_rule_the_largest_and_the_next_step() -> None:
     assert refusal(ask({ONE: 50}), SMALL, LARGE) == (
-        "spec.containers ask for 50 x nvidia.com/mig-1g.5gb; all slices of a pod are on one node, and no node of the "
-        "cluster could hold them even if it were empty: a node with 4 cards NVIDIA A100-40GB holds 28 x "
-        "nvidia.com/mig-1g.5gb. Ask for no more than that, or divide the work among pods"
+        "spec.containers: no node could hold 50 x 1g.5gb, even empty; all slices of a pod are on one node, and a node"
+        " with 4 cards NVIDIA A100-40GB holds 28 x 1g.5gb: ask for no more, or divide the work among pods"
     )
 
 
 @pytest.mark.parametrize(
     ("asked", "nodes", "largest"),
     [
-        (ask({ONE: 8}), [SMALL], "1 card NVIDIA A100-40GB holds 7 x nvidia.com/mig-1g.5gb"),
-        (ask({ENGINES: 2}), [SMALL], "holds 1 x nvidia.com/mig-1g.5gb.me"),
-        (ask({ENGINES: 5}), [SMALL, LARGE], "4 cards NVIDIA A100-40GB holds 4 x nvidia.com/mig-1g.5gb.me"),
-        (ask({SEVEN: 1, ONE: 1}), [SMALL], "holds 1 x nvidia.com/mig-7g.40gb"),
-        (ask({SEVEN: 1, A30: 5}), [MIXED], "4 x nvidia.com/mig-1g.6gb and 1 x nvidia.com/mig-7g.40gb"),
+        (ask({ONE: 8}), [SMALL], "1 card NVIDIA A100-40GB holds 7 x 1g.5gb"),
+        (ask({ENGINES: 2}), [SMALL], "holds 1g.5gb.me"),
+        (ask({ENGINES: 5}), [SMALL, LARGE], "4 cards NVIDIA A100-40GB holds 4 x 1g.5gb.me"),
+        (ask({SEVEN: 1, ONE: 1}), [SMALL], "holds 7g.40gb"),
+        (ask({SEVEN: 1, A30: 5}), [MIXED], "4 x 1g.6gb"),
         (
             ask({SEVEN: 1, A30: 1}),
             [SMALL, node("a30", *cards("A30", 1))],
-            "NVIDIA A100-40GB holds 1 x nvidia.com/mig-7g.40gb",
+            "NVIDIA A100-40GB holds 7g.40gb",
         ),
-        (pod(container({SEVEN: 1}, "a"), container({ONE: 1}, "b")), [SMALL], "holds 1 x nvidia.com/mig-7g.40gb"),
+        (pod(container({SEVEN: 1}, "a"), container({ONE: 1}, "b")), [SMALL], "holds 7g.40gb"),
     ],
 )
 def test_what_no_empty_node_holds_is_refused(asked: dict[str, Any], nodes: list[GpuNode], largest: str) -> None:
@@ -98,12 +97,10 @@ def test_init_containers_count_with_what_kubelet_keeps_for_them() -> None:
     """An init container leaves its slices to later containers, a sidecar keeps them."""
     init = container({SEVEN: 1}, "init")
     assert gated(pod(container({SEVEN: 1}), initContainers=[init]), SMALL)
-    assert "2 x nvidia.com/mig-7g.40gb" in refusal(
+    assert "2 x 7g.40gb" in refusal(
         pod(container({SEVEN: 1}), initContainers=[{**init, "restartPolicy": "Always"}]), SMALL
     )
-    assert "1 x nvidia.com/mig-1g.5gb and 1 x nvidia.com/mig-7g.40gb" in refusal(
-        pod(container({ONE: 1}), initContainers=[init]), SMALL
-    )
+    assert "could hold 1g.5gb + 7g.40gb, even" in refusal(pod(container({ONE: 1}), initContainers=[init]), SMALL)
 
 
 @pytest.mark.parametrize(
@@ -138,9 +135,7 @@ def test_nodes_of_known_groups_count_like_present_ones() -> None:
     capabilities.set_groups(groups("A100-40GB, count: 4", "A100-80GB, count: 2"))
     for asked in (large, foreign):
         assert decide_admission(asked, capabilities)
-    with pytest.raises(
-        PodRefused, match=r"no node of the cluster .* a new node of group g1, with 2 cards A100-80GB, holds 2 x"
-    ):
+    with pytest.raises(PodRefused, match=r"no node could .* a new node of group g1, with 2 cards A100-80GB, holds 2 x"):
         decide_admission(ask({"7g.80gb": 3}), capabilities)
     capabilities.set_groups([])
     with pytest.raises(PodRefused):
@@ -159,15 +154,15 @@ def test_groups_decide_whose_declared_labels_do_not_contradict_the_authors_selec
     for refused, text in (
         (
             asking(57),
-            "no node of the cluster could hold them even if it were empty: a new node of group g1, with 8 cards",
+            "no node could hold .* a new node of group g1, with 8 cards",
         ),
         (
             asking(29, pool="g0"),
-            "no node that the pod selects could hold them even if it were empty: a new node of group g0",
+            "no node that it selects could hold .* a new node of group g0",
         ),
         (
             asking(8, pool="small"),
-            "no node that the pod selects could hold them even if it were empty: a node with 1 card",
+            "no node that it selects could hold .* a node with 1 card",
         ),
     ):
         with pytest.raises(PodRefused, match=text):
@@ -176,7 +171,7 @@ def test_groups_decide_whose_declared_labels_do_not_contradict_the_authors_selec
 
 def test_the_nodes_that_the_author_selects_decide() -> None:
     asked = {**ask({ONE: 8})["spec"], "nodeSelector": {"pool": "small"}}
-    assert "no node that the pod selects could hold them" in refusal({"spec": asked}, SMALL, LARGE)
+    assert "no node that it selects could hold 8 x 1g.5gb" in refusal({"spec": asked}, SMALL, LARGE)
     assert gated({"spec": {**asked, "nodeSelector": {"pool": "large"}}}, SMALL, LARGE)
     assert gated({"spec": {**asked, "nodeSelector": {"pool": "of the future"}}}, SMALL, LARGE)
 

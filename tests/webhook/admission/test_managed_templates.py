@@ -43,16 +43,15 @@ def test_a_job_that_no_node_could_hold_is_refused_with_the_text_of_its_pods() ->
         check_managed_templates(JOB, job(template(container(whole=5), container(whole=4))), KNOWN)
     assert refused.value.rule is Rule.IMPOSSIBLE
     assert str(refused.value) == (
-        "spec.template: spec.containers ask for 9 x nvidia.com/gpu; all cards of a pod are on one node, and no node of "
-        "the cluster has as many even if it is empty: the largest has 8 x nvidia.com/gpu. Ask for no more than that, "
-        "or divide the work among pods"
+        "spec.template: spec.containers: no node could hold 9 x nvidia.com/gpu, even empty; all cards of a pod are on"
+        " one node, and the largest holds 8 x nvidia.com/gpu: ask for no more, or divide the work among pods"
     )
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.kind)
 def test_every_kind_with_templates_is_checked_whether_kueue_holds_it_or_not(kind: TemplateKind) -> None:
     assert check_managed_templates(kind, of_kind(kind, template(container(whole=8))), KNOWN) == []
-    with pytest.raises(PodRefused, match=r"^spec\..*: spec\.containers ask for 9 x nvidia"):
+    with pytest.raises(PodRefused, match=r"^spec\..*: spec\.containers: no node could hold 9 x nvidia"):
         check_managed_templates(kind, of_kind(kind, template(container(whole=9))), KNOWN)
 
 
@@ -60,7 +59,7 @@ def test_the_nodes_and_groups_that_the_template_selects_decide() -> None:
     known = Capabilities.of([FOUR, EIGHT])
     known.set_groups(groups("count: 16, kind: whole"))
     assert check_managed_templates(JOB, job(template(container(whole=16))), known) == []
-    with pytest.raises(PodRefused, match=r"that the pod selects .* the largest has 4 x"):
+    with pytest.raises(PodRefused, match=r"that it selects .* the largest holds 4 x"):
         check_managed_templates(JOB, job(template(container(whole=16), nodeSelector={"pool": "four"})), known)
 
 

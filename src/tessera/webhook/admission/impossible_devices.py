@@ -19,6 +19,7 @@ from tessera.api.names import GPU_RESOURCES
 from tessera.api.nodes.device_counts import DeviceCounts
 from tessera.kube.quantity import count_or_zero
 from tessera.offers.selection import Nodes
+from tessera.reasons.words import cannot_hold
 from tessera.webhook.nodes.capabilities import Capabilities, GroupNode
 
 Json = Mapping[str, Any]
@@ -71,14 +72,15 @@ def find_impossible_devices(
     chosen = selected if selected.all else every
     if not chosen.all or any(_holds(counts, wanted) for counts in chosen.all):
         return ""
-    asked = " and ".join(f"{count} x {resource}" for resource, count in sorted(wanted.items()))
     most = max(chosen.all, key=lambda counts: [dict(counts)[resource] for resource in sorted(wanted)])
-    has = " and ".join(f"{dict(most)[resource]} x {resource}" for resource in sorted(wanted))
-    where = "no node of the cluster" if chosen == every else "no node that the pod selects"
-    return (
-        f"spec.containers ask for {asked}; all cards of a pod are on one node, and {where} has as many even if it is "
-        f"empty: {chosen.name(most)} has {has}. Ask for no more than that, or divide the work among pods"
-    )
+    has = _amounts({resource: dict(most)[resource] for resource in wanted})
+    selects = chosen is selected and chosen != every
+    return f"spec.containers: {cannot_hold(_amounts(wanted), 'cards', chosen.name(most), has, selected=selects)}"
+
+
+def _amounts(amounts: Mapping[str, int]) -> str:
+    """Amounts in the form of :func:`tessera.reasons.words.name_profiles`; each may be any number."""
+    return " + ".join(f"{count} x {resource}" for resource, count in sorted(amounts.items()) if count)
 
 
 class _Candidates(msgspec.Struct):

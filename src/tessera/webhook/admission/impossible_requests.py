@@ -19,11 +19,12 @@ The slices of init containers, sidecars and app containers are those that kubele
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from tessera.api.names import MIG_RESOURCE_PREFIX
 from tessera.limits.planning import ADMISSION_STEPS
 from tessera.offers.selection import Nodes
 from tessera.placement.empty_nodes import Shape, count_slots, largest_part, memory_slots, none_could_hold
 from tessera.placement.step_budget import StepBudget
+from tessera.reasons.reason import NeverFits
+from tessera.reasons.words import sentence
 from tessera.text import count_noun, one_line
 from tessera.webhook.nodes.capabilities import Capabilities, GroupNode
 
@@ -52,17 +53,15 @@ def find_impossible(held: Sequence[str], capabilities: Capabilities, nodes: Node
     by_size = sorted(chosen, key=count_slots, reverse=True)
     parts = [(shape, largest_part(shape, held, work)) for shape in by_size[:_COMPARED]]
     best, part = max(parts, key=lambda found: (memory_slots(*found), -count_slots(found[0])))
-    where = "no node that the pod selects" if selected and restricted else "no node of the cluster"
     node = f"a new node of group {chosen[best]}, with" if chosen[best] else "a node with"
-    holds, step = f"holds {_join(part)}", "Ask for no more than that, or divide the work among pods"
-    if not part and work.is_spent:
-        holds = "does not hold all of them"
-    elif not part:
-        holds, step = "holds none of them", "Ask for profiles of the cards that nodes have"
-    return (
-        f"spec.containers ask for {_join(held)}; all slices of a pod are on one node, and {where} could hold them even "
-        f"if it were empty: {node} {_describe(best)}{',' if chosen[best] else ''} {holds}. {step}"
+    known = bool(part) or not work.is_spent
+    reason = NeverFits(
+        tuple(held),
+        largest=f"{node} {_describe(best)}{',' if chosen[best] else ''}" if known else "",
+        holds=tuple(part),
+        selected=bool(selected) and restricted,
     )
+    return f"spec.containers: {sentence(reason)}"
 
 
 def _groups_by_shape(groups: Iterable[GroupNode]) -> dict[Shape, str]:
@@ -77,8 +76,3 @@ _COMPARED = 4
 def _describe(shape: Shape) -> str:
     cards = Counter(table.geometry.family for table in shape)
     return " and ".join(f"{count_noun(count, 'card')} {one_line(family)}" for family, count in sorted(cards.items()))
-
-
-def _join(profiles: Iterable[str]) -> str:
-    counts = Counter(profiles)
-    return " and ".join(f"{count} x {MIG_RESOURCE_PREFIX}{profile}" for profile, count in sorted(counts.items()))
