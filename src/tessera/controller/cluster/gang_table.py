@@ -33,6 +33,9 @@ class GangTable:
         #: False once it is known that the cluster has no PodGroups.
         self._may_have_groups = True
 
+    def __bool__(self) -> bool:
+        return bool(self._members)
+
     def observe(self, pod: PodInfo) -> None:
         """Takes in a pod as it is now; pods beyond the bound of a gang are taken as pods without one."""
         known = self._gangs.get(pod.uid)

@@ -9,17 +9,15 @@ step                    what it does
 1 ``cycle/take_in``     takes in events (``observe``) and brings allocations and pods in line with changed
                         nodes and pods (``absorb``), all or some of many → the nodes that have changed
 2 ``cycle/candidates``  → the waiting pods that these changes concern
-3 ``cycle/order``       → a turn: the first of them, and those that their queue's maximum holds back
+3 ``cycle/order``       → the first of them, and those that their queue's maximum holds back
 4 ``cycle/plan``        → proposals: places and refusals. Then the other proposers of the list: reservations,
                         preemption, moves, and what else the options switch on
 5 ``cycle/settle``      carries out each proposal before the next is made
 6 ``cycle/writes``      → the writes that are due, at :meth:`Slicer.pop_writes`
 ======================  ===============================================================================================
 
-Others read the state between two decisions only while :attr:`Slicer.is_caught_up` is True: before, nodes and pods are
-missing in it. :mod:`tessera.controller.slicing.state.slicer_state` documents the state,
-:mod:`tessera.controller.slicing.state.waiting_pod` the states of a pod, and
-:mod:`tessera.controller.slicing.state.allocation` the life of an allocation.
+``state/slicer_state`` documents the state, ``state/waiting_pod`` a pod's states, ``state/allocation`` how slices live.
+Others read the state between two decisions, and only while :attr:`Slicer.is_caught_up` is True.
 """
 
 from collections.abc import Mapping, Sequence
@@ -109,17 +107,12 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         ]
         allocations = Allocations(state, kinds)
         self._settlement = Settlement(state, allocations, planner)
-        mover = self.mover if moves_pods else None
-        observer = Observer(state, self._settlement, self._proposers, kinds, mover)
+        observer = Observer(state, self._settlement, self._proposers, kinds, self.mover if moves_pods else None)
         self._intake = Intake(state, observer, Absorber(state, allocations, kinds), self._proposers, kinds)
         self._writes = PendingWrites(state, allocations, gangs)
 
     def react(self, event: SlicerEvent) -> Sequence[Instruction]:
-        """Takes in an event.
-
-        Returns:
-            For :class:`WritesDue` what to write now; nothing for all other events, on which the next decision acts.
-        """
+        """Takes in an event; returns what to write now for :class:`WritesDue`, and nothing for all others."""
         match event:
             case WritesDue():
                 return self._writes.pop() if self._intake.is_done else ()
@@ -151,8 +144,8 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         # 2. Candidates
         candidates = find_candidates(self.state, self.order, nodes)
         work = StepBudget(DECISION_STEPS)
-        for turn in self.order.turns(candidates, work):  # 3. Order
-            proposals = self._plan.plan(turn, work)  # 4. Plan
+        for heads in self.order.heads(candidates, work):  # 3. Order
+            proposals = self._plan.plan(heads, work)  # 4. Plan
             self._settlement.settle(proposals)  # 5. Settle
         self.steps += DECISION_STEPS - work.remaining
         for proposer in self._proposers:
@@ -178,26 +171,18 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
     @property
     def next_due(self) -> float | None:
         """The time, seconds since 1970, at which time alone makes a step due; None if never."""
-        due = (self._writes.queue_reports.next_due, *(each.next_due for each in self._proposers))
+        due = (self._writes.next_due, *(each.next_due for each in self._proposers))
         return min((each for each in due if each is not None), default=None)
 
     @property
     def has_work(self) -> bool:
         """True if a decision is due."""
-        return (
-            not self._intake.is_done
-            or self._intake.holds_events
-            or self._writes.is_behind
-            or self.order.refusals.is_behind
-            or self.state.is_due
-        )
+        held = not self._intake.is_done or self._intake.holds_events
+        return held or self._writes.is_behind or self.order.refusals.is_behind or self.state.is_due
 
     @property
     def is_caught_up(self) -> bool:
-        """True if the state lacks no more nodes and pods than the next step takes in.
-
-        It is False before the first decision, and while many changes are taken in by parts.
-        """
+        """True if the state lacks no more nodes and pods than the next step takes in; False before the first."""
         return self._intake.has_begun and self._intake.is_done and self._intake.are_few
 
     @property

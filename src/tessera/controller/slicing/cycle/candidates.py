@@ -4,12 +4,13 @@ Those that changed nodes concern, the first ones of queues that hold less than b
 pods and volumes that have changed. The others keep their refusal.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Hashable
 from collections.abc import Set as AbstractSet
 
 from tessera.api.names import NodeName, PodUid
 from tessera.controller.slicing.cycle.order import FairOrder
-from tessera.controller.slicing.planning.pod_kinds import MostOfKind
+from tessera.controller.slicing.planning.batch_placement import count_slots
+from tessera.controller.slicing.planning.pod_kinds import PodKind
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.controller.slicing.state.waiting_pod import PodState
 
@@ -23,14 +24,15 @@ def find_candidates(state: SlicerState, order: FairOrder, nodes: AbstractSet[Nod
         nodes: the nodes that have changed since the last decision.
     """
     dependent = state.cluster.dependencies_changed
-    if order.refusals.begin(nodes_changed=bool(nodes), dependencies_changed=dependent):
+    limits = state.cluster.queues or order.refusals.kinds  # only for maxima is it known who is refused for long
+    if limits and order.refusals.begin(nodes_changed=bool(nodes), dependencies_changed=dependent):
         _release_refused_pods(state, order)
     _replan_dependent_pods(state)
     _relieve_queues(state)
     pods = state.pods
     for uid in state.reservations:
         pods.separate(uid)
-    found = dict.fromkeys(pods.next_in_round(MostOfKind(state)))
+    found = dict.fromkeys(pods.next_in_round(_MostOfKind(state)))
     for uid in state.reservations:  # a pod with a reservation goes first, in every round
         if uid in pods.waiting and pods.is_due(uid):
             found[uid] = None
@@ -68,3 +70,18 @@ def _relieve_queues(state: SlicerState) -> None:
         state.counted_totals = totals
         state.pods.relieve_all()
     state.pods.relieve()
+
+
+class _MostOfKind:
+    """Tells how many pods of a kind the free slots might hold, and one more. For one decision."""
+
+    def __init__(self, state: SlicerState) -> None:
+        self._fleet = state.inventory.fleet
+        self._free: int | None = None
+
+    def __call__(self, kind: Hashable) -> int:
+        """Returns the number for a :class:`PodKind`."""
+        assert isinstance(kind, PodKind)
+        if self._free is None:
+            self._free = sum(node.free for node in self._fleet.fullest_nodes())
+        return self._free // count_slots(self._fleet, kind.profiles) + 1

@@ -131,7 +131,8 @@ class Observer:
         known = pod.uid in self._cluster.pods
         competes = pod.terminating and self._competes(pod.uid)
         self._cluster.put_pod(self._state.ages.observe(pod, self._state.now, known=known, competes=competes))
-        self._state.gangs.observe(self._cluster.pods[pod.uid])
+        if pod.gang is not None or self._state.gangs:
+            self._state.gangs.observe(self._cluster.pods[pod.uid])
 
     def _drop_pod(self, uid: PodUid) -> None:
         pod = self._cluster.pods.get(uid)

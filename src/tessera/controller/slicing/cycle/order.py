@@ -62,8 +62,8 @@ class OrderEntry:
 
 
 @dataclass(slots=True)
-class Turn:
-    """The waiting pods whose turn it is.
+class Heads:
+    """The waiting pods at the head of the order.
 
     Attributes:
         ordered: the first pods in order.
@@ -102,24 +102,24 @@ class FairOrder:
         self._state = state
         self._planner = planner
 
-    def turns(self, candidates: Collection[PodUid], work: StepBudget) -> Iterator[Turn]:
-        """Yields one turn after the other; each must be planned before the next is taken.
+    def heads(self, candidates: Collection[PodUid], work: StepBudget) -> Iterator[Heads]:
+        """Yields the first pods, which must be planned before the next are taken.
 
-        A pod that its queue's maximum held back, although pods before it found no place, has its turn at once. In a
+        A pod that its queue's maximum held back, although pods before it found no place, is planned at once. In a
         decision of its own it would get room that became free meanwhile, for which pods before it wait.
 
         Args:
             candidates: waiting pods.
-            work: pays for turns after the first.
+            work: pays for all but the first.
         """
         rest: Sequence[PodUid] = ()
         while candidates:
             ordered, held_back = self.first((self._state.cluster.pods[uid] for uid in candidates), BATCH_PODS)
-            turn = Turn(ordered, first_batch(ordered), held_back)
-            yield turn
-            if turn.left is None or work.is_spent:
+            heads = Heads(ordered, first_batch(ordered), held_back)
+            yield heads
+            if heads.left is None or work.is_spent:
                 return
-            left = [*turn.left, *rest]
+            left = [*heads.left, *rest]
             candidates, rest = left[:_PODS_AT_ONCE], left[_PODS_AT_ONCE:]
             work.spend(_STEPS_A_POD * len(candidates))
 

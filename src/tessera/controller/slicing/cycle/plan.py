@@ -1,6 +1,6 @@
-"""Step 4: plans the waiting pods whose turn it is.
+"""Step 4: plans the waiting pods at the head of the order.
 
-A turn has parts. A pod with a reservation is a part by itself, and so is a gang; the pods between are packed together,
+They have parts. A pod with a reservation is a part by itself, and so is a gang; the pods between are packed together,
 as far as they leave the same reservations alone. A pod that ends in time may pass onto slots that are kept for others.
 """
 
@@ -12,7 +12,7 @@ from itertools import takewhile
 from tessera.api.names import NodeName, PodUid
 from tessera.api.pods.gangs import Gang
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.controller.slicing.cycle.order import Turn
+from tessera.controller.slicing.cycle.order import Heads
 from tessera.controller.slicing.gangs.gang_planner import GangPlanner
 from tessera.controller.slicing.gangs.gang_turns import Turns, take_turns
 from tessera.controller.slicing.kinds.request_kind import RequestKind
@@ -45,7 +45,7 @@ from tessera.reasons.reason import QueueFull, Reason
 
 @dataclass(slots=True)
 class _Run:
-    """One turn while it is planned.
+    """The first pods while they are planned.
 
     Attributes:
         turns: who is planned, in order.
@@ -113,16 +113,18 @@ class Plan(Proposer):
             if state.begun and state.missing and state.is_complete:
                 yield from self._plan_gang(gang, _Run(Turns(), {}), StepBudget(DECISION_STEPS))
 
-    def plan(self, turn: Turn, work: StepBudget) -> Iterator[Proposal]:
-        """Proposes places and refusals, and sets the pods of the turn that may be planned at once.
+    def plan(self, heads: Heads, work: StepBudget) -> Iterator[Proposal]:
+        """Proposes places and refusals, and sets those of the pods that may be planned at once.
 
         Args:
-            turn: the pods whose turn it is.
+            heads: the pods to plan.
             work: pays for it.
         """
-        pods, limited = self._cluster.pods, turn.limited
-        turns = take_turns(turn.batch, (pods[uid] for uid in limited), self._gangs)
-        planned = [*turn.ordered, *(pods[uid] for uid in turns.members)]
+        pods, limited = self._cluster.pods, heads.limited
+        turns = Turns(list(heads.batch))
+        if self._state.gangs:
+            turns = take_turns(heads.batch, (pods[uid] for uid in limited), self._gangs)
+        planned = [*heads.ordered, *(pods[uid] for uid in turns.members)]
         run = _Run(turns, limited, {self._cluster.queue_of(pod) for pod in planned})
         alone = {uid: why for uid, why in limited.items() if uid not in turns.members}
         for uid, reason in alone.items():
@@ -132,20 +134,21 @@ class Plan(Proposer):
         with hold_slots(self._state.inventory.fleet, holds):  # parts of the batch change few of them
             yield from self._plan_parts(run, work)
         yield from (KindRefusal(kind, reason) for kind, reason in run.refused_kinds.items())
-        for uid, why in turn.held_back.items():
+        for uid, why in heads.held_back.items():
             if isinstance(why, LastingRefusal):
                 yield Refusal(pods[uid], why.reason, dependent=why.dependent, by_all=True)
         binding = self._binding(run, alone)
         for uid, full in binding.items():
             yield Refusal(pods[uid], full, until_relief=not full.never)
-        if len(turn.batch) == len(turn.ordered):
-            turn.left = [uid for uid in alone if uid not in binding]
+        if len(heads.batch) == len(heads.ordered):
+            heads.left = [uid for uid in alone if uid not in binding]
 
     def _plan_parts(self, run: _Run, work: StepBudget) -> Iterator[Proposal]:
         """Plans a batch in parts: each pod with a reservation and each gang by itself, the pods between together."""
         for kind in self._kinds:
             kind.prepare()
-        self._gangs.begin()
+        if run.turns.gangs:
+            self._gangs.begin()
         passing: list[PodInfo] = []
         pods = list(run.turns.pods)
         while pods:
@@ -196,7 +199,7 @@ class Plan(Proposer):
 
         Args:
             pods: the pods.
-            run: the turn.
+            run: the pods that are planned.
             work: pays for it.
             done: gets the decided pods.
             passing: gets refused pods that could use reserved slots, since they end in time.
@@ -248,7 +251,7 @@ class Plan(Proposer):
         room.
 
         Args:
-            run: the turn.
+            run: the pods that are planned.
             held_back: pods for which there was no room if all pods before them were placed.
             gang: the pods of this gang do not wait for each other.
         """

@@ -34,13 +34,13 @@ class QueueReports:
 
     @property
     def next_due(self) -> float | None:
-        """Time of the next look, seconds since 1970; None without any Queue object."""
-        return self._next if self._state.cluster.queues and self._state.now else None
+        """Time of the next look, seconds since 1970; None while the time is unknown."""
+        return self._next if self._state.now else None
 
     def pop(self) -> Iterator[ReportQueue]:
         """Yields the writes that are due."""
         state = self._state
-        if not state.cluster.queues or not state.now or state.now < self._next:
+        if not state.now or state.now < self._next:
             return
         self._next = state.now + REPORT_SECONDS
         waiting = Counter(state.cluster.queue_of(pod) for pod in map(self._pod, state.waiting) if pod is not None)

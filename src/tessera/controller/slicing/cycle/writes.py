@@ -38,6 +38,9 @@ from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.controller.slicing.state.waiting_pod import PodState
 from tessera.limits.planning import WRITTEN_NODES
 
+#: Annotations of a node's object that say what was reserved and moved there.
+_ANNOTATIONS = frozenset({RESERVATIONS_ANNOTATION, MOVES_ANNOTATION})
+
 
 @dataclass(slots=True)
 class PendingNodeWrites:
@@ -87,7 +90,6 @@ class PendingWrites:
     """Turns the state into the writes that are due.
 
     Attributes:
-        queue_reports: the writes of Queue objects.
         is_behind: True if the last :meth:`pop` left some of many nodes to the next one.
 
     Args:
@@ -104,7 +106,12 @@ class PendingWrites:
         #: By key, the gangs that pods with slices behind the gate belong to; looked at once for each :meth:`pop`.
         self._looks: dict[str, GangState] = {}
         self.is_behind = False
-        self.queue_reports = QueueReports(state)
+        self._queue_reports = QueueReports(state)
+
+    @property
+    def next_due(self) -> float | None:
+        """Time at which the status of a queue may be due, seconds since 1970; None without queues."""
+        return self._queue_reports.next_due if self._cluster.queues else None
 
     def pop(self) -> Sequence[Instruction]:
         """Returns the instructions to carry out now. Each write is in flight from here on."""
@@ -116,7 +123,7 @@ class PendingWrites:
             *orphans,
             *evictions,
             *self._pod_reports(),
-            *self.queue_reports.pop(),
+            *(self._queue_reports.pop() if self._cluster.queues else ()),
         ]
         self._state.events, self._cluster.orphaned_objects, self._state.evictions = [], [], {}
         self._looks.clear()
@@ -153,7 +160,7 @@ class PendingWrites:
         return [*report, *writes]
 
     def _look(self, pod: PodInfo | None) -> GangState | None:
-        gang = self._gangs.gang_of(pod) if pod is not None else None
+        gang = self._gangs.gang_of(pod) if pod is not None and pod.gang is not None else None
         if gang is None:
             return None
         if gang.key not in self._looks:
@@ -173,9 +180,11 @@ class PendingWrites:
 
     def _annotations(self, node: NodeName) -> dict[str, str | None]:
         """Returns the annotations about a node's reservations and moves that differ from the object's."""
+        recorded = self._cluster.objects[node].metadata.annotations
+        if not self._state.reservations and not self._state.moves and recorded.keys().isdisjoint(_ANNOTATIONS):
+            return {}
         reserved = format_reservations(each for each in self._state.reservations.values() if each.node == node)
         moves = format_moves(self._state.moves.get(node, ()))
-        recorded = self._cluster.objects[node].metadata.annotations
         wanted = {RESERVATIONS_ANNOTATION: reserved, MOVES_ANNOTATION: moves}
         return {name: text for name, text in wanted.items() if text != recorded.get(name)}
 

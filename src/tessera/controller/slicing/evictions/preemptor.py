@@ -13,7 +13,7 @@ Rules:
 
 from collections.abc import Iterator
 
-from tessera.api.names import NodeName, PodUid
+from tessera.api.names import PodUid
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.planning.proposals import Notice, Proposal, Proposer, evict
 from tessera.controller.slicing.reservations.reserver import Reserver
@@ -82,7 +82,7 @@ class Preemptor(Proposer):
 
     def _find(self, pod: PodInfo, now: float) -> ReservedPlace | None:
         def cost(one: OwnedPlacement) -> float | None:
-            allocation = self._allocation(one)
+            allocation = self._state.allocations.at(one.placement)
             return None if allocation is None else self._cost(allocation, one, pod, now)
 
         with self._reserver.places.admission(pod) as admits:
@@ -94,13 +94,6 @@ class Preemptor(Proposer):
                 holds=self._reserver.places.holds_of_others(pod),
                 admits=admits,
             )
-
-    def _allocation(self, one: OwnedPlacement) -> Allocation | None:
-        at = one.placement
-        for allocation in self._state.allocations.on(NodeName(at.node)):
-            if any((each.gpu_uuid, each.start) == (at.gpu, at.start) for each in allocation.slices):
-                return allocation
-        return None
 
     def _cost(self, allocation: Allocation, one: OwnedPlacement, pod: PodInfo, now: float) -> float | None:
         """Slot seconds that a victim loses; None for a pod that may not be one."""

@@ -45,6 +45,8 @@ class Devices(RequestKind):
 
     def absorb_node(self, node: NodeName, *, renewed: bool) -> Iterator[Allocation]:  # noqa: ARG002 - records tell nothing
         """See :class:`RequestKind`."""
+        if not self._devices.used:
+            return
         facts = self._cluster.nodes.get(node)
         self.observe_node(node)
         if self._devices.put(node, facts.devices if facts is not None else ()):
@@ -53,7 +55,7 @@ class Devices(RequestKind):
 
     def profiles(self, node: NodeName) -> frozenset[str]:
         """See :class:`RequestKind`."""
-        return self._devices.resources(node)
+        return self._devices.resources(node) if self._devices.used else frozenset()
 
     def recount(self) -> Iterator[Allocation]:
         """After a change of nodes' devices, counts anew what pods hold there; a pod behind the gate waits again."""
@@ -75,7 +77,13 @@ class Devices(RequestKind):
         A node may have fewer than its pods request: the scheduler has bound a pod to cards that were promised, or a
         card has failed. The pod then holds those that are left, and more as others end.
         """
-        if not pod.devices or pod.gated or will_never_run(pod) or is_withdrawn(self._state, pod):
+        if (
+            not pod.devices
+            or not self._devices.used
+            or pod.gated
+            or will_never_run(pod)
+            or is_withdrawn(self._state, pod)
+        ):
             return None
         home = self._home(pod)
         if not home or self._state.allocations.current_of(pod.uid) or self._state.allocations.get(home, pod.uid):
@@ -91,8 +99,6 @@ class Devices(RequestKind):
 
         A pinned pod has an allocation even if its node has gone, so that it is not left there for ever.
         """
-        if not self._devices.used:
-            return None
         if pod.node:
             return pod.node if pod.node in self._devices else None
         if not is_placed_here(self._state, pod) or not pod.hostname or pod.gates:

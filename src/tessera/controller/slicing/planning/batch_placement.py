@@ -117,7 +117,7 @@ def place(pods: Sequence[PodInfo], context: PlacementContext, work: StepBudget) 
     for pod in checked:
         slices = decided.assignments.get(pod.key)
         if slices is not None:
-            placed.append(Placed(pod, NodeName(slices[0].node), _slices(slices)))
+            placed.append(Placed(pod, NodeName(slices[0].node), slices_at(slices)))
             continue
         refused = next((one for one in equals.get(pod.key, (pod,)) if _is_refused(decided, one)), None)
         if refused is not None:
@@ -164,7 +164,8 @@ def count_slots(fleet: Fleet, profiles: Sequence[str]) -> int:
     return sum(min(found, default=1) for found in sizes)
 
 
-def _slices(placements: Sequence[CardPlacement]) -> tuple[Slice, ...]:
+def slices_at(placements: Iterable[CardPlacement]) -> tuple[Slice, ...]:
+    """Returns placements of one node as slices."""
     return tuple(
         Slice(
             id=device_id(at.gpu, at.profile, at.start),

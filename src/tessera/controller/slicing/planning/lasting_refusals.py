@@ -83,6 +83,7 @@ class RefusalMemory:
         work: what the present decision may still spend.
         admitted: kinds that a node lets in, or for which none is open. They are not asked about again until nothing is
             left to ask, or nodes, other pods or volumes have changed: so each decision gets further.
+        kinds: by kind of pods, the nodes that refuse it; the last used at the end.
         found: refusals that the present decision has found and not used yet: to find one again may cost more than is
             left.
     """
@@ -94,8 +95,7 @@ class RefusalMemory:
         self.found: dict[PodUid, LastingRefusal] = {}
         #: Pods of these kinds, as they were: even to find out their kind again may cost much.
         self._admitted_pods: dict[PodUid, PodInfo] = {}
-        #: By kind of pods, the last used at the end.
-        self._kinds: dict[Hashable, _Refusals] = {}
+        self.kinds: dict[Hashable, _Refusals] = {}
 
     def begin(self, *, nodes_changed: bool, dependencies_changed: bool) -> bool:
         """Begins a decision.
@@ -115,7 +115,7 @@ class RefusalMemory:
             self._admitted_pods.clear()
         found, self.is_behind = self.is_behind, False
         if dependencies_changed:
-            self._kinds = {kind: each for kind, each in self._kinds.items() if not each.dependent}
+            self.kinds = {kind: each for kind, each in self.kinds.items() if not each.dependent}
         return found or changed
 
     def is_admitted(self, pod: PodInfo) -> bool:
@@ -128,14 +128,14 @@ class RefusalMemory:
 
     def knows(self, kind: Hashable) -> bool:
         """True if the answers about a kind are kept, so that only nodes that have changed are asked again."""
-        return kind in self._kinds
+        return kind in self.kinds
 
     def of(self, kind: Hashable, state: SlicerState) -> _Refusals:
         """Returns the refusals of a kind that are still valid."""
-        found = self._kinds.pop(kind, None) or _Refusals()
-        self._kinds[kind] = found
-        if len(self._kinds) > REFUSED_KINDS:
-            del self._kinds[next(iter(self._kinds))]
+        found = self.kinds.pop(kind, None) or _Refusals()
+        self.kinds[kind] = found
+        if len(self.kinds) > REFUSED_KINDS:
+            del self.kinds[next(iter(self.kinds))]
         changes, index = state.cluster.capacity_changes, state.cluster.index
         changed = changes.nodes_changed_since(found.count)
         if changed is None:

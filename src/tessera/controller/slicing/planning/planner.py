@@ -90,12 +90,14 @@ class Planner:
             hold_slots(self._state.inventory.fleet, holds),
         ):
             nodes = tuple({each.node: None for each in reserved})
-            small = SmallNodes(self._state)
-            found = [
-                replace(one, reason=small.complete(one.pod, one.reason)) if isinstance(one, Unplaced) else one
-                for one in place(pods, self.context(since, filters, nodes), work)
-            ]
-            refused = (one.pod for one in found if isinstance(one, Unplaced))
+            found = place(pods, self.context(since, filters, nodes), work)
+            refused = [one.pod for one in found if isinstance(one, Unplaced)]
+            if refused:
+                small = SmallNodes(self._state)
+                found = [
+                    replace(one, reason=small.complete(one.pod, one.reason)) if isinstance(one, Unplaced) else one
+                    for one in found
+                ]
             return found, {pod.uid for pod in refused if depends_on_pods_or_volumes(pod, filters)}
 
     def objections(self, pod: PodInfo) -> Mapping[NodeName, tuple[NodeRule, ...]]:

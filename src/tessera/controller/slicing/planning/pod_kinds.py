@@ -5,14 +5,11 @@ more: pods with rules about other pods, ports, claims, a gang, a deadline, a res
 or slices that a node still takes back.
 """
 
-from collections.abc import Hashable
-
 import msgspec
 
 from tessera.controller.objects.node_constraints import NodeConstraints
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.objects.pod_relations import NO_RELATIONS
-from tessera.controller.slicing.planning.batch_placement import count_slots
 from tessera.controller.slicing.state.slicer_state import SlicerState
 
 
@@ -53,18 +50,3 @@ def kind_of(state: SlicerState, pod: PodInfo) -> PodKind | None:
         amounts=tuple(sorted(pod.amounts.items())),
         constraints=pod.constraints,
     )
-
-
-class MostOfKind:
-    """Tells how many pods of a kind the free slots might hold, and one more. For one decision."""
-
-    def __init__(self, state: SlicerState) -> None:
-        self._fleet = state.inventory.fleet
-        self._free: int | None = None
-
-    def __call__(self, kind: Hashable) -> int:
-        """Returns the number for a :class:`PodKind`."""
-        assert isinstance(kind, PodKind)
-        if self._free is None:
-            self._free = sum(node.free for node in self._fleet.fullest_nodes())
-        return self._free // count_slots(self._fleet, kind.profiles) + 1

@@ -135,7 +135,7 @@ class GangReserver:
         return found
 
     def precede(self, pod: PodInfo, queue: QueueKey) -> bool:
-        """See :class:`~tessera.controller.slicing.reservations.reserver.WaitingGangs`."""
+        """True if a gang of the queue that may get a reservation now goes before a pod."""
         if self._after is None or not self._waiting:
             return False
         rank = _rank(pod)

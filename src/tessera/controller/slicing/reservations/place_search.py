@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
-from typing import Protocol
 
 from tessera.api.names import NodeName, PodUid
 from tessera.controller.filters.resources import Filter, FreeAmounts, shortages
@@ -24,20 +23,6 @@ RELEASE_SECONDS = 30.0
 LEAST_SECONDS = 60.0
 
 
-class ResidualLives(Protocol):
-    """An estimator. Its state, if any, is plain data: it is part of the slicer's state."""
-
-    def seconds(self, allocation: Allocation, pod: PodInfo | None, now: float) -> float:
-        """Returns the seconds that an allocation still lasts; infinite if it may never end.
-
-        Args:
-            allocation: the allocation.
-            pod: its pod; None if it is gone.
-            now: seconds since 1970.
-        """
-        ...
-
-
 def ending_seconds(pod: PodInfo, now: float, least: float = RELEASE_SECONDS) -> float:
     """Returns the seconds until the slices of a pod that is being deleted are expected to be free.
 
@@ -50,50 +35,30 @@ def ending_seconds(pod: PodInfo, now: float, least: float = RELEASE_SECONDS) -> 
     return max(least, abs(end - now) if end else 0.0)
 
 
-class DeadlineOrAge:
-    """A pod with a deadline lasts until then; any other lasts as long again as it has run.
+def residual_seconds(state: SlicerState, allocation: Allocation) -> float:
+    """Returns the seconds that an allocation still lasts.
 
-    The second rule is Lindy's: of pods whose kind is unknown, those that have run for long are services, and run on.
-    So no reservation waits for a service while jobs run elsewhere.
+    A pod lasts as long as half of the leases of its kind and age do, at most until its deadline. One of an unknown kind
+    lasts until its deadline, and without one as long again as it has run. That is Lindy's rule: those that have run for
+    long are services, and run on. So no reservation waits for a service while jobs run elsewhere.
 
     A pod that is being deleted ends with its grace period, which its author chooses. If it is there still, a finalizer
     or a lost node holds it: it lasts as long again as it is late.
     """
-
-    def seconds(self, allocation: Allocation, pod: PodInfo | None, now: float) -> float:
-        """See :class:`ResidualLives`."""
-        if pod is None or allocation.given_up or will_never_run(pod):
-            return RELEASE_SECONDS
-        if pod.terminating:
-            return ending_seconds(pod, now)
-        age = max(0.0, now - pod.started) if pod.started else 0.0
-        if pod.deadline is None:
-            return max(age, LEAST_SECONDS)
+    pod = state.cluster.pods.get(allocation.uid)
+    if pod is None or allocation.given_up or will_never_run(pod):
+        return RELEASE_SECONDS
+    if pod.terminating:
+        return ending_seconds(pod, state.now)
+    age = max(0.0, state.now - pod.started) if pod.started else 0.0
+    until_deadline = float("inf")
+    if pod.deadline is not None:
         starts_in = 0.0 if pod.started else LEAST_SECONDS
-        return max(0.0, starts_in + pod.deadline - age) + RELEASE_SECONDS
-
-
-class LearnedLives:
-    """A pod lasts as long as half of the leases of its kind and age do, at most until its deadline.
-
-    A pod of an unknown kind is estimated by :class:`DeadlineOrAge`.
-
-    Args:
-        state: has what is expected of pods; :class:`tessera.controller.slicing.state.events.EndsExpected` changes it.
-    """
-
-    def __init__(self, state: SlicerState) -> None:
-        self._state = state
-        self._otherwise = DeadlineOrAge()
-
-    def seconds(self, allocation: Allocation, pod: PodInfo | None, now: float) -> float:
-        """See :class:`ResidualLives`."""
-        otherwise = self._otherwise.seconds(allocation, pod, now)
-        end = None if pod is None else self._state.expected_ends.get(pod.uid)
-        if pod is None or end is None or pod.terminating or otherwise <= RELEASE_SECONDS:
-            return otherwise
-        learned = max(LEAST_SECONDS, end - now)
-        return learned if pod.deadline is None else min(learned, otherwise)
+        until_deadline = max(0.0, starts_in + pod.deadline - age) + RELEASE_SECONDS
+    end = state.expected_ends.get(pod.uid)
+    if end is None or until_deadline <= RELEASE_SECONDS:
+        return max(age, LEAST_SECONDS) if pod.deadline is None else until_deadline
+    return min(max(LEAST_SECONDS, end - state.now), until_deadline)
 
 
 #: Steps of the rules about other pods in one search.
@@ -108,13 +73,9 @@ class PlaceSearch:
     Args:
         state: the slicer's state.
         planner: the rules about pods on nodes.
-
-    Attributes:
-        residual: the estimator of remaining times.
     """
 
     def __init__(self, state: SlicerState, planner: Planner) -> None:
-        self.residual: ResidualLives = LearnedLives(state)
         self._state = state
         self._cluster = state.cluster
         self._planner = planner
@@ -145,7 +106,7 @@ class PlaceSearch:
 
     def remaining(self, reservation: Reservation) -> float:
         """Returns the seconds until the last holder is expected to have ended."""
-        return max((self._seconds(each) for each in holders_of(self._state, reservation)), default=0.0)
+        return max((residual_seconds(self._state, each) for each in holders_of(self._state, reservation)), default=0.0)
 
     def holds_of_others(self, pod: PodInfo) -> list[Hold]:
         """Returns the slots that are kept for other pods of at least this pod's priority."""
@@ -204,22 +165,15 @@ class PlaceSearch:
 
     def residual_of(self, one: OwnedPlacement) -> float:
         """Returns the seconds until an allocation is expected to have ended; infinite for a foreign slice."""
-        allocation = self._allocation_of(one)
-        return float("inf") if allocation is None else self._seconds(allocation)
-
-    def _allocation_of(self, one: OwnedPlacement) -> Allocation | None:
-        at = one.placement
-        for allocation in self._state.allocations.on(NodeName(at.node)):
-            if any((each.gpu_uuid, each.start) == (at.gpu, at.start) for each in allocation.slices):
-                return allocation
-        return None  # a slice that no record explains
+        allocation = self._state.allocations.at(one.placement)
+        return float("inf") if allocation is None else residual_seconds(self._state, allocation)
 
     def knows_ends(self, place: ReservedPlace | Reservation) -> bool:
         """True if the end of each holder of a place follows from its deadline, or from pods of its kind."""
         if isinstance(place, Reservation):
             holders: Iterable[Allocation | None] = holders_of(self._state, place)
         else:
-            holders = map(self._allocation_of, place.holders)
+            holders = (self._state.allocations.at(each.placement) for each in place.holders)
         return all(each is not None and self._knows_end(each) for each in holders)
 
     def _knows_end(self, allocation: Allocation) -> bool:
@@ -227,6 +181,3 @@ class PlaceSearch:
         if pod is None or pod.terminating or allocation.given_up or pod.deadline is not None:
             return True
         return pod.uid in self._state.expected_ends
-
-    def _seconds(self, allocation: Allocation) -> float:
-        return self.residual.seconds(allocation, self._cluster.pods.get(allocation.uid), self._state.now)

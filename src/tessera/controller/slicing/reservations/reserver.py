@@ -19,13 +19,13 @@ Rules:
 
 from collections.abc import Iterable, Iterator
 from collections.abc import Set as AbstractSet
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from tessera.api.instaslice import Slice
-from tessera.api.names import NodeName, PodUid, device_id
+from tessera.api.names import NodeName, PodUid
 from tessera.api.pods.gangs import Gang
 from tessera.clock import parse_time_or_zero
 from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.slicing.planning.batch_placement import slices_at
 from tessera.controller.slicing.planning.planner import Planner
 from tessera.controller.slicing.planning.proposals import EndOfReservation, NewReservation, Proposal, Proposer
 from tessera.controller.slicing.reservations.place_search import PlaceSearch
@@ -53,27 +53,8 @@ from tessera.limits.planning import RESERVATION_SEARCHES, RESERVATIONS, RESERVED
 from tessera.placement.reserved_slots import ReservedPlace
 from tessera.reasons.reason import QueueFull, Reason
 
-
-class WaitingGangs(Protocol):
-    """Gangs that take turns with the pods of their queue."""
-
-    next_due: float | None
-
-    def note(self, gang: Gang, reason: Reason | None) -> None:
-        """Notes the outcome of planning a gang: the reason of its refusal, None if its pods have got their places."""
-        ...
-
-    def precede(self, pod: PodInfo, queue: QueueKey) -> bool:
-        """True if a gang of the queue that may get a reservation now goes before a pod."""
-        ...
-
-    def review(self, nodes: AbstractSet[NodeName]) -> Iterable[Proposal]:
-        """Proposes which reservations end, now that these nodes have changed."""
-        ...
-
-    def propose(self) -> Iterable[Proposal]:
-        """Proposes reservations for gangs."""
-        ...
+if TYPE_CHECKING:
+    from tessera.controller.slicing.reservations.gang_reserver import GangReserver
 
 
 class Reserver(Proposer):
@@ -95,7 +76,7 @@ class Reserver(Proposer):
         self, state: SlicerState, planner: Planner, after: float | None, *, reads: bool = False, keeps: bool = False
     ) -> None:
         self.places = PlaceSearch(state, planner)
-        self.gangs: WaitingGangs | None = None
+        self.gangs: GangReserver | None = None
         self._state = state
         self._cluster = state.cluster
         self._after = after
@@ -103,6 +84,8 @@ class Reserver(Proposer):
         self._keeps = keeps or reads or after is not None
         #: True once the recorded reservations have been taken over; this happens once.
         self._adopted = False
+        #: True if there were gangs when reservations were proposed last; once none is left, theirs are ended.
+        self._saw_gangs = False
         #: Number of the last reservation.
         self._number = 0
         #: Searches that the present decision may still make.
@@ -159,7 +142,7 @@ class Reserver(Proposer):
         found = self._state.reservations.values()
         if any(each.node in nodes or each.uid not in self._state.waiting for each in found):
             yield from self._review()
-        if self.gangs is not None:
+        if self.gangs is not None and (self._state.gangs or self._saw_gangs):
             yield from self.gangs.review(nodes)
 
     def reserve_at_once(self, pod: PodInfo, reason: Reason | None) -> Iterator[Proposal]:
@@ -179,7 +162,8 @@ class Reserver(Proposer):
         """Proposes reservations for the first pods and gangs of queues, and sets :attr:`next_due`."""
         if not self._state.reservations_due:
             return
-        if self.gangs is not None:
+        saw, self._saw_gangs = self._saw_gangs, bool(self._state.gangs)
+        if self.gangs is not None and (saw or self._saw_gangs):
             yield from self.gangs.propose()
         self._state.reservations_due = False
         yield from self._review()
@@ -281,16 +265,7 @@ class Reserver(Proposer):
     ) -> Iterator[Proposal]:
         """Proposes the reservation of a place; others that it overlaps end."""
         node = NodeName(place.placements[0].node)
-        slices = tuple(
-            Slice(
-                id=device_id(at.gpu, at.profile, at.start),
-                profile=at.profile,
-                gpu_uuid=at.gpu,
-                start=at.start,
-                size=at.size,
-            )
-            for at in place.placements
-        )
+        slices = slices_at(place.placements)
         holds = make_holds(self._state, node, slices, pod.key)
         assert holds is not None, f"the place found for {pod.key} is not on node {node}"
         made = Reservation(

@@ -4,7 +4,8 @@ These events and the calls of :meth:`Slicer.decide` and :meth:`Slicer.pop_writes
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from tessera.api.instaslice import Instaslice
 from tessera.api.names import NodeName, PodUid
@@ -16,132 +17,113 @@ from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.state.instructions import Ungate, Write
 
 
-@dataclass(frozen=True, slots=True)
-class PodObserved:
+class PodObserved(msgspec.Struct, frozen=True):
     """A pod as it is now; ignored if a newer state was seen."""
 
     pod: PodInfo
 
 
-@dataclass(frozen=True, slots=True)
-class PodDeleted:
+class PodDeleted(msgspec.Struct, frozen=True):
     """A pod does not exist any more."""
 
     uid: PodUid
 
 
-@dataclass(frozen=True, slots=True)
-class LastGatesObserved:
+class LastGatesObserved(msgspec.Struct, frozen=True):
     """The gates whose owners exist in the cluster and remove them only when they are the last."""
 
     gates: frozenset[str]
 
 
-@dataclass(frozen=True, slots=True)
-class NodeObserved:
+class NodeObserved(msgspec.Struct, frozen=True):
     """A node as it is now."""
 
     node: NodeInfo
 
 
-@dataclass(frozen=True, slots=True)
-class NodeDeleted:
+class NodeDeleted(msgspec.Struct, frozen=True):
     """A node does not exist any more; its Instaslice object must be deleted."""
 
     name: NodeName
 
 
-@dataclass(frozen=True, slots=True)
-class InstasliceObserved:
+class InstasliceObserved(msgspec.Struct, frozen=True):
     """A node's Instaslice object as it is now; ignored if a newer state was seen."""
 
     item: Instaslice
 
 
-@dataclass(frozen=True, slots=True)
-class InstasliceDeleted:
+class InstasliceDeleted(msgspec.Struct, frozen=True):
     """A node's Instaslice object does not exist any more."""
 
     node: NodeName
 
 
-@dataclass(frozen=True, slots=True)
-class InstasliceUnreadable:
+class InstasliceUnreadable(msgspec.Struct, frozen=True):
     """A node's Instaslice object cannot be decoded, for this error; None once it can be again."""
 
     node: NodeName
     error: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class PodVersionsReset:
+class PodVersionsReset(msgspec.Struct, frozen=True):
     """Versions of pods went back: the next observation of each pod counts at any version."""
 
 
-@dataclass(frozen=True, slots=True)
-class InstasliceVersionsReset:
+class InstasliceVersionsReset(msgspec.Struct, frozen=True):
     """Versions of Instaslice objects went back: the next observation of each counts at any version."""
 
 
-@dataclass(frozen=True, slots=True)
-class NamespaceObserved:
+class NamespaceObserved(msgspec.Struct, frozen=True):
     """Labels of a namespace, which rules about pods may test; None if the namespace is gone."""
 
     name: str
     labels: Mapping[str, str] | None
 
 
-@dataclass(frozen=True, slots=True)
-class QueueObserved:
+class QueueObserved(msgspec.Struct, frozen=True):
     """A Queue object as it is now; ignored if a newer state was seen."""
 
     queue: Queue
 
 
-@dataclass(frozen=True, slots=True)
-class QueueDeleted:
+class QueueDeleted(msgspec.Struct, frozen=True):
     """A Queue object does not exist any more."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class PodGroupObserved:
+class PodGroupObserved(msgspec.Struct, frozen=True):
     """The number of pods of a gang that start together, as a PodGroup object states it; None once that is gone."""
 
     key: str
     size: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class PodGroupsListed:
+class PodGroupsListed(msgspec.Struct, frozen=True):
     """All PodGroups were observed, or the cluster has no such kind (``served`` is False)."""
 
     served: bool
 
 
-@dataclass(frozen=True, slots=True)
-class StorageObserved:
+class StorageObserved(msgspec.Struct, frozen=True):
     """A claim, volume, class or CSI node as it is now, or its last state before its deletion."""
 
     item: StorageObject
     deleted: bool
 
 
-@dataclass(frozen=True, slots=True)
-class StorageListed:
+class StorageListed(msgspec.Struct, frozen=True):
     """All claims, volumes, classes and CSI nodes were listed: the slicer tests pods' claims from now on."""
 
 
-@dataclass(frozen=True, slots=True)
-class WriteDone:
+class WriteDone(msgspec.Struct, frozen=True):
     """The server accepted a write. The slicer has already observed the resulting object."""
 
     write: Write
 
 
-@dataclass(frozen=True, slots=True)
-class WriteRefused:
+class WriteRefused(msgspec.Struct, frozen=True):
     """The server refused a write; a later try may succeed. Its key stays busy until :class:`RetryDue`.
 
     Attributes:
@@ -153,8 +135,7 @@ class WriteRefused:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class WriteOutcomeUnknown:
+class WriteOutcomeUnknown(msgspec.Struct, frozen=True):
     """No answer shows if the server accepted a write, or it was too busy for an eviction and asked for another try.
 
     The key stays busy until :class:`RetryDue`.
@@ -163,15 +144,13 @@ class WriteOutcomeUnknown:
     write: Write
 
 
-@dataclass(frozen=True, slots=True)
-class RetryDue:
+class RetryDue(msgspec.Struct, frozen=True):
     """The pause after a failed write is over; the slicer returns the writes of this key that are due now."""
 
     write: Write
 
 
-@dataclass(frozen=True, slots=True)
-class UngateDenied:
+class UngateDenied(msgspec.Struct, frozen=True):
     """The server will never ungate the pod with this write; the slicer ignores the pod until it changes.
 
     Attributes:
@@ -183,23 +162,20 @@ class UngateDenied:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class DenialExpired:
+class DenialExpired(msgspec.Struct, frozen=True):
     """The slicer may ungate a pod again that it ignored after :class:`UngateDenied`."""
 
     uid: PodUid
 
 
-@dataclass(frozen=True, slots=True)
-class OwnerLookedUp:
+class OwnerLookedUp(msgspec.Struct, frozen=True):
     """Whether an owner exists that waiting pods name: one of :attr:`WaitingAges.unknown_owners`."""
 
     owner: Owner
     exists: bool
 
 
-@dataclass(frozen=True, slots=True)
-class RefusalTimedOut:
+class RefusalTimedOut(msgspec.Struct, frozen=True):
     """A pod with slices could not start for too long; if it is still refused, another pod gets its slices.
 
     The slicer evicts a pod that a controller owns; the pod's allocation ends with it. Any other pod stays, without
@@ -218,8 +194,7 @@ class RefusalTimedOut:
     avoid_until: float
 
 
-@dataclass(frozen=True, slots=True)
-class TimePassed:
+class TimePassed(msgspec.Struct, frozen=True):
     """Gives the present time: nodes that were avoided long enough are open again, and pods get reservations.
 
     Attributes:
@@ -231,8 +206,7 @@ class TimePassed:
     date: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class EndsExpected:
+class EndsExpected(msgspec.Struct, frozen=True):
     """Leases are expected to end at other times than before, by how long such leases lasted.
 
     Attributes:
@@ -242,13 +216,11 @@ class EndsExpected:
     ends: Mapping[PodUid, float]
 
 
-@dataclass(frozen=True, slots=True)
-class DecisionDue:
+class DecisionDue(msgspec.Struct, frozen=True):
     """Events have arrived; decide on them."""
 
 
-@dataclass(frozen=True, slots=True)
-class WritesDue:
+class WritesDue(msgspec.Struct, frozen=True):
     """The executor is ready for the writes that are due."""
 
 

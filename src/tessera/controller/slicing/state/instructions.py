@@ -4,8 +4,9 @@ The executor answers every instruction but :class:`RecordEvent` with its outcome
 instruction with the same ``key``. So changes that become due for a node meanwhile go into the node's next patch.
 """
 
-from dataclasses import dataclass, field
 from typing import Any, Literal
+
+import msgspec
 
 from tessera.api.instaslice import AllocationRequest, AllocationResult
 from tessera.api.names import HOSTNAME_LABEL, PINNED_ANNOTATION, NodeName, PodUid
@@ -14,8 +15,7 @@ from tessera.api.names import HOSTNAME_LABEL, PINNED_ANNOTATION, NodeName, PodUi
 WriteKey = tuple[Literal["spec", "status", "pod", "object", "condition", "pod-condition", "queue"], str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PatchRequests:
+class PatchRequests(msgspec.Struct, frozen=True, kw_only=True):
     """Sets and removes entries of a node's ``spec.podAllocationRequests``, and its annotations.
 
     Attributes:
@@ -28,7 +28,7 @@ class PatchRequests:
     node: NodeName
     put: dict[PodUid, AllocationRequest]
     drop: tuple[PodUid, ...] = ()
-    annotations: dict[str, str | None] = field(default_factory=dict)
+    annotations: dict[str, str | None] = msgspec.field(default_factory=dict)
 
     @property
     def key(self) -> WriteKey:
@@ -42,8 +42,7 @@ class PatchRequests:
         return body | ({"metadata": {"annotations": self.annotations}} if self.annotations else {})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PatchResults:
+class PatchResults(msgspec.Struct, frozen=True, kw_only=True):
     """Sets, changes and removes entries of a node's ``status.podAllocationResults``.
 
     Attributes:
@@ -71,8 +70,7 @@ class PatchResults:
         return {"status": {"podAllocationResults": entries}}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ungate:
+class Ungate(msgspec.Struct, frozen=True, kw_only=True):
     """Pins a pod to its node and removes our gate, in one patch that names the pod's UID.
 
     Attributes:
@@ -104,8 +102,7 @@ class Ungate:
         return {**mark, "spec": {**pin, "schedulingGates": [{"name": gate} for gate in self.gates]}}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evict:
+class Evict(msgspec.Struct, frozen=True, kw_only=True):
     """Evicts a pod: it cannot start on its node, others need its place, or it stays beyond its deadline.
 
     Attributes:
@@ -128,8 +125,7 @@ class Evict:
         return ("pod", self.uid)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteObject:
+class DeleteObject(msgspec.Struct, frozen=True, kw_only=True):
     """Deletes the Instaslice object of a node that is gone."""
 
     node: NodeName
@@ -141,8 +137,7 @@ class DeleteObject:
         return ("object", self.node)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReportNodeCondition:
+class ReportNodeCondition(msgspec.Struct, frozen=True, kw_only=True):
     """Sets a Node's condition about its Instaslice object, and records an Event.
 
     Attributes:
@@ -159,8 +154,7 @@ class ReportNodeCondition:
         return ("condition", self.node)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReportPodCondition:
+class ReportPodCondition(msgspec.Struct, frozen=True, kw_only=True):
     """Sets a pod's condition about its promised slices.
 
     Attributes:
@@ -183,8 +177,7 @@ class ReportPodCondition:
         return ("pod-condition", self.uid)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReportQueue:
+class ReportQueue(msgspec.Struct, frozen=True, kw_only=True):
     """Sets the status of a Queue object.
 
     Attributes:
@@ -201,8 +194,7 @@ class ReportQueue:
         return ("queue", self.name)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordEvent:
+class RecordEvent(msgspec.Struct, frozen=True, kw_only=True):
     """An Event on a pod. Best effort: the executor does not answer it."""
 
     uid: PodUid

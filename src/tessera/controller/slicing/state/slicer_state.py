@@ -22,6 +22,7 @@ from tessera.controller.slicing.state.instructions import Evict, RecordEvent, Wr
 from tessera.controller.slicing.state.move_record import RecordedMove
 from tessera.controller.slicing.state.queue_ledger import QueueLedger
 from tessera.controller.slicing.state.waiting_pods import WaitingPods
+from tessera.placement.fleet import CardPlacement
 
 
 class AllocationTable:
@@ -50,6 +51,13 @@ class AllocationTable:
     def on(self, node: NodeName) -> Sequence[Allocation]:
         """Returns the present allocations on a node."""
         return tuple(self._by_node.get(node, {}).values())
+
+    def at(self, placement: CardPlacement) -> Allocation | None:
+        """Returns the allocation whose slice begins at a placement; None if no record explains what is there."""
+        for one in self._by_node.get(NodeName(placement.node), {}).values():
+            if any((each.gpu_uuid, each.start) == (placement.gpu, placement.start) for each in one.slices):
+                return one
+        return None
 
     def of(self, uid: PodUid) -> Sequence[Allocation]:
         """Returns the present allocations to a pod."""
