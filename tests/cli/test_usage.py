@@ -1,50 +1,28 @@
-"""``tessera usage``: formats, prices, the choice of a source, and errors that name the right or the next step."""
+"""``tessera usage``: formats, prices, and errors that name the right or the next step."""
 
 import csv
 import io
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.cli.objects import Objects, encoded, objects, serving
 
 from tessera.cli.main import main
 from tessera.cli.usage import table
-from tessera.usage.record import CardSeconds, LeaseSeconds, UsageKey
-from tessera.usage.report import Grouping, UsageTotals, make_report
-from tessera.usage.sources import record_lag
+from tessera.usage.record import CardSeconds, LeaseSeconds, NodeMark, UsageKey, UsageRecord
+from tessera.usage.report import Grouping, UsageTotals, make_report, totals_of_record
 
-SERVICE = {
-    "metadata": {"name": "prometheus-server", "namespace": "monitoring"},
-    "spec": {"ports": [{"name": "reloader", "port": 8080}, {"name": "http", "port": 80}]},
-}
-
-
-class ObjectsWithPrometheus(Objects):
-    """A server whose proxy of Services answers as a Prometheus does: a namespace that holds half of all cards."""
-
-    asked: list[str]
-
-    def answer(self, path: str) -> tuple[int, dict[str, Any]]:
-        if "/services/" not in path:
-            return super().answer(path)
-        self.asked.append(path)
-        sample: Mapping[str, Any] = {"metric": {"namespace": "red", "model": "M"}, "value": [1, "10"]}
-        return 200, {"status": "success", "data": {"result": [sample]}}
+Server = tuple[Objects, list[str]]
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[tuple[ObjectsWithPrometheus, list[str]]]:
-    there = ObjectsWithPrometheus()
-    there.asked = []
+def server(tmp_path: Path) -> Iterator[Server]:
+    there = Objects()
     there.found = encoded(objects())
     with serving(there, tmp_path) as kubeconfig:
         yield there, ["--kubeconfig", str(kubeconfig)]
-
-
-Server = tuple[ObjectsWithPrometheus, list[str]]
 
 
 def test_the_table_has_the_rows_their_total_and_the_sums_of_the_cards(
@@ -110,38 +88,6 @@ def test_a_name_that_a_spreadsheet_takes_for_a_formula_is_text(
     assert capsys.readouterr().out.splitlines()[1].startswith("'=cmd(),")
 
 
-def test_a_service_that_the_user_names_is_asked_through_the_api_server(
-    server: Server, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for place, port in (("monitoring/prometheus-server:80", "80"), ("monitoring/prometheus-server", "9090")):
-        server[0].asked.clear()
-        assert main(["usage", "--prometheus", place, *server[1]]) == 0
-        shown = capsys.readouterr().out
-        assert "from Prometheus monitoring/prometheus-server" in shown
-        assert "red" in shown
-        path = f"/api/v1/namespaces/monitoring/services/prometheus-server:{port}/proxy/api/v1/query"
-        assert set(server[0].asked) == {path}
-
-
-def test_no_service_of_a_tenant_writes_the_report(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
-    """Anybody may label a Service in a namespace of one's own as a Prometheus."""
-    labels = {"app.kubernetes.io/name": "prometheus", "operated-prometheus": "true"}
-    for namespace in ("a-tenant", "monitoring", "tessera-system"):
-        meta = {"name": "prometheus-server", "namespace": namespace, "labels": labels}
-        server[0].found = {**server[0].found, "services": [{**SERVICE, "metadata": meta}]}
-        assert main(["usage", *server[1]]) == 0
-        assert "from the controller's record" in capsys.readouterr().out
-    assert server[0].asked == []
-
-
-def test_a_prometheus_may_be_named_by_the_environment(
-    server: Server, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TESSERA_PROMETHEUS", "monitoring/prometheus-server:web")
-    assert main(["usage", *server[1]]) == 0
-    assert "from Prometheus monitoring/prometheus-server" in capsys.readouterr().out
-
-
 def test_a_user_without_the_right_is_told_the_role(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     server[0].refused = frozenset({"configmaps"})
     assert main(["usage", *server[1]]) == 1
@@ -162,14 +108,15 @@ def test_a_user_without_the_right_is_told_the_role(server: Server, capsys: pytes
     ],
 )
 def test_a_record_that_ends_before_the_window_says_until_when_it_reaches(seconds: float, shown: str) -> None:
-    (note,) = record_lag(1_700_000_000, 1_700_000_000 + seconds) or ("",)
+    record = UsageRecord(began=1_600_000_000, nodes={"n1": NodeMark(1_700_000_000, 0.0)})
+    (note,) = totals_of_record(record, 1_690_000_000, 1_700_000_000 + seconds).notes or ("",)
     assert note.endswith(shown.rstrip())
     assert not shown or "reaches until 2023-11-14T22:13:20Z" in note
 
 
 def test_hours_below_one_have_four_digits() -> None:
     rows = {UsageKey("a", "", "", "M"): LeaseSeconds(held=9.0), UsageKey("b", "", "", "M"): LeaseSeconds(held=34.0)}
-    totals = UsageTotals(source="s", begin=0, end=60, cards={"M": CardSeconds(60.0)}, rows=rows)
+    totals = UsageTotals(begin=0, end=60, cards={"M": CardSeconds(60.0)}, rows=rows)
     lines = list(table(totals, make_report(totals, Grouping.NAMESPACE), None))
     assert lines[3].split() == ["a", "0.0025", "0.0000", "0.0000", "0.0025", "20.9%"]
 
@@ -194,9 +141,6 @@ def test_a_record_that_cannot_be_read_says_what_to_do(
         (["--since", "0d"], "between a second and a year"),
         (["--since", "900d"], "between a second and a year"),
         (["--since", "week"], "is not a duration"),
-        (["--prometheus", "localhost:9090"], "write http://HOST:PORT or NAMESPACE/SERVICE:PORT"),
-        (["--prometheus", "a/../b:80"], "is no address and no Service"),
-        (["--prometheus", "a/b:80/proxy/x"], "is no address and no Service"),
         (["--by", "pod"], "'pod' is not one of"),
     ],
 )

@@ -31,7 +31,6 @@ FOREIGN = {
     "--default-runtime": "k3s",
     "--overwrite": "kubectl label",
     "--register-with-taints": "kubelet",
-    "--metric-labels-allowlist": "kube-state-metrics",
     "--dist": "pytest",
     "--shuffle": "pytest, an option of this project's tests",
 }

@@ -16,7 +16,7 @@ ROWS = {
     UsageKey("blue", "", "train", H100): LeaseSeconds(HOUR, 0.0, HOUR),
 }
 CARDS = {A100: CardSeconds(8 * HOUR, HOUR, HOUR), H100: CardSeconds(4 * HOUR)}
-TOTALS = UsageTotals(source="test", begin=START, end=START + HOUR, cards=CARDS, rows=ROWS)
+TOTALS = UsageTotals(begin=START, end=START + HOUR, cards=CARDS, rows=ROWS)
 
 
 @pytest.mark.parametrize(

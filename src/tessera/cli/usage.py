@@ -3,27 +3,26 @@
 import asyncio
 import csv
 import io
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
 from tessera.cli.base.connection import CommandError, cluster_options, connect, report_errors
 from tessera.cli.base.console import say, say_json
 from tessera.cli.base.inputs import DAYS, read_text
 from tessera.clock import SystemClock, rfc3339
+from tessera.errors import UserError
 from tessera.text import percent
 
 if TYPE_CHECKING:
-    from tessera.kube.client.client import Client
     from tessera.usage.prices import PriceList
-    from tessera.usage.report import CardHours, Grouping, UsageReport, UsageRow, UsageTotals
-    from tessera.usage.sources import UsageSource
+    from tessera.usage.report import CardHours, UsageReport, UsageRow, UsageTotals
 
-#: The key of pods' users, and of the label, unless the options name others; the controller has the same defaults.
-_USER, _LABEL = "tessera.dev/user", "app.kubernetes.io/part-of"
+#: The source of all hours, in words.
+_SOURCE = "the controller's record"
 
 
 @click.command()
@@ -41,20 +40,6 @@ _USER, _LABEL = "tessera.dev/user", "app.kubernetes.io/part-of"
     type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
     help="File with the price of a GPU-hour by model, for the cost.",
 )
-@click.option(
-    "--prometheus",
-    metavar="PLACE",
-    envvar="TESSERA_PROMETHEUS",
-    show_envvar=True,
-    help="A Prometheus that scrapes the agents, instead of the controller's record: its address, as"
-    " http://localhost:9090, or its Service in the cluster, as monitoring/prometheus-server:80.",
-)
-@click.option(
-    "--user", metavar="KEY", default=_USER, show_default=True, help="Pods' label of the user, for a Prometheus."
-)
-@click.option(
-    "--label", metavar="KEY", default=_LABEL, show_default=True, help="Pods' label for --by label, for a Prometheus."
-)
 @click.option("-o", "--output", type=click.Choice(["table", "csv", "json"]), default="table", help="Output format.")
 @cluster_options
 @report_errors
@@ -64,9 +49,6 @@ def command(
     since: float,
     namespaces: tuple[str, ...],
     prices: Path | None,
-    prometheus: str | None,
-    user: str,
-    label: str,
     output: str,
     kubeconfig: Path | None,
     context: str | None,
@@ -85,15 +67,12 @@ def command(
       tessera usage
       tessera usage --by user --since 30d -n team-a
       tessera usage --by model --prices prices.yaml -o csv
-      tessera usage --prometheus http://localhost:9090
-      tessera usage --prometheus monitoring/prometheus-server:80
     """
     from tessera.usage.prices import read_prices
     from tessera.usage.report import Grouping, make_report
 
     listed = None if prices is None else read_prices(read_text(prices))
-    chooser = _SourceChooser(prometheus, {Grouping.USER: user, Grouping.LABEL: label})
-    totals = asyncio.run(_read(chooser, Grouping(by), since, kubeconfig, context))
+    totals = asyncio.run(_read(since, kubeconfig, context))
     report = make_report(totals, Grouping(by), namespaces=namespaces, prices=listed)
     if output == "json":
         say_json(_document(totals, report, listed))
@@ -105,68 +84,34 @@ def command(
         say(f"note: {note}", err=True)
 
 
-async def _read(
-    chooser: "_SourceChooser", grouping: "Grouping", since: float, kubeconfig: Path | None, context: str | None
-) -> "UsageTotals":
-    from tessera.kube.client.errors import Forbidden
+async def _read(since: float, kubeconfig: Path | None, context: str | None) -> "UsageTotals":
+    """The totals of the controller's record."""
+    from tessera.cli.base.tenant_view import READ_PAGES, describe_role
+    from tessera.kube.client.errors import Forbidden, NotFound
+    from tessera.kube.resources import CONFIGMAPS
+    from tessera.usage.record_text import RECORD_KEY, RECORD_NAME, decode_record
+    from tessera.usage.report import totals_of_record
 
-    end = SystemClock().now()
-    async with AsyncExitStack() as stack:
-        source = await chooser.choose(stack, kubeconfig, context)
+    end, where = SystemClock().now(), f"ConfigMap {SYSTEM_NAMESPACE}/{RECORD_NAME}"
+    async with connect("tessera-usage", kubeconfig, context) as client:
         try:
-            return await source.totals(end - since, end, grouping)
+            found = await client.get(CONFIGMAPS, RECORD_NAME, SYSTEM_NAMESPACE)
+        except NotFound:
+            raise UserError(
+                f"{where} does not exist: the controller first writes it about two minutes after its first start; is"
+                " Tessera installed (tessera doctor), and does its controller run?"
+            ) from None
         except Forbidden as error:
-            raise CommandError(" ".join(str(error).split()), await chooser.advice()) from error
-
-
-class _SourceChooser:
-    """Chooses the source: the Prometheus that the user names, or else the controller's record.
-
-    No Service is looked for: whoever may create one in any namespace could write the report.
-
-    Args:
-        prometheus: address or Service of a Prometheus; ``None`` for the record.
-        keys: the pods' labels for a Prometheus.
-    """
-
-    def __init__(self, prometheus: str | None, keys: "Mapping[Grouping, str]") -> None:
-        self._prometheus = prometheus
-        self._keys = keys
-        #: The user's client; ``None`` for an address, and before the choice.
-        self._client: Client | None = None
-
-    async def choose(self, stack: AsyncExitStack, kubeconfig: Path | None, context: str | None) -> "UsageSource":
-        """The source; what it needs to be asked is open as long as ``stack`` is."""
-        from tessera.usage.prometheus import PrometheusSource
-        from tessera.usage.prometheus_access import parse_service, query_address, query_service
-        from tessera.usage.sources import RecordSource
-
-        place = self._prometheus
-        if place is not None and place.startswith(("http://", "https://")):
-            query = await stack.enter_async_context(query_address(place))
-            return PrometheusSource(query, f"Prometheus {place}", self._keys)
-        service = None if place is None else parse_service(place)
-        if place is not None and service is None:
-            raise click.BadParameter(
-                f"{place[:100]!r} is no address and no Service; write http://HOST:PORT or NAMESPACE/SERVICE:PORT",
-                param_hint="--prometheus",
-            )
-        client = self._client = await stack.enter_async_context(connect("tessera-usage", kubeconfig, context))
-        if service is None:
-            return RecordSource(client)
-        return PrometheusSource(query_service(client, service), service.label, self._keys)
-
-    async def advice(self) -> str:
-        """The right that lets this user read the source, and how to get it."""
-        from tessera.cli.base.tenant_view import READ_PAGES, describe_role
-
-        if self._prometheus is not None:
-            return (
-                "To ask a Service, you need the right get services/proxy in its namespace; or forward its port, and"
-                " name the address: --prometheus http://localhost:9090"
-            )
-        role = await describe_role(self._client, READ_PAGES)
-        return f"To get the ConfigMap usage-records in tessera-system, you need {role}"
+            role = await describe_role(client, READ_PAGES)
+            advice = f"To get the ConfigMap {RECORD_NAME} in {SYSTEM_NAMESPACE}, you need {role}"
+            raise CommandError(" ".join(str(error).split()), advice) from error
+    text = found.data.get(RECORD_KEY, "")
+    if not text:
+        raise UserError(f"{where} has no key {RECORD_KEY}: delete it, and the controller begins anew")
+    try:
+        return totals_of_record(decode_record(text), end - since, end)
+    except ValueError as error:
+        raise UserError(f"{where}: {error}; the controller sets it aside at its next start") from None
 
 
 # Output
@@ -176,7 +121,7 @@ def table(totals: "UsageTotals", report: "UsageReport", prices: "PriceList | Non
     """The lines of the table, with the sums of the cards below."""
     from tessera.cli.base.table import table_lines
 
-    yield f"{rfc3339(totals.begin)} to {rfc3339(totals.end)}, from {totals.source}"
+    yield f"{rfc3339(totals.begin)} to {rfc3339(totals.end)}, from {_SOURCE}"
     if totals.simulated:
         yield "simulated cards"
     digits = _digits(report.total.allocated)
@@ -237,7 +182,7 @@ def _spreadsheet(name: str) -> str:
 def _document(totals: "UsageTotals", report: "UsageReport", prices: "PriceList | None") -> dict[str, Any]:
     return {
         "simulated": totals.simulated,
-        "source": totals.source,
+        "source": _SOURCE,
         "begin": rfc3339(totals.begin),
         "end": rfc3339(totals.end),
         "by": report.grouping.value,

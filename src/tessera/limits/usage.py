@@ -1,4 +1,4 @@
-"""Limits on the record of GPU-hours, on price lists, and on the answers of a Prometheus."""
+"""Limits on the record of GPU-hours and on price lists."""
 
 from tessera.limits import Limit
 
@@ -67,10 +67,4 @@ PRICE = Limit(
     "units of money",
     "a price for a GPU-hour",
     "a larger number is a mistake in the unit",
-)
-PROMETHEUS_ANSWER = Limit(
-    16 * 2**20,
-    "bytes",
-    "an answer of a Prometheus to a query of GPU-hours",
-    "100,000 rows have as much",
 )

@@ -1,6 +1,6 @@
 """Reports of GPU-hours: totals of a window, grouped, with shares and costs. Pure.
 
-Whatever the source, a report has the cards of the window and the hours that leases held. For the whole cluster
+A report has the cards of the window and the hours that leases held. For the whole cluster
 
     capacity = allocated + free + unavailable + unknown
 
@@ -8,14 +8,20 @@ and the allocated hours of the rows sum to the allocated hours of the cards. A r
 only, and no cards: what is free is not theirs.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from enum import StrEnum
 
 import msgspec
 
+from tessera.clock import rfc3339
+from tessera.text import age
 from tessera.usage.prices import PriceList
 from tessera.usage.record import HOUR, CardSeconds, LeaseSeconds, UsageKey, UsageRecord
 
+#: Seconds by which the record may end earlier than the window without a note.
+_SHORT_LAG = 60.0
+#: Seconds by which it ends earlier at most while the controller counts each minute and writes every five.
+_USUAL_LAG = 420.0
 #: Name of a row without a user or a label's value.
 NOT_STATED = "(none)"
 
@@ -38,10 +44,9 @@ _NAMES: Mapping[Grouping, Callable[[UsageKey], str]] = {
 
 
 class UsageTotals(msgspec.Struct, frozen=True, kw_only=True):
-    """What a source knows of a window.
+    """What the record knows of a window.
 
     Attributes:
-        source: the source in words.
         begin: Unix time.
         end: Unix time.
         cards: card-seconds by model.
@@ -51,7 +56,6 @@ class UsageTotals(msgspec.Struct, frozen=True, kw_only=True):
         notes: what is missing, in words.
     """
 
-    source: str
     begin: float
     end: float
     cards: Mapping[str, CardSeconds]
@@ -119,8 +123,11 @@ class UsageReport(msgspec.Struct, frozen=True, kw_only=True):
     models: Mapping[str, CardHours]
 
 
-def totals_of_record(record: UsageRecord, begin: float) -> UsageTotals:
-    """The totals of the periods that end after ``begin``; old periods are days, so the window begins with a period."""
+def totals_of_record(record: UsageRecord, begin: float, end: float = 0.0) -> UsageTotals:
+    """The totals of the periods that end after ``begin``; old periods are days, so the window begins with a period.
+
+    The record's last count ends the window; a note says so if that is much earlier than ``end``.
+    """
     chosen = [each for each in record.periods if each.end > begin]
     cards: dict[str, CardSeconds] = {}
     rows: dict[UsageKey, LeaseSeconds] = {}
@@ -131,19 +138,26 @@ def totals_of_record(record: UsageRecord, begin: float) -> UsageTotals:
             rows.setdefault(key, LeaseSeconds()).add(lease)
     first = max(record.began, min((each.start for each in chosen), default=record.until))
     return UsageTotals(
-        source="the controller's record",
         begin=first,
         end=record.until,
         cards=cards,
         rows=rows,
         label=record.label,
         simulated=record.simulated,
-        notes=_notes(record, begin),
+        notes=tuple(_notes(record, begin, end)),
     )
 
 
-def _notes(record: UsageRecord, begin: float) -> tuple[str, ...]:
-    return ("the record begins later than the window",) if record.began > begin else ()
+def _notes(record: UsageRecord, begin: float, end: float) -> Iterator[str]:
+    if record.began > begin:
+        yield "the record begins later than the window"
+    late = end - record.until
+    if late >= _SHORT_LAG:
+        rest = "" if late <= _USUAL_LAG else " while it runs: see tessera doctor"
+        yield (
+            f"the record reaches until {rfc3339(record.until)}, {age(late)} before the end of the window; the"
+            f" controller writes it every five minutes{rest}"
+        )
 
 
 def make_report(
@@ -156,7 +170,7 @@ def make_report(
     """Groups the totals.
 
     Args:
-        totals: what a source knows.
+        totals: what the record knows.
         grouping: what a row is.
         namespaces: report these only; empty for the whole cluster.
         prices: for the cost.
