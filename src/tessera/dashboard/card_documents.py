@@ -7,7 +7,7 @@ import msgspec
 from tessera.api.instaslice import Instaslice
 from tessera.api.names import GATE, GPU_RESOURCES, PINNED_ANNOTATION
 from tessera.api.nodes.health import CardHealth, CardState, name_source
-from tessera.api.nodes.usage import CardUsage, NodeUsage
+from tessera.api.nodes.usage import CardUsage, DeviceUsage, LeaseUsage, NodeUsage
 from tessera.clock import parse_rfc3339
 from tessera.dashboard.documents import (
     CardDocument,
@@ -29,7 +29,7 @@ from tessera.explain.fleet_map import map_fleet
 from tessera.forecast.queue_page import QueuedPod, QueuePage
 from tessera.kube.resources import Node, Pod
 from tessera.limits.nodes import CARD_EVIDENCE, CARD_HOLDERS
-from tessera.observe.usage_rows import LeaseRow, activity, card_rows, lease_rows, owner_of, owners_of
+from tessera.observe.usage_rows import activity, card_activity, held_part, owner_of, owners_of, throttle_reasons
 from tessera.reasons.words import verdict
 from tessera.usage.agent_pages import FleetUsage
 
@@ -108,12 +108,14 @@ def make_documents(
 
 def _cards(usage: NodeUsage, owners: Mapping[str, str], mapped: Mapping[str, MappedCard]) -> Iterator[CardDocument]:
     by_device: dict[str, list[LeaseDocument]] = {}
-    shares = {each.uuid: each.share for card in usage.cards for each in card.devices}
     unmeasurable = _unmeasurable(usage)
-    for row in lease_rows([usage], owners):
-        limit = _limit(row, shares.get(row.lease.device, 1.0))
-        by_device.setdefault(row.lease.device, []).append(_lease(row, limit, row.lease.device in unmeasurable))
-    for card, row_of_card in zip(usage.cards, card_rows([usage]), strict=True):
+    devices: dict[str, CardUsage | DeviceUsage] = {card.uuid: card for card in usage.cards}
+    devices |= {each.uuid: each for card in usage.cards for each in card.devices}
+    for lease in usage.leases:
+        found = _lease(lease, owners.get(lease.uid, ""), devices.get(lease.device), lease.device in unmeasurable)
+        by_device.setdefault(lease.device, []).append(found)
+    for card in usage.cards:
+        busy, values = card_activity(card), card.values
         yield CardDocument(
             node=usage.node,
             index=card.index,
@@ -121,15 +123,15 @@ def _cards(usage: NodeUsage, owners: Mapping[str, str], mapped: Mapping[str, Map
             model=card.model,
             mig=card.mig,
             slots=card.slots if card.mig else 0,
-            held=row_of_card.held,
-            busy=row_of_card.busy,
-            busy_absent=card.absent.get(_ACTIVITY, "") if row_of_card.busy is None else "",
-            memory=row_of_card.memory,
-            memory_total=row_of_card.memory_total,
-            power=row_of_card.power,
-            power_limit=row_of_card.power_limit,
-            temperature=row_of_card.temperature,
-            throttled=row_of_card.throttled or (),
+            held=held_part(usage, card),
+            busy=busy,
+            busy_absent=card.absent.get(_ACTIVITY, "") if busy is None else "",
+            memory=values.get("memory_used"),
+            memory_total=values.get("memory_total"),
+            power=values.get("power"),
+            power_limit=values.get("power_limit"),
+            temperature=values.get("temperature"),
+            throttled=throttle_reasons(card) or (),
             tiles=_tiles(card, by_device, mapped[card.uuid].tiles),
             leases=tuple(by_device.get(card.uuid, ())),
             free=mapped[card.uuid].possible,
@@ -221,11 +223,13 @@ def _recorded(tile: Tile, profile: str = "") -> TileDocument:
     )
 
 
-def _limit(row: LeaseRow, size: float) -> float | None:
-    """The memory of the device that the lease may use; ``size`` is the part of the card that the device has."""
-    if row.device_memory is None or size <= 0:
-        return None
-    return row.device_memory * min(1.0, row.lease.share / size)
+def _limit(lease: LeaseUsage, device: CardUsage | DeviceUsage | None) -> float | None:
+    """The memory that a lease may use: that of its device, of a shared one its part; None if that is not known."""
+    size = device.share if isinstance(device, DeviceUsage) else 1.0
+    memory = device.values.get("memory_total") if device is not None else None
+    if lease.limit is not None or memory is None or size <= 0:
+        return lease.limit
+    return memory * min(1.0, lease.share / size)
 
 
 def _unmeasurable(usage: NodeUsage) -> frozenset[str]:
@@ -235,13 +239,12 @@ def _unmeasurable(usage: NodeUsage) -> frozenset[str]:
     return frozenset(each.uuid for each in devices if each.processes and activity(each.values) is None)
 
 
-def _lease(row: LeaseRow, limit: float | None, unmeasurable: bool) -> LeaseDocument:
-    lease = row.lease
+def _lease(lease: LeaseUsage, owner: str, device: CardUsage | DeviceUsage | None, unmeasurable: bool) -> LeaseDocument:
     return LeaseDocument(
         namespace=lease.namespace,
         pod=lease.pod,
         container=lease.container,
-        owner=row.owner,
+        owner=owner,
         kind=lease.kind,
         share=lease.share,
         state=lease.state,
@@ -250,7 +253,7 @@ def _lease(row: LeaseRow, limit: float | None, unmeasurable: bool) -> LeaseDocum
         wasted=round(lease.wasted),
         busy=lease.busy,
         memory=lease.memory,
-        limit=limit if lease.limit is None else lease.limit,
+        limit=_limit(lease, device),
         blind=unmeasurable and lease.state == "unknown" and lease.busy is None and lease.held >= _SAMPLED,
         fault=lease.fault,
         findings=tuple(f"{each.kind.replace('_', ' ')}: {each.text}. {each.advice}" for each in lease.findings),

@@ -94,8 +94,6 @@ def card_rows(nodes: Iterable[NodeUsage]) -> list[CardRow]:
 
 
 def _card_row(usage: NodeUsage, card: CardUsage) -> CardRow:
-    devices = {card.uuid, *(each.uuid for each in card.devices)}
-    leases = [each for each in usage.leases if each.device in devices]
     values = card.values
     return CardRow(
         node=usage.node,
@@ -104,22 +102,38 @@ def _card_row(usage: NodeUsage, card: CardUsage) -> CardRow:
         model=card.model,
         mig=card.mig,
         state=card.health.state,
-        busy=_busy(card),
+        busy=card_activity(card),
         memory=values.get("memory_used"),
         memory_total=values.get("memory_total"),
         power=values.get("power"),
         power_limit=values.get("power_limit"),
         temperature=values.get("temperature"),
         sm_clock=values.get("sm_clock"),
-        throttled=None
-        if "throttle_reasons" in card.absent
-        else tuple(each for each in card.throttled if each != "gpu_idle"),
-        held=min(1.0, sum(each.share for each in leases)),
-        pods=len({each.uid for each in leases}),
+        throttled=throttle_reasons(card),
+        held=held_part(usage, card),
+        pods=len({each.uid for each in _leases_of(usage, card)}),
     )
 
 
-def _busy(card: CardUsage) -> float | None:
+def _leases_of(usage: NodeUsage, card: CardUsage) -> list[LeaseUsage]:
+    devices = {card.uuid, *(each.uuid for each in card.devices)}
+    return [each for each in usage.leases if each.device in devices]
+
+
+def held_part(usage: NodeUsage, card: CardUsage) -> float:
+    """The part of a card that containers hold, 0 to 1."""
+    return min(1.0, sum(each.share for each in _leases_of(usage, card)))
+
+
+def throttle_reasons(card: CardUsage) -> tuple[str, ...] | None:
+    """The reasons for which a card is slowed down; ``None`` if it reports none."""
+    if "throttle_reasons" in card.absent:
+        return None
+    return tuple(each for each in card.throttled if each != "gpu_idle")
+
+
+def card_activity(card: CardUsage) -> float | None:
+    """The share of time in which a card computed; of a card in MIG mode the mean over its devices by size."""
     own = activity(card.values)
     if own is not None or not card.devices:
         return own
