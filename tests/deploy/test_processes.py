@@ -17,9 +17,9 @@ from tessera.cli.install.manifests import PULL_SECRETS_ROLE
 from tessera.cli.main import COMMANDS
 from tessera.controller.base.options import ControllerOptions
 from tessera.driver.coverage.kernels import CONFIG_MAP as NEXT_KERNELS
-from tessera.driver.images.resolver import CONFIG_MAP as IMAGES_CONFIG_MAP
 from tessera.driver.manifests.configs import CLUSTER_PROXY
 from tessera.driver.policies.policy_watcher import CONFIG_MAP as POLICIES_CONFIG_MAP
+from tessera.driver.registry.resolver import CONFIG_MAP as IMAGES_CONFIG_MAP
 from tessera.driver.rollout.failure_history import FAILURES_CONFIG_MAP
 from tessera.forecast.history_text import HISTORY_NAME
 from tessera.kueue.names import CONFIG_MAP

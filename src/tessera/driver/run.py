@@ -15,14 +15,13 @@ from prometheus_client import CollectorRegistry
 from tessera.api.driver.driver_policy import DriverPolicy
 from tessera.clock import until_set
 from tessera.driver.build.builds import BuildJobs
-from tessera.driver.build.families import toolkit_image
+from tessera.driver.build.orders import toolkit_image
 from tessera.driver.build.settings import BuildSettings
 from tessera.driver.build.states import BuildPhase
 from tessera.driver.cluster_cache import ClusterCache
 from tessera.driver.coverage.next_kernels import CoverageMetrics, KernelsInUse, NextKernels, kernels_in_use
 from tessera.driver.driver_sets import PoolKey
 from tessera.driver.executor import DriverExecutor
-from tessera.driver.images.image_lookups import ImageLookups, ImagePullFailures
 from tessera.driver.manifests.names import NAMESPACE, PART_OF
 from tessera.driver.nodes.pod_facts import DriverPodProgress, NodePods
 from tessera.driver.planning.build_requests import BuildRequests
@@ -31,6 +30,7 @@ from tessera.driver.planning.interface import ClusterPlan, ClusterSnapshot, writ
 from tessera.driver.planning.strategy import StrategyInputs, image_queries
 from tessera.driver.policies.policy_selection import PolicySelection
 from tessera.driver.policies.policy_watcher import PolicyWatcher
+from tessera.driver.registry.image_lookups import ImageLookups, ImagePullFailures
 from tessera.driver.resolution import Resolver
 from tessera.driver.rollout.executor import RolloutExecutor
 from tessera.driver.rollout.rollout import Rollout, RolloutMetrics

@@ -15,10 +15,8 @@ from tessera.cli.driver.build import follow
 from tessera.cli.main import main
 from tessera.clock import LoopClock
 from tessera.driver.build.builds import BuildJobs
-from tessera.driver.build.containerfiles import build_context, local_commands
-from tessera.driver.build.families import BuildFamily
-from tessera.driver.build.job import build_config_map, build_job
-from tessera.driver.build.orders import BuildOrder, make_order
+from tessera.driver.build.job import build_config_map, build_context, build_job, local_commands
+from tessera.driver.build.orders import BuildFamily, BuildOrder, make_order
 from tessera.driver.build.states import BuildRetries
 from tessera.driver.driver_sets import PoolKey
 from tessera.driver.manifests.names import NAMESPACE

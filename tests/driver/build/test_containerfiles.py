@@ -10,18 +10,22 @@ from typing import Any
 import pytest
 from tests.support.kubernetes_schemas import validate
 
-from tessera.driver.build import containerfiles
-from tessera.driver.build.containerfiles import (
+from tessera.driver.build import job
+from tessera.driver.build.job import (
+    PULL_SECRET,
+    RHSM_SECRET,
     SECRETS,
+    SIGNING_SECRET,
     build_args,
+    build_config_map,
     build_context,
     build_file,
+    build_job,
     containerfile,
+    job_name,
     local_commands,
 )
-from tessera.driver.build.families import BuildFamily
-from tessera.driver.build.job import PULL_SECRET, RHSM_SECRET, SIGNING_SECRET, build_config_map, build_job, job_name
-from tessera.driver.build.orders import BuildOrder
+from tessera.driver.build.orders import BuildFamily, BuildOrder
 from tessera.driver.build.settings import BuildSettings
 from tessera.driver.driver_sets import PoolKey
 from tessera.kube.resources import CONFIGMAPS, JOBS, manifest
@@ -176,5 +180,5 @@ def test_only_a_tag_without_architecture_becomes_an_index(ordered: Ordered, rhco
 
 
 def test_the_docstring_says_what_was_not_run() -> None:
-    assert containerfiles.__doc__ is not None
-    assert "Not run so far" in containerfiles.__doc__
+    assert job.__doc__ is not None
+    assert "Not run so far" in job.__doc__

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tessera.driver.build.containerfiles import build_file
+from tessera.driver.build.job import build_file
 
 KERNEL = "5.15.0-69-generic"
 VERSION = "525.125.06"

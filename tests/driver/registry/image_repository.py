@@ -12,8 +12,8 @@ from aiohttp import web
 
 from tessera.api.driver.driver_policy import ImageSource
 from tessera.driver.driver_sets import PoolKey
-from tessera.driver.images.resolver import RegistryResolver, Secrets, no_secrets
 from tessera.driver.registry.client import RegistryClient
+from tessera.driver.registry.resolver import RegistryResolver, Secrets, no_secrets
 from tessera.driver.registry.wire import RegistryHttp, Trust
 from tessera.driver.resolution import ImageKind, ImageQuery
 

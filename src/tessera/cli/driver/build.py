@@ -12,8 +12,7 @@ from tessera.cli.base.console import say, say_document
 from tessera.cli.driver.subjects import pool_of
 from tessera.clock import SystemClock
 from tessera.driver.build.builds import BuildJobs
-from tessera.driver.build.containerfiles import build_context, local_commands
-from tessera.driver.build.job import build_config_map, build_job, job_name
+from tessera.driver.build.job import build_config_map, build_context, build_job, job_name, local_commands
 from tessera.driver.build.orders import BuildOrder, make_order, target_reference
 from tessera.driver.build.settings import BuildSettings
 from tessera.driver.build.states import BuildPhase, BuildRetries, BuildState

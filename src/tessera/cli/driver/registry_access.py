@@ -13,7 +13,6 @@ import msgspec
 
 from tessera.cli.base.connection import CommandError
 from tessera.clock import SystemClock
-from tessera.driver.images.resolver import RegistryResolver, Secrets
 from tessera.driver.registry.client import RegistryClient
 from tessera.driver.registry.credentials import (
     AuthoritiesError,
@@ -23,6 +22,7 @@ from tessera.driver.registry.credentials import (
     read_authorities,
     read_docker_config,
 )
+from tessera.driver.registry.resolver import RegistryResolver, Secrets
 from tessera.driver.registry.wire import RegistryHttp, Trust
 from tessera.driver.resolution import Resolver
 

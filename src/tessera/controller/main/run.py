@@ -18,9 +18,9 @@ from tessera.controller.health.silent_agents import SilenceCollector
 from tessera.controller.leadership.leader_session import LeaderSession
 from tessera.controller.main.fleet_metrics import FleetCollector
 from tessera.controller.slicing.slicer import Slicer
-from tessera.driver.images.resolver import PersistentResolver, RegistryResolver
 from tessera.driver.registry.client import RegistryClient
 from tessera.driver.registry.credentials import PullSecrets, read_authorities
+from tessera.driver.registry.resolver import PersistentResolver, RegistryResolver
 from tessera.driver.registry.wire import RegistryHttp, Trust
 from tessera.driver.resolution import Resolver
 from tessera.forecast.queue_page import QUEUE_PATH, QueuePage, aged, encode_page

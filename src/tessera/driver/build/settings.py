@@ -53,7 +53,7 @@ IMAGE = Form(
 TARGET = Form(
     re.compile(r"[a-z0-9][A-Za-z0-9._:/-]{0,200}:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}"), "write registry/path/image:tag"
 )
-#: The keys of base images, see :func:`tessera.driver.build.families.base_image`.
+#: The keys of base images: a system and its version, for RHEL and its relatives the major version.
 SYSTEM = Form(
     re.compile(r"ubuntu[0-9]{2}\.[0-9]{2}|rhel[0-9]{1,2}"), "write ubuntu22.04 or rhel9, which RHCOS 4.15 is, too"
 )

@@ -1,7 +1,7 @@
 """An image that kubelets could not pull counts as not there, for a while."""
 
 from tessera.clock import LoopClock
-from tessera.driver.images.image_lookups import PULL_FAILURE_SECONDS, ImagePullFailures
+from tessera.driver.registry.image_lookups import PULL_FAILURE_SECONDS, ImagePullFailures
 from tessera_lab.simulation.virtual_time import run_virtual
 
 IMAGE = "registry.local/driver:1"

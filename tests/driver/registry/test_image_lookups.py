@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from tessera.api.driver.driver_policy import ImageSource
 from tessera.clock import LoopClock
 from tessera.driver.driver_sets import PoolKey
-from tessera.driver.images.image_lookups import FOUND_FOR, MISSING_FOR, ImageLookups
+from tessera.driver.registry.image_lookups import FOUND_FOR, MISSING_FOR, ImageLookups
 from tessera.driver.resolution import ImageKind, ImageQuery, Outcome, Resolution
 from tessera_lab.simulation.virtual_time import run_virtual
 

@@ -14,7 +14,8 @@ from tests.driver.registry.servers import HTPASSWD, docker_config, serving, sile
 from tessera.api.driver.driver_policy import ImageSource
 from tessera.driver.driver_sets import PoolKey
 from tessera.driver.image_tags import list_mirror_sources
-from tessera.driver.images.resolver import (
+from tessera.driver.registry.credentials import CredentialsError, Keyring, parse_docker_config
+from tessera.driver.registry.resolver import (
     FOUND_FOR,
     LONGEST_PAUSE,
     MISSING_FOR,
@@ -22,7 +23,6 @@ from tessera.driver.images.resolver import (
     RegistryResolver,
     Secrets,
 )
-from tessera.driver.registry.credentials import CredentialsError, Keyring, parse_docker_config
 from tessera.driver.resolution import ImageKind, ImageQuery, Outcome, Resolver
 
 UBUNTU = PoolKey(os_id="ubuntu", os_version="22.04", kernel="5.15.0-69-generic", architecture="amd64")

@@ -1,1 +1,0 @@
-"""Driver image lookup: resolver, persistent cache, repeated lookups and pull failures."""
