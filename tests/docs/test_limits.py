@@ -53,7 +53,7 @@ NAMES = {63, 253}
 SMALL = 32
 #: Integers that bound nothing that others can choose.
 OTHERS = {
-    "tessera/agent/health/hysteresis.py:MOST_DOUBLED": "returns of a mark, which the agent counts",
+    "tessera/agent/health/fault.py:MOST_DOUBLED": "returns of a mark, which the agent counts",
     "tessera/kubelet/sockets.py:_LONGEST_PATH": "Linux's bound on the path of a socket",
     "tessera/nvml/simulated/machine_state.py:MOST_EVENTS": "the buffer of a simulated card",
 }

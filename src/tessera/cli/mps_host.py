@@ -26,7 +26,7 @@ def command(path: Path, log_level: str) -> None:
     alone. It runs as the DaemonSet tessera-mps (deploy/mps.yaml) on nodes with MPS shares, and needs the host's
     processes, the driver, and the folders of MPS.
     """
-    from tessera.agent.mps.host import MpsHost
+    from tessera.agent.mps.spawning import MpsHost
 
     start_log(log_level)
     MpsHost(path).serve()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.support.api_clients import in_process_client
 
-from tessera.agent.base.node_reboot import NodeReboot
+from tessera.agent.base.host import NodeReboot
 from tessera.api.names import REBOOT_REQUESTED
 from tessera.api.nodes.repairs import RebootWay, Repairs
 from tessera.clock import LoopClock

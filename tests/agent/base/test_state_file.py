@@ -14,9 +14,9 @@ from hypothesis import given
 
 from tessera.agent.base.state_file import STATE_VERSION, NewerStateFileError, StateFile, find_newer_file
 from tessera.agent.health.fault import Fault
-from tessera.agent.health.fault_store import StoredFaults as Marks
 from tessera.agent.health.history import PastFault
-from tessera.agent.health.reboots import StoredReboots
+from tessera.agent.health.history import StoredFaults as Marks
+from tessera.agent.health.repairs import StoredReboots
 from tessera.agent.inventory.card_ownership import CardOwner
 from tessera.agent.inventory.device_health import DeviceScope, Reaction
 from tessera.agent.memory.grants import Shares

@@ -14,8 +14,7 @@ from tessera.agent.base.node_objects import EventType
 from tessera.agent.health.executor import CardResetter
 from tessera.agent.health.monitor import HealthMonitor
 from tessera.agent.health.policy import HealthPolicy, RecoveryAction
-from tessera.agent.health.preflights import CardPreflights
-from tessera.agent.health.reboots import RepairReboots
+from tessera.agent.health.repairs import CardPreflights, RepairReboots
 from tessera.agent.validation.preflight_runner import SimulatedPreflight
 from tessera.api.nodes.card_faults import CardRule
 from tessera.api.nodes.cordons import Cordon

@@ -8,8 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.agent.health.conftest import Agent, Node, play
 
-from tessera.agent.health.fault_store import StoredFaults
-from tessera.agent.health.history import FALLS, ONE_FALL, WINDOW, Fall, FaultHistory, PastFault, describe_falls
+from tessera.agent.health.history import (
+    FALLS,
+    ONE_FALL,
+    WINDOW,
+    Fall,
+    FaultHistory,
+    PastFault,
+    StoredFaults,
+    describe_falls,
+)
 from tessera.agent.health.policy import RecoveryAction
 from tessera.agent.inventory.device_health import DeviceScope
 from tessera.api.nodes.card_faults import CardRule

@@ -9,11 +9,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tessera.agent.health.card_health import describe_card
-from tessera.agent.health.fault import CORDON, EVENT_WATCH, Fault
+from tessera.agent.health.fault import CORDON, EVENT_WATCH, Fault, Hysteresis
 from tessera.agent.health.history import PastFault
-from tessera.agent.health.holders import Holdings
-from tessera.agent.health.hysteresis import Hysteresis
-from tessera.agent.health.pod_conditions import PAUSE, PodConditions, PodNotice
+from tessera.agent.health.pod_conditions import PAUSE, Holdings, PodConditions, PodNotice
 from tessera.agent.inventory.device_health import DeviceScope, Reaction
 from tessera.api.names import FAULT_TOLERATION, GPU_CONDITION, PodUid
 from tessera.api.nodes.health import FELL_TOO_OFTEN, describe_fault, describe_xid

@@ -11,9 +11,9 @@ from tests.agent.health.conftest import Agent, Node, play
 from tessera.agent.health.fault import FAILED_POD_PREFLIGHT
 from tessera.agent.health.pod_preflights import PASS_LIFE, PodPreflights, has_started
 from tessera.agent.health.policy import RecoveryAction
+from tessera.agent.inventory.device_health import CheckedDevice
 from tessera.agent.inventory.device_users import DeviceUsers
 from tessera.agent.inventory.gpu_inventory import InventoryReader
-from tessera.agent.inventory.start_check import CheckedDevice
 from tessera.agent.validation.preflight import CardPreflight
 from tessera.api.names import POD_PREFLIGHT, PodUid
 from tessera.api.nodes.repairs import Repairs

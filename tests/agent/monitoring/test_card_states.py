@@ -6,10 +6,9 @@ import msgspec
 import pytest
 from tests.agent.monitoring.test_lease_states import GPU, INFO, POD
 
-from tessera.agent.monitoring.card_states import CardStates
+from tessera.agent.monitoring.card_states import HARDWARE_THROTTLES, CardStates, find_errors
 from tessera.agent.monitoring.exposition import ExpositionOptions
 from tessera.agent.monitoring.lease_states import GRACE, LeaseStates
-from tessera.agent.monitoring.measured_errors import HARDWARE_THROTTLES, find_errors
 from tessera.agent.monitoring.sample import CardOffer, DeviceSample, GpuSample, Lease, NodeSample, ProcessUse, SilentGpu
 from tessera.agent.monitoring.usage_report import report_usage
 from tessera.api.nodes.health import (

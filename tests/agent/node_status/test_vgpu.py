@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tessera.agent.node_status.label_facts import read_vgpu, vgpu_of
 from tessera.agent.node_status.labels import VgpuFacts
-from tessera.agent.node_status.vgpu import read_vgpu, vgpu_of
 
 
 def config(*capabilities: tuple[int, bytes], listed: bool = True) -> bytes:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from tessera.agent.monitoring.measured_errors import find_errors
+from tessera.agent.monitoring.card_states import find_errors
 from tessera.api.nodes.health import FABRIC, NVLINK_ERRORS, SRAM_ECC
 from tessera.nvml.errors import GpuLost, NvmlError
 from tessera.nvml.interface import GpuEventKind, GpuUuid

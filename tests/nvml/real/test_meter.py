@@ -7,7 +7,7 @@ import pytest
 from tests.nvml.real.conftest import Pair
 from tests.nvml.real.test_one_bad_card import CODES, FUNCTIONS, SEARCHES
 
-from tessera.agent.monitoring.measured_errors import find_errors
+from tessera.agent.monitoring.card_states import find_errors
 from tessera.nvml.errors import GpuLost, NotSupported, NvmlNotFound
 from tessera.nvml.interface import GpuUuid
 from tessera.nvml.measurements import ACTIVITIES, Absence, Measurements, ProcessActivity, Quantity

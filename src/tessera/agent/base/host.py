@@ -1,4 +1,4 @@
-"""Runs commands on the node's host, outside of the agent's container: those that reboot the node.
+"""Reboots the node in the way that the administrator has chosen: mostly by a command outside of the container.
 
 The agent's pod is privileged and sees the host's processes, so it can enter the namespaces of process 1 and call a
 program there. No shell reads the words, and no tenant writes any of them: they are constants, or the administrator's.
@@ -8,6 +8,12 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 
+from tessera.agent.base.node_objects import ApiMirror
+from tessera.api.names import REBOOT_REQUESTED
+from tessera.api.nodes.repairs import RebootWay, Repairs
+from tessera.kube.client.client import Client
+from tessera.kube.client.errors import ApiError
+from tessera.kube.resources import NODES
 from tessera.limits.messages import CONDITION_MESSAGE
 from tessera.text import one_line
 
@@ -86,3 +92,54 @@ def _refusal(command: str, answer: str, code: int) -> str:
     if "systemctl" in answer or "nsenter" in answer:
         text += "; the agent's container must be privileged and have hostPID, and the host needs systemd"
     return text
+
+
+#: Field manager of the annotation by which a reboot is asked for.
+MANAGER = "tessera-agent-reboot"
+
+
+class NodeReboot:
+    """Reboots the node, or asks for that.
+
+    Args:
+        host: runs commands on the host; ``None`` with simulated cards.
+        client: the API server.
+        node: the Node object, with its boot id.
+        repairs: gives what the administrator lets Tessera do; a layout's reboot is by systemd if that names no way.
+    """
+
+    def __init__(self, host: RunOnHost | None, client: Client, node: ApiMirror, repairs: Callable[[], Repairs]) -> None:
+        self._host = host
+        self._client = client.with_field_manager(MANAGER)
+        self._node = node
+        self._repairs = repairs
+
+    async def __call__(self) -> None:
+        """Returns once the request is made; the machine goes down after that.
+
+        Raises:
+            OSError: it is refused.
+        """
+        repairs = self._repairs()
+        match repairs.reboot:
+            case RebootWay.ANNOTATION:
+                await self._annotate()
+            case RebootWay.COMMAND:
+                await self._run(repairs.reboot_command)
+            case RebootWay.SENTINEL:
+                await self._run(SENTINEL)
+            case _:
+                await self._run(SYSTEMCTL)
+
+    async def _run(self, command: Sequence[str]) -> None:
+        if self._host is None:
+            raise OSError("no machine is rebooted for simulated cards")
+        await self._host(command)
+
+    async def _annotate(self) -> None:
+        """Asks the controller to set the administrator's annotation, until the node has booted."""
+        body = {"metadata": {"annotations": {REBOOT_REQUESTED: self._node.boot_id()}}}
+        try:
+            await self._client.apply(NODES, self._node.node_name, body)
+        except (ApiError, ConnectionError, TimeoutError) as error:
+            raise OSError(f"the Node cannot be annotated: {error}") from error

@@ -4,8 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Literal
 
-from tessera.agent.health.fault import PREFLIGHT, Fault
-from tessera.agent.health.hysteresis import Hysteresis
+from tessera.agent.health.fault import PREFLIGHT, Fault, Hysteresis
 from tessera.agent.inventory.device_health import Reaction
 from tessera.api.nodes.card_faults import CardFault
 from tessera.api.nodes.health import (

@@ -1,6 +1,7 @@
 """A hardware error of a card that is not over, and the health of a device that follows from its faults. Values only.
 
-Which error becomes a fault, and when it ends, :mod:`tessera.agent.health.faults` decides.
+Which error becomes a fault, and when it ends, :mod:`tessera.agent.health.faults` decides by the numbers of
+:class:`Hysteresis`.
 """
 
 from collections.abc import Collection, Iterable
@@ -10,6 +11,32 @@ import msgspec
 from tessera.agent.inventory.device_health import DeviceHealth, DeviceScope, Reaction
 from tessera.api.nodes.card_faults import CardRule
 from tessera.api.nodes.health import FELL_TOO_OFTEN, REPLACE_ERRORS, UNREADABLE
+
+#: Number of returns that double the quiet time; further ones would make it overflow.
+MOST_DOUBLED = 64
+
+
+class Hysteresis(msgspec.Struct, frozen=True, kw_only=True):
+    """The numbers that decide when a fault begins and ends.
+
+    Attributes:
+        clean_probes: clean probes in a row that end a fault.
+        quiet: seconds without the error that must have passed as well.
+        longest_quiet: upper limit in seconds of ``quiet``, which grows with each return of the error.
+        memory: seconds after its end in which a fault that comes again counts as returned.
+        failed_probes: failed probes in a row that withhold a card.
+    """
+
+    clean_probes: int = 3
+    quiet: float = 30.0
+    longest_quiet: float = 960.0
+    memory: float = 3600.0
+    failed_probes: int = 3
+
+    def quiet_time(self, returns: int) -> float:
+        """Seconds without the error that must have passed, for a fault that came back ``returns`` times."""
+        return min(self.quiet * 2.0 ** min(returns, MOST_DOUBLED), self.longest_quiet)
+
 
 #: The source of the faults of cards that a person has cordoned.
 CORDON = "cordon"

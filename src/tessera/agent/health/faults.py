@@ -54,15 +54,16 @@ from tessera.agent.health.fault import (
     CORDON,
     EVENT_WATCH,
     FAILED_POD_PREFLIGHT,
+    MOST_DOUBLED,
     PREFLIGHT,
     PROBE,
     Fault,
+    Hysteresis,
     health_by,
     is_spared,
     worst_of,
 )
 from tessera.agent.health.history import FALLS, FaultHistory, PastFault, counts_as_fall, describe_falls
-from tessera.agent.health.hysteresis import MOST_DOUBLED, Hysteresis
 from tessera.agent.health.policy import DRIVER_REACTIONS, ECC_REACTIONS, HealthPolicy, RecoveryAction
 from tessera.agent.inventory.device_health import DeviceHealth, DeviceScope, Reaction
 from tessera.api.nodes.card_faults import CardRule

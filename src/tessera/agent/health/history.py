@@ -1,20 +1,30 @@
-"""The faults of a node's cards that are over, kept over restarts and reboots, and the falls of a card. Pure.
+"""The faults of a node's cards that are over, kept over restarts and reboots, and the falls of a card.
 
-The history has two readers. A fault that comes back soon lasts longer (:class:`.hysteresis.Hysteresis`). A card that
-fell several times in a week is to be replaced: each time a reset or a reboot helped, and did not last.
+The history has two readers. A fault that comes back soon lasts longer (:class:`.fault.Hysteresis`). A card that fell
+several times in a week is to be replaced: each time a reset or a reboot helped, and did not last.
 
 A *fall* is a time in which a card needed a reset or a reboot, did not answer its probes, or could not be read. Faults
 less than :data:`ONE_FALL` apart are one fall, since one cause shows in several errors. Errors that a restarted program
 ends are no falls. NVIDIA's NVSentinel counts alike: five remediations of a node in seven days, repeated XIDs of a GPU
 with bursts joined (its chart health-events-analyzer); here a card counts, so three are enough.
+
+Faults and history are on disk, so that a restart of the agent ends no fault. Their times are times of the wall clock,
+which may be set while no agent runs: a stored time of the future counts as the time of loading.
 """
 
+import logging
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 
 import msgspec
 
+from tessera.agent.base.metrics import Metrics
+from tessera.agent.base.state_file import StateFile
+from tessera.agent.health.fault import Fault
 from tessera.agent.inventory.device_health import DeviceScope, Reaction
+from tessera.api.nodes.preflights import CardTest
+from tessera.api.nodes.repairs import Repairs
 from tessera.limits.nodes import CARD_PAST_FAULTS, NODE_CARDS
 from tessera.text import count_noun
 
@@ -120,3 +130,60 @@ def describe_falls(falls: Sequence[Fall]) -> str:
     ]
     more = "lastly " if len(shown) < len(falls) else ""
     return f"fell {count_noun(len(falls), 'time')} in {WINDOW / 86400:.0f} days: {more}{', '.join(texts)}"
+
+
+_log = logging.getLogger(__name__)
+
+
+class StoredFaults(msgspec.Struct, frozen=True):
+    """The content of the file of faults.
+
+    Attributes:
+        boot: the node's boot id when the faults were found; empty if it was unknown.
+        marks: the faults, with times in seconds since 1970.
+        past: the faults that are over, also those of earlier boots.
+        known: the cards that are or were on the node; ``None`` in a file of an earlier version.
+        tests: the last test of each card that was tested.
+        repairs: what the administrator let Tessera do, as last read.
+    """
+
+    boot: str = ""
+    marks: tuple[Fault, ...] = ()
+    past: tuple[PastFault, ...] = ()
+    known: tuple[str, ...] | None = None
+    tests: tuple[CardTest, ...] = ()
+    repairs: Repairs = Repairs()
+
+    def until(self, now: float) -> "StoredFaults":
+        """The same without times after ``now``."""
+        replace = msgspec.structs.replace
+        return replace(
+            self,
+            marks=tuple(replace(each, since=min(each.since, now), last=min(each.last, now)) for each in self.marks),
+            past=tuple(replace(each, since=min(each.since, now), ended=min(each.ended, now)) for each in self.past),
+        )
+
+
+class FaultStore:
+    """The file of faults.
+
+    Args:
+        file: its path.
+        metrics: counts faults that cannot be kept.
+    """
+
+    def __init__(self, file: Path, metrics: Metrics) -> None:
+        self._file = StateFile(file, StoredFaults)
+        self._metrics = metrics
+
+    def load(self, now: float) -> StoredFaults:
+        """Returns what an earlier process kept. Without a file there was none: the node had no card."""
+        return (self._file.load() or StoredFaults(known=())).until(now)
+
+    def save(self, faults: StoredFaults) -> None:
+        """Keeps faults; without the file they still hold until this process ends."""
+        try:
+            self._file.save(faults)
+        except OSError as error:
+            self._metrics.count_unsaved_faults()
+            _log.warning("faults of cards are not kept over a restart of the agent: %s", error)

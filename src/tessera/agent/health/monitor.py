@@ -39,10 +39,10 @@ from tessera.agent.health.events import (
     ProbeResult,
     RepairsSet,
 )
-from tessera.agent.health.executor import CardProber, CardResetter
+from tessera.agent.health.executor import CardProber, CardResetter, ProbeSchedule
 from tessera.agent.health.fault import EVENT_WATCH, Fault
-from tessera.agent.health.fault_store import FaultStore, StoredFaults
 from tessera.agent.health.faults import HealthStateMachine
+from tessera.agent.health.history import FaultStore, StoredFaults
 from tessera.agent.health.messages import (
     HealthCondition,
     HealthEvents,
@@ -52,10 +52,7 @@ from tessera.agent.health.messages import (
     name_scope,
 )
 from tessera.agent.health.policy import HealthPolicy
-from tessera.agent.health.preflights import CardPreflights
-from tessera.agent.health.probe_schedule import ProbeSchedule
-from tessera.agent.health.reboots import RepairReboots
-from tessera.agent.health.repairs import CardRepairs
+from tessera.agent.health.repairs import CardPreflights, CardRepairs, RepairReboots
 from tessera.agent.inventory.device_health import DeviceHealth, DeviceScope, Reaction
 from tessera.agent.validation.preflight import CardPreflight
 from tessera.api.nodes.card_faults import CardFault, CardRule

@@ -24,7 +24,6 @@ import msgspec
 from tessera.agent.health.card_health import describe_error
 from tessera.agent.health.fault import Fault
 from tessera.agent.health.history import PastFault
-from tessera.agent.health.holders import Holdings
 from tessera.agent.inventory.device_health import DeviceScope, Reaction
 from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
 from tessera.api.names import GPU_CONDITION, GPU_NEEDS_REBOOT, GPU_NEEDS_RESET, GPU_RECOVERED, SYSTEM_NAMESPACES, PodUid
@@ -35,6 +34,8 @@ from tessera.kube.resources import Condition, Pod
 from tessera.limits.messages import CONDITION_MESSAGE
 from tessera.text import list_names, one_line
 
+#: The parts of cards that each pod holds.
+Holdings = Mapping[PodUid, frozenset[DeviceScope]]
 #: Seconds from what a pod was told to the next that is no change for the worse.
 PAUSE = 10.0
 #: What is done to a cordoned card.

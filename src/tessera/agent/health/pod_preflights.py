@@ -22,9 +22,9 @@ import msgspec
 
 from tessera.agent.base.node_objects import ObjectEvents
 from tessera.agent.health.monitor import HealthMonitor
+from tessera.agent.inventory.device_health import CheckedDevice
 from tessera.agent.inventory.device_users import DeviceUser, DeviceUsers, PodSource
 from tessera.agent.inventory.gpu_inventory import InventoryReader
-from tessera.agent.inventory.start_check import CheckedDevice
 from tessera.agent.validation.preflight_runner import PreflightRunner
 from tessera.api.names import POD_PREFLIGHT, PodUid
 from tessera.api.nodes.preflights import CardTest, describe_test

@@ -2,19 +2,177 @@
 
 :mod:`tessera.agent.health.faults` says what a card needs. Each of the three is tried after a probe of the card; the
 executors decide whether it can be done now.
+
+A new or repaired card is tested before it is allocated: one card at a time, and never one that somebody uses. Where the
+test fails, the card stays away, and the next test comes after a growing pause. A card in MIG mode has no device for the
+test until a layout or a slice makes one, so it is allocated after its clean probes alone.
+
+A reboot is asked for once for a fault, and never again if it did not help. How the node is rebooted is the
+administrator's choice (:mod:`tessera.agent.base.host`): systemd or a command reboots it at once, so no pod may hold any
+card of the node; a file on the host or an annotation asks another tool, which drains the node first. The request is on
+disk, flushed, before it is made, so an agent that is killed does not ask twice over boots; one that was killed before
+it had asked asks in the same boot. A card that is well again may ask anew.
 """
 
+import asyncio
 import math
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 
-from tessera.agent.health.executor import CardResetter
+import msgspec
+
+from tessera.agent.base.call_retries import RetryDelays
+from tessera.agent.base.runtime import RebootNode
+from tessera.agent.base.state_file import StateFile
+from tessera.agent.health.events import PreflightEnded
+from tessera.agent.health.executor import CardHost, CardResetter
 from tessera.agent.health.faults import HealthStateMachine
 from tessera.agent.health.messages import HealthEvents
-from tessera.agent.health.preflights import CardPreflights, Report
-from tessera.agent.health.reboots import REBOOT_DELAY, REBOOT_RETRY, RepairReboots
 from tessera.agent.inventory.device_health import DeviceScope
+from tessera.agent.validation.preflight import CardPreflight
+from tessera.agent.validation.preflight_runner import PreflightRunner
 from tessera.api.nodes.repairs import RebootWay
+from tessera.clock import Clock
 from tessera.nvml.errors import NvmlError
 from tessera.nvml.interface import GpuInfo
+
+#: Seconds from the error to the request, in which an error that passes can pass and pods can be evicted.
+REBOOT_DELAY = 120.0
+#: Seconds after which a request that failed is made again.
+REBOOT_RETRY = 3600.0
+
+
+class StoredReboots(msgspec.Struct, frozen=True):
+    """The content of the file: by card, the boot in which a reboot was asked for, and the card asked for now."""
+
+    boots: dict[str, str] = {}
+    pending: str = ""
+
+
+class RepairReboots:
+    """Asks for reboots.
+
+    Args:
+        reboot: reboots the node, or asks for that.
+        file: keeps the requests over restarts and reboots.
+        host: reports if any card of the node is in use.
+    """
+
+    def __init__(self, reboot: RebootNode, *, file: Path, host: CardHost) -> None:
+        self._reboot = reboot
+        self._file = StateFile(file, StoredReboots)
+        self._host = host
+        #: The requests for cards that are not well since.
+        stored = self._file.load() or StoredReboots()
+        self._asked = dict(stored.boots)
+        #: The card for which a killed agent may not have asked.
+        self._pending = stored.pending
+
+    async def request(self, gpu: str, boot: str, *, drains: bool) -> bool:
+        """Asks for a reboot, if none was asked for the card and no pod stands in the way; returns true if it did.
+
+        Args:
+            gpu: the card that needs it.
+            boot: the node's boot id; empty while unknown, and then nothing is asked.
+            drains: true if whoever reboots the node drains it first, so that cards may be in use.
+
+        Raises:
+            OSError: the request cannot be kept, or is refused.
+        """
+        made = gpu in self._asked and (gpu, boot) != (self._pending, self._asked[gpu])
+        if not boot or made or not (drains or await self._is_node_empty()):
+            return False
+        self._keep(self._asked | {gpu: boot}, pending=gpu)
+        try:
+            await self._reboot()
+        except OSError:
+            self._keep({uuid: each for uuid, each in self._asked.items() if uuid != gpu})
+            raise
+        self._pending = ""
+        with suppress(OSError):  # a restarted agent asks again, which changes nothing
+            self._keep(self._asked)
+        return True
+
+    def forget(self, gpu: str) -> None:
+        """Takes in that a card is well: its next fault may ask again.
+
+        Raises:
+            OSError: that cannot be kept.
+        """
+        if gpu in self._asked:
+            self._keep({uuid: each for uuid, each in self._asked.items() if uuid != gpu})
+
+    async def _is_node_empty(self) -> bool:
+        try:
+            return await self._host.is_node_empty()
+        except ConnectionError:
+            return False
+
+    def _keep(self, asked: dict[str, str], pending: str = "") -> None:
+        self._file.save(StoredReboots(asked, pending), flush=True)
+        self._asked, self._pending = asked, pending
+
+
+#: Delays between two tests of a card.
+TEST_DELAYS = RetryDelays(first=300.0, most=6 * 3600.0)
+
+#: Takes in what a test means for the card's health, and its result with the numbers.
+Report = Callable[[PreflightEnded, CardPreflight], None]
+
+
+class CardPreflights:
+    """Tests cards that wait for it.
+
+    Args:
+        runner: tests a card.
+        host: reports if a card is in use.
+        clock: the time.
+    """
+
+    def __init__(self, runner: PreflightRunner, *, host: CardHost, clock: Clock) -> None:
+        self._runner = runner
+        self._host = host
+        self._clock = clock
+        #: The test that runs; None before the first one.
+        self._task: asyncio.Task[None] | None = None
+        #: Beginning of each card's last wait, the number of its tests since, and the time of the last one.
+        self._attempts: dict[str, tuple[float, int, float]] = {}
+
+    def start(self, gpu: GpuInfo, since: float, report: Report) -> None:
+        """Begins to test a card, unless a test runs or the card's pause is not over.
+
+        Args:
+            gpu: the card.
+            since: beginning of its wait, which the result names.
+            report: called with the result; not if the card is in use, which is asked again at the next call.
+        """
+        if self._task is not None and not self._task.done():
+            return
+        wait, count, last = self._attempts.get(gpu.uuid, (since, 0, 0.0))
+        if wait == since and count and self._clock.monotonic() - last < TEST_DELAYS.after(count):
+            return
+        self._task = asyncio.create_task(self._test(gpu, since, report), name=f"test of {gpu.uuid}")
+
+    async def _test(self, gpu: GpuInfo, since: float, report: Report) -> None:
+        try:
+            if not await self._host.is_unused(gpu.uuid):
+                return
+        except ConnectionError:
+            return
+        wait, count, _ = self._attempts.get(gpu.uuid, (since, 0, 0.0))
+        found = _skipped(gpu) if gpu.mig_enabled else await self._runner.run(gpu)
+        self._attempts[gpu.uuid] = since, (count if wait == since else 0) + 1, self._clock.monotonic()
+        report(PreflightEnded(gpu.uuid, since, "; ".join(found.findings)), found)
+
+    def stop(self) -> None:
+        """Ends the test that runs."""
+        if self._task is not None:
+            self._task.cancel()
+
+
+def _skipped(gpu: GpuInfo) -> CardPreflight:
+    return CardPreflight(uuid=gpu.uuid, index=gpu.index, product=gpu.name, skipped="the card is in MIG mode")
 
 
 class CardRepairs:

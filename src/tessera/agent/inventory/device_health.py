@@ -7,9 +7,11 @@ An entry whose GPU or instance no longer exists counts as unhealthy. Faults and 
 
 from collections.abc import Callable, Iterable
 from enum import IntEnum
+from typing import Protocol
 
 import msgspec
 
+from tessera.api.names import PodUid
 from tessera.api.sharing.devices import AdvertisedDevice, GpuDescription
 
 
@@ -83,3 +85,28 @@ def entry_health(
             scopes[mig.uuid] = DeviceScope(gpu.uuid, mig.gi_id, mig.ci_id)
     health = {uuid: health_of(scope) for uuid, scope in scopes.items()}
     return {device.id: health.get(device.uuid, _GONE) for device in devices}
+
+
+class CheckedDevice(msgspec.Struct, frozen=True, order=True):
+    """A device that one container alone gets: its UUID, its card's, and the id of its GPU instance (-1: the card)."""
+
+    uuid: str
+    gpu: str
+    gi_id: int = -1
+
+
+class StartCheck(Protocol):
+    """Decides whether a container may start on its devices; both sides ask before they answer kubelet."""
+
+    async def check(self, resource: str, devices: Iterable[CheckedDevice], /, *, pod: PodUid | None = None) -> None:
+        """Returns if it may; it may take seconds.
+
+        Args:
+            resource: the resource of the devices.
+            devices: the devices; shares are none of them.
+            pod: the pod that holds them; ``None`` if it is to be found.
+
+        Raises:
+            PluginError: it may not; the text has the reason and the next step.
+        """
+        ...

@@ -9,10 +9,16 @@ Then:
    about running pods stays too, in a file of its own: a later agent knows by it whose slices these are.
 
 Both read the node anew and need no memory of a former process, so an agent that was killed in between begins again.
+
+Tessera destroys what it made and nobody uses: a slice whose pod has ended, an instance of a layout without a pod. It
+never destroys an instance of a running pod, one with processes, or one that somebody else made. MIG mode stays as it
+is: nobody recorded what it was before.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+
+import msgspec
 
 from tessera.agent.base.node_objects import has_ended
 from tessera.agent.inventory.device_users import DeviceUser, match_device_users
@@ -20,7 +26,6 @@ from tessera.agent.inventory.positions import parse_device_id
 from tessera.agent.main.wiring import Components
 from tessera.agent.mig_config.journal import LayoutJournal
 from tessera.agent.mps.interfaces import ControlFailed
-from tessera.agent.removal.cards import InstanceUse, destroy_command, plan_card, pods_of_instance
 from tessera.agent.slices.events import SliceJournal
 from tessera.agent.slices.slice_table import SliceJournalFile
 from tessera.api.names import PodUid
@@ -29,6 +34,89 @@ from tessera.nvml.errors import NvmlError, NvmlNotFound
 from tessera.nvml.interface import GpuInfo, GpuInstance
 
 _log = logging.getLogger(__name__)
+
+
+class InstanceUse(msgspec.Struct, frozen=True, kw_only=True):
+    """All that decides about one instance.
+
+    Attributes:
+        instance: the instance.
+        made: true if Tessera made it, on demand or for a layout.
+        pods: ``namespace/name`` of the pods that have it.
+        processes: PIDs on it.
+    """
+
+    instance: GpuInstance
+    made: bool
+    pods: tuple[str, ...] = ()
+    processes: tuple[int, ...] = ()
+
+
+class CardPlan(msgspec.Struct, frozen=True):
+    """The instances of one card to destroy, and notes about those of ours that stay."""
+
+    destroy: tuple[GpuInstance, ...]
+    notes: tuple[str, ...]
+
+
+def plan_card(gpu: str, index: int, uses: Collection[InstanceUse], *, keep: bool) -> CardPlan:
+    """Decides about one card.
+
+    Args:
+        gpu: the card's UUID.
+        index: its number, for messages.
+        uses: its instances.
+        keep: true if unused instances stay too.
+    """
+    destroy: list[GpuInstance] = []
+    notes: list[str] = []
+    for each in uses:
+        if not each.made:
+            continue
+        users = (*(f"pod {pod}" for pod in each.pods), *(f"process {pid}" for pid in each.processes))
+        if not users and not keep:
+            destroy.append(each.instance)
+            continue
+        reason = f"used by {', '.join(users[:_USERS])}" if users else "kept as requested"
+        notes.append(
+            f"{each.instance.profile} at start {each.instance.start} of GPU {index} ({gpu}) stays, {reason};"
+            f" {'once it is unused' if users else 'to remove it'}: {destroy_command(index, each.instance.gi_id)}"
+        )
+    return CardPlan(tuple(destroy), tuple(notes))
+
+
+#: Users that a note names.
+_USERS = 4
+
+
+def destroy_command(index: int, gi_id: int) -> str:
+    """The command that removes an instance by hand."""
+    return f"nvidia-smi mig -i {index} -gi {gi_id} -dci && nvidia-smi mig -i {index} -gi {gi_id} -dgi"
+
+
+def pods_of_instance(
+    gpu: str,
+    instance: GpuInstance,
+    *,
+    owners: Mapping[tuple[str, int], PodUid],
+    users: Mapping[str, Collection[str]],
+    names: Mapping[PodUid, str],
+) -> tuple[str, ...]:
+    """The running pods that have an instance.
+
+    Args:
+        gpu: UUID of its card.
+        instance: the instance.
+        owners: by card and start, the pod for which a slice was made.
+        users: by MIG device, the pods that hold it.
+        names: ``namespace/name`` of the pods that run on the node.
+    """
+    owner = owners.get((gpu, instance.start))
+    found = {names[owner]} if owner is not None and owner in names else set()
+    for compute in instance.compute_instances:
+        found |= set(users.get(compute.mig_uuid, ()))
+    return tuple(sorted(found))
+
 
 #: Seconds between two looks at the pods that are clients of MPS daemons: kubelet announces no change of its list.
 CLIENT_RECHECK = 5.0

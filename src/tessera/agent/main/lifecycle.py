@@ -44,11 +44,10 @@ from tessera.agent.driver.hardware import DriverBackend
 from tessera.agent.driver.kubelet_gate import GatedKubelet
 from tessera.agent.driver.ready_condition import ReadyConditionWriter
 from tessera.agent.main.leaving import CLIENT_RECHECK, CardRelease
+from tessera.agent.main.removal import AnswerWriter, remove_files
 from tessera.agent.main.run import run_components
 from tessera.agent.main.wiring import Components
 from tessera.agent.mps.interfaces import ControlFailed
-from tessera.agent.removal.answers import AnswerWriter
-from tessera.agent.removal.files import remove_files
 from tessera.api.nodes.removal import (
     REMOVAL_ANNOTATION,
     RemovalAnswer,

@@ -12,8 +12,8 @@ import random
 from tessera.agent.base.host import RunOnHost
 from tessera.agent.base.options import AgentOptions
 from tessera.agent.base.runtime import AgentEnvironment
+from tessera.agent.health.executor import SUSPECT_PROBE_INTERVAL
 from tessera.agent.health.policy import APPLICATION_XIDS
-from tessera.agent.health.probe_schedule import SUSPECT_PROBE_INTERVAL
 from tessera.agent.inventory.card_ownership import CardOwner
 from tessera.agent.main.wiring import Components
 from tessera.clock import Clock

@@ -9,24 +9,21 @@ from pathlib import Path
 from prometheus_client import generate_latest
 
 from tessera.agent.base.change_notifier import ChangeNotifier
+from tessera.agent.base.host import NodeReboot
 from tessera.agent.base.metrics import Metrics
 from tessera.agent.base.node_objects import ApiMirror, NodeMirror, ObjectEvents
-from tessera.agent.base.node_reboot import NodeReboot
 from tessera.agent.base.runtime import AgentEnvironment, AgentRuntime
 from tessera.agent.config.config_watcher import ConfigWatcher
 from tessera.agent.health.executor import CardResetter
-from tessera.agent.health.holders import PartHolders
 from tessera.agent.health.monitor import HealthMonitor
 from tessera.agent.health.pod_preflights import PodPreflights
-from tessera.agent.health.pod_reporter import PodReporter
+from tessera.agent.health.pod_reporter import PartHolders, PodReporter
 from tessera.agent.health.policy import HealthPolicy
-from tessera.agent.health.preflights import CardPreflights
-from tessera.agent.health.reboots import RepairReboots
+from tessera.agent.health.repairs import CardPreflights, RepairReboots
 from tessera.agent.inventory.card_ownership import CardOwnership, StaticGpus
 from tessera.agent.inventory.device_users import DeviceUsers
 from tessera.agent.inventory.gpu_inventory import InventoryReader
-from tessera.agent.inventory.known_cards_file import KnownCardsFile
-from tessera.agent.main.agent_cards import AgentCards
+from tessera.agent.main.agent_cards import AgentCards, KnownCardsFile
 from tessera.agent.main.machine_programs import MachinePrograms
 from tessera.agent.memory.enforcement import MemoryEnforcement
 from tessera.agent.memory.inputs import AgentInputs, ProcessMemoryReader
@@ -41,10 +38,9 @@ from tessera.agent.monitoring.exporter import Exporter
 from tessera.agent.monitoring.exposition import ExpositionOptions
 from tessera.agent.monitoring.sampler import NodeSampler
 from tessera.agent.mps.daemons import MpsDaemons
-from tessera.agent.node_status.label_facts import SIMULATED_MACHINE, read_machine
+from tessera.agent.node_status.label_facts import SIMULATED_MACHINE, read_machine, read_vgpu
 from tessera.agent.node_status.publisher import MachineFacts, NodeStatusPublisher
 from tessera.agent.node_status.report import NodeReport
-from tessera.agent.node_status.vgpu import read_vgpu
 from tessera.agent.sharing.allocate_response import AllocateOptions
 from tessera.agent.sharing.cdi import CdiFile, CdiPublisher
 from tessera.agent.sharing.device_nodes import DeviceNodes

@@ -13,8 +13,8 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from tessera.agent.monitoring.card_states import HARDWARE_THROTTLES
 from tessera.agent.monitoring.lease_states import LeaseKey
-from tessera.agent.monitoring.measured_errors import HARDWARE_THROTTLES
 from tessera.agent.monitoring.sample import DeviceSample, GpuSample, Lease, NodeSample, measure_lease
 from tessera.api.nodes.health import Finding
 from tessera.nvml.measurements import THROTTLE_REASONS, Quantity

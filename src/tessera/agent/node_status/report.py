@@ -1,9 +1,11 @@
 """Reports the state of an agent's parts as the Node shows it: sharing in force, state of the MIG layout, conditions.
 
-Nothing is decided here; every answer comes from the parts at that moment.
+Every answer comes from the parts at that moment. In the annotation ``tessera.dev/card-links``, where every pair of
+cards has NVLinks, the way through PCIe is left out: nothing goes that way.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import combinations
 
 from tessera.agent.base.node_conditions import (
     NodeCondition,
@@ -17,15 +19,36 @@ from tessera.agent.inventory.card_ownership import CardOwnership
 from tessera.agent.inventory.gpu_inventory import GpuInventory, InventoryReader
 from tessera.agent.mig_config.reconciler import LayoutReconciler
 from tessera.agent.mps.daemons import MpsDaemons
-from tessera.agent.node_status.card_links import card_links
 from tessera.agent.node_status.label_facts import SharingFacts
 from tessera.agent.sharing.resource_advertiser import ResourceAdvertiser
 from tessera.api.names import WHOLE_CARDS
 from tessera.api.nodes.card_faults import CardFault
-from tessera.api.nodes.card_links import CardLinks
+from tessera.api.nodes.card_links import CardLinks, make_links
 from tessera.api.nodes.conditions import HEALTH
 from tessera.api.nodes.preflights import CardTest
+from tessera.api.sharing.devices import Advertisement
 from tessera.api.sharing.profile import MigStrategy
+from tessera.placement.topology import NVLINK_POINTS, Topology
+
+
+def card_links(offer: Advertisement, topology: Topology, held: Collection[str] | None) -> CardLinks | None:
+    """Returns how the whole cards are joined that a node offers; None if it offers none, or a single one.
+
+    Args:
+        offer: the offer in force.
+        topology: how the cards are joined.
+        held: cards that containers have or must not get; None if not known.
+    """
+    offered = offer.resources.get(WHOLE_CARDS)
+    devices = offered.devices if offered is not None else ()
+    if any(each.shared or each.profile for each in devices):
+        return None
+    cards = [each.uuid for each in devices]
+    points = tuple(topology.score(one, other) for one, other in combinations(cards, 2))
+    if points and min(points) >= NVLINK_POINTS:
+        points = tuple(each // NVLINK_POINTS * NVLINK_POINTS for each in points)
+    free = None if held is None else [number for number, card in enumerate(cards) if card not in held]
+    return make_links(len(cards), points, free)
 
 
 class NodeReport:

@@ -19,9 +19,8 @@ from collections.abc import Mapping, Sequence
 
 from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.desired_config import drop_cards
-from tessera.agent.inventory.device_health import entry_health
+from tessera.agent.inventory.device_health import CheckedDevice, StartCheck, entry_health
 from tessera.agent.inventory.gpu_inventory import GpuState, sharing_gpus
-from tessera.agent.inventory.start_check import CheckedDevice, StartCheck
 from tessera.agent.sharing.allocate_response import AllocateOptions, unique
 from tessera.agent.sharing.cdi import CdiDevice, CdiFile, CdiPublisher
 from tessera.agent.sharing.device_nodes import RETRY, DeviceNodes

@@ -21,8 +21,8 @@ starts the container again after a while and asks again.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from tessera.agent.base.runtime import AgentRuntime
+from tessera.agent.inventory.device_health import CheckedDevice, StartCheck
 from tessera.agent.inventory.positions import SlicePosition, parse_device_id
-from tessera.agent.inventory.start_check import CheckedDevice, StartCheck
 from tessera.agent.slices.cdi import CdiFolder
 from tessera.agent.slices.container_finder import ContainerFinder, PodDirectory, StartingContainer, unclaimed_positions
 from tessera.agent.slices.events import DevicesBound

@@ -3,32 +3,42 @@
 After every call, done or refused, the executor reads the GPU again and passes the reading to the machine as an event.
 So a call whose answer was lost is no special case. The journal is on disk before every call. The executor destroys a
 compute instance only if NVML lists no process on it; NVML refuses as well, but a new process would lose its device.
+
+:class:`SliceFollowUps` carries out the instructions outside the GPUs: Events, CDI files, the journal.
 """
 
 import asyncio
 import logging
 
 from tessera.agent.base.call_retries import CallFailure
+from tessera.agent.base.node_objects import ApiMirror
 from tessera.agent.base.runtime import AgentRuntime
 from tessera.agent.inventory.gpu_inventory import InventoryReader
 from tessera.agent.inventory.positions import SlicePosition
-from tessera.agent.inventory.sliceable_gpus import SliceableGpu
+from tessera.agent.inventory.sliceable_gpus import SkippedGpu, SliceableGpu
+from tessera.agent.slices.cdi import CdiFolder
 from tessera.agent.slices.events import (
     CreateComputeInstance,
     CreateGpuInstance,
     DestroyComputeInstance,
     DestroyGpuInstance,
     ExecutorReady,
+    FollowUpsDue,
     GpuCall,
     GpuCallFailed,
     GpuRead,
     GpuUnreachable,
     ObservedInstance,
+    RemoveCdiFiles,
+    ReportProblem,
+    SaveJournal,
     SliceIdle,
     WaitUntil,
 )
 from tessera.agent.slices.slice_table import SliceJournalFile
 from tessera.agent.slices.state_machine import SliceStateMachine
+from tessera.kube.event_recorder import make_reference
+from tessera.kube.resources import NODES, PODS, Node
 from tessera.mig.names import resource_spelling
 from tessera.nvml.asynchronous.async_nvml import AsyncNvml
 from tessera.nvml.errors import GpuLost, InUse, NvmlError, NvmlNotFound, ResetRequired
@@ -195,3 +205,66 @@ def observe_instance(gpu: str, instance: GpuInstance) -> ObservedInstance:
         size=instance.size,
         computes=tuple((each.ci_id, each.mig_uuid) for each in instance.compute_instances),
     )
+
+
+class SliceFollowUps:
+    """Carries out the effects that must come before the status of the Instaslice object is written.
+
+    Args:
+        runtime: records Events.
+        mirror: the node.
+        machine: gives the instructions.
+        cdi: the folder of the CDI files.
+        journal: the journal's file.
+    """
+
+    def __init__(
+        self,
+        runtime: AgentRuntime,
+        *,
+        mirror: ApiMirror,
+        machine: SliceStateMachine,
+        cdi: CdiFolder,
+        journal: SliceJournalFile,
+    ) -> None:
+        self._events = runtime.events
+        self._mirror = mirror
+        self._machine = machine
+        self._cdi = cdi
+        self._journal = journal
+        #: UUIDs and reasons of the skipped GPUs that an Event has reported.
+        self._reported_skips: set[tuple[str, str]] = set()
+
+    def carry_out(self) -> None:
+        """Carries out all instructions that are due.
+
+        Raises:
+            OSError: the journal or the CDI folder cannot be written.
+        """
+        for instruction in self._machine.handle(FollowUpsDue()):
+            match instruction:
+                case ReportProblem():
+                    self._report(instruction)
+                case RemoveCdiFiles():
+                    self._cdi.remove(instruction.devices)
+                case SaveJournal():
+                    self._journal.save(instruction.journal)
+
+    def _report(self, problem: ReportProblem) -> None:
+        """Records an Event on the pod; on the node if the pod is gone and its slice cannot be destroyed yet."""
+        promise, node = self._machine.table.promises.get(problem.pod), self._mirror.node()
+        if promise is not None:
+            about = make_reference(PODS, promise.name, promise.namespace, problem.pod)
+            self._events.record(about, problem.reason, problem.text, type="Warning")
+        elif node is not None:
+            about = make_reference(NODES, node.metadata.name, uid=node.metadata.uid)
+            self._events.record(about, problem.reason, problem.text, type="Warning")
+
+    def report_skipped(self, node: Node, skipped: tuple[SkippedGpu, ...]) -> None:
+        """Records an Event on the node for each GPU that cannot be cut, once for each reason."""
+        about = make_reference(NODES, node.metadata.name, uid=node.metadata.uid)
+        for each in skipped:
+            if (each.info.uuid, each.reason) not in self._reported_skips:
+                self._reported_skips.add((each.info.uuid, each.reason))
+                text = f"card {each.info.uuid} ({each.info.name}) is not used for slices: {each.reason}"
+                self._events.record(about, "CardSkipped", text, type="Warning" if each.waits else "Normal")

@@ -21,7 +21,7 @@ from tessera.agent.base.runtime import AgentRuntime
 from tessera.agent.inventory.positions import SlicePosition
 from tessera.agent.inventory.sliceable_gpus import SliceableGpus, node_gpus
 from tessera.agent.slices.events import InstasliceChanged, PromisedSlice, SlicePromise, SliceResult
-from tessera.agent.slices.follow_ups import SliceFollowUps
+from tessera.agent.slices.executor import SliceFollowUps
 from tessera.agent.slices.slice_table import SliceTable
 from tessera.api.instaslice import (
     INSTASLICES,

@@ -17,10 +17,10 @@ from typing import Protocol
 from tessera.agent.base.node_objects import ApiMirror, has_ended
 from tessera.agent.base.runtime import AgentRuntime
 from tessera.agent.inventory.card_ownership import CardOwner, CardOwnership, StaticGpus
+from tessera.agent.inventory.device_health import StartCheck
 from tessera.agent.inventory.gpu_inventory import InventoryReader
 from tessera.agent.inventory.positions import SliceLease, parse_device_id
 from tessera.agent.inventory.sliceable_gpus import SliceableGpus, enable_mig, sliceable_gpus
-from tessera.agent.inventory.start_check import StartCheck
 from tessera.agent.slices.cdi import CdiFolder
 from tessera.agent.slices.claims import SliceClaims
 from tessera.agent.slices.device_plugin import SliceDevicePlugin
@@ -30,8 +30,7 @@ from tessera.agent.slices.events import (
     PodChanged,
     PodDeleted,
 )
-from tessera.agent.slices.executor import GpuSliceExecutor
-from tessera.agent.slices.follow_ups import SliceFollowUps
+from tessera.agent.slices.executor import GpuSliceExecutor, SliceFollowUps
 from tessera.agent.slices.instaslice_status import InstasliceStatusWriter, NodeDescription, instaslice_event
 from tessera.agent.slices.node_capacity import NodeCapacity
 from tessera.agent.slices.slice_table import SliceJournalFile, SlicesCollector

@@ -16,7 +16,10 @@ import msgspec
 from tessera.agent.validation.card_tests import (
     Effort,
     check_memory,
+    diagnose_card,
+    has_tool,
     neighbours,
+    time_all_reduce,
     time_host_copies,
     time_memory,
     time_peer_copy,
@@ -24,7 +27,6 @@ from tessera.agent.validation.card_tests import (
 )
 from tessera.agent.validation.cuda import NO_DEVICE, Cuda, CudaContext, CudaError, add_vectors
 from tessera.agent.validation.figures import FIGURES, PCIE_SOURCE, Measure, compare_with_others, judge
-from tessera.agent.validation.nvidia_tools import diagnose_card, has_tool, time_all_reduce
 from tessera.api.nodes.preflights import CardTest, write_rate
 from tessera.limits.messages import CONDITION_MESSAGE
 from tessera.nvml.errors import NvmlError

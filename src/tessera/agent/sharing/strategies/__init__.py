@@ -1,1 +1,1 @@
-"""The ways to share a device, one module for each; :mod:`.interface` is what they have in common."""
+"""The ways to share a device; :mod:`.interface` is what they have in common, :mod:`.registry` has them all."""

@@ -11,11 +11,32 @@ import msgspec
 from tessera.agent.base.desired_config import ServicePlan
 from tessera.agent.sharing.strategies.interface import ContainerEdits, NodeService, SharingStrategy
 from tessera.agent.sharing.strategies.mps import Mps
-from tessera.agent.sharing.strategies.time_slices import TimeSlices
-from tessera.agent.sharing.strategies.whole import WholeDevice
-from tessera.api.sharing.devices import AdvertisedDevice, Advertisement
+from tessera.api.sharing.devices import AdvertisedDevice, AdvertisedResource, Advertisement
 from tessera.api.sharing.kinds import SharingKind
 from tessera.nvml.interface import GpuInfo
+
+
+class WholeDevice:
+    """Whole cards and whole MIG devices: one container has the device, and needs nothing besides."""
+
+    def plan_service(self, _resource: AdvertisedResource, _cards: Mapping[str, GpuInfo], /) -> None:
+        """No process serves a whole device."""
+
+    def not_ready_reason(self, _resource: str, _device: AdvertisedDevice, _service: NodeService, /) -> str:
+        """A whole device can be used at once."""
+        return ""
+
+    def container_edits(self, _resource: str, _service: NodeService, /) -> None:
+        """A container sees its device, and no more is needed."""
+
+
+class TimeSlices(WholeDevice):
+    """Time slices: the containers of a device take turns on it, as the driver schedules them.
+
+    The driver shares a device among processes by itself, so a share needs no process and no edits. Nothing limits the
+    memory of a share on the card; :mod:`tessera.agent.memory` watches it.
+    """
+
 
 STRATEGIES: Mapping[SharingKind, SharingStrategy] = {
     SharingKind.NONE: WholeDevice(),

@@ -1,1 +1,0 @@
-"""``tessera.agent.removal``: the work of an agent when Tessera leaves its node."""
