@@ -28,7 +28,7 @@ from tessera.controller.slicing.state.instructions import PatchRequests, RecordE
 from tessera.forecast.calibration import Calibration
 from tessera.forecast.history_text import History
 from tessera.forecast.lives import LifeHistory
-from tessera.forecast.start_times import StartTimes
+from tessera.forecast.past_times import StartTimes
 from tessera.kube.resources import Pod
 from tessera.kube.resources.meta import ObjectMeta, Uid
 from tessera.mig.models import model_by_short_name

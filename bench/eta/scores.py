@@ -7,7 +7,7 @@ from pathlib import Path
 from bench.eta.replay import Forecast, replay
 from bench.eta.traces import SYNTHETIC, openb
 
-from tessera.forecast.blend import pinball
+from tessera.forecast.calibration import pinball
 
 
 def _loss(rows: Sequence[Forecast], ends: Callable[[Forecast], tuple[float, float]]) -> float:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.forecast.blend import Blend, pinball
+from tessera.forecast.calibration import Blend, pinball
 
 SECONDS = st.floats(0, 1e7)
 RANGE = st.tuples(SECONDS, SECONDS)

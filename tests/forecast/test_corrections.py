@@ -4,9 +4,8 @@ import random
 
 import pytest
 
-from tessera.forecast.calibration import AIMS, EVERY_SIZE, Calibration, End, Factors
-from tessera.forecast.start_times import StartTimes
-from tessera.limits.forecast import CALIBRATED_SIZES, START_IMAGES, START_SAMPLES
+from tessera.forecast.calibration import AIMS, CALIBRATED_SIZES, Calibration, End, Factors
+from tessera.forecast.past_times import EVERY, START_IMAGES, START_SAMPLES, StartTimes
 
 SIZE = "3g.20gb"
 
@@ -14,7 +13,7 @@ SIZE = "3g.20gb"
 def _note_start(
     calibration: Calibration, size: str, wait: float, p50: float, p90: float, *, namespace: str = "team"
 ) -> None:
-    for key in (size, EVERY_SIZE):
+    for key in (size, EVERY):
         for end, forecast in zip(End, (p50, p90), strict=True):
             calibration.note(key, end, late=calibration.is_late(key, end, wait, forecast), namespace=namespace)
 
@@ -66,7 +65,7 @@ def test_corrections_are_kept_in_bounded_memory() -> None:
     for number in range(CALIBRATED_SIZES + 50):
         _note_start(calibration, f"{number}", 10, 10, 10)
     assert len(calibration.by_size) == CALIBRATED_SIZES
-    assert EVERY_SIZE in calibration.by_size
+    assert EVERY in calibration.by_size
 
 
 def test_a_namespace_with_many_sizes_takes_no_correction_of_another() -> None:
@@ -78,11 +77,11 @@ def test_a_namespace_with_many_sizes_takes_no_correction_of_another() -> None:
         _note_start(calibration, f"{number}", 1, 1000, 1000, namespace="crowd")
     assert calibration.correct(SIZE, 10, 10) == before
     assert len(calibration.by_size) == CALIBRATED_SIZES
-    assert calibration.brought_by.keys() == calibration.by_size.keys() - {EVERY_SIZE}
+    assert calibration.brought_by.keys() == calibration.by_size.keys() - {EVERY}
 
 
 def test_the_end_of_a_range_is_never_before_its_middle() -> None:
-    assert Calibration({EVERY_SIZE: Factors(1.0, -1.0, 50)}).correct(SIZE, 100, 110) == pytest.approx(
+    assert Calibration({EVERY: Factors(1.0, -1.0, 50)}).correct(SIZE, 100, 110) == pytest.approx(
         (271.83, 271.83), rel=1e-3
     )
 
@@ -115,6 +114,6 @@ def test_starts_are_kept_in_bounded_memory() -> None:
         for _ in range(START_SAMPLES + 5):
             starts.add(f"image-{number}", 3, "team")
         starts.add(f"image-{number}", 1e9, "team")  # no pull took so long
-    assert len(starts.by_image) == START_IMAGES
-    assert max(map(len, starts.by_image.values())) == START_SAMPLES
+    assert len(starts.times) == START_IMAGES
+    assert max(map(len, starts.times.values())) == START_SAMPLES
     assert starts.seconds("any", 0.9) == 3

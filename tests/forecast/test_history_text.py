@@ -8,24 +8,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.forecast.blend import Blend
-from tessera.forecast.calibration import Calibration, End, Factors
+from tessera.forecast.calibration import CALIBRATED_SIZES, Blend, Calibration, End, Factors
 from tessera.forecast.history_text import History, decode_history, encode_history
-from tessera.forecast.lives import EndedLife, LeaseEnded, LifeEstimator, LifeHistory, life_kind
-from tessera.forecast.start_times import StartTimes
-from tessera.forecast.survival import HUNDRED_YEARS
-from tessera.forecast.waits import WaitHistory
-from tessera.limits.forecast import (
-    CALIBRATED_SIZES,
+from tessera.forecast.lives import (
     LIFE_CLASSES,
     LIFE_NAME,
-    LIFE_RECORD,
     LIFE_SAMPLES,
-    START_IMAGES,
-    START_SAMPLES,
-    WAIT_SAMPLES,
-    WAIT_SIZES,
+    EndedLife,
+    LeaseEnded,
+    LifeEstimator,
+    LifeHistory,
+    life_kind,
 )
+from tessera.forecast.past_times import START_IMAGES, START_SAMPLES, WAIT_SAMPLES, WAIT_SIZES, StartTimes, WaitHistory
+from tessera.forecast.survival import HUNDRED_YEARS
+from tessera.limits.forecast import LIFE_RECORD
 
 KINDS = st.sampled_from([life_kind(f"team-{n}", kind, ["1g.5gb"]) for n in range(3) for kind in ("Job", "")])
 EVENTS = st.lists(st.tuples(KINDS, st.floats(0, 1e7), st.floats(1e9, 2e9)), max_size=40)
@@ -45,7 +42,7 @@ def test_what_is_read_back_is_what_was_written(events: list[tuple[Any, float, fl
     history = _history(events)
     again = decode_history(encode_history(history))
     assert encode_history(again) == encode_history(history)
-    assert (again.waits.by_size, again.blend) == (history.waits.by_size, history.blend)
+    assert (again.waits.times, again.blend) == (history.waits.times, history.blend)
     for one, other in ((again.waits, history.waits), (again.calibration, history.calibration)):
         assert one.brought_by == other.brought_by != {}
     assert again.starts.brought_by == {"image": "team-3"}
@@ -111,8 +108,8 @@ def test_an_impossible_duration_is_left_out_alone(bad: int) -> None:
     }
     found = decode_history(json.dumps({**good, **change}))
     assert [list(each.lives) for each in found.lives.classes.values()] == [[EndedLife(7, 6), EndedLife(8, 11)]]
-    assert list(found.starts.by_image["image"]) == [3]
-    assert list(found.waits.by_size["1g.5gb"]) == [60]
+    assert list(found.starts.times["image"]) == [3]
+    assert list(found.waits.times["1g.5gb"]) == [60]
 
 
 @pytest.mark.parametrize("seconds", [-6e10, 2e11])
@@ -145,11 +142,11 @@ def test_what_would_be_too_large_is_written_without_its_oldest_parts(name: int, 
     again = decode_history(text)
     found: dict[str, Mapping[Any, Any]] = {
         "classes": again.lives.classes,
-        "starts": again.starts.by_image,
-        "waits": again.waits.by_size,
+        "starts": again.starts.times,
+        "waits": again.waits.times,
     }
     assert {part: len(found[part]) for part in kept} == kept
-    whole: dict[str, Mapping[Any, Any]] = {"classes": lives.classes, "starts": images.by_image, "waits": waits.by_size}
+    whole: dict[str, Mapping[Any, Any]] = {"classes": lives.classes, "starts": images.times, "waits": waits.times}
     for part, before in whole.items():
         left = len(found[part])
         assert list(found[part]) == (list(before)[-left:] if left else [])
@@ -183,11 +180,11 @@ def test_corrections_of_the_version_before_are_read_without_what_is_kept_no_more
         json.dumps({**good, "calibration": {"": [0.5, -0.25, 30, 12.5, []], "~x": [0, 0, 3, 1, [7]]}})
     )
     assert list(found.calibration.by_size) == [""]
-    assert found.waits.by_size == _history([]).waits.by_size
+    assert found.waits.times == _history([]).waits.times
 
 
 def test_a_text_of_the_version_before_begins_without_waits() -> None:
     good = json.loads(encode_history(_history([])))
     del good["waits"], good["blend"], good["size_namespaces"], good["image_namespaces"]
     found = decode_history(json.dumps(good))
-    assert (dict(found.waits.by_size), found.blend) == ({}, Blend())
+    assert (dict(found.waits.times), found.blend) == ({}, Blend())

@@ -4,8 +4,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.forecast.lives import EVERY_LEASE, LeaseEnded, LifeEstimator, LifeHistory, RunningLease, life_kind
-from tessera.limits.forecast import LIFE_CLASSES, LIFE_NAME, LIFE_SAMPLES
+from tessera.forecast.lives import (
+    EVERY_LEASE,
+    LIFE_CLASSES,
+    LIFE_NAME,
+    LIFE_SAMPLES,
+    LeaseEnded,
+    LifeEstimator,
+    LifeHistory,
+    RunningLease,
+    life_kind,
+)
 
 TRAIN = life_kind("team", "Job", ["3g.20gb"])
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from tessera.forecast.queue_page import ExpectedStart, QueuedPod
-from tessera.forecast.queue_text import case_of, condition_reason, queued_text
+from tessera.forecast.queue_page import ExpectedStart, QueuedPod, case_of, condition_reason, queued_text
 
 NOW = 1_700_000_000.0
 

@@ -1,7 +1,6 @@
 """Past waits of a size say how long a pod waits that has waited so long already."""
 
-from tessera.forecast.waits import WaitHistory
-from tessera.limits.forecast import WAIT_SAMPLES, WAIT_SIZES
+from tessera.forecast.past_times import WAIT_SAMPLES, WAIT_SIZES, WaitHistory
 
 SIZE = "3g.20gb"
 
@@ -34,17 +33,17 @@ def test_waits_are_kept_in_bounded_memory() -> None:
     for number in range(WAIT_SIZES + 5):
         for _ in range(WAIT_SAMPLES + 5):
             found.add(f"size-{number}", 60.0, "team")
-    assert len(found.by_size) == WAIT_SIZES
-    assert "size-0" not in found.by_size
-    assert max(map(len, found.by_size.values())) == WAIT_SAMPLES
+    assert len(found.times) == WAIT_SIZES
+    assert "size-0" not in found.times
+    assert max(map(len, found.times.values())) == WAIT_SAMPLES
 
 
 def test_a_namespace_with_many_sizes_takes_no_waits_of_another() -> None:
     found = _waits(60.0)
     for number in range(2 * WAIT_SIZES):
         found.add(f"size-{number}", 1.0, "crowd")
-    assert list(found.by_size[SIZE]) == [60]
-    assert len(found.by_size) == WAIT_SIZES
+    assert list(found.times[SIZE]) == [60]
+    assert len(found.times) == WAIT_SIZES
 
 
 def test_a_size_that_a_crowding_namespace_brought_first_stays_while_others_use_it() -> None:
@@ -54,7 +53,7 @@ def test_a_size_that_a_crowding_namespace_brought_first_stays_while_others_use_i
         found.add(f"size-{number}", 1.0, "crowd")
         if number % (WAIT_SIZES // 2) == 0:
             found.add(SIZE, 60.0, "team")
-    assert list(found.by_size[SIZE]) == [1, 60, 60, 60, 60]
+    assert list(found.times[SIZE]) == [1, 60, 60, 60, 60]
 
 
 def test_a_size_that_a_crowding_namespace_brought_first_comes_back_as_that_of_another() -> None:
@@ -62,7 +61,7 @@ def test_a_size_that_a_crowding_namespace_brought_first_comes_back_as_that_of_an
     found.add(SIZE, 1.0, "crowd")
     for number in range(4 * WAIT_SIZES):
         if number == 2 * WAIT_SIZES:
-            assert SIZE not in found.by_size
+            assert SIZE not in found.times
             found.add(SIZE, 60.0, "team")
         found.add(f"size-{number}", 1.0, "crowd")
-    assert list(found.by_size[SIZE]) == [60]
+    assert list(found.times[SIZE]) == [60]

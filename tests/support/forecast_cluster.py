@@ -13,8 +13,8 @@ from tessera.controller.objects.pod_info import PodInfo
 from tessera.forecast.calibration import Calibration
 from tessera.forecast.history_text import History
 from tessera.forecast.lives import LifeHistory
+from tessera.forecast.past_times import StartTimes
 from tessera.forecast.queue_page import QueuedPod, QueuePage
-from tessera.forecast.start_times import StartTimes
 from tessera.kube.resources import Pod
 
 #: When a story begins, seconds since 1970.

@@ -10,8 +10,7 @@ from typing import NamedTuple
 from tessera.api.names import SLICE_PROMISED_CONDITION
 from tessera.clock import parse_time_or_zero
 from tessera.explain.snapshot import ClusterView
-from tessera.forecast.queue_page import QueuedPod
-from tessera.forecast.queue_text import case_of, position_text, start_text
+from tessera.forecast.queue_page import QueuedPod, case_of, position_text, start_text
 from tessera.kube.resources import Condition, Pod
 from tessera.text import age
 

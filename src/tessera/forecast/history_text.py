@@ -12,23 +12,11 @@ from itertools import accumulate, pairwise
 
 import msgspec
 
-from tessera.forecast.blend import Blend
-from tessera.forecast.calibration import Calibration, Factors
-from tessera.forecast.lives import EndedLife, LifeClass, LifeHistory, LifeKind
-from tessera.forecast.start_times import StartTimes
+from tessera.forecast.calibration import CALIBRATED_SIZES, Blend, Calibration, Factors
+from tessera.forecast.lives import LIFE_CLASSES, LIFE_NAME, LIFE_SAMPLES, EndedLife, LifeClass, LifeHistory, LifeKind
+from tessera.forecast.past_times import START_IMAGES, START_SAMPLES, WAIT_SAMPLES, WAIT_SIZES, StartTimes, WaitHistory
 from tessera.forecast.survival import HUNDRED_YEARS
-from tessera.forecast.waits import WaitHistory
-from tessera.limits.forecast import (
-    CALIBRATED_SIZES,
-    LIFE_CLASSES,
-    LIFE_NAME,
-    LIFE_RECORD,
-    LIFE_SAMPLES,
-    START_IMAGES,
-    START_SAMPLES,
-    WAIT_SAMPLES,
-    WAIT_SIZES,
-)
+from tessera.limits.forecast import LIFE_RECORD
 
 #: The ConfigMap, and its key.
 HISTORY_NAME = "lease-history"
@@ -95,9 +83,9 @@ def encode_history(history: History) -> str:
         began=lives.began,
         complete_since=lives.complete_since,
         classes=tuple(classes),
-        starts=tuple((image[:_IMAGE], tuple(each)) for image, each in history.starts.by_image.items()),
+        starts=tuple((image[:_IMAGE], tuple(each)) for image, each in history.starts.times.items()),
         calibration=dict(history.calibration.by_size),
-        waits=tuple((size, tuple(each)) for size, each in history.waits.by_size.items()),
+        waits=tuple((size, tuple(each)) for size, each in history.waits.times.items()),
         blend=history.blend,
         size_namespaces={**history.waits.brought_by, **history.calibration.brought_by},
         image_namespaces={image[:_IMAGE]: by for image, by in history.starts.brought_by.items()},
@@ -165,14 +153,16 @@ def _check(found: _Encoded) -> None:
             raise ValueError(f"it has {count} entries; the rule is {most}")
     for each in found.classes:
         if not len(each.seconds) == len(each.ended) <= LIFE_SAMPLES:
-            raise ValueError(f"a kind has {len(each.seconds)} durations and {len(each.ended)} ends; {LIFE_SAMPLES}")
+            raise ValueError(
+                f"a kind has {len(each.seconds)} durations and {len(each.ended)} ends; {LIFE_SAMPLES} are kept"
+            )
         if len(each.profiles) > LIFE_NAME:
             raise ValueError(f"profiles of {len(each.profiles)} characters; the rule is {LIFE_NAME}")
         times = (each.since, *accumulate(each.ended, initial=each.since))
         if not all(0 <= one <= _LATEST for one in times):
             raise ValueError("a time is out of bounds")
     if any(len(size) > LIFE_NAME + len(_WAITS) for size in found.calibration):
-        raise ValueError(f"a size of more than {int(LIFE_NAME)} characters")
+        raise ValueError(f"a size of more than {LIFE_NAME} characters")
     for image, seconds in found.starts:
         if len(image) > _IMAGE or len(seconds) > START_SAMPLES:
             raise ValueError(f"starts of an image are out of bounds; {START_SAMPLES} of each image are kept")

@@ -21,8 +21,13 @@ from typing import NamedTuple
 import msgspec
 
 from tessera.forecast.survival import HUNDRED_YEARS, SurvivalCurve
-from tessera.limits.forecast import LIFE_CLASSES, LIFE_NAME, LIFE_SAMPLES
 
+#: Leases of a class that are known: a quantile of 0.9 needs some dozens, and older leases say little of today.
+LIFE_SAMPLES = 200
+#: Classes that are known.
+LIFE_CLASSES = 200
+#: Characters of the profiles of a kind, a dozen profiles; the rest is cut.
+LIFE_NAME = 200
 #: Ends that a class needs to be believed, and ends at later ages than that of the lease in question.
 LEAST_ENDS = 10
 _LEAST_LATER_ENDS = 3

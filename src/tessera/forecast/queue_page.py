@@ -1,6 +1,6 @@
 """The queue as values: each waiting pod's position, reason and expected start. The controller's page ``/queue`` has it.
 
-Times are seconds since 1970.
+Times are seconds since 1970. The words are those of the condition of a pod, of Events and of ``tessera why``.
 """
 
 from collections.abc import Iterable
@@ -8,7 +8,9 @@ from typing import Any
 
 import msgspec
 
+from tessera.clock import rfc3339
 from tessera.reasons.reason import Blocker, Reason
+from tessera.text import count_noun
 from tessera.visibility import PodName, PodNamespace, PodText, Public
 
 #: The page, and the port of the controller that serves it.
@@ -17,6 +19,14 @@ CONTROLLER_PORT = 8081
 
 #: What a forecast rests on.
 DEADLINE, HISTORY, RATE, UNKNOWN = "deadline", "history", "rate", "unknown"
+#: What a forecast rests on, as the end of a sentence.
+_BASES = {
+    DEADLINE: "by the deadlines of the pods before it",
+    HISTORY: "from how long such pods ran before",
+    RATE: "from the starts of pods that had waited, in the last hour",
+}
+#: The same where past waits are a part of it.
+_WAITS = "from how long such pods ran and waited before"
 
 
 class _Wire(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -142,3 +152,47 @@ def in_namespace(page: QueuePage, namespaces: Iterable[str]) -> QueuePage:
     """The page with the pods of these namespaces; positions stay those of the cluster."""
     wanted = frozenset(namespaces)
     return msgspec.structs.replace(page, pods=tuple(each for each in page.pods if each.namespace in wanted), omitted=0)
+
+
+# In words
+
+
+def queued_text(row: QueuedPod) -> str:
+    """Reason, position and start of a pod in sentences; names no other pod."""
+    parts = [row.detail, position_text(row), start_text(row.start)]
+    return ". ".join(part[0].upper() + part[1:] for part in parts if part)
+
+
+def position_text(row: QueuedPod) -> str:
+    """``position 2 of 5 that wait for the same room``; empty for a pod without a position."""
+    if not row.position:
+        return ""
+    return f"position {row.position} of {row.of} for the same room" if row.of > 1 else "no other pod waits for its room"
+
+
+def start_text(start: ExpectedStart) -> str:
+    """When a pod starts, in absolute times, which stay true while time passes."""
+    if start.p50 is None:
+        return f"its start is unknown: {count_noun(start.starts, 'pod')} with such slices started in the last hour"
+    basis = _WAITS if start.waits else _BASES.get(start.basis, "")
+    if start.p90 is None:
+        return f"starts after {_minute(start.p50)}, {basis}"
+    first, last = _minute(start.p50), _minute(start.p90)
+    if first == last:
+        return f"starts about {first}, {basis}"
+    return f"starts between {first} and {last}, {basis}"
+
+
+def _minute(time: float) -> str:
+    """``2026-11-24 15:04 UTC``, the minute that has begun or begins next."""
+    return f"{rfc3339(60 * round(time / 60))[:16].replace('T', ' ')} UTC"
+
+
+def condition_reason(case: str) -> str:
+    """The reason of a pod's condition for the case of its reason: ``CardHeldBack`` for ``card-held-back``."""
+    return "".join(part.capitalize() for part in case.split("-")) or "Waiting"
+
+
+def case_of(reason: str) -> str:
+    """``card-held-back`` for ``CardHeldBack``."""
+    return "".join(f"-{each.lower()}" if each.isupper() else each for each in reason).lstrip("-")

@@ -2,74 +2,11 @@
 
 from tessera.limits import Limit
 
-LIFE_SAMPLES = Limit(
-    200,
-    "leases",
-    "leases of one kind that ended, in the history from which starts are forecast; the oldest goes",
-    "a quantile of 0.9 needs some dozens; older leases say little of today",
-)
-LIFE_CLASSES = Limit(
-    200,
-    "kinds",
-    "kinds of leases (namespace, kind of owner, profiles) in that history; of the namespace with the most, the one "
-    "that ended longest ago goes",
-    "the record is written without the oldest where it would grow too large",
-)
 LIFE_RECORD = Limit(
     700 * 1024,
     "bytes",
     "that history in its ConfigMap; its oldest parts are not written beyond that; a larger one is not read",
     "a ConfigMap has at most 1 MiB",
-)
-LIFE_NAME = Limit(
-    200,
-    "characters",
-    "the profiles of a pod as a kind of lease in that history; the rest is cut",
-    "a dozen profiles",
-)
-START_IMAGES = Limit(
-    200,
-    "images",
-    "images whose times from the promise to the start are kept; of the namespace that brought the most, the one that "
-    "started longest ago goes",
-    "a few kinds of work have most of the starts; others take the times of all images",
-)
-START_SAMPLES = Limit(
-    20,
-    "starts",
-    "times of one image from the promise to the start; the oldest goes",
-    "a pull changes with each version of an image",
-)
-CALIBRATED_SIZES = Limit(
-    128,
-    "sizes",
-    "corrections of forecasts by size of the pods, two for each; of the namespace that brought the most, the one that "
-    "started longest ago goes",
-    "others take the correction of all",
-)
-WAIT_SAMPLES = Limit(
-    100,
-    "waits",
-    "waits of pods of one size, from which their start is forecast beside the simulation; the oldest goes",
-    "a quantile of 0.9 needs some dozens, also of those that waited longer",
-)
-WAITING_SAMPLES = Limit(
-    5,
-    "pods",
-    "pods of one namespace and size that still wait and count among past waits, the first in their order",
-    "fewer than a tenth of the waits of a size that is well known, so no namespace moves the late end alone",
-)
-WAIT_SIZES = Limit(
-    128,
-    "sizes",
-    "sizes of pods whose waits are kept; of the namespace that brought the most, the one that started longest ago goes",
-    "with 100 waits each, some 125 KiB of the record; it is written without the oldest where it would grow too large",
-)
-FORECAST_SCENARIOS = Limit(
-    40,
-    "scenarios",
-    "simulated futures from which the range of a start is taken",
-    "the ninth decile of 40 has four behind it; more cost more than they tell",
 )
 FORECAST_STEPS = Limit(
     400_000,
@@ -77,30 +14,12 @@ FORECAST_STEPS = Limit(
     "ends and starts of pods in all simulated futures of one forecast",
     "about a second, in pieces; what was simulated until then counts",
 )
-FORECAST_PIECE = Limit(
-    1_000,
-    "steps",
-    "steps of a simulation without a pause",
-    "about 5 ms, for which a decision may have to wait",
-)
 FORECAST_PODS = Limit(
     1_000,
     "pods",
     "waiting pods, the first in their order that compete for room, whose start is simulated; the others have a "
     "position alone",
     "those behind start when these have started",
-)
-RATE_STARTS = Limit(
-    10_000,
-    "starts",
-    "starts of the last hour that are counted for rates",
-    "almost three in each second",
-)
-FORECASTS_KEPT = Limit(
-    5_000,
-    "pods",
-    "waiting pods whose first forecast is kept until they start, to correct the next ones",
-    "a few hundred starts correct as well as all",
 )
 QUEUE_PODS = Limit(
     5_000,
@@ -113,12 +32,6 @@ BLOCKER_STEPS = Limit(
     "steps",
     "steps of searches for the pods that stand before others on that page, where the fewest are more than three",
     "about a second, in pieces; pods whose turn comes later have no names before them",
-)
-QUEUE_BLOCKERS = Limit(
-    8,
-    "pods",
-    "pods that a row of that page names as standing before another",
-    "more are counted by nobody; the position says how many wait",
 )
 QUEUE_PAGE = Limit(
     16 * 2**20,

@@ -14,8 +14,7 @@ from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
 from tessera.api.names import SLICE_PROMISED_CONDITION
 from tessera.clock import SystemClock, parse_time_or_zero
 from tessera.controller.objects.pod_info import read_pod
-from tessera.forecast.queue_page import CONTROLLER_PORT, QUEUE_PATH, QueuedPod, QueuePage, decode_page
-from tessera.forecast.queue_text import case_of
+from tessera.forecast.queue_page import CONTROLLER_PORT, QUEUE_PATH, QueuedPod, QueuePage, case_of, decode_page
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, Forbidden
 from tessera.kube.resources import PODS, Pod

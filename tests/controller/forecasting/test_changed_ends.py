@@ -3,7 +3,7 @@
 from tests.support.forecast_cluster import ForecastCluster
 
 from tessera.api.names import PodUid
-from tessera.controller.forecasting.changed_ends import ChangedEnds
+from tessera.controller.forecasting.announcements import ChangedEnds
 
 POD, OTHER = PodUid("pod"), PodUid("other")
 WHOLE = "7g.40gb"

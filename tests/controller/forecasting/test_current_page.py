@@ -6,7 +6,7 @@ import pytest
 from tests.support.forecast_cluster import ForecastCluster
 
 from tessera.api.names import GATE, NodeName
-from tessera.controller.forecasting import current_page
+from tessera.controller.forecasting import competition
 from tessera.controller.objects.node_constraints import NodeConstraints
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.forecast.queue_page import QueuePage
@@ -72,7 +72,7 @@ def test_only_competitors_count(cluster: ForecastCluster) -> None:
 def test_pods_of_very_many_kinds_leave_and_the_positions_wait_for_the_next_round(
     cluster: ForecastCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(current_page, "_KINDS", 0)
+    monkeypatch.setattr(competition, "_KINDS", 0)
     first = _waits(cluster, "first")
     _waits(cluster, "second")
     cluster.forecast()

@@ -12,7 +12,7 @@ from tessera.clock import rfc3339
 from tessera.controller.objects.node_constraints import NodeConstraints
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.state.events import InstasliceDeleted, NodeDeleted, StorageListed
-from tessera.limits.forecast import WAIT_SAMPLES
+from tessera.forecast.past_times import WAIT_SAMPLES
 
 WHOLE, HALF = "7g.40gb", "3g.20gb"
 
@@ -129,7 +129,7 @@ def test_past_waits_say_nothing_of_a_pod_that_has_waited_longer(cluster: Forecas
 
 def test_pods_that_found_room_at_once_have_no_wait(cluster: ForecastCluster) -> None:
     cluster.live(*[300.0] * 20)
-    assert not cluster.history.waits.by_size
+    assert not cluster.history.waits.times
 
 
 def test_a_start_by_deadlines_is_not_blended(cluster: ForecastCluster) -> None:

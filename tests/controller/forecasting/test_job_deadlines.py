@@ -8,8 +8,7 @@ import pytest
 from tests.webhook.conftest import Lab, in_lab
 
 from tessera.clock import rfc3339
-from tessera.controller.forecasting.job_deadlines import JobDeadlines, JobKey, owning_job
-from tessera.controller.forecasting.job_reader import JobReader, deadline_of
+from tessera.controller.forecasting.job_deadlines import JobDeadlines, JobKey, JobReader, deadline_of, owning_job
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, Status
 from tessera.kube.resources import JOBS, Job, ObjectMeta, OwnerReference

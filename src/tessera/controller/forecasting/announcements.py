@@ -1,4 +1,6 @@
-"""Decides which waiting pods are told their position and expected start. No I/O and no clock.
+"""Decides what is told of a forecast: to waiting pods their position and start, to the slicer when leases end.
+
+No I/O and no clock.
 
 Rules:
 
@@ -8,19 +10,21 @@ Rules:
   position, or the start by a quarter of the time that is left.
 - An Event comes with the first write, and when reason or basis changed.
 - ``QUEUE_WRITES`` a round at most: those whose last write is oldest.
+- The slicer is told of an expected end of a lease when it has moved as far as a start must. A lease of many kinds is
+  always expected to end in so many minutes from now, so its end moves with the time. Reservations need no more, and the
+  record of events stays short.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tessera.api.names import PodUid
-from tessera.forecast.queue_page import QueuedPod
-from tessera.forecast.queue_text import condition_reason, queued_text
+from tessera.forecast.queue_page import QueuedPod, condition_reason, queued_text
 from tessera.limits.forecast import QUEUE_WRITES
 
 #: Seconds that a pod waits before it is told, and between two writes to a pod.
 TELL_AFTER, PAUSE = 15.0, 60.0
-#: Part of the remaining time by which a start must move, and the least seconds.
+#: Part of the remaining time by which a start or an end must move, and the least seconds.
 _MOVED, _LEAST_MOVE = 0.25, 60.0
 #: The reason of the condition once a pod has its slices.
 PROMISED = "Promised"
@@ -100,6 +104,25 @@ class Announcer:
         if before is None:
             return True
         return now - before.at >= PAUSE and _has_changed(before.row, row, now)
+
+
+class ChangedEnds:
+    """The ends that were told, and those to tell; seconds since 1970."""
+
+    def __init__(self) -> None:
+        #: By pod that still runs, what was told last.
+        self._told: dict[PodUid, float] = {}
+        self._due: dict[PodUid, float] = {}
+
+    def update(self, ends: Mapping[PodUid, float], now: float) -> None:
+        """Takes in the expected ends of all leases that are known now."""
+        self._due = {uid: end for uid, end in ends.items() if _has_moved(self._told.get(uid), end, now)}
+        self._told = {uid: self._due.get(uid, self._told.get(uid, end)) for uid, end in ends.items()}
+
+    def pop(self) -> Mapping[PodUid, float]:
+        """Returns the ends to tell, once."""
+        due, self._due = self._due, {}
+        return due
 
 
 def _has_changed(before: QueuedPod, after: QueuedPod, now: float) -> bool:

@@ -12,32 +12,32 @@ from math import isfinite
 
 from tessera.api.names import NodeName, PodUid
 from tessera.clock import parse_time_or_zero
-from tessera.controller.forecasting.changed_ends import ChangedEnds
-from tessera.controller.forecasting.competition import Place, places, waiting_in_order
-from tessera.controller.forecasting.current_page import CurrentPage
+from tessera.controller.forecasting.announcements import ChangedEnds
+from tessera.controller.forecasting.competition import CurrentPage, Place, places, waiting_in_order
 from tessera.controller.forecasting.job_deadlines import JobDeadlines
 from tessera.controller.forecasting.lease_tracker import LeaseTracker
-from tessera.controller.forecasting.outcomes import FirstForecast, Outcomes
 from tessera.controller.forecasting.published_reasons import PublishedReasons
 from tessera.controller.forecasting.situation_reader import SituationReader
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.state.slicer_state import SlicerState
-from tessera.forecast.blend import Range
-from tessera.forecast.calibration import Calibration
+from tessera.forecast.calibration import Calibration, FirstForecast, Outcomes, Range
 from tessera.forecast.history_text import History
-from tessera.forecast.lives import LifeEstimator
+from tessera.forecast.lives import LIFE_NAME, LifeEstimator
+from tessera.forecast.past_times import LEAST_LONGER_WAITS
 from tessera.forecast.queue_page import DEADLINE, HISTORY, RATE, UNKNOWN, ExpectedStart, QueuedPod, QueuePage
 from tessera.forecast.rate import RecentStarts
 from tessera.forecast.simulation import HORIZON, Simulation, StartForecast
 from tessera.forecast.survival import SurvivalCurve
-from tessera.forecast.waits import LEAST_LONGER_WAITS
-from tessera.limits.forecast import FORECAST_PODS, LIFE_NAME, QUEUE_PODS, WAITING_SAMPLES
+from tessera.limits.forecast import FORECAST_PODS, QUEUE_PODS
 from tessera.reasons.reason import OtherGate, Reason
 from tessera.reasons.words import sentence
 from tessera.text import one_line
 
 #: Characters of a sentence: gates of others may have long names.
 _SENTENCE = 1_000
+#: Pods of one namespace and size that still wait and count among past waits: fewer than a tenth of the waits of a size
+#: that is well known, so that no namespace moves the late end alone.
+_WAITING_SAMPLES = 5
 #: Places that are made without a pause.
 _ROWS_A_PIECE = 100
 
@@ -216,7 +216,7 @@ class Forecaster:
         for number, pod in enumerate(begun.waiting, 1):
             size = _size(pod)
             of_size, key = waited.setdefault(size, []), (pod.namespace, size)
-            if self.tracker.waits_for_room(pod.uid) and counts[key] < WAITING_SAMPLES:
+            if self.tracker.waits_for_room(pod.uid) and counts[key] < _WAITING_SAMPLES:
                 counts[key] += 1
                 of_size.append(_waited(pod, begun.now))
             if number % _ROWS_A_PIECE == 0:

@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from tessera.api.names import PodUid
 from tessera.clock import parse_time_or_zero
 from tessera.controller.forecasting.job_deadlines import JobKey, owning_job
-from tessera.controller.forecasting.outcomes import Outcomes
 from tessera.controller.objects.pod_info import FINISHED
+from tessera.forecast.calibration import Outcomes
 from tessera.forecast.lives import LeaseEnded, LifeHistory, LifeKind, RunningLease, life_kind
+from tessera.forecast.past_times import StartTimes, WaitHistory
 from tessera.forecast.rate import RecentStarts
-from tessera.forecast.start_times import StartTimes
-from tessera.forecast.waits import WaitHistory
 from tessera.kube.resources import Pod
 
 

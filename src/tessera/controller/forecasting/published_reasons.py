@@ -15,7 +15,7 @@ from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.planning.batch_placement import Unplaced
 from tessera.controller.slicing.planning.planner import Planner
 from tessera.controller.slicing.state.slicer_state import SlicerState
-from tessera.limits.forecast import BLOCKER_STEPS, QUEUE_BLOCKERS
+from tessera.limits.forecast import BLOCKER_STEPS
 from tessera.placement.enough_ends import find_enough_ends
 from tessera.placement.explain import RefusalExplainer, blocker_of
 from tessera.placement.step_budget import StepBudget
@@ -33,6 +33,8 @@ from tessera.reasons.reason import (
 )
 
 _replace = msgspec.structs.replace
+#: Pods that a row names as standing before another; its position says how many wait.
+_BLOCKERS = 8
 #: Nodes with the most free slots, among which the holders in the way are sought.
 _NODES_SEARCHED = 16
 #: Nodes with the most free slots that are asked if their rules let one pod in, and the pods for which they are asked.
@@ -156,5 +158,5 @@ class PublishedReasons:
 def _first(found: Iterable[Blocker]) -> tuple[Blocker, ...]:
     """The slices of the first pods."""
     slices = tuple(found)
-    shown = frozenset(islice(dict.fromkeys(each.pod for each in slices), QUEUE_BLOCKERS))
+    shown = frozenset(islice(dict.fromkeys(each.pod for each in slices), _BLOCKERS))
     return tuple(each for each in slices if each.pod in shown)

@@ -14,14 +14,14 @@ from tessera.api.nodes.card_faults import CARDS_ANNOTATION, SPARED_ANNOTATION, d
 from tessera.clock import rfc3339
 from tessera.controller.forecasting.announcements import PROMISED, Announcement, Announcer
 from tessera.controller.forecasting.forecaster import Forecaster
-from tessera.controller.forecasting.job_reader import JobReader
+from tessera.controller.forecasting.job_deadlines import JobReader
 from tessera.controller.slicing.slicer import Slicer
 from tessera.controller.slicing.state.events import EndsExpected
 from tessera.forecast.calibration import Calibration
 from tessera.forecast.history_text import HISTORY_KEY, HISTORY_NAME, History, decode_history, encode_history
 from tessera.forecast.lives import LifeHistory
+from tessera.forecast.past_times import StartTimes
 from tessera.forecast.queue_page import QueuePage
-from tessera.forecast.start_times import StartTimes
 from tessera.kube.client.errors import ApiError
 from tessera.kube.event_recorder import EventRecorder, make_reference
 from tessera.kube.outage_log import OutageLog
