@@ -62,3 +62,15 @@ LAB_SCENARIO_PODS = Limit(
     "pods of a series that exist at a time",
     "a lab runs as many within seconds",
 )
+REPORT_BARS = Limit(
+    30,
+    "bars",
+    "bars in a chart of the report; those of the most nodes are drawn",
+    "more cannot be told apart",
+)
+REPORT_TABLES = Limit(
+    200,
+    "tables",
+    "tables in the page of the report; those of the most nodes stay",
+    "a page of more is too long to read; `--group` and `--by` choose",
+)

@@ -13,7 +13,7 @@ from tests.driver.registry.programs import Image, registry
 from tests.support.pages import ROOT, Page, Shell
 
 from tessera.driver.coverage.kernels import parse_kernel_lists
-from tessera.provisioning.report.results import AUTOSCALE, POLICY_RESET, RED_HAT
+from tessera_lab.experiments.results import AUTOSCALE, POLICY_RESET, RED_HAT
 
 PAGE = ROOT / "docs" / "drivers.md"
 KERNEL = "5.14.0-284.25.1.el9_2.x86_64"

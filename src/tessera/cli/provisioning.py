@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tessera.cli.base.command_group import LAB_PACKAGE, added_module
 from tessera.cli.base.connection import CommandError, cluster_options, connect, report_errors
 from tessera.cli.base.console import say, say_document, say_json
 
 if TYPE_CHECKING:
     from tessera.provisioning.milestones import ProvisioningRecord, WorkloadRecord
-    from tessera.provisioning.report.results import Samples
     from tessera.provisioning.report.summary import ProvisioningSummary, WorkloadSummary
 
 _FILE = click.Path(path_type=Path, dir_okay=False, exists=True, allow_dash=True)
@@ -32,7 +32,8 @@ def command() -> None:
     type=click.Choice(["table", "json", "html", "svg"]),
     default="table",
     show_default=True,
-    help="Output format; svg is the chart of the phases, or the experiment's chart with --experiment alone.",
+    help="Output format; svg is the chart of the phases, or the experiment's chart with --experiment alone. svg and"
+    " html need the package tessera-lab.",
 )
 @click.option(
     "--file", "files", type=_FILE, multiple=True, help="Read records from this file, not the cluster; repeatable."
@@ -119,35 +120,34 @@ def _show(
     output: str,
     found: "Sequence[ProvisioningSummary]",
     pods: "Sequence[WorkloadSummary]",
-    results: "Sequence[Samples]",
+    results: Sequence[Any],
     now: float,
 ) -> None:
     from tessera.clock import rfc3339
+    from tessera.provisioning.report.table import lines
 
-    if output == "table":
-        from tessera.provisioning.report.table import lines
-
-        say(*lines(found, results, pods))
-    elif output == "html":
-        from tessera.provisioning.report.page import page
-
-        say_document(page(found, results, rfc3339(now), pods))
-    else:
-        say_document(_svg(found, results))
+    if output != "table":
+        say_document(_drawing().draw(output, found, results, rfc3339(now), pods))
+        return
+    if found or pods or not results:
+        say(*lines(found, pods))
+    if results:
+        say(*([""] if found or pods else []), *_drawing().result_lines(results))
 
 
-def _svg(found: "Sequence[ProvisioningSummary]", results: "Sequence[Samples]") -> str:
-    from tessera.provisioning.report.charts import bars, draw_stacked_bars
+def _drawing() -> Any:
+    """The module that reads results of experiments, and draws.
 
-    names = list(dict.fromkeys(each.experiment for each in results))
-    if len(names) > 1 and not found:
+    Raises:
+        CommandError: no installed package has it.
+    """
+    found = added_module("provisioning report", "drawing")
+    if found is None:
         raise CommandError(
-            f"error: an SVG shows one chart, and the files have the experiments {', '.join(names)}; use -o html"
+            f"error: --experiment, -o html and -o svg need the package {LAB_PACKAGE}: pip install {LAB_PACKAGE};"
+            " -o table and -o json do not"
         )
-    drawn = draw_stacked_bars(found) if found else "".join(bars(results, name) for name in names)
-    if not drawn:
-        raise CommandError("error: there is nothing to draw: no record has the begin and the end of a phase")
-    return drawn
+    return found
 
 
 async def _read_records(
@@ -182,11 +182,11 @@ def _from_files(files: Sequence[Path]) -> "tuple[Sequence[ProvisioningRecord], S
     return records, workloads
 
 
-def _experiments(path: Path) -> "tuple[Samples, ...]":
+def _experiments(path: Path) -> Sequence[Any]:
     from tessera.cli.base.inputs import display_name, read_text
-    from tessera.provisioning.report.reading import read_experiments
 
-    return read_experiments(read_text(path), display_name(path))
+    results: Sequence[Any] = _drawing().read_experiments(read_text(path), display_name(path))
+    return results
 
 
 def parse_moment(text: str, now: float) -> float:

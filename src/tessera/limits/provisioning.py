@@ -56,18 +56,6 @@ REPORT_RECORD = Limit(
     "one record of such a file",
     "a full record has less than a tenth of it",
 )
-REPORT_BARS = Limit(
-    30,
-    "bars",
-    "bars in a chart of the report; those of the most nodes are drawn",
-    "more cannot be told apart",
-)
-REPORT_TABLES = Limit(
-    200,
-    "tables",
-    "tables in the page of the report; those of the most nodes stay",
-    "a page of more is too long to read; `--group` and `--by` choose",
-)
 SAMPLE_ROWS = Limit(
     100_000,
     "rows",

@@ -9,6 +9,9 @@ COMMANDS: dict[str, Table] = {
         "demo": ("tessera_lab.cli.demo", "Show how Tessera makes a slice on demand, on simulated cards."),
         "lab": ("tessera_lab.cli.lab", "Start, inspect and stop a simulated cluster on this machine."),
     },
+    "provisioning report": {
+        "drawing": ("tessera_lab.drawing.report", "Read results of experiments, and draw charts and a page."),
+    },
     "autoscaler": {
         "simulate": ("tessera_lab.cli.autoscaler_simulate", "Simulate an autoscaler with given timers."),
     },

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from tessera.provisioning.report.results import AUTOSCALE, Samples
+from tessera_lab.experiments.results import AUTOSCALE, Samples
 from tessera_lab.experiments.runs import OURS, UPSTREAM
 from tessera_lab.reference_operator.waits import PUBLISHED_AT_ONCE, REFERENCE, ReferenceWaits, remove_wait
 

@@ -182,6 +182,7 @@ def _cluster(
             drivers=True,
             kernel=KERNEL,
             os_image=OS_IMAGE,
+            network_seconds=costs.network_seconds,
             nfd_seconds=costs.nfd_seconds if waits.discovery else 0.0,
             publish_every=waits.publish_every,
             mig_config="",

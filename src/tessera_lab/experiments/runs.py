@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from tessera.api.driver.assignment import CLUSTER_POLICIES
-from tessera.provisioning.report.results import AUTOSCALE, POLICY_RESET, Samples
 from tessera_lab.cloud.autoscaler.rules import AutoscalerTimers
 from tessera_lab.experiments import clusters
 from tessera_lab.experiments.clusters import ExperimentCluster, MakeEntrypoint
 from tessera_lab.experiments.measuring.autoscale import WORKLOAD, Autoscale
 from tessera_lab.experiments.measuring.policy_reset import PolicyReset
+from tessera_lab.experiments.results import AUTOSCALE, POLICY_RESET, Samples
 from tessera_lab.experiments.scenarios import ArticleScenario
 from tessera_lab.reference_operator.waits import REFERENCE, ReferenceWaits
 from tessera_lab.simulation.cost_model import CostModel

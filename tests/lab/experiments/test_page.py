@@ -14,7 +14,7 @@ from tests.support.pages import ROOT, Page, shows
 from tests.support.virtual_lab import ENTRYPOINT
 
 from tessera.cli.main import main
-from tessera.provisioning.report.results import RED_HAT, Samples, read_results
+from tessera_lab.experiments.results import RED_HAT, Samples, read_results
 from tessera_lab.experiments.runs import OURS, UPSTREAM
 from tessera_lab.experiments.scenarios import ArticleScenario
 

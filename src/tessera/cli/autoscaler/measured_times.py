@@ -2,16 +2,16 @@
 
 import asyncio
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 import msgspec
 
 from tessera.cli.base.connection import CommandError, connect
+from tessera.limits.provisioning import SAMPLE_TIME
 from tessera.provisioning.advise.samples import GroupTimes, from_file, from_records
 from tessera.provisioning.history import RECORDS_KEY
-from tessera.provisioning.report.reading import read_experiments, read_records
-from tessera.provisioning.report.results import AUTOSCALE, Samples
+from tessera.provisioning.report.reading import read_records
 
 if TYPE_CHECKING:
     from tessera.cli.autoscaler.cluster_facts import ClusterFacts
@@ -72,7 +72,7 @@ def read_times(text: str, name: str) -> tuple[GroupTimes, ...]:
     """
     loaded = _first(text)
     if isinstance(loaded, dict) and "results" in loaded:
-        return _of_results(read_experiments(text, name))
+        return _of_results(text, name)
     if RECORDS_KEY in text or (isinstance(loaded, dict) and {"records", "node"} & set(loaded)):
         return from_records(read_records(text, name))
     return from_file(text)
@@ -89,9 +89,27 @@ def _first(text: str) -> Any:
     return None
 
 
-def _of_results(results: tuple[Samples, ...]) -> tuple[GroupTimes, ...]:
+class _Result(msgspec.Struct):
+    """The samples of a scenario, as ``tessera bench`` writes them."""
+
+    experiment: str
+    scenario: str
+    samples: tuple[Annotated[float, msgspec.Meta(ge=0, le=int(SAMPLE_TIME))], ...] = ()
+    simulated: bool = False
+
+
+class _Results(msgspec.Struct):
+    results: tuple[_Result, ...]
+
+
+def _of_results(text: str, name: str) -> tuple[GroupTimes, ...]:
+    """Returns the times of new nodes from Ready on, which ``tessera bench autoscale`` measures."""
+    try:
+        results = msgspec.json.decode(text, type=_Results).results
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ValueError(f"{name}: holds no results of experiments: {error}") from None
     return tuple(
         GroupTimes(group=each.scenario, ready=each.samples, simulated=each.simulated)
         for each in results
-        if each.experiment == AUTOSCALE
+        if each.experiment == "autoscale"
     )

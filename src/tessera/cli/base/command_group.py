@@ -5,7 +5,7 @@ A command's module is imported when the command runs or its own help is shown, n
 The package ``tessera-lab`` adds the simulated cluster by entry points of the group ``tessera.extensions``:
 
 - ``commands``: a mapping from a group's name (``""`` for the command line itself, ``autoscaler``) to its commands, a
-  :data:`Table`;
+  :data:`Table`; and from a command to modules that do a part of it, see :func:`added_module`;
 - ``registries``: a function that commands of the product call, see :func:`extension`.
 
 An installation without that package loads and carries nothing of it.
@@ -18,6 +18,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -115,6 +116,17 @@ def added_commands(group: str) -> dict[str, tuple[str, str]]:
         if name == "commands":
             found.update(_load(target).get(group, {}))
     return found
+
+
+def added_module(group: str, name: str) -> ModuleType | None:
+    """The module that another package adds to a command of the product; None if no installed package has it.
+
+    Args:
+        group: the command.
+        name: what the module does for it.
+    """
+    found = added_commands(group).get(name)
+    return importlib.import_module(found[0]) if found is not None else None
 
 
 def extension(name: str) -> Any:

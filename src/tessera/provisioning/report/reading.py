@@ -1,8 +1,7 @@
-"""Reads records and results from files in all supported forms. Pure.
+"""Reads records from files in all supported forms. Pure.
 
 Records: lines of JSON as in the ConfigMap, the ConfigMap itself as kubectl prints it (YAML or JSON), a list of records,
-or the output of ``tessera provisioning report -o json``. Results: the output of ``tessera bench``, or a list of such
-objects.
+or the output of ``tessera provisioning report -o json``.
 
 Others write these files. So a file with more characters than `REPORT_TEXT` is refused, and so is YAML whose aliases
 would expand to a very large document; the check runs before the expansion.
@@ -18,9 +17,8 @@ from tessera.api.problems import FileRefused
 from tessera.limits.provisioning import REPORT_RECORD, REPORT_TEXT
 from tessera.provisioning.history import RECORDS_KEY, WORKLOADS_KEY, decode_record, decode_workload
 from tessera.provisioning.milestones import ProvisioningRecord, WorkloadRecord
-from tessera.provisioning.report.results import Samples, read_results
 
-_TOO_DEEP = "is nested too deeply to be records or results"
+_TOO_DEEP = "is nested too deeply to be records"
 
 
 def read_records(text: str, name: str) -> tuple[ProvisioningRecord, ...]:
@@ -135,17 +133,3 @@ def _yaml(text: str, name: str) -> Any:
         return load_document(text, limited=False)
     except FileRefused as error:
         raise ValueError(f"{name}: {' '.join(str(error).split())[:200]}") from None
-
-
-def read_experiments(text: str, name: str) -> tuple[Samples, ...]:
-    """The results of experiments in a file.
-
-    Raises:
-        ValueError: the file has none; the text names file and mistake.
-    """
-    try:
-        if not text.lstrip().startswith("["):
-            return read_results(text)
-        return msgspec.json.decode(text, type=tuple[Samples, ...])
-    except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise ValueError(f"{name}: holds no results of experiments: {error}") from None

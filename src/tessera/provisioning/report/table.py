@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from tessera.provisioning.report.results import Samples
 from tessera.provisioning.report.summary import Numbers, ProvisioningSummary, WorkloadSummary
 from tessera.text import count_noun
 
@@ -15,23 +14,18 @@ WHERE = (
 )
 
 
-def lines(
-    summaries: Sequence[ProvisioningSummary], results: Sequence[Samples] = (), workloads: Sequence[WorkloadSummary] = ()
-) -> Iterator[str]:
+def lines(summaries: Sequence[ProvisioningSummary], workloads: Sequence[WorkloadSummary] = ()) -> Iterator[str]:
     """The report, line by line."""
-    if not summaries and not results and not workloads:
+    if not summaries and not workloads:
         yield NOTHING
         yield WHERE
-    blocks = [*map(_block, summaries), *map(_workload_block, workloads)]
-    for number, block in enumerate(blocks):
+    for number, block in enumerate([*map(_block, summaries), *map(_workload_block, workloads)]):
         if number:
             yield ""
         yield from block
     if any(_has_inferred_phases(each) for each in summaries):
         yield ""
         yield "* with fewer than 299 nodes the 99th percentile is no more than the slowest few of them"
-    if results:
-        yield from (["", *_experiments(results)] if blocks else _experiments(results))
 
 
 def _has_inferred_phases(summary: ProvisioningSummary) -> bool:
@@ -65,20 +59,6 @@ def _rows(title: str, named: Mapping[str, Numbers]) -> Iterator[str]:
 def _cells(each: Numbers) -> list[str]:
     star = "" if each.supported or not each.n else "*"
     return [str(each.n), *(seconds(value) for value in (each.mean, each.p50, each.p90)), seconds(each.p99) + star]
-
-
-def _experiments(results: Sequence[Samples]) -> Iterator[str]:
-    named = [(f"{each.scenario} ({each.operator}{', simulated' if each.simulated else ''})", each) for each in results]
-    wide = max(len(scenario) for scenario, _ in named) + 2
-    yield f"  {'experiment':<14}{'scenario':<{wide}}{'n':>4}{'mean':>9}{'median':>9}   95 % interval of the mean"
-    for scenario, each in named:
-        start = f"  {each.experiment:<14}{scenario:<{wide}}"
-        if not each.samples:
-            yield f"{start}{0:>4}"
-            continue
-        found = each.summary
-        within = f"{seconds(found.low)} to {seconds(found.high)}" if found.low is not None else "needs two values"
-        yield f"{start}{found.n:>4}{seconds(found.mean):>9}{seconds(found.median):>9}   {within}"
 
 
 def nodes_text(summary: ProvisioningSummary) -> str:

@@ -18,7 +18,7 @@ from tessera_lab.cli.bench.experiment import (
 )
 
 if TYPE_CHECKING:
-    from tessera.provisioning.report.results import Samples
+    from tessera_lab.experiments.results import Samples
 
 _SCENARIOS = ["built", "precompiled-public", "precompiled-internal"]
 
@@ -113,9 +113,9 @@ async def _live(run: AutoscaleRun, target: ClusterTarget, results: "list[Samples
     import random
 
     from tessera.clock import SystemClock
-    from tessera.provisioning.report.results import AUTOSCALE, Samples
     from tessera_lab.cli.bench.results import progress_printer, sample_collector
     from tessera_lab.experiments.measuring.autoscale import Autoscale
+    from tessera_lab.experiments.results import AUTOSCALE, Samples
 
     tell, samples = progress_printer(run.scenario), list[float]()
 

@@ -18,7 +18,7 @@ from tessera_lab.cli.bench.experiment import (
 )
 
 if TYPE_CHECKING:
-    from tessera.provisioning.report.results import Samples
+    from tessera_lab.experiments.results import Samples
 
 _SCENARIOS = ["built", "precompiled-public"]
 
@@ -131,9 +131,9 @@ async def _live(run: PolicyRun, target: ClusterTarget, results: "list[Samples]")
     import random
 
     from tessera.clock import SystemClock
-    from tessera.provisioning.report.results import POLICY_RESET, Samples
     from tessera_lab.cli.bench.results import progress_printer, sample_collector
     from tessera_lab.experiments.measuring.policy_reset import PolicyReset
+    from tessera_lab.experiments.results import POLICY_RESET, Samples
 
     async with connect_measurable(target, POLICY_RESET) as client:
         for name, policy in run.policies.items():

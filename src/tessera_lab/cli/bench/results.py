@@ -11,8 +11,8 @@ from pathlib import Path
 
 from tessera.cli.base.connection import CommandError
 from tessera.cli.base.console import say, say_json_text
-from tessera.provisioning.report.results import POLICY_RESET, Samples, contrast, write_results
 from tessera.provisioning.statistics import CONFIDENCE
+from tessera_lab.experiments.results import POLICY_RESET, Samples, contrast, write_results
 
 TITLES = {
     "policy-reset": "policy reset: ClusterPolicy applied until the node counts its cards, seconds",

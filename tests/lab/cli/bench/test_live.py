@@ -8,8 +8,8 @@ from tests.lab.cli.bench.conftest import Leaping, Serving
 from tests.support.listening_cluster import UNSCHEDULABLE
 
 from tessera.cli.main import main
-from tessera.provisioning.report.results import Samples
 from tessera_lab.cli.bench.results import lines
+from tessera_lab.experiments.results import Samples
 
 Told = pytest.CaptureFixture[str]
 N = (1.0, 2.0)

@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from tessera.limits.provisioning import REPORT_TABLES
-from tessera.provisioning.report.charts import NARROW, PHASES, TITLES, bars, draw_stacked_bars
-from tessera.provisioning.report.results import AUTOSCALE, POLICY_RESET, Samples, contrast
 from tessera.provisioning.report.summary import Numbers, ProvisioningSummary, WorkloadSummary
 from tessera.provisioning.report.table import NOTHING, WHERE, nodes_text, pods_text, seconds
 from tessera.text import html as escape
+from tessera_lab.drawing.charts import NARROW, PHASES, TITLES, bars, draw_stacked_bars
+from tessera_lab.experiments.results import AUTOSCALE, POLICY_RESET, Samples, contrast
+from tessera_lab.limits import REPORT_TABLES
 
 
 class ScenarioDifference(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,11 +6,10 @@ copied.
 
 from collections.abc import Sequence
 
-from tessera.limits.provisioning import REPORT_BARS
 from tessera.provisioning.phases import ORDER
-from tessera.provisioning.report.results import AUTOSCALE, POLICY_RESET, Samples, red_hats
 from tessera.provisioning.report.summary import ProvisioningSummary, Stack, part_text
-from tessera.provisioning.report.svg import (
+from tessera.provisioning.report.table import seconds
+from tessera_lab.drawing.svg import (
     PALETTE,
     drawing,
     element,
@@ -23,7 +22,8 @@ from tessera.provisioning.report.svg import (
     width_of,
     wrap,
 )
-from tessera.provisioning.report.table import seconds
+from tessera_lab.experiments.results import AUTOSCALE, POLICY_RESET, Samples, red_hats
+from tessera_lab.limits import REPORT_BARS
 
 #: Widths of a drawing on a computer's screen and on a phone's, pixels.
 WIDE, NARROW = 860.0, 328.0

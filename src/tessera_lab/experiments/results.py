@@ -13,7 +13,7 @@ from typing import Annotated
 import msgspec
 
 from tessera.api.problems import FileRefused, Problem
-from tessera.provisioning.statistics import SampleComparison, SampleSummary, compare, summary
+from tessera_lab.experiments.comparison import SampleComparison, SampleSummary, compare, summary
 
 POLICY_RESET = "policy-reset"
 AUTOSCALE = "autoscale"
@@ -84,6 +84,24 @@ def read_results(text: str) -> tuple[Samples, ...]:
         return tuple(msgspec.json.decode(text, type=_File).results)
     except (msgspec.DecodeError, RecursionError) as error:
         raise FileRefused([Problem("", f"is no file of results: {error}")]) from None
+
+
+def read_experiments(text: str, name: str) -> tuple[Samples, ...]:
+    """The results of experiments in a file: the output of ``tessera bench``, or a list of such objects.
+
+    Args:
+        text: its content.
+        name: its name in messages.
+
+    Raises:
+        ValueError: the file has none; the text names file and mistake.
+    """
+    try:
+        if not text.lstrip().startswith("["):
+            return read_results(text)
+        return msgspec.json.decode(text, type=tuple[Samples, ...])
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise ValueError(f"{name}: holds no results of experiments: {error}") from None
 
 
 def write_results(results: Sequence[Samples]) -> bytes:
