@@ -32,12 +32,11 @@ from tessera.controller.slicing.cycle.plan import Plan
 from tessera.controller.slicing.cycle.settle import Settlement
 from tessera.controller.slicing.cycle.take_in import Intake
 from tessera.controller.slicing.cycle.writes import PendingWrites
+from tessera.controller.slicing.evictions.late_pods import Overstays, UnboundPods
 from tessera.controller.slicing.evictions.move_finder import MoveFinder
 from tessera.controller.slicing.evictions.mover import Mover
-from tessera.controller.slicing.evictions.overstays import Overstays
 from tessera.controller.slicing.evictions.preemptor import Preemptor
 from tessera.controller.slicing.evictions.recorded_moves import RecordedMoves
-from tessera.controller.slicing.evictions.unbound_pods import UnboundPods
 from tessera.controller.slicing.gangs.gang_planner import GangPlanner
 from tessera.controller.slicing.kinds.devices import Devices
 from tessera.controller.slicing.kinds.request_kind import RequestKind

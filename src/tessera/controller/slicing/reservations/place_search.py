@@ -27,7 +27,7 @@ def ending_seconds(pod: PodInfo, now: float, least: float = RELEASE_SECONDS) -> 
     """Returns the seconds until the slices of a pod that is being deleted are expected to be free.
 
     Its deadline counts where its deletion has a longer grace period: it is evicted then
-    (:mod:`tessera.controller.slicing.evictions.overstays`).
+    (:mod:`tessera.controller.slicing.evictions.late_pods`).
     """
     end = pod.gone_by
     if pod.deadline is not None and pod.started:

@@ -1,0 +1,132 @@
+"""What a trip through Tessera touches: files entered, functions, and moves from file to file.
+
+    python -m bench.trail
+    python -m bench.trail --trips pod --files --json trail.json
+
+A trip begins in a quiet cluster and ends when its result is seen: *pod*, from the creation of a pod that asks for one
+slice until it runs; *label*, from the label for a sharing profile until kubelet offers the shares. All processes of
+Tessera run in this one, on virtual time, on a node with one card; a hook sees every call of a function. The hook counts
+what others do meanwhile too, such as a renewed Lease, so the figures vary by a few files.
+"""
+
+import argparse
+import asyncio
+import json
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from tests.support.virtual_lab import ENTRYPOINT, VirtualLab
+
+from tessera.clock import LoopClock
+from tessera_lab.cluster.cluster import ClusterOptions, SimulatedCluster
+from tessera_lab.cluster.options import parse_nodes
+from tessera_lab.installation.install import install_tessera
+from tessera_lab.simulation.virtual_time import run_virtual
+
+ROOT = Path(__file__).resolve().parents[1] / "src" / "tessera"
+#: Simulated seconds after which a cluster is quiet.
+QUIET = 120.0
+
+
+class Trail:
+    """Sees the calls of functions of Tessera."""
+
+    def __init__(self) -> None:
+        self.files: Counter[str] = Counter()
+        self.functions: set[tuple[str, str]] = set()
+        self.moves = 0
+        self._last = ""
+
+    def see(self, frame: FrameType, event: str, _argument: Any) -> None:
+        """One event of the profiler."""
+        code = frame.f_code
+        if event == "call" and code.co_filename.startswith(f"{ROOT}/"):
+            self.files[code.co_filename] += 1
+            self.functions.add((code.co_filename, code.co_qualname))
+            self.moves += code.co_filename != self._last
+            self._last = code.co_filename
+
+    def figures(self) -> dict[str, Any]:
+        """What was seen; the files by the folder of Tessera."""
+        paths = [str(Path(each).relative_to(ROOT)) for each in self.files]
+        rooms = Counter(path.partition("/")[0] for path in paths)
+        return {
+            "files": len(paths),
+            "functions": len(self.functions),
+            "moves": self.moves,
+            "rooms": dict(rooms.most_common()),
+            "entered": sorted(paths),
+        }
+
+
+async def pod_runs(lab: VirtualLab) -> None:
+    """A pod with one slice, from its creation until it runs."""
+    await lab.create("one", {"nvidia.com/mig-1g.5gb": 1})
+    await lab.until(lambda: (pod := lab.pod("one")) is not None and pod.status.phase == "Running", "the pod runs")
+
+
+async def label_is_offered(lab: VirtualLab) -> None:
+    """A sharing profile, from the node's label until kubelet offers the shares."""
+    await lab.label("node-1", profile="slice-4")
+    await lab.until(lambda: 4 in lab.gpus().values(), "the node offers four shares")
+
+
+#: By name, the trip and the layout of the node's cards.
+TRIPS: dict[str, tuple[Callable[[VirtualLab], Awaitable[None]], str]] = {
+    "pod": (pod_runs, "dynamic"),
+    "label": (label_is_offered, ""),
+}
+
+
+def measure(name: str) -> dict[str, Any]:
+    """Makes a trip in a cluster of its own."""
+    trip, layout = TRIPS[name]
+    trail = Trail()
+
+    async def play(folder: Path) -> None:
+        options = ClusterOptions(cdi=folder, mig_config=layout)
+        nodes, clock = parse_nodes("1xA100-40GB"), LoopClock(1_800_000_000)
+        cluster = SimulatedCluster(nodes, clock=clock, options=options, entrypoint=ENTRYPOINT)
+        async with cluster.running():
+            await install_tessera(cluster.client("install"))
+            lab = VirtualLab(cluster)
+            async with lab.watched.running():
+                await lab.until(lambda: lab.tells("node-1") and lab.trusts_webhook(), "Tessera works")
+                await asyncio.sleep(QUIET)
+                sys.setprofile(trail.see)
+                try:
+                    await trip(lab)
+                finally:
+                    sys.setprofile(None)
+
+    with tempfile.TemporaryDirectory() as folder:
+        run_virtual(play(Path(folder)))
+    return trail.figures()
+
+
+def main() -> None:
+    """Makes the trips and prints a line for each."""
+    parser = argparse.ArgumentParser(prog="trail.py", description=__doc__.partition("\n")[0])
+    parser.add_argument("--trips", nargs="*", choices=sorted(TRIPS), default=list(TRIPS))
+    parser.add_argument("--files", action="store_true", help="name the files")
+    parser.add_argument("--json", type=Path, help="write the figures here")
+    given = parser.parse_args()
+    print(f"{'trip':<8}{'files':>7}{'functions':>11}{'moves':>8}  rooms")
+    rows = {}
+    for name in given.trips:
+        row = rows[name] = measure(name)
+        rooms = ", ".join(f"{room} {count}" for room, count in row["rooms"].items())
+        print(f"{name:<8}{row['files']:>7}{row['functions']:>11}{row['moves']:>8}  {rooms}", flush=True)
+        for path in row["entered"] if given.files else ():
+            print(f"    {path}")
+    if given.json:
+        given.json.write_text(json.dumps(rows, indent=1), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
