@@ -119,7 +119,7 @@ def make_set(
         image=image,
         tag=tag,
         version=policy.source.version,
-        policy=f"{policy.kind}/{policy.name}",
+        policy=policy.full_name,
         settings=settings,
         toolkit=toolkit,
     )

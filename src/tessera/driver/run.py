@@ -218,7 +218,7 @@ class Drivers:
         for name, policy in selection.nodes.items():
             facts = self._cache.facts.get(name)
             if facts is not None and facts.pool is not None:
-                key = (f"{policy.kind}/{policy.name}", facts.pool)
+                key = (policy.full_name, facts.pool)
                 if key not in found:
                     found[key] = self._inputs_for(policy, facts.pool)
         return found

@@ -44,41 +44,17 @@ FAILURE_CAUSE = Limit(
     "cause of a failed driver change, in a record and in a status",
     "a sentence with a container's last words fits",
 )
-FAILED_SETS = Limit(
-    32,
-    "driver sets",
-    "driver sets whose failures the controller keeps; the latest stay",
-    "clusters roll out one or two at a time; a ConfigMap holds 1 MiB",
-)
-FAILED_NODES = Limit(
-    20,
-    "nodes",
-    "nodes with their failures that are kept of each set; the latest stay",
-    "a roll-out stops at a few failures",
-)
 FAILURES_TEXT = Limit(
     64 * 1024,
     "characters",
     "failures of one set in their ConfigMap; a longer entry is ignored",
     "twenty nodes with the longest causes have a fifth of it",
 )
-REMEMBERED_IMAGES = Limit(
-    500,
-    "images",
-    "images that the controller keeps in a ConfigMap for its next start; the newest stay",
-    "one has half a kilobyte of JSON, and a ConfigMap holds 1 MiB",
-)
 DRIVER_MEMORY = Limit(
     512 * 1024,
     "characters",
     "a ConfigMap in which the controller keeps driver images or policies",
     "half of a ConfigMap's limit; a longer one is ignored and written again",
-)
-REMEMBERED_REFERENCES = Limit(
-    4_096,
-    "references",
-    "images whose registry answers the controller remembers",
-    "one for each pool, strategy and mirror; the longest unused is forgotten, and asked for again",
 )
 NEXT_KERNELS = Limit(
     200,
@@ -91,12 +67,6 @@ KERNEL_LIST = Limit(
     "characters",
     "one system's list of next kernels; the rest is not read",
     "a line has less than 150 characters, and 200 lines count",
-)
-COVERAGE_TEXT = Limit(
-    4_096,
-    "characters",
-    "a policy's annotation on the coverage of next kernels",
-    "people read it; the metric has each kernel",
 )
 RELEASE_DOCUMENT = Limit(
     32 * 2**20,
@@ -140,12 +110,6 @@ TOKEN_LIFE = Limit(
     "time for which a registry's token is used, whatever its server says",
     "a token that was withdrawn is replaced within the hour",
 )
-REGISTRY_TOKENS = Limit(
-    512,
-    "tokens",
-    "tokens of registries that a process holds",
-    "one for each repository and login; the oldest is forgotten, and asked for again",
-)
 REPOSITORY_TAGS = Limit(
     100_000,
     "tags",
@@ -157,12 +121,6 @@ TAG_PAGES = Limit(
     "pages",
     "pages of a repository's tags",
     "registries give 1,000 tags a page or fewer",
-)
-IMAGES_LISTED = Limit(
-    100,
-    "images",
-    "images of a repository that `tessera driver images` looks at",
-    "each is a request; a repository has thousands of tags for a system",
 )
 REGISTRY_AUTHORITIES = Limit(
     512 * 1024,

@@ -190,6 +190,11 @@ class DriverPolicy(msgspec.Struct, frozen=True, kw_only=True):
     recorded_digest: str = ""
 
     @property
+    def full_name(self) -> str:
+        """``ClusterPolicy/cluster-policy``."""
+        return f"{self.kind}/{self.name}"
+
+    @property
     def settings_digest(self) -> str:
         """Ten hexadecimal digits: a hash of all settings of the driver pods, except the image."""
         return self.recorded_digest or digest_parts(

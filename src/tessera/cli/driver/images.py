@@ -48,7 +48,9 @@ from tessera.driver.registry.credentials import PullSecrets
 from tessera.driver.registry.reference import parse_repository
 from tessera.driver.registry.wire import RegistryError
 from tessera.driver.resolution import ImageKind, ImageQuery, Resolution
-from tessera.limits.drivers import IMAGES_LISTED
+
+#: Tags of a kernel that are looked up, the newest; each is a request.
+_LOOKED_UP = 100
 
 
 @click.command()
@@ -171,7 +173,7 @@ async def _list_tags(
             raise CommandError(f"error: {error.outcome.value}: {error}") from error
         if nodes is None:
             return _print_names(source, _filter_tags(tags, source.version, system), output)
-        found = matching_tags(tags, source.version, nodes)[:IMAGES_LISTED]
+        found = matching_tags(tags, source.version, nodes)[:_LOOKED_UP]
         answers = await asyncio.gather(*(_resolve_tag(registries, source, nodes, tag) for tag in found))
     return _print_images(source, nodes, dict(zip(found, answers, strict=True)), output)
 

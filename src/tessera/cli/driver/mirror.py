@@ -129,20 +129,11 @@ def command(
         raise click.UsageError("give --from, --version, and --kernel with --os or --kernel-list; or --cluster alone")
     if kernels and not system:
         raise click.UsageError("--kernel needs --os, for example ubuntu22.04: a tag names both")
-    subjects = _subjects_of_options((origin, image, driver), (kernels, system, arch), kernel_list)
+    policy = policy_of_command_line(ImageSource(repository=origin, image=image, version=driver))
+    pools = [pool_of(kernel, system or "", each) for kernel in kernels for each in arch or (None,)]
+    pools.extend(kernels_in(kernel_list, system) if kernel_list else [])
+    subjects = [ImageSubject(policy=policy, pool=each) for each in dict.fromkeys(pools)]
     return asyncio.run(_copy_without_cluster(access, order, subjects))
-
-
-def _subjects_of_options(
-    source: tuple[str, str, str], nodes: tuple[Sequence[str], str | None, Sequence[str]], file: Path | None
-) -> list[ImageSubject]:
-    """The nodes that the command line names."""
-    repository, image, version = source
-    kernels, system, architectures = nodes
-    policy = policy_of_command_line(ImageSource(repository=repository, image=image, version=version))
-    pools = [pool_of(kernel, system or "", each) for kernel in kernels for each in architectures or (None,)]
-    pools.extend(kernels_in(file, system) if file else [])
-    return [ImageSubject(policy=policy, pool=each) for each in dict.fromkeys(pools)]
 
 
 async def _copy_without_cluster(access: Access, order: CopyOrder, subjects: Sequence[ImageSubject]) -> int:

@@ -97,6 +97,10 @@ class NodeDriver(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     offered: str = ""
 
 
+#: Fields that are as in the node's status.
+_SAME = ("image", "tag", "version", "wanted", "pool", "set", "since", "rejected", "leaving", "offered")
+
+
 def node_drivers(nodes: Iterable[Node], *, now: float | None, named: bool = False) -> list[NodeDriver]:
     """The drivers of nodes, sorted by name.
 
@@ -143,23 +147,10 @@ def _of(node: Node, now: float | None) -> NodeDriver:
             "Tessera does not manage this node's driver: no ClusterPolicy selects the node, or none is in force yet."
         )
         return NodeDriver(node=name, reason=reason)
-    return NodeDriver(
-        node=name,
-        strategy=status.strategy.value,
-        phase=status.phase.value,
-        image=status.image,
-        tag=status.tag,
-        version=status.version,
-        wanted=status.wanted,
-        pool=status.pool,
-        set=status.set,
-        since=status.since,
-        seconds=_seconds(status.since, now),
-        reason=status.text,
-        rejected=status.rejected,
-        leaving=status.leaving,
-        offered=status.offered,
-    )
+    same = {field: getattr(status, field) for field in _SAME}
+    seconds = _seconds(status.since, now)
+    strategy, phase = status.strategy.value, status.phase.value
+    return NodeDriver(node=name, strategy=strategy, phase=phase, seconds=seconds, reason=status.text, **same)
 
 
 def _seconds(since: str, now: float | None) -> int | None:

@@ -206,7 +206,7 @@ def _group_nodes(
             others.append((node.name, why))
         else:
             policy = policies[node.name]
-            groups.setdefault((f"{policy.kind}/{policy.name}", node.pool), []).append(node.name)
+            groups.setdefault((policy.full_name, node.pool), []).append(node.name)
     subjects = [
         ImageSubject(policy=policies[names[0]], pool=key[1], nodes=tuple(sorted(names)))
         for key, names in groups.items()

@@ -36,7 +36,6 @@ from tessera.kube.client.errors import ApiError
 from tessera.kube.resources import CONFIGMAPS, ConfigMap, key
 from tessera.kube.runtime import KubeRuntime
 from tessera.kube.watch.informer import EventKind, Informer, WatchEvent
-from tessera.limits.drivers import COVERAGE_TEXT
 
 
 class CoverageMetrics:
@@ -72,6 +71,8 @@ _log = logging.getLogger(__name__)
 
 #: Annotation of the ConfigMap: the report, for tools that cannot query registries themselves.
 COVERAGE_ANNOTATION = "tessera.dev/next-kernels-covered"
+#: Characters of the annotation: people read it, and the metric has each kernel.
+_NOTICE = 4_096
 #: This module's name as a requester in :meth:`BuildJobs.set_orders`.
 ASKER = "next kernels"
 
@@ -205,7 +206,7 @@ class NextKernels:
     async def _annotate(self) -> None:
         """Writes the report to the ConfigMap's annotation. A failed write is repeated after the next lookup."""
         held = self._list.cache.get(key(NAMESPACE, CONFIG_MAP))
-        text = self.report.notice and self.report.notice[:COVERAGE_TEXT]
+        text = self.report.notice and self.report.notice[:_NOTICE]
         if held is None or held.metadata.annotations.get(COVERAGE_ANNOTATION) == text or not self._may_act():
             return
         patch = {"metadata": {"annotations": {COVERAGE_ANNOTATION: text}}}
@@ -243,7 +244,7 @@ def kernels_in_use(selection: PolicySelection, nodes: Mapping[str, DriverNodeFac
     for name, policy in selection.nodes.items():
         facts = nodes.get(name)
         if facts is not None and facts.pool is not None and not facts.preinstalled and not facts.opted_out:
-            found[facts.pool, f"{policy.kind}/{policy.name}"] = (facts.pool, policy)
+            found[facts.pool, policy.full_name] = (facts.pool, policy)
     cluster = selection.cluster
     return KernelsInUse(
         pools=tuple(found[key] for key in sorted(found)),

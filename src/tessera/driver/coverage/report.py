@@ -176,7 +176,7 @@ def covering_queries(each: ExpectedKernel) -> list[ImageQuery]:
 
 def judge_coverage(each: ExpectedKernel, answers: Sequence[Resolution]) -> KernelCoverage:
     """Decides from the answers to :func:`covering_queries`, in their sequence, up to the first FOUND."""
-    policy = f"{each.policy.kind}/{each.policy.name}"
+    policy = each.policy.full_name
     for resolution in answers:
         if resolution.outcome is Outcome.FOUND:
             note = " (the registry does not answer now)" if resolution.stale else ""

@@ -13,7 +13,7 @@ Rules:
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from enum import Enum
 
 import msgspec
@@ -71,16 +71,13 @@ class OsRelease(msgspec.Struct, frozen=True, kw_only=True):
 
 def parse_os_image(text: str) -> OsRelease | None:
     """The operating system behind ``status.nodeInfo.osImage``; None if the text matches no known system."""
-    for pattern, made in _TABLE:
+    for pattern, os_id in _TABLE:
         found = pattern.match(text[:OS_IMAGE])
+        if found is not None and os_id == "rhcos":
+            return _coreos(found)
         if found is not None:
-            return made(found)
+            return OsRelease(id=os_id, version=".".join(filter(None, found.groups())))
     return None
-
-
-def _version_as_written(os_id: str) -> Callable[[re.Match[str]], OsRelease]:
-    """Reads ``VERSION_ID`` from the text unchanged."""
-    return lambda found: OsRelease(id=os_id, version=found[1])
 
 
 def _coreos(found: re.Match[str]) -> OsRelease:
@@ -91,41 +88,35 @@ def _coreos(found: re.Match[str]) -> OsRelease:
     return OsRelease(id="rhel", version=f"{first}.{second}", ostree=ostree)
 
 
-def _service_pack(os_id: str) -> Callable[[re.Match[str]], OsRelease]:
-    """Reads ``15 SP5`` as ``VERSION_ID`` 15.5."""
-    return lambda found: OsRelease(id=os_id, version=found[1] + (f".{found[2]}" if found[2] else ""))
-
-
-def _rolling_release(os_id: str) -> Callable[[re.Match[str]], OsRelease]:
-    """Reads a text without a version."""
-    return lambda _found: OsRelease(id=os_id, version="")
-
-
-_TABLE: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], OsRelease]], ...] = (
-    # "Ubuntu 22.04.4 LTS": VERSION_ID has no point release.
-    (re.compile(r"Ubuntu (?:Core )?(\d\d\.\d\d)\b"), _version_as_written("ubuntu")),
-    # "Red Hat Enterprise Linux CoreOS 415.92.202402130021-0 (Plow)", "… CoreOS 9.8.20260817-0 (Plow)".
-    (re.compile(r"Red Hat Enterprise Linux CoreOS ((\d+)\.(\d+)\.[\w.-]+)"), _coreos),
-    (re.compile(r"Red Hat Enterprise Linux(?: Server)? (\d+(?:\.\d+)?)\b"), _version_as_written("rhel")),
-    (re.compile(r"Rocky Linux (\d+(?:\.\d+)?)\b"), _version_as_written("rocky")),
-    (re.compile(r"AlmaLinux (\d+(?:\.\d+)?)\b"), _version_as_written("almalinux")),
-    (re.compile(r"Oracle Linux Server (\d+(?:\.\d+)?)\b"), _version_as_written("ol")),
-    (re.compile(r"CentOS (?:Linux|Stream) (\d+)\b"), _version_as_written("centos")),
-    # "Fedora CoreOS 35.20220424.3.0": ID is fedora and VERSION_ID 35.
-    (re.compile(r"Fedora (?:CoreOS|Linux) (\d+)\b"), _version_as_written("fedora")),
-    (re.compile(r"Debian GNU/Linux (\d+)\b"), _version_as_written("debian")),
-    (re.compile(r"SUSE Linux Enterprise Server (\d+)(?: SP(\d+))?"), _service_pack("sles")),
-    (re.compile(r"SUSE Linux Enterprise Micro (\d+\.\d+)"), _version_as_written("sle-micro")),
-    (re.compile(r"SUSE Linux Micro (\d+\.\d+)"), _version_as_written("sl-micro")),
-    (re.compile(r"openSUSE Leap (\d+\.\d+)"), _version_as_written("opensuse-leap")),
-    # "Amazon Linux 2", "Amazon Linux 2023.4.20240528": VERSION_ID is the first number.
-    (re.compile(r"Amazon Linux (\d+)\b"), _version_as_written("amzn")),
-    (re.compile(r"Bottlerocket OS (\d+\.\d+\.\d+)"), _version_as_written("bottlerocket")),
-    (re.compile(r"Talos \((v[\w.-]+)\)"), _version_as_written("talos")),
-    (re.compile(r"Flatcar Container Linux by Kinvolk (\d+\.\d+\.\d+)"), _version_as_written("flatcar")),
-    (re.compile(r"Garden Linux (\d+(?:\.\d+)*)"), _version_as_written("gardenlinux")),
-    (re.compile(r"Microsoft Azure Linux (\d+\.\d+)"), _version_as_written("azurelinux")),
-    (re.compile(r"Container-Optimized OS from Google"), _rolling_release("cos")),
+#: Patterns of the text, and ``ID``; the groups of a pattern, joined by points, are ``VERSION_ID`` (but see _coreos).
+_TABLE = tuple(
+    (re.compile(pattern), os_id)
+    for pattern, os_id in (
+        # "Ubuntu 22.04.4 LTS": VERSION_ID has no point release.
+        (r"Ubuntu (?:Core )?(\d\d\.\d\d)\b", "ubuntu"),
+        # "Red Hat Enterprise Linux CoreOS 415.92.202402130021-0 (Plow)", "… CoreOS 9.8.20260817-0 (Plow)".
+        (r"Red Hat Enterprise Linux CoreOS ((\d+)\.(\d+)\.[\w.-]+)", "rhcos"),
+        (r"Red Hat Enterprise Linux(?: Server)? (\d+(?:\.\d+)?)\b", "rhel"),
+        (r"Rocky Linux (\d+(?:\.\d+)?)\b", "rocky"),
+        (r"AlmaLinux (\d+(?:\.\d+)?)\b", "almalinux"),
+        (r"Oracle Linux Server (\d+(?:\.\d+)?)\b", "ol"),
+        (r"CentOS (?:Linux|Stream) (\d+)\b", "centos"),
+        # "Fedora CoreOS 35.20220424.3.0": ID is fedora and VERSION_ID 35.
+        (r"Fedora (?:CoreOS|Linux) (\d+)\b", "fedora"),
+        (r"Debian GNU/Linux (\d+)\b", "debian"),
+        (r"SUSE Linux Enterprise Server (\d+)(?: SP(\d+))?", "sles"),
+        (r"SUSE Linux Enterprise Micro (\d+\.\d+)", "sle-micro"),
+        (r"SUSE Linux Micro (\d+\.\d+)", "sl-micro"),
+        (r"openSUSE Leap (\d+\.\d+)", "opensuse-leap"),
+        # "Amazon Linux 2", "Amazon Linux 2023.4.20240528": VERSION_ID is the first number.
+        (r"Amazon Linux (\d+)\b", "amzn"),
+        (r"Bottlerocket OS (\d+\.\d+\.\d+)", "bottlerocket"),
+        (r"Talos \((v[\w.-]+)\)", "talos"),
+        (r"Flatcar Container Linux by Kinvolk (\d+\.\d+\.\d+)", "flatcar"),
+        (r"Garden Linux (\d+(?:\.\d+)*)", "gardenlinux"),
+        (r"Microsoft Azure Linux (\d+\.\d+)", "azurelinux"),
+        (r"Container-Optimized OS from Google", "cos"),
+    )
 )
 
 

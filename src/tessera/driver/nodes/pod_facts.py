@@ -143,11 +143,11 @@ def read_node_pods(pods: Iterable[Pod]) -> NodePods:
     found = NodePods()
     for pod in pods:
         if pod.metadata.namespace != NAMESPACE or _app(pod) not in {DRIVER_APP, TOOLKIT_APP, VALIDATION_APP}:
-            if _is_foreign(pod) and not _has_ended(pod):
+            if _is_foreign(pod) and not pod.status.has_ended:
                 name = f"{pod.metadata.namespace}/{pod.metadata.name}"
                 found = msgspec.structs.replace(found, foreign=name)
         elif _app(pod) == DRIVER_APP:
-            if not _has_ended(pod):
+            if not pod.status.has_ended:
                 drivers.append(_driver_pod(pod))
         elif _app(pod) == TOOLKIT_APP:
             toolkit = _toolkit_pod(pod)
@@ -223,10 +223,6 @@ def _is_foreign(pod: Pod) -> bool:
     ((component, driver),) = COMPONENT.items()
     named = labels.get("app") == _FOREIGN_APP or labels.get(component) == driver
     return named and pod.spec.privileged and not (pod.metadata.namespace == NAMESPACE and _app(pod) == DRIVER_APP)
-
-
-def _has_ended(pod: Pod) -> bool:
-    return pod.status.phase in {"Succeeded", "Failed"}
 
 
 def _ready_since(pod: Pod) -> float:

@@ -15,8 +15,6 @@ REQUESTED_ANNOTATION = "nvidia.com/gpu-driver-upgrade-requested"
 INITIAL_ANNOTATION = "nvidia.com/gpu-driver-upgrade.node-initial-state.unschedulable"
 #: Tells NVIDIA's driver manager, which may run before the driver container, not to evict pods itself.
 ENABLED_ANNOTATION = "nvidia.com/gpu-driver-upgrade-enabled"
-#: Labels by which people exclude a node from upgrades (gpu-operator).
-DEPLOY_DRIVER_LABEL = "nvidia.com/gpu.deploy.driver"
 
 #: Annotation: Tessera cordoned the node and will uncordon it.
 CORDONED_ANNOTATION = "tessera.dev/driver-upgrade-cordoned"

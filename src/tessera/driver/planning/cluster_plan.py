@@ -156,7 +156,7 @@ class _ClusterPlanner:
         foreign = f"pod {pods.foreign} brings it" if pods.foreign else ""
         if foreign or facts.preinstalled or facts.pool is None:
             return choose_strategy(facts, policy, self._snapshot.answers.get, StrategyInputs(foreign=foreign))
-        key = (f"{policy.kind}/{policy.name}", facts.pool)
+        key = (policy.full_name, facts.pool)
         if key not in self._results:
             inputs = self._snapshot.strategy_inputs.get(key, StrategyInputs())
             inputs = msgspec.structs.replace(inputs, unpullable=self._snapshot.unpullable)

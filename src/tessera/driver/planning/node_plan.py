@@ -135,7 +135,7 @@ def _wanted_driver(state: NodeState, policy: DriverPolicy, current: DriverSet, c
     if current.version != source.version:
         return source.version or source.image
     if current.settings != policy.settings_digest:
-        return f"{source.version or source.image} with the settings of {_name(policy)}"
+        return f"{source.version or source.image} with the settings of {policy.full_name}"
     if not source.verbatim and _is_policys_place(policy, current):
         return ""
     if choice is None or choice.set is None:  # a registry is asked; after a restart nothing new is known
@@ -206,7 +206,7 @@ def _switch_now(state: NodeState, policy: DriverPolicy, choice: DriverChoice, ta
     reason = f"{choice.reason} The pod of the driver before is ending." if others else choice.reason
     phase, more = (DriverPhase.STARTING, "") if label == CHANGING else driver_progress(state, target)
     status = _status(state, target, phase, f"{reason} {more}".strip(), choice.rejected)
-    left_alone = DesiredDriver(policy=_name(policy))  # the rollout's upgrade for the old kernel is over
+    left_alone = DesiredDriver(policy=policy.full_name)  # the rollout's upgrade for the old kernel is over
     return NodePlan(label=label, status=status, desired=left_alone, needs=(target,))
 
 
@@ -241,7 +241,7 @@ def _keep_without_choice(
             rejected=rejected,
             boot=state.status_boot,
         )
-        return NodePlan(label="", status=status, desired=DesiredDriver(policy=_name(policy)))
+        return NodePlan(label="", status=status, desired=DesiredDriver(policy=policy.full_name))
     begun = state.upgrade_target if state.upgrading_set is not None else None
     desired = _keep_current(state, policy, current) if begun is None else _desired_driver(policy, begun)
     if state.record is None and _is_broken(state):
@@ -309,7 +309,7 @@ def _status(
 
 def _desired_driver(policy: DriverPolicy, target: DriverSet, *, when_idle: bool = False) -> DesiredDriver:
     return DesiredDriver(
-        policy=_name(policy),
+        policy=policy.full_name,
         set=target.id,
         image=target.image,
         pull_secrets=policy.source.pull_secrets,
@@ -319,11 +319,7 @@ def _desired_driver(policy: DriverPolicy, target: DriverSet, *, when_idle: bool 
 
 def _keep_current(state: NodeState, policy: DriverPolicy, current: DriverSet) -> DesiredDriver:
     """The set that the node has; the rollout reloads it if its driver cannot load under pods."""
-    return DesiredDriver(policy=_name(policy), set=current.id, reload=state.unload_blocked)
-
-
-def _name(policy: DriverPolicy) -> str:
-    return f"{policy.kind}/{policy.name}"
+    return DesiredDriver(policy=policy.full_name, set=current.id, reload=state.unload_blocked)
 
 
 def _sentence(text: str) -> str:

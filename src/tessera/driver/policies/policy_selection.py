@@ -107,7 +107,7 @@ class PolicySelection(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def policies(self) -> Mapping[str, DriverPolicy]:
         """The policies that select a node, by ``kind/name``."""
-        return {f"{each.kind}/{each.name}": each for each in self.nodes.values()}
+        return {each.full_name: each for each in self.nodes.values()}
 
     @property
     def holds(self) -> Mapping[str, str]:
@@ -122,9 +122,7 @@ class PolicySelection(msgspec.Struct, frozen=True, kw_only=True):
     def _of_nodes(self, report: PolicyReport, statuses: Mapping[str, DriverStatus | None]) -> PolicyStatus:
         if self.frozen:
             return frozen_status(self.frozen, report.notices)
-        selected: Collection[str] = [
-            name for name, each in self.nodes.items() if f"{each.kind}/{each.name}" == report.name
-        ]
+        selected: Collection[str] = [name for name, each in self.nodes.items() if each.full_name == report.name]
         nobody = "it selects no node that has a card"
         if report.kind == CLUSTER_POLICIES.kind:  # includes nodes with an NVIDIADriver, and nodes that lack one
             selected, nobody = {**self.nodes, **self.unassigned}, "no node has a card"
@@ -242,7 +240,7 @@ def _is_being_deleted(obj: Obj) -> bool:
 
 
 def _by_name(*policies: DriverPolicy | None) -> dict[str, DriverPolicy]:
-    return {f"{each.kind}/{each.name}": each for each in policies if each is not None}
+    return {each.full_name: each for each in policies if each is not None}
 
 
 def _report(

@@ -35,8 +35,10 @@ from tessera.driver.resolution import ImageQuery, Outcome, Resolution, TriedRefe
 from tessera.kube.backoff import Backoff
 from tessera.kube.client.client import Client
 from tessera.kube.persistent_config_map import PersistentConfigMap
-from tessera.limits.drivers import DRIVER_MEMORY, REMEMBERED_IMAGES, REMEMBERED_REFERENCES
+from tessera.limits.drivers import DRIVER_MEMORY
 
+#: References in the cache, one for each pool, strategy and mirror; the longest unused is forgotten, and asked again.
+_REFERENCES = 4_096
 #: Requests in flight at the same time.
 _PARALLEL = 8
 #: Seconds for which an answer is valid, by outcome.
@@ -115,7 +117,7 @@ class RegistryResolver:
         self._secrets = secrets
         self._rng = rng
         self._slots = asyncio.Semaphore(_PARALLEL)
-        #: Newest results, least recently used first; at most :data:`REMEMBERED_REFERENCES`.
+        #: Newest results, least recently used first; at most :data:`_REFERENCES`.
         self._results: OrderedDict[_Key, _LookupResult] = OrderedDict()
         #: Lookups in flight: one per key, for all its callers.
         self._flights: dict[_Key, asyncio.Task[_LookupResult]] = {}
@@ -187,7 +189,7 @@ class RegistryResolver:
             return
         self._results[key] = flight.result()
         self._results.move_to_end(key)
-        while len(self._results) > REMEMBERED_REFERENCES:
+        while len(self._results) > _REFERENCES:
             self._results.popitem(last=False)
 
     async def _fetch(self, key: _Key, *, fresh: bool) -> _LookupResult:
@@ -283,6 +285,8 @@ _log = logging.getLogger(__name__)
 
 CONFIG_MAP = "driver-images"
 KEY = "images.json"
+#: Images in the ConfigMap, the newest: one has half a kilobyte of JSON, and a ConfigMap holds 1 MiB.
+_STORED = 500
 
 
 class PersistentResolver:
@@ -333,9 +337,9 @@ class PersistentResolver:
                 "the images in ConfigMap %s cannot be decoded, they are looked up again: %s", CONFIG_MAP, error
             )
             return
-        self._resolver.restore(images[:REMEMBERED_IMAGES])
+        self._resolver.restore(images[:_STORED])
 
     def _data(self) -> Mapping[str, str]:
-        newest = sorted(self._resolver.cached_images(), key=lambda each: each.checked, reverse=True)[:REMEMBERED_IMAGES]
+        newest = sorted(self._resolver.cached_images(), key=lambda each: each.checked, reverse=True)[:_STORED]
         kept = sorted(newest, key=lambda each: (each.reference, each.architecture))
         return {KEY: msgspec.json.encode(kept).decode()}

@@ -15,7 +15,7 @@ from tessera.clock import Clock
 from tessera.driver.registry.credentials import Login
 from tessera.driver.registry.reference import Reference
 from tessera.driver.registry.wire import AccessRefused, RegistryAnswer, RegistryHttp, RegistryUnreachable, is_plain_at
-from tessera.limits.drivers import CHALLENGE, REGISTRY_TOKENS, TOKEN_ANSWER, TOKEN_LIFE
+from tessera.limits.drivers import CHALLENGE, TOKEN_ANSWER, TOKEN_LIFE
 
 _TOKEN = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"  # noqa: S105 - a word of the grammar
 _PARAMETER = re.compile(rf'({_TOKEN})\s*=\s*(?:"((?:[^"\\]|\\.)*)"|({_TOKEN}))\s*(?:,\s*|$)')
@@ -79,6 +79,8 @@ def _of_header(header: str) -> Iterator[Challenge]:
 #: Lifetime of a token in seconds if its server does not say it (the specification's default); safety margin, seconds.
 _DEFAULT_LIFE = 60.0
 _MARGIN = 10.0
+#: Tokens in the cache: one for each repository and login; the oldest is forgotten, and asked for again.
+_TOKENS = 512
 
 
 class _TokenAnswer(msgspec.Struct):
@@ -116,7 +118,7 @@ class TokenCache:
 
     def keep(self, reference: Reference, login: Login, header: str, seconds: float) -> None:
         """Keeps the header that the registry accepted."""
-        while len(self._headers) >= REGISTRY_TOKENS:
+        while len(self._headers) >= _TOKENS:
             del self._headers[next(iter(self._headers))]
         life = min(max(seconds, 0.0), TOKEN_LIFE) - _MARGIN
         self._headers[reference.repository, login] = _CachedHeader(header, self._clock.monotonic() + life)

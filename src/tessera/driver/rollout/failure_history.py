@@ -13,10 +13,12 @@ from tessera.driver.nodes.upgrade_record import UpgradeState
 from tessera.driver.rollout.candidates import is_proven
 from tessera.driver.rollout.instructions import ForgetFailures, RecordFailure
 from tessera.driver.rollout.node_view import NodeView
-from tessera.limits.drivers import FAILED_NODES, FAILED_SETS, FAILURE_CAUSE, FAILURES_TEXT
+from tessera.limits.drivers import FAILURE_CAUSE, FAILURES_TEXT
 
 #: ConfigMap in Tessera's namespace.
 FAILURES_CONFIG_MAP = "driver-rollouts"
+#: Driver sets, and nodes of each, whose failures are kept; the latest stay. A roll-out stops at a few failures.
+_SETS, _NODES = 32, 20
 
 
 class NodeFailure(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,7 +52,7 @@ Failures = Mapping[str, SetFailures]
 def read_failures(data: Mapping[str, str]) -> dict[str, SetFailures]:
     """The valid entries of the ConfigMap."""
     found: dict[str, SetFailures] = {}
-    for key, text in list(data.items())[:FAILED_SETS]:
+    for key, text in list(data.items())[:_SETS]:
         if len(text) > FAILURES_TEXT:
             continue
         try:
@@ -72,9 +74,9 @@ def add_failure(
     """The failures with one added; the oldest are dropped if there are too many."""
     before = known.get(driver_set, SetFailures(policy=policy)).nodes
     nodes = {**before, node: NodeFailure(cause=cause[:FAILURE_CAUSE], at=at)}
-    kept = dict(sorted(nodes.items(), key=lambda each: -each[1].at)[:FAILED_NODES])
+    kept = dict(sorted(nodes.items(), key=lambda each: -each[1].at)[:_NODES])
     every = {**known, driver_set: SetFailures(policy=policy, nodes=kept)}
-    return dict(sorted(every.items(), key=lambda each: -each[1].latest)[:FAILED_SETS])
+    return dict(sorted(every.items(), key=lambda each: -each[1].latest)[:_SETS])
 
 
 def encode_failures(known: Failures) -> dict[str, str]:

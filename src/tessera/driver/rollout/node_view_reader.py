@@ -61,6 +61,7 @@ def read_node_view(
     meta = node.metadata
     labels, notes = meta.labels, meta.annotations
     current = labels.get(DRIVER_SET_LABEL, "")
+    living = [pod for pod in pods if not pod.status.has_ended]
     return NodeView(
         name=meta.name,
         uid=meta.uid,
@@ -77,9 +78,9 @@ def read_node_view(
         requested=notes.get(REQUESTED_ANNOTATION) == "true",
         pause_label=labels.get(PAUSE_LABEL, ""),
         offers_gpus=any(_is_gpu(name) and count != "0" for name, count in node.status.allocatable.items()),
-        agent_holds_gpus=_advertises_gpus(node) and any(_app(pod) == AGENT_APP and not _has_ended(pod) for pod in pods),
-        pods=live_pods(pods),
-        drivers=tuple(_driver_pod_view(pod, now) for pod in pods if _app(pod) == DRIVER_APP and not _has_ended(pod)),
+        agent_holds_gpus=_advertises_gpus(node) and any(_app(pod) == AGENT_APP for pod in living),
+        pods=tuple(map(read_pod_view, living)),
+        drivers=tuple(_driver_pod_view(pod, now) for pod in living if _app(pod) == DRIVER_APP),
         validated=validated(current),
         pulls=tuple(_pull_pod(pod, now) for pod in pods if _app(pod) == PULL_APP),
     )
@@ -96,7 +97,7 @@ def _advertises_gpus(node: Node) -> bool:
 
 def live_pods(pods: Iterable[Pod]) -> tuple[PodView, ...]:
     """The pods that have not ended."""
-    return tuple(read_pod_view(pod) for pod in pods if not _has_ended(pod))
+    return tuple(read_pod_view(pod) for pod in pods if not pod.status.has_ended)
 
 
 def read_pod_view(pod: Pod) -> PodView:
@@ -126,10 +127,6 @@ def _is_gpu(resource: str) -> bool:
 def _app(pod: Pod) -> str:
     """The part of Tessera that a pod is; empty for pods outside Tessera's namespace, which may have any label."""
     return pod.metadata.labels.get(APP_LABEL, "") if pod.metadata.namespace == NAMESPACE else ""
-
-
-def _has_ended(pod: Pod) -> bool:
-    return pod.status.phase in {"Succeeded", "Failed"}
 
 
 def _driver_pod_view(pod: Pod, now: float) -> DriverPodView:
@@ -175,10 +172,10 @@ def _pull_pod(pod: Pod, now: float) -> PullPod:
     fault = _pull_fault(pod, now)
     if fault:
         pull = PullProgress.FAILED
-    elif _has_ended(pod) and not pod.status.container_statuses:
+    elif pod.status.has_ended and not pod.status.container_statuses:
         pull, fault = PullProgress.FAILED, f"{pod.status.reason}: {pod.status.message}"  # kubelet did not admit it
     else:
-        pull = PullProgress.PRESENT if _has_ended(pod) or _has_image(pod) else PullProgress.PULLING
+        pull = PullProgress.PRESENT if pod.status.has_ended or _has_image(pod) else PullProgress.PULLING
     return PullPod(
         uid=pod.metadata.uid,
         namespace=pod.metadata.namespace,

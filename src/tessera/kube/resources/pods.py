@@ -357,6 +357,11 @@ class PodStatus(Wire, frozen=True, kw_only=True):
         return ready is not None and ready.status == "True"
 
     @property
+    def has_ended(self) -> bool:
+        """True if all containers ended and none starts again."""
+        return self.phase in {"Succeeded", "Failed"}
+
+    @property
     def containers(self) -> tuple[ContainerStatus, ...]:
         """Returns all containers, in the order of their starts."""
         return (*self.init_container_statuses, *self.container_statuses)
