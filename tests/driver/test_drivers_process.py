@@ -7,14 +7,17 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
 from tests.support.mortal_transport import TransportUntilWrite
 
 from tessera.api.driver.assignment import CLUSTER_POLICIES
 from tessera.api.driver.node_status import DRIVER_ANNOTATION, DRIVER_SET_LABEL, DriverStrategy
 from tessera.clock import LoopClock
+from tessera.driver.coverage.next_kernels import CoverageMetrics
 from tessera.driver.manifests.names import set_of
 from tessera.driver.nodes.node_status import read_status
 from tessera.driver.resolution import ImageKind, ImageQuery, Outcome, Resolution
+from tessera.driver.rollout.rollout import RolloutMetrics
 from tessera.driver.run import DriverOptions, Drivers
 from tessera.kube.client.client import Client
 from tessera.kube.event_recorder import EventRecorder
@@ -85,6 +88,7 @@ class ServerWithNodes:
         nodes = Informer(client, NODES, clock=self.clock, rng=rng)
         pods = Informer(client, PODS, clock=self.clock, rng=rng)
         events = EventRecorder(client, component="tessera-controller", clock=self.clock, rng=rng)
+        metrics = CollectorRegistry()
         drivers = Drivers(
             KubeRuntime(client=client, clock=self.clock, rng=rng, recorders=self.recorders),
             resolver=Registry(),
@@ -92,6 +96,8 @@ class ServerWithNodes:
             pods=pods,
             options=DriverOptions(image="tessera:1"),
             events=events,
+            metrics=RolloutMetrics(metrics),
+            coverage=CoverageMetrics(metrics),
         )
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds), asyncio.TaskGroup() as group:

@@ -48,6 +48,7 @@ _PINNED: Mapping[str, str] = {"gardenlinux": "gardenlinux0"}
 
 _NOT_IN_TAGS = re.compile(r"[^A-Za-z0-9_.-]")
 _BRANCH = re.compile(r"v?(\d+)(?![0-9A-Za-z])")
+#: ``el9_2`` of ``5.14.0-284.54.1.el9_2.aarch64``.
 _RHEL_KERNEL = re.compile(r"\.el(\d+)_(\d+)")
 #: RHCOS's image before 4.19, ``415.92.202402…``: it begins with OpenShift's release, without the dot.
 _OLD_OSTREE = re.compile(r"4(\d\d)\.\d+\.")
@@ -179,7 +180,8 @@ def _forms(pool: PoolKey, *, precompiled: bool) -> Iterator[str]:
     yield from _release_names(pool.os_id, pool.os_version)
     core = bool(pool.ostree)
     if pool.os_id == "rhcos":
-        rhel = _rhel_of_kernel(pool.kernel) or _OPENSHIFT.get(pool.os_version, "")
+        found = _RHEL_KERNEL.search(pool.kernel)
+        rhel = f"{found[1]}.{found[2]}" if found else _OPENSHIFT.get(pool.os_version, "")
         if rhel:
             yield from _release_names("rhel", rhel)
     elif pool.os_id == "rhel" and (precompiled or core):
@@ -190,12 +192,6 @@ def _release_names(os_id: str, version: str) -> Iterator[str]:
     yield f"{os_id}{version}"
     if os_id in _MAJOR_ONLY:
         yield f"{os_id}{version.partition('.')[0]}"
-
-
-def _rhel_of_kernel(kernel: str) -> str:
-    """``9.2`` of ``5.14.0-284.54.1.el9_2.aarch64``; empty if the kernel does not contain it."""
-    found = _RHEL_KERNEL.search(kernel)
-    return f"{found[1]}.{found[2]}" if found else ""
 
 
 def _openshift(pool: PoolKey) -> tuple[str, ...]:

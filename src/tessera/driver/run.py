@@ -10,7 +10,6 @@ import logging
 from collections.abc import Iterable, Iterator
 
 import msgspec
-from prometheus_client import CollectorRegistry
 
 from tessera.api.driver.driver_policy import DriverPolicy
 from tessera.clock import until_set
@@ -89,8 +88,8 @@ class Drivers:
         pods: Informer[Pod],
         options: DriverOptions,
         events: EventRecorder,
-        metrics: RolloutMetrics | None = None,
-        coverage: CoverageMetrics | None = None,
+        metrics: RolloutMetrics,
+        coverage: CoverageMetrics,
     ) -> None:
         #: The last plan; empty before the first round. The next round reads the desired sets and the policies from it.
         self._plan = ClusterPlan()
@@ -136,7 +135,7 @@ class Drivers:
         self._rollout = Rollout(
             runtime,
             RolloutExecutor(runtime, namespace=NAMESPACE, events=events),
-            metrics=metrics or RolloutMetrics(CollectorRegistry()),
+            metrics=metrics,
             wake=self._woken.set,
         )
         self._rollout_adapter = RolloutAdapter(

@@ -220,7 +220,7 @@ async def test_a_rollout_acts_on_what_it_decides_and_shows_the_numbers(desk: Des
 
 
 async def test_what_is_said_of_a_node_stands_until_its_write_is_seen(desk: Desk) -> None:
-    rollout = Rollout(desk.runtime(), desk.hands, wake=lambda: None)
+    rollout = Rollout(desk.runtime(), desk.hands, metrics=RolloutMetrics(CollectorRegistry()), wake=lambda: None)
     await rollout.load()
     ready = {"conditions": [{"type": "Ready", "status": "True"}], "allocatable": {"nvidia.com/gpu": "1"}}
     await desk.client.merge_patch(NODES, "n1", {"status": ready}, subresource="status")

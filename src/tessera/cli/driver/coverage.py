@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import click
-import msgspec
 
 from tessera.api.driver.driver_policy import DriverPolicy, ImageSource
 from tessera.cli.base.connection import cluster_options, connect, report_errors
@@ -173,7 +172,7 @@ def command(
 
 async def _report_for_policy(access: Access, kernels: Sequence[NextKernel], policy: DriverPolicy) -> CoverageReport:
     expected, idle = expected_kernels(kernels, (), [policy])
-    return await _report(access, expected, idle)
+    return CoverageReport(rows=await _rows(access, expected), idle=idle)
 
 
 async def _report_for_context(
@@ -204,31 +203,26 @@ async def report_for_cluster(
         await announce_kernels(client, kernels)
     known, problems = parse_kernel_lists(await read_kernel_list(client))
     expected, idle = expected_kernels(dict.fromkeys([*kernels, *known]), found.in_use, found.everywhere)
-    report = await _report(access, expected, idle, problems=problems, client=client, lab=lab)
-    return msgspec.structs.replace(report, unknown=unlisted_groups((each.pool for each in found.subjects), report.rows))
+    rows = await _rows(access, expected, PullSecrets(client, NAMESPACE), lab)
+    unknown = unlisted_groups((each.pool for each in found.subjects), rows)
+    return CoverageReport(rows=rows, problems=problems, idle=idle, unknown=unknown)
 
 
-async def _report(
-    access: Access,
-    expected: Sequence[ExpectedKernel],
-    idle: tuple[NextKernel, ...],
-    *,
-    problems: tuple[str, ...] = (),
-    client: Client | None = None,
-    lab: Resolver | None = None,
-) -> CoverageReport:
-    secrets = None if client is None else PullSecrets(client, NAMESPACE)
+async def _rows(
+    access: Access, expected: Sequence[ExpectedKernel], secrets: PullSecrets | None = None, lab: Resolver | None = None
+) -> tuple[KernelCoverage, ...]:
     async with connect_registries(access, secrets, lab=lab) as registries:
-        rows = await asyncio.gather(*(look_up_coverage(each, registries.resolver) for each in expected))
-    return CoverageReport(rows=tuple(rows), problems=problems, idle=idle)
+        return tuple(await asyncio.gather(*(look_up_coverage(each, registries.resolver) for each in expected)))
 
 
 def report_table(report: CoverageReport) -> Iterator[str]:
     """The report as a table."""
     if report.rows:
-        rows = [("KERNEL", "NODES", "COVERED", "IMAGE OR REASON")]
-        rows += [_cells(row) for row in sorted(report.rows, key=lambda row: row.pool)]
-        yield from align_columns(rows)
+        rows = [
+            (row.pool.kernel, row.group, "yes" if row.covered else "no", row.reason)
+            for row in sorted(report.rows, key=lambda row: row.pool)
+        ]
+        yield from align_columns([("KERNEL", "NODES", "COVERED", "IMAGE OR REASON"), *rows])
         yield ""
     for group, is_open in sorted(report.gates.items()):
         yield f"{group}: gate {'open' if is_open else 'closed'}"
@@ -253,10 +247,6 @@ def describe_unknown(report: CoverageReport, *, cluster: bool) -> str:
     text = f"warning: the next kernel{whose} is unknown, so its driver image was not checked"
     hint = "; list it in ConfigMap tessera-system/driver-next-kernels, or use --announce"
     return text + (hint if cluster else "")
-
-
-def _cells(row: KernelCoverage) -> tuple[str, str, str, str]:
-    return row.pool.kernel, row.group, "yes" if row.covered else "no", row.reason
 
 
 def report_document(report: CoverageReport) -> dict[str, object]:

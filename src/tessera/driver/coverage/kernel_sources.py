@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from tessera.driver.coverage.kernels import NextKernel
+from tessera.driver.coverage.kernels import ARCHITECTURES, NextKernel
 from tessera.limits.drivers import APT_INDEX, RELEASE_DOCUMENT
 from tessera.limits.messages import ECHOED
 
@@ -118,8 +118,6 @@ _OSTREE = re.compile(r"[0-9]+\.[0-9]+\.[0-9A-Za-z.-]{1,60}")
 _OLD = re.compile(r"4(\d\d)\.")
 _KERNEL = re.compile(r"\d+\.\d+\.[A-Za-z0-9._+~-]{1,110}\.(x86_64|aarch64)")
 
-_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
-
 
 def rhcos_version(data: bytes) -> str:
     """The RHCOS version in the output of ``oc adm release info -o json``; its nodes name it as ``OSTREE_VERSION``.
@@ -155,7 +153,7 @@ def toolkit_kernel(data: bytes, machine_os: str = "") -> NextKernel:
         os_id=os_id,
         os_version=os_version,
         kernel=kernel,
-        architecture=_ARCHITECTURES[found[1]],
+        architecture=ARCHITECTURES[found[1]],
         ostree=machine_os,
     )
 

@@ -28,7 +28,8 @@ CONFIG_MAP = "driver-next-kernels"
 
 _SYSTEM = re.compile(r"(?P<id>[a-z][a-z_-]*?)(?P<version>\d[0-9a-z.]{0,15})")
 _KERNEL = re.compile(r"\d+\.\d+[A-Za-z0-9._+~-]{0,120}")
-_ARCHITECTURE = {"amd64": "amd64", "x86_64": "amd64", "arm64": "arm64", "aarch64": "arm64"}
+#: Architectures in the registries' spelling, by that and by the kernel's.
+ARCHITECTURES = {"amd64": "amd64", "x86_64": "amd64", "arm64": "arm64", "aarch64": "arm64"}
 _OSTREE = re.compile(r"\d+\.\d+\.[0-9A-Za-z.-]{1,60}")
 
 
@@ -89,8 +90,8 @@ def parse_kernel(name: str, line: str) -> NextKernel:
         )
     architecture, ostree = _architecture_in(words[0]), ""
     for word in words[1:]:
-        if word in _ARCHITECTURE:
-            architecture = _ARCHITECTURE[word]
+        if word in ARCHITECTURES:
+            architecture = ARCHITECTURES[word]
         elif _OSTREE.fullmatch(word):
             ostree = word
         else:
@@ -155,4 +156,4 @@ def version_numbers(name: str) -> tuple[int, ...]:
 def _architecture_in(name: str) -> str:
     """The architecture in the names of RHEL's kernels: …el9_2.x86_64, …el9_2.aarch64+64k."""
     found = re.search(r"\.(x86_64|aarch64)([+_-]64k)?$", name)
-    return _ARCHITECTURE[found[1]] if found else ""
+    return ARCHITECTURES[found[1]] if found else ""

@@ -104,7 +104,7 @@ class NextKernels:
         in_use: Callable[[], "KernelsInUse"],
         builds: BuildJobs,
         settings: BuildSettings | None = None,
-        metrics: CoverageMetrics | None = None,
+        metrics: CoverageMetrics,
     ) -> None:
         self.report = CoverageReport()
         self._client = runtime.client
@@ -147,8 +147,7 @@ class NextKernels:
                     await self._annotate()
                     await until_set(self._woken, LATE if self.report.open else SOON)
             finally:
-                if self._metrics is not None:
-                    self._metrics.show(CoverageReport())  # a replica that does not lead any more shows nothing
+                self._metrics.show(CoverageReport())  # a replica that does not lead any more shows nothing
 
     async def _look_up(self) -> CoverageReport:
         held = self._list.cache.get(key(NAMESPACE, CONFIG_MAP))
@@ -195,8 +194,7 @@ class NextKernels:
         }[state.phase]
 
     def _publish(self, report: CoverageReport) -> None:
-        if self._metrics is not None:
-            self._metrics.show(report)
+        self._metrics.show(report)
         if report == self.report:
             return
         if (report.summary, report.gates) != (self.report.summary, self.report.gates):

@@ -27,24 +27,6 @@ from tessera.driver.nodes.upgrade_record import CHANGING
 from tessera.driver.planning.strategy import StrategyResult, image_queries
 from tessera.driver.rollout.node_view import DesiredDriver
 
-#: Orders of strategies, best first; the second is for policies that prefer built drivers.
-_PRECOMPILED_FIRST = (
-    DriverStrategy.PREINSTALLED,
-    DriverStrategy.PRECOMPILED,
-    DriverStrategy.PRECOMPILED_BRANCH,
-    DriverStrategy.MIRROR,
-    DriverStrategy.BUILT,
-    DriverStrategy.BLOCKED,
-)
-_BUILT_FIRST = (
-    DriverStrategy.PREINSTALLED,
-    DriverStrategy.BUILT,
-    DriverStrategy.PRECOMPILED,
-    DriverStrategy.PRECOMPILED_BRANCH,
-    DriverStrategy.MIRROR,
-    DriverStrategy.BLOCKED,
-)
-
 
 class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
     """The plan for one node.
@@ -191,8 +173,14 @@ def _is_broken(state: NodeState) -> bool:
     return driver is not None and (driver.progress is DriverPodProgress.FAILED or bool(driver.fault))
 
 
-def _rank(policy: DriverPolicy, strategy: DriverStrategy) -> int:
-    return (_PRECOMPILED_FIRST if policy.use_precompiled else _BUILT_FIRST).index(strategy)
+def _rank(policy: DriverPolicy, strategy: DriverStrategy) -> float:
+    """Lower is better; a policy may prefer built drivers to all but pre-installed ones."""
+    if strategy is DriverStrategy.BUILT and not policy.use_precompiled:
+        return _RANKS[DriverStrategy.PREINSTALLED] + 0.5
+    return _RANKS[strategy]
+
+
+_RANKS = {strategy: float(rank) for rank, strategy in enumerate(DriverStrategy)}
 
 
 # Plans
@@ -230,18 +218,7 @@ def _keep_without_choice(
     current = state.upgrading_set or state.fitting_set
     rejected = choice.rejected if choice is not None else ()
     if current is None:
-        strategy = DriverStrategy.BLOCKED
-        status = DriverStatus(
-            strategy=strategy,
-            phase=phase,
-            since="",
-            version=policy.source.version,
-            pool=state.facts.pool.text if state.facts.pool is not None else "",
-            reason=reason,
-            rejected=rejected,
-            boot=state.status_boot,
-        )
-        return NodePlan(label="", status=status, desired=DesiredDriver(policy=policy.full_name))
+        return _plan_no_set(state, DriverStrategy.BLOCKED, phase, reason, policy=policy, rejected=rejected)
     begun = state.upgrade_target if state.upgrading_set is not None else None
     desired = _keep_current(state, policy, current) if begun is None else _desired_driver(policy, begun)
     if state.record is None and _is_broken(state):
@@ -277,16 +254,28 @@ def _plan_with_set(
     return NodePlan(label=state.facts.driver_set, status=status, desired=desired, needs=needs, validate=validate)
 
 
-def _plan_no_set(state: NodeState, strategy: DriverStrategy, phase: DriverPhase, reason: str) -> NodePlan:
+def _plan_no_set(
+    state: NodeState,
+    strategy: DriverStrategy,
+    phase: DriverPhase,
+    reason: str,
+    *,
+    policy: DriverPolicy | None = None,
+    rejected: tuple[RejectedStrategy, ...] = (),
+) -> NodePlan:
+    """Plan for a node without a set; with the policy that asks for a driver, if one does."""
     status = DriverStatus(
         strategy=strategy,
         phase=phase,
         since="",
+        version=policy.source.version if policy is not None else "",
         pool=state.facts.pool.text if state.facts.pool is not None else "",
         reason=reason,
+        rejected=rejected,
         boot=state.status_boot,
     )
-    return NodePlan(label="", status=status, desired=DesiredDriver(policy=""))
+    name = policy.full_name if policy is not None else ""
+    return NodePlan(label="", status=status, desired=DesiredDriver(policy=name))
 
 
 def _status(

@@ -42,7 +42,7 @@ class ValidPolicies:
     """
 
     def __init__(self, runtime: KubeRuntime, *, namespace: str) -> None:
-        self._last_valid: Mapping[str, DriverPolicy] = {}
+        self.last_valid: Mapping[str, DriverPolicy] = {}
         self._map = PersistentConfigMap(
             runtime.client,
             runtime.clock,
@@ -55,25 +55,20 @@ class ValidPolicies:
 
     async def load(self) -> None:
         """Reads the versions that an earlier controller stored; retries until the server answers."""
-        self._last_valid = decode_policies((await self._map.load()).get(KEY, "{}"))
+        self.last_valid = decode_policies((await self._map.load()).get(KEY, "{}"))
 
     async def run(self) -> None:
         """Writes the versions to the ConfigMap, until cancelled."""
         await self._map.run()
 
-    @property
-    def last_valid(self) -> Mapping[str, DriverPolicy]:
-        """The last valid version of each object."""
-        return self._last_valid
-
     def update(self, policies: Mapping[str, DriverPolicy]) -> None:
         """Replaces the versions to store."""
-        if policies != self._last_valid:
-            self._last_valid = dict(policies)
+        if policies != self.last_valid:
+            self.last_valid = dict(policies)
             self._map.mark_changed()
 
     def _data(self) -> Mapping[str, str]:
-        return {KEY: msgspec.json.encode(self._last_valid, order="sorted").decode()}
+        return {KEY: msgspec.json.encode(self.last_valid, order="sorted").decode()}
 
 
 def decode_policies(text: str) -> Mapping[str, DriverPolicy]:

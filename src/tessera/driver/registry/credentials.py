@@ -129,11 +129,15 @@ def read_docker_config(path: Path) -> Keyring:
         CredentialsError: the file cannot be read, or is not a ``.dockerconfigjson``.
     """
     try:
-        with path.open("rb") as file:
-            content = file.read(PULL_SECRET + 1)
+        return parse_docker_config(_read_bounded(path, PULL_SECRET), where=str(path))
     except OSError as error:
         raise CredentialsError(f"{path}: {error.strerror or 'cannot be read'}") from error
-    return parse_docker_config(content, where=str(path))
+
+
+def _read_bounded(path: Path, limit: int) -> bytes:
+    """A file's first bytes, one more than is allowed."""
+    with path.open("rb") as file:
+        return file.read(limit + 1)
 
 
 def default_docker_config(environment: Mapping[str, str]) -> Path | None:
@@ -248,7 +252,13 @@ def read_authorities(file: Path) -> str:
     Raises:
         AuthoritiesError: the file has no certificate, has one that cannot be read, or is too large.
     """
-    return parse_authorities(_read_bounded(file), str(file))
+    try:
+        data = _read_bounded(file, REGISTRY_AUTHORITIES)
+    except OSError as error:
+        raise AuthoritiesError(
+            f"{file} cannot be read ({(error.strerror or str(error)).lower()}); name a file of certificates in PEM"
+        ) from error
+    return parse_authorities(data, str(file))
 
 
 def parse_authorities(data: bytes, name: str) -> str:
@@ -273,14 +283,3 @@ def parse_authorities(data: bytes, name: str) -> str:
             f"{name} has a certificate that is damaged or not whole; get it from the authority again"
         ) from error
     return "".join(each.public_bytes(Encoding.PEM).decode("ascii") for each in found)
-
-
-def _read_bounded(file: Path) -> bytes:
-    try:
-        with file.open("rb") as opened:
-            data = opened.read(REGISTRY_AUTHORITIES + 1)
-    except OSError as error:
-        raise AuthoritiesError(
-            f"{file} cannot be read ({(error.strerror or str(error)).lower()}); name a file of certificates in PEM"
-        ) from error
-    return data

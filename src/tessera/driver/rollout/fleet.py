@@ -122,10 +122,7 @@ class _PolicyRound:
         self.until: float | None = None
         self._nodes = nodes
         self._policy = snapshot.policies.get(policy, UpgradePolicy())
-        self._failures = snapshot.failures
-        self._now = snapshot.now
-        self._busy = snapshot.busy
-        self._eviction_refusals = snapshot.eviction_refusals
+        self._snapshot = snapshot
         #: Causes of failures of the desired sets, by node; grows within the round, never shrinks.
         self._failed = self._failed_nodes()
         #: Names of nodes that may keep their pull pod.
@@ -139,7 +136,7 @@ class _PolicyRound:
         if failing and self.stopped:
             steps = {**self._steps(), **failing}
         for view in self._nodes:
-            if view.name not in self._busy:
+            if view.name not in self._snapshot.busy:
                 self._apply_step(view, steps[view.name])
         self._begin()
         for view in self._nodes:
@@ -172,8 +169,8 @@ class _PolicyRound:
         desired = {view.desired.set for view in self._nodes}
         causes = {
             node: failure.cause
-            for set_ in sorted(desired & self._failures.keys())
-            for node, failure in self._failures[set_].nodes.items()
+            for set_ in sorted(desired & self._snapshot.failures.keys())
+            for node, failure in self._snapshot.failures[set_].nodes.items()
         }
         for view in self._nodes:
             record = view.record
@@ -190,9 +187,9 @@ class _PolicyRound:
             view.name: next_step(
                 view,
                 self._policy,
-                self._now,
+                self._snapshot.now,
                 may_continue=self._may_continue(view),
-                eviction_refusals=self._eviction_refusals,
+                eviction_refusals=self._snapshot.eviction_refusals,
             )
             for view in self._nodes
         }
@@ -209,14 +206,14 @@ class _PolicyRound:
         if due.waits:
             self.notes[view.name] = due.waits
         self._look_again(due.until)
-        learnt = failure_update(view, self._failures, self._now)
+        learnt = failure_update(view, self._snapshot.failures, self._snapshot.now)
         if learnt is not None:
             self.instructions.append(learnt)
 
     # Nodes that may begin
 
     def _begin(self) -> None:
-        room = Budget(self._policy, self._nodes, self._busy)
+        room = Budget(self._policy, self._nodes, self._snapshot.busy)
         for view in sorted(self._candidates(), key=upgrade_order):
             takes, prepares = self._reserve(view, room)
             if (takes or prepares) and view.desired.image and view.pull is PullProgress.FAILED:
@@ -227,7 +224,7 @@ class _PolicyRound:
             if self._stop_reason(view):
                 self.notes[view.name] = self._stop_reason(view)
             elif takes and has_image:
-                self.instructions.append(begin_upgrade(view, self._now))
+                self.instructions.append(begin_upgrade(view, self._snapshot.now))
             elif view.state is not UpgradeState.REQUIRED:
                 self.instructions.append(mark_required(view))
 
@@ -246,7 +243,7 @@ class _PolicyRound:
         """Nodes that could begin now; the others get a note that says why they cannot."""
         found: list[NodeView] = []
         for view in self._nodes:
-            if view.name in self._busy or not wants_upgrade(view):
+            if view.name in self._snapshot.busy or not wants_upgrade(view):
                 self._mark_done(view)
                 continue
             why = refusal_reason(
@@ -268,7 +265,7 @@ class _PolicyRound:
 
     def _mark_done(self, view: NodeView) -> None:
         """Marks an up-to-date node upgrade-done."""
-        known = view.name not in self._busy and not view.desired.undecided
+        known = view.name not in self._snapshot.busy and not view.desired.undecided
         failed = view.state is UpgradeState.FAILED
         idle = known and not is_in_progress(view) and (not failed or view.record is None)
         left_by_others = failed and view.works
@@ -289,7 +286,7 @@ class _PolicyRound:
         fault = view.pull_pod.fault if view.pull_pod is not None else ""
         cause = f"image {view.desired.image} did not arrive on the node: {fault}"
         self._failed[view.name] = cause
-        self.instructions.append(refuse_upgrade(view, cause, self._now))
+        self.instructions.append(refuse_upgrade(view, cause, self._snapshot.now))
 
     def _has_image(self, view: NodeView) -> bool:
         """True if the desired image is on the node; starts a pull pod if it is not."""
@@ -307,7 +304,7 @@ class _PolicyRound:
                     secrets=desired.pull_secrets,
                 )
             )
-        elif pod.until > self._now:
+        elif pod.until > self._snapshot.now:
             self._look_again(pod.until)
         return False
 
@@ -315,7 +312,7 @@ class _PolicyRound:
         """Deletes pull pods that no node needs."""
         for each in view.pulls:
             needed = view.name in self._keep_pull_pods and each.set == view.desired.set
-            if not needed and not each.terminating and view.name not in self._busy:
+            if not needed and not each.terminating and view.name not in self._snapshot.busy:
                 self.instructions.append(DeletePull(namespace=each.namespace, name=each.name, uid=each.uid))
 
     def _look_again(self, until: float | None) -> None:

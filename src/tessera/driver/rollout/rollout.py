@@ -171,7 +171,7 @@ class Rollout:
     Args:
         runtime: see :class:`~tessera.kube.runtime.KubeRuntime`.
         executor: the executor that writes.
-        metrics: the gauges; None for no metrics.
+        metrics: the gauges.
         wake: called when something may be due that no watch shows.
     """
 
@@ -180,7 +180,7 @@ class Rollout:
         runtime: KubeRuntime,
         executor: RolloutExecutor,
         *,
-        metrics: RolloutMetrics | None = None,
+        metrics: RolloutMetrics,
         wake: Callable[[], None],
     ) -> None:
         self._executor = executor
@@ -237,8 +237,7 @@ class Rollout:
             eviction_refusals=self._executor.refusals,
         )
         decision = self._recorders.call("driver-rollout", decide_rollout, snapshot)
-        if self._metrics is not None:
-            self._metrics.show(decision)
+        self._metrics.show(decision)
         for instruction in decision.instructions:
             if self._in_flight.start(instruction):
                 group.create_task(self._execute(instruction))
