@@ -145,11 +145,11 @@ WORDS: Mapping[Reason, Words] = {
         all=f"team-a/train-2 finds no place beside the others; {EVERYBODY}",
         team=f"team-a/train-2 finds no place beside the others; {TEAM_A}",
     ),
-    CardsAway(2, FULL): Words(
+    CardsAway(2, FULL, ("XID 48", "probe")): Words(
         "card-held-back",
         ROOM,
-        "2 cards that might serve it are held back for a fault; not enough free memory slots for 3g.20gb: 2 free, 4"
-        " needed",
+        "2 cards that might serve it are held back for a fault (XID 48, probe); not enough free memory slots for"
+        " 3g.20gb: 2 free, 4 needed",
         all=EVERYBODY,
         team=TEAM_A,
     ),

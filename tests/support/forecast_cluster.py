@@ -67,7 +67,7 @@ class ForecastCluster(SlicerCluster):
             self.now += seconds
             self.end(pod)
 
-    def forecast(self, held_back: Mapping[NodeName, int] | None = None) -> QueuePage:
+    def forecast(self, held_back: Mapping[NodeName, Mapping[str, str]] | None = None) -> QueuePage:
         """The queue now."""
         begun = self.expect_ends()
         for _ in self.forecaster.forecast(begun, held_back or {}):

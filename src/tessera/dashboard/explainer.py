@@ -5,17 +5,13 @@ The words are those of ``tessera why``, with aliases in them:
 1. The names of nodes and pods that the reader may not see are replaced in the objects *before* the explanation is made
    from them, by the aliases that the page shows. So no text can name what its maker did not know.
 2. Free texts of nodes are left out: messages of conditions, and annotations other than the offers.
-3. A name that stands in a label, such as that of the host, is replaced in the finished text.
+3. No label of a node is named but those that the pod itself names.
 
 Explanations are made in a thread, one after the other, and a bounded number wait: nobody can slow the feed by clicks.
 Each visitor gets an answer before any other gets two.
 """
 
 import asyncio
-import re
-from collections.abc import Callable, Mapping
-
-import msgspec
 
 from tessera.dashboard.aliases import Aliases, Objects
 from tessera.dashboard.source import ClusterSource
@@ -73,9 +69,6 @@ class PrivateExplainer:
         return ExplanationReport(kind="pod", namespace=namespace, name=name, answers=(found,))
 
 
-_replace = msgspec.structs.replace
-
-
 def explain_privately(
     objects: Objects, pod: Pod, visibility: Visibility, redactor: Redactor, page: QueuePage | None = None
 ) -> Explanation:
@@ -101,19 +94,4 @@ def explain_privately(
         hides_labels=not visibility.nodes,
         page=page and aliases.hide_queue(page),
     )
-    found = explain_pod(ClusterView(snapshot), about)
-    if visibility.nodes:
-        return found
-    clean = _cleaner({node.metadata.name: redactor.node(node.metadata.name) for node in objects.nodes})
-    return _replace(
-        found, verdict=clean(found.verdict), facts=tuple(map(clean, found.facts)), help=tuple(map(clean, found.help))
-    )
-
-
-def _cleaner(aliases: Mapping[str, str]) -> Callable[[str], str]:
-    """Replaces whole names in a text; of two that begin alike the longer one."""
-    if not aliases:
-        return lambda text: text
-    names = "|".join(re.escape(name) for name in sorted(aliases, key=len, reverse=True))
-    pattern = re.compile(rf"(?<![\w.~-])(?:{names})(?![\w-]|\.\w)")
-    return lambda text: pattern.sub(lambda found: aliases[found[0]], text)
+    return explain_pod(ClusterView(snapshot), about)

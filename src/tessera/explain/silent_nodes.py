@@ -24,14 +24,12 @@ NO_ROOM = frozenset(
         "fragmented",
         "never-fits",
         "no-node",
-        "no-node-joined",
         "no-card-reported",
         "no-such-profile",
         "not-offered",
         "too-many",
         "in-use",
         "gang-no-room",
-        "gang-too-large",
     }
 )
 #: The kinds of silence that only the agent ends; that a node is not ready, placement says itself.

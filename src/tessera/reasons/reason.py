@@ -112,10 +112,7 @@ class NeverFits(_Reason, frozen=True):
     holds: tuple[Public, ...] = ()
     selected: bool = False
 
-    @property
-    def never(self) -> bool:
-        """True."""
-        return True
+    never = True
 
 
 class RuleCount(msgspec.Struct, frozen=True):
@@ -163,10 +160,7 @@ class NoNode(_Reason, frozen=True):
 
 
 class _NoRoom(_Reason, frozen=True):
-    @property
-    def waits_for_room(self) -> bool:
-        """True."""
-        return True
+    waits_for_room = True
 
 
 class Full(_NoRoom, frozen=True):
@@ -292,15 +286,7 @@ class GangTooLarge(_Reason, frozen=True):
     wanted: Public
     most: Public
 
-    @property
-    def case(self) -> str:
-        """``never-fits``."""
-        return "never-fits"
-
-    @property
-    def never(self) -> bool:
-        """True."""
-        return True
+    case, never = "never-fits", True
 
 
 class GangNoRoom(_Reason, frozen=True):
@@ -347,15 +333,14 @@ class CardsAway(_Reason, frozen=True):
     Attributes:
         cards: their number.
         reason: why no other card serves it.
+        faults: the sources of their errors (:class:`tessera.api.nodes.health.Evidence`), ``XID 79``.
     """
 
     cards: int
     reason: "Reason"
+    faults: tuple[Public, ...] = ()
 
-    @property
-    def case(self) -> str:
-        """``card-held-back``."""
-        return "card-held-back"
+    case = "card-held-back"
 
     @property
     def waits_for_room(self) -> bool:
@@ -386,10 +371,7 @@ class OtherGate(_Reason, frozen=True):
 class Planning(_Reason, frozen=True):
     """The controller has not planned the pod yet."""
 
-    @property
-    def competes(self) -> bool:
-        """True."""
-        return True
+    competes = True
 
 
 #: Why planning finds no place for a pod.

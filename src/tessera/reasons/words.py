@@ -72,9 +72,10 @@ def sentence(reason: Reason) -> str:
         case GangNoRoom(gang=gang, size=size, fit=fit, reason=of):
             why = sentence(of) if of is not None else "planning them together exceeds the work of one decision"
             return f"gang {gang} starts as a whole, and {fit} of its {size} pods have a place now: {why}"
-        case CardsAway(cards=cards, reason=of):
+        case CardsAway(cards=cards, reason=of, faults=faults):
             held = "is" if cards == 1 else "are"
-            return f"{count_noun(cards, 'card')} that might serve it {held} held back for a fault; {sentence(of)}"
+            why = f" ({list_names(faults, _SHOWN)})" if faults else ""
+            return f"{count_noun(cards, 'card')} that might serve it {held} held back for a fault{why}; {sentence(of)}"
         case OtherGate(gates=gates):
             return _other_gate(gates)
         case Planning():

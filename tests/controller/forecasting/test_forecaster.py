@@ -316,7 +316,7 @@ def test_slices_that_no_node_could_hold_never_start(cluster: ForecastCluster) ->
 def test_a_card_that_is_held_back_is_the_reason(cluster: ForecastCluster) -> None:
     cluster.submit("holder", WHOLE)
     pod = _waits(cluster, "p", WHOLE)
-    (row,) = cluster.forecast({NodeName("n1"): 1}).pods
+    (row,) = cluster.forecast({NodeName("n1"): {"GPU-0": "XID 79"}}).pods
     assert (row.uid, row.reason) == (pod.uid, "card-held-back")
 
 

@@ -10,13 +10,13 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 
-from tessera.api.names import NodeName, PodUid
+from tessera.api.names import PodUid
 from tessera.clock import parse_time_or_zero
 from tessera.controller.forecasting.announcements import ChangedEnds
 from tessera.controller.forecasting.competition import CurrentPage, Place, places, waiting_in_order
 from tessera.controller.forecasting.job_deadlines import JobDeadlines
 from tessera.controller.forecasting.lease_tracker import LeaseTracker
-from tessera.controller.forecasting.published_reasons import PublishedReasons
+from tessera.controller.forecasting.published_reasons import HeldBack, PublishedReasons
 from tessera.controller.forecasting.situation_reader import SituationReader
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.state.slicer_state import SlicerState
@@ -119,12 +119,12 @@ class Forecaster:
         yield from begun.reader.run()
         self.ends.update(begun.reader.ends, begun.now)
 
-    def forecast(self, begun: Round, held_back: Mapping[NodeName, int]) -> Iterator[None]:
+    def forecast(self, begun: Round, held_back: HeldBack) -> Iterator[None]:
         """Makes :attr:`page` once the ends are made; yields after each piece of work.
 
         Args:
             begun: the round.
-            held_back: by node, the number of its cards that are not allocated for a fault.
+            held_back: by node and card, the source of the fault for which it is not allocated.
         """
         state, now = begun.state, begun.now
         self.recent.begin(now)

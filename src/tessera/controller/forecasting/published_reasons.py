@@ -35,6 +35,8 @@ from tessera.reasons.reason import (
 _replace = msgspec.structs.replace
 #: Pods that a row names as standing before another; its position says how many wait.
 _BLOCKERS = 8
+#: By node and UUID of the card, the source of its fault.
+HeldBack = Mapping[NodeName, Mapping[str, str]]
 #: Nodes with the most free slots, among which the holders in the way are sought.
 _NODES_SEARCHED = 16
 #: Nodes with the most free slots that are asked if their rules let one pod in, and the pods for which they are asked.
@@ -52,13 +54,13 @@ class PublishedReasons:
 
     Args:
         state: the slicer's state.
-        held_back: by node, the number of its cards that are not allocated for a fault.
+        held_back: by node and card, the source of the fault for which it is not allocated.
 
     Attributes:
         searches: searches for what must end first so far, of some 50 ms each; never decreases.
     """
 
-    def __init__(self, state: SlicerState, held_back: Mapping[NodeName, int]) -> None:
+    def __init__(self, state: SlicerState, held_back: HeldBack) -> None:
         self._state = state
         self._held_back = held_back
         self._explainer = RefusalExplainer(state.inventory.fleet, lambda _demand, _node: None, {})
@@ -81,7 +83,7 @@ class PublishedReasons:
         found = self._with_blockers(pod, nodes, reason)
         away = self._cards_away(pod)
         if away and not reason.never and not isinstance(reason, QueueFull | Reserved | GangIncomplete):
-            return CardsAway(away, found)
+            return CardsAway(len(away), found, tuple(sorted(set(away))))
         return found
 
     def _reason(self, pod: PodInfo, nodes: int) -> Reason | None:
@@ -99,13 +101,14 @@ class PublishedReasons:
             self._replanned[key] = found.reason if isinstance(found, Unplaced) else None
         return self._replanned[key]
 
-    def _cards_away(self, pod: PodInfo) -> int:
-        """The cards that are held back on nodes that would take the pod."""
+    def _cards_away(self, pod: PodInfo) -> list[str]:
+        """The faults of cards that are held back on nodes that would take the pod, one of each card."""
         if not self._held_back:
-            return 0
+            return []
         index = self._state.cluster.index
         able = index.open_to(pod.constraints)
-        return sum(count for name, count in self._held_back.items() if index.mask_of(name) & able)
+        cards = (cards for name, cards in self._held_back.items() if index.mask_of(name) & able)
+        return [fault for each in cards for fault in each.values()]
 
     def _with_blockers(self, pod: PodInfo, nodes: int, reason: Reason) -> Reason:
         """The reason with the slices that are in the way now."""

@@ -15,6 +15,7 @@ from tessera.clock import rfc3339
 from tessera.controller.forecasting.announcements import PROMISED, Announcement, Announcer
 from tessera.controller.forecasting.forecaster import Forecaster
 from tessera.controller.forecasting.job_deadlines import JobReader
+from tessera.controller.forecasting.published_reasons import HeldBack
 from tessera.controller.slicing.slicer import Slicer
 from tessera.controller.slicing.state.events import EndsExpected
 from tessera.forecast.calibration import Calibration
@@ -138,17 +139,17 @@ class QueueTask:
         gate = asyncio.Semaphore(_WRITES_AT_ONCE)
         await asyncio.gather(*(self._announce(each, gate) for each in due))
 
-    def _held_back(self) -> Mapping[NodeName, int]:
-        """By node, the number of its cards that are not allocated for a fault."""
-        found: dict[NodeName, int] = {}
+    def _held_back(self) -> HeldBack:
+        """By node and card, the source of the fault for which it is not allocated."""
+        found: dict[NodeName, Mapping[str, str]] = {}
         for node in self._nodes.cache.values():
             text = node.metadata.annotations.get(CARDS_ANNOTATION, "")
             if not text:
                 continue
             spared = decode_spared(node.metadata.annotations.get(SPARED_ANNOTATION, ""))
-            cards = {each.gpu for each in decode_cards(text).faults if each.key not in spared}
+            cards = {each.gpu: each.rule for each in decode_cards(text).faults if each.key not in spared}
             if cards:
-                found[NodeName(node.metadata.name)] = len(cards)
+                found[NodeName(node.metadata.name)] = cards
         return found
 
     # Telling pods
