@@ -22,7 +22,7 @@ from tessera.agent.base.processes import ProcessTable
 from tessera.agent.inventory.device_users import DeviceUser
 from tessera.agent.inventory.gpu_inventory import read_gpu_inventory, sharing_gpus
 from tessera.agent.memory.enforcement import MemoryEnforcement
-from tessera.agent.memory.inputs import ProcessMemoryReader
+from tessera.agent.memory.inputs import MemoryInputs, ProcessMemoryReader
 from tessera.agent.memory.monitor import MemoryMonitor
 from tessera.agent.memory.policy import MemoryPolicy, MemoryRules
 from tessera.api.names import PodUid
@@ -161,10 +161,6 @@ class Node:
         """NVML tells of a process of that PID."""
         self.machine.start_process(self.gpu, int(gib * GIB), pid=pid)
 
-    @property
-    def api_reachable(self) -> bool:
-        return self.api_answers
-
     def live_pods(self) -> list[Pod]:
         return list(self.pods.values())
 
@@ -191,12 +187,17 @@ class Node:
             enforcement=MemoryEnforcement(
                 mode=mode,
                 processes=self.table,
-                cards=reader,
+                read_card=reader.read,
                 evictor=Evictor(self.client),
-                events=self,
+                record=self.record_on_pod,
                 metrics=self.metrics,
             ),
-            inputs=self,
+            inputs=MemoryInputs(
+                offer=lambda: self.offer,
+                api_reachable=lambda: self.api_answers,
+                live_pods=self.live_pods,
+                read_users=self.read_users,
+            ),
             shares_file=self.file,
             metrics=self.metrics,
             changes=self.changes,

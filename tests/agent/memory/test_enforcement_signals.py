@@ -51,7 +51,7 @@ class PodProcess:
         return self.card
 
     async def carry_out(self, act: MemoryAction = MemoryAction.TERMINATE) -> EnforcementOutcome:
-        return await signal_process(self.decision(act), processes=self.table, cards=self)
+        return await signal_process(self.decision(act), processes=self.table, read_card=self.read)
 
 
 @pytest.fixture
@@ -130,13 +130,12 @@ async def test_a_process_that_ended_is_not_signalled(pod_process: PodProcess) ->
 
 
 async def test_a_process_that_ends_while_the_card_is_read_is_not_signalled(pod_process: PodProcess) -> None:
-    class EndsWhileRead:
-        async def read(self, _device: str, /) -> CardUse | None:
-            pod_process.child.kill()
-            pod_process.child.wait()
-            return pod_process.card
+    async def read(_device: str) -> CardUse | None:
+        pod_process.child.kill()
+        pod_process.child.wait()
+        return pod_process.card
 
-    outcome = await signal_process(pod_process.decision(), processes=pod_process.table, cards=EndsWhileRead())
+    outcome = await signal_process(pod_process.decision(), processes=pod_process.table, read_card=read)
     assert outcome is EnforcementOutcome.ENDED
 
 
@@ -156,7 +155,7 @@ async def test_only_a_process_can_be_signalled(pod_process: PodProcess) -> None:
 
 async def test_an_eviction_is_looked_at_again_too(pod_process: PodProcess) -> None:
     decision = pod_process.decision(MemoryAction.EVICT)
-    assert await find_objection(decision, None, processes=pod_process.table, cards=pod_process) is None
+    assert await find_objection(decision, None, processes=pod_process.table, read_card=pod_process.read) is None
     gave_back(pod_process)
-    outcome = await find_objection(decision, None, processes=pod_process.table, cards=pod_process)
+    outcome = await find_objection(decision, None, processes=pod_process.table, read_card=pod_process.read)
     assert outcome is EnforcementOutcome.WITHIN_LIMIT

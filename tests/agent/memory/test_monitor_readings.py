@@ -103,7 +103,7 @@ async def test_a_hog_gets_sigterm_and_its_neighbour_lives(
         for decision in watch.handle(MemorySample(now=now, cards=(card,), grants=grants)):
             if decision.process is not None:
                 assert decision.action is MemoryAction.TERMINATE
-                outcomes.append(await signal_process(decision, processes=table, cards=reader))
+                outcomes.append(await signal_process(decision, processes=table, read_card=reader.read))
     assert outcomes == [EnforcementOutcome.SENT]
     assert hog.wait() == -signal.SIGTERM
     assert neighbour.poll() is None

@@ -184,13 +184,23 @@ class Node:
         self.ownership = CardOwnership(self.folder / "owners.json")
         self.hardware = WatchedNvml(self.machine, self.clock, last=last, after=after)
         self.inventory_reader = InventoryReader(self.hardware, self.changes)
-        users = DeviceDrainer(self.kubelet, self, self.evictor)
-        users.advertiser = self
+        users = DeviceDrainer(
+            self.kubelet,
+            self,
+            self.evictor,
+            recent_allocations=frozenset,
+            overcounted_resources=lambda: self.counted_too_many,
+        )
         journal = LayoutJournal(self.folder / "layouts.json")
         reboots = None
         if self.may_reboot:
             reboots = RebootRequests(
-                self._reboot, node=self, journal=journal, users=users, hardware=self.hardware, clock=self.clock
+                self._reboot,
+                boot_id=lambda: self.boot,
+                journal=journal,
+                users=users,
+                hardware=self.hardware,
+                clock=self.clock,
             )
         self.layouts = LayoutReconciler(
             config=self,
@@ -237,22 +247,11 @@ class Node:
     def layout(self) -> DesiredLayout:
         return self.wished
 
-    @property
-    def recent_allocations(self) -> frozenset[str]:
-        return frozenset()
-
-    @property
-    def overcounted_resources(self) -> Sequence[str]:
-        return self.counted_too_many
-
     def live_pods(self) -> Sequence[Pod]:
         return list(self.pods.values())
 
     async def list_bound_pods(self) -> Sequence[Pod]:
         return self.live_pods()
-
-    def boot_id(self) -> str:
-        return self.boot
 
     def note_card_reset(self, gpu: str) -> None:
         assert gpu in self.machine.uuids()

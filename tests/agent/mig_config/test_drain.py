@@ -30,44 +30,32 @@ class Pods:
         return [pod("new")]
 
 
-class Offered:
-    """Devices of which some were given a moment ago."""
-
-    def __init__(self) -> None:
-        self.lately = {"GPU-1", "GPU-2"}
-
-    @property
-    def recent_allocations(self) -> frozenset[str]:
-        return frozenset(self.lately)
-
-    @property
-    def overcounted_resources(self) -> Sequence[str]:
-        return ["nvidia.com/gpu"]
+def drainer(kubelet: Ledger, lately: set[str]) -> DeviceDrainer:
+    """A drainer on a node that gave these devices a moment ago."""
+    return DeviceDrainer(
+        kubelet,
+        Pods(),
+        recent_allocations=lambda: frozenset(lately),
+        overcounted_resources=lambda: ["nvidia.com/gpu"],
+    )
 
 
 async def test_a_pod_that_no_watch_has_shown_yet_counts_when_the_api_server_knows_it() -> None:
     kubelet = Ledger()
     kubelet.held = {"new": ("GPU-1::2",), "over": ("GPU-1::3",)}
-    assert await DeviceDrainer(kubelet, Pods()).list() == {"GPU-1": (UserPod("default", "new", PodUid("uid-new")),)}
+    assert await drainer(kubelet, set()).list() == {"GPU-1": (UserPod("default", "new", PodUid("uid-new")),)}
 
 
 async def test_recently_allocated_devices_count_as_used_until_kubelet_lists_the_container() -> None:
-    kubelet, offered = Ledger(), Offered()
+    kubelet, lately = Ledger(), {"GPU-1", "GPU-2"}
     kubelet.held = {"new": ("GPU-1",)}
-    users = DeviceDrainer(kubelet, Pods())
-    users.advertiser = offered
+    users = drainer(kubelet, lately)
     before = users.snapshot()
     assert await users.list() == {
         "GPU-1": (UserPod("default", "new", PodUid("uid-new")),),
         "GPU-2": (UserPod(),),
     }
-    offered.lately.clear()
+    lately.clear()
     assert users.snapshot() != before
     assert (await users.list()).keys() == {"GPU-1"}
     assert users.overcounted_resources() == ["nvidia.com/gpu"]
-
-
-async def test_before_anything_is_offered_nothing_was_given() -> None:
-    users = DeviceDrainer(Ledger(), Pods())
-    assert await users.list() == {}
-    assert users.overcounted_resources() == ()

@@ -18,7 +18,7 @@ from tessera.agent.inventory.gpu_inventory import (
     sharing_gpus,
 )
 from tessera.agent.node_status.label_facts import SIMULATED_MACHINE, SharingFacts
-from tessera.agent.node_status.publisher import MachineFacts, NodeStatusPublisher
+from tessera.agent.node_status.publisher import MachineFacts, NodeFacts, NodeStatusPublisher
 from tessera.api.nodes.card_faults import CardFault
 from tessera.api.nodes.card_links import CardLinks
 from tessera.api.nodes.preflights import CardTest
@@ -122,10 +122,22 @@ class Stage:
         self._tasks: list[asyncio.Task[None]] = []
         self._starts = 0
 
-    @property
-    def inventory(self) -> GpuInventory:
-        """The cards that the agent has read."""
-        return self.known
+    def facts(self) -> NodeFacts | None:
+        """What the agent knows."""
+        if self.sharing is None or self.needs_mps_host is None or not self.known.driver_version:
+            return None
+        return NodeFacts(
+            inventory=self.known,
+            sharing=self.sharing,
+            on_demand=self.on_demand,
+            leaving=self.leaving_gpus,
+            mig_state=self.mig_state,
+            needs_mps_host=self.needs_mps_host,
+            faults=self.card_faults,
+            tests=self.card_tests,
+            links=self.card_links,
+            held_withheld=self.held_withheld,
+        )
 
     def user(self, name: str, *groups: str) -> Client:
         return in_process_client(self.server, self.clock, name, *groups, "system:authenticated")
@@ -153,7 +165,8 @@ class Stage:
         publisher = NodeStatusPublisher(
             client,
             node=ShownNode(self, nodes),
-            source=self,
+            facts=self.facts,
+            conditions=lambda: self.conditions,
             machine=MachineFacts(SIMULATED_MACHINE),
             events=events,
             changes=self.changes,

@@ -15,9 +15,8 @@ from tessera.agent.base.desired_config import DesiredSharing
 from tessera.agent.health.events import CardProbed, CardsCordoned, CardsListed, HardwareEventReported, ProbeResult
 from tessera.agent.health.faults import HealthStateMachine
 from tessera.agent.health.policy import HealthPolicy
-from tessera.agent.inventory.device_health import DeviceHealth, DeviceScope
 from tessera.agent.inventory.device_users import DeviceUsers
-from tessera.agent.inventory.gpu_inventory import GpuState, InventoryReader
+from tessera.agent.inventory.gpu_inventory import InventoryReader
 from tessera.agent.mps.daemons import MpsDaemons
 from tessera.agent.mps.simulated import SimulatedLauncher
 from tessera.agent.sharing.allocate_response import AllocateOptions
@@ -25,7 +24,7 @@ from tessera.agent.sharing.cdi import CdiFile, CdiPublisher
 from tessera.agent.sharing.device_nodes import DeviceNodes
 from tessera.agent.sharing.occupancy import DeviceOccupancy
 from tessera.agent.sharing.offer import SharingSettings
-from tessera.agent.sharing.resource_advertiser import ResourceAdvertiser
+from tessera.agent.sharing.resource_advertiser import ResourceAdvertiser, StaticDevices
 from tessera.agent.sharing.served_resources import ServedResources
 from tessera.agent.sharing.strategies.interface import SharingStrategy
 from tessera.agent.sharing.strategies.registry import STRATEGIES, NodeStrategies
@@ -60,28 +59,6 @@ sharing:
 """
 SLICE_4_SAME_NAME = SLICE_4.replace("renameByDefault: true", "renameByDefault: false")
 WHOLE = "version: v1\n"
-
-
-class SceneDevices:
-    """The static devices of a scene: all its GPUs, with the fences that a test sets."""
-
-    def __init__(self, scene: "Scene") -> None:
-        self._scene = scene
-
-    def gpus(self) -> Sequence[GpuState]:
-        return self._scene.stocktaker.inventory.gpus
-
-    def health_of(self, scope: DeviceScope) -> DeviceHealth:
-        return self._scene.health.health_of(scope)
-
-    def fenced_devices(self) -> frozenset[str]:
-        return self._scene.fenced
-
-    def changing_devices(self) -> frozenset[str]:
-        return self._scene.fenced
-
-    def on_demand_resources(self) -> frozenset[str]:
-        return self._scene.taken
 
 
 class SceneConfig:
@@ -159,12 +136,18 @@ class Scene:
         occupancy = DeviceOccupancy(DeviceUsers(self.seam, self), self.changes, self.folder / "given.json", self.clock)
         return ResourceAdvertiser(
             served=ServedResources(self.seam, self.changes, self.clock),
-            devices=SceneDevices(self),
+            devices=StaticDevices(
+                gpus=lambda: self.stocktaker.inventory.gpus,
+                health_of=self.health.health_of,
+                changing_devices=lambda: self.fenced,
+                switching_devices=frozenset,
+                on_demand_resources=lambda: self.taken,
+            ),
             settings=SharingSettings(SceneConfig(self), self.strategy, self.options),
             strategies=NodeStrategies(self.daemons, self.strategies),
             cdi=CdiPublisher(CdiFile(self.folder / "cdi"), occupancy, self.changes),
             device_nodes=DeviceNodes(self.hardware, self.clock),
-            names=AdvertisedNames(self.folder / "names.json", self, self.clock),
+            names=AdvertisedNames(self.folder / "names.json", self.node, self.patch_status, self.clock),
             changes=self.changes,
         )
 

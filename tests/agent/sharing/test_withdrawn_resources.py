@@ -58,7 +58,7 @@ class Api:
 
 
 def names_of(path: Path, api: Api, clock: LoopClock) -> AdvertisedNames:
-    return AdvertisedNames(path / "names.json", api, clock)
+    return AdvertisedNames(path / "names.json", api.node, api.patch_status, clock)
 
 
 def test_names_are_remembered_over_a_restart_and_removed_once(tmp_path: Path) -> None:

@@ -4,7 +4,9 @@ Only this module decides which component uses which other one. :mod:`tessera.age
 they start.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from prometheus_client import generate_latest
 
@@ -26,7 +28,7 @@ from tessera.agent.inventory.gpu_inventory import InventoryReader
 from tessera.agent.main.agent_cards import AgentCards, KnownCardsFile
 from tessera.agent.main.machine_programs import MachinePrograms
 from tessera.agent.memory.enforcement import MemoryEnforcement
-from tessera.agent.memory.inputs import AgentInputs, ProcessMemoryReader
+from tessera.agent.memory.inputs import MemoryInputs, ProcessMemoryReader
 from tessera.agent.memory.monitor import MemoryMonitor
 from tessera.agent.memory.policy import MemoryPolicy, MemoryRules
 from tessera.agent.mig_config.drain import DeviceDrainer
@@ -46,15 +48,14 @@ from tessera.agent.sharing.cdi import CdiFile, CdiPublisher
 from tessera.agent.sharing.device_nodes import DeviceNodes
 from tessera.agent.sharing.occupancy import DeviceOccupancy
 from tessera.agent.sharing.offer import SharingSettings
-from tessera.agent.sharing.resource_advertiser import ResourceAdvertiser
+from tessera.agent.sharing.resource_advertiser import ResourceAdvertiser, StaticDevices
 from tessera.agent.sharing.served_resources import ServedResources
-from tessera.agent.sharing.static_devices import StaticDevices
 from tessera.agent.sharing.strategies.registry import NodeStrategies
-from tessera.agent.sharing.withdrawn_resources import AdvertisedNames, ApiNodeResources
+from tessera.agent.sharing.withdrawn_resources import AdvertisedNames
 from tessera.agent.slices.slice_manager import SliceManager
 from tessera.kube.event_recorder import EventRecorder
 from tessera.kube.eviction import Evictor
-from tessera.kube.resources import Node, Pod
+from tessera.kube.resources import NODES, Node, Pod
 from tessera.kube.watch.cache import WatchEvent
 from tessera.kubelet.interfaces import Kubelet
 from tessera.nvml.asynchronous.async_nvml import AsyncNvml
@@ -128,11 +129,16 @@ class Components:
             clock=clock,
         )
         self.mps = self._build_mps()
-        self._drainer = DeviceDrainer(kubelet, self.mirror, Evictor(client) if options.mig_evict else None)
+        self._drainer = DeviceDrainer(
+            kubelet,
+            self.mirror,
+            Evictor(client) if options.mig_evict else None,
+            recent_allocations=lambda: self.advertiser.recent_allocations,
+            overcounted_resources=lambda: self.advertiser.overcounted_resources,
+        )
         self.mig_config = self._build_mig_config()
         self.slices = self.cards.slices = self._build_slice_manager()
         self.advertiser = self.cards.advertiser = self._build_advertiser()
-        self._drainer.advertiser = self.advertiser
         self.memory = self._build_memory()
         self.exporter = self._build_exporter()
         self.pod_reporter = self._build_pod_reporter()
@@ -206,13 +212,13 @@ class Components:
         if self._host is not None and self.options.mig_reboot:
             reboots = RebootRequests(
                 self._reboot,
-                node=self.mirror,
+                boot_id=self.mirror.boot_id,
                 journal=journal,
                 users=self._drainer,
                 hardware=self.hardware,
                 clock=self.clock,
             )
-        reconciler = LayoutReconciler(
+        return LayoutReconciler(
             config=self.config,
             inventory=self.inventory_reader,
             ownership=self.ownership,
@@ -225,11 +231,10 @@ class Components:
             ),
             users=self._drainer,
             reboots=reboots,
+            recorders=self._recorders,
             changes=self.changes,
             clock=self.clock,
         )
-        reconciler.recorders = self._recorders
-        return reconciler
 
     def _build_slice_manager(self) -> SliceManager:
         runtime = AgentRuntime(
@@ -255,7 +260,7 @@ class Components:
         )
 
     def _build_advertiser(self) -> ResourceAdvertiser:
-        state_dir, mirror = self.options.state_dir, self.mirror
+        state_dir = self.options.state_dir
         options = AllocateOptions(
             list_strategies=self.options.device_list_strategies,
             ids_are_uuids=self.options.device_ids_are_uuids,
@@ -265,13 +270,17 @@ class Components:
         return ResourceAdvertiser(
             served=ServedResources(self._kubelet, self.changes, self.clock),
             devices=StaticDevices(
-                self._static_gpus, health=self.health, mig_config=self.mig_config, mps=self.mps, slices=self.slices
+                gpus=self._static_gpus.gpus,
+                health_of=self.health.health_of,
+                changing_devices=lambda: self.mig_config.fenced_devices,
+                switching_devices=lambda: self.mps.fenced_devices,
+                on_demand_resources=self.slices.resources,
             ),
             settings=SharingSettings(self.config, self.options.mig_strategy, options),
             strategies=NodeStrategies(self.mps),
             cdi=CdiPublisher(CdiFile(self.options.cdi_dir), occupancy, self.changes),
             device_nodes=DeviceNodes(self.hardware, self.clock),
-            names=AdvertisedNames(state_dir / "resources.json", ApiNodeResources(self._client, mirror), self.clock),
+            names=AdvertisedNames(state_dir / "resources.json", self.mirror.node, self._patch_node_status, self.clock),
             changes=self.changes,
             start_check=self._pod_preflights,
         )
@@ -287,12 +296,17 @@ class Components:
             enforcement=MemoryEnforcement(
                 mode=self.options.memory_limits,
                 processes=processes,
-                cards=reader,
+                read_card=reader.read,
                 evictor=Evictor(self._client),
-                events=self._object_events,
+                record=self._object_events.record_on_pod,
                 metrics=self.metrics,
             ),
-            inputs=AgentInputs(self.advertiser, self.device_users, self.mirror),
+            inputs=MemoryInputs(
+                offer=lambda: self.advertiser.offer,
+                api_reachable=lambda: not self.mirror.nodes.reflector.failures,
+                live_pods=self.mirror.live_pods,
+                read_users=self.device_users.read,
+            ),
             shares_file=self.options.state_dir / "shares.json",
             metrics=self.metrics,
             changes=self.changes,
@@ -347,13 +361,17 @@ class Components:
         return NodeStatusPublisher(
             self._client,
             node=self.mirror,
-            source=report,
+            facts=report.facts,
+            conditions=report.conditions,
             machine=MachineFacts(product, vgpu, host_driver),
             events=self.events,
             changes=self.changes,
             clock=self.clock,
             rng=self._rng,
         )
+
+    async def _patch_node_status(self, patch: Mapping[str, Any]) -> None:
+        await self._client.merge_patch(NODES, self.mirror.node_name, patch, subresource="status")
 
     def _describe_occupant(self, uuid: str) -> str:
         """See :meth:`.ResourceAdvertiser.describe_occupant`; the MPS daemons are made before the advertiser."""

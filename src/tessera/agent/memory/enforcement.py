@@ -10,9 +10,8 @@ action.
 """
 
 import signal
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from enum import Enum
-from typing import Protocol
 
 from tessera.agent.base.metrics import Metrics
 from tessera.agent.base.node_objects import EventType
@@ -27,12 +26,10 @@ from tessera.text import list_names
 _SIGNALS = {MemoryAction.TERMINATE: signal.SIGTERM, MemoryAction.KILL: signal.SIGKILL}
 
 
-class CardSource(Protocol):
-    """Reads cards; see :class:`tessera.agent.memory.inputs.CardReader`."""
-
-    async def read(self, device: str, /) -> CardUse | None:
-        """Reads the present state of a card or MIG device; ``None`` if it cannot be read."""
-        ...
+#: Reads the present state of a card or MIG device; ``None`` if it cannot be read.
+ReadCard = Callable[[str], Awaitable[CardUse | None]]
+#: Records an event of a pod: reason in CamelCase, text for people, type.
+RecordOnPod = Callable[[Pod, str, str, EventType], None]
 
 
 class EnforcementOutcome(Enum):
@@ -53,13 +50,15 @@ class EnforcementOutcome(Enum):
     NOT_PERMITTED = "not-permitted"
 
 
-async def signal_process(decision: MemoryDecision, *, processes: ProcessTable, cards: CardSource) -> EnforcementOutcome:
+async def signal_process(
+    decision: MemoryDecision, *, processes: ProcessTable, read_card: ReadCard
+) -> EnforcementOutcome:
     """Sends the signal of a decision if it still holds.
 
     Args:
         decision: ``TERMINATE`` or ``KILL``.
         processes: the machine's processes.
-        cards: reads the card of the decision.
+        read_card: reads the card of the decision.
 
     Raises:
         ValueError: the decision is of another kind.
@@ -72,7 +71,7 @@ async def signal_process(decision: MemoryDecision, *, processes: ProcessTable, c
         with processes.open(process) as held:
             if held is None:
                 return EnforcementOutcome.ENDED
-            against = await find_objection(decision, process, processes=processes, cards=cards)
+            against = await find_objection(decision, process, processes=processes, read_card=read_card)
             if against is not None:
                 return against
             return EnforcementOutcome.SENT if held.send(number) else EnforcementOutcome.ENDED
@@ -81,27 +80,19 @@ async def signal_process(decision: MemoryDecision, *, processes: ProcessTable, c
 
 
 async def find_objection(
-    decision: MemoryDecision, process: ProcessId | None, *, processes: ProcessTable, cards: CardSource
+    decision: MemoryDecision, process: ProcessId | None, *, processes: ProcessTable, read_card: ReadCard
 ) -> EnforcementOutcome | None:
     """Returns why a decision no longer holds; ``None`` if it holds. Without a process only the pod's use is checked."""
     if process is not None:
         residence = processes.pod_of(process)
         if residence is None or residence.pod != decision.pod:
             return EnforcementOutcome.NOT_OF_POD
-    card = await cards.read(decision.device)
+    card = await read_card(decision.device)
     if card is None or not is_plausible(card):
         return EnforcementOutcome.UNREADABLE
     if process is not None and not any((use.process, use.pod) == (process, decision.pod) for use in card.uses):
         return EnforcementOutcome.NOT_ON_CARD
     return None if sum_by_pod(card.uses).get(decision.pod, 0) > decision.limit else EnforcementOutcome.WITHIN_LIMIT
-
-
-class PodEvents(Protocol):
-    """Records Kubernetes events about pods."""
-
-    def record_on_pod(self, pod: Pod, reason: str, text: str, kind: EventType) -> None:
-        """Records an event of a pod: ``reason`` in CamelCase, ``text`` for people."""
-        ...
 
 
 _GIB = 2**30
@@ -115,9 +106,9 @@ class MemoryEnforcement:
     Args:
         mode: selects the decisions that are carried out.
         processes: the machine's processes.
-        cards: reads the present state of a card.
+        read_card: reads the present state of a card.
         evictor: evicts pods.
-        events: records events of pods.
+        record: records events of pods.
         metrics: counts decisions.
     """
 
@@ -126,21 +117,21 @@ class MemoryEnforcement:
         *,
         mode: EnforcementMode,
         processes: ProcessTable,
-        cards: CardSource,
+        read_card: ReadCard,
         evictor: Evictor,
-        events: PodEvents,
+        record: RecordOnPod,
         metrics: Metrics,
     ) -> None:
         self._mode = mode
         self._processes = processes
-        self._cards = cards
+        self._read_card = read_card
         self._evictor = evictor
-        self._events = events
+        self._record_on_pod = record
         self._metrics = metrics
 
     def report_rejected_limit(self, pod: Pod, text: str) -> None:
         """Records an event that a pod's annotation is rejected."""
-        self._events.record_on_pod(pod, "GpuMemoryLimitRefused", text, "Warning")
+        self._record_on_pod(pod, "GpuMemoryLimitRefused", text, "Warning")
 
     async def enforce(self, decision: MemoryDecision, card: CardUse, pods: Mapping[PodUid, Pod]) -> None:
         """Carries out one decision.
@@ -166,24 +157,24 @@ class MemoryEnforcement:
         processes = _describe_processes(decision, card)
         if decision.action is MemoryAction.STRANGER:
             text = f"uses {_gib(decision.used)} of {decision.device}, of which it was given no part{processes}"
-            self._events.record_on_pod(pod, "GpuUsedWithoutAllocation", text, "Warning")
+            self._record_on_pod(pod, "GpuUsedWithoutAllocation", text, "Warning")
         else:
             near = decision.action is MemoryAction.NEAR
             reason = "GpuMemoryNearLimit" if near else "GpuMemoryLimitExceeded"
-            self._events.record_on_pod(pod, reason, f"{_describe_use(decision)}{processes}", "Warning")
+            self._record_on_pod(pod, reason, f"{_describe_use(decision)}{processes}", "Warning")
         return "reported"
 
     async def _evict(self, decision: MemoryDecision, pod: Pod | None) -> str:
-        against = await find_objection(decision, None, processes=self._processes, cards=self._cards)
+        against = await find_objection(decision, None, processes=self._processes, read_card=self._read_card)
         if against is not None or pod is None:
             return EnforcementOutcome.ENDED.value if against is None else against.value
         meta = pod.metadata
         result = await self._evictor.evict(meta.namespace, meta.name, PodUid(meta.uid))
         if isinstance(result, Evicted):
-            self._events.record_on_pod(pod, "GpuMemoryEvicted", f"evicted: {_describe_use(decision)}", "Warning")
+            self._record_on_pod(pod, "GpuMemoryEvicted", f"evicted: {_describe_use(decision)}", "Warning")
             return "evicted"
         if isinstance(result, Blocked):
-            self._events.record_on_pod(
+            self._record_on_pod(
                 pod,
                 "GpuMemoryEvictionBlocked",
                 f"{_describe_use(decision)}; it is not evicted: {result.text}",
@@ -193,19 +184,19 @@ class MemoryEnforcement:
         return EnforcementOutcome.ENDED.value
 
     async def _signal(self, decision: MemoryDecision, pod: Pod | None) -> str:
-        outcome = await signal_process(decision, processes=self._processes, cards=self._cards)
+        outcome = await signal_process(decision, processes=self._processes, read_card=self._read_card)
         if pod is not None and decision.process is not None:
             pid = decision.process.pid
             if outcome is EnforcementOutcome.SENT:
                 done = (
                     "was asked to end (SIGTERM)" if decision.action is MemoryAction.TERMINATE else "was ended (SIGKILL)"
                 )
-                self._events.record_on_pod(
+                self._record_on_pod(
                     pod, "GpuMemoryProcessTerminated", f"{_describe_use(decision)}; its process {pid} {done}", "Warning"
                 )
             elif outcome is EnforcementOutcome.NOT_PERMITTED:
                 text = f"{_describe_use(decision)}; the kernel does not let the agent end its process {pid}"
-                self._events.record_on_pod(pod, "GpuMemoryTerminationFailed", text, "Warning")
+                self._record_on_pod(pod, "GpuMemoryTerminationFailed", text, "Warning")
         return outcome.value
 
 

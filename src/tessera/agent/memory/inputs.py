@@ -1,12 +1,11 @@
 """Inputs of the memory monitor: the memory of each process on a card, and the state of the rest of the agent."""
 
 import os
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 
-from tessera.agent.base.node_objects import ApiMirror
 from tessera.agent.base.processes import ProcessTable
-from tessera.agent.inventory.device_users import DeviceUser, DeviceUsers
+from tessera.agent.inventory.device_users import DeviceUser
 from tessera.agent.memory.policy import CardUse, ProcessUse
 from tessera.api.names import PodUid
 from tessera.api.sharing.devices import Advertisement
@@ -60,65 +59,18 @@ class ProcessMemoryReader:
         return ProcessUse(process=process, bytes=listed.memory_bytes, pod=None if found is None else found.pod)
 
 
-class MemoryInputs(Protocol):
-    """Inputs of the monitor from the rest of the agent."""
+@dataclass(frozen=True, kw_only=True)
+class MemoryInputs:
+    """Inputs of the monitor from the rest of the agent.
 
-    @property
-    def offer(self) -> Advertisement:
-        """The present offer of the static cards."""
-        ...
-
-    @property
-    def api_reachable(self) -> bool:
-        """True if the API server answers."""
-        ...
-
-    def live_pods(self) -> Sequence[Pod]:
-        """The pods of the node that have not ended."""
-        ...
-
-    async def read_users(self) -> Mapping[str, Sequence[DeviceUser]]:
-        """The containers that hold each device; raises ConnectionError if kubelet does not answer."""
-        ...
-
-
-class OfferSource(Protocol):
-    """Offers the static devices to kubelet."""
-
-    @property
-    def offer(self) -> Advertisement:
-        """The present offer of the static cards."""
-        ...
-
-
-class AgentInputs:
-    """The inputs of a running agent.
-
-    Args:
-        advertiser: offers the static devices to kubelet.
-        users: asks kubelet which containers hold which device.
-        mirror: the node and its pods.
+    Attributes:
+        offer: the present offer of the static cards.
+        api_reachable: true if the API server answers.
+        live_pods: the pods of the node that have not ended.
+        read_users: the containers that hold each device; raises ConnectionError if kubelet does not answer.
     """
 
-    def __init__(self, advertiser: OfferSource, users: DeviceUsers, mirror: ApiMirror) -> None:
-        self._advertiser = advertiser
-        self._users = users
-        self._mirror = mirror
-
-    @property
-    def offer(self) -> Advertisement:
-        """See :attr:`MemoryInputs.offer`."""
-        return self._advertiser.offer
-
-    @property
-    def api_reachable(self) -> bool:
-        """See :attr:`MemoryInputs.api_reachable`."""
-        return not self._mirror.nodes.reflector.failures
-
-    def live_pods(self) -> Sequence[Pod]:
-        """See :meth:`MemoryInputs.live_pods`."""
-        return self._mirror.live_pods()
-
-    async def read_users(self) -> Mapping[str, Sequence[DeviceUser]]:
-        """See :meth:`MemoryInputs.read_users`."""
-        return await self._users.read()
+    offer: Callable[[], Advertisement]
+    api_reachable: Callable[[], bool]
+    live_pods: Callable[[], Sequence[Pod]]
+    read_users: Callable[[], Awaitable[Mapping[str, Sequence[DeviceUser]]]]

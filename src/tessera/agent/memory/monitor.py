@@ -123,7 +123,7 @@ class MemoryMonitor:
         self._update_metrics(cards, grants, pods)
         self._report_rejected_limits()
         sample = MemorySample(
-            now=self._clock.monotonic(), cards=cards, grants=grants, api_reachable=self._inputs.api_reachable
+            now=self._clock.monotonic(), cards=cards, grants=grants, api_reachable=self._inputs.api_reachable()
         )
         by_device = {card.device: card for card in cards}
         for decision in self._policy.handle(sample):
@@ -148,14 +148,14 @@ class MemoryMonitor:
             self._grants.without_record = frozenset((device, each.pod) for device in users for each in users[device])
         cards = tuple([card for device in watched if (card := await self._reader.read(device)) is not None])
         totals = {card.device: card.total for card in cards if is_plausible_total(card.total)}
-        grants = self._grants.update(users, self._inputs.offer, totals, self._inputs.live_pods())
+        grants = self._grants.update(users, self._inputs.offer(), totals, self._inputs.live_pods())
         self._save_shares()
         return cards, grants
 
     def _watched_devices(self) -> Sequence[str]:
         """Devices that are shared now, and those of which pods still hold earlier shares."""
         held = {device for device, pods in self._grants.shares.items() if pods}
-        return sorted(held | shared_devices(self._inputs.offer).keys())
+        return sorted(held | shared_devices(self._inputs.offer()).keys())
 
     def _save_shares(self) -> None:
         try:

@@ -7,7 +7,7 @@ server knows it. Kubelet lists the devices of a container a moment after the dev
 were given lately count as used as well.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from tessera.agent.inventory.device_users import match_device_users
@@ -29,20 +29,6 @@ class LivePods(Protocol):
         ...
 
 
-class Advertiser(Protocol):
-    """Advertises the static devices to kubelet."""
-
-    @property
-    def recent_allocations(self) -> frozenset[str]:
-        """UUIDs of devices in containers that kubelet may not list yet."""
-        ...
-
-    @property
-    def overcounted_resources(self) -> Sequence[str]:
-        """Resources of which the Node still counts devices that are fenced."""
-        ...
-
-
 class DeviceDrainer:
     """Lists and evicts the users of devices, through API server and kubelet.
 
@@ -50,13 +36,24 @@ class DeviceDrainer:
         kubelet: the node's kubelet.
         pods: the pods of the node.
         evictor: evicts pods; ``None`` if the policy is to wait for them.
+        recent_allocations: UUIDs of devices in containers that kubelet may not list yet.
+        overcounted_resources: resources of which the Node still counts devices that are fenced.
 
     Attributes:
-        advertiser: advertises the devices. It is made after this object, so it is set later; ``None`` until then.
+        overcounted_resources: the same.
     """
 
-    def __init__(self, kubelet: Kubelet, pods: LivePods, evictor: Evictor | None = None) -> None:
-        self.advertiser: Advertiser | None = None
+    def __init__(
+        self,
+        kubelet: Kubelet,
+        pods: LivePods,
+        evictor: Evictor | None = None,
+        *,
+        recent_allocations: Callable[[], frozenset[str]],
+        overcounted_resources: Callable[[], Sequence[str]],
+    ) -> None:
+        self.overcounted_resources = overcounted_resources
+        self._recent_allocations = recent_allocations
         self._kubelet = kubelet
         self._pods = pods
         self._evictor = evictor
@@ -69,10 +66,6 @@ class DeviceDrainer:
     def snapshot(self) -> object:
         """The inputs that are known without a request. While they are equal, a new list would be equal too."""
         return frozenset(pod.metadata.uid for pod in self._pods.live_pods()), self._recent_allocations()
-
-    def overcounted_resources(self) -> Sequence[str]:
-        """Resources of which the Node still counts devices that are fenced."""
-        return () if self.advertiser is None else self.advertiser.overcounted_resources
 
     async def list(self) -> Mapping[str, tuple[UserPod, ...]]:
         """The pods that hold each card and MIG device, by its UUID.
@@ -93,6 +86,3 @@ class DeviceDrainer:
         assert self._evictor is not None
         answer = await self._evictor.evict(user.namespace, user.name, user.pod)
         return answer.text if isinstance(answer, Blocked) else None
-
-    def _recent_allocations(self) -> frozenset[str]:
-        return frozenset() if self.advertiser is None else self.advertiser.recent_allocations

@@ -6,7 +6,7 @@ cordon or drain here: an administrator who allows reboots decides what else runs
 """
 
 import asyncio
-from typing import Protocol
+from collections.abc import Callable
 
 from tessera.agent.base.runtime import RebootNode
 from tessera.agent.mig_config.drain import DeviceDrainer
@@ -20,20 +20,12 @@ from tessera.nvml.errors import NvmlError
 REBOOT_TIMEOUT = 600.0
 
 
-class BootIdSource(Protocol):
-    """Gives the node's boot id."""
-
-    def boot_id(self) -> str:
-        """The node's boot id; empty while unknown."""
-        ...
-
-
 class RebootRequests:
     """Asks for reboots of the node.
 
     Args:
         reboot: reboots the node.
-        node: gives the boot id.
+        boot_id: the node's boot id; empty while unknown.
         journal: records reboots.
         users: lists the users of each device.
         hardware: the node's cards.
@@ -44,14 +36,14 @@ class RebootRequests:
         self,
         reboot: RebootNode,
         *,
-        node: BootIdSource,
+        boot_id: Callable[[], str],
         journal: LayoutJournal,
         users: DeviceDrainer,
         hardware: AsyncNvml,
         clock: Clock,
     ) -> None:
         self._reboot = reboot
-        self._node = node
+        self._boot_id = boot_id
         self._journal = journal
         self._users = users
         self._hardware = hardware
@@ -68,7 +60,7 @@ class RebootRequests:
             others_pending: true if another card is not finished yet.
         """
         async with self._lock:
-            boot_id = self._node.boot_id()
+            boot_id = self._boot_id()
             if not boot_id:
                 return _failed_status(f"{reason}; the node's boot id is not known, so no reboot is requested")
             before = self._journal.record.rebooted_from

@@ -49,6 +49,7 @@ class LayoutReconciler:
         executor: reads and changes cards.
         users: lists the users of each device.
         reboots: requests reboots; ``None`` if the node is never rebooted for a card.
+        recorders: record the decisions of the cards' state machines; ``None`` for no record.
         changes: wakes all parts.
         clock: the time.
     """
@@ -62,6 +63,7 @@ class LayoutReconciler:
         executor: MigExecutor,
         users: DeviceDrainer,
         reboots: RebootRequests | None,
+        recorders: Recorders | None = None,
         changes: ChangeNotifier,
         clock: Clock,
     ) -> None:
@@ -73,8 +75,7 @@ class LayoutReconciler:
         self._reboots = reboots
         self._changes = changes
         self._clock = clock
-        #: Records the decisions of the cards' state machines; a caller that wants a record sets it before :meth:`run`.
-        self.recorders = Recorders()
+        self._recorders = recorders or Recorders()
         #: The desired layout and the cards behind :attr:`_resolved`.
         self._inputs: tuple[DesiredLayout, Sequence[GpuState]] | None = None
         #: The goals in force; ``None`` before the first were written to the journal.
@@ -172,7 +173,7 @@ class LayoutReconciler:
             may_reboot=self._reboots is not None,
             reached=self.goal_of(card.uuid) if self._was_in_force else None,
         )
-        self.recorders.attach("mig-config", machine, card.uuid)
+        self._recorders.attach("mig-config", machine, card.uuid)
         return CardReconciler(
             machine,
             layout=self,

@@ -21,8 +21,8 @@ Other parts provide the state; nothing here decides it.
 
 import logging
 import random
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
 
 import msgspec
 
@@ -67,8 +67,22 @@ class NodeMetadata(msgspec.Struct, frozen=True):
         return _is_part(self.labels, shown.labels) and _is_part(self.annotations, shown.annotations)
 
 
-class _Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """All facts behind the metadata."""
+class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """All facts behind the metadata.
+
+    Attributes:
+        inventory: the GPUs as last read.
+        sharing: sharing on the static GPUs.
+        on_demand: UUIDs of the GPUs that are cut on demand.
+        leaving: UUIDs of the on-demand GPUs that give no further slice because the static side is to get them.
+        mig_state: the value of ``nvidia.com/mig.config.state``; empty for no such label.
+        needs_mps_host: true if MPS daemons run on the node, or must. Without the label, the MPS host's pod is deleted,
+            and all daemons with it.
+        faults: the faults that take cards away unless the breaker spares them.
+        tests: the last preflight of each card that had one.
+        links: how the whole cards are joined, and which are free; ``None`` if there are no two.
+        held_withheld: by resource, the withheld entries that pods hold.
+    """
 
     inventory: GpuInventory
     sharing: SharingFacts
@@ -119,68 +133,6 @@ class _Written(msgspec.Struct, frozen=True):
     at: float
 
 
-class NodeStatusSource(Protocol):
-    """The facts to publish; see :class:`tessera.agent.node_status.report.NodeReport`."""
-
-    @property
-    def inventory(self) -> GpuInventory:
-        """The GPUs as last read."""
-        ...
-
-    @property
-    def sharing(self) -> SharingFacts | None:
-        """Sharing on the static GPUs; ``None`` while unknown, and then labels and annotation stay as they are."""
-        ...
-
-    @property
-    def on_demand(self) -> frozenset[str]:
-        """UUIDs of the GPUs that are cut on demand."""
-        ...
-
-    @property
-    def leaving_gpus(self) -> frozenset[str]:
-        """UUIDs of the on-demand GPUs that give no further slice because the static side is to get them."""
-        ...
-
-    @property
-    def mig_state(self) -> str:
-        """Value of ``nvidia.com/mig.config.state``; empty for no such label."""
-        ...
-
-    @property
-    def needs_mps_host(self) -> bool | None:
-        """True if MPS daemons run on the node, or must; ``None`` while unknown, and then the metadata stays as it is.
-
-        Without the label, the MPS host's pod is deleted, and all daemons with it.
-        """
-        ...
-
-    @property
-    def card_tests(self) -> tuple[CardTest, ...]:
-        """The last preflight of each card that had one."""
-        ...
-
-    @property
-    def card_faults(self) -> tuple[CardFault, ...]:
-        """The faults that take cards away unless the breaker spares them."""
-        ...
-
-    @property
-    def card_links(self) -> CardLinks | None:
-        """How the whole cards are joined, and which are free; ``None`` if there are no two."""
-        ...
-
-    @property
-    def held_withheld(self) -> Mapping[str, int]:
-        """By resource, the withheld entries that pods hold."""
-        ...
-
-    @property
-    def conditions(self) -> Sequence[NodeCondition] | None:
-        """All conditions of the agent; ``None`` while unknown, and then they stay as they are."""
-        ...
-
-
 class MachineFacts(msgspec.Struct, frozen=True):
     """The machine: its product name (``None`` if unreadable), and the host's driver where its GPUs are vGPUs.
 
@@ -198,7 +150,8 @@ class NodeStatusPublisher:
     Args:
         client: the API server; its field manager owns the written fields.
         node: the Node as last seen.
-        source: the facts to publish.
+        facts: the facts behind labels and annotations; ``None`` while unknown, and then they stay as they are.
+        conditions: all conditions of the agent; ``None`` while unknown, and then they stay as they are.
         machine: product name and host driver of the node's machine.
         events: records changes of conditions.
         changes: announces that a fact may have changed.
@@ -211,7 +164,8 @@ class NodeStatusPublisher:
         client: Client,
         *,
         node: NodeSource,
-        source: NodeStatusSource,
+        facts: Callable[[], NodeFacts | None],
+        conditions: Callable[[], Sequence[NodeCondition] | None],
         machine: MachineFacts,
         events: EventRecorder,
         changes: ChangeNotifier,
@@ -221,7 +175,8 @@ class NodeStatusPublisher:
         self._client = client
         self._name = node.node_name
         self._node = node
-        self._source = source
+        self._facts = facts
+        self._conditions = conditions
         self._machine = machine
         self._events = events
         self._changes = changes
@@ -232,7 +187,7 @@ class NodeStatusPublisher:
         #: True while the API server refuses the agent's writes; a refusal is logged once.
         self._forbidden = False
         #: The last facts, and the metadata built from them; ``None`` instead of metadata that cannot be built.
-        self._built: tuple[_Facts, NodeMetadata | None] | None = None
+        self._built: tuple[NodeFacts, NodeMetadata | None] | None = None
         self._reset("")
 
     def _reset(self, uid: str) -> None:
@@ -317,30 +272,11 @@ class NodeStatusPublisher:
                 _log.warning("node %s keeps its labels and offers as they were: %s", self._name, error)
         return self._built[1]
 
-    def _facts(self) -> "_Facts | None":
-        source = self._source
-        inventory, sharing = source.inventory, source.sharing
-        needs_mps_host = source.needs_mps_host
-        if sharing is None or needs_mps_host is None or not inventory.driver_version:
-            return None
-        return _Facts(
-            inventory=inventory,
-            sharing=sharing,
-            on_demand=source.on_demand,
-            leaving=source.leaving_gpus,
-            mig_state=source.mig_state,
-            needs_mps_host=needs_mps_host,
-            faults=source.card_faults,
-            tests=source.card_tests,
-            links=source.card_links,
-            held_withheld=source.held_withheld,
-        )
-
     # Conditions -------------------------------------------------------------------------------------------------
 
     async def _write_conditions(self, node: Node) -> float | None:
         """Writes the conditions if a write is due; returns the seconds until the next one, ``None`` for none."""
-        conditions = self._source.conditions
+        conditions = self._conditions()
         if conditions is None:
             return None
         desired, shown = bound_messages(conditions), read_conditions(node.status.conditions)

@@ -4,7 +4,7 @@ Every answer comes from the parts at that moment. In the annotation ``tessera.de
 cards has NVLinks, the way through PCIe is left out: nothing goes that way.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import combinations
 
 from tessera.agent.base.node_conditions import (
@@ -16,16 +16,15 @@ from tessera.agent.base.node_conditions import (
 from tessera.agent.config.config_watcher import ConfigWatcher
 from tessera.agent.health.monitor import HealthMonitor
 from tessera.agent.inventory.card_ownership import CardOwnership
-from tessera.agent.inventory.gpu_inventory import GpuInventory, InventoryReader
+from tessera.agent.inventory.gpu_inventory import InventoryReader
 from tessera.agent.mig_config.reconciler import LayoutReconciler
 from tessera.agent.mps.daemons import MpsDaemons
 from tessera.agent.node_status.label_facts import SharingFacts
+from tessera.agent.node_status.publisher import NodeFacts
 from tessera.agent.sharing.resource_advertiser import ResourceAdvertiser
 from tessera.api.names import WHOLE_CARDS
-from tessera.api.nodes.card_faults import CardFault
 from tessera.api.nodes.card_links import CardLinks, make_links
 from tessera.api.nodes.conditions import HEALTH
-from tessera.api.nodes.preflights import CardTest
 from tessera.api.sharing.devices import Advertisement
 from tessera.api.sharing.profile import MigStrategy
 from tessera.placement.topology import NVLINK_POINTS, Topology
@@ -86,65 +85,29 @@ class NodeReport:
         self._mps = mps
         self._mig_strategy = mig_strategy
 
-    @property
-    def inventory(self) -> GpuInventory:
-        """The GPUs as last read."""
-        return self._inventory.inventory
-
-    @property
-    def on_demand(self) -> frozenset[str]:
-        """UUIDs of the GPUs that are cut on demand."""
-        return self._ownership.on_demand_gpus()
-
-    @property
-    def leaving_gpus(self) -> frozenset[str]:
-        """UUIDs of the GPUs that their present owner is about to release."""
-        return frozenset(gpu.uuid for gpu in self.inventory.gpus if self._ownership.is_leaving(gpu.uuid))
-
-    @property
-    def sharing(self) -> SharingFacts | None:
-        """The sharing in force on the static cards; ``None`` while unknown."""
-        found = self._advertiser.in_force
-        if found is None:
+    def facts(self) -> NodeFacts | None:
+        """The facts behind labels and annotations; ``None`` while unknown."""
+        inventory, applied, needs_mps_host = self._inventory.inventory, self._advertiser.in_force, self._mps.needs_host
+        if applied is None or needs_mps_host is None or not inventory.driver_version:
             return None
-        strategy = found.profile.flags.mig_strategy or self._mig_strategy
-        return SharingFacts(offer=found.offer, profile=found.profile, mig_strategy=strategy)
-
-    @property
-    def needs_mps_host(self) -> bool | None:
-        """True if the node needs an MPS host; ``None`` while unknown."""
-        return self._mps.needs_host
-
-    @property
-    def mig_state(self) -> str:
-        """The value of ``nvidia.com/mig.config.state``; empty if no layout is desired."""
-        status = self._mig_config.status
-        return status.state.value if status.layout else ""
-
-    @property
-    def card_faults(self) -> tuple[CardFault, ...]:
-        """The faults that take cards away unless the breaker spares them."""
-        return self._health.card_faults()
-
-    @property
-    def card_tests(self) -> tuple[CardTest, ...]:
-        """The last preflight of each card that had one."""
-        return self._health.card_tests()
-
-    @property
-    def card_links(self) -> CardLinks | None:
-        """How the whole cards are joined, and which are free; None if there are no two."""
+        strategy = applied.profile.flags.mig_strategy or self._mig_strategy
+        layout = self._mig_config.status
         taken = self._advertiser.taken_devices(WHOLE_CARDS)
-        return card_links(self._advertiser.offer, self._advertiser.topology, taken)
+        return NodeFacts(
+            inventory=inventory,
+            sharing=SharingFacts(offer=applied.offer, profile=applied.profile, mig_strategy=strategy),
+            on_demand=self._ownership.on_demand_gpus(),
+            leaving=frozenset(gpu.uuid for gpu in inventory.gpus if self._ownership.is_leaving(gpu.uuid)),
+            mig_state=layout.state.value if layout.layout else "",
+            needs_mps_host=needs_mps_host,
+            faults=self._health.card_faults(),
+            tests=self._health.card_tests(),
+            links=card_links(self._advertiser.offer, self._advertiser.topology, taken),
+            held_withheld=self._advertiser.held_withheld,
+        )
 
-    @property
-    def held_withheld(self) -> Mapping[str, int]:
-        """By resource, the withheld entries that pods hold."""
-        return self._advertiser.held_withheld
-
-    @property
     def conditions(self) -> Sequence[NodeCondition] | None:
-        """All conditions of the Node; ``None`` while unknown."""
+        """All conditions of the agent; ``None`` while unknown."""
         return list(self._conditions()) if self._advertiser.in_force is not None else None
 
     def _conditions(self) -> Iterator[NodeCondition]:

@@ -15,11 +15,12 @@ Order of a change:
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.desired_config import drop_cards
-from tessera.agent.inventory.device_health import CheckedDevice, StartCheck, entry_health
+from tessera.agent.inventory.device_health import CheckedDevice, DeviceHealth, DeviceScope, StartCheck, entry_health
 from tessera.agent.inventory.gpu_inventory import GpuState, sharing_gpus
 from tessera.agent.sharing.allocate_response import AllocateOptions, unique
 from tessera.agent.sharing.cdi import CdiDevice, CdiFile, CdiPublisher
@@ -34,7 +35,6 @@ from tessera.agent.sharing.refusals import (
     overcounted_resources,
 )
 from tessera.agent.sharing.served_resources import ServedResources
-from tessera.agent.sharing.static_devices import StaticDeviceSource
 from tessera.agent.sharing.strategies.interface import ContainerEdits
 from tessera.agent.sharing.strategies.registry import NodeStrategies
 from tessera.agent.sharing.withdrawn_resources import AdvertisedNames
@@ -50,6 +50,29 @@ from tessera.kubelet.interfaces import Device as ListedDevice
 from tessera.placement.topology import Topology
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StaticDevices:
+    """What other parts of the agent say now about the devices that the static side may advertise.
+
+    Attributes:
+        gpus: the static GPUs as last read, by index.
+        health_of: the health of a GPU or of an instance on it.
+        changing_devices: UUIDs of devices whose MIG layout is about to change; the MPS daemons release them.
+        switching_devices: UUIDs of devices whose compute mode changes.
+        on_demand_resources: the extended resources that are served on demand on this node.
+    """
+
+    gpus: Callable[[], Sequence[GpuState]]
+    health_of: Callable[[DeviceScope], DeviceHealth]
+    changing_devices: Callable[[], frozenset[str]]
+    switching_devices: Callable[[], frozenset[str]]
+    on_demand_resources: Callable[[], frozenset[str]]
+
+    def fenced_devices(self) -> frozenset[str]:
+        """UUIDs of GPUs and MIG devices that must not be allocated now."""
+        return self.changing_devices() | self.switching_devices()
 
 
 class ResourceAdvertiser:
@@ -71,7 +94,7 @@ class ResourceAdvertiser:
         self,
         *,
         served: ServedResources,
-        devices: StaticDeviceSource,
+        devices: StaticDevices,
         settings: SharingSettings,
         strategies: NodeStrategies,
         cdi: CdiPublisher,

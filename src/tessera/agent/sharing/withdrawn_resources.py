@@ -13,19 +13,20 @@ other pod may get, the agent lowers the allocatable amount itself, so that kube-
 """
 
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from tessera.agent.base.node_objects import NodeSource
 from tessera.agent.base.state_file import StateFile
 from tessera.clock import Clock
-from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError
 from tessera.kube.quantity import count_or_zero
-from tessera.kube.resources import NODES, Node
+from tessera.kube.resources import Node
 
 _log = logging.getLogger(__name__)
+
+#: Merges a patch into the Node's status.
+PatchStatus = Callable[[Mapping[str, Any]], Awaitable[object]]
 
 #: Seconds after which a resource without a plugin may be removed: kubelet's grace period of 5 min
 #: (``endpointStopGracePeriod``) and some rounds of its node status, each 10 s.
@@ -59,64 +60,28 @@ def removal_patch(names: Iterable[str]) -> dict[str, Any]:
     return {"status": {"capacity": gone, "allocatable": gone}}
 
 
-class NodeStatusResources(Protocol):
-    """The resources in the status of one Node."""
-
-    def node(self) -> Node | None:
-        """The Node as last seen; ``None`` while there is none."""
-        ...
-
-    async def patch_status(self, patch: Mapping[str, Any], /) -> None:
-        """Merges a patch into the Node's status; raises ApiError or ConnectionError."""
-        ...
-
-
-class ApiNodeResources:
-    """See :class:`NodeResources`.
-
-    Args:
-        client: the API server.
-        source: the Node as last seen.
-    """
-
-    def __init__(self, client: Client, source: NodeSource) -> None:
-        self._client = client
-        self._source = source
-
-    def node(self) -> Node | None:
-        """The Node as last seen; ``None`` while there is none."""
-        return self._source.node()
-
-    async def patch_status(self, patch: Mapping[str, Any], /) -> None:
-        """Merges a patch into the Node's status.
-
-        Raises:
-            ApiError: the API server refused.
-            ConnectionError: it did not answer.
-        """
-        await self._client.merge_patch(NODES, self._source.node_name, patch, subresource="status")
-
-
 class AdvertisedNames:
     """The resources that this node's agents have offered, on disk; removes the former ones from the node.
 
     Args:
         path: the file.
-        node_resources: the resources of the Node.
+        node: the Node as last seen; ``None`` while there is none.
+        patch_status: merges a patch into the Node's status; raises ApiError or ConnectionError.
         clock: the time.
     """
 
-    def __init__(self, path: Path, node_resources: NodeStatusResources, clock: Clock) -> None:
+    def __init__(self, path: Path, node: Callable[[], Node | None], patch_status: PatchStatus, clock: Clock) -> None:
         self._file: StateFile[dict[str, float | None]] = StateFile(path, dict[str, float | None])
         #: By name: time since which it is no longer offered; ``None`` while it is offered.
         self._ended = self._file.load() or {}
-        self._node_resources = node_resources
+        self._node = node
+        self._patch_status = patch_status
         self._clock = clock
         self._next = 0.0
 
     def allocatable(self) -> Mapping[str, str] | None:
         """The allocatable resources of the Node as last seen; ``None`` while there is no Node."""
-        node = self._node_resources.node()
+        node = self._node()
         return None if node is None else node.status.allocatable
 
     @property
@@ -140,7 +105,7 @@ class AdvertisedNames:
         Returns:
             Seconds until the next removal may be due; ``None`` if there is nothing to wait for.
         """
-        node, now = self._node_resources.node(), self._clock.now()
+        node, now = self._node(), self._clock.now()
         if node is None:
             return None
         former = {name: since for name, since in self._ended.items() if since is not None}
@@ -148,7 +113,7 @@ class AdvertisedNames:
         if names and now >= self._next:
             self._next = now + RETRY
             try:
-                await self._node_resources.patch_status(removal_patch(names))
+                await self._patch_status(removal_patch(names))
             except (ApiError, ConnectionError, TimeoutError) as error:
                 _log.warning("%s cannot be removed from the node, again in %.0f s: %s", ", ".join(names), RETRY, error)
                 return RETRY
@@ -165,7 +130,7 @@ class AdvertisedNames:
         if not lower:
             return
         try:
-            await self._node_resources.patch_status({"status": {"allocatable": lower}})
+            await self._patch_status({"status": {"allocatable": lower}})
         except (ApiError, ConnectionError, TimeoutError) as error:
             _log.warning("%s are not lowered before kubelet does it: %s", ", ".join(sorted(lower)), error)
 
