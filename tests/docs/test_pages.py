@@ -89,8 +89,8 @@ class _Cards:
 def test_the_user_guide_has_every_metric_of_the_agent() -> None:
     metrics = Metrics()
     metrics.registry.register(SlicesCollector(SliceStateMachine(SliceJournal()).table))
-    metrics.show_health(_Cards())
-    metrics.show_memory(_Cards())
+    metrics.show_health(_Cards().reactions)
+    metrics.show_memory(_Cards().memory_usage, _Cards().unattributed_bytes)
     shown = set(re.findall(r"^# TYPE (\w+)", generate_latest(metrics.registry).decode(), re.MULTILINE))
     names = {name for name in shown if not name.endswith("_created")}
     assert len(names) >= 12

@@ -78,8 +78,8 @@ class Agent:
             self._leases.append(_lease("team-c", "notebook", first, "whole"))
         self.metrics = Metrics()
         self.metrics.registry.register(SlicesCollector(SliceStateMachine(SliceJournal()).table))
-        self.metrics.show_health(self)
-        self.metrics.show_memory(self)
+        self.metrics.show_health(self.reactions)
+        self.metrics.show_memory(self.memory_usage, self.unattributed_bytes)
         for _ in range(HISTORY):
             self.text()
 

@@ -22,8 +22,7 @@ from tessera.agent.base.processes import ProcessTable
 from tessera.agent.inventory.device_users import DeviceUser
 from tessera.agent.inventory.gpu_inventory import read_gpu_inventory, sharing_gpus
 from tessera.agent.memory.enforcement import MemoryEnforcement
-from tessera.agent.memory.inputs import MemoryInputs, ProcessMemoryReader
-from tessera.agent.memory.monitor import MemoryMonitor
+from tessera.agent.memory.monitor import MemoryInputs, MemoryMonitor, ProcessMemoryReader
 from tessera.agent.memory.policy import MemoryPolicy, MemoryRules
 from tessera.api.names import PodUid
 from tessera.api.sharing.advertisement import make_advertisement

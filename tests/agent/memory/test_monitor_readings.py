@@ -12,7 +12,7 @@ import pytest
 from tessera.agent.base.options import EnforcementMode
 from tessera.agent.base.processes import ProcessTable
 from tessera.agent.memory.enforcement import EnforcementOutcome, signal_process
-from tessera.agent.memory.inputs import ProcessMemoryReader
+from tessera.agent.memory.monitor import ProcessMemoryReader
 from tessera.agent.memory.policy import (
     MemoryAction,
     MemoryGrant,

@@ -43,6 +43,9 @@ class Faults:
     def describe(self, gpu: str) -> CardHealth:
         return CardHealth(state=self.state, next="" if self.state is CardState.HEALTHY else "reset it")
 
+    def describe_part(self, gpu: str, gi_id: int) -> str:
+        return ""
+
     def note_measured(self, gpu: str, errors: Mapping[str, str]) -> None:
         self.errors.append(dict(errors))
 

@@ -6,7 +6,7 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from tessera.agent.mps.paths import MpsEdits
+from tessera.agent.base.desired_config import ContainerEdits
 from tessera.agent.sharing.allocate_response import (
     CDI_KIND,
     AllocateOptions,
@@ -180,7 +180,7 @@ def test_device_nodes_are_left_to_cdi_where_nothing_else_is_told(strategies: tup
 
 def test_clients_of_mps_get_its_folders_whatever_the_strategy() -> None:
     pipe = Mount(container_path="/mps/p", host_path="/run/nvidia/mps/p", read_only=False)
-    edits = MpsEdits(envs={"CUDA_MPS_PIPE_DIRECTORY": "/mps/p"}, mounts=(pipe,))
+    edits = ContainerEdits(envs={"CUDA_MPS_PIPE_DIRECTORY": "/mps/p"}, mounts=(pipe,))
     devices = (share(A, "0", 1),)
     by_cdi = build_allocation(SHARED, devices, AllocateOptions(), files={}, edits=edits)
     assert by_cdi == ContainerAllocateResponse(envs=edits.envs, mounts=(pipe,), cdi_devices=(NAMES + A,))

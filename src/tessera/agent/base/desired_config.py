@@ -10,6 +10,7 @@ import msgspec
 from tessera.api.mig_layouts.layouts_file import LayoutEntry
 from tessera.api.sharing.profile import SharingProfile
 from tessera.api.sharing.shares import ClientShare
+from tessera.kubelet.interfaces import Mount
 
 
 class AppliedProfile(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,6 +94,13 @@ class ServicePlan(msgspec.Struct, frozen=True):
     def thread_percent(self) -> int:
         """Percentage of a card's threads that one client may use."""
         return min(share.thread_percent for share in self.devices.values())
+
+
+class ContainerEdits(msgspec.Struct, frozen=True):
+    """Edits that a container of a resource gets in Allocate, besides its devices: variables, and host folders."""
+
+    envs: Mapping[str, str]
+    mounts: tuple[Mount, ...]
 
 
 def drop_cards(plans: Mapping[str, ServicePlan], cards: Collection[str]) -> dict[str, ServicePlan]:

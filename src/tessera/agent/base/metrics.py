@@ -1,7 +1,6 @@
 """The metrics of an agent; each agent has its own registry, so that many agents can run in one process."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -20,26 +19,6 @@ class MemoryUsage(msgspec.Struct, frozen=True, kw_only=True):
     gpu: str
     used: int
     limit: int
-
-
-class ReactionSource(Protocol):
-    """Knows the health of cards; see :class:`tessera.agent.health.monitor.HealthMonitor`."""
-
-    def reactions(self) -> Mapping[str, int]:
-        """The worst reaction that each card or one of its instances needs, 0 to 4."""
-        ...
-
-
-class MemorySource(Protocol):
-    """Knows the memory of shared cards; see :class:`tessera.agent.memory.monitor.MemoryMonitor`."""
-
-    def memory_usage(self) -> Sequence[MemoryUsage]:
-        """Memory of shared cards by pod, of the last sample."""
-        ...
-
-    def unattributed_bytes(self) -> Mapping[str, int]:
-        """By card, the used bytes that no pod is proven to hold, of the last sample."""
-        ...
 
 
 class Metrics:
@@ -87,13 +66,15 @@ class Metrics:
             registry=self.registry,
         )
 
-    def show_health(self, source: ReactionSource) -> None:
-        """Shows from now on the reaction that each card needs, 0 to 4."""
-        self.registry.register(_Health(source))
+    def show_health(self, reactions: Callable[[], Mapping[str, int]]) -> None:
+        """Shows from now on the worst reaction that each card or one of its instances needs, 0 to 4."""
+        self.registry.register(_Health(reactions))
 
-    def show_memory(self, source: MemorySource) -> None:
-        """Shows from now on the memory of shared cards by pod, and the memory of a card that no pod provably holds."""
-        self.registry.register(_Memory(source))
+    def show_memory(
+        self, usage: Callable[[], Sequence[MemoryUsage]], unattributed: Callable[[], Mapping[str, int]]
+    ) -> None:
+        """Shows from now on the memory of shared cards by pod, and the bytes of a card that no pod provably holds."""
+        self.registry.register(_Memory(usage, unattributed))
 
     def count_hardware_event(self, gpu: str, event: str) -> None:
         """Counts an event of a card that the driver reported."""
@@ -127,8 +108,8 @@ class Metrics:
 class _Health(Collector):
     """The worst reaction that a card or one of its instances needs."""
 
-    def __init__(self, source: ReactionSource) -> None:
-        self._source = source
+    def __init__(self, reactions: Callable[[], Mapping[str, int]]) -> None:
+        self._reactions = reactions
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         family = GaugeMetricFamily(
@@ -136,7 +117,7 @@ class _Health(Collector):
             "Need of a card or of an instance on it: 0 nothing, 1 attention, 2 withheld, 3 a reset, 4 a reboot.",
             labels=["gpu"],
         )
-        for gpu, reaction in self._source.reactions().items():
+        for gpu, reaction in self._reactions().items():
             family.add_metric([gpu], reaction)
         yield family
 
@@ -144,8 +125,10 @@ class _Health(Collector):
 class _Memory(Collector):
     """Memory of shared cards as it was last read."""
 
-    def __init__(self, source: MemorySource) -> None:
-        self._source = source
+    def __init__(
+        self, usage: Callable[[], Sequence[MemoryUsage]], unattributed: Callable[[], Mapping[str, int]]
+    ) -> None:
+        self._usage, self._unattributed = usage, unattributed
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         labels = ["pod", "namespace", "gpu"]
@@ -153,7 +136,7 @@ class _Memory(Collector):
             "tessera_memory_used_bytes", "Memory that a pod holds of a shared card.", labels=labels
         )
         limit = GaugeMetricFamily("tessera_memory_limit_bytes", "Memory that a pod may hold of it.", labels=labels)
-        for each in self._source.memory_usage():
+        for each in self._usage():
             used.add_metric([each.pod, each.namespace, each.gpu], each.used)
             limit.add_metric([each.pod, each.namespace, each.gpu], each.limit)
         unattributed = GaugeMetricFamily(
@@ -161,6 +144,6 @@ class _Memory(Collector):
             "Used memory of a shared card that no pod is proven to hold.",
             labels=["gpu"],
         )
-        for gpu, amount in self._source.unattributed_bytes().items():
+        for gpu, amount in self._unattributed().items():
             unattributed.add_metric([gpu], amount)
         yield from (used, limit, unattributed)

@@ -62,7 +62,7 @@ class NodeMirror:
 
 
 class ApiMirror:
-    """Mirrors one node's objects; a :class:`tessera.agent.slices.container_finder.PodDirectory`.
+    """Mirrors one node's objects.
 
     Args:
         client: the API server.

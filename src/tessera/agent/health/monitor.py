@@ -136,7 +136,7 @@ class HealthMonitor:
         self._gpus: dict[str, GpuInfo] = {}
         self._unreadable: dict[str, str] = {}
         self._schedule = ProbeSchedule()
-        metrics.show_health(self)
+        metrics.show_health(self.reactions)
 
     # Events -----------------------------------------------------------------------------------------------------
 

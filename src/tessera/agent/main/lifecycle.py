@@ -7,9 +7,8 @@ anew from hardware, files and the API server, as after a restart of the process.
 2. MPS daemons end with the driver, whatever their clients compute, since they would keep it in use;
 3. NVML is closed before the Node shows that the driver is released (:mod:`tessera.agent.driver.ready_condition`).
 
-When an annotation of the Node asks Tessera to leave it, the agent releases the cards
-(:mod:`tessera.agent.main.leaving`), removes its files, answers on the Node, and does not begin again while the
-annotation is there. It removes its files last, so an agent that was killed before begins the removal again.
+When an annotation of the Node asks Tessera to leave it, the agent does so (:mod:`tessera.agent.main.removal`), and does
+not begin again while the annotation is there.
 
 ``/healthz`` is served all the time: a late driver is no reason to restart the process.
 
@@ -20,7 +19,7 @@ Another agent of the node, of a version before, may still run. Then this one wai
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -43,18 +42,11 @@ from tessera.agent.driver.gate import DriverGate, OpenDriver
 from tessera.agent.driver.hardware import DriverBackend
 from tessera.agent.driver.kubelet_gate import GatedKubelet
 from tessera.agent.driver.ready_condition import ReadyConditionWriter
-from tessera.agent.main.leaving import CLIENT_RECHECK, CardRelease
-from tessera.agent.main.removal import AnswerWriter, remove_files
+from tessera.agent.main.removal import AnswerWriter, NodeRemoval
 from tessera.agent.main.run import run_components
 from tessera.agent.main.wiring import Components
 from tessera.agent.mps.interfaces import ControlFailed
-from tessera.api.nodes.removal import (
-    REMOVAL_ANNOTATION,
-    RemovalAnswer,
-    RemovalRequest,
-    RemovalState,
-    make_answer,
-)
+from tessera.api.nodes.removal import REMOVAL_ANNOTATION
 from tessera.api.nodes.usage import USAGE_PATH, NodeUsage
 from tessera.clock import Clock
 from tessera.kube.client.client import Client
@@ -162,9 +154,14 @@ class _Lifecycle:
         self._turn = NodeTurn(options.state_dir, clock, on_started)
         #: The agent on the open driver; ``None`` while no driver is open.
         self._components: Components | None = None
-        self._answers = AnswerWriter(client, self._node, clock, rng)
-        #: The last answer to a request for removal that the agent cannot fulfil yet.
-        self._answer: RemovalAnswer | None = None
+        self._removal = NodeRemoval(
+            options,
+            self._gate,
+            answers=AnswerWriter(client, self._node, clock, rng),
+            condition=self._condition,
+            turn=self._turn,
+            changes=self._changes,
+        )
         self._node.informer.add_handler(self._handle_node)
 
     def _handle_node(self, event: WatchEvent[Node]) -> None:
@@ -219,12 +216,12 @@ class _Lifecycle:
                 if opened is None:
                     notes = []
                 elif self._gate.removal is not None:
-                    notes = await self._release_cards(opened)
+                    notes = await self._removal.release_cards(self._build(opened, self._kubelet), self._kubelet)
                 elif await self._gate.wait_validated(opened):
                     nvml_error = await self._run_agent(opened)
             self._gate.note_released()
             if notes is not None:
-                await self._stay_away(notes, real=opened is not None and not opened.hardware.simulated)
+                await self._removal.stay_away(notes, real=opened is not None and not opened.hardware.simulated)
             elif nvml_error:
                 await self._gate.report_nvml_failure(nvml_error)
 
@@ -282,57 +279,6 @@ class _Lifecycle:
             driver_root=self._driver.root(opened.found.home),
             host_driver=opened.found.home is DriverHome.HOST,
         )
-
-    # Removal ----------------------------------------------------------------------------------------------------
-
-    async def _release_cards(self, opened: OpenDriver) -> list[str] | None:
-        """Releases the cards because Tessera leaves the node.
-
-        Returns:
-            Notes about what stays on the cards; ``None`` if the request was withdrawn.
-        """
-        self._condition.stop()
-        await self._turn.outlive()
-        components = self._build(opened, self._kubelet)
-        release = CardRelease(components, self._kubelet)
-        try:
-            if not await release.end_daemons(self._wait_to_leave):
-                return None
-            while (request := self._gate.removal) is not None:
-                try:
-                    return await release.free(keep=request is RemovalRequest.KEEP)
-                except ConnectionError as error:
-                    if not await self._wait_to_leave([f"the users of the cards are not known: {error}"]):
-                        return None
-            return None
-        finally:
-            components.detach()
-
-    async def _wait_to_leave(self, notes: Sequence[str]) -> bool:
-        """Publishes the obstacles and waits; returns false if the request was withdrawn meanwhile."""
-        answer = make_answer(RemovalState.WAITING, notes)
-        if answer != self._answer:
-            self._answer = answer
-            await self._answers.write(answer)
-        await self._changes.wait_until(lambda: self._gate.removal is None, CLIENT_RECHECK)
-        return self._gate.removal is not None
-
-    async def _stay_away(self, notes: list[str], *, real: bool) -> None:
-        """Removes the agent's files, answers, and waits until the request is withdrawn.
-
-        Args:
-            notes: what stays on the cards.
-            real: true if the cards are real ones; only then MPS daemons had files.
-        """
-        self._condition.stop()
-        mps = (self._options.mps_mount or self._options.mps_root) if real else None
-        keep = (self._options.kept_file,) if self._gate.removal is not RemovalRequest.DESTROY else ()
-        left = remove_files(state=self._options.state_dir, cdi=self._options.cdi_dir, mps=mps, keep=keep)
-        self._answer = None
-        await self._answers.write(make_answer(RemovalState.DONE, [*notes, *left]))
-        _log.info("Tessera has left this node; it returns when the annotation %s is removed", REMOVAL_ANNOTATION)
-        while self._gate.removal is not None:
-            await self._changes.wait(self._changes.count)
 
     async def _wait_for_release(self, opened: OpenDriver, components: Components, kubelet: GatedKubelet) -> None:
         """Returns when a driver must be released; before that, reports once that kubelet has published the cards.

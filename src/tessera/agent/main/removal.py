@@ -1,26 +1,42 @@
-"""Removes the agent's files from its node, and writes the answer to a request for removal on the Node.
+"""Takes Tessera off one node: releases the cards, removes the agent's files, and answers on the Node.
 
-The answer has the field manager of labels and offers. So the write that gives it also removes these, since server-side
-apply removes fields that a manager no longer names. While the agent waits for clients of MPS daemons, the label of
-their pod stays.
-Folders that are mounted stay, empty; kubelet made them, not the agent.
+The files go last, so an agent that was killed before begins the removal again. Folders that are mounted stay, empty;
+kubelet made them, not the agent. The answer has the field manager of labels and offers. So the write that gives it also
+removes these, since server-side apply removes fields that a manager no longer names. While the agent waits for clients
+of MPS daemons, the label of their pod stays.
 """
 
 import logging
 import random
 import shutil
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.node_objects import NodeSource
+from tessera.agent.base.options import AgentOptions
+from tessera.agent.base.turn import NodeTurn
+from tessera.agent.driver.gate import DriverGate
+from tessera.agent.driver.ready_condition import ReadyConditionWriter
+from tessera.agent.main.leaving import CLIENT_RECHECK, CardRelease
+from tessera.agent.main.wiring import Components
 from tessera.api.names import CDI_KIND, MPS_HOST_LABEL
-from tessera.api.nodes.removal import REMOVED_ANNOTATION, RemovalAnswer, RemovalState, encode_answer
+from tessera.api.nodes.removal import (
+    REMOVAL_ANNOTATION,
+    REMOVED_ANNOTATION,
+    RemovalAnswer,
+    RemovalRequest,
+    RemovalState,
+    encode_answer,
+    make_answer,
+)
 from tessera.clock import Clock
 from tessera.kube.backoff import Backoff
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError
 from tessera.kube.resources import NODES
+from tessera.kubelet.interfaces import Kubelet
 
 _log = logging.getLogger(__name__)
 
@@ -64,6 +80,90 @@ class AnswerWriter:
 
 #: Beginning of the names of all CDI files that the agent writes, finished or not.
 _CDI = CDI_KIND.replace("/", "-")
+
+
+class NodeRemoval:
+    """The agent's part of a removal.
+
+    Args:
+        options: the agent's folders.
+        gate: knows whether a removal is requested.
+        answers: writes answers on the Node.
+        condition: says on the Node whether the driver is ready; ends with a removal.
+        turn: the turn of this agent; a predecessor ends before cards are released.
+        changes: announces changes of the Node.
+    """
+
+    def __init__(
+        self,
+        options: AgentOptions,
+        gate: DriverGate,
+        *,
+        answers: AnswerWriter,
+        condition: ReadyConditionWriter,
+        turn: NodeTurn,
+        changes: ChangeNotifier,
+    ) -> None:
+        self._options = options
+        self._gate = gate
+        self._answers = answers
+        self._condition = condition
+        self._turn = turn
+        self._changes = changes
+        #: The last answer to a request for removal that the agent cannot fulfil yet.
+        self._answer: RemovalAnswer | None = None
+
+    async def release_cards(self, components: Components, kubelet: Kubelet) -> list[str] | None:
+        """Releases the cards because Tessera leaves the node.
+
+        Args:
+            components: an agent's components, none of them running.
+            kubelet: the node's kubelet.
+
+        Returns:
+            Notes about what stays on the cards; ``None`` if the request was withdrawn.
+        """
+        self._condition.stop()
+        await self._turn.outlive()
+        release = CardRelease(components, kubelet)
+        try:
+            if not await release.end_daemons(self._wait_to_leave):
+                return None
+            while (request := self._gate.removal) is not None:
+                try:
+                    return await release.free(keep=request is RemovalRequest.KEEP)
+                except ConnectionError as error:
+                    if not await self._wait_to_leave([f"the users of the cards are not known: {error}"]):
+                        return None
+            return None
+        finally:
+            components.detach()
+
+    async def _wait_to_leave(self, notes: Sequence[str]) -> bool:
+        """Publishes the obstacles and waits; returns false if the request was withdrawn meanwhile."""
+        answer = make_answer(RemovalState.WAITING, notes)
+        if answer != self._answer:
+            self._answer = answer
+            await self._answers.write(answer)
+        await self._changes.wait_until(lambda: self._gate.removal is None, CLIENT_RECHECK)
+        return self._gate.removal is not None
+
+    async def stay_away(self, notes: list[str], *, real: bool) -> None:
+        """Removes the agent's files, answers, and waits until the request is withdrawn.
+
+        Args:
+            notes: what stays on the cards.
+            real: true if the cards are real ones; only then MPS daemons had files.
+        """
+        self._condition.stop()
+        mps = (self._options.mps_mount or self._options.mps_root) if real else None
+        keep = (self._options.kept_file,) if self._gate.removal is not RemovalRequest.DESTROY else ()
+        left = remove_files(state=self._options.state_dir, cdi=self._options.cdi_dir, mps=mps, keep=keep)
+        self._answer = None
+        await self._answers.write(make_answer(RemovalState.DONE, [*notes, *left]))
+        _log.info("Tessera has left this node; it returns when the annotation %s is removed", REMOVAL_ANNOTATION)
+        while self._gate.removal is not None:
+            await self._changes.wait(self._changes.count)
 
 
 def remove_files(*, state: Path, cdi: Path, mps: Path | None, keep: Collection[Path] = ()) -> list[str]:

@@ -28,13 +28,11 @@ from tessera.agent.inventory.gpu_inventory import InventoryReader
 from tessera.agent.main.agent_cards import AgentCards, KnownCardsFile
 from tessera.agent.main.machine_programs import MachinePrograms
 from tessera.agent.memory.enforcement import MemoryEnforcement
-from tessera.agent.memory.inputs import MemoryInputs, ProcessMemoryReader
-from tessera.agent.memory.monitor import MemoryMonitor
+from tessera.agent.memory.monitor import MemoryInputs, MemoryMonitor, ProcessMemoryReader
 from tessera.agent.memory.policy import MemoryPolicy, MemoryRules
-from tessera.agent.mig_config.drain import DeviceDrainer
+from tessera.agent.mig_config.drain import DeviceDrainer, RebootRequests
 from tessera.agent.mig_config.executor import MigExecutor
 from tessera.agent.mig_config.journal import LayoutJournal
-from tessera.agent.mig_config.reboot import RebootRequests
 from tessera.agent.mig_config.reconciler import LayoutReconciler
 from tessera.agent.monitoring.exporter import Exporter
 from tessera.agent.monitoring.exposition import ExpositionOptions
@@ -254,7 +252,7 @@ class Components:
             mirror=self.mirror,
             ownership=self.ownership,
             inventory=self.inventory_reader,
-            health=self.health,
+            is_unhealthy=self.health.is_unhealthy,
             static_gpus=self._static_gpus,
             start_check=self._pod_preflights,
         )
@@ -331,7 +329,9 @@ class Components:
             max_series=options.max_series,
             simulated=self.hardware.simulated,
         )
-        return Exporter(sampler, series, self.changes, self.clock, health=self.health, memory=self.memory)
+        return Exporter(
+            sampler, series, self.changes, self.clock, health=self.health, memory_usage=self.memory.memory_usage
+        )
 
     def _build_pod_reporter(self) -> PodReporter:
         return PodReporter(

@@ -1,7 +1,7 @@
 """Samples the memory of shared cards, and passes the policy's decisions to the enforcement.
 
 The monitor reads the shares that pods were given from kubelet, and the memory that they use from NVML and the kernel
-(:mod:`tessera.agent.memory.inputs`). :mod:`tessera.agent.memory.policy` decides.
+(:mod:`tessera.agent.memory.monitor`). :mod:`tessera.agent.memory.policy` decides.
 :mod:`tessera.agent.memory.enforcement` reads everything again, and then carries the decisions out.
 
 Rules:
@@ -17,30 +17,100 @@ Rules:
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.metrics import MemoryUsage, Metrics
 from tessera.agent.base.options import EnforcementMode
+from tessera.agent.base.processes import ProcessTable
 from tessera.agent.base.state_file import StateFile
+from tessera.agent.inventory.device_users import DeviceUser
 from tessera.agent.memory.enforcement import MemoryEnforcement
 from tessera.agent.memory.grants import MemoryGrants, Shares, cgroup_uid, shared_devices
-from tessera.agent.memory.inputs import MemoryInputs, ProcessMemoryReader
 from tessera.agent.memory.policy import (
     CardUse,
     MemoryAction,
     MemoryGrant,
     MemoryPolicy,
     MemorySample,
+    ProcessUse,
     is_plausible_total,
     sum_by_pod,
 )
 from tessera.api.names import PodUid
+from tessera.api.sharing.devices import Advertisement
 from tessera.clock import Clock
 from tessera.kube.resources import Pod
+from tessera.nvml.asynchronous.async_nvml import AsyncNvml
+from tessera.nvml.errors import NvmlError
+from tessera.nvml.interface import GpuProcess, GpuUuid, MigUuid
 
 _log = logging.getLogger(__name__)
+
+
+class ProcessMemoryReader:
+    """Reads the memory of each process on a card: NVML's processes, each with the pod that the kernel proves for it.
+
+    The reader never guesses: a card that cannot be read has no reading, and a process that ended between NVML's answer
+    and the kernel's is left out.
+
+    Args:
+        hardware: the node's cards.
+        processes: the machine's processes, in the PID namespace that NVML reports (the host's).
+    """
+
+    def __init__(self, hardware: AsyncNvml, processes: ProcessTable) -> None:
+        self._hardware = hardware
+        self._processes = processes
+
+    def own_pod(self) -> PodUid | None:
+        """The pod that the agent runs in; an MPS server may be a part of it."""
+        process = self._processes.identify(os.getpid())
+        found = None if process is None else self._processes.pod_of(process)
+        return None if found is None else found.pod
+
+    async def read(self, device: str) -> CardUse | None:
+        """Reads the present state of a card or MIG device; ``None`` if it cannot be read.
+
+        Args:
+            device: UUID, ``GPU-`` or ``MIG-``.
+        """
+        name = MigUuid(device) if device.startswith("MIG-") else GpuUuid(device)
+        try:
+            processes = await self._hardware.processes(name)
+            memory = await self._hardware.memory(name)
+        except NvmlError:
+            return None
+        uses = tuple(use for each in processes if (use := self._use(each)) is not None)
+        return CardUse(device=device, total=memory.total, used=memory.used + (memory.reserved or 0), uses=uses)
+
+    def _use(self, listed: GpuProcess) -> ProcessUse | None:
+        process = self._processes.identify(listed.pid)
+        if process is None or listed.memory_bytes is None:  # nobody acts on memory that nobody knows
+            return None
+        found = self._processes.pod_of(process)
+        return ProcessUse(process=process, bytes=listed.memory_bytes, pod=None if found is None else found.pod)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryInputs:
+    """Inputs of the monitor from the rest of the agent.
+
+    Attributes:
+        offer: the present offer of the static cards.
+        api_reachable: true if the API server answers.
+        live_pods: the pods of the node that have not ended.
+        read_users: the containers that hold each device; raises ConnectionError if kubelet does not answer.
+    """
+
+    offer: Callable[[], Advertisement]
+    api_reachable: Callable[[], bool]
+    live_pods: Callable[[], Sequence[Pod]]
+    read_users: Callable[[], Awaitable[Mapping[str, Sequence[DeviceUser]]]]
+
 
 #: Seconds between two samples while a pod holds or uses a share.
 PERIOD = 5.0
@@ -94,15 +164,11 @@ class MemoryMonitor:
         self._usage: tuple[MemoryUsage, ...] = ()
         #: By card, the used bytes of the last sample that no pod is proven to hold, for the metrics.
         self._unattributed: Mapping[str, int] = {}
-        metrics.show_memory(self)
+        metrics.show_memory(self.memory_usage, lambda: self._unattributed)
 
     def memory_usage(self) -> Sequence[MemoryUsage]:
         """Memory of shared cards by pod, of the last sample."""
         return self._usage
-
-    def unattributed_bytes(self) -> Mapping[str, int]:
-        """By card, the used bytes that no pod is proven to hold, of the last sample."""
-        return self._unattributed
 
     async def run(self) -> None:
         """Samples until cancelled; not at all in mode ``off``."""

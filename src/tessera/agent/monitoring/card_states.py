@@ -130,6 +130,10 @@ class HealthSource(Protocol):
         """The health of a card by its faults."""
         ...
 
+    def describe_part(self, gpu: str, gi_id: int) -> str:
+        """The sentence about the worst fault of a GPU instance, -1 for the whole card; empty without one."""
+        ...
+
     def note_measured(self, gpu: str, errors: Mapping[str, str]) -> None:
         """Takes in the measured errors of a card, see :func:`.find_errors`."""
         ...

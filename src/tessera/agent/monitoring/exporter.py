@@ -6,8 +6,7 @@ costs one sample.
 """
 
 import logging
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -32,22 +31,6 @@ PERIOD = 10.0
 SHORTEST = 1.0
 
 
-class PartHealthSource(HealthSource, Protocol):
-    """Knows the health of cards and of their GPU instances."""
-
-    def describe_part(self, gpu: str, gi_id: int) -> str:
-        """The sentence about the worst fault of a GPU instance, -1 for the whole card; empty without one."""
-        ...
-
-
-class MemorySource(Protocol):
-    """Watches the memory of shared cards; see :class:`tessera.agent.memory.monitor.MemoryMonitor`."""
-
-    def memory_usage(self) -> Sequence[MemoryUsage]:
-        """Memory of shared cards by pod, of the last sample."""
-        ...
-
-
 class Exporter:
     """Samples a node and writes its metrics.
 
@@ -57,7 +40,7 @@ class Exporter:
         changes: notified when cards, slices or pods change.
         clock: the time.
         health: the faults of the cards.
-        memory: the memory of shared cards, with the part of each pod.
+        memory_usage: the memory of shared cards by pod, of the last sample.
     """
 
     def __init__(
@@ -67,8 +50,8 @@ class Exporter:
         changes: ChangeNotifier,
         clock: Clock,
         *,
-        health: PartHealthSource,
-        memory: MemorySource,
+        health: HealthSource,
+        memory_usage: Callable[[], Sequence[MemoryUsage]],
     ) -> None:
         self._sampler = sampler
         self._options = options
@@ -78,7 +61,7 @@ class Exporter:
         self._xids: dict[str, XidHistory] = {}
         self._states = LeaseStates()
         self._health = health
-        self._memory = memory
+        self._memory_usage = memory_usage
         self._cards = CardStates(health)
         self._findings = LeaseFindings()
         self._report = NodeUsage(node=options.node)
@@ -104,7 +87,7 @@ class Exporter:
     def _judge(self, sample: NodeSample) -> list[JudgedLease]:
         """The leases of a sample with their states, findings, faults and limits."""
         findings = self._findings.handle(sample)
-        usage = {(each.namespace, each.pod, each.gpu): each for each in self._memory.memory_usage()}
+        usage = {(each.namespace, each.pod, each.gpu): each for each in self._memory_usage()}
         parts = {device.uuid: (gpu.info.uuid, device.gi_id) for gpu in sample.cards for device in gpu.devices}
         judged = []
         for each in self._states.handle(sample):

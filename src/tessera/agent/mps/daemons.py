@@ -14,9 +14,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from tessera.agent.base.change_notifier import ChangeNotifier
-from tessera.agent.base.desired_config import ServicePlan
-from tessera.agent.mps.interfaces import DaemonLauncher
-from tessera.agent.mps.paths import MpsEdits, MpsPaths, container_edits
+from tessera.agent.base.desired_config import ContainerEdits, ServicePlan
+from tessera.agent.mps.interfaces import DaemonLauncher, MpsPaths, container_edits
 from tessera.agent.mps.state import ExclusiveCards, MpsState
 from tessera.agent.mps.supervisor import DaemonSupervisor
 from tessera.clock import Clock
@@ -87,7 +86,7 @@ class MpsDaemons:
         planned = resource in (self._plans or {})
         return "" if self.ready(resource) or not planned else "the MPS daemon does not serve all cards of its plan yet"
 
-    def container_edits(self, resource: str) -> MpsEdits:
+    def container_edits(self, resource: str) -> ContainerEdits:
         """Edits that make a container of the resource a client of the daemon, besides its devices."""
         return container_edits(resource, self._host)
 

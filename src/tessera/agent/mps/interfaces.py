@@ -1,4 +1,4 @@
-"""The interface between supervision and MPS control daemons, and the control commands.
+"""The interface between supervision and MPS control daemons: their folders, and the control commands.
 
 Daemons are real processes, or simulated ones on simulated cards. A daemon outlives the agent that started it, so the
 next agent finds it again by its id. The agent records the id before the daemon begins to work, so at no moment is there
@@ -8,15 +8,69 @@ Commands are those of ``nvidia-cuda-mps-control`` (NVIDIA MPS documentation, app
 default concerns servers that start later, so a change of limits is sent to the running servers too; connected clients
 keep their limits. Commands name a card by its UUID. Answers other than lists of PIDs have no documented form; the agent
 does not read them.
+
+MPS serves one user at a time: a client of another UID waits until the server of the first has no clients left (NVIDIA
+MPS documentation, on the control daemon). Pods that share a GPU have to run as the same user.
 """
 
 from collections.abc import Callable
+from pathlib import Path, PurePosixPath
 from typing import NewType, Protocol
 
 import msgspec
 
-from tessera.agent.base.desired_config import ServicePlan
+from tessera.agent.base.desired_config import ContainerEdits, ServicePlan
 from tessera.api.sharing.shares import ClientShare
+from tessera.kubelet.interfaces import Mount
+
+#: The MPS root as containers see it (k8s-device-plugin, ``mps.ContainerRoot``).
+CONTAINER_ROOT = PurePosixPath("/mps")
+#: The shared memory as containers see it.
+CONTAINER_SHM = "/dev/shm"  # noqa: S108 - a mount point, not a temporary file
+PIPE_VARIABLE = "CUDA_MPS_PIPE_DIRECTORY"
+LOG_VARIABLE = "CUDA_MPS_LOG_DIRECTORY"
+
+
+class MpsPaths(msgspec.Struct, frozen=True):
+    """The folders of MPS below one root; the root as the daemon, the host or a container sees it.
+
+    Paths are those of NVIDIA's device plugin: below the root ``<resource>/pipe`` and ``<resource>/log``, one folder for
+    each resource, and ``shm`` for all. Containers see the pipe directory below ``/mps`` and the shared memory as their
+    ``/dev/shm``, so their pods need no ``hostIPC``. Nothing of another resource is mounted.
+    """
+
+    root: Path
+
+    def pipe(self, resource: str) -> Path:
+        """The pipe directory of a resource's daemon, through which it takes commands and clients."""
+        return self.root / resource / "pipe"
+
+    def log(self, resource: str) -> Path:
+        """The log folder of a resource's daemon; containers never see it."""
+        return self.root / resource / "log"
+
+    @property
+    def shm(self) -> Path:
+        """Shared memory of all daemons and their clients."""
+        return self.root / "shm"
+
+
+def container_edits(resource: str, host: MpsPaths) -> ContainerEdits:
+    """Returns the edits that make a container a client of the resource's daemon.
+
+    Args:
+        resource: the resource of the daemon.
+        host: the MPS folders as kubelet sees them.
+    """
+    pipe = str(CONTAINER_ROOT / resource / "pipe")
+    return ContainerEdits(
+        envs={PIPE_VARIABLE: pipe},
+        mounts=(
+            Mount(container_path=pipe, host_path=str(host.pipe(resource)), read_only=False),
+            Mount(container_path=CONTAINER_SHM, host_path=str(host.shm), read_only=False),
+        ),
+    )
+
 
 #: Identifies one daemon, over restarts of the agent and of the machine.
 DaemonId = NewType("DaemonId", str)

@@ -26,8 +26,16 @@ from pathlib import Path
 
 from tessera.agent.base.processes import ProcessId, ProcessTable
 from tessera.agent.mps.daemon_process import END_TIMEOUT, DaemonProcess, boot_id, end_session, is_alive, reap, send
-from tessera.agent.mps.interfaces import QUIT, ControlFailed, DaemonId, DaemonSpec, LaunchFailed
-from tessera.agent.mps.paths import LOG_VARIABLE, PIPE_VARIABLE, MpsPaths
+from tessera.agent.mps.interfaces import (
+    LOG_VARIABLE,
+    PIPE_VARIABLE,
+    QUIT,
+    ControlFailed,
+    DaemonId,
+    DaemonSpec,
+    LaunchFailed,
+    MpsPaths,
+)
 from tessera.agent.mps.spawning import ChildSpawner, Spawner
 
 BINARY = "nvidia-cuda-mps-control"

@@ -25,7 +25,7 @@ from typing import Self
 import msgspec
 
 from tessera.agent.base.cdi_files import MOUNTED_DEVICES
-from tessera.agent.sharing.strategies.interface import ContainerEdits
+from tessera.agent.base.desired_config import ContainerEdits
 from tessera.api.names import VISIBLE_DEVICES
 from tessera.api.sharing.devices import AdvertisedDevice
 from tessera.api.sharing.profile import AllocationPolicy, Flags

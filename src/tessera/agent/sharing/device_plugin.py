@@ -15,6 +15,7 @@ from typing import Protocol
 import msgspec
 
 from tessera.agent.base.change_notifier import ChangeNotifier
+from tessera.agent.base.desired_config import ContainerEdits
 from tessera.agent.base.device_plugin import ResourcePlugin
 from tessera.agent.sharing.allocate_response import (
     AllocateOptions,
@@ -25,7 +26,6 @@ from tessera.agent.sharing.allocate_response import (
 )
 from tessera.agent.sharing.cdi import CdiFile
 from tessera.agent.sharing.refusals import fence_reason
-from tessera.agent.sharing.strategies.interface import ContainerEdits
 from tessera.api.sharing.devices import AdvertisedDevice, AdvertisedResource, RequestRefused, check_request
 from tessera.api.sharing.devices import AdvertisedDevice as Entry
 from tessera.api.sharing.profile import AllocationPolicy

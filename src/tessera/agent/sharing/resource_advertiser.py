@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tessera.agent.base.change_notifier import ChangeNotifier
-from tessera.agent.base.desired_config import drop_cards
+from tessera.agent.base.desired_config import ContainerEdits, drop_cards
 from tessera.agent.inventory.device_health import CheckedDevice, DeviceHealth, DeviceScope, StartCheck, entry_health
 from tessera.agent.inventory.gpu_inventory import GpuState, sharing_gpus
 from tessera.agent.sharing.allocate_response import AllocateOptions, unique
@@ -35,7 +35,6 @@ from tessera.agent.sharing.refusals import (
     overcounted_resources,
 )
 from tessera.agent.sharing.served_resources import ServedResources
-from tessera.agent.sharing.strategies.interface import ContainerEdits
 from tessera.agent.sharing.strategies.registry import NodeStrategies
 from tessera.agent.sharing.withdrawn_resources import AdvertisedNames
 from tessera.api.names import WHOLE_CARDS

@@ -22,11 +22,11 @@ they come; the last call has them all.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Protocol
 
 import msgspec
 
 from tessera.agent.base.change_notifier import ChangeNotifier
+from tessera.agent.base.node_objects import ApiMirror
 from tessera.agent.inventory.positions import SlicePosition, parse_device_id
 from tessera.agent.slices.slice_table import SliceTable
 from tessera.agent.slices.starting_containers import (
@@ -47,30 +47,6 @@ _LISTED_WITHIN, _SHOWN_WITHIN = 0.5, 10.0
 _LISTING_PAUSE = 0.1
 #: Seconds before the API server is asked again for a pod's status, unless something changes sooner.
 _STATUS_PAUSE = 1.0
-
-
-class PodDirectory(Protocol):
-    """Reads this node's pods, and their status, from the API server."""
-
-    def live_pods(self) -> Sequence[Pod]:
-        """The pods bound to this node that have not ended."""
-        ...
-
-    async def list_bound_pods(self) -> Sequence[Pod]:
-        """The same, read from the API server itself: every pod that kubelet knows is among them.
-
-        Raises:
-            ConnectionError: the API server did not answer.
-        """
-        ...
-
-    async def has_promise(self, pod: PodUid) -> bool:
-        """Asks the API server itself for a promise of slices to a pod; the watch may be behind.
-
-        Raises:
-            ConnectionError: the API server did not answer.
-        """
-        ...
 
 
 class StartingContainer(msgspec.Struct, frozen=True):
@@ -101,7 +77,7 @@ class ContainerFinder:
     """
 
     def __init__(
-        self, *, kubelet: Kubelet, slices: SliceTable, pods: PodDirectory, changes: ChangeNotifier, clock: Clock
+        self, *, kubelet: Kubelet, slices: SliceTable, pods: ApiMirror, changes: ChangeNotifier, clock: Clock
     ) -> None:
         self._kubelet = kubelet
         self._slices = slices

@@ -12,8 +12,8 @@ status that names only the differences:
 """
 
 import logging
-from collections.abc import Collection, Iterator, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any
 
 import msgspec
 
@@ -233,37 +233,33 @@ def _difference(old: NodeResources, new: NodeResources) -> dict[str, Any]:
     return difference
 
 
-class StatusHost(Protocol):
-    """The owner of the status; see :class:`tessera.agent.slices.slice_manager.SliceManager`."""
-
-    def instaslice(self) -> Instaslice | None:
-        """The node's Instaslice object as the watch last showed it."""
-        ...
-
-    def node_resources(self) -> NodeResources | None:
-        """The node's part of the object's status; ``None`` while unknown."""
-        ...
-
-
 class InstasliceStatusWriter:
     """Keeps the object's status equal to the agent's state.
 
     Args:
         runtime: options, API server and clock of this agent.
-        host: the owner of the status.
+        instaslice: the node's Instaslice object as the watch last showed it.
+        node_resources: the node's part of the object's status; ``None`` while unknown.
         follow_ups: carries out the effects that must come before ``deleted`` is written.
         slices: the slices of the node.
     """
 
     def __init__(
-        self, runtime: AgentRuntime, *, host: StatusHost, follow_ups: SliceFollowUps, slices: SliceTable
+        self,
+        runtime: AgentRuntime,
+        *,
+        instaslice: Callable[[], Instaslice | None],
+        node_resources: Callable[[], NodeResources | None],
+        follow_ups: SliceFollowUps,
+        slices: SliceTable,
     ) -> None:
         self._client = runtime.client
         self._clock = runtime.clock
         self._name = runtime.options.node_name
         self._namespace = runtime.options.namespace
         self._changes = runtime.changes
-        self._host = host
+        self._instaslice = instaslice
+        self._node_resources = node_resources
         self._follow_ups = follow_ups
         self._slices = slices
         self._backoff = Backoff(runtime.rng)
@@ -306,7 +302,7 @@ class InstasliceStatusWriter:
 
     def _patch(self) -> tuple[dict[str, Any], float | None]:
         """The patch to write now, and the seconds until a write is due that no change announces."""
-        item, resources = self._latest(), self._host.node_resources()
+        item, resources = self._latest(), self._node_resources()
         if item is None or resources is None:
             return {}, None
         left = self._wait_for_bindings(item)
@@ -328,7 +324,7 @@ class InstasliceStatusWriter:
 
     def _latest(self) -> Instaslice | None:
         """The newer version of the object: from the watch, or from the answer to our last write."""
-        watched, written = self._host.instaslice(), self._written
+        watched, written = self._instaslice(), self._written
         if watched is None or written is None or watched.metadata.uid != written.metadata.uid:
             return watched
         newer = version_number(written.metadata.resource_version) > version_number(watched.metadata.resource_version)

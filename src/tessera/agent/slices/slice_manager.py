@@ -11,8 +11,7 @@ import asyncio
 import functools
 import logging
 import math
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
 
 from tessera.agent.base.node_objects import ApiMirror, has_ended
 from tessera.agent.base.runtime import AgentRuntime
@@ -51,14 +50,6 @@ _log = logging.getLogger(__name__)
 RESET_RECHECK = 60.0
 
 
-class GpuHealthSource(Protocol):
-    """Judges GPUs; see :class:`tessera.agent.health.monitor.HealthMonitor`."""
-
-    def is_unhealthy(self, gpu: str, /) -> bool:
-        """True if no device of a GPU may be allocated because of its health."""
-        ...
-
-
 class SliceManager:
     """Serves slices on demand.
 
@@ -70,7 +61,7 @@ class SliceManager:
         ownership: the side of the agent that has each GPU.
         inventory: the node's GPUs. Read again after MIG mode was turned on and before a GPU is released, so that no
             part uses an older reading.
-        health: judges GPUs.
+        is_unhealthy: true if no device of a GPU may be allocated because of its health.
         static_gpus: the other GPUs. The memory of their MIG devices counts towards the node's quota, so that a pod that
             was charged for slices on demand can run on them too.
         start_check: tests the slices of pods that ask for it.
@@ -85,7 +76,7 @@ class SliceManager:
         mirror: ApiMirror,
         ownership: CardOwnership,
         inventory: InventoryReader,
-        health: GpuHealthSource,
+        is_unhealthy: Callable[[str], bool],
         static_gpus: StaticGpus,
         start_check: StartCheck,
     ) -> None:
@@ -97,7 +88,7 @@ class SliceManager:
         self._mirror = mirror
         self._ownership = ownership
         self._reader = inventory
-        self._health = health
+        self._is_unhealthy = is_unhealthy
         self._static_gpus = static_gpus
         self._changes = runtime.changes
         self._clock = runtime.clock
@@ -116,7 +107,13 @@ class SliceManager:
         self._follow_ups = SliceFollowUps(
             runtime, mirror=mirror, machine=self._machine, cdi=self._cdi, journal=self._journal
         )
-        self._writer = InstasliceStatusWriter(runtime, host=self, follow_ups=self._follow_ups, slices=self._slices)
+        self._writer = InstasliceStatusWriter(
+            runtime,
+            instaslice=mirror.instaslice,
+            node_resources=self._node_resources,
+            follow_ups=self._follow_ups,
+            slices=self._slices,
+        )
         self._claims = SliceClaims(
             runtime,
             kubelet=kubelet,
@@ -326,15 +323,11 @@ class SliceManager:
         return frozenset(card.uuid for card in self._inventory.gpus if self._is_withheld(card.uuid))
 
     def _is_withheld(self, uuid: str) -> bool:
-        return self._ownership.is_leaving(uuid) or self._slices.is_unreachable(uuid) or self._health.is_unhealthy(uuid)
+        return self._ownership.is_leaving(uuid) or self._slices.is_unreachable(uuid) or self._is_unhealthy(uuid)
 
     # Objects as the watches show them -------------------------------------------------------------------------------
 
-    def instaslice(self) -> Instaslice | None:
-        """The node's Instaslice object as the watch last showed it."""
-        return self._mirror.instaslice()
-
-    def node_resources(self) -> NodeResources | None:
+    def _node_resources(self) -> NodeResources | None:
         """The node's part of the object's status; ``None`` while unknown."""
         node = self._mirror.node()
         if node is None or not self.ready:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tessera.agent.base.desired_config import ServicePlan
-from tessera.agent.mps.paths import MpsPaths, container_edits
+from tessera.agent.mps.interfaces import MpsPaths, container_edits
 from tessera.agent.sharing.strategies.interface import StrategyImpossible
 from tessera.agent.sharing.strategies.registry import plan_services
 from tessera.api.sharing.advertisement import make_advertisement

@@ -8,28 +8,13 @@ A :class:`NodeService` has the processes; a strategy without processes ignores i
 from collections.abc import Mapping
 from typing import Protocol
 
-from tessera.agent.base.desired_config import ServicePlan
+from tessera.agent.base.desired_config import ContainerEdits, ServicePlan
 from tessera.api.sharing.devices import AdvertisedDevice, AdvertisedResource
-from tessera.kubelet.interfaces import Mount
 from tessera.nvml.interface import GpuInfo
 
 
 class StrategyImpossible(ValueError):  # noqa: N818 - says what became of the plan
     """The cards cannot be shared as a profile divides them; the text names the resource, the card and the remedy."""
-
-
-class ContainerEdits(Protocol):
-    """Edits of a container besides its devices; see :class:`tessera.agent.mps.paths.MpsEdits`."""
-
-    @property
-    def envs(self) -> Mapping[str, str]:
-        """Variables by name."""
-        ...
-
-    @property
-    def mounts(self) -> tuple[Mount, ...]:
-        """Host folders."""
-        ...
 
 
 class NodeService(Protocol):

@@ -8,8 +8,8 @@ shares, so that no client takes more than a share.
 
 from collections.abc import Mapping
 
-from tessera.agent.base.desired_config import ServicePlan
-from tessera.agent.sharing.strategies.interface import ContainerEdits, NodeService, StrategyImpossible
+from tessera.agent.base.desired_config import ContainerEdits, ServicePlan
+from tessera.agent.sharing.strategies.interface import NodeService, StrategyImpossible
 from tessera.api.sharing.devices import AdvertisedDevice, AdvertisedResource
 from tessera.api.sharing.kinds import SHARING_RULES
 from tessera.api.sharing.shares import ClientShare, client_share

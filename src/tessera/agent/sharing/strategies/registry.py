@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from tessera.agent.base.desired_config import ServicePlan
-from tessera.agent.sharing.strategies.interface import ContainerEdits, NodeService, SharingStrategy
+from tessera.agent.base.desired_config import ContainerEdits, ServicePlan
+from tessera.agent.sharing.strategies.interface import NodeService, SharingStrategy
 from tessera.agent.sharing.strategies.mps import Mps
 from tessera.api.sharing.devices import AdvertisedDevice, AdvertisedResource, Advertisement
 from tessera.api.sharing.kinds import SharingKind
