@@ -51,6 +51,8 @@ class Settlement:
         self.allocations = allocations
         self._state = state
         self._planner = planner
+        #: Texts of events, while proposals are carried out: by the reason's identity, the namespace and the slices.
+        self._texts: dict[tuple[int, str, tuple[str, ...]], tuple[Reason, str]] = {}
 
     def settle(self, proposals: Iterable[Proposal]) -> None:
         """Carries out each proposal before the next is made."""
@@ -78,6 +80,7 @@ class Settlement:
                     self._state.evictions[evict.uid] = evict
                 case Notice(pod, reason, text, warning):
                     self._state.add_event(pod, reason, text, warning=warning)
+        self._texts.clear()
 
     # Allocations
 
@@ -143,9 +146,17 @@ class Settlement:
         one.last_event = type(reason).__name__
         self.refusals[reason.metric()] += 1
         if state.cluster.required_node(pod) is None:
-            state.add_event(pod, "SliceWaiting", waiting_text(pod, reason))
+            state.add_event(pod, "SliceWaiting", self._waiting_text(pod, reason))
         else:
             state.add_event(pod, "SliceLost", lost_slices_text(pod, reason), warning=True)
+
+    def _waiting_text(self, pod: PodInfo, reason: Reason) -> str:
+        """Returns the text once for all pods that readers of one namespace see wait for the same slices and reason."""
+        key = (id(reason), pod.namespace, pod.profiles)
+        known = self._texts.get(key)
+        if known is None:
+            known = self._texts[key] = (reason, waiting_text(pod, reason))  # no other reason has this id meanwhile
+        return known[1]
 
     def _refuse_kind(self, kind: Hashable, reason: Reason) -> None:
         """Gives the reason of a refused pod to the pods of its kind that were not asked.
@@ -153,13 +164,13 @@ class Settlement:
         A pod whose reason becomes one of another class is refused like the first, with an event. Of more such pods than
         one batch has, the others are planned in further decisions.
         """
-        pods = self._state.pods
+        pods, competes = self._state.pods, competes_for_room(reason)
         left = int(BATCH_PODS)
         for uid in pods.pods_of_kind(kind):
             one, pod = pods.waiting[uid], self._state.cluster.pods[uid]
             if type(one.reason) is type(reason):
                 one.reason = reason
-                self._state.ages.note(pod, self._state.now, competes=competes_for_room(reason))
+                self._state.ages.note(pod, self._state.now, competes=competes)
             elif left > 0:
                 left -= 1
                 self._refuse(Refusal(pod, reason, of_kind=True))
