@@ -24,14 +24,18 @@ from tests.explain.test_pods import (
     workload,
 )
 from tests.explain.test_rollouts import HELD, WHOLE, deployment, new, old
+from tests.reasons.test_words import WORDS
 
 from tessera import explain
 from tessera.api.queues import Queue, Share
 from tessera.explain.explanation import Explanation
 from tessera.explain.order_objects import OrderObjects
+from tessera.explain.rollouts import WAITS
+from tessera.explain.silent_nodes import NO_ROOM
 from tessera.explain.snapshot import ClusterView, Snapshot
 from tessera.explain.workloads import WorkloadState, explain_workload
 from tessera.kube.resources import Condition, Pod
+from tessera.reasons.reason import GangNoRoom, NeverFits, NoNode, UnknownProfile
 
 GANG: dict[str, Any] = {"labels": {"tessera.dev/gang": "g"}, "annotations": {"tessera.dev/gang-size": "2"}}
 LIMIT = {"nvidia.com/gpu": "1"}
@@ -172,3 +176,11 @@ def test_no_branch_is_left_out() -> None:
         if isinstance(constant, ast.Constant) and isinstance(constant.value, str)
     }
     assert written - {name.partition(":")[0] for name in ANSWERS} == set()
+
+
+def test_every_reason_about_room_or_nodes_is_asked_for_silent_nodes_and_for_old_pods_of_an_update() -> None:
+    """A reason that is in one word for scripts must not be missing where these words decide."""
+    of_nodes = {each.case for each in WORDS if isinstance(each, NoNode) or each.waits_for_room}
+    assert of_nodes - {"reserved"} <= NO_ROOM
+    assert of_nodes - {"never-fits"} <= WAITS
+    assert {each.case for each in WORDS if isinstance(each, UnknownProfile | NeverFits | GangNoRoom)} <= NO_ROOM

@@ -22,7 +22,10 @@ _HASHES = ("pod-template-hash", "rollouts-pod-template-hash")
 #: Annotation with the number of a ReplicaSet's template, and of the newest one of a Deployment.
 _REVISION = "deployment.kubernetes.io/revision"
 #: Cases of a pod that lacks room, or what others hold.
-_WAITS = frozenset({"full", "fragmented", "no-node", "in-use", "reserved", "queue-full"})
+WAITS = frozenset(
+    {"full", "fragmented", "no-node", "in-use", "reserved", "queue-full"}
+    | {"node-full", "node-not-ready", "volume", "card-held-back"}
+)
 #: Cases of a pod that has a place.
 _PLACED = frozenset({"placing", "unscheduled"})
 _PATCH = '{"spec":{"strategy":{"rollingUpdate":{"maxSurge":0,"maxUnavailable":1}}}}'
@@ -95,8 +98,8 @@ def name_rollout(
         pod: the pod.
         explain: explains a pod of another view.
     """
-    unplanned = view.slicer is None and found.case == "held"
-    old = old_pods(view.snapshot.pods, pod) if found.case in _WAITS or unplanned else ()
+    unplanned = found.case == "held" and view.slicer is None
+    old = old_pods(view.snapshot.pods, pod) if found.case in WAITS or unplanned else ()
     owner = owner_of(pod)
     if not old or owner is None:
         return found
