@@ -53,7 +53,7 @@ BY_PATH = {"tessera-dashboard": {("get", "localqueues/pendingworkloads")}}
 #: Granted by deploy/options/evict.yaml only.
 EVICTS_BY_OPTION = ("tessera-agent",)
 #: What needs the rights of deploy/options/replace.yaml.
-REPLACES_BY_OPTION = "provisioning/startup/replacer.py"
+REPLACES_BY_OPTION = "provisioning/startup/replacement.py"
 #: Subresources of requests that a process makes by their path, to the verbs that they need.
 BY_SUBRESOURCE = {"proxy": "get", "token": "create"}
 #: Methods of :class:`tessera.kube.client.client.Client`, and the informer, to the verbs that they need.

@@ -3,7 +3,7 @@
 import pytest
 
 from tessera.errors import UserError
-from tessera.limits.usage import PRICE_LIST, PRICES
+from tessera.limits.usage import PRICE_LIST
 from tessera.usage.prices import read_prices
 from tessera.usage.record import HOUR, CardSeconds, LeaseSeconds, Period, UsageKey, UsageRecord
 from tessera.usage.report import NOT_STATED, CardHours, Grouping, UsageTotals, make_report, totals_of_record
@@ -78,7 +78,6 @@ def test_a_model_without_a_price_is_named() -> None:
         ("prices: {A: 1, a: 2}", "a has two prices"),
         ("currency: [1]\nprices: {A: 1}", "currency is [1]"),
         ("x" * (PRICE_LIST + 1), "65,537 bytes; at most 65,536 bytes"),
-        ("prices: {" + ", ".join(f"m{n}: 1" for n in range(PRICES + 1)) + "}", "1,001 prices"),
     ],
 )
 def test_a_wrong_price_list_is_refused_with_its_field(text: str, words: str) -> None:

@@ -30,6 +30,7 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import Annotated
 
 import msgspec
 
@@ -50,6 +51,7 @@ _SHARES = (0.5, 0.9)
 #: Speed of the weights, and the part that is shared out evenly after each start.
 _SPEED, _EVEN = 0.1, 0.02
 
+_Weight = Annotated[float, msgspec.Meta(ge=0, le=1)]
 #: The two ends of a range, in seconds.
 Range = tuple[float, float]
 
@@ -156,8 +158,8 @@ def _bound(value: float) -> float:
 class Blend(msgspec.Struct, array_like=True):
     """The weights of past waits in the two ends of a range, from 0 to 1; the rest is the simulation's."""
 
-    middle: float = 0.5
-    late: float = 0.5
+    middle: _Weight = 0.5
+    late: _Weight = 0.5
 
     def mix(self, simulated: Range, waits: Range) -> Range:
         """Returns the blended range."""

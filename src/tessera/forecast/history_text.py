@@ -9,6 +9,7 @@ What would be longer than the limit is written without its oldest parts: waits f
 from collections import deque
 from collections.abc import Iterable
 from itertools import accumulate, pairwise
+from typing import Annotated
 
 import msgspec
 
@@ -28,30 +29,42 @@ _LATEST = 10_413_792_000
 _WAITS = "~"
 #: Longest name of an image that is kept; Kubernetes has no bound.
 _IMAGE = 512
-#: Longest name of a namespace in Kubernetes.
-_NAMESPACE = 63
+
+
+_Time = Annotated[float, msgspec.Meta(ge=0, le=_LATEST)]
+_Size = Annotated[str, msgspec.Meta(max_length=LIFE_NAME)]
+#: Earlier versions kept waits beside the corrections, under keys with a mark.
+_MarkedSize = Annotated[str, msgspec.Meta(max_length=LIFE_NAME + len(_WAITS))]
+_Lives = Annotated[tuple[int, ...], msgspec.Meta(max_length=LIFE_SAMPLES)]
+_Starts = Annotated[tuple[int, ...], msgspec.Meta(max_length=START_SAMPLES)]
+_Waits = Annotated[tuple[int, ...], msgspec.Meta(max_length=WAIT_SAMPLES)]
+#: The namespace that brought an entry; Kubernetes has no longer names.
+_Namespace = Annotated[str, msgspec.Meta(max_length=63)]
 
 
 class _EncodedClass(msgspec.Struct, frozen=True, array_like=True):
     namespace: str
     owner_kind: str
-    profiles: str
-    since: int
-    seconds: tuple[int, ...]
-    ended: tuple[int, ...]
+    profiles: _Size
+    since: Annotated[int, msgspec.Meta(ge=0, le=_LATEST)]
+    seconds: _Lives
+    ended: _Lives
 
 
 class _Encoded(msgspec.Struct, frozen=True, kw_only=True):
     version: int
-    began: float
-    complete_since: float
-    classes: tuple[_EncodedClass, ...]
-    starts: tuple[tuple[str, tuple[int, ...]], ...] = ()
-    calibration: dict[str, Factors] = {}
-    waits: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    began: _Time
+    complete_since: _Time
+    classes: Annotated[tuple[_EncodedClass, ...], msgspec.Meta(max_length=LIFE_CLASSES)]
+    starts: Annotated[
+        tuple[tuple[Annotated[str, msgspec.Meta(max_length=_IMAGE)], _Starts], ...],
+        msgspec.Meta(max_length=START_IMAGES),
+    ] = ()
+    calibration: Annotated[dict[_MarkedSize, Factors], msgspec.Meta(max_length=CALIBRATED_SIZES)] = {}
+    waits: Annotated[tuple[tuple[_Size, _Waits], ...], msgspec.Meta(max_length=WAIT_SIZES)] = ()
     blend: Blend = msgspec.field(default_factory=Blend)
-    size_namespaces: dict[str, str] = {}
-    image_namespaces: dict[str, str] = {}
+    size_namespaces: Annotated[dict[str, _Namespace], msgspec.Meta(max_length=WAIT_SIZES + CALIBRATED_SIZES)] = {}
+    image_namespaces: Annotated[dict[str, _Namespace], msgspec.Meta(max_length=START_IMAGES)] = {}
 
 
 class History(msgspec.Struct, frozen=True):
@@ -126,7 +139,8 @@ def decode_history(text: str) -> History:
         raise ValueError("it is nested too deeply") from error
     if found.version != _VERSION:
         raise ValueError(f"its version is {found.version}; this version of Tessera reads {_VERSION}")
-    _check(found)
+    for each in found.classes:
+        _check(each)
     lives = LifeHistory(found.began)
     lives.restore(((_kind(each), _class(each)) for each in found.classes), found.complete_since)
     sizes = {size: each for size, each in found.calibration.items() if not size.startswith(_WAITS)}
@@ -139,42 +153,11 @@ def _possible(seconds: Iterable[int]) -> Iterable[int]:
     return (each for each in seconds if 0 <= each <= HUNDRED_YEARS)
 
 
-def _check(found: _Encoded) -> None:
-    counts = (
-        (len(found.classes), LIFE_CLASSES),
-        (len(found.starts), START_IMAGES),
-        (len(found.calibration), CALIBRATED_SIZES),
-        (len(found.waits), WAIT_SIZES),
-        (len(found.size_namespaces), WAIT_SIZES + CALIBRATED_SIZES),
-        (len(found.image_namespaces), START_IMAGES),
-    )
-    for count, most in counts:
-        if count > most:
-            raise ValueError(f"it has {count} entries; the rule is {most}")
-    for each in found.classes:
-        if not len(each.seconds) == len(each.ended) <= LIFE_SAMPLES:
-            raise ValueError(
-                f"a kind has {len(each.seconds)} durations and {len(each.ended)} ends; {LIFE_SAMPLES} are kept"
-            )
-        if len(each.profiles) > LIFE_NAME:
-            raise ValueError(f"profiles of {len(each.profiles)} characters; the rule is {LIFE_NAME}")
-        times = (each.since, *accumulate(each.ended, initial=each.since))
-        if not all(0 <= one <= _LATEST for one in times):
-            raise ValueError("a time is out of bounds")
-    if any(len(size) > LIFE_NAME + len(_WAITS) for size in found.calibration):
-        raise ValueError(f"a size of more than {LIFE_NAME} characters")
-    for image, seconds in found.starts:
-        if len(image) > _IMAGE or len(seconds) > START_SAMPLES:
-            raise ValueError(f"starts of an image are out of bounds; {START_SAMPLES} of each image are kept")
-    for size, seconds in found.waits:
-        if len(size) > LIFE_NAME or len(seconds) > WAIT_SAMPLES:
-            raise ValueError(f"waits of a size are out of bounds; {WAIT_SAMPLES} of each size are kept")
-    if any(len(each) > _NAMESPACE for each in (*found.size_namespaces.values(), *found.image_namespaces.values())):
-        raise ValueError(f"a namespace of more than {_NAMESPACE} characters")
-    if not (0 <= found.blend.middle <= 1 and 0 <= found.blend.late <= 1):
-        raise ValueError("a weight of past waits is not between 0 and 1")
-    if not (0 <= found.began <= _LATEST and 0 <= found.complete_since <= _LATEST):
-        raise ValueError("the time of the beginning is out of bounds")
+def _check(each: _EncodedClass) -> None:
+    if len(each.seconds) != len(each.ended):
+        raise ValueError(f"a kind has {len(each.seconds)} durations and {len(each.ended)} ends")
+    if not all(0 <= time <= _LATEST for time in accumulate(each.ended, initial=each.since)):
+        raise ValueError("a time is out of bounds")
 
 
 def _steps(since: int, times: list[int]) -> tuple[int, ...]:

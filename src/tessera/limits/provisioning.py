@@ -14,35 +14,17 @@ PROVISIONING_BOOK = Limit(
     "the ConfigMap of such records; the newest stay",
     "half of a ConfigMap's limit, so that there is room for unreadable lines",
 )
-PROVISIONING_BROKEN = Limit(
-    64 * 1024,
-    "bytes",
-    "lines of that ConfigMap that cannot be read and are preserved; the rest is dropped",
-    "enough to see what happened",
-)
 RECORD_TEXT = Limit(
     512,
     "characters",
     "a name or an image in a record, as a node or a pod reports it; the rest is cut",
     "a whole image reference fits",
 )
-WAITING_RECORDS = Limit(
-    200,
-    "records",
-    "records of pods that wait to be written",
-    "a write takes all that wait; of more, the oldest are dropped",
-)
 METRIC_COMBINATIONS = Limit(
     64,
     "combinations",
     "combinations of pool, strategy and image in provisioning metrics; others count as `other`",
     "each has a histogram for every phase; the names come from others",
-)
-METRIC_LABEL = Limit(
-    80,
-    "characters",
-    "a label's value in provisioning metrics; the rest is cut",
-    "tells pools and images apart",
 )
 REPORT_TEXT = Limit(
     16 * 2**20,
@@ -61,18 +43,6 @@ SAMPLE_ROWS = Limit(
     "rows",
     "rows of a file of start times for `advise`, and records that are read of a cluster",
     "years of an autoscaler's work; each is sorted",
-)
-SAMPLE_TIME = Limit(
-    7 * 86_400,
-    "seconds",
-    "a start time in such a file",
-    "no node takes a week to start; a larger number was in another unit",
-)
-WARM_NODES = Limit(
-    1_000,
-    "nodes",
-    "warm nodes that `advise` considers",
-    "more is a cluster of its own; each number up to the answer is tried",
 )
 NODE_GROUPS = Limit(
     50,

@@ -38,33 +38,9 @@ USAGE_NAME = Limit(
     "a namespace, a user, a label's value or a model in that record; the rest is cut",
     "a label's value has no more",
 )
-USAGE_BROKEN = Limit(
-    64 * 1024,
-    "characters",
-    "a record that cannot be read and is set aside; the rest is dropped",
-    "enough to see what happened",
-)
-PAST_HOLDERS = Limit(
-    10_000,
-    "pods",
-    "pods that are gone, whose user and label the controller remembers until their GPU-hours are counted",
-    "a hundred pods that end in each second of a round",
-)
 PRICE_LIST = Limit(
     64 * 1024,
     "bytes",
     "a price list",
     "a line for each model that exists has a tenth of it",
-)
-PRICES = Limit(
-    1_000,
-    "prices",
-    "prices in such a list",
-    "there are some hundred models",
-)
-PRICE = Limit(
-    1_000_000,
-    "units of money",
-    "a price for a GPU-hour",
-    "a larger number is a mistake in the unit",
 )

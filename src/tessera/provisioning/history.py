@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from tessera.limits.messages import ECHOED
-from tessera.limits.provisioning import PROVISIONING_BOOK, PROVISIONING_BROKEN, PROVISIONING_RECORD, RECORD_TEXT
+from tessera.limits.provisioning import PROVISIONING_BOOK, PROVISIONING_RECORD, RECORD_TEXT
 from tessera.provisioning.milestones import (
     PROVISIONING_ANNOTATION,
     Milestone,
@@ -26,6 +26,8 @@ from tessera.provisioning.milestones import (
 
 R = TypeVar("R", ProvisioningRecord, WorkloadRecord)
 
+#: Bytes of lines that cannot be read and are preserved: enough to see what happened.
+_BROKEN = 64 * 1024
 #: Moments later than this (the year 5138) are invalid.
 _LATEST = 1e11
 
@@ -172,7 +174,7 @@ class ProvisioningHistory:
             except ValueError as error:
                 faults.append(f"{key}, line {number}: {error}")
                 broken.append(line)
-        self.broken = "\n".join(broken).encode()[:PROVISIONING_BROKEN].decode(errors="ignore")
+        self.broken = "\n".join(broken).encode()[:_BROKEN].decode(errors="ignore")
         return faults
 
     def config_map_data(self) -> dict[str, str]:

@@ -13,12 +13,14 @@ from collections.abc import Iterable
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from tessera.api.driver.node_status import DriverStrategy
-from tessera.limits.provisioning import METRIC_COMBINATIONS, METRIC_LABEL
+from tessera.limits.provisioning import METRIC_COMBINATIONS
 from tessera.provisioning.milestones import ProvisioningRecord, WorkloadRecord
 from tessera.provisioning.phases import TOTALS, node_phases, span_seconds, workload_steps
 
 #: Buckets in seconds: from a marker file that is seen at once to a node that nobody would wait for any longer.
 BUCKETS = (1, 2, 5, 10, 15, 20, 30, 45, 60, 90, 120, 150, 180, 240, 300, 420, 600, 900, 1200, 1800)
+#: Characters of a label's value: enough to tell pools and images apart.
+_LABEL = 80
 _OTHER = ("other", "other", "other")
 
 
@@ -111,7 +113,7 @@ class ProvisioningMetrics:
         self._failures.labels(kind).inc()
 
     def _bound_labels(self, labels: tuple[str, str, str]) -> tuple[str, str, str]:
-        short = (labels[0][:METRIC_LABEL], labels[1][:METRIC_LABEL], labels[2][:METRIC_LABEL])
+        short = (labels[0][:_LABEL], labels[1][:_LABEL], labels[2][:_LABEL])
         if short not in self._combinations:
             if len(self._combinations) >= METRIC_COMBINATIONS:
                 return _OTHER

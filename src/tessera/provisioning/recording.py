@@ -22,7 +22,6 @@ from tessera.kube.event_recorder import EventRecorder, make_reference
 from tessera.kube.persistent_config_map import PersistentConfigMap
 from tessera.kube.resources import CONFIGMAPS, EVENTS, NODES
 from tessera.kube.runtime import KubeRuntime
-from tessera.limits.provisioning import WAITING_RECORDS
 from tessera.provisioning.history import BROKEN_KEY, ProvisioningHistory, encode_record
 from tessera.provisioning.metrics import ProvisioningMetrics
 from tessera.provisioning.milestones import PROVISIONING_ANNOTATION, WorkloadRecord, WorkloadStep
@@ -180,7 +179,7 @@ class WorkloadRecorder:
         self._client = client
         self._store = store
         self._metrics = metrics
-        self._waiting: deque[WorkloadRecord] = deque(maxlen=WAITING_RECORDS)
+        self._waiting: deque[WorkloadRecord] = deque(maxlen=200)
         self._woken = asyncio.Event()
 
     def add(self, record: WorkloadRecord) -> None:

@@ -26,7 +26,7 @@ from tessera.kube.watch.informer import EventKind, Informer, WatchEvent
 from tessera.provisioning.metrics import ProvisioningMetrics
 from tessera.provisioning.options import ProvisioningOptions
 from tessera.provisioning.recording import HistoryStore, NodeAnnotator, WorkloadRecorder
-from tessera.provisioning.startup.replacer import Replacer
+from tessera.provisioning.startup.replacement import Replacer
 from tessera.provisioning.startup.startup_taints import StartupController
 from tessera.provisioning.tracking.machines import OptionalKind, read_machine
 from tessera.provisioning.tracking.timestamps import parse_time, read_node, read_pod

@@ -19,12 +19,14 @@ import msgspec
 from tessera.api.documents import load_document
 from tessera.api.problems import FileRefused
 from tessera.errors import UserError
-from tessera.limits.usage import PRICE, PRICE_LIST, PRICES
+from tessera.limits.usage import PRICE_LIST
 from tessera.text import list_names, one_line
 
 _KEYS = {"currency", "prices"}
 #: Characters of a currency.
 _CURRENCY = 8
+#: A larger price of a GPU-hour is a mistake in the unit.
+_HIGHEST = 1_000_000
 
 
 class PriceList(msgspec.Struct, frozen=True):
@@ -73,8 +75,6 @@ def read_prices(text: str) -> PriceList:
     currency, prices = found.get("currency", ""), found["prices"]
     if not isinstance(currency, str) or len(currency) > _CURRENCY or not currency.isprintable():
         raise UserError(f"price list: currency is {one_line(currency)}; up to {_CURRENCY} characters are expected")
-    if len(prices) > PRICES:
-        raise UserError(f"price list: {len(prices):,} prices; {PRICES} are allowed")
     read: dict[str, float] = {}
     for model, price in prices.items():
         name = str(model).lower()
@@ -85,9 +85,13 @@ def read_prices(text: str) -> PriceList:
 
 
 def _price(model: Any, price: Any) -> float:
-    if isinstance(price, int | float) and not isinstance(price, bool) and math.isfinite(price) and 0 <= price <= PRICE:
+    if (
+        isinstance(price, int | float)
+        and not isinstance(price, bool)
+        and math.isfinite(price)
+        and 0 <= price <= _HIGHEST
+    ):
         return float(price)
     raise UserError(
-        f"price list: the price of {one_line(model)} is {one_line(price)}; a number from 0 to {int(PRICE):,} is"
-        " expected"
+        f"price list: the price of {one_line(model)} is {one_line(price)}; a number from 0 to {_HIGHEST:,} is expected"
     )

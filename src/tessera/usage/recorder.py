@@ -20,7 +20,6 @@ from tessera.kube.persistent_config_map import PersistentConfigMap
 from tessera.kube.resources import CONFIGMAPS, Node, Pod
 from tessera.kube.runtime import KubeRuntime
 from tessera.kube.watch.informer import EventKind, Informer, WatchEvent
-from tessera.limits.usage import PAST_HOLDERS, USAGE_BROKEN
 from tessera.usage.agent_pages import FleetUsage, read_fleet
 from tessera.usage.ledger import LeaseOwner, NodeGone, NodeSilent, PageRead, UsageLedger
 from tessera.usage.record import UsageRecord, short_name, with_label
@@ -31,6 +30,11 @@ _log = logging.getLogger(__name__)
 #: Seconds between two rounds, and between two writes.
 PERIOD = 60.0
 WRITE_PERIOD = 300.0
+#: Pods that are gone, whose owners are known until their GPU-hours are counted: a hundred that end in each second of a
+#: round.
+_PAST_HOLDERS = 10_000
+#: Characters of an unreadable record that is set aside: enough to see what happened.
+_BROKEN = 64 * 1024
 #: The label or annotation that names a pod's user, and the label by which GPU-hours are counted too.
 USER_KEY = "tessera.dev/user"
 LABEL_KEY = "app.kubernetes.io/part-of"
@@ -113,13 +117,13 @@ class UsageRecorder:
 
     def _restore(self, data: Mapping[str, str]) -> None:
         text = data.get(RECORD_KEY, "")
-        self._broken = data.get(BROKEN_KEY, "")[:USAGE_BROKEN]
+        self._broken = data.get(BROKEN_KEY, "")[:_BROKEN]
         if not text:
             return
         try:
             record = decode_record(text)
         except ValueError as error:
-            self._broken = text[:USAGE_BROKEN]
+            self._broken = text[:_BROKEN]
             message = f"the record cannot be read and is set aside under {BROKEN_KEY}; counting begins anew: {error}"
             _log.warning("ConfigMap %s/%s: %s", self._options.namespace, RECORD_NAME, message)
             about = make_reference(CONFIGMAPS, RECORD_NAME, self._options.namespace)
@@ -183,7 +187,7 @@ class UsageRecorder:
         pod = event.object
         if event.kind is EventKind.DELETED and pod.spec.node_name and _asks_for_cards(pod):
             self._past[pod.metadata.uid] = pod.spec.node_name, self._owner(pod)
-            while len(self._past) > PAST_HOLDERS:
+            while len(self._past) > _PAST_HOLDERS:
                 self._past.popitem(last=False)
 
 

@@ -20,9 +20,8 @@ from tessera.provisioning.advise.findings import (
     unmanaged_node_findings,
     useless_node_findings,
 )
-from tessera.provisioning.advise.loop import empty_loop, replace_loop
 from tessera.provisioning.advise.samples import GroupTimes, from_file, from_records
-from tessera.provisioning.advise.timers import DEFAULTS, LOST, TOO_FEW, Timers, advise
+from tessera.provisioning.advise.timers import DEFAULTS, LOST, TOO_FEW, Timers, advise, empty_loop, replace_loop
 from tessera.provisioning.advise.warm import cheapest, placeholders, pool, smallest
 from tessera.provisioning.milestones import Milestone, ProvisioningRecord
 

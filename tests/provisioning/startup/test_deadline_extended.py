@@ -19,7 +19,7 @@ from tessera.provisioning.startup.deadline import (
     StartupJudgement,
     judge_startup,
 )
-from tessera.provisioning.startup.replacement_policy import has_no_driver_status, shared_cause
+from tessera.provisioning.startup.replacement import has_no_driver_status, shared_cause
 
 M = Milestone
 READY = condition("Ready")

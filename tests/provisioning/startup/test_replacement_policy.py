@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tessera.provisioning.milestones import Milestone, ProvisioningRecord
-from tessera.provisioning.startup.replacement_policy import (
+from tessera.provisioning.startup.replacement import (
     HOUR,
     ReplacementAnswer,
     ReplacementDecision,

@@ -10,9 +10,8 @@ from tessera.cli.autoscaler.cluster_facts import ClusterFacts
 from tessera.cli.base.console import say, say_document
 from tessera.provisioning.advise import emit
 from tessera.provisioning.advise.findings import Finding, Labels, span
-from tessera.provisioning.advise.loop import ReplaceLoop, empty_loop, provision_loop
 from tessera.provisioning.advise.samples import GroupTimes
-from tessera.provisioning.advise.timers import Advice, Bound, Timers
+from tessera.provisioning.advise.timers import Advice, Bound, ReplaceLoop, Timers, empty_loop, provision_loop
 from tessera.provisioning.options import STARTUP_TAINT
 
 SIMULATED = "simulated: these times come from the lab"

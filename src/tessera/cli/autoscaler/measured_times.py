@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 import msgspec
 
+from tessera.api.problems import FileRefused
 from tessera.cli.base.connection import CommandError, connect
-from tessera.limits.provisioning import SAMPLE_TIME
-from tessera.provisioning.advise.samples import GroupTimes, from_file, from_records
+from tessera.cli.base.inputs import display_name, read_text
+from tessera.provisioning.advise.samples import A_WEEK, GroupTimes, from_file, from_records, refusal_lines
 from tessera.provisioning.history import RECORDS_KEY
 from tessera.provisioning.report.reading import read_records
 
 if TYPE_CHECKING:
     from tessera.cli.autoscaler.cluster_facts import ClusterFacts
-    from tessera.provisioning.advise.samples import GroupTimes
-
 
 FILE = click.Path(path_type=Path, dir_okay=False, exists=True, allow_dash=True)
 
@@ -47,11 +46,6 @@ def times_and_facts(
 
 
 def _read(file: Path) -> "tuple[GroupTimes, ...]":
-    from tessera.api.problems import FileRefused
-    from tessera.cli.autoscaler.measured_times import read_times
-    from tessera.cli.base.inputs import display_name, read_text
-    from tessera.provisioning.advise.samples import refusal_lines
-
     try:
         return read_times(read_text(file), display_name(file))
     except FileRefused as error:
@@ -94,7 +88,7 @@ class _Result(msgspec.Struct):
 
     experiment: str
     scenario: str
-    samples: tuple[Annotated[float, msgspec.Meta(ge=0, le=int(SAMPLE_TIME))], ...] = ()
+    samples: tuple[Annotated[float, msgspec.Meta(ge=0, le=A_WEEK)], ...] = ()
     simulated: bool = False
 
 

@@ -15,9 +15,8 @@ import msgspec
 from tessera.api.nodes.node_groups import NODE_GROUPS_MAP
 from tessera.api.nodes.node_pauses import Pause
 from tessera.clock import rfc3339
-from tessera.provisioning.advise.loop import ReplaceLoop, empty_loop, provision_loop
 from tessera.provisioning.advise.samples import GroupTimes
-from tessera.provisioning.advise.timers import WANTED, Advice, Bound, Timers
+from tessera.provisioning.advise.timers import WANTED, Advice, Bound, ReplaceLoop, Timers, empty_loop, provision_loop
 from tessera.provisioning.options import STARTUP_TAINT
 from tessera.provisioning.statistics import needed_samples
 from tessera.text import count_noun, list_names

@@ -15,10 +15,11 @@ from typing import Any
 
 import msgspec
 
-from tessera.limits.provisioning import WARM_NODES
-
 #: The lowest priority for which the cluster autoscaler still makes nodes (``--expendable-pods-priority-cutoff``).
 CUTOFF = -10
+
+#: Warm nodes of a pool; more is a cluster of its own. Each number up to the answer is tried.
+_WARM_NODES = 1_000
 
 PLACEHOLDER_IMAGE = "registry.k8s.io/pause:3.10"
 
@@ -80,21 +81,22 @@ def smallest(target: float, *, per_hour: float, seconds: float, node_price: floa
     """The smallest pool in which no more than a share of ``target`` of the pods waits.
 
     Raises:
-        ValueError: `WARM_NODES` nodes do not suffice.
+        ValueError: `_WARM_NODES` nodes do not suffice.
     """
-    for nodes in range(WARM_NODES + 1):
+    for nodes in range(_WARM_NODES + 1):
         found = pool(nodes, per_hour=per_hour, seconds=seconds, node_price=node_price, wait_price=wait_price)
         if found.waits <= target:
             return found
     raise ValueError(
-        f"{per_hour:g} pods an hour at {seconds:g} s each need too many warm nodes: {WARM_NODES} are reckoned with"
+        f"{per_hour:g} pods an hour at {seconds:g} s each need too many warm nodes: at most {_WARM_NODES:,} nodes are"
+        " reckoned with"
     )
 
 
 def cheapest(*, per_hour: float, seconds: float, node_price: float, wait_price: float) -> WarmPool:
     """The pool that costs least, idle nodes and waiting together; the smaller one of two that cost the same."""
     best = pool(0, per_hour=per_hour, seconds=seconds, node_price=node_price, wait_price=wait_price)
-    for nodes in range(1, WARM_NODES + 1):
+    for nodes in range(1, _WARM_NODES + 1):
         found = pool(nodes, per_hour=per_hour, seconds=seconds, node_price=node_price, wait_price=wait_price)
         if found.cost >= best.cost:  # the cost is convex in the size
             return best

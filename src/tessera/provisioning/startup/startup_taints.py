@@ -33,13 +33,13 @@ from tessera.provisioning.startup.deadline import (
     judge_startup,
     startup_taints,
 )
-from tessera.provisioning.startup.replacement_policy import (
+from tessera.provisioning.startup.replacement import (
     ReplacementAnswer,
+    Replacer,
     decide_replacement,
     has_no_driver_status,
     shared_cause,
 )
-from tessera.provisioning.startup.replacer import Replacer
 from tessera.provisioning.tracking.tracker import Tracker
 from tessera.text import one_line
 
