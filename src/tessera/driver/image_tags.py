@@ -50,8 +50,7 @@ _NOT_IN_TAGS = re.compile(r"[^A-Za-z0-9_.-]")
 _BRANCH = re.compile(r"v?(\d+)(?![0-9A-Za-z])")
 #: ``el9_2`` of ``5.14.0-284.54.1.el9_2.aarch64``.
 _RHEL_KERNEL = re.compile(r"\.el(\d+)_(\d+)")
-#: RHCOS's image before 4.19, ``415.92.202402…``: it begins with OpenShift's release, without the dot.
-_OLD_OSTREE = re.compile(r"4(\d\d)\.\d+\.")
+_OLD_OSTREE = re.compile(r"4(\d\d?)\.\d+\.")
 
 
 class SourceError(ValueError):
@@ -148,6 +147,12 @@ def os_forms(pool: PoolKey, *, precompiled: bool) -> tuple[str, ...]:
     return tuple(dict.fromkeys(_forms(pool, precompiled=precompiled)))
 
 
+def openshift_release(ostree: str) -> str:
+    """``4.15`` of RHCOS's ``415.92.202402…``; empty since 4.19, when its version became that of RHEL, ``9.6.…``."""
+    found = _OLD_OSTREE.match(ostree)
+    return f"4.{int(found[1])}" if found else ""
+
+
 def list_mirror_sources(source: ImageSource, mirrors: Sequence[str]) -> tuple[ImageSource, ...]:
     """The same image in each of the mirrors, which are repositories, ``registry.local/nvidia``.
 
@@ -196,7 +201,7 @@ def _release_names(os_id: str, version: str) -> Iterator[str]:
 
 def _openshift(pool: PoolKey) -> tuple[str, ...]:
     """OpenShift releases that the pool may have: the one in its image, else those of its RHEL, newest first."""
-    old = _OLD_OSTREE.match(pool.ostree)
+    old = openshift_release(pool.ostree)
     if old:
-        return (f"4.{int(old[1])}",)
+        return (old,)
     return tuple(release for release, rhel in reversed(tuple(_OPENSHIFT.items())) if rhel == pool.os_version)

@@ -113,10 +113,7 @@ def _phase(job: Job, pods: list[Pod]) -> tuple[BuildPhase, float, str, str]:
 
 
 def _terminated_container(pod: Pod) -> ContainerStateTerminated | None:
-    for status in pod.status.container_statuses:
-        if status.state is not None and status.state.terminated is not None:
-            return status.state.terminated
-    return None
+    return next((each.terminated for each in pod.status.container_statuses if each.terminated is not None), None)
 
 
 def _digest(pod: Pod) -> str:
@@ -144,7 +141,7 @@ def _progress(pods: list[Pod]) -> str:
         return ""
     pod = pods[-1]
     for status in pod.status.container_statuses:
-        waiting = status.state.waiting if status.state is not None else None
+        waiting = status.waiting
         if waiting is not None and waiting.reason not in {"", "ContainerCreating", "PodInitializing"}:
             return f"pod {pod.metadata.name} waits: {waiting.reason}: {waiting.message}"[:BUILD_WORDS]
     for condition in pod.status.conditions:

@@ -18,7 +18,8 @@ from typing import Any
 
 import msgspec
 
-from tessera.driver.coverage.kernels import ARCHITECTURES, NextKernel
+from tessera.driver.coverage.kernels import ARCHITECTURES, OSTREE, NextKernel
+from tessera.driver.image_tags import openshift_release
 from tessera.limits.drivers import APT_INDEX, RELEASE_DOCUMENT
 from tessera.limits.messages import ECHOED
 
@@ -114,8 +115,6 @@ def _xz(data: bytes) -> Iterator[bytes]:
             raise ValueError("apt index: ends in the middle")
 
 
-_OSTREE = re.compile(r"[0-9]+\.[0-9]+\.[0-9A-Za-z.-]{1,60}")
-_OLD = re.compile(r"4(\d\d)\.")
 _KERNEL = re.compile(r"\d+\.\d+\.[A-Za-z0-9._+~-]{1,110}\.(x86_64|aarch64)")
 
 
@@ -126,7 +125,7 @@ def rhcos_version(data: bytes) -> str:
         ValueError: the data is not such output, or names no RHCOS version.
     """
     found = _text(_part(_document(data, "release"), "displayVersions", "machine-os"), "Version")
-    if not _OSTREE.fullmatch(found):
+    if not OSTREE.fullmatch(found):
         raise ValueError(
             "release: no displayVersions.machine-os in it; give what 'oc adm release info RELEASE -o json' prints"
         )
@@ -171,9 +170,9 @@ def with_large_pages(kernel: NextKernel) -> NextKernel:
 
 def _system(machine_os: str, rhel: str) -> tuple[str, str]:
     """``ID`` and ``VERSION_ID`` of nodes: rhcos and OpenShift's version up to 4.18, rhel and RHEL's version since."""
-    old = _OLD.match(machine_os)
-    if old:
-        return "rhcos", f"4.{int(old[1])}"
+    release = openshift_release(machine_os)
+    if release:
+        return "rhcos", release
     if machine_os and not rhel:
         rhel = ".".join(machine_os.split(".")[:2])
     if not re.fullmatch(r"\d+(\.\d+)?", rhel):

@@ -30,7 +30,7 @@ _SYSTEM = re.compile(r"(?P<id>[a-z][a-z_-]*?)(?P<version>\d[0-9a-z.]{0,15})")
 _KERNEL = re.compile(r"\d+\.\d+[A-Za-z0-9._+~-]{0,120}")
 #: Architectures in the registries' spelling, by that and by the kernel's.
 ARCHITECTURES = {"amd64": "amd64", "x86_64": "amd64", "arm64": "arm64", "aarch64": "arm64"}
-_OSTREE = re.compile(r"\d+\.\d+\.[0-9A-Za-z.-]{1,60}")
+OSTREE = re.compile(r"[0-9]+\.[0-9]+\.[0-9A-Za-z.-]{1,60}")
 
 
 class NextKernel(msgspec.Struct, frozen=True, kw_only=True, order=True):
@@ -92,7 +92,7 @@ def parse_kernel(name: str, line: str) -> NextKernel:
     for word in words[1:]:
         if word in ARCHITECTURES:
             architecture = ARCHITECTURES[word]
-        elif _OSTREE.fullmatch(word):
+        elif OSTREE.fullmatch(word):
             ostree = word
         else:
             raise ValueError(

@@ -32,6 +32,7 @@ from tessera.api.names import GPU_RESOURCES, MIG_RESOURCE_PREFIX
 from tessera.api.nodes.conditions import is_marked_silent
 from tessera.api.nodes.gpu_labels import DEPLOY_OPERANDS_LABEL, VM_WORKLOADS, WORKLOAD_LABEL, brings_agent, is_gpu_node
 from tessera.driver.driver_sets import PoolKey
+from tessera.driver.image_tags import openshift_release
 from tessera.driver.nodes.upgrade_record import RECORD_ANNOTATION
 from tessera.kube.resources import Condition, Node
 from tessera.limits.messages import ECHOED
@@ -82,10 +83,10 @@ def parse_os_image(text: str) -> OsRelease | None:
 
 def _coreos(found: re.Match[str]) -> OsRelease:
     """RHCOS: ``415.92.…`` is OpenShift 4.15 on RHEL 9.2, with ``ID=rhcos``; ``9.6.…``, since 4.19, has ``ID=rhel``."""
-    ostree, first, second = found[1], found[2], found[3]
-    if len(first) >= 2 and first[0] == "4":
-        return OsRelease(id="rhcos", version=f"4.{first[1:]}", ostree=ostree)
-    return OsRelease(id="rhel", version=f"{first}.{second}", ostree=ostree)
+    release = openshift_release(found[1])
+    if release:
+        return OsRelease(id="rhcos", version=release, ostree=found[1])
+    return OsRelease(id="rhel", version=found[2], ostree=found[1])
 
 
 #: Patterns of the text, and ``ID``; the groups of a pattern, joined by points, are ``VERSION_ID`` (but see _coreos).
@@ -95,7 +96,7 @@ _TABLE = tuple(
         # "Ubuntu 22.04.4 LTS": VERSION_ID has no point release.
         (r"Ubuntu (?:Core )?(\d\d\.\d\d)\b", "ubuntu"),
         # "Red Hat Enterprise Linux CoreOS 415.92.202402130021-0 (Plow)", "… CoreOS 9.8.20260817-0 (Plow)".
-        (r"Red Hat Enterprise Linux CoreOS ((\d+)\.(\d+)\.[\w.-]+)", "rhcos"),
+        (r"Red Hat Enterprise Linux CoreOS ((\d+\.\d+)\.[\w.-]+)", "rhcos"),
         (r"Red Hat Enterprise Linux(?: Server)? (\d+(?:\.\d+)?)\b", "rhel"),
         (r"Rocky Linux (\d+(?:\.\d+)?)\b", "rocky"),
         (r"AlmaLinux (\d+(?:\.\d+)?)\b", "almalinux"),
@@ -193,10 +194,7 @@ def read_node_facts(node: Node) -> DriverNodeFacts:
         preinstalled=_preinstalled_reason(node),
         opted_out=opt_out_reason(labels),
         driver_set=labels.get(DRIVER_SET_LABEL, ""),
-        offers_gpus=any(
-            name.startswith((GPU_RESOURCES[0], MIG_RESOURCE_PREFIX)) and count != "0"
-            for name, count in node.status.allocatable.items()
-        ),
+        offers_gpus=counts_gpus(node.status.allocatable),
         ready=node.status.is_ready,
         unschedulable=node.spec.unschedulable,
         boot_id=info.boot_id,
@@ -208,6 +206,13 @@ def read_node_facts(node: Node) -> DriverNodeFacts:
         status_annotation=node.metadata.annotations.get(DRIVER_ANNOTATION, ""),
         condition=node.status.condition(DRIVER_CONDITION),
         agent=_agents_word(node),
+    )
+
+
+def counts_gpus(quantities: Mapping[str, str]) -> bool:
+    """True if a node's allocatable resources, or the requests of a container, have GPUs or parts of them."""
+    return any(
+        name.startswith((GPU_RESOURCES[0], MIG_RESOURCE_PREFIX)) and count != "0" for name, count in quantities.items()
     )
 
 

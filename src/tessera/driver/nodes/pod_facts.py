@@ -195,8 +195,8 @@ def _toolkit_pod(pod: Pod) -> ToolkitPod:
 def _start_time(pod: Pod, container: str) -> float:
     """The time at which a container started; 0 while it does not run."""
     for each in pod.status.container_statuses:
-        if each.name == container and each.state is not None and each.state.running is not None:
-            return parse_time_or_zero(each.state.running.started_at)
+        if each.name == container and each.running is not None:
+            return parse_time_or_zero(each.running.started_at)
     return 0.0
 
 
@@ -231,14 +231,13 @@ def _ready_since(pod: Pod) -> float:
 
 
 def _has_begun(status: ContainerStatus) -> bool:
-    state = status.state
-    return status.restart_count > 0 or (state is not None and (state.running or state.terminated) is not None)
+    return status.restart_count > 0 or (status.running or status.terminated) is not None
 
 
 def _pull_failures(pod: Pod) -> Iterator[tuple[str, str]]:
     images = {each.name: each.image for each in (*pod.spec.init_containers, *pod.spec.containers)}
     for each in pod.status.containers:
-        waiting = each.state.waiting if each.state is not None else None
+        waiting = each.waiting
         if waiting is not None and waiting.reason in NOT_PULLED:
             yield images.get(each.name, ""), f"{waiting.reason}: {waiting.message[:KUBELET_WORDS]}".rstrip(": ")
 
@@ -247,7 +246,7 @@ def _fault(pod: Pod) -> str:
     for image, text in _pull_failures(pod):
         return f"pod {pod.metadata.name} cannot pull {image}: {text}"
     for each in pod.status.containers:
-        waiting = each.state.waiting if each.state is not None else None
+        waiting = each.waiting
         if waiting is not None and waiting.reason in _NOT_MADE:
             words = f"{waiting.reason}: {waiting.message[:KUBELET_WORDS]}".rstrip(": .")
             return f"pod {pod.metadata.name}: container {each.name} cannot be made, {words}{_remedy(words)}"

@@ -12,11 +12,10 @@ from tessera.api.driver.node_status import (
     VALIDATION_APP,
     WAITING_FOR_KUBELET,
 )
-from tessera.api.names import GPU_RESOURCES, MIG_RESOURCE_PREFIX
 from tessera.api.nodes.conditions import is_marked_silent
 from tessera.clock import parse_rfc3339
 from tessera.driver.manifests.names import APP_LABEL, NAMESPACE
-from tessera.driver.nodes.node_facts import skip_reason
+from tessera.driver.nodes.node_facts import counts_gpus, skip_reason
 from tessera.driver.nodes.upgrade_record import (
     CORDONED_ANNOTATION,
     INITIAL_ANNOTATION,
@@ -77,7 +76,7 @@ def read_node_view(
         skip_reason=skip_reason(labels),
         requested=notes.get(REQUESTED_ANNOTATION) == "true",
         pause_label=labels.get(PAUSE_LABEL, ""),
-        offers_gpus=any(_is_gpu(name) and count != "0" for name, count in node.status.allocatable.items()),
+        offers_gpus=counts_gpus(node.status.allocatable),
         agent_holds_gpus=_advertises_gpus(node) and any(_app(pod) == AGENT_APP for pod in living),
         pods=tuple(map(read_pod_view, living)),
         drivers=tuple(_driver_pod_view(pod, now) for pod in living if _app(pod) == DRIVER_APP),
@@ -110,7 +109,7 @@ def read_pod_view(pod: Pod) -> PodView:
         namespace=pod.metadata.namespace,
         name=pod.metadata.name,
         labels=pod.metadata.labels,
-        gpu=any(_is_gpu(name) and count != "0" for each in asked for name, count in each.items()),
+        gpu=any(map(counts_gpus, asked)),
         controlled=owner is not None,
         empty_dir=any(volume.empty_dir is not None for volume in pod.spec.volumes),
         stays=(owner is not None and owner.kind == "DaemonSet")
@@ -118,10 +117,6 @@ def read_pod_view(pod: Pod) -> PodView:
         or _app(pod) in {PULL_APP, VALIDATION_APP},
         terminating=pod.metadata.deletion_timestamp is not None,
     )
-
-
-def _is_gpu(resource: str) -> bool:
-    return resource.startswith((GPU_RESOURCES[0], MIG_RESOURCE_PREFIX))
 
 
 def _app(pod: Pod) -> str:
@@ -142,7 +137,7 @@ def _driver_fault(pod: Pod, now: float) -> str:
     for each in pod.status.containers:
         crashes = pod.status.crashes(each)
         if crashes >= MOST_RESTARTS and not each.ready:
-            ended = each.state.waiting.message if each.state is not None and each.state.waiting is not None else ""
+            ended = each.waiting.message if each.waiting is not None else ""
             text = f"container {each.name} ended {crashes} times. {ended}".strip()
             return f"driver pod {pod.metadata.name}: {text}"
     fault = _pull_fault(pod, now)
@@ -152,7 +147,7 @@ def _driver_fault(pod: Pod, now: float) -> str:
 def _pull_fault(pod: Pod, now: float) -> str:
     """Reason that a pod's image will not arrive; empty if it may still arrive, or has arrived."""
     for each in pod.status.containers:
-        waiting = each.state.waiting if each.state is not None else None
+        waiting = each.waiting
         if waiting is None:
             continue
         late = now - _creation_time(pod, now) >= PULL_TIMEOUT
@@ -191,10 +186,8 @@ def _pull_pod(pod: Pod, now: float) -> PullPod:
 def _has_image(pod: Pod) -> bool:
     """True if kubelet has pulled the image: the container runs, has ended, or could not be started."""
     for each in pod.status.container_statuses:
-        if each.state is None:
-            continue
-        if each.state.running is not None or each.state.terminated is not None:
+        if each.running is not None or each.terminated is not None:
             return True
-        if each.state.waiting is not None and each.state.waiting.reason not in _UNDER_WAY | _NOT_PULLED | _NEVER_PULLED:
+        if each.waiting is not None and each.waiting.reason not in _UNDER_WAY | _NOT_PULLED | _NEVER_PULLED:
             return True
     return False

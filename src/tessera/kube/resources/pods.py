@@ -313,6 +313,21 @@ class ContainerStatus(Wire, frozen=True, kw_only=True):
     resources: ComputeRequests | None = None
     allocated_resources_status: tuple[ResourceStatus, ...] = ()
 
+    @property
+    def waiting(self) -> ContainerStateWaiting | None:
+        """Why the container does not run yet; None if it runs, has ended, or kubelet does not say."""
+        return self.state.waiting if self.state is not None else None
+
+    @property
+    def terminated(self) -> ContainerStateTerminated | None:
+        """How the container ended; None if it did not, or kubelet does not say."""
+        return self.state.terminated if self.state is not None else None
+
+    @property
+    def running(self) -> ContainerStateRunning | None:
+        """Since when the container runs; None if it does not, or kubelet does not say."""
+        return self.state.running if self.state is not None else None
+
 
 class Condition(Wire, frozen=True, kw_only=True):
     """A condition of any kind of object; ``status`` is ``True``, ``False`` or ``Unknown``.
