@@ -29,8 +29,14 @@ from tessera.driver.driver_sets import DriverChoice, DriverSet, PoolKey
 from tessera.driver.manifests.names import NAMESPACE
 from tessera.driver.manifests.toolkit import CONTAINERD, CRIO, DOCKER, Runtime
 from tessera.driver.nodes.node_facts import AgentsWord, DriverNodeFacts
-from tessera.driver.nodes.node_state import NodeState
-from tessera.driver.nodes.node_status import add_dates, condition_body, read_status, same_condition, status_condition
+from tessera.driver.nodes.node_status import (
+    NodeState,
+    add_dates,
+    condition_body,
+    read_status,
+    same_condition,
+    status_condition,
+)
 from tessera.driver.nodes.pod_facts import NodePods
 from tessera.driver.nodes.upgrade_record import (
     UpgradeRecord,

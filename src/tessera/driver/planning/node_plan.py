@@ -21,7 +21,7 @@ import msgspec
 from tessera.api.driver.driver_policy import DriverPolicy
 from tessera.api.driver.node_status import DriverPhase, DriverStatus, DriverStrategy, RejectedStrategy
 from tessera.driver.driver_sets import DriverChoice, DriverSet
-from tessera.driver.nodes.node_state import NodeState, can_validate, driver_fault, driver_progress
+from tessera.driver.nodes.node_status import NodeState, can_validate, driver_fault, driver_progress
 from tessera.driver.nodes.pod_facts import DriverPodProgress
 from tessera.driver.nodes.upgrade_record import CHANGING
 from tessera.driver.planning.strategy import StrategyResult, image_queries

@@ -87,12 +87,6 @@ _Key = tuple[str, str, tuple[str, ...]]
 Secrets = Callable[[tuple[str, ...]], Awaitable[Keyring]]
 
 
-async def no_secrets(names: tuple[str, ...]) -> Keyring:
-    """No credentials, for any names."""
-    del names
-    return Keyring()
-
-
 class RegistryResolver:
     """Resolves against registries; implements :class:`~tessera.driver.resolution.Resolver`.
 
@@ -109,7 +103,7 @@ class RegistryResolver:
         clock: Clock,
         *,
         client: RegistryClient,
-        secrets: Secrets = no_secrets,
+        secrets: Secrets,
         rng: random.Random,
     ) -> None:
         self._clock = clock
