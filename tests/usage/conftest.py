@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from tessera.agent.monitoring.exposition import ExpositionOptions, render
+from tessera.agent.monitoring.exposition import ExpositionOptions
 from tessera.agent.monitoring.lease_states import LeaseStates
 from tessera.agent.monitoring.sample import DeviceSample, GpuSample, Lease, NodeSample, ProcessUse
 from tessera.agent.monitoring.usage_report import report_usage
@@ -38,7 +38,6 @@ class AgentNode:
         held: what each pod holds now; the pod's name is its UID.
         true: GPU-seconds that each pod has held so far.
         now: the time.
-        metrics: the series of the last sample.
     """
 
     def __init__(self, cards: int = 2, name: str = "n1") -> None:
@@ -46,7 +45,6 @@ class AgentNode:
         self.held: dict[str, HeldPart] = {}
         self.true: dict[str, float] = {}
         self.now = 0.0
-        self.metrics = ""
         self._cards = cards
         self._health: Mapping[str, CardHealth] = {}
         self.restart()
@@ -101,7 +99,6 @@ class AgentNode:
         self._page = report_usage(
             sample, options, unix_time=EPOCH + self.now, judged=judged, health=self._health, states=self._states
         )
-        self.metrics = render(sample, options, judged=judged, health=self._health).decode()
 
     def _gpu(self, number: int) -> GpuSample:
         info = GpuInfo(
