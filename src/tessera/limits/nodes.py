@@ -140,12 +140,6 @@ CARD_FAULT_WORDS = Limit(
     "words of one fault in a node's annotation tessera.dev/cards",
     "NVML's texts of errors fit; XIDs have none, since readers have their meaning",
 )
-CARD_PAST_FAULTS = Limit(
-    24,
-    "faults",
-    "faults of a card that are over, in the agent's file health.json",
-    "eight falls with three errors each; the file has 250 KiB then for 64 cards",
-)
 CORDON_REASON = Limit(
     256,
     "characters",
@@ -199,10 +193,4 @@ PREFLIGHT_TEXT = Limit(
     "characters",
     "the annotation `tessera.dev/preflight`",
     "64 cards with all their rates have half of it; all annotations of a Node have 256 KiB",
-)
-PREFLIGHT_RESULT = Limit(
-    1024 * 1024,
-    "bytes",
-    "the result of a preflight that its process writes, and the output of one of NVIDIA's tests",
-    "that of 64 cards has 64 KB; NVIDIA's tests write some 10 KB a card",
 )

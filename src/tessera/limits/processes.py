@@ -38,35 +38,11 @@ INPUT_FILE = Limit(
     "a file that a command reads, such as settings or measured times",
     "settings are ConfigMaps of 1 MiB at most; a year of measured times has some megabytes",
 )
-STATE_FILE = Limit(
-    4 * 1024 * 1024,
-    "bytes",
-    "a file in which an agent keeps its state",
-    "the largest that an agent writes, with the devices of thousands of pods, has a tenth of it",
-)
-SPAWN_REQUEST = Limit(
-    64 * 1024,
-    "bytes",
-    "the message by which an agent has its MPS host start a process",
-    "command line and environment of a daemon with 16 cards have less than two thousand",
-)
-BAD_FILES = Limit(
-    3,
-    "files",
-    "damaged state files of one name that are preserved as `*.bad`",
-    "the first ones and the newest show what happened; copies must not fill a disk that damages every file",
-)
 MARKER_FILE = Limit(
     4_096,
     "characters",
     "a marker file of a driver container; the rest is not read",
     "NVIDIA's have a few lines; the folder belongs to the host",
-)
-REMEMBERED_SETTINGS = Limit(
-    32,
-    "files",
-    "texts of sharing profiles, and of MIG layouts, that an agent remembers as read",
-    "those of a ConfigMap before and after a change; the longest unused is forgotten",
 )
 KUBELET_MESSAGE = Limit(
     16 * 2**20,

@@ -12,7 +12,14 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from tessera.agent.base.state_file import STATE_VERSION, NewerStateFileError, StateFile, find_newer_file
+from tessera.agent.base.state_file import (
+    BAD_FILES,
+    STATE_FILE,
+    STATE_VERSION,
+    NewerStateFileError,
+    StateFile,
+    find_newer_file,
+)
 from tessera.agent.health.fault import Fault
 from tessera.agent.health.history import PastFault
 from tessera.agent.health.history import StoredFaults as Marks
@@ -27,7 +34,6 @@ from tessera.agent.mps.state import DaemonRecord, MpsState
 from tessera.agent.slices.events import SliceJournal
 from tessera.agent.slices.slice_table import SliceJournalFile
 from tessera.api.names import PodUid
-from tessera.limits.processes import BAD_FILES, STATE_FILE
 
 Value = dict[str, int]
 NESTED = b'{"a":' * 100_000

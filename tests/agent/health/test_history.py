@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tests.agent.health.conftest import Agent, Node, play
 
 from tessera.agent.health.history import (
+    CARD_PAST_FAULTS,
     FALLS,
     ONE_FALL,
     WINDOW,
@@ -22,7 +23,7 @@ from tessera.agent.health.policy import RecoveryAction
 from tessera.agent.inventory.device_health import DeviceScope
 from tessera.api.nodes.card_faults import CardRule
 from tessera.api.nodes.health import CardState
-from tessera.limits.nodes import CARD_PAST_FAULTS, NODE_CARDS
+from tessera.limits.nodes import NODE_CARDS
 
 DAY = 86_400.0
 

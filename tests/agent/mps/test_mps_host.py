@@ -15,9 +15,8 @@ from tests.agent.mps.host import RESOURCE, SOON, Host
 from tessera.agent.base.processes import ProcessTable
 from tessera.agent.mps.daemon_process import is_alive, wait_end
 from tessera.agent.mps.interfaces import DaemonSpec, LaunchFailed
-from tessera.agent.mps.spawning import SPAWN_VERSION, HostSpawner, SpawnAnswer, SpawnRequest
+from tessera.agent.mps.spawning import MESSAGE_SIZE, SPAWN_VERSION, HostSpawner, SpawnAnswer, SpawnRequest
 from tessera.agent.mps.state import MpsState
-from tessera.limits.processes import SPAWN_REQUEST
 
 
 class HostProcess:
@@ -50,7 +49,7 @@ class HostProcess:
             connection.settimeout(SOON)
             connection.connect(str(self.path))
             socket.send_fds(connection, [msgspec.json.encode(request)], [null.fileno()] * files)
-            return msgspec.json.decode(connection.recv(int(SPAWN_REQUEST)), type=SpawnAnswer)
+            return msgspec.json.decode(connection.recv(MESSAGE_SIZE), type=SpawnAnswer)
 
 
 @pytest.fixture
@@ -164,4 +163,4 @@ async def test_without_a_host_the_agent_says_where_to_look(host: Host, tmp_path:
 
 async def test_a_message_that_is_too_long_is_not_sent(tmp_path: Path) -> None:
     with pytest.raises(LaunchFailed, match=r"needs a message of .* bytes; it may have"):
-        await HostSpawner(tmp_path).spawn(("/bin/true", "x" * int(SPAWN_REQUEST)), {}, stdin=0, output=1)
+        await HostSpawner(tmp_path).spawn(("/bin/true", "x" * MESSAGE_SIZE), {}, stdin=0, output=1)

@@ -10,7 +10,7 @@ Rules:
   that the newer agent needs again. The agent refuses to work with it (:func:`find_newer_file`).
 - A file that cannot be read, whatever the reason, never stops the agent. It is renamed to ``<name>.bad`` and counts as
   empty; the agent then starts from the hardware and the API server. At most
-  :data:`~tessera.limits.processes.BAD_FILES` are preserved: the first ones, which show how the damage began, and the
+  :data:`BAD_FILES` are preserved: the first ones, which show how the damage began, and the
   newest.
 """
 
@@ -24,9 +24,13 @@ from typing import Generic, TypeVar
 import msgspec
 
 from tessera.errors import UserError
-from tessera.limits.processes import BAD_FILES, STATE_FILE
 
 _log = logging.getLogger(__name__)
+
+#: Bytes of a file: the largest that an agent writes, with the devices of thousands of pods, has a tenth of it.
+STATE_FILE = 4 * 1024 * 1024
+#: Damaged files of one name that are preserved: copies must not fill a disk that damages every file.
+BAD_FILES = 3
 
 T = TypeVar("T")
 
@@ -116,7 +120,7 @@ def set_aside(path: Path) -> Path | None:
     names = [path.with_name(f"{path.name}.bad" + (f".{n}" if n > 1 else "")) for n in range(1, BAD_FILES + 1)]
     aside = next((name for name in names if not os.path.lexists(name)), names[-1])
     if os.path.lexists(aside):
-        _log.warning("%s is replaced by a newer one: %s of this name are preserved", aside, BAD_FILES)
+        _log.warning("%s is replaced by a newer one: at most %d files of this name are preserved", aside, BAD_FILES)
     try:
         path.replace(aside)
     except OSError as error:
@@ -133,7 +137,7 @@ def _read(path: Path) -> bytes:
             raise OSError(f"{path} is not a regular file")
         content = file.read(STATE_FILE + 1)
     if len(content) > STATE_FILE:
-        raise ValueError(f"the file is too long; a state file has {STATE_FILE}")
+        raise ValueError(f"the file is too long; a state file has at most {STATE_FILE:,} bytes")
     return content
 
 

@@ -39,7 +39,6 @@ from tessera.kube.client.errors import Forbidden
 from tessera.kube.resources import CONFIGMAPS, ConfigMap, Node
 from tessera.kube.watch.cache import WatchEvent
 from tessera.kube.watch.informer import Informer
-from tessera.limits.processes import REMEMBERED_SETTINGS
 
 _log = logging.getLogger(__name__)
 
@@ -127,8 +126,8 @@ class ConfigWatcher:
         self._repairs = _ConfigMapWatcher(client, options.repairs, changes, clock, rng)
         self._profile_default = options.sharing_default
         self._layout_default = options.mig_default
-        self._read_profile = lru_cache(REMEMBERED_SETTINGS)(read_profile)
-        self._read_layouts = lru_cache(REMEMBERED_SETTINGS)(read_layouts)
+        self._read_profile = lru_cache(maxsize=32)(read_profile)
+        self._read_layouts = lru_cache(maxsize=32)(read_layouts)
         self._last = LastAppliedProfile(options.state_dir, self._read_profile)
         #: Values of the labels of profile and layout, as the Node last had them.
         self._labels = ("", "")

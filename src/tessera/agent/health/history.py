@@ -25,7 +25,7 @@ from tessera.agent.health.fault import Fault
 from tessera.agent.inventory.device_health import DeviceScope, Reaction
 from tessera.api.nodes.preflights import CardTest
 from tessera.api.nodes.repairs import Repairs
-from tessera.limits.nodes import CARD_PAST_FAULTS, NODE_CARDS
+from tessera.limits.nodes import NODE_CARDS
 from tessera.text import count_noun
 
 #: Seconds for which a fault that is over is kept: falls are counted for that long.
@@ -34,6 +34,8 @@ WINDOW = 7 * 86_400.0
 ONE_FALL = 3600.0
 #: Falls within :data:`WINDOW` after which a card is to be replaced.
 FALLS = 3
+#: Faults that are kept of a card: eight falls with three errors each; the file has 250 KiB then for 64 cards.
+CARD_PAST_FAULTS = 24
 #: Sources that one text names of one fall.
 _SOURCES = 4
 

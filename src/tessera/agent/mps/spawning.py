@@ -30,10 +30,11 @@ from typing import Protocol
 import msgspec
 
 from tessera.agent.mps.interfaces import LaunchFailed
-from tessera.limits.processes import SPAWN_REQUEST
 
 #: Version of :class:`SpawnRequest`; a new one only if an older host would do something wrong.
 SPAWN_VERSION = 1
+#: Bytes of a message: command line and environment of a daemon with 16 cards have less than two thousand.
+MESSAGE_SIZE = 64 * 1024
 #: Seconds in which the host must answer.
 ANSWER_TIMEOUT = 5.0
 
@@ -122,9 +123,9 @@ class HostSpawner:
     async def spawn(self, argv: Sequence[str], env: Mapping[str, str], *, stdin: int, output: int) -> int:
         """See :meth:`Spawner.spawn`."""
         request = msgspec.json.encode(SpawnRequest(argv=tuple(argv), env=env))
-        if len(request) > SPAWN_REQUEST:
+        if len(request) > MESSAGE_SIZE:
             raise LaunchFailed(
-                f"a process of {argv[0]} needs a message of {len(request)} bytes; it may have {SPAWN_REQUEST}"
+                f"a process of {argv[0]} needs a message of {len(request)} bytes; it may have at most {MESSAGE_SIZE:,}"
             )
         answer = await asyncio.to_thread(self._ask, request, (stdin, output))
         if answer.error:
@@ -137,7 +138,7 @@ class HostSpawner:
                 connection.settimeout(ANSWER_TIMEOUT)
                 connection.connect(os.fspath(self._path))
                 socket.send_fds(connection, [request], list(files))
-                return msgspec.json.decode(connection.recv(int(SPAWN_REQUEST)), type=SpawnAnswer)
+                return msgspec.json.decode(connection.recv(MESSAGE_SIZE), type=SpawnAnswer)
         except (OSError, ValueError) as error:
             raise LaunchFailed(f"the node's MPS host does not answer at {self._path}: {error}; {_LOOK}") from error
 
@@ -192,7 +193,7 @@ class MpsHost:
         connection.settimeout(ANSWER_TIMEOUT)
         files: list[int] = []
         try:
-            text, files, _, _ = socket.recv_fds(connection, int(SPAWN_REQUEST), _FILES)
+            text, files, _, _ = socket.recv_fds(connection, MESSAGE_SIZE, _FILES)
             if text:
                 connection.send(msgspec.json.encode(self._start(text, files)))
         except OSError as error:

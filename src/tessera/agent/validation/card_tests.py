@@ -21,7 +21,6 @@ import msgspec
 
 from tessera.agent.validation.cuda import CudaContext, CudaError
 from tessera.agent.validation.kernels import BLOCK, TILE
-from tessera.limits.nodes import PREFLIGHT_RESULT
 from tessera.nvml.interface import GpuInfo
 from tessera.text import list_names, one_line
 
@@ -190,6 +189,8 @@ def neighbours(count: int) -> Iterator[tuple[int, int]]:
 
 #: DCGM's level: 2 is "medium", some two minutes (DCGM, dcgmi diag).
 DCGM_LEVEL = 2
+#: Bytes that are read of a test's output: that of 64 cards has 64 KB; NVIDIA's tests write some 10 KB a card.
+OUTPUT_SIZE = 1024 * 1024
 #: Seconds that a tool may take.
 _SECONDS = 600.0
 #: Bytes of the buffers that NCCL reduces, as its option has them.
@@ -224,7 +225,7 @@ def run_tool(command: Sequence[str]) -> Output:
         return Output(124, f"no answer within {_SECONDS:g} s".encode())
     except OSError as error:
         return Output(127, str(error.strerror).encode())
-    return Output(done.returncode, done.stdout[:PREFLIGHT_RESULT])
+    return Output(done.returncode, done.stdout[:OUTPUT_SIZE])
 
 
 def has_tool(name: str) -> bool:

@@ -12,9 +12,9 @@ from typing import Protocol
 
 import msgspec
 
+from tessera.agent.validation.card_tests import OUTPUT_SIZE
 from tessera.agent.validation.preflight import CardPreflight, Preflight
 from tessera.clock import Clock
-from tessera.limits.nodes import PREFLIGHT_RESULT
 from tessera.nvml.errors import NvmlError
 from tessera.nvml.interface import GpuInfo
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
@@ -79,7 +79,7 @@ class ProcessPreflight:
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
                 env=environment,
-                limit=PREFLIGHT_RESULT,
+                limit=OUTPUT_SIZE,
             )
         except OSError as error:
             return failed(card, f"the preflight cannot start: {error.strerror}")
@@ -147,5 +147,5 @@ async def _read_bounded(stream: asyncio.StreamReader | None) -> bytes:
     """The stream up to the limit; what comes after it is read and dropped, so that the process can end."""
     kept = bytearray()
     while stream is not None and (part := await stream.read(65536)):
-        kept += part[: PREFLIGHT_RESULT - len(kept)]
+        kept += part[: OUTPUT_SIZE - len(kept)]
     return bytes(kept)
