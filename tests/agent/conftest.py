@@ -145,6 +145,11 @@ class Scene:
         if agent:
             self.start_agent()
 
+    async def begin_slicing(self) -> None:
+        """The same, and the agent has described its cards to the controller."""
+        await self.begin()
+        await self.joined()
+
     def start_agent(self, *, last_call: int = 0, after: bool = False) -> MortalNvml:
         """Starts an agent; it dies at its ``last_call``-th NVML call."""
         cards = MortalNvml(self.machine, self.clock, last=last_call, after=after)
@@ -268,6 +273,13 @@ class Scene:
     async def admit(self, name: str) -> None:
         """Kubelet admits the pod: devices are picked and allocated."""
         await self.kubelet.allocate(self.made[name], PodUid(self.uid(name)))
+
+    async def admit_promised(self, name: str, containers: Mapping[str, Mapping[str, int]], *places: Place) -> None:
+        """A pod with a promise of these slices is scheduled and admitted."""
+        await self.pod(name, containers)
+        await self.promise(name, *places)
+        await self.bind(name)
+        await self.admit(name)
 
     async def admitted(self, name: str) -> bool:
         """True if kubelet admits the pod now; a real one would fail it and its owner would make another."""

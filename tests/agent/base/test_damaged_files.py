@@ -46,12 +46,8 @@ def test_pods_keep_their_slices_after_any_damage_to_the_agents_files(play_anew: 
     async def story(scene: Scene, seed: int) -> None:
         chance = random.Random(seed)
         scene.foreign(FOREIGN)
-        await scene.begin()
-        await scene.joined()
-        await scene.pod("web", {"main": {"1g.5gb": 1, "2g.10gb": 1}, "side": {"3g.20gb": 1}})
-        await scene.promise("web", *SLICES)
-        await scene.bind("web")
-        await scene.admit("web")
+        await scene.begin_slicing()
+        await scene.admit_promised("web", {"main": {"1g.5gb": 1, "2g.10gb": 1}, "side": {"3g.20gb": 1}}, *SLICES)
         before = [await scene.start("web", container) for container in ("main", "side")]
         await scene.reported("web", "created")
         for _ in range(2):

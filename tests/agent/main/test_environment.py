@@ -41,8 +41,7 @@ def test_vllm_finds_its_devices_in_every_container_and_at_every_start(
     places: list[Place],
 ) -> None:
     async def story(scene: Scene) -> None:
-        await scene.begin()
-        await scene.joined()
+        await scene.begin_slicing()
         await scene.pod("web", containers, init=init)
         await scene.promise("web", *places)
         await scene.bind("web")

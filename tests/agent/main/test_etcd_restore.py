@@ -84,8 +84,7 @@ def test_results_that_the_agent_had_written_are_written_again(told: Callable[...
     """The backup is older than the report, not than the pod on the node, which keeps its slice."""
 
     async def story(scene: Scene, restored: Any) -> None:
-        await scene.begin()
-        await scene.joined()
+        await scene.begin_slicing()
         await scene.pod("web", {"main": {"3g.20gb": 1}})
         await scene.bind("web")
         await scene.promise("web", B)
@@ -109,8 +108,7 @@ def test_the_slice_of_a_pod_that_the_api_no_longer_has_is_released(told: Callabl
     """The backup is older than the pod: kubelet ends a pod that the API does not have."""
 
     async def story(scene: Scene, restored: Any) -> None:
-        await scene.begin()
-        await scene.joined()
+        await scene.begin_slicing()
         taken = backup(scene)
         await running(scene, "web", B)
         await restored(taken)
@@ -126,8 +124,7 @@ def test_a_pod_that_ended_and_runs_again_gets_its_slice_again(told: Callable[...
     """The record says that the slice was created; the card and the agent's journal know nothing of it any more."""
 
     async def story(scene: Scene, restored: Any) -> None:
-        await scene.begin()
-        await scene.joined()
+        await scene.begin_slicing()
         await running(scene, "web", B)
         taken = backup(scene)
         await scene.remove("web")
@@ -149,8 +146,7 @@ def test_a_position_promised_again_is_made_once_no_process_uses_it(told: Callabl
     """The backup promises the place to a pod that is gone; another lives there, and kubelet ends it as unknown."""
 
     async def story(scene: Scene, restored: Any) -> None:
-        await scene.begin()
-        await scene.joined()
+        await scene.begin_slicing()
         await running(scene, "old", B)
         taken = backup(scene)
         await scene.remove("old")

@@ -34,8 +34,7 @@ async def events(scene: Scene, reason: str) -> list[str]:
 
 def test_a_promised_slice_is_made_claimed_and_released(play: Callable[..., None]) -> None:
     async def story(scene: Scene) -> None:
-        await scene.begin()
-        await scene.joined()
+        await scene.begin_slicing()
         await scene.pod("web", {"main": {"3g.20gb": 1}})
         await scene.promise("web", B)
         await scene.reported("web", "created")
@@ -55,12 +54,8 @@ def test_a_promised_slice_is_made_claimed_and_released(play: Callable[..., None]
 
 def test_the_container_waits_for_a_slow_card_and_not_for_the_pod_beside_it(play: Callable[..., None]) -> None:
     async def story(scene: Scene) -> None:
-        await scene.begin()
-        await scene.joined()
-        await scene.pod("web", {"main": {"3g.20gb": 1}})
-        await scene.promise("web", B)
-        await scene.bind("web")
-        await scene.admit("web")
+        await scene.begin_slicing()
+        await scene.admit_promised("web", {"main": {"3g.20gb": 1}}, B)
         assert scene.places() == []
         await scene.start("web", "main", tries=1)
         assert scene.clock.monotonic() >= 6.0
@@ -70,8 +65,7 @@ def test_the_container_waits_for_a_slow_card_and_not_for_the_pod_beside_it(play:
 
 def test_the_preferred_device_is_the_promised_one(play: Callable[..., None]) -> None:
     async def story(scene: Scene) -> None:
-        await scene.begin()
-        await scene.joined()
+        await scene.begin_slicing()
         for name, place in (("one", ONES[6]), ("two", ONES[3])):
             await scene.pod(name, {"main": {"1g.5gb": 1}})
             await scene.promise(name, place)
@@ -85,8 +79,7 @@ def test_the_preferred_device_is_the_promised_one(play: Callable[..., None]) -> 
 
 def test_when_kubelet_picks_other_devices_each_pod_still_gets_its_own_slice(play: Callable[..., None]) -> None:
     async def story(scene: Scene) -> None:
-        await scene.begin()
-        await scene.joined()
+        await scene.begin_slicing()
         for name, place in (("one", ONES[6]), ("two", ONES[3])):
             await scene.pod(name, {"main": {"1g.5gb": 1}})
             await scene.promise(name, place)
@@ -119,8 +112,7 @@ def test_each_container_sees_exactly_its_slices(
     expected: dict[str, set[tuple[str, int, int]]],
 ) -> None:
     async def story(scene: Scene) -> None:
-        await scene.begin()
-        await scene.joined()
+        await scene.begin_slicing()
         await scene.pod("web", containers)
         await scene.promise("web", *places)
         await scene.bind("web")
@@ -137,12 +129,8 @@ def test_devices_are_named_in_the_order_of_the_promise(
     play: Callable[..., None], places: tuple[tuple[str, int, int], ...]
 ) -> None:
     async def story(scene: Scene) -> None:
-        await scene.begin()
-        await scene.joined()
-        await scene.pod("web", {"main": {"1g.5gb": 1, "3g.20gb": 1}})
-        await scene.promise("web", *places)
-        await scene.bind("web")
-        await scene.admit("web")
+        await scene.begin_slicing()
+        await scene.admit_promised("web", {"main": {"1g.5gb": 1, "3g.20gb": 1}}, *places)
         env = await scene.start("web", "main")
         assert env["NVIDIA_VISIBLE_DEVICES"].split(",") == list(map(scene.mig_uuid, places))
 
@@ -151,12 +139,8 @@ def test_devices_are_named_in_the_order_of_the_promise(
 
 def test_a_container_whose_pod_ends_while_it_waits_for_its_slice_is_not_started(play: Callable[..., None]) -> None:
     async def story(scene: Scene) -> None:
-        await scene.begin()
-        await scene.joined()
-        await scene.pod("web", {"main": {"3g.20gb": 1}})
-        await scene.promise("web", B)
-        await scene.bind("web")
-        await scene.admit("web")
+        await scene.begin_slicing()
+        await scene.admit_promised("web", {"main": {"3g.20gb": 1}}, B)
         start = asyncio.create_task(scene.start("web", "main", tries=1))
         await scene.clock.sleep(2.0)
         await scene.finish("web", phase="Failed")
@@ -169,8 +153,7 @@ def test_a_container_whose_pod_ends_while_it_waits_for_its_slice_is_not_started(
 
 def test_an_app_container_gets_its_init_containers_slice(play: Callable[..., None]) -> None:
     async def story(scene: Scene) -> None:
-        await scene.begin()
-        await scene.joined()
+        await scene.begin_slicing()
         await scene.pod("web", {"main": {"1g.5gb": 1}}, init={"load": {"1g.5gb": 2}})
         await scene.promise("web", *ONES[:2])
         await scene.bind("web")
@@ -184,8 +167,7 @@ def test_an_app_container_gets_its_init_containers_slice(play: Callable[..., Non
 
 def test_an_init_container_alone_with_slices_of_two_profiles_sees_both(play: Callable[..., None]) -> None:
     async def story(scene: Scene) -> None:
-        await scene.begin()
-        await scene.joined()
+        await scene.begin_slicing()
         await scene.pod("web", {"main": {}}, init={"load": {"1g.5gb": 1, "3g.20gb": 1}})
         await scene.promise("web", ONES[0], B)
         await scene.bind("web")
@@ -198,12 +180,8 @@ def test_an_init_container_alone_with_slices_of_two_profiles_sees_both(play: Cal
 
 def test_a_restarted_container_finds_its_slice_also_after_the_agent_was_killed(play: Callable[..., None]) -> None:
     async def story(scene: Scene) -> None:
-        await scene.begin()
-        await scene.joined()
-        await scene.pod("web", {"main": {"1g.5gb": 2}})
-        await scene.promise("web", *ONES[4:6])
-        await scene.bind("web")
-        await scene.admit("web")
+        await scene.begin_slicing()
+        await scene.admit_promised("web", {"main": {"1g.5gb": 2}}, *ONES[4:6])
         before = await scene.start("web", "main")
         assert await scene.start("web", "main") == before
         await scene.kill_agent()
@@ -215,8 +193,7 @@ def test_a_restarted_container_finds_its_slice_also_after_the_agent_was_killed(p
 
 def test_a_pod_that_came_around_the_webhook_is_refused_with_the_reason(play: Callable[..., None]) -> None:
     async def story(scene: Scene) -> None:
-        await scene.begin()
-        await scene.joined()
+        await scene.begin_slicing()
         await scene.pod("sneaky", {"main": {"1g.5gb": 1}})
         await scene.bind("sneaky")
         await scene.admit("sneaky")
@@ -229,12 +206,8 @@ def test_a_pod_that_came_around_the_webhook_is_refused_with_the_reason(play: Cal
 
 def test_a_slice_is_not_destroyed_under_a_running_process(play: Callable[..., None]) -> None:
     async def story(scene: Scene) -> None:
-        await scene.begin()
-        await scene.joined()
-        await scene.pod("web", {"main": {"3g.20gb": 1}})
-        await scene.promise("web", B)
-        await scene.bind("web")
-        await scene.admit("web")
+        await scene.begin_slicing()
+        await scene.admit_promised("web", {"main": {"3g.20gb": 1}}, B)
         await scene.start("web", "main")
         pid = scene.machine.start_process(scene.mig_uuid(B))  # type: ignore[arg-type] # a MIG UUID
         await scene.remove("web")
@@ -252,8 +225,7 @@ def test_a_slice_is_not_destroyed_under_a_running_process(play: Callable[..., No
 def test_foreign_slices_are_reported_and_survive_everything(play: Callable[..., None]) -> None:
     async def story(scene: Scene) -> None:
         scene.foreign(A)
-        await scene.begin()
-        await scene.joined()
+        await scene.begin_slicing()
         resources = (await scene.object()).status.node_resources
         told = [(each.profile, each.start, each.size, each.pod_uid) for each in resources.foreign]
         assert told == [("3g.20gb", 0, 4, "")]
@@ -270,8 +242,7 @@ def test_foreign_slices_are_reported_and_survive_everything(play: Callable[..., 
 
 def test_a_call_that_fails_for_a_while_is_made_good(play: Callable[..., None]) -> None:
     async def story(scene: Scene) -> None:
-        await scene.begin()
-        await scene.joined()
+        await scene.begin_slicing()
         scene.machine.fail("create_gpu_instance", UnknownNvmlError, times=2)
         scene.machine.fail("create_compute_instance", UnknownNvmlError, times=2)
         scene.machine.fail("destroy_compute_instance", InUse, times=3)
@@ -307,8 +278,7 @@ def test_a_program_that_fails_again_and_again_does_not_have_the_cards_read_anew(
 
 def test_a_lost_card_makes_its_devices_unhealthy(play: Callable[..., None]) -> None:
     async def story(scene: Scene) -> None:
-        await scene.begin()
-        await scene.joined()
+        await scene.begin_slicing()
         await scene.until(lambda: scene.allocatable("nvidia.com/mig-7g.40gb", 2))
         scene.machine.lose(scene.machine.uuids()[1])
         await scene.until(lambda: scene.allocatable("nvidia.com/mig-7g.40gb", 1))
@@ -341,8 +311,7 @@ def test_a_slice_in_use_by_an_unlisted_process_is_tried_again_from_time_to_time(
 def test_hardware_events_are_watched_again_after_that_failed(play: Callable[..., None]) -> None:
     async def story(scene: Scene) -> None:
         scene.machine.fail("wait_event", UnknownNvmlError, times=1)
-        await scene.begin()
-        await scene.joined()
+        await scene.begin_slicing()
         await scene.clock.sleep(120)
         scene.machine.lose(scene.machine.uuids()[1])
         await scene.until(lambda: scene.allocatable("nvidia.com/mig-7g.40gb", 1))
@@ -357,8 +326,7 @@ def test_a_lost_card_is_not_shown_to_the_controller_until_it_answers_again(play:
         async def shown(*cards: str) -> bool:
             return [gpu.gpu_uuid for gpu in (await scene.object()).status.node_resources.node_gpus] == list(cards)
 
-        await scene.begin()
-        await scene.joined()
+        await scene.begin_slicing()
         await scene.pod("web", {"main": {"3g.20gb": 1}})
         await scene.promise("web", A)
         await scene.reported("web", "created")
@@ -377,20 +345,13 @@ def test_a_lost_card_is_not_shown_to_the_controller_until_it_answers_again(play:
 
 def test_a_full_disk_delays_new_slices_and_ends_nothing(play: Callable[..., None]) -> None:
     async def story(scene: Scene) -> None:
-        await scene.begin()
-        await scene.joined()
+        await scene.begin_slicing()
         state = scene.options.state_dir
-        await scene.pod("old", {"main": {"3g.20gb": 1}})
-        await scene.promise("old", A)
-        await scene.bind("old")
-        await scene.admit("old")
+        await scene.admit_promised("old", {"main": {"3g.20gb": 1}}, A)
         env = await scene.start("old", "main")
         state.rename(state.with_name("aside"))
         state.write_text("no folder can be made here")
-        await scene.pod("new", {"main": {"3g.20gb": 1}})
-        await scene.promise("new", B)
-        await scene.bind("new")
-        await scene.admit("new")
+        await scene.admit_promised("new", {"main": {"3g.20gb": 1}}, B)
         with pytest.raises(PluginError, match="slices not ready"):
             await scene.start("new", "main", tries=1)
         assert scene.agent is not None
@@ -406,13 +367,9 @@ def test_a_full_disk_delays_new_slices_and_ends_nothing(play: Callable[..., None
 
 def test_a_refused_start_names_the_lost_card(play: Callable[..., None]) -> None:
     async def story(scene: Scene) -> None:
-        await scene.begin()
-        await scene.joined()
+        await scene.begin_slicing()
         scene.machine.lose(scene.machine.uuids()[0])
-        await scene.pod("web", {"main": {"3g.20gb": 1}})
-        await scene.promise("web", A)
-        await scene.bind("web")
-        await scene.admit("web")
+        await scene.admit_promised("web", {"main": {"3g.20gb": 1}}, A)
         with pytest.raises(PluginError, match="the card does not answer; the start is tried again"):
             await scene.start("web", "main", tries=1)
 
@@ -421,8 +378,7 @@ def test_a_refused_start_names_the_lost_card(play: Callable[..., None]) -> None:
 
 def test_as_many_devices_of_a_profile_as_fit_on_empty_cards_are_advertised(play: Callable[..., None]) -> None:
     async def story(scene: Scene) -> None:
-        await scene.begin()
-        await scene.joined()
+        await scene.begin_slicing()
         for profile, count in (("1g.5gb", 14), ("1g.10gb", 8), ("3g.20gb", 4), ("1g.5gb.me", 2), ("7g.40gb", 2)):
             await scene.until(functools.partial(scene.allocatable, f"nvidia.com/mig-{profile}", count))
 
@@ -431,8 +387,7 @@ def test_as_many_devices_of_a_profile_as_fit_on_empty_cards_are_advertised(play:
 
 def test_joining_turns_mig_on_and_sets_the_quota_once(play: Callable[..., None]) -> None:
     async def story(scene: Scene) -> None:
-        await scene.begin()
-        await scene.joined()
+        await scene.begin_slicing()
         await scene.clock.sleep(5.0)
         node = await scene.client.get(NODES, "node-1")
         assert node.status.capacity[QUOTA] == node.status.allocatable[QUOTA] == "40Gi"
@@ -470,12 +425,8 @@ def test_cards_of_a_node_without_the_label_are_offered_as_they_are(play: Callabl
 
 def test_a_node_that_leaves_keeps_its_slices_until_their_pods_end(play: Callable[..., None]) -> None:
     async def story(scene: Scene) -> None:
-        await scene.begin()
-        await scene.joined()
-        await scene.pod("web", {"main": {"3g.20gb": 1}})
-        await scene.promise("web", B)
-        await scene.bind("web")
-        await scene.admit("web")
+        await scene.begin_slicing()
+        await scene.admit_promised("web", {"main": {"3g.20gb": 1}}, B)
         env = await scene.start("web", "main")
         await scene.client.merge_patch(NODES, "node-1", {"metadata": {"labels": {"nvidia.com/mig.config": None}}})
         await scene.until(lambda: scene.allocatable("nvidia.com/mig-3g.20gb", 0))
@@ -491,12 +442,8 @@ def test_a_node_that_leaves_keeps_its_slices_until_their_pods_end(play: Callable
 
 def test_after_a_reboot_a_pods_slice_is_made_again_with_the_same_uuid(play: Callable[..., None]) -> None:
     async def story(scene: Scene) -> None:
-        await scene.begin()
-        await scene.joined()
-        await scene.pod("web", {"main": {"3g.20gb": 1}})
-        await scene.promise("web", B)
-        await scene.bind("web")
-        await scene.admit("web")
+        await scene.begin_slicing()
+        await scene.admit_promised("web", {"main": {"3g.20gb": 1}}, B)
         before = await scene.start("web", "main")
         await scene.kill_agent()
         scene.machine.reboot()
@@ -510,8 +457,7 @@ def test_after_a_reboot_a_pods_slice_is_made_again_with_the_same_uuid(play: Call
 
 def test_a_burst_of_pods_costs_few_writes(play: Callable[..., None]) -> None:
     async def story(scene: Scene) -> None:
-        await scene.begin()
-        await scene.joined()
+        await scene.begin_slicing()
         for number, place in enumerate(ONES):
             await scene.pod(f"pod-{number}", {"main": {"1g.5gb": 1}})
             await scene.promise(f"pod-{number}", place)
@@ -525,8 +471,7 @@ def test_a_burst_of_pods_costs_few_writes(play: Callable[..., None]) -> None:
 
 def test_kubelet_may_be_ahead_of_the_watches(play: Callable[..., None]) -> None:
     async def story(scene: Scene) -> None:
-        await scene.begin()
-        await scene.joined()
+        await scene.begin_slicing()
         await scene.pod("web", {"main": {"3g.20gb": 1}})
         scene.pods["web"] = scene.made["web"]  # kubelet knows the pod, the API server shows it unbound still
         await scene.admit("web")
@@ -542,12 +487,8 @@ def test_kubelet_may_be_ahead_of_the_watches(play: Callable[..., None]) -> None:
 def test_a_wait_for_a_slice_ends_before_kubelets_own(play: Callable[..., None]) -> None:
     async def story(scene: Scene) -> None:
         scene.foreign(B)
-        await scene.begin()
-        await scene.joined()
-        await scene.pod("web", {"main": {"3g.20gb": 1}})
-        await scene.promise("web", B)
-        await scene.bind("web")
-        await scene.admit("web")
+        await scene.begin_slicing()
+        await scene.admit_promised("web", {"main": {"3g.20gb": 1}}, B)
         began = scene.clock.monotonic()
         with pytest.raises(PluginError, match=r"are taken by a 3g.20gb that no record of Tessera explains"):
             await scene.start("web", "main", tries=1)
@@ -558,12 +499,8 @@ def test_a_wait_for_a_slice_ends_before_kubelets_own(play: Callable[..., None]) 
 
 def test_without_pod_resources_no_pod_gets_a_slice_that_may_be_anothers(play: Callable[..., None]) -> None:
     async def story(scene: Scene) -> None:
-        await scene.begin()
-        await scene.joined()
-        await scene.pod("web", {"main": {"3g.20gb": 1}})
-        await scene.promise("web", B)
-        await scene.bind("web")
-        await scene.admit("web")
+        await scene.begin_slicing()
+        await scene.admit_promised("web", {"main": {"3g.20gb": 1}}, B)
         scene.bus.pod_resources = nobody  # type: ignore[method-assign] # kubelet answers calls but not this one
         with pytest.raises(PluginError, match="did not answer, so the pod is unknown"):
             await scene.start("web", "main", tries=1)
@@ -576,21 +513,14 @@ def test_without_pod_resources_no_pod_gets_a_slice_that_may_be_anothers(play: Ca
 
 def test_two_pods_of_one_profile_may_end_in_either_order(play: Callable[..., None]) -> None:
     async def story(scene: Scene) -> None:
-        await scene.begin()
-        await scene.joined()
+        await scene.begin_slicing()
         for name, place in (("one", A), ("two", B)):
-            await scene.pod(name, {"main": {"3g.20gb": 1}})
-            await scene.promise(name, place)
-            await scene.bind(name)
-            await scene.admit(name)
+            await scene.admit_promised(name, {"main": {"3g.20gb": 1}}, place)
             await scene.start(name, "main")
         await scene.finish("one")
         await scene.release("one")
         assert scene.places() == [B]
-        await scene.pod("three", {"main": {"3g.20gb": 1}})
-        await scene.promise("three", A)
-        await scene.bind("three")
-        await scene.admit("three")
+        await scene.admit_promised("three", {"main": {"3g.20gb": 1}}, A)
         assert (await scene.start("three", "main"))["NVIDIA_VISIBLE_DEVICES"] == scene.mig_uuid(A)
         await scene.finish("three")
         await scene.release("three")
@@ -603,12 +533,8 @@ def test_a_deleted_object_is_made_again_and_living_pods_keep_their_slices(
     play: Callable[..., None],
 ) -> None:
     async def story(scene: Scene) -> None:
-        await scene.begin()
-        await scene.joined()
-        await scene.pod("web", {"main": {"3g.20gb": 1}})
-        await scene.promise("web", B)
-        await scene.bind("web")
-        await scene.admit("web")
+        await scene.begin_slicing()
+        await scene.admit_promised("web", {"main": {"3g.20gb": 1}}, B)
         env = await scene.start("web", "main")
         await scene.client.delete(INSTASLICES, "node-1", "instaslice-system")
         await scene.joined()
@@ -632,12 +558,8 @@ def test_a_pod_that_is_promised_other_slices_after_its_record_was_lost_keeps_its
     """A controller that did not see the deletion finds a pod without a record, and foreign slices beside it."""
 
     async def story(scene: Scene) -> None:
-        await scene.begin()
-        await scene.joined()
-        await scene.pod("web", {"main": {"3g.20gb": 1}, "side": {"1g.5gb": 1}})
-        await scene.promise("web", B, ONES[0])
-        await scene.bind("web")
-        await scene.admit("web")
+        await scene.begin_slicing()
+        await scene.admit_promised("web", {"main": {"3g.20gb": 1}, "side": {"1g.5gb": 1}}, B, ONES[0])
         env = {name: await scene.start("web", name) for name in ("main", "side")}
         await scene.client.delete(INSTASLICES, "node-1", "instaslice-system")
         await scene.joined()
@@ -659,8 +581,7 @@ def test_a_pod_that_is_promised_other_slices_after_its_record_was_lost_keeps_its
 def test_the_agent_needs_these_rights_and_no_others(play: Callable[..., None]) -> None:
     async def story(scene: Scene) -> None:
         scene.foreign(A)
-        await scene.begin()
-        await scene.joined()
+        await scene.begin_slicing()
         for name in ("web", "sneaky"):
             await scene.pod(name, {"main": {"1g.5gb": 1}})
             await scene.bind(name)
@@ -694,8 +615,7 @@ def test_the_agent_needs_these_rights_and_no_others(play: Callable[..., None]) -
 
 def test_two_pods_that_need_slices_only_to_initialize_do_not_mix(play: Callable[..., None]) -> None:
     async def story(scene: Scene) -> None:
-        await scene.begin()
-        await scene.joined()
+        await scene.begin_slicing()
         for name, place in (("one", ONES[5]), ("two", ONES[2])):
             await scene.pod(name, {"main": {}}, init={"load": {"1g.5gb": 1}})
             await scene.promise(name, place)
@@ -712,8 +632,7 @@ def test_an_init_container_without_a_promise_gets_no_foreign_slice(play: Callabl
     """Pod-resources lists no ordinary init container: one whose pod has no promise must not pass for another pod's."""
 
     async def story(scene: Scene) -> None:
-        await scene.begin()
-        await scene.joined()
+        await scene.begin_slicing()
         asks = {"load": {"1g.5gb": 1}}
         await scene.pod("victim", asks if shape == "app" else {"main": {}}, init=None if shape == "app" else asks)
         await scene.promise("victim", ONES[5])
@@ -735,8 +654,7 @@ def test_an_init_container_without_a_promise_gets_no_foreign_slice(play: Callabl
 
 def test_the_agents_own_watch_may_be_behind_when_an_init_container_starts(play: Callable[..., None]) -> None:
     async def story(scene: Scene) -> None:
-        await scene.begin()
-        await scene.joined()
+        await scene.begin_slicing()
         await scene.pod("thief", {"main": {}}, init={"steal": {"1g.5gb": 1}})
         await scene.pod("victim", {"main": {}}, init={"load": {"1g.5gb": 1}})
         await scene.promise("victim", ONES[5])

@@ -32,13 +32,9 @@ async def scene(make_scene: type[Scene], sockets: Path, tmp_path: Path) -> Async
 
 async def claimed(scene: Scene) -> dict[str, str]:
     """A pod of one slice, up to the environment of its container."""
-    await scene.begin()
-    await scene.joined()
+    await scene.begin_slicing()
     await scene.until(lambda: scene.allocatable(RESOURCE, 2))
-    await scene.pod("web", {"main": {"3g.20gb": 1}})
-    await scene.promise("web", PLACE)
-    await scene.bind("web")
-    await scene.admit("web")
+    await scene.admit_promised("web", {"main": {"3g.20gb": 1}}, PLACE)
     assert [device.rpartition(":")[2] for device in scene.devices("web", "main")] == ["4"]
     return dict(await scene.start("web", "main"))
 
@@ -51,8 +47,7 @@ async def test_from_promise_to_environment_over_the_sockets(scene: Scene, socket
 
 async def test_a_refusal_reaches_kubelet_as_text(scene: Scene, sockets: Path) -> None:
     async with serve_kubelet(scene.kubelet, sockets):
-        await scene.begin()
-        await scene.joined()
+        await scene.begin_slicing()
         await scene.until(lambda: scene.allocatable(RESOURCE, 2))
         await scene.pod("sneaky", {"main": {"3g.20gb": 1}})
         await scene.bind("sneaky")

@@ -21,8 +21,7 @@ def test_a_foreign_instance_without_a_compute_instance_is_not_touched(play: Call
     async def story(scene: Scene) -> None:
         gpu = scene.machine.uuids()[0]
         scene.machine.create_gpu_instance(gpu, "3g.20gb", 0)
-        await scene.begin()
-        await scene.joined()
+        await scene.begin_slicing()
         await scene.until(scene.foreign_is_told)
         (told,) = (await scene.object()).status.node_resources.foreign
         assert (told.profile, told.start, told.size) == ("3g.20gb", 0, 4)
@@ -34,8 +33,7 @@ def test_a_foreign_instance_without_a_compute_instance_is_not_touched(play: Call
 def test_an_instance_of_ours_whose_compute_instance_could_not_be_made_is_made_anew(play: Callable[..., None]) -> None:
     async def story(scene: Scene) -> None:
         scene.machine.fail("create_compute_instance", UnknownNvmlError, times=3)
-        await scene.begin()
-        await scene.joined()
+        await scene.begin_slicing()
         await scene.pod("web", {"main": {"3g.20gb": 1}})
         await scene.promise("web", ("3g.20gb", 0, 4))
         await scene.kill_agent()
@@ -52,8 +50,7 @@ def test_a_kubelet_that_is_restarted_while_an_init_container_runs_starts_all_wit
     play: Callable[..., None],
 ) -> None:
     async def story(scene: Scene) -> None:
-        await scene.begin()
-        await scene.joined()
+        await scene.begin_slicing()
         await scene.pod("web", {"main": {"1g.5gb": 1, "2g.10gb": 1}}, init={"setup": {"1g.5gb": 1}})
         places = [("1g.5gb", 0, 3), ("2g.10gb", 0, 4)]
         await scene.promise("web", *places)
@@ -84,8 +81,7 @@ def test_fifty_six_pods_of_a_rebooted_node_start_within_kubelets_timeout(play: C
         seconds.append(scene.clock.monotonic() - began)
 
     async def story(scene: Scene) -> None:
-        await scene.begin()
-        await scene.joined()
+        await scene.begin_slicing()
         names = [f"p{number}" for number in range(len(places))]
         for name, place in zip(names, places, strict=True):
             await scene.pod(name, {"main": {"1g.5gb": 1}})

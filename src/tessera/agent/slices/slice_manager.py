@@ -50,6 +50,32 @@ _log = logging.getLogger(__name__)
 RESET_RECHECK = 60.0
 
 
+class _OwnedCards:
+    """The cards that the manager owns, and all values that depend on them alone.
+
+    Attributes:
+        uuids: UUIDs of the owned cards.
+        inventory: those of them that can be cut.
+        description: describes them to the controller.
+        quota: their memory quota, GiB.
+    """
+
+    def __init__(self, uuids: frozenset[str], inventory: SliceableGpus) -> None:
+        self.uuids = uuids
+        self.inventory = inventory
+        self.description = NodeDescription(inventory)
+        self.quota = inventory.quota_gib()
+        #: Device lists by resource and withheld cards; computed when kubelet first needs them.
+        self._device_lists: dict[tuple[str, frozenset[str]], Sequence[Device]] = {}
+
+    def devices(self, resource: str, withheld: frozenset[str]) -> Sequence[Device]:
+        """The device list of a resource; those of withheld cards are unhealthy."""
+        devices = self._device_lists.get((resource, withheld))
+        if devices is None:
+            devices = self._device_lists[resource, withheld] = self.inventory.devices(resource, unhealthy=withheld)
+        return devices
+
+
 class SliceManager:
     """Serves slices on demand.
 
@@ -132,7 +158,7 @@ class SliceManager:
         self._executors: dict[str, tuple[GpuSliceExecutor, asyncio.Task[None]]] = {}
         #: By resource, the task that serves its device plugin.
         self._plugins: dict[str, asyncio.Task[None]] = {}
-        self._set_gpus(SliceableGpus(), frozenset())
+        self._cards = _OwnedCards(frozenset(), SliceableGpus())
         mirror.pods.add_handler(self._handle_pod)
         mirror.objects.on_rollback(self._writer.forget_written)
         mirror.objects.add_handler(self._handle_object)
@@ -166,7 +192,7 @@ class SliceManager:
     @property
     def inventory(self) -> SliceableGpus:
         """The manager's cards, with the ways in which they can be cut."""
-        return self._inventory
+        return self._cards.inventory
 
     def is_busy(self, gpu: str) -> bool:
         """True if a slice of a card is promised, exists or is about to be made."""
@@ -208,7 +234,7 @@ class SliceManager:
         """Brings the cards in line with their owners; returns the seconds until the next check, or ``None``."""
         owned = self._ownership.on_demand_gpus()
         staying = frozenset(uuid for uuid in owned if not self._ownership.is_leaving(uuid))
-        if owned != self._owned:
+        if owned != self._cards.uuids:
             # Cards come one after the other, and MIG mode of each is to be turned on at once.
             self._next_recheck = -math.inf
             await self._own(group, owned, sliceable_gpus(await self._reader.refresh()))
@@ -225,18 +251,18 @@ class SliceManager:
 
     def _waits_for_mig_mode(self) -> bool:
         """True if a reset or another attempt may turn on MIG mode of a card."""
-        return any(each.waits for each in self._inventory.skipped)
+        return any(each.waits for each in self._cards.inventory.skipped)
 
     async def _offer(self, group: asyncio.TaskGroup, node: Node, staying: frozenset[str]) -> None:
         if self._waits_for_mig_mode() and self._clock.monotonic() >= self._next_recheck:
             self._next_recheck = self._clock.monotonic() + RESET_RECHECK
             refused = await enable_mig(self._hardware, staying)
-            await self._own(group, self._owned, sliceable_gpus(await self._reader.refresh(), refused))
-        self._follow_ups.report_skipped(node, self._inventory.skipped)
-        if self._inventory.gpus:
+            await self._own(group, self._cards.uuids, sliceable_gpus(await self._reader.refresh(), refused))
+        self._follow_ups.report_skipped(node, self._cards.inventory.skipped)
+        if self._cards.inventory.gpus:
             await self._capacity.ensure_object(self._mirror.instaslice())
             self._serve_plugins(group)
-            await self._capacity.ensure_quota(node, self._quota + self._static_gpus.mig_memory_gib())
+            await self._capacity.ensure_quota(node, self._cards.quota + self._static_gpus.mig_memory_gib())
 
     async def _withdraw(self, node: Node | None) -> None:
         self._next_recheck = -math.inf
@@ -269,9 +295,9 @@ class SliceManager:
     async def _own(self, group: asyncio.TaskGroup, owned: frozenset[str], inventory: SliceableGpus) -> None:
         """Starts an executor on each new card, and ends those of cards that the manager no longer owns."""
         inventory = inventory.only(owned)
-        if owned == self._owned and inventory == self._inventory:
+        if owned == self._cards.uuids and inventory == self._cards.inventory:
             return
-        self._set_gpus(inventory, owned)
+        self._cards = _OwnedCards(owned, inventory)
         for uuid in self._executors.keys() - owned:
             _, task = self._executors.pop(uuid)
             task.cancel()
@@ -291,36 +317,22 @@ class SliceManager:
                 self._executors[card.uuid] = (executor, task)
         self._changes.notify()
 
-    def _set_gpus(self, inventory: SliceableGpus, owned: frozenset[str]) -> None:
-        """Sets the owned cards and computes, once, all values that depend on them alone."""
-        #: UUIDs of the owned cards, and those of them that can be cut.
-        self._owned = owned
-        self._inventory = inventory
-        self._description = NodeDescription(inventory)
-        self._quota = inventory.quota_gib()
-        #: Device lists by resource and withheld cards; computed when kubelet first needs them.
-        self._device_lists: dict[tuple[str, frozenset[str]], Sequence[Device]] = {}
-
     def _serve_plugins(self, group: asyncio.TaskGroup) -> None:
-        served = self._inventory.resources()
+        served = self._cards.inventory.resources()
         for resource in self._plugins.keys() - set(served):
             self._plugins.pop(resource).cancel()
         for resource in served:
             if resource not in self._plugins:
-                devices = functools.partial(self._devices, resource)
+                devices = functools.partial(self._list_devices, resource)
                 plugin = SliceDevicePlugin(resource, devices=devices, claims=self._claims, changes=self._changes)
                 self._plugins[resource] = group.create_task(self._kubelet.serve(plugin), name=f"plugin {resource}")
 
-    def _devices(self, resource: str) -> Sequence[Device]:
-        withheld = self._withheld_gpus()
-        devices = self._device_lists.get((resource, withheld))
-        if devices is None:
-            devices = self._device_lists[resource, withheld] = self._inventory.devices(resource, unhealthy=withheld)
-        return devices
+    def _list_devices(self, resource: str) -> Sequence[Device]:
+        return self._cards.devices(resource, self._withheld_gpus())
 
     def _withheld_gpus(self) -> frozenset[str]:
         """UUIDs of the cards of which no further slice may be allocated."""
-        return frozenset(card.uuid for card in self._inventory.gpus if self._is_withheld(card.uuid))
+        return frozenset(card.uuid for card in self._cards.inventory.gpus if self._is_withheld(card.uuid))
 
     def _is_withheld(self, uuid: str) -> bool:
         return self._ownership.is_leaving(uuid) or self._slices.is_unreachable(uuid) or self._is_unhealthy(uuid)
@@ -333,7 +345,7 @@ class SliceManager:
         if node is None or not self.ready:
             return None
         boot_id = node.status.node_info.boot_id
-        return self._description.resources(self._slices, boot_id, self._withheld_gpus())
+        return self._cards.description.resources(self._slices, boot_id, self._withheld_gpus())
 
     def _handle_object(self, event: WatchEvent[Instaslice]) -> None:
         deleted = event.kind is EventKind.DELETED
