@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-from collections.abc import Sequence
 
 import pytest
 from tests.agent.inventory.test_device_users import GPU, Listing, Pods, accepted, listed, pod
@@ -14,20 +13,12 @@ from tessera.agent.health.pod_reporter import PartHolders
 from tessera.agent.inventory.device_health import DeviceScope
 from tessera.agent.inventory.device_users import DeviceUsers
 from tessera.agent.inventory.gpu_inventory import InventoryReader
-from tessera.agent.inventory.positions import SliceLease
 from tessera.api.names import PodUid
 from tessera.clock import LoopClock
 from tessera.nvml.asynchronous.inline import InlineNvml
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera_lab.apiserver.main.server import ApiServer
 from tessera_lab.kubelet.device_plugins.inprocess import InProcessKubelet
-
-
-class NoSlices:
-    """A node without slices on demand."""
-
-    def leases(self) -> Sequence[SliceLease]:
-        return ()
 
 
 def holdings(machine: SimulatedMachine, device: str) -> dict[PodUid, frozenset[DeviceScope]]:
@@ -41,7 +32,7 @@ def holdings(machine: SimulatedMachine, device: str) -> dict[PodUid, frozenset[D
         users = DeviceUsers(kubelet, Pods([pod("a", "uid-a")]))
         client = in_process_client(ApiServer(clock), clock, "admin", "system:masters")
         mirror = ApiMirror(client, node_name="n", namespace="default", clock=clock, rng=random.Random(1))
-        return dict(await PartHolders(users, NoSlices(), mirror, inventory).read())
+        return dict(await PartHolders(users, list, mirror, inventory).read())
 
     return asyncio.run(read())
 

@@ -202,7 +202,7 @@ class Node:
                 clock=self.clock,
             )
         self.layouts = LayoutReconciler(
-            config=self,
+            desired=lambda: self.wished,
             inventory=self.inventory_reader,
             ownership=self.ownership,
             executor=MigExecutor(
@@ -241,10 +241,6 @@ class Node:
         self.start()
 
     # What the layouts ask of the node -----------------------------------------------------------------------------
-
-    @property
-    def layout(self) -> DesiredLayout:
-        return self.wished
 
     def live_pods(self) -> Sequence[Pod]:
         return list(self.pods.values())

@@ -15,7 +15,7 @@ import asyncio
 import hashlib
 import logging
 import random
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.node_objects import ApiMirror
@@ -24,7 +24,7 @@ from tessera.agent.health.pod_conditions import Holdings, PodConditions, PodNoti
 from tessera.agent.inventory.device_health import DeviceScope
 from tessera.agent.inventory.device_users import DeviceUsers, PodSource
 from tessera.agent.inventory.gpu_inventory import GpuInventory, InventoryReader
-from tessera.agent.inventory.positions import SliceSource
+from tessera.agent.inventory.positions import SliceLease
 from tessera.api.names import GPU_CONDITION, POD_HEALTH_MANAGER, PodUid
 from tessera.clock import Clock, rfc3339
 from tessera.kube.backoff import Backoff
@@ -51,14 +51,20 @@ class PartHolders:
 
     Args:
         users: asks kubelet for the holders of static devices.
-        slices: the slices on demand.
+        leases: the slices on demand that pods hold.
         objects: the node's Instaslice object.
         inventory: the cards as last listed.
     """
 
-    def __init__(self, users: DeviceUsers, slices: SliceSource, objects: ApiMirror, inventory: InventoryReader) -> None:
+    def __init__(
+        self,
+        users: DeviceUsers,
+        leases: Callable[[], Sequence[SliceLease]],
+        objects: ApiMirror,
+        inventory: InventoryReader,
+    ) -> None:
         self._users = users
-        self._slices = slices
+        self._leases = leases
         self._objects = objects
         self._inventory = inventory
         #: The part of each device that is listed now, or that was listed and is held.
@@ -71,7 +77,7 @@ class PartHolders:
             ConnectionError: kubelet did not answer.
         """
         users = await self._users.read()
-        leases = self._slices.leases()
+        leases = self._leases()
         inventory = self._inventory.inventory
         listed = _list_parts(inventory)
         held = users.keys() | {each.device for each in leases}

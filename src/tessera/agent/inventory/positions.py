@@ -1,8 +1,5 @@
 """Positions of slices on a node: card, profile, first memory slot; and the device plugin's ID of each."""
 
-from collections.abc import Sequence
-from typing import Protocol
-
 import msgspec
 
 from tessera.api.names import PodUid, device_id
@@ -27,14 +24,6 @@ class SliceLease(msgspec.Struct, frozen=True):
     pod: PodUid
     device: str
     device_id: str = ""
-
-
-class SliceSource(Protocol):
-    """Makes slices on demand; see :class:`tessera.agent.slices.slice_manager.SliceManager`."""
-
-    def leases(self) -> Sequence[SliceLease]:
-        """The slices on demand that pods hold."""
-        ...
 
 
 def parse_device_id(text: str) -> SlicePosition:

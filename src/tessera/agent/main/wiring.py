@@ -217,7 +217,7 @@ class Components:
                 clock=self.clock,
             )
         return LayoutReconciler(
-            config=self.config,
+            desired=lambda: self.config.layout,
             inventory=self.inventory_reader,
             ownership=self.ownership,
             executor=MigExecutor(
@@ -317,8 +317,8 @@ class Components:
             self.hardware,
             self._kubelet,
             inventory=self.inventory_reader,
-            advertiser=self.advertiser,
-            slices=self.slices,
+            offer=lambda: self.advertiser.offer,
+            leases=self.slices.leases,
             pods=self.mirror,
             processes=self._processes,
             clock=self.clock,
@@ -339,7 +339,7 @@ class Components:
             events=self.events,
             pods=self.mirror,
             health=self.health,
-            holders=PartHolders(self.device_users, self.slices, self.mirror, self.inventory_reader),
+            holders=PartHolders(self.device_users, self.slices.leases, self.mirror, self.inventory_reader),
             changes=self.changes,
             clock=self.clock,
             rng=self._rng,

@@ -11,8 +11,8 @@ replace them would be scheduled to the same node, and kubelet would refuse them 
 """
 
 import logging
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple
 
 from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.inventory.card_ownership import CardOwner, CardOwnership
@@ -54,18 +54,6 @@ RETRY_PAUSE = 2.0
 EVICTION_DELAY_LIMIT = 30.0
 
 
-class NodeLayout(Protocol):
-    """The layout of the whole node, as one of its cards sees it."""
-
-    def goal_of(self, uuid: str) -> CardGoal | None:
-        """The goal that the layout sets for a card; ``None`` to leave the card as it is."""
-        ...
-
-    async def request_reboot(self, reason: str) -> CardStatus:
-        """Asks for a reboot of the node; returns the status of the card that needs it."""
-        ...
-
-
 class _Inputs(NamedTuple):
     """Inputs of a decision that are known without a request; a change of one ends a wait.
 
@@ -87,7 +75,8 @@ class CardReconciler:
 
     Args:
         machine: decides.
-        layout: the layout of the node.
+        goal_of: the goal that the layout sets for a card; ``None`` to leave the card as it is.
+        request_reboot: asks for a reboot of the node; returns the status of the card that needs it.
         executor: reads and changes the card.
         inventory: the node's cards, read again after changes.
         ownership: the owner of each card.
@@ -105,7 +94,8 @@ class CardReconciler:
         self,
         machine: CardStateMachine,
         *,
-        layout: NodeLayout,
+        goal_of: Callable[[str], CardGoal | None],
+        request_reboot: Callable[[str], Awaitable[CardStatus]],
         executor: MigExecutor,
         inventory: InventoryReader,
         ownership: CardOwnership,
@@ -118,7 +108,8 @@ class CardReconciler:
         self.needs_reboot = False
         self._uuid = GpuUuid(machine.uuid)
         self._machine = machine
-        self._layout = layout
+        self._goal_of = goal_of
+        self._request_reboot = request_reboot
         self._executor = executor
         self._inventory = inventory
         self._ownership = ownership
@@ -255,7 +246,7 @@ class CardReconciler:
                 self._set_status(CardStatus(state, instruction.reason, instruction.text))
                 return until
             case RequestReboot(until=until):
-                self._set_status(await self._layout.request_reboot(instruction.text))
+                self._set_status(await self._request_reboot(instruction.text))
                 return until
             case InSync():
                 try:
@@ -270,7 +261,7 @@ class CardReconciler:
 
     def _inputs(self, *, users: bool) -> _Inputs:
         """The present inputs, with the users of devices if asked for."""
-        goal, owner = self._layout.goal_of(self._uuid), self._ownership.owner(self._uuid)
+        goal, owner = self._goal_of(self._uuid), self._ownership.owner(self._uuid)
         card = self._inventory.inventory.gpu(self._uuid) if _must_act(goal, owner) else None
         return _Inputs(goal, owner, card, self._users.snapshot() if users else None)
 

@@ -7,8 +7,7 @@ own :mod:`tessera.agent.mig_config.card_reconciler`.
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -29,20 +28,11 @@ from tessera.replay.service import Recorders
 _log = logging.getLogger(__name__)
 
 
-class LayoutConfig(Protocol):
-    """Gives the desired layout."""
-
-    @property
-    def layout(self) -> DesiredLayout:
-        """The layout that the node must have; the same object until something changes."""
-        ...
-
-
 class LayoutReconciler:
     """Applies the desired layout on one node.
 
     Args:
-        config: gives the desired layout.
+        desired: the layout that the node must have; the same object until something changes.
         inventory: the node's cards; they were read at least once before :meth:`run`.
         ownership: the owner of each card; gets the desired owners from here.
         executor: reads and changes cards.
@@ -56,7 +46,7 @@ class LayoutReconciler:
     def __init__(
         self,
         *,
-        config: LayoutConfig,
+        desired: Callable[[], DesiredLayout],
         inventory: InventoryReader,
         ownership: CardOwnership,
         executor: MigExecutor,
@@ -66,7 +56,7 @@ class LayoutReconciler:
         changes: ChangeNotifier,
         clock: Clock,
     ) -> None:
-        self._config = config
+        self._desired = desired
         self._inventory = inventory
         self._ownership = ownership
         self._executor = executor
@@ -116,11 +106,11 @@ class LayoutReconciler:
 
     # Requests of card reconcilers -------------------------------------------------------------------------------
 
-    def goal_of(self, uuid: str) -> CardGoal | None:
+    def _goal_of(self, uuid: str) -> CardGoal | None:
         """The goal that the layout sets for a card; ``None`` to leave the card as it is."""
         return self._resolved.goals.get(uuid) if isinstance(self._resolved, ResolvedLayout) else None
 
-    async def request_reboot(self, reason: str) -> CardStatus:
+    async def _request_reboot(self, reason: str) -> CardStatus:
         """Requests a reboot of the node once the other cards are finished; returns the status of the card."""
         assert self._reboots is not None
         pending = any(
@@ -132,7 +122,7 @@ class LayoutReconciler:
     # The desired layout -----------------------------------------------------------------------------------------
 
     def _read_inputs(self) -> tuple[DesiredLayout, Sequence[GpuState]]:
-        return self._config.layout, self._inventory.inventory.gpus
+        return self._desired(), self._inventory.inventory.gpus
 
     def _resolve(self) -> None:
         """Checks the desired layout if it or the inventory has changed."""
@@ -170,12 +160,13 @@ class LayoutReconciler:
             managed=self._executor.journal.record.managed.get(card.uuid, ()),
             may_evict=self._users.may_evict,
             may_reboot=self._reboots is not None,
-            reached=self.goal_of(card.uuid) if self._was_in_force else None,
+            reached=self._goal_of(card.uuid) if self._was_in_force else None,
         )
         self._recorders.attach("mig-config", machine, card.uuid)
         return CardReconciler(
             machine,
-            layout=self,
+            goal_of=self._goal_of,
+            request_reboot=self._request_reboot,
             executor=self._executor,
             inventory=self._inventory,
             ownership=self._ownership,

@@ -13,16 +13,15 @@ Rules:
 """
 
 import logging
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Protocol
 
 import msgspec
 
 from tessera.agent.base.processes import ProcessTable
 from tessera.agent.inventory.device_users import PodSource, match_device_users
 from tessera.agent.inventory.gpu_inventory import GpuState, InventoryReader
-from tessera.agent.inventory.positions import SliceSource
+from tessera.agent.inventory.positions import SliceLease
 from tessera.agent.monitoring.sample import (
     DeviceSample,
     GpuSample,
@@ -46,15 +45,6 @@ from tessera.nvml.measurements import ACTIVITIES, Absence, Measurements, Quantit
 _log = logging.getLogger(__name__)
 
 
-class OfferSource(Protocol):
-    """Offers the static devices to kubelet."""
-
-    @property
-    def offer(self) -> Advertisement:
-        """The present offer of the static cards."""
-        ...
-
-
 class NodeSampler:
     """Takes samples of one node.
 
@@ -62,8 +52,8 @@ class NodeSampler:
         hardware: the node's cards.
         kubelet: lists the containers with their devices.
         inventory: the cards as last listed.
-        advertiser: the present offer of the static cards.
-        slices: the slices on demand.
+        offer: the present offer of the static cards.
+        leases: the slices on demand that pods hold.
         pods: the pods of the node.
         processes: the machine's processes.
         clock: the time.
@@ -75,8 +65,8 @@ class NodeSampler:
         kubelet: Kubelet,
         *,
         inventory: InventoryReader,
-        advertiser: OfferSource,
-        slices: SliceSource,
+        offer: Callable[[], Advertisement],
+        leases: Callable[[], Sequence[SliceLease]],
         pods: PodSource,
         processes: ProcessTable,
         clock: Clock,
@@ -84,8 +74,8 @@ class NodeSampler:
         self._hardware = hardware
         self._kubelet = kubelet
         self._inventory = inventory
-        self._advertiser = advertiser
-        self._slices = slices
+        self._offer = offer
+        self._leases = leases
         self._pods = pods
         self._processes = processes
         self._clock = clock
@@ -114,7 +104,7 @@ class NodeSampler:
         self._answers = {state.uuid: known[state.uuid] for state in inventory.gpus if state.uuid in known}
         answered = {gpu.info.uuid for gpu in gpus}
         silent = tuple(self._silent(state, leases) for state in inventory.gpus if state.uuid not in answered)
-        offers = card_offers(self._advertiser.offer)
+        offers = card_offers(self._offer())
         for each in silent:
             if each.info.uuid in self._last.offers:
                 offers.setdefault(each.info.uuid, self._last.offers[each.info.uuid])
@@ -138,8 +128,8 @@ class NodeSampler:
             _log.warning("holders of cards in metrics stay as they were: kubelet did not list pods: %s", error)
             return tuple(self._last_leases())
         pods = self._pods.live_pods()
-        static = static_leases(match_device_users(listed, pods), self._advertiser.offer)
-        on_demand = slice_leases(self._slices.leases(), pods, _containers(listed))
+        static = static_leases(match_device_users(listed, pods), self._offer())
+        on_demand = slice_leases(self._leases(), pods, _containers(listed))
         return (*static, *on_demand)
 
     def _last_leases(self) -> Iterator[Lease]:
