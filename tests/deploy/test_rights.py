@@ -60,6 +60,7 @@ BY_SUBRESOURCE = {"proxy": "get", "token": "create"}
 VERBS = {
     "get": ("get",),
     "list": ("list",),
+    "_list": ("list",),  # of order_objects: an absent kind, and one without a right, count as empty
     "page": ("list",),
     "create": ("create",),
     "merge_patch": ("patch",),
