@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from tests.support.virtual_lab import InLab, VirtualLab
+
 from tessera.kube.resources import REPLICASETS
 from tessera_lab.cluster.cluster import SimulatedCluster
 from tessera_lab.kubelet.context import ContainerContext, Entrypoint
@@ -50,17 +52,17 @@ class Failing:
         return run
 
 
-def homes(lab: Any, names: list[str]) -> set[str]:
+def homes(lab: VirtualLab, names: list[str]) -> set[str]:
     return {pod.spec.node_name for name in names if (pod := lab.pod(name)) is not None}
 
 
-def test_six_new_pods_go_to_the_other_node_until_the_agent_is_back(in_lab: Callable[..., None]) -> None:
+def test_six_new_pods_go_to_the_other_node_until_the_agent_is_back(in_lab: InLab) -> None:
     failing = Failing()
 
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await lab.create("first", {MIG: 1})
         await lab.running("first")
-        home = lab.pod("first").spec.node_name
+        home = lab.existing_pod("first").spec.node_name
         failing.turn(home)
         await lab.until(lambda: lab.gpus(home).get(MIG) is None, "kubelet counts no devices of the dead agent")
         names = [f"later-{number}" for number in range(6)]
@@ -77,10 +79,10 @@ def test_six_new_pods_go_to_the_other_node_until_the_agent_is_back(in_lab: Calla
     in_lab(scenario, nodes="A100-40GB,A100-40GB", cluster_type=failing.cluster)
 
 
-def test_a_bound_pod_whose_agent_dies_before_it_starts_is_made_anew_elsewhere(in_lab: Callable[..., None]) -> None:
+def test_a_bound_pod_whose_agent_dies_before_it_starts_is_made_anew_elsewhere(in_lab: InLab) -> None:
     failing = Failing()
 
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         limits = {"limits": {MIG: 1}}
         first = {"name": "first", "image": "busybox", "command": ["sleep", "60"]}
         main = {"name": "c0", "image": "busybox", "command": ["sleep", "infinity"], "resources": limits}
@@ -102,7 +104,7 @@ def test_a_bound_pod_whose_agent_dies_before_it_starts_is_made_anew_elsewhere(in
         (before,) = pods()
         failing.turn(before.spec.node_name)
         await lab.until(lambda: lab.ready_of("late"), "the owner's next pod runs", 600.0)
-        after = lab.pod(lab.ready_of("late"))
+        after = lab.existing_pod(lab.ready_of("late"))
         assert after.metadata.uid != before.metadata.uid
         assert after.spec.node_name != before.spec.node_name
         assert lab.events_of(before.metadata.name, "SliceReclaimed")

@@ -3,10 +3,10 @@
 No pod waits for so long here that it gets a reservation, which would go first anyway.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.support.virtual_lab import InLab, VirtualLab
 
 from tessera.api.names import GATE
 from tessera.kube.resources import CONFIGMAPS, JOBS, NODES, PODS
@@ -15,18 +15,18 @@ WHOLE = {"nvidia.com/mig-7g.40gb": 1}
 OWN = "tenant.example/mine"
 
 
-async def kill_controllers(lab: Any) -> None:
+async def kill_controllers(lab: VirtualLab) -> None:
     for pod in (await lab.client.list(PODS, "tessera-system")).items:
         if pod.metadata.labels.get("app.kubernetes.io/name") == "tessera-controller":
             await lab.client.delete(PODS, pod.metadata.name, "tessera-system", grace_seconds=0)
 
 
-async def holder_runs(lab: Any) -> None:
+async def holder_runs(lab: VirtualLab) -> None:
     await lab.create("holder", WHOLE)
     await lab.running("holder")
 
 
-async def victim_first(lab: Any, other: str) -> None:
+async def victim_first(lab: VirtualLab, other: str) -> None:
     """The holder ends, and the pod that has waited for longer starts."""
     await lab.clock.sleep(2)
     assert not lab.events_of("victim", "SliceReserved")
@@ -36,8 +36,8 @@ async def victim_first(lab: Any, other: str) -> None:
 
 
 @pytest.mark.parametrize("wait", [None, 1, 10], ids=["", "a new controller at once", "a new controller later"])
-def test_time_behind_a_gate_of_its_own_gives_a_pod_no_age(in_lab: Callable[..., None], wait: float | None) -> None:
-    async def scenario(lab: Any) -> None:
+def test_time_behind_a_gate_of_its_own_gives_a_pod_no_age(in_lab: InLab, wait: float | None) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await holder_runs(lab)
         await lab.create("early", WHOLE, schedulingGates=[{"name": OWN}])
         await lab.clock.sleep(300)
@@ -60,8 +60,8 @@ def pod_of(owner: dict[str, Any], name: str, **spec: Any) -> dict[str, Any]:
     }
 
 
-def test_an_owner_that_makes_no_pods_passes_no_age_on(in_lab: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+def test_an_owner_that_makes_no_pods_passes_no_age_on(in_lab: InLab) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await holder_runs(lab)
         made = await lab.client.create(CONFIGMAPS.as_dicts(), {"metadata": {"name": "owner"}}, "default")
         owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": made["metadata"]["uid"]}
@@ -76,8 +76,8 @@ def test_an_owner_that_makes_no_pods_passes_no_age_on(in_lab: Callable[..., None
     in_lab(scenario, "1xA100-40GB")
 
 
-def test_a_pod_that_its_job_makes_anew_goes_on_with_the_age(in_lab: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+def test_a_pod_that_its_job_makes_anew_goes_on_with_the_age(in_lab: InLab) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await holder_runs(lab)
         container = {"name": "c", "image": "i", "resources": {"limits": WHOLE}}
         spec = {"template": {"spec": {"restartPolicy": "Never", "containers": [container]}}}
@@ -102,8 +102,8 @@ def test_a_pod_that_its_job_makes_anew_goes_on_with_the_age(in_lab: Callable[...
     in_lab(scenario, "1xA100-40GB")
 
 
-def test_time_without_a_node_that_could_take_it_gives_a_pod_no_age(in_lab: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+def test_time_without_a_node_that_could_take_it_gives_a_pod_no_age(in_lab: InLab) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await holder_runs(lab)
         await lab.create("early", WHOLE, nodeSelector={"no": "such"})
         await lab.clock.sleep(300)

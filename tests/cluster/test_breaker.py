@@ -1,7 +1,6 @@
 """One error on every card of a cluster: agents and controller together take no more than the bound away."""
 
-from collections.abc import Callable
-from typing import Any
+from tests.support.virtual_lab import InLab, VirtualLab
 
 from tessera.nvml.attributes import CardAttributes
 from tessera.nvml.interface import GpuEventKind
@@ -10,13 +9,13 @@ from tessera.nvml.simulated.machine_state import SimEvent
 NODES = tuple(f"node-{number}" for number in range(1, 6))
 
 
-def test_a_rule_takes_three_of_five_cards_away_and_a_lost_card_goes_too(in_lab: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+def test_a_rule_takes_three_of_five_cards_away_and_a_lost_card_goes_too(in_lab: InLab) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         def away() -> set[str]:
             return {node for node in NODES if lab.gpus(node).get("nvidia.com/gpu") != 1}
 
         def break_card(node: str) -> None:
-            machine = lab.cluster.nodes[node].machine
+            machine = lab.machine(node)
             (gpu,) = machine.uuids()
             machine.set_attributes(gpu, CardAttributes(recovery_action=None))
             machine.report(SimEvent(GpuEventKind.XID, gpu, xid=48))
@@ -32,7 +31,7 @@ def test_a_rule_takes_three_of_five_cards_away_and_a_lost_card_goes_too(in_lab: 
         assert len(away()) == 3
         spared = next(node for node in NODES if node not in away())
         assert lab.condition("GpuHealthy", spared)[:2] == ("True", "CardDegraded")
-        machine = lab.cluster.nodes[spared].machine
+        machine = lab.machine(spared)
         machine.lose(machine.uuids()[0])
         await lab.until(lambda: spared in away(), "the lost card is away", 120)
         assert len(away()) == 4

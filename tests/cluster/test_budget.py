@@ -1,10 +1,9 @@
 """Requests to the API server for one pod, counted there."""
 
 from collections import Counter
-from collections.abc import Callable
-from typing import Any
 
 import pytest
+from tests.support.virtual_lab import InLab, VirtualLab
 
 from tessera.api.instaslice import INSTASLICES
 from tessera_lab.apiserver.audit import AuditEntry
@@ -15,7 +14,7 @@ HOUSEKEEPING = ("leases", "secrets", "mutatingwebhookconfigurations", "configmap
 CONTROLLER = "system:serviceaccount:tessera-system:tessera-controller"
 
 
-def tessera_writes(lab: Any) -> list[AuditEntry]:
+def tessera_writes(lab: VirtualLab) -> list[AuditEntry]:
     """The writes of Tessera's processes that concern pods."""
     return [
         entry
@@ -27,8 +26,8 @@ def tessera_writes(lab: Any) -> list[AuditEntry]:
 
 
 @pytest.mark.parametrize("nodes", ["1xA100-40GB", "12*2xA100-40GB"])
-def test_a_pod_costs_at_most_three_writes_whatever_the_number_of_nodes(in_lab: Callable[..., None], nodes: str) -> None:
-    async def scenario(lab: Any) -> None:
+def test_a_pod_costs_at_most_three_writes_whatever_the_number_of_nodes(in_lab: InLab, nodes: str) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         lab.cluster.server.audit.clear()
         await lab.create("pod", {"nvidia.com/mig-1g.5gb": 1, "nvidia.com/mig-2g.10gb": 2})
         await lab.running("pod")
@@ -39,8 +38,8 @@ def test_a_pod_costs_at_most_three_writes_whatever_the_number_of_nodes(in_lab: C
     in_lab(scenario, nodes=nodes)
 
 
-def test_a_burst_shares_its_writes(in_lab: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+def test_a_burst_shares_its_writes(in_lab: InLab) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         lab.cluster.server.audit.clear()
         names = [f"p{n}" for n in range(28)]
         for name in names:
@@ -52,10 +51,10 @@ def test_a_burst_shares_its_writes(in_lab: Callable[..., None]) -> None:
     in_lab(scenario)
 
 
-def test_nothing_is_written_before_a_decision(in_lab: Callable[..., None]) -> None:
+def test_nothing_is_written_before_a_decision(in_lab: InLab) -> None:
     """A pod that finds no place costs an event, its condition at most once a minute, and one reservation."""
 
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await lab.create("whole", {"nvidia.com/mig-7g.40gb": 1})
         await lab.running("whole")
         await lab.until(lambda: lab.settled("whole"), "ungated and created")

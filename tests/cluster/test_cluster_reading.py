@@ -2,12 +2,13 @@
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, aclosing
-from typing import Any, cast
+from typing import cast
 
 from tests.cluster.conftest import in_lab
 from tests.support.mortal_transport import ForwardingTransport
+from tests.support.virtual_lab import InLab, VirtualLab
 
 from tessera.kube.client.client import Client
 from tessera.kube.transport.interface import Request, Response, Stream
@@ -41,8 +42,8 @@ def names(reading: ClusterReading) -> set[str]:
     return {each.metadata.name for each in reading.pods or ()}
 
 
-def test_a_server_that_is_lost_before_the_watches_begin_is_told_and_followed_later(in_lab: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+def test_a_server_that_is_lost_before_the_watches_begin_is_told_and_followed_later(in_lab: InLab) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         cable = Cable(InProcessTransport(lab.cluster.server, ADMIN))
         client = Client(cable, field_manager="reader", clock=lab.clock)
         readings = cast("AsyncGenerator[ClusterReading]", watch_cluster(client, lab.clock, random.Random(1)))

@@ -1,9 +1,7 @@
 """A pod that runs past a reservation leaves in time, whatever grace period its deletion or eviction has."""
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
+from tests.support.virtual_lab import InLab, VirtualLab
 
 from tessera.kube.client.errors import Forbidden
 from tessera.kube.resources import PODS
@@ -14,7 +12,7 @@ WHOLE = {"nvidia.com/mig-7g.40gb": 1}
 DAY = 86_400
 
 
-async def cheat_runs(lab: Any) -> None:
+async def cheat_runs(lab: VirtualLab) -> None:
     """A pod that ignores SIGTERM and has a deadline of 60 s runs on slots that are reserved for ``victim``."""
     await lab.create("old", HALF, command="sleep 400", activeDeadlineSeconds=500)
     await lab.running("old")
@@ -35,14 +33,14 @@ async def cheat_runs(lab: Any) -> None:
     await lab.running("cheat")
 
 
-async def kill_controllers(lab: Any) -> None:
+async def kill_controllers(lab: VirtualLab) -> None:
     for pod in (await lab.client.list(PODS, "tessera-system")).items:
         if pod.metadata.labels.get("app.kubernetes.io/name") == "tessera-controller":
             await lab.client.delete(PODS, pod.metadata.name, "tessera-system", grace_seconds=0)
 
 
-def test_a_deletion_with_a_long_grace_is_refused(in_lab: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+def test_a_deletion_with_a_long_grace_is_refused(in_lab: InLab) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await cheat_runs(lab)
         with pytest.raises(Forbidden, match="terminationGracePeriodSeconds"):
             await lab.client.delete(PODS, "cheat", "default", grace_seconds=DAY)
@@ -53,14 +51,14 @@ def test_a_deletion_with_a_long_grace_is_refused(in_lab: Callable[..., None]) ->
 
 
 @pytest.mark.parametrize("killed", [False, True], ids=["", "a new controller"])
-def test_an_eviction_with_a_long_grace_ends_at_the_deadline(in_lab: Callable[..., None], killed: bool) -> None:
+def test_an_eviction_with_a_long_grace_ends_at_the_deadline(in_lab: InLab, killed: bool) -> None:
     """The policy does not see the pod of an eviction, so the controller ends it."""
 
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await cheat_runs(lab)
         began = lab.clock.now()
         await lab.client.evict("cheat", "default", grace_seconds=DAY)
-        await lab.until(lambda: lab.pod("cheat").metadata.deletion_timestamp, "it is being deleted")
+        await lab.until(lambda: lab.existing_pod("cheat").metadata.deletion_timestamp, "it is being deleted")
         if killed:
             await kill_controllers(lab)
         await lab.until(lambda: lab.pod("cheat") is None, "it is gone")

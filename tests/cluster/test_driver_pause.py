@@ -1,9 +1,10 @@
 """A node whose driver is replaced while its cluster goes on: nothing is lost, nothing is given out meanwhile."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from tests.support.virtual_lab import InLab, VirtualLab
 
 from tessera.api.driver.node_status import PAUSE_LABEL, PAUSED
 from tessera.kube.resources import NODES, PODS
@@ -14,17 +15,17 @@ SLICE = {"nvidia.com/mig-3g.20gb": 1}
 CARD = {"nvidia.com/gpu": 1}
 
 
-async def pause(lab: Any, *, paused: bool = True, node: str = "node-1") -> None:
+async def pause(lab: VirtualLab, *, paused: bool = True, node: str = "node-1") -> None:
     label = {PAUSE_LABEL: PAUSED if paused else "true"}
     await lab.client.merge_patch(NODES, node, {"metadata": {"labels": label}})
 
 
-async def tells(lab: Any, reason: str, node: str = "node-1") -> None:
+async def tells(lab: VirtualLab, reason: str, node: str = "node-1") -> None:
     await lab.until(lambda: lab.condition(READY, node)[1] == reason, f"{node} tells {reason}")
 
 
-def version(lab: Any, node: str = "node-1") -> str:
-    return str(lab.nodes.cache.get(node).metadata.labels["nvidia.com/cuda.driver-version.full"])
+def version(lab: VirtualLab, node: str = "node-1") -> str:
+    return str(lab.existing_node(node).metadata.labels["nvidia.com/cuda.driver-version.full"])
 
 
 def recorded(folder: Path) -> Any:
@@ -33,7 +34,7 @@ def recorded(folder: Path) -> Any:
     return json.loads(record.read_bytes().splitlines()[0])["daemons"]  # its checksum follows
 
 
-async def agents(lab: Any) -> list[tuple[str, int]]:
+async def agents(lab: VirtualLab) -> list[tuple[str, int]]:
     """The agents' pods, and how often their containers were started again."""
     found = await lab.client.list(PODS, "tessera-system", label_selector="app.kubernetes.io/name=tessera-agent")
     return sorted(
@@ -41,8 +42,8 @@ async def agents(lab: Any) -> list[tuple[str, int]]:
     )
 
 
-def test_a_node_with_a_driver_of_its_own_says_that_its_cards_are_advertised(in_lab: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+def test_a_node_with_a_driver_of_its_own_says_that_its_cards_are_advertised(in_lab: InLab) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await tells(lab, "Advertised")
         assert lab.condition(READY)[0] == "True"
         assert lab.condition("GpuSharingApplied")[0] == "True"
@@ -51,9 +52,9 @@ def test_a_node_with_a_driver_of_its_own_says_that_its_cards_are_advertised(in_l
 
 
 def test_cards_go_at_once_and_come_back_with_the_next_driver_for_the_pods_that_waited(
-    in_lab: Callable[..., None],
+    in_lab: InLab,
 ) -> None:
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         before = await agents(lab)
         await lab.becomes({"nvidia.com/gpu": 2})
         began = lab.clock.monotonic()
@@ -61,7 +62,7 @@ def test_cards_go_at_once_and_come_back_with_the_next_driver_for_the_pods_that_w
         await lab.becomes({})
         await tells(lab, "PausedForDriver")
         assert lab.clock.monotonic() - began < 2.0
-        machine = lab.cluster.nodes["node-1"].machine
+        machine = lab.machine()
         machine.unload_driver()
         await lab.create("waits", CARD)
         await lab.clock.sleep(120.0)
@@ -76,10 +77,8 @@ def test_cards_go_at_once_and_come_back_with_the_next_driver_for_the_pods_that_w
     in_lab(scenario, nodes="2xA100-40GB", mig_config="")
 
 
-def test_mps_daemons_end_before_their_driver_goes_and_serve_after_it(
-    in_lab: Callable[..., None], tmp_path: Path
-) -> None:
-    async def scenario(lab: Any) -> None:
+def test_mps_daemons_end_before_their_driver_goes_and_serve_after_it(in_lab: InLab, tmp_path: Path) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await lab.config_map("sharing-profiles", {"mps-4": MPS})
         await lab.label("node-1", profile="mps-4")
         await lab.becomes({"nvidia.com/gpu": 4})
@@ -90,11 +89,11 @@ def test_mps_daemons_end_before_their_driver_goes_and_serve_after_it(
         await pause(lab, paused=False)
         await lab.becomes({"nvidia.com/gpu": 4})
 
-    in_lab(scenario, nodes="A100-40GB", mig_config="")
+    in_lab(scenario, nodes="A100-40GB", own=True, mig_config="")
 
 
-def test_pods_keep_their_slices_over_a_pause_in_which_the_driver_stays(in_lab: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+def test_pods_keep_their_slices_over_a_pause_in_which_the_driver_stays(in_lab: InLab) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await lab.create("runs", SLICE)
         await lab.running("runs")
         cut, devices = lab.hardware(), lab.devices("runs")

@@ -1,14 +1,15 @@
 """A burst of pods on a cluster whose API requests wait in fair queues, as in labs that run in real time."""
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
+from tests.support.virtual_lab import InLab, VirtualLab
 
-def test_a_burst_gets_its_slices_and_gives_them_back(in_lab: Callable[..., None]) -> None:
+
+def test_a_burst_gets_its_slices_and_gives_them_back(in_lab: InLab) -> None:
     """More pods than there is room for: those behind get the slots of those before."""
 
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         limits = {f"p{n}": {f"nvidia.com/mig-{('1g.5gb', '2g.10gb', '3g.20gb')[n % 3]}": 1} for n in range(48)}
         await asyncio.gather(*(lab.create(name, each) for name, each in limits.items()))
         waiting = set(limits)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from tests.support.mortal_process import Fate, mortal
+from tests.support.virtual_lab import InLab, VirtualLab
 
 from tessera.api.names import GPU_CONDITION
 from tessera.api.nodes.preflights import decode_tests
@@ -21,7 +22,7 @@ WRITES, CALLS = 8, 60
 PARTS = [("before", 0), *(pytest.param(*each, marks=pytest.mark.soak) for each in [("after", 1), ("before", 2)])]
 
 
-async def evicting(lab: Any, **more: Any) -> None:
+async def evicting(lab: VirtualLab, **more: Any) -> None:
     """The administrator writes the file of repairs, which controller and agents follow."""
     text = json.dumps({"evict": True} | more)
     await lab.client.apply(CONFIGMAPS, REPAIRS_MAP, {"data": {REPAIRS_KEY: text}}, "tessera-system")
@@ -30,17 +31,17 @@ async def evicting(lab: Any, **more: Any) -> None:
 TESTED = {"preflight": "repairs", "reboot": "systemctl"}
 
 
-def preflights(lab: Any, node: str) -> list[str]:
+def preflights(lab: VirtualLab, node: str) -> list[str]:
     """The preflights of a node's cards, each by what was not tested: nothing can be in MIG mode."""
-    return [each.skipped for each in decode_tests(lab.nodes.cache.get(node).metadata.annotations)]
+    return [each.skipped for each in decode_tests(lab.existing_node(node).metadata.annotations)]
 
 
 def expected(resource: str, *, tests_repairs: bool = True) -> list[str]:
     return ["" if resource == "nvidia.com/gpu" else "the card is in MIG mode"] if tests_repairs else []
 
 
-def break_card(lab: Any, node: str) -> None:
-    machine = lab.cluster.nodes[node].machine
+def break_card(lab: VirtualLab, node: str) -> None:
+    machine = lab.machine(node)
     (gpu,) = machine.uuids()
     machine.set_attributes(gpu, CardAttributes(recovery_action=None))
     machine.report(SimEvent(GpuEventKind.XID, gpu, 48, None))
@@ -50,15 +51,15 @@ def break_card(lab: Any, node: str) -> None:
     ("resource", "mig_config"), [("nvidia.com/gpu", ""), ("nvidia.com/mig-3g.20gb", "dynamic")], ids=["whole", "slice"]
 )
 def test_a_node_is_rebooted_for_its_lost_card_and_the_card_is_tested(
-    in_lab: Callable[..., None], resource: str, mig_config: str
+    in_lab: InLab, resource: str, mig_config: str
 ) -> None:
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await evicting(lab, **TESTED)
         await lab.create_owned("web", {resource: 1})
         await lab.until(lambda: lab.ready_of("web"), "the pod runs")
-        home = lab.pod(lab.ready_of("web")).spec.node_name
+        home = lab.existing_pod(lab.ready_of("web")).spec.node_name
         boot = _boot(lab, home)
-        machine = lab.cluster.nodes[home].machine
+        machine = lab.machine(home)
         machine.lose(machine.uuids()[0])
         await lab.until(lambda: _runs_elsewhere(lab, home), "the pod runs on the other card", 900)
         await lab.until(lambda: _boot(lab, home) != boot, "the node was rebooted", 900)
@@ -68,19 +69,19 @@ def test_a_node_is_rebooted_for_its_lost_card_and_the_card_is_tested(
     in_lab(scenario, nodes="A100-40GB,A100-40GB", mig_config=mig_config)
 
 
-def _boot(lab: Any, node: str) -> str:
-    boot: str = lab.nodes.cache.get(node).status.node_info.boot_id
+def _boot(lab: VirtualLab, node: str) -> str:
+    boot: str = lab.existing_node(node).status.node_info.boot_id
     return boot
 
 
 def story(resource: str, fate: Fate, outcome: list[bool], *, tests_repairs: bool = True) -> Callable[[Any], Any]:
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         made: set[str] = set()
         lab.pods.add_handler(lambda event: made.add(event.object.metadata.uid))
         await evicting(lab, **(TESTED if tests_repairs else {}))
         await lab.create_owned("web", {resource: 1})
         await lab.until(lambda: lab.ready_of("web"), "the pod runs")
-        home = lab.pod(lab.ready_of("web")).spec.node_name
+        home = lab.existing_pod(lab.ready_of("web")).spec.node_name
         before = made.copy()
         fate.armed = True
         break_card(lab, home)
@@ -98,29 +99,29 @@ def story(resource: str, fate: Fate, outcome: list[bool], *, tests_repairs: bool
     return scenario
 
 
-def _runs_elsewhere(lab: Any, home: str) -> bool:
+def _runs_elsewhere(lab: VirtualLab, home: str) -> bool:
     name = lab.ready_of("web")
-    return bool(name) and lab.pod(name).spec.node_name != home
+    return bool(name) and lab.existing_pod(name).spec.node_name != home
 
 
 @pytest.mark.parametrize(
     ("resource", "mig_config"), [("nvidia.com/gpu", ""), ("nvidia.com/mig-3g.20gb", "dynamic")], ids=["whole", "slice"]
 )
-def test_pod_and_card_do_not_wait_for_each_other(in_lab: Callable[..., None], resource: str, mig_config: str) -> None:
+def test_pod_and_card_do_not_wait_for_each_other(in_lab: InLab, resource: str, mig_config: str) -> None:
     in_lab(story(resource, Fate(10**9, after=False), []), nodes="A100-40GB,A100-40GB", mig_config=mig_config)
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_the_controller_may_die_at_any_write(in_lab: Callable[..., None], when: str) -> None:
+def test_the_controller_may_die_at_any_write(in_lab: InLab, when: str) -> None:
     die_at(range(1, WRITES + 1), in_lab, "controller", when)
 
 
 @pytest.mark.parametrize(("when", "part"), PARTS)
-def test_the_agent_may_die_at_any_nvml_call(in_lab: Callable[..., None], when: str, part: int) -> None:
+def test_the_agent_may_die_at_any_nvml_call(in_lab: InLab, when: str, part: int) -> None:
     die_at(range(part + 1, CALLS + 1, 12), in_lab, "agent", when)
 
 
-def die_at(points: Sequence[int], in_lab: Callable[..., None], process: str, when: str) -> None:
+def die_at(points: Sequence[int], in_lab: InLab, process: str, when: str) -> None:
     """Kills the process before or after each of these steps, in a cluster of its own."""
     outcome: list[bool] = []
     for at in points:
@@ -135,16 +136,16 @@ def die_at(points: Sequence[int], in_lab: Callable[..., None], process: str, whe
     assert outcome[0]
 
 
-def test_a_pod_without_an_owner_stays_and_its_card_is_reset_when_it_ends(in_lab: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+def test_a_pod_without_an_owner_stays_and_its_card_is_reset_when_it_ends(in_lab: InLab) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await evicting(lab, evictNodes=2)
         await lab.create("alone", {"nvidia.com/gpu": 1})
         await lab.running("alone")
-        home = lab.pod("alone").spec.node_name
+        home = lab.existing_pod("alone").spec.node_name
         break_card(lab, home)
         await lab.clock.sleep(1800)
         assert lab.phase("alone") == "Running"
-        told = next(each for each in lab.pod("alone").status.conditions if each.type == GPU_CONDITION)
+        told = next(each for each in lab.existing_pod("alone").status.conditions if each.type == GPU_CONDITION)
         assert (told.status, told.reason) == ("False", "GpuNeedsReset")
         await lab.client.delete(PODS, "alone", "default", grace_seconds=0)
         await lab.until(lambda: lab.gpus(home).get("nvidia.com/gpu") == 1, "the empty card was reset", 300)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.support.virtual_lab import manifest
+from tests.support.virtual_lab import VirtualLab, manifest
 
 from tessera.api.pods.pod_groups import POD_GROUPS
 from tessera.explain.query import explain, parse_query
@@ -19,7 +19,7 @@ HALF = {"nvidia.com/mig-3g.20gb": 1}
 TOGETHER = "its pods get their slices together, and hold none until then"
 
 
-async def create(lab: Any, name: str, gang: str, size: int, limits: dict[str, int]) -> None:
+async def create(lab: VirtualLab, name: str, gang: str, size: int, limits: dict[str, int]) -> None:
     """A pod of a gang."""
     item = manifest(name, limits)
     item["metadata"] |= {"labels": {"tessera.dev/gang": gang}, "annotations": {"tessera.dev/gang-size": str(size)}}
@@ -33,14 +33,14 @@ def job(name: str, size: int, limits: dict[str, int], seconds: int) -> dict[str,
     return {"metadata": {"name": name}, "spec": {"completions": size, "parallelism": size, "template": template}}
 
 
-def phases(lab: Any, name: str) -> list[str]:
+def phases(lab: VirtualLab, name: str) -> list[str]:
     """The phases of a Job's pods."""
     found = [pod for pod in lab.pods.cache.values() if pod.metadata.name.startswith(f"{name}-")]
     return [pod.status.phase for pod in found]
 
 
 def test_an_incomplete_gang_holds_nothing_and_says_how_many_pods_exist(in_lab: InLab) -> None:
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         for number in range(3):
             await create(lab, f"train-{number}", "train", 4, HALF)
         await lab.until(lambda: lab.events_of("train-2", "SliceWaiting"), "it is told why it waits")
@@ -63,7 +63,7 @@ def test_an_incomplete_gang_holds_nothing_and_says_how_many_pods_exist(in_lab: I
 def test_a_gang_whose_owner_makes_one_pod_after_the_other_is_told_so(in_lab: InLab) -> None:
     """A StatefulSet with the default ``OrderedReady`` makes the second pod only when the first is ready."""
 
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         template = {"metadata": {"labels": {"app": "s"}, "annotations": {"tessera.dev/gang-size": "2"}}}
         template |= {"spec": manifest("", SMALL)["spec"] | {"restartPolicy": "Always"}}
         spec = {"replicas": 2, "selector": {"matchLabels": {"app": "s"}}, "template": template}
@@ -77,7 +77,7 @@ def test_a_gang_whose_owner_makes_one_pod_after_the_other_is_told_so(in_lab: InL
 
 
 def test_two_jobs_that_do_not_fit_together_run_one_after_the_other(in_lab: InLab) -> None:
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         for name in ("first", "second"):
             await lab.client.create(JOBS.as_dicts(), job(name, 3, HALF, 30), "default")
         seen = set()
@@ -95,7 +95,7 @@ def test_two_jobs_that_do_not_fit_together_run_one_after_the_other(in_lab: InLab
 
 
 def test_a_gang_larger_than_all_cards_is_told_so(in_lab: InLab) -> None:
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         for number in range(3):
             await create(lab, f"big-{number}", "big", 3, {"nvidia.com/mig-7g.40gb": 1})
         await lab.until(
@@ -111,7 +111,7 @@ def test_a_gang_larger_than_all_cards_is_told_so(in_lab: InLab) -> None:
 
 
 def test_a_pod_with_a_size_that_is_no_number_is_refused_when_it_is_created(in_lab: InLab) -> None:
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         item = manifest("odd", SMALL)
         item["metadata"] |= {"labels": {"tessera.dev/gang": "g"}, "annotations": {"tessera.dev/gang-size": "all"}}
         with pytest.raises(Forbidden, match='is no number of pods; write for example "4"'):
@@ -121,7 +121,7 @@ def test_a_pod_with_a_size_that_is_no_number_is_refused_when_it_is_created(in_la
 
 
 def test_a_gang_of_whole_cards_starts_when_what_ran_before_has_ended_though_halves_keep_coming(in_lab: InLab) -> None:
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         for number, seconds in enumerate((200, 300), 1):
             await lab.create(f"old-{number}", {"nvidia.com/mig-7g.40gb": 1}, command=f"sleep {seconds}")
         await lab.running("old-1", "old-2")
@@ -145,7 +145,7 @@ def test_a_gang_of_whole_cards_starts_when_what_ran_before_has_ended_though_halv
 
 
 def test_a_job_may_leave_the_size_of_its_gang_to_its_parallelism(in_lab: InLab) -> None:
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await lab.create("other", HALF, command="sleep 60")
         await lab.running("other")
         item = job("train", 2, HALF, 30)
@@ -178,7 +178,7 @@ def pod_group_kind() -> dict[str, Any]:
 
 
 def test_a_pod_group_says_how_many_pods_start_together(in_lab: InLab) -> None:
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await lab.client.create(CRDS.as_dicts(), pod_group_kind())
         await lab.clock.sleep(LOOK_SELDOM + 60)
         item = manifest("train-0", HALF)
@@ -201,7 +201,7 @@ def test_a_pod_group_says_how_many_pods_start_together(in_lab: InLab) -> None:
 
 
 def test_the_label_alone_is_no_gang_in_a_cluster_without_pod_groups(in_lab: InLab) -> None:
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         item = manifest("single", HALF)
         item["metadata"]["labels"] = {"scheduling.x-k8s.io/pod-group": "train"}
         await lab.client.create(PODS.as_dicts(), item, "default")

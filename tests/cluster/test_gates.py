@@ -1,7 +1,6 @@
 """Gates of other operators come first: as long as one of them holds a pod, no slice is decided for it."""
 
-from collections.abc import Callable
-from typing import Any
+from tests.support.virtual_lab import InLab, VirtualLab
 
 from tessera.api.names import GATE
 from tessera.kube.resources import CRDS, PODS
@@ -9,11 +8,11 @@ from tessera.kube.resources import CRDS, PODS
 KUEUE = "kueue.x-k8s.io/admission"
 
 
-def test_a_pod_behind_kueues_gate_costs_nothing_until_kueue_lets_it_go(in_lab: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+def test_a_pod_behind_kueues_gate_costs_nothing_until_kueue_lets_it_go(in_lab: InLab) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await lab.create("queued", {"nvidia.com/mig-7g.40gb": 1}, schedulingGates=[{"name": KUEUE}])
         await lab.until(lambda: lab.pod("queued") is not None, "it is stored")
-        assert [gate.name for gate in lab.pod("queued").spec.scheduling_gates] == [KUEUE, GATE]
+        assert [gate.name for gate in lab.existing_pod("queued").spec.scheduling_gates] == [KUEUE, GATE]
         await lab.create("other", {"nvidia.com/mig-7g.40gb": 1})
         await lab.running("other")
         assert lab.events_of("queued", "SliceWaiting") == []
@@ -29,8 +28,8 @@ def test_a_pod_behind_kueues_gate_costs_nothing_until_kueue_lets_it_go(in_lab: C
     in_lab(scenario, nodes="1xA100-40GB")
 
 
-def test_a_pod_deleted_behind_both_gates_leaves_nothing(in_lab: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+def test_a_pod_deleted_behind_both_gates_leaves_nothing(in_lab: InLab) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await lab.create("queued", {"nvidia.com/mig-1g.5gb": 1}, schedulingGates=[{"name": KUEUE}])
         await lab.until(lambda: lab.pod("queued") is not None, "it is stored")
         await lab.delete("queued")
@@ -63,21 +62,21 @@ KAI_QUEUES = {
 }
 
 
-async def install_kai(lab: Any) -> None:
+async def install_kai(lab: VirtualLab) -> None:
     """The cluster gets KAI's kind, and the controller sees it."""
     await lab.client.create(CRDS.as_dicts(), KAI_QUEUES)
     await lab.clock.sleep(700)
 
 
-async def goes_first(lab: Any, name: str) -> None:
+async def goes_first(lab: VirtualLab, name: str) -> None:
     """Waits until Tessera has gone before KAI: the pod has its slices, and KAI's gate is still there."""
     await lab.until(lambda: lab.gates(name) == [KAI], "Tessera has gone first")
 
 
-def test_an_owner_that_goes_last_and_tessera_do_not_wait_for_each_other(in_lab: Callable[..., None]) -> None:
+def test_an_owner_that_goes_last_and_tessera_do_not_wait_for_each_other(in_lab: InLab) -> None:
     """KAI removes its gate only when it is the only one, so Tessera goes first and leaves it there."""
 
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         async def kai(name: str) -> bool:
             """KAI's rule: looks at a pod once; True if it removed its gate."""
             pod = await lab.client.get(PODS, name, "default")
@@ -89,7 +88,7 @@ def test_an_owner_that_goes_last_and_tessera_do_not_wait_for_each_other(in_lab: 
         await install_kai(lab)
         await lab.create("both", {"nvidia.com/mig-3g.20gb": 1}, schedulingGates=[{"name": KAI}])
         await goes_first(lab, "both")
-        assert lab.pod("both").spec.node_selector == {"kubernetes.io/hostname": "node-1"}
+        assert lab.existing_pod("both").spec.node_selector == {"kubernetes.io/hostname": "node-1"}
         assert lab.phase("both") == "Pending"
         assert len(lab.instaslice().spec.pod_allocation_requests) == 1
         assert await kai("both")
@@ -98,8 +97,8 @@ def test_an_owner_that_goes_last_and_tessera_do_not_wait_for_each_other(in_lab: 
     in_lab(scenario, nodes="1xA100-40GB")
 
 
-def test_tessera_goes_between_kueue_and_kai(in_lab: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+def test_tessera_goes_between_kueue_and_kai(in_lab: InLab) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await install_kai(lab)
         gates = [{"name": KAI}, {"name": KUEUE}]
         await lab.create("all", {"nvidia.com/mig-3g.20gb": 1}, schedulingGates=gates)
@@ -114,10 +113,10 @@ def test_tessera_goes_between_kueue_and_kai(in_lab: Callable[..., None]) -> None
     in_lab(scenario, nodes="1xA100-40GB")
 
 
-def test_a_gate_whose_owner_does_not_exist_promises_nothing(in_lab: Callable[..., None]) -> None:
+def test_a_gate_whose_owner_does_not_exist_promises_nothing(in_lab: InLab) -> None:
     """Any author of a pod may write the gate's name, and nobody would ever remove it."""
 
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await lab.create("cheat", {"nvidia.com/mig-7g.40gb": 1}, schedulingGates=[{"name": KAI}])
         await lab.until(lambda: lab.pod("cheat") is not None, "it is stored")
         await lab.create("other", {"nvidia.com/mig-7g.40gb": 1})
@@ -129,8 +128,8 @@ def test_a_gate_whose_owner_does_not_exist_promises_nothing(in_lab: Callable[...
     in_lab(scenario, nodes="1xA100-40GB")
 
 
-def test_a_promise_that_a_later_gate_holds_for_minutes_is_taken_back(in_lab: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+def test_a_promise_that_a_later_gate_holds_for_minutes_is_taken_back(in_lab: InLab) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await install_kai(lab)
         await lab.create("held", {"nvidia.com/mig-7g.40gb": 1}, schedulingGates=[{"name": KAI}])
         await goes_first(lab, "held")
@@ -150,10 +149,10 @@ def test_a_promise_that_a_later_gate_holds_for_minutes_is_taken_back(in_lab: Cal
     in_lab(scenario, nodes="1xA100-40GB")
 
 
-def test_a_pod_that_a_later_gate_holds_passes_no_reservation(in_lab: Callable[..., None]) -> None:
+def test_a_pod_that_a_later_gate_holds_passes_no_reservation(in_lab: InLab) -> None:
     """Its deadline begins nobody knows when."""
 
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await install_kai(lab)
         half = {"nvidia.com/mig-3g.20gb": 1}
         await lab.create("old", half, command="sleep 500", activeDeadlineSeconds=600)

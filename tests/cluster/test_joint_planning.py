@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from tests.support.mig_enumeration import filling_multisets, maximal_multisets
+from tests.support.virtual_lab import InLab, VirtualLab
 
 from tessera.api.names import resource_of
 from tessera.mig.models import model_by_short_name
@@ -27,7 +28,7 @@ def as_limits(profiles: Sequence[str]) -> dict[str, int]:
     return {resource_of(name): profiles.count(name) for name in profiles}
 
 
-async def wait_for_free_card(lab: Any, names: Sequence[str]) -> None:
+async def wait_for_free_card(lab: VirtualLab, names: Sequence[str]) -> None:
     """The card is freed under pods that wait; then it is theirs, and then free again."""
     await lab.until(lambda: all(lab.events_of(name, "SliceWaiting") for name in names), "all of them wait")
     await lab.delete("blocker")
@@ -45,7 +46,7 @@ def test_there_are_as_many_combinations_as_published() -> None:
 def arriving_in_orders(seed: int, every: int) -> Callable[[Any], Awaitable[None]]:
     """Each combination or every few after one another, the pods of each in an order that the seed decides."""
 
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         rng = random.Random(seed)
         for number, combination in enumerate(combinations()[::every]):
             await lab.create("blocker", WHOLE)
@@ -63,13 +64,13 @@ def arriving_in_orders(seed: int, every: int) -> Callable[[Any], Awaitable[None]
 @pytest.mark.parametrize(
     ("seed", "every"), [(7, 6), *(pytest.param(seed, 1, marks=pytest.mark.soak) for seed in (7, *range(100, 110)))]
 )
-def test_every_combination_fits_one_card_in_any_order(in_lab: Callable[..., None], seed: int, every: int) -> None:
+def test_every_combination_fits_one_card_in_any_order(in_lab: InLab, seed: int, every: int) -> None:
     in_lab(arriving_in_orders(seed, every), nodes="1xA100-40GB")
 
 
 @pytest.mark.parametrize("every", [6, pytest.param(1, marks=pytest.mark.soak)])
-def test_every_combination_fits_as_one_pod(in_lab: Callable[..., None], every: int) -> None:
-    async def scenario(lab: Any) -> None:
+def test_every_combination_fits_as_one_pod(in_lab: InLab, every: int) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         for number, combination in enumerate(combinations()[::every]):
             await lab.create("blocker", WHOLE)
             await lab.running("blocker")
@@ -79,8 +80,8 @@ def test_every_combination_fits_as_one_pod(in_lab: Callable[..., None], every: i
     in_lab(scenario, nodes="1xA100-40GB")
 
 
-def test_what_waits_when_a_card_joins_is_planned_together(in_lab: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+def test_what_waits_when_a_card_joins_is_planned_together(in_lab: InLab) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         profiles = ["1g.5gb", "1g.5gb", "2g.10gb", "3g.20gb"]
         await lab.leave("node-1")
         for n, profile in enumerate(profiles):

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.support.mortal_process import Fate, mortal
+from tests.support.virtual_lab import InLab, VirtualLab
 
 #: The parts of the agent's calls: `make test` tries every fourth call, `make soak` each.
 OFTEN = [("before", 0), ("after", 2)]
@@ -23,7 +24,7 @@ CALLS = 40
 def life_of_a_pod(fate: Fate, outcome: list[bool]) -> Callable[[Any], Any]:
     """A pod with two slices lives and dies beside a neighbour that keeps its own; then everything must be in order."""
 
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await lab.create("neighbour", {"nvidia.com/mig-2g.10gb": 1})
         await lab.running("neighbour")
         kept = lab.devices("neighbour")
@@ -47,16 +48,16 @@ def life_of_a_pod(fate: Fate, outcome: list[bool]) -> Callable[[Any], Any]:
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_the_controller_may_die_at_any_write(in_lab: Callable[..., None], when: str) -> None:
+def test_the_controller_may_die_at_any_write(in_lab: InLab, when: str) -> None:
     die_at(range(1, WRITES + 1), in_lab, "controller", when)
 
 
 @pytest.mark.parametrize(("when", "part"), PARTS)
-def test_the_agent_may_die_at_any_nvml_call(in_lab: Callable[..., None], when: str, part: int) -> None:
+def test_the_agent_may_die_at_any_nvml_call(in_lab: InLab, when: str, part: int) -> None:
     die_at(range(part + 1, CALLS + 1, 4), in_lab, "agent", when)
 
 
-def die_at(points: Sequence[int], in_lab: Callable[..., None], process: str, when: str) -> None:
+def die_at(points: Sequence[int], in_lab: InLab, process: str, when: str) -> None:
     """Kills the process before or after each of these calls, in a cluster of its own; the last lies beyond its life."""
     outcome: list[bool] = []
     for at in points:

@@ -1,10 +1,9 @@
 """`kubectl logs`: what a simulated container printed, which begins with the environment that it was given."""
 
 import re
-from collections.abc import Callable
-from typing import Any
 
 import pytest
+from tests.support.virtual_lab import InLab, VirtualLab
 
 from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
 from tessera.clock import parse_rfc3339, rfc3339
@@ -17,7 +16,7 @@ HEAD = "simulated container, image busybox"
 APP = "app.kubernetes.io/name"
 
 
-async def logs(lab: Any, pod: str, namespace: str = "default", **query: str) -> list[str]:
+async def logs(lab: VirtualLab, pod: str, namespace: str = "default", **query: str) -> list[str]:
     """The log's lines."""
     path = f"/api/v1/namespaces/{namespace}/pods/{pod}/log"
     answer = await lab.client.request("GET", path, query=list(query.items()), accept="*/*")
@@ -25,8 +24,8 @@ async def logs(lab: Any, pod: str, namespace: str = "default", **query: str) -> 
     return text.splitlines()
 
 
-def test_a_container_tells_which_devices_it_sees(in_lab: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+def test_a_container_tells_which_devices_it_sees(in_lab: InLab) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await lab.create("pod", {"nvidia.com/mig-1g.5gb": 1})
         await lab.running("pod")
         (device,) = lab.devices("pod")
@@ -41,8 +40,8 @@ def test_a_container_tells_which_devices_it_sees(in_lab: Callable[..., None]) ->
     in_lab(scenario, nodes="1xA100-40GB")
 
 
-def test_which_container_must_be_said_where_there_are_several(in_lab: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+def test_which_container_must_be_said_where_there_are_several(in_lab: InLab) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await lab.create("pair", {}, {})
         await lab.running("pair")
         with pytest.raises(BadRequest, match=r"choose one of: \[c0 c1\]"):
@@ -54,8 +53,8 @@ def test_which_container_must_be_said_where_there_are_several(in_lab: Callable[.
     in_lab(scenario, nodes="0")
 
 
-def test_what_is_not_played_says_so(in_lab: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+def test_what_is_not_played_says_so(in_lab: InLab) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await lab.create("pod", {})
         await lab.running("pod")
         with pytest.raises(ApiError) as refusal:
@@ -65,8 +64,8 @@ def test_what_is_not_played_says_so(in_lab: Callable[..., None]) -> None:
     in_lab(scenario, nodes="0")
 
 
-def test_lines_have_times(in_lab: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+def test_lines_have_times(in_lab: InLab) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await lab.create("pod", {})
         await lab.running("pod")
         started = lab.clock.now()
@@ -85,8 +84,8 @@ def test_lines_have_times(in_lab: Callable[..., None]) -> None:
     in_lab(scenario, nodes="0")
 
 
-def test_a_log_that_is_followed_ends_with_its_container(in_lab: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+def test_a_log_that_is_followed_ends_with_its_container(in_lab: InLab) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await lab.create("pod", {}, command="sleep 30", restartPolicy="Never")
         await lab.running("pod")
         began = lab.clock.monotonic()
@@ -96,8 +95,8 @@ def test_a_log_that_is_followed_ends_with_its_container(in_lab: Callable[..., No
     in_lab(scenario, nodes="0")
 
 
-def test_the_log_before_a_restart_is_kept_apart(in_lab: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+def test_the_log_before_a_restart_is_kept_apart(in_lab: InLab) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await lab.create("pod", {}, command="sleep 30", restartPolicy="Always")
         await lab.running("pod")
         with pytest.raises(BadRequest, match='previous terminated container "c0" in pod "pod" not found'):
@@ -109,10 +108,10 @@ def test_the_log_before_a_restart_is_kept_apart(in_lab: Callable[..., None]) -> 
     in_lab(scenario, nodes="0")
 
 
-def test_tesseras_pods_have_their_own_log(in_lab: Callable[..., None], caplog: pytest.LogCaptureFixture) -> None:
+def test_tesseras_pods_have_their_own_log(in_lab: InLab, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
 
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         pods = (await lab.client.list(PODS.as_dicts(), SYSTEM_NAMESPACE)).items
         apps: dict[str, str] = {}
         for pod in pods:
@@ -129,8 +128,8 @@ def test_tesseras_pods_have_their_own_log(in_lab: Callable[..., None], caplog: p
         in_lab(scenario, nodes="1xA100-40GB")
 
 
-def test_a_container_that_waits_has_no_log(in_lab: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+def test_a_container_that_waits_has_no_log(in_lab: InLab) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await lab.create("gated", {}, schedulingGates=[{"name": "example.com/hold"}])
         with pytest.raises(BadRequest, match="is waiting to start"):
             await logs(lab, "gated")

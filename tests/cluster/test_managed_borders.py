@@ -8,7 +8,7 @@ import pytest
 from tests.cluster.test_neighbours import of, replicas, run, slice_condition
 from tests.cluster.test_withdrawn_at_bind import Moment
 from tests.support.mortal_process import Fate, mortal
-from tests.support.virtual_lab import manifest
+from tests.support.virtual_lab import VirtualLab, manifest
 
 from tessera.api.names import GATE
 from tessera.api.nodes.gpu_labels import labels_say_gpu
@@ -24,7 +24,7 @@ WRITES = 8
 Managed = Callable[..., None]
 
 
-def outside(lab: Any, limits: dict[str, int]) -> Callable[[], Any]:
+def outside(lab: VirtualLab, limits: dict[str, int]) -> Callable[[], Any]:
     """A pod of another namespace that kube-scheduler binds meanwhile."""
 
     async def act() -> None:
@@ -36,7 +36,7 @@ def outside(lab: Any, limits: dict[str, int]) -> Callable[[], Any]:
     return act
 
 
-async def label(lab: Any, value: str | None) -> None:
+async def label(lab: VirtualLab, value: str | None) -> None:
     """Sets the label of the namespace default, and waits until the controller has surely seen it."""
     await lab.client.merge_patch(NAMESPACES, "default", {"metadata": {"labels": {"tessera.dev/placement": value}}})
     await lab.clock.sleep(5)
@@ -45,7 +45,7 @@ async def label(lab: Any, value: str | None) -> None:
 def test_a_pod_whose_cards_a_faster_one_took_is_made_anew_and_starts_when_they_are_free(managed: Managed) -> None:
     moment = Moment("PATCH", "/pods/pinned-", "schedulingGates")
 
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         moment.act = outside(lab, ALL)
         await replicas(lab, "pinned", 1, TWO)
         await lab.until(lambda: of_reason(lab, "SliceReclaimed"), "it is evicted", 300.0)
@@ -60,14 +60,14 @@ def test_a_pod_whose_cards_a_faster_one_took_is_made_anew_and_starts_when_they_a
     managed(scenario, cluster_type=moment.cluster)
 
 
-def of_reason(lab: Any, reason: str) -> list[Any]:
+def of_reason(lab: VirtualLab, reason: str) -> list[Any]:
     return [event for event in lab.events.cache.values() if event.reason == reason]
 
 
 def test_a_pod_without_an_owner_is_told_that_its_cards_went_to_the_next(managed: Managed) -> None:
     moment = Moment("PATCH", "/pods/pinned", "schedulingGates")
 
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         moment.act = outside(lab, ALL)
         await lab.create("pinned", TWO)
         await lab.until(lambda: slice_condition(lab, "pinned") == ("False", "SliceReclaimed"), "it is told", 300.0)
@@ -88,7 +88,7 @@ def test_a_pod_without_an_owner_is_told_that_its_cards_went_to_the_next(managed:
 def gang(fate: Fate, outcome: list[bool]) -> Callable[[Any], Any]:
     """A gang of two starts beside a single pod, and ends; the cards of all are used once."""
 
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         fate.armed = True
         for number in range(2):
             item = manifest(f"train-{number}", ONE)
@@ -121,7 +121,7 @@ def test_the_controller_may_die_at_any_write(managed: Managed, when: str) -> Non
 
 
 def test_pods_that_wait_keep_their_turn_when_the_label_goes_and_new_ones_are_the_schedulers(managed: Managed) -> None:
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await lab.create("first", ALL)
         await lab.running("first")
         await lab.create("waits", ALL)
@@ -139,7 +139,7 @@ def test_pods_that_wait_keep_their_turn_when_the_label_goes_and_new_ones_are_the
 
 
 def test_pods_from_before_the_label_are_the_schedulers_and_count_as_taken(managed: Managed) -> None:
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await label(lab, None)
         await lab.create("runs", TWO)
         await lab.running("runs")
@@ -158,19 +158,19 @@ def test_pods_from_before_the_label_are_the_schedulers_and_count_as_taken(manage
 
 
 def test_the_label_of_a_pod_has_no_effect(managed: Managed) -> None:
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await label(lab, None)
         item = manifest("labelled", ONE)
         item["metadata"]["labels"] = {"tessera.dev/placement": "managed"}
         await lab.client.create(PODS.as_dicts(), item, "default")
         await lab.running("labelled")
-        assert "kubernetes.io/hostname" not in lab.pod("labelled").spec.node_selector
+        assert "kubernetes.io/hostname" not in lab.existing_pod("labelled").spec.node_selector
 
     managed(scenario)
 
 
 def test_a_pod_with_slices_and_whole_cards_is_placed_by_its_slices(managed: Managed) -> None:
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await lab.create("mixed", ONE, {"nvidia.com/mig-1g.5gb": 1})
         await lab.until(lambda: lab.events_of("mixed", "SliceWaiting"), "no node has both")
         assert lab.gates("mixed") == [GATE]
@@ -182,7 +182,7 @@ def test_a_pod_with_slices_and_whole_cards_is_placed_by_its_slices(managed: Mana
 
 
 def test_more_cards_than_any_node_has_are_refused_with_the_most_that_one_has(managed: Managed) -> None:
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await lab.create("all", ALL)
         await lab.running("all")
         with pytest.raises(ApiError, match=r"no node could hold .* and the largest holds 4"):
@@ -194,7 +194,7 @@ def test_more_cards_than_any_node_has_are_refused_with_the_most_that_one_has(man
 
 
 def test_a_job_of_more_cards_than_any_node_has_is_refused_itself(managed: Managed) -> None:
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         def job(name: str, count: int) -> dict[str, Any]:
             template = {"spec": manifest(name, {"nvidia.com/gpu": count}, restartPolicy="Never")["spec"]}
             return {"metadata": {"name": name}, "spec": {"template": template}}
@@ -210,14 +210,14 @@ def test_a_job_of_more_cards_than_any_node_has_is_refused_itself(managed: Manage
 def test_a_pod_that_a_node_which_has_just_joined_will_hold_is_not_refused(managed: Managed) -> None:
     """It has no label of a GPU yet: feature discovery and the agent come to it later."""
 
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         (eight,) = parse_nodes("8xA100-40GB")
         lab.cluster.add_node(msgspec.structs.replace(eight, name="joins"))
         await lab.until(lambda: "joins" in lab.nodes.cache, "it has registered")
-        assert not labels_say_gpu(lab.nodes.cache.get("joins").metadata.labels)
+        assert not labels_say_gpu(lab.existing_node("joins").metadata.labels)
         await lab.create("eight", {"nvidia.com/gpu": 8})
         await lab.running("eight")
-        assert lab.pod("eight").spec.node_name == "joins"
+        assert lab.existing_pod("eight").spec.node_name == "joins"
         with pytest.raises(ApiError, match="the largest holds 8 x"):
             await lab.create("nine", {"nvidia.com/gpu": 9})
 
@@ -227,11 +227,11 @@ def test_a_pod_that_a_node_which_has_just_joined_will_hold_is_not_refused(manage
 def test_a_pinned_pod_has_a_mark_that_no_author_can_write_beforehand(managed: Managed) -> None:
     """A pod of another namespace with a copied mark, which kube-scheduler cannot place, holds no cards."""
 
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await lab.create("pinned", ONE)
         await lab.running("pinned")
-        mark = lab.pod("pinned").metadata.annotations["tessera.dev/pinned"]
-        assert mark == lab.pod("pinned").metadata.uid
+        mark = lab.existing_pod("pinned").metadata.annotations["tessera.dev/pinned"]
+        assert mark == lab.existing_pod("pinned").metadata.uid
         await lab.client.create(NAMESPACES, {"metadata": {"name": "free"}})
         forged = manifest("forged", TWO | {"cpu": 5000}, nodeSelector={"kubernetes.io/hostname": "node-1"})
         forged["metadata"]["annotations"] = {"tessera.dev/pinned": mark}
@@ -246,7 +246,7 @@ def test_a_pinned_pod_has_a_mark_that_no_author_can_write_beforehand(managed: Ma
 def test_a_mark_written_later_holds_no_cards_even_without_the_policy(managed: Managed) -> None:
     """The author of a pod of another namespace, which kube-scheduler cannot place, marks it with its own UID."""
 
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await lab.client.create(NAMESPACES, {"metadata": {"name": "free"}})
         forged = manifest("forged", TWO | {"cpu": 5000}, nodeSelector={"kubernetes.io/hostname": "node-1"})
         made = await lab.client.create(PODS.as_dicts(), forged, "free")

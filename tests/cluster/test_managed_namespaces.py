@@ -1,10 +1,9 @@
 """Namespaces with the label tessera.dev/placement: managed, on the lab: whole cards in the order of Tessera."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.support.virtual_lab import manifest
+from tests.support.virtual_lab import InLab, VirtualLab, manifest
 
 from tessera.api.names import SLICE_PROMISED_CONDITION
 from tessera.api.nodes.card_links import LINKS_ANNOTATION, decode_links
@@ -15,11 +14,11 @@ from tessera.kube.resources import NAMESPACES, NODES, PODS
 ONE, TWO, ALL = ({"nvidia.com/gpu": count} for count in (1, 2, 4))
 
 
-def test_whole_cards_are_gated_placed_and_pinned_and_the_next_in_order_follows(managed: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+def test_whole_cards_are_gated_placed_and_pinned_and_the_next_in_order_follows(managed: InLab) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await lab.create("first", ALL)
         await lab.running("first")
-        assert lab.pod("first").spec.node_selector == {"kubernetes.io/hostname": "node-1"}
+        assert lab.existing_pod("first").spec.node_selector == {"kubernetes.io/hostname": "node-1"}
         await lab.create("second", TWO)
         await lab.until(lambda: lab.events_of("second", "SliceWaiting"), "it is told why it waits")
         assert lab.gates("second") == ["instaslice.redhat.com/accelerator"]
@@ -36,8 +35,8 @@ def test_whole_cards_are_gated_placed_and_pinned_and_the_next_in_order_follows(m
     managed(scenario)
 
 
-def test_pods_of_other_namespaces_are_not_touched_and_count_as_taken(managed: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+def test_pods_of_other_namespaces_are_not_touched_and_count_as_taken(managed: InLab) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await lab.client.create(NAMESPACES, {"metadata": {"name": "free"}})
         await lab.client.create(PODS.as_dicts(), manifest("outside", {"nvidia.com/gpu": 3}), "free")
 
@@ -59,8 +58,8 @@ def test_pods_of_other_namespaces_are_not_touched_and_count_as_taken(managed: Ca
     managed(scenario)
 
 
-def test_a_gang_of_whole_cards_starts_as_a_whole(managed: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+def test_a_gang_of_whole_cards_starts_as_a_whole(managed: InLab) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await lab.create("other", TWO)
         await lab.running("other")
         for number in range(2):
@@ -78,16 +77,16 @@ def test_a_gang_of_whole_cards_starts_as_a_whole(managed: Callable[..., None]) -
     managed(scenario)
 
 
-def test_an_author_cannot_bind_such_a_pod(managed: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+def test_an_author_cannot_bind_such_a_pod(managed: InLab) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         with pytest.raises(Exception, match="Tessera places pods with whole cards"):
             await lab.create("bound", ONE, nodeName="node-1")
 
     managed(scenario)
 
 
-def test_a_waiting_pod_is_told_its_position_and_when_it_starts(managed: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+def test_a_waiting_pod_is_told_its_position_and_when_it_starts(managed: InLab) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await lab.create("holder", ALL, command="sleep 600", activeDeadlineSeconds=600)
         await lab.running("holder")
         await lab.create("next", ALL)
@@ -102,29 +101,29 @@ def test_a_waiting_pod_is_told_its_position_and_when_it_starts(managed: Callable
     managed(scenario)
 
 
-def told(lab: Any, name: str) -> Any:
+def told(lab: VirtualLab, name: str) -> Any:
     """The condition of a pod about its start; None before it is written."""
     pod = lab.pod(name)
     conditions = () if pod is None else pod.status.conditions
     return next((each for each in conditions if each.type == SLICE_PROMISED_CONDITION), None)
 
 
-def test_a_pod_that_any_card_suits_leaves_the_model_that_others_ask_for(managed: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+def test_a_pod_that_any_card_suits_leaves_the_model_that_others_ask_for(managed: InLab) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         h100 = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
         await lab.create("needs-h100", ONE, nodeSelector=h100)
         await lab.running("needs-h100")
         for number in range(4):
             await lab.create(f"any-{number}", ONE)
             await lab.running(f"any-{number}")
-        found = {lab.pod(f"any-{number}").spec.node_name for number in range(4)}
-        assert (lab.pod("needs-h100").spec.node_name, found) == ("node-2", {"node-1"})
+        found = {lab.existing_pod(f"any-{number}").spec.node_name for number in range(4)}
+        assert (lab.existing_pod("needs-h100").spec.node_name, found) == ("node-2", {"node-1"})
 
     managed(scenario, "4xA100-40GB,4xH100-80GB")
 
 
-def test_shares_are_placed_in_the_same_order(managed: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+def test_shares_are_placed_in_the_same_order(managed: InLab) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         profile = (
             "version: v1\nsharing: {timeSlicing: {renameByDefault: true, "
             "resources: [{name: nvidia.com/gpu, replicas: 2}]}}\n"
@@ -145,12 +144,12 @@ def test_shares_are_placed_in_the_same_order(managed: Callable[..., None]) -> No
     managed(scenario)
 
 
-def test_several_cards_go_to_the_node_whose_free_cards_are_joined(managed: Callable[..., None]) -> None:
+def test_several_cards_go_to_the_node_whose_free_cards_are_joined(managed: InLab) -> None:
     """Nodes of L40S: cards 0 and 1 meet at one switch, 2 and 3 at another."""
 
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         def free(node: str) -> tuple[int, ...]:
-            links = decode_links(lab.nodes.cache.get(node).metadata.annotations.get(LINKS_ANNOTATION, ""))
+            links = decode_links(lab.existing_node(node).metadata.annotations.get(LINKS_ANNOTATION, ""))
             assert links is not None
             assert links.free is not None
             return links.free
@@ -165,7 +164,7 @@ def test_several_cards_go_to_the_node_whose_free_cards_are_joined(managed: Calla
         for name, node, left in (("first", "node-2", (2, 3)), ("second", "node-2", ()), ("third", "node-1", ())):
             await lab.create(name, TWO)
             await lab.running(name)
-            assert lab.pod(name).spec.node_name == node
+            assert lab.existing_pod(name).spec.node_name == node
             await lab.until(lambda at=node, left=left: free(at) == left, "the agent has told")
 
     managed(scenario, "4xL40S,4xL40S")

@@ -1,9 +1,8 @@
 """A large slice starts after one small pod, whose author allows it, has moved; by default the move is recommended."""
 
-from collections.abc import Callable
 from typing import Any
 
-from tests.support.virtual_lab import manifest
+from tests.support.virtual_lab import InLab, VirtualLab, manifest
 
 from tessera.api.instaslice import INSTASLICES
 from tessera.api.names import HOSTNAME_LABEL, INSTASLICE_NAMESPACE, MOVABLE_ANNOTATION
@@ -20,7 +19,7 @@ NODES = "2*1xA100-40GB"
 BUDGETS = Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget", True, dict[str, Any])
 
 
-async def set_option(lab: Any, option: str) -> None:
+async def set_option(lab: VirtualLab, option: str) -> None:
     """Restarts the controller with an option."""
     found = await lab.client.get(DEPLOYMENTS.as_dicts(), "tessera-controller", "tessera-system")
     (container,) = found["spec"]["template"]["spec"]["containers"]
@@ -29,16 +28,16 @@ async def set_option(lab: Any, option: str) -> None:
     await lab.clock.sleep(60)
 
 
-def app_pods(lab: Any, name: str) -> list[Any]:
+def app_pods(lab: VirtualLab, name: str) -> list[Any]:
     """The living pods of a ReplicaSet."""
     return [pod for pod in lab.pods.cache.values() if pod.metadata.labels.get("app") == name]
 
 
-def evictions(lab: Any) -> list[AuditEntry]:
+def evictions(lab: VirtualLab) -> list[AuditEntry]:
     return [each for each in lab.cluster.server.audit.writes() if each.subresource == "eviction"]
 
 
-async def fragment(lab: Any) -> str:
+async def fragment(lab: VirtualLab) -> str:
     """A small movable pod of a ReplicaSet runs on one node, and a half on the other; returns the small one's node."""
     template = {
         "metadata": {"labels": {"app": "small"}, "annotations": {MOVABLE_ANNOTATION: "true"}},
@@ -55,8 +54,8 @@ async def fragment(lab: Any) -> str:
     return str(small.spec.node_name)
 
 
-def test_a_whole_card_starts_after_one_small_pod_has_moved(in_lab: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+def test_a_whole_card_starts_after_one_small_pod_has_moved(in_lab: InLab) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await set_option(lab, "--moves=evict")
         node = await fragment(lab)
         moved = lab.ready_of("small")
@@ -66,10 +65,10 @@ def test_a_whole_card_starts_after_one_small_pod_has_moved(in_lab: Callable[...,
         (room,) = (await read_moves(lab.client, lab.clock)).rooms
         await lab.running("whole")
         assert 59 < lab.clock.monotonic() - created < 90
-        assert lab.pod("whole").spec.node_name == node
+        assert lab.existing_pod("whole").spec.node_name == node
         await lab.until(lambda: lab.ready_of("small"), "its owner has made the small pod anew")
         (small,) = app_pods(lab, "small")
-        assert small.spec.node_name == lab.pod("half").spec.node_name
+        assert small.spec.node_name == lab.existing_pod("half").spec.node_name
         assert (room.pod, room.place.node, room.is_worth) == ("default/whole", node, True)
         planned = [(move.pod, move.to.node) for move in room.moves]
         assert planned == [(f"default/{moved}", small.spec.node_name)], "tessera defrag --plan says what is done"
@@ -85,8 +84,8 @@ def test_a_whole_card_starts_after_one_small_pod_has_moved(in_lab: Callable[...,
     in_lab(scenario, NODES)
 
 
-def test_by_default_the_waiting_pod_is_told_and_nobody_is_evicted(in_lab: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+def test_by_default_the_waiting_pod_is_told_and_nobody_is_evicted(in_lab: InLab) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         node = await fragment(lab)
         await lab.create("whole", WHOLE)
         await lab.until(lambda: lab.events_of("whole", "SliceRoomByMoves"), "the moves are told")
@@ -101,8 +100,8 @@ def test_by_default_the_waiting_pod_is_told_and_nobody_is_evicted(in_lab: Callab
     in_lab(scenario, NODES)
 
 
-def test_a_disruption_budget_ends_the_plan(in_lab: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+def test_a_disruption_budget_ends_the_plan(in_lab: InLab) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await set_option(lab, "--moves=evict")
         await fragment(lab)
         budget = {"spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "small"}}}}

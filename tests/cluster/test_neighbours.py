@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.support.virtual_lab import VirtualLab
 
 from tessera.cli.main import main
 from tessera.kube.resources import (
@@ -36,7 +37,7 @@ def template(app: str, limits: dict[str, Any] | None = None, **spec: Any) -> dic
     return {"metadata": {"labels": {"app": app}}, "spec": {**settings, **spec}}
 
 
-async def replicas(lab: Any, app: str, count: int, limits: dict[str, Any] | None = None, **spec: Any) -> None:
+async def replicas(lab: VirtualLab, app: str, count: int, limits: dict[str, Any] | None = None, **spec: Any) -> None:
     body = {
         "metadata": {"name": app},
         "spec": {
@@ -48,11 +49,11 @@ async def replicas(lab: Any, app: str, count: int, limits: dict[str, Any] | None
     await lab.client.create(REPLICASETS.as_dicts(), body, "default")
 
 
-def of(lab: Any, app: str) -> list[Any]:
+def of(lab: VirtualLab, app: str) -> list[Any]:
     return [pod for pod in lab.pods.cache.values() if pod.metadata.labels.get("app") == app]
 
 
-async def run(lab: Any, app: str, count: int) -> list[str]:
+async def run(lab: VirtualLab, app: str, count: int) -> list[str]:
     """Waits until so many pods run; returns their nodes, sorted."""
 
     def ready() -> bool:
@@ -63,17 +64,17 @@ async def run(lab: Any, app: str, count: int) -> list[str]:
     return sorted(pod.spec.node_name for pod in of(lab, app) if pod.spec.node_name)
 
 
-async def zones(lab: Any, *names: str) -> None:
+async def zones(lab: VirtualLab, *names: str) -> None:
     for number, zone in enumerate(names, 1):
         await lab.client.merge_patch(NODES, f"node-{number}", {"metadata": {"labels": {ZONE: zone}}})
     await lab.until(
-        lambda: all(lab.nodes.cache.get(f"node-{n}").metadata.labels.get(ZONE) for n, _ in enumerate(names, 1)),
+        lambda: all(lab.existing_node(f"node-{n}").metadata.labels.get(ZONE) for n, _ in enumerate(names, 1)),
         "the nodes have their zones",
     )
 
 
 def test_two_replicas_with_a_host_port_run_on_two_nodes(in_lab: InLab) -> None:
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await replicas(lab, "web", 2, ports=[{"containerPort": 80, "hostPort": 8080}])
         assert await run(lab, "web", 2) == ["node-1", "node-2"]
         assert not any(lab.events_of(pod.metadata.name, "FailedScheduling") for pod in of(lab, "web"))
@@ -82,7 +83,7 @@ def test_two_replicas_with_a_host_port_run_on_two_nodes(in_lab: InLab) -> None:
 
 
 def test_a_third_replica_waits_without_a_slice_until_a_port_is_free(in_lab: InLab) -> None:
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await replicas(lab, "web", 2, ports=[{"containerPort": 80, "hostPort": 8080}])
         await run(lab, "web", 2)
         await lab.create("third", SLICE, hostNetwork=False)
@@ -92,7 +93,7 @@ def test_a_third_replica_waits_without_a_slice_until_a_port_is_free(in_lab: InLa
         await lab.client.create(PODS.as_dicts(), body, "default")
         await lab.until(lambda: lab.events_of("late", "SliceWaiting"), "it is told why it waits")
         assert "free ports" in lab.events_of("late", "SliceWaiting")[0].message
-        assert lab.pod("late").metadata.uid not in {**lab.results("node-1"), **lab.results("node-2")}
+        assert lab.existing_pod("late").metadata.uid not in {**lab.results("node-1"), **lab.results("node-2")}
         await lab.delete_owned("web")
         await lab.running("late")
 
@@ -100,7 +101,7 @@ def test_a_third_replica_waits_without_a_slice_until_a_port_is_free(in_lab: InLa
 
 
 def test_anti_affinity_keeps_replicas_apart_in_both_directions(in_lab: InLab) -> None:
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         term = {"labelSelector": {"matchLabels": {"app": "lone"}}, "topologyKey": HOST}
         noise = {"labelSelector": {"matchLabels": {"app": "noise"}}, "topologyKey": HOST}
         await replicas(lab, "lone", 2, affinity={"podAntiAffinity": {REQUIRED: [term, noise]}})
@@ -112,7 +113,7 @@ def test_anti_affinity_keeps_replicas_apart_in_both_directions(in_lab: InLab) ->
 
 
 def test_pods_are_spread_over_zones(in_lab: InLab) -> None:
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await zones(lab, "a", "a", "b", "c")
         rule = {
             "maxSkew": 1,
@@ -130,7 +131,7 @@ def test_pods_are_spread_over_zones(in_lab: InLab) -> None:
 
 
 def test_numbered_pods_with_claims_get_slices_where_their_volumes_are(in_lab: InLab) -> None:
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         item = {
             "metadata": {"name": "local"},
             "provisioner": PROVISIONER,
@@ -161,7 +162,7 @@ def test_numbered_pods_with_claims_get_slices_where_their_volumes_are(in_lab: In
 
 
 def test_a_pod_waits_for_its_claim_and_says_so(in_lab: InLab) -> None:
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         volume = {"name": "d", "persistentVolumeClaim": {"claimName": "data"}}
         await lab.create("p", SLICE, volumes=[volume])
         await lab.until(lambda: lab.events_of("p", "SliceWaiting"), "it is told why it waits")
@@ -176,7 +177,7 @@ def test_a_pod_waits_for_its_claim_and_says_so(in_lab: InLab) -> None:
     in_lab(scenario, nodes="1xA100-40GB")
 
 
-def slice_condition(lab: Any, name: str) -> tuple[str, str] | None:
+def slice_condition(lab: VirtualLab, name: str) -> tuple[str, str] | None:
     """Status and reason of a pod's condition about its slices."""
     pod = lab.pod(name)
     found = [each for each in pod.status.conditions if each.type == "tessera.dev/SliceAvailable"] if pod else []
@@ -191,7 +192,7 @@ def unjudged() -> dict[str, Any]:
 
 
 def test_a_refused_pod_is_made_anew_elsewhere(in_lab: InLab) -> None:
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         holder = template("holder", {}, affinity=unjudged(), nodeSelector={HOST: "node-1"})
         holder["metadata"]["name"] = "holder"
         await lab.client.create(PODS.as_dicts(), holder, "default")
@@ -208,7 +209,7 @@ def test_a_refused_pod_is_made_anew_elsewhere(in_lab: InLab) -> None:
 
 
 def test_the_slice_of_a_refused_pod_that_nobody_makes_anew_goes_to_the_next(in_lab: InLab) -> None:
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         holder = template("holder", {}, affinity=unjudged())
         holder["metadata"]["name"] = "holder"
         await lab.client.create(PODS.as_dicts(), holder, "default")
@@ -216,12 +217,12 @@ def test_the_slice_of_a_refused_pod_that_nobody_makes_anew_goes_to_the_next(in_l
         body = template("refused", {"nvidia.com/mig-7g.40gb": 1})
         body["metadata"]["name"] = "first"
         await lab.client.create(PODS.as_dicts(), body, "default")
-        await lab.until(lambda: lab.pod("first") and not lab.pod("first").spec.scheduling_gates, "it was pinned")
+        await lab.until(lambda: lab.is_free("first"), "it was pinned")
         await lab.create("second", {"nvidia.com/mig-7g.40gb": 1}, terminationGracePeriodSeconds=1)
         await lab.running("second")
         assert lab.events_of("first", "SliceReclaimed")
         assert slice_condition(lab, "first") == ("False", "SliceReclaimed")
-        assert not lab.pod("first").spec.node_name
+        assert not lab.existing_pod("first").spec.node_name
         await lab.client.delete(PODS, "holder", "default")
         await lab.client.delete(PODS, "second", "default")
         await lab.running("first")
@@ -239,7 +240,7 @@ def test_a_pod_pushes_a_placeholder_of_the_printed_manifest_aside(
     assert main(["autoscaler", "warm", *wanted]) == 0
     priority_class, deployment = yaml.safe_load_all(capsys.readouterr().out)
 
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         for node in lab.cluster.nodes:
             await lab.becomes({"nvidia.com/gpu": 1}, node)
         await lab.client.create(PRIORITIES, priority_class)

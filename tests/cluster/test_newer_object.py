@@ -1,9 +1,8 @@
 """After a way back to an older version: controller and agent refuse objects with the stamp of a newer format."""
 
-from collections.abc import Callable
 from typing import Any
 
-from tests.support.virtual_lab import VirtualLab
+from tests.support.virtual_lab import InLab, VirtualLab
 
 from tessera.api.instaslice import INSTASLICE_FORMAT, INSTASLICES
 from tessera.kube.resources import PODS
@@ -24,7 +23,7 @@ async def start_anew(lab: VirtualLab) -> None:
     await lab.clock.sleep(60)
 
 
-def test_a_newer_object_keeps_new_slices_off_its_node_only(in_lab: Callable[..., None]) -> None:
+def test_a_newer_object_keeps_new_slices_off_its_node_only(in_lab: InLab) -> None:
     async def scenario(lab: VirtualLab) -> None:
         on_first: dict[str, Any] = {"nodeSelector": {"kubernetes.io/hostname": "node-1"}}
         await lab.create("old", {"nvidia.com/mig-3g.20gb": 1}, **on_first)

@@ -1,10 +1,8 @@
 """A Node object is deleted while its machine reboots, and kubelet registers it anew under the same name."""
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 from tests.cluster.test_agent_lost import Failing
+from tests.support.virtual_lab import InLab, VirtualLab
 
 from tessera.kube.resources import NODES
 
@@ -12,13 +10,13 @@ MIG = "nvidia.com/mig-3g.20gb"
 
 
 @pytest.mark.parametrize("agent", ["lives", "dies first"])
-def test_a_node_that_comes_again_under_its_name_serves_new_pods(in_lab: Callable[..., None], agent: str) -> None:
+def test_a_node_that_comes_again_under_its_name_serves_new_pods(in_lab: InLab, agent: str) -> None:
     failing = Failing()
 
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await lab.create("before", {MIG: 1})
         await lab.running("before")
-        uid = lab.nodes.cache.get("node-1").metadata.uid
+        uid = lab.existing_node("node-1").metadata.uid
         if agent == "dies first":
             failing.turn("node-1")
         await lab.client.delete(NODES, "node-1")

@@ -1,7 +1,8 @@
 """Nodes that are labelled for what they do not have: cards, or MIG."""
 
-from collections.abc import Callable
 from typing import Any
+
+from tests.support.virtual_lab import InLab, VirtualLab
 
 from tessera.api.names import MIG_CONFIG_LABEL, MIG_CONFIG_STATE_LABEL
 from tessera.kube.resources import NODES, PODS
@@ -11,8 +12,8 @@ def conditions(node: Any) -> dict[str, tuple[str, str]]:
     return {each.type: (each.status, each.message) for each in node.status.conditions}
 
 
-def test_an_agent_on_a_node_without_cards_waits_for_a_driver_and_does_not_crash(in_lab: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+def test_an_agent_on_a_node_without_cards_waits_for_a_driver_and_does_not_crash(in_lab: InLab) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await lab.client.merge_patch(NODES, "node-1", {"metadata": {"labels": {MIG_CONFIG_LABEL: "dynamic"}}})
         await lab.until(
             lambda: "GpuNodeReady" in conditions(lab.nodes.cache.get("node-1")), "the agent has told of the node"
@@ -30,8 +31,8 @@ def test_an_agent_on_a_node_without_cards_waits_for_a_driver_and_does_not_crash(
     in_lab(scenario, nodes="0,A100-40GB")
 
 
-def test_a_label_for_mig_on_cards_without_it_is_refused_with_their_name(in_lab: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+def test_a_label_for_mig_on_cards_without_it_is_refused_with_their_name(in_lab: InLab) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         for layout in ("dynamic", "all-1g.5gb"):
             await lab.client.merge_patch(NODES, "node-1", {"metadata": {"labels": {MIG_CONFIG_LABEL: layout}}})
 
@@ -42,6 +43,6 @@ def test_a_label_for_mig_on_cards_without_it_is_refused_with_their_name(in_lab: 
             status, message = conditions(lab.nodes.cache.get("node-1"))["GpuMigLayoutApplied"]
             assert status == "False"
             assert "Tesla T4 has no MIG" in message
-            assert lab.nodes.cache.get("node-1").metadata.labels[MIG_CONFIG_STATE_LABEL] == "failed"
+            assert lab.existing_node("node-1").metadata.labels[MIG_CONFIG_STATE_LABEL] == "failed"
 
     in_lab(scenario, nodes="2xT4", mig_config="")

@@ -1,13 +1,12 @@
 """Slices of many pods on few cards: packed, waiting with a reason, and started by what is given back."""
 
-from collections.abc import Callable
-from typing import Any
+from tests.support.virtual_lab import InLab, VirtualLab
 
 ONE = {"nvidia.com/mig-1g.5gb": 1}
 
 
-def test_seven_small_slices_sit_on_one_card(in_lab: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+def test_seven_small_slices_sit_on_one_card(in_lab: InLab) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         names = [f"p{n}" for n in range(7)]
         for name in names:
             await lab.create(name, ONE)
@@ -18,8 +17,8 @@ def test_seven_small_slices_sit_on_one_card(in_lab: Callable[..., None]) -> None
     in_lab(scenario)
 
 
-def test_the_29th_waits_says_why_and_runs_when_one_ends(in_lab: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+def test_the_29th_waits_says_why_and_runs_when_one_ends(in_lab: InLab) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         names = [f"p{n}" for n in range(28)]
         for name in names:
             await lab.create(name, ONE)
@@ -38,8 +37,8 @@ def test_the_29th_waits_says_why_and_runs_when_one_ends(in_lab: Callable[..., No
     in_lab(scenario)
 
 
-def test_everything_is_given_back(in_lab: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+def test_everything_is_given_back(in_lab: InLab) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         for n in range(5):
             await lab.create(f"p{n}", {"nvidia.com/mig-2g.10gb": 1}, command="sleep 60")
         await lab.until(lambda: all(lab.phase(f"p{n}") == "Succeeded" for n in range(5)), "all pods have ended")

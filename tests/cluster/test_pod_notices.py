@@ -1,10 +1,10 @@
 """An error of a card reaches every pod that holds a part of it, at once, and no other pod."""
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Iterable
 
 import pytest
 from tests.cluster.test_agent_lost import Failing
+from tests.support.virtual_lab import InLab, VirtualLab
 
 from tessera.api.names import GPU_CONDITION
 from tessera.kube.resources import Condition
@@ -26,28 +26,28 @@ LAYOUTS = {
 }
 
 
-def condition(lab: Any, name: str) -> Condition:
+def condition(lab: VirtualLab, name: str) -> Condition:
     """The pod's condition about its card; an empty one if it has none."""
     pod = lab.pod(name)
     found = pod.status.conditions if pod is not None else ()
     return next((each for each in found if each.type == GPU_CONDITION), Condition())
 
 
-def device_health(lab: Any, name: str) -> set[str]:
+def device_health(lab: VirtualLab, name: str) -> set[str]:
     """The health of the pod's devices that kubelet reports (KEP-4680)."""
-    pod = lab.pod(name)
+    pod = lab.existing_pod(name)
     listed = [each for container in pod.status.containers for each in container.allocated_resources_status]
     return {device.health for each in listed for device in each.resources}
 
 
-def break_card(lab: Any, *, xid: int = 48, card: int = 0, node: str = "node-1", gi: int | None = None) -> None:
-    machine = lab.cluster.nodes[node].machine
+def break_card(lab: VirtualLab, *, xid: int = 48, card: int = 0, node: str = "node-1", gi: int | None = None) -> None:
+    machine = lab.machine(node)
     gpu = machine.uuids()[card]
     machine.set_attributes(gpu, CardAttributes(recovery_action=None))
     machine.report(SimEvent(GpuEventKind.XID, gpu, xid, gi))
 
 
-async def are_told(lab: Any, names: Iterable[str], word: str = "GpuNeedsReset", seconds: float = 2.0) -> None:
+async def are_told(lab: VirtualLab, names: Iterable[str], word: str = "GpuNeedsReset", seconds: float = 2.0) -> None:
     for name in names:
         await lab.until(lambda name=name: condition(lab, name).reason == word, f"{name} is told {word}", seconds)
         await lab.until(lambda name=name: len(lab.events_of(name, word)) == 1, f"{name} has the event", seconds)
@@ -70,9 +70,9 @@ SENTENCE = (
     ids=["whole card", "shares", "fixed MIG devices", "slices on demand"],
 )
 def test_every_holder_of_a_card_is_told_at_once_whatever_part_it_holds(
-    in_lab: Callable[..., None], labels: dict[str, str], resource: str, on_it: int
+    in_lab: InLab, labels: dict[str, str], resource: str, on_it: int
 ) -> None:
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         for name, data in (*SHARES.items(), *LAYOUTS.items()):
             await lab.config_map(name, data)
         await lab.label("node-1", **labels)
@@ -99,13 +99,13 @@ def test_every_holder_of_a_card_is_told_at_once_whatever_part_it_holds(
     in_lab(scenario, nodes="1xA100-40GB")
 
 
-def test_a_deployments_pod_is_told_and_its_neighbours_on_another_card_are_not(in_lab: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+def test_a_deployments_pod_is_told_and_its_neighbours_on_another_card_are_not(in_lab: InLab) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await lab.create_owned("web", {"nvidia.com/gpu": 1})
         await lab.create("other", {"nvidia.com/gpu": 1})
         await lab.running("other")
         await lab.until(lambda: lab.ready_of("web"), "the ReplicaSet's pod runs")
-        machine = lab.cluster.nodes["node-1"].machine
+        machine = lab.machine()
         web = lab.ready_of("web")
         held = next(uuid for uuid in lab.devices(web))
         break_card(lab, card=machine.uuids().index(held))
@@ -116,15 +116,15 @@ def test_a_deployments_pod_is_told_and_its_neighbours_on_another_card_are_not(in
     in_lab(scenario, nodes="2xA100-40GB", mig_config="")
 
 
-def test_the_error_of_an_instance_is_told_to_the_pods_in_it(in_lab: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+def test_the_error_of_an_instance_is_told_to_the_pods_in_it(in_lab: InLab) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await lab.config_map("mig-layouts", LAYOUTS["mig-layouts"])
         await lab.label("node-1", layout="halves")
         await lab.becomes({"nvidia.com/mig-3g.20gb": 2})
         for name in ("one", "two"):
             await lab.create(name, {"nvidia.com/mig-3g.20gb": 1})
         await lab.running("one", "two")
-        machine = lab.cluster.nodes["node-1"].machine
+        machine = lab.machine()
         (gpu,) = machine.uuids()
         instances = {each.compute_instances[0].mig_uuid: each.gi_id for each in machine.instances(gpu)}
         (held,) = lab.devices("one")
@@ -140,8 +140,8 @@ def test_the_error_of_an_instance_is_told_to_the_pods_in_it(in_lab: Callable[...
     in_lab(scenario, nodes="1xA100-40GB", mig_config="")
 
 
-def test_a_pod_that_starts_on_a_degraded_card_is_told_and_again_when_it_is_well(in_lab: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+def test_a_pod_that_starts_on_a_degraded_card_is_told_and_again_when_it_is_well(in_lab: InLab) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         break_card(lab, xid=63)
         await lab.until(lambda: lab.condition("GpuHealthy")[1] == "CardDegraded", "the card is degraded")
         await lab.create("late", {"nvidia.com/gpu": 1})
@@ -153,17 +153,15 @@ def test_a_pod_that_starts_on_a_degraded_card_is_told_and_again_when_it_is_well(
     in_lab(scenario, nodes="1xA100-40GB", mig_config="")
 
 
-def test_a_restarted_agent_repeats_no_event_and_loses_none(in_lab: Callable[..., None]) -> None:
+def test_a_restarted_agent_repeats_no_event_and_loses_none(in_lab: InLab) -> None:
     failing = Failing()
 
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         for name in ("one", "two"):
             await lab.create(name, {"nvidia.com/gpu": 1})
         await lab.running("one", "two")
         break_card(lab, card=0)
-        first = next(
-            name for name in ("one", "two") if lab.cluster.nodes["node-1"].machine.uuids()[0] in lab.devices(name)
-        )
+        first = next(name for name in ("one", "two") if lab.machine().uuids()[0] in lab.devices(name))
         await are_told(lab, [first])
         failing.turn("node-1")
         await lab.clock.sleep(5)
@@ -179,19 +177,17 @@ def test_a_restarted_agent_repeats_no_event_and_loses_none(in_lab: Callable[...,
 
 
 @pytest.mark.parametrize("layout", ["halves", ""], ids=["fixed MIG device", "slice on demand"])
-def test_a_card_that_was_lost_while_no_agent_ran_is_told_to_the_pods_on_its_devices(
-    in_lab: Callable[..., None], layout: str
-) -> None:
+def test_a_card_that_was_lost_while_no_agent_ran_is_told_to_the_pods_on_its_devices(in_lab: InLab, layout: str) -> None:
     failing = Failing()
 
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         if layout:
             await lab.config_map("mig-layouts", LAYOUTS["mig-layouts"])
             await lab.label("node-1", layout=layout)
             await lab.becomes({"nvidia.com/mig-3g.20gb": 4})
         await lab.create("one", {"nvidia.com/mig-3g.20gb": 1})
         await lab.running("one")
-        machine = lab.cluster.nodes["node-1"].machine
+        machine = lab.machine()
         held = set(lab.devices("one"))
         failing.turn("node-1")
         await lab.clock.sleep(5)
@@ -205,8 +201,8 @@ def test_a_card_that_was_lost_while_no_agent_ran_is_told_to_the_pods_on_its_devi
     in_lab(scenario, nodes="2xA100-40GB", cluster_type=failing.cluster)
 
 
-def test_an_error_that_returns_again_and_again_does_not_flood_its_pod(in_lab: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+def test_an_error_that_returns_again_and_again_does_not_flood_its_pod(in_lab: InLab) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await lab.create("one", {"nvidia.com/gpu": 1})
         await lab.running("one")
         for _ in range(240):  # an hour in which the error returns every 15 s

@@ -1,7 +1,8 @@
 """A pod of higher priority evicts the fewest and cheapest, through the eviction API, and budgets hold."""
 
-from collections.abc import Callable
 from typing import Any
+
+from tests.support.virtual_lab import InLab, VirtualLab
 
 from tessera.kube.resources import DEPLOYMENTS, PODS
 from tessera.kube.resources.meta import Resource
@@ -12,7 +13,7 @@ HALF = {"nvidia.com/mig-3g.20gb": 1}
 WHOLE = {"nvidia.com/mig-7g.40gb": 1}
 
 
-async def preempting(lab: Any) -> None:
+async def preempting(lab: VirtualLab) -> None:
     """The controller's option, and a priority class."""
     found = await lab.client.get(DEPLOYMENTS.as_dicts(), "tessera-controller", "tessera-system")
     (container,) = found["spec"]["template"]["spec"]["containers"]
@@ -24,9 +25,9 @@ async def preempting(lab: Any) -> None:
 
 
 def test_the_cheapest_of_the_fewest_is_evicted_and_a_pod_that_a_budget_protects_stays(
-    in_lab: Callable[..., None],
+    in_lab: InLab,
 ) -> None:
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await preempting(lab)
         await lab.create("half-1", HALF)
         await lab.create("half-2", HALF)
@@ -58,9 +59,9 @@ def test_the_cheapest_of_the_fewest_is_evicted_and_a_pod_that_a_budget_protects_
 
 
 def test_two_halves_go_where_every_other_card_is_taken_by_pods_that_may_not_be_evicted(
-    in_lab: Callable[..., None],
+    in_lab: InLab,
 ) -> None:
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await preempting(lab)
         await lab.create("same", WHOLE, priorityClassName="urgent")
         await lab.running("same")

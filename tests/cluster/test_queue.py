@@ -1,9 +1,8 @@
 """A waiting pod is told its position and when it starts, and starts then."""
 
-from collections.abc import Callable
 from typing import Any
 
-from tests.support.virtual_lab import manifest
+from tests.support.virtual_lab import InLab, VirtualLab, manifest
 
 from tessera.api.names import SLICE_PROMISED_CONDITION
 from tessera.clock import parse_rfc3339
@@ -15,14 +14,14 @@ from tessera.kube.resources import CONFIGMAPS, JOBS
 WHOLE = {"nvidia.com/mig-7g.40gb": 1}
 
 
-def _condition(lab: Any, name: str) -> Any:
+def _condition(lab: VirtualLab, name: str) -> Any:
     pod = lab.pod(name)
     conditions = () if pod is None else pod.status.conditions
     return next((each for each in conditions if each.type == SLICE_PROMISED_CONDITION), None)
 
 
-def test_a_pod_starts_when_it_was_told(in_lab: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+def test_a_pod_starts_when_it_was_told(in_lab: InLab) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await lab.create("holder", WHOLE, command="sleep 600", activeDeadlineSeconds=600)
         await lab.running("holder")
         await lab.create("next", WHOLE)
@@ -35,7 +34,7 @@ def test_a_pod_starts_when_it_was_told(in_lab: Callable[..., None]) -> None:
         versions = set()
         for _ in range(20):
             await lab.clock.sleep(20)
-            versions.add(lab.pod("next").metadata.resource_version)
+            versions.add(lab.existing_pod("next").metadata.resource_version)
         assert len(versions) <= 2, "no write while nothing changes"
 
         await lab.running("next")
@@ -46,8 +45,8 @@ def test_a_pod_starts_when_it_was_told(in_lab: Callable[..., None]) -> None:
     in_lab(scenario, nodes="1xA100-40GB")
 
 
-def test_a_pod_behind_a_jobs_pod_is_told_the_jobs_deadline_which_is_read_once(in_lab: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+def test_a_pod_behind_a_jobs_pod_is_told_the_jobs_deadline_which_is_read_once(in_lab: InLab) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         template = {"spec": manifest("holder", WHOLE, command="sleep 9000", restartPolicy="Never")["spec"]}
         job = {"metadata": {"name": "holder"}, "spec": {"activeDeadlineSeconds": 900, "template": template}}
         await lab.client.create(JOBS.as_dicts(), job, "default")
@@ -68,8 +67,8 @@ def test_a_pod_behind_a_jobs_pod_is_told_the_jobs_deadline_which_is_read_once(in
     in_lab(scenario, nodes="1xA100-40GB")
 
 
-def test_what_ran_before_is_kept_and_tells_when_a_pod_starts(in_lab: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+def test_what_ran_before_is_kept_and_tells_when_a_pod_starts(in_lab: InLab) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         for number in range(12):
             await lab.create(f"past-{number}", WHOLE, command="sleep 100")
             await lab.until(lambda name=f"past-{number}": lab.phase(name) == "Succeeded", "it ends")
@@ -85,8 +84,8 @@ def test_what_ran_before_is_kept_and_tells_when_a_pod_starts(in_lab: Callable[..
     in_lab(scenario, nodes="1xA100-40GB")
 
 
-def test_slots_are_reserved_for_the_time_that_such_pods_lived(in_lab: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+def test_slots_are_reserved_for_the_time_that_such_pods_lived(in_lab: InLab) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         for number in range(12):
             await lab.create(f"past-{number}", WHOLE, command="sleep 590")
             await lab.until(lambda name=f"past-{number}": lab.phase(name) == "Succeeded", "it ends", 700)
@@ -100,8 +99,8 @@ def test_slots_are_reserved_for_the_time_that_such_pods_lived(in_lab: Callable[.
     in_lab(scenario, nodes="1xA100-40GB")
 
 
-def test_tessera_why_shows_the_place_in_the_queue(in_lab: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+def test_tessera_why_shows_the_place_in_the_queue(in_lab: InLab) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await lab.create("holder", WHOLE, command="sleep 600", activeDeadlineSeconds=600)
         await lab.running("holder")
         await lab.create("next", WHOLE)
@@ -113,7 +112,7 @@ def test_tessera_why_shows_the_place_in_the_queue(in_lab: Callable[..., None]) -
         async def page(_client: Any) -> QueuePage:
             return QueuePage(leads=True, pods=(QueuedPod(namespace="default", name="next", uid=uid, position=1, of=1),))
 
-        uid = lab.pod("next").metadata.uid
+        uid = lab.existing_pod("next").metadata.uid
         (found,) = (await explain(lab.client, lab.clock, parse_query("next"), "default", page)).answers
         (fact,) = [each for each in found.facts if each.startswith("its place in the queue, the controller says: ")]
         assert "no other pod waits for its room" in fact

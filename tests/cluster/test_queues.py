@@ -2,11 +2,12 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from tests.support.virtual_lab import InLab, VirtualLab
 
 from tessera.api.queues import QUEUES
 from tessera.dashboard.explainer import explain_privately
@@ -26,8 +27,8 @@ def queue(name: str, **spec: Any) -> dict[str, Any]:
     return {"apiVersion": "tessera.dev/v1alpha1", "kind": "Queue", "metadata": {"name": name}, "spec": spec}
 
 
-def test_a_namespace_holds_no_more_than_the_maximum_of_its_queue(in_lab: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+def test_a_namespace_holds_no_more_than_the_maximum_of_its_queue(in_lab: InLab) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await lab.client.create(QUEUES, queue("default", maximum="10Gi", namespaces=["default"]))
         for name in ("a", "b", "c"):
             await lab.create(name, SMALL)
@@ -46,8 +47,8 @@ def test_a_namespace_holds_no_more_than_the_maximum_of_its_queue(in_lab: Callabl
     in_lab(scenario, "1xA100-40GB")
 
 
-def test_why_and_the_page_know_the_queue_that_a_namespace_names(in_lab: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+def test_why_and_the_page_know_the_queue_that_a_namespace_names(in_lab: InLab) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await lab.client.create(QUEUES, queue("research", maximum="10Gi"))
         labels = {"tessera.dev/queue": "research"}
         await lab.client.merge_patch(NAMESPACES, "default", {"metadata": {"labels": labels}})
@@ -69,14 +70,14 @@ def test_why_and_the_page_know_the_queue_that_a_namespace_names(in_lab: Callable
             )
             assert found["default/c"].verdict == why.verdict
             tenant = Visibility(namespaces=frozenset({"default"}))
-            private = explain_privately(source.objects, lab.pod("c"), tenant, Redactor(b"key"))
+            private = explain_privately(source.objects, lab.existing_pod("c"), tenant, Redactor(b"key"))
             assert (private.case, private.verdict) == (why.case, why.verdict)
 
     in_lab(scenario, "1xA100-40GB")
 
 
 @asynccontextmanager
-async def page_source(lab: Any) -> AsyncIterator[ClusterSource]:
+async def page_source(lab: VirtualLab) -> AsyncIterator[ClusterSource]:
     """The page's mirror of the cluster, once it has read all."""
     rng = random.Random(0)
     source = ClusterSource(lab.client, FeedGroup(), watched=lambda: True, clock=lab.clock, rng=rng)
@@ -100,8 +101,8 @@ async def page_source(lab: Any) -> AsyncIterator[ClusterSource]:
     ],
     ids=str,
 )
-def test_the_definition_refuses_what_counts_for_nothing(in_lab: Callable[..., None], spec: dict[str, Any]) -> None:
-    async def scenario(lab: Any) -> None:
+def test_the_definition_refuses_what_counts_for_nothing(in_lab: InLab, spec: dict[str, Any]) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         with pytest.raises(Invalid):
             await lab.client.create(QUEUES, queue("q", **spec))
 

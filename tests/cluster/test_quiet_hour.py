@@ -7,31 +7,34 @@ from typing import Any
 
 import pytest
 from tests.cluster.test_pod_notices import break_card
+from tests.support.virtual_lab import InLab, VirtualLab
+
+from tessera.nvml.interface import GpuUuid
 
 WRITES = frozenset({"create", "update", "patch", "delete"})
 
 
-def report_an_xid(lab: Any, _gpu: str) -> None:
+def report_an_xid(lab: VirtualLab, _gpu: GpuUuid) -> None:
     break_card(lab)
 
 
-def lose(lab: Any, gpu: str) -> None:
-    lab.cluster.nodes["node-1"].machine.lose(gpu)
+def lose(lab: VirtualLab, gpu: GpuUuid) -> None:
+    lab.machine().lose(gpu)
 
 
-def make_unreadable(lab: Any, gpu: str) -> None:
-    lab.cluster.nodes["node-1"].machine.fail("devices", 999, times=None, gpu=gpu)
+def make_unreadable(lab: VirtualLab, gpu: GpuUuid) -> None:
+    lab.machine().fail("devices", 999, times=None, gpu=gpu)
 
 
 @pytest.mark.parametrize("fault", [None, report_an_xid, lose, make_unreadable])
-def test_a_quiet_hour_costs_no_write(in_lab: Callable[..., None], fault: Callable[[Any, str], None] | None) -> None:
-    async def scenario(lab: Any) -> None:
+def test_a_quiet_hour_costs_no_write(in_lab: InLab, fault: Callable[[Any, str], None] | None) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await lab.label("node-1", layout="all-disabled")
         await lab.becomes({"nvidia.com/gpu": 4})
         await lab.create("holder", {"nvidia.com/gpu": 1})
         await lab.running("holder")
         if fault is not None:
-            fault(lab, lab.cluster.nodes["node-1"].machine.uuids()[0])
+            fault(lab, lab.machine().uuids()[0])
         await asyncio.sleep(300)
         before = Counter(lab.cluster.server.audit.verbs)
         await asyncio.sleep(3600)
@@ -49,13 +52,13 @@ def test_a_quiet_hour_costs_no_write(in_lab: Callable[..., None], fault: Callabl
     in_lab(scenario, nodes="4xA100-40GB")
 
 
-def test_a_card_whose_errors_alternate_writes_little(in_lab: Callable[..., None]) -> None:
+def test_a_card_whose_errors_alternate_writes_little(in_lab: InLab) -> None:
     """It answered once between two errors, and each was told as a new state of the layout."""
 
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await lab.label("node-1", layout="all-disabled")
         await lab.becomes({"nvidia.com/gpu": 4})
-        machine = lab.cluster.nodes["node-1"].machine
+        machine = lab.machine()
         gpu = machine.uuids()[0]
         before = Counter(lab.cluster.server.audit.verbs)
         for number in range(180):

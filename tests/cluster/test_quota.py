@@ -1,10 +1,11 @@
 """A ResourceQuota in the lab counts GPU memory and profiles as the cards have them, for every kind of container."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from tests.support.virtual_lab import InLab, VirtualLab
 
 from tessera.kube.client.errors import ApiError
 from tessera.kube.resources import RESOURCE_QUOTAS
@@ -69,22 +70,22 @@ CASES: dict[str, tuple[list[dict[str, int]], dict[str, Any], dict[str, int], str
 }
 
 
-async def limit(lab: Any, hard: Mapping[str, str]) -> None:
+async def limit(lab: VirtualLab, hard: Mapping[str, str]) -> None:
     await lab.client.create(
         RESOURCE_QUOTAS.as_dicts(), {"metadata": {"name": "team"}, "spec": {"hard": hard}}, "default"
     )
 
 
-async def used(lab: Any) -> dict[str, str]:
+async def used(lab: VirtualLab) -> dict[str, str]:
     quota = await lab.client.get(RESOURCE_QUOTAS, "team", "default")
     return dict(quota.status.used)
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_quota_counts_the_slices_that_are_on_the_cards(in_lab: Callable[..., None], case: str) -> None:
+def test_the_quota_counts_the_slices_that_are_on_the_cards(in_lab: InLab, case: str) -> None:
     containers, spec, profiles, memory = CASES[case]
 
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await limit(lab, {MEMORY: "80Gi", **dict.fromkeys(COUNTED.values(), "8")})
         await lab.create("p", *containers, **spec)
         await lab.running("p")
@@ -98,10 +99,10 @@ def test_the_quota_counts_the_slices_that_are_on_the_cards(in_lab: Callable[...,
     in_lab(scenario, nodes="2xA100-40GB")
 
 
-def test_what_exceeds_the_memory_is_refused_with_the_amounts(in_lab: Callable[..., None]) -> None:
+def test_what_exceeds_the_memory_is_refused_with_the_amounts(in_lab: InLab) -> None:
     """The init container's slice and the other container's stay together until the pod ends, so both count."""
 
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await limit(lab, {MEMORY: "20Gi"})
         with pytest.raises(ApiError) as refused:
             await lab.create("p", {ONE: 1}, initContainers=[starting("i", {THREE: 1})])

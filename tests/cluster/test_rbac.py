@@ -11,7 +11,7 @@ from tests.cluster.driverlab import COSTS, K1, K2, NEWER, REPOSITORY, Drivers, b
 from tests.cluster.new_nodes import REQUESTS_CRD
 from tests.cluster.test_pod_notices import are_told, break_card
 from tests.support.kueue.cluster import KueueCluster
-from tests.support.virtual_lab import manifest
+from tests.support.virtual_lab import InLab, VirtualLab, manifest
 
 from tessera.api.driver.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
 from tessera.api.instaslice import INSTASLICES
@@ -79,7 +79,7 @@ def _resources(rule: dict[str, Any]) -> Iterator[str]:
             yield (f"{plural}.{group}" if group else plural) + (f"/{subresource}" if subresource else "")
 
 
-async def new_nodes_are_asked_for(lab: Any) -> None:
+async def new_nodes_are_asked_for(lab: VirtualLab) -> None:
     """By a ProvisioningRequest, and not any more once its pod is gone."""
     await lab.client.create(CRDS.as_dicts(), REQUESTS_CRD)
     groups = "groups: [{name: a, selector: {pool: a}, cards: {model: A100-40GB, count: 2}}]"
@@ -91,7 +91,7 @@ async def new_nodes_are_asked_for(lab: Any) -> None:
     await lab.delete("large")
 
 
-async def a_job_runs(lab: Any) -> None:
+async def a_job_runs(lab: VirtualLab) -> None:
     """Until its deadline, which is read for forecasts."""
     template = {"spec": manifest("job", {"nvidia.com/mig-1g.5gb": 1}, restartPolicy="Never")["spec"]}
     job = {"metadata": {"name": "job"}, "spec": {"activeDeadlineSeconds": 120, "template": template}}
@@ -100,7 +100,7 @@ async def a_job_runs(lab: Any) -> None:
     await lab.client.delete(JOBS, "job", "default", propagation="Background")
 
 
-def used(lab: Any, account: str) -> set[Right]:
+def used(lab: VirtualLab, account: str) -> set[Right]:
     """Returns the rights that a service account used, in the form of :func:`granted`."""
     rights = granted(account)
     found: set[Right] = set()
@@ -177,11 +177,11 @@ def used_for_drivers(folder: Path) -> set[Right]:
     return found
 
 
-def used_with_kueue(in_lab: Callable[..., None]) -> set[Right]:
+def used_with_kueue(in_lab: InLab) -> set[Right]:
     """Kueue asks if a pod can be placed, and admits it."""
     found = set[Right]()
 
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         charges = make_configuration(model_by_short_name("A100-40GB").profile_names, "v1beta2")["resources"]
         kueue = StandIn(lab.client, lab.clock, resources=charges, version="v1beta2")
         await kueue.install(lab.cluster.reviewers, "kueue-mutating-webhook")
@@ -200,7 +200,7 @@ def used_with_kueue(in_lab: Callable[..., None]) -> set[Right]:
             await asyncio.wait([reconciling])
         found.update(used(lab, "tessera-controller"))
 
-    in_lab(scenario, nodes="1xA100-40GB")
+    in_lab(scenario, nodes="1xA100-40GB", own=True)
     return found
 
 
@@ -210,18 +210,18 @@ def through_the_proxy(made: dict[str, Any]) -> bool:
     return any(wanted in each.get("env", ()) for each in made["spec"]["template"]["spec"]["containers"])
 
 
-async def refused_by_its_scheduler(lab: Any, name: str) -> None:
+async def refused_by_its_scheduler(lab: VirtualLab, name: str) -> None:
     """A pod of another scheduler, which finds no node for it, until its slices are taken back."""
     await lab.create(name, {"nvidia.com/mig-1g.5gb": 1}, schedulerName="other")
-    await lab.until(lambda: lab.pod(name) and not lab.pod(name).spec.scheduling_gates, "it is pinned")
+    await lab.until(lambda: lab.is_free(name), "it is pinned")
     says = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/2 nodes are available"}
     await lab.client.merge_patch(PODS, name, {"status": {"conditions": [says]}}, "default", subresource="status")
     await lab.until(
-        lambda: any(each.type == SLICE_CONDITION for each in lab.pod(name).status.conditions), "it is told so"
+        lambda: any(each.type == SLICE_CONDITION for each in lab.existing_pod(name).status.conditions), "it is told so"
     )
 
 
-async def owners_make_waiting_pods_anew(lab: Any) -> None:
+async def owners_make_waiting_pods_anew(lab: VirtualLab) -> None:
     """The new pods take over the ages of those before."""
     for resource in (REPLICASETS, STATEFULSETS):
         labels = {"app": resource.plural}
@@ -246,7 +246,7 @@ async def owners_make_waiting_pods_anew(lab: Any) -> None:
         await lab.until(lambda pods=pods: not pods(), "its pods are gone")
 
 
-async def an_add_on_was_there_first(lab: Any) -> None:
+async def an_add_on_was_there_first(lab: VirtualLab) -> None:
     """A controller that leads for the first time in a cluster with a namespace of an add-on."""
     await lab.client.create(NAMESPACES.as_dicts(), {"metadata": {"name": "cilium"}})
     await lab.client.delete(CONFIGMAPS, RECORD, "tessera-system")
@@ -256,12 +256,10 @@ async def an_add_on_was_there_first(lab: Any) -> None:
 
 
 @pytest.mark.parametrize("account", ACCOUNTS)
-def test_every_right_is_used_and_every_use_is_granted(
-    in_lab: Callable[..., None], tmp_path: Path, account: str
-) -> None:
+def test_every_right_is_used_and_every_use_is_granted(in_lab: InLab, tmp_path: Path, account: str) -> None:
     """A day in the life of a cluster: slices come and go and fail, nodes too, and a certificate is lost."""
 
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         for kind in (CAPI_MACHINES, OPENSHIFT_MACHINES, NODECLAIMS, POD_GROUPS):
             await lab.client.create(CRDS, served(kind))
         queue = {"apiVersion": QUEUES.api_version, "kind": QUEUES.kind, "metadata": {"name": "default"}, "spec": {}}
@@ -280,7 +278,7 @@ def test_every_right_is_used_and_every_use_is_granted(
                 "the reason changed",
             )
         await lab.delete("second")
-        machine = lab.cluster.nodes["node-1"].machine
+        machine = lab.machine()
         for call, times in (("create_gpu_instance", 1), ("create_compute_instance", 1), ("create_gpu_instance", 2)):
             machine.heal()
             machine.fail(call, UnknownNvmlError, times=None)
@@ -310,7 +308,7 @@ def test_every_right_is_used_and_every_use_is_granted(
         found.update(used(lab, account))
 
     found = set[Right]()
-    in_lab(scenario, nodes="1xA100-40GB,1xA30")
+    in_lab(scenario, nodes="1xA100-40GB,1xA30", own=True)
     if account == "tessera-controller":
         found |= used_for_drivers(tmp_path) | used_with_kueue(in_lab) | WITH_REAL_REGISTRIES
     assert sorted(found - granted(account)) == []

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.support.virtual_lab import InLab, VirtualLab
 
 from tessera.agent.mig_config.drain import REBOOT_TIMEOUT
 from tessera.api.names import MIG_CONFIG_STATE_LABEL
@@ -15,7 +16,7 @@ SLICES = {"nvidia.com/mig-1g.5gb": 14}
 
 
 @pytest.fixture
-def static(in_lab: Callable[..., None]) -> Callable[..., None]:
+def static(in_lab: InLab) -> Callable[..., None]:
     """Runs a scenario in a cluster whose nodes have no layout."""
 
     def run(scenario: Callable[[Any], Any], nodes: str = TWO, **options: Any) -> None:
@@ -27,7 +28,7 @@ def static(in_lab: Callable[..., None]) -> Callable[..., None]:
 class History:
     """The states of a node that the API server sent, in order, repeats left out."""
 
-    def __init__(self, lab: Any, name: str = "node-1") -> None:
+    def __init__(self, lab: VirtualLab, name: str = "node-1") -> None:
         self.states: list[str] = []
         self.boots: list[str] = []
         self._name = name
@@ -42,15 +43,15 @@ class History:
             self.boots += [boot] if self.boots[-1:] != [boot] else []
 
 
-def no_reset(lab: Any, node: str = "node-1") -> Any:
+def no_reset(lab: VirtualLab, node: str = "node-1") -> Any:
     """MIG mode of the node's cards changes only with a reset, and none can be reset."""
-    machine = lab.cluster.nodes[node].machine
+    machine = lab.machine(node)
     machine.fail("set_mig_mode", ResetRequired, times=None)
     machine.fail("reset", NotSupported, times=None)
     return machine
 
 
-async def let_agents_reboot(lab: Any) -> None:
+async def let_agents_reboot(lab: VirtualLab) -> None:
     found = await lab.client.get(DAEMONSETS.as_dicts(), "tessera-agent", "tessera-system")
     (container,) = found["spec"]["template"]["spec"]["containers"]
     container["args"].append("--mig-reboot")
@@ -65,11 +66,11 @@ async def let_agents_reboot(lab: Any) -> None:
         await lab.clock.sleep(1)
 
 
-def boot_id(lab: Any, node: str = "node-1") -> str:
-    return str(lab.nodes.cache.get(node).status.node_info.boot_id)
+def boot_id(lab: VirtualLab, node: str = "node-1") -> str:
+    return str(lab.existing_node(node).status.node_info.boot_id)
 
 
-async def rebooted(lab: Any, node: str = "node-1") -> None:
+async def rebooted(lab: VirtualLab, node: str = "node-1") -> None:
     """Reboots a node and waits until its kubelet is back."""
     before = boot_id(lab, node)
     lab.cluster.nodes[node].reboot()
@@ -80,13 +81,13 @@ async def rebooted(lab: Any, node: str = "node-1") -> None:
 
 
 def test_a_layout_whose_cards_cannot_be_reset_is_in_force_after_one_reboot(static: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await let_agents_reboot(lab)
         no_reset(lab)
         await lab.becomes({"nvidia.com/gpu": 2})
         await lab.create("elsewhere", {"nvidia.com/gpu": 1}, nodeSelector={"kubernetes.io/hostname": "node-2"})
         await lab.running("elsewhere")
-        uid, there = lab.pod("elsewhere").metadata.uid, boot_id(lab, "node-2")
+        uid, there = lab.existing_pod("elsewhere").metadata.uid, boot_id(lab, "node-2")
         history = History(lab)
         await lab.label("node-1", layout="all-1g.5gb")
         await lab.becomes(SLICES)
@@ -94,15 +95,15 @@ def test_a_layout_whose_cards_cannot_be_reset_is_in_force_after_one_reboot(stati
         await lab.clock.sleep(2 * REBOOT_TIMEOUT)
         assert history.states == ["pending", "rebooting", "success"]
         assert len(history.boots) == 2
-        assert (lab.pod("elsewhere").metadata.uid, lab.phase("elsewhere")) == (uid, "Running")
-        assert lab.pod("elsewhere").status.container_statuses[0].restart_count == 0
+        assert (lab.existing_pod("elsewhere").metadata.uid, lab.phase("elsewhere")) == (uid, "Running")
+        assert lab.existing_pod("elsewhere").status.container_statuses[0].restart_count == 0
         assert boot_id(lab, "node-2") == there
 
     static(scenario)
 
 
 def test_a_reboot_waits_for_the_pods_of_the_node(static: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await let_agents_reboot(lab)
         no_reset(lab)
         await lab.becomes({"nvidia.com/gpu": 2})
@@ -121,7 +122,7 @@ def test_a_reboot_waits_for_the_pods_of_the_node(static: Callable[..., None]) ->
 
 
 def test_a_reboot_that_does_not_help_is_not_repeated(static: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await let_agents_reboot(lab)
         no_reset(lab)
         await lab.becomes({"nvidia.com/gpu": 2})
@@ -133,7 +134,7 @@ def test_a_reboot_that_does_not_help_is_not_repeated(static: Callable[..., None]
         assert len(history.boots) == 2
         assert history.states[-1] == "failed"
         assert history.states.count("rebooting") == 1
-        lab.cluster.nodes["node-1"].machine.heal()
+        lab.machine().heal()
         await lab.becomes({"nvidia.com/mig-1g.10gb": 14})
         await lab.until(lambda: history.states[-1] == "success", "the label says so")
         assert len(history.boots) == 2
@@ -143,7 +144,7 @@ def test_a_reboot_that_does_not_help_is_not_repeated(static: Callable[..., None]
 
 
 def test_without_the_policy_no_node_is_rebooted(static: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         no_reset(lab)
         await lab.becomes({"nvidia.com/gpu": 2})
         history = History(lab)
@@ -157,7 +158,7 @@ def test_without_the_policy_no_node_is_rebooted(static: Callable[..., None]) -> 
 
 
 def test_a_reboot_does_not_bring_about_a_layout_that_was_taken_back(static: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         machine = no_reset(lab)
         await lab.becomes({"nvidia.com/gpu": 2})
         await lab.label("node-1", layout="all-1g.5gb")
@@ -182,7 +183,7 @@ def test_a_reboot_does_not_bring_about_a_layout_that_was_taken_back(static: Call
     ],
 )
 def test_a_layout_is_made_anew_and_its_pods_are_replaced(static: Callable[..., None], nodes: str, slices: str) -> None:
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await lab.label("node-1", layout=f"all-{slices.removeprefix('nvidia.com/mig-')}")
         await lab.becomes({slices: 14})
         uuids = set(lab.mig_uuids())
@@ -193,7 +194,7 @@ def test_a_layout_is_made_anew_and_its_pods_are_replaced(static: Callable[..., N
         await rebooted(lab)
         # Kubelet meets its pods before the agent has registered anything.
         await lab.until(lambda: all(lab.phase(name) == "Failed" for name in before), "kubelet has refused the pods")
-        assert {lab.pod(name).status.reason for name in before} == {"UnexpectedAdmissionError"}
+        assert {lab.existing_pod(name).status.reason for name in before} == {"UnexpectedAdmissionError"}
         await lab.until(lambda: all(lab.ready_of(f"s{number}") for number in range(14)), "every slice is held again")
         assert set(lab.mig_uuids()) == uuids
         held = [uuid for number in range(14) for uuid in lab.devices(lab.ready_of(f"s{number}"))]
@@ -205,9 +206,9 @@ def test_a_layout_is_made_anew_and_its_pods_are_replaced(static: Callable[..., N
 
 
 def test_a_card_that_was_lost_is_back(static: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await lab.becomes({"nvidia.com/gpu": 2})
-        machine = lab.cluster.nodes["node-1"].machine
+        machine = lab.machine()
         machine.lose(machine.uuids()[0])
         await lab.until(lambda: lab.condition("GpuHealthy")[0] == "False", "the loss is told")
         await lab.becomes({"nvidia.com/gpu": 1})
@@ -219,7 +220,7 @@ def test_a_card_that_was_lost_is_back(static: Callable[..., None]) -> None:
 
 
 def test_shared_cards_are_shared_again(static: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         replicas = "{name: nvidia.com/gpu, replicas: 4}"
         profile = f"version: v1\nsharing: {{mps: {{resources: [{replicas}]}}}}\n"
         await lab.config_map("sharing-profiles", {"mps-4": profile})
@@ -235,8 +236,8 @@ def test_shared_cards_are_shared_again(static: Callable[..., None]) -> None:
     static(scenario, nodes="2xA100-40GB")
 
 
-def test_slices_on_demand_are_cut_again_for_the_successors_of_their_pods(in_lab: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+def test_slices_on_demand_are_cut_again_for_the_successors_of_their_pods(in_lab: InLab) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         for number in range(4):
             await lab.create_owned(f"s{number}", {"nvidia.com/mig-3g.20gb": 1})
         await lab.until(lambda: all(lab.ready_of(f"s{number}") for number in range(4)), "all run")

@@ -1,9 +1,7 @@
 """Requests that can never work are refused when they are made, with what is wrong and what exists."""
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
+from tests.support.virtual_lab import InLab, VirtualLab
 
 from tessera.kube.client.errors import ApiError
 from tessera.kube.resources import PODS
@@ -18,8 +16,8 @@ CASES = [
 
 
 @pytest.mark.parametrize(("limits", "words"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
-def test_a_bad_request_is_refused(in_lab: Callable[..., None], limits: dict[str, str], words: list[str]) -> None:
-    async def scenario(lab: Any) -> None:
+def test_a_bad_request_is_refused(in_lab: InLab, limits: dict[str, str], words: list[str]) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         with pytest.raises(ApiError) as refusal:
             await lab.create("bad", limits)
         for word in words:
@@ -28,8 +26,8 @@ def test_a_bad_request_is_refused(in_lab: Callable[..., None], limits: dict[str,
     in_lab(scenario, nodes="1xA100-40GB")
 
 
-def test_a_pod_may_not_choose_its_devices_itself(in_lab: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+def test_a_pod_may_not_choose_its_devices_itself(in_lab: InLab) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         container = {
             "name": "c",
             "image": "i",
@@ -53,9 +51,9 @@ def test_a_pod_may_not_choose_its_devices_itself(in_lab: Callable[..., None]) ->
     ],
 )
 def test_more_than_any_empty_node_holds_is_refused_with_the_largest_that_fits(
-    in_lab: Callable[..., None], limits: dict[str, int], largest: str
+    in_lab: InLab, limits: dict[str, int], largest: str
 ) -> None:
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         with pytest.raises(ApiError, match=largest):
             await lab.create("huge", limits)
 

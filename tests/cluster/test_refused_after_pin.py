@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tests.cluster.test_neighbours import HOST, SLICE, replicas, run, slice_condition, template
 from tests.cluster.test_withdrawn_at_bind import WHOLE, Moment
+from tests.support.virtual_lab import VirtualLab
 
 from tessera.kube.resources import NODES, PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, PODS, STORAGE_CLASSES
 
@@ -19,7 +20,7 @@ Act = Callable[[Any], Callable[[], Awaitable[None]]]
 VOLUMES = [{"name": "d", "persistentVolumeClaim": {"claimName": "data"}}]
 
 
-def cordon(lab: Any) -> Callable[[], Awaitable[None]]:
+def cordon(lab: VirtualLab) -> Callable[[], Awaitable[None]]:
     """Closes the node to new pods."""
 
     async def act() -> None:
@@ -28,7 +29,7 @@ def cordon(lab: Any) -> Callable[[], Awaitable[None]]:
     return act
 
 
-def lose_volume(lab: Any) -> Callable[[], Awaitable[None]]:
+def lose_volume(lab: VirtualLab) -> Callable[[], Awaitable[None]]:
     """Deletes the volume on the node that would have served the pod's claim."""
 
     async def act() -> None:
@@ -47,7 +48,7 @@ CAUSES = pytest.mark.parametrize(
 )
 
 
-async def storage(lab: Any) -> None:
+async def storage(lab: VirtualLab) -> None:
     """A claim that is bound where its pod runs, and a volume on each node that could serve it."""
     kind = {"provisioner": "kubernetes.io/no-provisioner", "volumeBindingMode": "WaitForFirstConsumer"}
     await lab.client.create(STORAGE_CLASSES.as_dicts(), {"metadata": {"name": "local"}, **kind})
@@ -71,7 +72,7 @@ def test_a_pod_of_an_owner_is_made_anew_on_another_node(
 ) -> None:
     moment = Moment("PATCH", "/pods/refused-", "schedulingGates")
 
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await storage(lab)
         await lab.create("filler", SLICE, nodeSelector={HOST: "node-1"})
         await lab.running("filler")
@@ -93,18 +94,20 @@ def test_a_pod_that_nobody_makes_anew_is_told_and_its_slice_goes_to_the_next(
 ) -> None:
     moment = Moment("PATCH", "/pods/first", "schedulingGates")
 
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await storage(lab)
         moment.act = cause(lab)
         body = template("refused", WHOLE, volumes=volumes)
         body["metadata"]["name"] = "first"
         await lab.client.create(PODS.as_dicts(), body, "default")
-        await lab.until(lambda: lab.pod("first") and not lab.pod("first").spec.scheduling_gates, "it was pinned")
+        await lab.until(lambda: lab.is_free("first"), "it was pinned")
         await lab.create("second", WHOLE)
         await lab.until(lambda: lab.events_of("first", "SliceReclaimed"), "the first is told", 300.0)
         assert word in lab.events_of("first", "SliceReclaimed")[0].message
         await lab.until(lambda: slice_condition(lab, "first") == ("False", "SliceReclaimed"), "its condition says so")
-        await lab.until(lambda: lab.pod("first").metadata.uid not in lab.results("node-1"), "it holds no slice")
+        await lab.until(
+            lambda: lab.existing_pod("first").metadata.uid not in lab.results("node-1"), "it holds no slice"
+        )
         if not volumes:  # the cordon holds the next pod back too
             await lab.delete("first")
             await lab.client.merge_patch(NODES, "node-1", {"spec": {"unschedulable": None}})

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from tests.support.mortal_process import Fate, mortal
+from tests.support.virtual_lab import InLab, VirtualLab
 
 from tessera.explain.card_map import cards_of
 from tessera.kube.client.errors import NotFound
@@ -17,7 +18,7 @@ from tessera_lab.installation.install import install_tessera
 PLACE = ("namespace", "name")
 
 
-async def uninstall(lab: Any) -> None:
+async def uninstall(lab: VirtualLab) -> None:
     """``kubectl delete -k deploy/``, which waits until every object is gone; then the same of Tessera's pods."""
     objects = [(resource_for(each), [each["metadata"].get(key) for key in PLACE]) for each in install_manifests()]
     for resource, (namespace, name) in objects:
@@ -32,21 +33,21 @@ async def uninstall(lab: Any) -> None:
         await lab.clock.sleep(1)
 
 
-def tiles(lab: Any) -> list[tuple[str, str, str, int]]:
+def tiles(lab: VirtualLab) -> list[tuple[str, str, str, int]]:
     """Returns the slices that ``tessera map`` draws: pod, state, profile and start of each."""
     drawn = cards_of(list(lab.slices.cache.values()))
     found = [tile for node in drawn for card in node.cards for tile in card.tiles]
     return sorted((each.pod, each.state, each.profile, each.start) for each in found)
 
 
-async def offers_again(lab: Any) -> None:
+async def offers_again(lab: VirtualLab) -> None:
     await lab.until(lambda: lab.slices.cache.get("instaslice-system/node-1") is not None, "the object is there")
     await lab.until(lambda: lab.offers("node-1") and lab.trusts_webhook(), "the node serves")
 
 
 @pytest.mark.parametrize("restarted", [False, True], ids=["as-it-comes", "controller-restarted"])
-def test_slices_of_running_pods_are_recorded_again(in_lab: Callable[..., None], restarted: bool) -> None:
-    async def scenario(lab: Any) -> None:
+def test_slices_of_running_pods_are_recorded_again(in_lab: InLab, restarted: bool) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await lab.create("one", {"nvidia.com/mig-3g.20gb": 1})
         await lab.create("two", {"nvidia.com/mig-1g.5gb": 1}, {"nvidia.com/mig-2g.10gb": 1})
         await lab.running("one", "two")
@@ -76,8 +77,8 @@ def test_slices_of_running_pods_are_recorded_again(in_lab: Callable[..., None], 
     in_lab(scenario, nodes="1xA100-40GB")
 
 
-def test_a_container_that_ended_meanwhile_starts_again_with_its_slice(in_lab: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+def test_a_container_that_ended_meanwhile_starts_again_with_its_slice(in_lab: InLab) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await lab.create("web", {"nvidia.com/mig-3g.20gb": 1}, command="sleep 100", restartPolicy="Always")
         await lab.running("web")
         devices, hardware = lab.devices("web"), lab.hardware()
@@ -94,8 +95,8 @@ def test_a_container_that_ended_meanwhile_starts_again_with_its_slice(in_lab: Ca
     in_lab(scenario, nodes="1xA100-40GB")
 
 
-def test_a_slice_whose_pod_ended_meanwhile_is_free(in_lab: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+def test_a_slice_whose_pod_ended_meanwhile_is_free(in_lab: InLab) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await lab.create("one", {"nvidia.com/mig-3g.20gb": 1})
         await lab.running("one")
         await uninstall(lab)
@@ -108,14 +109,14 @@ def test_a_slice_whose_pod_ended_meanwhile_is_free(in_lab: Callable[..., None]) 
     in_lab(scenario, nodes="1xA100-40GB")
 
 
-def test_a_slice_that_somebody_else_made_stays_foreign(in_lab: Callable[..., None]) -> None:
+def test_a_slice_that_somebody_else_made_stays_foreign(in_lab: InLab) -> None:
     """A pod of the very same profile runs on the node; that alone is no proof."""
 
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await lab.create("one", {"nvidia.com/mig-1g.5gb": 1})
         await lab.running("one")
         await uninstall(lab)
-        machine = lab.cluster.nodes["node-1"].machine
+        machine = lab.machine()
         (gpu,) = machine.uuids()
         (ours,) = (each.start for each in machine.instances(gpu))
         other = 0 if ours else 6
@@ -142,7 +143,7 @@ MORE_CALLS = (3, 5, 13)
 def death_after_the_return(fate: Fate, outcome: list[bool]) -> Callable[[Any], Any]:
     """Tessera comes back to two pods, and a process dies once before it has recorded them."""
 
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await lab.create("one", {"nvidia.com/mig-3g.20gb": 1})
         await lab.create("two", {"nvidia.com/mig-1g.5gb": 1, "nvidia.com/mig-2g.10gb": 1})
         await lab.running("one", "two")
@@ -167,7 +168,7 @@ def death_after_the_return(fate: Fate, outcome: list[bool]) -> Callable[[Any], A
 @pytest.mark.parametrize(
     "after", [pytest.param(False, id="before", marks=pytest.mark.soak), pytest.param(True, id="after")]
 )
-def test_the_controller_may_die_at_any_write(in_lab: Callable[..., None], after: bool) -> None:
+def test_the_controller_may_die_at_any_write(in_lab: InLab, after: bool) -> None:
     outcome: list[bool] = []
     for at in range(1, WRITES + 1):
         fate = Fate(at, after=after)
@@ -178,7 +179,7 @@ def test_the_controller_may_die_at_any_write(in_lab: Callable[..., None], after:
 
 
 @pytest.mark.parametrize("at", [*CALLS, *(pytest.param(each, marks=pytest.mark.soak) for each in MORE_CALLS)])
-def test_the_agent_may_die_at_nvml_calls(in_lab: Callable[..., None], at: int) -> None:
+def test_the_agent_may_die_at_nvml_calls(in_lab: InLab, at: int) -> None:
     outcome: list[bool] = []
     fate = Fate(at, after=bool(at % 2))
     in_lab(death_after_the_return(fate, outcome), nodes="1xA100-40GB", cluster_type=mortal("agent", fate))

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.support.virtual_lab import manifest
+from tests.support.virtual_lab import InLab, VirtualLab, manifest
 
 from tessera.kube.client.errors import Forbidden
 from tessera.kube.resources import PODS
@@ -26,11 +26,11 @@ SHARED = "nvidia.com/gpu.shared"
 
 
 @pytest.fixture
-def mixed(in_lab: Callable[..., None]) -> Callable[..., None]:
+def mixed(in_lab: InLab) -> Callable[..., None]:
     """Runs a scenario once all nodes offer what they should."""
 
     def run(scenario: Callable[[Any], Any]) -> None:
-        async def with_layouts(lab: Any) -> None:
+        async def with_layouts(lab: VirtualLab) -> None:
             await lab.config_map("sharing-profiles", PROFILES)
             await lab.config_map("mig-layouts", {"config.yaml": LAYOUTS})
             await lab.label("node-1", layout="dynamic")
@@ -48,22 +48,22 @@ def mixed(in_lab: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def said(lab: Any, node: str) -> str:
+def said(lab: VirtualLab, node: str) -> str:
     """The annotation of a node."""
-    text: str = lab.nodes.cache.get(node).metadata.annotations.get("tessera.dev/offers", "")
+    text: str = lab.existing_node(node).metadata.annotations.get("tessera.dev/offers", "")
     return text
 
 
-async def create(lab: Any, name: str, spec: dict[str, Any] | None = None, /, **needs: str) -> Any:
+async def create(lab: VirtualLab, name: str, spec: dict[str, Any] | None = None, /, **needs: str) -> Any:
     """A pod of one container that says what it needs; returns it as stored."""
     body = manifest(name, {}, **(spec or {}))
     body["metadata"]["annotations"] = {f"tessera.dev/{key.replace('_', '-')}": text for key, text in needs.items()}
     return await lab.client.create(PODS.as_dicts(), body, "default")
 
 
-def chosen(lab: Any, name: str) -> tuple[str, str]:
+def chosen(lab: VirtualLab, name: str) -> tuple[str, str]:
     """Returns the resource chosen for a pod, and its node."""
-    pod = lab.pod(name)
+    pod = lab.existing_pod(name)
     return pod.metadata.annotations["tessera.dev/chosen-resource"], pod.spec.node_name
 
 
@@ -79,7 +79,7 @@ WANTED: dict[str, tuple[dict[str, str], str, str]] = {
 
 
 def test_pods_run_on_the_smallest_thing_that_will_do(mixed: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         for name, (needs, _, _) in WANTED.items():
             await create(lab, name, **needs)
         await lab.running(*WANTED)
@@ -93,7 +93,7 @@ def test_pods_run_on_the_smallest_thing_that_will_do(mixed: Callable[..., None])
 def test_slices_that_stand_are_not_made_anew_and_pods_for_them_wait_when_all_are_taken(
     mixed: Callable[..., None],
 ) -> None:
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         names = [f"p{number}" for number in range(12)]
         for name in names:
             await create(lab, name, {"terminationGracePeriodSeconds": 1}, gpu_memory="5Gi")
@@ -111,7 +111,7 @@ def test_slices_that_stand_are_not_made_anew_and_pods_for_them_wait_when_all_are
 
 
 def test_a_pod_whose_author_chose_the_nodes_gets_the_smallest_of_those(mixed: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         on_demand = {"nodeSelector": {"nvidia.com/mig.config": "dynamic"}}
         pod = await create(lab, "p", on_demand, gpu_memory="5Gi")
         assert pod["spec"]["schedulingGates"] == [{"name": "instaslice.redhat.com/accelerator"}]
@@ -122,7 +122,7 @@ def test_a_pod_whose_author_chose_the_nodes_gets_the_smallest_of_those(mixed: Ca
 
 
 def test_what_cannot_be_is_said_at_once(mixed: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         with pytest.raises(Forbidden) as caught:
             await create(lab, "p", gpu_memory="200Gi")
         for fact in ("the most memory that one has is 80Gi", "The cluster has 2 nvidia.com/gpu"):

@@ -1,7 +1,6 @@
 """A large slice gets its turn on a busy card, and everybody can see why small ones wait."""
 
-from collections.abc import Callable
-from typing import Any
+from tests.support.virtual_lab import InLab, VirtualLab
 
 from tessera.api.instaslice import INSTASLICES
 from tessera.api.names import INSTASLICE_NAMESPACE
@@ -12,9 +11,9 @@ WHOLE = {"nvidia.com/mig-7g.40gb": 1}
 
 
 def test_a_whole_card_starts_when_the_older_two_have_ended_though_halves_keep_coming(
-    in_lab: Callable[..., None],
+    in_lab: InLab,
 ) -> None:
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         for name in ("old-1", "old-2"):
             await lab.create(name, HALF, command="sleep 300")
         await lab.running("old-1", "old-2")

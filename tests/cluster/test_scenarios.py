@@ -30,7 +30,7 @@ class Play:
         )
 
     def power(self, index: int) -> float:
-        machine = self.lab.cluster.nodes["node-1"].machine
+        machine = self.lab.machine()
         assert machine is not None
         return machine.measure(machine.uuids()[index]).values[Quantity.POWER]
 
@@ -81,7 +81,7 @@ def test_a_scenario_with_an_end_leaves_the_lab_as_it_is_until_it_is_stopped(in_l
     async def story(lab: VirtualLab) -> None:
         play = Play(lab, parse_scenario(text))
         await play.player.run()
-        machine = lab.cluster.nodes["node-1"].machine
+        machine = lab.machine()
         assert machine is not None
         hot = machine.uuids()[3]
         assert machine.measure(hot).values[Quantity.TEMPERATURE] > 90

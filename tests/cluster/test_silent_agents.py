@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
+from tests.support.virtual_lab import InLab, VirtualLab
 
 from tessera.api.nodes.conditions import AGENT_CONDITIONS, is_marked_silent
 from tessera.cli.base.usage import warn_of_failures
@@ -33,7 +34,7 @@ CARD = {"nvidia.com/mig-7g.40gb": 1}
 BAR = 60.0
 
 
-async def select(lab: Any, selector: Mapping[str, str] | None) -> None:
+async def select(lab: VirtualLab, selector: Mapping[str, str] | None) -> None:
     patch = {"spec": {"template": {"spec": {"nodeSelector": selector}}}}
     await lab.client.merge_patch(DAEMONSETS.as_dicts(), DAEMON_SET, patch, SYSTEM)
 
@@ -42,7 +43,11 @@ class Places:
     """Each place tells whether it says that the agent of node-1 is silent."""
 
     def __init__(
-        self, lab: Any, page: Callable[[], str], controllers: Sequence[Controller], capsys: pytest.CaptureFixture[str]
+        self,
+        lab: VirtualLab,
+        page: Callable[[], str],
+        controllers: Sequence[Controller],
+        capsys: pytest.CaptureFixture[str],
     ) -> None:
         self._lab = lab
         self._page = page
@@ -112,7 +117,7 @@ class Places:
 
 
 def test_a_node_without_its_agent_is_named_in_nine_places_within_a_minute_and_in_none_afterwards(
-    in_lab: Callable[..., None], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    in_lab: InLab, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     controllers: list[Controller] = []
 
@@ -129,7 +134,7 @@ def test_a_node_without_its_agent_is_named_in_nine_places_within_a_minute_and_in
     monkeypatch.setattr(controller_process, "Controller", Listed)
     monkeypatch.setattr(asyncio, "to_thread", at_once)  # virtual time does not wait for threads
 
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         for name in ("first", "second"):
             await lab.create(name, CARD)
         await lab.running("first", "second")
@@ -162,4 +167,4 @@ def test_a_node_without_its_agent_is_named_in_nine_places_within_a_minute_and_in
             showing.cancel()
             await asyncio.wait([showing])
 
-    in_lab(scenario, nodes="A100-40GB,A100-40GB", pages=True)
+    in_lab(scenario, nodes="A100-40GB,A100-40GB", own=True, pages=True)

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.support.virtual_lab import InLab, VirtualLab
 
 from tessera.kube.resources import DAEMONSETS, PODS
 from tessera.manifests import deploy_folder
@@ -50,11 +51,11 @@ mig-configs:
 
 
 @pytest.fixture
-def static(in_lab: Callable[..., None]) -> Callable[..., None]:
+def static(in_lab: InLab) -> Callable[..., None]:
     """Runs a scenario in a cluster whose nodes have no layout, with the profiles and layouts of this file."""
 
     def run(scenario: Callable[[Any], Any], nodes: str = "4xA100-40GB", **options: Any) -> None:
-        async def with_files(lab: Any) -> None:
+        async def with_files(lab: VirtualLab) -> None:
             await lab.config_map("sharing-profiles", PROFILES)
             await lab.config_map("mig-layouts", {"config.yaml": LAYOUTS})
             await scenario(lab)
@@ -64,13 +65,13 @@ def static(in_lab: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def labels(lab: Any, node: str = "node-1") -> dict[str, str]:
-    found: dict[str, str] = lab.nodes.cache.get(node).metadata.labels
+def labels(lab: VirtualLab, node: str = "node-1") -> dict[str, str]:
+    found: dict[str, str] = lab.existing_node(node).metadata.labels
     return found
 
 
 def test_shares_without_a_name_of_their_own_are_told_by_the_product(static: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await lab.becomes(WHOLE)
         await lab.label("node-1", profile="slice-4")
         await lab.becomes({"nvidia.com/gpu": 16})
@@ -85,7 +86,7 @@ def test_shares_without_a_name_of_their_own_are_told_by_the_product(static: Call
 
 
 def test_time_slices_mps_whole_cards_and_fixed_slices_share_a_node_by_devices(static: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await lab.label("node-1", profile="three-kinds", layout="last-card")
         everything = {
             "nvidia.com/gpu": 1,
@@ -94,7 +95,7 @@ def test_time_slices_mps_whole_cards_and_fixed_slices_share_a_node_by_devices(st
             "nvidia.com/mig-3g.20gb": 2,
         }
         await lab.becomes(everything)
-        uuids = lab.cluster.nodes["node-1"].machine.uuids()
+        uuids = lab.machine().uuids()
         for number, resource in enumerate(everything):
             await lab.create(f"p{number}", {resource: 1})
             await lab.running(f"p{number}")
@@ -107,14 +108,14 @@ def test_time_slices_mps_whole_cards_and_fixed_slices_share_a_node_by_devices(st
 
 
 def test_a_layout_may_leave_some_cards_to_slices_on_demand(static: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await lab.label("node-1", layout="dynamic-half")
         await lab.until(lambda: lab.gpus().get("nvidia.com/mig-7g.40gb") == 2, "two cards are cut on demand")
         assert lab.gpus()["nvidia.com/gpu"] == 2
         await lab.create("slice", {"nvidia.com/mig-3g.20gb": 1})
         await lab.create("card", {"nvidia.com/gpu": 2})
         await lab.running("slice", "card")
-        uuids = lab.cluster.nodes["node-1"].machine.uuids()
+        uuids = lab.machine().uuids()
         assert sorted(lab.devices("card")) == sorted(uuids[2:])
         ((gpu, cut, _),) = lab.hardware()
         assert cut == "3g.20gb"
@@ -126,7 +127,7 @@ def test_a_layout_may_leave_some_cards_to_slices_on_demand(static: Callable[...,
 def test_cards_that_were_cut_on_demand_are_not_offered_whole_where_mig_mode_stays_on(
     static: Callable[..., None],
 ) -> None:
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await lab.label("node-1", layout="dynamic-half")
         await lab.until(lambda: lab.gpus().get("nvidia.com/mig-7g.40gb") == 2, "two cards are cut on demand")
         await lab.label("node-1", layout=None)
@@ -138,7 +139,7 @@ def test_cards_that_were_cut_on_demand_are_not_offered_whole_where_mig_mode_stay
 
 
 def test_the_strategy_single_offers_every_slice_as_a_card(static: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await lab.label("node-1", profile="single", layout="all-1g.5gb")
         await lab.becomes({"nvidia.com/gpu": 28})
         await lab.until(
@@ -149,7 +150,7 @@ def test_the_strategy_single_offers_every_slice_as_a_card(static: Callable[..., 
 
 
 def test_slices_of_a_layout_may_be_shared_by_time(static: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await lab.label("node-1", profile="slices-of-slices", layout="2x2g.10gb-3x1g.5gb")
         await lab.becomes({"nvidia.com/mig-1g.5gb.shared": 24, "nvidia.com/mig-2g.10gb": 8})
         for name in ("a", "b"):
@@ -160,7 +161,7 @@ def test_slices_of_a_layout_may_be_shared_by_time(static: Callable[..., None]) -
 
 
 def test_a_slice_of_a_layout_and_a_card_of_two_models_are_seen_by_their_containers(static: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await lab.label("node-1", layout="2x2g.10gb-3x1g.5gb")
         await lab.until(lambda: lab.gpus().get("nvidia.com/mig-1g.5gb") == 3, "the A100 is cut")
         assert lab.gpus() == {"nvidia.com/gpu": 1, "nvidia.com/mig-1g.5gb": 3, "nvidia.com/mig-2g.10gb": 2}
@@ -172,7 +173,7 @@ def test_a_slice_of_a_layout_and_a_card_of_two_models_are_seen_by_their_containe
 
 
 def test_of_fifty_changes_of_the_label_the_last_one_counts(static: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         names = ["slice-4", "renamed", None, "mps-4"]
         for number in range(50):
             await lab.label("node-1", profile=names[number % 4])
@@ -184,10 +185,10 @@ def test_of_fifty_changes_of_the_label_the_last_one_counts(static: Callable[...,
 def test_a_resource_that_is_offered_no_more_disappears_when_kubelet_has_forgotten_it(
     static: Callable[..., None],
 ) -> None:
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await lab.label("node-1", profile="renamed")
         await lab.becomes({"nvidia.com/gpu.shared": 40})
-        node = lab.nodes.cache.get
+        node = lab.existing_node
         await lab.until(lambda: "nvidia.com/gpu" not in node("node-1").status.capacity, "kubelet's 0 is gone")
         await lab.clock.sleep(600)
         assert "nvidia.com/gpu" not in node("node-1").status.allocatable
@@ -196,7 +197,7 @@ def test_a_resource_that_is_offered_no_more_disappears_when_kubelet_has_forgotte
 
 
 def test_a_bad_profile_keeps_the_old_one_also_when_the_agent_starts_again(static: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await lab.label("node-1", profile="renamed")
         await lab.becomes({"nvidia.com/gpu.shared": 40})
         await lab.label("node-1", profile="typo")
@@ -213,7 +214,7 @@ def test_a_bad_profile_keeps_the_old_one_also_when_the_agent_starts_again(static
 
 
 def test_a_card_held_whole_is_offered_in_shares_only_when_its_pod_has_ended(static: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await lab.create("whole", {"nvidia.com/gpu": 1})
         await lab.running("whole")
         await lab.label("node-1", profile="renamed")
@@ -225,7 +226,7 @@ def test_a_card_held_whole_is_offered_in_shares_only_when_its_pod_has_ended(stat
 
 
 def test_a_card_that_an_init_container_has_is_held_as_long_as_it_runs(static: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         limits = {"resources": {"limits": {"nvidia.com/gpu": 1}}}
         first = {"name": "init", "image": "busybox", "command": ["sleep", "300"], **limits}
         await lab.create("p", {}, initContainers=[first])
@@ -243,7 +244,7 @@ def test_a_card_that_an_init_container_has_is_held_as_long_as_it_runs(static: Ca
 def test_a_card_that_an_init_container_has_is_held_also_by_an_agent_that_starts_meanwhile(
     static: Callable[..., None],
 ) -> None:
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         limits = {"resources": {"limits": {"nvidia.com/gpu": 1}}}
         first = {"name": "init", "image": "busybox", "command": ["sleep", "300"], **limits}
         await lab.create("p", {}, initContainers=[first])
@@ -261,13 +262,13 @@ def test_a_card_that_an_init_container_has_is_held_also_by_an_agent_that_starts_
 
 
 def test_mps_takes_a_card_only_when_nobody_has_a_time_slice_of_it(static: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await lab.label("node-1", profile="slice-4")
         await lab.becomes({"nvidia.com/gpu": 16})
         await lab.create("p", {"nvidia.com/gpu": 1})
         await lab.running("p")
         (card,) = lab.devices("p")
-        machine = lab.cluster.nodes["node-1"].machine
+        machine = lab.machine()
         await lab.label("node-1", profile="mps-4")
         await lab.becomes({"nvidia.com/gpu": 12})
         await lab.clock.sleep(60)
@@ -280,12 +281,12 @@ def test_mps_takes_a_card_only_when_nobody_has_a_time_slice_of_it(static: Callab
 
 
 def test_mps_that_is_wanted_for_a_moment_touches_no_card_that_a_pod_has_whole(static: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await lab.create("p", {"nvidia.com/gpu": 4})
         await lab.running("p")
-        machine = lab.cluster.nodes["node-1"].machine
+        machine = lab.machine()
         taken = []
-        machine.set_compute_mode = lambda *args: taken.append(args)
+        machine.set_compute_mode = lambda *args: taken.append(args)  # type: ignore[method-assign]
         for _ in range(4):
             await lab.label("node-1", profile="mps-4")
             await lab.clock.sleep(0.3)
@@ -297,10 +298,10 @@ def test_mps_that_is_wanted_for_a_moment_touches_no_card_that_a_pod_has_whole(st
 
 
 def test_an_error_of_a_card_takes_its_shares_out_until_the_card_has_proven_itself(static: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await lab.label("node-1", profile="slice-4")
         await lab.becomes({"nvidia.com/gpu": 16})
-        machine = lab.cluster.nodes["node-1"].machine
+        machine = lab.machine()
         machine.report(SimEvent(GpuEventKind.XID, machine.uuids()[2], xid=74))
         await lab.becomes({"nvidia.com/gpu": 12})
         await lab.until(lambda: lab.condition("GpuHealthy")[:2] == ("False", "CardUnhealthy"), "the condition says so")
@@ -313,7 +314,7 @@ def test_an_error_of_a_card_takes_its_shares_out_until_the_card_has_proven_itsel
 
 
 def test_a_node_goes_from_whole_cards_to_slices_on_demand_to_a_layout_and_back(static: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await lab.create("card", {"nvidia.com/gpu": 1})
         await lab.running("card")
         await lab.label("node-1", layout="dynamic")
@@ -325,7 +326,7 @@ def test_a_node_goes_from_whole_cards_to_slices_on_demand_to_a_layout_and_back(s
         await lab.label("node-1", layout="2x2g.10gb-3x1g.5gb")
         await lab.until(lambda: len(lab.hardware()) == 1 + 3 * 5, "three cards are laid out")
         await lab.until(lambda: lab.condition("GpuSharingApplied")[0] == "False", "one name cannot mean two things")
-        assert "dynamic-slice" not in lab.nodes.cache.get("node-1").metadata.annotations["tessera.dev/offers"]
+        assert "dynamic-slice" not in lab.existing_node("node-1").metadata.annotations["tessera.dev/offers"]
         assert lab.phase("slice") == "Running"
         await lab.delete("slice")
         await lab.becomes({"nvidia.com/mig-1g.5gb": 12, "nvidia.com/mig-2g.10gb": 8})
@@ -336,17 +337,17 @@ def test_a_node_goes_from_whole_cards_to_slices_on_demand_to_a_layout_and_back(s
 
 
 def test_an_agent_that_finds_no_file_of_its_own_leaves_cards_alone_that_pods_hold(static: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await lab.create("card", {"nvidia.com/gpu": 1})
         await lab.running("card")
         (held,) = lab.devices("card")
-        node = lab.cluster.nodes["node-1"]
-        (node.plugins.cdi.parent / "node-1-state" / "owners.json").write_text("")
+        assert lab.cluster.options.cdi is not None
+        (lab.cluster.options.cdi / "node-1-state" / "owners.json").write_text("")
         await _delete_agents(lab)
         await lab.label("node-1", layout="dynamic")
         await lab.until(lambda: lab.gpus().get("nvidia.com/mig-7g.40gb") == 3, "the three idle cards are joined")
         await lab.clock.sleep(60)
-        assert [card.uuid for card in node.machine.devices() if not card.mig_enabled] == [held]
+        assert [card.uuid for card in lab.machine().devices() if not card.mig_enabled] == [held]
         await lab.delete("card")
         await lab.until(lambda: lab.gpus().get("nvidia.com/mig-7g.40gb") == 4, "the fourth follows")
 
@@ -354,7 +355,7 @@ def test_an_agent_that_finds_no_file_of_its_own_leaves_cards_alone_that_pods_hol
 
 
 def test_with_the_policy_pods_that_hold_what_must_go_are_evicted(static: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await _let_agents_evict(lab)
         await lab.label("node-1", layout="2x2g.10gb-3x1g.5gb")
         await lab.becomes({"nvidia.com/mig-1g.5gb": 12, "nvidia.com/mig-2g.10gb": 8})
@@ -372,7 +373,7 @@ def test_with_the_policy_pods_that_hold_what_must_go_are_evicted(static: Callabl
 def test_what_takes_the_place_of_an_evicted_pod_is_not_sent_to_the_node_that_gives_it_up(
     static: Callable[..., None],
 ) -> None:
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await _let_agents_evict(lab)
         await lab.becomes(WHOLE)
         await lab.create("first", {"nvidia.com/gpu": 1})
@@ -386,13 +387,13 @@ def test_what_takes_the_place_of_an_evicted_pod_is_not_sent_to_the_node_that_giv
     static(scenario, publish_every=10.0)
 
 
-async def _delete_agents(lab: Any) -> None:
+async def _delete_agents(lab: VirtualLab) -> None:
     agents = await lab.client.list(PODS, "tessera-system", label_selector="app.kubernetes.io/name=tessera-agent")
     for pod in agents.items:
         await lab.client.delete(PODS, pod.metadata.name, "tessera-system", grace_seconds=0)
 
 
-async def _let_agents_evict(lab: Any) -> None:
+async def _let_agents_evict(lab: VirtualLab) -> None:
     """Adds the right and the argument of ``tessera install --mig-evict``."""
     await apply_manifests(lab.client, yaml.safe_load_all((deploy_folder() / "options/evict.yaml").read_text()))
     found = await lab.client.get(DAEMONSETS.as_dicts(), "tessera-agent", "tessera-system")
@@ -404,7 +405,7 @@ async def _let_agents_evict(lab: Any) -> None:
         await lab.clock.sleep(1.0)
 
 
-async def _rolled_out(lab: Any) -> bool:
+async def _rolled_out(lab: VirtualLab) -> bool:
     """True if every agent runs with the newest arguments; pods that come before may meet a node without one."""
     found = await lab.client.get(DAEMONSETS.as_dicts(), "tessera-agent", "tessera-system")
     status, wanted = found["status"], len(lab.cluster.nodes)
@@ -413,7 +414,7 @@ async def _rolled_out(lab: Any) -> bool:
 
 
 def test_a_pod_that_came_before_any_node_was_cut_runs_when_a_layout_has_its_slice(static: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await lab.create("early", {"nvidia.com/mig-2g.10gb": 1})
         await lab.until(lambda: lab.events_of("early", "SliceWaiting"), "it waits for a node that cuts on demand")
         await lab.label("node-1", layout="2x2g.10gb-3x1g.5gb")
@@ -425,7 +426,7 @@ def test_a_pod_that_came_before_any_node_was_cut_runs_when_a_layout_has_its_slic
 
 
 def test_a_pod_stays_with_slices_on_demand_while_a_node_can_make_them(static: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await lab.label("node-1", layout="dynamic")
         await lab.until(lambda: lab.gpus().get("nvidia.com/mig-7g.40gb") == 1, "the card is joined")
         await lab.create("all-of-it", {"nvidia.com/mig-7g.40gb": 1})
@@ -438,13 +439,13 @@ def test_a_pod_stays_with_slices_on_demand_while_a_node_can_make_them(static: Ca
         assert lab.phase("waits") == "Pending"
         await lab.delete("all-of-it")
         await lab.running("waits")
-        assert lab.pod("waits").spec.node_name == "node-1"
+        assert lab.existing_pod("waits").spec.node_name == "node-1"
 
     static(scenario, nodes="1xA100-40GB,1xA100-40GB")
 
 
 def test_whole_cards_with_pods_become_slices_on_demand_each_when_its_pod_has_ended(static: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await lab.becomes(WHOLE)
         for name in ("one", "two"):
             await lab.create(name, {"nvidia.com/gpu": 1})
@@ -461,10 +462,10 @@ def test_whole_cards_with_pods_become_slices_on_demand_each_when_its_pod_has_end
 
 
 def test_a_card_that_asks_for_a_reset_gets_it_when_its_pod_has_ended(static: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await lab.create("card", {"nvidia.com/gpu": 1})
         await lab.running("card")
-        machine = lab.cluster.nodes["node-1"].machine
+        machine = lab.machine()
         (gpu,) = lab.devices("card")
         machine.set_attributes(gpu, CardAttributes(recovery_action=None))  # a driver that gives no verdict of its own
         machine.report(SimEvent(GpuEventKind.XID, gpu, xid=48))
@@ -478,7 +479,7 @@ def test_a_card_that_asks_for_a_reset_gets_it_when_its_pod_has_ended(static: Cal
 
 
 def test_a_slice_whose_pod_came_and_went_a_moment_ago_does_not_hold_a_layout_up(static: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await lab.label("node-1", layout="2x2g.10gb-3x1g.5gb")
         await lab.becomes({"nvidia.com/mig-1g.5gb": 12, "nvidia.com/mig-2g.10gb": 8})
         await lab.create("short", {"nvidia.com/mig-2g.10gb": 1})

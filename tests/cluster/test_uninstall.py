@@ -11,7 +11,7 @@ from tests.cluster.driverlab import K1, VERSION, Drivers, node, precompiled
 from tests.cluster.test_pod_notices import are_told, break_card
 from tests.support.leftovers import Snapshot, differences, snapshot
 from tests.support.mortal_transport import KilledError, TransportUntilWrite
-from tests.support.virtual_lab import COMMANDS, VirtualLab
+from tests.support.virtual_lab import COMMANDS, InLab, VirtualLab
 
 from tessera.api.driver.assignment import CLUSTER_POLICIES
 from tessera.api.driver.node_status import DRIVER_SET_LABEL
@@ -543,7 +543,7 @@ def test_tessera_can_be_installed_again(removable: Callable[..., None]) -> None:
 MPS = "version: v1\nsharing: {mps: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}\n"
 
 
-def test_pods_of_a_managed_namespace_that_wait_are_left_to_the_scheduler(managed: Callable[..., None]) -> None:
+def test_pods_of_a_managed_namespace_that_wait_are_left_to_the_scheduler(managed: InLab) -> None:
     async def scenario(lab: VirtualLab) -> None:
         await lab.create("runs", {"nvidia.com/gpu": 4})
         await lab.running("runs")
@@ -562,7 +562,7 @@ def test_pods_of_a_managed_namespace_that_wait_are_left_to_the_scheduler(managed
     managed(scenario)
 
 
-def test_clients_of_an_mps_daemon_are_waited_for(in_lab: Callable[..., None]) -> None:
+def test_clients_of_an_mps_daemon_are_waited_for(in_lab: InLab) -> None:
     async def scenario(lab: VirtualLab) -> None:
         await lab.config_map("sharing-profiles", {"mps-4": MPS})
         await lab.label("node-1", profile="mps-4")
@@ -570,7 +570,7 @@ def test_clients_of_an_mps_daemon_are_waited_for(in_lab: Callable[..., None]) ->
         await lab.create("client", {"nvidia.com/gpu": 1})
         await lab.running("client")
         client = lab.cluster.client("tessera-uninstall")
-        machine = lab.cluster.nodes["node-1"].machine
+        machine = lab.machine()
         assert machine is not None
         (card,) = machine.uuids()
         with pytest.raises(Unfinished) as stopped:
@@ -588,7 +588,7 @@ def test_clients_of_an_mps_daemon_are_waited_for(in_lab: Callable[..., None]) ->
     in_lab(scenario, nodes="1xA100-40GB", mig_config="")
 
 
-def test_an_agent_that_waits_for_clients_returns_when_tessera_is_installed_again(in_lab: Callable[..., None]) -> None:
+def test_an_agent_that_waits_for_clients_returns_when_tessera_is_installed_again(in_lab: InLab) -> None:
     async def scenario(lab: VirtualLab) -> None:
         await lab.config_map("sharing-profiles", {"mps-4": MPS})
         await lab.label("node-1", profile="mps-4")
@@ -607,7 +607,7 @@ def test_an_agent_that_waits_for_clients_returns_when_tessera_is_installed_again
     in_lab(scenario, nodes="1xA100-40GB", mig_config="")
 
 
-def test_the_instances_of_a_layout_go_except_those_that_pods_have(in_lab: Callable[..., None]) -> None:
+def test_the_instances_of_a_layout_go_except_those_that_pods_have(in_lab: InLab) -> None:
     async def scenario(lab: VirtualLab) -> None:
         await lab.becomes({"nvidia.com/mig-1g.5gb": 7})
         await lab.create("user", {"nvidia.com/mig-1g.5gb": 1})
@@ -631,7 +631,7 @@ def test_drivers_go_from_unused_nodes_and_from_the_others_when_their_pods_have_e
         await lab.served("a", "b")
         await lab.create("job", {"nvidia.com/gpu": 1})
         await lab.running("job")
-        home = lab.pod("job").spec.node_name  # type: ignore[union-attr]
+        home = lab.existing_pod("job").spec.node_name
         other = "b" if home == "a" else "a"
         client = lab.cluster.client("tessera-uninstall")
         (left,) = left_of([each async for each in remove_all(client, lab.clock, RemovalOptions())])

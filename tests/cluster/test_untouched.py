@@ -1,10 +1,10 @@
 """Nothing but the pods that ask for slices is touched."""
 
 from collections.abc import Callable
-from typing import Any
 
 import msgspec
 import pytest
+from tests.support.virtual_lab import InLab, VirtualLab
 
 from tessera.kube.resources import PODS
 
@@ -18,11 +18,11 @@ PLAIN = [
 
 @pytest.mark.parametrize("limits", PLAIN)
 def test_a_pod_without_slices_is_byte_for_byte_what_it_is_without_tessera(
-    in_lab: Callable[..., None], limits: dict[str, str]
+    in_lab: InLab, limits: dict[str, str]
 ) -> None:
     """Compared as stored: the same server, once with admission joined and once without."""
 
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         container = {"name": "c", "image": "i", "env": [{"name": "A", "value": "b"}], "resources": {"limits": limits}}
         pod = {"metadata": {"name": "plain", "labels": {"a": "b"}}, "spec": {"containers": [container]}}
         with_admission = await lab.client.create(PODS.as_dicts(), pod, "default")
@@ -37,8 +37,8 @@ def test_a_pod_without_slices_is_byte_for_byte_what_it_is_without_tessera(
     in_lab(scenario, nodes="1xA100-40GB")
 
 
-def test_the_webhook_is_not_asked_about_a_pod_without_slices(in_lab: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+def test_the_webhook_is_not_asked_about_a_pod_without_slices(in_lab: InLab) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         asked: list[bytes] = []
         reviewers = lab.cluster.reviewers
 
@@ -59,8 +59,8 @@ def test_the_webhook_is_not_asked_about_a_pod_without_slices(in_lab: Callable[..
     in_lab(scenario, nodes="1xA100-40GB")
 
 
-def test_only_gate_and_quota_are_added_to_a_pod_that_asks(in_lab: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+def test_only_gate_and_quota_are_added_to_a_pod_that_asks(in_lab: InLab) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await lab.create("blocker", {"nvidia.com/mig-7g.40gb": 1})
         await lab.running("blocker")
         container = {"name": "c", "image": "i", "resources": {"limits": {"nvidia.com/mig-3g.20gb": "1"}}}

@@ -4,11 +4,10 @@ The agents, the controller and its record are the production code; nodes, cards 
 """
 
 import random
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.support.virtual_lab import VirtualLab
+from tests.support.virtual_lab import InLab, VirtualLab
 
 from tessera.kube.resources import CONFIGMAPS, NODES, PODS
 from tessera.usage.record import HOUR
@@ -56,7 +55,7 @@ async def totals(lab: VirtualLab) -> UsageTotals:
 
 #: `make test` simulates some hours, `make soak` a day.
 @pytest.mark.parametrize("hours", [3, pytest.param(24, marks=pytest.mark.soak)])
-def test_simulated_hours_reconcile(in_lab: Callable[..., None], hours: int) -> None:
+def test_simulated_hours_reconcile(in_lab: InLab, hours: int) -> None:
     """Also with a node that is cordoned for an hour, and a controller that is killed in the middle."""
 
     async def scenario(lab: VirtualLab) -> None:

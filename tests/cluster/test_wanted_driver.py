@@ -1,10 +1,10 @@
 """A policy is ready when its nodes have the driver that it names, and at no moment before; a host's driver stays."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from tests.cluster.driverlab import NEWER, VERSION, Drivers, node, play, precompiled
+from tests.support.virtual_lab import InLab, VirtualLab
 
 from tessera.api.driver.assignment import CLUSTER_POLICIES
 from tessera.kube.resources import DAEMONSETS, NODES
@@ -66,8 +66,8 @@ def test_a_policy_is_not_ready_before_all_its_nodes_have_what_it_names(tmp_path:
     play(tmp_path, scenario, [node(name) for name in "abc"], IMAGES)
 
 
-def test_hosts_with_a_driver_count_as_pre_installed_and_get_no_driver_pod(in_lab: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+def test_hosts_with_a_driver_count_as_pre_installed_and_get_no_driver_pod(in_lab: InLab) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await lab.clock.sleep(10.0)
         driver = {"repository": "nvcr.io/nvidia", "image": "driver", "version": VERSION}
         await lab.client.apply(CLUSTER_POLICIES, "cluster-policy", {"spec": {"driver": driver}})

@@ -4,6 +4,8 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from tests.support.virtual_lab import VirtualLab
+
 from tessera.api.names import DEVICE_ACCESS_LABEL
 from tessera.explain.explanation import ExplanationReport
 from tessera.explain.query import explain, parse_query
@@ -18,16 +20,16 @@ ONE = {"nvidia.com/mig-1g.5gb": 1}
 WHOLE = {"nvidia.com/mig-7g.40gb": 1}
 
 
-async def why(lab: Any, what: str, client: Any = None) -> ExplanationReport:
+async def why(lab: VirtualLab, what: str, client: Any = None) -> ExplanationReport:
     return await explain(client or lab.client, lab.clock, parse_query(what), "default")
 
 
-async def case(lab: Any, what: str) -> str:
+async def case(lab: VirtualLab, what: str) -> str:
     return (await why(lab, what)).answers[0].case
 
 
 def test_the_29th_pod_is_told_who_is_in_its_way(in_lab: InLab) -> None:
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         names = [f"p{n}" for n in range(28)]
         for name in names:
             await lab.create(name, ONE)
@@ -48,9 +50,9 @@ def test_the_29th_pod_is_told_who_is_in_its_way(in_lab: InLab) -> None:
 
 
 def test_a_pod_while_its_slice_is_made_and_when_it_has_ended(in_lab: InLab) -> None:
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await lab.create("slow", ONE, command="sleep 5")
-        await lab.until(lambda: lab.pod("slow") is not None and lab.pod("slow").spec.node_name, "it is bound")
+        await lab.until(lambda: lab.node_of("slow"), "it is bound")
         assert await case(lab, "slow") == "slice-being-made"
         await lab.running("slow")
         assert await case(lab, "slow") == "runs"
@@ -61,10 +63,10 @@ def test_a_pod_while_its_slice_is_made_and_when_it_has_ended(in_lab: InLab) -> N
 
 
 def test_a_card_that_refuses_says_so_in_nvmls_words(in_lab: InLab) -> None:
-    async def scenario(lab: Any) -> None:
-        lab.cluster.nodes["node-1"].machine.fail("create_gpu_instance", UnknownNvmlError, times=None)
+    async def scenario(lab: VirtualLab) -> None:
+        lab.machine().fail("create_gpu_instance", UnknownNvmlError, times=None)
         await lab.create("a", ONE)
-        await lab.until(lambda: lab.pod("a") is not None and lab.pod("a").spec.node_name, "it is bound")
+        await lab.until(lambda: lab.node_of("a"), "it is bound")
         await lab.until(lambda: lab.events_of("a", "SliceFailed"), "the agent says so")
         (found,) = (await why(lab, "a")).answers
         assert found.case == "slice-failed"
@@ -74,7 +76,7 @@ def test_a_card_that_refuses_says_so_in_nvmls_words(in_lab: InLab) -> None:
 
 
 def test_a_controller_that_was_scaled_to_nothing(in_lab: InLab) -> None:
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await lab.create("a", WHOLE)
         await lab.running("a")
         await lab.client.scale(DEPLOYMENTS, "tessera-controller", "tessera-system", 0)
@@ -87,7 +89,7 @@ def test_a_controller_that_was_scaled_to_nothing(in_lab: InLab) -> None:
 
 
 def test_a_cordoned_node_is_named(in_lab: InLab) -> None:
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await lab.client.merge_patch(NODES, "node-1", {"spec": {"unschedulable": True}})
         await lab.create("a", ONE)
         await lab.until(lambda: lab.events_of("a", "SliceWaiting"), "it is planned")
@@ -99,7 +101,7 @@ def test_a_cordoned_node_is_named(in_lab: InLab) -> None:
 
 
 def test_an_update_that_waits_for_its_own_old_pod_until_the_deployment_lets_it_go(in_lab: InLab) -> None:
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         web = deployment("web", 1, "7g.40gb")
         await lab.client.create(DEPLOYMENTS.as_dicts(), web, "default")
         await lab.until(lambda: [pod.status.phase for pod in lab.pods.cache.values()] == ["Running"], "it runs")
@@ -120,7 +122,7 @@ def test_an_update_that_waits_for_its_own_old_pod_until_the_deployment_lets_it_g
 
 
 def test_a_daemon_set_whose_pods_wait_and_one_whose_pods_are_refused(in_lab: InLab) -> None:
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await lab.create("holder", WHOLE)
         await lab.running("holder")
         cards, watcher = deployment("cards", 1, "7g.40gb"), deployment("watcher", 1)
@@ -141,12 +143,12 @@ def test_a_daemon_set_whose_pods_wait_and_one_whose_pods_are_refused(in_lab: InL
     in_lab(scenario, nodes="1xA100-40GB")
 
 
-def names(lab: Any) -> list[str]:
+def names(lab: VirtualLab) -> list[str]:
     return sorted(pod.metadata.name for pod in lab.pods.cache.values())
 
 
 def test_a_deployment_whose_quota_is_used_up(in_lab: InLab) -> None:
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         quota = {"metadata": {"name": "gpu"}, "spec": {"hard": {"requests.nvidia.com/mig-1g.5gb": "2"}}}
         await lab.client.create(RESOURCE_QUOTAS.as_dicts(), quota, "default")
         await lab.client.create(DEPLOYMENTS.as_dicts(), deployment("web", 3), "default")
@@ -164,7 +166,7 @@ def test_a_deployment_whose_quota_is_used_up(in_lab: InLab) -> None:
 
 
 def test_a_deployment_and_a_job_whose_pods_would_take_gpus_past_kubernetes(in_lab: InLab) -> None:
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         chooses = {"name": "c", "image": "e.com/a:1", "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]}
         web = deployment("web", 2)
         web["spec"]["template"]["spec"]["containers"] = [chooses]
@@ -184,7 +186,7 @@ def test_a_deployment_and_a_job_whose_pods_would_take_gpus_past_kubernetes(in_la
 
 
 def test_a_job_that_admission_refuses(in_lab: InLab) -> None:
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         spec = {"backoffLimit": 0, "template": {"spec": {"restartPolicy": "Never", "containers": [container("1g.5g")]}}}
         await lab.client.create(JOBS.as_dicts(), {"metadata": {"name": "train"}, "spec": spec}, "default")
         await lab.clock.sleep(5)
@@ -196,7 +198,7 @@ def test_a_job_that_admission_refuses(in_lab: InLab) -> None:
 
 
 def test_somebody_who_may_only_see_a_namespace(in_lab: InLab) -> None:
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         for kind, body in reader("dev").items():
             await lab.client.apply(rbac(kind), "reader", body, "default")
         await lab.create("first", WHOLE)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tests.cluster.test_neighbours import replicas, run, template, unjudged
 from tests.support.mortal_transport import ForwardingTransport
+from tests.support.virtual_lab import InLab, VirtualLab
 
 from tessera.kube.client.client import Client
 from tessera.kube.resources import PODS
@@ -68,7 +69,7 @@ class _Wire(ForwardingTransport):
         return await self._inner.request(request)
 
 
-async def hold(lab: Any) -> None:
+async def hold(lab: VirtualLab) -> None:
     """A pod whose rules, unseen by the controller, keep all pods of the app ``refused`` off the node."""
     holder = template("holder", {}, affinity=unjudged())
     holder["metadata"]["name"] = "holder"
@@ -76,12 +77,12 @@ async def hold(lab: Any) -> None:
     await lab.running("holder")
 
 
-def let_go(lab: Any, name: Callable[[], str]) -> Callable[[], Awaitable[None]]:
+def let_go(lab: VirtualLab, name: Callable[[], str]) -> Callable[[], Awaitable[None]]:
     """Ends the refusal and returns once the scheduler has bound the pod."""
 
     async def act() -> None:
         await lab.client.delete(PODS, "holder", "default", grace_seconds=0)
-        await lab.until(lambda: lab.pod(name()) and lab.pod(name()).spec.node_name, "the scheduler binds it")
+        await lab.until(lambda: lab.node_of(name()), "the scheduler binds it")
 
     return act
 
@@ -92,17 +93,15 @@ def let_go(lab: Any, name: Callable[[], str]) -> Callable[[], Awaitable[None]]:
     ids=["as the slices are given up", "as the pod is told"],
 )
 @pytest.mark.parametrize("wanted", [False, True], ids=["nobody else waits", "another waits for the place"])
-def test_a_pod_without_an_owner_that_is_bound_just_then(
-    in_lab: Callable[..., None], words: tuple[str, ...], wanted: bool
-) -> None:
+def test_a_pod_without_an_owner_that_is_bound_just_then(in_lab: InLab, words: tuple[str, ...], wanted: bool) -> None:
     moment = Moment(*words)
 
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await hold(lab)
         body = template("refused", WHOLE)
         body["metadata"]["name"] = "first"
         await lab.client.create(PODS.as_dicts(), body, "default")
-        await lab.until(lambda: lab.pod("first") and not lab.pod("first").spec.scheduling_gates, "it was pinned")
+        await lab.until(lambda: lab.is_free("first"), "it was pinned")
         if wanted:
             await lab.create("second", WHOLE)
             await lab.until(lambda: lab.events_of("second", "SliceWaiting"), "another waits")
@@ -121,20 +120,20 @@ def test_a_pod_without_an_owner_that_is_bound_just_then(
     in_lab(scenario, nodes="1xA100-40GB", cluster_type=moment.cluster)
 
 
-def test_a_pod_that_is_bound_after_its_slices_went_to_the_next_makes_room_for_that(in_lab: Callable[..., None]) -> None:
+def test_a_pod_that_is_bound_after_its_slices_went_to_the_next_makes_room_for_that(in_lab: InLab) -> None:
     """The scheduler counts the first pod on the node, and refuses the one that has the slices now."""
 
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await hold(lab)
         for name in ("late", "second"):
             body = template("refused", WHOLE)
             body["metadata"]["name"] = name
             await lab.client.create(PODS.as_dicts(), body, "default")
-            await lab.until(lambda: lab.pod("late") and not lab.pod("late").spec.scheduling_gates, "it was pinned")
+            await lab.until(lambda: lab.is_free("late"), "it was pinned")
         await lab.until(lambda: lab.events_of("late", "SliceReclaimed"), "its slices are taken back", 300.0)
-        await lab.until(lambda: not lab.pod("second").spec.scheduling_gates, "they go to the next")
+        await lab.until(lambda: not lab.existing_pod("second").spec.scheduling_gates, "they go to the next")
         await let_go(lab, lambda: "late")()
-        assert not lab.pod("second").spec.node_name
+        assert not lab.existing_pod("second").spec.node_name
         await lab.until(lambda: lab.ready("second"), "the next runs", 60.0)
         assert lab.pod("late") is None
         told = [each.message for each in lab.events_of("late", "SliceReclaimed")]
@@ -144,10 +143,10 @@ def test_a_pod_that_is_bound_after_its_slices_went_to_the_next_makes_room_for_th
     in_lab(scenario, nodes="1xA100-40GB")
 
 
-def test_a_pod_of_an_owner_that_is_bound_just_then_is_not_evicted(in_lab: Callable[..., None]) -> None:
+def test_a_pod_of_an_owner_that_is_bound_just_then_is_not_evicted(in_lab: InLab) -> None:
     moment = Moment("POST", "/eviction")
 
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await hold(lab)
         await replicas(lab, "refused", 1, WHOLE)
 
@@ -155,7 +154,7 @@ def test_a_pod_of_an_owner_that_is_bound_just_then_is_not_evicted(in_lab: Callab
             found = [pod for pod in lab.pods.cache.values() if pod.metadata.labels.get("app") == "refused"]
             return [pod.metadata.name for pod in found]
 
-        await lab.until(lambda: len(pods()) == 1 and not lab.pod(pods()[0]).spec.scheduling_gates, "it was pinned")
+        await lab.until(lambda: len(pods()) == 1 and lab.is_free(pods()[0]), "it was pinned")
         (name,) = pods()
         moment.act = let_go(lab, lambda: name)
         await lab.until(lambda: moment.came, "the pod is evicted", 300.0)

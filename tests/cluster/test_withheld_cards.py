@@ -1,10 +1,11 @@
 """Pods hold faulty or cordoned cards: each screen says which free cards kube-scheduler leaves empty, and why."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from tests.cluster.test_cordons import annotate
 from tests.cluster.test_pod_notices import break_card
+from tests.support.virtual_lab import InLab, VirtualLab
 
 from tessera.cli.map import picture
 from tessera.cli.top import TopScreen
@@ -25,7 +26,7 @@ GPU = {"nvidia.com/gpu": 1}
 SUM = "node node-1: pods hold 2 withheld nvidia.com/gpu; kube-scheduler counts these 2 against the 4 that are left"
 
 
-async def free_rooms(lab: Any) -> tuple[int, int]:
+async def free_rooms(lab: VirtualLab) -> tuple[int, int]:
     """The whole cards that map and page say are free for pods."""
     reading = await read_cluster(lab.client)
     nodes = make_map(reading).nodes
@@ -39,7 +40,7 @@ async def free_rooms(lab: Any) -> tuple[int, int]:
     return sum(each.possible.get("gpu", 0) for each in summarize(nodes)), sum(each.free.get("gpu", 0) for each in cards)
 
 
-async def told(lab: Any) -> Mapping[str, str]:
+async def told(lab: VirtualLab) -> Mapping[str, str]:
     """What each place says of free cards."""
     usage, shown = await read_usage(lab.client), make_map(await read_cluster(lab.client))
     (node,) = (await explain(lab.client, lab.clock, parse_query("node/node-1"), "default")).answers
@@ -66,9 +67,9 @@ def service(name: str) -> dict[str, Any]:
 
 
 def test_every_place_says_which_free_cards_are_left_empty_and_agrees_with_the_scheduler(
-    in_lab: Callable[..., None],
+    in_lab: InLab,
 ) -> None:
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         for name in ("a", "b"):
             await lab.create(name, GPU)
         await lab.running("a", "b")
@@ -98,12 +99,12 @@ def test_every_place_says_which_free_cards_are_left_empty_and_agrees_with_the_sc
     in_lab(scenario, nodes="6xA100-40GB", mig_config="", pages=True)
 
 
-def test_a_service_on_a_cordoned_card_costs_no_good_card(in_lab: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+def test_a_service_on_a_cordoned_card_costs_no_good_card(in_lab: InLab) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await lab.client.create(DEPLOYMENTS.as_dicts(), service("web"), "default")
         both = "its pods run"
         await lab.until(lambda: sum(p.status.phase == "Running" for p in lab.pods.cache.values()) == 2, both)
-        for gpu in lab.cluster.nodes["node-1"].machine.uuids()[:2]:
+        for gpu in lab.machine().uuids()[:2]:
             await annotate(lab, gpu, "fan is loud")
         await lab.clock.sleep(60)
         for name in ("c", "d"):

@@ -2,12 +2,12 @@
 
 import gzip
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from tests.doctor.test_archive import manifest, read
 from tests.support.api_clients import in_process_client
+from tests.support.virtual_lab import InLab, VirtualLab
 
 from tessera.api.driver.assignment import CLUSTER_POLICIES
 from tessera.doctor.bundle import collect
@@ -37,7 +37,7 @@ def container(plant: Planter, place: str, **fields: Any) -> dict[str, Any]:
     }
 
 
-async def plant_everywhere(lab: Any, plant: Planter) -> None:
+async def plant_everywhere(lab: VirtualLab, plant: Planter) -> None:
     """Puts a secret into every kind of object that the archive is made of, and into some that it is not."""
     client = lab.client
     secret = {"metadata": {"name": "pull"}, "stringData": {"key": plant("secret")}}
@@ -97,17 +97,17 @@ async def plant_everywhere(lab: Any, plant: Planter) -> None:
         await client.create(EVENTS.as_dicts(), event, namespace)
 
 
-def test_no_secret_is_in_it_wherever_it_was(in_lab: Callable[..., None], tmp_path: Path) -> None:
+def test_no_secret_is_in_it_wherever_it_was(in_lab: InLab, tmp_path: Path) -> None:
     plant = Planter()
 
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await plant_everywhere(lab, plant)
         await lab.running("tenant")
         await lab.clock.sleep(10)
         archive = await collect(lab.client, lab.clock)
         archive.write(tmp_path / "case.tar.gz")
 
-    in_lab(scenario, nodes="2xA100-40GB")
+    in_lab(scenario, nodes="2xA100-40GB", own=True)
     content = gzip.decompress((tmp_path / "case.tar.gz").read_bytes()).decode(errors="replace")
     assert len(plant.made) > 12
     assert [each for each in plant.made if each in content] == []
@@ -122,8 +122,8 @@ def test_no_secret_is_in_it_wherever_it_was(in_lab: Callable[..., None], tmp_pat
     assert b"mine" in files["objects/configmaps.json"]
 
 
-def test_it_has_what_a_case_needs(in_lab: Callable[..., None], tmp_path: Path) -> None:
-    async def scenario(lab: Any) -> None:
+def test_it_has_what_a_case_needs(in_lab: InLab, tmp_path: Path) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await lab.create("slice", {"nvidia.com/mig-3g.20gb": 1})
         await lab.running("slice")
         archive = await collect(lab.client, lab.clock)
@@ -147,10 +147,8 @@ def test_it_has_what_a_case_needs(in_lab: Callable[..., None], tmp_path: Path) -
     assert any(each["what"] == "decision records" for each in told["leftOut"])
 
 
-def test_somebody_without_rights_gets_what_is_left_and_a_list_of_the_rest(
-    in_lab: Callable[..., None], tmp_path: Path
-) -> None:
-    async def scenario(lab: Any) -> None:
+def test_somebody_without_rights_gets_what_is_left_and_a_list_of_the_rest(in_lab: InLab, tmp_path: Path) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         jane = in_process_client(lab.cluster.server, lab.clock, "jane", "system:authenticated")
         archive = await collect(jane, lab.clock)
         archive.write(tmp_path / "case.tar.gz")
@@ -162,8 +160,8 @@ def test_somebody_without_rights_gets_what_is_left_and_a_list_of_the_rest(
     assert "doctor.json" in {each["path"] for each in told["files"]}
 
 
-def test_it_never_reads_a_secret(in_lab: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+def test_it_never_reads_a_secret(in_lab: InLab) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         asker = in_process_client(lab.cluster.server, lab.clock, "support", "system:masters", "system:authenticated")
         await collect(asker, lab.clock)
         asked = {each.resource for each in lab.cluster.server.audit if each.user == "support"}

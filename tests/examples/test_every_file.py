@@ -5,13 +5,13 @@ does not exist.
 """
 
 import re
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from tests.support.virtual_lab import InLab, VirtualLab
 
 from tessera.kube.client.errors import AlreadyExists, ApiError
 from tessera.kube.resources import NAMESPACES
@@ -48,10 +48,10 @@ def objects_of_pages() -> list[tuple[str, dict[str, Any]]]:
     return found
 
 
-def store(in_lab: Callable[..., None], items: list[tuple[str, dict[str, Any]]]) -> None:
+def store(in_lab: InLab, items: list[tuple[str, dict[str, Any]]]) -> None:
     """Creates objects in a cluster in which they and their namespaces are new; unknown fields are refused."""
 
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         refused: set[str] = set()
         stand_in = StandIn(lab.client, lab.clock, resources={})
         await stand_in.install(lab.cluster.reviewers)
@@ -75,11 +75,11 @@ def store(in_lab: Callable[..., None], items: list[tuple[str, dict[str, Any]]]) 
 
 
 @pytest.mark.parametrize("path", [each for each in FILES if objects(each)])
-def test_a_file_is_taken(in_lab: Callable[..., None], path: str) -> None:
+def test_a_file_is_taken(in_lab: InLab, path: str) -> None:
     store(in_lab, [(path, each) for each in objects(path)])
 
 
-def test_whole_objects_of_the_pages_are_taken(in_lab: Callable[..., None]) -> None:
+def test_whole_objects_of_the_pages_are_taken(in_lab: InLab) -> None:
     items = objects_of_pages()
     assert items
     store(in_lab, items)

@@ -1,12 +1,12 @@
 """A team has its quota, and Kueue charges each profile what Tessera's quota does."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from tests.support.api_clients import in_process_client
+from tests.support.virtual_lab import InLab, VirtualLab
 
 from tessera.api.names import resource_of
 from tessera.kube.client.client import Client
@@ -32,7 +32,7 @@ def documents(path: str) -> list[dict[str, Any]]:
     return list(yaml.safe_load_all((EXAMPLES / path).read_text(encoding="utf-8")))
 
 
-async def make_team(lab: Any) -> Client:
+async def make_team(lab: VirtualLab) -> Client:
     """Applies the example; returns the client of a member."""
     for each in documents("quota/team.yaml"):
         namespace = each["metadata"].get("namespace")
@@ -40,8 +40,8 @@ async def make_team(lab: Any) -> Client:
     return in_process_client(lab.cluster.server, lab.clock, "jane", "team-a", "system:authenticated")
 
 
-def test_a_member_uses_the_quota_and_no_more(in_lab: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+def test_a_member_uses_the_quota_and_no_more(in_lab: InLab) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         jane = await make_team(lab)
         (pod,) = documents("quota/pod.yaml")
         for name in ("eval", "second"):
@@ -57,8 +57,8 @@ def test_a_member_uses_the_quota_and_no_more(in_lab: Callable[..., None]) -> Non
     in_lab(scenario)
 
 
-def test_a_member_has_no_rights_elsewhere(in_lab: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+def test_a_member_has_no_rights_elsewhere(in_lab: InLab) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         jane = await make_team(lab)
         (pod,) = documents("quota/pod.yaml")
         with pytest.raises(Forbidden):
@@ -69,10 +69,10 @@ def test_a_member_has_no_rights_elsewhere(in_lab: Callable[..., None]) -> None:
     in_lab(scenario)
 
 
-def test_a_pod_in_a_queue_gets_its_slice_after_kueue_admitted_it(in_lab: Callable[..., None]) -> None:
+def test_a_pod_in_a_queue_gets_its_slice_after_kueue_admitted_it(in_lab: InLab) -> None:
     """Kueue itself is not in the lab: the test does what its webhook and its controller do to the pod."""
 
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await lab.client.create(NAMESPACES.as_dicts(), {"metadata": {"name": "team-a"}})
         (pod,) = documents("kueue/pod.yaml")
         gated = {**pod, "spec": {**pod["spec"], "schedulingGates": [{"name": KUEUE_GATE}]}}

@@ -1,13 +1,14 @@
 """Each example runs in the lab, on a node with the profile or layout that it names, on what it asked for."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 import yaml
+from tests.support.virtual_lab import InLab, VirtualLab
 
 from tessera.api.nodes.offers import OFFERS_ANNOTATION
 from tessera.kube.resources import (
@@ -21,6 +22,7 @@ from tessera.kube.resources import (
     STORAGE_CLASSES,
     Resource,
 )
+from tessera.nvml.interface import GpuUuid
 from tessera_lab.daemon.serve import STORAGE
 
 FOLDER = Path(__file__).parents[2] / "examples" / "workloads"
@@ -95,10 +97,10 @@ def test_the_page_names_the_label_of_each() -> None:
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_it_runs_on_what_it_asked_for(in_lab: Callable[..., None], name: str) -> None:
+def test_it_runs_on_what_it_asked_for(in_lab: InLab, name: str) -> None:
     expected = EXPECTED[name]
 
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await lab.client.create(STORAGE_CLASSES.as_dicts(), STORAGE)
         await lab.label("node-1", profile=expected.profile or None, layout=expected.layout or None)
         await lab.until(lambda: expected.resource in lab.gpus(), f"the node offers {expected.resource}")
@@ -107,7 +109,7 @@ def test_it_runs_on_what_it_asked_for(in_lab: Callable[..., None], name: str) ->
         for each in documents(name):
             await lab.client.create(KINDS[each["kind"]].as_dicts(), each, "default")
         await lab.until(lambda: len(running(lab)) == expected.pods, f"{expected.pods} pods of {name} run")
-        cards = lab.cluster.nodes["node-1"].machine.uuids()
+        cards = lab.machine().uuids()
         given: list[str] = []
         for pod in running(lab):
             for container, wanted in expected.devices.items():
@@ -123,24 +125,24 @@ def test_it_runs_on_what_it_asked_for(in_lab: Callable[..., None], name: str) ->
     in_lab(scenario, nodes="4xA100-40GB", mig_config="")
 
 
-def offers_of(lab: Any) -> str:
+def offers_of(lab: VirtualLab) -> str:
     """The annotation with the node's offers."""
-    return str(lab.nodes.cache.get("node-1").metadata.annotations.get(OFFERS_ANNOTATION, ""))
+    return str(lab.existing_node("node-1").metadata.annotations.get(OFFERS_ANNOTATION, ""))
 
 
-def running(lab: Any) -> list[str]:
+def running(lab: VirtualLab) -> list[str]:
     return [pod.metadata.name for pod in lab.pods.cache.values() if lab.ready(pod.metadata.name)]
 
 
-def finished(lab: Any) -> list[str]:
+def finished(lab: VirtualLab) -> list[str]:
     return [pod.metadata.name for pod in lab.pods.cache.values() if pod.status.phase == "Succeeded"]
 
 
-def kind_of(lab: Any, device: str, cards: list[str]) -> str:
+def kind_of(lab: VirtualLab, device: str, cards: Sequence[GpuUuid]) -> str:
     """The profile of a MIG device, or "card"."""
     if device in cards:
         return "card"
-    machine = lab.cluster.nodes["node-1"].machine
+    machine = lab.machine()
     (profile,) = (
         each.profile
         for gpu in cards

@@ -14,8 +14,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
 import pytest
-from tests.cluster.conftest import in_lab
+from tests.cluster.conftest import booted_labs, in_lab
 from tests.support.kueue.cluster import KueueCluster
+from tests.support.virtual_lab import InLab, VirtualLab
 
 from tessera.clock import SystemClock
 from tessera.kube.client.client import Client
@@ -26,7 +27,7 @@ from tessera.kueue.names import Version
 from tessera.mig.models import model_by_short_name
 from tessera_lab.kueue.stand_in import StandIn
 
-__all__ = ["in_lab", "with_kueue"]
+__all__ = ["booted_labs", "in_lab", "with_kueue"]
 
 A100 = model_by_short_name("A100-40GB").profile_names
 Story = Callable[[KueueCluster], Awaitable[None]]
@@ -55,7 +56,7 @@ def with_kueue(request: pytest.FixtureRequest) -> Callable[..., None]:
 
 
 def _in_lab(
-    in_lab: Callable[..., None],
+    in_lab: InLab,
     story: Story,
     *,
     version: Version = "v1beta2",
@@ -67,7 +68,7 @@ def _in_lab(
 ) -> None:
     charges = make_configuration(A100, version)["resources"] if resources is None else resources
 
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         stand_in = StandIn(lab.client, lab.clock, resources=charges, version=version, **settings)
         await stand_in.install(lab.cluster.reviewers, order)
         reconciling = asyncio.create_task(stand_in.run())

@@ -6,6 +6,7 @@ from typing import Any
 
 import yaml
 from tests.support.kueue.cluster import KueueCluster
+from tests.support.virtual_lab import InLab, VirtualLab
 
 from tessera.api.instaslice import INSTASLICES
 from tessera.api.names import INSTASLICE_NAMESPACE
@@ -49,8 +50,8 @@ def test_the_teams_pod_and_job_run_in_its_queue(with_kueue: Callable[..., None])
     with_kueue(story, version="v1beta2", resources=configuration["resources"])
 
 
-def test_the_commands_know_the_clusters_cards(in_lab: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+def test_the_commands_know_the_clusters_cards(in_lab: InLab) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         instaslices = (await lab.client.list(INSTASLICES, INSTASLICE_NAMESPACE)).items
         nodes = (await lab.client.list(NODES)).items
         assert profiles_in_cluster(instaslices, nodes) == [

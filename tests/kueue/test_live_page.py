@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.support.kueue.cluster import KueueCluster, template
+from tests.support.virtual_lab import InLab, VirtualLab
 
 from tessera.access.reviewer import Person, Reviewer
 from tessera.dashboard.access.rights import Rights
@@ -105,8 +106,8 @@ def test_an_empty_queue_is_told_from_a_cluster_without_kueue(with_kueue: Callabl
     with_kueue(story)
 
 
-def test_without_kueue_nothing_is_shown(in_lab: Callable[..., None]) -> None:
-    async def story(lab: Any) -> None:
+def test_without_kueue_nothing_is_shown(in_lab: InLab) -> None:
+    async def story(lab: VirtualLab) -> None:
         page = KueueSource(
             lab.client, watched=lambda: True, changed=lambda: None, clock=lab.clock, reader=KueueReader()
         )

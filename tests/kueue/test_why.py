@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from tests.support.kueue.cluster import IMAGE, KueueCluster, pod_spec, template
+from tests.support.virtual_lab import InLab, VirtualLab
 
 from tessera.explain.explanation import Explanation
 from tessera.explain.query import explain, parse_query
@@ -201,8 +202,8 @@ def test_missing_rights_are_told(with_kueue: Callable[..., None]) -> None:
     with_kueue(story, version="v1beta2")
 
 
-def test_a_gate_of_kueue_where_kueue_is_not_installed(in_lab: Callable[..., None]) -> None:
-    async def scenario(lab: Any) -> None:
+def test_a_gate_of_kueue_where_kueue_is_not_installed(in_lab: InLab) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         await lab.create("a", {"nvidia.com/mig-1g.5gb": 1}, schedulingGates=[{"name": ADMISSION_GATE}])
         report = await explain(lab.client, lab.clock, parse_query("a"), "default")
         assert report.answers[0].case == "kueue-not-installed"

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 
 import pytest
+from tests.support.searching import steps
 
 from tessera.mig.models import model_by_short_name
 from tessera.placement.card_table import CardTable
@@ -39,7 +40,7 @@ def history(nodes: int, cards: int, steps: int, keep: Callable[[random.Random], 
 
 @pytest.mark.parametrize(("nodes", "cards"), [(1, 1), (3, 2), (5, 8)])
 def test_a_group_gives_a_card_of_its_fullest_node_and_bounds_its_stale_entries(nodes: int, cards: int) -> None:
-    for fleet in history(nodes, cards, 3_000, lambda rng: rng.randrange(2 * nodes * cards + 1)):
+    for fleet in history(nodes, cards, steps(3_000), lambda rng: rng.randrange(2 * nodes * cards + 1)):
         for group in fleet.candidates("1g.5gb"):
             assert group.entries <= 4 * group.count + 65
             assert group.first().node.free == min(card.node.free for card in group.members())
@@ -62,7 +63,7 @@ class CountedNode(FleetNode):
 
 
 def test_cards_come_in_the_order_of_their_nodes_free_slots_each_once() -> None:
-    for fleet in history(5, 8, 3_000, lambda rng: rng.randrange(81)):
+    for fleet in history(5, 8, steps(3_000), lambda rng: rng.randrange(81)):
         for group in fleet.candidates("1g.5gb"):
             found = list(group.cards())
             assert len(found) == len(set(found)) == group.count
@@ -111,7 +112,7 @@ def test_a_group_without_cards_keeps_no_entries() -> None:
 
 def test_the_best_place_is_that_of_the_first_candidate() -> None:
     policy = FragmentationGradient()
-    for fleet in history(3, 2, 3_000, lambda rng: rng.randrange(12)):
+    for fleet in history(3, 2, steps(3_000), lambda rng: rng.randrange(12)):
         for profile in PROFILES:
             first = next(fleet.candidates(profile), None)
             found = fleet.best_place(profile, policy.costs)

@@ -1,4 +1,4 @@
-"""Numbers of examples of property tests: a quarter in ``make test``; all, and drawn anew, in ``make soak``."""
+"""How far property tests and random histories search: a first look in ``make test``, all and drawn anew in ``soak``."""
 
 import os
 
@@ -9,5 +9,10 @@ DEFAULT = 100
 
 
 def examples(number: int) -> int:
-    """The number of examples to try: ``number`` in ``make soak``, a quarter of it but at least 10 in ``make test``."""
-    return number if SEARCHING else max(10, number // 4)
+    """The number of examples to try: ``number`` in ``make soak``, at most 10 in ``make test``."""
+    return number if SEARCHING else min(10, number)
+
+
+def steps(number: int) -> int:
+    """The length of a random history: ``number`` in ``make soak``, a tenth of it in ``make test``."""
+    return number if SEARCHING else number // 10

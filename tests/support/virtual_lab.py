@@ -1,8 +1,8 @@
 """A whole cluster on virtual time in one process: the lab, with Tessera installed from deploy/, without sockets."""
 
 import random
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol
 
 from tessera.api.instaslice import INSTASLICES, Instaslice
 from tessera.api.names import (
@@ -14,9 +14,10 @@ from tessera.api.names import (
 )
 from tessera.api.nodes.offers import OFFERS_ANNOTATION
 from tessera.api.sharing.profile_selection import PROFILE_LABEL
-from tessera.kube.resources import CONFIGMAPS, EVENTS, MUTATING_WEBHOOKS, NODES, PODS, REPLICASETS, CoreEvent, Pod
+from tessera.kube.resources import CONFIGMAPS, EVENTS, MUTATING_WEBHOOKS, NODES, PODS, REPLICASETS, CoreEvent, Node, Pod
 from tessera.kube.watch.informer import Informer, InformerGroup
 from tessera.nvml.interface import GpuUuid
+from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera_lab.cli.own_commands import own_commands
 from tessera_lab.cluster.cluster import SimulatedCluster
 from tessera_lab.installation.install import build_entrypoint
@@ -44,12 +45,12 @@ class VirtualLab:
         self.watched = InformerGroup(self.pods, self.slices, self.events, self.nodes, self.hooks)
 
     async def create(
-        self, name: str, *containers: dict[str, int], command: str = "sleep infinity", **spec: Any
+        self, name: str, *containers: Mapping[str, int | str], command: str = "sleep infinity", **spec: Any
     ) -> None:
         """A pod whose containers have the given limits; ``spec`` adds to its spec."""
         await self.client.create(PODS.as_dicts(), manifest(name, *containers, command=command, **spec), "default")
 
-    async def create_owned(self, name: str, *containers: dict[str, int]) -> None:
+    async def create_owned(self, name: str, *containers: Mapping[str, int]) -> None:
         """A ReplicaSet of one such pod."""
         labels = {"app": name}
         spec = manifest(name, *containers, restartPolicy="Always")["spec"]
@@ -141,10 +142,37 @@ class VirtualLab:
         """A pod as last seen."""
         return self.pods.cache.get(f"default/{name}")
 
+    def existing_pod(self, name: str) -> Pod:
+        """A pod that is there, as last seen."""
+        found = self.pod(name)
+        assert found is not None, f"there is no pod {name}"
+        return found
+
+    def existing_node(self, name: str = "node-1") -> Node:
+        """A node that is there, as last seen."""
+        found = self.nodes.cache.get(name)
+        assert found is not None, f"there is no node {name}"
+        return found
+
+    def machine(self, node: str = "node-1") -> SimulatedMachine:
+        """The machine with cards that is a node."""
+        found = self.cluster.nodes[node].machine
+        assert found is not None, f"{node} has no cards"
+        return found
+
     def gates(self, name: str) -> list[str]:
         """The names of a pod's scheduling gates."""
         pod = self.pod(name)
         return [] if pod is None else [each.name for each in pod.spec.scheduling_gates]
+
+    def node_of(self, name: str) -> str:
+        """The node to which a pod is bound; empty if to none, or if there is no such pod."""
+        found = self.pod(name)
+        return found.spec.node_name if found is not None else ""
+
+    def is_free(self, name: str) -> bool:
+        """True for a pod that has no scheduling gate any more."""
+        return self.pod(name) is not None and not self.gates(name)
 
     def ready(self, name: str) -> bool:
         """True if all containers of a pod run."""
@@ -156,7 +184,7 @@ class VirtualLab:
         pod = self.pod(name)
         return pod.status.phase if pod is not None else ""
 
-    async def until(self, found: Callable[[], Any], what: str, seconds: float = TIMEOUT) -> None:
+    async def until(self, found: Callable[..., Any], what: str, seconds: float = TIMEOUT) -> None:
         """Waits for a state of pods, events and Instaslice objects."""
         await self.watched.wait_until(lambda: found() or None, seconds, what)
 
@@ -193,22 +221,18 @@ class VirtualLab:
 
     def hardware(self, node: str = "node-1") -> list[tuple[GpuUuid, str, int]]:
         """The GPU instances that really are on the node's cards: card, profile, start."""
-        machine = self.cluster.nodes[node].machine
-        assert machine is not None
+        machine = self.machine(node)
         return [(gpu, each.profile, each.start) for gpu in machine.uuids() for each in machine.instances(gpu)]
 
     def mig_uuids(self, node: str = "node-1") -> list[str]:
         """The MIG devices that really are on the node's cards."""
-        machine = self.cluster.nodes[node].machine
-        assert machine is not None
+        machine = self.machine(node)
         instances = [each for gpu in machine.uuids() for each in machine.instances(gpu)]
         return [one.mig_uuid for each in instances for one in each.compute_instances]
 
-    def devices(self, pod: str, container: str = "c0") -> list[str]:
-        """The MIG devices that a container was given."""
-        found = self.pod(pod)
-        assert found is not None
-        env = self.cluster.nodes[found.spec.node_name].pods.container_env("default", pod, container)
+    def devices(self, pod: str, container: str = "c0") -> list[Any]:
+        """The UUIDs, of cards or of MIG devices, that a container was given."""
+        env = self.cluster.nodes[self.existing_pod(pod).spec.node_name].pods.container_env("default", pod, container)
         return env["NVIDIA_VISIBLE_DEVICES"].split(",")
 
     def events_of(self, pod: str, reason: str) -> list[CoreEvent]:
@@ -224,7 +248,9 @@ class VirtualLab:
         return sum(event.count for event in self.events_of(pod, reason) if word in event.message)
 
 
-def manifest(name: str, *containers: dict[str, int], command: str = "sleep infinity", **spec: Any) -> dict[str, Any]:
+def manifest(
+    name: str, *containers: Mapping[str, int | str], command: str = "sleep infinity", **spec: Any
+) -> dict[str, Any]:
     """A pod of containers ``c0``, ``c1``, … with the given limits."""
     made = [
         {"name": f"c{n}", "image": "busybox", "command": command.split(), "resources": {"limits": limits}}
@@ -234,4 +260,28 @@ def manifest(name: str, *containers: dict[str, int], command: str = "sleep infin
     return {"metadata": {"name": name}, "spec": {**settings, **spec}}
 
 
-Scenario = Callable[[VirtualLab], Awaitable[None]]
+Scenario = Callable[[VirtualLab], Awaitable[Any]]
+
+
+class InLab(Protocol):
+    """Runs scenarios in labs that have just booted."""
+
+    def __call__(
+        self,
+        scenario: Scenario,
+        nodes: str = ...,
+        cluster_type: Callable[..., SimulatedCluster] = ...,
+        *,
+        own: bool = ...,
+        **options: Any,
+    ) -> Any:
+        """Returns what the scenario returns.
+
+        Args:
+            scenario: begins once all nodes have joined.
+            nodes: as for ``tessera lab up --nodes``.
+            cluster_type: how its parts reach each other.
+            own: True for a cluster in the test's process, whose state the test sees; else it runs in a fork of it.
+            options: of the cluster.
+        """
+        ...

@@ -112,12 +112,12 @@ def run_virtual(main: Coroutine[Any, Any, T]) -> T:
     Raises:
         Deadlock: all tasks wait and no timer is left.
     """
-    with _collect_garbage_seldom(), asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+    with collect_garbage_seldom(), asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         return runner.run(main)
 
 
 @contextmanager
-def _collect_garbage_seldom() -> Iterator[None]:
+def collect_garbage_seldom() -> Iterator[None]:
     """Lets the garbage collector look less often inside the block.
 
     A cluster in one process keeps some hundred thousand objects and makes as many that live for an instant. Looking

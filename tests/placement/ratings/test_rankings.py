@@ -103,6 +103,7 @@ def test_rooms_that_nodes_left_count_until_they_are_dropped() -> None:
     assert kept.rankings.entries <= 2 * (2 * 10 + 64 + 1)
 
 
+@pytest.mark.soak
 def test_ten_thousand_kinds_of_pods_take_no_more_memory_than_the_bound_allows() -> None:
     kept = Kept(50, most=1_000)
     tracemalloc.start()
