@@ -114,6 +114,9 @@ CASES: Mapping[str, Case] = {
         {"webhook": {"certManager": {"enabled": True}}},
         ["--certificate", "cert-manager"],
     ),
+    "the page": Case(
+        {"resources": ["deploy", "deploy/options/dashboard"]}, {"dashboard": {"enabled": True}}, ["--dashboard"]
+    ),
     "image by tag": Case(
         DEPLOY,
         {"image": {"repository": "registry.example/tessera", "tag": "9"}},

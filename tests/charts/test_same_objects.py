@@ -1,4 +1,7 @@
-"""The chart, and the OLM bundle, make the objects of ``tessera install``, for each choice that they have."""
+"""The chart, and the OLM bundle, make the objects of ``tessera install``, for each choice that they have.
+
+Choices that kustomize has too are compared in :mod:`tests.charts.test_every_form`.
+"""
 
 import os
 import shlex
@@ -11,7 +14,7 @@ import pytest
 import yaml
 from monitoring.alerts import ALERTS
 from monitoring.manifests import prometheus_rule
-from tests.charts.conftest import Helm, bundled, by_name, install, is_hook, leaves, of_release
+from tests.charts.conftest import Helm, Key, Manifest, bundled, by_name, install, is_hook, leaves, of_release
 
 from tessera.cli.install.drivers import parse_choice
 from tessera.cli.install.manifests import drivers_in_charge
@@ -37,7 +40,6 @@ DIGEST = f"sha256:{'a' * 64}"
 
 #: NVIDIA's values, Tessera's values, arguments of tessera install.
 CASES: Mapping[str, tuple[Mapping[str, Any] | None, Mapping[str, Any], Sequence[str]]] = {
-    "nothing": (None, {}, []),
     "seed": (SEED, {}, []),
     "host drivers": (SEED, {"drivers": "host"}, ["--no-drivers"]),
     "config": (
@@ -145,93 +147,38 @@ CASES: Mapping[str, tuple[Mapping[str, Any] | None, Mapping[str, Any], Sequence[
         {"deviceAccess": {"action": "warn", "namespaces": ["monitoring", "kube-system"]}},
         ["--device-access", "warn", "--device-access-namespace", "monitoring"],
     ),
-    "no device access": (None, {"deviceAccess": {"action": "off"}}, ["--device-access", "off"]),
     "api servers": (
         None,
         {"networkPolicy": {"apiServers": ["192.0.2.0/28", "2001:db8::/64"]}},
         ["--api-server", "192.0.2.0/28", "--api-server", "2001:db8::/64"],
     ),
-    "no agent policy": (None, {"policies": {"agents": False}}, ["--without", "agent-policy"]),
-    "no protections": (
-        None,
-        {
-            "policies": {"agents": False, "drivers": False, "namespaces": False, "pins": False},
-            "flowSchemas": False,
-            "networkPolicy": {"enabled": False},
-            "podSecurity": False,
-            "deviceAccess": {"action": "off"},
-        },
-        [
-            *("--without", "agent-policy", "--without", "driver-policy", "--without", "namespace-policy"),
-            *("--without", "pin-policy", "--without", "flow-schemas"),
-            *("--without", "network-policies", "--without", "pod-security", "--device-access", "off"),
-        ],
-    ),
-    "cert-manager": (None, {"webhook": {"certManager": {"enabled": True}}}, ["--certificate", "cert-manager"]),
     "cert-manager's issuer": (
         None,
         {"webhook": {"certManager": {"enabled": True, "issuer": {"kind": "Issuer", "name": "corporate"}}}},
         ["--certificate", "cert-manager", "--issuer", "Issuer/corporate"],
     ),
-    "openshift": (None, {"openshift": True}, ["--openshift"]),
-    "image": (
-        None,
-        {"image": {"repository": "registry.local/tessera", "tag": "9"}},
-        ["--image", "registry.local/tessera:9"],
-    ),
-    "digest": (
-        None,
-        {"image": {"repository": "registry.local/tessera", "digest": DIGEST}},
-        ["--image", f"registry.local/tessera@{DIGEST}"],
-    ),
-    "builds by digest": (
-        None,
-        {
-            "builds": {
-                "buildahImage": f"registry.local/buildah@{DIGEST}",
-                "baseImages": {"rhel9": f"registry.local/ubi9:1@{DIGEST}"},
-                "dtkImages": {"5.14.0": f"registry.local/dtk@{DIGEST}"},
-            },
-        },
-        [
-            *("--buildah-image", f"registry.local/buildah@{DIGEST}"),
-            *("--build-base-image", f"rhel9=registry.local/ubi9:1@{DIGEST}"),
-            *("--build-dtk-image", f"5.14.0=registry.local/dtk@{DIGEST}"),
-        ],
-    ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_both_make_the_same_objects(case: str, helm: Helm, tmp_path: Path) -> None:
+def test_chart_and_bundle_make_the_objects_of_tessera_install(case: str, helm: Helm, tmp_path: Path) -> None:
     nvidia, own, arguments = CASES[case]
-    rendered = helm.template({**(nvidia or {}), "tessera": own}, "kube-system")
-    chart = by_name(of_release(rendered))
     placed = ["--namespace", "kube-system"] if nvidia is not None else []
-    command = by_name(
-        [each for each in install(tmp_path, *placed, *arguments, values=nvidia) if each["kind"] not in BY_JOB]
-    )
-    assert chart.keys() == command.keys()
-    for key, manifest in command.items():
-        assert sorted(leaves(chart[key])) == sorted(leaves(manifest)), key
-
-
-#: Cases about the image: the operator installs its own.
-IMAGE_CASES = ("image", "digest")
-
-
-@pytest.mark.parametrize("case", [each for each in CASES if each not in IMAGE_CASES])
-def test_the_bundle_and_its_operator_make_them_too(case: str, tmp_path: Path) -> None:
-    nvidia, _, arguments = CASES[case]
-    placed = ["--namespace", "kube-system"] if nvidia is not None else []
+    installed = install(tmp_path, *placed, *arguments, values=nvidia)
     settings = {"options": shlex.join([*placed, *arguments])}
     if nvidia is not None:
         settings["values.yaml"] = yaml.safe_dump(dict(nvidia))
-    made = by_name([*bundled(), *operated_objects(read_choices(settings, ""))])
-    wanted = by_name(install(tmp_path, *placed, *arguments, values=nvidia))
-    assert made.keys() == wanted.keys()
+    chart = of_release(helm.template({**(nvidia or {}), "tessera": own}, "kube-system"))
+    by_hand = [each for each in installed if each["kind"] not in BY_JOB]
+    compare(by_name(chart), by_name(by_hand))
+    compare(by_name([*bundled(), *operated_objects(read_choices(settings, ""))]), by_name(installed))
+
+
+def compare(found: Mapping[Key, Manifest], wanted: Mapping[Key, Manifest]) -> None:
+    """Fails with the first object that differs."""
+    assert found.keys() == wanted.keys()
     for key, manifest in wanted.items():
-        assert sorted(leaves(made[key])) == sorted(leaves(manifest)), key
+        assert sorted(leaves(found[key])) == sorted(leaves(manifest)), key
 
 
 @pytest.mark.parametrize("case", CASES)

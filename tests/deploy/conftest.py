@@ -9,13 +9,6 @@ from typing import Any
 import msgspec
 import pytest
 import yaml
-from bundle.check.reading import CSV_KIND, read_bundle
-from bundle.files import FOLDER
-from tests.support.helm_program import HELM
-
-from tessera.cli.install.manifests import InstallChoices
-from tessera.cli.install.operator_process import operated_objects
-from tessera.cli.install.rendering import render
 
 Obj = Mapping[str, Any]
 
@@ -46,28 +39,6 @@ class Installation(msgspec.Struct, frozen=True):
 def rendered(name: str) -> Installation:
     done = subprocess.run(["kubectl", "kustomize", str(ROOT / name)], capture_output=True, text=True, check=True)
     return Installation(name, list(yaml.load_all(done.stdout, yaml.CSafeLoader)))
-
-
-#: Forms of installation beside ``kubectl apply -k``: the chart by the real Helm, ``tessera install``, and the operator
-#: of the OLM bundle with what the bundle itself has.
-FORMS = ("chart", "install", "bundle")
-
-
-@cache
-def rendered_form(form: str, *, dashboard: bool = False) -> Installation:
-    choices = InstallChoices(dashboard=dashboard)
-    match form:
-        case "chart":
-            command = [HELM, "template", "tessera", str(ROOT / "charts" / "tessera"), "--namespace", "kube-system"]
-            command += ["--set", f"tessera.dashboard.enabled={str(dashboard).lower()}"]
-            done = subprocess.run(command, capture_output=True, text=True, check=True)
-            objects = [each for each in yaml.load_all(done.stdout, yaml.CSafeLoader) if each]
-        case "install":
-            objects = render(choices)
-        case _:
-            bundled = read_bundle(FOLDER).objects
-            objects = [*(each for each in bundled if each["kind"] != CSV_KIND), *operated_objects(choices)]
-    return Installation(form, objects)
 
 
 @pytest.fixture(params=INSTALLATIONS)

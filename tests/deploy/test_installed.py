@@ -52,9 +52,10 @@ def changed() -> Sequence[Obj]:
 
 
 @pytest.mark.parametrize("version", SUPPORTED)
-@pytest.mark.parametrize("manifest", changed(), ids=lambda each: f"{each['kind']}-{each['metadata']['name']}")
-def test_every_object_that_differs_is_valid_with_no_unknown_field(manifest: Obj, version: str) -> None:
-    validate(manifest, version)
+def test_every_object_that_differs_is_valid_with_no_unknown_field(version: str) -> None:
+    assert changed()
+    for manifest in changed():
+        validate(manifest, version)
 
 
 def test_every_binding_joins_a_role_and_an_account_that_exist() -> None:

@@ -1,6 +1,6 @@
 """The rights that ``deploy/rbac.yaml`` grants are those that the source asks for: no call without one, none unused.
 
-Each other form of installation grants the same.
+Each other form of installation makes the same objects: :mod:`tests.charts.test_every_form`.
 """
 
 import ast
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.deploy.conftest import FORMS, ROOT, Installation, Obj, rendered, rendered_form
+from tests.deploy.conftest import ROOT, Installation, Obj, rendered
 
 import tessera
 from tessera.api import instaslice, queues
@@ -152,22 +152,13 @@ def test_one_client_reads_pages_through_the_proxy() -> None:
     }
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("process", MADE_OF)
-def test_every_form_of_installation_grants_the_rights_of_the_calls(process: str, form: str) -> None:
-    installation = rendered_form(form, dashboard=process in GRANTED_BY)
-    assert set(granted(installation, process)) == set(asked(process)) | BY_PATH.get(process, set())
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_every_form_confines_the_accounts_by_the_same_policies(form: str) -> None:
-    kinds = "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"
-    wanted = {each["metadata"]["name"]: each["spec"] for each in rendered("deploy").of_kind(kinds[0])}
-    assert {each["metadata"]["name"]: each["spec"] for each in rendered_form(form).of_kind(kinds[0])} == wanted
+def test_each_policy_that_confines_an_account_is_in_force() -> None:
+    deploy = rendered("deploy")
     bound = {
-        each["spec"]["policyName"]: each["spec"]["validationActions"] for each in rendered_form(form).of_kind(kinds[1])
+        each["spec"]["policyName"]: each["spec"]["validationActions"]
+        for each in deploy.of_kind("ValidatingAdmissionPolicyBinding")
     }
-    assert bound == {key: ["Deny"] for key in wanted}
+    assert bound == {each["metadata"]["name"]: ["Deny"] for each in deploy.of_kind("ValidatingAdmissionPolicy")}
 
 
 @pytest.mark.parametrize("process", MADE_OF)

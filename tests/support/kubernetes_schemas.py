@@ -15,6 +15,10 @@ def validate(manifest: Mapping[str, Any], version: str) -> None:
     """Checks an object against the schema of a Kubernetes version, which knows all fields.
 
     Raises:
-        kubernetes_validate.ValidationError: the object breaks it, or has an unknown field.
+        kubernetes_validate.ValidationError: the object breaks it, or has an unknown field; a note names the object.
     """
-    kubernetes_validate.validate(dict(manifest), version, strict=True)
+    try:
+        kubernetes_validate.validate(dict(manifest), version, strict=True)
+    except kubernetes_validate.ValidationError as error:
+        error.add_note(f"{manifest['kind']} {manifest['metadata']['name']}, Kubernetes {version}")
+        raise
