@@ -9,12 +9,15 @@ from typing import Any
 import pytest
 from tests.cluster import driverlab, new_nodes
 from tests.support.booted_lab import BootedLab, play
+from tests.support.mortal_process import MortalAgent, MortalController
 from tests.support.virtual_lab import InLab, Scenario, VirtualLab
 
 from tessera.kube.resources import NAMESPACES
 from tessera_lab.cluster.cluster import SimulatedCluster
 from tessera_lab.simulation.virtual_time import run_virtual
 
+#: Types of clusters that many tests have; each of another type is made for one.
+SHARED = (SimulatedCluster, MortalController, MortalAgent)
 #: Booted clusters that a test process has at a time, some 10 MB each.
 BOOTED = 8
 
@@ -25,7 +28,7 @@ def booted_labs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[.
     labs: dict[Any, BootedLab] = {}
 
     def find(nodes: str, **options: Any) -> BootedLab:
-        key = nodes, *sorted(options.items())
+        key = nodes, frozenset(options.items())
         if key not in labs and len(labs) == BOOTED:
             labs.pop(next(iter(labs))).close()
         if key not in labs:
@@ -50,9 +53,9 @@ def in_lab(tmp_path: Path, booted_labs: Callable[..., BootedLab]) -> InLab:
         own: bool = False,
         **options: Any,
     ) -> Any:
-        if own or cluster_type is not SimulatedCluster:
+        if own or cluster_type not in SHARED:
             return run_virtual(play(scenario, nodes, Path(tempfile.mkdtemp(dir=tmp_path)), cluster_type, **options))
-        return booted_labs(nodes, **options).run(scenario)
+        return booted_labs(nodes, cluster_type=cluster_type, **options).run(scenario)
 
     return run
 
@@ -61,14 +64,14 @@ def in_lab(tmp_path: Path, booted_labs: Callable[..., BootedLab]) -> InLab:
 def managed(in_lab: InLab) -> Callable[..., None]:
     """Runs a scenario on nodes with whole cards, where the namespace default is managed."""
 
-    def run(scenario: Scenario, nodes: str = "4xA100-40GB", **options: Any) -> None:
-        async def with_label(lab: VirtualLab) -> None:
+    def run(scenario: Scenario, nodes: str = "4xA100-40GB", **options: Any) -> Any:
+        async def with_label(lab: VirtualLab) -> Any:
             await lab.becomes({"nvidia.com/gpu": 4})
             labels = {"tessera.dev/placement": "managed"}
             await lab.client.merge_patch(NAMESPACES, "default", {"metadata": {"labels": labels}})
-            await scenario(lab)
+            return await scenario(lab)
 
-        in_lab(with_label, nodes=nodes, mig_config="", **options)
+        return in_lab(with_label, nodes=nodes, mig_config="", **options)
 
     return run
 

@@ -1,12 +1,11 @@
 """A card must be reset: its pod is evicted and starts on another card, and the card comes back, whoever is killed."""
 
 import json
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from tests.support.mortal_process import Fate, mortal
-from tests.support.virtual_lab import InLab, VirtualLab
+from tests.support.mortal_process import MortalAgent, MortalController, die_at, fate_of
+from tests.support.virtual_lab import InLab, Scenario, VirtualLab
 
 from tessera.api.names import GPU_CONDITION
 from tessera.api.nodes.preflights import decode_tests
@@ -74,8 +73,9 @@ def _boot(lab: VirtualLab, node: str) -> str:
     return boot
 
 
-def story(resource: str, fate: Fate, outcome: list[bool], *, tests_repairs: bool = True) -> Callable[[Any], Any]:
-    async def scenario(lab: VirtualLab) -> None:
+def story(resource: str, at: int = 0, *, after: bool = False, tests_repairs: bool = True) -> Scenario:
+    async def scenario(lab: VirtualLab) -> bool:
+        fate = fate_of(lab)
         made: set[str] = set()
         lab.pods.add_handler(lambda event: made.add(event.object.metadata.uid))
         await evicting(lab, **(TESTED if tests_repairs else {}))
@@ -83,7 +83,7 @@ def story(resource: str, fate: Fate, outcome: list[bool], *, tests_repairs: bool
         await lab.until(lambda: lab.ready_of("web"), "the pod runs")
         home = lab.existing_pod(lab.ready_of("web")).spec.node_name
         before = made.copy()
-        fate.armed = True
+        fate.arm(at, after=after)
         break_card(lab, home)
         await lab.until(lambda: _runs_elsewhere(lab, home), "the pod runs on the other card", 900)
         await lab.until(lambda: lab.gpus(home).get(resource), "the card is offered again", 900)
@@ -94,7 +94,7 @@ def story(resource: str, fate: Fate, outcome: list[bool], *, tests_repairs: bool
         assert len(made - before) == 1, "one eviction, one new pod"
         assert _runs_elsewhere(lab, home)
         fate.armed = False
-        outcome.append(fate.struck)
+        return fate.struck
 
     return scenario
 
@@ -108,32 +108,26 @@ def _runs_elsewhere(lab: VirtualLab, home: str) -> bool:
     ("resource", "mig_config"), [("nvidia.com/gpu", ""), ("nvidia.com/mig-3g.20gb", "dynamic")], ids=["whole", "slice"]
 )
 def test_pod_and_card_do_not_wait_for_each_other(in_lab: InLab, resource: str, mig_config: str) -> None:
-    in_lab(story(resource, Fate(10**9, after=False), []), nodes="A100-40GB,A100-40GB", mig_config=mig_config)
+    in_lab(story(resource), nodes="A100-40GB,A100-40GB", mig_config=mig_config)
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_the_controller_may_die_at_any_write(in_lab: InLab, when: str) -> None:
-    die_at(range(1, WRITES + 1), in_lab, "controller", when)
+    def outlives(at: int) -> bool:
+        told = story("nvidia.com/gpu", at, after=when == "after")
+        return bool(in_lab(told, nodes="A100-40GB,A100-40GB", mig_config="", cluster_type=MortalController))
+
+    die_at(range(1, WRITES + 1), outlives, to_the_end=False)
 
 
 @pytest.mark.parametrize(("when", "part"), PARTS)
 def test_the_agent_may_die_at_any_nvml_call(in_lab: InLab, when: str, part: int) -> None:
-    die_at(range(part + 1, CALLS + 1, 12), in_lab, "agent", when)
+    def outlives(at: int) -> bool:
+        # The preflight finds no simulated machine behind the calls that kill an agent.
+        told = story("nvidia.com/gpu", at, after=when == "after", tests_repairs=False)
+        return bool(in_lab(told, nodes="A100-40GB,A100-40GB", mig_config="", cluster_type=MortalAgent))
 
-
-def die_at(points: Sequence[int], in_lab: InLab, process: str, when: str) -> None:
-    """Kills the process before or after each of these steps, in a cluster of its own."""
-    outcome: list[bool] = []
-    for at in points:
-        fate = Fate(at, after=when == "after")
-        in_lab(
-            # The preflight finds no simulated machine behind the calls that kill an agent.
-            story("nvidia.com/gpu", fate, outcome, tests_repairs=process != "agent"),
-            nodes="A100-40GB,A100-40GB",
-            mig_config="",
-            cluster_type=mortal(process, fate),
-        )
-    assert outcome[0]
+    die_at(range(part + 1, CALLS + 1, 12), outlives, to_the_end=False)
 
 
 def test_a_pod_without_an_owner_stays_and_its_card_is_reset_when_it_ends(in_lab: InLab) -> None:

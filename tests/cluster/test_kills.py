@@ -4,12 +4,9 @@ While an agent is dead kubelet refuses pods that come in just then, as a real on
 replaces it.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any
-
 import pytest
-from tests.support.mortal_process import Fate, mortal
-from tests.support.virtual_lab import InLab, VirtualLab
+from tests.support.mortal_process import MortalAgent, MortalController, die_at, fate_of
+from tests.support.virtual_lab import InLab, Scenario, VirtualLab
 
 #: The parts of the agent's calls: `make test` tries every fourth call, `make soak` each.
 OFTEN = [("before", 0), ("after", 2)]
@@ -21,14 +18,15 @@ WRITES = 4
 CALLS = 40
 
 
-def life_of_a_pod(fate: Fate, outcome: list[bool]) -> Callable[[Any], Any]:
+def life_of_a_pod(at: int, *, after: bool) -> Scenario:
     """A pod with two slices lives and dies beside a neighbour that keeps its own; then everything must be in order."""
 
-    async def scenario(lab: VirtualLab) -> None:
+    async def scenario(lab: VirtualLab) -> bool:
+        fate = fate_of(lab)
         await lab.create("neighbour", {"nvidia.com/mig-2g.10gb": 1})
         await lab.running("neighbour")
         kept = lab.devices("neighbour")
-        fate.armed = True
+        fate.arm(at, after=after)
         await lab.create_owned("pod", {"nvidia.com/mig-1g.5gb": 1, "nvidia.com/mig-3g.20gb": 1})
         await lab.until(lambda: lab.ready_of("pod"), "the pod runs")
         assert sorted(profile for _, profile, _ in lab.hardware()) == ["1g.5gb", "2g.10gb", "3g.20gb"]
@@ -42,26 +40,24 @@ def life_of_a_pod(fate: Fate, outcome: list[bool]) -> Callable[[Any], Any]:
         await lab.delete("neighbour")
         await lab.empty()
         assert lab.hardware() == []
-        outcome.append(fate.struck)
+        return fate.struck
 
     return scenario
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_the_controller_may_die_at_any_write(in_lab: InLab, when: str) -> None:
-    die_at(range(1, WRITES + 1), in_lab, "controller", when)
+    def outlives(at: int) -> bool:
+        story = life_of_a_pod(at, after=when == "after")
+        return bool(in_lab(story, nodes="1xA100-40GB", cluster_type=MortalController))
+
+    die_at(range(1, WRITES + 1), outlives)
 
 
 @pytest.mark.parametrize(("when", "part"), PARTS)
 def test_the_agent_may_die_at_any_nvml_call(in_lab: InLab, when: str, part: int) -> None:
-    die_at(range(part + 1, CALLS + 1, 4), in_lab, "agent", when)
+    def outlives(at: int) -> bool:
+        story = life_of_a_pod(at, after=when == "after")
+        return bool(in_lab(story, nodes="1xA100-40GB", cluster_type=MortalAgent))
 
-
-def die_at(points: Sequence[int], in_lab: InLab, process: str, when: str) -> None:
-    """Kills the process before or after each of these calls, in a cluster of its own; the last lies beyond its life."""
-    outcome: list[bool] = []
-    for at in points:
-        fate = Fate(at, after=when == "after")
-        in_lab(life_of_a_pod(fate, outcome), nodes="1xA100-40GB", cluster_type=mortal(process, fate))
-    assert outcome[0]
-    assert not outcome[-1], "the last point lies beyond the pod's life, so every point before it was tried"
+    die_at(range(part + 1, CALLS + 1, 4), outlives)

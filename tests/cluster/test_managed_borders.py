@@ -7,8 +7,8 @@ import msgspec
 import pytest
 from tests.cluster.test_neighbours import of, replicas, run, slice_condition
 from tests.cluster.test_withdrawn_at_bind import Moment
-from tests.support.mortal_process import Fate, mortal
-from tests.support.virtual_lab import VirtualLab, manifest
+from tests.support.mortal_process import MortalController, die_at, fate_of
+from tests.support.virtual_lab import Scenario, VirtualLab, manifest
 
 from tessera.api.names import GATE
 from tessera.api.nodes.gpu_labels import labels_say_gpu
@@ -21,7 +21,7 @@ from tessera_lab.cluster.options import parse_nodes
 ONE, TWO, ALL = ({"nvidia.com/gpu": count} for count in (1, 2, 4))
 #: More writes of the controller than the story has; the test proves that it is.
 WRITES = 8
-Managed = Callable[..., None]
+Managed = Callable[..., Any]
 
 
 def outside(lab: VirtualLab, limits: dict[str, int]) -> Callable[[], Any]:
@@ -85,11 +85,12 @@ def test_a_pod_without_an_owner_is_told_that_its_cards_went_to_the_next(managed:
     managed(scenario, cluster_type=moment.cluster)
 
 
-def gang(fate: Fate, outcome: list[bool]) -> Callable[[Any], Any]:
+def gang(at: int, *, after: bool) -> Scenario:
     """A gang of two starts beside a single pod, and ends; the cards of all are used once."""
 
-    async def scenario(lab: VirtualLab) -> None:
-        fate.armed = True
+    async def scenario(lab: VirtualLab) -> bool:
+        fate = fate_of(lab)
+        fate.arm(at, after=after)
         for number in range(2):
             item = manifest(f"train-{number}", ONE)
             item["metadata"] |= {
@@ -105,19 +106,17 @@ def gang(fate: Fate, outcome: list[bool]) -> Callable[[Any], Any]:
         await lab.until(lambda: lab.events_of("waits", "SliceWaiting"), "all cards are taken")
         await lab.delete("train-0")
         await lab.running("waits")
-        outcome.append(fate.struck)
+        return fate.struck
 
     return scenario
 
 
 @pytest.mark.parametrize("when", ["before", pytest.param("after", marks=pytest.mark.soak)])
 def test_the_controller_may_die_at_any_write(managed: Managed, when: str) -> None:
-    outcome: list[bool] = []
-    for at in range(1, WRITES + 1):
-        fate = Fate(at, after=when == "after")
-        managed(gang(fate, outcome), cluster_type=mortal("controller", fate))
-    assert outcome[0]
-    assert not outcome[-1], "the last point lies beyond the story, so every point before it was tried"
+    def outlives(at: int) -> bool:
+        return bool(managed(gang(at, after=when == "after"), cluster_type=MortalController))
+
+    die_at(range(1, WRITES + 1), outlives)
 
 
 def test_pods_that_wait_keep_their_turn_when_the_label_goes_and_new_ones_are_the_schedulers(managed: Managed) -> None:

@@ -1,12 +1,10 @@
 """Tessera is taken away while pods with slices run, and comes back: their slices are recorded as theirs again."""
 
-from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
 
 import pytest
-from tests.support.mortal_process import Fate, mortal
-from tests.support.virtual_lab import InLab, VirtualLab
+from tests.support.mortal_process import MortalAgent, MortalController, die_at, fate_of
+from tests.support.virtual_lab import InLab, Scenario, VirtualLab
 
 from tessera.explain.card_map import cards_of
 from tessera.kube.client.errors import NotFound
@@ -140,16 +138,17 @@ CALLS = (1, 2, 8)
 MORE_CALLS = (3, 5, 13)
 
 
-def death_after_the_return(fate: Fate, outcome: list[bool]) -> Callable[[Any], Any]:
+def death_after_the_return(at: int, *, after: bool) -> Scenario:
     """Tessera comes back to two pods, and a process dies once before it has recorded them."""
 
-    async def scenario(lab: VirtualLab) -> None:
+    async def scenario(lab: VirtualLab) -> bool:
+        fate = fate_of(lab)
         await lab.create("one", {"nvidia.com/mig-3g.20gb": 1})
         await lab.create("two", {"nvidia.com/mig-1g.5gb": 1, "nvidia.com/mig-2g.10gb": 1})
         await lab.running("one", "two")
         drawn, hardware = tiles(lab), lab.hardware()
         await uninstall(lab)
-        fate.armed = True
+        fate.arm(at, after=after)
         await install_tessera(lab.client)
         await offers_again(lab)
         await lab.until(lambda: lab.settled("one") and lab.settled("two"), "both are recorded")
@@ -160,7 +159,7 @@ def death_after_the_return(fate: Fate, outcome: list[bool]) -> Callable[[Any], A
             await lab.delete(name)
         await lab.empty()
         assert lab.hardware() == []
-        outcome.append(fate.struck)
+        return fate.struck
 
     return scenario
 
@@ -169,18 +168,14 @@ def death_after_the_return(fate: Fate, outcome: list[bool]) -> Callable[[Any], A
     "after", [pytest.param(False, id="before", marks=pytest.mark.soak), pytest.param(True, id="after")]
 )
 def test_the_controller_may_die_at_any_write(in_lab: InLab, after: bool) -> None:
-    outcome: list[bool] = []
-    for at in range(1, WRITES + 1):
-        fate = Fate(at, after=after)
-        story = death_after_the_return(fate, outcome)
-        in_lab(story, nodes="1xA100-40GB", cluster_type=mortal("controller", fate))
-    assert outcome[0]
-    assert not outcome[-1], "the last point lies beyond, so every point before it was tried"
+    def outlives(at: int) -> bool:
+        story = death_after_the_return(at, after=after)
+        return bool(in_lab(story, nodes="1xA100-40GB", cluster_type=MortalController))
+
+    die_at(range(1, WRITES + 1), outlives)
 
 
 @pytest.mark.parametrize("at", [*CALLS, *(pytest.param(each, marks=pytest.mark.soak) for each in MORE_CALLS)])
 def test_the_agent_may_die_at_nvml_calls(in_lab: InLab, at: int) -> None:
-    outcome: list[bool] = []
-    fate = Fate(at, after=bool(at % 2))
-    in_lab(death_after_the_return(fate, outcome), nodes="1xA100-40GB", cluster_type=mortal("agent", fate))
-    assert outcome == [True]
+    story = death_after_the_return(at, after=bool(at % 2))
+    assert in_lab(story, nodes="1xA100-40GB", cluster_type=MortalAgent)

@@ -96,6 +96,7 @@ class BootedLab:
         with collect_garbage_seldom():
             self._main = self._loop.create_task(play(wait, nodes, self._files, **options))
             self._loop.run_until_complete(asyncio.wait({self._main, booted}, return_when=asyncio.FIRST_COMPLETED))
+            gc.collect()  # else what other tests left would stay for good
             gc.freeze()
         if self._main.done():
             self.close()

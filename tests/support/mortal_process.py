@@ -6,9 +6,11 @@ simulated kubelet restarts its container as on any node.
 
 import asyncio
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Any
+
+from tests.support.virtual_lab import VirtualLab
 
 from tessera.kube.client.client import Client
 from tessera.kube.transport.interface import Request, Response, Stream, Transport
@@ -26,13 +28,23 @@ class Killed(Exception):  # noqa: N818 - the word says what happened
 
 
 class Fate:
-    """Kills the process that takes step ``at`` (from 1) once armed, before or after the step has its effect."""
+    """Kills a process once, before or after a step of it has its effect.
 
-    def __init__(self, at: int, *, after: bool) -> None:
+    Attributes:
+        armed: False while no step counts.
+        struck: True once the process was killed.
+        after: True if the step has its effect.
+    """
+
+    def __init__(self) -> None:
         self.armed = False
         self.struck = False
-        self.after = after
-        self._left = at
+        self.after = False
+        self._left = 0
+
+    def arm(self, at: int, *, after: bool) -> None:
+        """Kills the process that takes step ``at``, counted from now on; the first is 1."""
+        self.armed, self.after, self._left = True, after, at
 
     def strikes(self) -> bool:
         """True if this step is the fatal one."""
@@ -115,38 +127,71 @@ class MortalCards:
         return call
 
 
-def mortal(process: str, fate: Fate) -> Callable[..., SimulatedCluster]:
-    """A cluster in which one process is mortal: the controller at its writes, the agent at its NVML calls."""
+class MortalCluster(SimulatedCluster):
+    """A cluster in which one process is mortal: the controller at its writes, the agent at its NVML calls.
 
-    class MortalCluster(SimulatedCluster):
-        def __init__(
-            self, *arguments: Any, entrypoint: Callable[[SimulatedCluster], Entrypoint], **options: Any
-        ) -> None:
-            self._lives: dict[str, Life] = {}
-            super().__init__(*arguments, entrypoint=lambda cluster: self._mortal(entrypoint(cluster)), **options)
+    Attributes:
+        process: the command that is mortal.
+        fate: kills it.
+    """
 
-        def _mortal(self, inner: Entrypoint) -> Entrypoint:
-            async def run(context: ContainerContext) -> int:
-                if context.argv[1] != process:
-                    return await inner(context)
-                life = self._lives[context.pod.uid] = Life(fate)
-                cards: Any = MortalCards(context.host.machine, life, counts=process == "agent")  # type: ignore[arg-type]
-                host = dataclasses.replace(context.host, machine=cards)
-                life.task = asyncio.ensure_future(inner(dataclasses.replace(context, host=host)))
-                try:
-                    await asyncio.wait({life.task})
-                finally:
-                    life.task.cancel()
-                return 137
+    process = ""
 
-            return run
+    def __init__(self, *arguments: Any, entrypoint: Callable[[SimulatedCluster], Entrypoint], **options: Any) -> None:
+        self._lives: dict[str, Life] = {}
+        self.fate = Fate()
+        super().__init__(*arguments, entrypoint=lambda cluster: self._mortal(entrypoint(cluster)), **options)
 
-        async def container_client(self, context: ContainerContext) -> Client:
-            client = await super().container_client(context)
-            life = self._lives.get(context.pod.uid)
-            if life is None:
-                return client
-            transport = MortalTransport(client._transport, life, counts=process == "controller")
-            return Client(transport, field_manager=client.field_manager, clock=self.clock)
+    def _mortal(self, inner: Entrypoint) -> Entrypoint:
+        async def run(context: ContainerContext) -> int:
+            if context.argv[1] != self.process:
+                return await inner(context)
+            life = self._lives[context.pod.uid] = Life(self.fate)
+            cards: Any = MortalCards(context.host.machine, life, counts=self.process == "agent")  # type: ignore[arg-type]
+            host = dataclasses.replace(context.host, machine=cards)
+            life.task = asyncio.ensure_future(inner(dataclasses.replace(context, host=host)))
+            try:
+                await asyncio.wait({life.task})
+            finally:
+                life.task.cancel()
+            return 137
 
-    return MortalCluster
+        return run
+
+    async def container_client(self, context: ContainerContext) -> Client:
+        client = await super().container_client(context)
+        life = self._lives.get(context.pod.uid)
+        if life is None:
+            return client
+        transport = MortalTransport(client._transport, life, counts=self.process == "controller")
+        return Client(transport, field_manager=client.field_manager, clock=self.clock)
+
+
+class MortalController(MortalCluster):
+    """A cluster whose controller dies at a write."""
+
+    process = "controller"
+
+
+class MortalAgent(MortalCluster):
+    """A cluster whose agent dies at an NVML call."""
+
+    process = "agent"
+
+
+def fate_of(lab: VirtualLab) -> Fate:
+    """What kills the mortal process of a lab; one that strikes nobody if it has none."""
+    return lab.cluster.fate if isinstance(lab.cluster, MortalCluster) else Fate()
+
+
+def die_at(points: Iterable[int], outlives: Callable[[int], bool], *, to_the_end: bool = True) -> None:
+    """Kills a process at each of these points of a story.
+
+    Args:
+        points: steps of the process.
+        outlives: plays the story in a cluster of its own with a death at a step, and returns whether it came.
+        to_the_end: True if the last point must lie beyond the story, so that every point before it was tried.
+    """
+    outcome = [outlives(at) for at in points]
+    assert outcome[0]
+    assert not to_the_end or not outcome[-1], "the last point lies beyond the story, so every point before it was tried"
