@@ -125,7 +125,7 @@ def test_tesseras_pods_have_their_own_log(in_lab: InLab, caplog: pytest.LogCaptu
             assert {name for name in apps if f" {name.replace('-', '.')}." in text} <= {app}
 
     with container_logs():
-        in_lab(scenario, nodes="1xA100-40GB")
+        in_lab(scenario, nodes="1xA100-40GB", own=True)
 
 
 def test_a_container_that_waits_has_no_log(in_lab: InLab) -> None:
