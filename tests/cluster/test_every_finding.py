@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from tests.cluster.test_cordons import annotate
 from tests.cluster.test_scenarios import Play
-from tests.support.virtual_lab import VirtualLab
+from tests.support.virtual_lab import InLab, VirtualLab
 
 from tessera.agent.monitoring.findings import MEMORY_OVER_LIMIT, RULES
 from tessera.api.names import POD_PREFLIGHT
@@ -19,7 +19,6 @@ from tessera.kube.resources import CONFIGMAPS, NODES, PODS
 from tessera_lab.activity.lab_cards import LabCards
 from tessera_lab.activity.library import builtin_scenario
 
-InLab = Callable[..., None]
 #: By source of a card's fault, what `tessera lab break gpu` is told; an XID is one source for each number.
 FAULTS: Mapping[str, Mapping[str, Any]] = {
     "XID 95": {"xid": 95},
@@ -133,9 +132,7 @@ def test_each_source_has_a_way() -> None:
 
 
 def test_each_finding_of_a_pod_can_be_made(in_lab: InLab) -> None:
-    found: dict[str, set[str]] = {}
-
-    async def scenario(lab: VirtualLab, name: str) -> None:
+    async def scenario(lab: VirtualLab, name: str) -> set[str]:
         play = Play(lab, builtin_scenario(name))
         if name in {"power-capped", "hot-card"}:
             await lab.create("trainer", {"nvidia.com/gpu": 1})
@@ -145,15 +142,16 @@ def test_each_finding_of_a_pod_can_be_made(in_lab: InLab) -> None:
             await lab.client.merge_patch(NODES, "node-1", {"metadata": {"labels": labels}})
             await lab.until(lambda: lab.gpus("node-1").get("nvidia.com/gpu.shared"), "the card is shared", 60)
         await play.player.run()
-        found[name] = {each.kind for page in pages(lab) for lease in page.leases for each in lease.findings}
+        return {each.kind for page in pages(lab) for lease in page.leases for each in lease.findings}
 
     settings: Mapping[str, Mapping[str, Any]] = {
         "full-memory": {"nodes": "1xA100-40GB"},
         "memory-hog": {"nodes": "1xA30", "mig_config": ""},
         "bottlenecks": {"nodes": "8xH100-80GB", "mig_config": ""},
     }
+    found: dict[str, set[str]] = {}
     for name in dict.fromkeys(SCENARIOS.values()):
         chosen = settings.get(name, {"nodes": "1xH100-80GB", "mig_config": ""})
-        in_lab(partial(scenario, name=name), pages=True, **chosen)
+        found[name] = in_lab(partial(scenario, name=name), pages=True, **chosen)
     missing = {kind: name for kind, name in SCENARIOS.items() if kind not in found[name]}
     assert not missing, found

@@ -1,10 +1,9 @@
 """Gangs on the lab: Jobs and labelled pods start as a whole, and people see what they wait for."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.support.virtual_lab import VirtualLab, manifest
+from tests.support.virtual_lab import InLab, VirtualLab, manifest
 
 from tessera.api.pods.pod_groups import POD_GROUPS
 from tessera.explain.query import explain, parse_query
@@ -12,7 +11,6 @@ from tessera.kube.client.errors import Forbidden
 from tessera.kube.resources import CRDS, JOBS, PODS, STATEFULSETS
 from tessera.provisioning.tracking.machines import LOOK_SELDOM
 
-InLab = Callable[..., None]
 SMALL = {"nvidia.com/mig-1g.5gb": 1}
 HALF = {"nvidia.com/mig-3g.20gb": 1}
 

@@ -1,11 +1,10 @@
 """A pod is promised slices only where the scheduler takes it; where it does not after all, they go to the next."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import yaml
-from tests.support.virtual_lab import VirtualLab
+from tests.support.virtual_lab import InLab, VirtualLab
 
 from tessera.cli.main import main
 from tessera.kube.resources import (
@@ -26,7 +25,6 @@ PRIORITIES: Resource[dict[str, Any]] = Resource(
 SLICE = {"nvidia.com/mig-1g.5gb": 1}
 ZONE, HOST = "topology.kubernetes.io/zone", "kubernetes.io/hostname"
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
-InLab = Callable[..., None]
 
 
 def template(app: str, limits: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import pytest
-from tests.support.virtual_lab import manifest
+from tests.support.virtual_lab import InLab, manifest
 
 from tessera.api.instaslice import INSTASLICES
 from tessera.api.names import INSTASLICE_NAMESPACE, SLICE_PROMISED_CONDITION
@@ -149,7 +149,7 @@ SITUATIONS: Mapping[str, tuple[Callable[[Lab], Awaitable[None]], str]] = {
 
 
 @pytest.mark.parametrize("name", SITUATIONS)
-def test_all_say_the_same_sentence(name: str, in_lab: Callable[..., None]) -> None:
+def test_all_say_the_same_sentence(name: str, in_lab: InLab) -> None:
     situation, case = SITUATIONS[name]
 
     async def scenario(lab: Lab) -> None:

@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 from tests.cluster.test_neighbours import HOST, SLICE, replicas, run, slice_condition, template
 from tests.cluster.test_withdrawn_at_bind import WHOLE, Moment
-from tests.support.virtual_lab import VirtualLab
+from tests.support.virtual_lab import InLab, VirtualLab
 
 from tessera.kube.resources import NODES, PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, PODS, STORAGE_CLASSES
 
-InLab = Callable[..., None]
 Act = Callable[[Any], Callable[[], Awaitable[None]]]
 VOLUMES = [{"name": "d", "persistentVolumeClaim": {"claimName": "data"}}]
 

@@ -1,10 +1,9 @@
 """A scenario on a cluster: its pods come and go, cards follow what they do, and nothing is left of it."""
 
 import asyncio
-from collections.abc import Callable
 
 import pytest
-from tests.support.virtual_lab import VirtualLab
+from tests.support.virtual_lab import InLab, VirtualLab
 
 from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import PODS
@@ -14,8 +13,6 @@ from tessera_lab.activity.lab_cards import LabCards
 from tessera_lab.activity.library import builtin_scenario
 from tessera_lab.activity.player import ScenarioPlayer
 from tessera_lab.activity.scenario import Scenario, parse_scenario
-
-InLab = Callable[..., None]
 
 
 class Play:

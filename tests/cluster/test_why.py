@@ -1,10 +1,9 @@
 """``tessera why`` asked of a whole cluster: through the API server, with the rights of the one who asks."""
 
 import json
-from collections.abc import Callable
 from typing import Any
 
-from tests.support.virtual_lab import VirtualLab
+from tests.support.virtual_lab import InLab, VirtualLab
 
 from tessera.api.names import DEVICE_ACCESS_LABEL
 from tessera.explain.explanation import ExplanationReport
@@ -13,8 +12,6 @@ from tessera.kube.resources import DAEMONSETS, DEPLOYMENTS, JOBS, NAMESPACES, NO
 from tessera.kube.resources.meta import Resource
 from tessera.nvml.errors import UnknownNvmlError
 from tessera_lab.apiserver.interfaces import UserInfo
-
-InLab = Callable[..., None]
 
 ONE = {"nvidia.com/mig-1g.5gb": 1}
 WHOLE = {"nvidia.com/mig-7g.40gb": 1}
