@@ -117,7 +117,7 @@ class Executor(Generic[Instruction]):
         self._held: dict[Hashable, _HeldKey[Instruction]] = {}
         #: Failures in a row, by key; without an entry there was none.
         self._backoffs: dict[Hashable, Backoff] = {}
-        #: Timers of :meth:`later` that have not fired.
+        #: Timers of :meth:`call_later` that have not fired.
         self._timers: set[asyncio.TimerHandle] = set()
 
     def start(self, key: Hashable, instruction: Instruction, group: asyncio.TaskGroup) -> bool:

@@ -36,7 +36,7 @@ def upper_bound(values: Sequence[float], share: float, confidence: float = CONFI
     values are, which has a binomial probability.
 
     Returns:
-        None if even the greatest value does not suffice: ``n`` is less than :func:`needed`.
+        None if even the greatest value does not suffice: ``n`` is less than :func:`needed_samples`.
     """
     ordered = sorted(values)
     n = len(ordered)

@@ -300,7 +300,7 @@ async def apply_manifests(client: Client, manifests: Iterable[Mapping[str, Any]]
 
 
 class MissingDriver:
-    """See :class:`tessera.agent.driver.hardware.Driver`; there is none, and none comes.
+    """See :class:`tessera.agent.driver.hardware.DriverBackend`; there is no driver, and none comes.
 
     Args:
         node: the node's name, for messages.

@@ -39,7 +39,7 @@ class _Edits(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
 
 
 class CdiDefinition(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One device as a CDI file has it; made by :func:`define`."""
+    """One device as a CDI file has it; made by :func:`define_device`."""
 
     name: str
     container_edits: _Edits

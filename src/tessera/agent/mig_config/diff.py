@@ -3,7 +3,8 @@
 Rules:
 
 - Instances are compared as a multiset of profiles: the same instances at other starts are no difference.
-- Instances in use stay where the goal allows it, then as many idle ones as possible (:mod:`tessera.mig.transition`).
+- Instances in use stay where the goal allows it, then as many idle ones as possible
+  (:mod:`tessera.mig.transition_planning`).
 - An instance that is not in the goal is destroyed, no matter which program made it. So is a compute instance that does
   not span its GPU instance. A GPU instance without a compute instance is completed if the goal keeps it, and destroyed
   otherwise.

@@ -2,8 +2,8 @@
 
 A container runtime ends every process of a container with it. So a daemon that shall outlive the agent's container
 belongs to another one: the MPS host, a pod that does nothing but start processes for the agent, and that an update
-leaves alone. Both are in the host's PID namespace, so the agent
-watches, signals and ends the process as one of its own.
+leaves alone. Both are in the host's PID namespace, so the agent watches, signals and ends the process as one of its
+own.
 
 The agent decides what runs: it sends command line and environment, and the open files for input and output. So a host
 of an older version starts what a newer agent needs. The message has a version; the host refuses one that it does not

@@ -2,8 +2,8 @@
 
 A data sheet states a peak that no program reaches. So a rate is compared with a share of it (:data:`SHARES`), and with
 the other cards of the product on the node. One product was measured: a well H200 reaches 86 % of its memory's figure,
-45 % of the product's and 88 % of the PCIe link's. The shares are far below, so that a card of another product is only
-found slow when something is wrong with it.
+45 % of that of a product of matrices, and 88 % of the PCIe link's. The shares are far below, so that a card of another
+product is only found slow when something is wrong with it.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Decides what is told of a forecast: to waiting pods their position and start, to the slicer when leases end.
+"""Decides what to publish of a forecast: position and start to waiting pods, ends of leases to the slicer.
 
 No I/O and no clock.
 

@@ -182,8 +182,9 @@ class _Group:
         needed = await self._count(self.pods, self._most)
         if not self._on_trial:
             return needed
-        # None of its own while a node starts: that one shows if the next would be of use. It is asked for with the
-        # least amounts of all of them, so that one that no machine can take keeps it from no other.
+        # While a node starts, no further one is asked for: the first shows whether the next would be of use. The
+        # node is asked for with the least amounts of all these requests, so a request that no machine can take does
+        # not keep the node from the others.
         more = min(self._most, needed.count + (not self._starting))
         found = await self._count([*self.pods, *self._on_trial], more)
         if not found.pods:

@@ -22,7 +22,8 @@ from tessera.text import count_noun
 
 _log = logging.getLogger(__name__)
 
-#: Seconds after which a pause is told again: less than the hour for which an API server keeps an event.
+#: Seconds after which the event about a pause is recorded again. It is less than the hour for which an API server
+#: keeps an event.
 _AGAIN = 2_700.0
 
 

@@ -1,7 +1,7 @@
 """The API server without I/O: a request and a user in, an answer or an open watch out.
 
-It authorizes, finds the handler of a path, turns refusals into ``Status`` and keeps the audit log. :mod:`dispatch` and
-the modules below it serve the resources.
+It authorizes, finds the handler of a path, turns refusals into ``Status`` and keeps the audit log. The modules of
+:mod:`tessera_lab.apiserver.handlers` serve the resources; ``dispatch`` there is the first of them.
 """
 
 import logging

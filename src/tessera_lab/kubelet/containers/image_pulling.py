@@ -1,7 +1,7 @@
 """Provides a container's image before its start, in kubelet's order and with its texts.
 
 The order is that of ``EnsureImageExists`` (``pkg/kubelet/images/image_manager.go``): name, present, pull, back-off. An
-image whose name is none, or that may not be pulled and is not there, is looked at again without back-off.
+image with an invalid name, or one that may not be pulled and is not there, is looked at again without back-off.
 """
 
 from collections.abc import Callable
@@ -97,7 +97,7 @@ class ImagePuller:
 
 
 def _name_problem(image: str) -> str:
-    """Kubelet's text for a name that is none; empty for a good one."""
+    """Kubelet's message for an invalid name; empty for a valid one."""
     first, slash, after = image.partition("/")
     on_host = slash and ("." in first or ":" in first or first == "localhost" or first != first.lower())
     path = (after if on_host else image if slash else f"library/{image}").partition(":")[0]

@@ -86,7 +86,7 @@ class DeviceManager:
     # Plugins
 
     async def add_plugin(self, resource_name: str, options: PluginOptions, client: PluginClient) -> None:
-        """A plugin registered; see :class:`tessera_lab.kubelet.device_plugins.plugin_client.Registered`.
+        """A plugin registered; see :class:`tessera_lab.kubelet.device_plugins.plugin_client.RegistrationHandler`.
 
         Raises:
             RegistrationError: the name is not that of an extended resource.

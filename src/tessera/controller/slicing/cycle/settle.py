@@ -116,7 +116,7 @@ class Settlement:
     # Refusals
 
     def _refuse(self, refusal: Refusal) -> None:
-        """Notes why a pod gets no slices. A new reason is told by an event."""
+        """Notes why a pod gets no slices. A new reason brings an event."""
         pod, reason, pods = refusal.pod, refusal.reason, self._state.pods
         one = pods.waiting[pod.uid]
         pods.note_refusal(pod.uid)
