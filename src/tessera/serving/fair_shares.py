@@ -81,7 +81,7 @@ class FairQueue(Generic[K, T]):
     """A queue in which each key that waits gets its next turn before any other gets two."""
 
     def __init__(self) -> None:
-        #: What waits, by key; the keys in the order of their turns. No key without any.
+        #: What waits, by key; the keys in the order of their turns. A key without items is not there.
         self._waiting: dict[K, deque[T]] = {}
 
     def __bool__(self) -> bool:
