@@ -19,7 +19,7 @@ Play = Callable[..., None]
 GPU, ONE, SEVEN = "nvidia.com/gpu", "nvidia.com/mig-1g.5gb", "nvidia.com/mig-7g.40gb"
 HOURS = 3
 #: The first pause is 5 minutes, and each later one as long as the search has lasted. So the tries, each with one node,
-#: begin about 15, 40 and 95 minutes after the first pause, and the next one after three hours.
+#: begin about 6, 32 and 85 minutes after the first pause began, and the next one after 190 minutes.
 TRIES = 3
 
 TEAM_TAINT = ({"key": "team", "value": "x", "effect": "NoSchedule"},)
