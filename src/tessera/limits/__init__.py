@@ -2,7 +2,7 @@
 
 Tenants, nodes and files are hostile or broken at times. Each text, count and number that comes from them is compared
 with a limit *before* any work is done with it. A limit is defined here, with its reason, and nowhere else; the refusal
-that a user reads names it, and the tables in ``docs/security.md`` list it. ``tests/docs/test_limits.py`` compares the
+that a user reads names it, and the tables in ``docs/limits.md`` list it. ``tests/docs/test_limits.py`` compares the
 page with these modules. Limits of the simulated cluster are in ``tessera_lab.limits``.
 """
 
@@ -14,7 +14,7 @@ class Limit(int):
 
     Attributes:
         unit: what is counted, in the plural: ``"bytes"``, ``"terms"``, ``"ms"``.
-        bounds: what is bounded, as a reader of the security page says it.
+        bounds: what is bounded, as a reader of that page says it.
         reason: why it is this large and not larger.
     """
 
