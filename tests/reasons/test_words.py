@@ -97,8 +97,8 @@ WORDS: Mapping[Reason, Words] = {
         "full",
         ROOM,
         "every card that it may use is full for 3g.20gb",
-        all="no few pods were found whose end makes room",
-        team="no few pods were found whose end makes room",
+        all="no small set of pods was found whose end makes room",
+        team="no small set of pods was found whose end makes room",
     ),
     Fragmented(HALF, 3, ENDS, 6, 4): Words(
         "fragmented",

@@ -1,7 +1,7 @@
-"""Why pods wait that the controller does not list, in the words of ``tessera why``, for the queue of the live page.
+"""The reasons of waiting pods that the controller does not list, in the words of ``tessera why``, for the live page.
 
-Such are pods that kube-scheduler places, and all of them where no controller answers. The answers are made from the
-objects that the page mirrors, in a thread of their own, since one plan for thousands of pods takes a while.
+These are the pods that kube-scheduler places, and all waiting pods while no controller answers. The answers are made
+from the objects that the page mirrors, in a thread of their own, since one plan for thousands of pods takes a while.
 """
 
 from collections.abc import Iterable, Sequence

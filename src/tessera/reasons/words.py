@@ -1,7 +1,7 @@
 """Reasons in words: the one sentence for each, which every screen, condition, event and refusal shows.
 
 A sentence names no other pod and no node, so it is the same for every reader. :func:`name_blockers` names what must end
-first, to those who may know it: give it a reason that :func:`for_namespace` or a Redactor has been over.
+first, to those who may know it: give it a reason that :func:`for_namespace` or a Redactor has returned.
 """
 
 from collections import Counter
@@ -36,8 +36,8 @@ from tessera.visibility import Unnamed, Visibility
 #: Shows the controller's log.
 CONTROLLER_LOG = "kubectl logs -n tessera-system deployment/tessera-controller"
 _SHORTER = "a pod that ends before these slots are expected to be free may use them: set activeDeadlineSeconds"
-#: What is known where no slices were found whose end makes room: the search is bounded.
-NO_ENDS = "no few pods were found whose end makes room"
+#: The text where no slices were found whose end makes room; the search is bounded, so there may be some.
+NO_ENDS = "no small set of pods was found whose end makes room"
 NO_ENDS_STEP = f"{NO_ENDS}: tessera map shows which pods have which slices"
 _SHOWN = 3
 R = TypeVar("R", bound=msgspec.Struct)

@@ -1,8 +1,8 @@
 """Events on waiting pods: that new nodes were asked for, and that none is asked for since the last ones did not help.
 
 The events about pauses are their only record: a new leader reads them (:mod:`tessera.api.nodes.node_pauses`). It takes
-those of its own name, in the pod's namespace: who else may write such an event can make pauses there, and no others. An
-API server keeps an event for an hour, so they are recorded again before that, as long as the pause lasts.
+events under its own name in the pod's namespace: whoever else may write such events can cause pauses in that namespace
+only. An API server keeps an event for an hour, so they are recorded again before that, as long as the pause lasts.
 """
 
 import logging

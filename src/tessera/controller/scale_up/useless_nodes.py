@@ -8,13 +8,14 @@ Rules:
    all. For requests that the node took, and for those that it only had no room left for, the pause is over.
 3. A node that refuses a request which it was not asked for makes a pause longer, and begins none. Its size says nothing
    about such a request: Karpenter makes nodes of many sizes.
-4. While a node of a group takes a request, other nodes of the group on trial say nothing against it: they are broken.
+4. While a node of a group takes a request, other nodes of the group on trial do not count against the request: the
+   fault is theirs.
 5. The pause is for one group and one kind of requests of one namespace, since pods of others are judged by what they
    ask for themselves. It begins with some minutes and about doubles with each further node.
 6. After a pause the group is on trial itself: all requests with a former pause get one node together.
 
-A pod with other requests is of another kind and counts at once. Whoever uses ever other requests gets a node for each:
-they could as well ask for nodes that run something.
+A pod with other requests is of another kind and counts at once. Whoever changes the requests of each new pod gets a
+node for each. That is no new power: pods that run would bring as many nodes.
 """
 
 import sys

@@ -3,10 +3,10 @@
 Rules:
 
 - A queue is *relieved* when a pod of it may fit again: its pods hold less, fewer slots are reserved for it, its maximum
-  has changed, or one of the pods that wait for the maximum waits no more, which held back those behind it. Then its
-  first pods are planned again. The next ones follow once one of those has a place, or once none of those waits for the
-  maximum any more: they may all wait for room on the cards that the next ones do not need. Room on a node alone lets no
-  pod be planned again that waits for the maximum.
+  has changed, or a pod that held back others behind it no longer waits for the maximum. Then its first pods are planned
+  again. The next ones follow once one of these has a place, or once none of these waits for the maximum any more: they
+  may all wait for room on cards that the next ones do not need. A pod that waits for the maximum is not planned again
+  for room on a node alone.
 - After planning has refused a pod, it plans the pod again only on nodes that changed since.
 - A refusal answers for all pods of its *kind*: pods that planning cannot tell apart except by name and age. So of a
   kind only the first pods are planned again, and the cost of a freed slot does not grow with the number of waiting
