@@ -176,4 +176,4 @@ def test_all_say_the_same_sentence(name: str, in_lab: InLab) -> None:
         assert condition.message.startswith(capital)
         assert lab.events_of("waits", "SliceForecast")[-1].message.startswith(capital)
 
-    in_lab(scenario, nodes="2xA100-40GB" if situation is broken_card else "1xA100-40GB")
+    in_lab(scenario, nodes="2xA100-40GB" if situation is broken_card else "1xA100-40GB", own=True)
