@@ -14,7 +14,7 @@ SLOW = {
     *("slices", "state_values", "top", "two_cards"),
 }
 #: Files that are no benchmark: this runner, the unit of speed, and another way to start one.
-OTHERS = {"__main__", "calibration", "decide"}
+OTHERS = {"__main__", "calibration", "decide", "trail"}
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:

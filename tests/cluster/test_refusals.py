@@ -45,9 +45,9 @@ def test_a_pod_may_not_choose_its_devices_itself(in_lab: InLab) -> None:
 @pytest.mark.parametrize(
     ("limits", "largest"),
     [
-        ({"nvidia.com/mig-1g.5gb": 50}, "2 cards NVIDIA A100-SXM4-40GB holds 14 x nvidia.com/mig-1g.5gb"),
-        ({"nvidia.com/mig-7g.40gb": 2, "nvidia.com/mig-1g.5gb": 1}, "holds 2 x nvidia.com/mig-7g.40gb"),
-        ({"nvidia.com/mig-1g.5gb.me": 3}, "holds 2 x nvidia.com/mig-1g.5gb.me"),
+        ({"nvidia.com/mig-1g.5gb": 50}, "2 cards NVIDIA A100-SXM4-40GB holds 14 x 1g.5gb"),
+        ({"nvidia.com/mig-7g.40gb": 2, "nvidia.com/mig-1g.5gb": 1}, "holds 2 x 7g.40gb"),
+        ({"nvidia.com/mig-1g.5gb.me": 3}, "holds 2 x 1g.5gb.me"),
     ],
 )
 def test_more_than_any_empty_node_holds_is_refused_with_the_largest_that_fits(
