@@ -53,7 +53,14 @@ async def stream(lab: VirtualLab, cause: Callable[[Any], Awaitable[None]], secon
     await lab.config_map("sharing-profiles", {"share-4": profile(4), "share-8": profile(8)})
     await lab.join("node-1")
     await lab.label("node-2", profile="share-4")
-    await lab.until(lambda: lab.offers("node-1") and "nvidia.com/gpu.shared" in lab.gpus("node-2"), "nodes are ready")
+    await lab.until(
+        lambda: (
+            lab.offers("node-1")
+            and "nvidia.com/gpu" not in lab.gpus("node-1")
+            and "nvidia.com/gpu.shared" in lab.gpus("node-2")
+        ),
+        "nodes are ready, and node-1 has given up its whole cards",
+    )
     names: list[str] = []
     began, acted = lab.clock.monotonic(), False
     while lab.clock.monotonic() < began + 1 + seconds:
