@@ -2,7 +2,7 @@
 
 import tempfile
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -16,28 +16,34 @@ from tessera.kube.resources import NAMESPACES
 from tessera_lab.cluster.cluster import SimulatedCluster
 from tessera_lab.simulation.virtual_time import run_virtual
 
-#: Types of clusters that many tests have; each of another type is made for one.
-SHARED = (SimulatedCluster, MortalController, MortalAgent)
-#: Booted clusters that a test process has at a time, some 10 MB each.
-BOOTED = 8
+#: Types of clusters, and nodes with their MIG layout, that several tests have. A lab of another kind boots for its own:
+#: to keep it would cost more than its boot.
+TYPES = (SimulatedCluster, MortalController, MortalAgent)
+COMMON = {
+    ("1xA100-40GB", "dynamic"),
+    ("2xA100-40GB", "dynamic"),
+    ("4xA100-40GB", "dynamic"),
+    ("2*1xA100-40GB", "dynamic"),
+    ("A100-40GB", ""),
+    ("1xA100-40GB", ""),
+    ("4xA100-40GB", ""),
+    ("A100-40GB,A100-40GB", ""),
+}
 
 
 @pytest.fixture(scope="session")
 def booted_labs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., BootedLab]]:
-    """Returns the booted cluster of the given nodes and options."""
-    labs: dict[Any, BootedLab] = {}
+    """Returns the booted cluster of the given kind."""
 
-    def find(nodes: str, **options: Any) -> BootedLab:
-        key = nodes, frozenset(options.items())
-        if key not in labs and len(labs) == BOOTED:
-            labs.pop(next(iter(labs))).close()
-        if key not in labs:
-            labs[key] = BootedLab(tmp_path_factory.mktemp("lab"), nodes, **options)
-        labs[key] = labs.pop(key)  # the one that was not asked for the longest comes first
-        return labs[key]
+    @cache
+    def find(nodes: str, mig_config: str, cluster_type: Callable[..., SimulatedCluster]) -> BootedLab:
+        folder = tmp_path_factory.mktemp("lab")
+        labs.append(BootedLab(folder, nodes, cluster_type=cluster_type, mig_config=mig_config))
+        return labs[-1]
 
+    labs: list[BootedLab] = []
     yield find
-    for lab in labs.values():
+    for lab in labs:
         lab.close()
 
 
@@ -51,11 +57,13 @@ def in_lab(tmp_path: Path, booted_labs: Callable[..., BootedLab]) -> InLab:
         cluster_type: Callable[..., SimulatedCluster] = SimulatedCluster,
         *,
         own: bool = False,
+        mig_config: str = "dynamic",
         **options: Any,
     ) -> Any:
-        if own or cluster_type not in SHARED:
-            return run_virtual(play(scenario, nodes, Path(tempfile.mkdtemp(dir=tmp_path)), cluster_type, **options))
-        return booted_labs(nodes, cluster_type=cluster_type, **options).run(scenario)
+        if own or options or cluster_type not in TYPES or (nodes, mig_config) not in COMMON:
+            folder = Path(tempfile.mkdtemp(dir=tmp_path))
+            return run_virtual(play(scenario, nodes, folder, cluster_type, mig_config=mig_config, **options))
+        return booted_labs(nodes, mig_config, cluster_type).run(scenario)
 
     return run
 

@@ -96,8 +96,6 @@ class BootedLab:
         with collect_garbage_seldom():
             self._main = self._loop.create_task(play(wait, nodes, self._files, **options))
             self._loop.run_until_complete(asyncio.wait({self._main, booted}, return_when=asyncio.FIRST_COMPLETED))
-            gc.collect()  # else what other tests left would stay for good
-            gc.freeze()
         if self._main.done():
             self.close()
             self._main.result()  # raises why it has not booted
@@ -139,6 +137,7 @@ class BootedLab:
         os._exit(0)
 
     def _play_on(self, scenario: Callable[[VirtualLab], Awaitable[Any]]) -> Any:
+        gc.freeze()  # a collection would copy each object that it looks at from the process that booted
         self._take_files()
         _renew_selector(self._loop)
         ended = self._loop.create_future()
@@ -196,12 +195,11 @@ class BootedLab:
                 os.dup2(listener.fileno(), descriptor, inheritable=False)
 
     def close(self) -> None:
-        """Ends the cluster, whose objects can be collected afterwards."""
+        """Ends the cluster."""
         self._main.cancel()
         self._loop.run_until_complete(asyncio.wait({self._main}))
         self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         self._loop.close()
-        gc.unfreeze()
 
 
 def _renew_selector(loop: VirtualTimeLoop) -> None:
