@@ -46,7 +46,7 @@ NEXT_KERNELS = {
 
 
 def targets(lab: RunningLab) -> Sequence[Mapping[str, Any]]:
-    """Each port of each pod of Tessera, with the labels of Prometheus's discovery."""
+    """Each port of each pod of Tessera, with the labels of Prometheus's discovery; only of pods that are ready."""
     return [
         {
             "targets": [f"{pod['status']['podIP']}:{port['containerPort']}"],
@@ -59,9 +59,14 @@ def targets(lab: RunningLab) -> Sequence[Mapping[str, Any]]:
             },
         }
         for pod in lab.get("pods", "-n", "tessera-system")["items"]
+        if is_ready(pod)  # the agent of a node that has just joined may have no address yet
         for container in pod["spec"]["containers"]
         for port in container.get("ports", ())
     ]
+
+
+def is_ready(pod: Mapping[str, Any]) -> bool:
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in pod["status"].get("conditions", ()))
 
 
 def configuration(lab: RunningLab, folder: Path) -> dict[str, Any]:
@@ -96,7 +101,8 @@ def lab() -> Iterator[RunningLab]:
         running = RunningLab(start_lab(top / "lab", [*nodes, "--drivers", "--virtual-time"]))
         running.kubectl("label", "node", "node-1", "nvidia.com/mig.config=dynamic")
         running.kubectl("label", "node", "node-3", "nvidia.com/device-plugin.config=slice-4")
-        running.kubectl("rollout", "status", "-n", "tessera-system", "daemonset/tessera-agent", "--timeout=180s")
+        for each in ("daemonset/tessera-agent", "deployment/tessera-controller", "deployment/tessera-webhook"):
+            running.kubectl("rollout", "status", "-n", "tessera-system", each, "--timeout=180s")
         yield running
     finally:
         stop(top / "lab")
@@ -125,13 +131,16 @@ def test_every_target_of_every_component_is_read(server: Prometheus) -> None:
 
 
 def test_without_its_token_only_metrics_that_name_nobody_are_read(lab: RunningLab) -> None:
+    asked = set()
     for each in targets(lab):
         labels = each["labels"]
         if labels["__meta_kubernetes_pod_container_port_name"] == "http":
             status, text = lab.read_page(f"http://{each['targets'][0]}/metrics")
             name = labels["__meta_kubernetes_pod_label_app_kubernetes_io_name"]
+            asked.add(name)
             assert status == (401 if name in GUARDED else 200), name
             assert "pod=" not in text
+    assert asked == set(COMPONENTS)
 
 
 def test_each_query_of_each_board_has_data_on_the_lab(server: Prometheus) -> None:
