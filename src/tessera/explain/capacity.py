@@ -23,8 +23,8 @@ from tessera.api.nodes.agent_pod import AGENT_LABEL
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.slicer import Slicer
 from tessera.controller.slicing.state.messages import profiles_text
+from tessera.controller.slicing.state.reservation import Reservation
 from tessera.controller.slicing.state.reservation_rules import holders_of
-from tessera.controller.slicing.state.waiting_pod import Reservation
 from tessera.explain.counterfactuals import (
     changes_by_node,
     missing_profiles,

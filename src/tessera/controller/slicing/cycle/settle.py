@@ -23,9 +23,10 @@ from tessera.controller.slicing.planning.proposals import (
 )
 from tessera.controller.slicing.state.allocation import Allocation
 from tessera.controller.slicing.state.messages import lost_slices_text, reserved_text, waiting_text
+from tessera.controller.slicing.state.reservation import Reservation
 from tessera.controller.slicing.state.reservation_rules import holders_of, queue_key
 from tessera.controller.slicing.state.slicer_state import SlicerState
-from tessera.controller.slicing.state.waiting_pod import PodState, Reservation, competes_for_room
+from tessera.controller.slicing.state.waiting_pod import PodState, competes_for_room
 from tessera.limits.planning import BATCH_PODS
 from tessera.reasons.reason import Reason
 

@@ -24,8 +24,9 @@ from tessera.controller.slicing.reservations.place_search import RELEASE_SECONDS
 from tessera.controller.slicing.reservations.reserver import Reserver
 from tessera.controller.slicing.state.allocation import Allocation
 from tessera.controller.slicing.state.move_record import RestingPods
+from tessera.controller.slicing.state.reservation import HORIZON
 from tessera.controller.slicing.state.slicer_state import SlicerState
-from tessera.controller.slicing.state.waiting_pod import HORIZON, PodState
+from tessera.controller.slicing.state.waiting_pod import PodState
 from tessera.limits.planning import COLD_STARTS, MOVE_STEPS
 from tessera.placement.cards import OwnedPlacement
 from tessera.placement.moves import MoveRules, Room, Worth, make_room, weigh

@@ -27,9 +27,9 @@ from tessera.controller.slicing.reservations.place_search import RELEASE_SECONDS
 from tessera.controller.slicing.reservations.reserver import Reserver
 from tessera.controller.slicing.state.messages import moved_text, not_moved_text, room_text
 from tessera.controller.slicing.state.move_record import MOVE_COUNTS, RecordedMove, read_moves
+from tessera.controller.slicing.state.reservation import PATIENCE, Reservation
 from tessera.controller.slicing.state.reservation_rules import holders_of
 from tessera.controller.slicing.state.slicer_state import SlicerState
-from tessera.controller.slicing.state.waiting_pod import PATIENCE, Reservation
 from tessera.limits.planning import MOVE_SEARCHES
 from tessera.placement.moves import MOST_MOVES
 from tessera.placement.reserved_slots import ReservedPlace

@@ -19,9 +19,9 @@ from tessera.controller.slicing.planning.proposals import Notice, Proposal, Prop
 from tessera.controller.slicing.reservations.reserver import Reserver
 from tessera.controller.slicing.state.allocation import Allocation
 from tessera.controller.slicing.state.messages import preempted_text
+from tessera.controller.slicing.state.reservation import PATIENCE, RETRY
 from tessera.controller.slicing.state.reservation_rules import holders_of
 from tessera.controller.slicing.state.slicer_state import SlicerState
-from tessera.controller.slicing.state.waiting_pod import PATIENCE, RETRY
 from tessera.placement.cards import OwnedPlacement
 from tessera.placement.reserved_slots import ReservedPlace
 from tessera.placement.victims import find_victims

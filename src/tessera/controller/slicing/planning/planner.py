@@ -30,9 +30,9 @@ from tessera.controller.objects.pod_relations import NO_RELATIONS
 from tessera.controller.objects.resource_amounts import Amounts, add_amounts
 from tessera.controller.slicing.planning.batch_placement import RELEASING, Placed, PlacementContext, Unplaced, place
 from tessera.controller.slicing.planning.small_nodes import SmallNodes
+from tessera.controller.slicing.state.reservation import Reservation
 from tessera.controller.slicing.state.reservation_rules import kept_amounts, reservations_before
 from tessera.controller.slicing.state.slicer_state import AllocationTable, SlicerState
-from tessera.controller.slicing.state.waiting_pod import Reservation
 from tessera.placement.reserved_slots import hold_slots
 from tessera.placement.step_budget import StepBudget
 from tessera.reasons.node_rules import NodeRule

@@ -15,7 +15,7 @@ from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.planning.batch_placement import Placed
 from tessera.controller.slicing.state.allocation import Allocation
 from tessera.controller.slicing.state.instructions import Evict
-from tessera.controller.slicing.state.waiting_pod import Reservation
+from tessera.controller.slicing.state.reservation import Reservation
 from tessera.reasons.reason import Reason
 
 

@@ -28,9 +28,10 @@ from tessera.controller.objects.resource_amounts import Amounts, add_amounts
 from tessera.controller.slicing.gangs.gang_planner import GangPlanner
 from tessera.controller.slicing.planning.proposals import EndOfReservation, Proposal
 from tessera.controller.slicing.reservations.reserver import Reserver
+from tessera.controller.slicing.state.reservation import HORIZON, PATIENCE, RETRY, Reservation
 from tessera.controller.slicing.state.reservation_rules import holders_of, queue_key
 from tessera.controller.slicing.state.slicer_state import SlicerState
-from tessera.controller.slicing.state.waiting_pod import HORIZON, PATIENCE, RETRY, QueueKey, Reservation, waits_for_room
+from tessera.controller.slicing.state.waiting_pod import QueueKey, waits_for_room
 from tessera.limits.planning import GANG_RESERVED_PODS, RESERVATION_CANDIDATES
 from tessera.placement.reserved_slots import ReservedPlace, SoonestPlace
 from tessera.reasons.reason import GangNoRoom, QueueFull, Reason

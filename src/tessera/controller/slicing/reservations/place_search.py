@@ -10,9 +10,9 @@ from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.objects.resource_amounts import Amounts, add_amounts
 from tessera.controller.slicing.planning.planner import Planner
 from tessera.controller.slicing.state.allocation import Allocation, will_never_run
+from tessera.controller.slicing.state.reservation import HORIZON, Reservation
 from tessera.controller.slicing.state.reservation_rules import holders_of
 from tessera.controller.slicing.state.slicer_state import SlicerState
-from tessera.controller.slicing.state.waiting_pod import HORIZON, Reservation
 from tessera.placement.cards import OwnedPlacement
 from tessera.placement.reserved_slots import Hold, ReservedPlace, SoonestPlace
 from tessera.placement.step_budget import StepBudget

@@ -13,9 +13,9 @@ import msgspec
 
 from tessera.api.instaslice import Instaslice, Name, PodRef, Slices
 from tessera.api.names import NodeName, PodUid
+from tessera.controller.slicing.state.reservation import HORIZON, Reservation
 from tessera.controller.slicing.state.reservation_rules import make_holds, overlap, queue_key
 from tessera.controller.slicing.state.slicer_state import SlicerState
-from tessera.controller.slicing.state.waiting_pod import HORIZON, Reservation
 from tessera.kube.resources import Wire
 from tessera.limits.planning import RESERVATION_RECORD_BYTES, RESERVATIONS, RESERVED_PODS
 from tessera.mig.names import resource_spelling
@@ -28,7 +28,7 @@ _Date = Annotated[float, msgspec.Meta(ge=0, le=253_402_300_799)]
 
 
 class RecordedReservation(Wire, frozen=True, kw_only=True):
-    """One entry; see :class:`tessera.controller.slicing.state.waiting_pod.Reservation`."""
+    """One entry; see :class:`tessera.controller.slicing.state.reservation.Reservation`."""
 
     pod_ref: PodRef
     queue: Name

@@ -30,6 +30,7 @@ from tessera.controller.slicing.planning.planner import Planner
 from tessera.controller.slicing.planning.proposals import EndOfReservation, NewReservation, Proposal, Proposer
 from tessera.controller.slicing.reservations.place_search import PlaceSearch
 from tessera.controller.slicing.reservations.reservation_record import adopt_reservations
+from tessera.controller.slicing.state.reservation import HORIZON, PATIENCE, RETRY, Reservation
 from tessera.controller.slicing.state.reservation_rules import (
     add_holdings,
     holders_of,
@@ -40,15 +41,7 @@ from tessera.controller.slicing.state.reservation_rules import (
     reserved_for_others,
 )
 from tessera.controller.slicing.state.slicer_state import SlicerState
-from tessera.controller.slicing.state.waiting_pod import (
-    HORIZON,
-    PATIENCE,
-    RETRY,
-    QueueKey,
-    Reservation,
-    competes_for_room,
-    waits_for_room,
-)
+from tessera.controller.slicing.state.waiting_pod import QueueKey, competes_for_room, waits_for_room
 from tessera.limits.planning import RESERVATION_SEARCHES, RESERVATIONS, RESERVED_PERCENT
 from tessera.placement.reserved_slots import ReservedPlace
 from tessera.reasons.reason import QueueFull, Reason

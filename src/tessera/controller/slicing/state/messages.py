@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from tessera.api.names import INSTASLICE_NAMESPACE, MOVABLE_ANNOTATION
 from tessera.controller.filters.avoidance import AVOIDANCE_SECONDS
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.controller.slicing.state.waiting_pod import Reservation
+from tessera.controller.slicing.state.reservation import Reservation
 from tessera.placement.moves import Room
 from tessera.reasons.reason import Blocker, Reason
 from tessera.reasons.words import for_namespace, name_blockers, name_profiles, sentence

@@ -10,8 +10,9 @@ from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.objects.resource_amounts import Amounts, add_amounts
 from tessera.controller.slicing.state.allocation import Allocation
 from tessera.controller.slicing.state.queue_ledger import Holding
+from tessera.controller.slicing.state.reservation import Reservation
 from tessera.controller.slicing.state.slicer_state import SlicerState
-from tessera.controller.slicing.state.waiting_pod import QueueKey, Reservation
+from tessera.controller.slicing.state.waiting_pod import QueueKey
 from tessera.mig.geometry import Geometry
 from tessera.mig.names import is_device_profile, parse_profile_name
 from tessera.placement.fleet import UnknownCard

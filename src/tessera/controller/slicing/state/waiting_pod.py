@@ -23,70 +23,15 @@ state          the pod
 """
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 
-from tessera.api.instaslice import Slice
-from tessera.api.names import NodeName, PodUid
+from tessera.api.names import PodUid
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.placement.reserved_slots import Hold
 from tessera.reasons.reason import QueueFull, Reason
 
 #: A queue, and the tables of card models on which its pods compete.
 QueueKey = tuple[str, tuple[int, ...]]
-
-#: Seconds after which a place is none: longer than that no slot is kept idle.
-HORIZON = 86_400.0
-#: Least seconds after which a reservation whose holders have not ended may move to another place.
-PATIENCE = 600.0
-#: Seconds until a pod without a possible place is searched for again.
-RETRY = 30.0
-
-
-@dataclass(slots=True, eq=False)
-class Reservation:
-    """Slots that are kept for a waiting pod.
-
-    Attributes:
-        uid: the pod.
-        key: its ``namespace/name``.
-        queue: the queue that it counts for.
-        priority: the pod's priority.
-        number: reservations of one priority go in the order of their numbers.
-        node: the node.
-        slices: the positions, in the order of the pod's profiles.
-        holds: the same as bits of cards.
-        made: when it was made, seconds since 1970.
-        until: when the slots are expected to be free; a younger pod may use them if it ends before.
-        patience: seconds after which it may move.
-        holders: pods that were known to hold slots of it: those at the beginning, and those that may pass.
-        gang: the gang of the pod if its pods have reservations together; empty for a pod that starts by itself. All of
-            a gang have the same number and time, and none remains if one ends.
-    """
-
-    uid: PodUid
-    key: str
-    queue: QueueKey
-    priority: int
-    number: int
-    node: NodeName
-    slices: tuple[Slice, ...]
-    holds: tuple[Hold, ...]
-    made: float
-    until: float
-    patience: float = PATIENCE
-    holders: set[PodUid] = field(default_factory=set)
-    gang: str = ""
-
-    @property
-    def slots(self) -> int:
-        """The memory slots that it keeps."""
-        return sum(each.size for each in self.slices)
-
-    @property
-    def rank(self) -> tuple[int, int]:
-        """Sort key: the reservation that goes first has the least."""
-        return (-self.priority, self.number)
 
 
 def waits_for_room(reason: Reason | None) -> bool:

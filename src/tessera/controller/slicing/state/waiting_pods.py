@@ -28,13 +28,13 @@ from typing import Generic, TypeVar
 from tessera.api.names import NodeName, PodUid
 from tessera.controller.cluster.cluster_state import ClusterState
 from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.slicing.state.reservation import Reservation
 from tessera.controller.slicing.state.waiting_pod import (
     NOT_REFUSED,
     PROMISED,
     WAITING,
     PodState,
     QueueKey,
-    Reservation,
     WaitingPod,
     state_of_refusal,
 )
