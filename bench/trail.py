@@ -4,18 +4,20 @@
     python -m bench.trail --trips pod --files --json trail.json
 
 A trip begins in a quiet cluster and ends when its result is seen: *pod*, from the creation of a pod that asks for one
-slice until it runs; *label*, from the label for a sharing profile until kubelet offers the shares. All processes of
-Tessera run in this one, on virtual time, on a node with one card; a hook sees every call of a function. The hook counts
-what others do meanwhile too, such as a renewed Lease, so the figures vary by a few files.
+slice until it runs; *label*, from the label for a sharing profile until kubelet offers the shares; *xid*, from an error
+of a card until the pod on it has its Event; *sample*, from a new value of a card until the live page shows it. All
+processes of Tessera run in this one, on virtual time, on a node with one card; a hook sees every call of a function.
+The hook counts what others do meanwhile too, such as a renewed Lease, so the figures vary by a few files.
 """
 
 import argparse
 import asyncio
 import json
+import random
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -23,6 +25,12 @@ from typing import Any
 from tests.support.virtual_lab import ENTRYPOINT, VirtualLab
 
 from tessera.clock import LoopClock
+from tessera.dashboard.feed import FeedGroup
+from tessera.dashboard.source import ClusterSource
+from tessera.nvml.interface import GpuEventKind
+from tessera.nvml.measurements import Quantity
+from tessera.nvml.simulated.machine_state import SimEvent
+from tessera.visibility import FULL
 from tessera_lab.cluster.cluster import ClusterOptions, SimulatedCluster
 from tessera_lab.cluster.options import parse_nodes
 from tessera_lab.installation.install import install_tessera
@@ -64,22 +72,58 @@ class Trail:
         }
 
 
-async def pod_runs(lab: VirtualLab) -> None:
+async def pod_runs(lab: VirtualLab) -> AsyncIterator[None]:
     """A pod with one slice, from its creation until it runs."""
+    yield
     await lab.create("one", {"nvidia.com/mig-1g.5gb": 1})
     await lab.until(lambda: (pod := lab.pod("one")) is not None and pod.status.phase == "Running", "the pod runs")
 
 
-async def label_is_offered(lab: VirtualLab) -> None:
+async def label_is_offered(lab: VirtualLab) -> AsyncIterator[None]:
     """A sharing profile, from the node's label until kubelet offers the shares."""
+    yield
     await lab.label("node-1", profile="slice-4")
     await lab.until(lambda: 4 in lab.gpus().values(), "the node offers four shares")
 
 
-#: By name, the trip and the layout of the node's cards.
-TRIPS: dict[str, tuple[Callable[[VirtualLab], Awaitable[None]], str]] = {
+async def xid_is_told(lab: VirtualLab) -> AsyncIterator[None]:
+    """An error that asks for a reset, from the driver's event until the pod on the card has an Event."""
+    await lab.create("one", {"nvidia.com/gpu": 1})
+    await lab.running("one")
+    await asyncio.sleep(QUIET)
+    yield
+    machine = lab.machine()
+    machine.report(SimEvent(GpuEventKind.XID, machine.uuids()[0], 48))
+    await lab.until(lambda: lab.events_of("one", "GpuNeedsReset"), "the pod is told")
+
+
+async def sample_is_shown(lab: VirtualLab) -> AsyncIterator[None]:
+    """A temperature, from the card until the live page, which has one reader, shows it."""
+    feeds = FeedGroup()
+    source = ClusterSource(lab.client, feeds, watched=lambda: True, clock=lab.clock, rng=random.Random(0))
+    showing = asyncio.create_task(source.run())
+    with feeds.join(FULL, "reader") as feed:
+
+        def shows(value: int) -> bool:
+            update = feed.read(None)
+            return update is not None and any(f'"temperature":{value}'.encode() in each for each in update.texts)
+
+        machine = lab.machine()
+        await asyncio.sleep(QUIET)
+        yield
+        machine.set_measured(machine.uuids()[0], Quantity.TEMPERATURE, 77.0)
+        async with asyncio.timeout(QUIET):
+            while not shows(77):
+                await feed.wait(feed.version)
+    showing.cancel()
+
+
+#: By name, the trip and the layout of the node's cards. A trip yields once, when all is prepared and it begins.
+TRIPS: dict[str, tuple[Callable[[VirtualLab], AsyncIterator[None]], str]] = {
     "pod": (pod_runs, "dynamic"),
     "label": (label_is_offered, ""),
+    "xid": (xid_is_told, ""),
+    "sample": (sample_is_shown, ""),
 }
 
 
@@ -89,7 +133,7 @@ def measure(name: str) -> dict[str, Any]:
     trail = Trail()
 
     async def play(folder: Path) -> None:
-        options = ClusterOptions(cdi=folder, mig_config=layout)
+        options = ClusterOptions(cdi=folder, mig_config=layout, pages=True)
         nodes, clock = parse_nodes("1xA100-40GB"), LoopClock(1_800_000_000)
         cluster = SimulatedCluster(nodes, clock=clock, options=options, entrypoint=ENTRYPOINT)
         async with cluster.running():
@@ -98,9 +142,11 @@ def measure(name: str) -> dict[str, Any]:
             async with lab.watched.running():
                 await lab.until(lambda: lab.tells("node-1") and lab.trusts_webhook(), "Tessera works")
                 await asyncio.sleep(QUIET)
+                steps = trip(lab)
+                await anext(steps)
                 sys.setprofile(trail.see)
                 try:
-                    await trip(lab)
+                    await anext(steps, None)
                 finally:
                     sys.setprofile(None)
 
