@@ -53,7 +53,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class StaticDevices:
-    """What other parts of the agent say now about the devices that the static side may advertise.
+    """The present state, as other parts of the agent know it, of the devices that are not made on demand.
 
     Attributes:
         gpus: the static GPUs as last read, by index.

@@ -200,7 +200,7 @@ _BANDWIDTH = re.compile(rb"Avg bus bandwidth\s*:\s*(\d+(?:\.\d+)?)")
 
 
 class Output(NamedTuple):
-    """What a tool said: its exit status, and all its text."""
+    """The exit status of a tool, and all the text that it wrote."""
 
     status: int
     text: bytes

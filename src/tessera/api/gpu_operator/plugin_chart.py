@@ -24,7 +24,7 @@ _KEYS = frozenset(
         "selectorLabelsOverride",
     }
 )
-#: What to do with such values.
+#: The advice about values of that chart.
 PLUGIN_ADVICE = (
     "are values of NVIDIA's device-plugin chart, which Tessera does not read; put each profile under a key of a"
     " ConfigMap, and name that ConfigMap in values of gpu-operator: devicePlugin.config.name, mig.strategy"

@@ -1,6 +1,6 @@
 """Changes of nodes that may have made room, counted.
 
-Who remembers the count at which a pod was refused needs to plan the pod again only on nodes that changed since.
+A pod that was refused is planned again only on nodes that changed after the count at its refusal.
 """
 
 from tessera.api.names import NodeName

@@ -39,7 +39,7 @@ UNTOLD = 60.0
 
 
 class Owner(NamedTuple):
-    """Who a pod says has made it: its namespace, kind and name as in :attr:`PodInfo.maker`, and UID."""
+    """The owner that a pod names: namespace, kind and name as in :attr:`PodInfo.maker`, and UID."""
 
     namespace: str
     maker: str
@@ -47,7 +47,7 @@ class Owner(NamedTuple):
 
 
 class _Age(NamedTuple):
-    """What a pod leaves.
+    """The age that a pod leaves to the next pod of its owner.
 
     Attributes:
         minus_seconds: the seconds for which it competed and those that it inherited, negative so that the longest sorts

@@ -1,7 +1,7 @@
 """The reasons that the controller publishes: those of the last plans, brought up to date.
 
-What planning said last may be old where nothing that the pod can use has changed since: the slices whose end makes room
-are sought again, and the cards that are away for a fault are counted.
+A pod is planned again only after a change of nodes that it can use, so its last reason may be old. Before a reason is
+published, this module looks again for slices whose end makes room, and counts the cards that are away for a fault.
 """
 
 from collections.abc import Hashable, Iterable, Mapping

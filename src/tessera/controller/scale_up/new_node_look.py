@@ -1,4 +1,4 @@
-"""What a new node is like, and why it would not take a pod even if no other pod were on it. Pure."""
+"""The properties of a new node, and the rule by which it would refuse a pod even without other pods. Pure."""
 
 from collections.abc import Iterator
 
