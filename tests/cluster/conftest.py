@@ -10,8 +10,10 @@ import pytest
 from tests.cluster import driverlab, new_nodes
 from tests.support.booted_lab import BootedLab, play
 from tests.support.mortal_process import MortalAgent, MortalController
+from tests.support.slicer_cluster import react_and_validate
 from tests.support.virtual_lab import InLab, Scenario, VirtualLab
 
+from tessera.controller.slicing.slicer import Slicer
 from tessera.kube.resources import NAMESPACES
 from tessera_lab.cluster.cluster import SimulatedCluster
 from tessera_lab.simulation.virtual_time import run_virtual
@@ -31,8 +33,16 @@ COMMON = {
 }
 
 
+@pytest.fixture(scope="session", autouse=True)
+def valid_states() -> Iterator[None]:
+    """Checks the slicer's state after each event; a rule that is broken ends the controller, and with it the test."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Slicer, "react", react_and_validate)
+        yield
+
+
 @pytest.fixture(scope="session")
-def booted_labs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., BootedLab]]:
+def booted_labs(valid_states: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., BootedLab]]:
     """Returns the booted cluster of the given kind."""
 
     @cache
