@@ -28,7 +28,6 @@ from tessera.webhook.base.metrics import WebhookMetrics
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-GUIDE = ROOT / "docs" / "user-guide.md"
 #: Options that are about the process and not about what it does, or that only simulated cards have.
 UNTOLD = {"--help", "--kubeconfig", "--context", "--log-level", "--node-name", "--simulate", "--simulated-state"}
 UNTOLD |= {each.opts[0] for each in command.params if isinstance(each, click.Option) and each.hidden}
@@ -52,6 +51,10 @@ def test_webhooks_that_pages_quote_are_those_of_the_manifests() -> None:
     assert quoted <= names
 
 
+def _text(*names: str) -> str:
+    return "".join((ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8") for name in names)
+
+
 def _anchors(page: Path) -> set[str]:
     """The anchors of a page's headings, as GitHub makes them."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
@@ -64,13 +67,13 @@ def test_the_list_of_decisions_has_every_page_once() -> None:
     assert sorted(listed) == sorted(path.stem for path in folder.glob("*.md") if path.stem != "README")
 
 
-def test_the_user_guide_has_every_option_of_the_agent() -> None:
+def test_a_page_has_every_option_of_the_agent() -> None:
     options = {each.opts[0] for each in command.params} - UNTOLD
-    assert {option for option in options if f"`{option}`" not in GUIDE.read_text(encoding="utf-8")} == set()
+    assert {option for option in options if f"`{option}`" not in _text("agent-options")} == set()
 
 
-def test_the_user_guide_has_every_decider_that_can_be_replayed() -> None:
-    assert {name for name in DECIDERS if f"| `{name}` |" not in GUIDE.read_text(encoding="utf-8")} == set()
+def test_a_page_has_every_decider_that_can_be_replayed() -> None:
+    assert {name for name in DECIDERS if f"| `{name}` |" not in _text("debug-records")} == set()
 
 
 class _Cards:
@@ -86,7 +89,7 @@ class _Cards:
         return {"c": 1}
 
 
-def test_the_user_guide_has_every_metric_of_the_agent() -> None:
+def test_a_page_has_every_metric_of_the_agent() -> None:
     metrics = Metrics()
     metrics.registry.register(SlicesCollector(SliceStateMachine(SliceJournal()).table))
     metrics.show_health(_Cards().reactions)
@@ -94,11 +97,11 @@ def test_the_user_guide_has_every_metric_of_the_agent() -> None:
     shown = set(re.findall(r"^# TYPE (\w+)", generate_latest(metrics.registry).decode(), re.MULTILINE))
     names = {name for name in shown if not name.endswith("_created")}
     assert len(names) >= 12
-    assert {name for name in names if f"`{name}`" not in GUIDE.read_text(encoding="utf-8")} == set()
+    assert {name for name in names if f"`{name}`" not in _text("own-metrics")} == set()
 
 
-def test_the_user_guide_has_every_metric_reason_and_option_of_provisioning() -> None:
-    text, registry = GUIDE.read_text(encoding="utf-8"), CollectorRegistry()
+def test_a_page_has_every_metric_reason_and_option_of_provisioning() -> None:
+    text, registry = _text("own-metrics", "time-to-gpu", "startup-taints"), CollectorRegistry()
     ProvisioningMetrics(registry)
     shown = set(re.findall(r"^# TYPE (\w+)", generate_latest(registry).decode(), re.MULTILINE))
     names = {name for name in shown if not name.endswith("_created")}
@@ -107,13 +110,13 @@ def test_the_user_guide_has_every_metric_reason_and_option_of_provisioning() -> 
     assert {name for name in (*names, *reasons, *milestones, STARTUP_TAINT) if name not in text} == set()
 
 
-def test_the_user_guide_has_every_condition_of_the_node() -> None:
-    text = GUIDE.read_text(encoding="utf-8")
+def test_a_page_has_every_condition_of_the_node() -> None:
+    text = _text("conditions")
     assert {name for name in AGENT_CONDITIONS if f"| `{name}` |" not in text} == set()
 
 
-def test_the_user_guide_has_every_metric_label_and_annotation_of_drivers() -> None:
-    text, registry = GUIDE.read_text(encoding="utf-8"), CollectorRegistry()
+def test_a_page_has_every_metric_label_and_annotation_of_drivers() -> None:
+    text, registry = _text("own-metrics", "labels", "conditions", "driver-reference"), CollectorRegistry()
     RolloutMetrics(registry)
     CoverageMetrics(registry)
     names = set(re.findall(r"^# TYPE (\w+)", generate_latest(registry).decode(), re.MULTILINE))
@@ -139,17 +142,17 @@ def _is_key(name: str) -> bool:
     return name.endswith(("_ANNOTATION", "_LABEL", "_CONDITION"))
 
 
-def test_the_user_guide_has_every_metric_of_the_webhook() -> None:
+def test_a_page_has_every_metric_of_the_webhook() -> None:
     shown = set(re.findall(r"^# TYPE (\w+)", generate_latest(WebhookMetrics().registry).decode(), re.MULTILINE))
     names = {name for name in shown if not name.endswith("_created")}
     assert names
-    assert {name for name in names if f"`{name}`" not in GUIDE.read_text(encoding="utf-8")} == set()
+    assert {name for name in names if f"`{name}`" not in _text("own-metrics")} == set()
 
 
-def test_the_user_guide_has_every_metric_of_the_controller() -> None:
+def test_a_page_has_every_metric_of_the_controller() -> None:
     shown = set(re.findall(r"^# TYPE (\w+)", generate_latest(Controller().registry).decode(), re.MULTILINE))
     names = {name for name in shown if not name.endswith("_created")}
-    assert {name for name in names if f"`{name}`" not in GUIDE.read_text(encoding="utf-8")} == set()
+    assert {name for name in names if f"`{name}`" not in _text("own-metrics")} == set()
 
 
 def test_the_page_on_drivers_has_every_strategy() -> None:

@@ -14,7 +14,9 @@ from tests.monitoring.conftest import Promtool, series
 
 ROOT = Path(__file__).parents[2]
 RUNBOOK_PAGES = ROOT / "docs" / "runbooks"
-DOCS = "".join((ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("metrics.md", "user-guide.md"))
+DOCS = "".join(
+    (ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("metrics.md", "own-metrics.md", "conditions.md")
+)
 SEVERITIES = {"info", "warning", "critical"}
 
 HEADINGS = ["What it means", "How to see it", "What to do", "How to see that it is over", "If it comes back"]

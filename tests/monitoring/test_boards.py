@@ -32,7 +32,7 @@ QUERIES = [
     for number, query in enumerate(panel.queries)
 ]
 DOCS = "".join(
-    (FOLDER.parents[1] / "docs" / name).read_text(encoding="utf-8") for name in ("metrics.md", "user-guide.md")
+    (FOLDER.parents[1] / "docs" / name).read_text(encoding="utf-8") for name in ("metrics.md", "own-metrics.md")
 )
 
 
