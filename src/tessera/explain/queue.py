@@ -3,10 +3,11 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from tessera.api.names import MIG_RESOURCE_PREFIX, QUOTA_RESOURCE
+from tessera.api.pods.gangs import KUEUE_COUNT_ANNOTATION, kueue_group
 from tessera.clock import parse_rfc3339
 from tessera.explain.explanation import Explanation
 from tessera.kube.resources import CoreEvent, Pod
-from tessera.kueue.names import CHARGED_RESOURCE, POD_GROUP_COUNT, POD_GROUP_LABEL, QUEUE_LABEL, TOPOLOGY_GATE
+from tessera.kueue.names import CHARGED_RESOURCE, QUEUE_LABEL, TOPOLOGY_GATE
 from tessera.kueue.objects import Workload
 from tessera.kueue.queue_reading import QueueReading
 from tessera.kueue.reasons import Case, WaitingReason, waiting_reason
@@ -45,7 +46,7 @@ def explain_held_pod(
         return explain_workload_in_queue(reading, item, now, topology=TOPOLOGY_GATE in gates)
     if any("workloads" in each for each in reading.forbidden):
         return _unreadable(reading, meta.namespace, queue)
-    if meta.labels.get(POD_GROUP_LABEL):
+    if kueue_group(meta.labels, meta.annotations):
         return _incomplete_group(pod, group, events)
     if queue and queue not in reading.queues and not reading.forbidden:
         return _missing(f"LocalQueue {queue}", meta.namespace)
@@ -69,16 +70,16 @@ def _unreadable(reading: QueueReading, namespace: str, queue: str) -> Explanatio
 
 def _incomplete_group(pod: Pod, group: int, events: Sequence[CoreEvent]) -> Explanation:
     meta = pod.metadata
-    name, wanted = meta.labels[POD_GROUP_LABEL], meta.annotations.get(POD_GROUP_COUNT, "")
+    name, wanted = kueue_group(meta.labels, meta.annotations), meta.annotations.get(KUEUE_COUNT_ANNOTATION, "")
     told = [event.message for event in events if event.reason == _COMPOSE][-1:]
     return Explanation(
         case="kueue-incomplete-group",
         verdict=f"waits for the other pods of its group {name}; Kueue queues a group when all of its pods exist",
         facts=(
-            f"{group} of {wanted} pods exist" if wanted else f"it has no annotation {POD_GROUP_COUNT}",
+            f"{group} of {wanted} pods exist" if wanted else f"it has no annotation {KUEUE_COUNT_ANNOTATION}",
             *(f"Kueue says: {text}" for text in told),
         ),
-        help=(f"create the missing pods, or correct {POD_GROUP_COUNT} of all of them",),
+        help=(f"create the missing pods, or correct {KUEUE_COUNT_ANNOTATION} of all of them",),
     )
 
 
@@ -289,9 +290,9 @@ def _since(item: Workload, now: float) -> str:
 
 def count_group(pods: Iterable[Pod], pod: Pod) -> int:
     """The number of pods of a pod's group among these; 0 if it is in none."""
-    name = pod.metadata.labels.get(POD_GROUP_LABEL)
+    name = kueue_group(pod.metadata.labels, pod.metadata.annotations)
     if not name:
         return 0
     namespace = pod.metadata.namespace
     members = (each for each in pods if each.metadata.namespace == namespace)
-    return sum(each.metadata.labels.get(POD_GROUP_LABEL) == name for each in members)
+    return sum(kueue_group(each.metadata.labels, each.metadata.annotations) == name for each in members)

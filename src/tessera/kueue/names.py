@@ -16,8 +16,6 @@ PREFIX = f"{GROUP}/"
 ADMISSION_GATE = f"{GROUP}/admission"
 TOPOLOGY_GATE = f"{GROUP}/topology"
 QUEUE_LABEL = f"{GROUP}/queue-name"
-POD_GROUP_LABEL = f"{GROUP}/pod-group-name"
-POD_GROUP_COUNT = f"{GROUP}/pod-group-total-count"
 
 #: Where Kueue's own manifests put its Configuration.
 CONFIG_NAMESPACE = "kueue-system"

@@ -10,12 +10,10 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.pods.gangs import KUEUE_FAST_ANNOTATION
+from tessera.api.pods.gangs import KUEUE_COUNT_ANNOTATION, KUEUE_FAST_ANNOTATION, KUEUE_GROUP_NAME
 from tessera.kueue.names import (
     ADMISSION_GATE,
     CONFIG_NAMESPACE,
-    POD_GROUP_COUNT,
-    POD_GROUP_LABEL,
     QUEUE_LABEL,
     TOPOLOGY_GATE,
 )
@@ -94,9 +92,13 @@ class KueueWebhooks:
                 return self._template_labels(item, {QUEUE_LABEL: labels[QUEUE_LABEL]}, {})
             case "StatefulSet":
                 name = item["metadata"]["name"]
-                group = {QUEUE_LABEL: labels[QUEUE_LABEL], POD_GROUP_LABEL: workload_name("statefulset", name, name)}
-                count = {POD_GROUP_COUNT: str(item["spec"].get("replicas", 1)), KUEUE_FAST_ANNOTATION: "true"}
-                return self._template_labels(item, group, count)
+                count = str(item["spec"].get("replicas", 1))
+                group = {
+                    KUEUE_GROUP_NAME: workload_name("statefulset", name, name),
+                    KUEUE_COUNT_ANNOTATION: count,
+                    KUEUE_FAST_ANNOTATION: "true",
+                }
+                return self._template_labels(item, {QUEUE_LABEL: labels[QUEUE_LABEL]}, group)
         return self._pod(item, labels)
 
     @staticmethod

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from tessera.api.pods.gangs import KUEUE_FAST_ANNOTATION
-from tessera.kueue.names import POD_GROUP_COUNT, POD_GROUP_LABEL, QUEUE_LABEL
+from tessera.api.pods.gangs import KUEUE_COUNT_ANNOTATION, KUEUE_FAST_ANNOTATION, kueue_group
+from tessera.kueue.names import QUEUE_LABEL
 from tessera_lab.kueue.webhooks import MANAGED, ROLE_HASH, role_hash, workload_name
 
 Json = dict[str, Any]
@@ -85,8 +85,8 @@ def find_jobs(jobs: Iterable[Json], pods: Iterable[Json]) -> Iterator[Job]:
         labels = meta.get("labels") or {}
         if labels.get(MANAGED) != "true":
             continue
-        if POD_GROUP_LABEL in labels:
-            groups.setdefault((meta["namespace"], labels[POD_GROUP_LABEL]), []).append(pod)
+        if group := kueue_group(labels, meta.get("annotations") or {}):
+            groups.setdefault((meta["namespace"], group), []).append(pod)
             continue
         template = {"metadata": {"labels": labels}, "spec": pod["spec"]}
         yield Job(
@@ -106,7 +106,7 @@ def _group(namespace: str, name: str, members: list[Json]) -> Job:
     """A group; without all of its pods there is no Workload, but for one that is admitted with its first pod."""
     first = members[0]["metadata"]
     annotations = first.get("annotations") or {}
-    text, fast = annotations.get(POD_GROUP_COUNT, ""), annotations.get(KUEUE_FAST_ANNOTATION) == "true"
+    text, fast = annotations.get(KUEUE_COUNT_ANNOTATION, ""), annotations.get(KUEUE_FAST_ANNOTATION) == "true"
     wanted = int(text) if text.isascii() and text.isdecimal() else 0  # Kueue's webhook would refuse any other text
     roles: dict[str, list[Json]] = {}
     for pod in members:

@@ -28,6 +28,17 @@ def read(labels: Mapping[str, str], annotations: Mapping[str, str], owner: tuple
             Gang("team/kueue.x-k8s.io/pod-group-name=b", "b", 2),
         ),
         (
+            {"kueue.x-k8s.io/pod-group-name": "older"},
+            {"kueue.x-k8s.io/pod-group-name": "b", "kueue.x-k8s.io/pod-group-total-count": "2"},
+            Gang("team/kueue.x-k8s.io/pod-group-name=b", "b", 2),
+        ),
+        (
+            {"leaderworkerset.sigs.k8s.io/worker-index": "0"},
+            {"kueue.x-k8s.io/pod-group-name": "b", "kueue.x-k8s.io/pod-group-total-count": "2"},
+            Gang("team/kueue.x-k8s.io/pod-group-name=b", "b", 2, leads=True),
+        ),
+        ({"leaderworkerset.sigs.k8s.io/worker-index": "0"}, {}, None),
+        (
             {"kueue.x-k8s.io/pod-group-name": "b"},
             {
                 "kueue.x-k8s.io/pod-group-total-count": "2",

@@ -4,14 +4,21 @@ from typing import Any
 
 import pytest
 
-from tessera.kueue.names import POD_GROUP_COUNT, POD_GROUP_LABEL, QUEUE_LABEL
+from tessera.api.pods.gangs import KUEUE_COUNT_ANNOTATION, KUEUE_GROUP_NAME
+from tessera.kueue.names import QUEUE_LABEL
 from tessera_lab.kueue.webhooks import MANAGED
 from tessera_lab.kueue.workloads import find_jobs
 
 
 def member(name: str, count: str) -> dict[str, Any]:
-    labels = {QUEUE_LABEL: "slices", POD_GROUP_LABEL: "g", MANAGED: "true"}
-    meta = {"name": name, "namespace": "team-a", "uid": name, "labels": labels, "annotations": {POD_GROUP_COUNT: count}}
+    labels = {QUEUE_LABEL: "slices", KUEUE_GROUP_NAME: "g", MANAGED: "true"}
+    meta = {
+        "name": name,
+        "namespace": "team-a",
+        "uid": name,
+        "labels": labels,
+        "annotations": {KUEUE_COUNT_ANNOTATION: count},
+    }
     return {"metadata": meta, "spec": {"containers": [{"name": "c"}]}}
 
 

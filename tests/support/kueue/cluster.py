@@ -7,6 +7,7 @@ from typing import Any
 
 from tests.support.kueue.visibility import reader
 
+from tessera.api.pods.gangs import KUEUE_COUNT_ANNOTATION, KUEUE_GROUP_NAME
 from tessera.clock import Clock
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import NotFound
@@ -14,7 +15,7 @@ from tessera.kube.quantity import parse_quantity
 from tessera.kube.resources import DEPLOYMENTS, JOBS, NAMESPACES, PODS, STATEFULSETS
 from tessera.kube.resources.meta import Resource, resource_for
 from tessera.kube.transport.interface import Transport
-from tessera.kueue.names import CHARGED_RESOURCE, CHECK_NAME, POD_GROUP_COUNT, POD_GROUP_LABEL, QUEUE_LABEL, Version
+from tessera.kueue.names import CHARGED_RESOURCE, CHECK_NAME, QUEUE_LABEL, Version
 from tessera.kueue.queues import ALL_CARDS, CardPool, SideQuota, TeamQuota, make_queues
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
@@ -95,8 +96,8 @@ class KueueCluster:
         **spec: Any,
     ) -> None:
         """A pod in the queue; a member of a group of ``count`` pods if it names one."""
-        labels = {QUEUE_LABEL: "slices", **({POD_GROUP_LABEL: group} if group else {}), **(labels or {})}
-        annotations = {POD_GROUP_COUNT: str(count)} if group else {}
+        labels = {QUEUE_LABEL: "slices", **({KUEUE_GROUP_NAME: group} if group else {}), **(labels or {})}
+        annotations = {KUEUE_COUNT_ANNOTATION: str(count)} if group else {}
         body = {
             "metadata": {"name": name, "labels": labels, "annotations": annotations},
             "spec": {**pod_spec(profile), **spec},

@@ -3,9 +3,9 @@
 A gang has a name and a size. The first of these that a pod has counts:
 
 - the label ``tessera.dev/gang`` with the annotation ``tessera.dev/gang-size``;
-- Kueue's label ``kueue.x-k8s.io/pod-group-name`` with ``kueue.x-k8s.io/pod-group-total-count``, unless Kueue admits the
-  group with its first pod (``kueue.x-k8s.io/pod-group-fast-admission``, as of a StatefulSet): the next pod may not be
-  made before that one runs;
+- Kueue's annotation or label ``kueue.x-k8s.io/pod-group-name`` with ``kueue.x-k8s.io/pod-group-total-count``, unless
+  Kueue admits the group with its first pod (``kueue.x-k8s.io/pod-group-fast-admission``, as of a StatefulSet): the next
+  pod may not be made before that one runs;
 - the labels ``pod-group.scheduling.sigs.k8s.io/name`` and ``.../min-available`` of early coscheduling;
 - the label ``scheduling.x-k8s.io/pod-group`` of the coscheduling plugin, with ``tessera.dev/gang-size``, or without:
   then ``spec.minMember`` of the PodGroup object of that name counts;
@@ -13,6 +13,9 @@ A gang has a name and a size. The first of these that a pod has counts:
 - ``tessera.dev/gang-size`` alone, in the pod template of a Job or another controller: the pods of that controller.
 
 Pods of one namespace with one name are one gang, whoever made them.
+
+A LeaderWorkerSet may make the workers of a group only when their leader is ready (``startupPolicy: LeaderReady``) or
+bound (``exclusive-topology``), and the pods do not say so. So a leader starts by itself as long as no worker exists.
 """
 
 from collections.abc import Mapping
@@ -23,11 +26,14 @@ from tessera.text import one_line
 
 GANG_LABEL = "tessera.dev/gang"
 GANG_SIZE_ANNOTATION = "tessera.dev/gang-size"
-#: Labels of others that name a group of pods, and the annotation with its size.
-KUEUE_GROUP_LABEL = "kueue.x-k8s.io/pod-group-name"
+#: Names the group of a pod: the annotation since Kueue 0.18 (feature gate ``WorkloadIdentifierAnnotations``), and the
+#: label, which Kueue reads where the annotation is missing (``pkg/util/pod/pod.go``).
+KUEUE_GROUP_NAME = "kueue.x-k8s.io/pod-group-name"
 KUEUE_COUNT_ANNOTATION = "kueue.x-k8s.io/pod-group-total-count"
 #: Kueue writes ``true`` into the pods of a StatefulSet (``pkg/controller/jobs/statefulset/statefulset_webhook.go``).
 KUEUE_FAST_ANNOTATION = "kueue.x-k8s.io/pod-group-fast-admission"
+#: Label of a LeaderWorkerSet's pods: ``0`` is the leader of its group (``api/leaderworkerset/v1``).
+WORKER_INDEX_LABEL = "leaderworkerset.sigs.k8s.io/worker-index"
 POD_GROUP_LABEL = "scheduling.x-k8s.io/pod-group"
 COSCHEDULING_LABELS = (POD_GROUP_LABEL, "pod-group.scheduling.sigs.k8s.io")
 #: Labels of coscheduling before it had PodGroup objects: the name, and the number of pods that start together.
@@ -52,11 +58,18 @@ class Gang:
         key: names the gang in the cluster; equal for all of its pods.
         name: the name that people gave it; the controller's name for the pods of a controller.
         size: the number of pods that start together; 0 if the PodGroup object of this name says it.
+        leads: the pod starts by itself as long as no other pod of the gang exists.
     """
 
     key: str
     name: str
     size: int
+    leads: bool = False
+
+
+def kueue_group(labels: Mapping[str, str], annotations: Mapping[str, str]) -> str:
+    """Returns the name of a pod's group in Kueue; empty if it is in none."""
+    return annotations.get(KUEUE_GROUP_NAME) or labels.get(KUEUE_GROUP_NAME, "")
 
 
 def read_gang(
@@ -82,9 +95,11 @@ def read_gang(
             )
         return _make(namespace, GANG_LABEL, labels[GANG_LABEL], _read_size(GANG_SIZE_ANNOTATION, own))
     fast = annotations.get(KUEUE_FAST_ANNOTATION) == "true"
-    if KUEUE_GROUP_LABEL in labels and KUEUE_COUNT_ANNOTATION in annotations and not fast:
+    queued = kueue_group(labels, annotations)
+    if queued and KUEUE_COUNT_ANNOTATION in annotations and not fast:
         size = _read_size(KUEUE_COUNT_ANNOTATION, annotations[KUEUE_COUNT_ANNOTATION])
-        return _make(namespace, KUEUE_GROUP_LABEL, labels[KUEUE_GROUP_LABEL], size)
+        leads = labels.get(WORKER_INDEX_LABEL) == "0"
+        return _make(namespace, KUEUE_GROUP_NAME, queued, size, leads=leads)
     if GROUP_NAME_LABEL in labels and MIN_AVAILABLE_LABEL in labels:
         size = _read_size(MIN_AVAILABLE_LABEL, labels[MIN_AVAILABLE_LABEL], "label")
         return _make(namespace, GROUP_NAME_LABEL, labels[GROUP_NAME_LABEL], size)
@@ -110,8 +125,8 @@ def pod_group_key(namespace: str, name: str) -> str:
     return f"{namespace}/{POD_GROUP_LABEL}={name}"
 
 
-def _make(namespace: str, kind: str, name: str, size: int) -> Gang | None:
-    return Gang(f"{namespace}/{kind}={name}", name, size) if size > 1 else None
+def _make(namespace: str, kind: str, name: str, size: int, *, leads: bool = False) -> Gang | None:
+    return Gang(f"{namespace}/{kind}={name}", name, size, leads) if size > 1 else None
 
 
 def _read_size(key: str, text: str, kind: str = "annotation") -> int:

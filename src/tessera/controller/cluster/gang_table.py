@@ -61,7 +61,9 @@ class GangTable:
     def gang_of(self, uid: PodUid) -> Gang | None:
         """Returns the gang of a pod; None for a pod that starts by itself."""
         gang = self._gangs.get(uid)
-        if gang is None or gang.size:
+        if gang is None or (gang.leads and len(self._members[gang.key]) == 1):
+            return None
+        if gang.size:
             return gang
         size = self._sizes.get(gang.key, 0 if self._may_have_groups else 1)
         return None if size == 1 else replace(gang, size=size)
