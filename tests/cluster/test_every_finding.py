@@ -1,5 +1,6 @@
 """Each finding of the product can be made to come in the lab: a fault of a card, a person's deed, or a scenario."""
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
@@ -155,3 +156,27 @@ def test_each_finding_of_a_pod_can_be_made(in_lab: InLab) -> None:
         found[name] = in_lab(partial(scenario, name=name), pages=True, **chosen)
     missing = {kind: name for kind, name in SCENARIOS.items() if kind not in found[name]}
     assert not missing, found
+
+
+def test_a_finding_of_memory_says_what_the_same_sample_measured(in_lab: InLab) -> None:
+    """The memory monitor looks at other times than the sampler: a growing hog has one size on one page."""
+
+    async def scenario(lab: VirtualLab) -> set[float]:
+        labels = {"nvidia.com/device-plugin.config": "slice-2"}
+        await lab.client.merge_patch(NODES, "node-1", {"metadata": {"labels": labels}})
+        await lab.until(lambda: lab.gpus("node-1").get("nvidia.com/gpu.shared"), "the card is shared", 60)
+        playing = asyncio.create_task(Play(lab, builtin_scenario("memory-hog")).player.run())
+        seen: set[float] = set()
+        while not playing.done():
+            await lab.clock.sleep(7)
+            for lease in (lease for page in pages(lab) for lease in page.leases):
+                for each in lease.findings:
+                    if each.kind == MEMORY_OVER_LIMIT:
+                        assert lease.memory is not None
+                        held = round(lease.memory / 2**30, 1)
+                        assert each.text.startswith(f"holds {held} GiB")
+                        seen.add(held)
+        await playing
+        return seen
+
+    assert len(in_lab(scenario, nodes="1xA30", mig_config="", pages=True)) > 5

@@ -16,7 +16,7 @@ from tessera.agent.monitoring.card_states import CardStates, HealthSource
 from tessera.agent.monitoring.exposition import ExpositionOptions, XidHistory, render
 from tessera.agent.monitoring.findings import LeaseFindings, find_excess
 from tessera.agent.monitoring.lease_states import JudgedLease, LeaseStates
-from tessera.agent.monitoring.sample import NodeSample
+from tessera.agent.monitoring.sample import NodeSample, measure_lease
 from tessera.agent.monitoring.sampler import NodeSampler
 from tessera.agent.monitoring.usage_report import report_usage
 from tessera.api.nodes.usage import NodeUsage
@@ -88,18 +88,20 @@ class Exporter:
         """The leases of a sample with their states, findings, faults and limits."""
         findings = self._findings.handle(sample)
         usage = {(each.namespace, each.pod, each.gpu): each for each in self._memory_usage()}
-        parts = {device.uuid: (gpu.info.uuid, device.gi_id) for gpu in sample.cards for device in gpu.devices}
+        devices = {device.uuid: (gpu.info.uuid, device) for gpu in sample.cards for device in gpu.devices}
         judged = []
         for each in self._states.handle(sample):
             lease = each.lease
-            gpu, gi_id = parts[lease.device]
+            gpu, device = devices[lease.device]
             used = usage.get((lease.namespace, lease.pod, lease.device)) if lease.ratio < 1 else None
-            excess = None if used is None else find_excess(used.used, used.limit)
+            # What this sample measured: the memory monitor's last look may be older than the pod's present use.
+            held = measure_lease(lease, device)[0]
+            excess = None if used is None else find_excess(used.used if held is None else held, used.limit)
             judged.append(
                 msgspec.structs.replace(
                     each,
                     findings=(*([excess] if excess is not None else []), *findings.get(each.key, ())),
-                    fault=self._health.describe_part(gpu, -1 if gi_id is None else gi_id),
+                    fault=self._health.describe_part(gpu, -1 if device.gi_id is None else device.gi_id),
                     limit=float(used.limit) if used is not None and used.limit else None,
                 )
             )
