@@ -95,7 +95,9 @@ async def test_preconditions_guard_a_deletion(api: Api, core: str) -> None:
     text = (await api("DELETE", f"{core}/configmaps/a", other)).refused(409, "Conflict")
     assert "the UID in the precondition (00000000-0000-0000-0000-000000000000) does not match the UID in rec" in text
     own = {"preconditions": {"uid": made["metadata"]["uid"]}}
-    assert (await api("DELETE", f"{core}/configmaps/a", own)).ok()["status"] == "Success"
+    deleted = (await api("DELETE", f"{core}/configmaps/a", own)).ok()
+    assert deleted["status"] == "Success"
+    assert deleted["details"] == {"name": "a", "kind": "configmaps", "uid": made["metadata"]["uid"]}
     assert (await api("GET", f"{core}/configmaps/a")).status == 404
 
 
@@ -107,7 +109,8 @@ async def test_finalizers_hold_an_object_until_the_last_is_gone(api: Api, core: 
     held = (await api("GET", f"{core}/configmaps/a")).ok()
     assert held["metadata"]["deletionTimestamp"]
     added = {"metadata": {"finalizers": ["example.com/one", "example.com/three"]}}
-    assert (await api("PATCH", f"{core}/configmaps/a", added, content=MERGE)).status == 422
+    text = (await api("PATCH", f"{core}/configmaps/a", added, content=MERGE)).refused(422)
+    assert "no new finalizers can be added if the object is being deleted" in text
     one = {"metadata": {"finalizers": ["example.com/one"]}}
     (await api("PATCH", f"{core}/configmaps/a", one, content=MERGE)).ok()
     (await api("PATCH", f"{core}/configmaps/a", {"metadata": {"finalizers": None}}, content=MERGE)).ok()

@@ -22,18 +22,19 @@ async def test_defaults_of_a_pod(api: Api, core: str) -> None:
         "ClusterFirst",
         "default-scheduler",
     )
-    assert spec["serviceAccountName"] == "default"
-    assert spec["containers"][0]["imagePullPolicy"] == "IfNotPresent"
+    assert (spec["serviceAccountName"], spec["priority"]) == ("default", 0)
+    keys = [each["key"] for each in spec["tolerations"]]
+    assert keys == ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"]
     assert made["status"]["phase"] == "Pending"
     assert made["status"]["qosClass"] == "BestEffort"
 
 
 async def test_a_limit_is_a_request_where_none_is_given(api: Api, core: str) -> None:
-    made = (await api("POST", f"{core}/pods", gated_pod("a", limits={"example.com/thing": "2", "cpu": "0.5"}))).ok()
-    assert made["spec"]["containers"][0]["resources"] == {
-        "limits": {"example.com/thing": "2", "cpu": "500m"},
-        "requests": {"example.com/thing": "2", "cpu": "500m"},
-    }
+    limits = {"example.com/thing": "2", "cpu": "0.5", "memory": "1024Mi"}
+    made = (await api("POST", f"{core}/pods", gated_pod("a", limits=limits))).ok()
+    amounts = {"example.com/thing": "2", "cpu": "500m", "memory": "1Gi"}
+    assert made["spec"]["containers"][0]["resources"] == {"limits": amounts, "requests": amounts}
+    assert made["status"]["qosClass"] == "Guaranteed"
 
 
 async def test_extended_resources_are_whole_numbers_and_not_overcommitted(api: Api, core: str) -> None:

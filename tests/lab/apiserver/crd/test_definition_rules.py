@@ -106,12 +106,6 @@ def test_names(change: Any, text: str) -> None:
     assert any(each.startswith(text) for each in texts(crd(**change)))
 
 
-def test_the_name_is_plural_and_group() -> None:
-    obj = crd()
-    obj["metadata"]["name"] = "x"
-    assert texts(obj) == ['metadata.name: Invalid value: "x": must be spec.names.plural+"."+spec.group']
-
-
 def test_exactly_one_storage_version() -> None:
     assert "must have exactly one version marked as storage version" in texts(crd(version={"storage": False}))[0]
 

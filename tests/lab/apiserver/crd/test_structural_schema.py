@@ -21,11 +21,6 @@ def texts(schema: dict[str, Any], value: Any) -> list[str]:
 @pytest.mark.parametrize(
     ("schema", "value", "text"),
     [
-        (
-            {"type": "integer"},
-            "string",
-            'spec.x: Invalid value: "string": spec.x in body must be of type integer: "string"',
-        ),
         ({"type": "string"}, 1, 'spec.x: Invalid value: "integer": spec.x in body must be of type string: "integer"'),
         ({"type": "string"}, None, 'spec.x: Invalid value: "null": spec.x in body must be of type string: "null"'),
         (
@@ -33,27 +28,12 @@ def texts(schema: dict[str, Any], value: Any) -> list[str]:
             True,
             'spec.x: Invalid value: "boolean": spec.x in body must be of type integer,string: "boolean"',
         ),
-        (
-            {"type": "string", "enum": ["a", "b"]},
-            "x",
-            'spec.x: Unsupported value: "x": supported values: "a", "b"',
-        ),
         ({"type": "integer", "enum": [1, 2]}, 3, 'spec.x: Unsupported value: 3: supported values: "1", "2"'),
-        (
-            {"type": "string", "pattern": "^[a-z]+$"},
-            "A",
-            "spec.x: Invalid value: \"A\": spec.x in body should match '^[a-z]+$'",
-        ),
         ({"type": "string", "maxLength": 2}, "abc", "spec.x: Too long: may not be more than 2 bytes"),
         (
             {"type": "string", "minLength": 2},
             "a",
             'spec.x: Invalid value: "a": spec.x in body should be at least 2 chars long',
-        ),
-        (
-            {"type": "integer", "minimum": 1},
-            0,
-            "spec.x: Invalid value: 0: spec.x in body should be greater than or equal to 1",
         ),
         (
             {"type": "number", "maximum": 2.5, "exclusiveMaximum": True},
@@ -91,11 +71,6 @@ def texts(schema: dict[str, Any], value: Any) -> list[str]:
             'spec.x[2]: Duplicate value: "a"',
         ),
         (
-            {"type": "object", "required": ["y"], "properties": {"y": {"type": "string"}}},
-            {},
-            "spec.x.y: Required value",
-        ),
-        (
             {"type": "object", "additionalProperties": {"type": "integer"}},
             {"k": "v"},
             'spec.x.k: Invalid value: "string": spec.x.k in body must be of type integer: "string"',
@@ -115,13 +90,6 @@ def texts(schema: dict[str, Any], value: Any) -> list[str]:
 )
 def test_wording(schema: dict[str, Any], value: Any, text: str) -> None:
     assert texts(schema, value)[0].startswith(text)
-
-
-def test_associative_lists_have_unique_keys() -> None:
-    item = {"type": "object", "properties": {"id": {"type": "string"}}}
-    rules = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["id"]}
-    value = [{"id": "a"}, {"id": "b"}, {"id": "a"}]
-    assert texts({"type": "array", "items": item, **rules}, value) == ['spec.x[2]: Duplicate value: {"id":"a"}']
 
 
 @pytest.mark.parametrize(

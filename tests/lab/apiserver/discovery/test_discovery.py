@@ -54,47 +54,9 @@ def test_the_first_acceptable_form_wins(accept: str, version: str) -> None:
     assert aggregated_version(accept) == version
 
 
-def test_core_resources_in_the_aggregated_form(registry: ResourceRegistry) -> None:
-    _, document = DiscoveryDocuments(registry).answer("/api", KUBECTL) or ("", {})
-    (group,) = document["items"]
-    (version,) = group["versions"]
-    assert (version["version"], version["freshness"]) == ("v1", "Current")
-    pods = next(each for each in version["resources"] if each["resource"] == "pods")
-    assert pods["scope"] == "Namespaced"
-    assert pods["responseKind"] == {"group": "", "version": "", "kind": "Pod"}
-    eviction = next(each for each in pods["subresources"] if each["subresource"] == "eviction")
-    assert eviction["responseKind"] == {"group": "policy", "version": "v1", "kind": "Eviction"}
-
-
-def test_the_plain_form(registry: ResourceRegistry) -> None:
-    found = DiscoveryDocuments(registry)
-    assert (found.answer("/api", "") or ("", {}))[1]["versions"] == ["v1"]
-    groups = (found.answer("/apis", "") or ("", {}))[1]["groups"]
-    apps = next(each for each in groups if each["name"] == "apps")
-    assert apps["preferredVersion"] == {"groupVersion": "apps/v1", "version": "v1"}
-    assert (found.answer("/apis/apps", "") or ("", {}))[1]["kind"] == "APIGroup"
-    resources = (found.answer("/apis/apps/v1", "") or ("", {}))[1]
-    assert resources["groupVersion"] == "apps/v1"
-    scale = next(each for each in resources["resources"] if each["name"] == "deployments/scale")
-    assert (scale["kind"], scale["group"], scale["version"]) == ("Scale", "autoscaling", "v1")
-
-
-def test_the_core_group_version_is_v1_without_a_slash(registry: ResourceRegistry) -> None:
-    assert (DiscoveryDocuments(registry).answer("/api/v1", "") or ("", {}))[1]["groupVersion"] == "v1"
-
-
 @pytest.mark.parametrize("path", ["/apis/nothing", "/api/v2", "/apis/apps/v9", "/apis/apps/v1/deployments/x"])
 def test_what_is_not_served_has_no_document(registry: ResourceRegistry, path: str) -> None:
     assert DiscoveryDocuments(registry).answer(path, "") is None
-
-
-def test_a_crd_appears_and_disappears(registry: ResourceRegistry) -> None:
-    found = DiscoveryDocuments(registry)
-    assert found.answer("/apis/example.com/v1", "") is None
-    registry.add(custom("v1"))
-    assert found.answer("/apis/example.com/v1", "") is not None
-    registry.remove_crd("tiles.example.com")
-    assert found.answer("/apis/example.com/v1", "") is None
 
 
 def test_the_preferred_version_is_the_most_stable_one(registry: ResourceRegistry) -> None:

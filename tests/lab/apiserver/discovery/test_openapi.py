@@ -76,12 +76,6 @@ def test_writes_take_field_validation(found: OpenApiDocuments, path: str, kind: 
     assert ("application/strategic-merge-patch+json" in contents) == (kind != "Tile")
 
 
-def test_kinds_carry_their_group_version_kind(found: OpenApiDocuments) -> None:
-    schemas = document(found, "apis/apps/v1")["components"]["schemas"]
-    gvk = [{"group": "apps", "version": "v1", "kind": "Deployment"}]
-    assert schemas["io.k8s.api.apps.v1.Deployment"]["x-kubernetes-group-version-kind"] == gvk
-
-
 def references(value: Any) -> Iterator[str]:
     if isinstance(value, dict):
         if isinstance(value.get("$ref"), str):
@@ -98,14 +92,6 @@ def test_every_reference_leads_somewhere(found: OpenApiDocuments) -> None:
         made = document(found, path)
         known = {f"#/components/schemas/{name}" for name in made["components"]["schemas"]}
         assert set(references(made)) <= known
-
-
-def test_merge_keys_are_published(found: OpenApiDocuments) -> None:
-    schemas = document(found, "api/v1")["components"]["schemas"]
-    containers = schemas["io.k8s.api.core.v1.PodSpec"]["properties"]["containers"]
-    assert containers["x-kubernetes-patch-merge-key"] == "name"
-    strategy = document(found, "apis/apps/v1")["components"]["schemas"]["io.k8s.api.apps.v1.DeploymentSpec"]
-    assert strategy["properties"]["strategy"]["x-kubernetes-patch-strategy"] == "retainKeys"
 
 
 def test_a_custom_kind_is_published_with_metadata(found: OpenApiDocuments) -> None:

@@ -8,16 +8,6 @@ MAPS = "/api/v1/namespaces/default/configmaps"
 NAMESPACES = "/api/v1/namespaces"
 
 
-async def test_preconditions(api: ApiUser, make_map: Any) -> None:
-    made = await api("POST", MAPS, make_map("a"))
-    refused = await api("DELETE", f"{MAPS}/a", {"preconditions": {"uid": "other"}})
-    assert refused["code"] == 409
-    assert "the UID in the precondition (other) does not match the UID in record (" in refused["message"]
-    assert (await api("DELETE", f"{MAPS}/a", {"preconditions": {"uid": made["metadata"]["uid"]}}))[
-        "status"
-    ] == "Success"
-
-
 async def test_propagation_policies_become_finalizers(api: ApiUser, make_map: Any) -> None:
     for policy, finalizer in (("Foreground", "foregroundDeletion"), ("Orphan", "orphan")):
         await api("POST", MAPS, make_map(policy.lower()))
@@ -26,25 +16,6 @@ async def test_propagation_policies_become_finalizers(api: ApiUser, make_map: An
         assert dying["metadata"]["deletionTimestamp"]
     await api("POST", MAPS, make_map("plain"))
     assert (await api("DELETE", f"{MAPS}/plain", {"propagationPolicy": "Background"}))["status"] == "Success"
-
-
-async def test_a_dry_run_changes_nothing(api: ApiUser, make_map: Any) -> None:
-    made = await api("POST", f"{MAPS}?dryRun=All", make_map("a"))
-    assert made["metadata"]["uid"]
-    assert (await api("GET", f"{MAPS}/a"))["code"] == 404
-    await api("POST", MAPS, make_map("a", x="1"))
-    await api("PATCH", f"{MAPS}/a?dryRun=All", {"data": {"x": "2"}}, "application/merge-patch+json")
-    await api("DELETE", f"{MAPS}/a?dryRun=All")
-    assert (await api("GET", f"{MAPS}/a"))["data"] == {"x": "1"}
-
-
-async def test_a_collection_is_deleted_by_selector(api: ApiUser, make_map: Any) -> None:
-    for name in "abc":
-        made = make_map(name)
-        made["metadata"]["labels"] = {"keep": str(name == "c").lower()}
-        await api("POST", MAPS, made)
-    await api("DELETE", f"{MAPS}?labelSelector=keep=false")
-    assert [item["metadata"]["name"] for item in (await api("GET", MAPS))["items"]] == ["c"]
 
 
 async def test_a_namespace_ends_through_finalize(api: ApiUser, make_map: Any) -> None:
@@ -72,11 +43,3 @@ async def test_a_shorter_grace_moves_the_end_forward(api: ApiUser, make_pod: Any
     assert sooner["metadata"]["deletionTimestamp"] == "2023-11-14T22:13:25Z"
     later = await api("DELETE", f"{pods}/a", {"gracePeriodSeconds": 50})
     assert later["metadata"] == sooner["metadata"]
-
-
-async def test_a_pod_that_runs_nowhere_goes_at_once(api: ApiUser, make_pod: Any) -> None:
-    pods = "/api/v1/namespaces/default/pods"
-    await api("POST", pods, make_pod("a"))
-    gone = await api("DELETE", f"{pods}/a")
-    assert gone["kind"] == "Pod"
-    assert (await api("GET", f"{pods}/a"))["code"] == 404

@@ -23,23 +23,8 @@ def role(name: str, *resources: str, part_of: Sequence[str] = (), gathers: str =
     return made
 
 
-def test_rules_are_united_in_the_order_of_names_and_equal_ones_once() -> None:
-    parts = [role("b", "pods", "nodes", part_of=["x"]), role("a", "pods", part_of=["x"]), role("c", "secrets")]
-    assert aggregate_rules([role("whole", "old", gathers="x"), *parts]) == {"whole": [rule("pods"), rule("nodes")]}
-
-
 def test_a_role_does_not_gather_itself_and_without_sources_it_has_no_rules() -> None:
     assert aggregate_rules([role("whole", "old", part_of=["x"], gathers="x")]) == {"whole": []}
-
-
-def test_a_chain_is_settled_at_once() -> None:
-    roles = [
-        role("admin", gathers="admin"),
-        role("edit", part_of=["admin"], gathers="edit"),
-        role("view", part_of=["edit"], gathers="view"),
-        role("source", "pods", part_of=["view"]),
-    ]
-    assert aggregate_rules(roles) == {name: [rule("pods")] for name in ("admin", "edit", "view")}
 
 
 def test_a_circle_ends() -> None:

@@ -64,17 +64,6 @@ def containers(*names: str) -> Any:
     return {"spec": {"containers": [{"name": name, "image": "old"} for name in names]}}
 
 
-def test_containers_merge_by_name() -> None:
-    patch = {"spec": {"containers": [{"name": "b", "image": "new"}, {"name": "c", "image": "x"}]}}
-    merged = strategic_merge(containers("a", "b"), patch, POD)
-    assert [(c["name"], c["image"]) for c in merged["spec"]["containers"]] == [("a", "old"), ("b", "new"), ("c", "x")]
-
-
-def test_an_element_is_deleted_by_its_key() -> None:
-    patch = {"spec": {"containers": [{"$patch": "delete", "name": "a"}]}}
-    assert strategic_merge(containers("a", "b"), patch, POD) == containers("b")
-
-
 def test_a_list_is_replaced_on_demand() -> None:
     patch = {"spec": {"containers": [{"name": "z"}, {"$patch": "replace"}]}}
     assert strategic_merge(containers("a", "b"), patch, POD) == {"spec": {"containers": [{"name": "z"}]}}

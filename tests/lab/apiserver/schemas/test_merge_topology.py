@@ -3,13 +3,6 @@
 from tessera_lab.apiserver.schemas.merge_topology import builtin_topology, crd_topology
 
 
-def test_containers_merge_by_name_in_both_ways() -> None:
-    containers = builtin_topology("", "v1", "Pod").fields["spec"].fields["containers"]
-    assert (containers.list_type, containers.keys, containers.merge_key) == ("map", ("name",), "name")
-    assert containers.items is not None
-    assert containers.items.fields["env"].merge_key == "name"
-
-
 def test_ports_have_two_keys_one_with_a_default() -> None:
     pod = builtin_topology("apps", "v1", "Deployment").fields["spec"].fields["template"].fields["spec"]
     items = pod.fields["containers"].items
@@ -19,23 +12,10 @@ def test_ports_have_two_keys_one_with_a_default() -> None:
     assert ports.merge_key == "containerPort"
 
 
-def test_finalizers_are_a_set() -> None:
-    finalizers = builtin_topology("", "v1", "Pod").fields["metadata"].fields["finalizers"]
-    assert (finalizers.list_type, finalizers.merge_set) == ("set", True)
-
-
-def test_lists_without_rules_are_atomic_and_not_listed() -> None:
-    assert "tolerations" not in builtin_topology("", "v1", "Pod").fields["spec"].fields
-
-
 def test_atomic_maps_and_retained_keys() -> None:
     spec = builtin_topology("apps", "v1", "Deployment").fields["spec"]
     assert spec.fields["selector"].atomic_map
     assert spec.fields["strategy"].retain_keys
-
-
-def test_recursive_definitions_end() -> None:
-    assert builtin_topology("apiextensions.k8s.io", "v1", "CustomResourceDefinition").fields["spec"].fields
 
 
 def test_a_custom_resource_has_its_schema_s_rules_and_plain_metadata() -> None:

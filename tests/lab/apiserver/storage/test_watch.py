@@ -30,13 +30,6 @@ async def test_a_watch_without_version_begins_with_what_is_there(api: ApiUser, m
         assert await events.names(3) == ["ADDED b", "MODIFIED b", "DELETED a"]
 
 
-async def test_a_watch_from_a_version_shows_what_came_after_it(api: ApiUser, make_map: Any) -> None:
-    first = await api("POST", MAPS, make_map("a"))
-    await api("POST", MAPS, make_map("b"))
-    async with api.watch(f"{MAPS}?resourceVersion={first['metadata']['resourceVersion']}") as events:
-        assert await events.names(1) == ["ADDED b"]
-
-
 async def test_a_watcher_that_fails_is_ended_alone_and_finds_the_change_when_it_asks_again(
     api: ApiUser, make_map: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -72,34 +65,11 @@ async def test_a_watch_from_before_the_history_gets_410_in_the_stream(api: ApiUs
     assert status["message"].startswith("too old resource version: ")
 
 
-async def test_objects_that_enter_and_leave_a_selection_are_added_and_deleted(api: ApiUser, make_map: Any) -> None:
-    await api("POST", MAPS, make_map("a"))
-    async with api.watch(f"{MAPS}?labelSelector=on=yes") as events:
-        await api.merge(f"{MAPS}/a", {"metadata": {"labels": {"on": "yes"}}})
-        await api.merge(f"{MAPS}/a", {"data": {"x": "1"}})
-        left = await api.merge(f"{MAPS}/a", {"metadata": {"labels": {"on": "no"}}})
-        assert await events.names(2) == ["ADDED a", "MODIFIED a"]
-        kind, last = await events.next()
-        assert kind == "DELETED"
-        assert last["metadata"]["labels"] == {"on": "yes"}
-        assert last["metadata"]["resourceVersion"] == left["metadata"]["resourceVersion"]
-
-
 async def test_a_node_sees_a_pod_once_it_is_bound_to_it(api: ApiUser, make_pod: Any) -> None:
     async with api.watch("/api/v1/pods?fieldSelector=spec.nodeName=n1") as events:
         await api("POST", PODS, make_pod("other", nodeName="n2"))
         await api("POST", PODS, make_pod("mine", nodeName="n1"))
         assert await events.names(1) == ["ADDED mine"]
-
-
-async def test_initial_events_end_with_a_marked_bookmark(api: ApiUser, make_map: Any) -> None:
-    await api("POST", MAPS, make_map("a"))
-    asked = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"
-    async with api.watch(f"{MAPS}?{asked}") as events:
-        assert (await events.next())[0] == "ADDED"
-        kind, mark = await events.next()
-    assert kind == "BOOKMARK"
-    assert mark["metadata"]["annotations"] == {"k8s.io/initial-events-end": "true"}
 
 
 async def test_readers_of_one_event_share_its_bytes(api: ApiUser, make_map: Any) -> None:

@@ -139,20 +139,6 @@ def row(group: str, kind: str, obj: Obj) -> dict[str, Any]:
     return dict(zip(headers, cells, strict=True))
 
 
-def test_columns_of_pods() -> None:
-    definitions = builtin_columns("", "Pod").definitions()
-    assert [each["name"] for each in definitions if not each["priority"]] == [
-        "Name",
-        "Ready",
-        "Status",
-        "Restarts",
-        "Age",
-    ]
-    assert definitions[0]["format"] == "name"
-    shown = row("", "Pod", pod(podIP="10.0.0.1", spec={"nodeName": "n1"}))
-    assert (shown["IP"], shown["Node"], shown["Age"]) == ("10.0.0.1", "n1", "5m")
-
-
 TEMPLATE = {"spec": {"containers": [{"name": "a", "image": "x"}, {"name": "b", "image": "y"}]}}
 SELECTOR = {"matchLabels": {"app": "w"}, "matchExpressions": [{"key": "k", "operator": "In", "values": ["b", "a"]}]}
 
