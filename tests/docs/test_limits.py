@@ -9,6 +9,7 @@ from tessera import limits
 from tessera.limits import (
     Limit,
     access,
+    claims,
     drivers,
     forecast,
     messages,
@@ -33,6 +34,7 @@ TABLES: dict[str, ModuleType] = {
     "Text in messages": messages,
     "Files of settings": settings,
     "Pods": pods,
+    "Resource claims": claims,
     "Nodes": nodes,
     "Decisions and caches": planning,
     "Forecast of starts": forecast,

@@ -11,8 +11,8 @@ lists of type ``map``. It does not check a rule's cost, nor that the schema has 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from tessera.cel.evaluator import CelError, EvaluationError, Program, compile_expression
 from tessera_lab.apiserver import field_errors
-from tessera_lab.apiserver.cel.evaluator import CelError, EvaluationError, Program, compile_expression
 from tessera_lab.apiserver.crd.value_validation import NO_FIELD
 from tessera_lab.apiserver.field_errors import child
 from tessera_lab.apiserver.interfaces import StatusCause

@@ -10,10 +10,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from tessera.cel.patterns import go_pattern
 from tessera_lab.apiserver import field_errors
 from tessera_lab.apiserver.field_errors import child
 from tessera_lab.apiserver.interfaces import StatusCause
-from tessera_lab.apiserver.schemas.formats import FORMATS, go_pattern, matches_format
+from tessera_lab.apiserver.schemas.formats import FORMATS, matches_format
 
 Schema = Mapping[str, Any]
 

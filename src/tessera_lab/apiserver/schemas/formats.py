@@ -1,8 +1,7 @@
-"""String formats and patterns of OpenAPI schemas, and fields of bytes, as kube-apiserver reads them. Pure.
+"""String formats of OpenAPI schemas, and fields of bytes, as kube-apiserver reads them. Pure.
 
-A format that Kubernetes does not know is ignored, as kube-apiserver does. Patterns are RE2 in Go and ``re`` in Python:
-``go_pattern`` translates the differences and refuses a pattern that it cannot translate. Bytes are base64 in JSON; the
-messages about wrong base64 are those of Go's ``encoding/base64``.
+A format that Kubernetes does not know is ignored, as kube-apiserver does. Bytes are base64 in JSON; the messages about
+wrong base64 are those of Go's ``encoding/base64``.
 """
 
 import base64
@@ -11,7 +10,6 @@ import ipaddress
 import re
 from collections.abc import Callable, Mapping
 from datetime import date
-from functools import cache
 
 from tessera.clock import parse_rfc3339
 
@@ -23,19 +21,6 @@ _DURATION = re.compile(
     r"^[+-]?((\d+(\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h|d|w|hr|hour|hours|min|minutes|sec|seconds|days|weeks))+$"
 )
 _URI = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*:.+|/.*)$")
-
-#: POSIX classes inside brackets, which Python lacks.
-_POSIX = {
-    "[:alpha:]": "A-Za-z",
-    "[:digit:]": "0-9",
-    "[:alnum:]": "A-Za-z0-9",
-    "[:upper:]": "A-Z",
-    "[:lower:]": "a-z",
-    "[:space:]": r"\s",
-    "[:xdigit:]": "0-9A-Fa-f",
-    "[:word:]": r"\w",
-}
-_GO_END = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\$|\(\?P?<|\(\?[=!]|\(\?<[=!]", re.DOTALL)
 
 
 def _raises(parse: Callable[[str], object]) -> Callable[[str], bool]:
@@ -80,30 +65,6 @@ def matches_format(kind: str, text: str) -> bool:
     """True if the text has the format; true for formats that Kubernetes does not check."""
     check = FORMATS.get(kind)
     return check is None or check(text)
-
-
-def _translate(found: re.Match[str]) -> str:
-    text = found.group()
-    if text == "$":
-        return r"\Z"
-    if text in ("(?=", "(?!", "(?<=", "(?<!"):
-        raise re.error("invalid or unsupported Perl syntax: `" + text + "`")
-    if text == "(?<":
-        return "(?P<"
-    if text.startswith("["):
-        for name, chars in _POSIX.items():
-            text = text.replace(name, chars)
-    return {r"\z": r"\Z", r"\pL": r"[^\W\d_]", r"\pN": r"\d"}.get(text, text)
-
-
-@cache
-def go_pattern(pattern: str) -> re.Pattern[str]:
-    """Compiles a pattern of Go's regexp, for use with ``search``.
-
-    Raises:
-        re.error: the pattern is not valid, or uses something that Go refuses.
-    """
-    return re.compile(_GO_END.sub(_translate, pattern), re.ASCII)
 
 
 #: Bytes that Go skips anywhere in base64.

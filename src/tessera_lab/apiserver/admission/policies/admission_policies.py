@@ -10,6 +10,8 @@ from typing import Any
 
 import msgspec
 
+from tessera.cel.evaluator import EvaluationError, Program, compile_expression
+from tessera_lab.apiserver.admission.policies.authorizer import AUTHORIZER_METHODS, Asker
 from tessera_lab.apiserver.admission.policies.configuration_rules import VARIABLES, declared_variables, policy_variables
 from tessera_lab.apiserver.admission.webhooks.admission_review import build_review
 from tessera_lab.apiserver.admission.webhooks.configuration_rules import FIELDS
@@ -22,8 +24,6 @@ from tessera_lab.apiserver.admission.webhooks.matching import (
     match_webhook,
 )
 from tessera_lab.apiserver.audit import AuditLog
-from tessera_lab.apiserver.cel.authorizer import Asker
-from tessera_lab.apiserver.cel.evaluator import EvaluationError, Program, compile_expression
 from tessera_lab.apiserver.interfaces import AdmissionRequest, Authorizer, GroupResource, Obj, ObjectReader
 from tessera_lab.apiserver.resource_types import ResourceRegistry
 from tessera_lab.apiserver.status import StatusError, forbidden_error
@@ -210,7 +210,7 @@ class AdmissionPolicies:
             self._programs[key] = (
                 compile_expression(expression, CONDITION_VARIABLES, FIELDS)
                 if variables is None
-                else compile_expression(expression, known, declared_variables(variables))
+                else compile_expression(expression, known, declared_variables(variables), AUTHORIZER_METHODS)
             )
         return self._programs[key]
 

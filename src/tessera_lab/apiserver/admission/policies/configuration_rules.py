@@ -9,14 +9,15 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from tessera.cel.evaluator import CelError, compile_expression
 from tessera_lab.apiserver import field_errors
+from tessera_lab.apiserver.admission.policies.authorizer import AUTHORIZER_METHODS
 from tessera_lab.apiserver.admission.webhooks.configuration_rules import (
     FIELDS,
     validate_match_conditions,
     validate_rule,
 )
 from tessera_lab.apiserver.admission.webhooks.configuration_rules import VARIABLES as CONDITION_VARIABLES
-from tessera_lab.apiserver.cel.evaluator import CelError, compile_expression
 from tessera_lab.apiserver.interfaces import StatusCause
 
 Part = Mapping[str, Any]
@@ -100,7 +101,7 @@ def _check_expression(text: str, place: str, names: frozenset[str], known: froze
         yield field_errors.required_cause(place, "expression is not specified")
         return
     try:
-        compile_expression(text, known, declared_variables(names))
+        compile_expression(text, known, declared_variables(names), AUTHORIZER_METHODS)
     except CelError as error:
         yield field_errors.invalid_cause(place, text, f"compilation failed: {error}")
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from tessera.cel.evaluator import Program, compile_expression
 from tessera_lab.apiserver.admission.webhooks.admission_review import (
     BadResponse,
     ReviewResponse,
@@ -32,7 +33,6 @@ from tessera_lab.apiserver.admission.webhooks.matching import (
     match_conditions_hold,
     match_webhook,
 )
-from tessera_lab.apiserver.cel.evaluator import Program, compile_expression
 from tessera_lab.apiserver.interfaces import AdmissionRequest, AdmissionResult, GroupResource, Obj, ObjectReader
 from tessera_lab.apiserver.resource_types import ResourceRegistry, ResourceType
 from tessera_lab.apiserver.status import StatusError, bad_request_error

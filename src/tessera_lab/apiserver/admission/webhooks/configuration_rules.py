@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
+from tessera.cel.evaluator import CelError, compile_expression
 from tessera_lab.apiserver import field_errors
-from tessera_lab.apiserver.cel.evaluator import CelError, compile_expression
 from tessera_lab.apiserver.interfaces import StatusCause
 
 Part = Mapping[str, Any]

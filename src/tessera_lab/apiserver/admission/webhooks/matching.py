@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
+from tessera.cel.evaluator import EvaluationError, Program
 from tessera.kube.resources.selectors import Requirement as Test
 from tessera.kube.resources.selectors import Selector, parse_operator
-from tessera_lab.apiserver.cel.evaluator import EvaluationError, Program
 from tessera_lab.apiserver.interfaces import AdmissionRequest, Attributes, GroupResource, Obj, ObjectReader
 from tessera_lab.apiserver.resource_types import ResourceRegistry, ResourceType
 from tessera_lab.apiserver.status import StatusError, forbidden_error

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from tessera.cel.values import EvaluationError, type_name
 from tessera_lab.apiserver.interfaces import Attributes, AuthorizationDecision, Authorizer, UserInfo
 
 
@@ -81,25 +82,19 @@ class Decision(msgspec.Struct, frozen=True):
         return self.is_allowed
 
 
-def _method(kind: type, name: str, no_overload: Callable[[Any], Exception]) -> Callable[..., Any]:
+def _method(kind: type, name: str) -> Callable[..., Any]:
     def call(target: Any, *args: Any) -> Any:
         if not isinstance(target, kind) or not all(isinstance(each, str) for each in args):
-            raise no_overload(target)
+            raise EvaluationError(f"no such overload: a question of {type_name(target)}")
         return getattr(target, name)(*args)
 
     return call
 
 
-def authorizer_methods(
-    no_overload: Callable[[Any], Exception],
-) -> Mapping[str, tuple[Sequence[int], Callable[..., Any]]]:
-    """Returns the functions of a target, with the allowed numbers of their arguments.
-
-    Args:
-        no_overload: makes the error for a target or an argument of another type.
-    """
-    kinds = {"group": Asker, "resource": GroupQuestion, "allowed": Decision}
-    kinds |= dict.fromkeys(("namespace", "name", "check"), ResourceQuestion)
-    return {
-        name: ((0,) if name == "allowed" else (1,), _method(kind, name, no_overload)) for name, kind in kinds.items()
-    }
+_KINDS = {"group": Asker, "resource": GroupQuestion, "allowed": Decision} | dict.fromkeys(
+    ("namespace", "name", "check"), ResourceQuestion
+)
+#: Functions of a target for CEL, with the allowed numbers of their arguments.
+AUTHORIZER_METHODS: Mapping[str, tuple[Sequence[int], Callable[..., Any]]] = {
+    name: ((0,) if name == "allowed" else (1,), _method(kind, name)) for name, kind in _KINDS.items()
+}

@@ -1,12 +1,14 @@
-"""The part of CEL that match conditions may use."""
+"""The part of CEL that is evaluated."""
 
+import re
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera_lab.apiserver.cel.evaluator import CelError, EvaluationError, compile_expression
+from tessera.cel.evaluator import CelError, EvaluationError, Meter, compile_expression
+from tessera.cel.patterns import count_choices
 
 POD: dict[str, Any] = {
     "metadata": {"name": "p", "labels": {"a": "b"}},
@@ -98,6 +100,28 @@ OURS = """
         ("request.operation in ['CREATE', 'UPDATE'] && !request.dryRun", True),
         (OURS, True),
         ("true // why", True),
+        ("-9223372036854775808", -(2**63)),
+        ("quantity('1Gi') == quantity('1024Mi')", True),
+        ("quantity('40Gi').compareTo(quantity('41Gi'))", -1),
+        ("quantity('1Ki').isGreaterThan(quantity('1k')) && quantity('1k').isLessThan(quantity('1Ki'))", True),
+        ("quantity('2').add(quantity('1')).sub(1).asInteger()", 2),
+        ("quantity('1500m').isInteger()", False),
+        ("quantity('-1').sign()", -1),
+        ("quantity('1500m').asApproximateFloat()", 1.5),
+        ("isQuantity('1K') || isQuantity('x')", False),
+        ("semver('1.2.3') == semver('1.2.3+build')", True),
+        ("semver('1.2.3-rc.2').isLessThan(semver('1.2.3-rc.10'))", True),
+        ("semver('1.2.3-rc').isLessThan(semver('1.2.3'))", True),
+        ("semver('v01.2', true).compareTo(semver('1.2.0'))", 0),
+        ("isSemver('1.2') || isSemver('1.02.3')", False),
+        ("semver('13.0.2').major() + semver('13.0.2').minor() + semver('13.0.2').patch()", 15),
+        ("sets.contains([1, 2], [2, 2])", True),
+        ("sets.intersects(['a'], ['b'])", False),
+        ("sets.equivalent([1, 2], [2, 1, 1])", True),
+        ("cel.bind(x, 2, x * x)", 4),
+        ("optional.of(1).or(optional.none()).orValue(3)", 1),
+        ("optional.none().or(optional.of(2)).value()", 2),
+        ("[1, 2].includes(2) && 'a'.includes('a')", True),
     ],
 )
 def test_values(text: str, wanted: Any) -> None:
@@ -162,6 +186,11 @@ def test_an_error_that_does_not_matter_is_absorbed(text: str, wanted: bool) -> N
         ("5 && true", "bool is expected"),
         ("oldObject.spec", "no such key: spec"),
         ("'a'.matches('(')", "error parsing regexp"),
+        ("quantity('1K')", "a number is expected"),
+        ("quantity('1').compareTo(1)", "kubernetes.Quantity compared with int"),
+        ("semver('1.2')", "is no semantic version"),
+        ("quantity('1500m').asInteger()", "cannot convert"),
+        ("sets.contains(1, [1])", "two lists are expected"),
     ],
 )
 def test_errors_of_evaluation(text: str, why: str) -> None:
@@ -184,7 +213,11 @@ def test_a_condition_must_be_a_boolean() -> None:
         ("object.", "a field name is expected"),
         ("subject.name", "undeclared reference to 'subject'"),
         ("authorizer.group('')", "undeclared reference to 'authorizer'"),
-        ("quantity('1Gi')", r"undeclared reference to 'quantity\(\)' .* not among the functions supported here"),
+        ("ip('10.0.0.1')", r"undeclared reference to 'ip\(\)' .* not among the functions supported here"),
+        ("math.greatest(1, 2)", "undeclared reference to 'math'"),
+        ("sets.union([1], [2])", r"undeclared reference to 'sets.union\(\)'"),
+        ("cel.bind(1, 2, 3)", "takes a name, its value"),
+        ("9223372036854775809", "the integer is out of range"),
         ("object.spec.url()", r"undeclared reference to 'url\(\)'"),
         ("timestamp('x')", "timestamp"),
         ("5u == 5u", "not understood"),
@@ -231,3 +264,66 @@ def test_any_text_is_an_expression_or_refused(text: str) -> None:
         program.evaluate({"a": {"b": [1]}})
     except EvaluationError:
         return
+
+
+#: Expressions that Kubernetes may accept and that would take long.
+COSTLY = [
+    (
+        "[0,1,2,3,4,5,6,7,8,9].all(a, [0,1,2,3,4,5,6,7,8,9].all(b, [0,1,2,3,4,5,6,7,8,9].all(c,"
+        " [0,1,2,3,4,5,6,7,8,9].all(d, [0,1,2,3,4,5,6,7,8,9].all(e, [0,1,2,3,4,5,6,7,8,9].all(f, true))))))"
+    ),
+    "'" + "a" * 40 + "'.matches('^(a+)+$')",
+    "'" + "a" * 40 + "'.matches('(a|a)*b')",
+    "'" + "a" * 40 + "'.matches('" + "a?" * 40 + "b')",
+    "'" + "a" * 200 + "'.matches('.*.*.*b')",
+    "cel.bind(l, ['" + "', '".join("a" * 30) + "'], cel.bind(m, l.map(x, l), cel.bind(n, l.map(x, m),"
+    " cel.bind(o, l.map(x, n), cel.bind(p, l.map(x, o), p == p.map(x, x))))))",
+    "cel.bind(a, '" + "a" * 1000 + "', " + "cel.bind(a, a + a, " * 25 + "a == a" + ")" * 26,
+]
+
+
+@pytest.mark.parametrize("text", COSTLY)
+def test_a_budget_ends_what_would_take_long(text: str) -> None:
+    program = compile_expression(text, NAMES)
+    meter = Meter(1_000_000)
+    with pytest.raises(EvaluationError, match="costs more than 1,000,000 units"):
+        program.evaluate(SCOPE, meter)
+    assert meter.left < 0
+
+
+@pytest.mark.parametrize(
+    ("text", "cost"),
+    [("true", 0), ("object.spec.priority > 3", 4), ("2 in [1, 2, 3]", 4), ("'abc'.startsWith('ab')", 1.5)],
+)
+def test_cost(text: str, cost: float) -> None:
+    meter = Meter(1000)
+    compile_expression(text, NAMES).evaluate(SCOPE, meter)
+    assert meter.limit - meter.left == pytest.approx(cost)
+
+
+@given(
+    st.lists(
+        st.sampled_from(["a", "b", "[ab]", "a*", "b+", "a?", "(a|b)", "(ab)*", "a{1,2}", "(a|ab)?", "."]), max_size=5
+    ),
+    st.text(alphabet="ab", max_size=6),
+)
+def test_the_choices_of_a_pattern_are_never_undercounted(parts: list[str], text: str) -> None:
+    pattern = "".join(parts)
+    assert count_choices(pattern, len(text)) >= _ways(parts, text)
+
+
+def _ways(parts: list[str], text: str) -> int:
+    """Number of ways to match a prefix of the text, each part with any text that it matches."""
+    if not parts:
+        return 1
+    return sum(
+        _ways(parts[1:], text[end:])
+        for end in range(len(text) + 1)
+        if re.fullmatch(parts[0], text[:end], re.ASCII) is not None
+    )
+
+
+def test_a_deep_value_is_an_error_and_no_crash() -> None:
+    deep = "[1]" + ".map(x, [[[[[[[[[[[[[[[[[[[[x]]]]]]]]]]]]]]]]]]]])" * 60
+    with pytest.raises(EvaluationError, match="nested too deep"):
+        value(f"{deep} == {deep}")

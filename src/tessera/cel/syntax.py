@@ -1,6 +1,6 @@
 """Syntax of the Common Expression Language: text to a tree.
 
-The parser refuses a text that is not CEL and names the position. :mod:`tessera_lab.apiserver.cel.evaluator` refuses, by
+The parser refuses a text that is not CEL and names the position. :mod:`tessera.cel.evaluator` refuses, by
 name, correct CEL that it cannot compute.
 """
 
@@ -10,6 +10,8 @@ from functools import lru_cache
 from typing import Any
 
 import msgspec
+
+from tessera.limits.claims import EXPRESSION_CHAIN, EXPRESSION_DEPTH
 
 
 class CelExpression(msgspec.Struct, frozen=True):
@@ -104,8 +106,6 @@ _RESERVED = frozenset(
         "while",
     }
 )
-#: Deepest nesting of brackets, and longest chain of operators, that the parser reads; kube-apiserver has limits too.
-MAX_DEPTH, MAX_CHAIN = 32, 100
 
 
 class _Token(msgspec.Struct, frozen=True):
@@ -126,6 +126,14 @@ def _tokens(text: str) -> list[_Token]:
         at = match.end()
     found.append(_Token("end", "", at))
     return found
+
+
+def _integer(token: _Token) -> int:
+    """The number; one more than the largest is left for a minus before it."""
+    value = int(token.text, 16 if token.text[:2] in ("0x", "0X") else 10) if len(token.text) <= 20 else 2**64
+    if value > 2**63:
+        raise CelError(f"syntax error at {token.at}: the integer is out of range")
+    return value
 
 
 def _unescape(match: re.Match[str]) -> str:
@@ -173,8 +181,8 @@ class _Parser:
 
     def expression(self) -> CelExpression:
         self._depth += 1
-        if self._depth > MAX_DEPTH:
-            raise CelError(f"the expression is nested deeper than {MAX_DEPTH}")
+        if self._depth > EXPRESSION_DEPTH:
+            raise CelError(f"the expression is nested deeper than {EXPRESSION_DEPTH}")
         condition = self._binary(("||",), lambda: self._binary(("&&",), self._relation))
         at = self._peek().at
         if self._take("?"):
@@ -200,8 +208,8 @@ class _Parser:
         return remaining
 
     def _limit(self, length: int) -> None:
-        if length > MAX_CHAIN:
-            raise CelError(f"more than {MAX_CHAIN} operators or selections in a row")
+        if length > EXPRESSION_CHAIN:
+            raise CelError(f"more than {EXPRESSION_CHAIN} operators or selections in a row")
 
     def _unary(self) -> CelExpression:
         signs: list[_Token] = []
@@ -241,7 +249,7 @@ class _Parser:
         token = self._advance()
         match token.kind:
             case "int":
-                return Literal(token.at, int(token.text, 16 if token.text[:2] in ("0x", "0X") else 10))
+                return Literal(token.at, _integer(token))
             case "float":
                 return Literal(token.at, float(token.text))
             case "text":

@@ -1,7 +1,7 @@
 """The supported operators and functions of the Common Expression Language, applied to values.
 
-A value is a JSON value or an :class:`OptionalValue`. An argument of the wrong type raises :class:`EvaluationError`, as
-a missing overload does in CEL.
+A value is a JSON value, an :class:`OptionalValue`, or one of :mod:`tessera.cel.kubernetes_values`. An argument of the
+wrong type raises :class:`EvaluationError`, as a missing overload does in CEL.
 """
 
 import math
@@ -11,24 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
-import msgspec
-
-from tessera_lab.apiserver.cel.authorizer import authorizer_methods
-from tessera_lab.apiserver.schemas.formats import go_pattern
-
-
-class EvaluationError(Exception):
-    """The expression has no value here: a missing field, a type that does not fit, a division by zero."""
-
-
-class OptionalValue(msgspec.Struct, frozen=True):
-    """A value that may be missing, from ``.?field`` and ``[?key]``."""
-
-    present: bool
-    value: Any = None
-
-
-NOTHING = OptionalValue(present=False)
+from tessera.cel.kubernetes_values import KUBERNETES_FUNCTIONS, KUBERNETES_METHODS
+from tessera.cel.patterns import go_pattern
+from tessera.cel.values import NOTHING, EvaluationError, OptionalValue, type_name
 
 
 def boolean(value: Any) -> bool:
@@ -36,12 +21,6 @@ def boolean(value: Any) -> bool:
     if not isinstance(value, bool):
         raise EvaluationError(f"no such overload: bool is expected, not {type_name(value)}")
     return value
-
-
-def type_name(value: Any) -> str:
-    """CEL's name of the value's type."""
-    names = {type(None): "null", bool: "bool", int: "int", float: "double", str: "string", list: "list", dict: "map"}
-    return names.get(type(value), "optional" if isinstance(value, OptionalValue) else "authorizer")
 
 
 def _numeric(value: Any) -> bool:
@@ -240,6 +219,30 @@ def _unwrap(target: Any) -> Any:
     return target.value
 
 
+def _or(target: Any, other: Any) -> OptionalValue:
+    if not isinstance(target, OptionalValue) or not isinstance(other, OptionalValue):
+        raise EvaluationError(f"no such overload: {type_name(target)}.or({type_name(other)})")
+    return target if target.present else other
+
+
+def _includes(target: Any, wanted: Any) -> bool:
+    """True if an attribute has the value, alone or in a list (Kubernetes, KEP-5491)."""
+    return any(equal(each, wanted) for each in target) if isinstance(target, list) else equal(target, wanted)
+
+
+def _lists(compare: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
+    def compare_checked(one: Any, other: Any) -> bool:
+        if not isinstance(one, list) or not isinstance(other, list):
+            raise EvaluationError(f"no such overload: two lists are expected, not {type_name(one)}, {type_name(other)}")
+        return compare(one, other)
+
+    return compare_checked
+
+
+def _equivalent(one: Any, other: Any) -> bool:
+    return all(_contains(each, other) for each in one) and all(_contains(each, one) for each in other)
+
+
 #: Functions and operators of values.
 FUNCTIONS: Mapping[str, tuple[Sequence[int], Callable[..., Any]]] = {
     "==": ((2,), equal),
@@ -262,7 +265,15 @@ FUNCTIONS: Mapping[str, tuple[Sequence[int], Callable[..., Any]]] = {
     "double": ((1,), _to_double),
     "dyn": ((1,), lambda value: value),
     "matches": ((2,), _text(_matches)),
+    "sets.contains": ((2,), _lists(lambda one, other: all(_contains(each, one) for each in other))),
+    "sets.intersects": ((2,), _lists(lambda one, other: any(_contains(each, one) for each in other))),
+    "sets.equivalent": ((2,), _lists(_equivalent)),
+    "optional.none": ((0,), lambda: NOTHING),
+    "optional.of": ((1,), lambda value: OptionalValue(True, value)),
+    **KUBERNETES_FUNCTIONS,
 }
+#: Names before a dot that belong to a function, not to a variable.
+NAMESPACES = frozenset({"cel", "optional", "sets"})
 #: Functions of a target.
 METHODS: Mapping[str, tuple[Sequence[int], Callable[..., Any]]] = {
     "startsWith": ((1,), _text(str.startswith)),
@@ -282,5 +293,7 @@ METHODS: Mapping[str, tuple[Sequence[int], Callable[..., Any]]] = {
     "orValue": ((1,), _or_value),
     "hasValue": ((0,), _has_value),
     "value": ((0,), _unwrap),
-    **authorizer_methods(lambda target: EvaluationError(f"no such overload: a question of {type_name(target)}")),
+    "includes": ((1,), _includes),
+    "or": ((1,), _or),
+    **KUBERNETES_METHODS,
 }

@@ -1,0 +1,1 @@
+"""The Common Expression Language (CEL) as Kubernetes uses it: syntax, evaluation and functions."""

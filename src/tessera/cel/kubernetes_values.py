@@ -1,0 +1,167 @@
+"""Kubernetes' types in CEL: quantities and semantic versions, with their functions.
+
+Rules of both: k8s.io/apiserver/pkg/cel/library ``quantity.go`` and ``semverlib.go``; versions are compared as on
+semver.org: a pre-release comes before its release, build metadata does not count.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
+from functools import total_ordering
+from typing import Any, ClassVar
+
+import msgspec
+
+from tessera.cel.values import EvaluationError, type_name
+from tessera.kube.quantity import parse_quantity
+from tessera.limits.claims import VERSION_TEXT
+
+_NUMBER = r"(0|[1-9][0-9]*)"
+_PARTS = r"[0-9A-Za-z-]+(?:\.[0-9A-Za-z-]+)*"
+_SEMVER = re.compile(rf"{_NUMBER}\.{_NUMBER}\.{_NUMBER}(?:-({_PARTS}))?(?:\+({_PARTS}))?")
+_LOOSE = re.compile(r"v?0*(\d+)(?:\.0*(\d+))?(?:\.0*(\d+))?([-+].*)?")
+
+
+class Quantity(msgspec.Struct, frozen=True, order=True):
+    """``quantity("40Gi")``: an exact number."""
+
+    cel_name: ClassVar[str] = "kubernetes.Quantity"
+
+    number: Decimal
+
+
+@total_ordering
+class Semver(msgspec.Struct, frozen=True, eq=False):
+    """``semver("1.2.3")``."""
+
+    cel_name: ClassVar[str] = "kubernetes.Semver"
+
+    numbers: tuple[int, int, int]
+    pre_release: tuple[str, ...] = ()
+
+    def _key(self) -> tuple[Any, ...]:
+        parts = tuple((0, int(each), "") if each.isdigit() else (1, 0, each) for each in self.pre_release)
+        return (self.numbers, not parts, parts)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Semver) and self._key() == other._key()
+
+    def __lt__(self, other: "Semver") -> bool:
+        return self._key() < other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+
+def read_semver(text: str) -> Semver:
+    """Reads a version.
+
+    Raises:
+        ValueError: the text is none.
+    """
+    found = _SEMVER.fullmatch(text) if len(text) <= VERSION_TEXT else None
+    parts = tuple((found[4] or "").split(".")) if found and found[4] else ()
+    if found is None or any(each.isdigit() and len(each) > 1 and each[0] == "0" for each in parts):
+        raise ValueError(f"{text[:64]!r} is no semantic version, e.g. 12.4.0")
+    return Semver((int(found[1]), int(found[2]), int(found[3])), parts)
+
+
+def _normalize(text: str) -> str:
+    """A version whose ``v``, leading zeros or missing parts are mended."""
+    found = _LOOSE.fullmatch(text[:VERSION_TEXT])
+    return text if found is None else f"{found[1]}.{found[2] or 0}.{found[3] or 0}{found[4] or ''}"
+
+
+def _semver(text: Any, normalize: Any = False) -> Semver:
+    if not isinstance(text, str) or not isinstance(normalize, bool):
+        raise EvaluationError(f"no such overload: semver({type_name(text)})")
+    try:
+        return read_semver(_normalize(text) if normalize else text)
+    except ValueError as error:
+        raise EvaluationError(str(error)) from None
+
+
+def _quantity(text: Any) -> Quantity:
+    if not isinstance(text, str):
+        raise EvaluationError(f"no such overload: quantity({type_name(text)})")
+    try:
+        return Quantity(parse_quantity(text))
+    except ValueError as error:
+        raise EvaluationError(str(error)) from None
+
+
+def _has_value(read: Callable[..., Any]) -> Callable[..., bool]:
+    def is_valid(text: Any, *args: Any) -> bool:
+        if not isinstance(text, str):
+            raise EvaluationError(f"no such overload: a string is expected, not {type_name(text)}")
+        try:
+            read(text, *args)
+        except EvaluationError:
+            return False
+        return True
+
+    return is_valid
+
+
+def _compare(compute: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    def compare(one: Any, other: Any) -> Any:
+        if type(one) is not type(other) or not isinstance(one, (Quantity, Semver)):
+            raise EvaluationError(f"no such overload: {type_name(one)} compared with {type_name(other)}")
+        return compute(one, other)
+
+    return compare
+
+
+def _of_quantity(compute: Callable[..., Any]) -> Callable[..., Any]:
+    def call(target: Any, *args: Any) -> Any:
+        if not isinstance(target, Quantity):
+            raise EvaluationError(f"no such overload: a quantity is expected, not {type_name(target)}")
+        numbers = [each.number if isinstance(each, Quantity) else each for each in args]
+        if not all(isinstance(each, (Decimal, int)) and not isinstance(each, bool) for each in numbers):
+            raise EvaluationError("no such overload: a quantity or an integer is expected")
+        return compute(target.number, *numbers)
+
+    return call
+
+
+def _fits_int(number: Decimal) -> bool:
+    return number == number.to_integral_value() and -(2**63) <= number < 2**63
+
+
+def _as_integer(number: Decimal) -> int:
+    if not _fits_int(number):
+        raise EvaluationError("cannot convert value to integer")
+    return int(number)
+
+
+def _of_version(index: int) -> Callable[[Any], int]:
+    def part(target: Any) -> int:
+        if not isinstance(target, Semver):
+            raise EvaluationError(f"no such overload: a version is expected, not {type_name(target)}")
+        return target.numbers[index]
+
+    return part
+
+
+Table = Mapping[str, tuple[Sequence[int], Callable[..., Any]]]
+
+KUBERNETES_FUNCTIONS: Table = {
+    "quantity": ((1,), _quantity),
+    "isQuantity": ((1,), _has_value(_quantity)),
+    "semver": ((1, 2), _semver),
+    "isSemver": ((1, 2), _has_value(_semver)),
+}
+KUBERNETES_METHODS: Table = {
+    "compareTo": ((1,), _compare(lambda one, other: (one > other) - (one < other))),
+    "isGreaterThan": ((1,), _compare(lambda one, other: one > other)),
+    "isLessThan": ((1,), _compare(lambda one, other: one < other)),
+    "isInteger": ((0,), _of_quantity(_fits_int)),
+    "asInteger": ((0,), _of_quantity(_as_integer)),
+    "asApproximateFloat": ((0,), _of_quantity(float)),
+    "sign": ((0,), _of_quantity(lambda number: (number > 0) - (number < 0))),
+    "add": ((1,), _of_quantity(lambda number, other: Quantity(number + other))),
+    "sub": ((1,), _of_quantity(lambda number, other: Quantity(number - other))),
+    "major": ((0,), _of_version(0)),
+    "minor": ((0,), _of_version(1)),
+    "patch": ((0,), _of_version(2)),
+}

@@ -1,1 +1,0 @@
-"""The Common Expression Language (CEL): syntax, evaluation and functions."""
