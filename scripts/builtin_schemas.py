@@ -2,7 +2,8 @@
 
     python scripts/builtin_schemas.py > src/tessera_lab/apiserver/schemas/builtin.json
 
-Source: the OpenAPI definitions of Kubernetes 1.32 as the development dependency kubernetes-validate carries them.
+Source: the OpenAPI definitions of Kubernetes 1.32 as the development dependency kubernetes-validate carries them; those
+of 1.36 for ``resource.k8s.io/v1``, which 1.32 does not have, and for the field of a pod's status that came with it.
 Kept: types, formats, properties, required, references and the ``x-kubernetes-*`` merge rules. Dropped: descriptions,
 and ``null`` beside every type (for a built-in kind null is the same as absent). Added: what the published definitions
 do not say but the server knows, see ENUMS and DEFAULTS.
@@ -12,7 +13,7 @@ import json
 import sys
 from importlib.resources import files
 
-VERSION = "v1.32.0-local"
+VERSION, DRA_VERSION = "v1.32.0-local", "v1.36.0-local"
 PREFIX = "#/$defs/"
 
 CORE, META = "io.k8s.api.core.v1.", "io.k8s.apimachinery.pkg.apis.meta.v1."
@@ -37,6 +38,10 @@ KINDS = {
     ("flowcontrol.apiserver.k8s.io", "v1"): ("io.k8s.api.flowcontrol.v1.", "FlowSchema"),
     ("networking.k8s.io", "v1"): ("io.k8s.api.networking.v1.", "NetworkPolicy"),
     ("node.k8s.io", "v1"): ("io.k8s.api.node.v1.", "RuntimeClass"),
+    ("resource.k8s.io", "v1"): (
+        "io.k8s.api.resource.v1.",
+        "DeviceClass ResourceClaim ResourceClaimTemplate ResourceSlice",
+    ),
     ("policy", "v1"): ("io.k8s.api.policy.v1.", "Eviction PodDisruptionBudget"),
     ("scheduling.k8s.io", "v1"): ("io.k8s.api.scheduling.v1.", "PriorityClass"),
     ("storage.k8s.io", "v1"): ("io.k8s.api.storage.v1.", "CSINode StorageClass"),
@@ -194,6 +199,10 @@ DEFAULTS = {
 
 KEPT = ("format", "required")
 
+#: Definitions of the newer version, and the field of a pod's status that uses one of them.
+NEWER = ("io.k8s.api.resource.v1.", CORE + "PodExtendedResourceClaimStatus", CORE + "ContainerExtendedResourceRequest")
+CLAIM_STATUS = "extendedResourceClaimStatus"
+
 
 def pack(schema: dict) -> dict:
     """One node of the source without what the server does not use."""
@@ -225,10 +234,18 @@ def references(schema: dict) -> set[str]:
     return found
 
 
+def definitions_of(version: str) -> dict[str, dict]:
+    """The definitions of one version, by name."""
+    path = files("kubernetes_validate") / "kubernetes-json-schema" / version / "_definitions.json"
+    return json.loads(path.read_text())["$defs"]
+
+
 def main() -> None:
     """Writes the packed schemas to standard output."""
-    path = files("kubernetes_validate") / "kubernetes-json-schema" / VERSION / "_definitions.json"
-    source = json.loads(path.read_text())["$defs"]
+    source, newer = definitions_of(VERSION), definitions_of(DRA_VERSION)
+    source |= {name: each for name, each in newer.items() if name.startswith(NEWER)}
+    status = CORE + "PodStatus"
+    source[status]["properties"][CLAIM_STATUS] = newer[status]["properties"][CLAIM_STATUS]
     kinds = {
         f"{group}/{version}/{kind}": prefix + kind
         for (group, version), (prefix, names) in KINDS.items()

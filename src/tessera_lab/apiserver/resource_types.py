@@ -82,6 +82,8 @@ class ResourceType(msgspec.Struct, frozen=True, kw_only=True):
         generation: true if the type counts ``metadata.generation``.
         field_labels: dotted paths that field selectors may name besides ``metadata.name`` and ``metadata.namespace``.
         served_crd: name of the CRD that defines the type; empty for a built-in type.
+        shape: version of Kubernetes whose fields the type has, if the server can have those of several.
+        disabled: paths of fields that the server drops without a word, as if their feature gate were off.
     """
 
     group: str
@@ -105,6 +107,8 @@ class ResourceType(msgspec.Struct, frozen=True, kw_only=True):
     generation: bool = False
     field_labels: tuple[str, ...] = ()
     served_crd: str = ""
+    shape: str = ""
+    disabled: tuple[str, ...] = ()
 
     @property
     def api_version(self) -> str:

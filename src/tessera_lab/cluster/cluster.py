@@ -139,7 +139,11 @@ class SimulatedCluster:
         self.hardware_clock = CountedClock(clock)
         self.options = options or ClusterOptions()
         self.server = ApiServer(
-            clock, seed=self.options.seed, leaps=self.options.leaps, fair_queues=self.options.fair_queues
+            clock,
+            seed=self.options.seed,
+            leaps=self.options.leaps,
+            fair_queues=self.options.fair_queues,
+            dra=self.options.dra,
         )
         self.reviewers: dict[tuple[str, str], Callable[[bytes], bytes]] = {}
         self.server.parts.webhooks = self._webhooks()

@@ -161,6 +161,17 @@ def _is_default_class(item: Mapping[str, Any]) -> bool:
     return (item["metadata"].get("annotations") or {}).get(DEFAULT_CLASS) == "true"
 
 
+def device_taint_time(request: AdmissionRequest, core: ServerState) -> None:
+    """Says since when a device has a taint, where the driver does not; kube-apiserver does so while it decodes."""
+    attributes = request.attributes
+    if (attributes.group, attributes.resource) != ("resource.k8s.io", "resourceslices") or request.obj is None:
+        return
+    for device in (request.obj.get("spec") or {}).get("devices") or ():
+        for taint in device.get("taints") or ():
+            if not taint.get("timeAdded"):
+                taint["timeAdded"] = core.timestamp()
+
+
 #: All plugins, in kube-apiserver's order.
 PLUGINS: Sequence[AdmissionPlugin] = (
     namespace_lifecycle,
@@ -171,4 +182,5 @@ PLUGINS: Sequence[AdmissionPlugin] = (
     default_storage_class,
     storage_in_use_protection,
     runtime_class,
+    device_taint_time,
 )

@@ -12,6 +12,7 @@ import msgspec
 
 from tessera_lab.apiserver.admission.chain import AdmissionChain
 from tessera_lab.apiserver.handlers.access import check_create, check_rights
+from tessera_lab.apiserver.handlers.claim_rights import check_claim_rights
 from tessera_lab.apiserver.handlers.request_bodies import check_place, check_type
 from tessera_lab.apiserver.handlers.write_rules import (
     check_deletion,
@@ -123,7 +124,8 @@ class WriteHandler:
         strategy.default(obj)
         if self._core.store.find(request.resource.storage, request.namespace, str(meta.get("name", ""))):
             raise Stale
-        raise_invalid(request, obj, validate_create(request, obj))
+        rights = check_claim_rights(self._core, request, obj, None)
+        raise_invalid(request, obj, [*rights, *validate_create(request, obj)])
         request.warnings.extend(await self._admission.validate(self._admission_request(request, "CREATE", obj, None)))
         used = self._admission.quota(self._admission_request(request, "CREATE", obj, None))
         return self._commit(request, obj, None, used)
@@ -178,7 +180,8 @@ class WriteHandler:
             obj = restore_protected_fields(request, admitted.obj, old)
             conform_to_schema(request, obj, old, quiet=True)
         check_rights(self._core, request, obj, old)
-        raise_invalid(request, obj, validate_update(request, obj, old))
+        rights = check_claim_rights(self._core, request, obj, old)
+        raise_invalid(request, obj, [*rights, *validate_update(request, obj, old)])
         admission = self._admission_request(request, "UPDATE", obj, old)
         request.warnings.extend(await self._admission.validate(admission))
         if obj == old and not is_deletion_complete(obj):

@@ -88,6 +88,7 @@ def restore_protected_fields(request: ResourceRequest, obj: Obj, old: Obj) -> Ob
             for key in ("labels", "annotations"):
                 _copy_field(restored["metadata"], obj["metadata"], key)
         _copy_field(restored["metadata"], obj["metadata"], "managedFields")
+        find_strategy(request.resource).prepare_status(restored, old)
         return restored
     restore_immutable_metadata(obj, old)
     if request.resource.status_subresource and request.route.subresource == "":

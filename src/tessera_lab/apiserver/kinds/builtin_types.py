@@ -1,9 +1,12 @@
 """The built-in resource types: names, verbs, subresources. The server answers 404 for any other built-in type.
 
-Source: discovery documents of Kubernetes 1.32.
+Source: discovery documents of Kubernetes 1.32; of 1.36 for ``resource.k8s.io``, which is served at ``v1`` alone.
 """
 
+import msgspec
+
 from tessera_lab.apiserver.interfaces import GroupResource
+from tessera_lab.apiserver.kinds.disabled_fields import DRA_VERSIONS, disabled_fields
 from tessera_lab.apiserver.resource_types import ALL_VERBS, ResourceType, ScalePaths, Subresource
 
 _GET_PATCH_UPDATE = ("get", "patch", "update")
@@ -194,6 +197,7 @@ _APPS = (
 )
 _RBAC = "rbac.authorization.k8s.io"
 _ADMISSION = "admissionregistration.k8s.io"
+_DRA = "resource.k8s.io"
 _REVIEW = ("create",)
 _OTHERS = (
     _type(
@@ -284,6 +288,18 @@ _OTHERS = (
     _type("storage.k8s.io", "v1", "csinodes", "CSINode", namespaced=False),
     _type("storage.k8s.io", "v1", "storageclasses", "StorageClass", namespaced=False, short=("sc",)),
     _type("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy", short=("netpol",), generation=True),
+    _type(_DRA, "v1", "deviceclasses", "DeviceClass", namespaced=False, generation=True),
+    _type(_DRA, "v1", "resourceclaims", "ResourceClaim", subresources=(_STATUS,)),
+    _type(_DRA, "v1", "resourceclaimtemplates", "ResourceClaimTemplate"),
+    _type(
+        _DRA,
+        "v1",
+        "resourceslices",
+        "ResourceSlice",
+        namespaced=False,
+        fields=("spec.nodeName", "spec.driver"),
+        generation=True,
+    ),
     _type("node.k8s.io", "v1", "runtimeclasses", "RuntimeClass", namespaced=False),
     _type("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice", generation=True),
     _type(
@@ -318,6 +334,16 @@ _OTHERS = (
 )
 
 
-def builtin_types() -> tuple[ResourceType, ...]:
-    """Every built-in type, without schemas and table columns; the server's wiring adds those."""
-    return _CORE + _APPS + _OTHERS
+def builtin_types(dra: str = DRA_VERSIONS[-1]) -> tuple[ResourceType, ...]:
+    """Every built-in type, without schemas and table columns; the server's wiring adds those.
+
+    Args:
+        dra: version whose shape ``resource.k8s.io/v1`` has, one of :data:`DRA_VERSIONS`; empty for a server without it.
+    """
+    return (*_CORE, *_APPS, *(_shape(each, dra) for each in _OTHERS if dra or each.group != _DRA))
+
+
+def _shape(each: ResourceType, dra: str) -> ResourceType:
+    if each.group != _DRA:
+        return each
+    return msgspec.structs.replace(each, shape=dra, disabled=disabled_fields(each.plural, dra))

@@ -30,6 +30,7 @@ from tessera_lab.apiserver.handlers.aggregation import Aggregator
 from tessera_lab.apiserver.handlers.dispatch import OpenStream, RequestDispatcher
 from tessera_lab.apiserver.handlers.write_handler import WriteHandler
 from tessera_lab.apiserver.interfaces import Attributes, CommandResult, GroupResource, Obj, UserInfo
+from tessera_lab.apiserver.kinds.disabled_fields import DRA_VERSIONS
 from tessera_lab.apiserver.main.wiring import build_builtin_types, create_initial_objects
 from tessera_lab.apiserver.request.fair_queuing import FairQueues, width_of
 from tessera_lab.apiserver.request.flow_schemas import StoredSchemas
@@ -77,6 +78,7 @@ class ApiServer:
         leaps: its time is virtual and skips waits; its version says so.
         fair_queues: requests wait for their turn by level and user. On virtual time, where a turn takes no time, they
             would only change the order of simultaneous requests.
+        dra: version whose shape ``resource.k8s.io/v1`` has, one of :data:`DRA_VERSIONS`; empty for a server without it.
 
     Attributes:
         aggregator: sends requests for the groups of APIServices on.
@@ -94,9 +96,10 @@ class ApiServer:
         tokens: Mapping[str, UserInfo] | None = None,
         leaps: bool = False,
         fair_queues: bool = False,
+        dra: str = DRA_VERSIONS[-1],
     ) -> None:
         self.panics = 0
-        self.core = ServerState(clock, Store(history), ResourceRegistry(build_builtin_types()), random.Random(seed))
+        self.core = ServerState(clock, Store(history), ResourceRegistry(build_builtin_types(dra)), random.Random(seed))
         self._queues = FairQueues(StoredSchemas(self.core.store).level_of) if fair_queues else None
         self.identities = TokenAuthenticator(self.core, dict(tokens or {}))
         self.core.parts.discovery = DiscoveryDocuments(self.core.registry, leaps=leaps)

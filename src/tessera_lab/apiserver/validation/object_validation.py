@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tessera_lab.apiserver.interfaces import Obj, StatusCause
+from tessera_lab.apiserver.kinds.disabled_fields import drop_fields
 from tessera_lab.apiserver.kinds.metadata import validate_metadata, validate_new_finalizers
 from tessera_lab.apiserver.request.server_state import ResourceRequest
 from tessera_lab.apiserver.schemas.builtin_schema import BuiltinSchema
@@ -88,6 +89,7 @@ def conform_to_schema(request: ResourceRequest, obj: Obj, old: Read | None, *, q
                 schema.settle(part)
         schema.default(part)
         _copy_schema_changes(obj, part, checked)
+    drop_fields(obj, request.resource.disabled)
     strategy = find_strategy(request.resource)
     if request.route.subresource == "status":
         strategy.default_status(obj)

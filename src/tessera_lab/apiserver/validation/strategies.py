@@ -15,7 +15,9 @@ from tessera_lab.apiserver.admission.webhooks.configuration_rules import validat
 from tessera_lab.apiserver.crd.definition_controller import default_names, mark_established, update_established
 from tessera_lab.apiserver.crd.definition_rules import validate_definition
 from tessera_lab.apiserver.interfaces import GroupResource, Obj, StatusCause
+from tessera_lab.apiserver.kinds import claim_rules as claims
 from tessera_lab.apiserver.kinds import defaults, network_rules
+from tessera_lab.apiserver.kinds import slice_rules as slices
 from tessera_lab.apiserver.kinds import volume_rules as volumes
 from tessera_lab.apiserver.kinds.api_service_rules import default_api_service, validate_api_service
 from tessera_lab.apiserver.kinds.cluster_role_rules import validate_cluster_role
@@ -68,6 +70,7 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True):
         default: sets defaults, on every write but those of the status subresource.
         default_status: the same for the status subresource.
         prepare_create: sets the initial fields of a new object; ``status`` is already empty.
+        prepare_status: changes a status that is written, in view of the stored object.
         prepare_update: restores fields, besides ``status``, that an update of the main resource must not change.
         validate, validate_update, validate_status: return errors; an update is checked by the first two.
         prepare_delete: changes an object that stays while it is being deleted.
@@ -78,6 +81,7 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True):
     default: Callable[[Obj], None] = _change_nothing
     default_status: Callable[[Obj], None] = _change_nothing
     prepare_create: Callable[[Obj], None] = _change_nothing
+    prepare_status: Callable[[Obj, Read], None] = _no_update
     prepare_update: Callable[[Obj, Read], None] = _no_update
     validate: Callable[[Read], Sequence[StatusCause]] = _no_cause
     validate_update: Callable[[Read, Read], Sequence[StatusCause]] = _no_update_cause
@@ -89,6 +93,7 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True):
 
 _RBAC = "rbac.authorization.k8s.io"
 _ADMISSION = "admissionregistration.k8s.io"
+_DRA = "resource.k8s.io"
 _CONDITIONAL = Strategy(unconditional=False)
 _BINDING = Strategy(default=defaults.default_role_binding, validate_update=validate_role_binding_update)
 _WEBHOOKS = Strategy(default=defaults.default_webhooks, validate=validate_webhooks)
@@ -175,6 +180,29 @@ _BY_KIND: Mapping[GroupResource, Strategy] = {
     GroupResource("storage.k8s.io", "csinodes"): Strategy(returns_deleted=True),
     GroupResource("networking.k8s.io", "networkpolicies"): Strategy(
         default=network_rules.default_network_policy, validate=network_rules.validate_network_policy
+    ),
+    GroupResource(_DRA, "deviceclasses"): Strategy(validate=claims.validate_device_class, returns_deleted=True),
+    GroupResource(_DRA, "resourceclaims"): Strategy(
+        default=claims.default_claim,
+        default_status=claims.default_claim_status,
+        prepare_create=claims.prepare_new_claim,
+        prepare_status=claims.drop_deallocated_devices,
+        validate=claims.validate_claim,
+        validate_update=claims.validate_same_spec,
+        validate_status=claims.validate_claim_status,
+        returns_deleted=True,
+    ),
+    GroupResource(_DRA, "resourceclaimtemplates"): Strategy(
+        default=claims.default_claim_template,
+        validate=claims.validate_claim_template,
+        validate_update=claims.validate_same_spec,
+        returns_deleted=True,
+    ),
+    GroupResource(_DRA, "resourceslices"): Strategy(
+        default=slices.default_slice,
+        validate=slices.validate_slice,
+        validate_update=slices.validate_slice_update,
+        returns_deleted=True,
     ),
     GroupResource("policy", "poddisruptionbudgets"): _CONDITIONAL,
     GroupResource(_RBAC, "clusterroles"): Strategy(validate=validate_cluster_role),

@@ -1,0 +1,92 @@
+"""Fields of ``resource.k8s.io/v1`` that a server decodes and drops without a word, since their feature gate is off.
+
+Source: the feature gates of Kubernetes 1.34 to 1.36 and ``pkg/registry/resource/*/strategy.go``; 1.36 was seen on a
+real server. A field that a version does not know at all is an unknown field instead, of which the server warns.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tessera_lab.apiserver.interfaces import Obj
+
+#: Versions whose shape of ``resource.k8s.io/v1`` the server can have.
+DRA_VERSIONS = ("1.34", "1.35", "1.36")
+_REQUESTS = ("requests[].exactly", "requests[].firstAvailable[]")
+_RESULTS = "status.allocation.devices.results[]"
+
+#: Off in all these versions: list attributes and node resources of devices (DRAListTypeAttributes,
+#: DRANodeAllocatableResources).
+_ALWAYS: Mapping[str, tuple[str, ...]] = {
+    "resourceslices": (
+        *(f"spec.devices[].attributes[].{each}" for each in ("bools", "ints", "strings", "versions")),
+        "spec.devices[].nodeAllocatableResourceMappings",
+    )
+}
+_CLAIM_FIELDS = (
+    *(f"{request}.{each}" for request in _REQUESTS for each in ("tolerations", "capacity")),
+    "constraints[].distinctAttribute",
+)
+#: Off before 1.36: DRAPartitionableDevices, DRADeviceTaints, DRAConsumableCapacity, DRADeviceBindingConditions,
+#: DRAExtendedResource.
+_BEFORE_136: Mapping[str, tuple[str, ...]] = {
+    "deviceclasses": ("spec.extendedResourceName",),
+    "resourceclaims": (
+        *(f"spec.devices.{each}" for each in _CLAIM_FIELDS),
+        *(
+            f"{_RESULTS}.{each}"
+            for each in (
+                "tolerations",
+                "shareID",
+                "consumedCapacity",
+                "bindingConditions",
+                "bindingFailureConditions",
+            )
+        ),
+        "status.allocation.allocationTimestamp",
+    ),
+    "resourceclaimtemplates": tuple(f"spec.spec.devices.{each}" for each in _CLAIM_FIELDS),
+    "resourceslices": (
+        "spec.sharedCounters",
+        "spec.perDeviceNodeSelection",
+        *(
+            f"spec.devices[].{each}"
+            for each in (
+                "taints",
+                "consumesCounters",
+                "nodeName",
+                "nodeSelector",
+                "allNodes",
+                "allowMultipleAllocations",
+                "bindsToNode",
+                "bindingConditions",
+                "bindingFailureConditions",
+                "capacity[].requestPolicy",
+            )
+        ),
+    ),
+}
+
+
+def disabled_fields(plural: str, version: str) -> tuple[str, ...]:
+    """Paths that a server of a version drops from a resource; ``[]`` stands for all entries of a list or a map."""
+    before = () if version >= "1.36" else _BEFORE_136.get(plural, ())
+    return (*_ALWAYS.get(plural, ()), *before)
+
+
+def drop_fields(obj: Obj, paths: Sequence[str]) -> None:
+    """Removes the fields of these paths from an object."""
+    for path in paths:
+        _drop(obj, path.replace("[]", ".[]").split("."))
+
+
+def _drop(value: Any, steps: Sequence[str]) -> None:
+    step, rest = steps[0], steps[1:]
+    if step == "[]":
+        entries = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        for each in entries:
+            _drop(each, rest)
+    elif isinstance(value, dict) and step in value:
+        if rest:
+            _drop(value[step], rest)
+        else:
+            del value[step]
