@@ -230,7 +230,7 @@ REFUSED: dict[str, tuple[Obj, str]] = (
     | {
         f"capability {name!r}": (
             pod(container(securityContext={"capabilities": {"add": [name]}})),
-            "add only capabilities that docs/security.md lists",
+            "add only capabilities that docs/device-policy.md lists",
         )
         for name in (
             "all",
@@ -413,7 +413,7 @@ def test_what_has_more_than_is_judged_is_refused_without_a_look(server: ApiServe
         for fact in facts:
             assert fact in reason
     assert judged(server, pod(container(env=many), annotations={"a": "b"}), old=pod(container(env=many))) == ""
-    assert f"up to {most:,} environment variables" in (ROOT / "docs" / "security.md").read_text()
+    assert f"up to {most:,} environment variables" in (ROOT / "docs" / "device-policy.md").read_text()
 
 
 def test_the_rules_refuse_nothing_that_the_condition_spares_them(server: ApiServer) -> None:

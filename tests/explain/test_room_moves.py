@@ -62,7 +62,7 @@ def test_one_small_pod_moves_so_that_a_whole_card_is_free() -> None:
         "1 pod would end and start anew; 1 waiting pod would get 8 memory slots.",
         "Nothing was changed. To carry out a move: kubectl delete pod POD -n NAMESPACE",
     ]
-    page = (Path(__file__).parents[2] / "docs" / "queues.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "moves.md").read_text(encoding="utf-8")
     assert "\n".join(["$ tessera defrag --plan", *lines]) in page, "the page shows another output"
 
 

@@ -141,7 +141,7 @@ def _metrics_access(pods: Sequence[Object]) -> Finding:
     if open_to_all:
         apps = list_names(sorted({_app(each) for each in open_to_all}))
         text = f"{apps} show /metrics, with names of pods, to everybody"
-        advice = "remove --metrics-access=open once Prometheus sends a token: docs/security.md, Who reads the pages"
+        advice = "remove --metrics-access=open once Prometheus sends a token: docs/page-access.md"
         return warning("metrics-access", text, advice, [_name(each) for each in open_to_all])
     return ok("metrics-access", "metrics that name pods are for accounts with the right to get /metrics")
 
@@ -268,7 +268,7 @@ def _policies(bindings: Sequence[str] | Refusal) -> Finding:
         return unknown("policies", f"not examined: {bindings.reason}")
     missing = [f"{name}: {what}" for name, what in POLICIES.items() if name not in bindings]
     if missing:
-        advice = "install again with all policies, if this is not your choice (docs/security.md)"
+        advice = "install again with all policies, if this is not your choice (docs/protections.md)"
         return warning("policies", f"not in force: {'; '.join(missing)}", advice)
     return ok("policies", "agents and drivers are confined to their nodes, and pods to the GPUs that they ask for")
 

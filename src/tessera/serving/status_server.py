@@ -60,7 +60,7 @@ _MAKING_TIME = 10.0
 _PROBES = frozenset({"/healthz", "/readyz"})
 _TO_STRANGERS = (
     " names pods, so it needs a token: use the command tessera in the version of this process, or send"
-    " Authorization: Bearer TOKEN of an account that may get this path (docs/security.md, Who reads the pages)\n"
+    " Authorization: Bearer TOKEN of an account that may get this path (docs/page-access.md)\n"
 )
 
 T = TypeVar("T")

@@ -178,7 +178,7 @@ class _ClusterPolicyReader:
         if found.enabled and found.env.get(VARIABLE_COUNTS, "").lower() == "true":
             text = (
                 "then NVIDIA_VISIBLE_DEVICES of images and ConfigMaps, which admission cannot see, gives any container "
-                "the GPUs that it names; leave it out (docs/security.md)"
+                "the GPUs that it names; leave it out (docs/device-policy.md)"
             )
             self.reading.add_notice(f"spec.toolkit.env.{VARIABLE_COUNTS}", text)
         if found.enabled:
