@@ -150,7 +150,7 @@ def _issuer(_context: click.Context, _parameter: click.Parameter, text: str | No
             *("flow-schemas", "network-policies", "pod-security"),
         ]
     ),
-    help="Leave out a protection, where the cluster has its own; repeatable. docs/protections.md says what each prevents.",
+    help="Leave out a protection, where the cluster has its own; repeatable. See docs/protections.md.",
 )
 @click.option(
     "--openshift/--no-openshift",

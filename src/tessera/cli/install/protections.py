@@ -1,8 +1,8 @@
 """The protections that an installation can leave out, each by its name.
 
 Every form of installation has the same ones: ``tessera install --without NAME``, the components in ``deploy/without/``,
-values of the Helm chart, and the operator of the OLM bundle. ``docs/protections.md`` says what each prevents. The policy
-for pods that use GPUs without a request is not among them: it has three states (``--device-access``).
+values of the Helm chart, and the operator of the OLM bundle. ``docs/protections.md`` says what each prevents. The
+policy for pods that use GPUs without a request is not among them: it has three states (``--device-access``).
 """
 
 import copy

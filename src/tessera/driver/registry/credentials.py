@@ -230,7 +230,7 @@ class PullSecrets:
             raise CredentialsError(f"{where} does not exist; make it, or take it off imagePullSecrets") from None
         except Forbidden as error:
             grant = f"grant it by tessera install --pull-secret {shlex.quote(name)}, repeating its other options"
-            raise CredentialsError(f"{where} may not be read: {grant}, or as docs/protections.md says: {error}") from error
+            raise CredentialsError(f"{where} may not be read: {grant}, or see docs/protections.md: {error}") from error
         except ApiError as error:
             raise ConnectionError(f"{where}: {error}") from error
         content = secret.data.get(_DOCKER_CONFIG, b"")
