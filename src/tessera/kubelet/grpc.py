@@ -34,16 +34,19 @@ import grpc
 import grpc.aio
 
 from tessera.clock import Clock
+from tessera.kubelet.claim_server import ClaimServer
 from tessera.kubelet.inotify import FolderWatch
-from tessera.kubelet.interfaces import PRE_START_TIMEOUT, DevicePlugin, PodResources
+from tessera.kubelet.interfaces import PRE_START_TIMEOUT, ClaimPlugin, DevicePlugin, PodResources
 from tessera.kubelet.methods import LIST, OPTIONS, REGISTER
 from tessera.kubelet.plugin_server import PluginServer
 from tessera.kubelet.proto import deviceplugin_pb2 as dp
 from tessera.kubelet.proto import podresources_pb2 as pr
 from tessera.kubelet.sockets import (
+    CLAIM_PLUGIN_DIR,
     KUBELET_SOCKET,
     PLUGIN_DIR,
     POD_RESOURCES_SOCKET,
+    REGISTRY_DIR,
     FileId,
     file_identity,
     list_plugin_sockets,
@@ -122,19 +125,28 @@ class GrpcKubelet:
     Args:
         plugin_dir: kubelet's plugin folder.
         pod_resources_socket: the socket of its pod-resources API.
+        registry: the folder in which it looks for drivers of claims.
+        claim_plugins: the folder in which these have their folders.
         clock: for pauses between attempts.
     """
 
     def __init__(
-        self, plugin_dir: Path = PLUGIN_DIR, pod_resources_socket: Path = POD_RESOURCES_SOCKET, *, clock: Clock
+        self,
+        plugin_dir: Path = PLUGIN_DIR,
+        pod_resources_socket: Path = POD_RESOURCES_SOCKET,
+        *,
+        registry: Path = REGISTRY_DIR,
+        claim_plugins: Path = CLAIM_PLUGIN_DIR,
+        clock: Clock,
     ) -> None:
         self._folder = plugin_dir.absolute()
         self._kubelet = self._folder / KUBELET_SOCKET
         self._pod_resources = pod_resources_socket.absolute()
+        self._registry, self._claim_plugins = registry.absolute(), claim_plugins.absolute()
         self._clock = clock
         self._watch = FolderWatch(self._folder)
         self._list = Coalesced(self._list_within_limits)
-        #: By resource that is served now, ``registered`` or the reason that it is not.
+        #: By resource or driver that is served now, ``registered`` or the reason that it is not.
         self._states: dict[str, str] = {}
         #: By resource, the lock of the plugin that is served; the next plugin of the resource waits for it.
         self._locks: dict[str, asyncio.Lock] = {}
@@ -143,7 +155,7 @@ class GrpcKubelet:
 
     @property
     def registrations(self) -> Mapping[str, str]:
-        """Returns every resource that is served now: ``registered``, or the reason that it is not."""
+        """Returns every resource and driver that is served now: ``registered``, or the reason that it is not."""
         return MappingProxyType(self._states)
 
     async def serve(self, plugin: DevicePlugin) -> None:
@@ -181,6 +193,26 @@ class GrpcKubelet:
             if current is not None:
                 await current.stop()
 
+    async def serve_claims(self, plugin: ClaimPlugin) -> None:
+        """Serves and registers the plugin until cancelled; its sockets are removed then.
+
+        Raises:
+            OSError: a folder does not exist or cannot be written.
+            ValueError: a folder's path is too long for a socket.
+        """
+
+        def note(error: str) -> None:
+            if error:
+                self._log_failure(plugin.driver_name, f"kubelet did not register the driver: {error}")
+            else:
+                self._states[plugin.driver_name] = REGISTERED
+
+        self._states[plugin.driver_name] = "kubelet has not asked for it yet"
+        try:
+            await ClaimServer(plugin, registry=self._registry, plugins=self._claim_plugins, on_status=note).run()
+        finally:
+            self._states.pop(plugin.driver_name, None)
+
     async def pod_resources(self) -> Sequence[PodResources]:
         """Returns the containers with their devices, from a listing that began after this call.
 
@@ -195,14 +227,14 @@ class GrpcKubelet:
         while True:
             kubelet = file_identity(self._kubelet)
             if kubelet is None:
-                self._log_failure(plugin, f"{self._kubelet} does not exist: kubelet is not running")
+                self._log_failure(plugin.resource_name, f"{self._kubelet} does not exist: kubelet is not running")
                 await self._wait_for_kubelet_change(kubelet, woken, at_most=None)
                 pause = FIRST_PAUSE
                 continue
             try:
                 registration = await self._start_server(plugin, kubelet, woken)
             except ConnectionError as error:
-                self._log_failure(plugin, str(error))
+                self._log_failure(plugin.resource_name, str(error))
                 await self._wait_for_kubelet_change(kubelet, woken, at_most=pause)
                 # A kubelet that has just come refuses for the moment between its socket's name and its listening.
                 same = file_identity(self._kubelet) == kubelet
@@ -276,7 +308,7 @@ class GrpcKubelet:
                 try:
                     await self._register(plugin, server.socket.name)
                 except ConnectionError as error:
-                    self._log_failure(plugin, str(error))
+                    self._log_failure(plugin.resource_name, str(error))
                     return False
 
     async def _list_within_limits(self) -> Sequence[PodResources]:
@@ -307,10 +339,10 @@ class GrpcKubelet:
                     woken.clear()
                     await woken.wait()
 
-    def _log_failure(self, plugin: DevicePlugin, reason: str) -> None:
-        if self._states.get(plugin.resource_name) != reason:
-            _log.warning("%s: %s", plugin.resource_name, reason)
-        self._states[plugin.resource_name] = reason
+    def _log_failure(self, served: str, reason: str) -> None:
+        if self._states.get(served) != reason:
+            _log.warning("%s: %s", served, reason)
+        self._states[served] = reason
 
     def _remove_leftovers_once(self) -> None:
         if not self._cleaned:

@@ -105,6 +105,81 @@ class DevicePlugin(Protocol):
         ...
 
 
+class ClaimRef(msgspec.Struct, frozen=True):
+    """A ResourceClaim."""
+
+    namespace: str
+    name: str
+    uid: str
+
+
+class PreparedDevice(msgspec.Struct, frozen=True, kw_only=True):
+    """One device of a prepared claim.
+
+    Attributes:
+        requests: names of the claim's requests that it answers, without sub-requests.
+        pool: its pool.
+        device: its name in the pool.
+        cdi_devices: qualified names of the CDI devices that the containers get.
+        share_id: tells apart the shares of one device; empty for a device that is not shared.
+    """
+
+    requests: tuple[str, ...]
+    pool: str
+    device: str
+    cdi_devices: tuple[str, ...]
+    share_id: str = ""
+
+
+class ClaimDeviceHealth(msgspec.Struct, frozen=True, kw_only=True):
+    """The health of one device of a pool.
+
+    Attributes:
+        pool: its pool.
+        device: its name in the pool.
+        healthy: ``None`` while unknown.
+        message: the reason, at most 1,024 bytes.
+        since: seconds since 1970 of the last look.
+    """
+
+    pool: str
+    device: str
+    healthy: bool | None
+    message: str = ""
+    since: int = 0
+
+
+class ClaimPlugin(Protocol):
+    """The node's part of a driver for ResourceClaims. Calls come concurrently, and for one claim more than once."""
+
+    @property
+    def driver_name(self) -> str:
+        """The driver, e.g. ``gpu.tessera.dev``; constant."""
+        ...
+
+    async def prepare(self, claim: ClaimRef) -> Sequence[PreparedDevice]:
+        """Returns when the claim's devices can be used by containers; a claim that is prepared gets the same answer.
+
+        Kubelet waits 45 s for all claims of a pod, and tries a failed call again after a minute or more.
+
+        Raises:
+            PluginError: they cannot be made ready.
+        """
+        ...
+
+    async def unprepare(self, claim: ClaimRef) -> None:
+        """Returns when no container can use the claim's devices any more, also for a claim that was never prepared.
+
+        Raises:
+            PluginError: they cannot be taken back yet.
+        """
+        ...
+
+    def watch_health(self) -> AsyncIterator[Sequence[ClaimDeviceHealth]]:
+        """The health of all devices, at once and again after every change, without end."""
+        ...
+
+
 class ContainerDevices(msgspec.Struct, frozen=True, kw_only=True):
     """Devices of one resource that kubelet gave to a container."""
 

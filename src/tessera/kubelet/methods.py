@@ -4,7 +4,7 @@ A :class:`Method` has the content of generated service stubs: the path and the t
 makes the caller's stub and the server's handler, so that both ends cannot differ.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 import grpc
@@ -13,6 +13,9 @@ import msgspec
 from google.protobuf.message import Message
 
 from tessera.kubelet.proto import deviceplugin_pb2 as dp
+from tessera.kubelet.proto import dra_pb2 as dra
+from tessera.kubelet.proto import drahealth_pb2 as health
+from tessera.kubelet.proto import pluginregistration_pb2 as registration
 from tessera.kubelet.proto import podresources_pb2 as pr
 from tessera.limits.processes import KUBELET_MESSAGE
 
@@ -104,3 +107,34 @@ GET_ALLOCATABLE = Method(
     POD_RESOURCES, "GetAllocatableResources", pr.AllocatableResourcesRequest, pr.AllocatableResourcesResponse
 )
 GET = Method(POD_RESOURCES, "Get", pr.GetPodResourcesRequest, pr.GetPodResourcesResponse)
+
+PLUGIN_REGISTRATION = "pluginregistration.Registration"
+GET_INFO = Method(PLUGIN_REGISTRATION, "GetInfo", registration.InfoRequest, registration.PluginInfo)
+NOTIFY_STATUS = Method(
+    PLUGIN_REGISTRATION,
+    "NotifyRegistrationStatus",
+    registration.RegistrationStatus,
+    registration.RegistrationStatusResponse,
+)
+
+#: By the version that a driver of claims registers, the service. The messages of both are the same.
+CLAIM_SERVICES: Mapping[str, str] = {
+    "v1.DRAPlugin": "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin",
+    "v1beta1.DRAPlugin": "k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin",
+}
+#: By that version, the methods.
+PREPARE = {
+    version: Method(path, "NodePrepareResources", dra.NodePrepareResourcesRequest, dra.NodePrepareResourcesResponse)
+    for version, path in CLAIM_SERVICES.items()
+}
+UNPREPARE = {
+    version: Method(
+        path, "NodeUnprepareResources", dra.NodeUnprepareResourcesRequest, dra.NodeUnprepareResourcesResponse
+    )
+    for version, path in CLAIM_SERVICES.items()
+}
+#: The service, and what a driver registers for it.
+CLAIM_HEALTH = "v1alpha1.DRAResourceHealth"
+WATCH_HEALTH = Method(
+    CLAIM_HEALTH, "NodeWatchResources", health.NodeWatchResourcesRequest, health.NodeWatchResourcesResponse
+)

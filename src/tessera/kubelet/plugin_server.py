@@ -4,14 +4,14 @@
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 import grpc
 import grpc.aio
 
-from tessera.kubelet.interfaces import Device, DevicePlugin, PluginError
+from tessera.kubelet.interfaces import DevicePlugin, PluginError
 from tessera.kubelet.methods import (
     ALLOCATE,
     DEVICE_PLUGIN,
@@ -127,9 +127,7 @@ class PluginServer:
         return dp.PreStartContainerResponse()
 
 
-async def iterate_until(
-    closing: asyncio.Event, lists: AsyncIterator[Sequence[Device]]
-) -> AsyncIterator[Sequence[Device]]:
+async def iterate_until(closing: asyncio.Event, lists: AsyncIterator[T]) -> AsyncIterator[T]:
     """The items of ``lists`` until ``closing`` is set, also in the middle of waiting for the next one."""
     closed = asyncio.ensure_future(closing.wait())
     try:
@@ -139,9 +137,9 @@ async def iterate_until(
                 await asyncio.wait({item, closed}, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 await _cancel_and_wait(item)
-            if closed.done() or item.cancelled() or (devices := item.result()) is None:
+            if closed.done() or item.cancelled() or (found := item.result()) is None:
                 return
-            yield devices
+            yield found
     finally:
         closed.cancel()
         if close := getattr(lists, "aclose", None):
@@ -164,7 +162,7 @@ async def _cancel_and_wait(item: asyncio.Future[Any]) -> None:
         raise interrupted
 
 
-async def _next_or_none(lists: AsyncIterator[Sequence[Device]]) -> Sequence[Device] | None:
+async def _next_or_none(lists: AsyncIterator[T]) -> T | None:
     return await anext(lists, None)
 
 

@@ -13,6 +13,10 @@ from pathlib import Path
 #: Folder in which kubelet looks for plugins (``DevicePluginPath``).
 PLUGIN_DIR = Path("/var/lib/kubelet/device-plugins")
 KUBELET_SOCKET = "kubelet.sock"
+#: Folder in which kubelet looks for the sockets by which drivers of claims register.
+REGISTRY_DIR = Path("/var/lib/kubelet/plugins_registry")
+#: Folder in which each driver of claims has a folder for the sockets that kubelet calls.
+CLAIM_PLUGIN_DIR = Path("/var/lib/kubelet/plugins")
 POD_RESOURCES_SOCKET = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 
 #: Prefix of every socket that :func:`plugin_socket` names.
@@ -41,18 +45,33 @@ def plugin_socket(folder: Path, resource_name: str) -> Path:
     )
 
 
+def claim_sockets(driver: str, registry: Path, folder: Path) -> tuple[Path, Path]:
+    """Makes new, unique names for the two sockets of a driver of claims: one to register by, one to be called on.
+
+    Raises:
+        ValueError: a folder's path leaves no room for a name.
+    """
+    token = os.urandom(4).hex()
+    sockets = registry / f"{driver}-{token}-reg.sock", folder / f"{token}.sock"
+    for socket_, real in zip(sockets, (REGISTRY_DIR, CLAIM_PLUGIN_DIR / driver), strict=True):
+        longest = max(len(os.fsencode(socket_)), len(os.fsencode(real / socket_.name)))
+        if longest > _LONGEST_PATH:
+            raise ValueError(f"socket {socket_}: its path has {longest} bytes and may have {_LONGEST_PATH}")
+    return sockets
+
+
 def list_plugin_sockets(path: Path) -> frozenset[str]:
     """Names of the other sockets in the folder that serve the same resource as ``path``."""
     stem = path.name[: -len("01234567.sock")]
     return frozenset(other.name for other in path.parent.glob(f"{glob.escape(stem)}????????.sock")) - {path.name}
 
 
-def remove_leftovers(folder: Path) -> list[Path]:
-    """Removes the plugin sockets in ``folder`` that no process listens on; returns their paths.
+def remove_leftovers(folder: Path, prefix: str = PREFIX) -> list[Path]:
+    """Removes the sockets in ``folder`` whose names begin so and that no process listens on; returns their paths.
 
     Sockets of another agent that still runs, during an upgrade, stay.
     """
-    dead = [path for path in sorted(folder.glob(f"{PREFIX}*.sock")) if not _is_listening(path)]
+    dead = [path for path in sorted(folder.glob(f"{glob.escape(prefix)}*.sock")) if not _is_listening(path)]
     for path in dead:
         path.unlink(missing_ok=True)
     return dead
