@@ -7,6 +7,7 @@ from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+import grpc
 import grpc.aio
 import pytest
 
@@ -179,7 +180,8 @@ async def test_health_is_streamed_until_the_driver_ends(node: Node) -> None:
             (one,) = answer.devices
             seen.append((one.device.pool_name, one.device.device_name, one.health, one.message, one.last_updated_time))
     assert seen == [("n1", "gpu-0", state, "XID 79", 7) for state in (health.HEALTHY, health.UNHEALTHY, health.UNKNOWN)]
-    assert await stream.read() is grpc.aio.EOF
+    # Whether the end or the stop of the server arrives first is a race that kubelet sees, too.
+    assert await stream.code() in {grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE}
     await to.close()
 
 
