@@ -9,7 +9,7 @@ import pynvml
 import pytest
 from tests.agent.driver.conftest import VERSION, DriverScene
 
-from tessera.agent.base.change_notifier import ChangeNotifier
+from tessera.agent.base.change_notifier import EVERY, ChangeNotifier, Fact
 from tessera.agent.driver.driver_state import DriverHome
 from tessera.agent.driver.gate import NvmlWithLossDetection
 from tessera.agent.driver.hardware import MachineDriver, SimulatedDriver
@@ -28,7 +28,7 @@ class Listener(ChangeNotifier):
         super().__init__()
         self._listen = listen
 
-    def notify(self) -> None:
+    def notify(self, _facts: Fact = EVERY) -> None:
         self._listen()
 
 

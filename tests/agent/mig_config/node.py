@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from tests.agent.conftest import MortalNvml
 
-from tessera.agent.base.change_notifier import ChangeNotifier
+from tessera.agent.base.change_notifier import EVERY, ChangeNotifier, Fact
 from tessera.agent.base.desired_config import DesiredLayout
 from tessera.agent.inventory.card_ownership import CardOwnership
 from tessera.agent.inventory.gpu_inventory import InventoryReader
@@ -122,10 +122,14 @@ class RecordingChanges(ChangeNotifier):
         super().__init__()
         self._node = node
 
-    def notify(self) -> None:
+    def about(self, _facts: Fact) -> ChangeNotifier:
+        """The same for all facts, so that each change is noted."""
+        return self
+
+    def notify(self, facts: Fact = EVERY) -> None:
         """See :meth:`.ChangeNotifier.notify`."""
         self._node.record_status()
-        super().notify()
+        super().notify(facts)
 
 
 class Node:

@@ -1,47 +1,120 @@
 """One signal for all parts of an agent: a fact changed, check again.
 
-The signal does not say which fact changed, and a part that waits may have caused it by its own writes. So a part that
-must pause, as after a failure, waits with :meth:`ChangeNotifier.wait_differs`: it names the facts that end its pause.
+A part says which facts it depends on (:meth:`ChangeNotifier.about`), and wakes at no others. It reads the facts
+themselves, so the signal does not say what the new value is, and several changes may cause one wake-up.
+
+A part that waits may have caused a change by its own writes. So a part that must pause, as after a failure, waits with
+:meth:`ChangeNotifier.wait_differs`: it names the values that end its pause.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
+from enum import Flag, auto
 from typing import TypeVar
 
 T = TypeVar("T")
 
 
-class ChangeNotifier:
-    """Wakes all waiting parts. They read the facts themselves, so several changes may cause one wake-up."""
+class Fact(Flag):
+    """What one part of an agent, or the watch of one object, announces."""
+
+    #: Anything of the Node object.
+    NODE = auto()
+    #: Annotations of the Node.
+    NODE_ANNOTATIONS = auto()
+    #: Capacity, allocatable, or the machine in the Node's status; another Node of the same name.
+    NODE_STATUS = auto()
+    #: The pods of the node.
+    PODS = auto()
+    #: A pod that was told of its card's health.
+    TOLD_PODS = auto()
+    #: The desired sharing profile.
+    DESIRED_PROFILE = auto()
+    #: The desired MIG layout.
+    DESIRED_LAYOUT = auto()
+    #: What the administrator lets Tessera do about cards with faults.
+    REPAIRS = auto()
+    #: The driver: its markers, its module, and whether it may be used.
+    DRIVER = auto()
+    #: The reading of the cards.
+    CARDS = auto()
+    #: The side of the agent that has each card, or is to get it.
+    OWNERS = auto()
+    #: Faults of cards, and the probes that are due.
+    HEALTH = auto()
+    #: The state of the MIG layout: goals, fences, and the status of each card.
+    LAYOUT = auto()
+    #: Slices on demand: promises, instances, and the cards that are cut.
+    SLICES = auto()
+    #: The resources that are served on demand.
+    SLICE_RESOURCES = auto()
+    #: The MPS daemons.
+    MPS = auto()
+    #: The offer of the static cards.
+    OFFER = auto()
+    #: The entries of the offer that are held or withheld, and what is wrong with it.
+    ENTRIES = auto()
+    #: Devices that a container has just got, or starts with.
+    ALLOCATIONS = auto()
+    #: Kubelet has read a list of devices, or refused a resource.
+    LISTS = auto()
+
+
+#: All facts.
+EVERY = ~Fact(0)
+
+
+class _Signal:
+    """The changes of all facts, and those who wait for some."""
 
     def __init__(self) -> None:
-        self._waiters: set[asyncio.Event] = set()
-        self._count = 0
+        self.counts: Counter[Fact] = Counter()
+        self.waiters: dict[asyncio.Event, Fact] = {}
+
+
+class ChangeNotifier:
+    """Wakes the parts that wait for a fact.
+
+    Args:
+        facts: the facts for which :attr:`count` and the waits stand.
+    """
+
+    def __init__(self, facts: Fact = EVERY) -> None:
+        self._facts = facts
+        self._signal = _Signal()
+
+    def about(self, facts: Fact) -> "ChangeNotifier":
+        """The same signal for one who depends on these facts only."""
+        found = ChangeNotifier(facts)
+        found._signal = self._signal
+        return found
 
     @property
     def count(self) -> int:
         """The number of changes so far; equal counts mean that nothing happened in between."""
-        return self._count
+        return sum(count for fact, count in self._signal.counts.items() if fact & self._facts)
 
-    def notify(self) -> None:
-        """Announces that a fact changed."""
-        self._count += 1
-        for waiter in self._waiters:
-            waiter.set()
+    def notify(self, facts: Fact = EVERY) -> None:
+        """Announces that facts changed."""
+        self._signal.counts[facts] += 1
+        for waiter, wanted in self._signal.waiters.items():
+            if wanted & facts:
+                waiter.set()
 
     async def wait(self, count: int, seconds: float | None = None) -> None:
         """Returns at the first change after ``count`` (an earlier :attr:`count`), or after ``seconds``."""
-        if self._count != count:
+        if self.count != count:
             return
         waiter = asyncio.Event()
-        self._waiters.add(waiter)
+        self._signal.waiters[waiter] = self._facts
         try:
             async with asyncio.timeout(seconds):
                 await waiter.wait()
         except TimeoutError:
             return
         finally:
-            self._waiters.discard(waiter)
+            del self._signal.waiters[waiter]
 
     async def wait_differs(self, facts: Callable[[], T], before: T, seconds: float | None = None) -> None:
         """Returns once ``facts()`` is no longer ``before``, or after ``seconds``; no other change ends the wait."""
@@ -52,7 +125,7 @@ class ChangeNotifier:
         try:
             async with asyncio.timeout(seconds):
                 while not condition():
-                    await self.wait(self._count)
+                    await self.wait(self.count)
         except TimeoutError:
             return condition()
         return True

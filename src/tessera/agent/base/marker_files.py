@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from tessera.agent.base.change_notifier import ChangeNotifier
+from tessera.agent.base.change_notifier import ChangeNotifier, Fact
 from tessera.api.driver.node_status import DRIVER_CONTAINER_READY
 from tessera.kubelet.inotify import watch_folder
 from tessera.limits.processes import MARKER_FILE
@@ -126,7 +126,7 @@ class MarkerFiles:
             OSError: nothing can be watched.
         """
         async for _ in self.changes():
-            changes.notify()
+            changes.notify(Fact.DRIVER)
 
 
 async def _never_changes() -> AsyncGenerator[None, None]:

@@ -5,19 +5,24 @@ see the same state of the cluster. Where a watch that is behind would do harm, i
 """
 
 import asyncio
+import functools
+import operator
 import random
 from collections.abc import Sequence
 from typing import Literal, Protocol
 
+from tessera.agent.base.change_notifier import Fact
 from tessera.api.instaslice import INSTASLICES, Instaslice
-from tessera.api.names import PodUid
+from tessera.api.names import GPU_CONDITION, MIG_CONFIG_LABEL, PodUid
 from tessera.api.nodes.card_faults import SPARED_ANNOTATION, CardRule, decode_spared
 from tessera.api.nodes.cordons import Cordon, read_cordons
+from tessera.api.sharing.profile_selection import PROFILE_LABEL
 from tessera.clock import Clock
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError
 from tessera.kube.event_recorder import EventRecorder, make_reference
 from tessera.kube.resources import NODES, PODS, Node, Pod
+from tessera.kube.watch.cache import EventKind, WatchEvent
 from tessera.kube.watch.informer import Informer
 
 
@@ -158,6 +163,35 @@ class ApiMirror:
 
 def _by_name(node_name: str) -> str:
     return f"metadata.name={node_name}"
+
+
+_OF_NODE = Fact.NODE | Fact.NODE_ANNOTATIONS | Fact.NODE_STATUS | Fact.DESIRED_PROFILE | Fact.DESIRED_LAYOUT
+
+
+def changed_facts(event: WatchEvent[Node]) -> Fact:
+    """The facts that a change of the Node concerns."""
+    before, now = event.old, event.object
+    if before is None or event.kind is EventKind.DELETED:
+        return _OF_NODE
+    old, new = before.status, now.status
+    differs = {
+        Fact.NODE_ANNOTATIONS: before.metadata.annotations != now.metadata.annotations,
+        Fact.NODE_STATUS: (old.capacity, old.allocatable, old.node_info)
+        != (new.capacity, new.allocatable, new.node_info),
+        Fact.DESIRED_PROFILE: _labels_differ(before, now, PROFILE_LABEL),
+        Fact.DESIRED_LAYOUT: _labels_differ(before, now, MIG_CONFIG_LABEL),
+    }
+    return functools.reduce(operator.or_, (fact for fact, changed in differs.items() if changed), Fact.NODE)
+
+
+def _labels_differ(one: Node, other: Node, label: str) -> bool:
+    return one.metadata.labels.get(label) != other.metadata.labels.get(label)
+
+
+def changed_pod_facts(event: WatchEvent[Pod]) -> Fact:
+    """The facts that a change of a pod concerns."""
+    told = event.object.status.condition(GPU_CONDITION) is not None
+    return Fact.PODS | Fact.TOLD_PODS if told else Fact.PODS
 
 
 def has_ended(pod: Pod) -> bool:

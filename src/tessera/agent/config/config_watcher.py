@@ -23,7 +23,7 @@ from pathlib import Path
 
 import msgspec
 
-from tessera.agent.base.change_notifier import ChangeNotifier
+from tessera.agent.base.change_notifier import ChangeNotifier, Fact
 from tessera.agent.base.desired_config import AppliedProfile, DesiredLayout, DesiredSharing
 from tessera.agent.base.options import AgentOptions, ConfigMapName
 from tessera.agent.base.state_file import StateFile
@@ -120,10 +120,14 @@ class ConfigWatcher:
         clock: Clock,
         rng: random.Random,
     ) -> None:
+
+        def watch(name: ConfigMapName | None, fact: Fact) -> _ConfigMapWatcher:
+            return _ConfigMapWatcher(client, name, lambda: changes.notify(fact), clock=clock, rng=rng)
+
         self._node = node
-        self._profiles = _ConfigMapWatcher(client, options.sharing_config, changes, clock, rng)
-        self._layouts = _ConfigMapWatcher(client, options.mig_config, changes, clock, rng)
-        self._repairs = _ConfigMapWatcher(client, options.repairs, changes, clock, rng)
+        self._profiles = watch(options.sharing_config, Fact.DESIRED_PROFILE)
+        self._layouts = watch(options.mig_config, Fact.DESIRED_LAYOUT)
+        self._repairs = watch(options.repairs, Fact.REPAIRS)
         self._profile_default = options.sharing_default
         self._layout_default = options.mig_default
         self._read_profile = lru_cache(maxsize=32)(read_profile)
@@ -215,10 +219,16 @@ class _ConfigMapWatcher:
     """The files of one ConfigMap, if one is configured."""
 
     def __init__(
-        self, client: Client, name: ConfigMapName | None, changes: ChangeNotifier, clock: Clock, rng: random.Random
+        self,
+        client: Client,
+        name: ConfigMapName | None,
+        on_change: Callable[[], None],
+        *,
+        clock: Clock,
+        rng: random.Random,
     ) -> None:
         self.files = ConfigMapFiles()
-        self._changes = changes
+        self._on_change = on_change
         self._informer: Informer[ConfigMap] | None = None
         if name is not None:
             self.files = ConfigMapFiles(source=f"ConfigMap {name.namespace}/{name.name}", error="is not read yet")
@@ -256,7 +266,7 @@ class _ConfigMapWatcher:
         files = msgspec.structs.replace(self.files, texts=texts, error=read_error)
         if files != self.files:
             self.files = files
-            self._changes.notify()
+            self._on_change()
 
 
 def _describe_error(error: Exception) -> str:

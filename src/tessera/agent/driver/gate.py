@@ -18,7 +18,7 @@ from typing import NamedTuple, Self, TypeVar
 
 import msgspec
 
-from tessera.agent.base.change_notifier import ChangeNotifier
+from tessera.agent.base.change_notifier import ChangeNotifier, Fact
 from tessera.agent.base.marker_files import MarkerFiles
 from tessera.agent.base.options import AgentOptions, ValidationMode
 from tessera.agent.driver.driver_state import (
@@ -118,7 +118,7 @@ class NvmlWithLossDetection(AsyncNvml):
     def _record_loss(self, error: Exception) -> None:
         if not self.gone:
             self.gone = str(error)
-            self._changes.notify()
+            self._changes.notify(Fact.DRIVER)
 
 
 #: Seconds after which the gate tries to open a driver of the host again without any event.
@@ -177,7 +177,7 @@ class DriverGate:
         self._driver = driver
         self._markers = markers
         self._condition = condition
-        self._changes = changes
+        self._changes = changes.about(Fact.DRIVER)
         self._clock = clock
         self._backoff = Backoff(rng, shortest=FIRST_PAUSE)
         #: True if the Node's labels ask for a pause, and true if they name a driver set.
@@ -192,7 +192,7 @@ class DriverGate:
         removal = read_request(node.metadata.annotations) if node is not None else None
         if (now, removal) != (self._labels, self.removal):
             self._labels, self.removal = now, removal
-            self._changes.notify()
+            self._changes.notify(Fact.DRIVER)
 
     async def open_driver(self, stack: AsyncExitStack) -> OpenDriver | None:
         """Opens NVML as soon as there is a driver; ``stack`` closes it.

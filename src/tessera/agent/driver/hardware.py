@@ -8,7 +8,7 @@ import logging
 from pathlib import Path
 from typing import Protocol
 
-from tessera.agent.base.change_notifier import ChangeNotifier
+from tessera.agent.base.change_notifier import ChangeNotifier, Fact
 from tessera.agent.driver.driver_state import DriverHome
 from tessera.api.driver.node_status import DRIVER_CONTAINER_READY
 from tessera.clock import Clock
@@ -103,7 +103,7 @@ class MachineDriver:
         async for _ in watch_folder(self._dev):
             before, loaded = loaded, self.module()
             if loaded != before:
-                changes.notify()
+                changes.notify(Fact.DRIVER)
 
     def _of_container(self) -> RealNvml:
         made = make_nodes(self._dev, list_driver_nodes(self._proc))
@@ -156,7 +156,7 @@ class SimulatedDriver:
             nonlocal loaded
             before, loaded = loaded, self.module()
             if loaded != before:
-                changes.notify()
+                changes.notify(Fact.DRIVER)
 
         unsubscribe = self._machine.subscribe(compare_module)
         try:

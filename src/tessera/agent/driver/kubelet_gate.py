@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 
-from tessera.agent.base.change_notifier import ChangeNotifier
+from tessera.agent.base.change_notifier import ChangeNotifier, Fact
 from tessera.clock import Clock
 from tessera.kube.quantity import count_or_zero
 from tessera.kubelet.interfaces import (
@@ -45,7 +45,7 @@ class GatedKubelet:
 
     def __init__(self, kubelet: Kubelet, changes: ChangeNotifier, clock: Clock) -> None:
         self._kubelet = kubelet
-        self._changes = changes
+        self._changes = changes.about(Fact.LISTS)
         self._clock = clock
         self._served: list[_GatedPlugin] = []
         self._gate = _Gate()
@@ -182,7 +182,7 @@ class _GatedPlugin:
         # Kubelet asks for the next list once it has read this one.
         if (count, healthy) != (self.count, self.healthy):
             self.count, self.healthy = count, healthy
-            self._changes.notify()
+            self._changes.notify(Fact.LISTS)
 
 
 async def _until(

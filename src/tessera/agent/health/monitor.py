@@ -19,7 +19,7 @@ from pathlib import Path
 
 import msgspec
 
-from tessera.agent.base.change_notifier import ChangeNotifier
+from tessera.agent.base.change_notifier import ChangeNotifier, Fact
 from tessera.agent.base.metrics import Metrics
 from tessera.agent.health.card_health import describe_card, list_fault
 from tessera.agent.health.events import (
@@ -104,7 +104,7 @@ class HealthMonitor:
         self._prober = CardProber(hardware)
         self._node = node
         self._metrics = metrics
-        self._changes = changes
+        self._changes = changes.about(Fact.HEALTH | Fact.NODE_ANNOTATIONS | Fact.NODE_STATUS | Fact.REPAIRS)
         self._clock = clock
         self._read_repairs = repairs
         #: Seconds from the monotonic clock to the wall clock, measured at the start.
@@ -159,7 +159,7 @@ class HealthMonitor:
         for gpu in self._gpus.values():
             if gpu.lost:
                 self._apply(CardProbed(gpu=gpu.uuid, result=ProbeResult.LOST))
-        self._changes.notify()
+        self._changes.notify(Fact.HEALTH)
 
     def note_hardware_event(self, event: GpuEvent) -> None:
         """Takes in an event of a card."""
@@ -170,7 +170,7 @@ class HealthMonitor:
         for uuid in self._gpus:
             if event.gpu in {None, uuid}:
                 self._probe_soon(uuid)
-        self._changes.notify()
+        self._changes.notify(Fact.HEALTH)
 
     def note_event_watch_failure(self, text: str) -> None:
         """Takes in a failed wait for events; the cards are probed more often until it works again."""
@@ -200,13 +200,13 @@ class HealthMonitor:
         """Probes a card soon that a sample could not measure: nobody knows whether it is still well."""
         if not self._health.is_suspect(gpu):
             self._probe_soon(gpu)
-            self._changes.notify()
+            self._changes.notify(Fact.HEALTH)
 
     def note_card_reset(self, gpu: str) -> None:
         """Takes in the reset of a card."""
         self._apply(CardReset(gpu))
         self._probe_soon(gpu)
-        self._changes.notify()
+        self._changes.notify(Fact.HEALTH)
 
     def note_pod_preflight(self, test: CardTest) -> None:
         """Takes in the test before a pod's first container; a test that tested nothing leaves the last one shown."""
@@ -216,7 +216,7 @@ class HealthMonitor:
         if test.finding:
             self._apply(PodPreflightFailed(test.gpu, test.finding))
         self._save()
-        self._changes.notify()
+        self._changes.notify(Fact.HEALTH)
 
     def note_instance_destroyed(self, gpu: str, gi_id: int) -> None:
         """Takes in the end of a GPU instance; a later one of the same id is another instance."""
@@ -344,7 +344,7 @@ class HealthMonitor:
         if probed is not None:
             self._apply(probed)
             if probed.result is ProbeResult.FAILED:
-                self._changes.notify()  # the cards are listed again
+                self._changes.notify(Fact.HEALTH)  # the cards are listed again
         if not self._health.is_suspect(uuid) and probed is not None:
             self._schedule.note_well(uuid)
 
@@ -352,7 +352,7 @@ class HealthMonitor:
         self._tests[result.gpu] = found.summary(self._clock.now())
         self._events.record_preflight(self._tests[result.gpu])
         self._apply(result)
-        self._changes.notify()
+        self._changes.notify(Fact.HEALTH)
 
     def _probe_soon(self, uuid: str) -> None:
         self._schedule.hasten(uuid, self._clock.monotonic())
@@ -380,6 +380,7 @@ class HealthMonitor:
         repairs = self._read_repairs()
         if repairs not in {None, self._health.repairs}:
             self._apply(RepairsSet(repairs or Repairs()))
+            self._changes.notify(Fact.HEALTH)  # what is done about each fault
 
     # Consequences -----------------------------------------------------------------------------------------------
 
@@ -392,7 +393,7 @@ class HealthMonitor:
             if not isinstance(event, InstanceDestroyed) and not same:
                 self._events.record_change(change)
         if changes:
-            self._changes.notify()
+            self._changes.notify(Fact.HEALTH)
 
     def _now(self) -> float:
         return self._epoch + self._clock.monotonic()

@@ -17,7 +17,7 @@ import logging
 import random
 from collections.abc import Callable, Collection, Iterator, Sequence
 
-from tessera.agent.base.change_notifier import ChangeNotifier
+from tessera.agent.base.change_notifier import ChangeNotifier, Fact
 from tessera.agent.base.node_objects import ApiMirror
 from tessera.agent.health.monitor import HealthMonitor
 from tessera.agent.health.pod_conditions import Holdings, PodConditions, PodNotice, has_open_condition
@@ -154,7 +154,8 @@ class PodReporter:
         self._pods = pods
         self._health = health
         self._holders = holders
-        self._changes = changes
+        self._quiet = changes.about(Fact.HEALTH | Fact.TOLD_PODS)
+        self._changes = changes.about(Fact.HEALTH | Fact.TOLD_PODS | Fact.PODS | Fact.SLICES | Fact.CARDS)
         self._clock = clock
         self._backoff = Backoff(rng)
         self._conditions = PodConditions()
@@ -166,7 +167,8 @@ class PodReporter:
     async def run(self) -> None:
         """Reports until cancelled."""
         while True:
-            count = self._changes.count
+            changes = self._changes if self._has_news() else self._quiet
+            count = changes.count
             try:
                 pause = await self._report()
             except (ApiError, ConnectionError, TimeoutError) as error:
@@ -175,7 +177,12 @@ class PodReporter:
                 await self._clock.sleep(pause)
                 continue
             self._backoff.reset()
-            await self._changes.wait(count, pause)
+            await changes.wait(count, pause)
+
+    def _has_news(self) -> bool:
+        """True if a pod may have to be told something: a card has a fault, or a pod was told of one."""
+        faulty = any(fault.of_hardware for fault in self._health.state_machine.faults())
+        return faulty or bool(self._written) or any(map(has_open_condition, self._pods.live_pods()))
 
     async def _report(self) -> float | None:
         """Tells pods what they do not know; returns the seconds until there is more to tell, if nothing changes."""

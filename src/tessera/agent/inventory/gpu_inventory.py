@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from tessera.agent.base.change_notifier import ChangeNotifier
+from tessera.agent.base.change_notifier import ChangeNotifier, Fact
 from tessera.api.mig_layouts.layouts_file import MigCard
 from tessera.api.sharing.devices import GpuDescription, MigDevice
 from tessera.mig.geometry import Geometry, Profile
@@ -132,7 +132,7 @@ class InventoryReader:
         for listener in self._listeners:
             listener(self._inventory)
         if changed:
-            self._changes.notify()
+            self._changes.notify(Fact.CARDS)
         return self._inventory
 
     async def read_card(self, uuid: GpuUuid) -> CardReading:

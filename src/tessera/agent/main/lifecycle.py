@@ -28,7 +28,7 @@ import msgspec
 from tessera.access.page_guard import PageGuard
 from tessera.access.page_tokens import AGENT_AUDIENCE
 from tessera.access.reviewer import Reviewer
-from tessera.agent.base.change_notifier import ChangeNotifier
+from tessera.agent.base.change_notifier import ChangeNotifier, Fact
 from tessera.agent.base.host import RunOnHost
 from tessera.agent.base.marker_files import MarkerFiles
 from tessera.agent.base.node_objects import NodeMirror
@@ -63,6 +63,8 @@ _log = logging.getLogger(__name__)
 
 #: Seconds before files of a newer agent are looked for again.
 STATE_RECHECK = 10.0
+#: What decides whether the Node shows the cards of an open driver.
+_PUBLISHED = Fact.DRIVER | Fact.OWNERS | Fact.SLICES | Fact.OFFER | Fact.ENTRIES | Fact.LISTS | Fact.NODE_STATUS
 
 
 async def run_lifecycle(
@@ -257,7 +259,7 @@ class _Lifecycle:
     async def _hand_over(self, kubelet: GatedKubelet) -> None:
         """Gives the turn to the successor; if Tessera leaves the node, no list of devices stays either."""
         handing = asyncio.create_task(self._turn.hand_over())
-        leaving = asyncio.create_task(self._changes.wait_until(self._is_leaving, HANDOVER_TIMEOUT))
+        leaving = asyncio.create_task(self._changes.about(Fact.DRIVER).wait_until(self._is_leaving, HANDOVER_TIMEOUT))
         try:
             await asyncio.wait({handing, leaving}, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -288,14 +290,17 @@ class _Lifecycle:
         """
         published = False
         while self._gate.is_usable(opened):
-            count = self._changes.count
+            changes = self._changes.about(Fact.DRIVER if published else _PUBLISHED)
+            count = changes.count
             accepted = components.ready and kubelet.is_accepted and (kubelet.devices or not components.has_devices)
             if accepted and not published:
                 node = self._node.node()
                 published = node is not None and kubelet.is_published(node.status.allocatable)
                 self._gate.note_advertised(published=published)
                 self._turn.note_serving()
-            await self._changes.wait(count)
+                if published:
+                    continue
+            await changes.wait(count)
 
     # State for the HTTP server ----------------------------------------------------------------------------------
 

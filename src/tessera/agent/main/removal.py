@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from tessera.agent.base.change_notifier import ChangeNotifier
+from tessera.agent.base.change_notifier import ChangeNotifier, Fact
 from tessera.agent.base.node_objects import NodeSource
 from tessera.agent.base.options import AgentOptions
 from tessera.agent.base.turn import NodeTurn
@@ -109,7 +109,7 @@ class NodeRemoval:
         self._answers = answers
         self._condition = condition
         self._turn = turn
-        self._changes = changes
+        self._changes = changes.about(Fact.DRIVER)
         #: The last answer to a request for removal that the agent cannot fulfil yet.
         self._answer: RemovalAnswer | None = None
 

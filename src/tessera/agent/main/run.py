@@ -9,6 +9,7 @@ import asyncio
 import logging
 import random
 
+from tessera.agent.base.change_notifier import Fact
 from tessera.agent.base.host import RunOnHost
 from tessera.agent.base.options import AgentOptions
 from tessera.agent.base.runtime import AgentEnvironment
@@ -87,18 +88,20 @@ async def run_components(components: Components) -> None:
             group.create_task(each.run(), name=type(each).__name__)
         if components.shows_pages:
             group.create_task(components.exporter.run(), name="Exporter")
+        owners = components.changes.about(Fact.OWNERS)
         while not components.ownership.decided:
-            await components.changes.wait(components.changes.count)
+            await owners.wait(owners.count)
         group.create_task(components.slices.run())
         group.create_task(components.advertiser.run())
 
 
 async def _recall_cards_later(components: Components) -> None:
     """Recalls the cards of this boot once its id is known: those of an earlier boot may have been removed."""
-    count = components.changes.count
+    changes = components.changes.about(Fact.NODE_STATUS)
+    count = changes.count
     while not await components.cards.recall():
-        await components.changes.wait(count)
-        count = components.changes.count
+        await changes.wait(count)
+        count = changes.count
     await components.cards.reread_cards(())
 
 
@@ -131,8 +134,9 @@ async def _assign_used_cards(components: Components) -> None:
 
 async def _reread_unreadable_cards(components: Components) -> None:
     """Lists the cards again while one of them cannot be read or fails probes; NVML has no event for its return."""
+    changes = components.changes.about(Fact.CARDS | Fact.HEALTH)
     while True:
-        count = components.changes.count
+        count = changes.count
         failing = components.health.failing_gpus()
         gpus = components.inventory_reader.inventory.gpus
         unreadable = [gpu.uuid for gpu in gpus if gpu.error or (gpu.uuid in failing and gpu.info.readable)]
@@ -140,7 +144,7 @@ async def _reread_unreadable_cards(components: Components) -> None:
             await components.clock.sleep(SUSPECT_PROBE_INTERVAL)
             await components.cards.reread_cards(unreadable)
         else:
-            await components.changes.wait(count)
+            await changes.wait(count)
 
 
 async def _watch_hardware(components: Components) -> None:

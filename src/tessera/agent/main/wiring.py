@@ -13,7 +13,7 @@ from prometheus_client import generate_latest
 from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.host import NodeReboot
 from tessera.agent.base.metrics import Metrics
-from tessera.agent.base.node_objects import ApiMirror, NodeMirror, ObjectEvents
+from tessera.agent.base.node_objects import ApiMirror, NodeMirror, ObjectEvents, changed_facts, changed_pod_facts
 from tessera.agent.base.runtime import AgentEnvironment, AgentRuntime
 from tessera.agent.config.config_watcher import ConfigWatcher
 from tessera.agent.health.executor import CardResetter
@@ -53,8 +53,7 @@ from tessera.agent.sharing.withdrawn_resources import AdvertisedNames
 from tessera.agent.slices.slice_manager import SliceManager
 from tessera.kube.event_recorder import EventRecorder
 from tessera.kube.eviction import Evictor
-from tessera.kube.resources import NODES, Node, Pod
-from tessera.kube.watch.cache import WatchEvent
+from tessera.kube.resources import NODES
 from tessera.kubelet.interfaces import Kubelet
 from tessera.nvml.asynchronous.async_nvml import AsyncNvml
 
@@ -142,8 +141,8 @@ class Components:
         self.pod_reporter = self._build_pod_reporter()
         self.node_status = self._build_node_status(host_driver=host_driver)
         #: Detaches the components from objects that outlive them.
-        self.detach = self.mirror.nodes.add_handler(self._notify)
-        self.mirror.pods.add_handler(self._notify)
+        self.detach = self.mirror.nodes.add_handler(lambda event: self.changes.notify(changed_facts(event)))
+        self.mirror.pods.add_handler(lambda event: self.changes.notify(changed_pod_facts(event)))
 
     @property
     def ready(self) -> bool:
@@ -158,9 +157,6 @@ class Components:
     def metrics_text(self) -> bytes:
         """The text of ``/metrics``."""
         return generate_latest(self.metrics.registry) + self.exporter.text
-
-    def _notify(self, _event: WatchEvent[Node] | WatchEvent[Pod]) -> None:
-        self.changes.notify()
 
     # Components --------------------------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tessera.agent.base.change_notifier import ChangeNotifier
+from tessera.agent.base.change_notifier import ChangeNotifier, Fact
 from tessera.agent.base.metrics import MemoryUsage, Metrics
 from tessera.agent.base.options import EnforcementMode
 from tessera.agent.base.processes import ProcessTable
@@ -176,11 +176,13 @@ class MemoryMonitor:
             self._delete_shares()
             return
         while True:
-            count = self._changes.count
+            watches = bool(self._watched_devices())
+            changes = self._changes.about(Fact.OFFER | Fact.PODS if watches else Fact.OFFER)
+            count = changes.count
             busy = await self.take_sample()
             await self._clock.sleep(PERIOD)
             if not busy:
-                await self._changes.wait(count, IDLE_PERIOD if self._watched_devices() else None)
+                await changes.wait(count, IDLE_PERIOD if watches else None)
 
     async def take_sample(self) -> bool:
         """Takes one sample and carries out the decisions; returns true if any pod holds or uses a share."""

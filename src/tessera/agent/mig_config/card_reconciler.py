@@ -14,7 +14,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
-from tessera.agent.base.change_notifier import ChangeNotifier
+from tessera.agent.base.change_notifier import ChangeNotifier, Fact
 from tessera.agent.inventory.card_ownership import CardOwner, CardOwnership
 from tessera.agent.inventory.gpu_inventory import GpuState, InventoryReader
 from tessera.agent.mig_config.drain import DeviceDrainer
@@ -52,6 +52,9 @@ DRIFT_RECHECK = 60.0
 RETRY_PAUSE = 2.0
 #: Seconds after which pods are evicted although the Node still counts their devices: three node status of kubelet.
 EVICTION_DELAY_LIMIT = 30.0
+
+#: What decides about a card that is in sync.
+_GOAL = Fact.LAYOUT | Fact.OWNERS | Fact.CARDS
 
 
 class _Inputs(NamedTuple):
@@ -148,7 +151,7 @@ class CardReconciler:
                 if uuids >= self.fence or await self._refresh_inventory():
                     self.fence = uuids
                     self._events.append(FenceSet(uuids))
-                    self._changes.notify()
+                    self._changes.notify(Fact.LAYOUT)
             case ListUsers():
                 self._events.append(await self._list_users())
             case EvictUsers(users=users):
@@ -204,7 +207,7 @@ class CardReconciler:
             self._set_status(_unwritable(error))
             await self._clock.sleep(RETRY_PAUSE)
             return
-        self._changes.notify()
+        self._changes.notify(Fact.OWNERS)
 
     def _save_managed(self) -> None:
         self._executor.journal.save_managed(self._uuid, self._machine.managed_places)
@@ -234,7 +237,8 @@ class CardReconciler:
             inputs = inputs._replace(users=None)
         until = await self._report(instruction)
         pause = None if until is None else max(0.0, until - self._clock.monotonic())
-        await self._changes.wait_differs(lambda: self._inputs(users=waits), inputs, pause)
+        changes = self._changes if waits else self._changes.about(_GOAL)
+        await changes.wait_differs(lambda: self._inputs(users=waits), inputs, pause)
 
     async def _report(self, instruction: Wait | InSync | RequestReboot) -> float | None:
         """Sets the status; returns the time of the next decision, ``None`` for at the next change."""
@@ -268,7 +272,7 @@ class CardReconciler:
     def _set_status(self, status: CardStatus | None) -> None:
         if status != self.status:
             self.status = status
-            self._changes.notify()
+            self._changes.notify(Fact.LAYOUT)
 
 
 def _must_act(goal: CardGoal | None, owner: CardOwner) -> bool:

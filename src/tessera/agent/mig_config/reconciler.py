@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from tessera.agent.base.change_notifier import ChangeNotifier
+from tessera.agent.base.change_notifier import ChangeNotifier, Fact
 from tessera.agent.base.desired_config import DesiredLayout
 from tessera.agent.inventory.card_ownership import CardOwner, CardOwnership
 from tessera.agent.inventory.gpu_inventory import GpuState, InventoryReader
@@ -90,9 +90,10 @@ class LayoutReconciler:
 
     async def run(self) -> None:
         """Runs until cancelled. Sets the desired owner of every card before any part may act on it."""
+        changes = self._changes.about(Fact.DESIRED_LAYOUT | Fact.CARDS | Fact.LAYOUT)
         async with asyncio.TaskGroup() as group:
             while True:
-                count = self._changes.count
+                count = changes.count
                 self._resolve()
                 for card in self._inventory.inventory.gpus:
                     if card.uuid not in self._cards:
@@ -100,9 +101,9 @@ class LayoutReconciler:
                         group.create_task(reconciler.run(), name=f"layout of card {card.uuid}")
                 self._update_status()
                 if self._write_error is None:
-                    await self._changes.wait(count)
+                    await changes.wait(count)
                 else:
-                    await self._changes.wait_differs(self._read_inputs, self._inputs, RETRY_PAUSE)
+                    await changes.wait_differs(self._read_inputs, self._inputs, RETRY_PAUSE)
 
     # Requests of card reconcilers -------------------------------------------------------------------------------
 
@@ -148,7 +149,7 @@ class LayoutReconciler:
         self._write_error = None
         if resolved != self._resolved or changed:
             self._resolved = resolved
-            self._changes.notify()
+            self._changes.notify(Fact.LAYOUT | Fact.OWNERS)
 
     def _present_owners(self, cards: Sequence[GpuState]) -> Mapping[str, CardOwner]:
         return {card.uuid: self._ownership.owner(card.uuid) for card in cards}
@@ -182,7 +183,7 @@ class LayoutReconciler:
         if status != self._status:
             self._status = status
             _log.info("layout %s: %s, %s", status.layout or "(none)", status.state.value, status.message)
-            self._changes.notify()
+            self._changes.notify(Fact.LAYOUT)
 
     def _make_status(self) -> LayoutStatus:
         resolved = self._resolved

@@ -1,8 +1,7 @@
 """Keeps the pages ``/metrics`` and ``/usage`` about cards and their users up to date, beside the scrapes.
 
-The exporter takes a sample each :data:`PERIOD` seconds, and also when the agent notes a change, such as a new slice, so
-that a slice made before a scrape is in it. Between two samples lies at least :data:`SHORTEST`, for a burst of changes
-costs one sample.
+The exporter takes a sample each :data:`PERIOD` seconds, and also :data:`SHORTEST` after a change of cards, faults,
+slices or pods: a burst of changes costs one sample, and the sample shows all of it.
 """
 
 import logging
@@ -10,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from tessera.agent.base.change_notifier import ChangeNotifier
+from tessera.agent.base.change_notifier import ChangeNotifier, Fact
 from tessera.agent.base.metrics import MemoryUsage
 from tessera.agent.monitoring.card_states import CardStates, HealthSource
 from tessera.agent.monitoring.exposition import ExpositionOptions, XidHistory, render
@@ -27,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 #: Seconds between two samples without a change; Prometheus commonly scrapes every 10 to 60.
 PERIOD = 10.0
-#: Least seconds between two samples.
+#: Seconds from a change to the sample that shows it.
 SHORTEST = 1.0
 
 
@@ -55,7 +54,7 @@ class Exporter:
     ) -> None:
         self._sampler = sampler
         self._options = options
-        self._changes = changes
+        self._changes = changes.about(Fact.CARDS | Fact.HEALTH | Fact.SLICES | Fact.PODS)
         self._clock = clock
         #: By card, the XIDs that the driver reported.
         self._xids: dict[str, XidHistory] = {}
@@ -118,5 +117,5 @@ class Exporter:
                 sample, self._options, unix_time=now, judged=judged, health=cards, states=self._states
             )
             self._text = render(sample, self._options, unix_time=now, xids=self._xids, judged=judged, health=cards)
-            await self._clock.sleep(SHORTEST)
             await self._changes.wait(count, PERIOD - SHORTEST)
+            await self._clock.sleep(SHORTEST)

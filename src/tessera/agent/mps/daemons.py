@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tessera.agent.base.change_notifier import ChangeNotifier
+from tessera.agent.base.change_notifier import ChangeNotifier, Fact
 from tessera.agent.base.desired_config import ContainerEdits, ServicePlan
 from tessera.agent.mps.interfaces import DaemonLauncher, MpsPaths, container_edits
 from tessera.agent.mps.state import ExclusiveCards, MpsState
@@ -160,7 +160,7 @@ class MpsDaemons:
         await self._supervisors[resource].run()
         del self._supervisors[resource]
         self._wake.notify()
-        self._changes.notify()
+        self._changes.notify(Fact.MPS)
 
     def _supervisor(self, resource: str) -> DaemonSupervisor:
         return DaemonSupervisor(

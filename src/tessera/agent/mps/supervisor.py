@@ -18,7 +18,7 @@ import logging
 import random
 from collections.abc import Mapping
 
-from tessera.agent.base.change_notifier import ChangeNotifier
+from tessera.agent.base.change_notifier import ChangeNotifier, Fact
 from tessera.agent.base.desired_config import ServicePlan
 from tessera.agent.mps.interfaces import (
     ControlFailed,
@@ -274,7 +274,7 @@ class DaemonSupervisor:
             self._up_since = self._clock.monotonic() if served else None
         if (served, why) != (self._served, self._problem):
             self._served, self._problem = served, why
-            self._changes.notify()
+            self._changes.notify(Fact.MPS)
 
 
 def _restrict(plan: ServicePlan | None, cards: tuple[str, ...]) -> ServicePlan | None:

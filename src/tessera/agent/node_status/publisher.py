@@ -26,7 +26,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from tessera.agent.base.change_notifier import ChangeNotifier
+from tessera.agent.base.change_notifier import ChangeNotifier, Fact
 from tessera.agent.base.node_conditions import NodeCondition, bound_messages, conditions_manifest, read_conditions
 from tessera.agent.base.node_objects import NodeSource
 from tessera.agent.inventory.gpu_inventory import GpuInventory
@@ -53,6 +53,9 @@ _log = logging.getLogger(__name__)
 SETTLE = 0.02
 #: Seconds after a write before it is repeated because the Node shows other values.
 REPAIR_PAUSE = 30.0
+#: What the labels, annotations and conditions depend on.
+_FACTS = Fact.NODE | Fact.CARDS | Fact.OWNERS | Fact.HEALTH | Fact.LAYOUT | Fact.MPS
+_FACTS |= Fact.OFFER | Fact.ENTRIES | Fact.DESIRED_PROFILE
 
 
 class NodeMetadata(msgspec.Struct, frozen=True):
@@ -179,7 +182,7 @@ class NodeStatusPublisher:
         self._conditions = conditions
         self._machine = machine
         self._events = events
-        self._changes = changes
+        self._changes = changes.about(_FACTS)
         self._clock = clock
         self._backoff = Backoff(rng)
         #: Seconds since 1970 at which this agent began to publish.

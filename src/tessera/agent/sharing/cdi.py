@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 
 from tessera.agent.base.cdi_files import CdiDefinition, define_device, write_cdi_file
-from tessera.agent.base.change_notifier import ChangeNotifier
+from tessera.agent.base.change_notifier import ChangeNotifier, Fact
 from tessera.agent.sharing.allocate_response import CDI_KIND, needs_set, set_name, unique
 from tessera.agent.sharing.occupancy import DeviceOccupancy
 from tessera.api.names import VISIBLE_DEVICES
@@ -131,7 +131,7 @@ class CdiPublisher:
     def __init__(self, file: CdiFile, occupancy: DeviceOccupancy, changes: ChangeNotifier) -> None:
         self.file = file
         self.occupancy = occupancy
-        self._changes = changes
+        self._changes = changes.about(Fact.PODS | Fact.ALLOCATIONS)
         self._devices: Sequence[CdiDevice] = ()
         self.failed: str | None = None
 

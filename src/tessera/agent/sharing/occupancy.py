@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from tessera.agent.base.change_notifier import ChangeNotifier
+from tessera.agent.base.change_notifier import ChangeNotifier, Fact
 from tessera.agent.base.state_file import StateFile
 from tessera.agent.inventory.device_users import DeviceUser, DeviceUsers
 from tessera.agent.sharing.allocate_response import needs_set, set_name
@@ -111,7 +111,7 @@ class DeviceOccupancy:
         before = frozenset() if starts else frozenset(each.pod for each in self._holders_of(resource, ids))
         self._allocations.append(_Allocation(resource, tuple(ids), self._clock.monotonic(), before))
         self._save()
-        self._changes.notify()
+        self._changes.notify(Fact.ALLOCATIONS)
 
     def _save(self) -> None:
         """Saves the entries whose holder kubelet does not list. A failed save denies no container its devices."""
@@ -124,7 +124,7 @@ class DeviceOccupancy:
         """Notes that a container starts: kubelet has noted its allocation, and is asked at the next opportunity."""
         if not all(each.listed for each in self._allocations):
             self._read_for = None
-            self._changes.notify()
+            self._changes.notify(Fact.ALLOCATIONS)
 
     async def ask(self, offer: Advertisement) -> float | None:
         """Asks kubelet if its answer may differ; returns the seconds until the next call, ``None`` for never."""

@@ -18,7 +18,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tessera.agent.base.change_notifier import ChangeNotifier
+from tessera.agent.base.change_notifier import ChangeNotifier, Fact
 from tessera.agent.base.desired_config import ContainerEdits, drop_cards
 from tessera.agent.inventory.device_health import CheckedDevice, DeviceHealth, DeviceScope, StartCheck, entry_health
 from tessera.agent.inventory.gpu_inventory import GpuState, sharing_gpus
@@ -49,6 +49,11 @@ from tessera.kubelet.interfaces import Device as ListedDevice
 from tessera.placement.topology import Topology
 
 _log = logging.getLogger(__name__)
+
+#: What decides about the offer.
+_OFFERED = Fact.CARDS | Fact.OWNERS | Fact.DESIRED_PROFILE | Fact.SLICE_RESOURCES
+#: What decides, besides, about the entries of an offer: which are withheld, and which kubelet still counts.
+_HELD = Fact.HEALTH | Fact.LAYOUT | Fact.MPS | Fact.PODS | Fact.ALLOCATIONS | Fact.LISTS | Fact.NODE_STATUS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,8 +136,8 @@ class ResourceAdvertiser:
         self._counted: frozenset[EntryKey] = frozenset()
         #: By resource, the healthy entries, where a pod with such an entry is about to end: the Node has to count less.
         self._lowered: dict[str, int] = {}
-        #: Problem, offer and recently allocated devices when the other parts were notified last.
-        self._announced: object = None
+        #: Offer, and state of its entries, when the other parts were notified last.
+        self._announced: tuple[object, object] = (None, None)
 
     # State for other parts --------------------------------------------------------------------------------------
 
@@ -229,17 +234,20 @@ class ResourceAdvertiser:
         async with asyncio.TaskGroup() as group:
             self._served.start(group, self)
             while True:
-                count = self._changes.count
+                self._decide()
+                changes = self._changes.about(_OFFERED | _HELD if self._serves_any() else _OFFERED)
+                count = changes.count
                 pause = await self._update()
-                before, self._announced = self._announced, self._state()
-                if before != self._announced:
-                    self._changes.notify()
-                    count += 1  # our own change wakes the other parts, not this one
-                await self._changes.wait(count, pause)
+                self._announce()
+                await changes.wait(count, pause)
+
+    def _serves_any(self) -> bool:
+        """True if the static side has, or had, a device on this node: then it matters who holds one."""
+        former = self._names.known_resources - self._devices.on_demand_resources()
+        return bool(self.offer.resources or self._served.plugins or former)
 
     async def _update(self) -> float | None:
-        """Decides and publishes; returns the seconds until the next call if nothing changes."""
-        self._decide()
+        """Publishes what was decided; returns the seconds until the next call if nothing changes."""
         self._set_services()
         await self._device_nodes.read(self._gpu_states)
         waits = [self._device_nodes.retry_in()]
@@ -253,10 +261,15 @@ class ResourceAdvertiser:
         waits.append(await self._names.remove_stale(self._served.plugins.keys() | self._devices.on_demand_resources()))
         return min((each for each in waits if each is not None), default=None)
 
-    def _state(self) -> object:
-        """The state that other parts read."""
+    def _announce(self) -> None:
+        """Announces what other parts read, if it has changed."""
         taken = self.taken_devices(WHOLE_CARDS)
-        return (self.problem, self.offer, self.recent_allocations, self.topology, taken, self.held_withheld)
+        entries = (self.problem, self.recent_allocations, self.topology, taken, self.held_withheld)
+        (offer_before, entries_before), self._announced = self._announced, (self._applied, entries)
+        if offer_before != self._applied:
+            self._changes.notify(Fact.OFFER)
+        if entries_before != entries:
+            self._changes.notify(Fact.ENTRIES)
 
     def _set_services(self) -> None:
         """Sets the processes that must serve shares once current holders are known."""
@@ -384,7 +397,7 @@ class ResourceAdvertiser:
 
     def note_listed(self) -> None:
         """Notes that kubelet has read a list, or listens no more."""
-        self._changes.notify()
+        self._changes.notify(Fact.LISTS)
 
     # Helpers --------------------------------------------------------------------------------------------------------
 

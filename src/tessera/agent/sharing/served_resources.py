@@ -14,7 +14,7 @@ import asyncio
 import logging
 from collections.abc import Collection, Mapping
 
-from tessera.agent.base.change_notifier import ChangeNotifier
+from tessera.agent.base.change_notifier import ChangeNotifier, Fact
 from tessera.agent.sharing.device_plugin import AllocationHost, StaticDevicePlugin
 from tessera.clock import Clock
 from tessera.kubelet.interfaces import Device, Kubelet, PluginError
@@ -179,6 +179,6 @@ class ServedResources:
                 await self._kubelet.serve(plugin)
             except PluginError as error:
                 self._refused[plugin.resource_name] = str(error)
-                self._changes.notify()
+                self._changes.notify(Fact.LISTS)
                 _log.warning("%s, again in %.0f s", error, REFUSED_PAUSE)
             await self._clock.sleep(REFUSED_PAUSE)

@@ -20,6 +20,7 @@ starts the container again after a while and asks again.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from tessera.agent.base.change_notifier import Fact
 from tessera.agent.base.node_objects import ApiMirror
 from tessera.agent.base.runtime import AgentRuntime
 from tessera.agent.inventory.device_health import CheckedDevice, StartCheck
@@ -126,7 +127,7 @@ class SliceClaims:
         start_check: StartCheck,
     ) -> None:
         self._start_check = start_check
-        self._changes = runtime.changes
+        self._changes = runtime.changes.about(Fact.SLICES)
         self._clock = runtime.clock
         self._metrics = runtime.metrics
         self._timeout = runtime.options.claim_timeout

@@ -25,7 +25,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
-from tessera.agent.base.change_notifier import ChangeNotifier
+from tessera.agent.base.change_notifier import ChangeNotifier, Fact
 from tessera.agent.base.node_objects import ApiMirror
 from tessera.agent.inventory.positions import SlicePosition, parse_device_id
 from tessera.agent.slices.slice_table import SliceTable
@@ -82,7 +82,7 @@ class ContainerFinder:
         self._kubelet = kubelet
         self._slices = slices
         self._pods = pods
-        self._changes = changes
+        self._changes = changes.about(Fact.SLICES | Fact.PODS)
         self._clock = clock
         #: Latest call of each resource, for pods whose init containers started.
         self._calls: dict[PodUid, dict[str, tuple[str, ...]]] = {}

@@ -11,6 +11,7 @@ import asyncio
 import logging
 
 from tessera.agent.base.call_retries import CallFailure
+from tessera.agent.base.change_notifier import Fact
 from tessera.agent.base.node_objects import ApiMirror
 from tessera.agent.base.runtime import AgentRuntime
 from tessera.agent.inventory.gpu_inventory import InventoryReader
@@ -77,7 +78,7 @@ class GpuSliceExecutor:
         self._journal = journal
         self._hardware = hardware
         self._inventory = inventory
-        self._changes = runtime.changes
+        self._changes = runtime.changes.about(Fact.SLICES)
         self._clock = runtime.clock
         self._metrics = runtime.metrics
         #: True if something other than this executor may have changed the GPU since it was read.
@@ -88,7 +89,7 @@ class GpuSliceExecutor:
     def suspect(self) -> None:
         """Has the GPU read again, since something other than this executor may have changed it."""
         self._stale = True
-        self._changes.notify()
+        self._changes.notify(Fact.SLICES)
 
     async def run(self) -> None:
         """Runs until cancelled."""
@@ -123,7 +124,7 @@ class GpuSliceExecutor:
         else:
             observed = tuple(observe_instance(self._card.uuid, instance) for instance in instances)
             self._machine.handle(GpuRead(self._card.uuid, self._card.starts(), observed))
-        self._changes.notify()
+        self._changes.notify(Fact.SLICES)
 
     async def _rest(self, rest: WaitUntil, count: int) -> None:
         if rest.until is None:
@@ -194,7 +195,7 @@ class GpuSliceExecutor:
             _log.info("slice %s cannot be watched, it is tried again in a while: %s", call.position.device_id, error)
         finally:
             self._idle_watches.pop(call.position, None)
-            self._changes.notify()
+            self._changes.notify(Fact.SLICES)
 
 
 def observe_instance(gpu: str, instance: GpuInstance) -> ObservedInstance:

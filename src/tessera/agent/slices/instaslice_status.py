@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from tessera.agent.base.change_notifier import Fact
 from tessera.agent.base.runtime import AgentRuntime
 from tessera.agent.inventory.positions import SlicePosition
 from tessera.agent.inventory.sliceable_gpus import SliceableGpus, node_gpus
@@ -257,7 +258,7 @@ class InstasliceStatusWriter:
         self._clock = runtime.clock
         self._name = runtime.options.node_name
         self._namespace = runtime.options.namespace
-        self._changes = runtime.changes
+        self._changes = runtime.changes.about(Fact.SLICES | Fact.OWNERS | Fact.HEALTH | Fact.NODE_STATUS)
         self._instaslice = instaslice
         self._node_resources = node_resources
         self._follow_ups = follow_ups

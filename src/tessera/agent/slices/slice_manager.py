@@ -13,6 +13,7 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 
+from tessera.agent.base.change_notifier import Fact
 from tessera.agent.base.node_objects import ApiMirror, has_ended
 from tessera.agent.base.runtime import AgentRuntime
 from tessera.agent.inventory.card_ownership import CardOwner, CardOwnership, StaticGpus
@@ -48,6 +49,10 @@ _log = logging.getLogger(__name__)
 
 #: Seconds after which cards that wait for a reset are read again; NVML has no event for a reset.
 RESET_RECHECK = 60.0
+#: What decides about the cards, the plugins, and the API objects of the node.
+_INPUTS = Fact.OWNERS | Fact.CARDS | Fact.SLICES | Fact.NODE_STATUS
+#: What decides about the devices that kubelet has listed.
+_LISTED = Fact.OWNERS | Fact.SLICES | Fact.HEALTH
 
 
 class _OwnedCards:
@@ -175,7 +180,7 @@ class SliceManager:
             self._forget_kept()
             self._cdi.keep_only(self._slices.bound_devices())
             self.ready = True
-            self._changes.notify()
+            self._changes.notify(Fact.SLICES)
             group.create_task(self._writer.run())
             await self._stay_converged(group)
 
@@ -213,8 +218,9 @@ class SliceManager:
                 executor.suspect()
 
     async def _stay_converged(self, group: asyncio.TaskGroup) -> None:
+        changes = self._changes.about(_INPUTS)
         while True:
-            count = self._changes.count
+            count = changes.count
             try:
                 recheck = await self._converge(group)
             except (ApiError, ConnectionError, TimeoutError, NvmlError, OSError) as error:
@@ -228,7 +234,7 @@ class SliceManager:
                 await self._clock.sleep(pause)
             else:
                 self._backoff.reset()
-                await self._changes.wait(count, recheck)
+                await changes.wait(count, recheck)
 
     async def _converge(self, group: asyncio.TaskGroup) -> float | None:
         """Brings the cards in line with their owners; returns the seconds until the next check, or ``None``."""
@@ -266,6 +272,8 @@ class SliceManager:
 
     async def _withdraw(self, node: Node | None) -> None:
         self._next_recheck = -math.inf
+        if self._plugins:
+            self._changes.notify(Fact.SLICE_RESOURCES)
         for task in self._plugins.values():
             task.cancel()
         self._plugins.clear()
@@ -283,7 +291,7 @@ class SliceManager:
             await self._reader.refresh()
             if self._is_unused(uuid):
                 self._ownership.transfer(uuid)
-                self._changes.notify()
+                self._changes.notify(Fact.OWNERS)
 
     def _is_unused(self, uuid: str) -> bool:
         item = self._mirror.instaslice()
@@ -315,16 +323,19 @@ class SliceManager:
                 await executor.read()
                 task = group.create_task(executor.run(), name=f"card {card.uuid}")
                 self._executors[card.uuid] = (executor, task)
-        self._changes.notify()
+        self._changes.notify(Fact.SLICES)
 
     def _serve_plugins(self, group: asyncio.TaskGroup) -> None:
         served = self._cards.inventory.resources()
+        if self._plugins.keys() != set(served):
+            self._changes.notify(Fact.SLICE_RESOURCES)
         for resource in self._plugins.keys() - set(served):
             self._plugins.pop(resource).cancel()
         for resource in served:
             if resource not in self._plugins:
                 devices = functools.partial(self._list_devices, resource)
-                plugin = SliceDevicePlugin(resource, devices=devices, claims=self._claims, changes=self._changes)
+                changes = self._changes.about(_LISTED)
+                plugin = SliceDevicePlugin(resource, devices=devices, claims=self._claims, changes=changes)
                 self._plugins[resource] = group.create_task(self._kubelet.serve(plugin), name=f"plugin {resource}")
 
     def _list_devices(self, resource: str) -> Sequence[Device]:
@@ -352,7 +363,7 @@ class SliceManager:
         if deleted:
             self._capacity.forget_object()
         self._machine.handle(instaslice_event(None if deleted else event.object))
-        self._changes.notify()
+        self._changes.notify(Fact.SLICES)
 
     def _handle_pod(self, event: WatchEvent[Pod]) -> None:
         pod = PodUid(event.object.metadata.uid)
@@ -363,4 +374,4 @@ class SliceManager:
             if event.old is not None and has_ended(event.old) == ended:
                 return
             self._machine.handle(PodChanged(pod, ended))
-        self._changes.notify()
+        self._changes.notify(Fact.SLICES)
