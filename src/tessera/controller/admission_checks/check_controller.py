@@ -52,6 +52,9 @@ class AdmissionChecks:
         nodes_may_come: tells if an autoscaler's node groups are known, or a new node may turn out to have GPUs.
         clock: the time.
         rng: for jitter.
+
+    Attributes:
+        wait_for_room: a Workload waits for room, or for the slicer, so that its next step may decide it.
     """
 
     def __init__(
@@ -64,6 +67,7 @@ class AdmissionChecks:
         clock: Clock,
         rng: random.Random,
     ) -> None:
+        self.wait_for_room = False
         self._client = client
         self._count = count
         self._clock = clock
@@ -90,7 +94,7 @@ class AdmissionChecks:
 
     def cluster_changed(self) -> None:
         """Tests again what waits for room."""
-        if self._decisions.undecided:
+        if self.wait_for_room:
             self._wake.set()
 
     async def run(self) -> None:
@@ -104,6 +108,7 @@ class AdmissionChecks:
                 complete = await self._activate()
                 for answer in self._decisions.decide(self._clock.monotonic()):
                     complete = await self._write(answer) and complete
+                self.wait_for_room = self._decisions.undecided
                 if self._decisions.left_some:
                     self._wake.set()
                 if complete:

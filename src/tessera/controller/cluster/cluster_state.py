@@ -78,7 +78,8 @@ class ClusterState:
         self._uids[pod.key] = pod.uid
         self.pods[pod.uid] = pod
         if known != pod:
-            self._device_pods.replace(known, pod)
+            if pod.devices or (known is not None and known.devices):
+                self._device_pods.replace(known, pod)
             self.changed_pods.add(pod.uid)
             self._follow_agent(known, pod)
 

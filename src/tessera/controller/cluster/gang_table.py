@@ -19,22 +19,22 @@ from tessera.limits.planning import GANG_PODS
 
 
 class GangTable:
-    """The gangs of all pods."""
+    """The gangs of all pods.
+
+    Attributes:
+        known: by key of a gang its pods, True for one that succeeded; no dict is empty.
+    """
 
     def __init__(self) -> None:
-        #: By pod, its gang. The pods are those of ``_members``.
+        #: By pod, its gang. The pods are those of ``known``.
         self._gangs: dict[PodUid, Gang] = {}
-        #: By key of a gang its pods, True for one that succeeded; no dict is empty.
-        self._members: dict[str, dict[PodUid, bool]] = {}
+        self.known: dict[str, dict[PodUid, bool]] = {}
         #: Keys of gangs of which a pod or the size has changed; the next decision empties it.
         self.changed: set[str] = set()
         #: By key of a gang, the size that its PodGroup states.
         self._sizes: dict[str, int] = {}
         #: False once it is known that the cluster has no PodGroups.
         self._may_have_groups = True
-
-    def __bool__(self) -> bool:
-        return bool(self._members)
 
     def observe(self, pod: PodInfo) -> None:
         """Takes in a pod as it is now; pods beyond the bound of a gang are taken as pods without one."""
@@ -43,9 +43,9 @@ class GangTable:
             self.drop(pod.uid)
         if pod.gang is None:
             return
-        members = self._members.get(pod.gang.key, {})
+        members = self.known.get(pod.gang.key, {})
         if pod.uid in members or len(members) < GANG_PODS:
-            self._members.setdefault(pod.gang.key, members)[pod.uid] = pod.succeeded
+            self.known.setdefault(pod.gang.key, members)[pod.uid] = pod.succeeded
             self._gangs[pod.uid] = pod.gang
             self.changed.add(pod.gang.key)
 
@@ -54,14 +54,14 @@ class GangTable:
         gang = self._gangs.pop(uid, None)
         if gang is not None:
             self.changed.add(gang.key)
-            del self._members[gang.key][uid]
-            if not self._members[gang.key]:
-                del self._members[gang.key]
+            del self.known[gang.key][uid]
+            if not self.known[gang.key]:
+                del self.known[gang.key]
 
     def gang_of(self, uid: PodUid) -> Gang | None:
         """Returns the gang of a pod; None for a pod that starts by itself."""
         gang = self._gangs.get(uid)
-        if gang is None or (gang.leads and len(self._members[gang.key]) == 1):
+        if gang is None or (gang.leads and len(self.known[gang.key]) == 1):
             return None
         if gang.size:
             return gang
@@ -84,9 +84,9 @@ class GangTable:
 
     def members(self, key: str) -> Sequence[PodUid]:
         """Returns the pods of a gang."""
-        return tuple(self._members.get(key, ()))
+        return tuple(self.known.get(key, ()))
 
     def has_succeeded(self, uid: PodUid) -> bool:
         """True if a pod of a gang has succeeded."""
         gang = self._gangs.get(uid)
-        return gang is not None and self._members[gang.key][uid]
+        return gang is not None and self.known[gang.key][uid]

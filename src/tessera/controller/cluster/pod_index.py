@@ -74,6 +74,7 @@ class PodIndex:
         ports: host ports in use, by node; a port of any address is counted under an empty address too.
         claims: claims in use, by node.
         claim_users: pods that use a claim, on any node.
+        holders: the anti-affinity terms of these pods; no term is without pods.
     """
 
     def __init__(self) -> None:
@@ -85,15 +86,17 @@ class PodIndex:
         self.claim_users: Counter[str] = Counter()
         #: Labels of the namespaces.
         self._namespaces: dict[str, Mapping[str, str]] = {}
-        #: The counted pods: exactly these are counted in ``ports``, ``claims``, ``_groups`` and ``_holders``.
+        #: The counted pods: exactly these are counted in ``ports``, ``claims``, ``_groups`` and ``holders``.
         self._placed: dict[PodUid, tuple[NodeName, PodInfo]] = {}
+        #: True once a rule has asked for pods by their labels; before, the pods are in no groups.
+        self._is_grouped = False
         #: The groups of these pods, by both keys. No group is empty.
         self._groups: dict[tuple[str, Labels], PodGroup] = {}
         self._groups_by_label: SelectorIndex[PodGroup] = SelectorIndex()
         #: ``version`` when the newest group and the newest term were added.
         self._last_group = self._last_term = 0
-        #: The anti-affinity terms of these pods, by both keys. No term is without pods.
-        self._holders: dict[PodAffinityRule, TermHolders] = {}
+        #: The anti-affinity terms of these pods, by both keys.
+        self.holders: dict[PodAffinityRule, TermHolders] = {}
         self._holders_by_label: SelectorIndex[TermHolders] = SelectorIndex()
         #: Remembered answers, the last used at the end, and the sum of their sizes.
         self._selected: dict[PodSelection, SelectedPods] = {}
@@ -161,14 +164,8 @@ class PodIndex:
 
     def _count(self, node: NodeName, pod: PodInfo, *, sign: int) -> None:
         self.version += 1
-        group = self._group(pod.namespace, pod.labels)
-        group.changed = self.version
-        _add(group.all, node, sign)
-        if pod.terminating:
-            _add(group.leaving, node, sign)
-        if not group.all:
-            self._groups_by_label.remove(group, pod_keys(group.namespace, group.labels))
-            del self._groups[pod.namespace, pod.labels]
+        if self._is_grouped:
+            self._count_in_group(node, pod, sign)
         for term in pod.relations.anti_affinity:
             self._count_holder(term, node, sign)
         for port in pod.ports:
@@ -178,8 +175,23 @@ class PodIndex:
             _add(self.claims.setdefault(node, Counter()), claim, sign)
             _add(self.claim_users, claim, sign)
         opens = sign < 0 and bool(pod.relations.anti_affinity or pod.ports or pod.claims)
-        if opens or (self._watched and any(key in self._watched for key in pod_keys(group.namespace, group.labels))):
+        if opens or (self._watched and any(key in self._watched for key in pod_keys(pod.namespace, dict(pod.labels)))):
             self.changes += 1
+
+    def _count_in_group(self, node: NodeName, pod: PodInfo, sign: int) -> None:
+        group = self._group(pod.namespace, pod.labels)
+        group.changed = self.version
+        _add(group.all, node, sign)
+        if pod.terminating:
+            _add(group.leaving, node, sign)
+        if not group.all:
+            self._groups_by_label.remove(group, pod_keys(group.namespace, group.labels))
+            del self._groups[pod.namespace, pod.labels]
+
+    def _count_all_in_groups(self) -> None:
+        self._is_grouped = True
+        for node, pod in self._placed.values():
+            self._count_in_group(node, pod, 1)
 
     def _group(self, namespace: str, labels: Labels) -> PodGroup:
         group = self._groups.get((namespace, labels))
@@ -190,15 +202,15 @@ class PodIndex:
         return group
 
     def _count_holder(self, term: PodAffinityRule, node: NodeName, sign: int) -> None:
-        holders = self._holders.get(term)
+        holders = self.holders.get(term)
         if holders is None:
             self._last_term = self.version
-            holders = self._holders[term] = TermHolders(term, self.version)
+            holders = self.holders[term] = TermHolders(term, self.version)
             self._holders_by_label.add(holders, selection_keys(term.selection))
         _add(holders.nodes, node, sign)
         holders.changed = self.version
         if not holders.nodes:
-            del self._holders[term]
+            del self.holders[term]
             self._holders_by_label.remove(holders, selection_keys(term.selection))
 
     # Answers
@@ -218,6 +230,8 @@ class PodIndex:
         Returns:
             The pods, valid until the next call; None if finding them would take more comparisons.
         """
+        if not self._is_grouped:
+            self._count_all_in_groups()
         found = self._selected.pop(selection, None) or SelectedPods()
         limit = self.cost + most
         if found.compared < self.version and not self._update_selected(selection, found, limit):

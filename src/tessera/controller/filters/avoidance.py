@@ -27,25 +27,28 @@ TOGETHER = 50.0
 
 
 class NodeAvoidance:
-    """The nodes that each owner's pods avoid, by the owner's UID."""
+    """The nodes that each owner's pods avoid, by the owner's UID.
+
+    Attributes:
+        refusals: by owner, its refusals, and the time of the last one; without one, nobody avoids a node.
+    """
 
     def __init__(self) -> None:
         #: By owner and node, the time at which the entry ends. No inner dict is empty.
         self._nodes: dict[str, dict[NodeName, float]] = {}
         #: By owner that pauses, the time at which it goes on.
         self._pauses: dict[str, float] = {}
-        #: By owner, its refusals, and the time of the last one.
-        self._refusals: dict[str, tuple[int, float]] = {}
+        self.refusals: dict[str, tuple[int, float]] = {}
 
     def add(self, owner: str, node: NodeName, until: float) -> None:
         """Makes an owner's pods avoid a node until :data:`AVOIDANCE_SECONDS` from now, and in time all nodes."""
         self._nodes.setdefault(owner, {})[node] = until
         now = until - AVOIDANCE_SECONDS
-        count, last = self._refusals.get(owner, (0, now - TOGETHER))
+        count, last = self.refusals.get(owner, (0, now - TOGETHER))
         if now < last + TOGETHER:
             return
         count += 1
-        self._refusals[owner] = count, now
+        self.refusals[owner] = count, now
         if count > FREE_REFUSALS:
             self._pauses[owner] = now + min(FIRST_PAUSE * 2 ** min(count - FREE_REFUSALS - 1, 16), LONGEST_PAUSE)
 
@@ -71,8 +74,8 @@ class NodeAvoidance:
         over = frozenset(owner for owner, until in self._pauses.items() if until <= now)
         for owner in over:
             del self._pauses[owner]
-        for owner in [owner for owner, (_, last) in self._refusals.items() if last + 2 * LONGEST_PAUSE <= now]:
-            del self._refusals[owner]
+        for owner in [owner for owner, (_, last) in self.refusals.items() if last + 2 * LONGEST_PAUSE <= now]:
+            del self.refusals[owner]
         return over
 
     def expire(self, now: float) -> frozenset[NodeName]:

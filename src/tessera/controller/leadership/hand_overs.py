@@ -15,17 +15,20 @@ class HandOvers:
 
     Args:
         observe: receives the seconds of each hand-over that ended.
+
+    Attributes:
+        since: by pod whose hand-over is under way, when it began.
     """
 
     def __init__(self, observe: Callable[[float], None]) -> None:
         self._observe = observe
-        self._since: dict[PodUid, float] = {}
+        self.since: dict[PodUid, float] = {}
 
     def update(self, state: SlicerState, now: float) -> None:
         """Notes hand-overs that began or ended in a decision; ``now`` is the time at which the decision began."""
-        for uid in self._since.keys() - state.pods.handed_over:
-            since, pod = self._since.pop(uid), state.cluster.pods.get(uid)
+        for uid in self.since.keys() - state.pods.handed_over:
+            since, pod = self.since.pop(uid), state.cluster.pods.get(uid)
             if pod is not None and not pod.gated:
                 self._observe(now - since)
         for uid in state.pods.handed_over:
-            self._since.setdefault(uid, now)
+            self.since.setdefault(uid, now)

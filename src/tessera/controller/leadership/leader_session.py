@@ -268,11 +268,15 @@ class LeaderSession:
             group.create_task(self.queue.write(), name="history of leases")
             group.create_task(self._scale_up.run(), name="new nodes")
             on_started(self._slicer)
-            self._wake.set()
-            while True:
-                await self._wake.wait()
-                self._wake.clear()
-                await decide_until_settled(self._slicer, lambda: self._step(group))
+            group.create_task(self._decide(group), name="decisions")
+
+    async def _decide(self, group: asyncio.TaskGroup) -> None:
+        """Decides whenever something has changed, until cancelled."""
+        self._wake.set()
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            await decide_until_settled(self._slicer, lambda: self._step(group))
 
     def _step(self, group: asyncio.TaskGroup) -> None:
         """Runs one decision of the slicer, and starts the due writes."""
@@ -281,10 +285,13 @@ class LeaderSession:
         self._slicer.decide()
         if self._slicer.decisions > before:
             self._metrics.observe_decision(self._slicer.decisions - before, self._clock.monotonic() - began)
-        self._hand_overs.update(self._slicer.state, began)
+        if self._hand_overs.since or self._slicer.state.pods.handed_over:
+            self._hand_overs.update(self._slicer.state, began)
         self._reclaim_slices()
-        self._checks.cluster_changed()
-        self._pod_owners.look()
+        if self._checks.wait_for_room:
+            self._checks.cluster_changed()
+        if self._slicer.state.ages.unknown_owners:
+            self._pod_owners.look()
         for instruction in self._slicer.pop_writes():
             self._executor.start(instruction, group)
 
@@ -300,7 +307,7 @@ class LeaderSession:
             when
             for when in (
                 self._refused.next_expiry(),
-                self._slicer.state.avoidance.next_expiry(),
+                self._slicer.state.avoidance.next_expiry() if self._slicer.state.avoidance.refusals else None,
                 None if due is None else now + max(_LEAST_PAUSE, due - self._clock.now()),
             )
             if when is not None

@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 
 from prometheus_client import generate_latest
 
@@ -123,12 +124,13 @@ class Controller:
             group.create_task(serve_records(self._recorders, options.record_socket))
             self._unready_reason = ""
             if options.leader_election:
-                await self._elector().run(self._lead)
+                elector = self._elector()
+                await elector.run(partial(self._lead_session, partial(getattr, elector, "is_leader")))
             else:
                 await self._lead_session(_always)
 
     def _elector(self) -> LeaderElector:
-        self._election = LeaderElector(
+        return LeaderElector(
             self._client,
             namespace=self._options.namespace,
             name=self._options.lease_name,
@@ -136,13 +138,6 @@ class Controller:
             clock=self._clock,
             rng=self._rng,
         )
-        return self._election
-
-    async def _lead(self) -> None:
-        await self._lead_session(self._is_leader)
-
-    def _is_leader(self) -> bool:
-        return self._election.is_leader
 
     async def _lead_session(self, may_act: Callable[[], bool]) -> None:
         self.metrics.set_leading(leads=True)

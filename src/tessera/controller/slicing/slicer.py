@@ -49,7 +49,7 @@ from tessera.controller.slicing.reservations.reserver import Reserver
 from tessera.controller.slicing.state.events import DecisionDue, SlicerEvent, WritesDue
 from tessera.controller.slicing.state.instructions import Instruction
 from tessera.controller.slicing.state.slicer_state import SlicerState
-from tessera.limits.planning import DECISION_STEPS
+from tessera.limits.planning import DECISION_STEPS, RESERVATION_SEARCHES
 from tessera.placement.step_budget import StepBudget
 from tessera.replay.recorder import Decider
 
@@ -94,6 +94,11 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         moves_pods = moves.mode is not MoveMode.OFF
         kinds: tuple[RequestKind, ...] = (Slices(state), Devices(state))
         self._plan = Plan(state, planner, gangs, reserver if reserve_after is not None else None, kinds)
+        self._reserver = reserver
+        #: False until the first decision that has taken in all.
+        self._has_decided = False
+        #: True if a proposer may have had something to propose in the last decision, and may have left something over.
+        self._asks_again = False
         #: The features of the cycle that are on, in the order in which they propose.
         self._proposers: list[Proposer] = [
             self._plan,
@@ -137,9 +142,13 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         nodes = self._intake.take_in()
         if nodes is None:
             return
-        for proposer in self._proposers:
-            self._settlement.settle(proposer.review(nodes))
-        self._settlement.settle(self._plan.resume())
+        self._reserver.searches = int(RESERVATION_SEARCHES)
+        if self.state.may_take_back or not self._has_decided:
+            for proposer in self._proposers:
+                self._settlement.settle(proposer.review(nodes))
+        if not self._has_decided:
+            self._settlement.settle(self._plan.resume())
+            self._has_decided = True
         # 2. Candidates
         candidates = find_candidates(self.state, self.order, nodes)
         work = StepBudget(DECISION_STEPS)
@@ -147,8 +156,17 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
             proposals = self._plan.plan(heads, work)  # 4. Plan
             self._settlement.settle(proposals)  # 5. Settle
         self.steps += DECISION_STEPS - work.remaining
-        for proposer in self._proposers:
-            self._settlement.settle(proposer.propose())
+        asked, self._asks_again = self._asks_again, self._must_ask()
+        if asked or self._asks_again:
+            for proposer in self._proposers:
+                self._settlement.settle(proposer.propose())
+
+    def _must_ask(self) -> bool:
+        """True if a proposer may have something to propose."""
+        state = self.state
+        if state.reservations_due or state.reservations or state.moves or state.pods.blocked:
+            return True
+        return any(each.next_due is not None and each.next_due <= state.now for each in self._proposers)
 
     # What others ask
 

@@ -131,7 +131,7 @@ class Observer:
         known = pod.uid in self._cluster.pods
         competes = pod.terminating and self._competes(pod.uid)
         self._cluster.put_pod(self._state.ages.observe(pod, self._state.now, known=known, competes=competes))
-        if pod.gang is not None or self._state.gangs:
+        if pod.gang is not None or self._state.gangs.known:
             self._state.gangs.observe(self._cluster.pods[pod.uid])
 
     def _drop_pod(self, uid: PodUid) -> None:
@@ -189,15 +189,19 @@ class Observer:
         self._state.pods.relieve_all()  # what is reserved for these pods may count for another queue now
 
     def _pass_time(self, now: float, date: float) -> None:
+        self._state.now = date
+        dues = (each.next_due for each in self._proposers)
+        self._state.reservations_due |= any(due is not None and due <= date for due in dues)
+        if self._state.avoidance.refusals:
+            self._end_avoidance(now)
+
+    def _end_avoidance(self, now: float) -> None:
         for node in self._state.avoidance.expire(now):
             self._cluster.capacity_changes.room_may_have_grown(node)
         owners = self._state.avoidance.expire_pauses(now)
         for uid in self._state.waiting if owners else ():
             if self._cluster.pods[uid].owner in owners:
                 self._state.pods.forget_refusal(uid)
-        self._state.now = date
-        dues = (each.next_due for each in self._proposers)
-        self._state.reservations_due |= any(due is not None and due <= date for due in dues)
 
     # Outcomes of writes
 

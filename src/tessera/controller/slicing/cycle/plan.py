@@ -100,11 +100,8 @@ class Plan(Proposer):
         """Places the rest of gangs with whole cards that were leaving the gate when the last controller ended.
 
         Their places are on no record. Nobody has decided since, so they are still free: these pods go before all
-        others. Runs once, at the start.
+        others. For the first decision.
         """
-        if self._state.gangs_resumed:
-            return
-        self._state.gangs_resumed = True
         self._gangs.begin()
         waiting = (self._cluster.pods[uid] for uid in self._state.waiting)
         found = (self._gangs.gang_of(pod) for pod in waiting if pod.devices)
@@ -122,7 +119,7 @@ class Plan(Proposer):
         """
         pods, limited = self._cluster.pods, heads.limited
         turns = Turns(list(heads.batch))
-        if self._state.gangs:
+        if self._state.gangs.known:
             turns = take_turns(heads.batch, (pods[uid] for uid in limited), self._gangs)
         planned = [*heads.ordered, *(pods[uid] for uid in turns.members)]
         run = _Run(turns, limited, {self._cluster.queue_of(pod) for pod in planned})

@@ -62,7 +62,7 @@ class Intake:
         self._cluster = state.cluster
         self._observer = observer
         self._absorber = absorber
-        self._proposers = proposers
+        self._followers = [each for each in proposers if each.follows]
         self._kinds = kinds
         self.is_done = True
         self.has_begun = False
@@ -184,7 +184,9 @@ class Intake:
     def _absorb_pods(self, pods: Collection[PodUid]) -> None:
         for uid in sorted(pods):
             self._absorber.absorb_pod(uid)
-            for proposer in self._proposers:
-                proposer.observe(uid)
+            pod = self._cluster.pods.get(uid)
+            for proposer in self._followers:
+                if pod is None or getattr(pod, proposer.follows):
+                    proposer.observe(uid)
         for kind in self._kinds:
             kind.refresh()

@@ -61,6 +61,8 @@ class Overstays(Proposer):
         state: the slicer's state.
     """
 
+    follows = "deadline"
+
     def __init__(self, state: SlicerState) -> None:
         self._state = state
         #: When a pod stays too long, or is asked again, seconds since 1970.
@@ -70,13 +72,6 @@ class Overstays(Proposer):
         #: When a pod was asked; a subset of ``_due``.
         self._asked: dict[PodUid, float] = {}
 
-    @property
-    def next_due(self) -> float | None:
-        """When the first pod is due, seconds since 1970; None if none is."""
-        while self._order and self._due.get(self._order[0][1]) != self._order[0][0]:
-            heappop(self._order)
-        return self._order[0][0] if self._order else None
-
     def observe(self, uid: PodUid) -> None:
         """Takes in a pod that changed."""
         pod = self._state.cluster.pods.get(uid)
@@ -84,12 +79,13 @@ class Overstays(Proposer):
         if due is None:
             self._due.pop(uid, None)
             self._asked.pop(uid, None)
-            return
-        self._set(uid, max(due, self._asked.get(uid, 0.0)))
+            self._find_next()
+        else:
+            self._set(uid, max(due, self._asked.get(uid, 0.0)))
 
     def propose(self) -> Iterator[Proposal]:
         """Evicts the pods that are due."""
-        while (due := self.next_due) is not None and due <= self._state.now:
+        while self.next_due is not None and self.next_due <= self._state.now:
             uid = self._order[0][1]
             self._asked[uid] = self._state.now + ASKED_AGAIN
             self._set(uid, self._asked[uid])
@@ -102,6 +98,12 @@ class Overstays(Proposer):
         if self._due.get(uid) != due:
             self._due[uid] = due
             heappush(self._order, (due, uid))
+            self._find_next()
+
+    def _find_next(self) -> None:
+        while self._order and self._due.get(self._order[0][1]) != self._order[0][0]:
+            heappop(self._order)
+        self.next_due = self._order[0][0] if self._order else None
 
 
 #: Seconds after which an unbound pod loses its slices: KAI decides within one of its cycles, of seconds, where its
@@ -121,6 +123,8 @@ class UnboundPods(Proposer):
         state: the slicer's state.
     """
 
+    follows = "uid"
+
     def __init__(self, state: SlicerState) -> None:
         self._state = state
         #: Pods with slices that are not bound, and since when they are watched, seconds since 1970; the first is due
@@ -131,11 +135,9 @@ class UnboundPods(Proposer):
         #: Pods that were bound after they had lost their slices, and when they are due.
         self._late: dict[PodUid, float] = {}
 
-    @property
-    def next_due(self) -> float | None:
-        """When the first pod is due, seconds since 1970; None if there is none."""
+    def _find_next(self) -> None:
         first = [next(iter(self._since.values())) + BOUND_WITHIN] if self._since else []
-        return min((*first, *self._late.values()), default=None)
+        self.next_due = min((*first, *self._late.values()), default=None)
 
     def observe(self, uid: PodUid) -> None:
         """Takes in a pod that changed."""
@@ -149,12 +151,17 @@ class UnboundPods(Proposer):
             self._late.pop(uid, None)
         else:  # kubelet starts a pod with whole cards at once
             self._late.setdefault(uid, self._state.now + (0.0 if pod.devices else LATE))
+        self._find_next()
 
     def propose(self) -> Iterator[Proposal]:
         """Takes slices back from the pods that are due, and evicts those that are bound late."""
         for uid in [uid for uid, due in self._late.items() if due <= self._state.now]:
             del self._late[uid]
             yield from self._end_turn(self._state.cluster.pods[uid])
+        yield from self._take_back()
+        self._find_next()
+
+    def _take_back(self) -> Iterator[Proposal]:
         while self._since and next(iter(self._since.values())) + BOUND_WITHIN <= self._state.now:
             uid = next(iter(self._since))
             since = self._since.pop(uid)

@@ -83,6 +83,8 @@ class Mover(Proposer):
         refused: moves that were given up, since the eviction failed or had no effect; never decreases.
     """
 
+    follows = "movable"
+
     def __init__(self, state: SlicerState, reserver: Reserver, finder: MoveFinder, settings: MoveSettings) -> None:
         self.rooms: dict[PodUid, FoundRoom] = {}
         self.evicted = 0
@@ -103,12 +105,6 @@ class Mover(Proposer):
         self._next_look = 0.0
         #: Time of the next look, if nothing else happens; None while nobody waits for one.
         self._look_due: float | None = None
-
-    @property
-    def next_due(self) -> float | None:
-        """Time of the next step, seconds since 1970; None if there is none."""
-        times = [each.since + EVICTION_SECONDS for each in self._plans.values()]
-        return min(times if self._look_due is None else [*times, self._look_due], default=None)
 
     def observe(self, uid: PodUid) -> None:
         """Takes in a pod that has changed."""
@@ -141,6 +137,8 @@ class Mover(Proposer):
             yield from self._look(now)
         elif self._state.pods.blocked:
             self._look_due = self._next_look
+        times = [each.since + EVICTION_SECONDS for each in self._plans.values()]
+        self.next_due = min(times if self._look_due is None else [*times, self._look_due], default=None)
 
     # Looking for moves
 

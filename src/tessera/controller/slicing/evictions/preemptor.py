@@ -50,17 +50,15 @@ class Preemptor(Proposer):
         #: By victim, when it was asked.
         self._asked: dict[PodUid, float] = {}
 
-    @property
-    def next_due(self) -> float | None:
-        """Time of the next try, seconds since 1970; None if nobody waits for one."""
-        return min(self._next_try.values(), default=None)
-
     def propose(self) -> Iterator[Proposal]:
         """Lets the first waiting pod that is due preempt."""
         now = self._state.now
         self._forget(now)
-        if not now:
-            return
+        if now:
+            yield from self._preempt_for_first(now)
+        self.next_due = min(self._next_try.values(), default=None)
+
+    def _preempt_for_first(self, now: float) -> Iterator[Proposal]:
         heads = [uid for _, uids in self._state.pods.blocked.heads() for uid in uids[:1]]
         pods = [self._state.cluster.pods[uid] for uid in heads if uid in self._state.cluster.pods]
         for pod in sorted(pods, key=lambda each: (-each.priority, each.created, each.key)):

@@ -17,21 +17,19 @@ class RecordedMoves(Proposer):
     """
 
     def __init__(self, state: SlicerState, settings: MoveSettings) -> None:
+        self.next_due = 0.0
         self._state = state
         self._settings = settings
-        #: True once the recorded moves have been taken over; this happens once.
+        #: True once the recorded moves have been taken over; this happens once, as soon as the time is known.
         self._adopted = False
-
-    @property
-    def next_due(self) -> float | None:
-        """When the first move is an hour old, seconds since 1970; None without moves."""
-        return min((each.date + MOVE_COUNTS for found in self._state.moves.values() for each in found), default=None)
 
     def propose(self) -> Iterator[Proposal]:
         """Brings the moves of the last hour up to date, and proposes nothing."""
         if self._state.now:
             self._adopt()
             self._forget()
+            dates = (each.date for found in self._state.moves.values() for each in found)
+            self.next_due = min((each + MOVE_COUNTS for each in dates), default=None)
         yield from ()
 
     def _adopt(self) -> None:

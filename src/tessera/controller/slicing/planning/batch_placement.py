@@ -61,7 +61,7 @@ class PlacementContext:
         required_node: returns the node that an ungated pod must run on; None for any other pod.
         changed_nodes: by refused pod, the nodes where room may have grown since; None if the pod was not refused.
         kept_nodes: nodes with slots that are kept for other pods.
-        ratings: ranks nodes for whole cards and shares; it follows what the batch gives away.
+        ratings: ranks nodes for whole cards and shares; it follows what the batch gives away. None without such.
     """
 
     fleet: Fleet
@@ -71,7 +71,7 @@ class PlacementContext:
     allocations: AllocationTable
     required_node: Callable[[PodInfo], NodeName | None]
     changed_nodes: Mapping[PodUid, frozenset[NodeName] | None]
-    ratings: DeviceRatings
+    ratings: DeviceRatings | None
     kept_nodes: Sequence[NodeName] = ()
 
 
@@ -110,7 +110,7 @@ def place(pods: Sequence[PodInfo], context: PlacementContext, work: StepBudget) 
         reservations=rules,
         work=work,
         kept=context.kept_nodes,
-        rank_nodes=rules.rank,
+        rank_nodes=rules.rank if context.ratings is not None else None,
     )
     rules.end()
     placed: list[Placed | Unplaced] = []
@@ -250,12 +250,14 @@ class _BatchFilters:
     def rank(self, demand: Demand, work: StepBudget) -> Iterator[str]:
         """Yields the nodes with room for whole cards or shares, best first."""
         reserved = self._amounts.reserved if self._amounts is not None else {}
+        assert self._ratings is not None, f"no node is rated for {demand.key}"
         return self._ratings.rank(self._pods[demand.key], reserved, demand.nodes, work)
 
     def end(self) -> None:
         """Has the nodes rated again without what the batch gave away: the batch has changed nothing."""
-        for node in self._touched:
-            self._ratings.note(node)
+        if self._ratings is not None:
+            for node in self._touched:
+                self._ratings.note(node)
 
     def _refusal(self, filters: Sequence[Filter], demand: Demand, node: str) -> NodeRule | None:
         pod = self._pods[demand.key]
@@ -287,7 +289,7 @@ class _BatchFilters:
             rule.unreserve(self._pods[demand.key], NodeName(node))
 
     def _touch(self, node: NodeName) -> None:
-        if self._ratings.has_devices(node):
+        if self._ratings is not None and self._ratings.has_devices(node):
             self._touched.add(node)
             self._ratings.note(node)
 

@@ -86,7 +86,7 @@ class Planner:
         """
         holds = [hold for each in reserved for hold in each.holds]
         with (
-            self.filters(work, kept_amounts(self._state, reserved)) as filters,
+            self.filters(work, kept_amounts(self._state, reserved) if reserved else None, pods) as filters,
             hold_slots(self._state.inventory.fleet, holds),
         ):
             nodes = tuple({each.node: None for each in reserved})
@@ -186,36 +186,43 @@ class Planner:
             required_node=self._cluster.required_node,
             changed_nodes=since,
             kept_nodes=kept_nodes,
-            ratings=self._state.ratings,
+            ratings=self._state.ratings if self._state.devices.used else None,
         )
 
     @contextmanager
-    def filters(self, work: StepBudget, kept: Mapping[NodeName, Amounts] | None = None) -> Iterator[Sequence[Filter]]:
+    def filters(
+        self,
+        work: StepBudget,
+        kept: Mapping[NodeName, Amounts] | None = None,
+        pods: Sequence[PodInfo] | None = None,
+    ) -> Iterator[Sequence[Filter]]:
         """Yields the rules about pods on nodes for one batch, in the order of the scheduler's filters.
 
         Args:
             work: pays for rules about other pods.
             kept: by node with reserved slots, the amounts in use once the reservations are taken.
+            pods: the only pods to ask about: rules that concern none of them are left out; None for any pods.
         """
-        affinity = PodAffinityFilter(self._cluster.placed_pods, self._cluster.index, work)
-        volumes = (
-            (VolumeFilter(self._cluster.storage, self._cluster.placed_pods, self._cluster.index),)
-            if self._cluster.storage_listed
-            else ()
-        )
+        cluster, used = self._cluster, self._state.usage.used
+        special = pods is None or any(pod.relations != NO_RELATIONS or pod.ports or pod.claims for pod in pods)
+        affinity: PodAffinityFilter | None = None
+        if special or cluster.placed_pods.holders:
+            affinity = PodAffinityFilter(cluster.placed_pods, cluster.index, work)
+        claims = special and cluster.storage_listed
         try:
             yield (
-                AvoidedNodes(self._state.avoidance),
-                HostPorts(self._cluster.placed_pods, work),
-                FreeAmounts(self._cluster.nodes, self._state.usage.used),
-                *((FreeAmounts(self._cluster.nodes, kept),) if kept else ()),
-                OfferedDevices(self._cluster.nodes, self._state.usage.used, self._used_without_slices),
-                FreeDevices(self._cluster.nodes, self._state.usage.used),
-                *volumes,
-                affinity,
+                *((AvoidedNodes(self._state.avoidance),) if self._state.avoidance.refusals else ()),
+                *((HostPorts(cluster.placed_pods, work),) if special else ()),
+                FreeAmounts(cluster.nodes, used),
+                *((FreeAmounts(cluster.nodes, kept),) if kept else ()),
+                OfferedDevices(cluster.nodes, used, self._used_without_slices),
+                FreeDevices(cluster.nodes, used),
+                *((VolumeFilter(cluster.storage, cluster.placed_pods, cluster.index),) if claims else ()),
+                *((affinity,) if affinity is not None else ()),
             )
         finally:
-            affinity.end()
+            if affinity is not None:
+                affinity.end()
 
 
 def depends_on_pods_or_volumes(pod: PodInfo, filters: Sequence[Filter]) -> bool:

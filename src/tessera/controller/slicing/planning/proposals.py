@@ -111,15 +111,20 @@ Proposal = (
 
 
 class Proposer:
-    """One feature of the cycle. One that is off is not in the slicer's list."""
+    """One feature of the cycle. One that is off is not in the slicer's list.
 
-    @property
-    def next_due(self) -> float | None:
-        """Time at which it may propose something though nothing changes, seconds since 1970; None if never."""
-        return None
+    A proposer is asked only while pods wait for room, something is reserved or moved, or its time has come.
+
+    Attributes:
+        next_due: time at which it may propose something though nothing changes, seconds since 1970; None if never.
+        follows: :meth:`observe` takes in changed pods that have a value of this attribute; empty if it takes in none.
+    """
+
+    next_due: float | None = None
+    follows: str = ""
 
     def observe(self, uid: PodUid) -> None:
-        """Takes in a pod that changed."""
+        """Takes in a pod that changed, or is gone."""
 
     def review(self, _nodes: AbstractSet[NodeName]) -> Iterable[Proposal]:
         """Proposes, before pods are planned, what of earlier decisions ends, now that these nodes have changed."""

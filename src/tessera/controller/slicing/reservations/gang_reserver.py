@@ -57,13 +57,9 @@ class GangReserver:
         gangs: knows the gangs.
         reserver: makes the reservations of single pods, and has the rules for both.
         after: seconds that the last pod waits before its gang may get a reservation; None makes none.
-
-    Attributes:
-        next_due: time at which a gang may get a reservation, or one may move, if nothing else happens; None if never.
     """
 
     def __init__(self, state: SlicerState, gangs: GangPlanner, reserver: Reserver, after: float | None) -> None:
-        self.next_due: float | None = None
         self._state = state
         self._gangs = gangs
         self._reserver = reserver
@@ -97,7 +93,6 @@ class GangReserver:
 
     def propose(self) -> Iterator[Proposal]:
         """Checks the reservations, and proposes them for the first gang that is due."""
-        self.next_due = None
         if self._after is None or not self._state.now:
             return
         yield from self._review()
@@ -107,7 +102,7 @@ class GangReserver:
         reserved = [each for each in self._state.reservations.values() if each.gang]
         if not self._waiting and not reserved:
             return
-        self._wake_at(min((each.made + each.patience for each in reserved), default=None))
+        self._reserver.wake_at(min((each.made + each.patience for each in reserved), default=None))
         taken = {each.queue for each in self._state.reservations.values()}
         blocked = dict(self._state.pods.blocked.heads())
         for each in self._candidates():
@@ -146,12 +141,8 @@ class GangReserver:
         at = max(parse_time_or_zero(one.rank[1]) + (self._after or 0.0), self._retry.get(one.gang.key, 0.0))
         if at <= self._state.now:
             return True
-        self._wake_at(at)
+        self._reserver.wake_at(at)
         return False
-
-    def _wake_at(self, at: float | None) -> None:
-        if at is not None:
-            self.next_due = at if self.next_due is None else min(self.next_due, at)
 
     def _missing(self, gang: Gang) -> Sequence[PodInfo]:
         """Returns the pods that a gang needs to start, in order; empty if it is not complete or needs none."""
@@ -169,7 +160,7 @@ class GangReserver:
             places = self._find(pods)
         if last is None or not any(each.holders for each in places.values()):
             self._retry[key] = self._state.now + RETRY
-            self._wake_at(self._retry[key])
+            self._reserver.wake_at(self._retry[key])
             return
         number = self._numbers.setdefault(key, self._reserver.next_number())
         seconds = max(each.seconds for each in places.values())

@@ -63,6 +63,7 @@ class Reserver(Proposer):
     Attributes:
         gangs: the gangs that wait for reservations; None if none get any.
         places: finds places for reservations.
+        searches: searches that the present decision may still make; the slicer sets it.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class Reserver(Proposer):
     ) -> None:
         self.places = PlaceSearch(state, planner)
         self.gangs: GangReserver | None = None
+        self.searches = int(RESERVATION_SEARCHES)
         self._state = state
         self._cluster = state.cluster
         self._after = after
@@ -81,18 +83,13 @@ class Reserver(Proposer):
         self._saw_gangs = False
         #: Number of the last reservation.
         self._number = 0
-        #: Searches that the present decision may still make.
-        self._searches = 0
         #: By pod without a possible place, the time of its next search.
         self._retry: dict[PodUid, float] = {}
-        #: Time at which a single pod may get a reservation, or one may move, if nothing else happens; None if never.
-        self._next_due: float | None = None
 
-    @property
-    def next_due(self) -> float | None:
-        """Time at which a pod or a gang may get a reservation, or one may move; None if never."""
-        dues = (self._next_due, self.gangs.next_due if self.gangs is not None else None)
-        return min((each for each in dues if each is not None), default=None)
+    def wake_at(self, at: float | None) -> None:
+        """Notes a time at which a pod or a gang may get a reservation, or one may move."""
+        if at is not None:
+            self.next_due = at if self.next_due is None else min(self.next_due, at)
 
     def note_gang(self, gang: Gang, reason: Reason | None) -> None:
         """Notes the outcome of planning a gang."""
@@ -121,21 +118,20 @@ class Reserver(Proposer):
 
     def _find(self, pod: PodInfo) -> ReservedPlace | None:
         """Searches a place, and counts the search."""
-        self._searches -= 1
+        self.searches -= 1
         return self.places.find(pod)
 
     # Making reservations
 
     def review(self, nodes: AbstractSet[NodeName]) -> Iterator[Proposal]:
         """Takes over recorded reservations at the start; ends or moves those that are no longer right."""
-        self._searches = int(RESERVATION_SEARCHES)
         if not self._adopted:
             self._adopted = True
             self._number = adopt_reservations(self._state, keep=self._keeps)
         found = self._state.reservations.values()
         if any(each.node in nodes or each.uid not in self._state.waiting for each in found):
             yield from self._review()
-        if self.gangs is not None and (self._state.gangs or self._saw_gangs):
+        if self.gangs is not None and (self._state.gangs.known or self._saw_gangs):
             yield from self.gangs.review(nodes)
 
     def reserve_at_once(self, pod: PodInfo, reason: Reason | None) -> Iterator[Proposal]:
@@ -146,7 +142,7 @@ class Reserver(Proposer):
             reason: why it is refused; None repeats the last reason.
         """
         reason = reason if reason is not None else self._state.pods.reason_of(pod.uid)
-        if self._after is None or not self._now or self._searches <= 0:
+        if self._after is None or not self._now or self.searches <= 0:
             return
         if pod.gated and waits_for_room(reason) and self._is_due(pod):
             yield from self._reserve(pod, queue_key(self._state, pod))
@@ -155,15 +151,18 @@ class Reserver(Proposer):
         """Proposes reservations for the first pods and gangs of queues, and sets :attr:`next_due`."""
         if not self._state.reservations_due:
             return
-        saw, self._saw_gangs = self._saw_gangs, bool(self._state.gangs)
+        self.next_due = None
+        saw, self._saw_gangs = self._saw_gangs, bool(self._state.gangs.known)
         if self.gangs is not None and (saw or self._saw_gangs):
             yield from self.gangs.propose()
         self._state.reservations_due = False
         yield from self._review()
         self._forget_ended()
-        if self._after is None or not self._now:
-            return
-        self._next_due = min((each.made + each.patience for each in self._state.reservations.values()), default=None)
+        if self._after is not None and self._now:
+            yield from self._reserve_for_first()
+
+    def _reserve_for_first(self) -> Iterator[Proposal]:
+        self.wake_at(min((each.made + each.patience for each in self._state.reservations.values()), default=None))
         firsts: list[tuple[tuple[int, str, str], PodInfo, QueueKey]] = []
         taken = {each.queue for each in self._state.reservations.values()}
         for queue, uids in self._state.pods.blocked.heads():
@@ -171,7 +170,7 @@ class Reserver(Proposer):
             if pod is not None:
                 firsts.append(((-pod.priority, pod.created, pod.key), pod, queue))
         for _, pod, queue in sorted(firsts, key=lambda each: each[0]):
-            if self._searches <= 0:
+            if self.searches <= 0:
                 self._state.reservations_due = True
                 return
             yield from self._reserve(pod, queue)
@@ -192,7 +191,7 @@ class Reserver(Proposer):
         at = max(parse_time_or_zero(pod.created) + (self._after or 0.0), self._retry.get(pod.uid, 0.0))
         if at <= self._now:
             return True
-        self._next_due = at if self._next_due is None else min(self._next_due, at)
+        self.wake_at(at)
         return False
 
     def _reserve(self, pod: PodInfo, queue: QueueKey) -> Iterator[Proposal]:
@@ -334,7 +333,7 @@ class Reserver(Proposer):
 
     def _reconsider(self, one: Reservation, pod: PodInfo) -> Iterator[Proposal]:
         left = self.places.remaining(one)
-        if self._searches <= 0:
+        if self.searches <= 0:
             self._state.reservations_due = True
             return
         place = self._find(pod)
@@ -348,7 +347,7 @@ class Reserver(Proposer):
 
     def _replace(self, one: Reservation, pod: PodInfo) -> Iterator[Proposal]:
         """Moves a reservation that is no longer right, or ends it; without searches left, in the next decision."""
-        if self._searches <= 0:
+        if self.searches <= 0:
             self._state.reservations_due = True
             return
         place = self._find(pod)

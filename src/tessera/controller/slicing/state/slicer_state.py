@@ -169,8 +169,11 @@ class SlicerState:
         self.serving_nodes: dict[tuple[str, ...], tuple[int, int]] = {}
         #: Memory slots of all cards by model, as the last decision counted them.
         self.counted_totals: Mapping[str, int] = {}
-        #: True once the first decision has placed the rest of gangs that were leaving the gate; this happens once.
-        self.gangs_resumed = False
+
+    @property
+    def may_take_back(self) -> bool:
+        """True if slots are kept for pods, or for gangs, which may have to give them back."""
+        return bool(self.reservations or self.gangs.known or self.gangs.changed)
 
     @property
     def is_due(self) -> bool:
