@@ -52,6 +52,9 @@ class Semver(msgspec.Struct, frozen=True, eq=False):
     def __hash__(self) -> int:
         return hash(self._key())
 
+    def __str__(self) -> str:
+        return ".".join(map(str, self.numbers)) + ("-" + ".".join(self.pre_release) if self.pre_release else "")
+
 
 def read_semver(text: str) -> Semver:
     """Reads a version.

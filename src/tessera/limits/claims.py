@@ -20,3 +20,45 @@ VERSION_TEXT = Limit(
     "a text that CEL's `semver()` reads",
     "an attribute of a device has at most 64",
 )
+EXPRESSION_TEXT = Limit(
+    10_240,
+    "characters",
+    "the CEL expression of a selector of devices",
+    "Kubernetes' own bound; selectors of devices have a hundred",
+)
+EXPRESSION_COST = Limit(
+    1_000_000,
+    "units",
+    "one evaluation of a selector of devices, and what all of its evaluations cost beyond the usual",
+    "Kubernetes' own bound of one evaluation; a comparison of an attribute costs 5",
+)
+EXPRESSION_USUAL_COST = Limit(
+    100,
+    "units",
+    "an evaluation of a selector that does not count against the bound of all",
+    "selectors cost 5 to 50; one that costs a million on each of a million devices would take weeks",
+)
+EXPRESSIONS = Limit(
+    4_096, "expressions", "selectors whose costs are remembered", "a cluster has tens; all are forgotten together"
+)
+CLAIM_ENTRIES = Limit(
+    32,
+    "entries",
+    "requests, constraints, configurations, selectors of a request, and devices of a claim",
+    "Kubernetes' own bound",
+)
+CLAIM_ALTERNATIVES = Limit(8, "alternatives", "`firstAvailable` of a request", "Kubernetes' own bound")
+CLAIM_TOLERATIONS = Limit(16, "tolerations", "tolerations of a request", "Kubernetes' own bound")
+CLAIM_CONSUMERS = Limit(256, "pods", "`reservedFor` of a claim", "Kubernetes' own bound")
+CLAIM_STEPS = Limit(
+    50_000,
+    "tries",
+    "tries of a device for the claims of a pod on one node, half a second",
+    "a pod with 8 slices on 16 free cards needs 3,000; only contradictory constraints need more",
+)
+SLICE_DEVICES = Limit(128, "devices", "one ResourceSlice", "Kubernetes' own bound; 64 if any has counters or taints")
+SLICE_COUNTER_SETS = Limit(8, "sets", "counter sets of one ResourceSlice", "Kubernetes' own bound")
+COUNTERS = Limit(32, "counters", "counters of a set", "Kubernetes' own bound; a card has 8 memory slices")
+DEVICE_COUNTER_SETS = Limit(2, "sets", "counter sets that a device takes from", "Kubernetes' own bound")
+DEVICE_TRAITS = Limit(32, "values", "attributes of a device, and amounts", "Kubernetes' own bound is 32 of both")
+DEVICE_TAINTS = Limit(16, "taints", "taints of a device", "Kubernetes' own bound")
