@@ -17,6 +17,8 @@ from tests.support.device_claims import (
 
 Obj = dict[str, Any]
 DRIVER = "gpu.tessera.dev"
+#: No pod, so that no controller takes it for one that is gone.
+CONSUMER = {"apiGroup": "example.com", "resource": "widgets", "name": "p", "uid": "1"}
 
 
 @pytest.fixture
@@ -145,14 +147,13 @@ async def test_a_result_names_a_request_or_one_of_its_alternatives(api: Api, cla
 
 async def test_only_an_allocated_claim_can_be_reserved(api: Api, claims: str) -> None:
     (await api("POST", claims, claim("a", exactly("gpu", "gpus")))).ok()
-    consumer = {"resource": "pods", "name": "p", "uid": "1"}
-    refused = await _status(api, f"{claims}/a", {"reservedFor": [consumer]})
+    refused = await _status(api, f"{claims}/a", {"reservedFor": [CONSUMER]})
     assert "may not be specified when `allocated` is not set" in refused.refused(422, "Invalid")
-    given = {"allocation": allocation(DRIVER, "n1", "gpu-0"), "reservedFor": [consumer]}
+    given = {"allocation": allocation(DRIVER, "n1", "gpu-0"), "reservedFor": [CONSUMER]}
     (await _status(api, f"{claims}/a", given)).ok()
     refused = await _status(api, f"{claims}/a", {"allocation": None})
     assert refused.status == 422
-    many = [{**consumer, "uid": str(index)} for index in range(257)]
+    many = [{**CONSUMER, "uid": str(index)} for index in range(257)]
     assert "must have at most 256 items" in (await _status(api, f"{claims}/a", {"reservedFor": many})).refused(422)
 
 
@@ -344,8 +345,7 @@ async def test_kubectl_shows_the_state_of_claims(api: Api, kubectl: Kubectl, cla
         ["NAME", "STATE"],
         ["a", "pending"],
     ]
-    consumer = {"resource": "pods", "name": "p", "uid": "1"}
-    given = {"allocation": allocation(DRIVER, "n1", "gpu-0"), "reservedFor": [consumer]}
+    given = {"allocation": allocation(DRIVER, "n1", "gpu-0"), "reservedFor": [CONSUMER]}
     (await _status(api, f"{claims}/a", given)).ok()
     assert "allocated,reserved" in await kubectl("get", "resourceclaims")
 

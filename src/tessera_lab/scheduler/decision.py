@@ -6,10 +6,12 @@ the pod, :mod:`preemption` looks for less important pods to end.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
 from typing import Any
 
 import msgspec
 
+from tessera_lab.scheduler.filters.claims import ClaimPlan, claim_filter
 from tessera_lab.scheduler.filters.node_placement import (
     NodeRejection,
     find_untolerated,
@@ -33,10 +35,11 @@ NO_PORTS = NodeRejection("node(s) didn't have free ports for the requested pod p
 
 
 class NodeChoice(msgspec.Struct, frozen=True):
-    """Binds the pod to ``node``, after its claims are bound as in ``volumes``."""
+    """Binds the pod to ``node``, after the writes to its claims of volumes and of devices."""
 
     node: str
     volumes: VolumePlan = VolumePlan()
+    claims: ClaimPlan = ClaimPlan()
 
 
 class Unschedulable(msgspec.Struct, frozen=True):
@@ -46,11 +49,13 @@ class Unschedulable(msgspec.Struct, frozen=True):
         reasons: the text of the condition and of the event, without the part about preemption.
         curable: nodes whose reason could go away if other pods ended.
         total: number of nodes.
+        elsewhere: claims whose allocation refused a node that could have taken the pod.
     """
 
     reasons: str
     curable: tuple[str, ...] = ()
     total: int = 0
+    elsewhere: tuple[str, ...] = ()
 
 
 class PodFilters:
@@ -60,25 +65,36 @@ class PodFilters:
         self._pod = pod
         self._volumes = volume_filter(pod, cluster)
         volumes = self._volumes.judge if self._volumes is not None else None
+        self._claims = claim_filter(pod, cluster.claims)
+        claims = self._claims.judge if self._claims is not None else None
         self._more: list[Callable[[CachedNode], NodeRejection | None]] = [
-            each for each in (volumes, spread_filter(pod, cluster), affinity_filter(pod, cluster)) if each is not None
+            each
+            for each in (volumes, spread_filter(pod, cluster), affinity_filter(pod, cluster), claims)
+            if each is not None
         ]
         self._nominated = cluster.nominated
 
     @property
     def hopeless(self) -> str:
         """Returns why no node can take the pod; empty if some may."""
-        return self._volumes.hopeless if self._volumes is not None else ""
+        found = self._volumes.hopeless if self._volumes is not None else ""
+        return found or (self._claims.hopeless if self._claims is not None else "")
 
-    def plan(self, node: CachedNode) -> VolumePlan:
-        """The volume plan for the pod's claims on a node that can take it."""
-        return self._volumes.plan(node) if self._volumes is not None else VolumePlan()
+    @property
+    def elsewhere(self) -> tuple[str, ...]:
+        """Claims of devices that kept the pod from a node which every other filter admitted."""
+        return tuple(sorted(self._claims.elsewhere)) if self._claims is not None else ()
+
+    def choose(self, node: CachedNode) -> NodeChoice:
+        """The decision for a node that can take the pod, with the plans for its claims."""
+        volumes = self._volumes.plan(node) if self._volumes is not None else VolumePlan()
+        return NodeChoice(node.name, volumes, self._claims.plan(node) if self._claims is not None else ClaimPlan())
 
     def rejections(self, node: CachedNode) -> list[NodeRejection]:
         """Returns why the node cannot take the pod; empty if it can."""
         found = collect_rejections(self._pod, node, self._nominated.get(node.name, {}).values())
         if not found:
-            found = [each for check in self._more if (each := check(node)) is not None][:1]
+            found = list(islice((each for check in self._more if (each := check(node)) is not None), 1))
         return found
 
 
@@ -106,10 +122,10 @@ def decide(pod: CachedPod, cluster: NodeCache) -> NodeChoice | Unschedulable:
             curable.append(node.name)
     if fitting:
         best = choose_node(pod, fitting, cluster)
-        return NodeChoice(best.name, filters.plan(best))
+        return filters.choose(best)
     if total > examined:
         counts[skipped.reason] = counts.get(skipped.reason, 0) + total - examined
-    return Unschedulable(_message(total, counts), tuple(curable), total)
+    return Unschedulable(_message(total, counts), tuple(curable), total, filters.elsewhere)
 
 
 def collect_rejections(pod: CachedPod, node: CachedNode, nominated: Iterable[CachedPod] = ()) -> list[NodeRejection]:

@@ -5,6 +5,7 @@ changes, a pod leaves, the pod itself changes. Time alone retries nothing. No I/
 """
 
 import heapq
+from collections.abc import Callable
 
 from tessera_lab.scheduler.state.node_cache import CachedPod
 
@@ -41,9 +42,9 @@ class SchedulingQueue:
         self._active.pop(uid, None)
         self._aside.pop(uid, None)
 
-    def retry_all(self) -> None:
-        """Queues every pod set aside again, after a change that may help."""
-        for pod in list(self._aside.values()):
+    def retry_all(self, chosen: Callable[[CachedPod], bool] = lambda _: True) -> None:
+        """Queues the pods set aside again, after a change that may help those that are chosen."""
+        for pod in [each for each in self._aside.values() if chosen(each)]:
             self.add(pod)
 
     def pop(self) -> CachedPod | None:

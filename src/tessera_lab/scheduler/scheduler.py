@@ -21,10 +21,13 @@ from tessera.kube.event_recorder import EventRecorder, make_reference
 from tessera.kube.resources import NAMESPACES, NODES, PODS
 from tessera.kube.resources.meta import key_of, split_key, uid_of
 from tessera.kube.watch.informer import EventKind, WatchEvent
+from tessera_lab.scheduler.claim_binding import ClaimBinder, ClaimBindingError
 from tessera_lab.scheduler.decision import NodeChoice, Unschedulable, decide
+from tessera_lab.scheduler.filters.claims import missing_claims
 from tessera_lab.scheduler.preemption import Preemption, Victims, preempt
 from tessera_lab.scheduler.queue import SchedulingQueue
 from tessera_lab.scheduler.state.node_cache import CachedPod, NodeCache, build_pod_info
+from tessera_lab.scheduler.state.pod_claims import claim_names
 from tessera_lab.scheduler.volume_binding import VolumeBinder
 from tessera_lab.simulation.supervision import LabInformer, describe_error
 
@@ -73,6 +76,7 @@ class Scheduler:
         self._namespaces = LabInformer(client, NAMESPACES.as_dicts(), clock=clock, rng=rng)
         self._victims = Victims(client, self._events, clock=clock, rng=rng, name=name)
         self._binder = VolumeBinder(client, self.cluster.storage, self._request_retry, clock=clock, rng=rng)
+        self._claims = ClaimBinder(client, self.cluster.claims, self._retry_claiming, clock=clock, rng=rng)
         self._pods.add_handler(self._on_pod)
         self._nodes.add_handler(self._on_node)
         self._namespaces.add_handler(self._on_namespace)
@@ -81,7 +85,8 @@ class Scheduler:
         """Schedules until cancelled."""
         async with asyncio.TaskGroup() as group:
             self._tasks = group
-            informers = (self._pods, self._nodes, self._namespaces, *self._binder.informers, *self._victims.informers)
+            own = (self._pods, self._nodes, self._namespaces)
+            informers = (*own, *self._binder.informers, *self._claims.informers, *self._victims.informers)
             for part in (self._events.run(), *(each.run() for each in informers)):
                 group.create_task(part)
             for informer in informers:
@@ -151,7 +156,7 @@ class Scheduler:
         if pod["spec"].get("schedulingGates"):
             self._queue.remove(uid_of(pod))
             self._note_gate(pod)
-        elif event.old is None or event.old["spec"] != pod["spec"]:
+        elif event.old is None or event.old["spec"] != pod["spec"] or claim_names(event.old) != claim_names(pod):
             self._queue.add(_needs(pod))
             self._wake.set()
 
@@ -170,10 +175,19 @@ class Scheduler:
             self._queue.retry_all()
             self._wake.set()
 
+    def _retry_claiming(self) -> None:
+        """An object of ``resource.k8s.io`` changed."""
+        if self._queue.set_aside:
+            self._queue.retry_all(lambda pod: bool(pod.claims))
+            self._wake.set()
+
     # Decisions
 
     def _decide_all(self, group: asyncio.TaskGroup) -> None:
         while (pod := self._queue.pop()) is not None:
+            if missing_claims(pod, self.cluster.claims):
+                self._queue.put_back(pod)  # as in Kubernetes it does not enter the queue, and nothing says so
+                continue
             try:
                 answer = decide(pod, self.cluster)
             except Exception as error:  # noqa: BLE001 - one pod's error, whatever it is, must not stop the others
@@ -184,6 +198,7 @@ class Scheduler:
             match answer:
                 case NodeChoice():
                     self.cluster.place(pod, answer.node)
+                    self._claims.assume(answer.claims)
                     group.create_task(self._bind(pod, answer))
                 case Unschedulable():
                     self._queue.put_back(pod)
@@ -193,6 +208,8 @@ class Scheduler:
         """No node can take the pod; perhaps one can once less important pods have ended."""
         budgets = self._victims.budgets
         found = preempt(pod, self.cluster, answer, budgets) if answer.total else ""
+        if answer.elsewhere:
+            group.create_task(self._claims.clear(answer.elsewhere, pod))
         node, message = "", f"{answer.reasons} {found}".rstrip()
         if isinstance(found, Preemption):
             node, message = found.node, f"{answer.reasons} preemption: {len(found.victims)} pod(s) end on {found.node}."
@@ -210,13 +227,20 @@ class Scheduler:
         node = placed.node
         try:
             await self._binder.bind(placed)
+            await self._claims.bind(pod, placed.claims)
             async with self._writers:
                 await self._client.bind(name, namespace, node, uid=pod.uid)
         except NotFound:
             self._take_back(pod)
-        except (ApiError, ConnectionError, TimeoutError) as error:
+            await self._claims.undo(pod, placed.claims)
+        except (ApiError, ClaimBindingError, ConnectionError, TimeoutError) as error:
             self._take_back(pod)
-            self._record_event(pod, f"binding rejected: {error}")
+            if isinstance(error, ClaimBindingError):
+                self._record_event(pod, str(error))
+                await self._write_condition(pod, "SchedulerError", str(error))
+            else:
+                self._record_event(pod, f"binding rejected: {error}")
+                await self._claims.undo(pod, placed.claims)
             await self._clock.sleep(self._backoffs.setdefault(pod.uid, Backoff(self._rng, shortest=1.0)).next())
             self._retry_later(pod)
         else:
@@ -290,6 +314,7 @@ def _needs(pod: Mapping[str, Any]) -> CachedPod:
         metadata.get("labels"),
         terminating=bool(metadata.get("deletionTimestamp")),
         owner=next((each["uid"] for each in metadata.get("ownerReferences") or () if _makes_replicas(each)), ""),
+        claims=claim_names(pod).values(),
     )
 
 

@@ -24,30 +24,47 @@ _LABEL_RULE = (
 _QUALIFIED = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]")
 _STANDARD = frozenset({"cpu", "memory", "ephemeral-storage"})
 _OPERATORS = ("Equal", "Exists")
-_NO_DRA = (
-    "this simulated cluster serves no dynamic resource allocation (resource.k8s.io); ask for devices under "
-    "resources.limits, for example nvidia.com/gpu: 1"
-)
 
 
 def validate_pod(pod: Read) -> Sequence[StatusCause]:
-    """Returns the errors of a pod.
-
-    A claim of dynamic resource allocation is refused, which Kubernetes takes: nothing of ``resource.k8s.io`` is served
-    here, and a pod that ran without its claimed devices would tell a lie. A template that has one is taken, and its
-    pods are refused.
-    """
-    spec = pod.get("spec") or {}
-    return [*validate_pod_spec(spec, "spec"), *_claims_of_devices(spec)]
+    """Returns the errors of a pod."""
+    return list(validate_pod_spec(pod.get("spec") or {}, "spec"))
 
 
-def _claims_of_devices(spec: Read) -> Iterator[StatusCause]:
-    if spec.get("resourceClaims"):
-        yield forbidden_cause("spec.resourceClaims", _NO_DRA)
+def _resource_claims(spec: Read, path: str) -> Iterator[StatusCause]:
+    """Yields the errors of a pod's claims of devices, and of their use in containers."""
+    claims = spec.get("resourceClaims") or ()
+    yield from _duplicates(claims, f"{path}.resourceClaims")
+    for index, each in enumerate(claims):
+        place = f"{path}.resourceClaims[{index}]"
+        given = [each.get(key) for key in ("resourceClaimName", "resourceClaimTemplateName") if each.get(key)]
+        if not each.get("name"):
+            yield field_errors.required_cause(f"{place}.name")
+        if not given:
+            text = "must specify one of: `resourceClaimName`, `resourceClaimTemplateName`"
+            yield invalid_cause(place, each, text)
+        elif len(given) > 1:
+            text = "at most one of `resourceClaimName` or `resourceClaimTemplateName` may be specified"
+            yield invalid_cause(place, each, text)
+    names = {each.get("name") for each in claims}
     for key in ("initContainers", "containers"):
-        for index, each in enumerate(spec.get(key) or ()):
-            if (each.get("resources") or {}).get("claims"):
-                yield forbidden_cause(f"spec.{key}[{index}].resources.claims", _NO_DRA)
+        for index, container in enumerate(spec.get(key) or ()):
+            used = (container.get("resources") or {}).get("claims") or ()
+            yield from _used_claims(used, f"{path}.{key}[{index}].resources.claims", names)
+
+
+def _used_claims(used: Sequence[Read], path: str, names: set[Any]) -> Iterator[StatusCause]:
+    seen: set[tuple[Any, Any]] = set()
+    for index, each in enumerate(used):
+        found = (each.get("name"), each.get("request") or "")
+        if not found[0]:
+            yield field_errors.required_cause(f"{path}[{index}]")
+        elif found in seen:
+            yield field_errors.duplicate_cause(f"{path}[{index}]", found[0])
+        elif found[0] not in names:
+            text = f"Not found: {field_errors.format_value(found[0])}"
+            yield StatusCause(field=f"{path}[{index}].name", reason="FieldValueNotFound", message=text)
+        seen.add(found)
 
 
 def validate_pod_spec(spec: Read, path: str) -> Iterator[StatusCause]:
@@ -65,6 +82,7 @@ def validate_pod_spec(spec: Read, path: str) -> Iterator[StatusCause]:
                 yield field_errors.duplicate_cause(f"{place}.name", name)
             seen.add(name)
     yield from _duplicates(spec.get("volumes") or (), f"{path}.volumes")
+    yield from _resource_claims(spec, path)
     for index, each in enumerate(spec.get("volumes") or ()):
         if each.get("hostPath"):
             yield from host_path(each["hostPath"], f"{path}.volumes[{index}].hostPath")

@@ -197,7 +197,15 @@ class PodWorker:
     async def _run_containers(self, containers: PodContainers) -> None:
         if not self.pod["spec"].get("hostNetwork"):
             await self._services.node.wait_for_network()
+        await self._prepare_claims()
         await containers.run()
+
+    async def _prepare_claims(self) -> None:
+        """A pod with claims of devices starts no container: no DRA plugin can register on this node."""
+        if self.pod["spec"].get("resourceClaims"):
+            text = "Failed to prepare dynamic resources: prepare dynamic resources: DRA driver is not registered"
+            self.record_event("FailedPrepareDynamicResources", text, type="Warning")
+            await asyncio.Event().wait()
 
     async def _admit(self) -> AdmissionRejection | None:
         # As in kubelet, a pod that has devices from before the boot is checked for them first.

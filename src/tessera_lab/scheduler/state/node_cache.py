@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from tessera_lab.scheduler.state.claim_cache import ClaimCache
 from tessera_lab.scheduler.state.pod_requests import (
     COMPARED,
     Amounts,
@@ -34,6 +35,7 @@ class CachedPod(msgspec.Struct, frozen=True, kw_only=True):
         labels: its labels.
         terminating: its deletion was asked for.
         owner: UID of its ReplicaSet or StatefulSet; empty without one.
+        claims: keys of its ResourceClaims; ``namespace/`` for one that has still to be made.
         priority: higher goes first.
         created: seconds since 1970; earlier goes first among equals.
         spec: the pod's spec as decoded JSON.
@@ -53,6 +55,7 @@ class CachedPod(msgspec.Struct, frozen=True, kw_only=True):
     labels: Mapping[str, str] = {}
     terminating: bool = False
     owner: str = ""
+    claims: tuple[str, ...] = ()
 
     @property
     def namespace(self) -> str:
@@ -82,6 +85,7 @@ def build_pod_info(
     *,
     terminating: bool = False,
     owner: str = "",
+    claims: Iterable[str] = (),
 ) -> CachedPod:
     """Compiles a pod's spec."""
     return CachedPod(
@@ -90,6 +94,7 @@ def build_pod_info(
         labels=labels or {},
         terminating=terminating,
         owner=owner,
+        claims=tuple(f"{key.partition('/')[0]}/{name}" for name in claims),
         priority=int(spec.get("priority") or 0),
         created=created,
         spec=spec,
@@ -165,6 +170,7 @@ class NodeCache:
         self.nodes: dict[str, CachedNode] = {}
         self.namespaces: dict[str, Mapping[str, str]] = {}
         self.storage = StorageCache()
+        self.claims = ClaimCache()
         self.holders_of_anti_affinity: dict[str, str] = {}
         self.holders_of_preferences: dict[str, str] = {}
         self.image_nodes: Counter[str] = Counter()

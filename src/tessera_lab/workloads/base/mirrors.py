@@ -34,6 +34,7 @@ from tessera.kube.resources import (
 )
 from tessera.kube.resources.meta import Resource
 from tessera.kube.watch.informer import Informer
+from tessera_lab.scheduler.claim_binding import RESOURCE_CLAIMS, RESOURCE_SLICES
 from tessera_lab.simulation.supervision import LabInformer
 from tessera_lab.workloads.base.ownership import Json, controller_of
 
@@ -94,6 +95,8 @@ class ObjectMirrors:
         self.volumes = self._mirror(PERSISTENT_VOLUMES)
         self.budgets = self._mirror(POD_DISRUPTION_BUDGETS)
         self.storage_classes = self._mirror(STORAGE_CLASSES)
+        self.resource_claims = self._mirror(RESOURCE_CLAIMS, _OWNED)
+        self.resource_slices = self._mirror(RESOURCE_SLICES)
 
     def _mirror(self, resource: Resource[Any], indexes: Mapping[str, Any] | None = None) -> Informer[dict[str, Any]]:
         return LabInformer(self.client, resource.as_dicts(), clock=self.clock, rng=self.rng, indexes=indexes)

@@ -82,18 +82,3 @@ async def test_eviction_respects_a_budget(api: ApiUser, make_pod: Any) -> None:
     await api("DELETE", f"{budgets}/b")
     assert (await api("POST", f"{PODS}/a/eviction", eviction))["status"] == "Success"
     assert (await api("GET", f"{PODS}/a"))["metadata"]["deletionTimestamp"]
-
-
-async def test_a_pod_with_claimed_devices_is_refused_since_none_are_served(api: ApiUser, make_pod: Any) -> None:
-    made = make_pod("a")
-    made["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": "one-gpu"}]
-    made["spec"]["containers"][0]["resources"] = {"claims": [{"name": "gpu"}]}
-    answer = await api("POST", PODS, made)
-    assert answer["code"] == 422
-    for place in ("spec.resourceClaims", "spec.containers[0].resources.claims"):
-        assert f"{place}: Forbidden: this simulated cluster serves no dynamic resource allocation" in answer["message"]
-    labels = {"app": "a"}
-    template = {"metadata": {"labels": labels}, "spec": made["spec"]}
-    spec = {"selector": {"matchLabels": labels}, "template": template}
-    workload = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "a"}, "spec": spec}
-    assert "spec" in await api("POST", "/apis/apps/v1/namespaces/default/deployments", workload)

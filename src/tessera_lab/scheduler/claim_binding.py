@@ -1,0 +1,162 @@
+"""Writes of kube-scheduler's plugin DynamicResources: reserves a pod's claims before it is bound, and clears others.
+
+Before a pod is bound it becomes a consumer of each of its claims; a claim that the scheduler allocates first gets the
+finalizer, then allocation and consumer in one write. As in Kubernetes 1.36 this write sets ``allocationTimestamp``
+where an allocation has none; the server takes that for a change of the allocation and refuses it, for ever.
+
+A claim whose allocation is on no node that could take the pod is cleared, if nobody else uses it.
+"""
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from tessera.clock import Clock, rfc3339
+from tessera.kube.client.client import Client
+from tessera.kube.client.errors import ApiError, Conflict, NotFound
+from tessera.kube.resources.meta import Resource, key_of, split_key, uid_of
+from tessera.kube.watch.informer import EventKind, Informer, WatchEvent
+from tessera_lab.scheduler.filters.claims import ClaimPlan
+from tessera_lab.scheduler.state.claim_cache import ClaimCache
+from tessera_lab.scheduler.state.node_cache import CachedPod
+from tessera_lab.scheduler.state.pod_claims import FINALIZER, allocation_of, consumer, is_reserved_for, reservations
+from tessera_lab.simulation.supervision import LabInformer
+
+Json = dict[str, Any]
+
+_GROUP = "resource.k8s.io"
+RESOURCE_CLAIMS = Resource(_GROUP, "v1", "resourceclaims", "ResourceClaim", True, dict[str, Any])
+RESOURCE_CLAIM_TEMPLATES = Resource(
+    _GROUP, "v1", "resourceclaimtemplates", "ResourceClaimTemplate", True, dict[str, Any]
+)
+RESOURCE_SLICES = Resource(_GROUP, "v1", "resourceslices", "ResourceSlice", False, dict[str, Any])
+DEVICE_CLASSES = Resource(_GROUP, "v1", "deviceclasses", "DeviceClass", False, dict[str, Any])
+
+
+class ClaimBindingError(Exception):
+    """A claim could not be reserved; the text is that of the pod's condition."""
+
+
+class ClaimBinder:
+    """Mirrors objects of ``resource.k8s.io`` and writes claims.
+
+    Args:
+        client: writes to the API server.
+        cache: the scheduler's cache, which this class keeps up to date.
+        changed: called after every change of the cache.
+        clock: for timestamps.
+        rng: for the mirrors' jitter.
+    """
+
+    def __init__(
+        self, client: Client, cache: ClaimCache, changed: Callable[[], None], *, clock: Clock, rng: random.Random
+    ) -> None:
+        self._client = client
+        self._cache = cache
+        self._changed = changed
+        self._clock = clock
+        kinds = ((RESOURCE_CLAIMS, cache.claims), (DEVICE_CLASSES, cache.classes), (RESOURCE_SLICES, cache.slices))
+        self.informers: Sequence[Informer[Json]] = [
+            LabInformer(client, kind, clock=clock, rng=rng) for kind, _ in kinds
+        ]
+        for informer, (_, memory) in zip(self.informers, kinds, strict=True):
+            informer.add_handler(self._mirror(memory))
+
+    def _mirror(self, memory: dict[str, Any]) -> Callable[[WatchEvent[Json]], None]:
+        def handle(event: WatchEvent[Json]) -> None:
+            if event.kind is EventKind.DELETED:
+                memory.pop(key_of(event.object), None)
+                self._cache.pending.pop(uid_of(event.object), None)
+            else:
+                memory[key_of(event.object)] = event.object
+                if memory is self._cache.claims and allocation_of(event.object):
+                    self._cache.pending.pop(uid_of(event.object), None)
+            self._changed()
+
+        return handle
+
+    def assume(self, plan: ClaimPlan) -> None:
+        """Counts the devices of a decision before they are written."""
+        for key, allocation in plan.allocate.items():
+            self._cache.pending[uid_of(self._cache.claims[key])] = allocation
+
+    async def bind(self, pod: CachedPod, plan: ClaimPlan) -> None:
+        """Returns once the pod is a consumer of all its claims.
+
+        Raises:
+            ClaimBindingError: the server refused a write.
+        """
+        for key in (*plan.allocate, *plan.reserve):
+            try:
+                await self._reserve(key, pod, plan.allocate.get(key))
+            except (ApiError, ConnectionError, TimeoutError) as error:
+                await self.undo(pod, plan)
+                reason = error.message if isinstance(error, ApiError) else str(error)
+                text = f'running PreBind plugin "DynamicResources": add reservation to claim {key}: {reason}'
+                raise ClaimBindingError(text) from error
+
+    async def _reserve(self, key: str, pod: CachedPod, allocation: Mapping[str, Any] | None) -> None:
+        namespace, name = split_key(key)
+        cached = self._cache.claims.get(key)
+        claim = dict(cached) if cached else await self._client.get(RESOURCE_CLAIMS, name, namespace)
+        while not is_reserved_for(claim, pod.uid):
+            try:
+                if allocation is not None and FINALIZER not in (claim["metadata"].get("finalizers") or ()):
+                    finalizers = [*(claim["metadata"].get("finalizers") or ()), FINALIZER]
+                    meta = {**claim["metadata"], "finalizers": finalizers}
+                    claim = await self._put(RESOURCE_CLAIMS.path(namespace, name), {**claim, "metadata": meta})
+                path = RESOURCE_CLAIMS.path(namespace, name, "status")
+                claim = await self._put(path, {**claim, "status": self._reserved_status(claim, pod, allocation)})
+            except Conflict:
+                claim = await self._client.get(RESOURCE_CLAIMS, name, namespace)
+
+    def _reserved_status(self, claim: Json, pod: CachedPod, allocation: Mapping[str, Any] | None) -> Json:
+        given: Json = dict(allocation_of(claim) or allocation or {})
+        given.setdefault("allocationTimestamp", rfc3339(self._clock.now()))
+        reserved = [*reservations(claim), consumer(split_key(pod.key)[1], pod.uid)]
+        return {**(claim.get("status") or {}), "allocation": given, "reservedFor": reserved}
+
+    async def _put(self, path: str, body: Json) -> Json:
+        manager = [("fieldManager", self._client.field_manager)]
+        written: Json = msgspec.json.decode((await self._client.request("PUT", path, query=manager, body=body)).body)
+        return written
+
+    async def undo(self, pod: CachedPod, plan: ClaimPlan) -> None:
+        """Takes the pod's reservations back, as its binding has failed; what was allocated stays so."""
+        for key in (*plan.allocate, *plan.reserve):
+            claim = self._cache.claims.get(key)
+            if claim is not None:
+                self._cache.pending.pop(uid_of(claim), None)
+            await self._write_status(key, lambda status: _without_consumer(status, pod.uid))
+
+    async def clear(self, keys: Sequence[str], pod: CachedPod) -> None:
+        """Clears the first of these claims that nobody but the pod uses; the next decision clears another."""
+        for key in keys:
+            claim = self._cache.claims.get(key)
+            if claim is not None and all(each.get("uid") == pod.uid for each in reservations(claim)):
+                await self._write_status(key, _cleared)
+                return
+
+    async def _write_status(self, key: str, change: Callable[[Json], Json | None]) -> None:
+        """Writes a changed status unless ``change`` returns None; a claim that is gone or changed is left alone."""
+        namespace, name = split_key(key)
+        try:
+            claim = await self._client.get(RESOURCE_CLAIMS, name, namespace)
+            status = change(claim.get("status") or {})
+            if status is not None:
+                await self._put(RESOURCE_CLAIMS.path(namespace, name, "status"), {**claim, "status": status})
+        except (NotFound, Conflict, ConnectionError, TimeoutError):
+            return
+
+
+def _without_consumer(status: Json, uid: str) -> Json | None:
+    rest = [each for each in status.get("reservedFor") or () if each.get("uid") != uid]
+    return None if len(rest) == len(status.get("reservedFor") or ()) else {**status, "reservedFor": rest}
+
+
+def _cleared(status: Json) -> Json | None:
+    if status.get("allocation") is None:
+        return None
+    return {key: value for key, value in status.items() if key not in {"allocation", "reservedFor", "devices"}}
