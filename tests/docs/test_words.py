@@ -1,0 +1,54 @@
+"""CONTRIBUTING.md has short cells, rows for everyday requests, and no everyday word with a new meaning."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PAGE = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text(encoding="utf-8")
+#: Words of a household that had a meaning of their own once.
+HOUSEHOLD = {
+    "pass",
+    "turn",
+    "room",
+    "holder",
+    "company",
+    "look",
+    "kept",
+    "keep",
+    "told",
+    "spared",
+    "gain",
+    "speak",
+    "mark",
+}
+LONGEST = 30
+
+
+def rows(text: str) -> Iterator[list[str]]:
+    for line in text.splitlines():
+        if line.startswith("|") and not line.startswith("|---"):
+            yield [cell.strip() for cell in line.strip("|").split(" | ")]
+
+
+def test_no_cell_is_longer_than_a_reader_remembers() -> None:
+    assert [cell for row in rows(PAGE) for cell in row if len(cell.split()) > LONGEST] == []
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    ["a label of GPU feature discovery", "a reason why a pod waits", "a column of `tessera top`", "a kind of request"],
+)
+def test_everyday_requests_have_their_row(wanted: str) -> None:
+    found = [row for row in rows(PAGE) if row[0].startswith(wanted)]
+    assert [len(row) for row in found] == [3]
+
+
+def test_the_glossary_gives_no_everyday_word_a_new_meaning() -> None:
+    words = {
+        word.strip().removeprefix("to ")
+        for row in rows(PAGE.partition("\n## Words\n")[2])
+        for word in row[0].replace(";", ",").split(",")
+    }
+    assert len(words) > 60
+    assert words & HOUSEHOLD == set()
