@@ -20,11 +20,11 @@ import click
 from tessera.api.names import PodUid
 from tessera.api.nodes.node_groups import parse_node_groups
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.controller.scale_up.new_nodes import plan_new_nodes
-from tessera.controller.scale_up.node_packing import pack
-from tessera.controller.scale_up.patterns import Vector
 from tessera.limits.provisioning import PACKING_STEPS
 from tessera.placement.step_budget import StepBudget
+from tessera.scale_up.new_nodes import plan_new_nodes
+from tessera.scale_up.node_packing import pack
+from tessera.scale_up.patterns import Vector
 
 #: What a node has: cards, CPUs and GiB; or shares, millicores and MiB.
 CARDS, SHARES = (8, 96, 768), (128, 96_000, 786_432)

@@ -10,8 +10,6 @@ from tessera.agent.inventory.sliceable_gpus import placements
 from tessera.api.instaslice import Instaslice, InstasliceSpec, InstasliceStatus, NodeResources
 from tessera.api.names import GATE, HOSTNAME_LABEL, MIG_CONFIG_LABEL, NodeName, PodUid, resource_of
 from tessera.clock import rfc3339
-from tessera.controller.forecasting.forecaster import Forecaster, Round
-from tessera.controller.forecasting.queue_task import PERIOD
 from tessera.controller.objects.node_info import NodeInfo
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.slicer import Slicer
@@ -29,6 +27,8 @@ from tessera.forecast.calibration import Calibration
 from tessera.forecast.history_text import History
 from tessera.forecast.lives import LifeHistory
 from tessera.forecast.past_times import StartTimes
+from tessera.forecast.queue.forecaster import Forecaster, Round
+from tessera.forecast.queue.queue_task import PERIOD
 from tessera.kube.resources import Pod
 from tessera.kube.resources.meta import ObjectMeta, Uid
 from tessera.mig.models import model_by_short_name

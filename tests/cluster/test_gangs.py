@@ -9,7 +9,7 @@ from tessera.api.pods.pod_groups import POD_GROUPS
 from tessera.explain.query import explain, parse_query
 from tessera.kube.client.errors import Forbidden
 from tessera.kube.resources import CRDS, JOBS, PODS, STATEFULSETS
-from tessera.provisioning.tracking.machines import LOOK_SELDOM
+from tessera.kube.watch.optional_kind import LOOK_SELDOM
 
 SMALL = {"nvidia.com/mig-1g.5gb": 1}
 HALF = {"nvidia.com/mig-3g.20gb": 1}

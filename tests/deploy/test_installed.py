@@ -8,12 +8,14 @@ from tests.deploy.conftest import ROOT, Installation, Obj
 from tests.deploy.test_objects import SUPPORTED
 from tests.deploy.test_rights import SOURCE, granted
 from tests.support.kubernetes_schemas import validate
+from tests.support.satellites import satellite
 
 from tessera.api.documents import load_document
 from tessera.api.gpu_operator.settings_reader import read_settings
 from tessera.cli import controller
 from tessera.cli.install.manifests import InstallChoices, manifests
 from tessera.manifests import install_manifests
+from tessera.provisioning.satellite import ProvisioningSatellite
 
 VALUES = """
 mig: {strategy: mixed}
@@ -43,7 +45,8 @@ def test_replacing_nodes_takes_an_option_of_the_controller_and_the_rights_to_del
     deployment = replacing().one("Deployment", "tessera-controller", "tessera-system")
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     assert container["args"][-1] == "--replace-failed=2"
-    assert controller.parse_options(container["args"], {"POD_NAME": "p"}).provisioning.replace_failed == 2
+    options = controller.parse_options(container["args"], {"POD_NAME": "p"})
+    assert satellite(options, ProvisioningSatellite).options.replace_failed == 2
 
 
 def changed() -> Sequence[Obj]:

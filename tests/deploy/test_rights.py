@@ -31,7 +31,7 @@ ROOMS = (resources, instaslice, driver_assignment, objects, queues, pod_groups)
 MADE_OF = {
     "tessera-agent": ("agent", "access/reviewer.py", "kube/event_recorder.py"),
     "tessera-controller": (
-        "controller",
+        *("controller", "forecast/queue", "kueue/checks", "scale_up"),
         *(f"driver/{room}" for room in ("executor.py", "policies", "run.py", "registry/credentials.py")),
         *(f"driver/{room}" for room in ("rollout", "build", "coverage")),
         *(f"provisioning/{room}" for room in ("run.py", "recording.py", "tracking", "startup/startup_taints.py")),

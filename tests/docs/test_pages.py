@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
+from tests.support.satellites import whole_registry
 
 from tessera.agent.base.metrics import MemoryUsage, Metrics
 from tessera.agent.slices.events import SliceJournal
@@ -15,7 +16,6 @@ from tessera.api.driver import driver_policy, node_status, policy_status
 from tessera.api.nodes.conditions import AGENT_CONDITIONS
 from tessera.cli.agent import command
 from tessera.cli.main import tessera
-from tessera.controller.base.metrics import ControllerMetrics as Controller
 from tessera.driver.coverage.next_kernels import CoverageMetrics
 from tessera.driver.nodes import upgrade_record
 from tessera.driver.rollout.rollout import RolloutMetrics
@@ -150,7 +150,7 @@ def test_a_page_has_every_metric_of_the_webhook() -> None:
 
 
 def test_a_page_has_every_metric_of_the_controller() -> None:
-    shown = set(re.findall(r"^# TYPE (\w+)", generate_latest(Controller().registry).decode(), re.MULTILINE))
+    shown = set(re.findall(r"^# TYPE (\w+)", generate_latest(whole_registry()).decode(), re.MULTILINE))
     names = {name for name in shown if not name.endswith("_created")}
     assert {name for name in names if f"`{name}`" not in _text("own-metrics")} == set()
 

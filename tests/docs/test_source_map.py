@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tessera.features import FEATURES
+
 ROOT = Path(__file__).parents[2]
 HOW_IT_WORKS = ROOT / "docs" / "how-it-works.md"
 #: Modules of other projects that pages name as a source.
@@ -53,3 +55,12 @@ def test_how_it_works_names_every_folder_of_the_agent() -> None:
     text = HOW_IT_WORKS.read_text(encoding="utf-8")
     folders = {each.parent.name for each in (ROOT / "src/tessera/agent").glob("*/__init__.py")} - {"base", "main"}
     assert {name for name in folders if f"`{name}`" not in text and f"`{name}/`" not in text} == set()
+
+
+def test_how_it_works_lists_every_satellite_as_the_source_does() -> None:
+    rows = [
+        f"| {each.name} | {', '.join(f'`{folder}/`' for folder in each.folders)} | {each.text} | {each.off} |"
+        for each in FEATURES
+    ]
+    table = HOW_IT_WORKS.read_text(encoding="utf-8").partition("| satellite | folders |")[2].partition("\n\n")[0]
+    assert table.strip().splitlines()[2:] == rows

@@ -28,11 +28,14 @@ from tessera.api.names import QUOTA_RESOURCE, PodUid
 from tessera.clock import LoopClock
 from tessera.controller.base.metrics import ControllerMetrics
 from tessera.controller.main.fleet_metrics import FleetCollector
+from tessera.driver.coverage.next_kernels import CoverageMetrics
 from tessera.driver.coverage.report import CoverageReport, KernelCoverage
 from tessera.driver.driver_sets import PoolKey
 from tessera.driver.rollout.fleet import RolloutDecision, UpgradeCounts
+from tessera.driver.rollout.rollout import RolloutMetrics
 from tessera.nvml.interface import GpuInfo
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
+from tessera.provisioning.metrics import ProvisioningMetrics
 from tessera.provisioning.milestones import Milestone, ProvisioningRecord, WorkloadRecord, WorkloadStep
 from tessera.provisioning.startup.deadline import BLOCKING
 from tessera.webhook.base.metrics import VERDICTS, WebhookMetrics
@@ -169,6 +172,8 @@ class Controller:
     def __init__(self) -> None:
         self._scrapes = 0
         self._metrics = ControllerMetrics()
+        registry = self._metrics.registry
+        self._provisioning = ProvisioningMetrics(registry)
         self._metrics.set_leading(leads=True)
         cluster = SlicerCluster()
         allocatable = {QUOTA_RESOURCE: 40 * GIB, "cpu": 64_000, "pods": 110, "nvidia.com/mig-3g.20gb": 2}
@@ -179,12 +184,12 @@ class Controller:
         cluster.run()
         self._metrics.registry.register(FleetCollector(lambda: cluster.slicer, WallClock()))
         counts = UpgradeCounts(in_progress=1, done=2)
-        self._metrics.rollout.show(RolloutDecision(counts={"gpus": counts}))
+        RolloutMetrics(registry).show(RolloutDecision(counts={"gpus": counts}))
         pool = PoolKey(os_id="rhel", os_version="9.6", kernel="5.14.0-570", architecture="amd64")
         covered = KernelCoverage(pool=pool, policy="ClusterPolicy gpus", covered=True)
-        self._metrics.coverage.show(CoverageReport(rows=(covered,)))
-        self._metrics.provisioning.set_nodes_in_progress(1)
-        self._metrics.provisioning.expect_reasons(reason for reason, _ in BLOCKING.values())
+        CoverageMetrics(registry).show(CoverageReport(rows=(covered,)))
+        self._provisioning.set_nodes_in_progress(1)
+        self._provisioning.expect_reasons(reason for reason, _ in BLOCKING.values())
 
     def text(self) -> bytes:
         """A scrape."""
@@ -197,9 +202,9 @@ class Controller:
         at = {milestone: 20.0 * number for number, milestone in enumerate(Milestone)}
         name = f"gpu-{self._scrapes}"
         record = ProvisioningRecord(node=name, uid=name, at=at, pool="rhel9", strategy="precompiled", image="driver@a")
-        metrics.provisioning.observe_record(record, None)
+        self._provisioning.observe_record(record, None)
         steps = {step: 10.0 * number for number, step in enumerate(WorkloadStep)}
-        metrics.provisioning.observe_workload(
+        self._provisioning.observe_workload(
             WorkloadRecord(namespace="a", name=name, uid=name, node=name, fresh=True, at=steps, strategy="precompiled")
         )
         return generate_latest(metrics.registry)

@@ -8,12 +8,12 @@ from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.api.names import NodeName, resource_of
 from tessera.clock import rfc3339
-from tessera.controller.forecasting.forecaster import Forecaster, Round
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.forecast.calibration import Calibration
 from tessera.forecast.history_text import History
 from tessera.forecast.lives import LifeHistory
 from tessera.forecast.past_times import StartTimes
+from tessera.forecast.queue.forecaster import Forecaster, Round
 from tessera.forecast.queue_page import QueuedPod, QueuePage
 from tessera.kube.resources import Pod
 

@@ -8,13 +8,13 @@ from contextlib import asynccontextmanager
 from tests.support.slicer_cluster import SlicerCluster
 from tests.webhook.conftest import NAMESPACE, Lab
 
-from tessera.controller.base.options import ScaleUpOptions
 from tessera.controller.objects.node_constraints import NodeConstraints
-from tessera.controller.scale_up.scale_up import ScaleUp
 from tessera.kube.event_recorder import EventRecorder
 from tessera.kube.resources import CONFIGMAPS, NODES, PODS
 from tessera.kube.runtime import KubeRuntime
 from tessera.kube.watch.informer import Informer
+from tessera.scale_up.options import ScaleUpOptions
+from tessera.scale_up.scale_up import ScaleUp
 
 #: The ConfigMap of node groups.
 NODE_GROUPS = "tessera-node-groups"

@@ -8,8 +8,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tessera.api.pods.templates import JOB, KINDS
 from tessera.cel.evaluator import compile_expression
-from tessera.kueue.templates import JOB, KINDS
 from tessera.webhook.base.options import MANAGED_PATH, MANAGED_TEMPLATE_PATH, REVIEW_PATH, TEMPLATE_PATH
 
 CONFIGURATION = yaml.load((Path(__file__).parents[2] / "deploy" / "admission.yaml").read_text(), yaml.CSafeLoader)

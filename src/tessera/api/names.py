@@ -15,6 +15,8 @@ NodeName = NewType("NodeName", str)
 GATE = "instaslice.redhat.com/accelerator"
 #: Label of a namespace, or of a pod, that names its queue.
 QUEUE_LABEL = "tessera.dev/queue"
+#: Label of a pod, or of an object with pods, that names its queue of Kueue.
+KUEUE_QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 #: The label of a namespace that the API server sets to its name.
 NAME_LABEL = "kubernetes.io/metadata.name"
 #: Label of a namespace whose pods with whole cards or shares Tessera places, if its value is the second.

@@ -1,7 +1,7 @@
 """``tessera controller``: the cluster's process."""
 
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +9,7 @@ import click
 
 from tessera.cli.base.connection import cluster_options, connect, report_errors
 from tessera.cli.base.controller_options import (
+    Site,
     build_options,
     check_image,
     check_key,
@@ -25,6 +26,10 @@ from tessera.cli.base.process import (
     run_process,
     start_log,
 )
+from tessera.features import JOINING
+
+#: The options of satellites.
+_SATELLITE_OPTIONS = ("image", "replace_failed", "usage_user", "usage_label", "placeholder_image")
 
 
 @click.command()
@@ -94,6 +99,12 @@ from tessera.cli.base.process import (
     callback=check_image,
     help="Image that placeholder pods name; they never run, so it is never pulled.",
 )
+@click.option(
+    "--without",
+    multiple=True,
+    type=click.Choice([each.name for each in JOINING]),
+    help="Leave out a feature; repeatable. docs/how-it-works.md lists them.",
+)
 @click.option("--http-port", type=click.IntRange(0, 65535), help="Serve /metrics, /healthz and /readyz here.")
 @metrics_access_option
 @record_option
@@ -114,20 +125,12 @@ def command(kubeconfig: Path | None, context: str | None, log_level: str, **opti
 
 def options_from(values: Mapping[str, Any]) -> Any:
     """The controller's options for values of the command line."""
+    from tessera.controller.base.breaker_limits import BreakerLimits
     from tessera.controller.base.move_settings import MoveMode, MoveSettings
-    from tessera.controller.base.options import (
-        BreakerLimits,
-        ControllerOptions,
-        RegistryOptions,
-        ScaleUpMethod,
-        ScaleUpOptions,
-    )
-    from tessera.driver.run import DriverOptions
-    from tessera.provisioning.options import ProvisioningOptions
-    from tessera.usage.recorder import UsageOptions
+    from tessera.controller.leadership.options import ControllerOptions
 
     given = dict(values)
-    identity = given.pop("identity") or socket.gethostname()
+    given["identity"] = given["identity"] or socket.gethostname()
     site = pop_site(given)
     reserve: dict[str, Any] = (
         {} if site.reservations is None else {"reserve_after": read_reservations(site.reservations)}
@@ -135,24 +138,75 @@ def options_from(values: Mapping[str, Any]) -> Any:
     moves: dict[str, Any] = {} if site.moves is None else {"mode": MoveMode(site.moves)}
     if site.moves_per_hour is not None:
         moves["per_hour"] = site.moves_per_hour
-    startup: dict[str, Any] = {"startup_taints": site.startup_taints, "deadline": site.startup_deadline}
     return ControllerOptions(
-        identity=identity,
-        drivers=DriverOptions(identity=identity, image=given.pop("image") or "", builds=pop_build_settings(given)),
         breaker=BreakerLimits(share=given.pop("health_breaker_share"), cards=given.pop("health_breaker_cards")),
-        usage=UsageOptions(namespace=given["namespace"], user=given.pop("usage_user"), label=given.pop("usage_label")),
-        scale_up=ScaleUpOptions(method=ScaleUpMethod(site.scale_up or "auto"), image=given.pop("placeholder_image")),
-        registries=RegistryOptions(ca=site.registry_ca, plain_http=site.plain_http),
-        provisioning=ProvisioningOptions(
-            namespace=given["namespace"],
-            replace_failed=given.pop("replace_failed"),
-            **{name: value for name, value in startup.items() if value not in (None, ())},
-        ),
+        satellites=tuple(_satellites(site, given)),
         preempt=site.preempt,
         moves=MoveSettings(**moves),
         **reserve,
         **given,
     )
+
+
+def _satellites(site: Site, given: dict[str, Any]) -> Iterator[Any]:
+    """The satellites that are not left out; removes their options from ``given``."""
+    without = given.pop("without")
+    names = [name for name in given if name in _SATELLITE_OPTIONS or name.startswith("build_")]
+    settings = {name: given.pop(name) for name in names}
+    for feature in JOINING:
+        if feature.name not in without:
+            yield _satellite(feature.name, site, {**settings, **given})
+
+
+def _satellite(name: str, site: Site, given: Mapping[str, Any]) -> Any:
+    """One satellite with its options. Its modules are imported only here."""
+    startup = {"startup_taints": site.startup_taints, "deadline": site.startup_deadline}
+    match name:
+        case "provisioning":
+            from tessera.provisioning.options import ProvisioningOptions
+            from tessera.provisioning.satellite import ProvisioningSatellite
+
+            chosen: dict[str, Any] = {key: value for key, value in startup.items() if value not in (None, ())}
+            return ProvisioningSatellite(
+                options=ProvisioningOptions(
+                    namespace=given["namespace"], replace_failed=given["replace_failed"], **chosen
+                )
+            )
+        case "drivers":
+            from tessera.driver.registry.options import RegistryOptions
+            from tessera.driver.run import DriverOptions
+            from tessera.driver.satellite import DriverSatellite
+
+            return DriverSatellite(
+                options=DriverOptions(
+                    identity=given["identity"], image=given["image"] or "", builds=pop_build_settings(dict(given))
+                ),
+                registries=RegistryOptions(ca=site.registry_ca, plain_http=site.plain_http),
+                namespace=given["namespace"],
+            )
+        case "usage":
+            from tessera.usage.recorder import UsageOptions
+            from tessera.usage.satellite import UsageSatellite
+
+            return UsageSatellite(
+                options=UsageOptions(namespace=given["namespace"], user=given["usage_user"], label=given["usage_label"])
+            )
+        case "kueue":
+            from tessera.kueue.checks.satellite import CheckSatellite
+
+            return CheckSatellite()
+        case "forecast":
+            from tessera.forecast.queue.satellite import ForecastSatellite
+
+            return ForecastSatellite()
+        case "scale-up":
+            from tessera.scale_up.options import ScaleUpMethod, ScaleUpOptions
+            from tessera.scale_up.satellite import ScaleUpSatellite
+
+            options = ScaleUpOptions(method=ScaleUpMethod(site.scale_up or "auto"), image=given["placeholder_image"])
+            deadline = site.startup_deadline
+            return ScaleUpSatellite(options=options, **({} if deadline is None else {"startup": deadline}))
+    raise AssertionError(name)
 
 
 def parse_options(arguments: Sequence[str], environment: Mapping[str, str]) -> Any:

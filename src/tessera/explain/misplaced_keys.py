@@ -10,6 +10,7 @@ from tessera.api.names import (
     DEVICE_ACCESS_LABEL,
     FAULT_TOLERATION,
     GPU_RESOURCES,
+    KUEUE_QUEUE_LABEL,
     MEMORY_ENFORCEMENT_ANNOTATION,
     MEMORY_LIMIT_ANNOTATION,
     MIG_CONFIG_LABEL,
@@ -25,7 +26,6 @@ from tessera.api.sharing.profile_selection import PROFILE_LABEL
 from tessera.controller.objects.pod_info import DEFAULT_SCHEDULER
 from tessera.explain.resource_advice import is_part
 from tessera.kube.resources import Namespace, Node, Pod, ResourceQuota
-from tessera.kueue.names import QUEUE_LABEL as KUEUE_QUEUE_LABEL
 from tessera.limits.messages import FACT_SHOWN
 from tessera.text import one_line
 

@@ -2,6 +2,8 @@
 
 from typing import Literal
 
+from tessera.api.names import KUEUE_QUEUE_LABEL
+
 GROUP = "kueue.x-k8s.io"
 CONFIGURATION_GROUP = "config.kueue.x-k8s.io"
 VISIBILITY_GROUP = "visibility.kueue.x-k8s.io"
@@ -15,7 +17,7 @@ PREFIX = f"{GROUP}/"
 #: Gates of a pod: until its Workload is admitted, and until its place in a topology is chosen.
 ADMISSION_GATE = f"{GROUP}/admission"
 TOPOLOGY_GATE = f"{GROUP}/topology"
-QUEUE_LABEL = f"{GROUP}/queue-name"
+QUEUE_LABEL = KUEUE_QUEUE_LABEL
 
 #: Where Kueue's own manifests put its Configuration.
 CONFIG_NAMESPACE = "kueue-system"

@@ -2,12 +2,14 @@
 
 from dataclasses import dataclass
 
+from tessera.api.nodes.undecided_nodes import DISCOVERY_SECONDS
+
 #: Cluster autoscalers read taints with these prefixes as "not started yet"; the second prefix is the older one.
 PREFIXES = ("startup-taint.cluster-autoscaler.kubernetes.io/", "ignore-taint.cluster-autoscaler.kubernetes.io/")
 #: The taint to remove if the options name no others.
 STARTUP_TAINT = f"{PREFIXES[0]}tessera-gpu"
-#: Seconds from registration; the time that the cluster autoscaler's authors plan for a GPU to become allocatable.
-DEADLINE = 900.0
+#: Seconds from registration.
+DEADLINE = DISCOVERY_SECONDS
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,12 +23,13 @@ from tessera.kube.resources import (
 )
 from tessera.kube.runtime import KubeRuntime
 from tessera.kube.watch.informer import EventKind, Informer, WatchEvent
+from tessera.kube.watch.optional_kind import OptionalKind
 from tessera.provisioning.metrics import ProvisioningMetrics
 from tessera.provisioning.options import ProvisioningOptions
 from tessera.provisioning.recording import HistoryStore, NodeAnnotator, WorkloadRecorder
 from tessera.provisioning.startup.replacement import Replacer
 from tessera.provisioning.startup.startup_taints import StartupController
-from tessera.provisioning.tracking.machines import OptionalKind, read_machine
+from tessera.provisioning.tracking.machines import read_machine
 from tessera.provisioning.tracking.timestamps import parse_time, read_node, read_pod
 from tessera.provisioning.tracking.tracker import SaveRecord, Tracker
 

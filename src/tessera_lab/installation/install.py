@@ -24,9 +24,10 @@ from tessera.agent.driver.driver_state import DriverHome
 from tessera.agent.driver.hardware import DriverBackend, SimulatedDriver
 from tessera.agent.main.lifecycle import run_lifecycle
 from tessera.clock import Clock
-from tessera.controller.base.options import ControllerOptions
+from tessera.controller.leadership.options import ControllerOptions
 from tessera.controller.main.run import run as run_controller
 from tessera.dashboard.in_cluster import PageOptions, PageReplica
+from tessera.driver.satellite import DriverSatellite
 from tessera.kube.client.client import Client
 from tessera.kube.resources.meta import resource_for
 from tessera.kubelet.grpc import GrpcKubelet
@@ -132,9 +133,8 @@ def build_entrypoint(commands: TesseraCommands) -> "Callable[[SimulatedCluster],
                         await _agent(cluster, commands.agent(context.argv[2:], context.env), context, client, rng)
                     case "controller":
                         options: ControllerOptions = commands.controller(context.argv[2:], context.env)
-                        await run_controller(
-                            _in_lab(options, context), client, context.clock, resolver=_registry(cluster), rng=rng
-                        )
+                        options = _in_lab(options, context, _registry(cluster))
+                        await run_controller(options, client, context.clock, rng=rng)
                     case "dashboard":
                         await _dashboard(commands.dashboard(context.argv[2:], context.env), context, client, rng)
                     case "driver":
@@ -165,9 +165,13 @@ def _registry(cluster: "SimulatedCluster") -> SimulatedResolver:
     return SimulatedResolver(cluster.options.catalogue or ImageCatalogue(), cluster.clock)
 
 
-def _in_lab(options: ControllerOptions, context: ContainerContext) -> ControllerOptions:
+def _in_lab(options: ControllerOptions, context: ContainerContext, resolver: SimulatedResolver) -> ControllerOptions:
     """Pods of the lab share one machine's ports and sockets: each listens on its own address, or not at all."""
-    options = dataclasses.replace(options, record_socket=_record_socket(context))
+    satellites = tuple(
+        dataclasses.replace(each, resolver=resolver) if isinstance(each, DriverSatellite) else each
+        for each in options.satellites
+    )
+    options = dataclasses.replace(options, record_socket=_record_socket(context), satellites=satellites)
     if _listens(context):
         return dataclasses.replace(options, http_address=context.pod.ip)
     return dataclasses.replace(options, http_port=None)

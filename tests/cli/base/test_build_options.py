@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.support.satellites import satellite
 
 from tessera.cli.base.controller_options import build_arguments
 from tessera.cli.controller import command, parse_options
@@ -12,6 +13,7 @@ from tessera.driver.build.job import build_job
 from tessera.driver.build.orders import make_order
 from tessera.driver.build.settings import BUILDAH_IMAGE, DOWNLOADS, BuildSettings
 from tessera.driver.driver_sets import PoolKey
+from tessera.driver.satellite import DriverSatellite
 
 KERNEL = "5.14.0-284.55.1.el9_2.x86_64"
 #: A site that reaches nothing but its own registry.
@@ -28,7 +30,7 @@ ENVIRONMENT = {"POD_NAME": "p"}
 
 
 def read(*given: str) -> BuildSettings:
-    found: BuildSettings = parse_options(given, ENVIRONMENT).drivers.builds
+    found: BuildSettings = satellite(parse_options(given, ENVIRONMENT), DriverSatellite).options.builds
     return found
 
 

@@ -10,19 +10,20 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.kube.certificates import Authority
+from tests.support.satellites import satellite
 
 from tessera.cli.base.controller_options import Site, site_arguments
 from tessera.cli.base.inputs import LONGEST
 from tessera.cli.controller import command, parse_options
 from tessera.cli.main import main
 from tessera.controller.base.move_settings import MoveMode, MoveSettings
-from tessera.controller.base.options import (
-    ControllerOptions,
-    RegistryOptions,
-    ScaleUpMethod,
-    ScaleUpOptions,
-)
+from tessera.controller.leadership.options import ControllerOptions
+from tessera.driver.registry.options import RegistryOptions
+from tessera.driver.satellite import DriverSatellite
 from tessera.provisioning.options import ProvisioningOptions
+from tessera.provisioning.satellite import ProvisioningSatellite
+from tessera.scale_up.options import ScaleUpMethod, ScaleUpOptions
+from tessera.scale_up.satellite import ScaleUpSatellite
 
 SITE = Site(
     plain_http=("registry.local:5000", "10.0.0.1:5000"),
@@ -39,6 +40,14 @@ SITE = Site(
 def read(*given: str) -> ControllerOptions:
     found: ControllerOptions = parse_options(given, {"POD_NAME": "p"})
     return found
+
+
+def drivers(options: ControllerOptions) -> DriverSatellite:
+    return satellite(options, DriverSatellite)
+
+
+def provisioning(options: ControllerOptions) -> ProvisioningOptions:
+    return satellite(options, ProvisioningSatellite).options
 
 
 @pytest.fixture
@@ -63,22 +72,24 @@ def told(objects: list[Any]) -> list[str]:
 def test_without_options_the_controllers_defaults_count() -> None:
     assert list(site_arguments(Site())) == []
     found = read()
-    assert (found.registries, found.provisioning) == (RegistryOptions(), ProvisioningOptions())
+    assert (drivers(found).registries, provisioning(found)) == (RegistryOptions(), ProvisioningOptions())
 
 
 def test_the_controller_takes_all_that_is_said() -> None:
     found = read(*site_arguments(SITE), "--registry-ca=/etc/ca.crt")
-    assert found.registries == RegistryOptions(ca=Path("/etc/ca.crt"), plain_http=SITE.plain_http)
-    assert found.provisioning.startup_taints == SITE.startup_taints
-    assert found.provisioning.deadline == SITE.startup_deadline
+    assert drivers(found).registries == RegistryOptions(ca=Path("/etc/ca.crt"), plain_http=SITE.plain_http)
+    assert provisioning(found).startup_taints == SITE.startup_taints
+    assert provisioning(found).deadline == SITE.startup_deadline
     assert (found.reserve_after, found.preempt) == (0, True)
-    assert found.scale_up == ScaleUpOptions(method=ScaleUpMethod.PLACEHOLDER)
+    found_scale_up = satellite(found, ScaleUpSatellite)
+    assert found_scale_up.startup == SITE.startup_deadline
+    assert found_scale_up.options == ScaleUpOptions(method=ScaleUpMethod.PLACEHOLDER)
     assert found.moves == MoveSettings(mode=MoveMode.EVICT, per_hour=7)
 
 
 @given(st.floats(0, LONGEST).map(lambda seconds: round(seconds, 6)))
 def test_a_deadline_reaches_the_controller_as_it_was_said(seconds: float) -> None:
-    assert read(*site_arguments(Site(startup_deadline=seconds))).provisioning.deadline == pytest.approx(
+    assert provisioning(read(*site_arguments(Site(startup_deadline=seconds)))).deadline == pytest.approx(
         seconds, abs=1e-8
     )
 
@@ -93,7 +104,7 @@ def test_a_file_of_authorities_becomes_a_config_map_by_which_builds_trust_regist
     objects = printed(capsys, "--registry-ca", str(authority))
     (made,) = (each for each in objects if each["metadata"]["name"] == "tessera-registry-ca")
     assert (made["kind"], made["data"]) == ("ConfigMap", {"ca.crt": authority.read_text()})
-    assert read(*told(objects)).drivers.builds.ca_config_map == "tessera-registry-ca"
+    assert drivers(read(*told(objects))).options.builds.ca_config_map == "tessera-registry-ca"
 
 
 def test_builds_have_their_own_authorities_where_these_are_named(
@@ -101,7 +112,7 @@ def test_builds_have_their_own_authorities_where_these_are_named(
 ) -> None:
     objects = printed(capsys, "--registry-ca", str(authority), "--build-ca-config-map", "ours")
     found = read(*told(objects))
-    assert (found.drivers.builds.ca_config_map, found.registries.ca) == (
+    assert (drivers(found).options.builds.ca_config_map, drivers(found).registries.ca) == (
         "ours",
         Path("/etc/tessera/registry-ca/ca.crt"),
     )
@@ -135,7 +146,7 @@ def test_a_mistake_is_told_at_the_start(
 
 
 def test_all_registries_may_be_asked_without_tls() -> None:
-    assert read("--plain-http=*").registries.plain_http == ("*",)
+    assert drivers(read("--plain-http=*")).registries.plain_http == ("*",)
 
 
 def test_a_file_without_authorities_is_not_installed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -151,11 +162,11 @@ def test_the_help_names_the_defaults() -> None:
     help_of = {each.name: getattr(each, "help", "") or "" for each in command.params}
     (taint,) = ProvisioningOptions().startup_taints
     assert f"[default: {taint}]" in help_of["startup_taints"]
-    assert ProvisioningOptions().deadline == read("--startup-deadline=15m").provisioning.deadline
+    assert ProvisioningOptions().deadline == provisioning(read("--startup-deadline=15m")).deadline
     assert "[default: 15m]" in help_of["startup_deadline"]
     assert (read().reserve_after, read("--reservations=off").reserve_after) == (60.0, None)
     assert "[default: 60s]" in help_of["reservations"]
-    assert read().scale_up == read("--scale-up=auto").scale_up
+    assert satellite(read(), ScaleUpSatellite) == satellite(read("--scale-up=auto"), ScaleUpSatellite)
     assert "[default: auto]" in help_of["scale_up"]
     assert read().moves == read("--moves=recommend", "--moves-per-hour=20").moves == MoveSettings()
     assert "[default: recommend]" in help_of["moves"]

@@ -4,8 +4,11 @@ import copy
 from pathlib import PurePath
 from typing import Any
 
+from tests.support.satellites import satellite
+
 from tessera.cli.controller import parse_options
 from tessera.cli.install.manifests import CONFIG_MAP, KEY, InstallChoices, Manifest, file_map, manifests
+from tessera.driver.satellite import DriverSatellite
 from tessera.manifests import install_manifests
 
 BASE = install_manifests()
@@ -26,7 +29,9 @@ def test_the_controller_is_told_a_file_that_is_mounted_from_the_config_map() -> 
     objects = made("PEM")
     pod = template(objects)["spec"]
     (container,) = pod["containers"]
-    told = PurePath(parse_options(container["args"], {"POD_NAME": "p"}).registries.ca)
+    file = satellite(parse_options(container["args"], {"POD_NAME": "p"}), DriverSatellite).registries.ca
+    assert file is not None
+    told = PurePath(file)
     (mount,) = (each for each in container["volumeMounts"] if each["mountPath"] == str(told.parent))
     assert mount["readOnly"] is True
     (volume,) = (each for each in pod["volumes"] if each["name"] == mount["name"])

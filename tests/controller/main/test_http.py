@@ -28,8 +28,6 @@ async def test_metrics_and_probes() -> None:
     metrics.set_leading(leads=True)
     metrics.observe_decision(2, 0.001)
     metrics.count_write("Ungate")
-    metrics.show_new_nodes({"pairs": 1, "removed": 2})
-    metrics.show_new_nodes({"pairs": 3})
     process = Process(metrics)
     open_at: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     server = asyncio.create_task(
@@ -52,5 +50,3 @@ async def test_metrics_and_probes() -> None:
     assert "tessera_leading 1.0" in text
     assert "tessera_decisions_total 2.0" in text
     assert 'tessera_api_writes_total{kind="Ungate"} 1.0' in text
-    assert 'tessera_requested_nodes{group="pairs"} 3.0' in text
-    assert 'group="removed"' not in text

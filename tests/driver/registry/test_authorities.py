@@ -1,7 +1,6 @@
 """The file of authorities: what is taken of it, what is refused, and that registries are then trusted by it."""
 
 import asyncio
-import random
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,19 +9,15 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509 import load_pem_x509_certificate
 from tests.driver.registry.programs import registry
 from tests.kube.certificates import Authority
+from tests.support.satellites import new_process
 
 from tessera.api.driver.driver_policy import ImageSource
-from tessera.clock import SystemClock
-from tessera.controller.base.options import ControllerOptions, RegistryOptions
-from tessera.controller.main.run import open_image_resolver
 from tessera.driver.driver_sets import PoolKey
 from tessera.driver.registry.credentials import AuthoritiesError, read_authorities
+from tessera.driver.registry.options import RegistryOptions
 from tessera.driver.resolution import ImageKind, ImageQuery, Outcome
-from tessera.kube.client.client import Client
+from tessera.driver.satellite import open_image_resolver
 from tessera.limits.drivers import REGISTRY_AUTHORITIES
-from tessera_lab.apiserver.interfaces import UserInfo
-from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
-from tessera_lab.apiserver.main.server import ApiServer
 
 POOL = PoolKey(os_id="ubuntu", os_version="22.04", kernel="5.15.0-69-generic", architecture="amd64")
 
@@ -94,13 +89,8 @@ def private(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Pat
 
 async def asked(host: str, options: RegistryOptions) -> Outcome:
     """Returns the outcome that the controller's own resolver gets from a registry."""
-    clock = SystemClock()
-    user = UserInfo(name="controller", groups=("system:masters",))
-    client = Client(InProcessTransport(ApiServer(clock), user), field_manager="tessera-controller", clock=clock)
     query = ImageQuery(source=ImageSource(image=f"{host}/driver:1"), pool=POOL, kind=ImageKind.VERBATIM)
-    async with open_image_resolver(
-        ControllerOptions(identity="a", registries=options), client, clock, random.Random()
-    ) as found:
+    async with open_image_resolver(options, "tessera-system", new_process()) as found:
         return (await found.resolve(query)).outcome
 
 

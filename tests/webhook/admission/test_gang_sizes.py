@@ -6,7 +6,7 @@ import pytest
 from tests.webhook.admission.test_decision import cluster
 from tests.webhook.admission.test_slice_admission import A100
 
-from tessera.kueue.templates import JOB, KINDS
+from tessera.api.pods.templates import JOB, KINDS
 from tessera.webhook.admission.decision import decide_admission
 from tessera.webhook.admission.device_admission import decide_device_admission
 from tessera.webhook.admission.json_patch import apply_operations

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from tests.webhook.admission.test_impossible_devices import EIGHT, FOUR, container, groups
 
-from tessera.kueue.templates import JOB, KINDS, TemplateKind, find_kind
+from tessera.api.pods.templates import JOB, KINDS, TemplateKind, find_kind
 from tessera.limits.pods import POD_TEMPLATES
 from tessera.webhook.admission.managed_templates import check_managed_templates
 from tessera.webhook.admission.review import Reviewer

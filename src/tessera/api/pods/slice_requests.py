@@ -204,3 +204,14 @@ def _read_slices(container: Container, *, init: bool) -> ContainerSlices:
         init=init,
         sidecar=init and container.restart_policy == "Always",
     )
+
+
+def requests_gpus(pod: Pod) -> bool:
+    """True if any of its containers requests GPUs, slices or shares."""
+    containers = (*pod.spec.containers, *pod.spec.init_containers)
+    return any(
+        name.startswith("nvidia.com/") and amount != "0"
+        for container in containers
+        for asked in (container.resources.limits, container.resources.requests)
+        for name, amount in asked.items()
+    )

@@ -1,8 +1,7 @@
 """Options of ``tessera controller`` that ``tessera install`` passes on: registries, new nodes, queues, driver builds.
 
-The defaults are the controller's own (:mod:`tessera.controller.base.options`, :mod:`tessera.provisioning.options`).
-This module does not read the file of certificate authorities, since the installer and the controller have it at
-different paths.
+The defaults are the controller's own, and its satellites'. This module does not read the file of certificate
+authorities, since the installer and the controller have it at different paths.
 """
 
 import re
@@ -73,7 +72,7 @@ def check_image(_context: click.Context, _parameter: click.Parameter, image: str
     Raises:
         click.BadParameter: it is no such name.
     """
-    from tessera.driver.registry.reference import ReferenceFormatError, parse_repository
+    from tessera.api.image_reference import ReferenceFormatError, parse_repository
 
     try:
         if image is not None:
@@ -84,7 +83,7 @@ def check_image(_context: click.Context, _parameter: click.Parameter, image: str
 
 
 def _is_host(text: str) -> bool:
-    from tessera.driver.registry.reference import ReferenceFormatError, parse_repository
+    from tessera.api.image_reference import ReferenceFormatError, parse_repository
 
     try:
         return parse_repository(f"{text}/image").host == text

@@ -11,6 +11,7 @@ import click
 import msgspec
 
 from tessera.api.driver.driver_policy import ImageSource
+from tessera.api.image_reference import parse_repository
 from tessera.cli.base.connection import CommandError, cluster_options, connect, report_errors
 from tessera.cli.base.console import say, say_json
 from tessera.cli.base.simulated_cluster import lab_registries
@@ -45,7 +46,6 @@ from tessera.driver.driver_sets import PoolKey
 from tessera.driver.manifests.names import NAMESPACE
 from tessera.driver.planning.strategy import image_queries
 from tessera.driver.registry.credentials import PullSecrets
-from tessera.driver.registry.reference import parse_repository
 from tessera.driver.registry.wire import RegistryError
 from tessera.driver.resolution import ImageKind, ImageQuery, Resolution
 

@@ -8,6 +8,7 @@ import click
 import msgspec
 
 from tessera.api.driver.driver_policy import ImageSource
+from tessera.api.image_reference import parse
 from tessera.cli.base.connection import CommandError, cluster_options, connect, report_errors
 from tessera.cli.base.console import say
 from tessera.cli.driver.pool_images import size
@@ -34,7 +35,6 @@ from tessera.driver.registry.copying import (
     skopeo_path,
 )
 from tessera.driver.registry.credentials import PullSecrets
-from tessera.driver.registry.reference import parse
 from tessera.driver.registry.wire import RegistryError
 from tessera.driver.resolution import ImageKind, ImageQuery, Outcome, Resolution
 

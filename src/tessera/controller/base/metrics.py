@@ -4,10 +4,6 @@ from collections.abc import Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from tessera.driver.coverage.next_kernels import CoverageMetrics
-from tessera.driver.rollout.rollout import RolloutMetrics
-from tessera.provisioning.metrics import ProvisioningMetrics
-
 #: Seconds; a decision takes from tens of microseconds (one pod) to a second (a burst of thousands).
 _BUCKETS = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 
@@ -22,16 +18,10 @@ class ControllerMetrics:
 
     Attributes:
         registry: the metrics that ``/metrics`` shows.
-        provisioning: metrics of nodes on their way to usable cards.
-        rollout: metrics of driver replacements.
-        coverage: metrics of expected kernels and their driver images.
     """
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry(auto_describe=False)
-        self.provisioning = ProvisioningMetrics(self.registry)
-        self.rollout = RolloutMetrics(self.registry)
-        self.coverage = CoverageMetrics(self.registry)
         self._leading = Gauge("tessera_leading", "1 while this replica decides.", registry=self.registry)
         self._breaker_bound = Gauge(
             "tessera_breaker_bound_cards",
@@ -48,12 +38,6 @@ class ControllerMetrics:
             "tessera_fault_evictions",
             "Attempts to evict a pod from a card that must be empty: evicted, blocked, or gone before.",
             ["outcome"],
-            registry=self.registry,
-        )
-        self._new_nodes = Gauge(
-            "tessera_requested_nodes",
-            "New nodes that waiting pods need, asked of the autoscaler.",
-            ["group"],
             registry=self.registry,
         )
         self._decisions = Counter("tessera_decisions", "Pods given slices.", registry=self.registry)
@@ -75,12 +59,6 @@ class ControllerMetrics:
             buckets=_WAIT_BUCKETS,
             registry=self.registry,
         )
-        self._checks = Counter(
-            "tessera_admission_checks",
-            "Answers to Kueue's admission check, by the state that was written.",
-            ["state"],
-            registry=self.registry,
-        )
         self._writes = Counter(
             "tessera_api_writes", "Writes that the API server took.", ["kind"], registry=self.registry
         )
@@ -99,12 +77,6 @@ class ControllerMetrics:
         for labels, number in counts.items():
             self._breaker_cards.labels(*labels).set(number)
 
-    def show_new_nodes(self, counts: Mapping[str, int]) -> None:
-        """Shows the new nodes that are asked for, by node group; none while another replica leads."""
-        self._new_nodes.clear()
-        for group, number in counts.items():
-            self._new_nodes.labels(group).set(number)
-
     def set_leading(self, leads: bool) -> None:
         """Sets if this replica leads."""
         self._leading.set(int(leads))
@@ -121,10 +93,6 @@ class ControllerMetrics:
     def observe_wait(self, seconds: float) -> None:
         """Records how long a pod existed until its gate was removed."""
         self._waits.observe(max(0.0, seconds))
-
-    def count_check(self, state: str) -> None:
-        """Counts an answer to Kueue's admission check."""
-        self._checks.labels(state).inc()
 
     def count_write(self, kind: str) -> None:
         """Counts a write that the server took."""

@@ -34,7 +34,7 @@ from tessera.limits.planning import REMEMBERED_AGES, REMEMBERED_AGES_OF_NAMESPAC
 EXPIRY = 86_400.0
 #: Seconds between two pods of an owner that count at most for the age of the second.
 PAUSE = 60.0
-#: Seconds within which a waiting pod is told so (:mod:`tessera.controller.forecasting.announcements`).
+#: Seconds within which a waiting pod is told so (:mod:`tessera.forecast.queue.announcements`).
 UNTOLD = 60.0
 
 

@@ -35,6 +35,7 @@ from tessera.api.nodes.conditions import (
 from tessera.api.nodes.gpu_labels import keep_off_label
 from tessera.api.nodes.removal import REMOVAL_ANNOTATION
 from tessera.api.nodes.silence import SilentNode, find_silence, has_traces
+from tessera.api.pods.slice_requests import requests_gpus
 from tessera.clock import Clock, rfc3339
 from tessera.controller.health.silence_marks import AgentObserved, MarkFailed, MarkWritten, SilenceMarks
 from tessera.kube.client.client import Client
@@ -43,7 +44,6 @@ from tessera.kube.resources import NODES, Condition, Node, Pod
 from tessera.kube.watch.cache import EventKind, WatchEvent
 from tessera.kube.watch.informer import Informer
 from tessera.limits.planning import SILENT_NODES_SHOWN
-from tessera.provisioning.tracking.timestamps import requests_gpus
 
 _log = logging.getLogger(__name__)
 

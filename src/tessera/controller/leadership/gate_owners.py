@@ -14,7 +14,7 @@ from tessera.controller.slicing.slicer import Slicer
 from tessera.controller.slicing.state.events import LastGatesObserved
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError
-from tessera.provisioning.tracking.machines import LOOK_AGAIN, LOOK_SELDOM
+from tessera.kube.watch.optional_kind import LOOK_AGAIN, LOOK_SELDOM
 
 
 class GateOwners(SlicerInput):

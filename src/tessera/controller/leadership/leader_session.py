@@ -1,27 +1,23 @@
-"""One term of leadership: informers, the slicer and its executor, drivers, provisioning, default settings, GPU-hours.
+"""One term of leadership: informers, the slicer and its executor, health, default settings, and the satellites.
 
 The informers list after the Lease was won, so they see everything that the previous leader wrote. The slicer takes in
-events as they come and decides once it has absorbed all of them. Drivers and provisioning share the informers of nodes
-and pods. Between two events the process sleeps.
+events as they come and decides once it has absorbed all of them. Satellites share the informers of nodes and pods.
+Between two events the process sleeps.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import AsyncExitStack
 from dataclasses import replace
 
 from tessera.api.instaslice import INSTASLICES
 from tessera.api.names import INSTASLICE_NAMESPACE, PodUid
-from tessera.api.nodes.undecided_nodes import UndecidedNodes
-from tessera.controller.admission_checks.check_controller import AdmissionChecks
 from tessera.controller.base.metrics import ControllerMetrics
-from tessera.controller.base.options import ControllerOptions
 from tessera.controller.defaults.default_settings import DefaultSettings
 from tessera.controller.defaults.exempt_namespaces import exempt_add_ons
 from tessera.controller.execution.slice_executor import SliceExecutor
 from tessera.controller.filters.avoidance import AVOIDANCE_SECONDS
-from tessera.controller.forecasting.queue_task import QueueTask
 from tessera.controller.health.fault_breaker import FaultBreaker
 from tessera.controller.health.fault_evictions import FaultEvictions
 from tessera.controller.health.reboot_annotations import RebootAnnotations
@@ -30,20 +26,17 @@ from tessera.controller.health.silent_agents import SilentAgents
 from tessera.controller.leadership.gate_owners import GateOwners
 from tessera.controller.leadership.hand_overs import HandOvers
 from tessera.controller.leadership.informers import ConstraintInformers, QueueInformer, SliceInformers
+from tessera.controller.leadership.options import ControllerOptions
 from tessera.controller.leadership.pod_groups import PodGroupInformer
 from tessera.controller.leadership.pod_owners import PodOwners
-from tessera.controller.scale_up.scale_up import ScaleUp
+from tessera.controller.leadership.satellite import Term
 from tessera.controller.slicing.slicer import Slicer
 from tessera.controller.slicing.state.events import RefusalTimedOut, TimePassed
-from tessera.driver.resolution import Resolver
-from tessera.driver.run import Drivers
 from tessera.kube.event_recorder import EventRecorder
 from tessera.kube.eviction import Evictor
 from tessera.kube.resources import NODES, PODS
 from tessera.kube.runtime import KubeRuntime
 from tessera.kube.watch.informer import Informer
-from tessera.provisioning.run import Provisioning
-from tessera.usage.recorder import UsageRecorder
 
 #: Seconds after which a refused pod loses its slices. A node's kubelet publishes an agent's resources within 10 s, and
 #: those of a restarted agent within half a minute.
@@ -102,10 +95,9 @@ class LeaderSession:
         options: the controller's options.
         runtime: access to the cluster; ``may_act`` is True while this replica leads.
         metrics: the process's metrics.
-        resolver: looks driver images up; made once per process, so that its results outlive a term of leadership.
+        joins: the satellites of this process; each joins the term.
 
     Attributes:
-        queue: positions and expected starts of waiting pods.
         silent_agents: the nodes whose agents should answer and do not.
     """
 
@@ -115,7 +107,7 @@ class LeaderSession:
         runtime: KubeRuntime,
         *,
         metrics: ControllerMetrics,
-        resolver: Resolver,
+        joins: Sequence[Callable[[Term], None]] = (),
     ) -> None:
         client, clock, rng = runtime.client.fence_writes(runtime.may_act), runtime.clock, runtime.rng
         runtime = replace(runtime, client=client)
@@ -147,25 +139,6 @@ class LeaderSession:
         self._pod_owners = PodOwners(client, self._slicer, self._wake.set, clock=clock)
         self._gate_owners = GateOwners(client, self._slicer, self._wake.set, clock=clock)
         self._pod_groups = PodGroupInformer(client, self._slicer, self._wake.set, clock=clock, rng=rng)
-        self._provisioning = Provisioning(
-            runtime,
-            nodes=self._nodes,
-            pods=self._pods,
-            events=self._events,
-            metrics=metrics.provisioning,
-            options=options.provisioning,
-        )
-        self._drivers = Drivers(
-            runtime,
-            resolver=resolver,
-            nodes=self._nodes,
-            pods=self._pods,
-            options=options.drivers,
-            events=self._events,
-            metrics=metrics.rollout,
-            coverage=metrics.coverage,
-        )
-
         self._breaker = FaultBreaker(
             client,
             events=self._events,
@@ -193,59 +166,34 @@ class LeaderSession:
         )
         self._nodes.add_handler(self._fault_evictions.node_changed)
         self._pods.add_handler(self._fault_evictions.pod_changed)
-        self._undecided = UndecidedNodes(clock.now)
-        self._nodes.add_handler(self._undecided.node_changed)
-        self._checks = AdmissionChecks(
-            client,
-            self._slicer,
-            count=metrics.count_check,
-            nodes_may_come=lambda: self._scale_up.nodes_may_come or self._undecided.any_undecided(),
-            clock=clock,
-            rng=rng,
-        )
         self._runtime, self._namespace = runtime, options.namespace
         self._defaults = DefaultSettings(runtime, namespace=options.namespace)
-        self._usage = UsageRecorder(
-            runtime, nodes=self._nodes, pods=self._pods, events=self._events, options=options.usage
-        )
-
-        self.queue = QueueTask(
-            runtime,
-            self._slicer,
+        self._joins = joins
+        self._term = Term(
+            runtime=runtime,
+            namespace=options.namespace,
+            slicer=self._slicer,
             pods=self._pods,
             nodes=self._nodes,
             events=self._events,
-            namespace=options.namespace,
-        )
-        self._scale_up = ScaleUp(
-            runtime,
-            self._slicer,
-            nodes=self._nodes,
-            pods=self._pods,
-            events=self._events,
-            namespace=options.namespace,
-            options=options.scale_up,
-            startup=options.provisioning.deadline,
-            show=metrics.show_new_nodes,
         )
 
     async def run(self, on_started: Callable[[Slicer], None]) -> None:
         """Decides and writes until cancelled; calls ``on_started`` once everything is listed."""
         self._slicer.handle(TimePassed(self._clock.monotonic(), self._clock.now()))  # ages begin by it
         SliceInformers(self._slicer, self._wake.set).follow(self._pods, self._nodes, self._objects)
-        self.queue.follow()
+        for join in self._joins:
+            join(self._term)
         informers = (self._pods, self._nodes, self._objects)
         async with AsyncExitStack() as stack:
             stack.callback(self._executor.stop)
             stack.callback(self._stop_waiting)
+            stack.enter_context(self._term.at_end)
             group = await stack.enter_async_context(asyncio.TaskGroup())
             for informer in informers:
                 group.create_task(informer.run())
             group.create_task(self._events.run())
-            group.create_task(self._provisioning.run(), name="provisioning")
-            group.create_task(self._drivers.run(), name="drivers")
-            group.create_task(self._usage.run(), name="GPU-hours")
-            group.create_task(self._usage.write(), name="record of GPU-hours")
+            self._start_satellites(group, at_once=True)
             group.create_task(self._constraints.run(), name="claims and namespaces")
             group.create_task(self._queues.run(), name="queues")
             group.create_task(self._pod_groups.run(), name="PodGroups")
@@ -263,10 +211,7 @@ class LeaderSession:
             group.create_task(self._repairs.run(), name="settings of repairs")
             group.create_task(self._reboot_annotations.run(), name="annotations for reboots")
             group.create_task(self._fault_evictions.run(), name="evictions from faulty cards")
-            group.create_task(self._checks.run(), name="admission checks of Kueue")
-            group.create_task(self.queue.run(), name="queue")
-            group.create_task(self.queue.write(), name="history of leases")
-            group.create_task(self._scale_up.run(), name="new nodes")
+            self._start_satellites(group, at_once=False)
             on_started(self._slicer)
             group.create_task(self._decide(group), name="decisions")
 
@@ -278,6 +223,11 @@ class LeaderSession:
             self._wake.clear()
             await decide_until_settled(self._slicer, lambda: self._step(group))
 
+    def _start_satellites(self, group: asyncio.TaskGroup, *, at_once: bool) -> None:
+        for task in self._term.tasks:
+            if task.at_once is at_once:
+                group.create_task(task.run(), name=task.name)
+
     def _step(self, group: asyncio.TaskGroup) -> None:
         """Runs one decision of the slicer, and starts the due writes."""
         before, began = self._slicer.decisions, self._clock.monotonic()
@@ -288,8 +238,8 @@ class LeaderSession:
         if self._hand_overs.since or self._slicer.state.pods.handed_over:
             self._hand_overs.update(self._slicer.state, began)
         self._reclaim_slices()
-        if self._checks.wait_for_room:
-            self._checks.cluster_changed()
+        for event in self._term.after_step:
+            event.set()
         if self._slicer.state.ages.unknown_owners:
             self._pod_owners.look()
         for instruction in self._slicer.pop_writes():

@@ -19,7 +19,7 @@ from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError
 from tessera.kube.watch.cache import EventKind, WatchEvent
 from tessera.kube.watch.informer import Informer
-from tessera.provisioning.tracking.machines import LOOK_AGAIN, LOOK_SELDOM
+from tessera.kube.watch.optional_kind import LOOK_AGAIN, LOOK_SELDOM
 
 _log = logging.getLogger(__name__)
 

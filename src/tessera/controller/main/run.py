@@ -2,8 +2,8 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from functools import partial
 
 from prometheus_client import generate_latest
@@ -14,17 +14,12 @@ from tessera.access.reviewer import Reviewer
 from tessera.api.nodes.silence import SilentNode
 from tessera.clock import Clock
 from tessera.controller.base.metrics import ControllerMetrics
-from tessera.controller.base.options import ControllerOptions
 from tessera.controller.health.silent_agents import SilenceCollector
 from tessera.controller.leadership.leader_session import LeaderSession
+from tessera.controller.leadership.options import ControllerOptions
+from tessera.controller.leadership.satellite import Process, Term
 from tessera.controller.main.fleet_metrics import FleetCollector
 from tessera.controller.slicing.slicer import Slicer
-from tessera.driver.registry.client import RegistryClient
-from tessera.driver.registry.credentials import PullSecrets, read_authorities
-from tessera.driver.registry.resolver import PersistentResolver, RegistryResolver
-from tessera.driver.registry.wire import RegistryHttp, Trust
-from tessera.driver.resolution import Resolver
-from tessera.forecast.queue_page import QUEUE_PATH, QueuePage, aged, encode_page
 from tessera.kube.client.client import Client
 from tessera.kube.leader_election import LeaderElector
 from tessera.kube.runtime import KubeRuntime
@@ -37,7 +32,6 @@ async def run(
     client: Client,
     clock: Clock,
     *,
-    resolver: Resolver | None = None,
     rng: random.Random | None = None,
 ) -> None:
     """Runs one replica until cancelled. The process may be killed at any moment and started again.
@@ -46,18 +40,12 @@ async def run(
         options: the controller's options.
         client: the API server; its identity needs the rights that ``deploy/`` grants to the controller.
         clock: gives the time.
-        resolver: looks driver images up; None asks registries, according to the options.
         rng: for jitter and the identity's random part; seeded in tests.
 
     Raises:
         ExceptionGroup: a part failed, and only a restart of the process can repair it.
     """
-    rng = rng or random.Random()
-    if resolver is not None:
-        await Controller(options, client, clock, resolver=resolver, rng=rng).run()
-        return
-    async with open_image_resolver(options, client, clock, rng) as found:
-        await Controller(options, client, clock, resolver=found, rng=rng).run()
+    await Controller(options, client, clock, rng=rng or random.Random()).run()
 
 
 class Controller:
@@ -68,18 +56,17 @@ class Controller:
         slicer: the state machine of the current term of leadership; None while another replica leads.
     """
 
-    def __init__(
-        self, options: ControllerOptions, client: Client, clock: Clock, *, resolver: Resolver, rng: random.Random
-    ) -> None:
+    def __init__(self, options: ControllerOptions, client: Client, clock: Clock, *, rng: random.Random) -> None:
         self.metrics = ControllerMetrics()
         self.slicer: Slicer | None = None
         self._options = options
         self._recorders = Recorders(options.record)
         self._client = client
         self._clock = clock
-        self._resolver = resolver
         self._rng = rng
         self._unready_reason = "the election has not begun"
+        #: The satellites of this process; each joins a term of leadership.
+        self._joins: Sequence[Callable[[Term], None]] = ()
         #: The present term of leadership; None while another replica leads.
         self._session: LeaderSession | None = None
         self.metrics.registry.register(FleetCollector(lambda: self.slicer, clock))
@@ -87,11 +74,6 @@ class Controller:
 
     def _silent(self) -> Mapping[str, SilentNode]:
         return self._session.silent_agents.silent if self._session else {}
-
-    def _queue_page(self) -> bytes:
-        """The page ``/queue``; empty while another replica leads."""
-        page = self._session.queue.page if self._session else QueuePage()
-        return encode_page(aged(page, self._clock.now()))
 
     def metrics_text(self) -> bytes:
         """See :meth:`~tessera.status_pages.ProcessStatus.metrics_text`."""
@@ -104,7 +86,10 @@ class Controller:
     async def run(self) -> None:
         """Takes part in the election, and decides while this replica leads, until cancelled."""
         options = self._options
-        async with asyncio.TaskGroup() as group:
+        process = Process(client=self._client, clock=self._clock, rng=self._rng, registry=self.metrics.registry)
+        async with AsyncExitStack() as stack:
+            self._joins = [await stack.enter_async_context(each.open(process)) for each in options.satellites]
+            group = await stack.enter_async_context(asyncio.TaskGroup())
             if options.http_port is not None:
                 group.create_task(
                     serve_status(
@@ -112,7 +97,7 @@ class Controller:
                         options.http_port,
                         address=options.http_address,
                         on_listening=options.on_listening,
-                        documents={QUEUE_PATH: self._queue_page},
+                        documents=process.pages,
                         guard=PageGuard(
                             Reviewer(self._client),
                             self._clock,
@@ -147,7 +132,7 @@ class Controller:
             runtime = KubeRuntime(
                 client=self._client, clock=self._clock, rng=self._rng, may_act=may_act, recorders=self._recorders
             )
-            self._session = LeaderSession(self._options, runtime, metrics=self.metrics, resolver=self._resolver)
+            self._session = LeaderSession(self._options, runtime, metrics=self.metrics, joins=self._joins)
             await self._session.run(self._set_slicer)
         finally:
             self._session = None
@@ -157,29 +142,6 @@ class Controller:
     def _set_slicer(self, slicer: Slicer) -> None:
         self.slicer = slicer
         self._recorders.attach("slicer", slicer)
-
-
-@asynccontextmanager
-async def open_image_resolver(
-    options: ControllerOptions, client: Client, clock: Clock, rng: random.Random
-) -> AsyncIterator[Resolver]:
-    """Yields a resolver that lasts as long as the process. It connects to a registry only at the first look-up.
-
-    Raises:
-        AuthoritiesError: the file of authorities cannot be read, or has none.
-    """
-    authorities = read_authorities(options.registries.ca) if options.registries.ca is not None else ""
-    trust = Trust(authorities=authorities, plain=options.registries.plain_http)
-    registry = RegistryClient(RegistryHttp(trust), clock)
-    resolver = RegistryResolver(clock, client=registry, secrets=PullSecrets(client, options.namespace), rng=rng)
-    memory = PersistentResolver(resolver, client, clock, namespace=options.namespace, rng=rng)
-    writing = asyncio.create_task(memory.run(), name="image memory")
-    try:
-        yield memory
-    finally:
-        writing.cancel()
-        await asyncio.wait([writing])
-        await resolver.close()
 
 
 def _always() -> bool:

@@ -21,7 +21,7 @@ from typing import Any
 
 import msgspec
 
-from tessera.driver.registry.reference import DOCKER_HUB, HUB_ALIASES, Reference
+from tessera.api.image_reference import DOCKER_HUB, HUB_ALIASES, Reference
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, Forbidden, NotFound
 from tessera.kube.resources import SECRETS

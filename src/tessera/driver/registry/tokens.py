@@ -11,9 +11,9 @@ from urllib.parse import urlencode, urlsplit
 
 import msgspec
 
+from tessera.api.image_reference import Reference
 from tessera.clock import Clock
 from tessera.driver.registry.credentials import Login
-from tessera.driver.registry.reference import Reference
 from tessera.driver.registry.wire import AccessRefused, RegistryAnswer, RegistryHttp, RegistryUnreachable, is_plain_at
 from tessera.limits.drivers import CHALLENGE, TOKEN_ANSWER, TOKEN_LIFE
 

@@ -23,6 +23,7 @@ from tessera.api.names import SIMULATED_RUNTIME
 from tessera.api.nodes.conditions import SHARING
 from tessera.api.nodes.gpu_labels import brings_agent
 from tessera.api.nodes.offers import OFFERS_ANNOTATION
+from tessera.api.pods.slice_requests import requests_gpus
 from tessera.clock import parse_rfc3339
 from tessera.kube.resources import Condition, Node, Pod
 from tessera.limits.provisioning import RECORD_TEXT
@@ -230,17 +231,6 @@ def _upstream(pod: Pod) -> PodRole | None:
 def has_gpu_limits(pod: Pod) -> bool:
     """True if one of its app containers has a limit of GPUs, slices or shares."""
     return any(name.startswith("nvidia.com/") for each in pod.spec.containers for name in each.resources.limits)
-
-
-def requests_gpus(pod: Pod) -> bool:
-    """True if any of its containers requests GPUs, slices or shares."""
-    containers = (*pod.spec.containers, *pod.spec.init_containers)
-    return any(
-        name.startswith("nvidia.com/") and amount != "0"
-        for container in containers
-        for asked in (container.resources.limits, container.resources.requests)
-        for name, amount in asked.items()
-    )
 
 
 def _is_precompiled(pod: Pod) -> bool | None:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tessera.api.pods.gangs import GANG_SIZE_ANNOTATION, SIZE_OF_JOB, GangError, read_gang
-from tessera.kueue.templates import JOB, TemplateKind
+from tessera.api.pods.templates import JOB, TemplateKind
 from tessera.limits.pods import GANG_SIZE
 from tessera.webhook.admission.json_patch import Operation
 from tessera.webhook.base.budget import PodRefused, Rule

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from tessera.api.names import GPU_RESOURCES
-from tessera.kueue.templates import TemplateKind, find_templates, has_pods, runs_elsewhere
+from tessera.api.pods.templates import TemplateKind, find_templates, has_pods, runs_elsewhere
 from tessera.limits.pods import POD_TEMPLATES
 from tessera.webhook.admission.device_admission import asks_for_devices, refuse_impossible_devices
 from tessera.webhook.admission.json_patch import Operation

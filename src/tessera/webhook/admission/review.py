@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from tessera.kueue.templates import TemplateKind, find_kind
+from tessera.api.pods.templates import TemplateKind, find_kind
 from tessera.limits.processes import REVIEW_BODY
 from tessera.text import one_line
 from tessera.webhook.admission.decision import decide_admission

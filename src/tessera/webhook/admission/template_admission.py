@@ -22,7 +22,7 @@ import msgspec
 
 from tessera.api.names import MIG_RESOURCE_PREFIX, QUOTA_RESOURCE
 from tessera.api.pods.requirements import PREFIX
-from tessera.kueue.templates import Path, TemplateKind, find_templates, is_queued
+from tessera.api.pods.templates import Path, TemplateKind, find_templates, is_queued
 from tessera.limits.pods import POD_TEMPLATES
 from tessera.webhook.admission.decision import refuse_share_counts
 from tessera.webhook.admission.gang_sizes import write_gang_size

@@ -1,0 +1,80 @@
+"""Drivers as a satellite of the controller: one resolver for the process, so that its answers outlive a term."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from tessera.controller.leadership.satellite import Process, Task, Term
+from tessera.driver.coverage.next_kernels import CoverageMetrics
+from tessera.driver.registry.client import RegistryClient
+from tessera.driver.registry.credentials import PullSecrets, read_authorities
+from tessera.driver.registry.options import RegistryOptions
+from tessera.driver.registry.resolver import PersistentResolver, RegistryResolver
+from tessera.driver.registry.wire import RegistryHttp, Trust
+from tessera.driver.resolution import Resolver
+from tessera.driver.rollout.rollout import RolloutMetrics
+from tessera.driver.run import DriverOptions, Drivers
+
+
+@dataclass(frozen=True, kw_only=True)
+class DriverSatellite:
+    """Installs drivers, where a ClusterPolicy turns that on.
+
+    Attributes:
+        options: see :class:`~tessera.driver.run.DriverOptions`.
+        registries: access to the registries of driver images.
+        namespace: namespace of pull secrets and of the memory of images, the deployment's.
+        resolver: looks images up; None asks registries.
+    """
+
+    options: DriverOptions = field(default_factory=DriverOptions)
+    registries: RegistryOptions = field(default_factory=RegistryOptions)
+    namespace: str = "tessera-system"
+    resolver: Resolver | None = None
+
+    @asynccontextmanager
+    async def open(self, process: Process) -> AsyncIterator[Callable[[Term], None]]:
+        """See :class:`~tessera.controller.leadership.satellite.Satellite`."""
+        rollout, coverage = RolloutMetrics(process.registry), CoverageMetrics(process.registry)
+
+        def join(term: Term, resolver: Resolver) -> None:
+            drivers = Drivers(
+                term.runtime,
+                resolver=resolver,
+                nodes=term.nodes,
+                pods=term.pods,
+                options=self.options,
+                events=term.events,
+                metrics=rollout,
+                coverage=coverage,
+            )
+            term.tasks.append(Task(name="drivers", run=drivers.run, at_once=True))
+
+        if self.resolver is not None:
+            given = self.resolver
+            yield lambda term: join(term, given)
+            return
+        async with open_image_resolver(self.registries, self.namespace, process) as found:
+            yield lambda term: join(term, found)
+
+
+@asynccontextmanager
+async def open_image_resolver(options: RegistryOptions, namespace: str, process: Process) -> AsyncIterator[Resolver]:
+    """Yields a resolver that lasts as long as the process. It connects to a registry only at the first look-up.
+
+    Raises:
+        AuthoritiesError: the file of authorities cannot be read, or has none.
+    """
+    client, clock, rng = process.client, process.clock, process.rng
+    authorities = read_authorities(options.ca) if options.ca is not None else ""
+    registry = RegistryClient(RegistryHttp(Trust(authorities=authorities, plain=options.plain_http)), clock)
+    resolver = RegistryResolver(clock, client=registry, secrets=PullSecrets(client, namespace), rng=rng)
+    memory = PersistentResolver(resolver, client, clock, namespace=namespace, rng=rng)
+    writing = asyncio.create_task(memory.run(), name="image memory")
+    try:
+        yield memory
+    finally:
+        writing.cancel()
+        await asyncio.wait([writing])
+        await resolver.close()
