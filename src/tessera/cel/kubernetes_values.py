@@ -69,8 +69,8 @@ def read_semver(text: str) -> Semver:
     return Semver((int(found[1]), int(found[2]), int(found[3])), parts)
 
 
-def _normalize(text: str) -> str:
-    """A version whose ``v``, leading zeros or missing parts are mended."""
+def normalize_version(text: str) -> str:
+    """Returns a version whose ``v``, leading zeros or missing parts are mended, as far as it has any."""
     found = _LOOSE.fullmatch(text[:VERSION_TEXT])
     return text if found is None else f"{found[1]}.{found[2] or 0}.{found[3] or 0}{found[4] or ''}"
 
@@ -79,7 +79,7 @@ def _semver(text: Any, normalize: Any = False) -> Semver:
     if not isinstance(text, str) or not isinstance(normalize, bool):
         raise EvaluationError(f"no such overload: semver({type_name(text)})")
     try:
-        return read_semver(_normalize(text) if normalize else text)
+        return read_semver(normalize_version(text) if normalize else text)
     except ValueError as error:
         raise EvaluationError(str(error)) from None
 

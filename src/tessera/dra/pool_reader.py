@@ -16,7 +16,7 @@ from tessera.dra.devices import Capacity, Device, DeviceId, DeviceTaint, Pool, V
 from tessera.kube.quantity import parse_quantity, quantity_text
 
 
-class _WrongError(ValueError):
+class SliceRefused(ValueError):  # noqa: N818 - says what happened to the slice
     """A slice breaks a rule; the text names object, field and value."""
 
 
@@ -40,42 +40,48 @@ def _read_pool(driver: str, name: str, parts: Sequence[ResourceSlice]) -> Pool:
         problem = f"{len(current)} of {wanted} ResourceSlices of generation {newest} are there; it is being updated"
         return Pool(driver=driver, name=name, node=node, problem=f"pool {name} of {driver}: {problem}")
     try:
-        devices = tuple(
-            _read_device(DeviceId(driver, name, device.name), device, f"ResourceSlice {part.metadata.name}")
-            for part in current
-            for device in part.spec.devices
-        )
-        counters = _read_counters(current)
+        contents = [read_slice(part) for part in current]
+        devices = tuple(device for each, _ in contents for device in each)
+        counters = {key: value for _, each in contents for key, value in each.items()}
+        _check_sets(current)
         _check_pool(devices, counters)
-    except _WrongError as error:
+    except SliceRefused as error:
         return Pool(driver=driver, name=name, node=node, problem=f"pool {name} of {driver}: {error}")
     return Pool(driver=driver, name=name, node=node, devices=devices, counters=counters)
 
 
-def _read_counters(parts: Sequence[ResourceSlice]) -> dict[tuple[str, str], Decimal]:
-    found: dict[tuple[str, str], Decimal] = {}
-    names: set[str] = set()
-    for part in parts:
-        for each in part.spec.shared_counters:
-            where = f"ResourceSlice {part.metadata.name}, counter set {each.name}"
-            if each.name in names:
-                raise _WrongError(f"{where} stands twice in the pool; its name must be unique")
-            names.add(each.name)
-            found |= {
-                (each.name, name): _read_amount(value.value, f"{where}, {name}")
-                for name, value in each.counters.items()
-            }
-    return found
+def read_slice(part: ResourceSlice) -> tuple[tuple[Device, ...], dict[tuple[str, str], Decimal]]:
+    """Returns the devices and the counters of one object.
+
+    Raises:
+        SliceRefused: a value is not valid.
+    """
+    spec, where = part.spec, f"ResourceSlice {part.metadata.name}"
+    devices = tuple(
+        _read_device(DeviceId(spec.driver, spec.pool.name, device.name), device, where) for device in spec.devices
+    )
+    counters = {
+        (each.name, name): _read_amount(value.value, f"{where}, counter set {each.name}, {name}")
+        for each in spec.shared_counters
+        for name, value in each.counters.items()
+    }
+    return devices, counters
+
+
+def _check_sets(parts: Sequence[ResourceSlice]) -> None:
+    for name, count in Tally(each.name for part in parts for each in part.spec.shared_counters).items():
+        if count > 1:
+            raise SliceRefused(f"counter set {name} stands {count} times; its name must be unique in the pool")
 
 
 def _check_pool(devices: Sequence[Device], counters: Mapping[tuple[str, str], Decimal]) -> None:
     for name, count in Tally(device.id.device for device in devices).items():
         if count > 1:
-            raise _WrongError(f"device {name} stands {count} times; its name must be unique in the pool")
+            raise SliceRefused(f"device {name} stands {count} times; its name must be unique in the pool")
     for device in devices:
         for key in device.counters:
             if key not in counters:
-                raise _WrongError(f"device {device.id.device} takes from counter {key[1]} of {key[0]}: there is none")
+                raise SliceRefused(f"device {device.id.device} takes from counter {key[1]} of {key[0]}: there is none")
 
 
 def _read_device(identity: DeviceId, device: SliceDevice, part: str) -> Device:
@@ -105,11 +111,11 @@ def _read_value(value: Attribute, where: str) -> Value:
         if each is not None:
             return each
     if value.version is None:
-        raise _WrongError(f"{where} has no value of a known type: bool, int, string or version")
+        raise SliceRefused(f"{where} has no value of a known type: bool, int, string or version")
     try:
         return read_semver(value.version)
     except ValueError as error:
-        raise _WrongError(f"{where}: {error}") from None
+        raise SliceRefused(f"{where}: {error}") from None
 
 
 def _read_capacity(capacity: DeviceCapacity, where: str) -> Capacity:
@@ -135,4 +141,4 @@ def _read_amount(amount: Amount, where: str) -> Decimal:
     try:
         return parse_quantity(quantity_text(amount))
     except ValueError as error:
-        raise _WrongError(f"{where}: {error}") from None
+        raise SliceRefused(f"{where}: {error}") from None

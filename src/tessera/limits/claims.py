@@ -57,6 +57,9 @@ CLAIM_STEPS = Limit(
     "a pod with 8 slices on 16 free cards needs 3,000; only contradictory constraints need more",
 )
 SLICE_DEVICES = Limit(128, "devices", "one ResourceSlice", "Kubernetes' own bound; 64 if any has counters or taints")
+SLICE_TAINTED_DEVICES = Limit(
+    64, "devices", "one ResourceSlice that Tessera writes, whose devices have taints", "Kubernetes' own bound"
+)
 SLICE_COUNTER_SETS = Limit(8, "sets", "counter sets of one ResourceSlice", "Kubernetes' own bound")
 COUNTERS = Limit(32, "counters", "counters of a set", "Kubernetes' own bound; a card has 8 memory slices")
 DEVICE_COUNTER_SETS = Limit(2, "sets", "counter sets that a device takes from", "Kubernetes' own bound")
