@@ -29,7 +29,7 @@ from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.options import MetricNames
 from tessera.agent.base.processes import ProcessTable
 from tessera.agent.inventory.gpu_inventory import InventoryReader
-from tessera.agent.inventory.positions import SliceLease
+from tessera.agent.inventory.sliceable_gpus import SliceLease
 from tessera.agent.monitoring.exporter import PERIOD
 from tessera.agent.monitoring.exposition import ExpositionOptions, render
 from tessera.agent.monitoring.findings import LeaseFindings

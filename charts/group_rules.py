@@ -10,7 +10,7 @@ from typing import Any
 from charts.rules import alternatives
 from tessera.api.nodes import group_rules as rules
 from tessera.api.nodes.node_groups import GroupKind
-from tessera.mig.gpu_model import GpuModel
+from tessera.mig.geometry import GpuModel
 from tessera.mig.models import MODELS, WHOLE_MODELS
 
 _NUMBER = r"(?:\+?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)|-(?:0+(?:\.0*)?|\.0+))"

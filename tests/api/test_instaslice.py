@@ -17,7 +17,7 @@ from tessera.api.instaslice import (
     Slice,
 )
 from tessera.kube.resources.meta import FORMAT_ANNOTATION
-from tessera.mig.gpu_model import GpuModel
+from tessera.mig.geometry import GpuModel
 from tessera.mig.models import MODELS
 
 ARTICLE = b"""

@@ -3,8 +3,7 @@
 import msgspec
 import pytest
 
-from tessera.mig.geometry import Geometry, UnknownProfileError
-from tessera.mig.gpu_model import GpuModel, MigUnsupported, PlacementsUnknown
+from tessera.mig.geometry import Geometry, GpuModel, MigUnsupported, PlacementsUnknown, UnknownProfileError
 from tessera.mig.models import MODELS, WHOLE_MODELS, model_by_product, model_by_short_name
 
 A100 = model_by_short_name("A100-40GB").geometry

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from tessera.api.nodes.gpu_labels import COUNT_LABEL, count_label, product_label
-from tessera.mig.gpu_model import GpuModel
+from tessera.mig.geometry import GpuModel
 from tessera.mig.models import (
     MODELS,
     WHOLE_MODELS,

@@ -11,10 +11,9 @@ from tests.support.mig_enumeration import Multiset, layouts, multisets
 from tests.support.searching import examples
 
 from tessera.mig.geometry import Geometry, Placement
-from tessera.mig.layout_planning import Infeasible
+from tessera.mig.layout_planning import HeldInstance, Infeasible, Transition, TransitionAction, plan_transition
 from tessera.mig.models import MODELS, model_by_short_name
 from tessera.mig.occupancy import occupancy_of
-from tessera.mig.transition_planning import HeldInstance, Transition, TransitionAction, plan_transition
 
 A100 = model_by_short_name("A100-40GB").geometry
 A30 = model_by_short_name("A30").geometry

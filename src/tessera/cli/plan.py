@@ -12,8 +12,7 @@ from tessera.cli.base.console import say, say_json
 from tessera.text import count_noun, list_alternatives, one_line
 
 if TYPE_CHECKING:
-    from tessera.mig.geometry import Geometry, Placement
-    from tessera.mig.gpu_model import GpuModel
+    from tessera.mig.geometry import Geometry, GpuModel, Placement
     from tessera.mig.layout_planning import Infeasible
 
 

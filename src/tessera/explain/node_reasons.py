@@ -21,7 +21,7 @@ from tessera.api.nodes.gpu_labels import COUNT_LABEL
 from tessera.clock import parse_rfc3339
 from tessera.explain.snapshot import event_time
 from tessera.kube.resources import Condition, CoreEvent, Node, Pod
-from tessera.mig.gpu_model import GpuModel
+from tessera.mig.geometry import GpuModel
 from tessera.mig.models import model_by_product
 
 _LOG = "read the agent's log: kubectl logs -n tessera-system -l app.kubernetes.io/name=tessera-agent --prefix"

@@ -29,8 +29,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from tessera.mig.geometry import Geometry, Profile, closest_profile
-from tessera.mig.gpu_model import GpuModel
+from tessera.mig.geometry import Geometry, GpuModel, Profile, closest_profile
 from tessera.mig.names import gi_profile_index, parse_profile_name, profile_gb, resource_spelling
 from tessera.text import one_line
 

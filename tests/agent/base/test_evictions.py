@@ -10,7 +10,7 @@ import pytest
 from tests.agent.mig_config.node import Node, played
 
 from tessera.agent.mig_config.card_reconciler import EVICTION_DELAY_LIMIT, RETRY_PAUSE
-from tessera.agent.mig_config.status import LayoutState
+from tessera.agent.mig_config.events import LayoutState
 from tessera.api.names import PodUid
 from tessera.clock import LoopClock
 from tessera.kube.client.client import Client

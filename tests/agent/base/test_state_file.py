@@ -28,7 +28,7 @@ from tessera.agent.inventory.card_ownership import CardOwner
 from tessera.agent.inventory.device_health import DeviceScope, Reaction
 from tessera.agent.memory.grants import Shares
 from tessera.agent.mig_config.events import InstancePlace
-from tessera.agent.mig_config.journal import LayoutRecord as LayoutJournal
+from tessera.agent.mig_config.executor import LayoutRecord as LayoutJournal
 from tessera.agent.mps.interfaces import DaemonId
 from tessera.agent.mps.state import DaemonRecord, MpsState
 from tessera.agent.slices.events import SliceJournal

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.agent.health.conftest import Agent, Node, play
 
-from tessera.agent.health.events import (
+from tessera.agent.health.fault import (
     CardProbed,
     CardReset,
     CardsCordoned,

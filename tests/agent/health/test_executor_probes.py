@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from tessera.agent.health.events import CardProbed, ProbeResult
 from tessera.agent.health.executor import CardProber
+from tessera.agent.health.fault import CardProbed, ProbeResult
 from tessera.agent.health.policy import RecoveryAction
 from tessera.clock import Clock, LoopClock
 from tessera.nvml.asynchronous.inline import InlineNvml

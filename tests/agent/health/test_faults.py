@@ -5,11 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.agent.health.events import (
+from tessera.agent.health.fault import (
     CardProbed,
     CardReset,
     CardsListed,
     CardsUnheard,
+    Fault,
     FaultsSpared,
     HardwareEventReported,
     HealthEvent,
@@ -17,7 +18,6 @@ from tessera.agent.health.events import (
     NodeRebooted,
     ProbeResult,
 )
-from tessera.agent.health.fault import Fault
 from tessera.agent.health.faults import HealthStateMachine
 from tessera.agent.health.policy import HealthPolicy, RecoveryAction
 from tessera.agent.inventory.device_health import DeviceScope, Reaction

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.agent.health.conftest import Agent, Node, play
 
-from tessera.agent.health.events import (
+from tessera.agent.health.fault import (
+    PREFLIGHT,
     CardProbed,
     CardReset,
     CardsListed,
@@ -17,7 +18,6 @@ from tessera.agent.health.events import (
     PreflightEnded,
     ProbeResult,
 )
-from tessera.agent.health.fault import PREFLIGHT
 from tessera.agent.health.faults import HealthStateMachine
 from tessera.agent.health.policy import HealthPolicy, RecoveryAction
 from tessera.agent.inventory.device_health import DeviceScope

@@ -1,6 +1,6 @@
 """Errors of cards and instances withhold the right entries from kubelet, and end."""
 
-from tessera.agent.health.events import CardProbed, CardsListed, HardwareEventReported, ProbeResult
+from tessera.agent.health.fault import CardProbed, CardsListed, HardwareEventReported, ProbeResult
 from tessera.agent.health.faults import HealthStateMachine
 from tessera.agent.health.policy import HealthPolicy
 from tessera.agent.inventory.device_health import entry_health

@@ -8,7 +8,7 @@ import pytest
 from tessera.agent.inventory.gpu_inventory import read_gpu_inventory
 from tessera.agent.inventory.sliceable_gpus import SliceableGpu, SliceableGpus, enable_mig, node_gpus, sliceable_gpus
 from tessera.clock import SystemClock
-from tessera.mig.gpu_model import GpuModel
+from tessera.mig.geometry import GpuModel
 from tessera.mig.layout_planning import is_feasible
 from tessera.mig.models import MODELS
 from tessera.nvml.asynchronous.async_nvml import AsyncNvml

@@ -6,7 +6,7 @@ import aiohttp
 from prometheus_client import generate_latest
 
 from tessera.agent.base.metrics import Metrics
-from tessera.agent.inventory.positions import SlicePosition
+from tessera.agent.inventory.sliceable_gpus import SlicePosition
 from tessera.agent.slices.events import GpuRead, InitialSyncDone, ObservedInstance, SliceJournal
 from tessera.agent.slices.slice_table import SlicesCollector
 from tessera.agent.slices.state_machine import SliceStateMachine

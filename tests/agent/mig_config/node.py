@@ -15,10 +15,9 @@ from tessera.agent.base.desired_config import DesiredLayout
 from tessera.agent.inventory.card_ownership import CardOwnership
 from tessera.agent.inventory.gpu_inventory import InventoryReader
 from tessera.agent.mig_config.drain import DeviceDrainer, RebootRequests
-from tessera.agent.mig_config.executor import MigExecutor
-from tessera.agent.mig_config.journal import LayoutJournal
+from tessera.agent.mig_config.events import LayoutState, LayoutStatus
+from tessera.agent.mig_config.executor import LayoutJournal, MigExecutor
 from tessera.agent.mig_config.reconciler import LayoutReconciler
-from tessera.agent.mig_config.status import LayoutState, LayoutStatus
 from tessera.api.mig_layouts.layouts_file import parse_layouts
 from tessera.clock import LoopClock
 from tessera.kube.eviction import Evictor

@@ -8,7 +8,7 @@ import pytest
 
 from tessera.agent.base.desired_config import DesiredLayout
 from tessera.agent.mig_config.events import InstancePlace
-from tessera.agent.mig_config.journal import LayoutJournal, LayoutRecord, digest_of
+from tessera.agent.mig_config.executor import LayoutJournal, LayoutRecord, digest_of
 from tessera.api.mig_layouts.layouts_file import LayoutEntry
 
 X = DesiredLayout(name="x")

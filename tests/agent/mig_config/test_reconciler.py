@@ -14,7 +14,7 @@ from tests.agent.mig_config.node import Node, played
 from tessera.agent.inventory.card_ownership import CardOwner
 from tessera.agent.mig_config.card_reconciler import DRIFT_RECHECK
 from tessera.agent.mig_config.drain import REBOOT_TIMEOUT
-from tessera.agent.mig_config.status import LayoutState
+from tessera.agent.mig_config.events import LayoutState
 from tessera.nvml.errors import GpuLost, InUse
 from tessera.nvml.interface import MigUuid
 from tessera_lab.simulation.virtual_time import run_virtual

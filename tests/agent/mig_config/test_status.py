@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tessera.agent.mig_config.status import CardStatus, LayoutState, LayoutStatus, summarize_cards
+from tessera.agent.mig_config.events import CardStatus, LayoutState, LayoutStatus, summarize_cards
 
 GOOD = CardStatus(LayoutState.SUCCESS, "LayoutApplied")
 BUSY = CardStatus(LayoutState.PENDING, "CardsInUse", "GPU 0: pod a/b")

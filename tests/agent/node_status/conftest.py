@@ -18,7 +18,8 @@ from tessera.agent.inventory.gpu_inventory import (
     sharing_gpus,
 )
 from tessera.agent.node_status.label_facts import SIMULATED_MACHINE, SharingFacts
-from tessera.agent.node_status.publisher import MachineFacts, NodeFacts, NodeStatusPublisher
+from tessera.agent.node_status.node_facts import MachineFacts, NodeFacts
+from tessera.agent.node_status.publisher import NodeStatusPublisher
 from tessera.api.nodes.card_faults import CardFault
 from tessera.api.nodes.card_links import CardLinks
 from tessera.api.nodes.preflights import CardTest

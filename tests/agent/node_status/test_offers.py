@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from tessera.agent.node_status.offers import node_offers
+from tessera.agent.node_status.node_facts import node_offers
 from tessera.api.nodes.offers import NodeOffer, OfferKind, decode_offers, encode_offers
 from tessera.api.sharing.devices import Advertisement
 from tessera.api.sharing.profile import MigStrategy

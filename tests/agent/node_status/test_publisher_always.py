@@ -10,7 +10,7 @@ from tests.support.searching import examples
 from tessera.agent.base.node_conditions import NodeCondition, bound_messages, read_conditions
 from tessera.agent.node_status.label_facts import SIMULATED_MACHINE, collect_label_facts
 from tessera.agent.node_status.labels import node_labels
-from tessera.agent.node_status.offers import node_offers
+from tessera.agent.node_status.node_facts import node_offers
 from tessera.agent.node_status.publisher import REPAIR_PAUSE
 from tessera.api.nodes.offers import encode_offers
 from tessera.kube.resources import NODES, Condition

@@ -12,7 +12,7 @@ from tests.support.tasks import cancel_tasks
 
 from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.desired_config import DesiredSharing
-from tessera.agent.health.events import CardProbed, CardsCordoned, CardsListed, HardwareEventReported, ProbeResult
+from tessera.agent.health.fault import CardProbed, CardsCordoned, CardsListed, HardwareEventReported, ProbeResult
 from tessera.agent.health.faults import HealthStateMachine
 from tessera.agent.health.policy import HealthPolicy
 from tessera.agent.inventory.device_users import DeviceUsers
@@ -25,10 +25,8 @@ from tessera.agent.sharing.device_nodes import DeviceNodes
 from tessera.agent.sharing.occupancy import DeviceOccupancy
 from tessera.agent.sharing.offer import SharingSettings
 from tessera.agent.sharing.resource_advertiser import ResourceAdvertiser, StaticDevices
-from tessera.agent.sharing.served_resources import ServedResources
-from tessera.agent.sharing.strategies.interface import SharingStrategy
-from tessera.agent.sharing.strategies.registry import STRATEGIES, NodeStrategies
-from tessera.agent.sharing.withdrawn_resources import AdvertisedNames
+from tessera.agent.sharing.served_resources import AdvertisedNames, ServedResources
+from tessera.agent.sharing.strategies import STRATEGIES, NodeStrategies, SharingStrategy
 from tessera.api.nodes.cordons import Cordon
 from tessera.api.sharing.kinds import SharingKind
 from tessera.api.sharing.profile import MigStrategy

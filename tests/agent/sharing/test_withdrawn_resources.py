@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tessera.agent.sharing.withdrawn_resources import GRACE, AdvertisedNames, removal_patch, stale_resources
+from tessera.agent.sharing.served_resources import GRACE, AdvertisedNames, removal_patch, stale_resources
 from tessera.clock import LoopClock
 from tessera.kube.resources import Node, NodeStatus
 from tessera_lab.simulation.virtual_time import run_virtual

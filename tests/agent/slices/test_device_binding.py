@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.agent.inventory.positions import SlicePosition, parse_device_id
+from tessera.agent.inventory.sliceable_gpus import SlicePosition, parse_device_id
 from tessera.agent.slices.claims import TooManyDevices, bind_devices, preferred_devices
 from tessera.kubelet.interfaces import PreferredRequest
 

@@ -7,8 +7,7 @@ import msgspec
 import pytest
 
 from tessera.agent.inventory.gpu_inventory import read_gpu_inventory
-from tessera.agent.inventory.positions import SlicePosition
-from tessera.agent.inventory.sliceable_gpus import SliceableGpus, sliceable_gpus
+from tessera.agent.inventory.sliceable_gpus import SliceableGpus, SlicePosition, sliceable_gpus
 from tessera.agent.slices.events import (
     ExecutorReady,
     GpuRead,

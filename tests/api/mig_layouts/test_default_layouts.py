@@ -6,7 +6,7 @@ from tessera.api.mig_layouts.default_layouts import default_layouts
 from tessera.api.mig_layouts.generated import LayoutCardModel, generated_layouts
 from tessera.api.mig_layouts.layouts_file import MigCard, parse_layouts, resolve_targets
 from tessera.limits.settings import MIG_LAYOUTS
-from tessera.mig.gpu_model import GpuModel
+from tessera.mig.geometry import GpuModel
 from tessera.mig.layout_planning import is_feasible
 from tessera.mig.models import MODELS, model_by_short_name
 

@@ -11,8 +11,8 @@ import pytest
 
 from tessera.nvml.attributes import CardAttributes, ComputeMode, NvLink
 from tessera.nvml.errors import InsufficientResources
+from tessera.nvml.simulated.machine_access import StateFileError
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
-from tessera.nvml.simulated.state_file import StateFileError
 
 
 def load(state: Path, spec: str = "A100-40GB", seed: str = "node-1") -> SimulatedMachine:

@@ -33,23 +33,6 @@ from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
-from tessera.agent.health.events import (
-    CardProbed,
-    CardReset,
-    CardsCordoned,
-    CardsListed,
-    CardsUnheard,
-    ErrorsMeasured,
-    FaultsSpared,
-    HardwareEventReported,
-    HealthEvent,
-    InstanceDestroyed,
-    NodeRebooted,
-    PodPreflightFailed,
-    PreflightEnded,
-    ProbeResult,
-    RepairsSet,
-)
 from tessera.agent.health.fault import (
     CORDON,
     EVENT_WATCH,
@@ -57,8 +40,23 @@ from tessera.agent.health.fault import (
     MOST_DOUBLED,
     PREFLIGHT,
     PROBE,
+    CardProbed,
+    CardReset,
+    CardsCordoned,
+    CardsListed,
+    CardsUnheard,
+    ErrorsMeasured,
     Fault,
+    FaultsSpared,
+    HardwareEventReported,
+    HealthEvent,
     Hysteresis,
+    InstanceDestroyed,
+    NodeRebooted,
+    PodPreflightFailed,
+    PreflightEnded,
+    ProbeResult,
+    RepairsSet,
     health_by,
     is_spared,
     worst_of,
@@ -101,7 +99,7 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
         faults: the faults that an earlier process of the same boot found.
         past: the faults that earlier processes have seen end, also before the boot.
         known: the cards that earlier processes have listed; ``None`` if nobody knows, as with an earlier version.
-        repairs: what is done about faults, until :class:`.events.RepairsSet` says otherwise.
+        repairs: what is done about faults, until :class:`.fault.RepairsSet` says otherwise.
     """
 
     def __init__(

@@ -22,13 +22,16 @@ import msgspec
 from tessera.agent.base.change_notifier import ChangeNotifier, Fact
 from tessera.agent.base.metrics import Metrics
 from tessera.agent.health.card_health import describe_card, list_fault
-from tessera.agent.health.events import (
+from tessera.agent.health.executor import CardProber, CardResetter, ProbeSchedule
+from tessera.agent.health.fault import (
+    EVENT_WATCH,
     CardProbed,
     CardReset,
     CardsCordoned,
     CardsListed,
     CardsUnheard,
     ErrorsMeasured,
+    Fault,
     FaultsSpared,
     HardwareEventReported,
     HealthEvent,
@@ -39,8 +42,6 @@ from tessera.agent.health.events import (
     ProbeResult,
     RepairsSet,
 )
-from tessera.agent.health.executor import CardProber, CardResetter, ProbeSchedule
-from tessera.agent.health.fault import EVENT_WATCH, Fault
 from tessera.agent.health.faults import HealthStateMachine
 from tessera.agent.health.history import FaultStore, StoredFaults
 from tessera.agent.health.messages import (

@@ -24,7 +24,7 @@ from tessera.agent.health.pod_conditions import Holdings, PodConditions, PodNoti
 from tessera.agent.inventory.device_health import DeviceScope
 from tessera.agent.inventory.device_users import DeviceUsers, PodSource
 from tessera.agent.inventory.gpu_inventory import GpuInventory, InventoryReader
-from tessera.agent.inventory.positions import SliceLease
+from tessera.agent.inventory.sliceable_gpus import SliceLease
 from tessera.api.names import GPU_CONDITION, POD_HEALTH_MANAGER, PodUid
 from tessera.clock import Clock, rfc3339
 from tessera.kube.backoff import Backoff

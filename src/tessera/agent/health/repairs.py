@@ -25,8 +25,8 @@ import msgspec
 from tessera.agent.base.call_retries import RetryDelays
 from tessera.agent.base.runtime import RebootNode
 from tessera.agent.base.state_file import StateFile
-from tessera.agent.health.events import PreflightEnded
 from tessera.agent.health.executor import CardHost, CardResetter
+from tessera.agent.health.fault import PreflightEnded
 from tessera.agent.health.faults import HealthStateMachine
 from tessera.agent.health.messages import HealthEvents
 from tessera.agent.inventory.device_health import DeviceScope

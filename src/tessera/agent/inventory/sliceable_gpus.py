@@ -3,6 +3,8 @@
 The table of every GPU (profiles, legal starts) comes from the GPU itself, never from a list of models, so a new model
 or a new driver works without a new Tessera. A GPU without MIG, or whose MIG mode waits for a reset, is skipped with the
 reason; the agent never resets it here and touches nothing on it.
+
+A slice has a position on the node: card, profile, first memory slot; the device plugin's ID names it.
 """
 
 from collections import Counter
@@ -11,15 +13,49 @@ from collections.abc import Collection, Mapping, Sequence
 import msgspec
 
 from tessera.agent.inventory.gpu_inventory import GpuInventory, find_gpu
-from tessera.agent.inventory.positions import SlicePosition
 from tessera.api.instaslice import NodeGpu, ProfilePlacements
 from tessera.api.instaslice import Position as Placed
+from tessera.api.names import PodUid, device_id
 from tessera.kubelet.interfaces import Device
 from tessera.mig.geometry import Geometry
 from tessera.mig.layout_planning import max_memory_gb_of_layout
 from tessera.nvml.asynchronous.async_nvml import AsyncNvml
 from tessera.nvml.errors import NvmlError
 from tessera.nvml.interface import GpuInfo, MigModeResult
+
+
+class SlicePosition(msgspec.Struct, frozen=True, order=True):
+    """One legal position of a slice. ``profile`` has the resource's spelling (``1g.5gb.me``) in all of the agent."""
+
+    gpu: str
+    profile: str
+    start: int
+
+    @property
+    def device_id(self) -> str:
+        """The device plugin's ID; at most 57 characters (kubelet allows 63)."""
+        return device_id(self.gpu, self.profile, self.start)
+
+
+class SliceLease(msgspec.Struct, frozen=True):
+    """A slice on demand that a pod holds: its MIG device, and kubelet's id of it if kubelet gave one."""
+
+    pod: PodUid
+    device: str
+    device_id: str = ""
+
+
+def parse_device_id(text: str) -> SlicePosition:
+    """The position that a device ID names.
+
+    Raises:
+        ValueError: the text is not ``<card>:<profile>:<start>``.
+    """
+    gpu, _, rest = text.partition(":")
+    profile, _, start = rest.rpartition(":")
+    if not (gpu and profile and start.isascii() and start.isdigit()):
+        raise ValueError(f"device ID {text!r}: not of the form GPU-UUID:PROFILE:START")
+    return SlicePosition(gpu, profile, int(start))
 
 
 class SliceableGpu(msgspec.Struct, frozen=True):

@@ -22,9 +22,9 @@ import msgspec
 
 from tessera.agent.base.node_objects import has_ended
 from tessera.agent.inventory.device_users import DeviceUser, match_device_users
-from tessera.agent.inventory.positions import parse_device_id
+from tessera.agent.inventory.sliceable_gpus import parse_device_id
 from tessera.agent.main.wiring import Components
-from tessera.agent.mig_config.journal import LayoutJournal
+from tessera.agent.mig_config.executor import LayoutJournal
 from tessera.agent.mps.interfaces import ControlFailed
 from tessera.agent.slices.events import SliceJournal
 from tessera.agent.slices.slice_table import SliceJournalFile

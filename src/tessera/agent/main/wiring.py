@@ -31,15 +31,15 @@ from tessera.agent.memory.enforcement import MemoryEnforcement
 from tessera.agent.memory.monitor import MemoryInputs, MemoryMonitor, ProcessMemoryReader
 from tessera.agent.memory.policy import MemoryPolicy, MemoryRules
 from tessera.agent.mig_config.drain import DeviceDrainer, RebootRequests
-from tessera.agent.mig_config.executor import MigExecutor
-from tessera.agent.mig_config.journal import LayoutJournal
+from tessera.agent.mig_config.executor import LayoutJournal, MigExecutor
 from tessera.agent.mig_config.reconciler import LayoutReconciler
 from tessera.agent.monitoring.exporter import Exporter
 from tessera.agent.monitoring.exposition import ExpositionOptions
 from tessera.agent.monitoring.sampler import NodeSampler
 from tessera.agent.mps.daemons import MpsDaemons
 from tessera.agent.node_status.label_facts import SIMULATED_MACHINE, read_machine, read_vgpu
-from tessera.agent.node_status.publisher import MachineFacts, NodeStatusPublisher
+from tessera.agent.node_status.node_facts import MachineFacts
+from tessera.agent.node_status.publisher import NodeStatusPublisher
 from tessera.agent.node_status.report import NodeReport
 from tessera.agent.sharing.allocate_response import AllocateOptions
 from tessera.agent.sharing.cdi import CdiFile, CdiPublisher
@@ -47,9 +47,8 @@ from tessera.agent.sharing.device_nodes import DeviceNodes
 from tessera.agent.sharing.occupancy import DeviceOccupancy
 from tessera.agent.sharing.offer import SharingSettings
 from tessera.agent.sharing.resource_advertiser import ResourceAdvertiser, StaticDevices
-from tessera.agent.sharing.served_resources import ServedResources
-from tessera.agent.sharing.strategies.registry import NodeStrategies
-from tessera.agent.sharing.withdrawn_resources import AdvertisedNames
+from tessera.agent.sharing.served_resources import AdvertisedNames, ServedResources
+from tessera.agent.sharing.strategies import NodeStrategies
 from tessera.agent.slices.slice_manager import SliceManager
 from tessera.kube.event_recorder import EventRecorder
 from tessera.kube.eviction import Evictor

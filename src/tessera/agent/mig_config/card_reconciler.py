@@ -19,14 +19,19 @@ from tessera.agent.inventory.card_ownership import CardOwner, CardOwnership
 from tessera.agent.inventory.gpu_inventory import GpuState, InventoryReader
 from tessera.agent.mig_config.drain import DeviceDrainer
 from tessera.agent.mig_config.events import (
+    APPLIED,
+    APPLYING,
+    UNREADABLE,
     CardEvent,
     CardGoal,
     CardInstruction,
+    CardStatus,
     EvictionAnswered,
     EvictUsers,
     FenceSet,
     GoalSet,
     InSync,
+    LayoutState,
     ListUsers,
     OwnerRead,
     ReleaseCard,
@@ -39,7 +44,6 @@ from tessera.agent.mig_config.events import (
 )
 from tessera.agent.mig_config.executor import MigExecutor
 from tessera.agent.mig_config.state_machine import CardStateMachine
-from tessera.agent.mig_config.status import APPLIED, APPLYING, UNREADABLE, CardStatus, LayoutState
 from tessera.clock import Clock
 from tessera.nvml.errors import NvmlError
 from tessera.nvml.interface import GpuUuid

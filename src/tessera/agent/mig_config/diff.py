@@ -4,7 +4,7 @@ Rules:
 
 - Instances are compared as a multiset of profiles: the same instances at other starts are no difference.
 - Instances in use stay where the goal allows it, then as many idle ones as possible
-  (:mod:`tessera.mig.transition_planning`).
+  (:mod:`tessera.mig.layout_planning`).
 - An instance that is not in the goal is destroyed, no matter which program made it. So is a compute instance that does
   not span its GPU instance. A GPU instance without a compute instance is completed if the goal keeps it, and destroyed
   otherwise.
@@ -31,9 +31,8 @@ from tessera.agent.mig_config.events import (
     UserPod,
 )
 from tessera.mig.geometry import Geometry, Placement
-from tessera.mig.layout_planning import Infeasible
+from tessera.mig.layout_planning import HeldInstance, Infeasible, plan_transition
 from tessera.mig.occupancy import occupancy_of, placement_mask
-from tessera.mig.transition_planning import HeldInstance, plan_transition
 from tessera.nvml.interface import GpuInstance
 
 #: ``NVML_COMPUTE_INSTANCE_PROFILE_1_SLICE`` and its ``_REV1``, which instances with media engines may have (nvml.h).

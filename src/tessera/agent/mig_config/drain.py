@@ -18,9 +18,8 @@ from typing import Protocol
 
 from tessera.agent.base.runtime import RebootNode
 from tessera.agent.inventory.device_users import match_device_users
-from tessera.agent.mig_config.events import UserPod
-from tessera.agent.mig_config.journal import LayoutJournal
-from tessera.agent.mig_config.status import CardStatus, LayoutState
+from tessera.agent.mig_config.events import CardStatus, LayoutState, UserPod
+from tessera.agent.mig_config.executor import LayoutJournal
 from tessera.clock import Clock
 from tessera.kube.eviction import Blocked, Evictor
 from tessera.kube.resources import Pod

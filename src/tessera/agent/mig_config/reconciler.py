@@ -18,10 +18,9 @@ from tessera.agent.inventory.gpu_inventory import GpuState, InventoryReader
 from tessera.agent.mig_config.card_reconciler import RETRY_PAUSE, CardReconciler
 from tessera.agent.mig_config.desired import RejectedLayout, ResolvedLayout, resolve_layout
 from tessera.agent.mig_config.drain import DeviceDrainer, RebootRequests
-from tessera.agent.mig_config.events import CardGoal
+from tessera.agent.mig_config.events import APPLYING, CardGoal, CardStatus, LayoutState, LayoutStatus, summarize_cards
 from tessera.agent.mig_config.executor import MigExecutor
 from tessera.agent.mig_config.state_machine import CardStateMachine
-from tessera.agent.mig_config.status import APPLYING, CardStatus, LayoutState, LayoutStatus, summarize_cards
 from tessera.clock import Clock
 from tessera.replay.service import Recorders
 

@@ -23,6 +23,7 @@ from tessera.agent.base.call_retries import CallFailure, FailedCall
 from tessera.agent.inventory.card_ownership import CardOwner
 from tessera.agent.mig_config.diff import CardDiff, CardUsage, DiffImpossible, diff_card, place_of
 from tessera.agent.mig_config.events import (
+    UNREADABLE,
     Call,
     CallFailed,
     CallSucceeded,
@@ -64,7 +65,6 @@ from tessera.agent.mig_config.retry import (
     describe_call,
     is_reported,
 )
-from tessera.agent.mig_config.status import UNREADABLE
 from tessera.nvml.interface import GpuInstance
 from tessera.replay.recorder import Decider
 

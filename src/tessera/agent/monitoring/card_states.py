@@ -3,7 +3,7 @@
 A process without a pod that the kernel proves is listed by PID and name, since it too keeps the card from being reset.
 
 An error lasts as long as the card measures it. The health of the card takes it in as a fault
-(:class:`tessera.agent.health.events.ErrorsMeasured`), so condition, Event, metric and page tell it alike. The cap of a
+(:class:`tessera.agent.health.fault.ErrorsMeasured`), so condition, Event, metric and page tell it alike. The cap of a
 card's power is no error: every card under load reaches it.
 
 Counters of NVLinks grow with errors, so two samples are compared. The limits are those of DCGM's health checks

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from tessera.agent.inventory.device_users import DeviceUser
-from tessera.agent.inventory.positions import SliceLease
+from tessera.agent.inventory.sliceable_gpus import SliceLease
 from tessera.api.names import PodUid
 from tessera.api.sharing.devices import AdvertisedDevice, Advertisement
 from tessera.api.sharing.kinds import SharingKind

@@ -21,7 +21,7 @@ import msgspec
 from tessera.agent.base.processes import ProcessTable
 from tessera.agent.inventory.device_users import PodSource, match_device_users
 from tessera.agent.inventory.gpu_inventory import GpuState, InventoryReader
-from tessera.agent.inventory.positions import SliceLease
+from tessera.agent.inventory.sliceable_gpus import SliceLease
 from tessera.agent.monitoring.sample import (
     DeviceSample,
     GpuSample,

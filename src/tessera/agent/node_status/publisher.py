@@ -29,17 +29,8 @@ import msgspec
 from tessera.agent.base.change_notifier import ChangeNotifier, Fact
 from tessera.agent.base.node_conditions import NodeCondition, bound_messages, conditions_manifest, read_conditions
 from tessera.agent.base.node_objects import NodeSource
-from tessera.agent.inventory.gpu_inventory import GpuInventory
-from tessera.agent.node_status.label_facts import SharingFacts, collect_label_facts
-from tessera.agent.node_status.labels import VgpuFacts, node_labels
-from tessera.agent.node_status.offers import node_offers
-from tessera.api.driver.node_status import HOST_DRIVER_ANNOTATION
-from tessera.api.names import MIG_CONFIG_STATE_LABEL, MPS_HOST_LABEL
-from tessera.api.nodes.card_faults import CARDS_ANNOTATION, CardFault, ListedCard, encode_cards
-from tessera.api.nodes.card_links import LINKS_ANNOTATION, CardLinks, encode_links
+from tessera.agent.node_status.node_facts import MachineFacts, NodeFacts, NodeMetadata, is_part
 from tessera.api.nodes.conditions import is_marked_silent
-from tessera.api.nodes.offers import OFFERS_ANNOTATION, encode_offers
-from tessera.api.nodes.preflights import PREFLIGHT_ANNOTATION, CardTest, encode_tests
 from tessera.clock import Clock, rfc3339
 from tessera.kube.backoff import Backoff
 from tessera.kube.client.client import Client
@@ -58,93 +49,11 @@ _FACTS = Fact.NODE | Fact.CARDS | Fact.OWNERS | Fact.HEALTH | Fact.LAYOUT | Fact
 _FACTS |= Fact.OFFER | Fact.ENTRIES | Fact.DESIRED_PROFILE
 
 
-class NodeMetadata(msgspec.Struct, frozen=True):
-    """Labels and annotations that the agent writes on the Node."""
-
-    labels: Mapping[str, str]
-    annotations: Mapping[str, str]
-
-    def is_shown(self, node: Node) -> bool:
-        """True if the Node shows all of it."""
-        shown = node.metadata
-        return _is_part(self.labels, shown.labels) and _is_part(self.annotations, shown.annotations)
-
-
-class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """All facts behind the metadata.
-
-    Attributes:
-        inventory: the GPUs as last read.
-        sharing: sharing on the static GPUs.
-        on_demand: UUIDs of the GPUs that are cut on demand.
-        leaving: UUIDs of the on-demand GPUs that give no further slice because the static side is to get them.
-        mig_state: the value of ``nvidia.com/mig.config.state``; empty for no such label.
-        needs_mps_host: true if MPS daemons run on the node, or must. Without the label, the MPS host's pod is deleted,
-            and all daemons with it.
-        faults: the faults that take cards away unless the breaker spares them.
-        tests: the last preflight of each card that had one.
-        links: how the whole cards are joined, and which are free; ``None`` if there are no two.
-        held_withheld: by resource, the withheld entries that pods hold.
-    """
-
-    inventory: GpuInventory
-    sharing: SharingFacts
-    on_demand: frozenset[str]
-    leaving: frozenset[str]
-    mig_state: str
-    needs_mps_host: bool
-    faults: tuple[CardFault, ...]
-    tests: tuple[CardTest, ...]
-    links: CardLinks | None
-    held_withheld: Mapping[str, int]
-
-    def metadata(self, machine: "MachineFacts", began: int) -> NodeMetadata:
-        """Builds the metadata from the facts.
-
-        Raises:
-            ValueError: a fact cannot be read, or the metadata is too long.
-        """
-        facts = collect_label_facts(
-            self.inventory,
-            self.sharing,
-            on_demand=self.on_demand,
-            machine=machine.product,
-            timestamp=began,
-            vgpu=machine.vgpu,
-        )
-        offers = node_offers(self.inventory, self.sharing.offer, on_demand=self.on_demand - self.leaving)
-        state = {MIG_CONFIG_STATE_LABEL: self.mig_state} if self.mig_state else {}
-        state |= {MPS_HOST_LABEL: "true"} if self.needs_mps_host else {}
-        cards = [ListedCard(gpu.info.index, gpu.uuid) for gpu in self.inventory.gpus]
-        annotations = {
-            OFFERS_ANNOTATION: encode_offers(offers),
-            CARDS_ANNOTATION: encode_cards(cards, self.faults, self.held_withheld),
-        }
-        if machine.host_driver:
-            annotations[HOST_DRIVER_ANNOTATION] = self.inventory.driver_version
-        if self.tests:
-            annotations[PREFLIGHT_ANNOTATION] = encode_tests(self.tests)
-        if self.links is not None:
-            annotations[LINKS_ANNOTATION] = encode_links(self.links)
-        return NodeMetadata(node_labels(facts) | state, annotations)
-
-
 class _Written(msgspec.Struct, frozen=True):
     """The last applied value, and its time on the monotonic clock."""
 
     value: object
     at: float
-
-
-class MachineFacts(msgspec.Struct, frozen=True):
-    """The machine: its product name (``None`` if unreadable), and the host's driver where its GPUs are vGPUs.
-
-    ``host_driver`` is true if the driver in use is this machine's own, and no container's.
-    """
-
-    product: str | None = None
-    vgpu: VgpuFacts | None = None
-    host_driver: bool = False
 
 
 class NodeStatusPublisher:
@@ -284,7 +193,7 @@ class NodeStatusPublisher:
             return None
         desired, shown = bound_messages(conditions), read_conditions(node.status.conditions)
         self._record_changes(node, desired, shown)
-        pause = self._seconds_until_write(self._written_conditions, desired, shown=_is_part(desired, shown))
+        pause = self._seconds_until_write(self._written_conditions, desired, shown=is_part(desired, shown))
         if pause != 0:
             return pause
         # Those that the controller marked while this agent was silent begin anew.
@@ -344,7 +253,3 @@ class NodeStatusPublisher:
             await self._client.apply(NODES, self._name, body)
         else:
             await self._client.apply(NODES, self._name, body | {"status": status}, subresource="status")
-
-
-def _is_part(desired: Mapping[str, object], shown: Mapping[str, object]) -> bool:
-    return all(shown.get(name) == value for name, value in desired.items())

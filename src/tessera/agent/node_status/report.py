@@ -20,7 +20,7 @@ from tessera.agent.inventory.gpu_inventory import InventoryReader
 from tessera.agent.mig_config.reconciler import LayoutReconciler
 from tessera.agent.mps.daemons import MpsDaemons
 from tessera.agent.node_status.label_facts import SharingFacts
-from tessera.agent.node_status.publisher import NodeFacts
+from tessera.agent.node_status.node_facts import NodeFacts
 from tessera.agent.sharing.resource_advertiser import ResourceAdvertiser
 from tessera.api.names import WHOLE_CARDS
 from tessera.api.nodes.card_links import CardLinks, make_links

@@ -16,8 +16,7 @@ import msgspec
 from tessera.agent.base.desired_config import DesiredSharing, ServicePlan
 from tessera.agent.inventory.gpu_inventory import GpuState, sharing_gpus
 from tessera.agent.sharing.allocate_response import AllocateOptions
-from tessera.agent.sharing.strategies.interface import SharingStrategy, StrategyImpossible
-from tessera.agent.sharing.strategies.registry import STRATEGIES, plan_services
+from tessera.agent.sharing.strategies import STRATEGIES, SharingStrategy, StrategyImpossible, plan_services
 from tessera.api.names import profile_of
 from tessera.api.sharing.advertisement import AdvertisementImpossible, make_advertisement
 from tessera.api.sharing.devices import Advertisement

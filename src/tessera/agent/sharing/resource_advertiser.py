@@ -3,7 +3,8 @@
 At every change the advertiser decides anew from the start: the offer (``offer.py``), the entries that must be withheld,
 and so the entries that each resource's plugin lists and allocates (``device_plugin.py``, ``served_resources.py``). An
 entry is withheld while its device is unhealthy or fenced, while a pod holds the device under another name
-(``occupancy.py``), while its strategy does not serve it yet (``strategies/``), and while its device nodes are unknown.
+(``occupancy.py``), while its strategy does not serve it yet (``strategies.py``), and while its device nodes are
+unknown.
 
 Order of a change:
 
@@ -34,9 +35,8 @@ from tessera.agent.sharing.refusals import (
     find_withheld_entries,
     overcounted_resources,
 )
-from tessera.agent.sharing.served_resources import ServedResources
-from tessera.agent.sharing.strategies.registry import NodeStrategies
-from tessera.agent.sharing.withdrawn_resources import AdvertisedNames
+from tessera.agent.sharing.served_resources import AdvertisedNames, ServedResources
+from tessera.agent.sharing.strategies import NodeStrategies
 from tessera.api.names import WHOLE_CARDS
 from tessera.api.sharing.devices import (
     AdvertisedDevice,

@@ -20,12 +20,12 @@ starts the container again after a while and asks again.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from tessera.agent.base.cdi_files import CdiFolder
 from tessera.agent.base.change_notifier import Fact
 from tessera.agent.base.node_objects import ApiMirror
 from tessera.agent.base.runtime import AgentRuntime
 from tessera.agent.inventory.device_health import CheckedDevice, StartCheck
-from tessera.agent.inventory.positions import SlicePosition, parse_device_id
-from tessera.agent.slices.cdi import CdiFolder
+from tessera.agent.inventory.sliceable_gpus import SlicePosition, parse_device_id
 from tessera.agent.slices.container_finder import ContainerFinder, StartingContainer, unclaimed_positions
 from tessera.agent.slices.events import DevicesBound
 from tessera.agent.slices.slice_table import SliceJournalFile

@@ -27,7 +27,7 @@ import msgspec
 
 from tessera.agent.base.change_notifier import ChangeNotifier, Fact
 from tessera.agent.base.node_objects import ApiMirror
-from tessera.agent.inventory.positions import SlicePosition, parse_device_id
+from tessera.agent.inventory.sliceable_gpus import SlicePosition, parse_device_id
 from tessera.agent.slices.slice_table import SliceTable
 from tessera.agent.slices.starting_containers import (
     ListedContainer,

@@ -7,10 +7,10 @@ for a full card; the wait is in PreStartContainer, which kubelet calls for many 
 
 from collections.abc import Callable, Sequence
 
+from tessera.agent.base.cdi_files import cdi_name
 from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.device_plugin import ResourcePlugin
-from tessera.agent.inventory.positions import parse_device_id
-from tessera.agent.slices.cdi import cdi_name
+from tessera.agent.inventory.sliceable_gpus import parse_device_id
 from tessera.agent.slices.claims import SliceClaims, preferred_devices
 from tessera.api.names import resource_of
 from tessera.kubelet.interfaces import ContainerAllocateResponse, Device, PluginError, PreferredRequest

@@ -9,7 +9,7 @@ from enum import Enum
 import msgspec
 
 from tessera.agent.base.call_retries import CallFailure
-from tessera.agent.inventory.positions import SlicePosition
+from tessera.agent.inventory.sliceable_gpus import SlicePosition
 from tessera.api.names import PodUid
 
 

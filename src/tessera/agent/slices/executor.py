@@ -11,13 +11,12 @@ import asyncio
 import logging
 
 from tessera.agent.base.call_retries import CallFailure
+from tessera.agent.base.cdi_files import CdiFolder
 from tessera.agent.base.change_notifier import Fact
 from tessera.agent.base.node_objects import ApiMirror
 from tessera.agent.base.runtime import AgentRuntime
 from tessera.agent.inventory.gpu_inventory import InventoryReader
-from tessera.agent.inventory.positions import SlicePosition
-from tessera.agent.inventory.sliceable_gpus import SkippedGpu, SliceableGpu
-from tessera.agent.slices.cdi import CdiFolder
+from tessera.agent.inventory.sliceable_gpus import SkippedGpu, SliceableGpu, SlicePosition
 from tessera.agent.slices.events import (
     CreateComputeInstance,
     CreateGpuInstance,

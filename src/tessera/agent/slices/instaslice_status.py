@@ -19,8 +19,7 @@ import msgspec
 
 from tessera.agent.base.change_notifier import Fact
 from tessera.agent.base.runtime import AgentRuntime
-from tessera.agent.inventory.positions import SlicePosition
-from tessera.agent.inventory.sliceable_gpus import SliceableGpus, node_gpus
+from tessera.agent.inventory.sliceable_gpus import SliceableGpus, SlicePosition, node_gpus
 from tessera.agent.slices.events import InstasliceChanged, PromisedSlice, SlicePromise, SliceResult
 from tessera.agent.slices.executor import SliceFollowUps
 from tessera.agent.slices.slice_table import SliceTable

@@ -13,15 +13,20 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 
+from tessera.agent.base.cdi_files import CdiFolder
 from tessera.agent.base.change_notifier import Fact
 from tessera.agent.base.node_objects import ApiMirror, has_ended
 from tessera.agent.base.runtime import AgentRuntime
 from tessera.agent.inventory.card_ownership import CardOwner, CardOwnership, StaticGpus
 from tessera.agent.inventory.device_health import StartCheck
 from tessera.agent.inventory.gpu_inventory import InventoryReader
-from tessera.agent.inventory.positions import SliceLease, parse_device_id
-from tessera.agent.inventory.sliceable_gpus import SliceableGpus, enable_mig, sliceable_gpus
-from tessera.agent.slices.cdi import CdiFolder
+from tessera.agent.inventory.sliceable_gpus import (
+    SliceableGpus,
+    SliceLease,
+    enable_mig,
+    parse_device_id,
+    sliceable_gpus,
+)
 from tessera.agent.slices.claims import SliceClaims
 from tessera.agent.slices.device_plugin import SliceDevicePlugin
 from tessera.agent.slices.events import (

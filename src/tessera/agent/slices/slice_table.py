@@ -19,7 +19,7 @@ from prometheus_client.registry import Collector
 
 from tessera.agent.base.call_retries import CallRetries, RetryDelays
 from tessera.agent.base.state_file import StateFile
-from tessera.agent.inventory.positions import SliceLease, SlicePosition, parse_device_id
+from tessera.agent.inventory.sliceable_gpus import SliceLease, SlicePosition, parse_device_id
 from tessera.agent.slices.events import (
     ObservedInstance,
     PromisedSlice,

@@ -19,7 +19,7 @@ A status may be behind kubelet, never ahead. If by a status no container can be 
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from tessera.agent.inventory.positions import parse_device_id
+from tessera.agent.inventory.sliceable_gpus import parse_device_id
 from tessera.api.names import MIG_RESOURCE_PREFIX
 from tessera.clock import parse_rfc3339
 from tessera.kube.quantity import integer_value

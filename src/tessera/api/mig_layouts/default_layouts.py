@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 
 from tessera.api.mig_layouts.generated import BALANCED, DISABLED, ENABLED, LayoutCardModel, generated_layouts
-from tessera.mig.gpu_model import GpuModel
+from tessera.mig.geometry import GpuModel
 from tessera.mig.models import MODELS
 from tessera.mig.names import resource_spelling
 

@@ -21,8 +21,7 @@ from tessera.api.names import resource_of
 from tessera.api.problems import FileRefused, Problem
 from tessera.cli.base.tiles import layout_row
 from tessera.cli.config.part_report import PartReport, TrialNode, report_refused
-from tessera.mig.geometry import Placement
-from tessera.mig.gpu_model import GpuModel
+from tessera.mig.geometry import GpuModel, Placement
 from tessera.mig.layout_planning import Infeasible, plan_layout
 from tessera.mig.models import MODELS
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import msgspec
 
 from tessera.api.problems import FileRefused, Notice
-from tessera.mig.gpu_model import GpuModel
+from tessera.mig.geometry import GpuModel
 from tessera.mig.models import model_by_short_name
 
 

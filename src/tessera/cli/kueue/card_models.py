@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 
-from tessera.mig.gpu_model import GpuModel, MigUnsupported
+from tessera.mig.geometry import GpuModel, MigUnsupported
 from tessera.mig.models import MODELS, model_by_short_name
 from tessera.text import one_line
 

@@ -26,7 +26,7 @@ from tessera.nvml.errors import (
 )
 from tessera.nvml.interface import GpuInfo, GpuUuid, MigUuid
 from tessera.nvml.real.events import decode_text
-from tessera.nvml.real.older_drivers import fabric_info
+from tessera.nvml.real.library import fabric_info
 
 _MIB = 1024 * 1024
 #: NVIDIA's vendor id, and PCI classes of GPUs with and without a display (PCI-SIG, class codes 03 00 and 03 02).

@@ -21,7 +21,7 @@ from tessera.nvml.measurements import (
     ProcessActivity,
     Quantity,
 )
-from tessera.nvml.real.older_drivers import fabric_info, memory_sizes, throttle_reasons
+from tessera.nvml.real.library import fabric_info, memory_sizes, throttle_reasons
 
 #: Scope of a field value that means all NVLinks of the card (nvml.h).
 _ALL_LINKS = 0xFFFFFFFF

@@ -54,10 +54,9 @@ from tessera.nvml.measurements import Measurements, ProcessActivity
 from tessera.nvml.real.cards import RealCardReader
 from tessera.nvml.real.device_nodes import card_device_files, mig_device_files
 from tessera.nvml.real.events import decode_text, event_kinds, instance_id
-from tessera.nvml.real.library import load, unload
+from tessera.nvml.real.library import compute_processes, load, memory_sizes, mps_clients, unload
 from tessera.nvml.real.meter import CardMeter
 from tessera.nvml.real.mig import MigReader
-from tessera.nvml.real.older_drivers import compute_processes, memory_sizes, mps_clients
 from tessera.nvml.real.session import NvmlSession, reset_card
 
 _MIB = 1024 * 1024

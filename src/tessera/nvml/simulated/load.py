@@ -6,11 +6,15 @@ rise with it, a busy card runs at its highest clock, memory is what its processe
 hardware. Which quantities exist follows the hardware: GPM from Hopper on, no utilization and no NVLink counters in MIG
 mode, none of NVLinks on a card without them, no memory on a card that reports none. Values that a test or the lab has
 set replace the rules.
+
+Some counters grow with time: energy, NVLink bytes, seconds of slow-downs, errors that are set. A counter is over the
+time since this process measured the card first. Between two measurements the card counts as it is at the second one.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from tessera.nvml.interface import GpuUuid
 from tessera.nvml.measurements import ACTIVITIES, Absence, Measurements, ProcessActivity, Quantity
 from tessera.nvml.simulated.boards import attributes_of, has_encoders, link_count
 from tessera.nvml.simulated.kinds_of_work import WORKS
@@ -240,3 +244,35 @@ def _board(card: SimCard) -> _Board:
 
 def _beginnings(model: str) -> Iterator[str]:
     return (name for name in _BOARDS if model.startswith(name))
+
+
+#: By counter, the bits of nvmlClocksEventReasons (nvml.h) during which it grows: SwThermalSlowdown and
+#: HwThermalSlowdown; SwPowerCap.
+_THROTTLES: Mapping[Quantity, int] = {Quantity.THROTTLED_THERMAL: 0x20 | 0x40, Quantity.THROTTLED_POWER: 0x4}
+
+
+class GrowingCounters:
+    """Counters of one machine's cards.
+
+    Args:
+        now: seconds of a clock.
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        #: By card, the time of its last measurement and its counters then.
+        self._counted: dict[GpuUuid, tuple[float, dict[Quantity, float]]] = {}
+
+    def count(self, card: SimCard) -> Mapping[Quantity, float]:
+        """Counts the time since the card's last measurement; returns its counters in base units."""
+        now = self._now()
+        since, values = self._counted.get(card.uuid, (now, dict.fromkeys((Quantity.ENERGY, *_THROTTLES), 0.0)))
+        reasons = int(card.measured.get(Quantity.THROTTLE_REASONS.value, 0.0))
+        values[Quantity.ENERGY] += card_power(card) * (now - since)
+        for quantity, bits in _THROTTLES.items():
+            values[quantity] += (now - since) * bool(reasons & bits)
+        growing = {**nvlink_rates(card), **{Quantity(name): rate for name, rate in card.growth.items()}}
+        for quantity, rate in growing.items():
+            values[quantity] = values.get(quantity, 0.0) + (now - since) * rate
+        self._counted[card.uuid] = now, values
+        return dict(values)

@@ -2,7 +2,7 @@
 
 The classes hold data and the rules of driver and reboot; :mod:`tessera.nvml.simulated.mig_rules` and
 :mod:`tessera.nvml.simulated.process_rules` have the rules of instances and processes.
-:mod:`tessera.nvml.simulated.state_file` stores the value where a killed process cannot lose it.
+:mod:`tessera.nvml.simulated.machine_access` stores the value where a killed process cannot lose it.
 
 Every name is derived, none is random: a card's UUID from the machine's seed and the card's index, a MIG device's from
 the card and the slice. So two runs agree, and a slice that is created again has its former UUID, as on real cards.
@@ -14,8 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from tessera.mig.geometry import Geometry, Placement
-from tessera.mig.gpu_model import GpuModel
+from tessera.mig.geometry import Geometry, GpuModel, Placement
 from tessera.mig.models import model_by_short_name
 from tessera.nvml.attributes import CardAttributes, ComputeMode, NvLink
 from tessera.nvml.errors import InUse, NvmlNotFound

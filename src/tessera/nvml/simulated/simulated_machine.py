@@ -39,8 +39,8 @@ from tessera.nvml.known_cards import KnownCards
 from tessera.nvml.measurements import Measurements, ProcessActivity, Quantity
 from tessera.nvml.simulated import load, mig_rules, process_rules
 from tessera.nvml.simulated.boards import attributes_of, common_ancestor, cuda_version, gpu_info, nvlinks_of
-from tessera.nvml.simulated.counters import GrowingCounters
-from tessera.nvml.simulated.machine_access import MachineAccess
+from tessera.nvml.simulated.load import GrowingCounters
+from tessera.nvml.simulated.machine_access import FileStore, MachineAccess, MemoryStore
 from tessera.nvml.simulated.machine_state import (
     ANY,
     DRIVER_VERSION,
@@ -50,7 +50,6 @@ from tessera.nvml.simulated.machine_state import (
     SimulatedFault,
     build_machine,
 )
-from tessera.nvml.simulated.state_file import FileStore, MemoryStore
 
 
 class SimulatedMachine:

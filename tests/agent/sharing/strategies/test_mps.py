@@ -6,8 +6,7 @@ import pytest
 
 from tessera.agent.base.desired_config import ServicePlan
 from tessera.agent.mps.interfaces import MpsPaths, container_edits
-from tessera.agent.sharing.strategies.interface import StrategyImpossible
-from tessera.agent.sharing.strategies.registry import plan_services
+from tessera.agent.sharing.strategies import StrategyImpossible, plan_services
 from tessera.api.sharing.advertisement import make_advertisement
 from tessera.api.sharing.devices import AdvertisedDevice, AdvertisedResource, Advertisement, GpuDescription
 from tessera.api.sharing.kinds import SharingKind

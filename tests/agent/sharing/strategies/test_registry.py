@@ -8,8 +8,7 @@ import msgspec
 from tests.agent.sharing.conftest import SHARED, SLICE_4, Scene
 
 from tessera.agent.base.desired_config import ServicePlan
-from tessera.agent.sharing.strategies.interface import NodeService
-from tessera.agent.sharing.strategies.registry import STRATEGIES
+from tessera.agent.sharing.strategies import STRATEGIES, NodeService
 from tessera.api.sharing.devices import AdvertisedDevice, AdvertisedResource
 from tessera.api.sharing.kinds import SHARING_RULES, SharingKind
 from tessera.kubelet.interfaces import Mount
@@ -66,4 +65,4 @@ def test_no_other_module_asks_for_one_kind() -> None:
     """But the label ``nvidia.com/mps.capable``, which is about MPS alone."""
     named = re.compile(r"SharingKind\.(?!NONE)[A-Z]")
     files = {path.name for path in SOURCE.rglob("*.py") if named.search(path.read_text())}
-    assert files == {"kinds.py", "registry.py", "label_facts.py"}
+    assert files == {"kinds.py", "strategies.py", "label_facts.py"}
