@@ -97,6 +97,8 @@ class ScaleUp:
         #: False until the slicer has decided about all pods once: before, placeholders of a former leader stay.
         self._decided = False
         self._wake = asyncio.Event()
+        #: End the following of nodes and pods; empty while nothing is followed.
+        self._unfollow: list[Callable[[], None]] = []
         self._groups: tuple[NodeGroup, ...] = ()
         self.nodes_may_come = options.method is not ScaleUpMethod.OFF
         self._by_pods = PlaceholderPods(runtime, pods, namespace)
@@ -123,8 +125,7 @@ class ScaleUp:
 
     async def run(self) -> None:
         """Decides and writes until cancelled; the informers of nodes and pods have listed."""
-        for informer in (self._nodes, self._pods, self._file):
-            informer.add_handler(lambda _event: self._wake.set())
+        self._file.add_handler(lambda _event: self._wake.set())
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._file.run())
@@ -175,6 +176,7 @@ class ScaleUp:
         except (ApiError, ConnectionError, TimeoutError) as error:
             _log.warning("requests for new nodes cannot be listed, tried again: %s", error)
             return False
+        self._follow(needed=bool(self._groups or present or outdated))
         if not (self._groups or present or outdated):
             self._show({})
             self._notices.tell_pauses((), self._useless)
@@ -205,6 +207,15 @@ class ScaleUp:
             for name in _free_names(group.name, names, needed.get(group.name, NewNodes(0)).count - have):
                 complete &= await self._create(asker, group, name, needed[group.name].least)
         return complete
+
+    def _follow(self, *, needed: bool) -> None:
+        """Wakes at changes of nodes and pods while they matter: there are groups, or requests to keep or to end."""
+        if needed and not self._unfollow:
+            self._unfollow = [each.add_handler(lambda _event: self._wake.set()) for each in (self._nodes, self._pods)]
+        elif not needed:
+            for each in self._unfollow:
+                each()
+            self._unfollow = []
 
     async def _choose_asker(self) -> NodeAsker:
         """Returns the way of asking; looks for the kind of ProvisioningRequests only while nodes may be asked for."""

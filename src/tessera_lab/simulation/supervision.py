@@ -110,7 +110,13 @@ async def collect_result(work: Coroutine[Any, Any, object]) -> Exception | None:
 class LabInformer(Informer[T]):
     """An informer whose handlers may fail with an object: they get it again after a pause, and others meanwhile."""
 
-    def add_handler(self, handler: Callable[[WatchEvent[T]], None]) -> Callable[[], None]:
+    def add_handler(
+        self,
+        handler: Callable[[WatchEvent[T]], None],
+        *,
+        only: Callable[[T], bool] | None = None,
+        modified: bool = True,
+    ) -> Callable[[], None]:
         """See :meth:`.Informer.add_handler`."""
 
         def handle(event: WatchEvent[T], failures: int = 0) -> None:
@@ -128,7 +134,7 @@ class LabInformer(Informer[T]):
                 failures,
             )
 
-        return super().add_handler(handle)
+        return super().add_handler(handle, only=only, modified=modified)
 
 
 def is_being_cancelled() -> bool:

@@ -89,6 +89,7 @@ class Cluster:
         events = EventRecorder(self.client, component="tessera-controller", clock=self.clock, rng=rng)
         evictions = FaultEvictions(
             Evictor(self.client),
+            pods=pods,
             events=events,
             metrics=self.metrics,
             settings=settings,
@@ -96,7 +97,6 @@ class Cluster:
             clock=self.clock,
         )
         nodes.add_handler(evictions.node_changed)
-        pods.add_handler(evictions.pod_changed)
         self.evictions = evictions
         self._tasks = [asyncio.create_task(each.run()) for each in (nodes, pods, events, settings)]
         await nodes.wait_synced()

@@ -1,12 +1,13 @@
 """Evicts pods from cards that must be empty, as :mod:`tessera.controller.health.eviction_plan` decides.
 
-The facts come from the informers of nodes and pods that the controller has anyway. While no card must be empty, an
-event of a pod costs one look at its conditions. An eviction is the only write, with the pod's UID as precondition; the
+The facts come from the informers of nodes and pods that the controller has anyway. While no card must be empty, nobody
+looks at an event of a pod. An eviction is the only write, with the pod's UID as precondition; the
 API server marks the pod before it answers, so a new leader sees it and does not evict it again. Where the API server
 keeps a pod or answers with a conflict, the next attempt comes with growing pauses.
 """
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
 
@@ -25,6 +26,7 @@ from tessera.kube.event_recorder import EventRecorder, make_reference
 from tessera.kube.eviction import Blocked, Evicted, Evictor
 from tessera.kube.resources import PODS, Node, Pod
 from tessera.kube.watch.cache import EventKind, WatchEvent
+from tessera.kube.watch.informer import Informer
 
 _T = TypeVar("_T")
 
@@ -41,6 +43,7 @@ class FaultEvictions:
 
     Args:
         evictor: evicts pods.
+        pods: all pods; followed while a card must be empty.
         events: tells the pod's owner why.
         metrics: counts evictions.
         settings: what may be done.
@@ -52,6 +55,7 @@ class FaultEvictions:
         self,
         evictor: Evictor,
         *,
+        pods: Informer[Pod],
         events: EventRecorder,
         metrics: ControllerMetrics,
         settings: RepairSettings,
@@ -59,6 +63,9 @@ class FaultEvictions:
         clock: Clock,
     ) -> None:
         self._evictor = evictor
+        self._informer = pods
+        #: Ends the following of pods; None while no card must be empty.
+        self._unfollow: Callable[[], None] | None = None
         self._events = events
         self._metrics = metrics
         self._settings = settings
@@ -76,6 +83,12 @@ class FaultEvictions:
         """Handles an event of a node."""
         node = None if event.kind is EventKind.DELETED else _read_node(event.object)
         self._take(self._nodes, event.object.metadata.name, node)
+        if self._nodes and self._unfollow is None:
+            self._unfollow = self._informer.add_handler(self.pod_changed)
+        elif not self._nodes and self._unfollow is not None:
+            self._unfollow()
+            self._unfollow = None
+            self._pods.clear()
 
     def pod_changed(self, event: WatchEvent[Pod]) -> None:
         """Handles an event of a pod."""

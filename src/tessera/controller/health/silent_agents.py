@@ -89,20 +89,21 @@ class SilentAgents:
         self._listed = False
         #: By node, the pods of its agents by UID.
         self._agents: dict[str, dict[str, Pod]] = {}
-        #: Nodes with an Instaslice object, with its UID.
-        self._objects: dict[str, str] = {}
-        #: By node, the UIDs of the pods that have cards there and have not ended.
-        self._holders: dict[str, set[str]] = {}
+        self._pods = pods
+        self._objects = objects
+        #: Nodes on which something waits for the end of the pods that have cards there.
+        self._held: set[str] = set()
+        #: True once a node was held; before, no pods but agents are followed.
+        self._follows_holders = False
         nodes.add_handler(lambda event: self._judge(event.object.metadata.name))
-        pods.add_handler(self._pod_changed)
-        objects.add_handler(self._object_changed)
+        pods.add_handler(self._agent_changed, only=is_agent)
+        objects.add_handler(lambda event: self._judge(event.object.metadata.name), modified=False)
 
-    def _pod_changed(self, event: WatchEvent[Pod]) -> None:
+    def _agent_changed(self, event: WatchEvent[Pod]) -> None:
         pod = event.object
-        self._follow_holder(pod, gone=event.kind is EventKind.DELETED)
-        if not pod.spec.node_name or not is_agent(pod):
-            return
         node = pod.spec.node_name
+        if not node:
+            return
         if event.kind is not EventKind.DELETED:
             self._agents.setdefault(node, {})[pod.metadata.uid] = pod
         elif node in self._agents:
@@ -111,27 +112,24 @@ class SilentAgents:
                 del self._agents[node]
         self._judge(node)
 
-    def _object_changed(self, event: WatchEvent[Instaslice]) -> None:
-        name = event.object.metadata.name
-        if event.kind is EventKind.DELETED:
-            self._objects.pop(name, None)
-        else:
-            self._objects[name] = event.object.metadata.uid
-        self._judge(name)
+    def _object_of(self, node: str) -> Instaslice | None:
+        return self._objects.cache.get(f"{INSTASLICE_NAMESPACE}/{node}")
 
-    def _follow_holder(self, pod: Pod, *, gone: bool) -> None:
-        """Notes whether a pod has cards on its node; the end of the last one lets a node be cleared."""
-        name, uid = pod.spec.node_name, pod.metadata.uid
-        holders = self._holders.setdefault(name, set()) if name else set()
-        held = uid in holders
-        if name and not gone and pod.status.phase not in {"Succeeded", "Failed"} and requests_gpus(pod):
-            holders.add(uid)
-        else:
-            holders.discard(uid)
-        if name and not holders:
-            del self._holders[name]
-            if held:
-                self._judge(name)
+    def _is_held(self, node: str) -> bool:
+        """True if a pod has cards on a node and has not ended. The end of the last one lets the node be cleared."""
+        pods = (each for each in self._pods.cache.values() if each.spec.node_name == node)
+        held = any(each.status.phase not in {"Succeeded", "Failed"} and requests_gpus(each) for each in pods)
+        (self._held.add if held else self._held.discard)(node)
+        if held and not self._follows_holders:
+            self._follows_holders = True
+            self._pods.add_handler(self._holder_changed)
+        return held
+
+    def _holder_changed(self, event: WatchEvent[Pod]) -> None:
+        pod = event.object
+        ended = event.kind is EventKind.DELETED or pod.status.phase in {"Succeeded", "Failed"}
+        if ended and pod.spec.node_name in self._held:
+            self._judge(pod.spec.node_name)
 
     def _judge(self, name: str) -> None:
         """Finds out whether a node's agent is silent now."""
@@ -139,7 +137,7 @@ class SilentAgents:
             return
         node = self._nodes.cache.get(name)
         agents = list(self._agents.get(name, {}).values())
-        found = find_silence(name, node, agents, has_object=name in self._objects)
+        found = find_silence(name, node, agents, has_object=self._object_of(name) is not None)
         if found is None:
             self.silent.pop(name, None)
         else:
@@ -156,7 +154,8 @@ class SilentAgents:
     async def run(self) -> None:
         """Marks until cancelled; begins once the informers have listed everything."""
         self._listed = True
-        for name in {*self._nodes.cache.keys(), *self._agents, *self._objects}:
+        objects = (each.metadata.name for each in self._objects.cache.values())
+        for name in {*self._nodes.cache.keys(), *self._agents, *objects}:
             self._judge(name)
         slots = asyncio.Semaphore(_AT_A_TIME)
         async with asyncio.TaskGroup() as group:
@@ -207,9 +206,9 @@ class SilentAgents:
     def _is_left_over(self, node: Node) -> bool:
         """True if something of an agent is left on a node that it is kept off, and may go now."""
         name = node.metadata.name
-        later = (MPS_HOST_LABEL in node.metadata.labels, QUOTA_RESOURCE in node.status.capacity, name in self._objects)
-        unused = name not in self._holders and any(later)
-        return has_traces(node) or unused
+        later = MPS_HOST_LABEL in node.metadata.labels or QUOTA_RESOURCE in node.status.capacity
+        later = later or self._object_of(name) is not None
+        return has_traces(node) or (later and not self._is_held(name))
 
     async def _clear(self, node: Node) -> None:
         """Removes all that an agent wrote, as its field manager."""
@@ -217,7 +216,7 @@ class SilentAgents:
         for manager, types in MARKED_BY_MANAGER.items():
             if any(each.type in types for each in node.status.conditions):
                 node = await self._apply_status(node, manager, {})
-        held = name in self._holders
+        held, item = self._is_held(name), self._object_of(name)
         stays = {"labels": {MPS_HOST_LABEL: labels[MPS_HOST_LABEL]}} if held and MPS_HOST_LABEL in labels else {}
         body = {"metadata": {**stays, **_judged(node)}}
         await self._client.with_field_manager(CARDS_MANAGER).apply(NODES, name, body)
@@ -225,8 +224,8 @@ class SilentAgents:
             gone = dict.fromkeys([QUOTA_RESOURCE])
             patch = {"status": {"capacity": gone, "allocatable": gone}}
             await self._client.merge_patch(NODES, name, patch, subresource="status")
-        if not held and name in self._objects:
-            await self._client.delete(INSTASLICES, name, INSTASLICE_NAMESPACE, uid=self._objects[name])
+        if not held and item is not None:
+            await self._client.delete(INSTASLICES, name, INSTASLICE_NAMESPACE, uid=item.metadata.uid)
 
     async def _write(self, node: Node, silence: SilentNode, manager: str, types: Iterable[str]) -> Node:
         now = rfc3339(self._clock.now())

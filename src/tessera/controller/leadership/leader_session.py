@@ -158,6 +158,7 @@ class LeaderSession:
         self._nodes.add_handler(self._reboot_annotations.node_changed)
         self._fault_evictions = FaultEvictions(
             Evictor(client),
+            pods=self._pods,
             events=self._events,
             metrics=metrics,
             settings=self._repairs,
@@ -165,7 +166,6 @@ class LeaderSession:
             clock=clock,
         )
         self._nodes.add_handler(self._fault_evictions.node_changed)
-        self._pods.add_handler(self._fault_evictions.pod_changed)
         self._runtime, self._namespace = runtime, options.namespace
         self._defaults = DefaultSettings(runtime, namespace=options.namespace)
         self._joins = joins

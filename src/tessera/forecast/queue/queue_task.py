@@ -7,11 +7,12 @@ them. It works in pieces, and gives way to decisions after each. The history is 
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from tessera.api.names import SLICE_PROMISED_CONDITION, NodeName, PodUid
 from tessera.api.nodes.card_faults import CARDS_ANNOTATION, SPARED_ANNOTATION, decode_cards, decode_spared
 from tessera.clock import rfc3339
+from tessera.controller.objects.pod_info import FINISHED
 from tessera.controller.slicing.slicer import Slicer
 from tessera.controller.slicing.state.events import EndsExpected
 from tessera.forecast.calibration import Calibration
@@ -83,6 +84,10 @@ class QueueTask:
         self._history = self._new_history()
         self._forecaster = Forecaster(self._history)
         self._written = 0
+        #: Pods that have changed since the last round: how each was at first, and its slices; and how it is now. Only
+        #: the end of a lease counts at once: the pod itself has the other times.
+        self._changed: dict[PodUid, tuple[Pod, Sequence[str]]] = {}
+        self._last: dict[PodUid, Pod] = {}
         #: Pods whose condition says that they wait.
         self._told: set[PodUid] = set()
         self._map = PersistentConfigMap(
@@ -123,6 +128,7 @@ class QueueTask:
             await self._clock.sleep(max(PERIOD, (now - began) / _SHARE))
 
     async def _round(self) -> None:
+        self._track_changed(list(self._changed))
         jobs = self._forecaster.jobs
         await self._jobs.read(jobs.due(self._forecaster.tracker.started_of_jobs()), jobs)
         while not self._slicer.is_caught_up:  # the page stays as it is: waiting pods may be missing in the state
@@ -212,22 +218,34 @@ class QueueTask:
 
     def _pod_changed(self, event: WatchEvent[Pod]) -> None:
         uid = PodUid(event.object.metadata.uid)
+        if event.kind is not EventKind.DELETED and (used := self._used(uid)):
+            first, _ = self._changed.get(uid, (event.object, used))
+            self._changed[uid] = (first, used)
+            self._last[uid] = event.object
+        if event.kind is EventKind.DELETED or event.object.status.phase in FINISHED:
+            self._track_changed([uid])
         if event.kind is EventKind.DELETED:
             self._forecaster.tracker.drop(uid, self._clock.now())
             self._told.discard(uid)
-        else:
-            self._track(event.object)
 
-    def _track(self, pod: Pod) -> None:
-        uid = PodUid(pod.metadata.uid)
+    def _track_changed(self, pods: Iterable[PodUid]) -> None:
+        for uid in pods:
+            if uid in self._changed:
+                first, used = self._changed.pop(uid)
+                self._track(first, used)
+                self._track(self._last.pop(uid), used)
+
+    def _used(self, uid: PodUid) -> Sequence[str]:
+        """Returns the slices, cards or shares of a pod."""
         known = self._slicer.state.cluster.pods.get(uid)
-        used = known.profiles if known is not None else ()
-        if known is not None and self._slicer.state.devices.used:
-            used = known.profiles or known.devices
-        if used:
-            self._forecaster.tracker.observe(pod, used, self._clock.now())
-            if any((each.type, each.status) == (SLICE_PROMISED_CONDITION, "False") for each in pod.status.conditions):
-                self._told.add(uid)
+        if known is None:
+            return ()
+        return known.profiles or (known.devices if self._slicer.state.devices.used else ())
+
+    def _track(self, pod: Pod, used: Sequence[str]) -> None:
+        self._forecaster.tracker.observe(pod, used, self._clock.now())
+        if any((each.type, each.status) == (SLICE_PROMISED_CONDITION, "False") for each in pod.status.conditions):
+            self._told.add(PodUid(pod.metadata.uid))
 
     # The history
 
@@ -246,7 +264,8 @@ class QueueTask:
                 self._events.record(about, "RecordsUnreadable", message, type="Warning")
         self._forecaster = Forecaster(self._history)
         for pod in list(self._pods.cache.values()):
-            self._track(pod)
+            if used := self._used(PodUid(pod.metadata.uid)):
+                self._track(pod, used)
 
     def _data(self) -> dict[str, str]:
         return {HISTORY_KEY: encode_history(self._history)}

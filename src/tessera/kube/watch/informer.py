@@ -7,6 +7,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from tessera.clock import Clock
@@ -83,16 +84,30 @@ class Informer(Generic[T]):
             cache=self.cache,
         )
 
-    def add_handler(self, handler: Callable[[WatchEvent[T]], None]) -> Callable[[], None]:
+    def add_handler(
+        self,
+        handler: Callable[[WatchEvent[T]], None],
+        *,
+        only: Callable[[T], bool] | None = None,
+        modified: bool = True,
+    ) -> Callable[[], None]:
         """Calls ``handler`` for every change from now on; first, as ADDED, for each object in the cache.
 
         The handler must be quick and must not raise: it runs between two lines of the watch. The returned function
-        removes it.
+        removes it; a handler of the same informer must not call that.
+
+        Args:
+            handler: takes the events.
+            only: True for the objects of which it takes events; by default all.
+            modified: False if it takes only objects that come or go.
         """
+        wanted = handler
+        if only is not None or not modified:
+            wanted = partial(_filter, handler, only or (lambda _: True), modified)
         for item in self.cache.values():
-            handler(WatchEvent(EventKind.ADDED, item))
-        self._handlers.of_changes.append(handler)
-        return lambda: self._handlers.of_changes.remove(handler)
+            wanted(WatchEvent(EventKind.ADDED, item))
+        self._handlers.of_changes.append(wanted)
+        return lambda: self._handlers.of_changes.remove(wanted)
 
     def on_unreadable(self, handler: Callable[[str, str | None], None]) -> None:
         """Calls ``handler`` with the key and error of an object that does not decode, and with None once it decodes."""
@@ -114,6 +129,16 @@ class Informer(Generic[T]):
     async def run(self) -> None:
         """Mirrors until cancelled."""
         await self.reflector.run()
+
+
+def _filter(
+    handler: Callable[[WatchEvent[T]], None],
+    only: Callable[[T], bool],
+    modified: bool,
+    event: WatchEvent[T],
+) -> None:
+    if (modified or event.kind is not EventKind.MODIFIED) and only(event.object):
+        handler(event)
 
 
 class InformerGroup:

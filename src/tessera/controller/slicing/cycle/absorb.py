@@ -8,7 +8,6 @@ from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.kinds.request_kind import RequestKind
 from tessera.controller.slicing.planning.allocations import Allocations
 from tessera.controller.slicing.state.allocation import Allocation, adopt_record, recorded_uids
-from tessera.controller.slicing.state.promises import is_withdrawn
 from tessera.controller.slicing.state.slicer_state import SlicerState
 
 
@@ -136,7 +135,7 @@ class Absorber:
         pod = self._cluster.pods.get(allocation.uid)
         if pod is None or allocation.given_up:
             return
-        if is_withdrawn(self._state, pod):
+        if self._state.is_withdrawn(pod):
             self._allocations.give_up(allocation)  # an earlier process began this
             return
         if not pod.gated or ("pod", pod.uid) in self._state.busy:

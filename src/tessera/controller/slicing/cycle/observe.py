@@ -31,7 +31,6 @@ from tessera.controller.slicing.state.instructions import (
     Write,
 )
 from tessera.controller.slicing.state.messages import unbound_text, withdrawn_text
-from tessera.controller.slicing.state.promises import agent_is_down
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.controller.slicing.state.waiting_pod import competes_for_room
 
@@ -284,7 +283,7 @@ class Observer:
         """Has a pod's owner make it anew; ``node`` is the one that refuses it, empty if its slices are gone already."""
         # Cards that a pod of another namespace took count as taken, so the node needs no avoidance.
         outrun = any(f"Insufficient {each}" in pod.unschedulable_message for each in set(pod.devices))
-        avoided = bool(node) and not agent_is_down(self._state, node) and not outrun
+        avoided = bool(node) and not self._state.agent_is_down(node) and not outrun
         text = withdrawn_text(pod, node or pod.hostname, avoided=avoided)
         yield Notice(pod, "SliceReclaimed", text, warning=True)
         if avoided:

@@ -33,7 +33,6 @@ from tessera.api.names import PodUid
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.planning.proposals import Notice, Proposal, Proposer, Withdrawal, evict
 from tessera.controller.slicing.state.messages import overstay_text, turn_lost_text, unbound_text
-from tessera.controller.slicing.state.promises import has_lost_its_turn
 from tessera.controller.slicing.state.reservation_rules import PASSING_MARGIN
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.controller.slicing.state.waiting_pod import competes_for_room
@@ -147,7 +146,7 @@ class UnboundPods(Proposer):
             self._since.setdefault(uid, self._state.now)
         elif self._since.pop(uid, None) is not None and pod is not None and pod.node:
             self._last_bound = self._state.now
-        if pod is None or not has_lost_its_turn(self._state, pod):
+        if pod is None or not self._state.has_lost_its_turn(pod):
             self._late.pop(uid, None)
         else:  # kubelet starts a pod with whole cards at once
             self._late.setdefault(uid, self._state.now + (0.0 if pod.devices else LATE))
@@ -174,7 +173,7 @@ class UnboundPods(Proposer):
                 self._since[uid] = self._state.now
 
     def _end_turn(self, pod: PodInfo) -> Iterator[Proposal]:
-        if not has_lost_its_turn(self._state, pod):
+        if not self._state.has_lost_its_turn(pod):
             return
         if pod.devices and len(self._state.devices.free_slices(pod.node, pod.devices)) == len(pod.devices):
             self._state.cluster.changed_pods.add(pod.uid)  # a pod there has ended in the same step

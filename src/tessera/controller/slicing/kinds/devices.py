@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from tessera.api.names import NodeName, PodUid
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.kinds.request_kind import RequestKind
-from tessera.controller.slicing.state.allocation import Allocation, will_never_run
-from tessera.controller.slicing.state.promises import has_lost_its_turn, is_placed_here, is_short, is_withdrawn
+from tessera.controller.slicing.state.allocation import Allocation, is_short, will_never_run
 from tessera.controller.slicing.state.slicer_state import SlicerState
 
 
@@ -82,14 +81,14 @@ class Devices(RequestKind):
             or not self._devices.used
             or pod.gated
             or will_never_run(pod)
-            or is_withdrawn(self._state, pod)
+            or self._state.is_withdrawn(pod)
         ):
             return None
         home = self._home(pod)
         if not home or self._state.allocations.current_of(pod.uid) or self._state.allocations.get(home, pod.uid):
             return None
         slices = tuple(self._devices.free_slices(home, pod.devices))
-        if len(slices) < len(pod.devices) and has_lost_its_turn(self._state, pod):
+        if len(slices) < len(pod.devices) and self._state.has_lost_its_turn(pod):
             return None  # those whose turn it is have the others
         found = Allocation(home, pod.uid, pod.namespace, pod.name, slices, pod.amounts, by_pod=True)
         return found if self._state.inventory.occupy(found) else None
@@ -101,7 +100,7 @@ class Devices(RequestKind):
         """
         if pod.node:
             return pod.node if pod.node in self._devices else None
-        if not is_placed_here(self._state, pod) or not pod.hostname or pod.gates:
+        if not self._state.is_placed_here(pod) or not pod.hostname or pod.gates:
             return None
         return self._cluster.required_node(pod) or NodeName(pod.hostname)
 

@@ -13,8 +13,7 @@ from tessera.api.instaslice import Instaslice
 from tessera.api.names import NodeName, PodUid
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.kinds.request_kind import RequestKind
-from tessera.controller.slicing.state.allocation import Allocation, is_wanted, observe_record, will_never_run
-from tessera.controller.slicing.state.promises import agent_is_down, is_placed_here, is_short, is_withdrawn
+from tessera.controller.slicing.state.allocation import Allocation, is_short, is_wanted, observe_record, will_never_run
 from tessera.controller.slicing.state.reservation_rules import held_by, is_passing
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.controller.slicing.state.waiting_pod import CANNOT_START, WAITING, PodState
@@ -144,7 +143,7 @@ class Allocations:
             return PodState.STUCK if not pod.terminating and self._cannot_start(pod) else PodState.PLACED
         if one is not None and one.denied is not None:
             return PodState.DENIED
-        if is_withdrawn(self._state, pod):
+        if self._state.is_withdrawn(pod):
             lost = bool(pod.owner) and not pod.terminating and self._cannot_start(pod)
             return PodState.LOST if lost else PodState.WITHDRAWN
         if self._must_wait(pod):
@@ -159,7 +158,7 @@ class Allocations:
         return needs_slices and home is not None and home in self._state.cards
 
     def _cannot_start(self, pod: PodInfo) -> bool:
-        if pod.unschedulable_message or (pod.unstarted and agent_is_down(self._state, pod.node)):
+        if pod.unschedulable_message or (pod.unstarted and self._state.agent_is_down(pod.node)):
             return True
         return not pod.node and is_passing(self._state, pod)
 
@@ -189,7 +188,7 @@ class Allocations:
         """Counts the slices of a living pod for its queue."""
         live = self._state.allocations.current_of(uid) if pod is not None and not will_never_run(pod) else None
         past_gate = live is not None and live.by_pod and pod is not None and not pod.gated
-        if past_gate and pod is not None and not is_placed_here(self._state, pod):
+        if past_gate and pod is not None and not self._state.is_placed_here(pod):
             live = None  # the scheduler placed it
         queue = self._cluster.queue_of(pod) if pod is not None else ""
         holding = held_by(self._state, live) if live is not None else None

@@ -125,6 +125,11 @@ class Allocation:
         return self.result is not None and self.result[1] == "deleted"
 
 
+def is_short(allocation: Allocation, pod: PodInfo) -> bool:
+    """True if a pod past the gate holds fewer whole cards or shares than it requests."""
+    return allocation.by_pod and not pod.gated and len(allocation.slices) < len(pod.devices)
+
+
 def will_never_run(pod: PodInfo | None) -> bool:
     """True if a pod will never use slices again; ``pod`` is None once it is gone.
 

@@ -11,6 +11,7 @@ from tessera.controller.cluster.cluster_state import ClusterState
 from tessera.controller.cluster.gang_table import GangTable
 from tessera.controller.cluster.waiting_ages import WaitingAges
 from tessera.controller.filters.avoidance import NodeAvoidance
+from tessera.controller.objects.node_info import AgentState
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.objects.resource_amounts import NodeUsage
 from tessera.controller.slicing.state.allocation import Allocation
@@ -186,6 +187,36 @@ class SlicerState:
         ):
             return True
         return self.pods.are_due
+
+    # What has become of the slices that a pod was promised
+
+    def agent_is_down(self, node: NodeName) -> bool:
+        """True if a node's agent is known to be down."""
+        facts = self.cluster.nodes.get(node)
+        return facts is not None and facts.agent is AgentState.DOWN
+
+    def is_withdrawn(self, pod: PodInfo) -> bool:
+        """True if the slices of a pod were taken back and the scheduler has still not bound it."""
+        return not pod.gated and not pod.node and self.is_told(pod)
+
+    def is_told(self, pod: PodInfo) -> bool:
+        """True if the pod's condition says, or is about to say, that its slices were taken back."""
+        one = self.pods.get(pod.uid)
+        return pod.slices_withdrawn or (one is not None and bool(one.told))
+
+    def has_lost_its_turn(self, pod: PodInfo) -> bool:
+        """True if a pod was bound after its slices had been taken back, and holds none of them any more."""
+        waits = pod.unstarted or (bool(pod.node and pod.devices) and not pod.started)
+        return not pod.terminating and waits and self.is_told(pod) and not self.allocations.of(pod.uid)
+
+    def is_placed_here(self, pod: PodInfo) -> bool:
+        """True if Tessera has pinned the pod, and its namespace is managed.
+
+        In other namespaces the mark counts for nothing: whoever may change pods there could write it.
+        """
+        return pod.pinned and self.cluster.is_managed(pod.namespace)
+
+    # Changes
 
     def expect_ends(self, ends: Mapping[PodUid, float]) -> None:
         """Notes when leases are expected to end, and forgets those of pods that are gone."""
