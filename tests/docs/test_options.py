@@ -10,8 +10,8 @@ import pytest
 from tessera.cli.main import tessera
 
 ROOT = Path(__file__).parents[2]
-#: Pages of this project; names.md lists options that were renamed.
-PAGES = sorted({*ROOT.glob("docs/*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"} - {ROOT / "docs" / "names.md"})
+#: Pages of this project.
+PAGES = sorted({*ROOT.glob("docs/*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"})
 #: Options of other programs, with the program.
 FOREIGN = {
     "--prefix": "kubectl logs",

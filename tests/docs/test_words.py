@@ -1,11 +1,16 @@
-"""CONTRIBUTING.md has short cells, rows for everyday requests, and no everyday word with a new meaning."""
+"""Readers find each page by its question; CONTRIBUTING.md has short cells, and no everyday word with a new meaning."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
+
 import pytest
 
-PAGE = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+#: Pages that list others, in the order in which a newcomer needs them.
+LISTS = ("start.md", "user-guide.md", "security.md")
 #: Words of a household that had a meaning of their own once.
 HOUSEHOLD = {
     "pass",
@@ -52,3 +57,18 @@ def test_the_glossary_gives_no_everyday_word_a_new_meaning() -> None:
     }
     assert len(words) > 60
     assert words & HOUSEHOLD == set()
+
+
+def test_every_page_is_listed_for_newcomers() -> None:
+    listed = {
+        link
+        for name in LISTS
+        for link in re.findall(r"\]\(([\w-]+\.md)", (ROOT / "docs" / name).read_text(encoding="utf-8"))
+    }
+    assert {path.name for path in (ROOT / "docs").glob("*.md")} - listed - {"start.md"} == set()
+
+
+def test_no_page_is_a_book() -> None:
+    """A page answers one question; the two that are played as one session, and the list of limits, are longer."""
+    longest = {path.name: len(path.read_text(encoding="utf-8").split()) for path in (ROOT / "docs").glob("*.md")}
+    assert {name for name, words in longest.items() if words > 4000} <= {"drivers.md", "limits.md", "sharing.md"}
