@@ -4,7 +4,6 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-
 import pytest
 
 ROOT = Path(__file__).parents[2]
