@@ -187,11 +187,20 @@ class ContainerDevices(msgspec.Struct, frozen=True, kw_only=True):
     device_ids: tuple[str, ...]
 
 
+class ClaimDevices(msgspec.Struct, frozen=True, kw_only=True):
+    """Devices of one ResourceClaim that a container holds, each with its driver."""
+
+    namespace: str
+    name: str
+    devices: tuple[tuple[str, PreparedDevice], ...] = ()
+
+
 class ContainerResources(msgspec.Struct, frozen=True, kw_only=True):
     """One container in a pod-resources listing."""
 
     name: str
     devices: tuple[ContainerDevices, ...] = ()
+    claims: tuple[ClaimDevices, ...] = ()
 
 
 class PodResources(msgspec.Struct, frozen=True, kw_only=True):

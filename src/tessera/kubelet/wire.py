@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from tessera.kubelet.interfaces import (
+    ClaimDevices,
     ContainerAllocateResponse,
     ContainerDevices,
     ContainerResources,
@@ -12,6 +13,7 @@ from tessera.kubelet.interfaces import (
     PluginOptions,
     PodResources,
     PreferredRequest,
+    PreparedDevice,
 )
 from tessera.kubelet.proto import deviceplugin_pb2 as dp
 from tessera.kubelet.proto import podresources_pb2 as pr
@@ -147,10 +149,50 @@ def pod_to_wire(pod: PodResources) -> pr.PodResources:
         namespace=pod.namespace,
         containers=[
             pr.ContainerResources(
-                name=container.name, devices=[container_devices_to_wire(held) for held in container.devices]
+                name=container.name,
+                devices=[container_devices_to_wire(held) for held in container.devices],
+                dynamic_resources=[_claim_to_wire(claim) for claim in container.claims],
             )
             for container in pod.containers
         ],
+    )
+
+
+def _claim_to_wire(claim: ClaimDevices) -> pr.DynamicResource:
+    return pr.DynamicResource(
+        claim_name=claim.name,
+        claim_namespace=claim.namespace,
+        claim_resources=[
+            pr.ClaimResource(
+                cdi_devices=[pr.CDIDevice(name=name) for name in each.cdi_devices],
+                driver_name=driver,
+                pool_name=each.pool,
+                device_name=each.device,
+                share_id=each.share_id or None,
+            )
+            for driver, each in claim.devices
+        ],
+    )
+
+
+def _claim_from_wire(message: pr.DynamicResource) -> ClaimDevices:
+    """Devices of a claim; this API does not say which of its requests they answer."""
+    return ClaimDevices(
+        namespace=message.claim_namespace,
+        name=message.claim_name,
+        devices=tuple(
+            (
+                each.driver_name,
+                PreparedDevice(
+                    requests=(),
+                    pool=each.pool_name,
+                    device=each.device_name,
+                    cdi_devices=tuple(device.name for device in each.cdi_devices),
+                    share_id=each.share_id,
+                ),
+            )
+            for each in message.claim_resources
+        ),
     )
 
 
@@ -174,7 +216,9 @@ def pod_from_wire(message: pr.PodResources) -> PodResources:
         namespace=message.namespace,
         containers=tuple(
             ContainerResources(
-                name=container.name, devices=tuple(container_devices_from_wire(held) for held in container.devices)
+                name=container.name,
+                devices=tuple(container_devices_from_wire(held) for held in container.devices),
+                claims=tuple(_claim_from_wire(claim) for claim in container.dynamic_resources),
             )
             for container in message.containers
         ),

@@ -239,7 +239,13 @@ def _kubelet(context: ContainerContext) -> Kubelet:
     if isinstance(context.host.plugins, InProcessPlugins):
         return context.host.plugins.bus
     folders = context.host.plugins.directories
-    return GrpcKubelet(folders.plugins, folders.pod_resources / "kubelet.sock", clock=context.clock)
+    return GrpcKubelet(
+        folders.plugins,
+        folders.pod_resources / "kubelet.sock",
+        registry=folders.registry,
+        claim_plugins=folders.claim_plugins,
+        clock=context.clock,
+    )
 
 
 def _folders(context: ContainerContext) -> dict[str, Any]:

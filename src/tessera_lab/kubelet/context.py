@@ -25,6 +25,9 @@ class NodeDirectories:
         cdi: folder of CDI files, ``/var/run/cdi`` on a real node.
         state: folder for the node's agent.
         validations: folder of the driver stack's marker files, ``/run/nvidia/validations`` on a real node.
+        registry: folder in which kubelet finds drivers of ResourceClaims, ``/var/lib/kubelet/plugins_registry``.
+        claim_plugins: folder of these drivers, ``/var/lib/kubelet/plugins``.
+        root: kubelet's folder, ``/var/lib/kubelet``.
     """
 
     plugins: Path
@@ -32,11 +35,14 @@ class NodeDirectories:
     cdi: Path
     state: Path
     validations: Path
+    registry: Path
+    claim_plugins: Path
+    root: Path
 
     @classmethod
     def under(cls, root: Path) -> "NodeDirectories":
         """Makes the folders of one node below ``root``. Keep ``root`` short: sockets' paths are limited."""
-        folders = [root / name for name in ("dp", "pr", "cdi", "state", "validations")]
+        folders = [root / name for name in ("dp", "pr", "cdi", "state", "validations", "r", "p", "")]
         for folder in folders:
             folder.mkdir(parents=True, exist_ok=True)
         return cls(*folders)

@@ -78,7 +78,8 @@ class ContainerRecord:
         started: the present run has passed its startup probe, or has none that is carried out.
         ready: the present run has passed its probes, or has none that are carried out.
         image_id: id of the present or last run's image; empty before the first.
-        devices: the devices that it holds or held by resource, each with True if it is healthy.
+        devices: the devices that it holds or held by resource or claim, each with True if it is healthy, and None if
+            nobody knows.
     """
 
     spec: Json
@@ -93,7 +94,7 @@ class ContainerRecord:
     started: bool = True
     ready: bool = True
     image_id: str = ""
-    devices: Mapping[str, Mapping[str, bool]] = field(default_factory=dict)
+    devices: Mapping[str, Mapping[str, bool | None]] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -292,8 +293,8 @@ def _container_status(container: ContainerRecord) -> dict[str, Any]:
     return status
 
 
-def _device_health(device: str, healthy: bool) -> dict[str, str]:
-    return {"resourceID": device, "health": "Healthy" if healthy else "Unhealthy"}
+def _device_health(device: str, healthy: bool | None) -> dict[str, str]:
+    return {"resourceID": device, "health": {True: "Healthy", False: "Unhealthy", None: "Unknown"}[healthy]}
 
 
 def _state(state: State) -> dict[str, Any]:

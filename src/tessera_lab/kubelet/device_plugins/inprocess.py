@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from tessera.kubelet.interfaces import (
     PRE_START_TIMEOUT,
+    ClaimPlugin,
     ContainerAllocateResponse,
     Device,
     DevicePlugin,
@@ -23,6 +24,7 @@ from tessera.kubelet.interfaces import (
     PodResources,
     PreferredRequest,
 )
+from tessera_lab.kubelet.device_plugins.claim_client import ClaimDrivers, InProcessClaimClient
 from tessera_lab.kubelet.device_plugins.plugin_client import PodResourcesSource, RegistrationError, RegistrationHandler
 
 T = TypeVar("T")
@@ -118,19 +120,22 @@ class InProcessKubelet:
     def __init__(self) -> None:
         self._registered: RegistrationHandler | None = None
         self._source: PodResourcesSource | None = None
+        self._drivers: ClaimDrivers | None = None
         self._changed = asyncio.Event()
 
-    def start(self, registered: RegistrationHandler, source: PodResourcesSource) -> None:
+    def start(
+        self, registered: RegistrationHandler, source: PodResourcesSource, drivers: ClaimDrivers | None = None
+    ) -> None:
         """Kubelet has started: every plugin registers with ``registered``, now or as soon as it is served.
 
-        A second call means that kubelet was restarted.
+        A second call means that kubelet was restarted. ``drivers`` is told of drivers of ResourceClaims.
         """
-        self._registered, self._source = registered, source
+        self._registered, self._source, self._drivers = registered, source, drivers
         self._wake()
 
     def stop(self) -> None:
         """Kubelet has stopped: its plugin connections end."""
-        self._registered = self._source = None
+        self._registered = self._source = self._drivers = None
         self._wake()
 
     async def serve(self, plugin: DevicePlugin) -> None:
@@ -145,6 +150,21 @@ class InProcessKubelet:
                 await self._serve_registration(plugin, self._registered, changed)
             else:
                 await changed.wait()
+
+    async def serve_claims(self, plugin: ClaimPlugin) -> None:
+        """Registers a driver of ResourceClaims, and again whenever kubelet starts, until cancelled."""
+        while True:
+            changed, drivers = self._changed, self._drivers
+            if drivers is None:
+                await changed.wait()
+                continue
+            client = InProcessClaimClient(plugin)
+            try:
+                drivers.add_driver(plugin.driver_name, client)
+                await changed.wait()
+            finally:
+                drivers.remove_driver(plugin.driver_name, client)
+                await client.close()
 
     async def pod_resources(self) -> Sequence[PodResources]:
         """Returns the devices that each container holds now.

@@ -17,12 +17,13 @@ No I/O, no plugin: :mod:`tessera_lab.kubelet.devices.device_manager` asks this l
 in it which devices it gave.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NewType
 
 import msgspec
 
 from tessera.kubelet.interfaces import (
+    ClaimDevices,
     ContainerAllocateResponse,
     ContainerDevices,
     ContainerResources,
@@ -241,12 +242,17 @@ def copy_allocations(
             devices -= set(holding.device_ids)
 
 
-def pod_resources(pods: Sequence[tuple[Mapping[str, Any], PodUid]], ledger: DeviceLedger) -> list[PodResources]:
+def pod_resources(
+    pods: Sequence[tuple[Mapping[str, Any], PodUid]],
+    ledger: DeviceLedger,
+    claims: Callable[[Mapping[str, Any], Mapping[str, Any]], tuple[ClaimDevices, ...]] = lambda _pod, _container: (),
+) -> list[PodResources]:
     """Returns the pod-resources listing of running pods: app containers and restartable init containers.
 
     Args:
         pods: each pod as decoded JSON with its UID.
         ledger: the devices of each container.
+        claims: returns the devices that a pod's container has by ResourceClaims.
     """
     listing: list[PodResources] = []
     for pod, uid in pods:
@@ -259,6 +265,7 @@ def pod_resources(pods: Sequence[tuple[Mapping[str, Any], PodUid]], ledger: Devi
                     ContainerDevices(resource_name=held.resource, device_ids=held.device_ids)
                     for held in ledger.holdings(uid, each["name"])
                 ),
+                claims=claims(pod, each),
             )
             for each in [*sidecars, *spec.get("containers", ())]
         )

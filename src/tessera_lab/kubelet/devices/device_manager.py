@@ -13,6 +13,7 @@ from typing import Any
 
 from tessera.clock import Clock
 from tessera.kubelet.interfaces import (
+    ClaimDevices,
     ContainerAllocateResponse,
     ContainerDevices,
     PluginError,
@@ -60,6 +61,7 @@ class DeviceManager:
         on_change: called after capacity or allocatable may have changed.
         on_health: called with the pods whose devices may have another health than before.
         running_pods: the pods that kubelet knows, with UIDs, for pod-resources.
+        claims: returns the devices that a pod's container has by ResourceClaims, for pod-resources.
 
     Attributes:
         ledger: all devices and their holders; read it, do not change it.
@@ -73,12 +75,14 @@ class DeviceManager:
         on_change: Callable[[], None],
         running_pods: Callable[[], Sequence[tuple[Json, PodUid]]],
         on_health: Callable[[Collection[PodUid]], None] = lambda _: None,
+        claims: Callable[[Json, Json], tuple[ClaimDevices, ...]] = lambda _pod, _container: (),
     ) -> None:
         self._clock = clock
         self._checkpoint = checkpoint
         self._on_change = on_change
         self._running_pods = running_pods
         self._on_health = on_health
+        self._claims = claims
         self._endpoints: dict[str, _Endpoint] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self.ledger = checkpoint.load() or DeviceLedger()
@@ -248,7 +252,7 @@ class DeviceManager:
 
     async def list(self) -> Sequence[PodResources]:
         """Every pod that is not finished, with its devices."""
-        return pod_resources(self._running_pods(), self.ledger)
+        return pod_resources(self._running_pods(), self.ledger, self._claims)
 
     async def allocatable(self) -> Sequence[ContainerDevices]:
         """Every healthy device."""
@@ -264,7 +268,7 @@ class DeviceManager:
             for pod, uid in self._running_pods()
             if (pod["metadata"]["name"], pod["metadata"]["namespace"]) == (name, namespace)
         ]
-        return next(iter(pod_resources(pods, self.ledger)), None)
+        return next(iter(pod_resources(pods, self.ledger, self._claims)), None)
 
 
 async def _build_allocation(endpoint: _Endpoint, devices: tuple[str, ...]) -> ContainerAllocateResponse:

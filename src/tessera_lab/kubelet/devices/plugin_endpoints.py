@@ -1,10 +1,13 @@
 """Endpoints for device plugins of a node: in this process, or unix sockets in the node's folders as on a real node."""
 
+import asyncio
 import shutil
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+from tessera_lab.kubelet.claims.claim_state import ClaimCheckpoint, FileClaimCheckpoint, MemoryClaimCheckpoint
 from tessera_lab.kubelet.context import GrpcPlugins, InProcessPlugins
+from tessera_lab.kubelet.device_plugins.claim_client import ClaimDrivers, ClaimRegistry
 from tessera_lab.kubelet.devices.checkpoint import Checkpoint, FileCheckpoint, MemoryCheckpoint
 from tessera_lab.kubelet.devices.device_manager import DeviceManager
 
@@ -53,11 +56,11 @@ class PluginEndpoints:
             else:
                 path.unlink()
 
-    async def open(self, devices: DeviceManager) -> None:
-        """Starts to accept registrations and to answer pod-resources."""
+    async def open(self, devices: DeviceManager, drivers: ClaimDrivers) -> None:
+        """Starts to accept registrations of plugins and drivers, and to answer pod-resources."""
         match self._plugins:
             case InProcessPlugins():
-                self._plugins.bus.start(devices.add_plugin, devices)
+                self._plugins.bus.start(devices.add_plugin, devices, drivers)
             case GrpcPlugins():
                 from tessera_lab.kubelet.device_plugins.grpc_servers import (
                     PodResourcesServer,
@@ -69,6 +72,13 @@ class PluginEndpoints:
                 socket = directories.pod_resources / "kubelet.sock"
                 await self._stack.enter_async_context(PodResourcesServer(socket, devices))
                 await self._stack.enter_async_context(RegistrationServer(directories.plugins, devices.add_plugin))
+                registry = asyncio.create_task(ClaimRegistry(directories.registry, drivers).run())
+                self._stack.push_async_callback(_end, registry)
+
+    def claim_checkpoint(self) -> ClaimCheckpoint:
+        """The checkpoint of prepared claims."""
+        folders = self._plugins.directories
+        return MemoryClaimCheckpoint() if folders is None else FileClaimCheckpoint(folders.root)
 
     async def shut(self) -> None:
         """Stops serving; does nothing if it is not open."""
@@ -77,3 +87,8 @@ class PluginEndpoints:
         stack, self._stack = self._stack, None
         if stack is not None:
             await stack.aclose()
+
+
+async def _end(task: "asyncio.Task[None]") -> None:
+    task.cancel()
+    await asyncio.wait([task])

@@ -7,7 +7,7 @@ it. Device plugins connect over unix sockets or in this process; the rest of the
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Never
 from uuid import UUID
@@ -19,6 +19,7 @@ from tessera.kube.event_recorder import EventRecorder, make_reference
 from tessera.kube.resources import CONFIGMAPS, NODES, PODS, SECRETS
 from tessera.kube.resources.meta import uid_of
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
+from tessera_lab.kubelet.claims.claim_manager import ClaimManager
 from tessera_lab.kubelet.containers.cdi import CdiRegistry
 from tessera_lab.kubelet.containers.gpu_processes import GpuProcesses
 from tessera_lab.kubelet.containers.launcher import Launcher, NodeSoftware
@@ -107,7 +108,15 @@ class SimulatedNode:
             checkpoint=self._endpoints.checkpoint(),
             on_change=self._on_change,
             running_pods=self._running_pods,
-            on_health=lambda holders: self.pods.note_health(holders),  # noqa: PLW0108 - made below
+            on_health=self._on_health,
+            claims=lambda pod, container: self.claims.claim_devices(pod, container),  # noqa: PLW0108 - made below
+        )
+        self.claims = ClaimManager(
+            name,
+            client,
+            clock=clock,
+            checkpoint=self._endpoints.claim_checkpoint(),
+            on_health=self._on_health,
         )
         self._events = EventRecorder(client, component="kubelet", instance=name, clock=clock, rng=rng)
         self._nodes = LabInformer(
@@ -147,6 +156,7 @@ class SimulatedNode:
             rng=rng,
             events=self._events,
             devices=self.devices,
+            claims=self.claims,
             launcher=Launcher(self, entrypoint=software.entrypoint, runtime=self._runtime, clock=clock),
             network=NodeNetwork(self.options.address, self.options.pod_network),
             node=self,
@@ -239,7 +249,9 @@ class SimulatedNode:
                 await self._open_endpoints()
                 group.create_task(follower.run())
                 await follower.wait_synced()
-                self.devices.release_others(self.pods.remove_missing(uid_of(pod) for pod in follower.cache.values()))
+                known = self.pods.remove_missing(uid_of(pod) for pod in follower.cache.values())
+                self.devices.release_others(known)
+                group.create_task(self.claims.unprepare_others(set(known)))
         except Exception:
             async with self._restarting:
                 await self._close_endpoints()
@@ -298,11 +310,13 @@ class SimulatedNode:
     # Endpoints of plugins
 
     async def _open_endpoints(self) -> None:
-        await self._endpoints.open(self.devices)
+        await self._endpoints.open(self.devices, self.claims)
+        self.claims.open()
 
     async def _close_endpoints(self) -> None:
         await self._endpoints.shut()
         await self.devices.stop()
+        await self.claims.stop()
 
     # For the pods' workers (tessera_lab.kubelet.pods.node_services.WorkerNode)
 
@@ -355,6 +369,9 @@ class SimulatedNode:
 
     def _on_change(self) -> None:
         self._object.notify()
+
+    def _on_health(self, uids: Collection[str]) -> None:
+        self.pods.note_health(uids)
 
     def _running_pods(self) -> Sequence[tuple[Json, PodUid]]:
         return self.pods.running_pods()

@@ -9,6 +9,7 @@ from typing import Protocol
 from tessera.clock import Clock
 from tessera.kube.client.client import Client
 from tessera.kube.event_recorder import EventRecorder
+from tessera_lab.kubelet.claims.claim_manager import ClaimManager
 from tessera_lab.kubelet.containers.launcher import Launcher
 from tessera_lab.kubelet.devices.device_manager import DeviceManager
 from tessera_lab.kubelet.pods.admission import AdmissionRejection
@@ -78,6 +79,7 @@ class NodeServices:
         rng: for container ids and jitter.
         events: records events about pods.
         devices: allocates devices.
+        claims: prepares ResourceClaims.
         launcher: starts containers, and has the runtime for those that it does not start.
         network: the addresses of the node and its pods.
         node: the node itself.
@@ -88,6 +90,7 @@ class NodeServices:
     rng: random.Random
     events: EventRecorder
     devices: DeviceManager
+    claims: ClaimManager
     launcher: Launcher
     network: NodeNetwork
     node: WorkerNode

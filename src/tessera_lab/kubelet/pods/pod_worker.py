@@ -17,6 +17,7 @@ from tessera.kube.resources import PODS
 from tessera.kube.resources.meta import key_of, uid_of
 from tessera.kubelet.interfaces import ContainerAllocateResponse
 from tessera_lab.apiserver.patch.json_patch import STRATEGIC
+from tessera_lab.kubelet.claims.claim_manager import ClaimError
 from tessera_lab.kubelet.containers.containers import SIGKILL_EXIT, SIGTERM_EXIT, PodContainers
 from tessera_lab.kubelet.containers.environment import PodFieldValues, environment
 from tessera_lab.kubelet.containers.probes import Probe, ProbeRunner, ProgramRun
@@ -33,6 +34,7 @@ from tessera_lab.kubelet.pod_status import (
 from tessera_lab.kubelet.pods.admission import AdmissionRejection
 from tessera_lab.kubelet.pods.node_services import NodeServices
 from tessera_lab.scheduler.state.node_cache import build_pod_info
+from tessera_lab.scheduler.state.pod_claims import claim_names
 
 Json = Mapping[str, Any]
 
@@ -53,6 +55,10 @@ OVERDUE = {
     "reason": "DeadlineExceeded",
     "message": "Pod was active on the node longer than the specified deadline",
 }
+
+#: Seconds after which kubelet tries a failed preparation of claims again: the shortest and the longest that were seen
+#: on kubelet 1.36.2; and seconds between attempts to unprepare them.
+_PREPARE_AGAIN, _UNPREPARE_AGAIN = (64.0, 85.0), 8.0
 
 #: Seconds before kubelet repeats a failed write of a status.
 _WRITE_AGAIN = 1.0
@@ -138,6 +144,7 @@ class PodWorker:
                 if (self.pod.get("status") or {}).get("phase") not in {"Succeeded", "Failed"}:
                     await self._run_pod()
                 self._return_resources()
+                await self._unprepare_claims()
                 await self._deleted.wait()
                 if not self._gone:
                     await self._confirm_deletion()
@@ -201,11 +208,27 @@ class PodWorker:
         await containers.run()
 
     async def _prepare_claims(self) -> None:
-        """A pod with claims of devices starts no container: no DRA plugin can register on this node."""
-        if self.pod["spec"].get("resourceClaims"):
-            text = "Failed to prepare dynamic resources: prepare dynamic resources: DRA driver is not registered"
-            self.record_event("FailedPrepareDynamicResources", text, type="Warning")
-            await asyncio.Event().wait()
+        """Returns once all claims are prepared; kubelet tries again with its next sync of the pod."""
+        while claim_names(self.pod):
+            try:
+                await self._services.claims.prepare(self.pod)
+            except ClaimError as error:
+                text = f"Failed to prepare dynamic resources: prepare dynamic resources: {error}"
+                self.record_event("FailedPrepareDynamicResources", text, type="Warning")
+                await self._services.clock.sleep(self._services.rng.uniform(*_PREPARE_AGAIN))
+            else:
+                self.note_status_change()
+                return
+
+    async def _unprepare_claims(self) -> None:
+        """Returns once the claims that only this pod uses are unprepared; a deleted pod stays until then."""
+        while not self._down and self._services.claims.uses_claims(self._uid):
+            try:
+                await self._services.claims.unprepare(self._uid)
+            except ClaimError as error:
+                text = f"error killing pod: unprepare dynamic resources: {error}"
+                self.record_event("FailedKillPod", text, type="Warning")
+                await self._services.clock.sleep(_UNPREPARE_AGAIN)
 
     async def _admit(self) -> AdmissionRejection | None:
         # As in kubelet, a pod that has devices from before the boot is checked for them first.
@@ -313,8 +336,11 @@ class PodWorker:
         await self._services.devices.pre_start(self._uid, container)
 
     def allocations(self, container: str) -> Sequence[ContainerAllocateResponse]:
-        """The Allocate responses of device plugins for the container."""
-        return self._services.devices.allocations(self._uid, container)
+        """The Allocate responses of device plugins for the container, and one with the CDI devices of its claims."""
+        found = self._services.devices.allocations(self._uid, container)
+        spec = next(each.spec for each in self.records if each.name == container)
+        names = [name for _, _, each in self._services.claims.devices(self.pod, spec) for name in each.cdi_devices]
+        return (*found, ContainerAllocateResponse(cdi_devices=tuple(dict.fromkeys(names)))) if names else found
 
     def start_real(self, record: ContainerRecord, created: CreatedContainer) -> asyncio.Task[int] | None:
         """The container's process if it is run for real."""
@@ -396,7 +422,11 @@ class PodWorker:
             return rejected_status(self._rejected.reason, self._rejected.message, self.started)
         for record in self.records:
             # A pod that has ended holds no device any more, and its status keeps their last health.
-            record.devices = self._services.devices.ledger.health(self._uid, record.name) or record.devices
+            health: dict[str, Mapping[str, bool | None]] = {
+                **self._services.devices.ledger.health(self._uid, record.name),
+                **self._services.claims.health(self.pod, record.spec),
+            }
+            record.devices = health or record.devices
         status = pod_status(
             self.pod,
             self.records,

@@ -1,0 +1,1 @@
+"""Kubelet's manager of ResourceClaims."""
