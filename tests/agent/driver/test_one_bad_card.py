@@ -2,13 +2,14 @@
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 import pytest
 from tests.agent.conftest import NODE
 from tests.agent.driver.conftest import DriverScene
+from tests.support.searching import SEARCHING
 
 from tessera.agent.base.options import ConfigMapName
 from tessera.agent.base.runtime import AgentEnvironment
@@ -127,6 +128,15 @@ FORMS = {
 }
 
 
+#: ``make test`` plays each call with each error in one form, and with some in each; ``make soak`` all in all.
+TURN = 1 if SEARCHING else len(FORMS)
+
+
+def codes_of(call: str, form: Form, codes: Sequence[int] = CODES) -> Sequence[int]:
+    """The errors of a call that are played in a form."""
+    return codes[(CALLS.index(call) + list(FORMS.values()).index(form)) % TURN :: TURN]
+
+
 async def begin_in_form(scene: DriverScene, form: Form) -> None:
     await scene.begin(label=form.label, agent=False)
     if form.sharing:
@@ -143,7 +153,7 @@ def test_an_error_of_any_call_on_one_card_takes_no_other(play: Callable[..., Non
     async def whole(scene: DriverScene) -> None:
         bad = scene.machine.uuids()[2]
         await begin_in_form(scene, form)
-        for code in CODES:
+        for code in codes_of(call, form):
             scene.machine.fail(call, code, gpu=bad, times=None)
             scene.machine.report(SimEvent(GpuEventKind.SINGLE_BIT_ECC, bad))
             await scene.clock.sleep(11.0)
@@ -163,16 +173,18 @@ def end_daemons(scene: DriverScene) -> None:
             card.compute_mode = ComputeMode.DEFAULT
 
 
+STARTS = [pytest.param(form, True, id=name) for name, form in FORMS.items()]
+
+
 @pytest.mark.parametrize("call", CALLS)
-@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
-@pytest.mark.parametrize("daemons", [True, False], ids=["MPS daemons run on", "MPS daemons end too"])
+@pytest.mark.parametrize(("form", "daemons"), [*STARTS, pytest.param(FORMS["MPS"], False, id="MPS daemons end too")])
 def test_an_agent_that_starts_beside_an_error_of_any_call_offers_the_other_cards(
     play: Callable[..., None], call: str, form: Form, daemons: bool
 ) -> None:
     async def whole(scene: DriverScene) -> None:
         bad = scene.machine.uuids()[2]
         await begin_in_form(scene, form)
-        for code in (3, 4, 9, 15, 999):
+        for code in codes_of(call, form, (3, 4, 9, 15, 999)):
             await scene.kill_agent()
             if not daemons:
                 end_daemons(scene)
@@ -184,8 +196,7 @@ def test_an_agent_that_starts_beside_an_error_of_any_call_offers_the_other_cards
                 assert scene.kubelet.ledger.counts()[1][form.resource] >= 2 * form.each, code
             scene.machine.heal()
 
-    if daemons or form is FORMS["MPS"]:
-        play(whole, "3xA100-40GB", mig=bool(form.label))
+    play(whole, "3xA100-40GB", mig=bool(form.label))
 
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
@@ -209,7 +220,11 @@ def test_the_other_cards_are_offered_in_every_form_beside_a_card_that_cannot_be_
     play(whole, "3xA100-40GB", mig=bool(form.label))
 
 
-@pytest.mark.parametrize("code", CODES)
+#: Those that stay until the node is rebooted.
+LASTING = (6, 15, 28)
+
+
+@pytest.mark.parametrize("code", CODES if SEARCHING else [1, 8, 999, *LASTING])
 def test_seven_cards_stay_through_restarts_with_any_error_of_the_eighth(play: Callable[..., None], code: int) -> None:
     async def story(node: Node) -> None:
         node.scene.machine.fail(ANY, code, gpu=node.bad, times=None)
@@ -225,7 +240,7 @@ def test_seven_cards_stay_through_restarts_with_any_error_of_the_eighth(play: Ca
             assert count == 8
             assert {index for index, _, _ in faults} == {3}
         node.scene.machine.heal()
-        if code not in {6, 15, 28}:  # these stay until the node is rebooted
+        if code not in LASTING:
             await node.offers(8)
             await node.tells("nothing is wrong with the node's 8 cards")
 
