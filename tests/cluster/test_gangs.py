@@ -2,12 +2,10 @@
 
 from typing import Any
 
-import pytest
 from tests.support.virtual_lab import InLab, VirtualLab, manifest
 
 from tessera.api.pods.pod_groups import POD_GROUPS
 from tessera.explain.query import explain, parse_query
-from tessera.kube.client.errors import Forbidden
 from tessera.kube.resources import CRDS, JOBS, PODS, STATEFULSETS
 from tessera.kube.watch.optional_kind import LOOK_SELDOM
 
@@ -90,32 +88,6 @@ def test_two_jobs_that_do_not_fit_together_run_one_after_the_other(in_lab: InLab
         assert not [each for each in seen if 0 < each[0] < 3 and 0 < each[1] < 3]
 
     in_lab(scenario, "2xA100-40GB")
-
-
-def test_a_gang_larger_than_all_cards_is_told_so(in_lab: InLab) -> None:
-    async def scenario(lab: VirtualLab) -> None:
-        for number in range(3):
-            await create(lab, f"big-{number}", "big", 3, {"nvidia.com/mig-7g.40gb": 1})
-        await lab.until(
-            lambda: any("even empty" in each.message for each in lab.events_of("big-0", "SliceWaiting")),
-            "the pod is told that the cards are too few",
-        )
-        (found,) = (await explain(lab.client, lab.clock, parse_query("big-0"), "default")).answers
-        assert found.case == "never-fits"
-        await lab.create("small", SMALL)
-        await lab.running("small")
-
-    in_lab(scenario, "2xA100-40GB")
-
-
-def test_a_pod_with_a_size_that_is_no_number_is_refused_when_it_is_created(in_lab: InLab) -> None:
-    async def scenario(lab: VirtualLab) -> None:
-        item = manifest("odd", SMALL)
-        item["metadata"] |= {"labels": {"tessera.dev/gang": "g"}, "annotations": {"tessera.dev/gang-size": "all"}}
-        with pytest.raises(Forbidden, match='is no number of pods; write for example "4"'):
-            await lab.client.create(PODS.as_dicts(), item, "default")
-
-    in_lab(scenario, "1xA100-40GB")
 
 
 def test_a_gang_of_whole_cards_starts_when_what_ran_before_has_ended_though_halves_keep_coming(in_lab: InLab) -> None:

@@ -67,22 +67,6 @@ def test_the_media_engines_of_a_card_are_one_slice(in_lab: InLab) -> None:
     in_lab(scenario, nodes="2xA100-40GB")
 
 
-def test_an_init_container_shares_its_slice_with_the_app(in_lab: InLab) -> None:
-    async def scenario(lab: VirtualLab) -> None:
-        init = {
-            "name": "prepare",
-            "image": "busybox",
-            "command": ["sleep", "1"],
-            "resources": {"limits": {"nvidia.com/mig-1g.5gb": 1}},
-        }
-        await lab.create("staged", {"nvidia.com/mig-1g.5gb": 1}, initContainers=[init])
-        await lab.running("staged")
-        assert lab.devices("staged", "prepare") == lab.devices("staged", "c0")
-        assert len(lab.hardware()) == 1
-
-    in_lab(scenario)
-
-
 def test_an_init_container_sees_its_slice_alone_when_the_app_takes_it_over_beside_another(
     in_lab: InLab,
 ) -> None:

@@ -28,15 +28,6 @@ def failed(run: Run) -> str:
     return run.stderr.rstrip("\n")
 
 
-@pytest.mark.parametrize("command", ["map", "lab up"])
-def test_each_command_explains_itself(command: str) -> None:
-    for flag in ("--help", "-h"):
-        run = tessera(*command.split(), flag)
-        assert (run.returncode, run.stderr) == (0, "")
-        assert run.stdout.startswith(f"Usage: tessera {command} ")
-        assert len(run.stdout.splitlines()) > 5
-
-
 def test_without_a_command_the_overview_is_shown() -> None:
     run = tessera()
     assert run.returncode == 0

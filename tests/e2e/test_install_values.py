@@ -86,16 +86,6 @@ def test_a_trial_changes_nothing(cluster: Any, values: str) -> None:
     assert not may(cluster, "create", "pods/eviction", "-A")
 
 
-@pytest.mark.soak
-def test_the_right_to_evict_comes_and_goes_with_the_option(cluster: Any) -> None:
-    cluster.tessera("install", "--mig-evict")
-    assert "--mig-evict" in arguments(cluster)
-    assert may(cluster, "create", "pods", "--subresource=eviction", "-A")
-    cluster.tessera("install")
-    assert "--mig-evict" not in arguments(cluster)
-    assert not may(cluster, "create", "pods", "--subresource=eviction", "-A")
-
-
 def controllers(cluster: Any) -> list[tuple[str, list[str]]]:
     """The controller's pods once they serve, and what they were started with."""
     cluster.kubectl("rollout", "status", "-n", "tessera-system", "deployment/tessera-controller", "--timeout=180s")
@@ -158,20 +148,6 @@ def test_values_become_a_cluster_policy_that_stays_until_it_is_taken_away(cluste
     assert cluster.get("clusterpolicy", "cluster-policy")["metadata"]["uid"] == found["metadata"]["uid"]
     assert "clusterpolicy.nvidia.com/cluster-policy deleted" in cluster.tessera("install", "--no-drivers")
     assert cluster.get("clusterpolicies")["items"] == []
-
-
-@pytest.mark.soak
-def test_a_cluster_policy_of_somebody_else_is_left_alone(cluster: Any, values: str) -> None:
-    cluster.tessera("install", "--no-drivers")
-    theirs = {"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "metadata": {"name": "cluster-policy"}}
-    cluster.kubectl("create", "-f", "-", manifest={**theirs, "spec": {"driver": {"enabled": False}}})
-    said = cluster.tessera("install", "--values", values, "-n", "kube-system")
-    (skipped,) = (line for line in said.splitlines() if line.startswith("clusterpolicy.nvidia.com/cluster-policy "))
-    for fact in ("skipped", "it has another owner"):
-        assert fact in skipped
-    assert cluster.get("clusterpolicy", "cluster-policy")["spec"] == {"driver": {"enabled": False}}
-    cluster.kubectl("delete", "clusterpolicy", "cluster-policy")
-    cluster.tessera("install")
 
 
 def test_kubectl_knows_the_kinds_by_their_names(cluster: Any) -> None:

@@ -4,9 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.support.kueue.cluster import KueueCluster, pod_spec, template
+from tests.support.kueue.cluster import KueueCluster, template
 
-from tessera.api.names import GATE
 from tessera.kube.resources import MUTATING_WEBHOOKS, NODES, PODS
 from tessera.kueue.names import ADMISSION_GATE, VERSIONS, Version
 from tessera_lab.kueue.objects import condition, is_true
@@ -191,40 +190,6 @@ def test_the_check_answers_within_seconds_and_its_time_stays(with_kueue: Callabl
         assert reserved["status"] == "True"
 
     with_kueue(story)
-
-
-def test_without_the_check_a_remade_pod_still_goes_before_a_younger_one(with_kueue: Callable[..., None]) -> None:
-    async def story(cluster: KueueCluster) -> None:
-        await fill_card(cluster, 160)
-        await cluster.deployment("web", "7g.40gb")
-
-        async def remade() -> bool:
-            web = [pod for pod in await cluster.pods() if pod["metadata"]["name"] != "first"]
-            return any(pod["metadata"]["creationTimestamp"] > began for pod in web)
-
-        await cluster.until(lambda: _count(cluster, 2), "the Deployment's pod exists")
-        began = (await cluster.pods())[-1]["metadata"]["creationTimestamp"]
-        await cluster.clock.sleep(2)
-        younger = {"metadata": {"name": "younger"}, "spec": pod_spec("7g.40gb")}
-        await cluster.client.create(PODS.as_dicts(), younger, cluster.namespace)
-        await cluster.until(remade, "Kueue evicts the Deployment's pod, which is made anew", 2 * TIMEOUT)
-
-        async def admitted() -> bool:
-            pods = {pod["metadata"]["name"]: pod for pod in await cluster.pods()}
-            web = next(pod for name, pod in pods.items() if name.startswith("web-"))
-            return [gate["name"] for gate in web["spec"].get("schedulingGates") or ()] == [GATE]
-
-        await cluster.until(admitted, "Kueue admits it")
-        await cluster.client.delete(PODS, "first", cluster.namespace)
-
-        async def one_more_runs() -> bool:
-            return any(name != "first" for name in await cluster.running())
-
-        await cluster.until(one_more_runs, "the next one runs")
-        (name,) = await cluster.running()
-        assert name.startswith("web-")
-
-    with_kueue(story, nodes="1xA100-40GB", ready_timeout=TIMEOUT)
 
 
 async def _count(cluster: KueueCluster, number: int) -> bool:

@@ -90,8 +90,3 @@ def test_where_nothing_was_in_force_a_mistake_shares_nothing() -> None:
 def test_a_node_that_asks_for_nothing_does_not_keep_what_it_had() -> None:
     found = wish()
     assert (found.name, found.profile.blocks, found.problem) == ("", (), None)
-
-
-def test_a_configmap_that_is_not_there_is_an_empty_one() -> None:
-    found = wish(files=msgspec.structs.replace(FILES, texts={}))
-    assert (found.name, found.problem) == ("", None)

@@ -48,23 +48,6 @@ def test_other_conditions_stay_while_there_is_no_driver(play: Callable[..., None
     play(story, driver=None)
 
 
-def test_the_time_of_the_transition_moves_with_the_status_only(play: Callable[..., None]) -> None:
-    async def story(scene: DriverScene) -> None:
-        await scene.begin(agent=False)
-        scene.start_life()
-        await scene.tells("WaitingForDriver")
-        began = (await conditions(scene))[ADVERTISED]["lastTransitionTime"]
-        await scene.clock.sleep(100.0)
-        scene.load()
-        await scene.tells("WaitingForToolkit")
-        assert (await conditions(scene))[ADVERTISED]["lastTransitionTime"] == began
-        scene.validate()
-        await scene.tells("Advertised")
-        assert (await conditions(scene))[ADVERTISED]["lastTransitionTime"] > began
-
-    play(story, driver=None)
-
-
 def test_nothing_is_written_to_say_that_nothing_changed(play: Callable[..., None]) -> None:
     async def story(scene: DriverScene) -> None:
         await scene.begin(agent=False)

@@ -10,7 +10,6 @@ from tests.support.kubelet_sockets import serve_kubelet
 
 from tessera.clock import SystemClock
 from tessera.kubelet.grpc import GrpcKubelet
-from tessera.kubelet.interfaces import PluginError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -43,17 +42,6 @@ async def test_from_promise_to_environment_over_the_sockets(scene: Scene, socket
     async with serve_kubelet(scene.kubelet, sockets):
         env = await claimed(scene)
         assert env["NVIDIA_VISIBLE_DEVICES"] == scene.mig_uuid(PLACE)
-
-
-async def test_a_refusal_reaches_kubelet_as_text(scene: Scene, sockets: Path) -> None:
-    async with serve_kubelet(scene.kubelet, sockets):
-        await scene.begin_slicing()
-        await scene.until(lambda: scene.allocatable(RESOURCE, 2))
-        await scene.pod("sneaky", {"main": {"3g.20gb": 1}})
-        await scene.bind("sneaky")
-        await scene.admit("sneaky")
-        with pytest.raises(PluginError, match="pod default/sneaky has no promise of a slice"):
-            await scene.start("sneaky", "main", tries=1)
 
 
 async def test_after_a_restart_of_kubelet_a_container_finds_its_slice(scene: Scene, sockets: Path) -> None:

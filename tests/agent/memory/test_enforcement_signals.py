@@ -123,12 +123,6 @@ async def test_if_anything_has_changed_nothing_is_sent(
     assert pod_process.child.poll() is None
 
 
-async def test_a_process_that_ended_is_not_signalled(pod_process: PodProcess) -> None:
-    pod_process.child.kill()
-    pod_process.child.wait()
-    assert await pod_process.carry_out() is EnforcementOutcome.ENDED
-
-
 async def test_a_process_that_ends_while_the_card_is_read_is_not_signalled(pod_process: PodProcess) -> None:
     async def read(_device: str) -> CardUse | None:
         pod_process.child.kill()

@@ -1,6 +1,5 @@
 """Memory on a simulated card, held by real processes that the given /proc shows in pods."""
 
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -9,17 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tessera.agent.base.options import EnforcementMode
 from tessera.agent.base.processes import ProcessTable
-from tessera.agent.memory.enforcement import EnforcementOutcome, signal_process
 from tessera.agent.memory.monitor import ProcessMemoryReader
-from tessera.agent.memory.policy import (
-    MemoryAction,
-    MemoryGrant,
-    MemoryPolicy,
-    MemoryRules,
-    MemorySample,
-)
 from tessera.api.names import PodUid
 from tessera.clock import SystemClock
 from tessera.nvml.asynchronous.inline import InlineNvml
@@ -84,26 +74,3 @@ async def test_a_card_that_does_not_answer_has_no_reading(machine: SimulatedMach
     assert await reader.read(machine.uuids()[0]) is None
     assert await reader.read(machine.uuids()[0]) is not None
     assert await reader.read("GPU-unknown") is None
-
-
-async def test_a_hog_gets_sigterm_and_its_neighbour_lives(
-    machine: SimulatedMachine, start: Starter, tmp_path: Path
-) -> None:
-    hog, neighbour = start(HOG, 25), start(NEIGHBOUR, 9)
-    gpu = machine.uuids()[0]
-    table = ProcessTable(tmp_path)
-    reader = ProcessMemoryReader(InlineNvml(machine, SystemClock()), table)
-    limits = {str(gpu): 10 * GIB}
-    grants = tuple(MemoryGrant(pod=pod, namespace="team", name="x", limits=limits) for pod in (HOG, NEIGHBOUR))
-    watch = MemoryPolicy(MemoryRules(mode=EnforcementMode.KILL, start_grace=0))
-    outcomes = []
-    for now in (0, 2, 4):
-        card = await reader.read(gpu)
-        assert card is not None
-        for decision in watch.handle(MemorySample(now=now, cards=(card,), grants=grants)):
-            if decision.process is not None:
-                assert decision.action is MemoryAction.TERMINATE
-                outcomes.append(await signal_process(decision, processes=table, read_card=reader.read))
-    assert outcomes == [EnforcementOutcome.SENT]
-    assert hog.wait() == -signal.SIGTERM
-    assert neighbour.poll() is None

@@ -86,20 +86,6 @@ def test_nothing_is_done_before_so_many_samples_in_a_row() -> None:
     assert [MemoryAction.EVICT in {act for act, _ in turn} for turn in turns] == [False] * 5 + [True]
 
 
-def test_two_processes_of_a_pod_share_its_limit() -> None:
-    shared = card(use(1, 8, HOG), use(3, 7, HOG), use(2, 9, NEIGHBOUR))
-    decision = [watched.handle(sample(turn, shared)) for watched in [watch(EnforcementMode.KILL)] for turn in range(3)][
-        -1
-    ][-1]
-    assert (decision.action, decision.pod, decision.used, decision.limit) == (
-        MemoryAction.TERMINATE,
-        HOG,
-        15 * GIB,
-        10 * GIB,
-    )
-    assert decision.process == ProcessId(1, 1), "its largest"
-
-
 def test_a_little_over_is_let_be_while_the_neighbours_have_room() -> None:
     little = card(use(1, 10.5, HOG))
     assert MemoryAction.EVICT not in {
@@ -171,16 +157,6 @@ def test_protected_pods_are_reported_and_not_touched(spared: MemoryGrant, mode: 
     assert told == [(MemoryAction.NEAR, HOG), (MemoryAction.EXCEEDED, HOG)]
 
 
-def test_a_process_without_a_proven_pod_is_never_touched() -> None:
-    host = card(use(1, 39.9, None))
-    assert run(watch(EnforcementMode.KILL), *[host] * 5) == [[]] * 5
-
-
-def test_a_pod_without_a_grant_is_reported_once_and_not_touched() -> None:
-    turns = run(watch(EnforcementMode.KILL), *[card(use(1, 39.9, THIRD))] * 5)
-    assert turns == [[], [], [(MemoryAction.STRANGER, THIRD)], [], []]
-
-
 def test_a_pod_that_uses_its_card_before_kubelet_lists_it_is_no_stranger() -> None:
     early = card(use(1, 5, THIRD))
     watched = watch(EnforcementMode.KILL)
@@ -200,13 +176,6 @@ def test_a_pod_that_is_being_deleted_is_not_evicted_again_but_its_processes_end(
     leaving = (grant(HOG, leaving=True),)
     assert (MemoryAction.EVICT, HOG) not in run(watch(EnforcementMode.EVICT), *[FAR_OVER] * 3, grants=leaving)[2]
     assert (MemoryAction.TERMINATE, HOG) in run(watch(EnforcementMode.KILL), *[FAR_OVER] * 3, grants=leaving)[2]
-
-
-def test_nothing_is_evicted_while_the_api_server_does_not_answer() -> None:
-    away = run(watch(EnforcementMode.EVICT), *[FAR_OVER] * 5, api=False)
-    assert (MemoryAction.EXCEEDED, HOG) in away[2]
-    assert MemoryAction.EVICT not in {act for turn in away for act, _ in turn}
-    assert (MemoryAction.TERMINATE, HOG) in run(watch(EnforcementMode.KILL), *[FAR_OVER] * 5, api=False)[2]
 
 
 @pytest.mark.parametrize(

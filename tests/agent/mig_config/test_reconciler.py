@@ -95,29 +95,6 @@ def test_one_impossible_card_and_no_card_is_touched(play: Callable[..., None]) -
     play(story, "2xA100-40GB")
 
 
-def test_an_unknown_layout_is_reported_with_the_known_ones(play: Callable[..., None]) -> None:
-    async def story(node: Node) -> None:
-        node.start()
-        node.label("all-1g.6gb")
-        await node.until(lambda: node.state(LayoutState.FAILED, "LayoutUnknown"))
-        assert "all-1g.5gb, " in node.status.message
-
-    play(story)
-
-
-def test_a_generated_layout_needs_no_file(play: Callable[..., None]) -> None:
-    async def story(node: Node) -> None:
-        node.start()
-        node.label("all-1g.5gb")
-        await node.succeeds()
-        assert node.multisets() == [{"1g.5gb": 7}] * 4
-        node.label("all-disabled")
-        await node.succeeds()
-        assert not any(each.mig_enabled for each in node.machine.devices())
-
-    play(story, "4xA100-40GB", mig=False)
-
-
 def test_it_waits_for_a_pod_names_it_and_continues_at_once_when_it_ends(play: Callable[..., None]) -> None:
     async def story(node: Node) -> None:
         device = node.make(0, "7g.40gb", 0)
@@ -383,18 +360,6 @@ def test_a_failed_request_for_a_reboot_is_reported_and_repeated(play: Callable[.
         assert node.reboots == ["boot-1"]
 
     play(story, mig=False, passthrough=True, may_reboot=True)
-
-
-def test_without_the_policy_an_impossible_reset_is_reported(play: Callable[..., None]) -> None:
-    async def story(node: Node) -> None:
-        node.machine.fail("reset", InUse, times=None)
-        node.start()
-        node.label(SEED)
-        await node.until(lambda: node.state(LayoutState.FAILED, "ResetRequired"))
-        node.machine.heal()
-        await node.succeeds()
-
-    play(story, mig=False, passthrough=True)
 
 
 # Ownership -----------------------------------------------------------------------------------------------------------

@@ -16,13 +16,11 @@ from tessera.agent.mig_config.events import (
     GoalSet,
     InstancePlace,
     InSync,
-    ListUsers,
     ReleaseCard,
     RequestReboot,
     Reset,
     SetFence,
     SetMigMode,
-    UsersUnknown,
     Wait,
 )
 from tessera.agent.mig_config.retry import FAILURE_ATTEMPTS
@@ -158,43 +156,7 @@ def test_a_device_allocated_just_before_the_fence_is_not_destroyed(bench: Benche
     assert len(devices) == 7
 
 
-def test_nothing_is_destroyed_while_the_users_are_unknown(bench: Benches) -> None:
-    card = bench()
-    card.make(("7g.40gb", 0))
-    card.aim(SEED)
-    assert card.machine.react([*card.events, card.seen()], 0.0) == ListUsers()
-    step = card.machine.react([UsersUnknown("kubelet does not answer", 2.0)], 0.0)
-    assert isinstance(step, Wait)
-    assert (step.until, step.reason) == (2.0, "DeviceUsersUnknown")
-
-
-@pytest.mark.parametrize("killed_after", range(40))
-def test_killed_after_any_instruction_the_next_process_finishes_the_work(bench: Benches, killed_after: int) -> None:
-    card = bench()
-    devices = card.make(("3g.20gb", 0), ("2g.10gb", 4), ("1g.5gb", 6))
-    card.hold("stays", devices[1])
-    card.aim({"2g.10gb": 3, "1g.5gb": 1})
-    for _ in range(killed_after):
-        if card.step() == InSync():
-            break
-    card.kill()
-    assert card.settle() == InSync()
-    assert card.multiset() == {"2g.10gb": 3, "1g.5gb": 1}
-    assert devices[1] in card.devices()
-
-
 # What somebody else did --------------------------------------------------------------------------------------------
-
-
-def test_an_instance_that_another_program_destroyed_is_made_again(bench: Benches) -> None:
-    card = bench()
-    card.aim(SEED)
-    card.settle()
-    one = card.cards.instances(card.uuid)[0]
-    card.cards.destroy_compute_instance(card.uuid, one.gi_id, 0)
-    card.cards.destroy_gpu_instance(card.uuid, one.gi_id)
-    assert card.settle() == InSync()
-    assert card.multiset() == SEED
 
 
 def test_an_idle_instance_outside_the_layout_is_destroyed(bench: Benches) -> None:
@@ -207,15 +169,6 @@ def test_an_idle_instance_outside_the_layout_is_destroyed(bench: Benches) -> Non
     card.ends("guest")
     assert card.settle() == InSync()
     assert card.multiset() == {"3g.20gb": 1}
-
-
-def test_mig_mode_that_another_program_turned_off_is_turned_on_again(bench: Benches) -> None:
-    card = bench()
-    card.aim(SEED)
-    card.settle()
-    card.cards.set_mig_mode(card.uuid, False)
-    assert card.settle() == InSync()
-    assert card.multiset() == SEED
 
 
 def test_a_half_made_instance_of_the_target_is_completed(bench: Benches) -> None:
@@ -325,17 +278,6 @@ def test_a_call_that_succeeds_and_changes_nothing_is_a_failed_one(bench: Benches
 # Modes, resets and reboots -----------------------------------------------------------------------------------------
 
 
-def test_a_mode_that_stays_pending_needs_a_reset_of_this_card_only(bench: Benches) -> None:
-    card = bench(mig=False, passthrough=True)
-    other = card.cards.uuids()[1]
-    card.cards.start_process(other)
-    card.aim(SEED)
-    assert card.settle() == InSync()
-    assert card.calls()[:2] == ["SetMigMode", "Reset"]
-    assert card.multiset() == SEED
-    assert len(card.cards.processes(other)) == 1
-
-
 def test_a_card_that_a_pod_holds_whole_is_not_put_into_mig_mode(bench: Benches) -> None:
     card = bench(mig=False)
     card.hold("whole", card.uuid)
@@ -362,17 +304,6 @@ def test_an_impossible_reset_is_reported_and_tried_again(bench: Benches) -> None
     assert waits[-1].failed
     assert waits[-1].reason == "ResetRequired"
     card.cards.heal()
-    assert card.settle() == InSync()
-
-
-def test_where_the_policy_allows_a_reboot_is_the_last_answer(bench: Benches) -> None:
-    card = bench(mig=False, passthrough=True, may_reboot=True)
-    card.cards.fail("reset", InUse, times=None)
-    card.aim(SEED)
-    assert isinstance(card.settle(), RequestReboot)
-    card.cards.heal()
-    card.cards.reboot()
-    card.kill()
     assert card.settle() == InSync()
 
 
@@ -516,17 +447,6 @@ def test_a_transferred_card_keeps_foreign_instances(bench: Benches) -> None:
     card.aim({}, owner=CardOwner.ON_DEMAND)
     assert card.settle() == ReleaseCard()
     assert card.starts() == {0: "2g.10gb"}
-
-
-def test_a_card_is_transferred_only_when_no_pod_holds_a_part_of_it(bench: Benches) -> None:
-    card = bench()
-    (device,) = card.make(("2g.10gb", 0))
-    card.hold("guest", device)
-    card.aim({}, owner=CardOwner.ON_DEMAND)
-    assert isinstance(card.run(), Wait)
-    assert card.fence == {card.uuid, device}
-    card.ends("guest")
-    assert card.settle() == ReleaseCard()
 
 
 def test_a_card_without_a_goal_is_left_as_it_is_in_the_middle_of_anything(bench: Benches) -> None:

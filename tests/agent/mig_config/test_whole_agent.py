@@ -41,20 +41,6 @@ def test_labels_come_and_go_and_kubelet_gets_the_devices_of_the_cards(play: Call
     play(story, "4xA100-40GB", mig=False)
 
 
-def test_a_node_goes_from_slices_on_demand_to_a_layout_and_back(play: Callable[..., None]) -> None:
-    async def story(scene: Scene) -> None:
-        await scene.begin(label="dynamic")
-        await scene.until(lambda: scene.allocatable("nvidia.com/mig-1g.5gb", 7))
-        await labelled(scene, "all-3g.20gb")
-        await scene.until(lambda: scene.allocatable("nvidia.com/mig-3g.20gb", 2))
-        assert [each.profile for _, each in scene.instances()] == ["3g.20gb", "3g.20gb"]
-        await labelled(scene, "dynamic")
-        await scene.until(lambda: scene.allocatable("nvidia.com/mig-1g.5gb", 7))
-        assert scene.instances() == []
-
-    play(story)
-
-
 def test_an_impossible_layout_is_reported_and_changes_no_card(play: Callable[..., None]) -> None:
     async def story(scene: Scene) -> None:
         await scene.begin(label="all-2g.10gb")

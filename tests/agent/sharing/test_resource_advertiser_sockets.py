@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.agent.sharing.conftest import GPU, SHARED, SLICE_4, WHOLE
+from tests.agent.sharing.conftest import SHARED, SLICE_4, WHOLE
 from tests.support.kubelet_sockets import serve_kubelet
 
 from tessera.clock import SystemClock
 from tessera.kubelet.grpc import GrpcKubelet
-from tessera_lab.kubelet.devices.device_ledger import DeviceAllocationError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -41,43 +41,15 @@ async def test_from_profile_to_container_over_the_sockets(scene: Scene, sockets:
         assert len(scene.env("spread")["NVIDIA_VISIBLE_DEVICES"].split(",")) == 3
 
 
-async def test_a_refusal_reaches_kubelet_as_text(scene: Scene, sockets: Path) -> None:
-    async with serve_kubelet(scene.kubelet, sockets):
-        await scene.begin(SLICE_4.replace("renameByDefault", "failRequestsGreaterThanOne: true\n    renameByDefault"))
-        await scene.offers(gpu_shared=16)
-        with pytest.raises(DeviceAllocationError, match="maximum request size for shared resources is 1; found 2"):
-            await scene.admit("greedy", {SHARED: 2})
-
-
 async def test_flips_of_the_label_leave_one_socket_and_the_last_profile(scene: Scene, sockets: Path) -> None:
     async with serve_kubelet(scene.kubelet, sockets):
         await scene.begin(WHOLE)
         await scene.offers(gpu=4)
         for flip in range(50):
             scene.follow(WHOLE if flip % 2 else SLICE_4)
-            await scene.clock.sleep(0.001 * (flip % 7))
+            for _ in range(flip % 7):  # turns of the loop
+                await asyncio.sleep(0)
         scene.follow(SLICE_4)
         await scene.offers(gpu_shared=16)
         await scene.until(lambda: len(plugin_sockets(sockets)) == 1)
         assert "gpu.shared" in plugin_sockets(sockets)[0]
-
-
-async def test_new_resources_are_counted_before_the_old_ones_are_gone(scene: Scene, sockets: Path) -> None:
-    async with serve_kubelet(scene.kubelet, sockets):
-        await scene.begin(WHOLE)
-        await scene.offers(gpu=4)
-        first = len(scene.seen)
-        scene.follow(SLICE_4)
-        await scene.offers(gpu_shared=16)
-        assert all(counts.get(GPU) or counts.get(SHARED) for counts in scene.seen[first:])
-
-
-async def test_after_a_restart_of_kubelet_all_is_back_within_two_seconds(scene: Scene, sockets: Path) -> None:
-    async with serve_kubelet(scene.kubelet, sockets):
-        await scene.begin(SLICE_4)
-        await scene.offers(gpu_shared=16)
-        await scene.kubelet.restart()
-    async with serve_kubelet(scene.kubelet, sockets):
-        began = scene.clock.monotonic()
-        await scene.offers(gpu_shared=16)
-        assert scene.clock.monotonic() - began < 2.0

@@ -369,18 +369,6 @@ def test_a_running_pod_without_a_record_and_without_room_is_told(cluster: Slicer
     assert [(tell.name, tell.reason, tell.warning) for tell in cluster.told] == [("b", "SliceLost", True)]
 
 
-def test_the_object_of_a_node_that_left_is_removed(cluster: SlicerCluster) -> None:
-    cluster.node("n1")
-    pod = cluster.pod("a", "1g.5gb")
-    cluster.settle()
-    cluster.remove(pod)
-    del cluster.nodes["n1"]
-    cluster.slicer.handle(NodeDeleted(NodeName("n1")))
-    cluster.run()
-    assert cluster.objects == {}
-    assert len(cluster.slicer.state.allocations) == 0
-
-
 def test_an_observation_older_than_the_last_answer_is_ignored(cluster: SlicerCluster) -> None:
     cluster.node("n1")
     stale = cluster.read("n1")
