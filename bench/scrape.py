@@ -39,7 +39,7 @@ from tessera.api.names import PodUid
 from tessera.api.sharing.devices import Advertisement
 from tessera.clock import SystemClock
 from tessera.kube.resources import ObjectMeta, Pod, Uid
-from tessera.kubelet.interfaces import ContainerDevices, ContainerResources, DevicePlugin, PodResources
+from tessera.kubelet.interfaces import ClaimPlugin, ContainerDevices, ContainerResources, DevicePlugin, PodResources
 from tessera.nvml.asynchronous.inline import InlineNvml
 from tessera.nvml.interface import GpuUuid
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
@@ -87,6 +87,10 @@ class Node:
 
     async def serve(self, plugin: DevicePlugin) -> None:
         """No device plugin is served here."""
+        raise NotImplementedError(plugin)
+
+    async def serve_claims(self, plugin: ClaimPlugin) -> None:
+        """No driver is served here."""
         raise NotImplementedError(plugin)
 
 

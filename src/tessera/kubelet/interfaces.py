@@ -218,6 +218,10 @@ class Kubelet(Protocol):
         """Serves and registers the plugin until cancelled, again whenever kubelet restarts."""
         ...
 
+    async def serve_claims(self, plugin: ClaimPlugin) -> None:
+        """Serves and registers the driver until cancelled. Several instances of one driver may be served at once."""
+        ...
+
     async def pod_resources(self) -> Sequence[PodResources]:
         """Returns the containers with their devices.
 

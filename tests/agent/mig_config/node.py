@@ -23,7 +23,7 @@ from tessera.clock import LoopClock
 from tessera.kube.eviction import Evictor
 from tessera.kube.resources import Pod
 from tessera.kube.resources.meta import ObjectMeta, Uid
-from tessera.kubelet.interfaces import ContainerDevices, ContainerResources, DevicePlugin, PodResources
+from tessera.kubelet.interfaces import ClaimPlugin, ContainerDevices, ContainerResources, DevicePlugin, PodResources
 from tessera.mig.models import model_by_short_name
 from tessera.nvml.interface import Nvml
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
@@ -76,6 +76,10 @@ class Ledger:
     async def serve(self, plugin: DevicePlugin) -> None:
         """No plugin is served here."""
         raise NotImplementedError(plugin.resource_name)
+
+    async def serve_claims(self, plugin: ClaimPlugin) -> None:
+        """No driver is served here."""
+        raise NotImplementedError(plugin.driver_name)
 
     async def pod_resources(self) -> Sequence[PodResources]:
         """Every pod with its devices."""

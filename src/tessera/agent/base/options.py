@@ -79,6 +79,7 @@ class AgentOptions(msgspec.Struct, frozen=True, kw_only=True):
         open_metrics: True to show ``/metrics`` to readers without a token.
         max_series: most series of ``/metrics`` with labels of pods.
         claim_timeout: seconds that PreStartContainer waits for a slice; kubelet itself gives up after 30.
+        claim_driver: name of the driver by which kubelet asks for the slices of ResourceClaims; empty: it does not.
         sharing_config: the ConfigMap of sharing profiles, ``namespace/name``; ``None`` for no profiles.
         sharing_default: profile of nodes without a label that names one; empty for none.
         repairs: the ConfigMap of what is done about cards with faults, ``namespace/name``; ``None`` for nothing.
@@ -119,6 +120,7 @@ class AgentOptions(msgspec.Struct, frozen=True, kw_only=True):
     open_metrics: bool = False
     max_series: int = 10_000
     claim_timeout: float = 25.0
+    claim_driver: str = ""
     sharing_config: ConfigMapName | None = None
     sharing_default: str = ""
     repairs: ConfigMapName | None = None
@@ -155,6 +157,11 @@ class AgentOptions(msgspec.Struct, frozen=True, kw_only=True):
     def kept_file(self) -> Path:
         """The part of the journal that stays with kept slices when Tessera leaves the node."""
         return self.state_dir / "kept-slices.json"
+
+    @property
+    def claims_file(self) -> Path:
+        """The file of the prepared ResourceClaims."""
+        return self.state_dir / "prepared-claims.json"
 
     @property
     def journal_file(self) -> Path:

@@ -18,6 +18,7 @@ from tessera.agent.base.change_notifier import ChangeNotifier, Fact
 from tessera.clock import Clock
 from tessera.kube.quantity import count_or_zero
 from tessera.kubelet.interfaces import (
+    ClaimPlugin,
     ContainerAllocateResponse,
     Device,
     DevicePlugin,
@@ -66,6 +67,10 @@ class GatedKubelet:
                 task.cancel()
                 await asyncio.wait({task})
                 self._served.remove(served)
+
+    async def serve_claims(self, plugin: ClaimPlugin) -> None:
+        """See :meth:`.Kubelet.serve_claims`; the devices are no list of kubelet's, so the gate does not matter."""
+        await self._kubelet.serve_claims(plugin)
 
     async def pod_resources(self) -> Sequence[PodResources]:
         """See :meth:`.Kubelet.pod_resources`."""

@@ -11,7 +11,7 @@ import asyncio
 import functools
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from tessera.agent.base.cdi_files import CdiFolder
 from tessera.agent.base.change_notifier import Fact
@@ -23,10 +23,12 @@ from tessera.agent.inventory.gpu_inventory import InventoryReader
 from tessera.agent.inventory.sliceable_gpus import (
     SliceableGpus,
     SliceLease,
+    SlicePosition,
     enable_mig,
     parse_device_id,
     sliceable_gpus,
 )
+from tessera.agent.slices.claim_driver import ClaimDriver, claim_devices
 from tessera.agent.slices.claims import SliceClaims
 from tessera.agent.slices.device_plugin import SliceDevicePlugin
 from tessera.agent.slices.events import (
@@ -38,6 +40,7 @@ from tessera.agent.slices.events import (
 from tessera.agent.slices.executor import GpuSliceExecutor, SliceFollowUps
 from tessera.agent.slices.instaslice_status import InstasliceStatusWriter, NodeDescription, instaslice_event
 from tessera.agent.slices.node_capacity import NodeCapacity
+from tessera.agent.slices.prepared_claims import PreparedClaims
 from tessera.agent.slices.slice_table import SliceJournalFile, SlicesCollector
 from tessera.agent.slices.state_machine import SliceStateMachine
 from tessera.api.instaslice import Instaslice, NodeResources
@@ -160,6 +163,21 @@ class SliceManager:
             hardware=hardware,
             start_check=start_check,
         )
+        self._claim_driver = (
+            ClaimDriver(
+                runtime,
+                options.claim_driver,
+                devices=self._claim_devices,
+                machine=self._machine,
+                mirror=mirror,
+                hardware=hardware,
+                journal=self._journal,
+                prepared=PreparedClaims(options.claims_file),
+                is_withheld=self._is_withheld,
+            )
+            if options.claim_driver
+            else None
+        )
         #: True once all cards were read, so that promises, devices and status can be trusted.
         self.ready = False
         #: Time at which cards that wait for a reset are read again, monotonic seconds.
@@ -181,12 +199,17 @@ class SliceManager:
         """
         async with asyncio.TaskGroup() as group:
             await self._own(group, self._ownership.on_demand_gpus(), sliceable_gpus(await self._reader.refresh()))
+            if self._claim_driver is not None:
+                self._claim_driver.adopt()
             self._machine.handle(InitialSyncDone(self._kept))
             self._forget_kept()
             self._cdi.keep_only(self._slices.bound_devices())
             self.ready = True
             self._changes.notify(Fact.SLICES)
             group.create_task(self._writer.run())
+            if self._claim_driver is not None:
+                await self._claim_driver.restore()
+                group.create_task(self._kubelet.serve_claims(self._claim_driver), name="claims")
             await self._stay_converged(group)
 
     def _forget_kept(self) -> None:
@@ -342,6 +365,9 @@ class SliceManager:
                 changes = self._changes.about(_LISTED)
                 plugin = SliceDevicePlugin(resource, devices=devices, claims=self._claims, changes=changes)
                 self._plugins[resource] = group.create_task(self._kubelet.serve(plugin), name=f"plugin {resource}")
+
+    def _claim_devices(self) -> Mapping[str, SlicePosition]:
+        return claim_devices(self._cards.inventory)
 
     def _list_devices(self, resource: str) -> Sequence[Device]:
         return self._cards.devices(resource, self._withheld_gpus())

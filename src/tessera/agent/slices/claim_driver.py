@@ -1,0 +1,280 @@
+"""Prepares ResourceClaims: finds the slices that the controller promised to a claim, and gives them to its containers.
+
+The controller promises slices to a claim as it does to a pod, in the node's Instaslice object, with the claim's UID as
+the key; then it writes ``status.allocation``, which names the same places. So a claim is one more owner of slices, and
+:mod:`tessera.agent.slices.state_machine` makes and destroys its slices by the same rules. To that machine a prepared
+claim lives on the node, and a claim that was unprepared is gone.
+
+Rules:
+
+1.  The driver is the last line of defence, since the API server checks nothing of an allocation: a device is handed out
+    only if the promise to this claim has it. Neither a tenant's allocation nor the stock allocator's has one.
+2.  Prepare waits for a slice that is being made, or that its former owner still leaves; kubelet tries a failed prepare
+    again only after a minute or more.
+3.  What was answered is on disk before the answer, and a claim that is prepared gets the same answer again.
+4.  Unprepare of an unknown claim succeeds. The slice is destroyed once no process uses it, as for a pod.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from weakref import WeakValueDictionary
+
+from tessera.agent.base.change_notifier import Fact
+from tessera.agent.base.node_objects import ApiMirror
+from tessera.agent.base.runtime import AgentRuntime
+from tessera.agent.inventory.sliceable_gpus import SliceableGpus, SlicePosition
+from tessera.agent.slices.claim_cdi import ClaimCdiFolder
+from tessera.agent.slices.events import DevicesBound, PodChanged, PodDeleted
+from tessera.agent.slices.prepared_claims import PreparedClaim, PreparedClaims
+from tessera.agent.slices.slice_table import SliceJournalFile
+from tessera.agent.slices.state_machine import SliceStateMachine
+from tessera.api.dra.claims import RESOURCE_CLAIMS, AllocatedDevice
+from tessera.api.names import PodUid
+from tessera.dra.node_devices import partition_name
+from tessera.kube.client.errors import ApiError, NotFound
+from tessera.kubelet.interfaces import ClaimDeviceHealth, ClaimRef, PluginError, PreparedDevice
+from tessera.nvml.asynchronous.async_nvml import AsyncNvml
+from tessera.nvml.errors import NvmlError
+from tessera.nvml.interface import GpuUuid
+
+_log = logging.getLogger(__name__)
+
+#: Seconds for all claims of a pod; kubelet waits 45 (``DefaultPluginClientTimeout``).
+PREPARE_TIMEOUT = 40.0
+
+
+class ClaimDriver:
+    """See :class:`tessera.kubelet.interfaces.ClaimPlugin`.
+
+    Args:
+        runtime: options, API server, clock and change notifier of this agent.
+        driver_name: the driver.
+        devices: by name of a published device of this node, the position of its slice.
+        machine: the slices and their owners.
+        mirror: the API server's answer about promises.
+        hardware: lists the device files of a slice.
+        journal: written to disk before a container gets its slices.
+        prepared: the prepared claims.
+        is_withheld: true for a card, by UUID, of which nothing may be given out because of its health.
+    """
+
+    def __init__(
+        self,
+        runtime: AgentRuntime,
+        driver_name: str,
+        *,
+        devices: Callable[[], Mapping[str, SlicePosition]],
+        machine: SliceStateMachine,
+        mirror: ApiMirror,
+        hardware: AsyncNvml,
+        journal: SliceJournalFile,
+        prepared: PreparedClaims,
+        is_withheld: Callable[[str], bool],
+    ) -> None:
+        self.driver_name = driver_name
+        self._client = runtime.client
+        self._clock = runtime.clock
+        self._changes = runtime.changes.about(Fact.SLICES)
+        self._health_changes = runtime.changes.about(Fact.HEALTH | Fact.SLICES)
+        self._pool = runtime.options.node_name
+        self._devices = devices
+        self._machine = machine
+        self._slices = machine.table
+        self._mirror = mirror
+        self._hardware = hardware
+        self._journal = journal
+        self._prepared = prepared
+        self._is_withheld = is_withheld
+        self._cdi = ClaimCdiFolder(runtime.options.cdi_dir, driver_name)
+        #: By claim that is being prepared or unprepared, its lock: kubelet may repeat a call that it has given up.
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    def adopt(self) -> None:
+        """Tells the machine the claims that are prepared; before it decides anything."""
+        for uid, claim in self._prepared.items():
+            self._machine.handle(PodChanged(PodUid(uid), ended=False))
+            self._bind(PodUid(uid), claim.slices())
+
+    async def restore(self) -> None:
+        """Writes the CDI files of all prepared claims anew; before kubelet finds the driver.
+
+        A claim whose slice is gone keeps the file that it has: its containers say why they cannot start.
+        """
+        self._cdi.keep_only(uid for uid, _ in self._prepared.items())
+        for uid, claim in self._prepared.items():
+            try:
+                await self._write_cdi(PodUid(uid), claim.slices())
+            except PluginError as error:
+                _log.warning("claim %s/%s: %s", claim.namespace, claim.name, error)
+
+    async def prepare(self, claim: ClaimRef) -> Sequence[PreparedDevice]:
+        """See :meth:`.ClaimPlugin.prepare`."""
+        uid, deadline = PodUid(claim.uid), self._clock.monotonic() + PREPARE_TIMEOUT
+        async with self._locks.setdefault(claim.uid, asyncio.Lock()):
+            known = self._prepared.get(claim.uid)
+            if known is not None:
+                await self._hand_out(uid, known.slices(), deadline)
+                return known.devices
+            results = await self._read_results(claim)
+            positions = {each.device: self._position(each) for each in results}
+            await self._wait_for_promise(uid, positions.values(), deadline)
+            await self._hand_out(uid, positions, deadline)
+            prepared = PreparedClaim(
+                namespace=claim.namespace,
+                name=claim.name,
+                devices=tuple(self._device(claim, each) for each in results),
+                positions={device: position.device_id for device, position in positions.items()},
+            )
+            with _refusing("the claim cannot be noted on this node"):
+                self._prepared.add(claim.uid, prepared)
+            return prepared.devices
+
+    async def unprepare(self, claim: ClaimRef) -> None:
+        """See :meth:`.ClaimPlugin.unprepare`."""
+        async with self._locks.setdefault(claim.uid, asyncio.Lock()):
+            with _refusing("the claim cannot be taken back on this node"):
+                self._cdi.remove(claim.uid)
+                self._prepared.remove(claim.uid)
+            self._leave(PodUid(claim.uid))
+
+    async def watch_health(self) -> AsyncIterator[Sequence[ClaimDeviceHealth]]:
+        """See :meth:`.ClaimPlugin.watch_health`; the devices of prepared claims, which are those that kubelet shows."""
+        while True:
+            before = self._health()
+            yield [
+                ClaimDeviceHealth(pool=self._pool, device=device, healthy=healthy, since=int(self._clock.now()))
+                for device, healthy in before
+            ]
+            await self._health_changes.wait_differs(self._health, before)
+
+    def _health(self) -> list[tuple[str, bool]]:
+        return [
+            (device, not self._is_withheld(position.gpu))
+            for _, claim in self._prepared.items()
+            for device, position in claim.slices().items()
+        ]
+
+    # Steps of prepare -----------------------------------------------------------------------------------------------
+
+    async def _read_results(self, claim: ClaimRef) -> Sequence[AllocatedDevice]:
+        """What the claim's allocation gives of this node's devices."""
+        name = f"claim {claim.namespace}/{claim.name}"
+        try:
+            found = await self._client.get(RESOURCE_CLAIMS, claim.name, claim.namespace)
+        except NotFound:
+            raise PluginError(f"{name} does not exist") from None
+        except (ApiError, ConnectionError, TimeoutError, ValueError) as error:
+            raise PluginError(f"{name} cannot be read: {error}") from error
+        if found.metadata.uid != claim.uid:
+            raise PluginError(f"{name} was made anew: its UID is {found.metadata.uid}, not {claim.uid}")
+        if found.status.allocation is None:
+            raise PluginError(f"{name} has no allocation: status.allocation is empty")
+        results = [each for each in found.status.allocation.devices.results if each.driver == self.driver_name]
+        for each in results:
+            if each.pool != self._pool:
+                raise PluginError(f"{name}: device {each.device} is of pool {each.pool}; this node's is {self._pool}")
+            if each.admin_access:
+                raise PluginError(f"{name}: request {each.request}: adminAccess is not served")
+        return results
+
+    def _position(self, result: AllocatedDevice) -> SlicePosition:
+        position = self._devices().get(result.device)
+        if position is None:
+            raise PluginError(f"this node has no device {result.device}; see kubectl get resourceslices")
+        return position
+
+    async def _wait_for_promise(self, claim: PodUid, positions: Iterable[SlicePosition], deadline: float) -> None:
+        """Rule 1; the promise may reach the node after the allocation, and slices may be released that were its own."""
+        wanted = set(positions)
+
+        def missing() -> list[SlicePosition]:
+            return [each for each in wanted if not self._slices.is_promised(claim, each)]
+
+        self._live(claim)
+        if not missing():
+            return
+        try:
+            promised = await self._mirror.has_promise(claim)
+        except ConnectionError as error:
+            raise PluginError(f"the API server did not say whether devices are promised: {error}") from error
+        if promised and await self._wait_until(lambda: not missing(), deadline):
+            return
+        names = ", ".join(sorted(each.device_id for each in missing()))
+        self._leave(claim)
+        raise PluginError(
+            f"Tessera's controller promised the claim no {names}: somebody else wrote its status.allocation; delete "
+            "the claim and its pod, and create them again"
+        )
+
+    async def _hand_out(self, claim: PodUid, positions: Mapping[str, SlicePosition], deadline: float) -> None:
+        """Waits for the slices of a claim and defines them for its containers."""
+
+        def missing() -> list[SlicePosition]:
+            return [each for each in positions.values() if self._slices.ready_slice(claim, each) is None]
+
+        self._live(claim)
+        if not await self._wait_until(lambda: not missing(), deadline):
+            reason = self._slices.last_problem_text(claim) or "the card has not made it yet"
+            names = ", ".join(each.device_id for each in missing())
+            raise PluginError(f"not ready after {PREPARE_TIMEOUT:.0f} s: {names}: {reason}; kubelet tries again")
+        self._bind(claim, positions)
+        await self._write_cdi(claim, positions)
+
+    async def _write_cdi(self, claim: PodUid, positions: Mapping[str, SlicePosition]) -> None:
+        devices = {}
+        with _refusing("the claim's devices cannot be prepared"):
+            for device, position in positions.items():
+                made = self._slices.ready_slice(claim, position)
+                if made is None:
+                    raise PluginError(f"slice {position.device_id} does not exist")
+                ci_id, mig = made.computes[0]
+                devices[device] = mig, await self._hardware.device_files(GpuUuid(position.gpu), made.gi_id, ci_id)
+            self._journal.save(self._slices.journal())
+            if devices:
+                self._cdi.write(claim, devices)
+
+    def _device(self, claim: ClaimRef, result: AllocatedDevice) -> PreparedDevice:
+        return PreparedDevice(
+            requests=(result.request.partition("/")[0],),
+            pool=result.pool,
+            device=result.device,
+            cdi_devices=(self._cdi.name(claim.uid, result.device),),
+            share_id=result.share_id,
+        )
+
+    # To the machine a claim is a pod --------------------------------------------------------------------------------
+
+    def _live(self, claim: PodUid) -> None:
+        self._machine.handle(PodChanged(claim, ended=False))
+        self._changes.notify(Fact.SLICES)
+
+    def _leave(self, claim: PodUid) -> None:
+        self._machine.handle(PodDeleted(claim))
+        self._changes.notify(Fact.SLICES)
+
+    def _bind(self, claim: PodUid, positions: Mapping[str, SlicePosition]) -> None:
+        self._machine.handle(DevicesBound(claim, {each.device_id: each for each in positions.values()}))
+
+    async def _wait_until(self, condition: Callable[[], bool], deadline: float) -> bool:
+        return await self._changes.wait_until(condition, max(0.0, deadline - self._clock.monotonic()))
+
+
+def claim_devices(cards: SliceableGpus) -> dict[str, SlicePosition]:
+    """By its name in a ResourceSlice, every position on every card."""
+    return {
+        partition_name(card.info.minor, row, start): SlicePosition(card.uuid, row.spelling, start)
+        for card in cards.gpus
+        for row in card.geometry.profiles
+        for start in row.starts
+    }
+
+
+@contextmanager
+def _refusing(what: str) -> Iterator[None]:
+    """Turns errors of the disk and of NVML into a refusal that kubelet shows."""
+    try:
+        yield
+    except (NvmlError, OSError) as error:
+        raise PluginError(f"{what}: {error}") from error

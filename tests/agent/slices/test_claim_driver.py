@@ -1,0 +1,374 @@
+"""ResourceClaims on one node: the agent prepares what the controller promised, and nothing else.
+
+The tests do what controller, kubelet and container runtime do. Kubelet calls over the lab's bus; the same calls over
+real sockets are tested in ``tests/kubelet/test_claim_server.py``.
+"""
+
+import asyncio
+import shutil
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+import pytest
+from tests.agent.conftest import NODE, MortalNvml, Place, Scene
+from tests.agent.main.test_killed_anywhere import succeed_the_dead
+
+from tessera.api.dra.claims import RESOURCE_CLAIMS
+from tessera.dra.node_devices import partition_name
+from tessera.kube.resources import NAMESPACES
+from tessera.kubelet.interfaces import ClaimRef, PluginError, PreparedDevice
+from tessera.mig.models import model_by_short_name
+from tessera.nvml.interface import MigUuid
+from tessera_lab.kubelet.device_plugins.claim_client import ClaimPluginClient
+
+T = TypeVar("T")
+
+DRIVER = "gpu.tessera.dev"
+ONE: Place = ("3g.20gb", 0, 4)
+TWO: Sequence[Place] = (("1g.5gb", 0, 0), ("2g.10gb", 0, 2))
+
+
+def device(place: Place) -> str:
+    profile, card, start = place
+    return partition_name(card, model_by_short_name("A100-40GB").geometry.profile(profile), start)
+
+
+def result(number: int, place: Place) -> dict[str, Any]:
+    return {"request": f"r{number}", "driver": DRIVER, "pool": NODE, "device": device(place)}
+
+
+async def write_claim(scene: Scene, name: str, results: Sequence[Mapping[str, Any]]) -> ClaimRef:
+    """A claim, allocated as the controller does it; the agent does not watch claims."""
+    count = max(1, len(results))
+    requests = [{"name": f"r{number}", "exactly": {"deviceClassName": "any"}} for number in range(count)]
+    made = await scene.client.create(
+        RESOURCE_CLAIMS.as_dicts(),
+        {"metadata": {"name": name}, "spec": {"devices": {"requests": requests}}},
+        "default",
+    )
+    term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [NODE]}]}
+    allocation = {
+        "allocationTimestamp": "2026-11-29T11:00:00Z",
+        "devices": {"results": list(results)},
+        "nodeSelector": {"nodeSelectorTerms": [term]},
+    }
+    if results:
+        status = {"status": {"allocation": allocation}}
+        await scene.client.merge_patch(RESOURCE_CLAIMS, name, status, "default", subresource="status")
+    scene.made[name] = made
+    return ClaimRef("default", name, scene.uid(name))
+
+
+async def allocate(scene: Scene, name: str, *places: Place) -> ClaimRef:
+    return await write_claim(scene, name, [result(number, place) for number, place in enumerate(places)])
+
+
+class Drivers:
+    """Kubelet's drivers of claims: the instances that are registered, oldest first."""
+
+    def __init__(self) -> None:
+        self.clients: list[ClaimPluginClient] = []
+
+    def add_driver(self, name: str, client: ClaimPluginClient) -> None:
+        assert name == DRIVER
+        self.clients.append(client)
+
+    def remove_driver(self, name: str, client: ClaimPluginClient) -> None:
+        assert name == DRIVER
+        self.clients.remove(client)
+
+
+class Kubelet:
+    """Calls for one claim at a time whichever agent is registered."""
+
+    def __init__(self, scene: Scene) -> None:
+        self._scene = scene
+        self._drivers = Drivers()
+        scene.bus.start(scene.kubelet.add_plugin, scene.kubelet, self._drivers)
+
+    async def client(self) -> ClaimPluginClient:
+        async def is_served() -> bool:
+            return bool(self._drivers.clients)
+
+        await self._scene.until(is_served)
+        return self._drivers.clients[-1]
+
+    async def prepare(self, claim: ClaimRef) -> Sequence[PreparedDevice]:
+        answer = (await (await self.client()).prepare([claim]))[claim.uid]
+        if isinstance(answer, PluginError):
+            raise answer
+        return answer
+
+    async def unprepare(self, claim: ClaimRef) -> None:
+        answer = (await (await self.client()).unprepare([claim]))[claim.uid]
+        if answer is not None:
+            raise answer
+
+
+async def begin(scene: Scene, *, last_call: int = 0, after: bool = False) -> tuple[Kubelet, MortalNvml]:
+    scene.options = msgspec.structs.replace(scene.options, claim_driver=DRIVER)
+    await scene.begin(agent=False)
+    kubelet = Kubelet(scene)
+    cards = scene.start_agent(last_call=last_call, after=after)
+    return kubelet, cards
+
+
+async def prepared(
+    scene: Scene, kubelet: Kubelet, name: str, *places: Place
+) -> tuple[ClaimRef, Sequence[PreparedDevice]]:
+    claim = await allocate(scene, name, *places)
+    await scene.promise(name, *places)
+    return claim, await kubelet.prepare(claim)
+
+
+def environment(scene: Scene, devices: Sequence[PreparedDevice]) -> set[str]:
+    """What a container that gets all of them has in its variable."""
+    names = [cdi for each in devices for cdi in each.cdi_devices]
+    return set(scene.cdi.edits(names).env["NVIDIA_VISIBLE_DEVICES"].split(","))
+
+
+def test_a_claim_gets_what_was_promised_to_it(play: Callable[..., None]) -> None:
+    async def story(scene: Scene) -> None:
+        kubelet, _ = await begin(scene)
+        await scene.joined()
+        _, devices = await prepared(scene, kubelet, "two", *TWO)
+        assert [(each.requests, each.pool, each.device) for each in devices] == [
+            ((f"r{number}",), NODE, device(place)) for number, place in enumerate(TWO)
+        ]
+        assert environment(scene, devices) == {scene.mig_uuid(place) for place in TWO}
+        assert sorted(scene.places()) == sorted(TWO)
+
+    play(story)
+
+
+def test_the_same_call_gets_the_same_answer(play: Callable[..., None]) -> None:
+    async def story(scene: Scene) -> None:
+        kubelet, _ = await begin(scene)
+        await scene.joined()
+        claim, devices = await prepared(scene, kubelet, "one", ONE)
+        instances = scene.instances()
+        assert list(await asyncio.gather(kubelet.prepare(claim), kubelet.prepare(claim))) == [devices, devices]
+        assert scene.instances() == instances
+
+    play(story)
+
+
+def test_prepare_waits_for_a_promise_that_comes_after_the_allocation(play: Callable[..., None]) -> None:
+    """The API server has the promise; the agent's watch is behind."""
+
+    async def story(scene: Scene) -> None:
+        kubelet, _ = await begin(scene)
+        await scene.joined()
+        claim = await allocate(scene, "one", ONE)
+        promised = asyncio.create_task(scene.promise("one", ONE))
+        await promised
+        assert environment(scene, await kubelet.prepare(claim)) == {scene.mig_uuid(ONE)}
+
+    play(story, latencies={"create_gpu_instance": 3.0})
+
+
+def test_unprepare_gives_everything_back(play: Callable[..., None]) -> None:
+    async def story(scene: Scene) -> None:
+        kubelet, _ = await begin(scene)
+        await scene.joined()
+        claim, _ = await prepared(scene, kubelet, "two", *TWO)
+        await kubelet.unprepare(claim)
+        await kubelet.unprepare(claim)
+        assert not scene.cdi_files()
+        await scene.until(scene.is_empty)
+        await scene.release("two")
+        await scene.until(scene.journal_is_empty)
+        await kubelet.unprepare(ClaimRef("default", "never", "nobody-knows-it"))
+
+    play(story)
+
+
+def test_a_shared_claim_is_prepared_again_on_the_same_slice(play: Callable[..., None]) -> None:
+    """The last pod of the node left and another came before the claim was released."""
+
+    async def story(scene: Scene) -> None:
+        kubelet, _ = await begin(scene)
+        await scene.joined()
+        claim, _ = await prepared(scene, kubelet, "one", ONE)
+        await kubelet.unprepare(claim)
+        assert environment(scene, await kubelet.prepare(claim)) == {scene.mig_uuid(ONE)}
+
+    play(story)
+
+
+def test_an_agent_that_comes_back_defines_the_devices_again(play: Callable[..., None]) -> None:
+    """Kubelet asks once: after a restart of the agent, and when the folder was wiped by a reboot."""
+
+    async def story(scene: Scene) -> None:
+        kubelet, _ = await begin(scene)
+        await scene.joined()
+        claim, devices = await prepared(scene, kubelet, "two", *TWO)
+        uuids = environment(scene, devices)
+        await scene.kill_agent()
+        shutil.rmtree(scene.options.cdi_dir)
+        scene.start_agent()
+        await kubelet.client()
+        assert environment(scene, devices) == uuids
+        assert await kubelet.prepare(claim) == devices
+        assert sorted(scene.places()) == sorted(TWO)
+
+    play(story)
+
+
+def test_a_prepared_claim_keeps_its_slice_though_its_promise_is_lost(play: Callable[..., None]) -> None:
+    async def story(scene: Scene) -> None:
+        kubelet, _ = await begin(scene)
+        await scene.joined()
+        claim, _ = await prepared(scene, kubelet, "one", ONE)
+        await scene._patch({"spec": {"podAllocationRequests": {scene.uid("one"): None}}})
+        await scene.kill_agent()
+        scene.start_agent()
+        assert environment(scene, await kubelet.prepare(claim)) == {scene.mig_uuid(ONE)}
+        assert scene.places() == [ONE]
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"pool": "another-node"}, "is of pool another-node; this node's is node-1"),
+        ({"device": "gpu-7-mig-1g5gb-19-0"}, "this node has no device gpu-7-mig-1g5gb-19-0"),
+        ({"adminAccess": True}, "adminAccess is not served"),
+        ({}, "promised the claim no GPU-.*:3g.20gb:4: somebody else wrote its status.allocation"),
+    ],
+)
+def test_an_allocation_that_is_not_ours_is_refused(
+    play: Callable[..., None], change: dict[str, Any], reason: str
+) -> None:
+    async def story(scene: Scene) -> None:
+        kubelet, _ = await begin(scene)
+        await scene.joined()
+        labels = {"resource.kubernetes.io/admin-access": "true"}
+        await scene.client.merge_patch(NAMESPACES, "default", {"metadata": {"labels": labels}})
+        claim = await write_claim(scene, "forged", [{**result(0, ONE), **change}])
+        with pytest.raises(PluginError, match=reason):
+            await kubelet.prepare(claim)
+        assert not scene.instances()
+        assert not scene.cdi_files()
+
+    play(story)
+
+
+def test_a_promise_to_another_claim_is_no_promise(play: Callable[..., None]) -> None:
+    """Nobody else checks: the API server takes an allocation of a device that another claim holds."""
+
+    async def story(scene: Scene) -> None:
+        kubelet, _ = await begin(scene)
+        await scene.joined()
+        _, devices = await prepared(scene, kubelet, "owner", ONE)
+        thief = await allocate(scene, "thief", ONE)
+        with pytest.raises(PluginError, match=r"somebody else wrote its status\.allocation"):
+            await kubelet.prepare(thief)
+        assert environment(scene, devices) == {scene.mig_uuid(ONE)}
+
+    play(story)
+
+
+def test_a_device_is_not_given_on_while_a_process_uses_it(play: Callable[..., None]) -> None:
+    """A pod was force-deleted: its claim is gone, its processes are not, and the controller has promised the place."""
+
+    async def story(scene: Scene) -> None:
+        kubelet, _ = await begin(scene)
+        await scene.joined()
+        first, _ = await prepared(scene, kubelet, "first", ONE)
+        before = scene.mig_uuid(ONE)
+        pid = scene.machine.start_process(MigUuid(before), 2**30)
+        await kubelet.unprepare(first)
+        await scene._patch({"spec": {"podAllocationRequests": {scene.uid("first"): None}}})
+        second = await allocate(scene, "second", ONE)
+        await scene.promise("second", ONE)
+        waiting = asyncio.create_task(kubelet.prepare(second))
+        await scene.clock.sleep(15)
+        assert not waiting.done()
+        assert scene.mig_uuid(ONE) == before
+        scene.machine.end_process(pid)
+        assert environment(scene, await waiting) == {scene.mig_uuid(ONE)}
+
+    play(story)
+
+
+@pytest.mark.parametrize("how", ["gone", "another", "free"])
+def test_a_claim_that_is_not_the_one_that_kubelet_means_is_refused(play: Callable[..., None], how: str) -> None:
+    async def story(scene: Scene) -> None:
+        kubelet, _ = await begin(scene)
+        await scene.joined()
+        claim = await write_claim(scene, "one", [] if how == "free" else [result(0, ONE)])
+        await scene.promise("one", ONE)
+        if how != "free":
+            await scene.client.delete(RESOURCE_CLAIMS, "one", "default")
+        if how == "another":
+            await allocate(scene, "one", ONE)
+        reasons = {"gone": "does not exist", "another": "was made anew", "free": "has no allocation"}
+        with pytest.raises(PluginError, match=reasons[how]):
+            await kubelet.prepare(claim)
+
+    play(story)
+
+
+def test_fifty_six_claims_at_once_are_ready_within_kubelets_time(play: Callable[..., None]) -> None:
+    places: list[Place] = [("1g.5gb", card, start) for card in range(8) for start in range(7)]
+
+    async def story(scene: Scene) -> None:
+        kubelet, _ = await begin(scene)
+        await scene.joined()
+        claims = [await allocate(scene, f"c{number}", place) for number, place in enumerate(places)]
+        for number, place in enumerate(places):
+            await scene.promise(f"c{number}", place)
+        began = scene.clock.monotonic()
+        answers = await asyncio.gather(*map(kubelet.prepare, claims))
+        assert scene.clock.monotonic() - began < 45
+        assert len({uuid for each in answers for uuid in environment(scene, each)}) == len(places)
+
+    play(story, cards="8xA100-40GB", latencies={"create_gpu_instance": 0.3, "create_compute_instance": 0.2})
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_a_death_at_any_call_is_made_good(play_anew: Callable[..., None], after: bool) -> None:
+    """Claims are prepared and given back while the agent dies at one NVML call after the other."""
+    calls = 0
+
+    async def story(scene: Scene, last_call: int) -> None:
+        nonlocal calls
+        kubelet, cards = await begin(scene, last_call=last_call, after=after)
+        successor = asyncio.create_task(succeed_the_dead(scene))
+        await scene.joined()
+        claim = await allocate(scene, "two", *TWO)
+        await scene.promise("two", *TWO)
+
+        async def call(what: Callable[[ClaimRef], Awaitable[T]]) -> T:
+            """Kubelet calls again until a living driver has answered."""
+            while True:
+                try:
+                    return await what(claim)
+                except (ConnectionError, PluginError):
+                    await scene.clock.sleep(1)
+
+        devices = await call(kubelet.prepare)
+        assert environment(scene, devices) == {scene.mig_uuid(place) for place in TWO}
+        assert sorted(scene.places()) == sorted(TWO)
+        await call(kubelet.unprepare)
+        await scene.until(scene.is_empty)
+        await scene.release("two")
+        await scene.until(scene.journal_is_empty)
+        assert not scene.cdi_files()
+        successor.cancel()
+        calls = cards.calls
+
+    async def first(scene: Scene) -> None:
+        await story(scene, 0)
+
+    play_anew(first)
+    assert calls > 20
+    for last in range(1, calls + 1, 3):
+
+        async def once(scene: Scene, last: int = last) -> None:
+            await story(scene, last)
+
+        play_anew(once)
