@@ -25,6 +25,8 @@ from tessera.limits.claims import SLICE_COUNTER_SETS, SLICE_TAINTED_DEVICES
 Json = dict[str, Any]
 #: Longest name of an object.
 _NAME = 253
+#: Label of the slices that this module makes, by which others of the same driver's name are known.
+MANAGED_BY, MANAGER = "app.kubernetes.io/managed-by", "tessera"
 
 
 class SlicePlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,7 +42,7 @@ def plan_slices(pools: Sequence[Pool], stored: Iterable[ResourceSlice]) -> Slice
 
     Args:
         pools: the desired pools of a node.
-        stored: the objects of the node and driver.
+        stored: the objects of the node and driver, all of them ours.
     """
     by_pool: dict[str, list[ResourceSlice]] = {}
     for each in stored:
@@ -83,6 +85,11 @@ def dropped_fields(pools: Sequence[Pool], stored: Iterable[ResourceSlice]) -> fr
                 found |= {"counters"} if device.counters and not other.counters else set()
                 found |= {"shares"} if device.shared and not other.shared else set()
     return frozenset(found)
+
+
+def is_ours(stored: ResourceSlice) -> bool:
+    """True if this module made the object; a driver of the same name may have made others."""
+    return stored.metadata.labels.get(MANAGED_BY) == MANAGER
 
 
 class _Part(msgspec.Struct, frozen=True):
@@ -153,7 +160,7 @@ def _object(name: str, part: _Part, generation: int, count: int, stored: Resourc
     else:
         times = {} if stored is None else _taint_times(stored)
         spec["devices"] = [_device(each, times) for each in part.devices]
-    metadata = {"name": name}
+    metadata: Json = {"name": name, "labels": {MANAGED_BY: MANAGER}}
     if stored is not None:
         metadata["resourceVersion"] = stored.metadata.resource_version
     return {"apiVersion": f"{GROUP}/v1", "kind": "ResourceSlice", "metadata": metadata, "spec": spec}
