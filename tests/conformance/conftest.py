@@ -10,12 +10,13 @@ import logging
 import os
 import threading
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
-from tests.support.conformance_api import TIMEOUT, Api, Kubectl
+from tests.support.conformance_api import MERGE, TIMEOUT, Api, Kubectl
+from tests.support.pod_claims import Claims
 
 from tessera.clock import SystemClock
 from tessera.kube import event_recorder
@@ -144,3 +145,29 @@ async def cleanup(api: Api) -> AsyncIterator[Callable[[str], None]]:
     yield paths.append
     for path in reversed(paths):
         await api("DELETE", path)
+
+
+@pytest.fixture
+async def make_node(api: Api, unique: str) -> AsyncIterator[Callable[..., Awaitable[str]]]:
+    """Makes Ready nodes without a kubelet; pods reach them only by ``nodeSelector``."""
+    made: list[str] = []
+
+    async def make(cpu: str = "4") -> str:
+        name = f"{unique}-{len(made)}"
+        made.append(name)
+        (await api("POST", "/api/v1/nodes", {"metadata": {"name": name, "labels": {"tessera-test": unique}}})).ok()
+        amounts = {"cpu": cpu, "memory": "4Gi", "pods": "110"}
+        ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "", "lastTransitionTime": None}
+        status = {"capacity": amounts, "allocatable": amounts, "conditions": [ready]}
+        (await api("PATCH", f"/api/v1/nodes/{name}/status", {"status": status}, content=MERGE)).ok()
+        await api.until(f"/api/v1/nodes/{name}", lambda answer: not answer.body.get("spec", {}).get("taints"))
+        return name
+
+    yield make
+    for name in made:
+        await api("DELETE", f"/api/v1/nodes/{name}")
+
+
+@pytest.fixture
+def claims(api: Api, namespace: str, unique: str) -> Claims:
+    return Claims(api, namespace, unique)

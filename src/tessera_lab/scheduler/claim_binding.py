@@ -57,30 +57,39 @@ class ClaimBinder:
         self._cache = cache
         self._changed = changed
         self._clock = clock
-        kinds = ((RESOURCE_CLAIMS, cache.claims), (DEVICE_CLASSES, cache.classes), (RESOURCE_SLICES, cache.slices))
+        handlers = (
+            (RESOURCE_CLAIMS, self._on_claim),
+            (DEVICE_CLASSES, self._on_class),
+            (RESOURCE_SLICES, self._on_slice),
+        )
         self.informers: Sequence[Informer[Json]] = [
-            LabInformer(client, kind, clock=clock, rng=rng) for kind, _ in kinds
+            LabInformer(client, kind, clock=clock, rng=rng) for kind, _ in handlers
         ]
-        for informer, (_, memory) in zip(self.informers, kinds, strict=True):
-            informer.add_handler(self._mirror(memory))
+        for informer, (_, handle) in zip(self.informers, handlers, strict=True):
+            informer.add_handler(handle)
 
-    def _mirror(self, memory: dict[str, Any]) -> Callable[[WatchEvent[Json]], None]:
-        def handle(event: WatchEvent[Json]) -> None:
-            if event.kind is EventKind.DELETED:
-                memory.pop(key_of(event.object), None)
-                self._cache.pending.pop(uid_of(event.object), None)
-            else:
-                memory[key_of(event.object)] = event.object
-                if memory is self._cache.claims and allocation_of(event.object):
-                    self._cache.pending.pop(uid_of(event.object), None)
-            self._changed()
+    def _on_claim(self, event: WatchEvent[Json]) -> None:
+        if event.kind is EventKind.DELETED:
+            self._cache.remove_claim(key_of(event.object), uid_of(event.object))
+        else:
+            self._cache.set_claim(key_of(event.object), event.object)
+        self._changed()
 
-        return handle
+    def _on_class(self, event: WatchEvent[Json]) -> None:
+        if event.kind is EventKind.DELETED:
+            self._cache.classes.pop(key_of(event.object), None)
+        else:
+            self._cache.classes[key_of(event.object)] = event.object
+        self._changed()
+
+    def _on_slice(self, event: WatchEvent[Json]) -> None:
+        self._cache.set_slice(event.object, gone=event.kind is EventKind.DELETED)
+        self._changed()
 
     def assume(self, plan: ClaimPlan) -> None:
         """Counts the devices of a decision before they are written."""
         for key, allocation in plan.allocate.items():
-            self._cache.pending[uid_of(self._cache.claims[key])] = allocation
+            self._cache.assume(self._cache.claims[key], allocation)
 
     async def bind(self, pod: CachedPod, plan: ClaimPlan) -> None:
         """Returns once the pod is a consumer of all its claims.
@@ -128,7 +137,7 @@ class ClaimBinder:
         for key in (*plan.allocate, *plan.reserve):
             claim = self._cache.claims.get(key)
             if claim is not None:
-                self._cache.pending.pop(uid_of(claim), None)
+                self._cache.assume(claim, None)
             await self._write_status(key, lambda status: _without_consumer(status, pod.uid))
 
     async def clear(self, keys: Sequence[str], pod: CachedPod) -> None:

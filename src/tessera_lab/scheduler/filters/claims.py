@@ -1,7 +1,8 @@
 """ResourceClaims of a pod, as kube-scheduler's plugin DynamicResources judges them.
 
-A claim that is allocated only restricts the nodes: the scheduler checks neither the devices nor their taints again. A
-pod whose claims do not exist yet does not enter the queue (:func:`missing_claims`).
+A claim that is allocated only restricts the nodes: the scheduler checks neither the devices nor their taints again. The
+others get devices of the node (:mod:`device_allocator`). A pod whose claims do not exist yet does not enter the queue
+(:func:`missing_claims`).
 """
 
 from collections.abc import Mapping
@@ -10,9 +11,11 @@ from typing import Any
 import msgspec
 
 from tessera_lab.apiserver.kinds.claim_rules import RESERVATIONS
-from tessera_lab.scheduler.filters.node_placement import NodeRejection, term_matches
+from tessera_lab.scheduler.filters.device_allocator import DeviceAllocator
+from tessera_lab.scheduler.filters.node_placement import NodeRejection
 from tessera_lab.scheduler.state.claim_cache import ClaimCache
 from tessera_lab.scheduler.state.node_cache import CachedNode, CachedPod
+from tessera_lab.scheduler.state.node_selectors import term_matches
 from tessera_lab.scheduler.state.pod_claims import is_reserved_for, reservations
 
 Json = Mapping[str, Any]
@@ -42,24 +45,34 @@ class ClaimFilter:
     """
 
     def __init__(self, pod: CachedPod, cache: ClaimCache) -> None:
-        self._claims = {key: cache.claims[key] for key in pod.claims}
-        self._cache = cache
-        self.hopeless = next((text for each in self._claims.values() if (text := _unusable(each, pod))), "")
+        claims = {key: cache.claims[key] for key in pod.claims}
+        self._allocated = {key: found for key, each in claims.items() if (found := cache.allocation(each)) is not None}
+        self.hopeless = next((text for each in claims.values() if (text := _unusable(each, pod))), "")
+        waiting = {key: each for key, each in claims.items() if key not in self._allocated}
+        self._allocator = DeviceAllocator(waiting, cache) if waiting else None
+        if self._allocator is not None:
+            self.hopeless = self.hopeless or self._allocator.hopeless
+        self._found: dict[str, Mapping[str, Json]] = {}
         self.elsewhere: set[str] = set()
 
     def judge(self, node: CachedNode) -> NodeRejection | None:
-        """Returns why one node cannot take the pod."""
-        allocated = {key: self._cache.allocation(claim) for key, claim in self._claims.items()}
-        refusing = {key for key, found in allocated.items() if found is not None and not _reaches(found, node)}
-        if None in allocated.values():
-            return NO_DEVICES  # before the others are judged, so that they stay allocated
+        """Returns why one node cannot take the pod.
+
+        Raises:
+            SelectorError: a selector has an error.
+        """
+        if self._allocator is not None:
+            found = self._allocator.allocate(node)
+            if found is None:
+                return NO_DEVICES  # before the other claims are judged, so that they stay allocated
+            self._found[node.name] = found
+        refusing = {key for key, found in self._allocated.items() if not _reaches(found, node)}
         self.elsewhere |= refusing
         return NOT_HERE if refusing else None
 
     def plan(self, node: CachedNode) -> ClaimPlan:
         """Returns the writes for a node that can take the pod."""
-        del node
-        return ClaimPlan(reserve=tuple(self._claims))
+        return ClaimPlan(reserve=tuple(self._allocated), allocate=self._found.get(node.name, {}))
 
 
 def claim_filter(pod: CachedPod, cache: ClaimCache) -> ClaimFilter | None:

@@ -1,14 +1,37 @@
-"""The scheduler's cache of ResourceClaims, DeviceClasses and ResourceSlices, and of its own allocations in flight."""
+"""The scheduler's cache of ResourceClaims, DeviceClasses and ResourceSlices, and of its own allocations in flight.
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+Pools of a node are read once and kept until one of their slices changes; who holds which device is kept by pool.
+"""
 
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from tessera.api.dra.claims import AllocatedDevice
+from tessera.api.dra.resource_slices import ResourceSlice
+from tessera.dra.devices import DeviceId, Holdings, Pool, read_holdings
+from tessera.dra.pool_reader import read_pools
+from tessera.dra.selectors import DeviceSelectors
+from tessera_lab.scheduler.state.node_selectors import term_matches
 from tessera_lab.scheduler.state.pod_claims import allocation_of, results_of
 
 Json = Mapping[str, Any]
+_PoolId = tuple[str, str]
 
-#: Driver, pool and name of a device.
-DeviceId = tuple[str, str, str]
+
+class Reach(NamedTuple):
+    """The nodes of a device: one by name, those of a selector, or all if both are empty."""
+
+    node: str = ""
+    selector: Json | None = None
+
+    def admits(self, name: str, labels: Mapping[str, str]) -> bool:
+        """True if the device can be used on a node."""
+        if self.node:
+            return self.node == name
+        terms = (self.selector or {}).get("nodeSelectorTerms") or ()
+        return self.selector is None or any(term_matches(term, labels, name) for term in terms)
 
 
 class ClaimCache:
@@ -17,26 +40,109 @@ class ClaimCache:
     Attributes:
         claims: ResourceClaims by ``namespace/name``.
         classes: DeviceClasses by name.
-        slices: ResourceSlices by name.
         pending: allocations that the scheduler has decided and not yet written, by the claim's UID.
+        selectors: evaluates selectors and remembers results.
     """
 
     def __init__(self) -> None:
         self.claims: dict[str, Json] = {}
         self.classes: dict[str, Json] = {}
-        self.slices: dict[str, Json] = {}
         self.pending: dict[str, Json] = {}
+        self.selectors = DeviceSelectors()
+        #: Slices of one node by its name, and under the empty name those of several nodes.
+        self._slices: dict[str, dict[str, Json]] = {}
+        self._pools: dict[str, list[Pool]] = {}
+        self._held: dict[_PoolId, dict[str, list[AllocatedDevice]]] = {}
+        self._pools_of_claim: dict[str, set[_PoolId]] = {}
+
+    # Claims
+
+    def set_claim(self, key: str, claim: Json) -> None:
+        """A claim was made or changed."""
+        self.claims[key] = claim
+        uid = claim["metadata"]["uid"]
+        if allocation_of(claim) is not None:
+            self.pending.pop(uid, None)
+        self._hold(uid, self.allocation(claim))
+
+    def remove_claim(self, key: str, uid: str) -> None:
+        """A claim is gone."""
+        self.claims.pop(key, None)
+        self.pending.pop(uid, None)
+        self._hold(uid, None)
+
+    def assume(self, claim: Json, allocation: Json | None) -> None:
+        """Counts an allocation before it is written; with None no longer."""
+        uid = claim["metadata"]["uid"]
+        if allocation is None:
+            self.pending.pop(uid, None)
+        else:
+            self.pending[uid] = allocation
+        self._hold(uid, self.allocation(claim))
 
     def allocation(self, claim: Json) -> Json | None:
         """The claim's allocation, written or decided."""
         return allocation_of(claim) or self.pending.get(claim["metadata"]["uid"])
 
-    def results(self) -> Iterator[Json]:
-        """Every device that a claim holds, by what is written and what is decided."""
-        seen: set[str] = set()
-        for claim in self.claims.values():
-            seen.add(claim["metadata"]["uid"])
-            yield from results_of(self.allocation(claim))
-        for uid, allocation in self.pending.items():
-            if uid not in seen:
-                yield from results_of(allocation)
+    def _hold(self, uid: str, allocation: Json | None) -> None:
+        for pool in self._pools_of_claim.pop(uid, ()):
+            self._held[pool].pop(uid, None)
+        for result in results_of(allocation):
+            pool = (result["driver"], result["pool"])
+            self._held.setdefault(pool, {}).setdefault(uid, []).append(msgspec.convert(result, AllocatedDevice))
+            self._pools_of_claim.setdefault(uid, set()).add(pool)
+
+    # Slices
+
+    def set_slice(self, item: Json, *, gone: bool = False) -> None:
+        """A slice was made, changed or deleted."""
+        node, name = item["spec"].get("nodeName") or "", item["metadata"]["name"]
+        known = self._slices.setdefault(node, {})
+        if gone:
+            known.pop(name, None)
+        else:
+            known[name] = item
+        if node:
+            self._pools.pop(node, None)
+        else:
+            self._pools.clear()
+
+    def pools(self, node: str, labels: Mapping[str, str]) -> list[Pool]:
+        """The pools whose devices can be used on a node."""
+        shared = self._slices.get("", {})
+        if not shared and node in self._pools:
+            return self._pools[node]
+        slices = [*self._slices.get(node, {}).values(), *shared.values()]
+        found = read_pools(msgspec.convert(_reachable(each, node, labels), ResourceSlice) for each in slices)
+        self._pools[node] = found
+        return found
+
+    def holdings(self, pools: list[Pool]) -> Holdings:
+        """What claims hold of some pools."""
+        claims = (self._held.get((pool.driver, pool.name), {}).values() for pool in pools)
+        return read_holdings(pools, (each for held in claims for devices in held for each in devices))
+
+    def reach(self, device: DeviceId, node: str) -> Reach:
+        """The nodes of a device that can be used on a node."""
+        for item in (*self._slices.get(node, {}).values(), *self._slices.get("", {}).values()):
+            spec = item["spec"]
+            if (spec["driver"], spec["pool"]["name"]) != (device.driver, device.pool):
+                continue
+            for each in spec.get("devices") or ():
+                if each["name"] == device.device:
+                    return Reach(node) if each.get("bindsToNode") else _reach_of(spec, each)
+        return Reach(node)
+
+
+def _reach_of(spec: Json, device: Json) -> Reach:
+    holder = device if spec.get("perDeviceNodeSelection") else spec
+    return Reach(holder.get("nodeName") or "", holder.get("nodeSelector"))
+
+
+def _reachable(item: Json, node: str, labels: Mapping[str, str]) -> Json:
+    """The slice with only those devices that can be used on the node, so that it still counts for its pool."""
+    spec = item["spec"]
+    if spec.get("nodeName"):
+        return item
+    devices = [each for each in spec.get("devices") or () if _reach_of(spec, each).admits(node, labels)]
+    return {**item, "spec": {**spec, "devices": devices}}

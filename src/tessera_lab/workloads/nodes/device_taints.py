@@ -9,12 +9,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from tessera.clock import parse_rfc3339, rfc3339
+from tessera.dra.devices import DeviceId
 from tessera.kube.client.errors import Conflict, NotFound
 from tessera.kube.resources import PODS
 from tessera.kube.resources.meta import key_of
 from tessera.kube.watch.informer import EventKind
 from tessera_lab.scheduler.filters.node_placement import tolerates
-from tessera_lab.scheduler.state.claim_cache import DeviceId
 from tessera_lab.scheduler.state.pod_claims import allocation_of, claim_names, is_reserved_for, results_of
 from tessera_lab.workloads.base.mirrors import ObjectMirrors
 from tessera_lab.workloads.base.ownership import Json, is_being_deleted
@@ -63,7 +63,7 @@ class DeviceTaintEviction:
                 self._queue.add(f"{claim['metadata']['namespace']}/{each['name']}")
 
     def _taints_of(self, result: Json) -> Iterator[Json]:
-        device = (result["driver"], result["pool"], result["device"])
+        device = DeviceId(result["driver"], result["pool"], result["device"])
         for found in self._taints.values():
             yield from found.get(device, ())
 
@@ -130,4 +130,4 @@ def _tainted_devices(obj: Json) -> Iterator[tuple[DeviceId, tuple[Json, ...]]]:
     for device in spec.get("devices") or ():
         taints = tuple(each for each in device.get("taints") or () if each["effect"] == "NoExecute")
         if taints:
-            yield (spec["driver"], spec["pool"]["name"], device["name"]), taints
+            yield DeviceId(spec["driver"], spec["pool"]["name"], device["name"]), taints
