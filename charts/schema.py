@@ -14,10 +14,9 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.nodes.node_groups import NodeGroup
+from tessera.api.nodes.node_groups import NODE_GROUPS, NodeGroup
 from tessera.api.nodes.repairs import Repairs
 from tessera.api.operator_fields.keys import VALUES, Leaf, Shape
-from tessera.limits.provisioning import NODE_GROUPS
 
 Schema = dict[str, Any]
 

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tessera.dashboard.documents import FailureDocument
-from tessera.dashboard.feed import Feed
-from tessera.limits.processes import FEED_CHANGES
+from tessera.dashboard.feed import FEED_CHANGES, Feed
 
 STATES = st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 3), max_size=6)
 

@@ -7,8 +7,7 @@ from tessera.api.nodes.health import CardHealth
 from tessera.api.nodes.usage import CardUsage, NodeUsage
 from tessera.dashboard.card_documents import make_documents
 from tessera.dashboard.documents import CardHistoryDocument, Document, HistoryDocument
-from tessera.dashboard.history import CARD_STEP, SPAN, STEP, History
-from tessera.limits.processes import HISTORY_CARDS
+from tessera.dashboard.history import CARD_STEP, HISTORY_CARDS, SPAN, STEP, History
 from tessera.usage.agent_pages import FleetUsage
 
 

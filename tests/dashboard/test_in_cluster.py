@@ -14,8 +14,8 @@ from tests.support.ports import free_port
 
 from tessera.api.nodes.usage import NodeUsage
 from tessera.clock import SystemClock
+from tessera.dashboard.explainer import PAGE_EXPLANATIONS
 from tessera.dashboard.in_cluster import PageOptions, PageReplica
-from tessera.limits.access import PAGE_EXPLANATIONS
 from tessera.webhook.serving.certificates import issue
 from tessera_lab.apiserver.interfaces import UserInfo
 

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tessera.dashboard.documents import CardDocument, Document, LeaseDocument, TileDocument, WaitingDocument
-from tessera.dashboard.feed import FeedGroup, TooManyViewsError
-from tessera.limits.processes import FEED_CHANGES, PAGE_VIEWS
+from tessera.dashboard.feed import FEED_CHANGES, PAGE_VIEWS, FeedGroup, TooManyViewsError
 from tessera.visibility import FULL, Audience, Public, Redactor, Visibility, find_namespaces
 
 NOBODY = Visibility()

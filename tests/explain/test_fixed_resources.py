@@ -13,9 +13,8 @@ from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, en
 from tessera.explain.explanation import Explanation
 from tessera.explain.order_objects import OrderObjects
 from tessera.explain.pods import explain_pod
-from tessera.explain.snapshot import ClusterView, Snapshot
+from tessera.explain.snapshot import NODES_COMPARED, ClusterView, Snapshot
 from tessera.kube.resources import Namespace, Node, Pod
-from tessera.limits.planning import NODES_COMPARED
 
 SHARED = "nvidia.com/gpu.shared"
 SLICE = "nvidia.com/mig-1g.5gb"

@@ -7,21 +7,21 @@ import pytest
 from tests.support.api_user import ManualClock
 from tests.support.kueue.answers import HTML, KueueAnswers
 
+from tessera.dashboard.kueue_source import KUEUE_WORKLOADS
 from tessera.explain.kueue_rows import read_kueue_rows, rows_of
 from tessera.explain.queue import explain_workload_in_queue
 from tessera.kube.transport.interface import Response
 from tessera.kueue.positions import PAGE, PositionReader, QueueSize
 from tessera.kueue.queue_reading import QueueReading, read_queues
 from tessera.kueue.turns import Turns
-from tessera.kueue.waiting_workloads import WaitingWorkloads, read_waiting_workloads
-from tessera.limits.forecast import (
-    KUEUE_ANSWERS,
+from tessera.kueue.waiting_workloads import (
     KUEUE_LISTED,
     KUEUE_NAMESPACES,
-    KUEUE_PLACES,
     KUEUE_READ,
-    KUEUE_WORKLOADS,
+    WaitingWorkloads,
+    read_waiting_workloads,
 )
+from tessera.limits.forecast import KUEUE_ANSWERS, KUEUE_PLACES
 
 
 async def read(kueue: KueueAnswers, **more: Any) -> WaitingWorkloads:

@@ -7,13 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.mig_enumeration import layouts
 
-from tessera.limits.planning import REMEMBERED_DEMANDS
 from tessera.mig.geometry import Placement
 from tessera.mig.models import model_by_short_name
 from tessera.mig.occupancy import occupancy_of
 from tessera.placement.card_table import CardTable, Pending
 from tessera.placement.fleet import Fleet
-from tessera.placement.node_fit import EmptyNodes, _NodeFitSearch, divide_over_cards
+from tessera.placement.node_fit import REMEMBERED_DEMANDS, EmptyNodes, _NodeFitSearch, divide_over_cards
 from tessera.placement.parts import complete
 from tessera.placement.step_budget import StepBudget
 

@@ -4,9 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.limits.provisioning import PROVISIONING_BOOK, PROVISIONING_RECORD
+from tessera.limits.provisioning import PROVISIONING_RECORD
 from tessera.provisioning.history import (
     BROKEN_KEY,
+    PROVISIONING_BOOK,
     RECORDS_KEY,
     BoundedHistory,
     ProvisioningHistory,

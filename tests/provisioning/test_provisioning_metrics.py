@@ -4,8 +4,7 @@ import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 
-from tessera.limits.provisioning import METRIC_COMBINATIONS
-from tessera.provisioning.metrics import ProvisioningMetrics
+from tessera.provisioning.metrics import METRIC_COMBINATIONS, ProvisioningMetrics
 from tessera.provisioning.milestones import Milestone, ProvisioningRecord, WorkloadRecord, WorkloadStep
 
 M = Milestone

@@ -15,10 +15,9 @@ from tessera.api.nodes.node_groups import NodeGroup, parse_node_groups
 from tessera.controller.objects.node_constraints import NodeConstraints
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.kube.resources import NodeSelectorRequirement, NodeSelectorTerm, Toleration
-from tessera.limits.provisioning import SCALE_UP_PODS
 from tessera.mig.layout_planning import is_feasible
 from tessera.scale_up import new_nodes
-from tessera.scale_up.new_nodes import NewNodes, least_amounts
+from tessera.scale_up.new_nodes import SCALE_UP_PODS, NewNodes, least_amounts
 from tessera.scale_up.pace import PART
 from tessera.scale_up.useless_nodes import Standing, request_kind
 

@@ -17,8 +17,8 @@ import uvloop
 
 import tessera
 from tessera.clock import SystemClock
-from tessera.limits.processes import PORT_BYTES, PORT_CONNECTIONS, REVIEW_BODY
-from tessera.serving.bounded_port import Bounds
+from tessera.limits.processes import REVIEW_BODY
+from tessera.serving.bounded_port import PORT_BYTES, PORT_CONNECTIONS, Bounds
 from tessera.serving.connection import server_context
 from tessera.webhook.serving.certificates import issue, load_certificate
 from tessera.webhook.serving.server import ReviewPort

@@ -16,8 +16,15 @@ from prometheus_client import generate_latest
 
 import tessera
 from tessera.clock import SystemClock
-from tessera.limits.processes import STANDSTILL, STATUS_BYTES, STATUS_CONNECTIONS, STATUS_REQUESTS
-from tessera.serving.status_server import LoopHeartbeat, listening_socket, serve_status
+from tessera.serving.status_server import (
+    STANDSTILL,
+    STATUS_BYTES,
+    STATUS_CONNECTIONS,
+    STATUS_REQUESTS,
+    LoopHeartbeat,
+    listening_socket,
+    serve_status,
+)
 from tessera.status_pages import JsonDocuments, Page, ProcessStatus
 from tessera.webhook.base.metrics import WebhookMetrics
 

@@ -5,11 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.limits.usage import USAGE_KEYS, USAGE_MODELS, USAGE_NAME, USAGE_RECORD, USAGE_ROWS
+from tessera.limits.usage import USAGE_RECORD, USAGE_ROWS
 from tessera.usage.record import (
     DAY,
     HOUR,
     OTHER,
+    USAGE_MODELS,
+    USAGE_NAME,
     CardSeconds,
     LeaseSeconds,
     NodeMark,
@@ -20,7 +22,7 @@ from tessera.usage.record import (
     short_name,
     with_label,
 )
-from tessera.usage.record_text import decode_record, encode_record
+from tessera.usage.record_text import USAGE_KEYS, decode_record, encode_record
 
 MODEL = "NVIDIA H100"
 START = 1_800_000_000 // DAY * DAY

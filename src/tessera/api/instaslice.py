@@ -31,8 +31,16 @@ import msgspec
 from tessera.kube.resources import ObjectMeta, Resource, Wire
 from tessera.kube.resources.meta import FORMAT_ANNOTATION, is_known_format
 from tessera.limits.messages import ECHOED
-from tessera.limits.nodes import CARD_PROFILES, CARD_SLOTS, NAMES, NODE_CARDS, NODE_PROMISES, NODE_SLICES
+from tessera.limits.nodes import CARD_SLOTS, NAMES, NODE_CARDS
 from tessera.mig.names import resource_spelling
+
+#: Most profiles of a card in an Instaslice object. NVML has 18; the cost of a decision grows with them.
+CARD_PROFILES = 32
+#: Most slices of a pod, or of others, in an Instaslice object. All slots of as many cards as a node may have.
+NODE_SLICES = 512
+#: Most entries: pods with slices in a node's Instaslice object. Twice as many as a node has slots, since slices that
+#: are taken back are listed beside new ones.
+NODE_PROMISES = 1024
 
 #: Condition of a Node whose object is refused; the controller writes it.
 OBJECT_CONDITION = "GpuInstasliceValid"

@@ -21,9 +21,13 @@ from tessera.explain.snapshot import ClusterView, Snapshot
 from tessera.forecast.queue_page import QueuePage
 from tessera.kube.client.errors import NotFound, ServiceUnavailable, Status
 from tessera.kube.resources import Pod
-from tessera.limits.access import PAGE_EXPLANATIONS
 from tessera.serving.fair_shares import FairTurns, NoTurnError
 from tessera.visibility import Redactor, Visibility
+
+#: Most explanations of waiting pods that wait to be made, each user's in turn with those of others; a further one takes
+#: the place of one of the user with most, or is refused with 503. Each takes milliseconds to a second, one after the
+#: other.
+PAGE_EXPLANATIONS = 32
 
 
 class PrivateExplainer:

@@ -22,9 +22,19 @@ from typing import NamedTuple
 import msgspec
 
 from tessera.dashboard.documents import Document
-from tessera.limits.processes import FEED_BYTES, FEED_CHANGES, PAGE_VIEWS
 from tessera.serving.fair_shares import find_giver
 from tessera.visibility import About, Redactor, Visibility, find_namespaces
+
+#: Most changes that the live page keeps for readers that were away; others get a snapshot. A minute of a busy cluster,
+#: at four a second.
+FEED_CHANGES = 240
+#: Most bytes: changes that the live page keeps, for readers with the same rights. A change of all of 1,600 cards has 2
+#: MB; older changes are dropped, and their readers get a snapshot.
+FEED_BYTES = 8 * 2**20
+#: Most kinds of rights: different rights of readers of the live page at one time. Each costs its own texts of the
+#: documents that look different; teams share theirs. The next takes the place of one of the user with most, or is
+#: refused with 503; those who may see everything always have a place.
+PAGE_VIEWS = 32
 
 
 class TooManyViewsError(Exception):

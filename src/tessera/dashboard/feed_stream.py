@@ -11,9 +11,12 @@ from aiohttp import web
 
 from tessera.dashboard.access.visitors import Visitor
 from tessera.dashboard.feed import Feed, FeedGroup, Update
-from tessera.limits.access import PAGE_WRITE_TIME
 from tessera.serving.connection import Connection
 from tessera.visibility import Visibility
+
+#: Most ms: the time in which a reader of the page takes 64 KiB; a slower one is cut off. 3 kB/s; a reader that stands
+#: still holds 64 KiB.
+PAGE_WRITE_TIME = 20_000
 
 #: Seconds between two looks at a reader's rights; the answers themselves are remembered.
 RECHECK = 5.0

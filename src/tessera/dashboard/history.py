@@ -9,7 +9,10 @@ from math import isnan, nan
 
 from tessera.api.nodes.health import CardState
 from tessera.dashboard.documents import CardDocument, CardHistoryDocument, Document, HistoryDocument, SummaryDocument
-from tessera.limits.processes import HISTORY_CARDS
+
+#: Most cards whose last hours the live page keeps. Each has 72 values of three quantities, 1 kB; cards beyond them are
+#: shown without their past.
+HISTORY_CARDS = 4_096
 
 #: Seconds between two values of the fleet, and of a card.
 STEP, CARD_STEP = 60.0, 300.0

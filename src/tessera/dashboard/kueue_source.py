@@ -25,7 +25,13 @@ from tessera.kueue.positions import PAGE
 from tessera.kueue.turns import KEPT, Turns
 from tessera.kueue.waiting_workloads import WaitingWorkloads, read_waiting_workloads
 from tessera.limits.access import KUEUE_NAMED
-from tessera.limits.forecast import KUEUE_SHOWN, KUEUE_WORKLOADS
+
+#: Most Workloads of one namespace that wait in Kueue, on the live page; the number of others is shown. A reader gets a
+#: document of some 300 bytes for each.
+KUEUE_WORKLOADS = 200
+#: Most Workloads of all namespaces that wait in Kueue, on the live page; large namespaces have equal parts. Most change
+#: their place with each admission, and go to all readers then.
+KUEUE_SHOWN = 1_000
 
 #: Least seconds between two readings, and the part of the time that they may take.
 PERIOD, SHARE = 15.0, 0.05

@@ -30,14 +30,22 @@ from tessera.dashboard.feed_stream import RECHECK, FeedStream
 from tessera.dashboard.names import LOOPBACK, PageNames
 from tessera.explain.explanation import ExplanationReport
 from tessera.kube.client.errors import ApiError
-from tessera.limits.access import PAGE_BYTES, PAGE_CONNECTIONS, PAGE_HEADER, PAGE_HEADER_TIME, PAGE_HEADERS
-from tessera.limits.processes import PAGE_READERS
+from tessera.limits.access import PAGE_BYTES, PAGE_HEADER, PAGE_HEADERS
 from tessera.serving.bounded_port import Bounds, ConnectionPort
 from tessera.serving.connection import Connection
 from tessera.serving.fair_shares import find_giver
 from tessera.serving.status_server import listening_socket
 from tessera.status_pages import JSON, TEXT, OnListening
 from tessera.visibility import Visibility
+
+#: Most connections to the page; beyond them, the address with the most loses its longest silent one. Twice the readers
+#: of the feed.
+PAGE_CONNECTIONS = 512
+#: Most ms: handshake and headers of a request to the page. A slow phone needs less.
+PAGE_HEADER_TIME = 10_000
+#: Most readers: open connections to the feed of the live page. Each costs a task and a socket; the next one takes the
+#: place of one of the user with most, or is refused with 503.
+PAGE_READERS = 256
 
 #: Explains why a pod waits, by namespace and name, for a visitor who may see so much and has this key.
 Explain = Callable[[str, str, Visibility, str], Awaitable[ExplanationReport]]

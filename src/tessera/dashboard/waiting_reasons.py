@@ -14,7 +14,10 @@ from tessera.explain.pods import explain_pod
 from tessera.explain.snapshot import ClusterView, Snapshot
 from tessera.forecast.queue_page import QueuePage
 from tessera.kube.resources import Node, Pod
-from tessera.limits.processes import PAGE_REASONS
+
+#: Most pods: waiting pods for which the live page shows why, those that have waited longest first. Each answer takes up
+#: to a few milliseconds of CPU; the others are explained on a click.
+PAGE_REASONS = 200
 
 
 def waiting_pods(pods: Iterable[Pod], page: QueuePage | None = None) -> Sequence[Pod]:

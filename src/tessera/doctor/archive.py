@@ -16,8 +16,12 @@ from typing import Any
 
 import msgspec
 
-from tessera.limits.support import ARCHIVE_FILE, ARCHIVE_SIZE
+from tessera.limits.support import ARCHIVE_SIZE
 from tessera.text import one_line
+
+#: Most bytes: one file of a support archive. The objects of 500 nodes have about as much; of a log the last part
+#: counts.
+ARCHIVE_FILE = 4 * 1024 * 1024
 
 FOLDER = "tessera-support"
 MANIFEST = "manifest.json"

@@ -45,8 +45,11 @@ from tessera.kube.resources import (
     PODS,
 )
 from tessera.kube.resources.meta import Resource
-from tessera.limits.support import ARCHIVE_LOG_LINES, ARCHIVE_OBJECTS, ARCHIVE_PROCESSES, ARCHIVE_VALUES
+from tessera.limits.support import ARCHIVE_OBJECTS, ARCHIVE_PROCESSES, ARCHIVE_VALUES
 from tessera.status_pages import METRICS_PATH
+
+#: Most lines: last lines of a pod's log in a support archive. An hour of an agent with a broken card.
+ARCHIVE_LOG_LINES = 5_000
 
 #: Fetches the decision records of a pod of Tessera, by its name and its container's.
 FetchRecords = Callable[[str, str], Awaitable[bytes]]

@@ -22,11 +22,14 @@ from tessera.explain.order_objects import read_order_objects
 from tessera.explain.snapshot import ClusterView, Snapshot
 from tessera.kube.client.client import Client
 from tessera.kube.resources import NODES, PODS
-from tessera.limits.planning import MOVES_PLANNED
 from tessera.placement.cards import CardPlacement, OwnedPlacement
 from tessera.placement.moves import MOST_MOVES, Worth
 from tessera.reasons.reason import Fragmented, Full
 from tessera.text import list_names
+
+#: Most pods: waiting pods for which one plan of moves looks for room, in their order. Each looks at every card; the
+#: number of further pods is shown.
+MOVES_PLANNED = 100
 
 
 class SlicePlace(msgspec.Struct, frozen=True):

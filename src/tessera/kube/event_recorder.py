@@ -21,8 +21,11 @@ from tessera.kube.client.errors import AlreadyExists, ApiError, NotFound, TooMan
 from tessera.kube.outage_log import OutageLog
 from tessera.kube.resources import EVENTS, ObjectReference, Uid
 from tessera.kube.resources.meta import Resource
-from tessera.limits.processes import REMEMBERED_EVENTS
 from tessera.text import one_line
+
+#: Most events that a process remembers to count repeats. Client-go remembers as many; the oldest is forgotten, and a
+#: repeat of it becomes a new event.
+REMEMBERED_EVENTS = 4_096
 
 _log = logging.getLogger(__name__)
 

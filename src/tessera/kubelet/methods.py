@@ -17,7 +17,9 @@ from tessera.kubelet.proto import dra_pb2 as dra
 from tessera.kubelet.proto import drahealth_pb2 as health
 from tessera.kubelet.proto import pluginregistration_pb2 as registration
 from tessera.kubelet.proto import podresources_pb2 as pr
-from tessera.limits.processes import KUBELET_MESSAGE
+
+#: Most bytes: a message between an agent and kubelet. Kubelet's own server of pod resources allows as many.
+KUBELET_MESSAGE = 16 * 2**20
 
 Request = TypeVar("Request", bound=Message)
 Response = TypeVar("Response", bound=Message)

@@ -16,7 +16,16 @@ from tessera.kueue.objects import LOCAL_QUEUES, WORKLOADS, Workload, served_reso
 from tessera.kueue.positions import PositionReader
 from tessera.kueue.queue_reading import QueueReading
 from tessera.kueue.turns import KEPT, Turns
-from tessera.limits.forecast import KUEUE_LISTED, KUEUE_NAMESPACES, KUEUE_READ
+
+#: Most workloads: waiting Workloads of all namespaces that `tessera queue -A` and the live page read; that there are
+#: more is shown. Each is kept, without its pods.
+KUEUE_READ = 20_000
+#: Most Workloads that are listed to find these, also those that do not wait; beyond it, the page lists the namespaces
+#: of its readers by themselves. 100 pages of a list, and as many for namespaces by themselves.
+KUEUE_LISTED = 50_000
+#: Most namespaces whose queues of Kueue `tessera queue -A` and the live page show; the number of others is shown. Each
+#: takes a request for each of its queues; the page takes those of its readers first.
+KUEUE_NAMESPACES = 50
 
 
 class WaitingWorkloads(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,9 +1,9 @@
-"""Every limit on input that others choose: what Tessera reads, keeps or computes.
+"""The limits on input that others choose, as a message names them, or as several modules keep them.
 
 Tenants, nodes and files are hostile or broken at times. Each text, count and number that comes from them is compared
-with a limit *before* any work is done with it. A limit is defined here, with its reason, and nowhere else; the refusal
-that a user reads names it, and the tables in ``docs/limits.md`` list it. ``tests/docs/test_limits.py`` compares the
-page with these modules. Limits of the simulated cluster are in ``tessera_lab.limits``.
+with a limit *before* any work is done with it. A limit has a row here, with its reason, if a refusal names it or if
+more than one module needs it; the tables in ``docs/limits.md`` list it. Any other bound, as of Tessera's own memories,
+is a constant beside the one place that keeps it. Limits of the simulated cluster are in ``tessera_lab.limits``.
 """
 
 from typing import Self

@@ -20,35 +20,11 @@ IMAGE_MIRRORS = Limit(
     "mirrors that a policy's annotation names",
     "each is asked for every image",
 )
-POLICY_MESSAGE = Limit(
-    4_096,
-    "characters",
-    "message of a condition of a ClusterPolicy or NVIDIADriver",
-    "a line for each of 20 faults; definitions allow 32,768",
-)
-DRIVER_STATUS = Limit(
-    32_768,
-    "characters",
-    "a node's annotation with the state of its driver",
-    "the longest that the controller writes stays below",
-)
-ROLLOUT_RECORD = Limit(
-    4_096,
-    "characters",
-    "a node's annotation with the record of a driver change",
-    "a record with the longest cause has a fourth of it",
-)
 FAILURE_CAUSE = Limit(
     500,
     "characters",
     "cause of a failed driver change, in a record and in a status",
     "a sentence with a container's last words fits",
-)
-FAILURES_TEXT = Limit(
-    64 * 1024,
-    "characters",
-    "failures of one set in their ConfigMap; a longer entry is ignored",
-    "twenty nodes with the longest causes have a fifth of it",
 )
 DRIVER_MEMORY = Limit(
     512 * 1024,
@@ -92,23 +68,11 @@ REGISTRY_REDIRECTS = Limit(
     "redirects of one request to a registry",
     "a blob's to where it is stored needs one",
 )
-CHALLENGE = Limit(
-    8_192,
-    "characters",
-    "a registry's header WWW-Authenticate; the rest is not read",
-    "real ones have some hundred",
-)
 TOKEN_ANSWER = Limit(
     256 * 1024,
     "bytes",
     "an answer with a registry's token",
     "tokens have some kilobytes",
-)
-TOKEN_LIFE = Limit(
-    3_600,
-    "seconds",
-    "time for which a registry's token is used, whatever its server says",
-    "a token that was withdrawn is replaced within the hour",
 )
 REPOSITORY_TAGS = Limit(
     100_000,

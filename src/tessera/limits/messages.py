@@ -14,12 +14,6 @@ LINE_SHOWN = Limit(
     "one line that a command prints",
     "about two screens of a terminal; longer lines of others scroll the answer away",
 )
-LOG_LINE = Limit(
-    8_000,
-    "characters",
-    "one line of a process's log",
-    "answers of the API server fit; a text of others cannot fill the log",
-)
 KEY_SHOWN = Limit(
     320,
     "characters",
@@ -37,12 +31,6 @@ YAML_FAULT_SHOWN = Limit(
     "characters",
     "the YAML reader's message about a file",
     "a reader's longest explanation fits; it repeats lines of the file",
-)
-ANSWER_SHOWN = Limit(
-    300,
-    "characters",
-    "an answer of an API server that is no Status, in a message",
-    "the title of a proxy's error page fits",
 )
 FACT_SHOWN = Limit(
     1_000,
@@ -73,10 +61,4 @@ BUILD_WORDS = Limit(
     "characters",
     "last words of a build's pod, in a status",
     "the last lines of a failed build fit",
-)
-COPY_WORDS = Limit(
-    500,
-    "characters",
-    "skopeo's message about a failed copy",
-    "its last line fits",
 )

@@ -26,12 +26,6 @@ CHECKED_PODS = Limit(
     "pods of one Workload of Kueue, and of all that it has just admitted, in one packing test",
     "as many as one step plans together; further ones are placed when there is room",
 )
-CHECKED_WORKLOADS = Limit(
-    1_000,
-    "Workloads",
-    "Workloads of Kueue that wait for the admission check of Tessera at a time",
-    "their quota is reserved, so there are seldom dozens; others wait until one is answered",
-)
 REMEMBERED_AGES = Limit(
     10_000,
     "pods",
@@ -43,18 +37,6 @@ REMEMBERED_AGES_OF_NAMESPACE = Limit(
     "pods",
     "the same of one namespace",
     "one namespace cannot push out the ages of all others; of more, its owner whose pods left first loses the youngest",
-)
-DIVISION_STEPS = Limit(
-    4_000,
-    "steps",
-    "trials that divide one pod's slices among the cards of a node",
-    "about 50 ms; beyond them the node counts as full for this pod",
-)
-ADMISSION_STEPS = Limit(
-    2_000,
-    "steps",
-    "trials that divide a new pod's slices among the cards of empty nodes, to refuse what none could hold",
-    "a pod that fits takes as many as it has slices; beyond them the pod is admitted",
 )
 PRICED_CONSTRAINTS = Limit(
     64,
@@ -182,18 +164,6 @@ VOLUME_STEPS = Limit(
     "free volumes that one decision compares with claims",
     "about 100 ms; claims beyond are taken to fit, and the scheduler decides",
 )
-EXPLAINED_SETS = Limit(
-    20_000,
-    "sets",
-    "sets of pods that the search for pods whose end makes room tries, for one pod",
-    "their number grows with every pod that runs; beyond it the reason says that several pods would have to end",
-)
-EXPLAINED_DIVISIONS = Limit(
-    400,
-    "divisions",
-    "divisions of a pod's slices among cards that this search tries",
-    "their number grows with every pod that runs; beyond it the reason says that several pods would have to end",
-)
 EXPLAINED_STEPS = Limit(
     40_000,
     "steps",
@@ -205,12 +175,6 @@ REMEMBERED_CONSTRAINTS = Limit(
     "answers",
     "different constraints of pods (selector, affinity, tolerations) whose admitting nodes the controller caches",
     "more kinds of pods than wait at once; the longest unused is forgotten, and computed again when needed",
-)
-REMEMBERED_DEMANDS = Limit(
-    4_096,
-    "answers",
-    "different requests for several slices of which the controller caches whether an empty node could hold them",
-    "more kinds of pods than wait at once; the oldest is forgotten, and searched again when needed",
 )
 REMEMBERED_SELECTIONS = Limit(
     500_000,
@@ -242,29 +206,11 @@ CARD_STATES = Limit(
     "states of a card for which the value of the free slots is cached, for one table of profiles",
     "real cards have a few hundred; profile names that pods and records invent must not fill the memory",
 )
-MOVES_PLANNED = Limit(
-    100,
-    "pods",
-    "waiting pods for which one plan of moves looks for room, in their order",
-    "each looks at every card; the number of further pods is shown",
-)
 MOVE_SEARCHES = Limit(
     1,
     "pods",
     "waiting pods for which one decision looks for moves",
     "a search takes as long as a decision; further pods are searched for in the next decisions, 2.5 s apart",
-)
-MOVES_EXPLAINED = Limit(
-    5,
-    "pods",
-    "waiting pods for which one reading of the cluster, for tessera why or the live page, looks for moves",
-    "the page explains 200 pods at once; the others get their reason without moves",
-)
-NODES_COMPARED = Limit(
-    20,
-    "kinds of pods",
-    "pods that kube-scheduler places, equal ones together, that one reading of the cluster compares with every node",
-    "0.4 s each in a cluster of 5,000 nodes; the others get the scheduler's last word",
 )
 MOVE_STEPS = Limit(
     4_000,
@@ -296,35 +242,11 @@ WRITTEN_NODES = Limit(
     "changed nodes that one step of the controller compares with their records, to write what differs",
     "some 10 ms; all nodes change at a start and at the first use of whole cards",
 )
-RANKED_REQUESTS = Limit(
-    256,
-    "requests",
-    "different requests for whole cards and shares (cards, CPU, memory, models) for which the nodes are kept ranked",
-    "more than teams use at a time; the longest unused is forgotten, and ranked again when needed",
-)
-RANKED_ROOMS = Limit(
-    200_000,
-    "nodes",
-    "nodes in all these rankings together, nodes with equal room counting once; for each resource",
-    "6 MB; 40 requests on 5,000 different nodes, and as many requests as above on some hundred; ranked again otherwise",
-)
-TYPICAL_REQUESTS = Limit(
-    128,
-    "requests",
-    "different requests, the most frequent, of the mix by which nodes are rated for whole cards and shares",
-    "19 in 20 pods of Alibaba's traces ask for one of 20 to 120; each new state of a node is compared with all of them",
-)
 COUNTED_WAITING_DEVICES = Limit(
     16,
     "devices",
     "cards and shares of a namespace's oldest waiting pods that count for shares of requests and prices of models",
     "two nodes; gated pods of one tenant hardly change where others go; pods count in full once they hold cards",
-)
-CARD_LOSSES = Limit(
-    16,
-    "ratings",
-    "ratings of a card's states whose costs are cached, for one table of profiles",
-    "a changed mix of requests has its own; beyond it the costs are computed again when needed",
 )
 NAMESPACES_SHOWN = Limit(
     1_000,

@@ -116,12 +116,6 @@ REQUIRED_MEMORY = Limit(
     "a pod's tessera.dev/gpu-memory",
     "more than any GPU will have, and short enough to write in a message",
 )
-FAULT_TOLERATION_DIGITS = Limit(
-    9,
-    "digits",
-    "a pod's tessera.dev/fault-toleration-seconds; another value counts as 0",
-    "30 years; the administrator's tolerationSeconds bounds it",
-)
 POD_TEMPLATES = Limit(
     18,
     "templates",

@@ -8,23 +8,11 @@ PROVISIONING_RECORD = Limit(
     "a node's annotation with the record of its start, and one line of the records in a ConfigMap",
     "a full record has less than 1 KiB",
 )
-PROVISIONING_BOOK = Limit(
-    512 * 1024,
-    "bytes",
-    "the ConfigMap of such records; the newest stay",
-    "half of a ConfigMap's limit, so that there is room for unreadable lines",
-)
 RECORD_TEXT = Limit(
     512,
     "characters",
     "a name or an image in a record, as a node or a pod reports it; the rest is cut",
     "a whole image reference fits",
-)
-METRIC_COMBINATIONS = Limit(
-    64,
-    "combinations",
-    "combinations of pool, strategy and image in provisioning metrics; others count as `other`",
-    "each has a histogram for every phase; the names come from others",
 )
 REPORT_TEXT = Limit(
     16 * 2**20,
@@ -43,42 +31,6 @@ SAMPLE_ROWS = Limit(
     "rows",
     "rows of a file of start times for `advise`, and records that are read of a cluster",
     "years of an autoscaler's work; each is sorted",
-)
-NODE_GROUPS = Limit(
-    50,
-    "groups",
-    "groups of new nodes in the ConfigMap tessera-node-groups",
-    "clusters have a few kinds of GPU nodes; each waiting pod is compared with each group",
-)
-GROUP_NODES = Limit(
-    100,
-    "nodes",
-    "new nodes of a group that Tessera asks an autoscaler for at a time",
-    "an autoscaler's own limits are lower; each is an object in Tessera's namespace",
-)
-SCALE_UP_PODS = Limit(
-    1_000,
-    "pods",
-    "waiting pods for which Tessera asks for new nodes at a time, the first in order that new nodes could take",
-    "as many as one step plans; the others follow when these have their nodes",
-)
-NODE_PAUSES = Limit(
-    10_000,
-    "pauses",
-    "kinds of requests for which no new node is asked for, as one came and did not help; the oldest pause ends",
-    "ten times the pods that count at a time; each may have requests of its own",
-)
-PACKING_STEPS = Limit(
-    40_000,
-    "steps",
-    "steps of the search for the fewest new nodes with whole cards or shares, for all groups together",
-    "about 0.5 s of CPU, in parts of some ms; then the number may be too large, never too small",
-)
-PACKING_STEPS_OF_GROUP = Limit(
-    1_000,
-    "steps",
-    "the same of one group, where the share of each is less",
-    "enough for a few kinds of pods",
 )
 PASSED_HOSTS = Limit(
     5_000,

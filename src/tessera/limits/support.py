@@ -8,12 +8,6 @@ ARCHIVE_SIZE = Limit(
     "all files of a support archive together, before they are compressed",
     "text compresses to about a tenth, which still goes by mail",
 )
-ARCHIVE_FILE = Limit(
-    4 * 1024 * 1024,
-    "bytes",
-    "one file of a support archive",
-    "the objects of 500 nodes have about as much; of a log the last part counts",
-)
 ARCHIVE_OBJECTS = Limit(
     1_000,
     "objects",
@@ -25,12 +19,6 @@ ARCHIVE_PROCESSES = Limit(
     "pods",
     "pods of Tessera whose log and metrics a support archive has, those that are not ready first",
     "each is one request to its node; the manifest names the others",
-)
-ARCHIVE_LOG_LINES = Limit(
-    5_000,
-    "lines",
-    "last lines of a pod's log in a support archive",
-    "an hour of an agent with a broken card",
 )
 ARCHIVE_VALUES = Limit(
     5_000,

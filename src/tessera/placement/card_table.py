@@ -11,13 +11,16 @@ Policies may rate the states of a card in another way, see :meth:`CardTable.rate
 from collections.abc import Callable
 from itertools import islice
 
-from tessera.limits.planning import CARD_LOSSES
 from tessera.mig.geometry import Geometry, Placement, Profile
 from tessera.mig.layout_planning import list_packings
 from tessera.mig.names import is_device_profile
 from tessera.mig.occupancy import free_slots, free_starts, placement_mask, usable_slots
 from tessera.placement.request_mix import RequestMix
 from tessera.placement.state_costs import Candidate, Memo, Pending, Ranking, StateCosts, add_profile, limit_size
+
+#: Most ratings of a card's states whose costs are cached, for one table of profiles. A changed mix of requests has its
+#: own; beyond it the costs are computed again when needed.
+CARD_LOSSES = 16
 
 __all__ = [
     "Candidate",

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations, starmap
 from typing import Any
 
-from tessera.limits.planning import EXPLAINED_DIVISIONS, EXPLAINED_SETS, EXPLAINED_STEPS
+from tessera.limits.planning import EXPLAINED_STEPS
 from tessera.placement.card_table import CardTable, Pending
 from tessera.placement.demand import Demand, NodeAllows
 from tessera.placement.fleet import Fleet, FleetCard, FleetNode, OwnedPlacement
@@ -19,6 +19,13 @@ from tessera.placement.node_fit import divide_over_cards
 from tessera.placement.step_budget import StepBudget
 from tessera.reasons.node_rules import NodeRule
 from tessera.reasons.reason import Blocker, Fragmented, Full, NoNode, Reason, Reserved, RuleCount
+
+#: Most sets of pods that the search for pods whose end makes room tries, for one pod. Their number grows with every pod
+#: that runs; beyond it the reason says that several pods would have to end.
+EXPLAINED_SETS = 20_000
+#: Most divisions of a pod's slices among cards that this search tries. Their number grows with every pod that runs;
+#: beyond it the reason says that several pods would have to end.
+EXPLAINED_DIVISIONS = 400
 
 #: Number, slots, and the allocations themselves.
 _Blockers = tuple[int, int, tuple[OwnedPlacement, ...]]

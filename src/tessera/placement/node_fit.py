@@ -11,11 +11,17 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from tessera.limits.planning import DIVISION_STEPS, REMEMBERED_DEMANDS
 from tessera.placement.card_table import CardTable, Pending, add_profile
 from tessera.placement.fleet import Fleet, FleetCard, FleetNode
 from tessera.placement.parts import Parts, complete
 from tessera.placement.step_budget import StepBudget
+
+#: Most steps: trials that divide one pod's slices among the cards of a node. About 50 ms; beyond them the node counts
+#: as full for this pod.
+DIVISION_STEPS = 4_000
+#: Most answers: different requests for several slices of which the controller caches whether an empty node could hold
+#: them. More kinds of pods than wait at once; the oldest is forgotten, and searched again when needed.
+REMEMBERED_DEMANDS = 4_096
 
 #: Card-and-profile trials after which the search accepts the division that it has.
 _STEPS = 300

@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from tessera.limits.messages import ECHOED
-from tessera.limits.provisioning import PROVISIONING_BOOK, PROVISIONING_RECORD, RECORD_TEXT
+from tessera.limits.provisioning import PROVISIONING_RECORD, RECORD_TEXT
 from tessera.provisioning.milestones import (
     PROVISIONING_ANNOTATION,
     Milestone,
@@ -23,6 +23,10 @@ from tessera.provisioning.milestones import (
     WorkloadRecord,
     WorkloadStep,
 )
+
+#: Most bytes: the ConfigMap of the records of starts; the newest stay. Half of a ConfigMap's limit, so that there is
+#: room for unreadable lines.
+PROVISIONING_BOOK = 512 * 1024
 
 R = TypeVar("R", ProvisioningRecord, WorkloadRecord)
 

@@ -13,9 +13,12 @@ from collections.abc import Iterable
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from tessera.api.driver.node_status import DriverStrategy
-from tessera.limits.provisioning import METRIC_COMBINATIONS
 from tessera.provisioning.milestones import ProvisioningRecord, WorkloadRecord
 from tessera.provisioning.phases import TOTALS, node_phases, span_seconds, workload_steps
+
+#: Most combinations of pool, strategy and image in provisioning metrics; others count as `other`. Each has a histogram
+#: for every phase; the names come from others.
+METRIC_COMBINATIONS = 64
 
 #: Buckets in seconds: from a marker file that is seen at once to a node that nobody would wait for any longer.
 BUCKETS = (1, 2, 5, 10, 15, 20, 30, 45, 60, 90, 120, 150, 180, 240, 300, 420, 600, 900, 1200, 1800)

@@ -28,11 +28,19 @@ from tessera.api.nodes.node_groups import NodeGroup
 from tessera.controller.objects.node_constraints import NodeConstraints, admits_node, is_tolerated
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.objects.resource_amounts import Amounts
-from tessera.limits.provisioning import PACKING_STEPS, PACKING_STEPS_OF_GROUP, SCALE_UP_PODS
 from tessera.placement.step_budget import StepBudget
 from tessera.scale_up.empty_nodes import empty_nodes
 from tessera.scale_up.pace import Pace
 from tessera.scale_up.useless_nodes import RequestKind, Standing, request_kind
+
+#: Most pods: waiting pods for which Tessera asks for new nodes at a time, the first in order that new nodes could take.
+#: As many as one step plans; the others follow when these have their nodes.
+SCALE_UP_PODS = 1_000
+#: Most steps of the search for the fewest new nodes with whole cards or shares, for all groups together. About 0.5 s of
+#: CPU, in parts of some ms; then the number may be too large, never too small.
+PACKING_STEPS = 40_000
+#: Most steps: the same of one group, where the share of each is less. Enough for a few kinds of pods.
+PACKING_STEPS_OF_GROUP = 1_000
 
 #: Begin of the resources that a new node's cards give, or that Tessera offers for them.
 _OF_CARDS = ("nvidia.com/", "org.instaslice/")

@@ -28,12 +28,15 @@ from tessera.api.names import NodeName
 from tessera.api.nodes.node_pauses import LONGEST_PAUSE, Pause, next_pause
 from tessera.controller.objects.node_constraints import NodeConstraints
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.limits.provisioning import NODE_PAUSES
 from tessera.placement.step_budget import StepBudget
 from tessera.reasons.node_rules import NodeRule
 from tessera.reasons.words import name_rule
 from tessera.scale_up.new_node_look import NewNodeLook
 from tessera.scale_up.pace import Pace
+
+#: Most pauses: kinds of requests for which no new node is asked for, as one came and did not help; the oldest pause
+#: ends. Ten times the pods that count at a time; each may have requests of its own.
+NODE_PAUSES = 10_000
 
 #: Namespace, slices or devices, constraints and amounts: pods that agree in these have the same use of a node.
 RequestKind = tuple[str, tuple[str, ...], NodeConstraints, tuple[tuple[str, int], ...]]

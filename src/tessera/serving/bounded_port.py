@@ -31,18 +31,28 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from tessera.limits.processes import (
-    PORT_BODY_TIME,
-    PORT_BYTES,
-    PORT_CONNECTIONS,
-    PORT_HEADER,
-    PORT_HEADER_TIME,
-    PORT_HEADERS,
-    PORT_IDLE_TIME,
-)
 from tessera.serving.connection import BUFFER, Connection, Tls
 from tessera.serving.drops import Drops, MalformedRequests
 from tessera.serving.fair_shares import FairQueue
+
+#: Most connections that a port of the webhook holds. An API server has 200 changes in flight; each connection takes up
+#: to 80 KiB for TLS.
+PORT_CONNECTIONS = 400
+#: Most bytes: requests that the webhook's port holds, headers and bodies of all connections together. Five of the
+#: largest reviews at once, and hundreds of the usual 20 KiB; each costs up to three times its bytes.
+PORT_BYTES = 16 * 2**20
+#: Most headers of a request to the webhook. The API server sends about ten.
+PORT_HEADERS = 32
+#: Most bytes: the request line, or one header, of a request to the webhook. Those of the API server are far shorter; a
+#: header is stored before its request is checked.
+PORT_HEADER = 2_048
+#: Most ms: handshake and headers of the first request of a connection to the webhook. The API server gives up then.
+PORT_HEADER_TIME = 5_000
+#: Most ms: the body of a request to the webhook. The API server gives up then.
+PORT_BODY_TIME = 5_000
+#: Most ms: the pause between two requests of a connection to the webhook. Longer than API servers pool idle connections
+#: (90 s), so that they are the ones to close.
+PORT_IDLE_TIME = 120_000
 
 _log = logging.getLogger(__name__)
 

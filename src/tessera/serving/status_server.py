@@ -23,14 +23,6 @@ from typing import Any, TypeVar
 from aiohttp import web
 
 from tessera.clock import Clock, SystemClock
-from tessera.limits.processes import (
-    STANDSTILL,
-    STATUS_BYTES,
-    STATUS_CONNECTIONS,
-    STATUS_HEADER,
-    STATUS_IDLE_TIME,
-    STATUS_REQUESTS,
-)
 from tessera.serving.bounded_port import Bounds, ConnectionPort
 from tessera.serving.connection import Connection
 from tessera.serving.pace import Pace
@@ -46,6 +38,25 @@ from tessera.status_pages import (
     status_page,
     unavailable,
 )
+
+#: Most connections to the port of health and metrics of a process. Kubelet, two Prometheus servers and a few readers of
+#: `/usage` or `/queue` need ten.
+STATUS_CONNECTIONS = 64
+#: Most bytes: requests that the port of health and metrics holds, all connections together. 64 requests of 32 KiB;
+#: Prometheus sends less than 1 KiB.
+STATUS_BYTES = 2 * 2**20
+#: Most bytes: the request line, or one header, of a request to the port of health and metrics. A token of a service
+#: account with the longest names has 2,500.
+STATUS_HEADER = 4_096
+#: Most ms: the pause between two requests of a connection to the port of health and metrics. Longer than the usual
+#: interval of scrapes, 15 to 60 s.
+STATUS_IDLE_TIME = 65_000
+#: Most requests of one address to the port of health and metrics; those beyond wait a second and get 429. A probe every
+#: 10 s, a scrape every 15 s, and people; each answer costs CPU time of the process.
+STATUS_REQUESTS = 20
+#: Most ms: time without progress of a process after which its `/healthz` fails. No review and no decision takes a
+#: twentieth of it; kubelet then restarts the process.
+STANDSTILL = 30_000
 
 #: The limits of the port; see :mod:`tessera.limits.processes`.
 BOUNDS = Bounds(connections=STATUS_CONNECTIONS, bytes=STATUS_BYTES, header=STATUS_HEADER, idle_time=STATUS_IDLE_TIME)

@@ -15,9 +15,12 @@ from typing import NamedTuple
 import msgspec
 
 from tessera.api.nodes.usage import NodeUsage
-from tessera.limits.usage import USAGE_NODES
 from tessera.usage.metering import CardSpan, LeaseSpan, NodeMeter, Reading, count_silence, read_first, read_next
 from tessera.usage.record import DAY, HOUR, UNKNOWN, Period, UsageKey, UsageRecord
+
+#: Most nodes in the record of GPU-hours; the time of others while no controller runs is not counted. Each is written
+#: with some 50 bytes.
+USAGE_NODES = 2_000
 
 #: Seconds for which hours stay apart, and for which days stay.
 HOURS_KEPT, DAYS_KEPT = 48 * HOUR, 31 * DAY

@@ -13,7 +13,14 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from tessera.limits.usage import USAGE_MODELS, USAGE_NAME, USAGE_ROWS
+from tessera.limits.usage import USAGE_ROWS
+
+#: Most models of cards in an hour or a day of the record of GPU-hours; others count as `(other)`. A cluster has a few;
+#: a node that lies cannot add thousands.
+USAGE_MODELS = 64
+#: Most characters: a namespace, a user, a label's value or a model in the record of GPU-hours; the rest is cut. A
+#: label's value has no more.
+USAGE_NAME = 63
 
 HOUR, DAY = 3600, 86_400
 #: Name of what is added up for a limit, and of what the controller does not know, as of a lease whose pod it never saw.

@@ -16,7 +16,7 @@ import msgspec
 
 from tessera.limits.messages import ECHOED
 from tessera.limits.nodes import NODE_CARDS
-from tessera.limits.usage import USAGE_KEYS, USAGE_RECORD, USAGE_ROWS
+from tessera.limits.usage import USAGE_RECORD, USAGE_ROWS
 from tessera.text import one_line
 from tessera.usage.record import (
     DAY,
@@ -31,6 +31,10 @@ from tessera.usage.record import (
     fold,
     short_name,
 )
+
+#: Most keys: combinations of namespace, user, label and model in the record of GPU-hours; the smallest are added up.
+#: Each is written once, with up to 300 bytes.
+USAGE_KEYS = 1_000
 
 #: The ConfigMap, and its key of the record.
 RECORD_NAME = "usage-records"

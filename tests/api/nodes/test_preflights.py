@@ -7,13 +7,14 @@ from hypothesis import strategies as st
 
 from tessera.api.nodes.preflights import (
     PREFLIGHT_ANNOTATION,
+    PREFLIGHT_TEXT,
     CardTest,
     decode_tests,
     describe_test,
     encode_tests,
     write_rate,
 )
-from tessera.limits.nodes import NODE_CARDS, PREFLIGHT_TEXT
+from tessera.limits.nodes import NODE_CARDS
 
 AT = 1_700_000_000
 PASSED = CardTest(index=0, gpu="GPU-a", at=AT, rates={"memory_bandwidth": 1.31e12, "product": 1.7e13})

@@ -8,9 +8,9 @@ from tests.dashboard.access.conftest import Guarded
 
 from tessera.access.reviewer import Reviewer
 from tessera.dashboard.access.rights import Rights
-from tessera.dashboard.access.token_gate import TokenGate
+from tessera.dashboard.access.token_gate import PAGE_TOKENS, REFUSED_TOKENS, TOKEN_REVIEWS, TokenGate
 from tessera.dashboard.access.visitors import LoginNeededError, NotNowError
-from tessera.limits.access import PAGE_TOKENS, REFUSED_TOKENS, RIGHTS_LIFE, TOKEN_REVIEWS
+from tessera.limits.access import RIGHTS_LIFE
 from tessera.visibility import About, Visibility
 
 

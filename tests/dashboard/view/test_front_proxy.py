@@ -6,8 +6,7 @@ import pytest
 from multidict import CIMultiDict, CIMultiDictProxy
 
 from tessera.access.reviewer import Person
-from tessera.dashboard.view.front_proxy import FrontProxy, NotProxiedError, read_front_proxy
-from tessera.limits.access import PROXY_NAMES
+from tessera.dashboard.view.front_proxy import PROXY_NAMES, FrontProxy, NotProxiedError, read_front_proxy
 
 CERTIFICATE: dict[str, Any] = {"subject": ((("organizationName", "o"),), (("commonName", "front-proxy-client"),))}
 DATA = {

@@ -19,12 +19,12 @@ from tests.support.ports import free_port
 from tessera.api.nodes.usage import NodeUsage
 from tessera.cli.queue import lines_of, read
 from tessera.clock import SystemClock
+from tessera.dashboard.explainer import PAGE_EXPLANATIONS
 from tessera.dashboard.in_cluster import PageOptions, PageReplica
 from tessera.dashboard.view.objects import MAPS, USAGES, WAITING_PODS, read_view
 from tessera.dashboard.view.trust import API_SERVICE
 from tessera.forecast.queue_page import ExpectedStart, QueuedPod, QueuePage
 from tessera.kube.client.errors import Forbidden, NotFound, ServiceUnavailable
-from tessera.limits.access import PAGE_EXPLANATIONS
 from tessera.manifests import deploy_folder
 from tessera.reasons.reason import Blocker, Full
 from tessera_lab.apiserver.authz.certificates import CertificateAuthority, CertificatePair

@@ -6,9 +6,8 @@ import msgspec
 import pytest
 
 from tessera.api.names import PodUid
-from tessera.forecast.queue.announcements import PAUSE, TELL_AFTER, Announcement, Announcer
+from tessera.forecast.queue.announcements import PAUSE, QUEUE_WRITES, TELL_AFTER, Announcement, Announcer
 from tessera.forecast.queue_page import ExpectedStart, QueuedPod
-from tessera.limits.forecast import QUEUE_WRITES
 from tessera.reasons.reason import Blocker, Full
 
 NOW = 1_700_000_000.0

@@ -8,13 +8,12 @@ import pytest
 from tests.webhook.conftest import Lab, in_lab
 
 from tessera.clock import rfc3339
-from tessera.forecast.queue.job_deadlines import JobDeadlines, JobKey, JobReader, deadline_of, owning_job
+from tessera.forecast.queue.job_deadlines import JOBS_READ, JobDeadlines, JobKey, JobReader, deadline_of, owning_job
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, Status
 from tessera.kube.resources import JOBS, Job, ObjectMeta, OwnerReference
 from tessera.kube.resources.meta import Uid
 from tessera.kube.resources.workloads import JobSpec, JobStatus
-from tessera.limits.forecast import JOBS_READ
 
 NOW = 1_800_000_000.0
 ONE, TWO = JobKey("a", "one", "u1"), JobKey("a", "two", "u2")

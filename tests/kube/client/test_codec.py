@@ -6,9 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tessera.api.instaslice import Instaslice
-from tessera.kube.client.codec import BookmarkLine, ChangeLine, Codec, ErrorLine, LineSplitter, Undecodable
+from tessera.kube.client.codec import NESTING, BookmarkLine, ChangeLine, Codec, ErrorLine, LineSplitter, Undecodable
 from tessera.kube.resources import Pod
-from tessera.limits.processes import NESTING
 
 CODEC = Codec(Pod)
 

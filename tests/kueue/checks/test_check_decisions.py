@@ -14,6 +14,7 @@ from tessera.controller.slicing.cycle import take_in
 from tessera.controller.slicing.state.events import NodeDeleted, NodeObserved
 from tessera.kueue.checks import check_decisions
 from tessera.kueue.checks.check_decisions import (
+    CHECKED_WORKLOADS,
     EXPECTED_SECONDS,
     FIRST_DELAY,
     LONGEST_DELAY,
@@ -23,7 +24,7 @@ from tessera.kueue.checks.check_decisions import (
 )
 from tessera.kueue.checks.queued_workload import read_workload
 from tessera.kueue.objects import Workload
-from tessera.limits.planning import CHECKED_PODS, CHECKED_WORKLOADS
+from tessera.limits.planning import CHECKED_PODS
 
 
 def spec(*profiles: str, **more: Any) -> dict[str, Any]:

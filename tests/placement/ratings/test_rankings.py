@@ -4,11 +4,10 @@ import tracemalloc
 
 import pytest
 
-from tessera.limits.planning import RANKED_ROOMS
 from tessera.placement.link_ratings import LinkRatings
 from tessera.placement.ratings.card_demand import TypicalRequests
 from tessera.placement.ratings.card_request import CardRequest, NodeRoom
-from tessera.placement.ratings.rankings import Rankings
+from tessera.placement.ratings.rankings import RANKED_ROOMS, Rankings
 from tessera.placement.ratings.room_index import RoomIndex
 from tessera.placement.step_budget import StepBudget
 

@@ -20,8 +20,11 @@ import msgspec
 from tessera.api.driver.assignment import DriverConflict
 from tessera.api.driver.node_status import DriverPhase, DriverStatus, DriverStrategy
 from tessera.api.problems import Notice, Problem
-from tessera.limits.drivers import POLICY_MESSAGE
 from tessera.text import count_noun, list_names
+
+#: Most characters: message of a condition of a ClusterPolicy or NVIDIADriver. A line for each of 20 faults; definitions
+#: allow 32,768.
+POLICY_MESSAGE = 4_096
 
 READY, ERROR = "Ready", "Error"
 WITHOUT_EFFECT = "FieldsIgnored"

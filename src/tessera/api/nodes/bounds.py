@@ -8,8 +8,14 @@ from typing import Annotated
 
 import msgspec
 
-from tessera.limits.nodes import CARD_SLOTS, NAMES, NODE_INDEXES, USAGE_TEXT, USAGE_VALUES
+from tessera.limits.nodes import CARD_SLOTS, NAMES, NODE_INDEXES
 from tessera.limits.settings import SHARING_REPLICAS
+
+#: Most units: a measured value or a time on the page `/usage` of an agent, in base units. A million times the memory of
+#: the largest card in bytes; sums of all cards stay finite.
+USAGE_VALUES = 10**18
+#: Most characters: a text for people on the page `/usage` of an agent. The longest of an agent has some hundred.
+USAGE_TEXT = 2_000
 
 #: A memory slot, or a number of them.
 Slots = Annotated[int, msgspec.Meta(ge=0, le=int(CARD_SLOTS))]

@@ -17,16 +17,18 @@ import msgspec
 
 from tessera.api.nodes.health import UNREADABLE, Evidence, describe_xid
 from tessera.kube.resources import Node
-from tessera.limits.nodes import (
-    CARD_FAULT_WORDS,
-    CARD_FAULTS,
-    CARD_FAULTS_TEXT,
-    NODE_CARDS,
-    NODE_INDEXES,
-    OFFERS,
-    RESOURCE_ENTRIES,
-)
+from tessera.limits.nodes import NODE_CARDS, NODE_INDEXES, OFFERS, RESOURCE_ENTRIES
 from tessera.text import one_line
+
+#: Most faults in a node's annotation tessera.dev/cards, and in tessera.dev/spared-faults. 64 cards with four kinds of
+#: errors each.
+CARD_FAULTS = 256
+#: Most characters: each of these two annotations. All faults that are allowed have 50 KiB without their words, and the
+#: UUIDs of all cards 5 KiB.
+CARD_FAULTS_TEXT = 64 * 1024
+#: Most characters: words of one fault in a node's annotation tessera.dev/cards. NVML's texts of errors fit; XIDs have
+#: none, since readers have their meaning.
+CARD_FAULT_WORDS = 120
 
 _T = TypeVar("_T")
 

@@ -14,7 +14,14 @@ from typing import Annotated
 
 import msgspec
 
-from tessera.limits.nodes import CARD_LINKS_TEXT, LINK_POINTS, LINKED_CARDS
+#: Most cards in a node's annotation tessera.dev/card-links. No machine has more in one host; the controller searches
+#: the best of their sets.
+LINKED_CARDS = 16
+#: Most points of two cards in that annotation. 50 times those of 18 NVLinks, the most that a card has.
+LINK_POINTS = 100_000
+#: Most characters: a node's annotation tessera.dev/card-links. 16 cards with the largest points have 900.
+CARD_LINKS_TEXT = 2 * 1024
+
 
 LINKS_ANNOTATION = "tessera.dev/card-links"
 

@@ -34,11 +34,17 @@ from tessera.api.nodes.group_rules import (
 from tessera.kube.quantity import integer_value, milli_value
 from tessera.kube.resources import Taint
 from tessera.limits.nodes import NODE_CARDS, NODE_DEVICES
-from tessera.limits.provisioning import GROUP_NODES, NODE_GROUPS
 from tessera.limits.settings import QUANTITY, SHARING_REPLICAS
 from tessera.mig.geometry import Geometry
 from tessera.mig.models import model_by_short_name
 from tessera.text import one_line
+
+#: Most groups of new nodes in the ConfigMap tessera-node-groups. Clusters have a few kinds of GPU nodes; each waiting
+#: pod is compared with each group.
+NODE_GROUPS = 50
+#: Most nodes: new nodes of a group that Tessera asks an autoscaler for at a time. An autoscaler's own limits are lower;
+#: each is an object in Tessera's namespace.
+GROUP_NODES = 100
 
 #: Name of the ConfigMap, in Tessera's namespace, and its key.
 NODE_GROUPS_MAP, NODE_GROUPS_KEY = "tessera-node-groups", "groups.yaml"

@@ -10,8 +10,14 @@ import msgspec
 
 from tessera.clock import rfc3339
 from tessera.limits.messages import CONDITION_MESSAGE
-from tessera.limits.nodes import NODE_CARDS, NODE_INDEXES, PREFLIGHT_RATES, PREFLIGHT_TEXT
+from tessera.limits.nodes import NODE_CARDS, NODE_INDEXES
 from tessera.text import list_names, one_line
+
+#: Most rates of a card in the annotation `tessera.dev/preflight`. The preflight measures five.
+PREFLIGHT_RATES = 16
+#: Most characters: the annotation `tessera.dev/preflight`. 64 cards with all their rates have half of it; all
+#: annotations of a Node have 256 KiB.
+PREFLIGHT_TEXT = 32 * 1024
 
 PREFLIGHT_ANNOTATION = "tessera.dev/preflight"
 #: ``memory_bandwidth``, ``product``, ``host_to_card``, ``card_to_host``, ``card_to_card``.

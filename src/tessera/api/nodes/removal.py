@@ -11,8 +11,13 @@ from typing import Annotated
 
 import msgspec
 
-from tessera.limits.nodes import REMOVAL_NOTE, REMOVAL_NOTES
 from tessera.text import one_line
+
+#: Most notes of a node's annotation tessera.dev/removed. A node of 16 cards in slices has fewer that stay; the rest is
+#: counted.
+REMOVAL_NOTES = 64
+#: Most characters: one of these notes. It names a card, a slice, a pod and a command.
+REMOVAL_NOTE = 400
 
 REMOVAL_ANNOTATION = "tessera.dev/removal"
 REMOVED_ANNOTATION = "tessera.dev/removed"

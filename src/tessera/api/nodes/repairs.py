@@ -22,8 +22,11 @@ import msgspec
 
 from tessera.api.documents import convert_document
 from tessera.api.names import FAULT_TOLERATION, REBOOT_REQUESTED, SYSTEM_NAMESPACES
-from tessera.limits.pods import FAULT_TOLERATION_DIGITS
 from tessera.text import list_names
+
+#: Most digits: a pod's tessera.dev/fault-toleration-seconds; another value counts as 0. 30 years; the administrator's
+#: tolerationSeconds bounds it.
+FAULT_TOLERATION_DIGITS = 9
 
 #: Name of the ConfigMap, in Tessera's namespace, and its key.
 REPAIRS_MAP, REPAIRS_KEY = "tessera-repairs", "repairs.yaml"

@@ -12,7 +12,11 @@ import msgspec
 
 from tessera.api.nodes.bounds import Index, Name, Part, Replicas, Slots, Value, Words
 from tessera.api.nodes.health import CardHealth, Finding
-from tessera.limits.nodes import CARD_SLOTS, USAGE_QUANTITIES
+from tessera.limits.nodes import CARD_SLOTS
+
+#: Most quantities of a card or MIG device on the page `/usage` of an agent. More than twice as many as an agent
+#: measures.
+USAGE_QUANTITIES = 128
 
 #: The page's path, and the port of an agent's pages.
 USAGE_PATH = "/usage"

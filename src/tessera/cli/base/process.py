@@ -10,9 +10,13 @@ from typing import Any
 
 import click
 
-from tessera.limits.messages import LOG_LINE
-from tessera.limits.processes import RECORDED_DECISIONS
 from tessera.text import lines, one_line
+
+#: Most characters: one line of a process's log. Answers of the API server fit; a text of others cannot fill the log.
+LOG_LINE = 8_000
+#: Most decisions of each decider that a process keeps (`--record`). Minutes of a busy cluster; more would fill the
+#: process's memory.
+RECORDED_DECISIONS = 100_000
 
 #: Form of an entry of the log.
 ENTRY = "%(asctime)s %(levelname)s %(name)s %(message)s"

@@ -14,8 +14,22 @@ from tessera.access.reviewer import Person, Reviewer, Right
 from tessera.clock import Clock
 from tessera.dashboard.access.answered_rights import AnsweredRights
 from tessera.kueue.names import GROUP
-from tessera.limits.access import KUEUE_NAMED, KUEUE_REVIEWS, KUEUE_RIGHTS, PAGE_NAMESPACES, PAGE_REVIEWS, PAGE_RIGHTS
+from tessera.limits.access import KUEUE_NAMED, PAGE_REVIEWS
 from tessera.visibility import About, Visibility
+
+#: Most answers about rights to nodes and pods that the page remembers; the one that was unused longest is forgotten.
+#: 256 readers with 64 namespaces each.
+PAGE_RIGHTS = 16_384
+#: Most reviews of rights to Kueue's Workloads. Rights that a reader has, new ones, and refused ones have this number
+#: each. 150 readers with 50 namespaces learn in 76 s what they may see; apart from pods, whose names do not wait for
+#: it.
+KUEUE_REVIEWS = 100
+#: Most answers about rights to Kueue's Workloads that the page remembers; the one that was unused longest is forgotten.
+#: 256 readers with 128 namespaces each; some 300 bytes an answer.
+KUEUE_RIGHTS = 32_768
+#: Most namespaces with cards or waiting pods whose rights are asked for a reader; names of others stay hidden. Each is
+#: a review; a reader who may list the pods of all namespaces needs one.
+PAGE_NAMESPACES = 512
 
 #: Seconds for which a namespace counts after its last document.
 _REMEMBERED = 600.0

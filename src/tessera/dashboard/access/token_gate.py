@@ -15,9 +15,22 @@ from tessera.access.reviewer import Person, Reviewer
 from tessera.clock import Clock
 from tessera.dashboard.access.rights import Rights
 from tessera.dashboard.access.visitors import LoginNeededError, NotNowError, Visitor
-from tessera.limits.access import PAGE_REVIEWS, PAGE_TOKENS, PERSON_READERS, REFUSED_TOKENS, RIGHTS_LIFE, TOKEN_REVIEWS
+from tessera.limits.access import PAGE_REVIEWS, RIGHTS_LIFE
 from tessera.serving.fair_shares import FairPace
 from tessera.visibility import Visibility
+
+#: Most tokens: valid bearer tokens that the page remembers, by hash; the one that was unused longest is forgotten. Four
+#: for each reader.
+PAGE_TOKENS = 1_024
+#: Most tokens: refused bearer tokens that the page remembers, by hash; the one that was unused longest is forgotten. A
+#: program that tries one again and again costs no review; they take no place of valid ones.
+REFUSED_TOKENS = 1_024
+#: Most reviews of tokens that the page does not know, divided among the addresses that send some; more are refused with
+#: 429. People log in; the API server may check each by an external service. Tokens that are in use have their own pace.
+TOKEN_REVIEWS = 20
+#: Most readers: open feeds of one user, or of the service accounts of one namespace; the next is refused with 429.
+#: Windows of a person; one user cannot take the places of all. Those without a token share four times as many.
+PERSON_READERS = 16
 
 #: Readers without a token have together as many feeds as this number of users.
 _NAMELESS = 4

@@ -25,13 +25,21 @@ from tessera.dashboard.view.objects import CLUSTER, EXPLANATIONS, GROUP, RESOURC
 from tessera.dashboard.view.openapi import documents
 from tessera.kube.client.errors import ApiError, ServiceUnavailable, Status
 from tessera.kube.resources.meta import Resource
-from tessera.limits.access import PAGE_BYTES, PAGE_HEADER, PAGE_HEADERS, VIEW_ANSWERS, VIEW_WAITING
+from tessera.limits.access import PAGE_BYTES, PAGE_HEADER, PAGE_HEADERS
 from tessera.observe.cluster_reading import ClusterReading
 from tessera.serving.bounded_port import Bounds, ConnectionPort
 from tessera.serving.connection import Connection
 from tessera.serving.fair_shares import FairTurns, NoTurnError
 from tessera.usage.agent_pages import FleetUsage
 from tessera.visibility import Redactor, Visibility
+
+#: Most answers of the API view.tessera.dev that the page remembers for two seconds; the oldest is forgotten. One for
+#: each kind of rights; an answer for 1,600 cards has 2 MB and takes a tenth of a second.
+VIEW_ANSWERS = 32
+#: Most answers of the API view.tessera.dev that wait to be made, each user's in turn with those of others; a further
+#: one takes the place of one of the user with most, or is refused with 503. Each takes a tenth of a second, one after
+#: the other.
+VIEW_WAITING = 32
 
 _API_VERSION = f"{GROUP}/{VERSION}"
 _BOUNDS = Bounds(bytes=PAGE_BYTES, headers=PAGE_HEADERS, header=PAGE_HEADER, cancels=True)

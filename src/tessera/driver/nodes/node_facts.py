@@ -36,8 +36,10 @@ from tessera.driver.image_tags import openshift_release
 from tessera.driver.nodes.upgrade_record import RECORD_ANNOTATION
 from tessera.kube.resources import Condition, Node
 from tessera.limits.messages import ECHOED
-from tessera.limits.nodes import OS_IMAGE
 from tessera.text import one_line
+
+#: Most characters: a node's osImage; the rest is not read. Kubelet's are below 100; regular expressions read it.
+OS_IMAGE = 200
 
 _NFD = "feature.node.kubernetes.io/system-os_release."
 

@@ -15,9 +15,12 @@ from tessera.driver.nodes.node_facts import DriverNodeFacts
 from tessera.driver.nodes.pod_facts import DriverPod, DriverPodProgress, NodePods
 from tessera.driver.nodes.upgrade_record import CHANGING, UpgradeRecord
 from tessera.kube.resources import Condition
-from tessera.limits.drivers import DRIVER_STATUS
 from tessera.limits.messages import CONDITION_MESSAGE
 from tessera.text import one_line
+
+#: Most characters: a node's annotation with the state of its driver. The longest that the controller writes stays
+#: below.
+DRIVER_STATUS = 32_768
 
 
 class NodeState(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,7 +8,10 @@ from enum import Enum
 
 import msgspec
 
-from tessera.limits.drivers import ROLLOUT_RECORD
+#: Most characters: a node's annotation with the record of a driver change. A record with the longest cause has a fourth
+#: of it.
+ROLLOUT_RECORD = 4_096
+
 
 #: Annotations that NVIDIA's operator knows (k8s-operator-libs, pkg/upgrade/consts.go).
 REQUESTED_ANNOTATION = "nvidia.com/gpu-driver-upgrade-requested"

@@ -27,7 +27,9 @@ from tessera.driver.registry.client import RegistryClient, RegistryImage
 from tessera.driver.registry.credentials import Keyring
 from tessera.driver.registry.wire import AccessRefused, ImageNotFound, WrongArchitecture
 from tessera.driver.resolution import ImageQuery
-from tessera.limits.messages import COPY_WORDS
+
+#: Most characters: skopeo's message about a failed copy. Its last line fits.
+COPY_WORDS = 500
 
 
 class NeededImage(msgspec.Struct, frozen=True, kw_only=True):

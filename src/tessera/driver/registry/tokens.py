@@ -15,7 +15,13 @@ from tessera.api.image_reference import Reference
 from tessera.clock import Clock
 from tessera.driver.registry.credentials import Login
 from tessera.driver.registry.wire import AccessRefused, RegistryAnswer, RegistryHttp, RegistryUnreachable, is_plain_at
-from tessera.limits.drivers import CHALLENGE, TOKEN_ANSWER, TOKEN_LIFE
+from tessera.limits.drivers import TOKEN_ANSWER
+
+#: Most characters: a registry's header WWW-Authenticate; the rest is not read. Real ones have some hundred.
+CHALLENGE = 8_192
+#: Most seconds: time for which a registry's token is used, whatever its server says. A token that was withdrawn is
+#: replaced within the hour.
+TOKEN_LIFE = 3_600
 
 _TOKEN = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"  # noqa: S105 - a word of the grammar
 _PARAMETER = re.compile(rf'({_TOKEN})\s*=\s*(?:"((?:[^"\\]|\\.)*)"|({_TOKEN}))\s*(?:,\s*|$)')

@@ -13,7 +13,11 @@ from tessera.driver.nodes.upgrade_record import UpgradeState
 from tessera.driver.rollout.candidates import is_proven
 from tessera.driver.rollout.instructions import ForgetFailures, RecordFailure
 from tessera.driver.rollout.node_view import NodeView
-from tessera.limits.drivers import FAILURE_CAUSE, FAILURES_TEXT
+from tessera.limits.drivers import FAILURE_CAUSE
+
+#: Most characters: failures of one set in their ConfigMap; a longer entry is ignored. Twenty nodes with the longest
+#: causes have a fifth of it.
+FAILURES_TEXT = 64 * 1024
 
 #: ConfigMap in Tessera's namespace.
 FAILURES_CONFIG_MAP = "driver-rollouts"

@@ -20,7 +20,10 @@ from dataclasses import dataclass
 
 from tessera.api.names import PodUid
 from tessera.forecast.queue_page import QueuedPod, condition_reason, queued_text
-from tessera.limits.forecast import QUEUE_WRITES
+
+#: Most writes: conditions of waiting pods that one forecast writes, those that were written longest ago first. A few
+#: writes a second; the others follow with the next forecast.
+QUEUE_WRITES = 200
 
 #: Seconds that a pod waits before it is told, and between two writes to a pod.
 TELL_AFTER, PAUSE = 15.0, 60.0

@@ -28,10 +28,16 @@ from tessera.forecast.queue_page import DEADLINE, HISTORY, RATE, UNKNOWN, Expect
 from tessera.forecast.rate import RecentStarts
 from tessera.forecast.simulation import HORIZON, Simulation, StartForecast
 from tessera.forecast.survival import SurvivalCurve
-from tessera.limits.forecast import FORECAST_PODS, QUEUE_PODS
 from tessera.reasons.reason import OtherGate, Reason
 from tessera.reasons.words import sentence
 from tessera.text import one_line
+
+#: Most pods: waiting pods, the first in their order that compete for room, whose start is simulated; the others have a
+#: position alone. Those behind start when these have started.
+FORECAST_PODS = 1_000
+#: Most pods: waiting pods on the controller's page `/queue`; the number of others is shown. Nobody reads more; each has
+#: some 500 bytes.
+QUEUE_PODS = 5_000
 
 #: Characters of a sentence: gates of others may have long names.
 _SENTENCE = 1_000

@@ -23,7 +23,10 @@ from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError
 from tessera.kube.resources import JOBS, Job, OwnerReference
 from tessera.kube.resources.meta import OBJECT_NAME
-from tessera.limits.forecast import JOBS_READ
+
+#: Most Jobs whose deadlines are read before one forecast; the others follow with the next. Each is a request; a Job is
+#: read once for its pods that have started.
+JOBS_READ = 100
 
 _log = logging.getLogger(__name__)
 

@@ -19,8 +19,11 @@ import msgspec
 
 from tessera.kube.client.errors import Status
 from tessera.kube.resources.meta import ObjectMeta, PartialObject
-from tessera.limits.processes import NESTING
 from tessera.text import one_line
+
+#: Most levels: nesting of an object of the API server; deeper parts are left out. No kind of Kubernetes nests half as
+#: deep; an object may have 10,000 levels, the decoder takes some 900.
+NESTING = 128
 
 #: The words between the decoder's text and the path.
 _PATH = " - at `"

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from tessera.limits.messages import ANSWER_SHOWN
+#: Most characters: an answer of an API server that is no Status, in a message. The title of a proxy's error page fits.
+ANSWER_SHOWN = 300
 
 
 class StatusCause(msgspec.Struct, frozen=True, kw_only=True):

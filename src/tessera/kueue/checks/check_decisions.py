@@ -26,8 +26,12 @@ from tessera.controller.slicing.slicer import Slicer
 from tessera.kueue.checks.packing import State, Verdict, check_packing
 from tessera.kueue.checks.queued_workload import QueuedWorkload, outstanding
 from tessera.kueue.checks.unread_nodes import may_hold_later
-from tessera.limits.planning import CHECKED_PODS, CHECKED_WORKLOADS, DECISION_STEPS
+from tessera.limits.planning import CHECKED_PODS, DECISION_STEPS
 from tessera.placement.step_budget import StepBudget
+
+#: Most Workloads of Kueue that wait for the admission check of Tessera at a time. Their quota is reserved, so there are
+#: seldom dozens; others wait until one is answered.
+CHECKED_WORKLOADS = 1_000
 
 #: Seconds in which a Workload without room is tried again before it is sent back.
 PATIENCE = 30.0

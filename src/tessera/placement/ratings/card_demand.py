@@ -13,9 +13,12 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from tessera.limits.planning import TYPICAL_REQUESTS
 from tessera.placement.ratings.card_request import CardRequest, Kind
 from tessera.placement.scarcity import scarcity
+
+#: Most requests: different requests, the most frequent, of the mix by which nodes are rated for whole cards and shares.
+#: 19 in 20 pods of Alibaba's traces ask for one of 20 to 120; each new state of a node is compared with all of them.
+TYPICAL_REQUESTS = 128
 
 #: Share of the pods that the typical ones cover, most frequent first (FGD, USENIX ATC '23).
 TYPICAL = 0.95

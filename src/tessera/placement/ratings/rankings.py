@@ -7,7 +7,6 @@ for longest go first, and one that alone exceeds the bound is used and not kept.
 from bisect import insort
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from tessera.limits.planning import RANKED_REQUESTS, RANKED_ROOMS
 from tessera.placement.link_ratings import LinkRatings
 from tessera.placement.ratings.card_demand import TypicalRequests
 from tessera.placement.ratings.card_request import CardRequest, Kind
@@ -15,6 +14,13 @@ from tessera.placement.ratings.room_index import AlikeNodes, RoomIndex, Shape, b
 from tessera.placement.ratings.room_loss import RoomLoss
 from tessera.placement.ratings.room_rating import Rating, RoomRating
 from tessera.placement.step_budget import StepBudget
+
+#: Most requests: different requests for whole cards and shares (cards, CPU, memory, models) for which the nodes are
+#: kept ranked. More than teams use at a time; the longest unused is forgotten, and ranked again when needed.
+RANKED_REQUESTS = 256
+#: Most nodes in all these rankings together, nodes with equal room counting once; for each resource. 6 MB; 40 requests
+#: on 5,000 different nodes, and as many requests as above on some hundred; ranked again otherwise.
+RANKED_ROOMS = 200_000
 
 #: Entries of rooms that no node has any more, which a ranking may have besides as many as there are rooms.
 _STALE = 64

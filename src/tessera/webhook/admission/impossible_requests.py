@@ -19,7 +19,6 @@ The slices of init containers, sidecars and app containers are those that kubele
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from tessera.limits.planning import ADMISSION_STEPS
 from tessera.offers.selection import Nodes
 from tessera.placement.empty_nodes import Shape, count_slots, largest_part, memory_slots, none_could_hold
 from tessera.placement.step_budget import StepBudget
@@ -27,6 +26,10 @@ from tessera.reasons.reason import NeverFits
 from tessera.reasons.words import sentence
 from tessera.text import count_noun, one_line
 from tessera.webhook.nodes.capabilities import Capabilities, GroupNode
+
+#: Most steps: trials that divide a new pod's slices among the cards of empty nodes, to refuse what none could hold. A
+#: pod that fits takes as many as it has slices; beyond them the pod is admitted.
+ADMISSION_STEPS = 2_000
 
 
 def find_impossible(held: Sequence[str], capabilities: Capabilities, nodes: Nodes, groups: Sequence[GroupNode]) -> str:

@@ -29,7 +29,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from tessera.limits.processes import AUTHORITIES
+#: Most authorities: certificate authorities in the webhook's CA bundle. Two overlap at a rotation; each lost Secret
+#: adds one, and the newest stay.
+AUTHORITIES = 16
+
 
 #: Keys of the Secret; the first two are those of ``kubernetes.io/tls``.
 CERTIFICATE, KEY, BUNDLE = "tls.crt", "tls.key", "ca.crt"
