@@ -29,6 +29,7 @@ from tessera.agent.inventory.sliceable_gpus import (
     sliceable_gpus,
 )
 from tessera.agent.slices.claim_driver import ClaimDriver, claim_devices
+from tessera.agent.slices.claim_publisher import ClaimPublisher, PublishedCards, node_card
 from tessera.agent.slices.claims import SliceClaims
 from tessera.agent.slices.device_plugin import SliceDevicePlugin
 from tessera.agent.slices.events import (
@@ -45,6 +46,7 @@ from tessera.agent.slices.slice_table import SliceJournalFile, SlicesCollector
 from tessera.agent.slices.state_machine import SliceStateMachine
 from tessera.api.instaslice import Instaslice, NodeResources
 from tessera.api.names import PodUid
+from tessera.dra.node_devices import PublishOptions
 from tessera.kube.backoff import Backoff
 from tessera.kube.client.errors import ApiError
 from tessera.kube.resources import Node, Pod
@@ -178,6 +180,13 @@ class SliceManager:
             if options.claim_driver
             else None
         )
+        self._claim_publisher = (
+            ClaimPublisher(
+                runtime, PublishOptions(driver=options.claim_driver), node=mirror, cards=self._published_cards
+            )
+            if options.claim_driver
+            else None
+        )
         #: True once all cards were read, so that promises, devices and status can be trusted.
         self.ready = False
         #: Time at which cards that wait for a reset are read again, monotonic seconds.
@@ -207,9 +216,11 @@ class SliceManager:
             self.ready = True
             self._changes.notify(Fact.SLICES)
             group.create_task(self._writer.run())
-            if self._claim_driver is not None:
+            if self._claim_driver is not None and self._claim_publisher is not None:
                 await self._claim_driver.restore()
                 group.create_task(self._kubelet.serve_claims(self._claim_driver), name="claims")
+                group.create_task(self._claim_publisher.watch())
+                group.create_task(self._claim_publisher.run())
             await self._stay_converged(group)
 
     def _forget_kept(self) -> None:
@@ -365,6 +376,13 @@ class SliceManager:
                 changes = self._changes.about(_LISTED)
                 plugin = SliceDevicePlugin(resource, devices=devices, claims=self._claims, changes=changes)
                 self._plugins[resource] = group.create_task(self._kubelet.serve(plugin), name=f"plugin {resource}")
+
+    def _published_cards(self) -> PublishedCards | None:
+        """The cards whose slices claims can get."""
+        inventory = self._reader.inventory
+        foreign = [each for each, pod in self._slices.observed_instances() if pod is None]
+        cards = [node_card(card, foreign, withheld=self._is_withheld(card.uuid)) for card in self._cards.inventory.gpus]
+        return PublishedCards(tuple(cards), (inventory.driver_version, inventory.cuda_version)) if self.ready else None
 
     def _claim_devices(self) -> Mapping[str, SlicePosition]:
         return claim_devices(self._cards.inventory)

@@ -1,0 +1,162 @@
+"""Publishes the devices of a node for ResourceClaims: keeps its ResourceSlices as they should be.
+
+Rules:
+
+1.  Objects are written only when they differ from what the watch shows; a quiet node writes nothing. Who removes or
+    changes one (kubelet removes all of them 30 s after the driver's last instance has gone) gets it written again.
+2.  A server whose gate is off drops fields without an error. The first objects that come back show which ones; from
+    then on the node publishes without them (:func:`tessera.dra.slice_writer.dropped_fields`).
+3.  The objects belong to the Node, so they go with it.
+4.  No failure here may end the agent: a failed write is tried again, with growing pauses.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+
+from tessera.agent.base.change_notifier import Fact
+from tessera.agent.base.node_objects import NodeSource
+from tessera.agent.base.runtime import AgentRuntime
+from tessera.agent.inventory.sliceable_gpus import SliceableGpu
+from tessera.agent.slices.events import ObservedInstance
+from tessera.api.dra.resource_slices import RESOURCE_SLICES, ResourceSlice
+from tessera.dra.node_devices import NodeCard, PublishOptions, node_pools
+from tessera.dra.slice_writer import Json, dropped_fields, plan_slices
+from tessera.kube.backoff import Backoff
+from tessera.kube.client.errors import ApiError, NotFound
+from tessera.kube.resources import Node
+from tessera.kube.watch.informer import Informer
+from tessera.mig.geometry import Placement
+
+_log = logging.getLogger(__name__)
+
+#: Seconds in which changes are collected before the objects are compared.
+SETTLE = 0.05
+#: What the devices depend on.
+_FACTS = Fact.OWNERS | Fact.CARDS | Fact.HEALTH | Fact.SLICES
+
+
+class PublishedCards(msgspec.Struct, frozen=True):
+    """The cards that are published, and the versions of driver and CUDA."""
+
+    cards: tuple[NodeCard, ...]
+    versions: tuple[str, int]
+
+
+def node_card(card: SliceableGpu, foreign: Iterable[ObservedInstance], *, withheld: bool) -> NodeCard:
+    """A card that is cut on demand, as it is published.
+
+    Args:
+        card: the card.
+        foreign: instances on the node that nobody's claim or pod explains.
+        withheld: nothing of the card may be given out now.
+    """
+    info = card.info
+    rows = {row.spelling: row.name for row in card.geometry.profiles}
+    return NodeCard(
+        uuid=info.uuid,
+        minor=info.minor,
+        index=info.index,
+        product=info.name,
+        compute_capability=info.compute_capability,
+        memory_mib=info.memory_mib,
+        pci_bus_id=info.pci_bus_id[-12:].lower(),
+        numa_node=info.numa_node,
+        whole=False,
+        geometry=card.geometry,
+        foreign=tuple(
+            Placement(rows.get(each.position.profile, each.position.profile), each.position.start, each.size)
+            for each in foreign
+            if each.position.gpu == info.uuid
+        ),
+        fault="withheld" if withheld else "",
+    )
+
+
+class ClaimPublisher:
+    """Keeps the ResourceSlices of this node.
+
+    Args:
+        runtime: options, API server, clock and change notifier of this agent.
+        options: the way to publish, as the administrator wants it.
+        node: the Node as last seen.
+        cards: the cards to publish; ``None`` while unknown, and then the objects stay as they are.
+    """
+
+    def __init__(
+        self,
+        runtime: AgentRuntime,
+        options: PublishOptions,
+        *,
+        node: NodeSource,
+        cards: Callable[[], PublishedCards | None],
+    ) -> None:
+        self._client = runtime.client
+        self._clock = runtime.clock
+        self._changes = runtime.changes.about(_FACTS)
+        self._backoff = Backoff(runtime.rng)
+        self._options = options
+        self._node = node
+        self._cards = cards
+        self._stored: Informer[ResourceSlice] = Informer(
+            runtime.client,
+            RESOURCE_SLICES,
+            clock=runtime.clock,
+            rng=runtime.rng,
+            field_selector=f"spec.nodeName={node.node_name},spec.driver={options.driver}",
+        )
+        #: The cards and objects that were compared last, and found equal.
+        self._settled: tuple[PublishedCards, Sequence[ResourceSlice]] | None = None
+
+    async def watch(self) -> None:
+        """Follows the objects until cancelled."""
+        self._stored.add_handler(lambda _event: self._changes.notify(Fact.SLICES))
+        await self._stored.run()
+
+    async def run(self) -> None:
+        """Publishes until cancelled; :meth:`watch` runs beside it."""
+        await self._stored.wait_synced()
+        while True:
+            count = self._changes.count
+            try:
+                await self._publish()
+            except (ApiError, ConnectionError, TimeoutError) as error:
+                pause = self._backoff.next()
+                _log.warning("ResourceSlices of the node: next attempt in %.1f s: %s", pause, error)
+                await self._clock.sleep(pause)
+            else:
+                self._backoff.reset()
+                await self._changes.wait(count)
+                await self._clock.sleep(SETTLE)
+
+    async def _publish(self) -> None:
+        node, cards, stored = self._node.node(), self._cards(), list(self._stored.cache.values())
+        if node is None or cards is None or self._settled == (cards, stored):
+            return
+        pools = node_pools(node.metadata.name, cards.cards, cards.versions, self._options)
+        dropped = dropped_fields(pools, stored)
+        if dropped:
+            _log.warning("this API server keeps no %s of devices: published without", " and ".join(sorted(dropped)))
+            self._options = msgspec.structs.replace(self._options, **dict.fromkeys(dropped, False))
+            pools = node_pools(node.metadata.name, cards.cards, cards.versions, self._options)
+        plan = plan_slices(pools, stored)
+        for name in plan.delete:
+            await self._delete(name)
+        for item in plan.create:
+            await self._client.create(RESOURCE_SLICES.as_dicts(), _owned(item, node))
+        for item in plan.replace:
+            await self._client.merge_patch(RESOURCE_SLICES, item["metadata"]["name"], _owned(item, node))
+        self._settled = None if plan.create or plan.replace or plan.delete else (cards, stored)
+
+    async def _delete(self, name: str) -> None:
+        try:
+            await self._client.delete(RESOURCE_SLICES, name)
+        except NotFound:
+            return
+
+
+def _owned(item: Json, node: Node) -> Json:
+    """An object that belongs to the node (rule 3)."""
+    owner = {"apiVersion": "v1", "kind": "Node", "name": node.metadata.name, "uid": node.metadata.uid}
+    return {**item, "metadata": {**item["metadata"], "ownerReferences": [{**owner, "controller": True}]}}
