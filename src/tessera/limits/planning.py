@@ -128,7 +128,7 @@ REFUSED_KINDS = Limit(
     "kinds of pods of queues with a maximum of which it is kept which nodes refuse them",
     "some 10 KB each with 5,000 nodes; of more, the one that was asked longest ago is asked anew",
 )
-PASSING_PODS = Limit(
+BACKFILLED_PODS = Limit(
     16,
     "pods",
     "pods with a deadline that one decision tries on reserved slots that they leave in time",

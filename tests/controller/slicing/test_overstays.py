@@ -12,7 +12,7 @@ from tessera.api.names import NodeName
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.evictions.late_pods import ASKED_AGAIN, overstays_from
 from tessera.controller.slicing.state.instructions import Evict
-from tessera.controller.slicing.state.reservation_rules import PASSING_MARGIN
+from tessera.controller.slicing.state.reservation_rules import BACKFILL_MARGIN
 
 START = 1_000_000.0
 #: A deadline of 60 s with a grace period of 5 s.
@@ -47,7 +47,7 @@ def evictions(cluster: SlicerCluster) -> list[int | None]:
 @pytest.mark.parametrize(
     ("facts", "due"),
     [
-        ({}, START + DEADLINE + PASSING_MARGIN),
+        ({}, START + DEADLINE + BACKFILL_MARGIN),
         ({"terminating": True, "gone_by": START + 86_400}, START + 60),
         ({"terminating": True, "gone_by": START + DEADLINE}, None),
         ({"terminating": True, "gone_by": START + 86_400, "grace": 40.0, "deadline": 100.0}, START + 60),

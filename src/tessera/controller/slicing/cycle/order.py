@@ -2,14 +2,13 @@
 
 Without any Queue object the order is priority, then pods with a reservation, then age. With one, queues come before
 age: of two pods of one priority the pod of the queue with the smaller share goes first; a queue below what it is
-guaranteed goes before all others. Each pod that is taken into the order counts as held by its queue from there on, so
-queues take turns. Within a queue the order is age.
+guaranteed goes before all others. A pod in the order counts for its queue at once, so queues alternate. Within
+a queue the order is age.
 
-A queue at its maximum waits as a whole: a younger and smaller pod does not run past an older one of its queue, which
-would wait for ever. A pod that is larger than the maximum itself is passed, and so is one that no node's rules let in,
-those about other pods and volumes too: it would hold back its queue, and the queue of several teams for the others,
-without ever starting. A pod of a gang is passed only for its own constraints on nodes, since rules about the others of
-its gang hold once they have places.
+A queue at its maximum waits as a whole: a younger and smaller pod does not start before an older one of its queue,
+which would wait for ever. Three pods do not hold back others: one that is larger than the maximum itself, one that the rules
+of all nodes refuse, those about other pods and volumes too, and a pod of a gang that constraints on nodes refuse, since
+rules about the others of its gang hold once they have places.
 """
 
 from collections import Counter

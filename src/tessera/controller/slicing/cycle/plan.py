@@ -1,7 +1,8 @@
 """Step 4: plans the waiting pods at the head of the order.
 
 They have parts. A pod with a reservation is a part by itself, and so is a gang; the pods between are packed together,
-as far as they leave the same reservations alone. A pod that ends in time may pass onto slots that are kept for others.
+as far as they leave the same reservations alone. A pod that ends in time may be backfilled onto slots that are
+reserved for others.
 """
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -20,8 +21,8 @@ from tessera.controller.slicing.planning.batch_placement import Placed
 from tessera.controller.slicing.planning.lasting_refusals import LastingRefusal
 from tessera.controller.slicing.planning.planner import Planner
 from tessera.controller.slicing.planning.proposals import (
+    Backfill,
     KindRefusal,
-    Passage,
     Proposal,
     Proposer,
     Refusal,
@@ -32,12 +33,12 @@ from tessera.controller.slicing.state.reservation_rules import (
     add_holdings,
     holding_of,
     reservations_before,
+    reservations_delayed_by,
     reserved_for_others,
-    without_passed,
 )
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.controller.slicing.state.waiting_pods import Rank, rank
-from tessera.limits.planning import DECISION_STEPS, PASSING_PODS
+from tessera.limits.planning import BACKFILLED_PODS, DECISION_STEPS
 from tessera.placement.reserved_slots import hold_slots
 from tessera.placement.step_budget import StepBudget
 from tessera.reasons.reason import QueueFull, Reason
@@ -146,7 +147,7 @@ class Plan(Proposer):
             kind.prepare()
         if run.turns.gangs:
             self._gangs.begin()
-        passing: list[PodInfo] = []
+        backfill: list[PodInfo] = []
         pods = list(run.turns.pods)
         while pods:
             part = self._first_part(pods, run.turns)
@@ -156,11 +157,11 @@ class Plan(Proposer):
                 pods = pods[len(part) :]
             else:
                 done: set[PodUid] = set()
-                yield from self._plan_part(part, run, work, done, passing)
+                yield from self._plan_part(part, run, work, done, backfill)
                 pods = [pod for pod in pods if pod.uid not in done]
             if work.is_spent:
                 break
-        yield from self._let_pass(passing, work)
+        yield from self._backfill(backfill, work)
 
     def _first_part(self, pods: Sequence[PodInfo], turns: Turns) -> list[PodInfo]:
         """Returns the first of these pods that leave the same reservations alone.
@@ -187,7 +188,7 @@ class Plan(Proposer):
             self._reserver.note_gang(gang, found.reason)
 
     def _plan_part(
-        self, pods: list[PodInfo], run: _Run, work: StepBudget, done: set[PodUid], passing: list[PodInfo]
+        self, pods: list[PodInfo], run: _Run, work: StepBudget, done: set[PodUid], backfill: list[PodInfo]
     ) -> Iterator[Proposal]:
         """Plans pods together, up to the first that finds no place and gets a reservation.
 
@@ -199,7 +200,7 @@ class Plan(Proposer):
             run: the pods that are planned.
             work: pays for it.
             done: gets the decided pods.
-            passing: gets refused pods that could use reserved slots, since they end in time.
+            backfill: gets refused pods that could use reserved slots, since they end in time.
         """
         reserved = reservations_before(self._state, pods[0])
         since = {pod.uid: self._state.pods.nodes_changed_since_refusal(pod.uid) for pod in pods}
@@ -209,8 +210,8 @@ class Plan(Proposer):
             if isinstance(one, Placed):
                 yield one
                 continue
-            if len(without_passed(self._state, one.pod, reserved)) < len(reserved):
-                passing.append(one.pod)
+            if len(reservations_delayed_by(self._state, one.pod, reserved)) < len(reserved):
+                backfill.append(one.pod)
             reserves = False
             for proposal in self._reserver.reserve_at_once(one.pod, one.reason) if self._reserver is not None else ():
                 reserves = True
@@ -222,20 +223,20 @@ class Plan(Proposer):
             if reserves:
                 return
 
-    def _let_pass(self, pods: Sequence[PodInfo], work: StepBudget) -> Iterator[Proposal]:
+    def _backfill(self, pods: Sequence[PodInfo], work: StepBudget) -> Iterator[Proposal]:
         """Plans pods with deadlines on the slots of reservations that they do not delay."""
-        for pod in pods[:PASSING_PODS]:
+        for pod in pods[:BACKFILLED_PODS]:
             if work.is_spent:
                 return
             if pod.uid not in self._state.waiting:
                 continue
             before = reservations_before(self._state, pod)
-            left = without_passed(self._state, pod, before)
+            left = reservations_delayed_by(self._state, pod, before)
             found, _ = self._planner.plan_beside(left, [pod], {}, work)
             for one in found:
                 if isinstance(one, Placed):
                     yield one
-                    yield Passage(pod.uid, tuple(each for each in before if each not in left))
+                    yield Backfill(pod.uid, tuple(each for each in before if each not in left))
 
     # Maxima of queues
 

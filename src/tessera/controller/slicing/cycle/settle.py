@@ -10,12 +10,12 @@ from tessera.controller.slicing.planning.batch_placement import Placed
 from tessera.controller.slicing.planning.planner import Planner
 from tessera.controller.slicing.planning.pod_kinds import kind_of
 from tessera.controller.slicing.planning.proposals import (
+    Backfill,
     EndOfReservation,
     Eviction,
     KindRefusal,
     NewReservation,
     Notice,
-    Passage,
     Proposal,
     Refusal,
     Return,
@@ -69,7 +69,7 @@ class Settlement:
                     self.allocations.give_up(allocation)
                 case Withdrawal():
                     self._withdraw(proposal)
-                case Passage(uid, reservations):
+                case Backfill(uid, reservations):
                     for each in reservations:
                         each.holders.add(uid)
                         self._state.dirty_nodes.add(each.node)

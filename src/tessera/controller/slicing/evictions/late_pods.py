@@ -9,7 +9,7 @@ holds slots has ended by its deadline and the grace period of its spec, whatever
 - Such a pod is asked to end, with the grace period of its spec, once its deadline is over. A later grace period can
   only shorten an earlier one, and no budget protects a pod that is being deleted
   (``pkg/registry/core/pod/storage/eviction.go``).
-- A pod that is not being deleted is evicted if it is there :data:`PASSING_MARGIN` after kubelet should have ended it.
+- A pod that is not being deleted is evicted if it is there :data:`BACKFILL_MARGIN` after kubelet should have ended it.
 
 All facts are in the pod, so a new controller decides the same.
 
@@ -33,7 +33,7 @@ from tessera.api.names import PodUid
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.planning.proposals import Notice, Proposal, Proposer, Withdrawal, evict
 from tessera.controller.slicing.state.messages import overstay_text, turn_lost_text, unbound_text
-from tessera.controller.slicing.state.reservation_rules import PASSING_MARGIN
+from tessera.controller.slicing.state.reservation_rules import BACKFILL_MARGIN
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.controller.slicing.state.waiting_pod import competes_for_room
 
@@ -49,7 +49,7 @@ def overstays_from(pod: PodInfo) -> float | None:
         return None
     end = pod.started + pod.deadline
     if not pod.terminating:
-        return end + PASSING_MARGIN
+        return end + BACKFILL_MARGIN
     return end - pod.grace if pod.gone_by > end + _ROUNDING else None
 
 

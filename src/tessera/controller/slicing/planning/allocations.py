@@ -14,7 +14,7 @@ from tessera.api.names import NodeName, PodUid
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.kinds.request_kind import RequestKind
 from tessera.controller.slicing.state.allocation import Allocation, is_short, is_wanted, observe_record, will_never_run
-from tessera.controller.slicing.state.reservation_rules import held_by, is_passing
+from tessera.controller.slicing.state.reservation_rules import held_by, is_backfilled
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.controller.slicing.state.waiting_pod import CANNOT_START, WAITING, PodState
 
@@ -160,7 +160,7 @@ class Allocations:
     def _cannot_start(self, pod: PodInfo) -> bool:
         if pod.unschedulable_message or (pod.unstarted and self._state.agent_is_down(pod.node)):
             return True
-        return not pod.node and is_passing(self._state, pod)
+        return not pod.node and is_backfilled(self._state, pod)
 
     def report_condition(self, uid: PodUid) -> None:
         """Has a pod's condition compared with the state, if it says or should say that slices were taken back."""

@@ -60,15 +60,15 @@ class Withdrawal(msgspec.Struct, frozen=True):
     text: str
 
 
-class Passage(msgspec.Struct, frozen=True):
-    """A pod with slices of reservations leaves them before they begin."""
+class Backfill(msgspec.Struct, frozen=True):
+    """A pod gets slots of reservations and leaves them before they begin."""
 
     uid: PodUid
     reservations: tuple[Reservation, ...]
 
 
 class NewReservation(msgspec.Struct, frozen=True):
-    """Slots are kept for a waiting pod; they are expected to be free in these seconds."""
+    """Slots are reserved for a waiting pod; they are expected to be free in these seconds."""
 
     pod: PodInfo
     reservation: Reservation
@@ -102,7 +102,7 @@ Proposal = (
     | KindRefusal
     | Return
     | Withdrawal
-    | Passage
+    | Backfill
     | NewReservation
     | EndOfReservation
     | Eviction

@@ -31,7 +31,7 @@ class Reservation:
         made: when it was made, seconds since 1970.
         until: when the slots are expected to be free; a younger pod may use them if it ends before.
         patience: seconds after which it may move.
-        holders: pods that were known to hold slots of it: those at the beginning, and those that may pass.
+        holders: pods that were known to hold slots of it: those at the beginning, and backfilled ones.
         gang: the gang of the pod if its pods have reservations together; empty for a pod that starts by itself. All of
             a gang have the same number and time, and none remains if one ends.
     """

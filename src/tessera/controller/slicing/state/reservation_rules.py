@@ -19,7 +19,7 @@ from tessera.placement.fleet import UnknownCard
 from tessera.placement.reserved_slots import Hold
 
 #: Seconds by which a pod with a deadline must end before reserved slots are expected to be free: its start and removal.
-PASSING_MARGIN = 90.0
+BACKFILL_MARGIN = 90.0
 
 
 def reservations_before(state: SlicerState, pod: PodInfo) -> list[Reservation]:
@@ -31,18 +31,18 @@ def reservations_before(state: SlicerState, pod: PodInfo) -> list[Reservation]:
     return [each for each in found if each.rank < own.rank]
 
 
-def without_passed(state: SlicerState, pod: PodInfo, found: Iterable[Reservation]) -> list[Reservation]:
+def reservations_delayed_by(state: SlicerState, pod: PodInfo, found: Iterable[Reservation]) -> list[Reservation]:
     """Returns those reservations that a pod would delay: all, unless it has a deadline and ends before they begin.
 
     The deadline of a pod that a later gate holds begins nobody knows when.
     """
     if pod.deadline is None or pod.later_gates:
         return list(found)
-    end = state.now + pod.deadline + PASSING_MARGIN
+    end = state.now + pod.deadline + BACKFILL_MARGIN
     return [each for each in found if end > each.until]
 
 
-def is_passing(state: SlicerState, pod: PodInfo) -> bool:
+def is_backfilled(state: SlicerState, pod: PodInfo) -> bool:
     """True if a pod with a deadline has slots of another pod's reservation, which it must leave in time."""
     found = state.reservations.values()
     return pod.deadline is not None and any(pod.uid in each.holders and pod.uid != each.uid for each in found)
