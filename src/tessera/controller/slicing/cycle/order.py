@@ -6,9 +6,9 @@ guaranteed goes before all others. A pod in the order counts for its queue at on
 a queue the order is age.
 
 A queue at its maximum waits as a whole: a younger and smaller pod does not start before an older one of its queue,
-which would wait for ever. Three pods do not hold back others: one that is larger than the maximum itself, one that the rules
-of all nodes refuse, those about other pods and volumes too, and a pod of a gang that constraints on nodes refuse, since
-rules about the others of its gang hold once they have places.
+which would wait for ever. Three pods do not hold back others: one that is larger than the maximum itself;
+one that the rules of all nodes refuse, those about other pods and volumes too; and a pod of a gang that constraints on
+nodes refuse, since rules about the others of its gang hold once they have places.
 """
 
 from collections import Counter
