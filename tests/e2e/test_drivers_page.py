@@ -1,4 +1,4 @@
-"""The page docs/drivers.md, run from top to bottom as its reader would; see :mod:`tests.support.pages`.
+"""The pages about drivers, each run from top to bottom as its reader would; see :mod:`tests.support.pages`.
 
 The registry that the page calls ``localhost:5000`` is a real one, with what the article's repository had.
 """
@@ -16,6 +16,7 @@ from tessera.driver.coverage.kernels import parse_kernel_lists
 from tessera_lab.experiments.results import AUTOSCALE, POLICY_RESET, RED_HAT
 
 PAGE = ROOT / "docs" / "drivers.md"
+EXPERIMENTS = ROOT / "docs" / "driver-experiments.md"
 KERNEL = "5.14.0-284.25.1.el9_2.x86_64"
 
 
@@ -36,8 +37,13 @@ def test_every_command_prints_what_the_page_shows(lab_folder: Path, host: str) -
     assert not lab_folder.exists()
 
 
+@pytest.mark.parametrize("page", ["driver-experiments.md", "autoscaler-timers.md"])
+def test_every_command_that_needs_no_cluster_prints_what_its_page_shows(page: str, lab_folder: Path) -> None:
+    Page(ROOT / "docs" / page).play(Shell(lab_folder))
+
+
 def test_the_table_has_red_hats_means_in_red_hats_column_only() -> None:
-    table = re.findall(r"^\| ([^|]+) \| (\d+) \| ([\d.]+) \| ([\d.]+) \|$", PAGE.read_text(), re.MULTILINE)
+    table = re.findall(r"^\| ([^|]+) \| (\d+) \| ([\d.]+) \| ([\d.]+) \|$", EXPERIMENTS.read_text(), re.MULTILINE)
     assert [float(theirs) for _, theirs, _, _ in table] == [
         RED_HAT[POLICY_RESET, "built"],
         RED_HAT[POLICY_RESET, "precompiled-public"],

@@ -1,4 +1,4 @@
-"""The experiments print the output that docs/drivers.md shows, in the time that it names.
+"""The experiments print the output that docs/driver-experiments.md shows, in the time that it names.
 
 Long: thirty repetitions of everything.
 """
@@ -20,7 +20,7 @@ from tessera_lab.experiments.scenarios import ArticleScenario
 
 pytestmark = pytest.mark.soak
 
-PAGE = ROOT / "docs" / "drivers.md"
+PAGE = ROOT / "docs" / "driver-experiments.md"
 PRINTED = {block.partition("\n")[0].removeprefix("# tessera "): block for block in Page(PAGE).blocks("text")}
 #: Processor seconds of one run of thirty; on a machine of its own they are its seconds.
 LIMIT = 20.0
