@@ -346,6 +346,27 @@ def test_older_generations_do_not_count() -> None:
     assert [each.id.device for each in pool.devices] == ["y"]
 
 
+def test_a_node_that_forges_a_pool_of_another_node_spoils_its_own_only() -> None:
+    server = Server()
+    server.publish(*pools([card(0)]))
+    forged = msgspec.convert(
+        {
+            "metadata": {"name": "forged"},
+            "spec": {
+                "driver": "gpu.tessera.dev",
+                "nodeName": "n2",
+                "pool": {"name": "n1", "generation": 99, "resourceSliceCount": 1},
+                "devices": [{"name": "gpu-0"}],
+            },
+        },
+        ResourceSlice,
+    )
+    honest, other = read_pools([forged, *server.stored])
+    assert honest == pools([card(0)])[0]
+    assert other.devices == ()
+    assert "published by node n2, whose pools have the node's name" in other.problem
+
+
 _CHANGES = st.lists(
     st.lists(
         st.builds(

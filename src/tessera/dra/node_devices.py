@@ -142,9 +142,14 @@ def node_pools(
             devices=tuple(device for each in builders for device in each.devices(name)),
             counters={key: value for each in builders for key, value in each.counters(name).items()},
         )
-        for name in (node, bounded_name(node, _POOL - len(SHARES)) + SHARES)
+        for name in pool_names(node)
     )
     return (plain, shared) if shared.devices else (plain,)
+
+
+def pool_names(node: str) -> tuple[str, str]:
+    """Returns the names of a node's pools: of whole cards and partitions, and of shared cards."""
+    return node, bounded_name(node, _POOL - len(SHARES)) + SHARES
 
 
 def bounded_name(name: str, most: int) -> str:

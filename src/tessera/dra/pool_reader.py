@@ -4,6 +4,10 @@ A pool counts only if all its slices of the newest generation are there and keep
 unique, and every counter that a device takes from exists. Otherwise the pool has a problem and its devices are not
 allocated; other pools are not touched. Order: pools by driver and name, slices by name, devices as listed; this is
 kube-scheduler's order since 1.36.
+
+A node may forge slices of its own only, as the API server checks ``nodeName``. So slices of different nodes are never
+one pool, and of a driver of ours a pool that has another name than its node's has a problem: it would name devices of
+the other node.
 """
 
 from collections import Counter as Tally
@@ -13,6 +17,7 @@ from decimal import Decimal
 from tessera.api.dra.resource_slices import Amount, Attribute, DeviceCapacity, ResourceSlice, SliceDevice
 from tessera.cel.kubernetes_values import read_semver
 from tessera.dra.devices import Capacity, Device, DeviceId, DeviceTaint, Pool, Value, qualify
+from tessera.dra.node_devices import DRIVER, NVIDIA_DRIVER, pool_names
 from tessera.kube.quantity import parse_quantity, quantity_text
 
 
@@ -22,19 +27,20 @@ class SliceRefused(ValueError):  # noqa: N818 - says what happened to the slice
 
 def read_pools(slices: Iterable[ResourceSlice]) -> list[Pool]:
     """Returns the pools of some slices, in kube-scheduler's order."""
-    found: dict[tuple[str, str], list[ResourceSlice]] = {}
+    found: dict[tuple[str, str, str], list[ResourceSlice]] = {}
     for each in slices:
-        found.setdefault((each.spec.driver, each.spec.pool.name), []).append(each)
-    return [_read_pool(driver, name, parts) for (driver, name), parts in sorted(found.items())]
+        found.setdefault((each.spec.driver, each.spec.pool.name, each.spec.node_name), []).append(each)
+    return [_read_pool(*key, parts) for key, parts in sorted(found.items())]
 
 
-def _read_pool(driver: str, name: str, parts: Sequence[ResourceSlice]) -> Pool:
+def _read_pool(driver: str, name: str, node: str, parts: Sequence[ResourceSlice]) -> Pool:
+    if driver in (DRIVER, NVIDIA_DRIVER) and name not in pool_names(node):
+        problem = f"pool {name} of {driver}: it is published by node {node}, whose pools have the node's name"
+        return Pool(driver=driver, name=name, node=node, problem=problem)
     newest = max(each.spec.pool.generation for each in parts)
     current = sorted(
         (each for each in parts if each.spec.pool.generation == newest), key=lambda each: each.metadata.name
     )
-    nodes = {each.spec.node_name for each in current}
-    node = nodes.pop() if len(nodes) == 1 else ""
     wanted = current[0].spec.pool.resource_slice_count
     if len(current) != wanted:
         problem = f"{len(current)} of {wanted} ResourceSlices of generation {newest} are there; it is being updated"
