@@ -3,13 +3,14 @@
 All nodes of a test are without a kubelet, and all its devices are of a driver that no other test has.
 """
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from tests.support.conformance_api import MERGE, Api
 from tests.support.device_claims import API, FINALIZER, claim, device_class, exactly, resource_slice
-from tests.support.pod_claims import Claims
+from tests.support.pod_claims import SETTLED, Claims
 
 Obj = dict[str, Any]
 
@@ -235,6 +236,65 @@ async def test_configuration_of_class_and_claim_is_in_the_allocation(devices: De
         for each in found["status"]["allocation"]["devices"]["config"]
     ]
     assert sources == [("FromClass", ["gpu"], "class"), ("FromClaim", ["gpu"], "claim")]
+
+
+# -- extended resources ---------------------------------------------------------------------------------------------
+
+
+async def _extended(devices: Devices) -> str:
+    """A class that stands for an extended resource; returns the resource."""
+    resource = f"example.com/{devices.word}"
+    await devices.device_class(name=f"{devices.word}-extended", extendedResourceName=resource)
+    return resource
+
+
+async def _ask(devices: Devices, pod: str, resource: str, **options: Any) -> None:
+    """Creates a pod that asks for one of an extended resource."""
+    await devices.claims.pod(pod, limits={resource: "1"}, **options)
+
+
+async def test_the_scheduler_makes_the_claim_of_an_extended_resource(devices: Devices, make_node: Any) -> None:
+    node = await make_node()
+    await devices.publish(node, device("a"))
+    resource = await _extended(devices)
+    await _ask(devices, "p", resource)
+    assert await devices.claims.bound("p") == node
+    status = (await devices.api("GET", f"{devices.claims.pods}/p")).ok()["status"]["extendedResourceClaimStatus"]
+    name = status["resourceClaimName"]
+    assert name.startswith("p-extended-resources-")
+    request = "container-0-request-0"
+    assert status["requestMappings"] == [
+        {"containerName": "main", "resourceName": resource, "requestName": request},
+    ]
+    found = (await devices.api("GET", f"{devices.claims.claims}/{name}")).ok()
+    assert found["metadata"]["annotations"]["resource.kubernetes.io/extended-resource-claim"] == "true"
+    assert [(each["request"], each["device"]) for each in await devices.results(name)] == [(request, "a")]
+    await devices.claims.delete("p")
+    await devices.api.gone(f"{devices.claims.claims}/{name}")
+
+
+async def test_a_gated_pod_has_no_claim_for_its_extended_resource(devices: Devices, make_node: Any) -> None:
+    await devices.publish(await make_node(), device("a"))
+    await _ask(devices, "p", await _extended(devices), gated=True)
+    await asyncio.sleep(SETTLED)
+    assert not (await devices.api("GET", devices.claims.claims)).ok()["items"]
+
+
+async def test_a_device_plugin_comes_before_a_class(devices: Devices, make_node: Any) -> None:
+    node, resource = await make_node(), await _extended(devices)
+    await devices.publish(node, device("a"))
+    amounts = {"capacity": {resource: "1"}, "allocatable": {resource: "1"}}
+    (await devices.api("PATCH", f"/api/v1/nodes/{node}/status", {"status": amounts}, content=MERGE)).ok()
+    await _ask(devices, "p", resource)
+    assert await devices.claims.bound("p") == node
+    assert not (await devices.api("GET", devices.claims.claims)).ok()["items"]
+
+
+async def test_tainted_devices_serve_no_extended_resource(devices: Devices, make_node: Any) -> None:
+    taint = {"key": "tessera.dev/placed-by", "value": "tessera", "effect": "NoSchedule"}
+    await devices.publish(await make_node(), device("a", taints=[taint]))
+    await _ask(devices, "p", await _extended(devices))
+    assert "cannot allocate all claims" in await devices.claims.refused("p")
 
 
 async def test_devices_that_every_node_reaches_bind_to_none(

@@ -154,6 +154,32 @@ async def test_of_two_claims_on_two_nodes_the_scheduler_clears_one(claims: Claim
     assert found.count(None) == 1
 
 
+@pytest.mark.parametrize("others", [0, 1])
+async def test_a_pinned_pod_preempts_on_its_node_and_loses_its_devices_where_another_node_would_do(
+    claims: Claims, make_node: Any, others: int, unique: str, cleanup: Callable[[str], None]
+) -> None:
+    cleanup(f"/apis/scheduling.k8s.io/v1/priorityclasses/{unique}")
+    high = {"metadata": {"name": unique}, "value": 1000}
+    (await claims.api("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", high)).ok()
+    node = await make_node(cpu="1")
+    await claims.pod("victim", cpu="1")
+    assert await claims.bound("victim") == node
+    for _ in range(others):
+        await make_node(cpu="1")
+    name = await claims.templated("p", gated=True, cpu="1", priorityClassName=unique)
+    await claims.allocate(name, node)
+    await claims.ungate("p")
+    await claims.api.until(
+        f"{claims.pods}/victim",
+        lambda answer: answer.status == 404 or bool(answer.body["metadata"].get("deletionTimestamp")),
+    )
+    if others:
+        await claims.until(name, lambda each: not each["status"].get("allocation"))
+        await claims.allocate(name, node)
+    await claims.delete("victim")
+    assert await claims.bound("p") == node
+
+
 # -- released -------------------------------------------------------------------------------------------------------
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.support.conformance_api import MERGE, Api, Kubectl
+from tests.support.conformance_api import MERGE, Api, Kubectl, limited
 from tests.support.device_claims import (
     API,
     allocation,
@@ -108,6 +108,18 @@ async def test_a_class_can_stand_for_an_extended_resource(
     assert "must be a valid extended resource name" in refused.refused(422, "Invalid")
     made = device_class(unique, f'device.driver == "{DRIVER}"', extendedResourceName=f"example.com/{unique}")
     assert (await api("POST", f"{API}/deviceclasses", made)).ok()["spec"]["extendedResourceName"]
+
+
+async def test_a_quota_limits_the_devices_of_a_class(api: Api, core: str, claims: str) -> None:
+    name = "gpus.deviceclass.resource.k8s.io/devices"
+    await limited(api, core, {name: "3", "count/resourceclaims.resource.k8s.io": "2"})
+    alternatives = [{"name": each, "deviceClassName": "gpus", "count": count} for each, count in (("a", 1), ("b", 2))]
+    (await api("POST", claims, claim("a", {"name": "gpu", "firstAvailable": alternatives}))).ok()
+    text = (await api("POST", claims, claim("b", exactly("gpu", "gpus", count=2)))).refused(403, "Forbidden")
+    assert f"requested: {name}=2, used: {name}=2, limited: {name}=3" in text
+    text = (await api("POST", claims, claim("b", exactly("gpu", "gpus", allocationMode="All")))).refused(403)
+    assert f"requested: {name}=32" in text
+    (await api("POST", claims, claim("b", exactly("gpu", "gpus")))).ok()
 
 
 # -- status ---------------------------------------------------------------------------------------------------------

@@ -25,12 +25,15 @@ class Claims:
         self.templates = f"{API}/namespaces/{namespace}/resourceclaimtemplates"
         self._label = label
 
-    async def pod(self, name: str, *entries: Obj, gated: bool = False, cpu: str = "", **spec: Any) -> Obj:
+    async def pod(
+        self, name: str, *entries: Obj, gated: bool = False, cpu: str = "", limits: Obj | None = None, **spec: Any
+    ) -> Obj:
         """Creates a pod that can only go to the test's nodes."""
         given = {"nodeSelector": {"tessera-test": self._label}, "terminationGracePeriodSeconds": 0, **spec}
         body = claiming_pod(name, *entries, gates=(GATE,) if gated else (), **given)
-        if cpu:
-            body["spec"]["containers"][0]["resources"]["requests"] = {"cpu": cpu}
+        resources = body["spec"]["containers"][0]["resources"]
+        resources |= {"requests": {"cpu": cpu}} if cpu else {}
+        resources |= {"limits": limits} if limits else {}
         made: Obj = (await self.api("POST", self.pods, body)).ok()
         return made
 

@@ -16,9 +16,11 @@ import msgspec
 from tessera.clock import Clock, rfc3339
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, Conflict, NotFound
+from tessera.kube.resources import PODS
 from tessera.kube.resources.meta import Resource, key_of, split_key, uid_of
 from tessera.kube.watch.informer import EventKind, Informer, WatchEvent
 from tessera_lab.scheduler.filters.claims import ClaimPlan
+from tessera_lab.scheduler.filters.extended_devices import ExtendedClaim
 from tessera_lab.scheduler.state.claim_cache import ClaimCache
 from tessera_lab.scheduler.state.node_cache import CachedPod
 from tessera_lab.scheduler.state.pod_claims import FINALIZER, allocation_of, consumer, is_reserved_for, reservations
@@ -57,6 +59,8 @@ class ClaimBinder:
         self._cache = cache
         self._changed = changed
         self._clock = clock
+        #: Claims made for extended resources, by the UID of a pod whose binding is under way.
+        self._made: dict[str, str] = {}
         handlers = (
             (RESOURCE_CLAIMS, self._on_claim),
             (DEVICE_CLASSES, self._on_class),
@@ -76,10 +80,7 @@ class ClaimBinder:
         self._changed()
 
     def _on_class(self, event: WatchEvent[Json]) -> None:
-        if event.kind is EventKind.DELETED:
-            self._cache.classes.pop(key_of(event.object), None)
-        else:
-            self._cache.classes[key_of(event.object)] = event.object
+        self._cache.set_class(event.object, gone=event.kind is EventKind.DELETED)
         self._changed()
 
     def _on_slice(self, event: WatchEvent[Json]) -> None:
@@ -90,6 +91,8 @@ class ClaimBinder:
         """Counts the devices of a decision before they are written."""
         for key, allocation in plan.allocate.items():
             self._cache.assume(self._cache.claims[key], allocation)
+        if plan.extended is not None:
+            self._cache.assume(plan.extended.claim, plan.extended.allocation)
 
     async def bind(self, pod: CachedPod, plan: ClaimPlan) -> None:
         """Returns once the pod is a consumer of all its claims.
@@ -105,6 +108,34 @@ class ClaimBinder:
                 reason = error.message if isinstance(error, ApiError) else str(error)
                 text = f'running PreBind plugin "DynamicResources": add reservation to claim {key}: {reason}'
                 raise ClaimBindingError(text) from error
+        if plan.extended is not None:
+            try:
+                await self._make_extended(pod, plan.extended)
+            except (ApiError, ConnectionError, TimeoutError) as error:
+                await self.undo(pod, plan)
+                text = f'running PreBind plugin "DynamicResources": create claim for extended resources: {error}'
+                raise ClaimBindingError(text) from error
+            finally:
+                self._cache.assume(plan.extended.claim, None)
+
+    async def _make_extended(self, pod: CachedPod, wanted: ExtendedClaim) -> None:
+        """Makes the claim of a pod's extended resources, allocates it, and names it in the pod's status."""
+        namespace, name = split_key(pod.key)
+        owner = {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": pod.uid}
+        metadata = {
+            "generateName": f"{name}-extended-resources-",
+            "annotations": {"resource.kubernetes.io/extended-resource-claim": "true"},
+            "finalizers": [FINALIZER],
+            "ownerReferences": [{**owner, "controller": True, "blockOwnerDeletion": True}],
+        }
+        body = {"metadata": metadata, "spec": {"devices": {"requests": wanted.requests}}}
+        made = await self._client.create(RESOURCE_CLAIMS, body, namespace)
+        self._made[pod.uid] = f"{namespace}/{made['metadata']['name']}"
+        path = RESOURCE_CLAIMS.path(namespace, made["metadata"]["name"], "status")
+        await self._put(path, {**made, "status": self._reserved_status(made, pod, wanted.allocation)})
+        status = {"resourceClaimName": made["metadata"]["name"], "requestMappings": wanted.mappings}
+        patch = {"status": {"extendedResourceClaimStatus": status}}
+        await self._client.merge_patch(PODS, name, patch, namespace, subresource="status", uid=pod.uid)
 
     async def _reserve(self, key: str, pod: CachedPod, allocation: Mapping[str, Any] | None) -> None:
         namespace, name = split_key(key)
@@ -132,13 +163,32 @@ class ClaimBinder:
         written: Json = msgspec.json.decode((await self._client.request("PUT", path, query=manager, body=body)).body)
         return written
 
+    def forget(self, uid: str) -> None:
+        """The pod is bound: its claims are its own."""
+        self._made.pop(uid, None)
+
     async def undo(self, pod: CachedPod, plan: ClaimPlan) -> None:
-        """Takes the pod's reservations back, as its binding has failed; what was allocated stays so."""
+        """Takes the pod's reservations back, as its binding has failed; what was allocated stays so.
+
+        A claim for extended resources is deleted: the next decision makes another.
+        """
+        made = self._made.pop(pod.uid, "")
+        if made:
+            await self._write_status(made, _cleared)
+            await self._delete_extended(made)
         for key in (*plan.allocate, *plan.reserve):
             claim = self._cache.claims.get(key)
             if claim is not None:
                 self._cache.assume(claim, None)
             await self._write_status(key, lambda status: _without_consumer(status, pod.uid))
+
+    async def _delete_extended(self, key: str) -> None:
+        namespace, name = split_key(key)
+        try:
+            await self._client.merge_patch(RESOURCE_CLAIMS, name, {"metadata": {"finalizers": None}}, namespace)
+            await self._client.delete(RESOURCE_CLAIMS, name, namespace)
+        except (NotFound, ConnectionError, TimeoutError):
+            return
 
     async def clear(self, keys: Sequence[str], pod: CachedPod) -> None:
         """Clears the first of these claims that nobody but the pod uses; the next decision clears another."""

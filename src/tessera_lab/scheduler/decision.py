@@ -92,7 +92,8 @@ class PodFilters:
 
     def rejections(self, node: CachedNode) -> list[NodeRejection]:
         """Returns why the node cannot take the pod; empty if it can."""
-        found = collect_rejections(self._pod, node, self._nominated.get(node.name, {}).values())
+        delegated = self._claims.delegated(node) if self._claims is not None else frozenset()
+        found = collect_rejections(self._pod, node, self._nominated.get(node.name, {}).values(), delegated)
         if not found:
             found = list(islice((each for check in self._more if (each := check(node)) is not None), 1))
         return found
@@ -128,11 +129,16 @@ def decide(pod: CachedPod, cluster: NodeCache) -> NodeChoice | Unschedulable:
     return Unschedulable(_message(total, counts), tuple(curable), total, filters.elsewhere)
 
 
-def collect_rejections(pod: CachedPod, node: CachedNode, nominated: Iterable[CachedPod] = ()) -> list[NodeRejection]:
+def collect_rejections(
+    pod: CachedPod,
+    node: CachedNode,
+    nominated: Iterable[CachedPod] = (),
+    delegated: frozenset[str] = frozenset(),
+) -> list[NodeRejection]:
     """Returns why the node cannot take the pod, by the filters that need only the node; empty if it can.
 
     ``nominated`` are pods for which preemption made room on the node: those of at least the same priority count as
-    placed.
+    placed. ``delegated`` are resources that the pod gets from elsewhere.
     """
     spec = pod.spec
     if node.unschedulable and find_untolerated([UNSCHEDULABLE_TAINT], spec.get("tolerations") or ()) is not None:
@@ -150,7 +156,8 @@ def collect_rejections(pod: CachedPod, node: CachedNode, nominated: Iterable[Cac
     try:
         if node.ports_in_use(pod.ports):
             return [NO_PORTS]
-        return [_missing_resources(name, value, node) for name, value in node.lacking_resources(pod.requests)]
+        lacking = node.lacking_resources(pod.requests)
+        return [_missing_resources(name, value, node) for name, value in lacking if name not in delegated]
     finally:
         for each in coming:
             node.free(each.uid)

@@ -23,7 +23,7 @@ from tessera.kube.resources.meta import key_of, split_key, uid_of
 from tessera.kube.watch.informer import EventKind, WatchEvent
 from tessera_lab.scheduler.claim_binding import ClaimBinder, ClaimBindingError
 from tessera_lab.scheduler.decision import NodeChoice, Unschedulable, decide
-from tessera_lab.scheduler.filters.claims import missing_claims
+from tessera_lab.scheduler.filters.claims import concerns_claims, missing_claims
 from tessera_lab.scheduler.filters.device_allocator import SelectorError
 from tessera_lab.scheduler.preemption import Preemption, Victims, preempt
 from tessera_lab.scheduler.queue import SchedulingQueue
@@ -179,7 +179,7 @@ class Scheduler:
     def _retry_claiming(self) -> None:
         """An object of ``resource.k8s.io`` changed."""
         if self._queue.set_aside:
-            self._queue.retry_all(lambda pod: bool(pod.claims))
+            self._queue.retry_all(lambda pod: concerns_claims(pod, self.cluster.claims))
             self._wake.set()
 
     # Decisions
@@ -251,6 +251,7 @@ class Scheduler:
             self._retry_later(pod)
         else:
             self._backoffs.pop(pod.uid, None)
+            self._claims.forget(pod.uid)
             about = make_reference(PODS, name, namespace, pod.uid)
             self._events.record(about, "Scheduled", f"Successfully assigned {pod.key} to {node}", action="Binding")
 
@@ -320,7 +321,7 @@ def _needs(pod: Mapping[str, Any]) -> CachedPod:
         metadata.get("labels"),
         terminating=bool(metadata.get("deletionTimestamp")),
         owner=next((each["uid"] for each in metadata.get("ownerReferences") or () if _makes_replicas(each)), ""),
-        claims=claim_names(pod).values(),
+        claims=[name for entry, name in claim_names(pod).items() if entry],
     )
 
 

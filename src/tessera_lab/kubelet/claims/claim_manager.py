@@ -327,7 +327,8 @@ class ClaimManager:
         for label, driver, each in self.devices(pod, container):
             known = self._health.get((driver, each.pool, each.device))
             name = each.cdi_devices[0] if each.cdi_devices else f"{driver}/{each.pool}/{each.device}"
-            found.setdefault(label, {})[name] = known.healthy if known is not None else None
+            if label:  # kubelet shows no health of extended resources
+                found.setdefault(label, {})[name] = known.healthy if known is not None else None
         return found
 
 

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Literal
 
+import msgspec
+
 from tessera.kube.client.errors import ApiError, Conflict, Invalid, NotFound
 from tessera.kube.event_recorder import make_reference
 from tessera.kube.resources import PODS
@@ -33,7 +35,7 @@ from tessera_lab.kubelet.pod_status import (
 )
 from tessera_lab.kubelet.pods.admission import AdmissionRejection
 from tessera_lab.kubelet.pods.node_services import NodeServices
-from tessera_lab.scheduler.state.node_cache import build_pod_info
+from tessera_lab.scheduler.state.node_cache import CachedPod, build_pod_info
 from tessera_lab.scheduler.state.pod_claims import claim_names
 
 Json = Mapping[str, Any]
@@ -83,7 +85,7 @@ class PodWorker:
     def __init__(self, pod: Json, services: NodeServices, before: "PodWorker | None" = None) -> None:
         self.pod = pod
         self.records: list[ContainerRecord] = container_records(pod["spec"]) if before is None else before.records
-        self.needs = build_pod_info(key_of(pod), uid_of(pod), 0.0, pod["spec"])
+        self.needs = _needs(pod)
         self.active = True
         self._services = services
         self._uid = PodUid(pod["metadata"]["uid"])
@@ -437,3 +439,12 @@ class PodWorker:
             deleted=self._stopped,
         )
         return status | OVERDUE if self._overdue else status
+
+
+def _needs(pod: Json) -> CachedPod:
+    """What admission counts: extended resources that the pod has by a claim are not the node's."""
+    found = build_pod_info(key_of(pod), uid_of(pod), 0.0, pod["spec"])
+    mapped = ((pod.get("status") or {}).get("extendedResourceClaimStatus") or {}).get("requestMappings") or ()
+    claimed = {each["resourceName"] for each in mapped}
+    rest = {name: value for name, value in found.requests.items() if name not in claimed}
+    return msgspec.structs.replace(found, requests=rest) if claimed else found

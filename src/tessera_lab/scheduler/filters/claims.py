@@ -12,6 +12,7 @@ import msgspec
 
 from tessera_lab.apiserver.kinds.claim_rules import RESERVATIONS
 from tessera_lab.scheduler.filters.device_allocator import DeviceAllocator
+from tessera_lab.scheduler.filters.extended_devices import ExtendedClaim, extended_devices
 from tessera_lab.scheduler.filters.node_placement import NodeRejection
 from tessera_lab.scheduler.state.claim_cache import ClaimCache
 from tessera_lab.scheduler.state.node_cache import CachedNode, CachedPod
@@ -30,10 +31,12 @@ class ClaimPlan(msgspec.Struct, frozen=True):
     Attributes:
         reserve: claims that are allocated already.
         allocate: allocations of the others, by the claim's key.
+        extended: a claim to be made for the pod's extended resources.
     """
 
     reserve: tuple[str, ...] = ()
     allocate: Mapping[str, Json] = {}
+    extended: ExtendedClaim | None = None
 
 
 class ClaimFilter:
@@ -48,12 +51,39 @@ class ClaimFilter:
         claims = {key: cache.claims[key] for key in pod.claims}
         self._allocated = {key: found for key, each in claims.items() if (found := cache.allocation(each)) is not None}
         self.hopeless = next((text for each in claims.values() if (text := _unusable(each, pod))), "")
-        waiting = {key: each for key, each in claims.items() if key not in self._allocated}
-        self._allocator = DeviceAllocator(waiting, cache) if waiting else None
-        if self._allocator is not None:
-            self.hopeless = self.hopeless or self._allocator.hopeless
-        self._found: dict[str, Mapping[str, Json]] = {}
+        self._waiting = {key: each for key, each in claims.items() if key not in self._allocated}
+        self._cache = cache
+        self._extended = extended_devices(pod, cache)
+        #: By the extended resources that are allocated too: the allocator and the claim for them.
+        self._allocators: dict[frozenset[str], tuple[DeviceAllocator, ExtendedClaim | None]] = {}
+        if self._waiting:
+            self.hopeless = self.hopeless or self._allocator(frozenset())[0].hopeless
+        self._found: dict[str, ClaimPlan] = {}
         self.elsewhere: set[str] = set()
+
+    def delegated(self, node: CachedNode) -> frozenset[str]:
+        """Extended resources for which the node needs devices of a class, not allocatable ones."""
+        return self._extended.delegated(node) if self._extended is not None else frozenset()
+
+    def _allocator(self, names: frozenset[str]) -> tuple[DeviceAllocator, ExtendedClaim | None]:
+        if names not in self._allocators:
+            extended = self._extended.claim(names) if self._extended is not None and names else None
+            claims = {**self._waiting, **({extended.uid: extended.claim} if extended is not None else {})}
+            self._allocators[names] = DeviceAllocator(claims, self._cache), extended
+        return self._allocators[names]
+
+    def _allocate(self, node: CachedNode) -> ClaimPlan | None:
+        reserve, names = tuple(self._allocated), self.delegated(node)
+        if not self._waiting and not names:
+            return ClaimPlan(reserve)
+        allocator, extended = self._allocator(names)
+        found = None if allocator.hopeless else allocator.allocate(node)
+        if found is None:
+            return None
+        allocate = {key: found[key] for key in self._waiting}
+        if extended is not None:
+            extended = msgspec.structs.replace(extended, allocation=found[extended.uid])
+        return ClaimPlan(reserve, allocate, extended)
 
     def judge(self, node: CachedNode) -> NodeRejection | None:
         """Returns why one node cannot take the pod.
@@ -61,23 +91,27 @@ class ClaimFilter:
         Raises:
             SelectorError: a selector has an error.
         """
-        if self._allocator is not None:
-            found = self._allocator.allocate(node)
-            if found is None:
-                return NO_DEVICES  # before the other claims are judged, so that they stay allocated
-            self._found[node.name] = found
+        found = self._allocate(node)
+        if found is None:
+            return NO_DEVICES  # before the other claims are judged, so that they stay allocated
+        self._found[node.name] = found
         refusing = {key for key, found in self._allocated.items() if not _reaches(found, node)}
         self.elsewhere |= refusing
         return NOT_HERE if refusing else None
 
     def plan(self, node: CachedNode) -> ClaimPlan:
         """Returns the writes for a node that can take the pod."""
-        return ClaimPlan(reserve=tuple(self._allocated), allocate=self._found.get(node.name, {}))
+        return self._found[node.name]
 
 
 def claim_filter(pod: CachedPod, cache: ClaimCache) -> ClaimFilter | None:
-    """Returns the filter of nodes for a pod; None if it uses no claims."""
-    return ClaimFilter(pod, cache) if pod.claims else None
+    """Returns the filter of nodes for a pod; None if it uses neither claims nor devices of classes."""
+    return ClaimFilter(pod, cache) if concerns_claims(pod, cache) else None
+
+
+def concerns_claims(pod: CachedPod, cache: ClaimCache) -> bool:
+    """True if objects of ``resource.k8s.io`` decide about the pod."""
+    return bool(pod.claims) or any(map(cache.class_of, pod.requests))
 
 
 def missing_claims(pod: CachedPod, cache: ClaimCache) -> bool:

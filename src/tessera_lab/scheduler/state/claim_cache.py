@@ -20,6 +20,10 @@ Json = Mapping[str, Any]
 _PoolId = tuple[str, str]
 
 
+#: Beginning of the extended resource that every class stands for.
+IMPLICIT = "deviceclass.resource.kubernetes.io/"
+
+
 class Reach(NamedTuple):
     """The nodes of a device: one by name, those of a selector, or all if both are empty."""
 
@@ -48,6 +52,7 @@ class ClaimCache:
         self.claims: dict[str, Json] = {}
         self.classes: dict[str, Json] = {}
         self.pending: dict[str, Json] = {}
+        self._class_of: dict[str, str] = {}
         self.selectors = DeviceSelectors()
         #: Slices of one node by its name, and under the empty name those of several nodes.
         self._slices: dict[str, dict[str, Json]] = {}
@@ -91,6 +96,26 @@ class ClaimCache:
             pool = (result["driver"], result["pool"])
             self._held.setdefault(pool, {}).setdefault(uid, []).append(msgspec.convert(result, AllocatedDevice))
             self._pools_of_claim.setdefault(uid, set()).add(pool)
+
+    # Classes
+
+    def set_class(self, item: Json, *, gone: bool = False) -> None:
+        """A class was made, changed or deleted."""
+        name = item["metadata"]["name"]
+        if gone:
+            self.classes.pop(name, None)
+        else:
+            self.classes[name] = item
+        self._class_of = {f"{IMPLICIT}{each}": each for each in self.classes}
+        ordered = sorted(self.classes.items(), reverse=True)
+        for each, found in sorted(ordered, key=lambda pair: str(pair[1]["metadata"]["creationTimestamp"])):
+            extended = found["spec"].get("extendedResourceName")
+            if extended:
+                self._class_of[extended] = each  # the newest, and the first by name of several
+
+    def class_of(self, resource: str) -> str:
+        """The class that stands for an extended resource; empty for none."""
+        return self._class_of.get(resource, "")
 
     # Slices
 

@@ -54,7 +54,7 @@ class DeviceTaintEviction:
             self._add_consumers(event.object)
 
     def _on_pod(self, event: Any) -> None:
-        if self._taints and event.kind is not EventKind.DELETED and event.object["spec"].get("resourceClaims"):
+        if self._taints and event.kind is not EventKind.DELETED and claim_names(event.object):
             self._queue.add(key_of(event.object))
 
     def _add_consumers(self, claim: Json) -> None:

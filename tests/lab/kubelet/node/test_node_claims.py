@@ -19,6 +19,7 @@ from tests.support.device_claims import (
     claim,
     claim_template,
     claiming_pod,
+    device_class,
     exactly,
     resource_slice,
 )
@@ -33,7 +34,12 @@ from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 from tessera_lab.apiserver.main.server import ApiServer
 from tessera_lab.kubelet.context import GrpcPlugins, InProcessPlugins, NodeDirectories
 from tessera_lab.kubelet.node.node import SHUTDOWN, SimulatedNode
-from tessera_lab.scheduler.claim_binding import RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, RESOURCE_SLICES
+from tessera_lab.scheduler.claim_binding import (
+    DEVICE_CLASSES,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+)
 
 InLab = Callable[[Callable[[Any], Any]], None]
 DRIVER = "gpu.tessera.dev"
@@ -140,6 +146,21 @@ def test_a_container_can_use_one_request_of_a_claim(in_lab: InLab) -> None:
         env = a.node.pods.container_env("default", "p", "main")
         assert env["DEVICE_TWO"] == "gpu-1"
         assert "DEVICE_ONE" not in env
+
+    on_node(in_lab, story)
+
+
+def test_a_container_gets_the_devices_of_an_extended_resource(in_lab: InLab) -> None:
+    async def story(a: Story) -> None:
+        await a.start()
+        await a.lab.api.create(DEVICE_CLASSES, device_class("gpus", extendedResourceName="nvidia.com/gpu"))
+        await a.lab.api.create(RESOURCE_SLICES, resource_slice("own", DRIVER, "n1", {"name": "gpu-7"}))
+        body = claiming_pod("p")
+        body["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "1"}}
+        await a.lab.api.create(PODS.as_dicts(), body, "default")
+        await a.lab.clock.sleep(1)
+        env = a.node.pods.container_env("default", "p", "main")
+        assert env["DEVICE_CONTAINER-0-REQUEST-0"] == "gpu-7"
 
     on_node(in_lab, story)
 
@@ -270,6 +291,22 @@ def test_the_slices_go_thirty_seconds_after_kubelets_start_if_no_driver_register
         assert await a.lab.exists(RESOURCE_SLICES, "own", None)
         await a.lab.clock.sleep(2)
         assert not await a.lab.exists(RESOURCE_SLICES, "own", None)
+
+    on_node(in_lab, story)
+
+
+def test_during_an_update_the_newer_instance_is_called_and_nothing_is_wiped(in_lab: InLab) -> None:
+    async def story(a: Story) -> None:
+        await a.start()
+        await a.lab.api.create(RESOURCE_SLICES, resource_slice("own", DRIVER, "n1", {"name": "gpu-0"}))
+        newer = ClaimDriver(DRIVER, a.plugins.cdi or Path(), read_allocation(a.lab.api))
+        a.lab.start(a.plugins.bus.serve_claims(newer))
+        await a.lab.clock.sleep(0.1)
+        name = await a.pod("p")
+        assert (a.driver.calls, newer.calls) == ([], [("prepare", name)])
+        await a.end_driver()
+        await a.lab.clock.sleep(60)
+        assert await a.lab.exists(RESOURCE_SLICES, "own", None)
 
     on_node(in_lab, story)
 

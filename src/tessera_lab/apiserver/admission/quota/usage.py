@@ -3,7 +3,8 @@
 A pod's requests are summed as in the scheduler (``k8s.io/component-helpers/resource``): app containers add up; an init
 container adds to the sidecars started before it; sidecars add to everything after them; overhead is added last. A
 missing request equals the limit. The pod's own ``spec.resources`` replace the sums of CPU, memory and huge pages; it
-cannot have extended resources. While a container is being resized, the largest of its desired, allocated and actual
+cannot have extended resources. A claim counts the devices that it may get, by class; the extended resources that a
+class stands for are not counted. While a container is being resized, the largest of its desired, allocated and actual
 requests counts. A pod that has ended counts as an object (``count/pods``) only.
 """
 
@@ -13,11 +14,15 @@ from typing import Any
 
 from tessera.kube.quantity import format_quantity, parse_quantity
 from tessera_lab.apiserver.interfaces import GroupResource
+from tessera_lab.apiserver.kinds.claim_rules import RESULTS
 
 Usage = dict[str, Decimal]
 Part = Mapping[str, Any]
 
 PODS = GroupResource("", "pods")
+RESOURCE_CLAIMS = GroupResource("resource.k8s.io", "resourceclaims")
+#: Quota resource of the devices of a class, after the class's name.
+_DEVICES = ".deviceclass.resource.k8s.io/devices"
 COMPUTE = ("cpu", "memory", "ephemeral-storage")
 #: Core resources that may be counted by their bare name.
 LEGACY = frozenset(
@@ -35,6 +40,8 @@ def object_usage(resource: GroupResource, obj: Part) -> Usage:
         counted[plural] = Decimal(1)
     if resource == GroupResource("", "services"):
         counted |= _service(obj.get("spec") or {})
+    if resource == RESOURCE_CLAIMS:
+        counted |= _claim(obj.get("spec") or {})
     return counted
 
 
@@ -58,8 +65,24 @@ def counted_resource(name: str) -> GroupResource | None:
         return GroupResource("", "services")
     if name in LEGACY:
         return GroupResource("", name)
+    if name.endswith(_DEVICES):
+        return RESOURCE_CLAIMS
     compute = name in ("pods", *COMPUTE) or name.startswith(("requests.", "limits.", "hugepages-"))
     return PODS if compute else None
+
+
+def _claim(spec: Part) -> Usage:
+    """Devices by class; of alternatives the largest of each class."""
+    found: Usage = {}
+    for request in (spec.get("devices") or {}).get("requests") or ():
+        most: Usage = {}
+        for each in [request.get("exactly"), *(request.get("firstAvailable") or ())]:
+            if each:
+                name = f"{each.get('deviceClassName', '')}{_DEVICES}"
+                count = RESULTS if each.get("allocationMode") == "All" else each.get("count") or 1
+                most = _max_amounts(most, {name: Decimal(count)})
+        found = _sum_amounts([found, most])
+    return found
 
 
 def _service(spec: Part) -> Usage:
