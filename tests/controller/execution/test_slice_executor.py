@@ -11,21 +11,27 @@ from typing import Any
 import pytest
 from tests.support.slicer_cluster import SlicerCluster
 
-from tessera.api.names import NodeName
+from tessera.api.names import NodeName, PodUid
 from tessera.clock import LoopClock
 from tessera.controller.base.metrics import ControllerMetrics
 from tessera.controller.execution.slice_executor import SliceExecutor
+from tessera.controller.objects.pod_info import KindOfRequest, Record
+from tessera.controller.slicing.kinds.request_kind import RequestKind
+from tessera.controller.slicing.slicer import KINDS, Slicer
 from tessera.controller.slicing.state.events import InstasliceDeleted, WriteRefused
 from tessera.controller.slicing.state.instructions import (
     DeleteObject,
     Evict,
     Instruction,
+    PatchRecord,
     PatchRequests,
     ReportNodeCondition,
     Ungate,
 )
+from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.kube.client.client import Client
 from tessera.kube.event_recorder import EventRecorder
+from tessera.kube.resources import CONFIGMAPS
 from tessera.kube.transport.interface import Request, Response, Stream
 from tessera_lab.simulation.virtual_time import run_virtual
 
@@ -102,6 +108,42 @@ def ungating(cluster: SlicerCluster) -> Ungate:
             if isinstance(write, Ungate):
                 return write
             cluster.answer(write)
+
+
+class Notes(RequestKind):
+    """A kind of request whose places ConfigMaps record."""
+
+    kind = KindOfRequest("notes", "notes", Record.OTHER)
+    records = CONFIGMAPS
+
+    def __init__(self, _state: SlicerState) -> None:
+        self.observed: list[Any] = []
+
+    def observe(self, item: Any, *, deleted: bool) -> None:
+        self.observed.append((item.data, deleted))
+
+
+def test_a_further_kind_of_request_has_its_record_written_and_is_told_what_the_server_has() -> None:
+    async def story() -> None:
+        cluster = SlicerCluster()
+        cluster.slicer = Slicer(kinds=(*KINDS, Notes))
+        wire = Wire(stored(metadata={"name": "one", "namespace": "default"}, data={"node": "n1"}))
+        write = PatchRecord(
+            kind="notes",
+            node=NodeName("n1"),
+            uid=PodUid("uid-a"),
+            namespace="default",
+            name="one",
+            object_uid="uid-one",
+            patch={"data": {"node": "n1"}},
+        )
+        await Desk(cluster, wire).do(write)
+        (request,) = wire.requests
+        assert request.path == "/api/v1/namespaces/default/configmaps/one"
+        assert json.loads(request.body or b"") == {"data": {"node": "n1"}, "metadata": {"uid": "uid-one"}}
+        assert cluster.slicer.kinds.by_name["notes"].observed == [({"node": "n1"}, False)]
+
+    play(story)
 
 
 def test_who_does_not_lead_any_more_sends_nothing(cluster: SlicerCluster) -> None:

@@ -111,6 +111,8 @@ class ClusterState:
         self._reset_objects: set[NodeName] = set()
         #: By node, its agent's pods, True for a ready one; a node without an agent pod has no entry.
         self._agents: dict[NodeName, dict[PodUid, bool]] = {}
+        #: By node and kind of request, the resources that the node has for it; no inner dict is empty.
+        self._offers: dict[NodeName, dict[str, frozenset[str]]] = {}
         #: The UID of the newest pod of each ``namespace/name``. All values are keys of ``pods``.
         self._uids: dict[str, PodUid] = {}
         #: The pods of ``pods`` with whole cards or shares that are bound or pinned.
@@ -164,7 +166,8 @@ class ClusterState:
 
     def put_node(self, node: NodeInfo) -> None:
         """Takes in a node as it is now."""
-        node = replace(node, agent=self._agent_state(node.name))
+        offered = frozenset[str]().union(*self._offers.get(node.name, {}).values())
+        node = replace(node, agent=self._agent_state(node.name), offered=offered)
         before = self.nodes.get(node.name)
         if before == node:
             self.nodes[node.name] = node  # what is not compared wakes no pod
@@ -177,6 +180,17 @@ class ClusterState:
         self._hosts[node.hostname] = node.name
         self.changed_nodes.add(node.name)
         self.capacity_changes.room_may_have_grown(node.name)
+
+    def offer(self, name: NodeName, kind: str, resources: frozenset[str]) -> None:
+        """Notes what a node, which may not be known yet, has for a kind of request besides its devices."""
+        offers = self._offers.setdefault(name, {})
+        offers[kind] = resources
+        if not resources:
+            del offers[kind]
+        if not offers:
+            del self._offers[name]
+        if name in self.nodes:
+            self.put_node(self.nodes[name])
 
     def drop_node(self, name: NodeName) -> None:
         """Forgets a node that is gone, and notes that its object must be deleted."""

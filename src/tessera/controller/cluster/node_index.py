@@ -49,7 +49,7 @@ class NodeIndex:
         self._taints: dict[_Taint, NodeMask] = {}
         #: Nodes that are open for slices.
         self._offering: NodeMask = 0
-        #: By resource of whole cards and shares, the nodes that are open for it. No mask is empty.
+        #: By resource besides slices, the nodes that are open for it. No mask is empty.
         self._with_devices: dict[str, NodeMask] = {}
         #: Grows with every change that an answer may depend on.
         self._changes = 0
@@ -91,8 +91,8 @@ class NodeIndex:
         self._labels.remove(node.labels, bit)
         self._change_taints(bit, set(_taints(node)), set())
         self._offering &= ~bit
-        for each in node.devices:
-            self._drop_device(each.resource, bit)
+        for resource in node.resources:
+            self._drop_device(resource, bit)
         self._unused.append(bit.bit_length() - 1)
         self._others_changed = self._next()
 
@@ -100,9 +100,9 @@ class NodeIndex:
         bit = self._bits[node.name]
         for resource in tuple(self._with_devices):
             self._drop_device(resource, bit)
-        for each in node.devices:
-            if not any(node.closed_reasons((each.resource,))):
-                self._with_devices[each.resource] = self._with_devices.get(each.resource, 0) | bit
+        for resource in node.resources:
+            if not any(node.closed_reasons((resource,))):
+                self._with_devices[resource] = self._with_devices.get(resource, 0) | bit
 
     def _drop_device(self, resource: str, bit: NodeMask) -> None:
         if self._with_devices.get(resource, 0) & bit:

@@ -100,25 +100,25 @@ class WaitingAges:
             known: False when it is seen for the first time.
             competes: it waits, and planning found that it lacks nothing but room.
         """
-        if pod.gated and pod.earlier_gates:
+        if pod.is_held and pod.earlier_gates:
             self._gated.add(pod.uid)
             return pod
         if pod.uid in self._gated:
             self._gated.discard(pod.uid)
             self._begin(pod, _earliest(now, pod))
             self._claim(pod, now)
-        elif not known and pod.gated and not pod.terminating:
+        elif not known and pod.is_held and not pod.terminating:
             self._begin(pod, pod.waits_since or _untold(pod, now))
             if not pod.waits_since:
                 self._claim(pod, now)
         aged = self._aged(pod)
-        if pod.terminating and pod.gated and competes:
+        if pod.terminating and pod.is_held and competes:
             self._leave(aged, now)
         return aged
 
     def forget(self, uid: PodUid, pod: PodInfo | None, now: float, *, competes: bool) -> None:
         """Takes in that a pod is gone; ``pod`` is its last state with its age, None if it was not known."""
-        if pod is not None and pod.gated and competes:
+        if pod is not None and pod.is_held and competes:
             self._leave(pod, now)
         self._since.pop(uid, None)
         self._idle.pop(uid, None)

@@ -23,6 +23,7 @@ from tessera.controller.slicing.state.events import (
     DenialExpired,
     InstasliceObserved,
     PodObserved,
+    RecordObserved,
     RetryDue,
     UngateDenied,
     WriteDone,
@@ -33,6 +34,7 @@ from tessera.controller.slicing.state.instructions import (
     DeleteObject,
     Evict,
     Instruction,
+    PatchRecord,
     PatchRequests,
     PatchResults,
     RecordEvent,
@@ -200,6 +202,8 @@ class SliceExecutor:
                     self._metrics.observe_wait(self._clock.now() - created)
                 if self._slicer.knows_pod(write.uid):  # else its deletion was seen before this answer
                     self._slicer.handle(PodObserved(read_pod(pod)))
+            case PatchRecord():
+                await self._patch_record(write)
             case ReportNodeCondition():
                 await self._report_node(write)
             case ReportPodCondition():
@@ -217,6 +221,14 @@ class SliceExecutor:
                 await client.apply(QUEUES, write.name, {"status": write.status}, subresource="status")
             case DeleteObject():
                 await self._client.delete(INSTASLICES, write.node, INSTASLICE_NAMESPACE, uid=write.uid)
+
+    async def _patch_record(self, write: PatchRecord) -> None:
+        resource = self._slicer.kinds.by_name[write.kind].records
+        assert resource is not None, f"{write.kind} have no records"
+        item = await self._client.merge_patch(
+            resource, write.name, write.patch, write.namespace, subresource=write.subresource, uid=write.object_uid
+        )
+        self._slicer.handle(RecordObserved(write.kind, item))
 
     async def _report_node(self, write: ReportNodeCondition) -> None:
         """Applies the condition under its own field manager, since other components own the node's other conditions."""

@@ -128,7 +128,7 @@ def _slices(state: SlicerState) -> Families:
     """Slices by profile and by the progress of their allocation."""
     held: Counter[tuple[str, str]] = Counter()
     for allocation in state.allocations:
-        if not allocation.freed and not allocation.by_pod:
+        if not allocation.freed and allocation.in_object:
             held.update((_profile(each.profile), _progress(allocation)) for each in allocation.slices)
     family = GaugeMetricFamily(
         "tessera_allocated_slices", "Slices that the controller gave to pods.", labels=["profile", "state"]

@@ -33,7 +33,7 @@ class NodeConstraints:
         selector: ``spec.nodeSelector`` as sorted pairs.
         terms: terms of the required node affinity, any of which must hold; None without affinity.
         tolerations: the pod's tolerations of taints.
-        devices: the resources of whole cards and shares that the pod requests; empty for a pod with slices.
+        devices: the resources that a node must have for the pod instead of slices, as those of whole cards and shares.
     """
 
     selector: tuple[tuple[str, str], ...] = ()

@@ -49,6 +49,7 @@ class NodeInfo:
         object_fault: the fault of its Instaslice object that the node's condition names; empty if there is none.
         agent: state of its agent.
         devices: its whole cards and shares.
+        offered: further resources that it has for pods, as their kind of request says.
         device_counts: how many of them it has at most, also those that pods may not hold now.
         unread_devices: it may have more of them than it says now.
         object_expected: it says that its cards are cut on demand, so an Instaslice object will list them.
@@ -69,6 +70,7 @@ class NodeInfo:
     object_fault: str = ""
     agent: AgentState = AgentState.UNKNOWN
     devices: tuple[NodeDevices, ...] = ()
+    offered: frozenset[str] = frozenset()
     device_counts: DeviceCounts = ()
     unread_devices: bool = False
     object_expected: bool = False
@@ -79,9 +81,9 @@ class NodeInfo:
         """Yields the rules by which no pod may get slices of this node; nothing if the node is open.
 
         Args:
-            devices: resources of whole cards and shares that the pod requests instead of slices.
+            devices: resources that the pod requests instead of slices, of whole cards and shares or of a further kind.
         """
-        missing = sorted(set(devices) - {each.resource for each in self.devices})
+        missing = sorted(set(devices) - self.resources)
         if missing:
             yield NodeRule(RuleKind.NO_DEVICE, missing[0])
         elif not devices and not self.offers_on_demand:
@@ -106,6 +108,11 @@ class NodeInfo:
         if resource in self.allocatable:
             return self.allocatable[resource]
         return None if self.agent is AgentState.READY and offered_by_agent(resource) else 0
+
+    @property
+    def resources(self) -> frozenset[str]:
+        """The resources that it has for pods besides slices."""
+        return self.offered.union(each.resource for each in self.devices)
 
     @property
     def offers_on_demand(self) -> bool:

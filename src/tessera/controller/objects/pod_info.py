@@ -6,6 +6,7 @@ is no number), the error becomes a text of this pod, so that it stops one pod an
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 
 from tessera.api.names import (
     GATE,
@@ -71,6 +72,35 @@ _COUNTED_REASONS = frozenset(
 )
 
 
+class Record(Enum):
+    """What records the place of a pod before its gate goes."""
+
+    NODE = "the node's Instaslice object"
+    PIN = "the pod's own pin"
+    OTHER = "an object of the kind of request"
+
+
+@dataclass(frozen=True, slots=True)
+class KindOfRequest:
+    """A kind of what pods ask for; :mod:`tessera.controller.slicing.kinds` says what each is.
+
+    Attributes:
+        name: its name.
+        noun: what a pod of it gets, for messages: ``slices``.
+        record: what records the place of a pod.
+        needs_gate: only its pods at Tessera's gate wait; False if any pod waits that no scheduler has bound.
+    """
+
+    name: str
+    noun: str
+    record: Record
+    needs_gate: bool = True
+
+
+SLICES = KindOfRequest("slices", "slices", Record.NODE)
+DEVICES = KindOfRequest("devices", "cards", Record.PIN)
+
+
 @dataclass(frozen=True, slots=True)
 class PodInfo:
     """One pod.
@@ -85,6 +115,8 @@ class PodInfo:
         last_gates: names of gates whose owners exist in the cluster and go after Tessera.
         profiles: the slices that it needs, profiles in the resource's spelling; behind our gate the devices too.
         devices: whole cards and shares that it requests, one resource name each; empty for a pod with slices.
+        other_kind: the kind of its request if it asks for neither slices nor devices.
+        shares: pods with the same text share one place, so one of them is planned; empty for a pod by itself.
         amounts: the amounts that it holds on its node besides slices.
         allocated: for a pod with devices, the amounts that it has on its node while a resize asks for others; None if
             they are ``amounts``.
@@ -131,6 +163,8 @@ class PodInfo:
     last_gates: frozenset[str] = frozenset(LAST_GATES)
     profiles: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()
+    other_kind: KindOfRequest | None = None
+    shares: str = ""
     amounts: Amounts = field(default_factory=dict)
     allocated: Amounts | None = None
     constraints: NodeConstraints = ANYWHERE
@@ -163,9 +197,19 @@ class PodInfo:
     version: int = field(default=0, compare=False)
 
     @property
+    def kind(self) -> KindOfRequest:
+        """What kind of request it has."""
+        return self.other_kind or (DEVICES if self.devices else SLICES)
+
+    @property
     def gated(self) -> bool:
         """True if our gate still holds the pod."""
         return GATE in self.gates
+
+    @property
+    def is_held(self) -> bool:
+        """True if no scheduler may bind the pod yet: at our gate, or while its request has no place."""
+        return self.gated if self.gates or self.kind.needs_gate else not self.node
 
     @property
     def earlier_gates(self) -> tuple[str, ...]:
@@ -180,7 +224,7 @@ class PodInfo:
     @property
     def ready_to_place(self) -> bool:
         """True if the pod waits for Tessera, and for no operator that goes before."""
-        held = self.gated and not self.earlier_gates and not self.fault
+        held = self.is_held and not self.earlier_gates and not self.fault
         return held and bool(self.profiles) and not self.finished and not self.terminating
 
     @property

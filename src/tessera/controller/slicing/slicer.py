@@ -20,7 +20,7 @@ step                    what it does
 Others read the state between two decisions, and only while :attr:`Slicer.is_caught_up` is True.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from tessera.api.names import NodeName, PodUid
 from tessera.controller.base.move_settings import NO_MOVES, MoveMode, MoveSettings
@@ -39,7 +39,7 @@ from tessera.controller.slicing.evictions.preemptor import Preemptor
 from tessera.controller.slicing.evictions.recorded_moves import RecordedMoves
 from tessera.controller.slicing.gangs.gang_planner import GangPlanner
 from tessera.controller.slicing.kinds.devices import Devices
-from tessera.controller.slicing.kinds.request_kind import RequestKind
+from tessera.controller.slicing.kinds.request_kind import Kinds, RequestKind
 from tessera.controller.slicing.kinds.slices import Slices
 from tessera.controller.slicing.planning.allocations import Allocations
 from tessera.controller.slicing.planning.planner import Planner
@@ -53,6 +53,9 @@ from tessera.limits.planning import DECISION_STEPS, RESERVATION_SEARCHES
 from tessera.placement.step_budget import StepBudget
 from tessera.replay.recorder import Decider
 
+#: The kinds of requests, in the order in which the cycle asks them.
+KINDS: tuple[Callable[[SlicerState], RequestKind], ...] = (Slices, Devices)
+
 
 class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
     """The state machine of the whole cluster's slices.
@@ -61,6 +64,7 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         reserve_after: seconds that a pod waits for room before slots are reserved for it; None reserves none.
         preempts: True to evict pods of lower priority for waiting pods.
         moves: what is done to make room by moves.
+        kinds: make the kinds of requests that are served.
         reads: True for a reader of the cluster: it keeps the reservations that the controller recorded.
 
     Attributes:
@@ -69,6 +73,7 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         rooms: finds moves that make room, without deciding.
         mover: recommends or makes such moves.
         order: the order of waiting pods.
+        kinds: the kinds of requests.
         steps: steps of planning taken so far; never decreases.
     """
 
@@ -79,6 +84,7 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         reads: bool = False,
         preempts: bool = False,
         moves: MoveSettings = NO_MOVES,
+        kinds: Sequence[Callable[[SlicerState], RequestKind]] = KINDS,
     ) -> None:
         self.steps = 0
         self.state = state = SlicerState()
@@ -92,8 +98,8 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         self.rooms = MoveFinder(state, planner, reserver)
         self.mover = Mover(state, reserver, self.rooms, moves)
         moves_pods = moves.mode is not MoveMode.OFF
-        kinds: tuple[RequestKind, ...] = (Slices(state), Devices(state))
-        self._plan = Plan(state, planner, gangs, reserver if reserve_after is not None else None, kinds)
+        self.kinds = Kinds(kinds, state)
+        self._plan = Plan(state, planner, gangs, reserver if reserve_after is not None else None, self.kinds)
         self._reserver = reserver
         #: False until the first decision that has taken in all.
         self._has_decided = False
@@ -109,11 +115,11 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
             Overstays(state),
             UnboundPods(state),
         ]
-        allocations = Allocations(state, kinds)
+        allocations = Allocations(state, self.kinds)
         self._settlement = Settlement(state, allocations, planner)
-        observer = Observer(state, self._settlement, self._proposers, kinds, self.mover if moves_pods else None)
-        self._intake = Intake(state, observer, Absorber(state, allocations, kinds), self._proposers, kinds)
-        self._writes = PendingWrites(state, allocations, gangs)
+        observer = Observer(state, self._settlement, self._proposers, self.kinds, self.mover if moves_pods else None)
+        self._intake = Intake(state, observer, Absorber(state, allocations, self.kinds), self._proposers, self.kinds)
+        self._writes = PendingWrites(state, allocations, gangs, self.kinds)
 
     def react(self, event: SlicerEvent) -> Sequence[Instruction]:
         """Takes in an event; returns what to write now for :class:`WritesDue`, and nothing for all others."""

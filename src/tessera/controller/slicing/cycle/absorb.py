@@ -1,11 +1,9 @@
 """Step 1, for each changed node and pod: brings allocations and pods in line with it."""
 
-from collections.abc import Sequence
-
 from tessera.api.instaslice import Instaslice, find_misfit
 from tessera.api.names import NodeName, PodUid
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.controller.slicing.kinds.request_kind import RequestKind
+from tessera.controller.slicing.kinds.request_kind import Kinds
 from tessera.controller.slicing.planning.allocations import Allocations
 from tessera.controller.slicing.state.allocation import Allocation, adopt_record, recorded_uids
 from tessera.controller.slicing.state.slicer_state import SlicerState
@@ -20,7 +18,7 @@ class Absorber:
         kinds: know what nodes have, and what pods hold.
     """
 
-    def __init__(self, state: SlicerState, allocations: Allocations, kinds: Sequence[RequestKind]) -> None:
+    def __init__(self, state: SlicerState, allocations: Allocations, kinds: Kinds) -> None:
         self._state = state
         self._kinds = kinds
         self._cluster = state.cluster
@@ -36,7 +34,7 @@ class Absorber:
             self._state.faults.pop(node, None)
         new_records = not fault and self._absorb_records(node, item)
         made: frozenset[str] = frozenset()
-        for kind in self._kinds:
+        for kind in self._kinds.active:
             for allocation in kind.absorb_node(node, renewed=new_records):
                 self._allocations.give_up(allocation)
             made |= kind.profiles(node)
@@ -66,15 +64,15 @@ class Absorber:
                     self._cluster.changed_pods.add(uid)
                     new_records = True
         for allocation in self._state.allocations.on(node):
-            if allocation.by_pod:
+            if allocation.in_object:
+                self._allocations.note_record(allocation, item)
+            else:
                 self._allocations.settle(allocation, gone=False)
-                continue
-            self._allocations.note_record(allocation, item)
         return new_records
 
     def recount(self) -> None:
         """After nodes were absorbed, drops what is counted anew; a pod behind the gate waits again."""
-        for kind in self._kinds:
+        for kind in self._kinds.active:
             for allocation in kind.recount():
                 pod = self._cluster.pods.get(allocation.uid)
                 self._allocations.drop(allocation)
@@ -108,7 +106,7 @@ class Absorber:
 
     def _adopt(self, pod: PodInfo) -> None:
         """Begins an allocation for what a pod holds without one."""
-        for kind in self._kinds:
+        for kind in self._kinds.active:
             outgrown = kind.outgrown(pod)
             if outgrown is not None:
                 self._allocations.drop(outgrown)
@@ -141,6 +139,6 @@ class Absorber:
         if not pod.gated or ("pod", pod.uid) in self._state.busy:
             return
         able = self._cluster.index.open_to(pod.constraints) & self._cluster.index.mask_of(allocation.node)
-        faulty = allocation.node in self._state.faults and not allocation.by_pod
-        if pod.terminating or not allocation.slices or not able or faulty:
+        faulty = allocation.node in self._state.faults and allocation.in_object
+        if pod.terminating or (allocation.in_object and not allocation.slices) or not able or faulty:
             self._allocations.give_up(allocation)

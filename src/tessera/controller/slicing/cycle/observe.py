@@ -3,7 +3,7 @@
 What a pod or node has to do with its slices changes later, when it is absorbed.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from tessera.api.names import LAST_GATES, QUEUE_LABEL, NodeName, PodUid
@@ -11,7 +11,7 @@ from tessera.api.queues import Queue
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.cycle.settle import Settlement
 from tessera.controller.slicing.evictions.mover import Mover
-from tessera.controller.slicing.kinds.request_kind import RequestKind
+from tessera.controller.slicing.kinds.request_kind import Kinds
 from tessera.controller.slicing.planning.proposals import (
     Notice,
     Proposal,
@@ -23,6 +23,7 @@ from tessera.controller.slicing.planning.proposals import (
 from tessera.controller.slicing.state import events
 from tessera.controller.slicing.state.instructions import (
     Evict,
+    PatchRecord,
     PatchRequests,
     ReportNodeCondition,
     ReportPodCondition,
@@ -51,7 +52,7 @@ class Observer:
         state: SlicerState,
         settlement: Settlement,
         proposers: Iterable[Proposer],
-        kinds: Sequence[RequestKind],
+        kinds: Kinds,
         mover: Mover | None,
     ) -> None:
         self._state = state
@@ -72,7 +73,7 @@ class Observer:
                 self._cluster.put_object(item)
             case events.NodeObserved(node):
                 self._cluster.put_node(node)
-                for kind in self._kinds:
+                for kind in self._kinds.active:
                     kind.observe_node(node.name)
             case events.PodDeleted(uid):
                 self._drop_pod(uid)
@@ -104,6 +105,8 @@ class Observer:
                     self._put_pod(self._cluster.pods[uid])
             case events.InstasliceUnreadable(name, error):
                 self._cluster.set_object_error(name, error)
+            case events.RecordObserved(kind_name, found, deleted):
+                self._kinds.by_name[kind_name].observe(found, deleted=deleted)
             case events.PodVersionsReset():
                 self._cluster.reset_pod_versions()
             case events.InstasliceVersionsReset():
@@ -123,8 +126,10 @@ class Observer:
                 self._cluster.note_orphan(node)
 
     def _put_pod(self, pod: PodInfo) -> None:
-        for kind in self._kinds:
-            kind.observe_pod(pod)
+        for kind in self._kinds.readers:
+            pod = kind.read(pod)
+        if pod.gated and pod.kind.name in self._kinds.asleep:
+            self._kinds.wake(pod.kind.name)
         if not self._state.last_gates.issuperset(LAST_GATES) and pod.gates:
             pod = replace(pod, last_gates=self._state.last_gates)
         known = pod.uid in self._cluster.pods
@@ -157,8 +162,7 @@ class Observer:
         self._cluster.put_namespace(name, labels)
         if (placed.namespace_label(name, QUEUE_LABEL), self._cluster.is_managed(name)) != before:
             self._follow_namespace(name)
-        for kind in self._kinds:
-            kind.observe_namespace(name)
+        self._kinds.observe_namespace(name)
 
     def _put_queue(self, queue: Queue) -> None:
         known = self._cluster.queues.get(queue.name)
@@ -231,6 +235,8 @@ class Observer:
             self._state.reported_objects[write.node] = write.text
         elif isinstance(write, PatchRequests):
             self._settlement.allocations.note_sent(write.node, write.drop, sent=False)
+        elif isinstance(write, PatchRecord) and write.drop:
+            self._settlement.allocations.note_sent(write.node, [write.uid], sent=False)
         self._state.busy.discard(write.key)
         self._mark_affected(write)
 
@@ -238,6 +244,8 @@ class Observer:
         """The server refused a write for a reason; it is tried again, or not, when its retry is due."""
         if isinstance(write, PatchRequests):
             self._settlement.allocations.note_sent(write.node, write.put, sent=False)
+        elif isinstance(write, PatchRecord) and not write.drop:
+            self._settlement.allocations.note_sent(write.node, [write.uid], sent=False)
         elif isinstance(write, Evict) and self._mover is not None:
             self._settlement.settle(self._mover.note_refusal(write.uid, reason))
 

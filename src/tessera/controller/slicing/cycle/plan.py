@@ -12,11 +12,11 @@ from itertools import takewhile
 
 from tessera.api.names import NodeName, PodUid
 from tessera.api.pods.gangs import Gang
-from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.objects.pod_info import PodInfo, Record
 from tessera.controller.slicing.cycle.order import Heads
 from tessera.controller.slicing.gangs.gang_planner import GangPlanner
 from tessera.controller.slicing.gangs.gang_turns import Turns, take_turns
-from tessera.controller.slicing.kinds.request_kind import RequestKind
+from tessera.controller.slicing.kinds.request_kind import Kinds
 from tessera.controller.slicing.planning.batch_placement import Placed
 from tessera.controller.slicing.planning.lasting_refusals import LastingRefusal
 from tessera.controller.slicing.planning.planner import Planner
@@ -80,7 +80,7 @@ class Plan(Proposer):
         planner: Planner,
         gangs: GangPlanner,
         reserver: Reserver | None,
-        kinds: Sequence[RequestKind],
+        kinds: Kinds,
     ) -> None:
         self._state = state
         self._kinds = kinds
@@ -105,7 +105,7 @@ class Plan(Proposer):
         """
         self._gangs.begin()
         waiting = (self._cluster.pods[uid] for uid in self._state.waiting)
-        found = (self._gangs.gang_of(pod) for pod in waiting if pod.devices)
+        found = (self._gangs.gang_of(pod) for pod in waiting if pod.kind.record is Record.PIN)
         for gang in {each.key: each for each in found if each is not None}.values():
             state = self._gangs.look(gang)
             if state.begun and state.missing and state.is_complete:
@@ -143,7 +143,7 @@ class Plan(Proposer):
 
     def _plan_parts(self, run: _Run, work: StepBudget) -> Iterator[Proposal]:
         """Plans a batch in parts: each pod with a reservation and each gang by itself, the pods between together."""
-        for kind in self._kinds:
+        for kind in self._kinds.active:
             kind.prepare()
         if run.turns.gangs:
             self._gangs.begin()

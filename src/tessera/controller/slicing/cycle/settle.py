@@ -88,9 +88,8 @@ class Settlement:
     def _allocate(self, placed: Placed) -> None:
         """Gives a pod the slices that planning found for it."""
         pod = placed.pod
-        by_pod = bool(pod.devices)
         allocation = Allocation(
-            placed.node, pod.uid, pod.namespace, pod.name, placed.slices, pod.amounts, by_pod=by_pod
+            placed.node, pod.uid, pod.namespace, pod.name, placed.slices, pod.amounts, kind=pod.kind
         )
         taken = self._state.inventory.occupy(allocation)
         assert taken, f"planned slots of {pod.key} on {placed.node} are taken"

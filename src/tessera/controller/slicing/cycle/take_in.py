@@ -22,7 +22,7 @@ from collections.abc import Set as AbstractSet
 from tessera.api.names import NodeName, PodUid
 from tessera.controller.slicing.cycle.absorb import Absorber
 from tessera.controller.slicing.cycle.observe import Observer
-from tessera.controller.slicing.kinds.request_kind import RequestKind
+from tessera.controller.slicing.kinds.request_kind import Kinds
 from tessera.controller.slicing.planning.proposals import Proposer
 from tessera.controller.slicing.state.events import (
     InstasliceDeleted,
@@ -56,7 +56,7 @@ class Intake:
         observer: Observer,
         absorber: Absorber,
         proposers: Sequence[Proposer],
-        kinds: Sequence[RequestKind],
+        kinds: Kinds,
     ) -> None:
         self._state = state
         self._cluster = state.cluster
@@ -155,7 +155,7 @@ class Intake:
         self._absorb_nodes(first)
         self._cluster.changed_pods -= pods
         self._absorb_pods(pods)
-        for kind in self._kinds:
+        for kind in self._kinds.active:
             kind.prepare()
 
     def _divide(self) -> deque[tuple[NodeName, list[PodUid]]]:
@@ -188,5 +188,5 @@ class Intake:
             for proposer in self._followers:
                 if pod is None or getattr(pod, proposer.follows):
                     proposer.observe(uid)
-        for kind in self._kinds:
+        for kind in self._kinds.active:
             kind.refresh()

@@ -12,6 +12,7 @@ from tessera.api.names import NodeName, PodUid
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.cycle.queue_reports import QueueReports
 from tessera.controller.slicing.gangs.gang_planner import GangPlanner, GangState
+from tessera.controller.slicing.kinds.request_kind import Kinds
 from tessera.controller.slicing.planning.allocations import Allocations
 from tessera.controller.slicing.reservations.reservation_record import RESERVATIONS_ANNOTATION, format_reservations
 from tessera.controller.slicing.state.allocation import (
@@ -24,6 +25,7 @@ from tessera.controller.slicing.state.allocation import (
 from tessera.controller.slicing.state.instructions import (
     DeleteObject,
     Instruction,
+    PatchRecord,
     PatchRequests,
     PatchResults,
     RecordEvent,
@@ -96,13 +98,15 @@ class PendingWrites:
         state: the state that the writes follow from.
         allocations: ends allocations of which nothing is recorded any more.
         gangs: says which gangs may start.
+        kinds: write the records that are theirs.
     """
 
-    def __init__(self, state: SlicerState, allocations: Allocations, gangs: GangPlanner) -> None:
+    def __init__(self, state: SlicerState, allocations: Allocations, gangs: GangPlanner, kinds: Kinds) -> None:
         self._state = state
         self._cluster = state.cluster
         self._allocations = allocations
         self._gangs = gangs
+        self._kinds = kinds
         #: By key, the gangs that pods with slices behind the gate belong to; looked at once for each :meth:`pop`.
         self._looks: dict[str, GangState] = {}
         self.is_behind = False
@@ -142,22 +146,33 @@ class PendingWrites:
         report = self._node_report(node)
         followed = node in self._cluster.objects and node not in self._state.faults
         due = PendingNodeWrites(node=node, annotations=self._annotations(node) if followed else {})
+        records: list[PatchRecord] = []
         for allocation in self._state.allocations.on(node):
-            if not followed and not allocation.by_pod:
+            if not followed and allocation.in_object:
                 continue
             pod = self._cluster.pods.get(allocation.uid)
             step = next_step(allocation, pod)
             if step is AllocationStep.FORGET:
                 self._allocations.end(allocation)
             elif step is not AllocationStep.UNGATE:
-                add_step(due, allocation, step)
+                if allocation.in_object:
+                    add_step(due, allocation, step)
+                else:
+                    records += self._records(allocation, step)
             elif pod is not None and ("pod", pod.uid) not in self._state.busy and self._may_start(pod):
                 due.ungate.append(self._ungate(allocation, pod))
         writes = [write for write in due.writes() if write.key not in self._state.busy]
         for write in writes:
             if isinstance(write, PatchRequests):
                 self._allocations.note_sent(node, write.put, sent=True)
-        return [*report, *writes]
+        return [*report, *records, *writes]
+
+    def _records(self, allocation: Allocation, step: AllocationStep) -> Iterator[PatchRecord]:
+        """Yields the due write of a record that an object of its kind has."""
+        write = self._kinds.by_name[allocation.kind.name].record(allocation, step)
+        if write is not None and write.key not in self._state.busy:
+            allocation.sent = True
+            yield write
 
     def _look(self, pod: PodInfo | None) -> GangState | None:
         gang = self._gangs.gang_of(pod) if pod is not None and pod.gang is not None else None
@@ -239,5 +254,5 @@ class PendingWrites:
             name=pod.name,
             hostname=hostname,
             gates=pod.later_gates,
-            marked=bool(pod.devices),
+            marked=allocation.by_pod,
         )

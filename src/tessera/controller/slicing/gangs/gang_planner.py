@@ -85,7 +85,7 @@ class GangState:
         Slices that this process has asked for, and of which no answer has come, are not on record.
         """
         placed = bool(self.gang.size) and not self.missing
-        return self.begun or (placed and all(each.requested or each.by_pod for each in self.holding))
+        return self.begun or (placed and all(each.may_start for each in self.holding))
 
 
 @dataclass(frozen=True, slots=True)

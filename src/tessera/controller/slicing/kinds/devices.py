@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from tessera.api.names import NodeName, PodUid
-from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.objects.pod_info import DEVICES, PodInfo
 from tessera.controller.slicing.kinds.request_kind import RequestKind
 from tessera.controller.slicing.state.allocation import Allocation, is_short, will_never_run
 from tessera.controller.slicing.state.slicer_state import SlicerState
@@ -16,36 +16,30 @@ class Devices(RequestKind):
         state: the slicer's state, of which this class changes the devices and their ratings.
     """
 
+    kind = DEVICES
+    used = False
+
     def __init__(self, state: SlicerState) -> None:
         self._state = state
         self._cluster = state.cluster
         self._devices = state.devices
 
-    def observe_pod(self, pod: PodInfo) -> None:
+    def observe_namespace(self, name: str) -> bool:
         """See :class:`RequestKind`."""
-        if pod.devices and pod.gated:
-            self._use()
+        return self._cluster.is_managed(name)
 
-    def observe_namespace(self, name: str) -> None:
+    def wake(self) -> None:
         """See :class:`RequestKind`."""
-        if self._cluster.is_managed(name):
-            self._use()
-
-    def _use(self) -> None:
-        if not self._devices.used:
-            self._devices.used = True
-            self._cluster.changed_nodes |= self._cluster.nodes.keys()
-            self._cluster.changed_pods |= {uid for uid, pod in self._cluster.pods.items() if pod.devices}
+        self._devices.used = True
+        self._cluster.changed_nodes |= self._cluster.nodes.keys()
+        self._cluster.changed_pods |= {uid for uid, pod in self._cluster.pods.items() if pod.devices}
 
     def observe_node(self, node: NodeName) -> None:
         """See :class:`RequestKind`."""
-        if self._devices.used:
-            self._state.ratings.note(node)
+        self._state.ratings.note(node)
 
     def absorb_node(self, node: NodeName, *, renewed: bool) -> Iterator[Allocation]:  # noqa: ARG002 - records tell nothing
         """See :class:`RequestKind`."""
-        if not self._devices.used:
-            return
         facts = self._cluster.nodes.get(node)
         self.observe_node(node)
         if self._devices.put(node, facts.devices if facts is not None else ()):
@@ -54,7 +48,7 @@ class Devices(RequestKind):
 
     def profiles(self, node: NodeName) -> frozenset[str]:
         """See :class:`RequestKind`."""
-        return self._devices.resources(node) if self._devices.used else frozenset()
+        return self._devices.resources(node)
 
     def recount(self) -> Iterator[Allocation]:
         """After a change of nodes' devices, counts anew what pods hold there; a pod behind the gate waits again."""
@@ -76,13 +70,7 @@ class Devices(RequestKind):
         A node may have fewer than its pods request: the scheduler has bound a pod to cards that were promised, or a
         card has failed. The pod then holds those that are left, and more as others end.
         """
-        if (
-            not pod.devices
-            or not self._devices.used
-            or pod.gated
-            or will_never_run(pod)
-            or self._state.is_withdrawn(pod)
-        ):
+        if not pod.devices or pod.gated or will_never_run(pod) or self._state.is_withdrawn(pod):
             return None
         home = self._home(pod)
         if not home or self._state.allocations.current_of(pod.uid) or self._state.allocations.get(home, pod.uid):
@@ -90,8 +78,15 @@ class Devices(RequestKind):
         slices = tuple(self._devices.free_slices(home, pod.devices))
         if len(slices) < len(pod.devices) and self._state.has_lost_its_turn(pod):
             return None  # those whose turn it is have the others
-        found = Allocation(home, pod.uid, pod.namespace, pod.name, slices, pod.amounts, by_pod=True)
+        found = Allocation(home, pod.uid, pod.namespace, pod.name, slices, pod.amounts, kind=DEVICES)
         return found if self._state.inventory.occupy(found) else None
+
+    def freed(self, allocation: Allocation) -> None:
+        """Counts the pods again that hold fewer than they request."""
+        for other in self._state.allocations.on(allocation.node):
+            pod = self._cluster.pods.get(other.uid)
+            if pod is not None and not other.freed and is_short(other, pod):
+                self._cluster.changed_pods.add(pod.uid)
 
     def _home(self, pod: PodInfo) -> NodeName | None:
         """Returns the node whose devices a pod holds; None if it holds none.
@@ -106,8 +101,6 @@ class Devices(RequestKind):
 
     def count(self, uid: PodUid, pod: PodInfo | None, home: NodeName | None, left: NodeName | None) -> None:
         """Counts a pod for the ratings of nodes, and rates again the nodes where it holds amounts, or did."""
-        if not self._devices.used:
-            return
         place = self._cluster.nodes.get(home) if home is not None and home in self._devices else None
         counts = pod is not None and not pod.finished and (home is None or place is not None)
         self._state.device_demand.observe(uid, pod if counts else None, place)
@@ -117,10 +110,8 @@ class Devices(RequestKind):
 
     def refresh(self) -> None:
         """See :class:`RequestKind`."""
-        if self._devices.used:
-            self._state.ratings.refresh()
+        self._state.ratings.refresh()
 
     def prepare(self) -> None:
         """See :class:`RequestKind`."""
-        if self._devices.used:
-            self._state.ratings.update()
+        self._state.ratings.update()

@@ -2,24 +2,46 @@
 """A kind of request, as the cycle sees it. A further kind needs no change in the steps of the cycle.
 
 Planning sees all kinds alike: a request is a list of profiles, and what serves it are cards with geometries. A kind
-puts its cards into the fleet, and finds what pods hold already.
+puts its cards into the fleet, finds what pods hold already, and writes the record of a place if no other part does.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, ClassVar
 
 from tessera.api.names import NodeName, PodUid
-from tessera.controller.objects.pod_info import PodInfo
-from tessera.controller.slicing.state.allocation import Allocation
+from tessera.controller.objects.pod_info import KindOfRequest, PodInfo
+from tessera.controller.slicing.state.allocation import Allocation, AllocationStep
+from tessera.controller.slicing.state.instructions import PatchRecord
+from tessera.controller.slicing.state.slicer_state import SlicerState
+from tessera.kube.resources import Resource
 
 
 class RequestKind:
-    """One kind. A method that a kind does not have does nothing."""
+    """One kind. A method that a kind does not have does nothing.
 
-    def observe_pod(self, pod: PodInfo) -> None:
-        """Takes in a pod as it is now."""
+    Attributes:
+        kind: what other parts know of it.
+        records: the objects that record places; None if the kind writes none.
+        used: False while nobody asks for it: then the cycle passes it by until :meth:`wake`.
+    """
 
-    def observe_namespace(self, name: str) -> None:
-        """Takes in a namespace whose labels may have changed."""
+    kind: ClassVar[KindOfRequest]
+    records: ClassVar[Resource[Any] | None] = None
+    used: bool = True
+
+    def wake(self) -> None:
+        """Begins to be used: a pod behind the gate asks for it, or :meth:`observe_namespace` says so."""
+
+    def read(self, pod: PodInfo) -> PodInfo:
+        """Returns a pod with what it asks for, where its own spec does not say it."""
+        return pod
+
+    def observe(self, item: Any, *, deleted: bool) -> None:
+        """Takes in an object that only this kind knows, such as a record; the last state of one that is gone."""
+
+    def observe_namespace(self, name: str) -> bool:
+        """True if the kind is to be used, now that the labels of a namespace may have changed."""
+        return False
 
     def observe_node(self, node: NodeName) -> None:
         """Takes in that a node was observed, also without a change that wakes a pod."""
@@ -52,6 +74,13 @@ class RequestKind:
         """Returns what a pod holds without an allocation, its slots occupied; None if there is none."""
         return None
 
+    def freed(self, allocation: Allocation) -> None:
+        """Takes in that others may have the slots of an allocation of this kind."""
+
+    def record(self, allocation: Allocation, step: AllocationStep) -> PatchRecord | None:
+        """Returns the write of a step, if an object of this kind records the allocation; None if none is due."""
+        return None
+
     def count(self, uid: PodUid, pod: PodInfo | None, home: NodeName | None, left: NodeName | None) -> None:
         """Counts what a pod holds besides slots on its node, and not any more on the node that it left."""
 
@@ -60,3 +89,38 @@ class RequestKind:
 
     def prepare(self) -> None:
         """Brings estimates up to date after nodes were absorbed, and before pods are planned."""
+
+
+class Kinds:
+    """The kinds that a cluster may use.
+
+    Args:
+        kinds: make them, in the order in which the cycle asks them.
+        state: the slicer's state.
+
+    Attributes:
+        active: those that are used.
+        asleep: the others, by name; the steps of the cycle do not ask them.
+        readers: those that complete what pods ask for.
+        by_name: all of them.
+    """
+
+    def __init__(self, kinds: Sequence[Callable[[SlicerState], RequestKind]], state: SlicerState) -> None:
+        found = [make(state) for make in kinds]
+        self.by_name = {each.kind.name: each for each in found}
+        self.active = [each for each in found if each.used]
+        self.asleep = {each.kind.name: each for each in found if not each.used}
+        self.readers = [each for each in found if type(each).read is not RequestKind.read]
+        self._order = found
+
+    def wake(self, name: str) -> None:
+        """Begins to use a kind."""
+        kind = self.asleep.pop(name)
+        kind.used = True
+        self.active = [each for each in self._order if each.used]
+        kind.wake()
+
+    def observe_namespace(self, name: str) -> None:
+        """Wakes the kinds that are to be used since a namespace has changed."""
+        for kind in [each for each in self.asleep.values() if each.observe_namespace(name)]:
+            self.wake(kind.kind.name)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from tessera.api.instaslice import NodeResources
 from tessera.api.names import NodeName, PodUid
-from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.objects.pod_info import SLICES, PodInfo
 from tessera.controller.slicing.kinds.request_kind import RequestKind
 from tessera.controller.slicing.state.allocation import Allocation, reported_slices
 from tessera.controller.slicing.state.slicer_state import SlicerState
@@ -18,6 +18,8 @@ class Slices(RequestKind):
         state: the slicer's state, of which this class changes the cards.
     """
 
+    kind = SLICES
+
     def __init__(self, state: SlicerState) -> None:
         self._state = state
         self._cluster = state.cluster
@@ -29,7 +31,7 @@ class Slices(RequestKind):
         resources = item.status.node_resources if item is not None and offered else None
         if resources is None:
             if self._state.cards.pop(node, None) is not None:
-                self._state.inventory.remove(node)
+                self._state.inventory.put_cards(SLICES, node, {})
         elif renewed or self._state.cards.get(node) != resources:
             self._state.cards[node] = resources
             yield from self._rebuild(node, resources)
@@ -38,7 +40,7 @@ class Slices(RequestKind):
 
     def _rebuild(self, node: NodeName, resources: NodeResources) -> Iterator[Allocation]:
         self._cluster.capacity_changes.room_may_have_grown(node)
-        held = [one for one in self._state.allocations.on(node) if not one.freed and not one.by_pod]
+        held = [one for one in self._state.allocations.on(node) if not one.freed and one.in_object]
         held.sort(key=self._claim_rank)
         for allocation in self._state.inventory.rebuild(node, resources, held):
             pod = self._cluster.pods.get(allocation.uid)
@@ -61,7 +63,9 @@ class Slices(RequestKind):
 
         A pod that runs without one (for instance after a new installation) keeps them if they match its request.
         """
-        resources = self._state.cards.get(pod.node) if pod.profiles and not pod.finished else None
+        resources = (
+            self._state.cards.get(pod.node) if pod.profiles and pod.kind is SLICES and not pod.finished else None
+        )
         if resources is None or self._state.allocations.of(pod.uid):
             return None
         slices = reported_slices(resources, pod.uid)

@@ -7,13 +7,13 @@ Rules:
 - A slot is free again only when the agent reports so, or if no write ever recorded the allocation.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from tessera.api.instaslice import Instaslice
 from tessera.api.names import NodeName, PodUid
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.controller.slicing.kinds.request_kind import RequestKind
-from tessera.controller.slicing.state.allocation import Allocation, is_short, is_wanted, observe_record, will_never_run
+from tessera.controller.slicing.kinds.request_kind import Kinds
+from tessera.controller.slicing.state.allocation import Allocation, is_wanted, observe_record, will_never_run
 from tessera.controller.slicing.state.reservation_rules import held_by, is_backfilled
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.controller.slicing.state.waiting_pod import CANNOT_START, WAITING, PodState
@@ -27,7 +27,7 @@ class Allocations:
         kinds: count what pods hold.
     """
 
-    def __init__(self, state: SlicerState, kinds: Sequence[RequestKind]) -> None:
+    def __init__(self, state: SlicerState, kinds: Kinds) -> None:
         self._state = state
         self._kinds = kinds
         self._cluster = state.cluster
@@ -103,14 +103,8 @@ class Allocations:
             allocation.freed = True
             self._state.inventory.release(allocation)
             self._cluster.capacity_changes.room_may_have_grown(allocation.node)
-            if allocation.by_pod:
-                self._recount_short_pods(allocation.node)
-
-    def _recount_short_pods(self, node: NodeName) -> None:
-        for other in self._state.allocations.on(node):
-            pod = self._cluster.pods.get(other.uid)
-            if pod is not None and not other.freed and is_short(other, pod):
-                self._cluster.changed_pods.add(pod.uid)
+            if not allocation.in_object:
+                self._kinds.by_name[allocation.kind.name].freed(allocation)
 
     def forget(self, allocation: Allocation) -> None:
         """Removes an allocation of which nothing is recorded any more."""
@@ -179,7 +173,7 @@ class Allocations:
         self._index_pod(uid, pod, home)
         self._count_for_queue(uid, pod)
         left = self._state.usage.assign(uid, home, pod.amounts if pod is not None else {})
-        for kind in self._kinds:
+        for kind in self._kinds.active:
             kind.count(uid, pod, home, left)
         if left is not None and left in self._state.profiles_by_node:
             self._cluster.capacity_changes.room_may_have_grown(left)

@@ -78,8 +78,13 @@ class PlacementContext:
 def first_batch(ordered: Iterable[PodInfo]) -> list[PodInfo]:
     """Returns the first of these pods, as many as one step plans together."""
     batch: list[PodInfo] = []
+    shared: set[str] = set()
     rules = 0
     for pod in islice(ordered, BATCH_PODS):
+        if pod.shares in shared:
+            continue
+        if pod.shares:
+            shared.add(pod.shares)
         rules += pod.relations.count + len(pod.ports)
         if batch and rules > BATCH_RULES:
             break

@@ -8,7 +8,7 @@ or slices that a node still takes back.
 import msgspec
 
 from tessera.controller.objects.node_constraints import NodeConstraints
-from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.objects.pod_info import KindOfRequest, PodInfo
 from tessera.controller.objects.pod_relations import NO_RELATIONS
 from tessera.controller.slicing.state.slicer_state import SlicerState
 
@@ -19,16 +19,16 @@ class PodKind(msgspec.Struct, frozen=True):
     Attributes:
         priority: its priority.
         queue: the queue that it counts for.
-        profiles: its slices.
-        devices: its whole cards and shares.
+        kind: the kind of its request.
+        profiles: its slices, or the resources of its cards and shares.
         amounts: what else it requests, sorted.
         constraints: its constraints on nodes.
     """
 
     priority: int
     queue: str
+    kind: KindOfRequest
     profiles: tuple[str, ...]
-    devices: tuple[str, ...]
     amounts: tuple[tuple[str, int], ...]
     constraints: NodeConstraints
 
@@ -45,8 +45,8 @@ def kind_of(state: SlicerState, pod: PodInfo) -> PodKind | None:
     return PodKind(
         priority=pod.priority,
         queue=state.cluster.queue_of(pod),
+        kind=pod.kind,
         profiles=pod.profiles,
-        devices=pod.devices,
         amounts=tuple(sorted(pod.amounts.items())),
         constraints=pod.constraints,
     )

@@ -24,7 +24,8 @@ behind our gate                   none, since it has whole cards [4]_          p
 .. [1] or being deleted while bound to no node: it will never run, though a finalizer may keep it.
 .. [2] or the record names no positions. An agent of an earlier version leaves results to the controller.
 .. [3] and no answer came, so the server may still record it. An agent without a request removes a result at once.
-.. [4] or shares: the pin that removes the gate is their record.
+.. [4] or shares: the pin that removes the gate is their record. A further kind of request may have a record of its
+   own: then its write takes the place of the request's, and no agent has to destroy anything.
 
 No later pod has the UID of a deleted pod, so its request can be removed before its slices are destroyed. A living pod
 may be promised other slices at once; so the agent must first report that the old ones are destroyed.
@@ -49,7 +50,7 @@ from tessera.api.instaslice import (
     recorded_slices,
 )
 from tessera.api.names import NodeName, PodUid, device_id
-from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.objects.pod_info import SLICES, KindOfRequest, PodInfo, Record
 from tessera.controller.objects.resource_amounts import Amounts, format_amount
 from tessera.mig.names import parse_profile_name
 
@@ -88,7 +89,7 @@ class Allocation:
         result: the recorded states (controller, agent); None without a result.
         given_up: the controller takes the slices from the pod, although the pod lives. Never becomes False again.
         freed: other pods may have the positions. Never becomes False again.
-        by_pod: the pod's own pin is the record: whole cards and shares have no entry in the node's object.
+        kind: the kind of request that they answer.
     """
 
     node: NodeName
@@ -102,7 +103,22 @@ class Allocation:
     result: tuple[str, str] | None = None
     given_up: bool = False
     freed: bool = False
-    by_pod: bool = False
+    kind: KindOfRequest = SLICES
+
+    @property
+    def by_pod(self) -> bool:
+        """True if the pod's own pin is the record: whole cards and shares have no entry in the node's object."""
+        return self.kind.record is Record.PIN
+
+    @property
+    def in_object(self) -> bool:
+        """True if the node's Instaslice object is the record."""
+        return self.kind.record is Record.NODE
+
+    @property
+    def may_start(self) -> bool:
+        """True if its pod may leave the gate: the request is recorded, or its pin will be the record."""
+        return self.requested or self.by_pod
 
     @property
     def recorded(self) -> bool:
@@ -145,14 +161,14 @@ def is_wanted(allocation: Allocation, pod: PodInfo | None) -> bool:
     A record without positions allocates nothing: the controller removes it, and the pod waits again. A pod past the
     gate may hold none of the whole cards that it requests, since others were faster.
     """
-    return (bool(allocation.slices) or allocation.by_pod) and not allocation.given_up and not will_never_run(pod)
+    return (bool(allocation.slices) or not allocation.in_object) and not allocation.given_up and not will_never_run(pod)
 
 
 def next_step(allocation: Allocation, pod: PodInfo | None) -> AllocationStep:
     """Returns the next step by the table above; ``pod`` is None once it is gone."""
     if pod is None or not is_wanted(allocation, pod):
         return _next_release_step(allocation, lives=not will_never_run(pod))
-    if not allocation.requested and not allocation.by_pod:
+    if not allocation.may_start:
         return AllocationStep.REQUEST
     return AllocationStep.UNGATE if pod.gated else AllocationStep.SETTLED
 
@@ -160,7 +176,7 @@ def next_step(allocation: Allocation, pod: PodInfo | None) -> AllocationStep:
 def _next_release_step(allocation: Allocation, *, lives: bool) -> AllocationStep:
     if not allocation.recorded:
         return AllocationStep.FORGET
-    destroyed = allocation.destroyed or not allocation.slices
+    destroyed = allocation.destroyed or not allocation.slices or not allocation.in_object
     recorded = allocation.requested or allocation.result is not None
     if lives and recorded and not destroyed:
         return AllocationStep.WAIT if allocation.deletion_requested else AllocationStep.DELETING

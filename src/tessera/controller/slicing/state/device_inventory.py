@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from tessera.api.instaslice import Slice
 from tessera.api.names import NodeName, device_id
 from tessera.controller.objects.node_devices import UNKNOWN_MODEL, NodeDevices
+from tessera.controller.objects.pod_info import DEVICES
 from tessera.controller.slicing.state.fleet_inventory import FleetInventory
 from tessera.limits.planning import CARD_MODELS
 from tessera.mig.geometry import Geometry
@@ -58,12 +59,12 @@ class DeviceInventory:
         if not self.used or self._devices.get(node, ()) == devices:
             return False
         self._remove(node)
+        cards: dict[str, Geometry] = {}
         for each in devices:
             geometry = self._geometry(each)
-            for number in range(each.count):
-                self._fleet.add_card(node, f"{each.resource}/{number}", geometry)
-            self._inventory.totals[geometry.family] += geometry.slots * each.count
+            cards |= {f"{each.resource}/{number}": geometry for number in range(each.count)}
             self.nodes.setdefault(geometry, set()).add(node)
+        self._inventory.put_cards(DEVICES, node, cards)
         if devices:
             self._devices[node] = devices
         self.rebuilt.add(node)
@@ -73,11 +74,6 @@ class DeviceInventory:
     def _remove(self, node: NodeName) -> None:
         for each in self._devices.pop(node, ()):
             geometry = self._geometry(each)
-            for number in range(each.count):
-                self._fleet.remove_card(node, f"{each.resource}/{number}")
-            self._inventory.totals[geometry.family] -= geometry.slots * each.count
-            if not self._inventory.totals[geometry.family]:
-                del self._inventory.totals[geometry.family]
             self.nodes[geometry].discard(node)
             if not self.nodes[geometry]:
                 del self.nodes[geometry]

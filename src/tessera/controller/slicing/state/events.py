@@ -4,6 +4,7 @@ These events and the calls of :meth:`Slicer.decide` and :meth:`Slicer.pop_writes
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
@@ -64,6 +65,14 @@ class InstasliceUnreadable(msgspec.Struct, frozen=True):
 
     node: NodeName
     error: str | None
+
+
+class RecordObserved(msgspec.Struct, frozen=True):
+    """An object that only one kind of request knows, as it is now, or its last state before its deletion."""
+
+    kind: str
+    item: Any
+    deleted: bool = False
 
 
 class PodVersionsReset(msgspec.Struct, frozen=True):
@@ -233,6 +242,7 @@ SlicerEvent = (
     | InstasliceObserved
     | InstasliceDeleted
     | InstasliceUnreadable
+    | RecordObserved
     | PodVersionsReset
     | InstasliceVersionsReset
     | NamespaceObserved

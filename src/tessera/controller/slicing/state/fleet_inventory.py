@@ -6,20 +6,15 @@ record claims counts as occupied.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from tessera.api.instaslice import ForeignSlice, NodeResources, Slice
 from tessera.api.names import NodeName
 from tessera.api.nodes.card_geometries import CardGeometries
+from tessera.controller.objects.pod_info import SLICES, KindOfRequest
 from tessera.controller.slicing.state.allocation import Allocation
-from tessera.mig.names import is_device_profile
-from tessera.placement.fleet import CardPlacement, Fleet, FleetCard, PlaceOccupied, UnknownCard
-
-
-def is_device(card: FleetCard) -> bool:
-    """True for a whole card or a share, which :mod:`tessera.controller.slicing.state.device_inventory` keeps."""
-    return is_device_profile(card.geometry.profiles[0].name)
-
+from tessera.mig.geometry import Geometry
+from tessera.placement.fleet import CardPlacement, Fleet, PlaceOccupied, UnknownCard
 
 #: Owner, in the fleet, of slots that are occupied without an allocation.
 FOREIGN = "a slice that no record of Tessera explains"
@@ -37,6 +32,8 @@ class FleetInventory:
         self.fleet = Fleet()
         #: Memory slots of all cards, by model.
         self.totals: Counter[str] = Counter()
+        #: By kind of request and node, the cards that the kind has put there; none is empty.
+        self._cards: dict[tuple[str, NodeName], Mapping[str, Geometry]] = {}
         self.geometries = CardGeometries()
 
     def rebuild(self, node: NodeName, resources: NodeResources, held: Iterable[Allocation]) -> Sequence[Allocation]:
@@ -50,23 +47,24 @@ class FleetInventory:
         Returns:
             Allocations that collide with an earlier one, or whose card is missing.
         """
-        self.remove(node)
-        for gpu, geometry in self.geometries.of(resources).items():
-            self.fleet.add_card(node, gpu, geometry)
-            self.totals[geometry.family] += geometry.slots
+        self.put_cards(SLICES, node, self.geometries.of(resources))
         collided = [allocation for allocation in held if not self.occupy(allocation)]
         for item in resources.foreign:
             self._occupy_foreign(node, item)
         return collided
 
-    def remove(self, node: NodeName) -> None:
-        """Removes a node's cards that are cut on demand; an unknown node is no error."""
-        sliced = [card for card in self.fleet.cards(node) if not is_device(card)] if node in self.fleet else []
-        for card in sliced:
-            self.fleet.remove_card(node, card.gpu)
-            self.totals[card.geometry.family] -= card.geometry.slots
-            if not self.totals[card.geometry.family]:
-                del self.totals[card.geometry.family]
+    def put_cards(self, kind: KindOfRequest, node: NodeName, cards: Mapping[str, Geometry]) -> None:
+        """Replaces the cards that a node has for a kind of request; all slots of the new ones are free."""
+        for gpu, geometry in self._cards.pop((kind.name, node), {}).items():
+            self.fleet.remove_card(node, gpu)
+            self.totals[geometry.family] -= geometry.slots
+            if not self.totals[geometry.family]:
+                del self.totals[geometry.family]
+        for gpu, geometry in cards.items():
+            self.fleet.add_card(node, gpu, geometry)
+            self.totals[geometry.family] += geometry.slots
+        if cards:
+            self._cards[kind.name, node] = cards
 
     def occupy(self, allocation: Allocation) -> bool:
         """Occupies an allocation's slots; False, with no change, if a slot is occupied or the card is missing."""

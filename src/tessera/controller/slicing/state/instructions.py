@@ -12,7 +12,7 @@ from tessera.api.instaslice import AllocationRequest, AllocationResult
 from tessera.api.names import HOSTNAME_LABEL, PINNED_ANNOTATION, NodeName, PodUid
 
 #: One half of a node's object, or a pod: at most one request writes it at a time.
-WriteKey = tuple[Literal["spec", "status", "pod", "object", "condition", "pod-condition", "queue"], str]
+WriteKey = tuple[Literal["spec", "status", "pod", "object", "condition", "pod-condition", "queue", "record"], str]
 
 
 class PatchRequests(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,6 +125,37 @@ class Evict(msgspec.Struct, frozen=True, kw_only=True):
         return ("pod", self.uid)
 
 
+class PatchRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """Writes, or removes, the record of a pod's place where an object of its kind of request has it.
+
+    Attributes:
+        kind: the kind of request.
+        node: the node of the place.
+        uid: the pod.
+        namespace: the object's namespace.
+        name: the object's name.
+        object_uid: the object's UID; another object of the name is not written.
+        patch: the merge patch.
+        subresource: the part that the patch is of; None for the object itself.
+        drop: it removes the record.
+    """
+
+    kind: str
+    node: NodeName
+    uid: PodUid
+    namespace: str
+    name: str
+    object_uid: str
+    patch: dict[str, Any]
+    subresource: str | None = None
+    drop: bool = False
+
+    @property
+    def key(self) -> WriteKey:
+        """Returns the key of the object."""
+        return ("record", f"{self.kind}/{self.namespace}/{self.name}")
+
+
 class DeleteObject(msgspec.Struct, frozen=True, kw_only=True):
     """Deletes the Instaslice object of a node that is gone."""
 
@@ -210,6 +241,7 @@ Write = (
     | PatchResults
     | Ungate
     | Evict
+    | PatchRecord
     | DeleteObject
     | ReportNodeCondition
     | ReportPodCondition

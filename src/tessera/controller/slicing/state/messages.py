@@ -64,7 +64,7 @@ def object_fault_text(node: str, fault: str) -> str:
 def withdrawn_text(pod: PodInfo, node: str, *, avoided: bool = False) -> str:
     """Returns the event message for a pod that cannot start on its node; its owner's next pod may avoid the node."""
     refusal = one_line(pod.unschedulable_message) or "it has not bound the pod in time"
-    what = "cards" if pod.devices else "slices"
+    what = pod.kind.noun
     cause = f"The scheduler refuses the pod on node {node}, where its {what} were promised: {refusal}"
     then = (
         f"Its {what} go to the next pod. Delete the pod and create it again, so that it gets another place: if it is"
@@ -82,7 +82,7 @@ def withdrawn_text(pod: PodInfo, node: str, *, avoided: bool = False) -> str:
 
 def unbound_text(pod: PodInfo, node: str) -> str:
     """Returns the event message for a pod whose slices go to others, since nobody binds it."""
-    what = "cards" if pod.devices else "slices"
+    what = pod.kind.noun
     said = one_line(pod.unschedulable_message)
     cause = "No scheduler has bound the pod or said why, while other pods were bound"
     if pod.gates:
@@ -100,7 +100,7 @@ def unbound_text(pod: PodInfo, node: str) -> str:
 def turn_lost_text(pod: PodInfo, node: str) -> str:
     """Returns the event message for a pod that was bound after its slices had gone to others."""
     return (
-        f"The scheduler has bound the pod to node {node} after its {'cards' if pod.devices else 'slices'} went to"
+        f"The scheduler has bound the pod to node {node} after its {pod.kind.noun} went to"
         f" the next pod, and there is no room for it now: it is {_end_text(pod)}"
     )
 
