@@ -7,8 +7,8 @@ events have arrived; nothing is written before that.
 step                    what it does
 ======================  ===============================================================================================
 1 ``cycle/take_in``     takes in events (``observe``) and brings allocations and pods in line with changed
-                        nodes and pods (``absorb``), all or some of many → the nodes that have changed
-2 ``cycle/candidates``  → the waiting pods that these changes concern
+                        nodes and pods, all or some of many → the nodes that have changed
+2 ``cycle/order``       → the candidates: waiting pods that these changes concern
 3 ``cycle/order``       → the first of them, and those that their queue's maximum holds back
 4 ``cycle/plan``        → proposals: places and refusals. Then the other proposers of the list: reservations,
                         preemption, moves, and what else the options switch on
@@ -24,10 +24,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tessera.api.names import NodeName, PodUid
 from tessera.controller.base.move_settings import NO_MOVES, MoveMode, MoveSettings
-from tessera.controller.slicing.cycle.absorb import Absorber
-from tessera.controller.slicing.cycle.candidates import find_candidates
 from tessera.controller.slicing.cycle.observe import Observer
-from tessera.controller.slicing.cycle.order import FairOrder
+from tessera.controller.slicing.cycle.order import FairOrder, find_candidates
 from tessera.controller.slicing.cycle.plan import Plan
 from tessera.controller.slicing.cycle.settle import Settlement
 from tessera.controller.slicing.cycle.take_in import Intake
@@ -118,7 +116,7 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         allocations = Allocations(state, self.kinds)
         self._settlement = Settlement(state, allocations, planner)
         observer = Observer(state, self._settlement, self._proposers, self.kinds, self.mover if moves_pods else None)
-        self._intake = Intake(state, observer, Absorber(state, allocations, self.kinds), self._proposers, self.kinds)
+        self._intake = Intake(state, observer, allocations, self._proposers, self.kinds)
         self._writes = PendingWrites(state, allocations, gangs, self.kinds)
 
     def react(self, event: SlicerEvent) -> Sequence[Instruction]:

@@ -29,6 +29,7 @@ from tessera.controller.slicing.planning.proposals import (
     Return,
 )
 from tessera.controller.slicing.reservations.reserver import Reserver
+from tessera.controller.slicing.state.reservation import Reservation
 from tessera.controller.slicing.state.reservation_rules import (
     add_holdings,
     holding_of,
@@ -173,7 +174,10 @@ class Plan(Proposer):
 
     def _part_key(self, pod: PodInfo, turns: Turns) -> tuple[PodUid | None, int]:
         by_itself = pod.uid in self._state.reservations or pod.uid in turns.gangs
-        return (pod.uid if by_itself else None, len(reservations_before(self._state, pod)))
+        return (pod.uid if by_itself else None, len(self._reserved_before(pod)))
+
+    def _reserved_before(self, pod: PodInfo) -> list[Reservation]:
+        return reservations_before(self._state, pod) if self._state.reservations else []
 
     def _plan_gang(self, gang: Gang, run: _Run, work: StepBudget) -> Iterator[Proposal]:
         """Gives all missing pods of a gang their slices, or none; then the gang holds nothing behind the gate."""
@@ -202,7 +206,7 @@ class Plan(Proposer):
             done: gets the decided pods.
             backfill: gets refused pods that could use reserved slots, since they end in time.
         """
-        reserved = reservations_before(self._state, pods[0])
+        reserved = self._reserved_before(pods[0])
         since = {pod.uid: self._state.pods.nodes_changed_since_refusal(pod.uid) for pod in pods}
         found, dependent = self._planner.plan_beside(reserved, pods, since, work)
         for one in found:

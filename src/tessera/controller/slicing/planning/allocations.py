@@ -154,7 +154,7 @@ class Allocations:
     def _cannot_start(self, pod: PodInfo) -> bool:
         if pod.unschedulable_message or (pod.unstarted and self._state.agent_is_down(pod.node)):
             return True
-        return not pod.node and is_backfilled(self._state, pod)
+        return not pod.node and pod.deadline is not None and is_backfilled(self._state, pod)
 
     def report_condition(self, uid: PodUid) -> None:
         """Has a pod's condition compared with the state, if it says or should say that slices were taken back."""
@@ -171,7 +171,8 @@ class Allocations:
             live = self._state.allocations.current_of(uid)
             home = pod.node or (live.node if live is not None else None)
         self._index_pod(uid, pod, home)
-        self._count_for_queue(uid, pod)
+        if self._cluster.queues:
+            self._count_for_queue(uid, pod)
         left = self._state.usage.assign(uid, home, pod.amounts if pod is not None else {})
         for kind in self._kinds.active:
             kind.count(uid, pod, home, left)

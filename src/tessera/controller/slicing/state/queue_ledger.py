@@ -79,7 +79,7 @@ class QueueLedger:
 
     def __init__(self, queues: dict[str, Queue]) -> None:
         self.queues = queues
-        #: Accounts; one without an object, pods and usage is dropped, and of too many those with the least usage.
+        #: Accounts; none without any Queue object. Of too many those with the least usage are dropped.
         self._accounts: dict[str, QueueAccount] = {}
         #: Accounts that were left when some were dropped last.
         self._left = 0
@@ -106,7 +106,9 @@ class QueueLedger:
         """Forgets an object; its pods count on without a limit."""
         self.queues.pop(name, None)
         self.relieved.add(name)
-        self._forget_empty(name)
+        if not self.queues:  # nothing is counted until there is a Queue again
+            self._accounts.clear()
+            self._pods.clear()
 
     # Pods
 
@@ -123,8 +125,6 @@ class QueueLedger:
         if after is not None:
             self._pods[uid] = after
             self._change(*after, 1, now)
-        if before is not None:
-            self._forget_empty(before[0])
 
     def _change(self, name: str, holding: Holding, sign: int, now: float) -> None:
         account = self._accounts.setdefault(name, QueueAccount())
@@ -151,11 +151,6 @@ class QueueLedger:
     def _half_life(self, name: str) -> float:
         queue = self.queues.get(name)
         return HALF_LIFE if queue is None else queue.half_life
-
-    def _forget_empty(self, name: str) -> None:
-        account = self._accounts.get(name)
-        if account is not None and not account.held and name not in self.queues and not self.queues:
-            del self._accounts[name]
 
     # Answers
 

@@ -43,9 +43,9 @@ def reservations_delayed_by(state: SlicerState, pod: PodInfo, found: Iterable[Re
 
 
 def is_backfilled(state: SlicerState, pod: PodInfo) -> bool:
-    """True if a pod with a deadline has slots of another pod's reservation, which it must leave in time."""
+    """True if a pod has slots of another pod's reservation, which it must leave in time: it has a deadline."""
     found = state.reservations.values()
-    return pod.deadline is not None and any(pod.uid in each.holders and pod.uid != each.uid for each in found)
+    return any(pod.uid in each.holders and pod.uid != each.uid for each in found)
 
 
 def holders_of(state: SlicerState, reservation: Reservation) -> list[Allocation]:
