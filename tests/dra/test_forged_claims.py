@@ -13,7 +13,7 @@ from tessera.api.dra.resource_slices import RESOURCE_SLICES, ResourceSlice
 from tessera.dra.devices import Device, DeviceId, Holdings, Pool, read_holdings
 from tessera.dra.matching import NoMatch, match_claims
 from tessera.dra.opaque_configs import ConfigRefused, settings_of
-from tessera.dra.packing import packing_cost
+from tessera.dra.packing import NodePacking
 from tessera.dra.pool_reader import read_pools
 from tessera.dra.requests import ClaimRefused, read_demand
 from tessera.dra.selectors import DeviceSelectors
@@ -122,7 +122,7 @@ def test_any_objects_lead_to_an_answer(claim_item: Any, class_item: Any, slice_i
     except ClaimRefused as refused:
         answer = str(refused)
     else:
-        chosen = match_claims([demand], pools, holdings, DeviceSelectors(), packing_cost(pools, holdings))
+        chosen = match_claims([demand], pools, holdings, DeviceSelectors(), NodePacking(pools).costs(holdings))
         answer = chosen.reason if isinstance(chosen, NoMatch) else "has devices"
         configs = [(f"spec.devices.config[{number}]", each) for number, each in enumerate(claim.spec.devices.config)]
         for each in () if isinstance(chosen, NoMatch) else chosen:
@@ -147,5 +147,5 @@ def test_a_card_without_a_geometry_costs_the_same_everywhere() -> None:
         for number, (profile, start) in enumerate(rows)
     )
     pool = Pool(driver="d", name="n1", devices=devices, counters={("s", "memory-slice-2"): Decimal(9)})
-    cost = packing_cost([pool], Holdings())
+    cost = NodePacking([pool]).costs(Holdings())
     assert [cost(each, ()) for each in devices[2:4]] == [0.0, 0.0]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tessera.dra.devices import Device, Holdings, Pool
 from tessera.dra.node_devices import DRIVER, NodeCard, PublishOptions, node_pools
-from tessera.dra.packing import packing_cost
+from tessera.dra.packing import NodePacking
 from tessera.mig.geometry import Placement
 from tessera.mig.models import model_by_short_name
 from tessera.placement.card_table import CardTable
@@ -40,7 +40,7 @@ def of_profile(pools: Pool, profile: str) -> list[Device]:
 
 
 def cheapest(pools: Pool, profile: str, holdings: Holdings, chosen: Sequence[Device] = ()) -> Device:
-    cost = packing_cost([pools], holdings)
+    cost = NodePacking([pools]).costs(holdings)
     free = [each for each in of_profile(pools, profile) if holdings.has_room(each, pools)]
 
     def value(device: Device) -> float:
@@ -75,7 +75,7 @@ def test_a_foreign_instance_counts_as_in_use() -> None:
 def test_a_card_that_cannot_be_cut_is_given_whole_first() -> None:
     node = pool()
     plain = Device(id=node.devices[0].id._replace(device="gpu-9"), attributes={f"{DRIVER}/uuid": "GPU-9"})
-    cost = packing_cost([node], Holdings())
+    cost = NodePacking([node]).costs(Holdings())
     whole = next(each for each in node.devices if each.id.device == "gpu-0")
     found = [cost(each, ()) for each in (plain, whole)]
     assert found == [0.0, 1.0]
@@ -98,7 +98,7 @@ def test_the_growth_of_the_loss_is_the_engines(rounds: list[tuple[str, bool]], r
         assert bool(wanted) == bool(free)
         if free:
             device = cheapest(node, profile, holdings)
-            found = packing_cost([node], holdings)(device, ())
+            found = NodePacking([node]).costs(holdings)(device, ())
             assert found == pytest.approx(min(wanted), abs=1e-4)
             holdings.take(device, {})
             held.append(device)

@@ -28,41 +28,56 @@ _SLICE = re.compile(r"memory-slice-([0-9]{1,2})")
 _Row = tuple[str, int, int]
 
 
-class _Card(msgspec.Struct):
-    """A card that is cut: its table, its devices as bits of an occupancy, and the bits in use."""
+class _Card(msgspec.Struct, frozen=True):
+    """A card that is cut: its table, its devices as bits of an occupancy, and the bits that others took."""
 
     table: CardTable
     bits: Mapping[DeviceId, int]
-    occupancy: int
+    foreign: int
 
 
-def packing_cost(pools: Sequence[Pool], holdings: Holdings, loss: Loss = CardTable.fragmentation) -> DeviceCost:
-    """Returns the costs of the devices of a node.
+class NodePacking:
+    """The cards of a node's pools, read once.
 
     Args:
         pools: its pools.
-        holdings: what claims hold of them.
         loss: the rating of the placement policy.
     """
-    cards = [card for pool in pools for card in _cards(pool, holdings)]
-    by_device = {identity: card for card in cards for identity in card.bits}
 
-    def cost(device: Device, chosen: Sequence[Device]) -> float:
-        card = by_device.get(device.id)
-        if card is None:
-            return 0.0
-        occupancy = card.occupancy
-        for each in chosen:
-            occupancy |= card.bits.get(each.id, 0)
-        after = occupancy | card.bits[device.id]
-        if f"{device.id.driver}/profile" not in device.attributes:
-            return 1.0  # a whole card that could be cut: after every card that cannot
-        return loss(card.table, after) - loss(card.table, occupancy) + _TIE * card.table.free_slots(occupancy)
+    def __init__(self, pools: Sequence[Pool], loss: Loss = CardTable.fragmentation) -> None:
+        self._cards = [card for pool in pools for card in _cards(pool)]
+        self._by_device = {identity: card for card in self._cards for identity in card.bits}
+        self._loss = loss
 
-    return cost
+    def costs(self, holdings: Holdings) -> DeviceCost:
+        """Returns the costs of devices beside what claims hold."""
+        occupancies: dict[int, int] = {}
+
+        def occupancy(card: _Card) -> int:
+            found = occupancies.get(id(card))
+            if found is None:
+                found = card.foreign
+                for identity in card.bits.keys() & holdings.exclusive:
+                    found |= card.bits[identity]
+                occupancies[id(card)] = found
+            return found
+
+        def cost(device: Device, chosen: Sequence[Device]) -> float:
+            card = self._by_device.get(device.id)
+            if card is None:
+                return 0.0
+            if f"{device.id.driver}/profile" not in device.attributes:
+                return 1.0  # a whole card that could be cut: after every card that cannot
+            before = occupancy(card)
+            for each in chosen:
+                before |= card.bits.get(each.id, 0)
+            growth = self._loss(card.table, before | card.bits[device.id]) - self._loss(card.table, before)
+            return growth + _TIE * card.table.free_slots(before)
+
+        return cost
 
 
-def _cards(pool: Pool, holdings: Holdings) -> list[_Card]:
+def _cards(pool: Pool) -> list[_Card]:
     parts: dict[Value, list[Device]] = {}
     whole: dict[Value, Device] = {}
     for device in pool.devices:
@@ -84,7 +99,8 @@ def _cards(pool: Pool, holdings: Holdings) -> list[_Card]:
             continue
         if uuid in whole:
             bits[whole[uuid].id] = table.geometry.full
-        found.append(_Card(table, bits, _occupancy(pool, devices, bits, holdings)))
+        empty = {key[1] for device in devices for key in device.counters if not pool.counters.get(key)}
+        found.append(_Card(table, bits, sum(1 << slot for slot in set(_slots(empty)))))
     return found
 
 
@@ -104,14 +120,3 @@ def _table(rows: tuple[_Row, ...]) -> CardTable:
     for name, start, size in rows:
         placements.setdefault(name, []).append((start, size))
     return CardTable(Geometry.from_placements("cards of a pool", placements), 0)
-
-
-def _occupancy(pool: Pool, devices: Sequence[Device], bits: Mapping[DeviceId, int], holdings: Holdings) -> int:
-    """Bits of what claims hold, and of slots that others took from the counters."""
-    occupancy = 0
-    for identity in bits.keys() & holdings.exclusive:
-        occupancy |= bits[identity]
-    empty = {key[1] for device in devices for key in device.counters if not pool.counters.get(key)}
-    for slot in _slots(empty):
-        occupancy |= 1 << slot
-    return occupancy

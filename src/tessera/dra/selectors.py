@@ -8,7 +8,7 @@ Results are remembered by the values that an expression reads, so the alike devi
 evaluation. Source: k8s.io/dynamic-resource-allocation/cel, ``compile.go``.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -19,13 +19,13 @@ from tessera.cel.kubernetes_values import Quantity
 from tessera.cel.syntax import Call, CelExpression, Identifier, Index, ListLiteral, Literal, MapLiteral, Select, parse
 from tessera.cel.values import DefaultMap
 from tessera.dra.devices import Device
-from tessera.limits.claims import EXPRESSION_COST, EXPRESSION_USUAL_COST, EXPRESSIONS
+from tessera.limits.claims import EXPRESSION_COST, EXPRESSION_USUAL_COST, EXPRESSIONS, SELECTOR_RESULTS
 from tessera.text import one_line
 
 _VARIABLES = frozenset({"device"})
 _FIELDS = {"device": frozenset({"driver", "attributes", "capacity", "allowMultipleAllocations"})}
-#: A part of a device that an expression reads: ``attributes`` or ``capacity``, domain, and name or None for all.
-_Read = tuple[str, str, str | None]
+#: A value that an expression reads: of ``attributes`` or ``capacity``, with domain and name.
+_Read = tuple[str, str, str]
 
 
 class SelectorResult(msgspec.Struct, frozen=True):
@@ -36,39 +36,56 @@ class SelectorResult(msgspec.Struct, frozen=True):
 
 
 class _Compiled(msgspec.Struct, frozen=True):
-    """An expression, or the mistake in it. ``reads`` is None if it may read everything."""
+    """An expression, or the mistake in it.
 
-    program: Program | None
-    reads: tuple[_Read, ...] | None = None
+    Attributes:
+        program: the expression.
+        problem: the mistake.
+        attributes: qualified names of the attributes that it reads.
+        capacity: the same of amounts.
+        everything: it may read anything else too.
+    """
+
+    program: Program | None = None
     problem: str = ""
+    attributes: tuple[str, ...] = ()
+    capacity: tuple[str, ...] = ()
+    everything: bool = False
 
 
 class DeviceSelectors:
     """Evaluates expressions, remembers results, and bounds what all evaluations of one expression cost."""
 
     def __init__(self) -> None:
-        self._evaluate = lru_cache(maxsize=65_536)(self._evaluate_now)
+        #: By expression and the values that it reads; emptied at the limit.
+        self._results: dict[tuple[str, object], SelectorResult] = {}
         #: Units that an expression has cost beyond what selectors usually cost; emptied at the limit.
         self._excess: dict[str, float] = {}
 
     def matches(self, expression: str, device: Device) -> SelectorResult:
         """Returns whether a device fulfils an expression."""
         compiled = _compile(expression)
-        if compiled.program is None:
-            return SelectorResult(False, compiled.problem)
-        return self._evaluate(expression, _values_read(device, compiled.reads))
+        key = (expression, _values_read(compiled, device))
+        found = self._results.get(key)
+        if found is None:
+            if len(self._results) >= SELECTOR_RESULTS:
+                self._results.clear()
+            found = self._results[key] = self._evaluate(compiled, device, expression)
+        return found
 
     @property
     def evaluations(self) -> int:
         """The number of evaluations whose results are remembered."""
-        return self._evaluate.cache_info().currsize
+        return len(self._results)
 
-    def _evaluate_now(self, expression: str, values: "_Values") -> SelectorResult:
+    def _evaluate(self, compiled: _Compiled, device: Device, expression: str) -> SelectorResult:
+        if compiled.program is None:
+            return SelectorResult(False, compiled.problem)
         if self._excess.get(expression, 0) > EXPRESSION_COST:
             return SelectorResult(False, f"its evaluations cost more than {EXPRESSION_COST:,} units; make it shorter")
         meter = Meter(EXPRESSION_COST)
         try:
-            return SelectorResult(_evaluate(expression, values, meter))
+            return SelectorResult(compiled.program.is_true({"device": _as_cel(device)}, meter))
         except EvaluationError as error:
             return SelectorResult(False, one_line(error, 200))
         finally:
@@ -82,56 +99,47 @@ class DeviceSelectors:
 def _compile(expression: str) -> _Compiled:
     try:
         program = compile_expression(expression, _VARIABLES, _FIELDS)
-        return _Compiled(program, _all_reads(parse(expression)))
     except CelError as error:
-        return _Compiled(None, None, f"it does not compile: {one_line(error, 200)}")
-
-
-class _Values(msgspec.Struct, frozen=True):
-    """What an expression can see of a device, hashable."""
-
-    driver: str
-    shared: bool
-    attributes: tuple[tuple[str, type, Any], ...]
-    capacity: tuple[tuple[str, Any], ...]
-
-
-def _values_read(device: Device, reads: Sequence[_Read] | None) -> _Values:
-    def wanted(kind: str, items: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-        if reads is None:
-            yield from sorted(items.items())
-            return
-        for part, domain, name in reads:
-            if part != kind:
-                continue
-            if name is None:
-                yield from sorted((key, value) for key, value in items.items() if key.startswith(f"{domain}/"))
-            elif (key := f"{domain}/{name}") in items:
-                yield key, items[key]
-
-    return _Values(
-        device.id.driver,
-        device.shared,
-        tuple((name, type(value), value) for name, value in wanted("attributes", device.attributes)),
-        tuple((name, value.value) for name, value in wanted("capacity", device.capacity)),
+        return _Compiled(problem=f"it does not compile: {one_line(error, 200)}")
+    try:
+        reads = sorted(set(_reads(parse(expression))))
+    except LookupError:
+        return _Compiled(program, everything=True)
+    attributes, capacity = (
+        tuple(f"{domain}/{name}" for each, domain, name in reads if each == part) for part in ("attributes", "capacity")
     )
+    return _Compiled(program, attributes=attributes, capacity=capacity)
 
 
-def _evaluate(expression: str, values: _Values, meter: Meter) -> bool:
-    program = _compile(expression).program
-    assert program is not None
-    variables = {
-        "device": {
-            "driver": values.driver,
-            "allowMultipleAllocations": values.shared,
-            "attributes": _by_domain((name, value) for name, _kind, value in values.attributes),
-            "capacity": _by_domain((name, Quantity(value)) for name, value in values.capacity),
-        }
+def _values_read(compiled: _Compiled, device: Device) -> object:
+    """The values of a device on which the result may depend, hashable."""
+    attributes, capacity = device.attributes, device.capacity
+    if compiled.everything:
+        everything = [(name, _typed(value)) for name, value in sorted(attributes.items())]
+        amounts = [(name, value.value) for name, value in sorted(capacity.items())]
+        return device.id.driver, device.shared, tuple(everything), tuple(amounts)
+    values = [_typed(attributes.get(name)) for name in compiled.attributes]
+    for name in compiled.capacity:
+        amount = capacity.get(name)
+        values.append(None if amount is None else amount.value)
+    return device.id.driver, device.shared, tuple(values)
+
+
+def _typed(value: Any) -> Any:
+    """The value so that true differs from 1."""
+    return str(value).encode() if value is True or value is False else value
+
+
+def _as_cel(device: Device) -> dict[str, Any]:
+    return {
+        "driver": device.id.driver,
+        "allowMultipleAllocations": device.shared,
+        "attributes": _by_domain(device.attributes.items()),
+        "capacity": _by_domain((name, Quantity(capacity.value)) for name, capacity in device.capacity.items()),
     }
-    return program.is_true(variables, meter)
 
 
-def _by_domain(items: Iterator[tuple[str, Any]]) -> DefaultMap:
+def _by_domain(items: Iterable[tuple[str, Any]]) -> DefaultMap:
     found = DefaultMap()
     for name, value in items:
         domain, _, key = name.partition("/")
@@ -140,13 +148,6 @@ def _by_domain(items: Iterator[tuple[str, Any]]) -> DefaultMap:
 
 
 # -- what an expression reads -----------------------------------------------------------------------------------------
-
-
-def _all_reads(tree: CelExpression) -> tuple[_Read, ...] | None:
-    try:
-        return tuple(sorted(set(_reads(tree)), key=str))
-    except LookupError:
-        return None
 
 
 def _reads(node: CelExpression) -> Iterator[_Read]:
@@ -166,7 +167,7 @@ def _reads(node: CelExpression) -> Iterator[_Read]:
         case Index(target=Index() as target, key=Literal(value=str(field))) if _domain(target):
             yield (*_domain(target), field)
         case Index() if _domain(node):
-            yield (*_domain(node), None)
+            raise LookupError
         case _:
             for each in _children(node):
                 yield from _reads(each)

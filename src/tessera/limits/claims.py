@@ -41,6 +41,12 @@ EXPRESSION_USUAL_COST = Limit(
 EXPRESSIONS = Limit(
     4_096, "expressions", "selectors whose costs are remembered", "a cluster has tens; all are forgotten together"
 )
+SELECTOR_RESULTS = Limit(
+    65_536,
+    "results",
+    "results of selectors that are remembered",
+    "a selector has one for each kind of device; one that reads UUIDs has one a device; all are forgotten together",
+)
 CLAIM_ENTRIES = Limit(
     32,
     "entries",
