@@ -21,7 +21,7 @@ from tessera.agent.base.marker_files import MarkerFiles
 from tessera.agent.base.options import AgentOptions
 from tessera.agent.driver.hardware import SimulatedDriver
 from tessera.agent.main.lifecycle import run_lifecycle
-from tessera.api.driver.node_status import CUDA_READY, DRIVER_CONTAINER_READY, DRIVER_READY
+from tessera.api.nodes.driver_status import CUDA_READY, DRIVER_CONTAINER_READY, DRIVER_READY
 from tessera.clock import SystemClock
 from tessera.kube.client.client import Client
 from tessera.kube.resources import NODES

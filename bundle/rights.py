@@ -11,8 +11,6 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.driver.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
-from tessera.api.gpu_operator.settings_reader import NamedConfig, OperatorSettings
 from tessera.api.sharing.profile import MigStrategy
 from tessera.cli.install.apply import OPTIONAL, optional_resource
 from tessera.cli.install.manifests import CONFIG_ROLE, InstallChoices, Manifest
@@ -20,6 +18,8 @@ from tessera.cli.install.operator_process import operated_objects
 from tessera.cli.install.option_files import FILES
 from tessera.cli.install.rendering import DASHBOARD, option
 from tessera.cli.install.webhook_certificate import CERT_MANAGER
+from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
+from tessera.gpu_operator.settings.settings_reader import NamedConfig, OperatorSettings
 from tessera.kube.resources import CONFIGMAPS
 from tessera.kube.resources.meta import resource_for
 

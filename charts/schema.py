@@ -16,7 +16,7 @@ import msgspec
 
 from tessera.api.nodes.node_groups import NODE_GROUPS, NodeGroup
 from tessera.api.nodes.repairs import Repairs
-from tessera.api.operator_fields.keys import VALUES, Leaf, Shape
+from tessera.gpu_operator.fields.keys import VALUES, Leaf, Shape
 
 Schema = dict[str, Any]
 

@@ -19,9 +19,9 @@ from tessera.agent.slices.events import (
 )
 from tessera.agent.slices.instaslice_status import instaslice_event, status_patch
 from tessera.agent.slices.state_machine import SliceStateMachine
-from tessera.api.driver.node_status import DRIVER_ANNOTATION, UPGRADE_STATE_LABEL
 from tessera.api.instaslice import Instaslice
 from tessera.api.names import PodUid
+from tessera.api.nodes.driver_status import DRIVER_ANNOTATION, UPGRADE_STATE_LABEL
 from tessera.driver.nodes.node_facts import read_node_facts
 from tessera.driver.nodes.pod_facts import read_node_pods
 from tessera.driver.nodes.upgrade_record import RECORD_ANNOTATION

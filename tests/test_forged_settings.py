@@ -19,7 +19,6 @@ from tests.support.searching import examples
 from tessera.agent.base.node_conditions import bound_messages, conditions_manifest, sharing_condition
 from tessera.agent.config.selection import ConfigMapFiles, select_layout, select_profile
 from tessera.api.documents import load_document
-from tessera.api.gpu_operator.settings_reader import read_settings
 from tessera.api.mig_layouts.layouts_file import MigCard, resolve_targets
 from tessera.api.nodes.offers import NodeOffer, OfferKind, decode_offers, encode_offers, placement_offers
 from tessera.api.pods.requirements import KEYS, RequirementError, requirements_of
@@ -32,6 +31,7 @@ from tessera.driver.manifests.names import SET_ANNOTATION, set_of
 from tessera.driver.nodes.upgrade_record import parse_upgrade_record, referenced_sets
 from tessera.driver.policies.policy_selection import PolicyObjects, select_policy
 from tessera.driver.policies.policy_watcher import decode_policies
+from tessera.gpu_operator.settings.settings_reader import read_settings
 from tessera.kube.resources.meta import ObjectMeta
 from tessera.limits.messages import CONDITION_MESSAGE
 from tessera.limits.settings import SETTINGS_MISTAKES

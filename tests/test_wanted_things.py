@@ -11,8 +11,7 @@ import pytest
 
 from tessera.agent.base.desired_config import DesiredSharing
 from tessera.agent.base.node_conditions import layout_condition, sharing_condition
-from tessera.api.driver.node_status import DRIVER_ANNOTATION, DriverPhase, DriverStatus, DriverStrategy
-from tessera.api.driver.policy_status import frozen_status, summarize_nodes, unmanaged_status
+from tessera.api.nodes.driver_status import DRIVER_ANNOTATION, DriverPhase, DriverStatus, DriverStrategy
 from tessera.cli.driver.status import node_drivers, status_lines
 from tessera.dashboard.node_documents import node_documents
 from tessera.doctor.card_checks import check_cards
@@ -21,6 +20,7 @@ from tessera.doctor.installation_checks import check_versions
 from tessera.driver.nodes.node_status import encode_status, status_condition
 from tessera.explain.nodes import explain_node
 from tessera.explain.snapshot import ClusterView, Snapshot
+from tessera.gpu_operator.policies.policy_status import frozen_status, summarize_nodes, unmanaged_status
 from tessera.kube.resources import Condition, Node, NodeStatus
 from tessera.kube.resources.meta import ObjectMeta
 

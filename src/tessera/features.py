@@ -71,6 +71,12 @@ FEATURES = (
         joins=True,
     ),
     Feature(
+        name="nvidia",
+        folders=("src/tessera/gpu_operator",),
+        text="Reads ClusterPolicies, NVIDIADrivers and the values of NVIDIA's charts.",
+        off="leave out drivers and provisioning, and run no command",
+    ),
+    Feature(
         name="page",
         folders=("src/tessera/dashboard", "web"),
         text="Shows the live page, and to each visitor only what that visitor may see.",

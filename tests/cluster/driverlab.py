@@ -9,11 +9,11 @@ from typing import Any
 import msgspec
 from tests.support.virtual_lab import COMMANDS, VirtualLab
 
-from tessera.api.driver.assignment import CLUSTER_POLICIES
-from tessera.api.driver.node_status import DriverPhase, DriverStatus, DriverStrategy
+from tessera.api.nodes.driver_status import DriverPhase, DriverStatus, DriverStrategy
 from tessera.clock import LoopClock
 from tessera.driver.manifests.names import set_of
 from tessera.driver.nodes.node_status import read_status
+from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES
 from tessera.kube.resources import DAEMONSETS, JOBS, PODS, DaemonSet, Job, Pod
 from tessera.kube.watch.informer import Informer
 from tessera_lab.cluster.cluster import ClusterOptions, SimulatedCluster

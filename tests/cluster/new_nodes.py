@@ -8,9 +8,9 @@ from typing import Any
 
 from tests.support.virtual_lab import COMMANDS, VirtualLab
 
-from tessera.api.driver.assignment import CLUSTER_POLICIES
 from tessera.clock import LoopClock
 from tessera.explain.query import explain, parse_query
+from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES
 from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import CONFIGMAPS, PODS
 from tessera.provisioning.history import RECORDS_KEY, decode_record

@@ -18,8 +18,6 @@ import yaml
 from tests.support.mortal_transport import KilledError, TransportUntilWrite
 from tests.support.virtual_lab import COMMANDS, VirtualLab
 
-from tessera.api.driver.assignment import CLUSTER_POLICIES
-from tessera.api.gpu_operator.adoption import DEPLOY_PREFIX, PARTS, STOPPED_KEY, restore_patch, stop_patch
 from tessera.cli.base.connection import CommandError
 from tessera.cli.install.adoption import read_policy, stop_others
 from tessera.cli.install.apply import apply_all
@@ -27,6 +25,8 @@ from tessera.cli.install.results import AppliedObject
 from tessera.cli.uninstall.removal import RemovalOptions, remove_all
 from tessera.cli.uninstall.results import Left
 from tessera.clock import LoopClock
+from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES
+from tessera.gpu_operator.settings.adoption import DEPLOY_PREFIX, PARTS, STOPPED_KEY, restore_patch, stop_patch
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import CRDS, DAEMONSETS, NAMESPACES, NODES, PODS

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.cluster.driverlab import K1, NEWER, REPOSITORY, Drivers, node, play, precompiled
 
-from tessera.api.driver.node_status import PAUSE_LABEL, PAUSED, UPGRADE_STATE_LABEL, DriverPhase, DriverStatus
+from tessera.api.nodes.driver_status import PAUSE_LABEL, PAUSED, UPGRADE_STATE_LABEL, DriverPhase, DriverStatus
 from tessera.driver.nodes.upgrade_record import REQUESTED_ANNOTATION
 from tessera.driver.resolution import Outcome
 from tessera.driver.rollout.failure_history import FAILURES_CONFIG_MAP, read_failures

@@ -5,16 +5,16 @@ from collections.abc import Callable
 import pytest
 from tests.cluster.driverlab import JAMMY, K1, K2, NEWER, REPOSITORY, VERSION, Drivers, builder, node, precompiled
 
-from tessera.api.driver.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
-from tessera.api.driver.node_status import (
+from tessera.api.nodes.driver_status import (
     DRIVER_SET_LABEL,
     PAUSE_LABEL,
     UPGRADE_STATE_LABEL,
     DriverPhase,
     DriverStrategy,
 )
-from tessera.api.driver.nvidia_driver import OWNER_LABEL
 from tessera.driver.resolution import Outcome
+from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
+from tessera.gpu_operator.policies.nvidia_driver import OWNER_LABEL
 from tessera.kube.resources import DEPLOYMENTS
 
 

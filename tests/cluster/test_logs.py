@@ -5,7 +5,7 @@ import re
 import pytest
 from tests.support.virtual_lab import InLab, VirtualLab
 
-from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
+from tessera.api.names import SYSTEM_NAMESPACE
 from tessera.clock import parse_rfc3339, rfc3339
 from tessera.kube.client.errors import ApiError, BadRequest, Invalid
 from tessera.kube.resources import PODS

@@ -7,10 +7,10 @@ import pytest
 import yaml
 from tests.cluster.new_nodes import COSTS, GPU, K1, K2, K3, REPOSITORY, TAINT, Nodes, machine
 
-from tessera.api.driver.assignment import CLUSTER_POLICIES
-from tessera.api.driver.node_status import BUILD_TIMEOUT, DriverStrategy
 from tessera.api.nodes.conditions import PROVISIONED
+from tessera.api.nodes.driver_status import BUILD_TIMEOUT, DriverStrategy
 from tessera.driver.resolution import Outcome
+from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES
 from tessera.kube.resources import DEPLOYMENTS, EVENTS, JOBS
 from tessera.manifests import deploy_folder
 from tessera.provisioning.milestones import Milestone

@@ -13,7 +13,6 @@ from tests.cluster.test_pod_notices import are_told, break_card
 from tests.support.kueue.cluster import KueueCluster
 from tests.support.virtual_lab import InLab, VirtualLab, manifest
 
-from tessera.api.driver.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
 from tessera.api.instaslice import INSTASLICES
 from tessera.api.names import INSTASLICE_NAMESPACE, SLICE_CONDITION
 from tessera.api.nodes.node_groups import NEW_NODE_REASON, NODE_GROUPS_KEY, NODE_GROUPS_MAP
@@ -21,6 +20,7 @@ from tessera.api.pods.pod_groups import POD_GROUPS
 from tessera.api.queues import QUEUES
 from tessera.controller.defaults.exempt_namespaces import RECORD
 from tessera.driver.coverage.kernels import CONFIG_MAP
+from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
 from tessera.kube.resources import (
     CAPI_MACHINES,
     CONFIGMAPS,

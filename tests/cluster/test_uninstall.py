@@ -13,13 +13,13 @@ from tests.support.leftovers import Snapshot, differences, snapshot
 from tests.support.mortal_transport import KilledError, TransportUntilWrite
 from tests.support.virtual_lab import COMMANDS, InLab, VirtualLab
 
-from tessera.api.driver.assignment import CLUSTER_POLICIES
-from tessera.api.driver.node_status import DRIVER_SET_LABEL
 from tessera.api.names import GATE, GPU_CONDITION, SLICE_CONDITION
+from tessera.api.nodes.driver_status import DRIVER_SET_LABEL
 from tessera.cli.install.apply import withdraw_removals
 from tessera.cli.uninstall.removal import RemovalOptions, remove_all
 from tessera.cli.uninstall.results import Done, Left, Result, Unfinished
 from tessera.clock import LoopClock
+from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import Forbidden
 from tessera.kube.resources import CONFIGMAPS, CRDS, DAEMONSETS, DEPLOYMENTS, NAMESPACES, NODES, PODS, Pod

@@ -9,13 +9,13 @@ import pytest
 import yaml
 from tests.deploy.conftest import ROOT, rendered
 
-from tessera.api.driver.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
-from tessera.api.driver.cluster_policy import read_cluster_policy
-from tessera.api.driver.nvidia_driver import read_nvidia_driver
-from tessera.api.driver.policy_status import make_status_patch, summarize_nodes
-from tessera.api.operator_fields.keys import NVIDIA_DRIVER, POLICY, Leaf, Shape
 from tessera.api.problems import FileRefused
 from tessera.clock import SystemClock
+from tessera.gpu_operator.fields.keys import NVIDIA_DRIVER, POLICY, Leaf, Shape
+from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
+from tessera.gpu_operator.policies.cluster_policy import read_cluster_policy
+from tessera.gpu_operator.policies.nvidia_driver import read_nvidia_driver
+from tessera.gpu_operator.policies.policy_status import make_status_patch, summarize_nodes
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import Invalid
 from tessera.kube.resources.meta import Resource

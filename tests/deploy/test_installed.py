@@ -11,9 +11,9 @@ from tests.support.kubernetes_schemas import validate
 from tests.support.satellites import satellite
 
 from tessera.api.documents import load_document
-from tessera.api.gpu_operator.settings_reader import read_settings
 from tessera.cli import controller
 from tessera.cli.install.manifests import InstallChoices, manifests
+from tessera.gpu_operator.settings.settings_reader import read_settings
 from tessera.manifests import install_manifests
 from tessera.provisioning.satellite import ProvisioningSatellite
 

@@ -15,8 +15,8 @@ from tests.deploy.conftest import ROOT, Installation, Obj, rendered
 
 import tessera
 from tessera.api import instaslice, queues
-from tessera.api.driver import assignment as driver_assignment
 from tessera.api.pods import pod_groups
+from tessera.gpu_operator.policies import assignment as driver_assignment
 from tessera.kube import resources
 from tessera.kube.resources import Resource
 from tessera.kueue import objects

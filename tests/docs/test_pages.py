@@ -12,13 +12,14 @@ from tessera.agent.base.metrics import MemoryUsage, Metrics
 from tessera.agent.slices.events import SliceJournal
 from tessera.agent.slices.slice_table import SlicesCollector
 from tessera.agent.slices.state_machine import SliceStateMachine
-from tessera.api.driver import driver_policy, node_status, policy_status
+from tessera.api.nodes import driver_status
 from tessera.api.nodes.conditions import AGENT_CONDITIONS
 from tessera.cli.agent import command
 from tessera.cli.main import tessera
 from tessera.driver.coverage.next_kernels import CoverageMetrics
 from tessera.driver.nodes import upgrade_record
 from tessera.driver.rollout.rollout import RolloutMetrics
+from tessera.gpu_operator.policies import driver_policy, policy_status
 from tessera.provisioning.metrics import ProvisioningMetrics
 from tessera.provisioning.milestones import Milestone
 from tessera.provisioning.options import STARTUP_TAINT
@@ -122,13 +123,13 @@ def test_a_page_has_every_metric_label_and_annotation_of_drivers() -> None:
     names = set(re.findall(r"^# TYPE (\w+)", generate_latest(registry).decode(), re.MULTILINE))
     names |= {
         value
-        for module in (driver_policy, node_status, upgrade_record)
+        for module in (driver_policy, driver_status, upgrade_record)
         for name, value in vars(module).items()
         if _is_key(name)
     }
     names |= {getattr(policy_status, name) for name in ("WITHOUT_EFFECT", "WITHOUT_DRIVER")}
     names |= {
-        each.value for kind in (upgrade_record.UpgradeState, node_status.DriverPhase) for each in kind if each.value
+        each.value for kind in (upgrade_record.UpgradeState, driver_status.DriverPhase) for each in kind if each.value
     }
     assert len(names) > 30
     unsaid = {name for name in names if f"`{name}" not in text} - {
@@ -157,7 +158,7 @@ def test_a_page_has_every_metric_of_the_controller() -> None:
 
 def test_the_page_on_drivers_has_every_strategy() -> None:
     text = (ROOT / "docs" / "drivers.md").read_text(encoding="utf-8")
-    assert {each.value for each in node_status.DriverStrategy if f"| `{each.value}` |" not in text} == set()
+    assert {each.value for each in driver_status.DriverStrategy if f"| `{each.value}` |" not in text} == set()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

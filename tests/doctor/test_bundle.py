@@ -9,8 +9,8 @@ from tests.doctor.test_archive import manifest, read
 from tests.support.api_clients import in_process_client
 from tests.support.virtual_lab import InLab, VirtualLab
 
-from tessera.api.driver.assignment import CLUSTER_POLICIES
 from tessera.doctor.bundle import collect
+from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES
 from tessera.kube.resources import CONFIGMAPS, EVENTS, NODES, PODS, SECRETS
 
 SYSTEM = "tessera-system"

@@ -9,11 +9,11 @@ from tests.driver.rollout.simulated_fleet import SimulatedFleet
 from tests.driver.rollout.test_rollout_always import CRASHING, FIRST, NODES, SETS, Controller, settled
 from tests.driver.test_drivers_process import ServerWithNodes, play
 
-from tessera.api.driver.assignment import CLUSTER_POLICIES
-from tessera.api.driver.driver_policy import DriverPolicy, OperandSettings, UpgradePolicy
 from tessera.driver.planning.cluster_plan import plan_cluster
 from tessera.driver.planning.interface import ClusterPlan, ClusterSnapshot, LabelNode
 from tessera.driver.rollout.fleet import RolloutDecision, RolloutSnapshot, decide_rollout
+from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES
+from tessera.gpu_operator.policies.driver_policy import DriverPolicy, OperandSettings, UpgradePolicy
 from tessera.replay.player import DECIDERS, replay
 from tessera.replay.recorder import Record
 from tessera.replay.service import Recorders, read_records

@@ -10,8 +10,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from tests.support.mortal_transport import TransportUntilWrite
 
-from tessera.api.driver.assignment import CLUSTER_POLICIES
-from tessera.api.driver.node_status import DRIVER_ANNOTATION, DRIVER_SET_LABEL, DriverStrategy
+from tessera.api.nodes.driver_status import DRIVER_ANNOTATION, DRIVER_SET_LABEL, DriverStrategy
 from tessera.clock import LoopClock
 from tessera.driver.coverage.next_kernels import CoverageMetrics
 from tessera.driver.manifests.names import set_of
@@ -19,6 +18,7 @@ from tessera.driver.nodes.node_status import read_status
 from tessera.driver.resolution import ImageKind, ImageQuery, Outcome, Resolution
 from tessera.driver.rollout.rollout import RolloutMetrics
 from tessera.driver.run import DriverOptions, Drivers
+from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES
 from tessera.kube.client.client import Client
 from tessera.kube.event_recorder import EventRecorder
 from tessera.kube.resources import CRDS, DAEMONSETS, NAMESPACES, NODES, PODS

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from tessera.api.driver.driver_policy import DriverPolicy, OperandSettings
-from tessera.api.driver.node_status import (
+from tessera.api.nodes.driver_status import (
     DRIVER_ANNOTATION,
     DRIVER_CONDITION,
     DRIVER_SET_LABEL,
@@ -21,6 +20,7 @@ from tessera.driver.driver_sets import PoolKey, make_set
 from tessera.driver.executor import SEEN_SECONDS, DriverExecutor
 from tessera.driver.manifests.names import NAMESPACE
 from tessera.driver.planning.interface import CreateSet, Instruction, LabelNode, WriteCondition, WriteStatus
+from tessera.gpu_operator.policies.driver_policy import DriverPolicy, OperandSettings
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import CONFIGMAPS, CRDS, DAEMONSETS, NAMESPACES, NODES, OPENSHIFT_PROXIES, Node

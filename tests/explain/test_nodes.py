@@ -7,8 +7,8 @@ import msgspec
 import pytest
 from tests.explain.test_pods import OF_AGENTS
 
-from tessera.api.driver.node_status import DRIVER_ANNOTATION, DriverPhase, DriverStatus, DriverStrategy
 from tessera.api.nodes.card_faults import CARDS_ANNOTATION, CardFault, encode_cards
+from tessera.api.nodes.driver_status import DRIVER_ANNOTATION, DriverPhase, DriverStatus, DriverStrategy
 from tessera.api.nodes.health import BOOT_STEP
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, encode_offers
 from tessera.clock import rfc3339

@@ -12,7 +12,7 @@ from tessera.accept.checks import judge_all, name_finding
 from tessera.accept.document import Document, read_document
 from tessera.accept.node_pod import CONTAINER, acceptance_pod, node_facts
 from tessera.accept.pod_trial import PodTrial, choose_resource, judge_pod, run_pod_trial, trial_pod
-from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
+from tessera.api.names import SYSTEM_NAMESPACE
 from tessera.clock import Clock
 from tessera.errors import UserError
 from tessera.kube.client.client import Client

@@ -88,6 +88,9 @@ DEVICE_ENV = (VISIBLE_DEVICES, "CUDA_VISIBLE_DEVICES")
 #: value by which an administrator exempts a namespace from it.
 DEVICE_ACCESS_POLICY = "tessera-device-access"
 DEVICE_ACCESS_LABEL, DEVICE_ACCESS_ALLOWED = "tessera.dev/device-access", "allowed"
+#: Tessera's namespace, and its own ConfigMaps of sharing profiles and MIG layouts there.
+SYSTEM_NAMESPACE = "tessera-system"
+OWN_PROFILES, OWN_LAYOUTS = "sharing-profiles", "mig-layouts"
 #: Namespaces of Kubernetes itself: nobody can create one, since the API server makes them, and makes them anew. Their
 #: pods are not evicted. A name that others can take, such as one that begins with ``kube-``, spares nobody.
 SYSTEM_NAMESPACES = frozenset({"kube-system", "kube-public", "kube-node-lease"})

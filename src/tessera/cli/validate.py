@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from tessera.api.driver.node_status import CUDA_READY, MARKER_FOLDER, TOOLKIT_READY
+from tessera.api.nodes.driver_status import CUDA_READY, MARKER_FOLDER, TOOLKIT_READY
 from tessera.cli.base.console import say, say_json
 from tessera.cli.base.driver_thread import run_within
 

@@ -16,10 +16,8 @@ import msgspec
 from tessera import __version__
 from tessera.access.page_reader import PageReader
 from tessera.access.page_tokens import AGENT_AUDIENCE, CONTROLLER_AUDIENCE
-from tessera.api.driver.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
-from tessera.api.gpu_operator.settings_reader import OWN_LAYOUTS, OWN_PROFILES, SYSTEM_NAMESPACE
 from tessera.api.instaslice import INSTASLICES
-from tessera.api.names import INSTASLICE_NAMESPACE
+from tessera.api.names import INSTASLICE_NAMESPACE, OWN_LAYOUTS, OWN_PROFILES, SYSTEM_NAMESPACE
 from tessera.api.nodes.node_groups import NODE_GROUPS_MAP
 from tessera.api.nodes.repairs import REPAIRS_MAP
 from tessera.api.nodes.usage import AGENT_PORT
@@ -30,6 +28,7 @@ from tessera.doctor.examination import examine, worst
 from tessera.doctor.facts import WEBHOOK, Object, Refusal, followed_config_maps, try_to_read
 from tessera.doctor.gpu_pods import gpu_pod, uses_gpus
 from tessera.doctor.redaction import Redaction, environment_values
+from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import Expired
 from tessera.kube.resources import (

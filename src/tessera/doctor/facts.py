@@ -14,9 +14,14 @@ import msgspec
 
 from tessera.access.page_tokens import READER_ACCOUNT
 from tessera.api.documents import load_document
-from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
 from tessera.api.instaslice import INSTASLICES
-from tessera.api.names import DEVICE_ACCESS_ALLOWED, DEVICE_ACCESS_LABEL, INSTASLICE_NAMESPACE, QUOTA_RESOURCE
+from tessera.api.names import (
+    DEVICE_ACCESS_ALLOWED,
+    DEVICE_ACCESS_LABEL,
+    INSTASLICE_NAMESPACE,
+    QUOTA_RESOURCE,
+    SYSTEM_NAMESPACE,
+)
 from tessera.api.nodes.node_groups import NODE_GROUPS_MAP
 from tessera.api.nodes.repairs import REPAIRS_MAP
 from tessera.api.problems import FileRefused

@@ -6,7 +6,7 @@ pod concerns drivers, or if the pod's node is being upgraded.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from tessera.api.driver.node_status import TOOLKIT_APP
+from tessera.api.nodes.driver_status import TOOLKIT_APP
 from tessera.driver.manifests.names import APP_LABEL, NAMESPACE, SPEC_ANNOTATION, set_of
 from tessera.driver.nodes.node_facts import DriverNodeFacts, equal_except_version, read_node_facts
 from tessera.driver.nodes.pod_facts import NodePods, concerns_drivers, read_node_pods

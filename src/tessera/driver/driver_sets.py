@@ -4,15 +4,15 @@ A pool's key holds the whole kernel string. A shortened one would make nodes of 
 second would never get a driver.
 
 A set never changes. Another image, strategy or setting is another set with another name, so a node changes its driver
-by changing its label :data:`~tessera.api.driver.node_status.DRIVER_SET_LABEL`, and goes back the same way.
+by changing its label :data:`~tessera.api.nodes.driver_status.DRIVER_SET_LABEL`, and goes back the same way.
 """
 
 import hashlib
 
 import msgspec
 
-from tessera.api.driver.driver_policy import DriverPolicy, digest_parts
-from tessera.api.driver.node_status import DriverStrategy, RejectedStrategy
+from tessera.api.nodes.driver_status import DriverStrategy, RejectedStrategy
+from tessera.gpu_operator.policies.driver_policy import DriverPolicy, digest_parts
 
 
 class PoolKey(msgspec.Struct, frozen=True, order=True, kw_only=True):

@@ -12,9 +12,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from tessera.api.driver.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
-from tessera.api.driver.node_status import DRIVER_ANNOTATION, DRIVER_SET_LABEL, TOOLKIT_APP
-from tessera.api.driver.nvidia_driver import OWNER_LABEL
+from tessera.api.nodes.driver_status import DRIVER_ANNOTATION, DRIVER_SET_LABEL, TOOLKIT_APP
 from tessera.driver.manifests.configs import (
     CLUSTER_PROXY,
     NO_PROXY,
@@ -43,6 +41,8 @@ from tessera.driver.planning.interface import (
     WriteStatus,
     instruction_key,
 )
+from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
+from tessera.gpu_operator.policies.nvidia_driver import OWNER_LABEL
 from tessera.kube.client.errors import AlreadyExists, Conflict, Forbidden, NotFound
 from tessera.kube.executor import FREE, Executor, Hold, RequestError, until_observed
 from tessera.kube.resources import CONFIGMAPS, DAEMONSETS, NODES, OPENSHIFT_PROXIES, PODS, RUNTIME_CLASSES

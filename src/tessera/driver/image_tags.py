@@ -20,9 +20,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from tessera.api.driver.driver_policy import ImageSource
 from tessera.driver.driver_sets import PoolKey
 from tessera.driver.resolution import ImageKind, ImageQuery
+from tessera.gpu_operator.policies.driver_policy import ImageSource
 
 #: For these, NVIDIA's operator uses the major part of the version since v26.7.0, and used all of it before.
 _MAJOR_ONLY = ("rhel", "rocky", "ol")

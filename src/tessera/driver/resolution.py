@@ -10,8 +10,8 @@ from typing import Protocol
 
 import msgspec
 
-from tessera.api.driver.driver_policy import ImageSource
 from tessera.driver.driver_sets import PoolKey
+from tessera.gpu_operator.policies.driver_policy import ImageSource
 
 
 class Outcome(Enum):

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from tessera.api.driver.driver_policy import DriverPolicy
 from tessera.clock import until_set
 from tessera.driver.build.builds import BuildJobs
 from tessera.driver.build.orders import toolkit_image
@@ -34,6 +33,7 @@ from tessera.driver.resolution import Resolver
 from tessera.driver.rollout.executor import RolloutExecutor
 from tessera.driver.rollout.rollout import Rollout, RolloutMetrics
 from tessera.driver.rollout_link import RolloutAdapter
+from tessera.gpu_operator.policies.driver_policy import DriverPolicy
 from tessera.kube.backoff import Backoff
 from tessera.kube.client.errors import ApiError
 from tessera.kube.event_recorder import EventRecorder

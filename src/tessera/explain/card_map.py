@@ -10,10 +10,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
-from tessera.api.driver.node_status import ADVERTISED_CONDITION
 from tessera.api.instaslice import Instaslice, NodeGpu, ProfilePlacements, Slice, recorded_slices
 from tessera.api.names import MIG_CONFIG_LABEL, is_on_demand
 from tessera.api.nodes.conditions import LAYOUT
+from tessera.api.nodes.driver_status import ADVERTISED_CONDITION
 from tessera.api.nodes.silence import NONE_SILENT, SilentNode
 from tessera.kube.resources import Node
 

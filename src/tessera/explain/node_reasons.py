@@ -12,11 +12,11 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
-from tessera.api.driver.node_status import ADVERTISED_CONDITION as ADVERTISED
-from tessera.api.driver.node_status import WAITING_FOR_KUBELET
 from tessera.api.instaslice import OBJECT_CONDITION
 from tessera.api.names import MIG_CONFIG_LABEL
 from tessera.api.nodes.conditions import HEALTH, LAYOUT, MPS, SHARING
+from tessera.api.nodes.driver_status import ADVERTISED_CONDITION as ADVERTISED
+from tessera.api.nodes.driver_status import WAITING_FOR_KUBELET
 from tessera.api.nodes.gpu_labels import COUNT_LABEL
 from tessera.clock import parse_rfc3339
 from tessera.explain.snapshot import event_time

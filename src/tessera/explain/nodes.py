@@ -9,13 +9,13 @@ runs are marked as old.
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from tessera.api.driver.node_status import ADVERTISED_CONDITION as ADVERTISED
-from tessera.api.driver.node_status import DRIVER_ANNOTATION, WAITING_FOR_KUBELET, DriverPhase, DriverStatus
 from tessera.api.instaslice import OBJECT_CONDITION
 from tessera.api.names import MIG_CONFIG_LABEL, MIG_CONFIG_STATE_LABEL, is_on_demand
 from tessera.api.nodes.agent_pod import AGENT_LABEL
 from tessera.api.nodes.card_faults import read_node_faults
 from tessera.api.nodes.conditions import HEALTH, LAYOUT, MPS, SHARING, is_marked_silent
+from tessera.api.nodes.driver_status import ADVERTISED_CONDITION as ADVERTISED
+from tessera.api.nodes.driver_status import DRIVER_ANNOTATION, WAITING_FOR_KUBELET, DriverPhase, DriverStatus
 from tessera.api.nodes.gpu_labels import ACCELERATOR_LABELS, PRESENT_LABELS, brings_agent, keep_off_label
 from tessera.api.nodes.health import BOOT_STEP, Evidence, describe_fault
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, decode_offers

@@ -13,9 +13,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from tessera.access.page_reader import PageReader
-from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
 from tessera.api.instaslice import INSTASLICES, Instaslice
-from tessera.api.names import INSTASLICE_NAMESPACE
+from tessera.api.names import INSTASLICE_NAMESPACE, SYSTEM_NAMESPACE
 from tessera.api.nodes.agent_pod import AGENT_LABEL
 from tessera.api.nodes.silence import silent_nodes
 from tessera.clock import Clock, SystemClock

@@ -10,8 +10,7 @@ import msgspec
 
 from tessera.access.page_reader import PageReader
 from tessera.access.page_tokens import CONTROLLER_AUDIENCE
-from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
-from tessera.api.names import SLICE_PROMISED_CONDITION
+from tessera.api.names import SLICE_PROMISED_CONDITION, SYSTEM_NAMESPACE
 from tessera.clock import SystemClock, parse_time_or_zero
 from tessera.controller.objects.pod_info import read_pod
 from tessera.forecast.queue_page import CONTROLLER_PORT, QUEUE_PATH, QueuedPod, QueuePage, case_of, decode_page

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 
 from tessera.access.page_reader import PageReader
-from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
 from tessera.api.instaslice import INSTASLICES
-from tessera.api.names import INSTASLICE_NAMESPACE
+from tessera.api.names import INSTASLICE_NAMESPACE, SYSTEM_NAMESPACE
 from tessera.api.nodes.agent_pod import AGENT_LABEL
 from tessera.api.nodes.health import TAKEN
 from tessera.api.nodes.scheduler_sums import read_withheld_holds

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from tessera.api.driver.node_status import DriverStrategy
+from tessera.api.nodes.driver_status import DriverStrategy
 from tessera.provisioning.milestones import ProvisioningRecord, WorkloadRecord
 from tessera.provisioning.phases import TOTALS, node_phases, span_seconds, workload_steps
 

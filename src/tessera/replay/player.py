@@ -132,6 +132,6 @@ DECIDERS: Mapping[str, DeciderKind] = {
     ),
     "driver-rollout": DeciderKind(
         decider="tessera.driver.rollout.fleet:decide_rollout",
-        modules=("tessera.driver.rollout", "tessera.driver.nodes.upgrade_record", "tessera.api.driver"),
+        modules=("tessera.driver.rollout", "tessera.driver.nodes.upgrade_record", "tessera.gpu_operator.policies"),
     ),
 }

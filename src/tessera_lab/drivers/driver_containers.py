@@ -21,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tessera.agent.base.marker_files import MarkerFiles
-from tessera.api.driver.node_status import DRIVER_CONTAINER_READY
+from tessera.api.nodes.driver_status import DRIVER_CONTAINER_READY
 from tessera.nvml.errors import InUse
 from tessera_lab.kubelet.images.catalogue import ImageProgram
 from tessera_lab.kubelet.images.image_programs import FAILED_EXIT, ProgramContext

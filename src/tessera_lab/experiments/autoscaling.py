@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager
 
 import msgspec
 
-from tessera.api.driver.assignment import CLUSTER_POLICIES
 from tessera.clock import Clock
+from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES
 from tessera.kube.resources import NODES, PODS, Node, Pod
 from tessera.kube.watch.informer import EventKind, Informer, InformerGroup, WatchEvent
 from tessera.provisioning.advise.samples import GroupTimes

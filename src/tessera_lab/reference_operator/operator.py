@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from tessera.api.driver.assignment import CLUSTER_POLICIES
-from tessera.api.driver.cluster_policy import read_cluster_policy
-from tessera.api.driver.driver_policy import DriverPolicy
 from tessera.clock import Clock
 from tessera.driver.nodes.node_facts import parse_os_image
+from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES
+from tessera.gpu_operator.policies.cluster_policy import read_cluster_policy
+from tessera.gpu_operator.policies.driver_policy import DriverPolicy
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import DAEMONSETS, NAMESPACES, NODES

@@ -9,7 +9,7 @@ import pytest
 
 from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.marker_files import MarkerFiles
-from tessera.api.driver.node_status import DRIVER_CONTAINER_READY
+from tessera.api.nodes.driver_status import DRIVER_CONTAINER_READY
 
 
 async def told(changes: AsyncIterator[None]) -> None:

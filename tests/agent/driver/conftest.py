@@ -16,8 +16,8 @@ from tessera.agent.base.options import ValidationMode
 from tessera.agent.driver.driver_state import DriverHome
 from tessera.agent.driver.hardware import SimulatedDriver
 from tessera.agent.main.lifecycle import run_lifecycle
-from tessera.api.driver.node_status import ADVERTISED_CONDITION as ADVERTISED
-from tessera.api.driver.node_status import CUDA_READY, DRIVER_CONTAINER_READY, PAUSE_LABEL, PAUSED, TOOLKIT_READY
+from tessera.api.nodes.driver_status import ADVERTISED_CONDITION as ADVERTISED
+from tessera.api.nodes.driver_status import CUDA_READY, DRIVER_CONTAINER_READY, PAUSE_LABEL, PAUSED, TOOLKIT_READY
 from tessera.clock import Clock
 from tessera.kube.resources import NODES
 from tessera.nvml.asynchronous.async_nvml import AsyncNvml

@@ -13,7 +13,7 @@ from tessera.agent.base.change_notifier import EVERY, ChangeNotifier, Fact
 from tessera.agent.driver.driver_state import DriverHome
 from tessera.agent.driver.gate import NvmlWithLossDetection
 from tessera.agent.driver.hardware import MachineDriver, SimulatedDriver
-from tessera.api.driver.node_status import DRIVER_CONTAINER_READY
+from tessera.api.nodes.driver_status import DRIVER_CONTAINER_READY
 from tessera.clock import LoopClock, SystemClock
 from tessera.nvml.asynchronous.inline import InlineNvml
 from tessera.nvml.errors import DriverMismatch, DriverNotLoaded, GpuLost, NvmlError, make_error

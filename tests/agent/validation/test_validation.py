@@ -11,7 +11,7 @@ from tessera.agent.base.marker_files import MarkerFiles
 from tessera.agent.validation import cuda as cuda_module
 from tessera.agent.validation.cuda import COUNT, CudaError, load_cuda
 from tessera.agent.validation.steps import ValidationFailed, validate
-from tessera.api.driver.node_status import CUDA_READY, DRIVER_CONTAINER_READY, TOOLKIT_READY
+from tessera.api.nodes.driver_status import CUDA_READY, DRIVER_CONTAINER_READY, TOOLKIT_READY
 from tessera.nvml.errors import DriverNotLoaded, GpuLost, NvmlError
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 

@@ -3,7 +3,6 @@
 import pytest
 import yaml
 
-from tessera.api.gpu_operator.adoption import DEPLOY_PREFIX, PARTS
 from tessera.api.nodes.gpu_labels import (
     ACCELERATOR_LABELS,
     DEPLOY_DISCOVERY_LABEL,
@@ -14,6 +13,7 @@ from tessera.api.nodes.gpu_labels import (
     keep_off_label,
     labels_say_gpu,
 )
+from tessera.gpu_operator.settings.adoption import DEPLOY_PREFIX, PARTS
 from tessera.manifests import deploy_folder
 
 

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from tests.driver.registry.programs import Image, registry
 
-from tessera.api.driver.assignment import CLUSTER_POLICIES
 from tessera.cli.driver.coverage import (
     NOT_COVERED,
     NOT_KNOWN,
@@ -22,6 +21,7 @@ from tessera.cli.driver.subjects import announce_kernels
 from tessera.cli.main import main
 from tessera.clock import SystemClock
 from tessera.driver.coverage.kernels import CONFIG_MAP, NextKernel
+from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES
 from tessera.kube.client.client import Client
 from tessera.kube.resources import CONFIGMAPS, CRDS, NAMESPACES, NODES
 from tessera.manifests import install_manifests

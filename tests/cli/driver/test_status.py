@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from tessera.api.driver.node_status import (
+from tessera.api.nodes.driver_status import (
     DRIVER_ANNOTATION,
     DriverPhase,
     DriverStatus,

@@ -9,7 +9,6 @@ import pytest
 import yaml
 
 from tessera.api.documents import load_document
-from tessera.api.gpu_operator.settings_reader import read_settings
 from tessera.api.nodes.node_groups import NODE_GROUPS_KEY, NODE_GROUPS_MAP
 from tessera.cli.base.controller_options import build_arguments
 from tessera.cli.install.apply import apply_all
@@ -18,6 +17,7 @@ from tessera.cli.install.preflight import missing_namespace, newer_definition, w
 from tessera.cli.install.rendering import render
 from tessera.cli.install.results import AppliedObject
 from tessera.driver.build.settings import BuildSettings
+from tessera.gpu_operator.settings.settings_reader import read_settings
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import Forbidden, Invalid, NotFound
 from tessera.kube.resources import CONFIGMAPS, CRDS, DAEMONSETS, DEPLOYMENTS, NAMESPACES

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from tessera.api.documents import load_document
-from tessera.api.driver.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
-from tessera.api.driver.cluster_policy import find_other_manager
-from tessera.api.gpu_operator.settings_reader import read_settings
 from tessera.cli.install.apply import apply_all, apply_drivers
 from tessera.cli.install.manifests import InstallChoices, manifests
 from tessera.cli.install.preflight import warnings
 from tessera.cli.install.results import AppliedObject
+from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
+from tessera.gpu_operator.policies.cluster_policy import find_other_manager
+from tessera.gpu_operator.settings.settings_reader import read_settings
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import CRDS

@@ -7,12 +7,12 @@ import pytest
 import yaml
 
 from tessera.api.documents import load_document
-from tessera.api.gpu_operator.settings_reader import read_settings
 from tessera.cli.agent import parse_options
 from tessera.cli.install.manifests import InstallChoices, Manifest, manifests
 from tessera.cli.install.protections import OBJECTS, POD_SECURITY, POD_SECURITY_LABEL, PROTECTIONS
 from tessera.cli.install.rendering import CERTIFICATES, DASHBOARD, OPENSHIFT, option
 from tessera.cli.webhook import parse_options as parse_webhook
+from tessera.gpu_operator.settings.settings_reader import read_settings
 from tessera.manifests import deploy_folder, install_manifests
 
 ARTICLE = "{mig: {strategy: mixed}, migManager: {config: {name: layouts}}, devicePlugin: {config: {name: profiles}}}"

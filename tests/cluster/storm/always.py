@@ -33,10 +33,7 @@ from tests.cluster.storm.words import (
 )
 from tests.cluster.storm.world import Registries
 
-from tessera.api.driver.cluster_policy import read_cluster_policy
-from tessera.api.driver.driver_policy import UpgradePolicy
-from tessera.api.driver.node_status import DRIVER_APP, DRIVER_SET_LABEL, VALIDATION_APP
-from tessera.api.driver.nvidia_driver import OWNER_LABEL, read_nvidia_driver
+from tessera.api.nodes.driver_status import DRIVER_APP, DRIVER_SET_LABEL, VALIDATION_APP
 from tessera.api.problems import FileRefused
 from tessera.clock import parse_rfc3339
 from tessera.driver.manifests.names import APP_LABEL, NAMESPACE, set_of
@@ -48,6 +45,9 @@ from tessera.driver.nodes.upgrade_record import (
     parse_upgrade_record,
 )
 from tessera.driver.rollout.candidates import unavailable_limit
+from tessera.gpu_operator.policies.cluster_policy import read_cluster_policy
+from tessera.gpu_operator.policies.driver_policy import UpgradePolicy
+from tessera.gpu_operator.policies.nvidia_driver import OWNER_LABEL, read_nvidia_driver
 from tessera.kube.resources.meta import ObjectMeta
 from tessera_lab.apiserver.interfaces import GroupResource
 from tessera_lab.apiserver.storage.store import Change

@@ -25,8 +25,7 @@ from tests.cluster.storm.people import (
 from tests.cluster.storm.scene import Scene
 from tests.cluster.storm.world import VERSIONS, branch
 
-from tessera.api.driver.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
-from tessera.api.driver.node_status import (
+from tessera.api.nodes.driver_status import (
     DRIVER_CONDITION,
     DRIVER_SET_LABEL,
     PAUSE_LABEL,
@@ -45,6 +44,7 @@ from tessera.driver.nodes.upgrade_record import (
     parse_upgrade_state,
 )
 from tessera.driver.rollout.node_view_reader import PULL_APP
+from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
 from tessera.kube.resources import PODS, Node
 
 #: Simulated seconds: until all serve, after that until all rests, and in which nobody writes then.

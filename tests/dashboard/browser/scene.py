@@ -11,9 +11,9 @@ from tests.explain.test_pods import node as sliced
 from tests.observe.conftest import GIB, lease
 from tests.provisioning.conftest import T0, driver, make_node, offering
 
-from tessera.api.driver.node_status import DriverPhase, DriverStrategy
 from tessera.api.instaslice import Instaslice
 from tessera.api.nodes.card_faults import CARDS_ANNOTATION, encode_cards
+from tessera.api.nodes.driver_status import DriverPhase, DriverStrategy
 from tessera.api.nodes.health import CardHealth, Evidence, Finding, Holder
 from tessera.api.nodes.silence import Silence, SilentNode
 from tessera.api.nodes.usage import CardUsage, DeviceUsage, LeaseUsage, NodeUsage

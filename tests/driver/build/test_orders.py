@@ -6,10 +6,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from tessera.api.driver.driver_policy import DriverPolicy, ImageSource
 from tessera.driver.build.orders import BuildFamily, BuildOrder, make_order, order_for
 from tessera.driver.build.settings import BuildSettings, UnbuildableError, check_settings
 from tessera.driver.driver_sets import PoolKey
+from tessera.gpu_operator.policies.driver_policy import DriverPolicy, ImageSource
 
 Ordered = Callable[..., BuildOrder]
 

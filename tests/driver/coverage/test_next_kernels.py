@@ -12,7 +12,6 @@ import pytest
 from prometheus_client import CollectorRegistry
 from tests.support.build_cluster import play_in_build_cluster
 
-from tessera.api.driver.driver_policy import DriverPolicy, ImageSource
 from tessera.clock import LoopClock
 from tessera.driver.build.builds import BuildJobs
 from tessera.driver.coverage.kernels import CONFIG_MAP
@@ -25,6 +24,7 @@ from tessera.driver.coverage.next_kernels import (
 from tessera.driver.driver_sets import PoolKey
 from tessera.driver.manifests.names import NAMESPACE
 from tessera.driver.resolution import Outcome
+from tessera.gpu_operator.policies.driver_policy import DriverPolicy, ImageSource
 from tessera.kube.resources import CONFIGMAPS, JOBS
 from tessera.kube.runtime import KubeRuntime
 from tessera_lab.cluster.cluster import ClusterOptions, SimulatedCluster

@@ -3,7 +3,6 @@
 import msgspec
 import pytest
 
-from tessera.api.driver.driver_policy import DriverPolicy, ImageSource
 from tessera.driver.coverage.kernels import NextKernel
 from tessera.driver.coverage.report import (
     CoverageReport,
@@ -16,6 +15,7 @@ from tessera.driver.coverage.report import (
 )
 from tessera.driver.driver_sets import PoolKey
 from tessera.driver.resolution import ImageKind, Outcome, Resolution, TriedReference
+from tessera.gpu_operator.policies.driver_policy import DriverPolicy, ImageSource
 
 POLICY = DriverPolicy(
     kind="ClusterPolicy",

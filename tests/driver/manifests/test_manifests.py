@@ -8,14 +8,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from tessera.api.driver.driver_policy import DriverPolicy, ImageSource, OperandSettings
-from tessera.api.driver.node_status import DRIVER_SET_LABEL, DriverStrategy
+from tessera.api.nodes.driver_status import DRIVER_SET_LABEL, DriverStrategy
 from tessera.driver.driver_sets import DriverSet, PoolKey, make_set
 from tessera.driver.manifests.configs import DriverConfigError, needed_config_maps
 from tessera.driver.manifests.driver import driver_daemonset
 from tessera.driver.manifests.names import set_of
 from tessera.driver.manifests.toolkit import CONTAINERD, CRIO, runtime_class, toolkit_daemonset
 from tessera.driver.manifests.validation import validation_pod
+from tessera.gpu_operator.policies.driver_policy import DriverPolicy, ImageSource, OperandSettings
 from tessera.kube.resources.meta import ObjectMeta
 
 UBUNTU = PoolKey(os_id="ubuntu", os_version="22.04", kernel="5.15.0-69-generic", architecture="amd64")

@@ -5,8 +5,7 @@ import random
 import msgspec
 import pytest
 
-from tessera.api.driver.driver_policy import DriverPolicy, ImageSource
-from tessera.api.driver.node_status import BUILD_TIMEOUT
+from tessera.api.nodes.driver_status import BUILD_TIMEOUT
 from tessera.clock import LoopClock
 from tessera.driver.build.builds import BuildJobs
 from tessera.driver.build.orders import BuildOrder
@@ -15,6 +14,7 @@ from tessera.driver.build.states import BuildPhase, BuildState
 from tessera.driver.driver_sets import PoolKey
 from tessera.driver.planning.build_requests import PUSH_TIMEOUT, BuildRequests, build_progress
 from tessera.driver.planning.strategy import PoolBuildState as Stands
+from tessera.gpu_operator.policies.driver_policy import DriverPolicy, ImageSource
 from tessera.kube.client.client import Client
 from tessera.kube.runtime import KubeRuntime
 from tessera_lab.apiserver.interfaces import UserInfo

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from tests.support.searching import examples
 
-from tessera.api.driver.driver_policy import DriverPolicy, ImageSource, OperandSettings
-from tessera.api.driver.node_status import DriverPhase, DriverStatus, DriverStrategy
+from tessera.api.nodes.driver_status import DriverPhase, DriverStatus, DriverStrategy
 from tessera.clock import rfc3339
 from tessera.driver.driver_sets import PoolKey
 from tessera.driver.nodes.node_facts import AgentsWord, DriverNodeFacts
@@ -35,6 +34,7 @@ from tessera.driver.planning.interface import (
 )
 from tessera.driver.policies.policy_selection import PolicySelection
 from tessera.driver.resolution import ImageKind, ImageQuery, Outcome, Resolution, TriedReference
+from tessera.gpu_operator.policies.driver_policy import DriverPolicy, ImageSource, OperandSettings
 from tessera.kube.resources import Condition
 
 SOURCE = ImageSource(repository="nvcr.io/nvidia", image="driver", version="525.125.06")

@@ -2,8 +2,7 @@
 
 import pytest
 
-from tessera.api.driver.driver_policy import DriverPolicy, ImageSource
-from tessera.api.driver.node_status import DriverStrategy
+from tessera.api.nodes.driver_status import DriverStrategy
 from tessera.driver.driver_sets import PoolKey, make_set
 from tessera.driver.image_tags import candidates
 from tessera.driver.nodes.node_facts import DriverNodeFacts
@@ -16,6 +15,7 @@ from tessera.driver.planning.strategy import (
     image_queries,
 )
 from tessera.driver.resolution import ImageKind, ImageQuery, Outcome, Resolution, TriedReference
+from tessera.gpu_operator.policies.driver_policy import DriverPolicy, ImageSource
 
 POOL = PoolKey(os_id="ubuntu", os_version="22.04", kernel="5.15.0-69-generic", architecture="amd64")
 NODE = DriverNodeFacts(name="n1", uid="u1", is_gpu=True, pool=POOL)

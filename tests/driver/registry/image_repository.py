@@ -10,13 +10,13 @@ from contextlib import asynccontextmanager
 import msgspec
 from aiohttp import web
 
-from tessera.api.driver.driver_policy import ImageSource
 from tessera.driver.driver_sets import PoolKey
 from tessera.driver.registry.client import RegistryClient
 from tessera.driver.registry.credentials import Keyring
 from tessera.driver.registry.resolver import RegistryResolver, Secrets
 from tessera.driver.registry.wire import RegistryHttp, Trust
 from tessera.driver.resolution import ImageKind, ImageQuery
+from tessera.gpu_operator.policies.driver_policy import ImageSource
 
 
 class ManualClock:

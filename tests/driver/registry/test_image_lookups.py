@@ -4,11 +4,11 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 
-from tessera.api.driver.driver_policy import ImageSource
 from tessera.clock import LoopClock
 from tessera.driver.driver_sets import PoolKey
 from tessera.driver.registry.image_lookups import FOUND_FOR, MISSING_FOR, ImageLookups
 from tessera.driver.resolution import ImageKind, ImageQuery, Outcome, Resolution
+from tessera.gpu_operator.policies.driver_policy import ImageSource
 from tessera_lab.simulation.virtual_time import run_virtual
 
 POOL = PoolKey(os_id="ubuntu", os_version="22.04", kernel="5.15.0-69-generic", architecture="amd64")

@@ -21,14 +21,14 @@ from tests.driver.rollout.conftest import (
     wanted,
 )
 
-from tessera.api.driver.driver_policy import DrainSettings, PodDeletionSettings, UpgradePolicy
-from tessera.api.driver.node_status import UPGRADE_STATE_LABEL
+from tessera.api.nodes.driver_status import UPGRADE_STATE_LABEL
 from tessera.driver.nodes.upgrade_record import UpgradeState
 from tessera.driver.rollout.candidates import unavailable_limit
 from tessera.driver.rollout.failure_history import Failures, NodeFailure, SetFailures
 from tessera.driver.rollout.fleet import RolloutDecision, RolloutSnapshot, decide_rollout
 from tessera.driver.rollout.instructions import DeletePull, ForgetFailures, PatchNode, PullImage, RecordFailure
 from tessera.driver.rollout.node_view import DesiredDriver, DriverPodView, NodeView, PodView, PullPod, PullProgress
+from tessera.gpu_operator.policies.driver_policy import DrainSettings, PodDeletionSettings, UpgradePolicy
 
 WIDE = UpgradePolicy(max_parallel=0, max_unavailable="100%", canary=0)
 

@@ -24,12 +24,12 @@ from tests.driver.rollout.simulated_fleet import (
 )
 from tests.support.searching import examples
 
-from tessera.api.driver.driver_policy import UpgradePolicy
 from tessera.driver.nodes.upgrade_record import CHANGING, CORDONED_ANNOTATION, REQUESTED_ANNOTATION, UpgradeState
 from tessera.driver.rollout.fleet import RolloutDecision, RolloutSnapshot, decide_rollout
 from tessera.driver.rollout.node_view import NodeView
 from tessera.driver.rollout.node_view_reader import read_node_view
 from tessera.driver.rollout.rollout import InFlight
+from tessera.gpu_operator.policies.driver_policy import UpgradePolicy
 from tessera.kube.resources import Node, Pod
 from tessera.replay.service import Recorders
 

@@ -9,8 +9,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from tests.driver.rollout.conftest import NEW, NOW, OLD, POLICY, wanted
 
-from tessera.api.driver.driver_policy import UpgradePolicy
-from tessera.api.driver.node_status import DRIVER_SET_LABEL, UPGRADE_STATE_LABEL
+from tessera.api.nodes.driver_status import DRIVER_SET_LABEL, UPGRADE_STATE_LABEL
 from tessera.clock import SystemClock
 from tessera.driver.nodes.upgrade_record import RECORD_ANNOTATION
 from tessera.driver.rollout.executor import RolloutExecutor, pull_name
@@ -26,6 +25,7 @@ from tessera.driver.rollout.instructions import (
 )
 from tessera.driver.rollout.node_view_reader import read_node_view
 from tessera.driver.rollout.rollout import Rollout, RolloutMetrics
+from tessera.gpu_operator.policies.driver_policy import UpgradePolicy
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import NotFound
 from tessera.kube.event_recorder import EventRecorder

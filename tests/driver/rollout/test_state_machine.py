@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 from tests.driver.rollout.conftest import NEW, NOW, OLD, OTHER, begun, changed, gpu_pod, node, record, replaced, wanted
 
-from tessera.api.driver.driver_policy import DrainSettings, PodDeletionSettings, UpgradePolicy, WaitForCompletion
-from tessera.api.driver.node_status import DRIVER_SET_LABEL, PAUSE_LABEL, PAUSED, UPGRADE_STATE_LABEL
+from tessera.api.nodes.driver_status import DRIVER_SET_LABEL, PAUSE_LABEL, PAUSED, UPGRADE_STATE_LABEL
 from tessera.driver.nodes.upgrade_record import (
     CHANGING,
     CORDONED_ANNOTATION,
@@ -21,6 +20,12 @@ from tessera.driver.nodes.upgrade_record import (
 from tessera.driver.rollout.instructions import NodeStep, PatchNode
 from tessera.driver.rollout.node_view import DriverPodView, NodeView, PodView
 from tessera.driver.rollout.state_machine import begin_upgrade, next_step, refuse_upgrade
+from tessera.gpu_operator.policies.driver_policy import (
+    DrainSettings,
+    PodDeletionSettings,
+    UpgradePolicy,
+    WaitForCompletion,
+)
 
 POLICY = UpgradePolicy()
 

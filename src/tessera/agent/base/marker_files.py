@@ -1,6 +1,6 @@
 """Marker files: with them the parts of the driver stack on a node tell each other that they are ready.
 
-Folder and names are those of NVIDIA's operator (:mod:`tessera.api.driver.node_status`), so this agent and the
+Folder and names are those of NVIDIA's operator (:mod:`tessera.api.nodes.driver_status`), so this agent and the
 operator's driver containers and validator understand each other. The existence of a marker is the message; its content
 is for people.
 
@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from tessera.agent.base.change_notifier import ChangeNotifier, Fact
-from tessera.api.driver.node_status import DRIVER_CONTAINER_READY
+from tessera.api.nodes.driver_status import DRIVER_CONTAINER_READY
 from tessera.kubelet.inotify import watch_folder
 from tessera.limits.processes import MARKER_FILE
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import msgspec
 
-from tessera.api.driver.node_status import MARKER_FOLDER
 from tessera.api.names import INSTASLICE_NAMESPACE
+from tessera.api.nodes.driver_status import MARKER_FOLDER
 from tessera.api.sharing.profile import MigStrategy
 from tessera.kubelet.sockets import PLUGIN_DIR
 from tessera.replay.service import SOCKET

@@ -32,7 +32,7 @@ from tessera.agent.driver.driver_state import (
 )
 from tessera.agent.driver.hardware import DriverBackend
 from tessera.agent.driver.ready_condition import ReadyConditionWriter
-from tessera.api.driver.node_status import (
+from tessera.api.nodes.driver_status import (
     CUDA_READY,
     DRIVER_CONTAINER_READY,
     DRIVER_READY,

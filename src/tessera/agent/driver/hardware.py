@@ -10,7 +10,7 @@ from typing import Protocol
 
 from tessera.agent.base.change_notifier import ChangeNotifier, Fact
 from tessera.agent.driver.driver_state import DriverHome
-from tessera.api.driver.node_status import DRIVER_CONTAINER_READY
+from tessera.api.nodes.driver_status import DRIVER_CONTAINER_READY
 from tessera.clock import Clock
 from tessera.kubelet.inotify import watch_folder
 from tessera.nvml.asynchronous.async_nvml import AsyncNvml

@@ -25,8 +25,15 @@ from tessera.agent.health.card_health import describe_error
 from tessera.agent.health.fault import Fault
 from tessera.agent.health.history import PastFault
 from tessera.agent.inventory.device_health import DeviceScope, Reaction
-from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
-from tessera.api.names import GPU_CONDITION, GPU_NEEDS_REBOOT, GPU_NEEDS_RESET, GPU_RECOVERED, SYSTEM_NAMESPACES, PodUid
+from tessera.api.names import (
+    GPU_CONDITION,
+    GPU_NEEDS_REBOOT,
+    GPU_NEEDS_RESET,
+    GPU_RECOVERED,
+    SYSTEM_NAMESPACE,
+    SYSTEM_NAMESPACES,
+    PodUid,
+)
 from tessera.api.nodes.health import LOST_DATA, describe_fault, name_source
 from tessera.api.nodes.repairs import Repairs, is_made_anew, read_toleration
 from tessera.clock import parse_time_or_zero, rfc3339

@@ -15,10 +15,10 @@ import msgspec
 from tessera.agent.inventory.gpu_inventory import GpuInventory, GpuState
 from tessera.agent.node_status.label_facts import SharingFacts, collect_label_facts, mig_devices_of
 from tessera.agent.node_status.labels import VgpuFacts, node_labels
-from tessera.api.driver.node_status import HOST_DRIVER_ANNOTATION
 from tessera.api.names import MIG_CONFIG_STATE_LABEL, MPS_HOST_LABEL
 from tessera.api.nodes.card_faults import CARDS_ANNOTATION, CardFault, ListedCard, encode_cards
 from tessera.api.nodes.card_links import LINKS_ANNOTATION, CardLinks, encode_links
+from tessera.api.nodes.driver_status import HOST_DRIVER_ANNOTATION
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, encode_offers
 from tessera.api.nodes.preflights import PREFLIGHT_ANNOTATION, CardTest, encode_tests
 from tessera.api.sharing.devices import AdvertisedDevice, AdvertisedResource, Advertisement

@@ -4,7 +4,7 @@ Kubelet reports for every pod if it is ready, at once when a container ends and 
 own pod is its heartbeat, and costs the API server no extra writes.
 """
 
-from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
+from tessera.api.names import SYSTEM_NAMESPACE
 from tessera.kube.resources import Pod
 
 #: DaemonSet of the agents. This owner makes a pod an agent: every user may set the label, but only a user with rights

@@ -8,7 +8,7 @@ agent no longer has disappears with it.
 
 from typing import Any
 
-from tessera.api.driver.node_status import ADVERTISED_CONDITION
+from tessera.api.nodes.driver_status import ADVERTISED_CONDITION
 from tessera.kube.resources import Condition
 from tessera.limits.messages import CONDITION_MESSAGE
 from tessera.text import one_line

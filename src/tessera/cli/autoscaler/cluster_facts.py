@@ -10,8 +10,7 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
-from tessera.api.names import MIG_CONFIG_LABEL, is_on_demand
+from tessera.api.names import MIG_CONFIG_LABEL, SYSTEM_NAMESPACE, is_on_demand
 from tessera.api.nodes.gpu_labels import ACCELERATOR_LABELS, CAPI_ACCELERATOR, PROVIDER_ACCELERATORS
 from tessera.api.nodes.node_pauses import NO_HELP_REASON, Pause, read_pause
 from tessera.cli.autoscaler.settings import (

@@ -11,8 +11,6 @@ from difflib import get_close_matches
 from typing import Any
 
 from tessera.api.documents import first_document, load_documents
-from tessera.api.gpu_operator.settings_reader import OWN_KEY, POLICY_KIND
-from tessera.api.operator_fields.keys import POD_KEYS, VALUES
 from tessera.api.problems import FileRefused, Notice, join_path, quote_value
 from tessera.api.sharing.profile_parser import PLACES, VERSION
 from tessera.cli.config import other_files
@@ -28,6 +26,8 @@ from tessera.cli.config.operator import (
 from tessera.cli.config.other_files import not_settings
 from tessera.cli.config.part_report import PartReport, TrialNode, report_refused
 from tessera.cli.config.sharing import check_sharing
+from tessera.gpu_operator.fields.keys import POD_KEYS, VALUES
+from tessera.gpu_operator.settings.settings_reader import OWN_KEY, POLICY_KIND
 from tessera.limits.messages import KEY_SHOWN
 
 #: Kinds of parts that are checked; a file without any of them is wrong.

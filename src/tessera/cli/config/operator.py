@@ -5,27 +5,24 @@ from typing import Any
 
 from tessera.agent.health.policy import unknown_words
 from tessera.api.documents import first_document
-from tessera.api.driver.chart_defaults import DRIVER_ROOT
-from tessera.api.driver.driver_policy import DriverPolicy, ImageSource, OperandSettings
-from tessera.api.driver.nvidia_driver import KIND as DRIVER_KIND
-from tessera.api.driver.nvidia_driver import read_nvidia_driver
-from tessera.api.gpu_operator.embedded_values import find_values
-from tessera.api.gpu_operator.settings_reader import (
-    OWN_KEY,
-    OWN_LAYOUTS,
-    OWN_PROFILES,
-    POLICY_KIND,
-    SYSTEM_NAMESPACE,
-    NamedConfig,
-    OperatorSettings,
-    read_settings,
-)
-from tessera.api.names import MIG_CONFIG_LABEL
+from tessera.api.names import MIG_CONFIG_LABEL, OWN_LAYOUTS, OWN_PROFILES, SYSTEM_NAMESPACE
 from tessera.api.problems import FileRefused
 from tessera.api.sharing.profile_selection import PROFILE_LABEL
 from tessera.cli.config.layouts import check_layouts
 from tessera.cli.config.part_report import PartReport, TrialNode, report_refused
 from tessera.cli.config.sharing import check_sharing
+from tessera.gpu_operator.policies.chart_defaults import DRIVER_ROOT
+from tessera.gpu_operator.policies.driver_policy import DriverPolicy, ImageSource, OperandSettings
+from tessera.gpu_operator.policies.nvidia_driver import KIND as DRIVER_KIND
+from tessera.gpu_operator.policies.nvidia_driver import read_nvidia_driver
+from tessera.gpu_operator.settings.embedded_values import find_values
+from tessera.gpu_operator.settings.settings_reader import (
+    OWN_KEY,
+    POLICY_KIND,
+    NamedConfig,
+    OperatorSettings,
+    read_settings,
+)
 from tessera.text import count_noun
 
 VALUES_KIND = "values of gpu-operator"

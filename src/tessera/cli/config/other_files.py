@@ -12,12 +12,12 @@ from typing import Any
 import msgspec
 
 from tessera.api.documents import first_document
-from tessera.api.driver.nvidia_driver import KIND as DRIVER_KIND
-from tessera.api.gpu_operator.plugin_chart import PLUGIN_ADVICE, find_plugin_values, is_plugin_chart
-from tessera.api.gpu_operator.settings_reader import POLICY_KIND
 from tessera.api.problems import FileRefused, quote_value
 from tessera.cli.config.part_report import PartReport, TrialNode, report_refused
 from tessera.cli.config.sharing import check_sharing
+from tessera.gpu_operator.policies.nvidia_driver import KIND as DRIVER_KIND
+from tessera.gpu_operator.settings.plugin_chart import PLUGIN_ADVICE, find_plugin_values, is_plugin_chart
+from tessera.gpu_operator.settings.settings_reader import POLICY_KIND
 from tessera.text import one_line
 
 #: NVIDIA's API group.

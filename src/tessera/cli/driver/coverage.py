@@ -10,7 +10,6 @@ from pathlib import Path
 
 import click
 
-from tessera.api.driver.driver_policy import DriverPolicy, ImageSource
 from tessera.cli.base.connection import cluster_options, connect, report_errors
 from tessera.cli.base.console import say, say_json
 from tessera.cli.base.simulated_cluster import lab_registries
@@ -44,6 +43,7 @@ from tessera.driver.coverage.report import (
 from tessera.driver.manifests.names import NAMESPACE
 from tessera.driver.registry.credentials import PullSecrets
 from tessera.driver.resolution import Resolver
+from tessera.gpu_operator.policies.driver_policy import DriverPolicy, ImageSource
 from tessera.kube.client.client import Client
 
 #: Exit codes: a kernel has no image; the next kernel is unknown, with ``--fail-if-unknown``.

@@ -10,7 +10,6 @@ from pathlib import Path
 import click
 import msgspec
 
-from tessera.api.driver.driver_policy import ImageSource
 from tessera.api.image_reference import parse_repository
 from tessera.cli.base.connection import CommandError, cluster_options, connect, report_errors
 from tessera.cli.base.console import say, say_json
@@ -48,6 +47,7 @@ from tessera.driver.planning.strategy import image_queries
 from tessera.driver.registry.credentials import PullSecrets
 from tessera.driver.registry.wire import RegistryError
 from tessera.driver.resolution import ImageKind, ImageQuery, Resolution
+from tessera.gpu_operator.policies.driver_policy import ImageSource
 
 #: Tags of a kernel that are looked up, the newest; each is a request.
 _LOOKED_UP = 100

@@ -7,7 +7,6 @@ from pathlib import Path
 import click
 import msgspec
 
-from tessera.api.driver.driver_policy import ImageSource
 from tessera.api.image_reference import parse
 from tessera.cli.base.connection import CommandError, cluster_options, connect, report_errors
 from tessera.cli.base.console import say
@@ -37,6 +36,7 @@ from tessera.driver.registry.copying import (
 from tessera.driver.registry.credentials import PullSecrets
 from tessera.driver.registry.wire import RegistryError
 from tessera.driver.resolution import ImageKind, ImageQuery, Outcome, Resolution
+from tessera.gpu_operator.policies.driver_policy import ImageSource
 
 
 class CopyOrder(msgspec.Struct, frozen=True, kw_only=True):

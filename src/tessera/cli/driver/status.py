@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from tessera.api.driver.node_status import DriverPhase, RejectedStrategy
+from tessera.api.nodes.driver_status import DriverPhase, RejectedStrategy
 from tessera.cli.base.connection import cluster_options, connect, report_errors
 from tessera.cli.base.console import say, say_json
 from tessera.cli.base.simulated_cluster import has_virtual_time

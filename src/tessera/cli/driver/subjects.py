@@ -7,8 +7,6 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.driver.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
-from tessera.api.driver.driver_policy import DriverPolicy, ImageSource
 from tessera.cli.base.connection import CommandError
 from tessera.cli.base.inputs import read_text
 from tessera.cli.base.simulated_cluster import print_registries_note
@@ -29,6 +27,8 @@ from tessera.driver.manifests.names import NAMESPACE
 from tessera.driver.nodes.node_facts import DriverNodeFacts, read_node_facts
 from tessera.driver.policies.policy_selection import PolicyObjects, select_policy
 from tessera.driver.resolution import Resolver
+from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
+from tessera.gpu_operator.policies.driver_policy import DriverPolicy, ImageSource
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import CONFIGMAPS, NODES

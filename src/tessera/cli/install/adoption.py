@@ -20,8 +20,6 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.driver.assignment import CLUSTER_POLICIES
-from tessera.api.gpu_operator.adoption import DEPLOY_PREFIX, PARTS, STOPPED_KEY, stop_patch
 from tessera.api.names import MIG_CONFIG_STATE_LABEL
 from tessera.api.nodes.gpu_labels import keep_off_label
 from tessera.cli.base.connection import CommandError
@@ -29,6 +27,8 @@ from tessera.cli.install.apply import list_objects
 from tessera.cli.install.preflight import CONFLICTS
 from tessera.cli.install.results import AppliedObject
 from tessera.clock import Clock
+from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES
+from tessera.gpu_operator.settings.adoption import DEPLOY_PREFIX, PARTS, STOPPED_KEY, stop_patch
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import Conflict, NotFound
 from tessera.kube.resources import DAEMONSETS, NODES, PODS, Node

@@ -26,9 +26,7 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.driver.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
-from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
-from tessera.api.names import DEVICE_ACCESS_POLICY
+from tessera.api.names import DEVICE_ACCESS_POLICY, SYSTEM_NAMESPACE
 from tessera.api.nodes.removal import REMOVAL_ANNOTATION
 from tessera.cli.install.manifests import (
     BINDING_KIND,
@@ -44,6 +42,7 @@ from tessera.cli.install.rendering import DASHBOARD, option
 from tessera.cli.install.results import AppliedObject
 from tessera.cli.install.webhook_certificate import OBJECTS as CERTIFICATES
 from tessera.clock import Clock
+from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import Conflict, Forbidden, NotFound
 from tessera.kube.resources import CONFIGMAPS, NODES

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
+from tessera.api.names import SYSTEM_NAMESPACE
 from tessera.api.nodes.node_groups import parse_node_groups
 from tessera.api.nodes.repairs import parse_repairs
 from tessera.api.problems import Notice

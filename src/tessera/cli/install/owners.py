@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
+from tessera.api.names import SYSTEM_NAMESPACE
 from tessera.cli.install.apply import get_object
 from tessera.cli.install.manifests import AGENT
 from tessera.kube.client.client import Client

@@ -9,7 +9,7 @@ import copy
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
+from tessera.api.names import SYSTEM_NAMESPACE
 
 Manifest = dict[str, Any]
 

@@ -7,14 +7,14 @@ from typing import Any
 import msgspec
 
 from tessera.api.documents import load_documents
-from tessera.api.gpu_operator.driver_objects import drivers_of_values
-from tessera.api.gpu_operator.embedded_values import find_values
-from tessera.api.gpu_operator.plugin_chart import PLUGIN_ADVICE, find_plugin_values, is_plugin_chart
-from tessera.api.gpu_operator.settings_reader import POLICY_KIND, OperatorSettings, read_settings
 from tessera.api.problems import FileRefused, Notice, Problem
 from tessera.cli.base.connection import CommandError
 from tessera.cli.base.inputs import display_name, read_text
 from tessera.cli.install.manifests import Manifest
+from tessera.gpu_operator.settings.driver_objects import drivers_of_values
+from tessera.gpu_operator.settings.embedded_values import find_values
+from tessera.gpu_operator.settings.plugin_chart import PLUGIN_ADVICE, find_plugin_values, is_plugin_chart
+from tessera.gpu_operator.settings.settings_reader import POLICY_KIND, OperatorSettings, read_settings
 
 
 def read_file(file: Path, drivers: bool | None) -> OperatorSettings:

@@ -7,8 +7,8 @@ node's driver pod ends when the node loses its label of the driver set.
 
 from collections.abc import AsyncIterator, Mapping
 
-from tessera.api.driver.node_status import DRIVER_APP, DRIVER_SET_LABEL, TOOLKIT_APP
-from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
+from tessera.api.names import SYSTEM_NAMESPACE
+from tessera.api.nodes.driver_status import DRIVER_APP, DRIVER_SET_LABEL, TOOLKIT_APP
 from tessera.cli.uninstall.results import Done, Left, Result
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import Conflict, NotFound

@@ -7,10 +7,10 @@ sets missing ones to true, and its pods come back. This module does the rest: th
 from collections.abc import AsyncIterator
 from contextlib import suppress
 
-from tessera.api.driver.assignment import CLUSTER_POLICIES
-from tessera.api.gpu_operator.adoption import STOPPED_KEY, restore_patch
 from tessera.cli.install.apply import list_objects
 from tessera.cli.uninstall.results import Done, Result
+from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES
+from tessera.gpu_operator.settings.adoption import STOPPED_KEY, restore_patch
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import DAEMONSETS

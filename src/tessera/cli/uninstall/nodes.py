@@ -8,9 +8,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from tessera.api.driver.node_status import AGENT_APP, DRIVER_SET_LABEL
-from tessera.api.gpu_operator.adoption import DEPLOY_PREFIX
-from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
+from tessera.api.names import SYSTEM_NAMESPACE
+from tessera.api.nodes.driver_status import AGENT_APP, DRIVER_SET_LABEL
 from tessera.api.nodes.removal import (
     REMOVAL_ANNOTATION,
     RemovalAnswer,
@@ -21,6 +20,7 @@ from tessera.api.nodes.removal import (
 from tessera.cli.uninstall.node_fields import NodeFields, metadata_patch, our_fields, status_patch
 from tessera.cli.uninstall.results import Done, Left, Result, Unfinished
 from tessera.clock import Clock
+from tessera.gpu_operator.settings.adoption import DEPLOY_PREFIX
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import Conflict, NotFound
 from tessera.kube.resources import NODES, PODS, Node

@@ -15,17 +15,16 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.driver.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
-from tessera.api.driver.node_status import DRIVER_APP
-from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
 from tessera.api.instaslice import INSTASLICES
-from tessera.api.names import INSTASLICE_NAMESPACE
+from tessera.api.names import INSTASLICE_NAMESPACE, SYSTEM_NAMESPACE
+from tessera.api.nodes.driver_status import DRIVER_APP
 from tessera.cli.install.apply import FIELD_MANAGER, driver_objects, get_object, list_objects
 from tessera.cli.install.manifests import CONFIG_ROLE
 from tessera.cli.install.option_files import withdraw_file
 from tessera.cli.install.ownership import has_applied, has_installed
 from tessera.cli.uninstall.node_fields import OURS
 from tessera.cli.uninstall.results import Done, Result
+from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import (

@@ -22,9 +22,8 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.driver.node_status import DRIVER_SET_LABEL
-from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
-from tessera.api.names import INSTASLICE_NAMESPACE
+from tessera.api.names import INSTASLICE_NAMESPACE, SYSTEM_NAMESPACE
+from tessera.api.nodes.driver_status import DRIVER_SET_LABEL
 from tessera.api.nodes.removal import RemovalRequest
 from tessera.cli.install.apply import get_object
 from tessera.cli.install.manifests import AGENT, CONTROLLER, MPS_HOST, WEBHOOK

@@ -9,8 +9,8 @@ import asyncio
 import logging
 from collections.abc import Mapping
 
-from tessera.api.gpu_operator.settings_reader import OWN_LAYOUTS, OWN_PROFILES
 from tessera.api.mig_layouts.default_layouts import LAYOUTS_KEY, default_layouts
+from tessera.api.names import OWN_LAYOUTS, OWN_PROFILES
 from tessera.api.sharing.default_profiles import default_profiles
 from tessera.controller.defaults.entries import ANNOTATION, plan_entries
 from tessera.kube.backoff import Backoff

@@ -11,7 +11,6 @@ from enum import Enum
 
 import msgspec
 
-from tessera.api.driver.driver_policy import DriverPolicy
 from tessera.driver.build.settings import (
     ARCHITECTURES,
     IMAGE,
@@ -25,6 +24,7 @@ from tessera.driver.build.settings import (
 from tessera.driver.driver_sets import PoolKey
 from tessera.driver.image_tags import tags
 from tessera.driver.resolution import ImageKind
+from tessera.gpu_operator.policies.driver_policy import DriverPolicy
 from tessera.limits.messages import ECHOED
 
 #: The first branch for which NVIDIA's driver container uses the open modules if the type is not set.

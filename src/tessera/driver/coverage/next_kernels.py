@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 import msgspec
 from prometheus_client import CollectorRegistry, Gauge
 
-from tessera.api.driver.driver_policy import DriverPolicy
 from tessera.clock import until_set
 from tessera.driver.build.builds import BuildJobs
 from tessera.driver.build.orders import BuildOrder, order_for
@@ -32,6 +31,7 @@ from tessera.driver.manifests.names import NAMESPACE
 from tessera.driver.nodes.node_facts import DriverNodeFacts
 from tessera.driver.policies.policy_selection import PolicySelection
 from tessera.driver.resolution import Resolver
+from tessera.gpu_operator.policies.driver_policy import DriverPolicy
 from tessera.kube.client.errors import ApiError
 from tessera.kube.resources import CONFIGMAPS, ConfigMap, key
 from tessera.kube.runtime import KubeRuntime

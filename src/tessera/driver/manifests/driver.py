@@ -7,8 +7,7 @@ The update strategy is OnDelete: only a change of a node's label replaces its po
 from collections.abc import Mapping
 from typing import Any
 
-from tessera.api.driver.driver_policy import DriverPolicy, OperandSettings
-from tessera.api.driver.node_status import DRIVER_APP, DRIVER_SET_LABEL, DriverStrategy
+from tessera.api.nodes.driver_status import DRIVER_APP, DRIVER_SET_LABEL, DriverStrategy
 from tessera.driver.driver_sets import DriverSet
 from tessera.driver.manifests import host
 from tessera.driver.manifests.configs import NO_PROXY, Keys, Proxy, extras
@@ -25,6 +24,7 @@ from tessera.driver.manifests.names import (
     set_text,
 )
 from tessera.driver.manifests.validation import driver_startup, driver_stop
+from tessera.gpu_operator.policies.driver_policy import DriverPolicy, OperandSettings
 
 _PRIVILEGED: Json = {"privileged": True, "seLinuxOptions": {"level": "s0"}}
 _SHARED = "shared-nvidia-driver-toolkit"

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.driver.node_status import DRIVER_APP, DRIVER_SET_LABEL, VALIDATION_APP
+from tessera.api.nodes.driver_status import DRIVER_APP, DRIVER_SET_LABEL, VALIDATION_APP
 from tessera.driver.driver_sets import DriverSet
 from tessera.kube.resources.meta import ObjectMeta
 

@@ -14,8 +14,7 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from tessera.api.driver.driver_policy import DriverPolicy
-from tessera.api.driver.node_status import DRIVER_CONTAINER_READY, DRIVER_SET_LABEL, TOOLKIT_APP
+from tessera.api.nodes.driver_status import DRIVER_CONTAINER_READY, DRIVER_SET_LABEL, TOOLKIT_APP
 from tessera.driver.manifests.driver import image_of
 from tessera.driver.manifests.host import HOST_ROOT, MARKERS, HostMount
 from tessera.driver.manifests.names import (
@@ -28,6 +27,7 @@ from tessera.driver.manifests.names import (
     secrets,
 )
 from tessera.driver.manifests.validation import toolkit_ready
+from tessera.gpu_operator.policies.driver_policy import DriverPolicy
 
 _CONFIG, _DROP_IN, _SOCKETS, _NRI = (
     "/runtime/config-dir",

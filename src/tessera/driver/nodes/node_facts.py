@@ -18,7 +18,9 @@ from enum import Enum
 
 import msgspec
 
-from tessera.api.driver.node_status import (
+from tessera.api.names import GPU_RESOURCES, MIG_RESOURCE_PREFIX
+from tessera.api.nodes.conditions import is_marked_silent
+from tessera.api.nodes.driver_status import (
     ADVERTISED_CONDITION,
     DRIVER_ANNOTATION,
     DRIVER_CONDITION,
@@ -28,8 +30,6 @@ from tessera.api.driver.node_status import (
     UPGRADE_STATE_LABEL,
     WITHOUT_OPEN_DRIVER,
 )
-from tessera.api.names import GPU_RESOURCES, MIG_RESOURCE_PREFIX
-from tessera.api.nodes.conditions import is_marked_silent
 from tessera.api.nodes.gpu_labels import DEPLOY_OPERANDS_LABEL, VM_WORKLOADS, WORKLOAD_LABEL, brings_agent, is_gpu_node
 from tessera.driver.driver_sets import PoolKey
 from tessera.driver.image_tags import openshift_release

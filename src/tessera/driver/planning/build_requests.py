@@ -2,8 +2,7 @@
 
 from collections.abc import Callable, Collection
 
-from tessera.api.driver.driver_policy import DriverPolicy
-from tessera.api.driver.node_status import BUILD_TIMEOUT
+from tessera.api.nodes.driver_status import BUILD_TIMEOUT
 from tessera.clock import Clock
 from tessera.driver.build.builds import BuildJobs
 from tessera.driver.build.job import job_name
@@ -14,6 +13,7 @@ from tessera.driver.build.states import BuildState as Found
 from tessera.driver.driver_sets import PoolKey
 from tessera.driver.manifests.names import NAMESPACE
 from tessera.driver.planning.strategy import PoolBuild, PoolBuildState
+from tessera.gpu_operator.policies.driver_policy import DriverPolicy
 
 #: Seconds after a push during which a registry may not show the image yet.
 PUSH_TIMEOUT = 120.0

@@ -19,11 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
-from tessera.api.driver.assignment import NVIDIA_DRIVERS
-from tessera.api.driver.driver_policy import DriverPolicy
-from tessera.api.driver.node_status import DriverStatus
-from tessera.api.driver.nvidia_driver import OWNER_LABEL
-from tessera.api.driver.policy_status import make_status_patch
+from tessera.api.nodes.driver_status import DriverStatus
 from tessera.clock import parse_time_or_zero, rfc3339
 from tessera.driver.driver_sets import DriverChoice, DriverSet, PoolKey
 from tessera.driver.manifests.names import NAMESPACE
@@ -62,6 +58,10 @@ from tessera.driver.planning.interface import (
 )
 from tessera.driver.planning.node_plan import NodePlan, plan_node, plan_unmanaged, plan_waiting, plan_without_driver
 from tessera.driver.planning.strategy import StrategyInputs, StrategyResult, choose_strategy
+from tessera.gpu_operator.policies.assignment import NVIDIA_DRIVERS
+from tessera.gpu_operator.policies.driver_policy import DriverPolicy
+from tessera.gpu_operator.policies.nvidia_driver import OWNER_LABEL
+from tessera.gpu_operator.policies.policy_status import make_status_patch
 
 #: Seconds from its registration in which a node is new: its agent may not have started yet.
 NEW_NODE = 300.0

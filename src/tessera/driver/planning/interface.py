@@ -8,8 +8,7 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.driver.driver_policy import DriverPolicy
-from tessera.api.driver.node_status import DriverStatus
+from tessera.api.nodes.driver_status import DriverStatus
 from tessera.driver.driver_sets import DriverSet, PoolKey
 from tessera.driver.manifests.toolkit import Runtime
 from tessera.driver.nodes.node_facts import DriverNodeFacts
@@ -18,6 +17,7 @@ from tessera.driver.planning.strategy import StrategyInputs
 from tessera.driver.policies.policy_selection import PolicySelection
 from tessera.driver.resolution import ImageQuery, Resolution
 from tessera.driver.rollout.node_view import DesiredDriver
+from tessera.gpu_operator.policies.driver_policy import DriverPolicy
 
 
 class CreateSet(msgspec.Struct, frozen=True, kw_only=True):

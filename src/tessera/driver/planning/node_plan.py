@@ -18,14 +18,14 @@ gets that set at once, through the rollout, or later. Rules:
 
 import msgspec
 
-from tessera.api.driver.driver_policy import DriverPolicy
-from tessera.api.driver.node_status import DriverPhase, DriverStatus, DriverStrategy, RejectedStrategy
+from tessera.api.nodes.driver_status import DriverPhase, DriverStatus, DriverStrategy, RejectedStrategy
 from tessera.driver.driver_sets import DriverChoice, DriverSet
 from tessera.driver.nodes.node_status import NodeState, can_validate, driver_fault, driver_progress
 from tessera.driver.nodes.pod_facts import DriverPodProgress
 from tessera.driver.nodes.upgrade_record import CHANGING
 from tessera.driver.planning.strategy import StrategyResult, image_queries
 from tessera.driver.rollout.node_view import DesiredDriver
+from tessera.gpu_operator.policies.driver_policy import DriverPolicy
 
 
 class NodePlan(msgspec.Struct, frozen=True, kw_only=True):

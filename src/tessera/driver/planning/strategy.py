@@ -20,12 +20,12 @@ from enum import Enum
 
 import msgspec
 
-from tessera.api.driver.driver_policy import DriverPolicy, ImageSource
-from tessera.api.driver.node_status import DriverStrategy, RejectedStrategy
+from tessera.api.nodes.driver_status import DriverStrategy, RejectedStrategy
 from tessera.driver.driver_sets import DriverChoice, PoolKey, make_set
 from tessera.driver.image_tags import list_mirror_sources
 from tessera.driver.nodes.node_facts import DriverNodeFacts
 from tessera.driver.resolution import ImageKind, ImageQuery, Outcome, Resolution, TriedReference
+from tessera.gpu_operator.policies.driver_policy import DriverPolicy, ImageSource
 
 #: Returns what registries answered about an image; None if there is no answer yet.
 Answers = Callable[[ImageQuery], Resolution | None]

@@ -14,18 +14,20 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.driver.assignment import (
+from tessera.api.nodes.driver_status import DriverStatus
+from tessera.api.problems import FileRefused, Notice
+from tessera.driver.nodes.node_facts import opt_out_reason, skip_reason
+from tessera.gpu_operator.policies.assignment import (
     CLUSTER_POLICIES,
     NVIDIA_DRIVERS,
     DriverAssignment,
     assign_drivers,
     find_governing_policy,
 )
-from tessera.api.driver.cluster_policy import find_other_manager, read_cluster_policy
-from tessera.api.driver.driver_policy import DriverPolicy
-from tessera.api.driver.node_status import DriverStatus
-from tessera.api.driver.nvidia_driver import read_nvidia_driver
-from tessera.api.driver.policy_status import (
+from tessera.gpu_operator.policies.cluster_policy import find_other_manager, read_cluster_policy
+from tessera.gpu_operator.policies.driver_policy import DriverPolicy
+from tessera.gpu_operator.policies.nvidia_driver import read_nvidia_driver
+from tessera.gpu_operator.policies.policy_status import (
     AUTO_UPGRADE_OFF,
     PolicyStatus,
     conflict_status,
@@ -36,8 +38,6 @@ from tessera.api.driver.policy_status import (
     summarize_nodes,
     unmanaged_status,
 )
-from tessera.api.problems import FileRefused, Notice
-from tessera.driver.nodes.node_facts import opt_out_reason, skip_reason
 from tessera.kube.resources.meta import Resource
 
 Obj = Mapping[str, Any]

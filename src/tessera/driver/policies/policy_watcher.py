@@ -15,10 +15,10 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.driver.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
-from tessera.api.driver.driver_policy import DriverPolicy
 from tessera.driver.manifests.names import NAMESPACE
 from tessera.driver.policies.policy_selection import Labels, PolicyObjects, PolicySelection, select_policy
+from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
+from tessera.gpu_operator.policies.driver_policy import DriverPolicy
 from tessera.kube.client.errors import NotFound
 from tessera.kube.persistent_config_map import PersistentConfigMap
 from tessera.kube.resources.meta import Resource

@@ -7,11 +7,11 @@ Such a node begins like the others, but failures of the set on other nodes do no
 import math
 from collections.abc import Iterable
 
-from tessera.api.driver.driver_policy import UpgradePolicy
-from tessera.api.driver.policy_status import AUTO_UPGRADE_OFF
 from tessera.driver.nodes.upgrade_record import CHANGING, UpgradeState
 from tessera.driver.rollout.drain import drain_obstacle
 from tessera.driver.rollout.node_view import NodeView, PullProgress
+from tessera.gpu_operator.policies.driver_policy import UpgradePolicy
+from tessera.gpu_operator.policies.policy_status import AUTO_UPGRADE_OFF
 
 
 def is_in_progress(view: NodeView) -> bool:

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from tessera.api.driver.driver_policy import DrainSettings, UpgradePolicy
 from tessera.driver.nodes.upgrade_record import CORDONED_ANNOTATION, INITIAL_ANNOTATION, UpgradeRecord, UpgradeState
 from tessera.driver.rollout.instructions import EvictPod, NodeStep, advance, fail, patch_node
 from tessera.driver.rollout.node_view import NodeView, PodView
+from tessera.gpu_operator.policies.driver_policy import DrainSettings, UpgradePolicy
 from tessera.kube.resources.selectors import parse_selector
 
 

@@ -23,7 +23,6 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from tessera.api.driver.driver_policy import UpgradePolicy
 from tessera.driver.nodes.upgrade_record import UpgradeState
 from tessera.driver.rollout.candidates import (
     Budget,
@@ -44,6 +43,7 @@ from tessera.driver.rollout.state_machine import (
     next_step,
     refuse_upgrade,
 )
+from tessera.gpu_operator.policies.driver_policy import UpgradePolicy
 
 
 class RolloutSnapshot(msgspec.Struct, frozen=True, kw_only=True):

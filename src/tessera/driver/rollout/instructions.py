@@ -8,7 +8,7 @@ from enum import Enum
 
 import msgspec
 
-from tessera.api.driver.node_status import PAUSE_LABEL, PAUSED, UPGRADE_STATE_LABEL
+from tessera.api.nodes.driver_status import PAUSE_LABEL, PAUSED, UPGRADE_STATE_LABEL
 from tessera.driver.nodes.upgrade_record import (
     CORDONED_ANNOTATION,
     INITIAL_ANNOTATION,

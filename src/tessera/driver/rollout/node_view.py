@@ -5,7 +5,7 @@ from enum import Enum
 
 import msgspec
 
-from tessera.api.driver.node_status import DRAIN_SKIP_LABEL, PAUSED
+from tessera.api.nodes.driver_status import DRAIN_SKIP_LABEL, PAUSED
 from tessera.driver.nodes.upgrade_record import UpgradeRecord, UpgradeState
 
 

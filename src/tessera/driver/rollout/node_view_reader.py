@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
-from tessera.api.driver.node_status import (
+from tessera.api.nodes.conditions import is_marked_silent
+from tessera.api.nodes.driver_status import (
     ADVERTISED_CONDITION,
     AGENT_APP,
     DRIVER_APP,
@@ -12,7 +13,6 @@ from tessera.api.driver.node_status import (
     VALIDATION_APP,
     WAITING_FOR_KUBELET,
 )
-from tessera.api.nodes.conditions import is_marked_silent
 from tessera.clock import parse_rfc3339
 from tessera.driver.manifests.names import APP_LABEL, NAMESPACE
 from tessera.driver.nodes.node_facts import counts_gpus, skip_reason

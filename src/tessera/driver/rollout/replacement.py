@@ -6,7 +6,7 @@ rollback restores the previous set, and returns the node to service once that wo
 
 import msgspec
 
-from tessera.api.driver.node_status import DRIVER_SET_LABEL, PAUSE_LABEL, PAUSED, UPGRADE_STATE_LABEL
+from tessera.api.nodes.driver_status import DRIVER_SET_LABEL, PAUSE_LABEL, PAUSED, UPGRADE_STATE_LABEL
 from tessera.driver.nodes.upgrade_record import (
     CHANGING,
     RECORD_ANNOTATION,

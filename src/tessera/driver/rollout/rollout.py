@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 from prometheus_client import CollectorRegistry, Gauge
 
-from tessera.api.driver.driver_policy import UpgradePolicy
 from tessera.driver.rollout.executor import RolloutExecutor
 from tessera.driver.rollout.fleet import RolloutDecision, RolloutSnapshot, decide_rollout
 from tessera.driver.rollout.instructions import (
@@ -24,6 +23,7 @@ from tessera.driver.rollout.instructions import (
     RecordFailure,
 )
 from tessera.driver.rollout.node_view import NodeView
+from tessera.gpu_operator.policies.driver_policy import UpgradePolicy
 from tessera.kube.backoff import Backoff
 from tessera.kube.runtime import KubeRuntime
 

@@ -37,8 +37,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from tessera.api.driver.driver_policy import UpgradePolicy
-from tessera.api.driver.node_status import PAUSE_LABEL, PAUSED
+from tessera.api.nodes.driver_status import PAUSE_LABEL, PAUSED
 from tessera.driver.nodes.upgrade_record import (
     CHANGING,
     CORDONED_ANNOTATION,
@@ -61,6 +60,7 @@ from tessera.driver.rollout.replacement import (
     turn_back,
     turn_back_reason,
 )
+from tessera.gpu_operator.policies.driver_policy import UpgradePolicy
 from tessera.limits.drivers import FAILURE_CAUSE
 
 

@@ -10,7 +10,9 @@ from enum import Enum
 
 import msgspec
 
-from tessera.api.driver.node_status import (
+from tessera.api.names import SIMULATED_RUNTIME, SYSTEM_NAMESPACE
+from tessera.api.nodes.conditions import SHARING
+from tessera.api.nodes.driver_status import (
     DRIVER_APP,
     TOOLKIT_APP,
     VALIDATION_APP,
@@ -18,9 +20,6 @@ from tessera.api.driver.node_status import (
     DriverStatus,
     DriverStrategy,
 )
-from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
-from tessera.api.names import SIMULATED_RUNTIME
-from tessera.api.nodes.conditions import SHARING
 from tessera.api.nodes.gpu_labels import brings_agent
 from tessera.api.nodes.offers import OFFERS_ANNOTATION
 from tessera.api.pods.slice_requests import requests_gpus

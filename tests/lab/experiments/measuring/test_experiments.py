@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tessera.api.driver.assignment import CLUSTER_POLICIES
 from tessera.api.problems import FileRefused
 from tessera.clock import LoopClock
+from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES
 from tessera.kube.resources import NODES, PODS
 from tessera.manifests import install_manifests
 from tessera_lab.cluster.cluster import ClusterOptions, SimulatedCluster

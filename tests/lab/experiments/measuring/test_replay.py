@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tessera.api.driver.assignment import CLUSTER_POLICIES
 from tessera.clock import LoopClock
+from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES
 from tessera.kube.client.client import Client
 from tessera.kube.resources import NODES, PODS, Pod, Resource
 from tessera.kube.watch.informer import EventKind, Informer

@@ -13,11 +13,19 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.driver import chart_defaults as chart
-from tessera.api.driver.chart_defaults import judge_toolkit_env
-from tessera.api.driver.driver_policy import DRIVERS_ANNOTATION, DRIVERS_MANAGED, DriverPolicy, OperandSettings
-from tessera.api.driver.field_reader import FieldReader, ReadPolicy, identity
-from tessera.api.driver.sections import (
+from tessera.gpu_operator.fields.keys import POLICY, check_keys
+from tessera.gpu_operator.fields.notices import is_set, list_ineffective
+from tessera.gpu_operator.fields.without_effect import DAEMONSETS, DRIVER, TOOLKIT
+from tessera.gpu_operator.policies import chart_defaults as chart
+from tessera.gpu_operator.policies.chart_defaults import judge_toolkit_env
+from tessera.gpu_operator.policies.driver_policy import (
+    DRIVERS_ANNOTATION,
+    DRIVERS_MANAGED,
+    DriverPolicy,
+    OperandSettings,
+)
+from tessera.gpu_operator.policies.field_reader import FieldReader, ReadPolicy, identity
+from tessera.gpu_operator.policies.sections import (
     KERNEL_MODULE_TYPES,
     apply_annotations,
     judge_precompiled,
@@ -29,9 +37,6 @@ from tessera.api.driver.sections import (
     read_startup_probe,
     read_upgrade_policy,
 )
-from tessera.api.operator_fields.keys import POLICY, check_keys
-from tessera.api.operator_fields.notices import is_set, list_ineffective
-from tessera.api.operator_fields.without_effect import DAEMONSETS, DRIVER, TOOLKIT
 
 API_VERSION = "nvidia.com/v1"
 KIND = "ClusterPolicy"

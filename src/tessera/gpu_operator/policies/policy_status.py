@@ -17,9 +17,9 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.driver.assignment import DriverConflict
-from tessera.api.driver.node_status import DriverPhase, DriverStatus, DriverStrategy
+from tessera.api.nodes.driver_status import DriverPhase, DriverStatus, DriverStrategy
 from tessera.api.problems import Notice, Problem
+from tessera.gpu_operator.policies.assignment import DriverConflict
 from tessera.text import count_noun, list_names
 
 #: Most characters: message of a condition of a ClusterPolicy or NVIDIADriver. A line for each of 20 faults; definitions

@@ -11,8 +11,9 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.driver import chart_defaults as chart
-from tessera.api.driver.driver_policy import (
+from tessera.api.problems import join_path, quote_value
+from tessera.gpu_operator.policies import chart_defaults as chart
+from tessera.gpu_operator.policies.driver_policy import (
     BUILD_REPOSITORY_ANNOTATION,
     BUILD_SECRET_ANNOTATION,
     CANARY_ANNOTATION,
@@ -26,8 +27,7 @@ from tessera.api.driver.driver_policy import (
     UpgradePolicy,
     WaitForCompletion,
 )
-from tessera.api.driver.field_reader import FieldReader
-from tessera.api.problems import join_path, quote_value
+from tessera.gpu_operator.policies.field_reader import FieldReader
 from tessera.limits.drivers import IMAGE_MIRRORS, IMAGE_REFERENCE
 
 KERNEL_MODULE_TYPES = ("auto", "open", "proprietary")

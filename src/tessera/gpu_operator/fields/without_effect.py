@@ -6,7 +6,7 @@ table.
 
 from collections.abc import Mapping
 
-from tessera.api.operator_fields.keys import IMAGE_KEYS, POD_KEYS
+from tessera.gpu_operator.fields.keys import IMAGE_KEYS, POD_KEYS
 
 _DISCOVERY = "node feature discovery is not installed; the agent writes the labels of the cards itself"
 _MACHINES = "cards are not handed to virtual machines"

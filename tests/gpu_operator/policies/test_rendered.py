@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tessera.api.documents import load_document
-from tessera.api.driver import chart_defaults as chart
-from tessera.api.driver.driver_policy import ImageSource
-from tessera.api.gpu_operator.driver_objects import InstalledDrivers, drivers_of_policy, drivers_of_values
-from tessera.api.gpu_operator.settings_reader import read_settings
 from tessera.api.problems import FileRefused
+from tessera.gpu_operator.policies import chart_defaults as chart
+from tessera.gpu_operator.policies.driver_policy import ImageSource
+from tessera.gpu_operator.settings.driver_objects import InstalledDrivers, drivers_of_policy, drivers_of_values
+from tessera.gpu_operator.settings.settings_reader import read_settings
 
 ROOT = Path(__file__).parents[3]
 #: The values of the article "Efficient Access to Shared GPU Resources: Part 2".

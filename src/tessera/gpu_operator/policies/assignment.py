@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.driver import cluster_policy, nvidia_driver
-from tessera.api.driver.driver_policy import DriverPolicy
-from tessera.api.driver.nvidia_driver import OWNER_LABEL
+from tessera.gpu_operator.policies import cluster_policy, nvidia_driver
+from tessera.gpu_operator.policies.driver_policy import DriverPolicy
+from tessera.gpu_operator.policies.nvidia_driver import OWNER_LABEL
 from tessera.kube.resources import NodeAffinity, NodeSelectorRequirement
 from tessera.kube.resources.meta import Resource
 from tessera.kube.resources.selectors import Requirement, parse_operator

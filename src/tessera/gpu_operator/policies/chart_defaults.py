@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from tessera.api.driver.driver_policy import ImageSource
-from tessera.api.driver.field_reader import FieldReader
 from tessera.api.problems import join_path, quote_value
+from tessera.gpu_operator.policies.driver_policy import ImageSource
+from tessera.gpu_operator.policies.field_reader import FieldReader
 
 CHART_VERSION = "v26.7.0"
 

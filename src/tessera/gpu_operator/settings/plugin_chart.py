@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tessera.api.gpu_operator.embedded_values import Chart, EmbeddedValues, find_values
+from tessera.gpu_operator.settings.embedded_values import Chart, EmbeddedValues, find_values
 
 #: Keys of NVIDIA's device-plugin chart that gpu-operator's chart and sharing profiles do not have at their top.
 _KEYS = frozenset(

@@ -1,13 +1,14 @@
 """Notices on settings of NVIDIA's gpu-operator, besides drivers, that Tessera does not carry out.
 
-The reasons are data (:mod:`tessera.api.operator_fields.without_effect`). A component that is switched off is off here
+The reasons are data (:mod:`tessera.gpu_operator.fields.without_effect`). A component that is switched off is off here
 too, and not reported; nor is a component of virtual machines where they are off.
 """
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tessera.api.operator_fields.without_effect import (
+from tessera.api.problems import Notice
+from tessera.gpu_operator.fields.without_effect import (
     COMPONENTS,
     GROUPS,
     MIG_ENV,
@@ -17,7 +18,6 @@ from tessera.api.operator_fields.without_effect import (
     SINGLE,
     USUAL_PATHS,
 )
-from tessera.api.problems import Notice
 
 #: Environment variables that Tessera follows.
 PLUGIN_FOLLOWED = (

@@ -7,9 +7,9 @@ There are such objects if:
   to install one;
 - or the user asks for drivers, whatever the file names. Without either, Tessera installs none.
 
-The chart's defaults (:mod:`tessera.api.driver.chart_defaults`) fill in missing values. Components that Tessera itself
-provides are rendered as switched off. So the object satisfies NVIDIA's CRD, and asks NVIDIA's operator for nothing that
-Tessera does.
+The chart's defaults (:mod:`tessera.gpu_operator.policies.chart_defaults`) fill in missing values. Components that
+Tessera itself provides are rendered as switched off. So the object satisfies NVIDIA's CRD, and asks NVIDIA's operator
+for nothing that Tessera does.
 """
 
 import copy
@@ -18,16 +18,16 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.driver import chart_defaults as chart
-from tessera.api.driver.cluster_policy import API_VERSION, KIND, asks_for_drivers, read_cluster_policy
-from tessera.api.driver.driver_policy import DriverPolicy
-from tessera.api.driver.field_reader import ReadPolicy
-from tessera.api.driver.nvidia_driver import API_VERSION as DRIVER_API
-from tessera.api.driver.nvidia_driver import KIND as DRIVER_KIND
-from tessera.api.driver.nvidia_driver import read_nvidia_driver
-from tessera.api.operator_fields.notices import is_set, is_switched_off
-from tessera.api.operator_fields.without_effect import SINGLE, WITHOUT_DRIVERS
 from tessera.api.problems import FileRefused, Notice, Problem
+from tessera.gpu_operator.fields.notices import is_set, is_switched_off
+from tessera.gpu_operator.fields.without_effect import SINGLE, WITHOUT_DRIVERS
+from tessera.gpu_operator.policies import chart_defaults as chart
+from tessera.gpu_operator.policies.cluster_policy import API_VERSION, KIND, asks_for_drivers, read_cluster_policy
+from tessera.gpu_operator.policies.driver_policy import DriverPolicy
+from tessera.gpu_operator.policies.field_reader import ReadPolicy
+from tessera.gpu_operator.policies.nvidia_driver import API_VERSION as DRIVER_API
+from tessera.gpu_operator.policies.nvidia_driver import KIND as DRIVER_KIND
+from tessera.gpu_operator.policies.nvidia_driver import read_nvidia_driver
 
 Manifest = dict[str, Any]
 

@@ -12,10 +12,13 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.driver import chart_defaults as chart
-from tessera.api.driver.driver_policy import DriverPolicy
-from tessera.api.driver.field_reader import FieldReader, ReadPolicy, identity
-from tessera.api.driver.sections import (
+from tessera.api.problems import quote_value
+from tessera.gpu_operator.fields.keys import NVIDIA_DRIVER, check_keys
+from tessera.gpu_operator.fields.without_effect import NVIDIA_DRIVER as UNFOLLOWED
+from tessera.gpu_operator.policies import chart_defaults as chart
+from tessera.gpu_operator.policies.driver_policy import DriverPolicy
+from tessera.gpu_operator.policies.field_reader import FieldReader, ReadPolicy, identity
+from tessera.gpu_operator.policies.sections import (
     KERNEL_MODULE_TYPES,
     apply_annotations,
     judge_precompiled,
@@ -26,9 +29,6 @@ from tessera.api.driver.sections import (
     read_startup_probe,
     read_upgrade_policy,
 )
-from tessera.api.operator_fields.keys import NVIDIA_DRIVER, check_keys
-from tessera.api.operator_fields.without_effect import NVIDIA_DRIVER as UNFOLLOWED
-from tessera.api.problems import quote_value
 
 API_VERSION = "nvidia.com/v1alpha1"
 KIND = "NVIDIADriver"

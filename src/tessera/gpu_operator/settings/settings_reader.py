@@ -2,8 +2,8 @@
 
 Tessera follows the settings of sharing and of MIG: the strategy, the ConfigMaps of profiles and layouts with their
 defaults, the way in which containers learn of their devices, and the errors that count as ill health. It also follows
-those of drivers, which become objects (:mod:`tessera.api.gpu_operator.driver_objects`).
-:mod:`tessera.api.operator_fields.keys` checks everything else, and :mod:`tessera.api.operator_fields.without_effect`
+those of drivers, which become objects (:mod:`tessera.gpu_operator.settings.driver_objects`).
+:mod:`tessera.gpu_operator.fields.keys` checks everything else, and :mod:`tessera.gpu_operator.fields.without_effect`
 has the reason why it has no effect. A component that is switched off is off here too, and not reported.
 
 A values file lies on top of the chart's own values, so a missing key means the chart's value. There are two exceptions,
@@ -19,24 +19,19 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from tessera.api.driver.chart_defaults import DRIVER_ROOT
-from tessera.api.driver.cluster_policy import API_VERSION, KIND
-from tessera.api.driver.driver_policy import DriverPolicy
-from tessera.api.gpu_operator.driver_objects import InstalledDrivers, drivers_of_policy, drivers_of_values
 from tessera.api.mig_layouts.layouts_file import parse_layouts
-from tessera.api.operator_fields.keys import POLICY, VALUES, as_rendered, check_keys
-from tessera.api.operator_fields.notices import list_unsupported
-from tessera.api.operator_fields.without_effect import SINGLE
 from tessera.api.problems import FileRefused, Notice, Problem, ProblemCollector, join_path, quote_value
 from tessera.api.sharing.profile import DEVICE_LIST_STRATEGIES, MigStrategy
 from tessera.api.sharing.profile_parser import parse_profile
+from tessera.gpu_operator.fields.keys import POLICY, VALUES, as_rendered, check_keys
+from tessera.gpu_operator.fields.notices import list_unsupported
+from tessera.gpu_operator.fields.without_effect import SINGLE
+from tessera.gpu_operator.policies.chart_defaults import DRIVER_ROOT
+from tessera.gpu_operator.policies.cluster_policy import API_VERSION, KIND
+from tessera.gpu_operator.policies.driver_policy import DriverPolicy
+from tessera.gpu_operator.settings.driver_objects import InstalledDrivers, drivers_of_policy, drivers_of_values
 from tessera.kube.resources.meta import OBJECT_NAME
 from tessera.text import one_line
-
-#: Tessera's namespace, and its own ConfigMaps there, which count if the file names none.
-SYSTEM_NAMESPACE = "tessera-system"
-OWN_PROFILES = "sharing-profiles"
-OWN_LAYOUTS = "mig-layouts"
 
 #: The key of the values that Tessera's own chart has besides NVIDIA's.
 OWN_KEY = "tessera"

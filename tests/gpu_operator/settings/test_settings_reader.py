@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from tests.support.refused_problems import refused_problems
 
 from tessera.api.documents import load_document
-from tessera.api.gpu_operator.settings_reader import NamedConfig, OperatorSettings, read_settings
-from tessera.api.operator_fields.keys import POLICY, VALUES, Leaf, Shape
-from tessera.api.operator_fields.without_effect import COMPONENTS
 from tessera.api.problems import FileRefused
 from tessera.api.sharing.profile import MigStrategy
+from tessera.gpu_operator.fields.keys import POLICY, VALUES, Leaf, Shape
+from tessera.gpu_operator.fields.without_effect import COMPONENTS
+from tessera.gpu_operator.settings.settings_reader import NamedConfig, OperatorSettings, read_settings
 
 #: The values of the article "Efficient Access to Shared GPU Resources: Part 2".
 ARTICLE = (Path(__file__).parents[3] / "examples" / "sharing" / "values.yaml").read_text()

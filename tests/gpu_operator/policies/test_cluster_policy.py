@@ -9,20 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tessera.api.documents import load_document
-from tessera.api.driver.cluster_policy import asks_for_drivers, find_other_manager, read_cluster_policy
-from tessera.api.driver.driver_policy import (
+from tessera.api.problems import FileRefused
+from tessera.driver.driver_sets import PoolKey
+from tessera.driver.image_tags import candidates
+from tessera.driver.resolution import ImageKind, ImageQuery
+from tessera.gpu_operator.fields.keys import POLICY, Leaf
+from tessera.gpu_operator.policies.cluster_policy import asks_for_drivers, find_other_manager, read_cluster_policy
+from tessera.gpu_operator.policies.driver_policy import (
     DrainSettings,
     ImageSource,
     PodDeletionSettings,
     UpgradePolicy,
     WaitForCompletion,
 )
-from tessera.api.driver.field_reader import ReadPolicy
-from tessera.api.operator_fields.keys import POLICY, Leaf
-from tessera.api.problems import FileRefused
-from tessera.driver.driver_sets import PoolKey
-from tessera.driver.image_tags import candidates
-from tessera.driver.resolution import ImageKind, ImageQuery
+from tessera.gpu_operator.policies.field_reader import ReadPolicy
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "drivers" / "cluster-policy.yaml"
 

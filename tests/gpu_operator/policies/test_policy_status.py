@@ -5,9 +5,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from tessera.api.driver.assignment import DriverConflict
-from tessera.api.driver.node_status import DriverPhase, DriverStatus, DriverStrategy
-from tessera.api.driver.policy_status import (
+from tessera.api.nodes.driver_status import DriverPhase, DriverStatus, DriverStrategy
+from tessera.api.problems import Notice, Problem
+from tessera.gpu_operator.policies.assignment import DriverConflict
+from tessera.gpu_operator.policies.policy_status import (
     PolicyStatus,
     conflict_status,
     disabled_status,
@@ -18,7 +19,6 @@ from tessera.api.driver.policy_status import (
     summarize_nodes,
     unmanaged_status,
 )
-from tessera.api.problems import Notice, Problem
 
 T1, T2 = "2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z"
 

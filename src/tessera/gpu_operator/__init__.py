@@ -1,0 +1,1 @@
+"""Reads what NVIDIA's gpu-operator is told: ClusterPolicies, NVIDIADrivers, and the values of its charts."""
