@@ -27,6 +27,7 @@ HOUSEHOLD = {
     "mark",
 }
 LONGEST = 30
+LONGEST_SENTENCE = 46
 
 
 def rows(text: str) -> Iterator[list[str]]:
@@ -71,3 +72,20 @@ def test_no_page_is_a_book() -> None:
     """A page answers one question; only the list of limits is longer."""
     longest = {path.name: len(path.read_text(encoding="utf-8").split()) for path in (ROOT / "docs").glob("*.md")}
     assert {name for name, words in longest.items() if words > 4000} <= {"limits.md"}
+
+
+def sentences(text: str) -> Iterator[str]:
+    """The sentences of a page outside of its tables and examples."""
+    prose = re.sub(r"^ *```.*?^ *```", "", text, flags=re.DOTALL | re.MULTILINE)
+    lines = "\n".join(line for line in prose.splitlines() if not line.lstrip().startswith(("|", "#")))
+    for paragraph in re.split(r"\n\s*\n|\n\s*[-*] |\n\d\. ", lines):
+        yield from re.split(r"(?<=[.!?])\s+(?=[A-Z`*\[(])", " ".join(paragraph.split()))
+
+
+@pytest.mark.parametrize(
+    "page",
+    [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))],
+    ids=lambda page: str(page.relative_to(ROOT)),
+)
+def test_a_sentence_is_read_once(page: Path) -> None:
+    assert [each for each in sentences(page.read_text(encoding="utf-8")) if len(each.split()) > LONGEST_SENTENCE] == []
