@@ -20,9 +20,13 @@ from typing import Any, TypeVar
 import msgspec
 
 from tessera.api.problems import FileRefused, Notice, Problem, quote_value, shorten
-from tessera.limits.messages import VALUE_SHOWN, YAML_FAULT_SHOWN
+from tessera.limits.messages import VALUE_SHOWN
 from tessera.limits.settings import SETTINGS_MISTAKES, SETTINGS_REPEATED, SETTINGS_TEXT, SETTINGS_VALUES
 from tessera.text import one_line
+
+#: Most characters: the YAML reader's message about a file. A reader's longest explanation fits; it repeats lines of the
+#: file.
+YAML_FAULT_SHOWN = 1_000
 
 T = TypeVar("T")
 

@@ -28,11 +28,13 @@ from tessera.forecast.queue_page import QueuedPod, QueuePage
 from tessera.kube.resources import CoreEvent, Deployment, Lease, Node, Pod, ReplicaSet, ResourceQuota
 from tessera.kube.resources.meta import key_of
 from tessera.kueue.queue_reading import QueueReading
-from tessera.limits.messages import EVENT_SHOWN
 from tessera.limits.processes import LEASE_DURATION
 from tessera.mig.names import is_device_profile
 from tessera.provisioning.milestones import ProvisioningRecord
 from tessera.text import age, count_noun
+
+#: Most characters: an event's text in `tessera why`. Kubectl shows all of it; three events stay on one screen.
+EVENT_SHOWN = 300
 
 #: Most pods: waiting pods for which one reading of the cluster, for tessera why or the live page, looks for moves. The
 #: page explains 200 pods at once; the others get their reason without moves.

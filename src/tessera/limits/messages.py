@@ -26,39 +26,15 @@ VALUE_SHOWN = Limit(
     "a value of a file in a message",
     "the path beside it says where the value is",
 )
-YAML_FAULT_SHOWN = Limit(
-    1_000,
-    "characters",
-    "the YAML reader's message about a file",
-    "a reader's longest explanation fits; it repeats lines of the file",
-)
 FACT_SHOWN = Limit(
     1_000,
     "characters",
     "the verdict and each fact of `tessera why`",
     "a scheduler's message about a large cluster fits; a tenant's text cannot push the answer off the screen",
 )
-EVENT_SHOWN = Limit(
-    300,
-    "characters",
-    "an event's text in `tessera why`",
-    "kubectl shows all of it; three events stay on one screen",
-)
 CONDITION_MESSAGE = Limit(
     1_000,
     "characters",
     "message of a condition that Tessera writes on a Node or a pod",
     "each write of the Node carries it; a file with many mistakes lists them all in `tessera config check`",
-)
-KUBELET_WORDS = Limit(
-    300,
-    "characters",
-    "kubelet's message about a driver pod's container, in a status",
-    "kubelet's messages fit; an image's name in them is the tenant's",
-)
-BUILD_WORDS = Limit(
-    600,
-    "characters",
-    "last words of a build's pod, in a status",
-    "the last lines of a failed build fit",
 )

@@ -62,12 +62,6 @@ NODE_INDEXES = Limit(
     "index of a card on the page `/usage` of an agent",
     "far more than a node has cards",
 )
-ENDED_LEASES = Limit(
-    1_000,
-    "leases",
-    "leases that ended in the last quarter of an hour, on the page `/usage` of an agent",
-    "each of 512 slices ends twice in that time; with more, the page says since when the list has all",
-)
 CARD_EVIDENCE = Limit(
     16,
     "errors",
@@ -85,10 +79,4 @@ CORDON_REASON = Limit(
     "characters",
     "the reason in an annotation tessera.dev/cordon.*; the rest is cut off",
     "two lines of a terminal; a node's condition repeats it for each cordoned card",
-)
-BREAKER_RULES = Limit(
-    64,
-    "rules",
-    "rules of the breaker in the controller's metrics and Events",
-    "a fleet has a few kinds of errors at a time; a node that lies cannot make thousands of series",
 )

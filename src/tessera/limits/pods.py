@@ -80,12 +80,6 @@ POD_CLAIMS = Limit(
     "PersistentVolumeClaims of a slice pod",
     "nodes attach fewer volumes; each is tested for every node",
 )
-POD_LABELS = Limit(
-    64,
-    "labels",
-    "labels of a pod that rules about other pods are compared with, the first ones in alphabetical order",
-    "pods have a dozen; the API server allows 50,000, and each is an entry of an index",
-)
 OWN_ANNOTATIONS = Limit(
     64,
     "annotations",

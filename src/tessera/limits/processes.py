@@ -20,12 +20,6 @@ INPUT_FILE = Limit(
     "a file that a command reads, such as settings or measured times",
     "settings are ConfigMaps of 1 MiB at most; a year of measured times has some megabytes",
 )
-MARKER_FILE = Limit(
-    4_096,
-    "characters",
-    "a marker file of a driver container; the rest is not read",
-    "NVIDIA's have a few lines; the folder belongs to the host",
-)
 REVIEW_BODY = Limit(
     3 * 2**20,
     "bytes",

@@ -26,12 +26,6 @@ SETTINGS_MISTAKES = Limit(
     "mistakes of one file that a message lists",
     "nobody corrects more at a time; the others are counted",
 )
-DEFAULT_ENTRIES = Limit(
-    16_384,
-    "characters",
-    "the annotation with the digests of the profiles and layouts that Tessera brought",
-    "it has 30 characters for each of its entries; a longer one is somebody's, and all entries count as edited",
-)
 MIG_LAYOUTS = Limit(
     500,
     "layouts",

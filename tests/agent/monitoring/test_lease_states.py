@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from tessera.agent.monitoring.lease_states import (
     BUSY,
+    ENDED_LEASES,
     GRACE,
     MEMORY,
     WINDOW,
@@ -17,7 +18,6 @@ from tessera.agent.monitoring.lease_states import (
 )
 from tessera.agent.monitoring.sample import DeviceSample, GpuSample, Lease, NodeSample, ProcessUse
 from tessera.api.names import PodUid
-from tessera.limits.nodes import ENDED_LEASES
 from tessera.nvml.interface import GpuInfo, GpuUuid
 from tessera.nvml.measurements import Measurements, Quantity
 

@@ -10,10 +10,16 @@ from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.api.names import GATE, NodeName, PodUid
 from tessera.clock import parse_rfc3339, rfc3339
-from tessera.controller.cluster.waiting_ages import EXPIRY, PAUSE, UNTOLD, WaitingAges
+from tessera.controller.cluster.waiting_ages import (
+    EXPIRY,
+    PAUSE,
+    REMEMBERED_AGES,
+    REMEMBERED_AGES_OF_NAMESPACE,
+    UNTOLD,
+    WaitingAges,
+)
 from tessera.controller.objects.node_constraints import NodeConstraints
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.limits.planning import REMEMBERED_AGES, REMEMBERED_AGES_OF_NAMESPACE
 
 NOW = 1_767_000_000.0
 OWN = "tenant.example/mine"

@@ -16,12 +16,11 @@ from tessera.api.names import INSTASLICE_NAMESPACE
 from tessera.api.nodes.conditions import ADVERTISED_MANAGER, CARDS_MANAGER, PROVISIONED_MANAGER
 from tessera.clock import LoopClock, rfc3339
 from tessera.controller.health.silence_marks import GRACE
-from tessera.controller.health.silent_agents import PAUSE, SilenceCollector, SilentAgents
+from tessera.controller.health.silent_agents import PAUSE, SILENT_NODES_SHOWN, SilenceCollector, SilentAgents
 from tessera.kube.client.client import Client
 from tessera.kube.resources import NAMESPACES, NODES, PODS, Condition, Node, Pod
 from tessera.kube.transport.interface import Request, Response
 from tessera.kube.watch.informer import Informer
-from tessera.limits.planning import SILENT_NODES_SHOWN
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 from tessera_lab.apiserver.main.server import ApiServer

@@ -8,9 +8,10 @@ from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.api.names import GATE, NodeName
 from tessera.controller.slicing.cycle import take_in, writes
+from tessera.controller.slicing.cycle.take_in import ABSORBED_CHANGES
 from tessera.controller.slicing.state.events import WritesDue
 from tessera.controller.slicing.state.instructions import PatchRequests, ReportPodCondition
-from tessera.limits.planning import ABSORBED_CHANGES, BATCH_PODS
+from tessera.limits.planning import BATCH_PODS
 
 CARDS = 4
 

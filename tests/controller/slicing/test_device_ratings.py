@@ -13,7 +13,7 @@ from tessera.controller.objects.node_constraints import NodeConstraints
 from tessera.controller.objects.node_devices import NodeDevices
 from tessera.controller.objects.node_info import NodeInfo
 from tessera.controller.objects.pod_info import PodInfo, read_pod
-from tessera.controller.slicing.state.device_demand import AskedDevices, DeviceDemand
+from tessera.controller.slicing.state.device_demand import COUNTED_WAITING_DEVICES, AskedDevices, DeviceDemand
 from tessera.kube.resources import (
     ComputeQuantities,
     Condition,
@@ -26,7 +26,6 @@ from tessera.kube.resources import (
     ResourceRequirements,
     Uid,
 )
-from tessera.limits.planning import COUNTED_WAITING_DEVICES
 from tessera.placement.step_budget import StepBudget
 
 GPU, SHARE = "nvidia.com/gpu", "nvidia.com/gpu.shared"

@@ -14,8 +14,7 @@ from tessera.controller.base.move_settings import MoveMode, MoveSettings
 from tessera.controller.objects.node_constraints import NodeConstraints
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.state.instructions import Evict, PatchRequests
-from tessera.controller.slicing.state.move_record import MOVES_ANNOTATION, RecordedMove, format_moves
-from tessera.limits.planning import MOVE_RECORD_BYTES
+from tessera.controller.slicing.state.move_record import MOVE_RECORD_BYTES, MOVES_ANNOTATION, RecordedMove, format_moves
 
 
 def cluster_with(mode: MoveMode = MoveMode.EVICT, per_hour: int = 20, **more: Any) -> SlicerCluster:

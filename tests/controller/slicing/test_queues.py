@@ -22,9 +22,10 @@ from tessera.controller.slicing.state import queue_ledger
 from tessera.controller.slicing.state.events import NamespaceObserved, NodeDeleted, QueueDeleted, StorageListed
 from tessera.controller.slicing.state.instructions import ReportQueue
 from tessera.controller.slicing.state.queue_ledger import Holding, QueueLedger
+from tessera.controller.slicing.state.waiting_pods import RETRIED_PODS
 from tessera.kube.resources import Taint, Toleration
 from tessera.kube.resources.selectors import Requirement
-from tessera.limits.planning import DECISION_STEPS, RETRIED_PODS
+from tessera.limits.planning import DECISION_STEPS
 from tessera.reasons.node_rules import NodeRule, RuleKind
 from tessera.reasons.reason import Full, NoNode, QueueFull, RuleCount
 from tessera.reasons.words import name_rule, sentence

@@ -19,7 +19,10 @@ import msgspec
 from tessera.agent.base.change_notifier import ChangeNotifier, Fact
 from tessera.api.nodes.driver_status import DRIVER_CONTAINER_READY
 from tessera.kubelet.inotify import watch_folder
-from tessera.limits.processes import MARKER_FILE
+
+#: Most characters: a marker file of a driver container; the rest is not read. NVIDIA's have a few lines; the folder
+#: belongs to the host.
+MARKER_FILE = 4_096
 
 #: Identifies the file of a marker: device, inode, time of the last write in ns.
 MarkerId = tuple[int, int, int]

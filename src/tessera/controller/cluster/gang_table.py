@@ -15,7 +15,10 @@ from dataclasses import replace
 from tessera.api.names import PodUid
 from tessera.api.pods.gangs import Gang
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.limits.planning import GANG_PODS
+
+#: Most pods that are counted for one gang, those that succeeded included. About twice the largest size; pods beyond are
+#: planned one by one.
+GANG_PODS = 1_000
 
 
 class GangTable:

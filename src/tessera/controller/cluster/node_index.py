@@ -21,7 +21,13 @@ from tessera.controller.objects.node_constraints import (
 from tessera.controller.objects.node_info import NodeInfo
 from tessera.kube.resources import NodeSelectorRequirement, NodeSelectorTerm
 from tessera.kube.resources.label_index import LabelIndex, NodeMask, union
-from tessera.limits.planning import REMEMBERED_CONSTRAINTS, REMEMBERED_LABEL_KEYS
+
+#: Most answers: different constraints of pods (selector, affinity, tolerations) whose admitting nodes the controller
+#: caches. More kinds of pods than wait at once; the longest unused is forgotten, and computed again when needed.
+REMEMBERED_CONSTRAINTS = 4_096
+#: Most keys of node labels whose last change the controller remembers. Clusters have a few hundred; beyond it all keys
+#: are forgotten, and every pod is compared again.
+REMEMBERED_LABEL_KEYS = 10_000
 
 Key = TypeVar("Key")
 _Taint = tuple[str, str, str]

@@ -28,7 +28,13 @@ from typing import NamedTuple
 from tessera.api.names import PodUid
 from tessera.clock import parse_time_or_zero, rfc3339
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.limits.planning import REMEMBERED_AGES, REMEMBERED_AGES_OF_NAMESPACE
+
+#: Most pods that left while they waited, whose age the next pod of their owner takes over. As many as a large queue
+#: has; of more, the namespace with the most loses one.
+REMEMBERED_AGES = 10_000
+#: Most pods: the same of one namespace. One namespace cannot push out the ages of all others; of more, its owner whose
+#: pods left first loses the youngest.
+REMEMBERED_AGES_OF_NAMESPACE = 1_000
 
 #: Seconds for which an age is kept. Kueue may let an evicted Workload wait for hours before it makes its pods again.
 EXPIRY = 86_400.0

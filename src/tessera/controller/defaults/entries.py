@@ -18,7 +18,10 @@ from collections.abc import Mapping
 
 import msgspec
 
-from tessera.limits.settings import DEFAULT_ENTRIES
+#: Most characters: the annotation with the digests of the profiles and layouts that Tessera brought. It has 30
+#: characters for each of its entries; a longer one is somebody's, and all entries count as edited.
+DEFAULT_ENTRIES = 16_384
+
 
 #: Digests of the entries that Tessera wrote, as a JSON object.
 ANNOTATION = "tessera.dev/default-entries"

@@ -27,8 +27,11 @@ from tessera.kube.resources import (
 )
 from tessera.kube.resources.selectors import make_selector
 from tessera.kube.resources.storage import PersistentVolumeClaimSpec
-from tessera.limits.planning import VOLUME_STEPS
 from tessera.reasons.node_rules import NodeRule, RuleKind
+
+#: Most volumes: free volumes that one decision compares with claims. About 100 ms; claims beyond are taken to fit, and
+#: the scheduler decides.
+VOLUME_STEPS = 20_000
 
 UNBOUND = NodeRule(RuleKind.UNBOUND_CLAIM)
 NODE_CONFLICT = NodeRule(RuleKind.VOLUME_AFFINITY)

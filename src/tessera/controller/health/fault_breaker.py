@@ -27,8 +27,11 @@ from tessera.kube.client.errors import ApiError, NotFound
 from tessera.kube.event_recorder import EventRecorder, make_reference
 from tessera.kube.resources import NAMESPACES, NODES, Node
 from tessera.kube.watch.cache import EventKind, WatchEvent
-from tessera.limits.nodes import BREAKER_RULES
 from tessera.replay.service import Recorders
+
+#: Most rules of the breaker in the controller's metrics and Events. A fleet has a few kinds of errors at a time; a node
+#: that lies cannot make thousands of series.
+BREAKER_RULES = 64
 
 _log = logging.getLogger(__name__)
 

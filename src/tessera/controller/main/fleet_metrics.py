@@ -19,10 +19,16 @@ from tessera.clock import Clock, parse_time_or_zero
 from tessera.controller.slicing.slicer import Slicer
 from tessera.controller.slicing.state.allocation import Allocation
 from tessera.controller.slicing.state.slicer_state import SlicerState
-from tessera.limits.planning import NAMESPACES_SHOWN, PROFILES_SHOWN
 from tessera.mig.names import parse_profile_name
 from tessera.mig.occupancy import free_slots, free_starts
 from tessera.reasons.reason import Reason, Refusal
+
+#: Most namespaces with a series of their own in the controller's metrics of quota, those with the largest amounts. A
+#: tenant may make namespaces; the others are one series, `other`.
+NAMESPACES_SHOWN = 1_000
+#: Most profiles with series of their own in the controller's metrics of slices, the most frequent ones. All models
+#: together have some 50; records of nodes may name more, which are one series, `other`.
+PROFILES_SHOWN = 100
 
 #: Values of the label ``reason`` by class; ``not_decided`` for a pod that no decision has refused yet.
 REASONS: Mapping[type[Reason | None], str] = {

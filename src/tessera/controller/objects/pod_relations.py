@@ -12,7 +12,11 @@ from itertools import islice
 from tessera.api.pods.size_limits import selector_values
 from tessera.kube.resources import LabelSelector, Pod, PodAffinity, PodSpec
 from tessera.kube.resources.selectors import Requirement, make_selector
-from tessera.limits.pods import POD_AFFINITY_TERMS, POD_LABELS, SELECTOR_VALUES
+from tessera.limits.pods import POD_AFFINITY_TERMS, SELECTOR_VALUES
+
+#: Most labels of a pod that rules about other pods are compared with, the first ones in alphabetical order. Pods have a
+#: dozen; the API server allows 50,000, and each is an entry of an index.
+POD_LABELS = 64
 
 #: A pod's labels as sorted pairs.
 Labels = tuple[tuple[str, str], ...]

@@ -20,7 +20,9 @@ from tessera.clock import parse_time_or_zero
 from tessera.driver.build.job import ATTEMPT_ANNOTATION, KEY_LABEL, TAG_LABEL, TARGET_ANNOTATION
 from tessera.driver.build.orders import BuildOrder
 from tessera.kube.resources import ContainerStateTerminated, Job, Pod
-from tessera.limits.messages import BUILD_WORDS
+
+#: Most characters: last words of a build's pod, in a status. The last lines of a failed build fit.
+BUILD_WORDS = 600
 
 
 class BuildPhase(Enum):

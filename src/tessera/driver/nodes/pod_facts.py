@@ -17,7 +17,10 @@ from tessera.driver.manifests.names import (
     TOOLKIT_CONTAINER,
 )
 from tessera.kube.resources import ContainerStatus, Pod
-from tessera.limits.messages import KUBELET_WORDS
+
+#: Most characters: kubelet's message about a driver pod's container, in a status. Kubelet's messages fit; an image's
+#: name in them is the tenant's.
+KUBELET_WORDS = 300
 
 #: Labels of the driver pods that NVIDIA's operator makes.
 _FOREIGN_APP = "nvidia-driver-daemonset"

@@ -39,10 +39,14 @@ from tessera.controller.slicing.state.reservation_rules import (
 )
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.controller.slicing.state.waiting_pods import Rank, rank
-from tessera.limits.planning import BACKFILLED_PODS, DECISION_STEPS
+from tessera.limits.planning import DECISION_STEPS
 from tessera.placement.reserved_slots import hold_slots
 from tessera.placement.step_budget import StepBudget
 from tessera.reasons.reason import QueueFull, Reason
+
+#: Most pods with a deadline that one decision tries on reserved slots that they leave in time. Each is planned by
+#: itself; the others wait like pods without a deadline.
+BACKFILLED_PODS = 16
 
 
 @dataclass(slots=True)

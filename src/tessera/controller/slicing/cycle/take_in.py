@@ -35,7 +35,12 @@ from tessera.controller.slicing.state.events import (
     TimePassed,
 )
 from tessera.controller.slicing.state.slicer_state import SlicerState
-from tessera.limits.planning import ABSORBED_CHANGES, BATCH_PODS
+from tessera.limits.planning import BATCH_PODS
+
+#: Most changes: changed nodes and pods that one step of the controller takes in if they are many, and the pods of the
+#: last node. Some 25 ms; a start and the first use of whole cards change everything, and other work goes on between
+#: steps.
+ABSORBED_CHANGES = 250
 
 
 class Intake:

@@ -38,7 +38,10 @@ from tessera.controller.slicing.state.messages import fixed_layout_text, object_
 from tessera.controller.slicing.state.move_record import MOVES_ANNOTATION, format_moves
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.controller.slicing.state.waiting_pod import PodState
-from tessera.limits.planning import WRITTEN_NODES
+
+#: Most nodes: changed nodes that one step of the controller compares with their records, to write what differs. Some 10
+#: ms; all nodes change at a start and at the first use of whole cards.
+WRITTEN_NODES = 250
 
 #: Annotations of a node's object that say what was reserved and moved there.
 _ANNOTATIONS = frozenset({RESERVATIONS_ANNOTATION, MOVES_ANNOTATION})

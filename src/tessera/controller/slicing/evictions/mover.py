@@ -30,10 +30,13 @@ from tessera.controller.slicing.state.move_record import MOVE_COUNTS, RecordedMo
 from tessera.controller.slicing.state.reservation import PATIENCE, Reservation
 from tessera.controller.slicing.state.reservation_rules import holders_of
 from tessera.controller.slicing.state.slicer_state import SlicerState
-from tessera.limits.planning import MOVE_SEARCHES
 from tessera.placement.moves import MOST_MOVES
 from tessera.placement.reserved_slots import ReservedPlace
 from tessera.reasons.reason import Fragmented
+
+#: Most pods: waiting pods for which one decision looks for moves. A search takes as long as a decision; further pods
+#: are searched for in the next decisions, 2.5 s apart.
+MOVE_SEARCHES = 1
 
 #: Seconds that a pod waits before moves are looked for; most rooms come by themselves.
 MOVES_AFTER = 60.0

@@ -17,13 +17,17 @@ from tessera.controller.objects.node_info import NodeInfo
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.state.device_ratings import DeviceRatings
 from tessera.controller.slicing.state.slicer_state import AllocationTable
-from tessera.limits.planning import BATCH_PODS, BATCH_RULES
+from tessera.limits.planning import BATCH_PODS
 from tessera.placement.demand import Demand
 from tessera.placement.fleet import CardPlacement, Fleet
 from tessera.placement.plan import Plan, plan
 from tessera.placement.step_budget import StepBudget
 from tessera.reasons.node_rules import NodeRule, RuleKind
 from tessera.reasons.reason import Reason
+
+#: Most rules about other pods and host ports of the pods that one step of the controller plans together. As many as
+#: pods, so that replicas with a rule each are packed together; pods beyond are planned in further steps.
+BATCH_RULES = 1_000
 
 #: Share of a batch's work for testing constraints; comparisons that cost as much as asking one node.
 _CONSTRAINTS_SHARE, _COMPARISONS_A_STEP = 0.5, 4

@@ -20,10 +20,13 @@ from tessera.controller.slicing.planning.planner import depends_on_pods_or_volum
 from tessera.controller.slicing.planning.small_nodes import SmallNodes
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.kube.resources.label_index import union
-from tessera.limits.planning import REFUSED_KINDS
 from tessera.placement.step_budget import StepBudget
 from tessera.reasons.node_rules import NodeRule
 from tessera.reasons.reason import NoNode, RuleCount
+
+#: Most kinds of pods of queues with a maximum of which it is kept which nodes refuse them. Some 10 KB each with 5,000
+#: nodes; of more, the one that was asked longest ago is asked anew.
+REFUSED_KINDS = 256
 
 #: Steps of one decision: one for each node that is asked, and those of the rules about other pods.
 _REFUSAL_STEPS = 10_000

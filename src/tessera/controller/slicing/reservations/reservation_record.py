@@ -17,8 +17,15 @@ from tessera.controller.slicing.state.reservation import HORIZON, Reservation
 from tessera.controller.slicing.state.reservation_rules import make_holds, overlap, queue_key
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.kube.resources import Wire
-from tessera.limits.planning import RESERVATION_RECORD_BYTES, RESERVATIONS, RESERVED_PODS
+from tessera.limits.planning import RESERVATIONS
 from tessera.mig.names import resource_spelling
+
+#: Most pods with recorded reservations that a new controller takes over, those of gangs each by itself. 16 gangs have
+#: more at most, whose last ones then make theirs anew.
+RESERVED_PODS = 1_024
+#: Most bytes: annotation of a node's Instaslice object in which the controller records reservations. 16 reservations
+#: take 30 KiB at most; a longer one is forged, and is written anew.
+RESERVATION_RECORD_BYTES = 65_536
 
 #: The annotation.
 RESERVATIONS_ANNOTATION = "tessera.dev/reservations"

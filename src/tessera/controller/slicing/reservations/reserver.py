@@ -42,12 +42,16 @@ from tessera.controller.slicing.state.reservation_rules import (
 )
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.controller.slicing.state.waiting_pod import QueueKey, competes_for_room, waits_for_room
-from tessera.limits.planning import RESERVATION_SEARCHES, RESERVATIONS, RESERVED_PERCENT
+from tessera.limits.planning import RESERVATION_SEARCHES, RESERVATIONS
 from tessera.placement.reserved_slots import ReservedPlace
 from tessera.reasons.reason import QueueFull, Reason
 
 if TYPE_CHECKING:
     from tessera.controller.slicing.reservations.gang_reserver import GangReserver
+
+#: Most percent: share of all memory slots that is kept for waiting pods; the first reservation counts at any size. A
+#: tenant with many large pods may not hold back the cluster.
+RESERVED_PERCENT = 25
 
 
 class Reserver(Proposer):

@@ -20,8 +20,11 @@ from tessera.api.names import HOSTNAME_LABEL, PodUid
 from tessera.controller.objects.node_constraints import NodeConstraints
 from tessera.controller.objects.node_info import NodeInfo
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.limits.planning import COUNTED_WAITING_DEVICES
 from tessera.placement.ratings.card_request import CPU_STEP, MEMORY_STEP
+
+#: Most devices: cards and shares of a namespace's oldest waiting pods that count for shares of requests and prices of
+#: models. Two nodes; gated pods of one tenant hardly change where others go; pods count in full once they hold cards.
+COUNTED_WAITING_DEVICES = 16
 
 _MIB = 1 << 20
 

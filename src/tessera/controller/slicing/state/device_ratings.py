@@ -17,7 +17,6 @@ from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.objects.resource_amounts import Amounts
 from tessera.controller.slicing.state.device_demand import AskedDevices, asked_devices
 from tessera.controller.slicing.state.device_inventory import DeviceInventory
-from tessera.limits.planning import PRICED_CONSTRAINTS
 from tessera.placement.fleet import Fleet
 from tessera.placement.link_ratings import Joined
 from tessera.placement.ratings.card_demand import CardDemand
@@ -25,6 +24,10 @@ from tessera.placement.ratings.card_request import CARD, CardRequest, NodeRoom
 from tessera.placement.ratings.node_ratings import NodeRatings
 from tessera.placement.ratings.node_sizes import NodeSize
 from tessera.placement.step_budget import StepBudget
+
+#: Most constraints: different constraints on nodes, the most frequent, whose pods count for prices and the mix of
+#: requests. Teams pin pods in a few ways; prices and mix only order the nodes.
+PRICED_CONSTRAINTS = 64
 
 Key = TypeVar("Key")
 _MIB = 1 << 20

@@ -15,7 +15,10 @@ from heapq import nsmallest
 
 from tessera.api.names import PodUid
 from tessera.api.queues import HALF_LIFE, Queue, Share
-from tessera.limits.planning import QUEUE_ACCOUNTS
+
+#: Most queues whose usage the controller remembers. Some 650 bytes each; of more, the namespaces without a Queue that
+#: hold nothing and have used least are forgotten.
+QUEUE_ACCOUNTS = 10_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,8 +38,12 @@ from tessera.controller.slicing.state.waiting_pod import (
     WaitingPod,
     state_of_refusal,
 )
-from tessera.limits.planning import RESERVATION_CANDIDATES, RETRIED_PODS
+from tessera.limits.planning import RESERVATION_CANDIDATES
 from tessera.reasons.reason import QueueFull, Reason
+
+#: Most pods of a queue at its maximum that are planned again when its pods hold less. As many as an eighth of a node's
+#: slots; the next ones follow in the next decision.
+RETRIED_PODS = 64
 
 Group = TypeVar("Group", bound=Hashable)
 #: A count of changes that is never reached: the pod waits for something else than room.
