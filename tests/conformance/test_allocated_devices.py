@@ -178,6 +178,19 @@ async def test_the_first_available_alternative_is_taken(devices: Devices, make_n
     assert (result["request"], result["device"]) == ("gpu/small", "small")
 
 
+async def test_a_node_with_a_preferred_alternative_comes_first(devices: Devices, make_node: Any) -> None:
+    at = f'device.attributes["{devices.driver}"]'
+    nodes = [await make_node(), await make_node(), await make_node()]
+    for node, size in zip(nodes, (1, 3, 1), strict=True):
+        await devices.publish(node, device("a", attributes={"size": {"int": size}}))
+    alternatives = [
+        {"name": name, "deviceClassName": devices.word, "selectors": [{"cel": {"expression": f"{at}.size == {size}"}}]}
+        for name, size in (("large", 3), ("small", 1))
+    ]
+    await devices.pod("p", {"name": "gpu", "firstAvailable": alternatives})
+    assert await devices.claims.bound("p") == nodes[1]
+
+
 async def test_constraints_bind_the_devices_of_a_claim_together_or_apart(devices: Devices, make_node: Any) -> None:
     def on(name: str, card: str) -> Obj:
         return device(name, attributes={"card": {"string": card}})

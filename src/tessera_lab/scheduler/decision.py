@@ -90,6 +90,10 @@ class PodFilters:
         volumes = self._volumes.plan(node) if self._volumes is not None else VolumePlan()
         return NodeChoice(node.name, volumes, self._claims.plan(node) if self._claims is not None else ClaimPlan())
 
+    def count_preference(self, node: CachedNode) -> int:
+        """How well a node that can take the pod serves the preferred alternatives of its claims."""
+        return self._claims.count_preference(node) if self._claims is not None else 0
+
     def rejections(self, node: CachedNode) -> list[NodeRejection]:
         """Returns why the node cannot take the pod; empty if it can."""
         delegated = self._claims.delegated(node) if self._claims is not None else frozenset()
@@ -122,7 +126,7 @@ def decide(pod: CachedPod, cluster: NodeCache) -> NodeChoice | Unschedulable:
         elif not any(each.final for each in found):
             curable.append(node.name)
     if fitting:
-        best = choose_node(pod, fitting, cluster)
+        best = choose_node(pod, fitting, cluster, [filters.count_preference(each) for each in fitting])
         return filters.choose(best)
     if total > examined:
         counts[skipped.reason] = counts.get(skipped.reason, 0) + total - examined

@@ -1,9 +1,10 @@
 """Scores of the nodes that can take a pod, by kube-scheduler's plugins, their weights and their rules of scaling.
 
-TaintToleration counts three times; NodeAffinity, PodTopologySpread and InterPodAffinity twice; the least allocated CPU
-and memory, their balance, and the images that a node has once. Equal nodes go by fewer pods, then by name, so that a
-run can be repeated. The default spreading of bare pods by a Service's selector has no part: the pods of one ReplicaSet
-or StatefulSet are spread, which is what the default selector comes to for them.
+TaintToleration counts three times; NodeAffinity, PodTopologySpread, InterPodAffinity and the preferred alternatives of
+claims (DynamicResources) twice; the least allocated CPU and memory, their balance, and the images that a node has once.
+Equal nodes go by fewer pods, then by name, so that a run can be repeated. The default spreading of bare pods by a
+Service's selector has no part: the pods of one ReplicaSet or StatefulSet are spread, which is what the default selector
+comes to for them.
 """
 
 import math
@@ -30,14 +31,26 @@ _DEFAULT_SPREAD = ((HOSTNAME, 3), ("topology.kubernetes.io/zone", 5))
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
-def choose_node(pod: CachedPod, nodes: Sequence[CachedNode], cluster: NodeCache) -> CachedNode:
-    """Returns the best of the nodes, of which there is one at least."""
+def choose_node(
+    pod: CachedPod, nodes: Sequence[CachedNode], cluster: NodeCache, alternatives: Sequence[int] = ()
+) -> CachedNode:
+    """Returns the best of the nodes, of which there is one at least.
+
+    Args:
+        pod: the pod.
+        nodes: the nodes.
+        cluster: the cache.
+        alternatives: for each node how well it serves the preferred alternatives of the pod's claims; empty without.
+    """
     if len(nodes) == 1:
         return nodes[0]
     totals: Scores = [
         _least_allocated(pod, node) + _balance(pod, node) + _locality(pod, node, cluster) for node in nodes
     ]
-    for weight, scores in _soft_rules(pod, nodes, cluster):
+    rules = [*_soft_rules(pod, nodes, cluster)]
+    if any(alternatives):
+        rules.append((_OTHERS, _scale([float(each) for each in alternatives])))
+    for weight, scores in rules:
         totals = [total + weight * score for total, score in zip(totals, scores, strict=True)]
     return min(
         zip(totals, nodes, strict=True), key=lambda each: (-round(each[0], 9), _fullness(each[1]), each[1].name)

@@ -10,14 +10,14 @@ from typing import Any
 
 import msgspec
 
-from tessera_lab.apiserver.kinds.claim_rules import RESERVATIONS
+from tessera_lab.apiserver.kinds.claim_rules import ALTERNATIVES, RESERVATIONS
 from tessera_lab.scheduler.filters.device_allocator import DeviceAllocator
 from tessera_lab.scheduler.filters.extended_devices import ExtendedClaim, extended_devices
 from tessera_lab.scheduler.filters.node_placement import NodeRejection
 from tessera_lab.scheduler.state.claim_cache import ClaimCache
 from tessera_lab.scheduler.state.node_cache import CachedNode, CachedPod
 from tessera_lab.scheduler.state.node_selectors import term_matches
-from tessera_lab.scheduler.state.pod_claims import is_reserved_for, reservations
+from tessera_lab.scheduler.state.pod_claims import is_reserved_for, reservations, results_of
 
 Json = Mapping[str, Any]
 
@@ -98,6 +98,21 @@ class ClaimFilter:
         refusing = {key for key, found in self._allocated.items() if not _reaches(found, node)}
         self.elsewhere |= refusing
         return NOT_HERE if refusing else None
+
+    def count_preference(self, node: CachedNode) -> int:
+        """The sum over ``firstAvailable`` requests of 8 for the first alternative, 7 for the second and so on."""
+        chosen = {
+            (key, result["request"])
+            for key, allocation in self._found[node.name].allocate.items()
+            for result in results_of(allocation)
+        }
+        return sum(
+            ALTERNATIVES - index
+            for key, claim in self._waiting.items()
+            for request in claim["spec"]["devices"].get("requests") or ()
+            for index, each in enumerate(request.get("firstAvailable") or ())
+            if (key, f"{request['name']}/{each['name']}") in chosen
+        )
 
     def plan(self, node: CachedNode) -> ClaimPlan:
         """Returns the writes for a node that can take the pod."""
