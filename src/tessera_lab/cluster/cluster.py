@@ -35,6 +35,7 @@ from tessera_lab.apiserver.handlers.aggregation import Target
 from tessera_lab.apiserver.interfaces import CommandResult, GroupResource, ObjectReader, UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 from tessera_lab.apiserver.main.server import ApiServer
+from tessera_lab.cluster.client_limits import LIMITS, LimitedTransport
 from tessera_lab.cluster.front_proxy import FrontProxy
 from tessera_lab.cluster.node_maker import NodeMaker
 from tessera_lab.cluster.options import ClusterOptions, LabNodeSpec, cards_file, node_folders
@@ -328,7 +329,11 @@ class SimulatedCluster:
         }
 
     def _control_plane(self, name: str) -> Client:
-        return self.client(name, UserInfo(name=f"system:{name}", groups=("system:masters", "system:authenticated")))
+        user = UserInfo(name=f"system:{name}", groups=("system:masters", "system:authenticated"))
+        if not self.options.client_limits:
+            return self.client(name, user)
+        limited = LimitedTransport(InProcessTransport(self.server, user), self.clock, *LIMITS[name])
+        return Client(limited, field_manager=name, clock=self.clock)
 
     def rng(self, part: str) -> random.Random:
         """Returns the random numbers of one part, the same in every run with the same seed."""

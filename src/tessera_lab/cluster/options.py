@@ -199,8 +199,9 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
             Unknown; None for no Leases.
         leaps: time skips waits, and the server's version says so to clients that measure from outside.
         fair_queues: API requests wait in queues by level and user, as in kube-apiserver; for clusters in real time.
-        dra: version whose shape ``resource.k8s.io/v1`` has, one of :data:`DRA_VERSIONS`; empty for a cluster without
-            it.
+        dra: version whose shape ``resource.k8s.io/v1`` has, one of :data:`DRA_VERSIONS`.
+        client_limits: scheduler and controllers send requests at their programs' default rates, not as fast as they
+            can.
         pages: without sockets, the API server's proxy shows the agents' pages. Agents then take samples, which costs
             time.
     """
@@ -229,6 +230,7 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
     fair_queues: bool = False
     pages: bool = False
     dra: str = DRA_VERSIONS[-1]
+    client_limits: bool = False
 
 
 def cards_file(folder: Path, node: str) -> Path:
