@@ -33,6 +33,8 @@ from tessera_lab.workloads.base.work_queue import WorkQueue
 
 #: Annotation of a claim: the entry of its pod's spec.
 ENTRY = "resource.kubernetes.io/pod-claim-name"
+#: Pods that have ended and are remembered (``maxUIDCacheEntries``).
+_REMEMBERED = 500
 _FREE: Json = {"allocation": None}
 
 
@@ -48,6 +50,8 @@ class ResourceClaimController:
         self._mirrors = mirrors
         self._pods: WorkQueue[str] = WorkQueue(self._reconcile_pod, rng=mirrors.rng)
         self._claims: WorkQueue[str] = WorkQueue(self._reconcile_claim, rng=mirrors.rng)
+        #: UIDs of pods whose end was seen, the last ones: nobody need look for them.
+        self._gone: dict[str, None] = {}
         mirrors.pods.add_handler(self._on_pod)
         mirrors.resource_claims.add_handler(self._on_claim)
 
@@ -63,9 +67,16 @@ class ResourceClaimController:
             return
         if event.kind is not EventKind.DELETED:
             self._pods.add(key_of(pod))
+        else:
+            self._note_gone(pod["metadata"]["uid"])
         if event.kind is EventKind.DELETED or is_done(pod):
             for name in claim_names(pod).values():
                 self._claims.add(f"{pod['metadata']['namespace']}/{name}")
+
+    def _note_gone(self, uid: str) -> None:
+        self._gone[uid] = None
+        if len(self._gone) > _REMEMBERED:
+            del self._gone[next(iter(self._gone))]
 
     def _on_claim(self, event: Any) -> None:
         if event.kind is EventKind.DELETED:
@@ -180,6 +191,8 @@ class ResourceClaimController:
         """True if a consumer is done; one that the mirror does not have is looked up first."""
         if reference.get("resource") != "pods" or reference.get("apiGroup"):
             return False
+        if reference["uid"] in self._gone:
+            return True
         namespace = claim["metadata"]["namespace"]
         pod: Json | None = self._mirrors.pods.cache.get(f"{namespace}/{reference['name']}")
         if pod is None:
