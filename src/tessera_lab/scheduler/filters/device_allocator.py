@@ -5,23 +5,21 @@ slices and lists that fits. Where a selector has an error, kube-scheduler stops 
 (:class:`SelectorError`). Binding conditions are not waited for; the result has them, and a driver can read them.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
-from uuid import NAMESPACE_OID, uuid5
 
 import msgspec
 
 from tessera.api.dra.claims import ClaimSpec, DeviceClass
+from tessera.dra.allocation import select_node, write_allocation
 from tessera.dra.devices import Device
 from tessera.dra.matching import ChosenDevice, NoMatch, match_claims
 from tessera.dra.requests import ClaimDemand, ClaimRefused, read_demand
 from tessera.dra.selectors import DeviceSelectors, SelectorResult
-from tessera.kube.quantity import format_quantity
 from tessera_lab.scheduler.state.claim_cache import ClaimCache, Reach
 from tessera_lab.scheduler.state.node_cache import CachedNode
 
 Json = Mapping[str, Any]
-Object = dict[str, Any]
 
 
 class SelectorError(Exception):
@@ -58,15 +56,22 @@ class DeviceAllocator:
         self._claims = claims
         self._cache = cache
         self.hopeless = next((text for claim in claims.values() if (text := _missing_class(claim, cache))), "")
+        self._classes: dict[str, DeviceClass] = {}
+        self._specs: list[ClaimSpec] = []
         self._demands: list[ClaimDemand] = []
         try:
-            self._demands = [] if self.hopeless else [self._demand(key, claim) for key, claim in claims.items()]
+            if not self.hopeless:
+                self._read()
         except (ClaimRefused, msgspec.ValidationError) as error:
             self.hopeless = str(error)
 
-    def _demand(self, key: str, claim: Json) -> ClaimDemand:
-        classes = {name: msgspec.convert(each, DeviceClass) for name, each in self._cache.classes.items()}
-        return read_demand(f"claim {key}", msgspec.convert(claim["spec"], ClaimSpec), classes)
+    def _read(self) -> None:
+        self._classes = {name: msgspec.convert(each, DeviceClass) for name, each in self._cache.classes.items()}
+        self._specs = [msgspec.convert(claim["spec"], ClaimSpec) for claim in self._claims.values()]
+        self._demands = [
+            read_demand(f"claim {key}", spec, self._classes)
+            for key, spec in zip(self._claims, self._specs, strict=True)
+        ]
 
     def allocate(self, node: CachedNode) -> Mapping[str, Json] | None:
         """Returns an allocation for each claim on a node, by the claim's key; None if there is none.
@@ -80,29 +85,14 @@ class DeviceAllocator:
         if isinstance(found, NoMatch):
             return None
         return {
-            key: self._allocation(claim, node.name, [each for each in found if each.claim == index])
-            for index, (key, claim) in enumerate(self._claims.items())
+            key: self._allocation(index, key, node.name, [each for each in found if each.claim == index])
+            for index, key in enumerate(self._claims)
         }
 
-    def _allocation(self, claim: Json, node: str, chosen: Sequence[ChosenDevice]) -> Json:
-        results = [_result(claim, index, each) for index, each in enumerate(chosen)]
-        devices: Object = {"results": results}
-        config = list(self._config(claim, chosen))
-        if config:
-            devices["config"] = config
+    def _allocation(self, index: int, key: str, node: str, chosen: Sequence[ChosenDevice]) -> Json:
         selector = _node_selector([self._cache.reach(each.device.id, node) for each in chosen])
-        return {"devices": devices, **({"nodeSelector": selector} if selector else {})}
-
-    def _config(self, claim: Json, chosen: Sequence[ChosenDevice]) -> Iterator[Json]:
-        """Configuration of the chosen classes and of the claim, as drivers read it from the allocation."""
-        for name, request in dict.fromkeys((each.demand.class_name, each.demand.name) for each in chosen):
-            for entry in self._cache.classes[name]["spec"].get("config") or ():
-                yield {"source": "FromClass", "requests": [request], **entry}
-        used = {name for each in chosen for name in (each.demand.name, each.demand.request)}
-        for entry in claim["spec"]["devices"].get("config") or ():
-            requests = entry.get("requests") or ()
-            if not requests or used & set(requests):
-                yield {"source": "FromClaim", **entry}
+        uid = self._claims[key]["metadata"]["uid"]
+        return write_allocation(uid, self._specs[index], self._classes, chosen, node_selector=selector)
 
 
 def _missing_class(claim: Json, cache: ClaimCache) -> str:
@@ -114,38 +104,11 @@ def _missing_class(claim: Json, cache: ClaimCache) -> str:
     return ""
 
 
-def _result(claim: Json, index: int, chosen: ChosenDevice) -> Json:
-    device, demand = chosen.device, chosen.demand
-    found: Object = {
-        "request": demand.name,
-        "driver": device.id.driver,
-        "pool": device.id.pool,
-        "device": device.id.device,
-    }
-    if demand.admin:
-        found["adminAccess"] = True
-    if demand.tolerations:
-        found["tolerations"] = [_toleration(each) for each in demand.tolerations]
-    if device.shared and not demand.admin:
-        found["shareID"] = str(uuid5(NAMESPACE_OID, f"{claim['metadata']['uid']}/{index}/{device.id}"))
-        found["consumedCapacity"] = {
-            name.removeprefix(f"{device.id.driver}/"): format_quantity(amount, binary=True)
-            for name, amount in chosen.amounts.items()
-        }
-    return found
-
-
-def _toleration(toleration: Any) -> Object:
-    made: Object = msgspec.to_builtins(toleration)
-    return {key: value for key, value in made.items() if value not in {"", None}}
-
-
 def _node_selector(reaches: Sequence[Reach]) -> Json | None:
     """The nodes on which all devices can be used; None for all nodes."""
     node = next((each.node for each in reaches if each.node), "")
     if node:
-        field = {"key": "metadata.name", "operator": "In", "values": [node]}
-        return {"nodeSelectorTerms": [{"matchFields": [field]}]}
+        return select_node(node)
     terms = [each.selector["nodeSelectorTerms"][0] for each in reaches if each.selector]
     merged = {
         key: found
