@@ -107,20 +107,6 @@ def test_slice_10_takes_over_while_the_five_pods_run(cluster: Any) -> None:
 
 
 @pytest.mark.usefixtures("shared")
-def test_a_profile_that_does_not_exist_keeps_what_was_and_says_so(cluster: Any) -> None:
-    label(cluster, "node-1", "nvidia.com/device-plugin.config=slice-10")
-    becomes(cluster, "node-1", {"nvidia.com/gpu.shared": 40})
-    label(cluster, "node-1", "nvidia.com/device-plugin.config=slice-7")
-    found = cluster.eventually(lambda: _condition(cluster, "node-1", "GpuSharingApplied", "False"))
-    assert found["reason"] == "ProfileMissing"
-    assert "there are: slice-10, slice-4" in found["message"]
-    assert gpus(cluster, "node-1") == {"nvidia.com/gpu.shared": 40}
-    assert cluster.tessera("why", "node/node-1").startswith("node node-1: is not shared as configured (ProfileMissing)")
-    label(cluster, "node-1", "nvidia.com/device-plugin.config=slice-4")
-    cluster.eventually(lambda: gpus(cluster, "node-1") == {"nvidia.com/gpu.shared": 16})
-
-
-@pytest.mark.usefixtures("shared")
 def test_a_change_of_the_config_map_alone_is_enough(cluster: Any) -> None:
     patch = {"data": {"slice-4": _profile(6)}}
     cluster.kubectl("patch", "configmap", "-n", "kube-system", "nvidia-time-slicing-config", "-p", json.dumps(patch))
@@ -147,20 +133,6 @@ def test_a_layout_that_replaces_slices_in_use_waits_for_their_pods_and_names_the
     assert len(_running(cluster, "node-2")) == 4
     cluster.kubectl("delete", "replicaset", "nvidia-test-mig-a100", "--wait", "--timeout=180s")
     cluster.eventually(lambda: gpus(cluster, "node-2") == {"nvidia.com/mig-1g.5gb": 28})
-
-
-def test_a_layout_that_cannot_be_had_touches_nothing_and_names_the_conflict(cluster: Any) -> None:
-    before = cluster.tessera("lab", "smi", "node-2")
-    entry = {"devices": "all", "mig-enabled": True, "mig-devices": {"3g.20gb": 2, "1g.5gb": 1}}
-    layouts = json.dumps({"version": "v1", "mig-configs": {"too-much": [entry]}})
-    patch = {"data": {"more.yaml": layouts}}
-    cluster.kubectl("patch", "configmap", "-n", "kube-system", "nvidia-mig-config", "-p", json.dumps(patch))
-    label(cluster, "node-2", "nvidia.com/mig.config=too-much")
-    found = cluster.eventually(lambda: _condition(cluster, "node-2", "GpuMigLayoutApplied", "False"))
-    assert found["reason"] == "LayoutImpossible"
-    assert "mig-configs.too-much[0].mig-devices" in found["message"]
-    assert _labels(cluster, "node-2", "nvidia.com/mig.config.state", "failed")
-    assert cluster.tessera("lab", "smi", "node-2") == before
 
 
 @pytest.mark.usefixtures("shared", "uncut")

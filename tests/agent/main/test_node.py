@@ -276,16 +276,6 @@ def test_a_program_that_fails_again_and_again_does_not_have_the_cards_read_anew(
     play(story)
 
 
-def test_a_lost_card_makes_its_devices_unhealthy(play: Callable[..., None]) -> None:
-    async def story(scene: Scene) -> None:
-        await scene.begin_slicing()
-        await scene.until(lambda: scene.allocatable("nvidia.com/mig-7g.40gb", 2))
-        scene.machine.lose(scene.machine.uuids()[1])
-        await scene.until(lambda: scene.allocatable("nvidia.com/mig-7g.40gb", 1))
-
-    play(story, cards="2xA100-40GB")
-
-
 def test_a_slice_in_use_by_an_unlisted_process_is_tried_again_from_time_to_time(play: Callable[..., None]) -> None:
     async def story(scene: Scene) -> None:
         await scene.begin(agent=False)

@@ -23,7 +23,6 @@ from tessera.agent.slices.events import (
     PromisedSlice,
     RemoveCdiFiles,
     ReportProblem,
-    SliceIdle,
     SliceInstruction,
     SliceJournal,
     SlicePromise,
@@ -151,12 +150,6 @@ def test_a_slice_without_a_promise_is_destroyed_from_any_state(
     found: tuple[ObservedInstance, ...], expected: DestroyComputeInstance | DestroyGpuInstance | WaitUntil
 ) -> None:
     assert next_instruction(new_machine(card(*found), journal=ours(LEFT)), GPU, 0.0) == expected
-
-
-def test_a_foreign_instance_is_never_destroyed() -> None:
-    machine = new_machine(card(instance(LEFT), instance(RIGHT, 2, whole=False)))
-    assert next_instruction(machine, GPU, 0.0) == WaitUntil()
-    assert [owner for _, owner in machine.table.observed_instances()] == [None, None]
 
 
 def test_a_foreign_instance_in_the_way_is_reported_and_looked_at_again() -> None:
@@ -387,18 +380,6 @@ def test_a_compute_instance_that_cannot_be_made_takes_its_gpu_instance_down_firs
     assert next_instruction(machine, GPU, REFUSED_DELAYS.first) == CreateComputeInstance(LEFT, 1)
 
 
-def test_a_slice_in_use_waits_for_its_processes() -> None:
-    machine = new_machine(
-        card(instance(LEFT)), promised(promise(POD, LEFT)), PodChanged(POD, ended=True), journal=ours(LEFT)
-    )
-    call = next_instruction(machine, GPU, 0.0)
-    assert isinstance(call, DestroyComputeInstance)
-    machine.handle(GpuCallFailed(call, CallFailure.BUSY, "in use by process 1", 0.0))
-    assert isinstance(next_instruction(machine, GPU, 0.0), WaitUntil)
-    machine.handle(SliceIdle(LEFT))
-    assert next_instruction(machine, GPU, 0.0) == call
-
-
 def test_a_slice_that_stays_in_use_is_reported_once() -> None:
     machine = new_machine(
         card(instance(LEFT)), promised(promise(POD, LEFT)), PodChanged(POD, ended=True), journal=ours(LEFT)
@@ -463,13 +444,6 @@ def test_states_name_where_a_slice_is_in_its_life() -> None:
     machine.handle(PodChanged(POD, ended=True))
     assert machine.table.slice_state(LEFT, POD) is SliceState.RELEASING
     assert removed_files(machine) == [LEFT.device_id]
-
-
-def test_bindings_outlive_the_process() -> None:
-    machine = new_machine(card(instance(LEFT)), promised(promise(POD, LEFT)), journal=ours(LEFT))
-    machine.handle(DevicesBound(POD, {RIGHT.device_id: LEFT}))
-    again = new_machine(card(instance(LEFT)), promised(promise(POD, LEFT)), journal=machine.table.journal())
-    assert again.table.bindings_of(POD) == {RIGHT.device_id: LEFT}
 
 
 def test_the_journal_forgets_pods_without_slices_or_records() -> None:
