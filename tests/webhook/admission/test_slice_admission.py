@@ -1,10 +1,8 @@
 """Admission changes pods that ask for slices."""
 
-import base64
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
 import pytest
 from tests.api.nodes import test_undecided_nodes as nodes
 
@@ -12,8 +10,7 @@ from tessera.api.nodes.undecided_nodes import UndecidedNodes
 from tessera.webhook.admission import slice_admission
 from tessera.webhook.admission.json_patch import Operation
 from tessera.webhook.admission.json_patch import apply_operations as with_patch
-from tessera.webhook.admission.review import Reviewer, ReviewError
-from tessera.webhook.base.budget import PodRefused, Rule
+from tessera.webhook.base.budget import PodRefused
 from tessera.webhook.nodes.capabilities import Capabilities
 from tessera.webhook.nodes.gpu_nodes import GpuNode
 
@@ -125,16 +122,6 @@ def test_an_app_container_is_charged_for_others_only_if_kubernetes_would_not_cou
     after = applied(pod({"name": "app"}, initContainers=init))
     assert after["spec"]["containers"] == [{"name": "app"}]
     assert counted_by_kubernetes(after["spec"]) == 30
-
-
-def test_more_slices_than_any_node_has_are_refused() -> None:
-    with pytest.raises(PodRefused, match="no node has more than 128"):
-        patch(pod(asking({"nvidia.com/mig-1g.5gb": "1000000000"})), A100)
-
-
-def test_a_second_call_changes_nothing() -> None:
-    once = applied(pod(asking({"nvidia.com/mig-3g.20gb": "1"})))
-    assert patch(once, A100) == []
 
 
 def test_another_gate_stays_in_front() -> None:
@@ -320,46 +307,6 @@ def test_the_nodes_that_the_author_leaves_decide_whether_a_slice_is_on_demand(
     after = applied(pod(asking({f"nvidia.com/mig-{profile}": "1"}), **where), EVERY)
     assert ("schedulingGates" in after["spec"]) == gated
     assert patch(after, EVERY) in ([], ())
-
-
-def request(body: dict[str, Any] | None, operation: str = "CREATE") -> bytes:
-    return msgspec.json.encode(
-        {
-            "apiVersion": "admission.k8s.io/v1",
-            "kind": "AdmissionReview",
-            "request": {"uid": "u", "operation": operation, "kind": {"kind": "Pod"}, "object": body},
-        }
-    )
-
-
-def test_a_review_is_answered_with_a_json_patch() -> None:
-    counted: list[tuple[str, Rule | None]] = []
-    reviewer = Reviewer(A100, lambda verdict, rule: counted.append((verdict, rule)))
-    answer = msgspec.json.decode(reviewer.review(request(pod(asking({"nvidia.com/mig-3g.20gb": "1"})))))
-    assert (answer["apiVersion"], answer["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")
-    response = answer["response"]
-    assert (response["uid"], response["allowed"], response["patchType"]) == ("u", True, "JSONPatch")
-    assert msgspec.json.decode(base64.b64decode(response["patch"]))[0]["path"] == "/spec/schedulingGates"
-    reviewer.review(request(pod(asking({"nvidia.com/mig-3g.21gb": "1"}))))
-    reviewer.review(request(pod({}) | {"spec": {**pod({})["spec"], "nodeName": "n1"}}))
-    assert counted == [("patched", None), ("refused", Rule.UNKNOWN_PROFILE), ("untouched", None)]
-
-
-def test_a_review_of_a_pod_without_slices_has_no_patch() -> None:
-    answer = msgspec.json.decode(Reviewer(A100).review(request(pod({}))))
-    assert answer["response"] == {"uid": "u", "allowed": True}
-
-
-def test_a_refusal_carries_its_text() -> None:
-    answer = msgspec.json.decode(Reviewer(A100).review(request(pod(asking({"nvidia.com/mig-x": "1"})))))
-    assert answer["response"]["allowed"] is False
-    assert "is not a MIG profile" in answer["response"]["status"]["message"]
-
-
-@pytest.mark.parametrize("body", [b"", b"{}", b'{"apiVersion":"v1","kind":"Pod","request":{"uid":"u"}}'])
-def test_what_is_no_review_is_said_to_be_none(body: bytes) -> None:
-    with pytest.raises(ReviewError, match="AdmissionReview"):
-        Reviewer(A100).review(body)
 
 
 @pytest.mark.parametrize("capabilities", [A100, Capabilities()])

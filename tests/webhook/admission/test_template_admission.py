@@ -1,6 +1,5 @@
 """Templates of queued objects get what their pods will get, but for the gate; a second review changes nothing."""
 
-import base64
 from contextlib import suppress
 from typing import Any
 
@@ -197,13 +196,6 @@ def review(kind: TemplateKind, item: Any, operation: str = "CREATE") -> bytes:
 def answered(body: bytes) -> dict[str, Any]:
     found: dict[str, Any] = msgspec.json.decode(Reviewer(EVERY).review(body))["response"]
     return found
-
-
-def test_a_review_of_a_job_is_answered_with_the_patch_of_its_template() -> None:
-    found = answered(review(JOB, job(template({"nvidia.com/mig-3g.20gb": "1"}))))
-    paths = {each["path"] for each in msgspec.json.decode(base64.b64decode(found["patch"]))}
-    assert paths
-    assert all(path.startswith("/spec/template/spec/containers/0/resources/") for path in paths)
 
 
 def test_a_change_of_an_object_is_left_alone() -> None:

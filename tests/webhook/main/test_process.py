@@ -113,15 +113,6 @@ def test_a_broken_secret_is_replaced() -> None:
     in_lab(story)
 
 
-def test_reviews_may_be_asked_in_process() -> None:
-    async def story(lab: Lab) -> None:
-        async with lab.replica() as webhook:
-            answer = msgspec.json.decode(webhook.review(review(POD)))
-            assert answer["response"]["patchType"] == "JSONPatch"
-
-    in_lab(story)
-
-
 def test_every_review_is_counted_by_what_came_of_it() -> None:
     async def story(lab: Lab) -> None:
         async with lab.replica() as webhook:
