@@ -9,7 +9,7 @@ import pytest
 from tests.support.virtual_lab import InLab, VirtualLab
 
 from tessera.api.names import GATE
-from tessera.kube.resources import CONFIGMAPS, JOBS, NODES, PODS
+from tessera.kube.resources import CONFIGMAPS, JOBS, PODS
 
 WHOLE = {"nvidia.com/mig-7g.40gb": 1}
 OWN = "tenant.example/mine"
@@ -98,19 +98,5 @@ def test_a_pod_that_its_job_makes_anew_goes_on_with_the_age(in_lab: InLab) -> No
         await lab.delete("holder")
         await lab.running(*pods())
         assert lab.phase("younger") == "Pending"
-
-    in_lab(scenario, "1xA100-40GB")
-
-
-def test_time_without_a_node_that_could_take_it_gives_a_pod_no_age(in_lab: InLab) -> None:
-    async def scenario(lab: VirtualLab) -> None:
-        await holder_runs(lab)
-        await lab.create("early", WHOLE, nodeSelector={"no": "such"})
-        await lab.clock.sleep(300)
-        await lab.create("victim", WHOLE)
-        await lab.clock.sleep(10)
-        node = {"metadata": {"labels": {"no": "such"}}}  # stands for whatever lets a node take the pod at last
-        await lab.client.merge_patch(NODES, "node-1", node)
-        await victim_first(lab, "early")
 
     in_lab(scenario, "1xA100-40GB")

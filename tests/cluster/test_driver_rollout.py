@@ -65,7 +65,7 @@ def test_a_fleet_changes_its_driver_canary_first_and_serves_again(in_fleet: Call
     in_fleet(scenario)
 
 
-def test_a_bad_image_on_10_nodes_costs_one_which_is_rolled_back_and_told(in_fleet: Callable[..., None]) -> None:
+def test_a_bad_image_on_5_nodes_costs_one_which_is_rolled_back_and_told(in_fleet: Callable[..., None]) -> None:
     async def scenario(fleet: Fleet) -> None:
         before = {name: fleet.node(name).metadata.labels[DRIVER_SET_LABEL] for name in fleet.cluster.nodes}
         ever: set[str] = set()
@@ -96,7 +96,7 @@ def test_a_bad_image_on_10_nodes_costs_one_which_is_rolled_back_and_told(in_flee
         await fleet.reach(lambda: "upgrade-done" in fleet.states().values(), "another version goes on")
         assert NEW in fleet.loaded().values()
 
-    in_fleet(scenario, nodes="10*1xA100-40GB")
+    in_fleet(scenario, nodes="5*1xA100-40GB")
 
 
 def test_a_policy_whose_driver_pods_cannot_be_made_empties_no_node(in_fleet: Callable[..., None]) -> None:

@@ -90,30 +90,6 @@ def test_two_jobs_that_do_not_fit_together_run_one_after_the_other(in_lab: InLab
     in_lab(scenario, "2xA100-40GB")
 
 
-def test_a_gang_of_whole_cards_starts_when_what_ran_before_has_ended_though_halves_keep_coming(in_lab: InLab) -> None:
-    async def scenario(lab: VirtualLab) -> None:
-        for number, seconds in enumerate((200, 300), 1):
-            await lab.create(f"old-{number}", {"nvidia.com/mig-7g.40gb": 1}, command=f"sleep {seconds}")
-        await lab.running("old-1", "old-2")
-        for number in range(2):
-            await create(lab, f"train-{number}", "train", 2, {"nvidia.com/mig-7g.40gb": 1})
-        await lab.until(lambda: lab.events_of("train-1", "SliceReserved"), "both get slots after a minute")
-        assert lab.events_of("train-0", "SliceReserved")
-        for number in range(15):
-            await lab.create(f"young-{number}", HALF, command="sleep 20")
-            await lab.clock.sleep(10)
-        assert lab.phase("old-1") == "Succeeded"
-        assert not [number for number in range(15) if lab.phase(f"young-{number}") != "Pending"]
-        (found,) = (await explain(lab.client, lab.clock, parse_query("young-0"), "default")).answers
-        assert found.case == "reserved"
-        await lab.until(lambda: lab.phase("old-2") == "Succeeded", "the older two have ended")
-        ended = lab.clock.monotonic()
-        await lab.running("train-0", "train-1")
-        assert lab.clock.monotonic() - ended < 5
-
-    in_lab(scenario, nodes="2*1xA100-40GB")
-
-
 def test_a_job_may_leave_the_size_of_its_gang_to_its_parallelism(in_lab: InLab) -> None:
     async def scenario(lab: VirtualLab) -> None:
         await lab.create("other", HALF, command="sleep 60")

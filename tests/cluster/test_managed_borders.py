@@ -180,18 +180,6 @@ def test_a_pod_with_slices_and_whole_cards_is_placed_by_its_slices(managed: Mana
     managed(scenario)
 
 
-def test_more_cards_than_any_node_has_are_refused_with_the_most_that_one_has(managed: Managed) -> None:
-    async def scenario(lab: VirtualLab) -> None:
-        await lab.create("all", ALL)
-        await lab.running("all")
-        with pytest.raises(ApiError, match=r"no node could hold .* and the largest holds 4"):
-            await lab.create("five", {"nvidia.com/gpu": 5})
-        await lab.create("next", ALL)
-        await lab.until(lambda: lab.gates("next") == [GATE], "it waits for the four")
-
-    managed(scenario, "4xA100-40GB,2xH100-80GB")
-
-
 def test_a_job_of_more_cards_than_any_node_has_is_refused_itself(managed: Managed) -> None:
     async def scenario(lab: VirtualLab) -> None:
         def job(name: str, count: int) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import pytest
 from tests.support.virtual_lab import InLab, VirtualLab, manifest
 
 from tessera.api.names import SLICE_PROMISED_CONDITION
@@ -77,14 +76,6 @@ def test_a_gang_of_whole_cards_starts_as_a_whole(managed: InLab) -> None:
     managed(scenario)
 
 
-def test_an_author_cannot_bind_such_a_pod(managed: InLab) -> None:
-    async def scenario(lab: VirtualLab) -> None:
-        with pytest.raises(Exception, match="Tessera places pods with whole cards"):
-            await lab.create("bound", ONE, nodeName="node-1")
-
-    managed(scenario)
-
-
 def test_a_waiting_pod_is_told_its_position_and_when_it_starts(managed: InLab) -> None:
     async def scenario(lab: VirtualLab) -> None:
         await lab.create("holder", ALL, command="sleep 600", activeDeadlineSeconds=600)
@@ -106,20 +97,6 @@ def told(lab: VirtualLab, name: str) -> Any:
     pod = lab.pod(name)
     conditions = () if pod is None else pod.status.conditions
     return next((each for each in conditions if each.type == SLICE_PROMISED_CONDITION), None)
-
-
-def test_a_pod_that_any_card_suits_leaves_the_model_that_others_ask_for(managed: InLab) -> None:
-    async def scenario(lab: VirtualLab) -> None:
-        h100 = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
-        await lab.create("needs-h100", ONE, nodeSelector=h100)
-        await lab.running("needs-h100")
-        for number in range(4):
-            await lab.create(f"any-{number}", ONE)
-            await lab.running(f"any-{number}")
-        found = {lab.existing_pod(f"any-{number}").spec.node_name for number in range(4)}
-        assert (lab.existing_pod("needs-h100").spec.node_name, found) == ("node-2", {"node-1"})
-
-    managed(scenario, "4xA100-40GB,4xH100-80GB")
 
 
 def test_shares_are_placed_in_the_same_order(managed: InLab) -> None:

@@ -71,15 +71,6 @@ async def zones(lab: VirtualLab, *names: str) -> None:
     )
 
 
-def test_two_replicas_with_a_host_port_run_on_two_nodes(in_lab: InLab) -> None:
-    async def scenario(lab: VirtualLab) -> None:
-        await replicas(lab, "web", 2, ports=[{"containerPort": 80, "hostPort": 8080}])
-        assert await run(lab, "web", 2) == ["node-1", "node-2"]
-        assert not any(lab.events_of(pod.metadata.name, "FailedScheduling") for pod in of(lab, "web"))
-
-    in_lab(scenario, nodes="2*1xA100-40GB")
-
-
 def test_a_third_replica_waits_without_a_slice_until_a_port_is_free(in_lab: InLab) -> None:
     async def scenario(lab: VirtualLab) -> None:
         await replicas(lab, "web", 2, ports=[{"containerPort": 80, "hostPort": 8080}])

@@ -5,18 +5,6 @@ from tests.support.virtual_lab import InLab, VirtualLab
 ONE = {"nvidia.com/mig-1g.5gb": 1}
 
 
-def test_seven_small_slices_sit_on_one_card(in_lab: InLab) -> None:
-    async def scenario(lab: VirtualLab) -> None:
-        names = [f"p{n}" for n in range(7)]
-        for name in names:
-            await lab.create(name, ONE)
-        await lab.running(*names)
-        assert len({gpu for gpu, _, _ in lab.hardware()}) == 1
-        assert sorted(start for _, _, start in lab.hardware()) == [0, 1, 2, 3, 4, 5, 6]
-
-    in_lab(scenario)
-
-
 def test_the_29th_waits_says_why_and_runs_when_one_ends(in_lab: InLab) -> None:
     async def scenario(lab: VirtualLab) -> None:
         names = [f"p{n}" for n in range(28)]

@@ -85,28 +85,6 @@ def test_shares_without_a_name_of_their_own_are_told_by_the_product(static: Call
     static(scenario)
 
 
-def test_time_slices_mps_whole_cards_and_fixed_slices_share_a_node_by_devices(static: Callable[..., None]) -> None:
-    async def scenario(lab: VirtualLab) -> None:
-        await lab.label("node-1", profile="three-kinds", layout="last-card")
-        everything = {
-            "nvidia.com/gpu": 1,
-            "nvidia.com/gpu.mps": 2,
-            "nvidia.com/gpu.slice": 4,
-            "nvidia.com/mig-3g.20gb": 2,
-        }
-        await lab.becomes(everything)
-        uuids = lab.machine().uuids()
-        for number, resource in enumerate(everything):
-            await lab.create(f"p{number}", {resource: 1})
-            await lab.running(f"p{number}")
-        assert lab.devices("p0") == [uuids[2]]
-        assert lab.devices("p1") == [uuids[1]]
-        assert lab.devices("p2") == [uuids[0]]
-        assert lab.devices("p3")[0].startswith("MIG-")
-
-    static(scenario)
-
-
 def test_a_layout_may_leave_some_cards_to_slices_on_demand(static: Callable[..., None]) -> None:
     async def scenario(lab: VirtualLab) -> None:
         await lab.label("node-1", layout="dynamic-half")
@@ -138,28 +116,6 @@ def test_cards_that_were_cut_on_demand_are_not_offered_whole_where_mig_mode_stay
     static(scenario)
 
 
-def test_the_strategy_single_offers_every_slice_as_a_card(static: Callable[..., None]) -> None:
-    async def scenario(lab: VirtualLab) -> None:
-        await lab.label("node-1", profile="single", layout="all-1g.5gb")
-        await lab.becomes({"nvidia.com/gpu": 28})
-        await lab.until(
-            lambda: labels(lab)["nvidia.com/gpu.product"] == "NVIDIA-A100-SXM4-40GB-MIG-1g.5gb", "the product says MIG"
-        )
-
-    static(scenario)
-
-
-def test_slices_of_a_layout_may_be_shared_by_time(static: Callable[..., None]) -> None:
-    async def scenario(lab: VirtualLab) -> None:
-        await lab.label("node-1", profile="slices-of-slices", layout="2x2g.10gb-3x1g.5gb")
-        await lab.becomes({"nvidia.com/mig-1g.5gb.shared": 24, "nvidia.com/mig-2g.10gb": 8})
-        for name in ("a", "b"):
-            await lab.create(name, {"nvidia.com/mig-1g.5gb.shared": 1})
-        await lab.running("a", "b")
-
-    static(scenario)
-
-
 def test_a_slice_of_a_layout_and_a_card_of_two_models_are_seen_by_their_containers(static: Callable[..., None]) -> None:
     async def scenario(lab: VirtualLab) -> None:
         await lab.label("node-1", layout="2x2g.10gb-3x1g.5gb")
@@ -170,16 +126,6 @@ def test_a_slice_of_a_layout_and_a_card_of_two_models_are_seen_by_their_containe
         assert len(lab.devices("two")) == 2
 
     static(scenario, nodes="1xA100-40GB+1xT4")
-
-
-def test_of_fifty_changes_of_the_label_the_last_one_counts(static: Callable[..., None]) -> None:
-    async def scenario(lab: VirtualLab) -> None:
-        names = ["slice-4", "renamed", None, "mps-4"]
-        for number in range(50):
-            await lab.label("node-1", profile=names[number % 4])
-        await lab.becomes({"nvidia.com/gpu.shared": 40})
-
-    static(scenario)
 
 
 def test_a_resource_that_is_offered_no_more_disappears_when_kubelet_has_forgotten_it(
@@ -209,18 +155,6 @@ def test_a_bad_profile_keeps_the_old_one_also_when_the_agent_starts_again(static
         await lab.config_map("sharing-profiles", PROFILES | {"typo": PROFILES["slice-4"]})
         await lab.becomes({"nvidia.com/gpu": 16})
         await lab.until(lambda: lab.condition("GpuSharingApplied")[0] == "True", "the condition says so")
-
-    static(scenario)
-
-
-def test_a_card_held_whole_is_offered_in_shares_only_when_its_pod_has_ended(static: Callable[..., None]) -> None:
-    async def scenario(lab: VirtualLab) -> None:
-        await lab.create("whole", {"nvidia.com/gpu": 1})
-        await lab.running("whole")
-        await lab.label("node-1", profile="renamed")
-        await lab.becomes({"nvidia.com/gpu.shared": 30})
-        await lab.delete("whole")
-        await lab.becomes({"nvidia.com/gpu.shared": 40})
 
     static(scenario)
 
@@ -350,22 +284,6 @@ def test_an_agent_that_finds_no_file_of_its_own_leaves_cards_alone_that_pods_hol
         assert [card.uuid for card in lab.machine().devices() if not card.mig_enabled] == [held]
         await lab.delete("card")
         await lab.until(lambda: lab.gpus().get("nvidia.com/mig-7g.40gb") == 4, "the fourth follows")
-
-    static(scenario)
-
-
-def test_with_the_policy_pods_that_hold_what_must_go_are_evicted(static: Callable[..., None]) -> None:
-    async def scenario(lab: VirtualLab) -> None:
-        await _let_agents_evict(lab)
-        await lab.label("node-1", layout="2x2g.10gb-3x1g.5gb")
-        await lab.becomes({"nvidia.com/mig-1g.5gb": 12, "nvidia.com/mig-2g.10gb": 8})
-        await lab.create("two", {"nvidia.com/mig-2g.10gb": 1})
-        await lab.create("one", {"nvidia.com/mig-1g.5gb": 1})
-        await lab.running("two", "one")
-        await lab.label("node-1", layout="all-1g.5gb")
-        await lab.becomes({"nvidia.com/mig-1g.5gb": 28})
-        assert lab.phase("two") in {"", "Failed", "Succeeded"}
-        assert lab.phase("one") == "Running"
 
     static(scenario)
 

@@ -14,8 +14,6 @@ from tests.kube.certificates import Authority
 EXAMPLES = Path(__file__).parents[2] / "examples" / "sharing"
 #: The values of the article "Efficient Access to Shared GPU Resources: Part 2".
 ARTICLE = (EXAMPLES / "values.yaml").read_text()
-#: The two ConfigMaps of the article, as far as it prints them.
-CONFIG_MAPS = "---\n".join((EXAMPLES / f"{name}-config.yaml").read_text() for name in ("time-slicing", "mig"))
 AGENT = "system:serviceaccount:tessera-system:tessera-agent"
 
 
@@ -78,14 +76,6 @@ def test_an_installation_takes_the_operators_settings_over_and_gives_them_back(c
     agents(cluster)
 
 
-def test_a_trial_changes_nothing(cluster: Any, values: str) -> None:
-    before = arguments(cluster)
-    said = cluster.tessera("install", "--values", values, "-n", "kube-system", "--mig-evict", "--dry-run")
-    assert "clusterrole.rbac.authorization.k8s.io/tessera-agent-evict created (dry run)" in said
-    assert arguments(cluster) == before
-    assert not may(cluster, "create", "pods/eviction", "-A")
-
-
 def controllers(cluster: Any) -> list[tuple[str, list[str]]]:
     """The controller's pods once they serve, and what they were started with."""
     cluster.kubectl("rollout", "status", "-n", "tessera-system", "deployment/tessera-controller", "--timeout=180s")
@@ -126,13 +116,6 @@ def test_what_is_printed_is_what_is_applied(cluster: Any, values: str) -> None:
     cluster.tessera("install")
 
 
-def test_a_namespace_that_is_not_there_is_told_before_anything_changes(cluster: Any, values: str) -> None:
-    before = arguments(cluster)
-    said = cluster.tessera("install", "--values", values, "-n", "gpu-operator", fails=True)
-    assert said.splitlines()[-1].startswith('error: there is no namespace "gpu-operator"')
-    assert arguments(cluster) == before
-
-
 def warned(cluster: Any, *arguments: str) -> str:
     return str(cluster.run_tessera(*arguments).stderr)
 
@@ -159,56 +142,6 @@ def test_kubectl_knows_the_kinds_by_their_names(cluster: Any) -> None:
         "create", "-f", "-", manifest={**wrong, "spec": {"driver": {"kernelModuleType": "opne"}}}, fails=True
     )
     assert "spec.driver.kernelModuleType" in told
-
-
-def replicas(name: str, count: int, resource: str) -> dict[str, Any]:
-    """A ReplicaSet like those of the article."""
-    labels = {"app": name}
-    container = {"name": "nvidia", "image": "oguzpastirmaci/gpu-burn", "args": ["10000"]}
-    pod = {"containers": [container | {"resources": {"limits": {resource: 1}}}]}
-    spec = {"replicas": count, "selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels}}}
-    spec["template"]["spec"] = pod  # type: ignore[index]
-    return {"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": name}, "spec": spec}
-
-
-def allocatable(cluster: Any, node: str) -> dict[str, str]:
-    """A node's allocatable NVIDIA resources, without those at 0."""
-    found = cluster.get("node", node)["status"]["allocatable"]
-    return {name: count for name, count in found.items() if name.startswith("nvidia.com/") and count != "0"}
-
-
-def runs(cluster: Any, name: str, count: int) -> bool:
-    found = cluster.get("replicaset", name).get("status", {})
-    return bool(found.get("readyReplicas", 0) == count)
-
-
-def test_the_article_is_followed_to_its_end(cluster: Any, values: str) -> None:
-    cluster.tessera("install", "--values", values, "--namespace", "kube-system")
-    applied = cluster.run("kubectl", "apply", "-f", "-", text=CONFIG_MAPS)
-    assert applied.returncode == 0, applied.stderr
-    for node, label in (("node-1", "disabled"), ("node-2", "2x2g.10gb-3x1g.5gb")):
-        cluster.kubectl("label", "node", node, f"nvidia.com/mig.config={label}", "--overwrite")
-    cluster.kubectl("label", "node", "node-1", "nvidia.com/device-plugin.config=slice-4")
-    cluster.eventually(lambda: allocatable(cluster, "node-1") == {"nvidia.com/gpu.shared": "16"})
-    mixed = {"nvidia.com/mig-1g.5gb": "12", "nvidia.com/mig-2g.10gb": "8"}
-    cluster.eventually(lambda: allocatable(cluster, "node-2") == mixed)
-    for name, count, resource in (
-        ("nvidia-test-time-slice", 5, "nvidia.com/gpu.shared"),
-        ("nvidia-test-mig-a100", 4, "nvidia.com/mig-2g.10gb"),
-    ):
-        cluster.kubectl("apply", "-f", "-", manifest=replicas(name, count, resource))
-        cluster.eventually(lambda name=name, count=count: runs(cluster, name, count))
-    assert cluster.tessera("why", "node/node-1").startswith("node node-1: is as configured: nvidia.com/gpu.shared 16\n")
-    cluster.kubectl("label", "node", "node-1", "nvidia.com/device-plugin.config=slice-5", "--overwrite")
-    told = cluster.eventually(
-        lambda: said if "ProfileMissing" in (said := cluster.tessera("why", "node/node-1")) else ""
-    )
-    assert told.startswith("node node-1: is not shared as configured (ProfileMissing)\n")
-    assert 'profile "slice-4" is in force' in told
-    assert allocatable(cluster, "node-1") == {"nvidia.com/gpu.shared": "16"}
-    for name in ("nvidia-test-time-slice", "nvidia-test-mig-a100"):
-        cluster.kubectl("delete", "replicaset", name)
-    cluster.tessera("install", "--no-drivers")
 
 
 def test_a_node_that_is_not_there_is_said_as_kubectl_says_it(cluster: Any) -> None:

@@ -38,17 +38,6 @@ async def unfit(agent: Agent, *devices: AdvertisedDevice) -> set[str]:
     return {name for name, verdict in entry_health(devices, gpus, agent.watch.health_of).items() if not verdict.healthy}
 
 
-def test_a_double_bit_error_takes_all_four_shares_of_its_card_and_no_other(node: Node) -> None:
-    async def story(node: Node, agent: Agent) -> None:
-        node.xid(48)
-        await asyncio.sleep(0.1)
-        assert await unfit(agent, *shares(node.one), *shares(node.other)) == {f"{node.one}::{n}" for n in range(4)}
-        assert agent.watch.is_unhealthy(node.one)
-        assert not agent.watch.is_unhealthy(node.other)
-
-    play(node, story)
-
-
 def test_a_contained_error_takes_only_its_instance_which_is_fit_again_soon(tmp_path: Path) -> None:
     async def story(node: Node, agent: Agent) -> None:
         made = []

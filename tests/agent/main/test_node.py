@@ -366,15 +366,6 @@ def test_a_refused_start_names_the_lost_card(play: Callable[..., None]) -> None:
     play(story, cards="2xA100-40GB")
 
 
-def test_as_many_devices_of_a_profile_as_fit_on_empty_cards_are_advertised(play: Callable[..., None]) -> None:
-    async def story(scene: Scene) -> None:
-        await scene.begin_slicing()
-        for profile, count in (("1g.5gb", 14), ("1g.10gb", 8), ("3g.20gb", 4), ("1g.5gb.me", 2), ("7g.40gb", 2)):
-            await scene.until(functools.partial(scene.allocatable, f"nvidia.com/mig-{profile}", count))
-
-    play(story, cards="2xA100-40GB")
-
-
 def test_joining_turns_mig_on_and_sets_the_quota_once(play: Callable[..., None]) -> None:
     async def story(scene: Scene) -> None:
         await scene.begin_slicing()

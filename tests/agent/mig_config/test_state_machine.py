@@ -389,15 +389,6 @@ def test_pods_are_evicted_if_the_policy_allows_it_after_the_idle_work(bench: Ben
     assert sum(isinstance(each, CreateCi) for each in before) == 4
 
 
-def test_only_pods_on_devices_that_are_removed_are_evicted(bench: Benches) -> None:
-    card = bench(may_evict=True)
-    for number, device in enumerate(card.make(*SEVEN)):
-        card.hold(f"pod-{number}", device)
-    card.aim({"2g.10gb": 1, "1g.5gb": 5})
-    assert card.settle() == InSync()
-    assert sum(map(len, card.users.values())) == 5
-
-
 def test_a_refused_eviction_is_reported_and_requested_again(bench: Benches) -> None:
     card = bench(may_evict=True)
     (device,) = card.make(("7g.40gb", 0))

@@ -1,7 +1,5 @@
 """Batches: what waits together is packed together, under the scheduler's rules, at a cost that what waits can bear."""
 
-import itertools
-import random
 from typing import Any
 
 import pytest
@@ -29,19 +27,6 @@ FULL = [
     ["3g.20gb", *["1g.5gb"] * 4],
     ["1g.10gb", *["1g.5gb"] * 6],
 ]
-
-
-@pytest.mark.parametrize("profiles", FULL, ids=" ".join)
-def test_what_fills_a_card_fits_it_in_any_order_of_arrival(new_cluster: Any, profiles: list[str]) -> None:
-    orders = list(itertools.islice(itertools.permutations(profiles), 5000))
-    for order in random.Random(1).sample(orders, min(6, len(orders))):
-        cluster = new_cluster()
-        pods = [cluster.pod(f"p{i}", profile) for i, profile in enumerate(order)]
-        cluster.settle()
-        cluster.node("n1")
-        cluster.settle()
-        assert [cluster.states(pod) for pod in pods] == [("ungated", "created")] * len(pods), order
-        assert cluster.overlaps() == []
 
 
 @pytest.mark.parametrize("profiles", FULL, ids=" ".join)

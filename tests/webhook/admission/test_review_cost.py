@@ -17,9 +17,8 @@ from tessera.limits.pods import (
     PRODUCTS,
     REQUIREMENT,
 )
-from tessera.limits.processes import REVIEW_BODY
 from tessera.webhook.admission.decision import decide_admission
-from tessera.webhook.admission.review import Reviewer, ReviewError
+from tessera.webhook.admission.review import Reviewer
 from tessera.webhook.base.budget import PodRefused, ReviewBudget
 from tessera.webhook.nodes.capabilities import Capabilities
 from tessera.webhook.nodes.gpu_nodes import GpuNode
@@ -117,11 +116,6 @@ def test_the_time_is_asked_for_while_a_pod_is_gone_over() -> None:
     asked: list[None] = []
     known.selected_by(pod(affinity=terms(*[{}] * 10))["spec"], lambda: asked.append(None))
     assert len(asked) > 1
-
-
-def test_a_body_that_is_too_long_is_not_read() -> None:
-    with pytest.raises(ReviewError, match=f"{REVIEW_BODY} are allowed, make the pod smaller"):
-        Reviewer(Capabilities()).review(b" " * (REVIEW_BODY + 1))
 
 
 def test_a_review_compares_the_nodes_with_a_pods_affinity_once() -> None:
