@@ -7,37 +7,54 @@ import json
 import os
 import shlex
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import yaml
-from tests.charts.conftest import Helm, Key, Manifest, bundled, by_name, install, leaves, of_release
+from tests.charts.conftest import Helm, Key, Manifest, bundled, by_name, install, is_hook, leaves, of_release
 
+from tessera.cli.install.drivers import parse_choice
+from tessera.cli.install.manifests import drivers_in_charge
 from tessera.cli.install.operator_process import operated_objects
 from tessera.cli.install.operator_settings import read_choices
 from tessera.cli.install.protections import PROTECTIONS
+from tessera.cli.install.settings import read_driver_objects
 
 ROOT = Path(__file__).parents[2]
+SEED = yaml.load((ROOT / "examples" / "sharing" / "values.yaml").read_text(encoding="utf-8"), yaml.CSafeLoader)
+PROFILES = {"slice-4": "version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}\n"}
+LAYOUTS = {"config.yaml": "version: v1\nmig-configs: {all-disabled: [{devices: all, mig-enabled: false}]}\n"}
+PEM = "-----BEGIN CERTIFICATE-----\n"
+#: Kinds of NVIDIA's objects, which the chart's Job applies.
+BY_JOB = {"ClusterPolicy", "NVIDIADriver"}
 
 
 class Case(NamedTuple):
     """One choice in the words of each form.
 
     Attributes:
-        overlay: a kustomization, whose paths begin at the root of the repository.
+        overlay: a kustomization, whose paths begin at the root of the repository; None for a choice that kustomize does
+            not have.
         values: the chart's values below ``tessera``.
         arguments: those of ``tessera install``; None for a choice that it does not have, nor the bundle.
         image: the image for ``tessera install``, and for the operator of the bundle its own.
         changes: what the kustomization changes, in its own words: ``images``, ``patches``.
+        nvidia: values of NVIDIA's chart, for Helm, ``--values`` and the bundle's ConfigMap.
     """
 
-    overlay: Mapping[str, Sequence[str]]
+    overlay: Mapping[str, Sequence[str]] | None
     values: Mapping[str, Any]
     arguments: Sequence[str] | None = None
     image: str = ""
     changes: Mapping[str, Any] = {}
+    nvidia: Mapping[str, Any] | None = None
+
+
+def chosen(nvidia: Mapping[str, Any] | None, values: Mapping[str, Any], arguments: Sequence[str]) -> Case:
+    """A choice that kustomize does not have."""
+    return Case(None, values, arguments, nvidia=nvidia)
 
 
 DEPLOY = {"resources": ["deploy"]}
@@ -175,11 +192,133 @@ CASES: Mapping[str, Case] = {
         [argument for each in PROTECTIONS for argument in ("--without", each)],
     ),
 }
+#: Choices about NVIDIA's settings and about processes.
+SETTINGS: Mapping[str, Case] = {
+    "seed": chosen(SEED, {}, []),
+    "host drivers": chosen(SEED, {"drivers": "host"}, ["--no-drivers"]),
+    "config": chosen(
+        {
+            "mig": {"strategy": "mixed"},
+            "devicePlugin": {"config": {"create": True, "name": "slices", "default": "slice-4", "data": PROFILES}},
+            "migManager": {"config": {"create": True, "name": "layouts", "default": "all-disabled", "data": LAYOUTS}},
+        },
+        {},
+        [],
+    ),
+    "variables": chosen(
+        {
+            "devicePlugin": {
+                "mps": {"root": "/srv/mps/"},
+                "env": [
+                    {"name": "MIG_STRATEGY", "value": "none"},
+                    {"name": "DEVICE_LIST_STRATEGY", "value": "cdi-cri, cdi-annotations,cdi-cri"},
+                    {"name": "DEVICE_ID_STRATEGY", "value": "index"},
+                    {"name": "PASS_DEVICE_SPECS", "value": "t"},
+                    {"name": "DP_DISABLE_HEALTHCHECKS", "value": "13,31"},
+                    {"name": "DP_ENABLE_HEALTHCHECKS", "value": ""},
+                ],
+            },
+            "migManager": {
+                "enabled": False,
+                "config": {"name": "ignored"},
+                "env": [{"name": "WITH_REBOOT", "value": "true"}],
+            },
+            "hostPaths": {"kubeletRootDir": "/srv/kubelet/"},
+        },
+        {},
+        [],
+    ),
+    "drivers elsewhere": chosen(
+        {
+            "driver": {"version": 550, "imagePullSecrets": ["a-secret"], "manager": {"imagePullSecrets": ["b-secret"]}},
+            "toolkit": {"imagePullSecrets": ["a-secret"]},
+            "hostPaths": {"driverInstallDir": "/srv/driver/"},
+        },
+        {"driverPullSecrets": ["c-secret"]},
+        ["--pull-secret", "c-secret"],
+    ),
+    "drivers asked for": chosen({"mig": {"strategy": "mixed"}}, {"drivers": "install"}, ["--drivers"]),
+    "driver by object": chosen(
+        {"driver": {"nvidiaDriverCRD": {"enabled": True}, "version": "550.54.14"}, "cdi": {"nriPluginEnabled": True}},
+        {},
+        [],
+    ),
+    "not deployed": chosen({"driver": {"version": "550"}, "clusterPolicy": {"deployCR": False}}, {}, []),
+    "nulls": chosen({"mig": None, "devicePlugin": {"config": None, "env": None}, "driver": {"version": None}}, {}, []),
+    "agent": chosen(
+        None,
+        {
+            "agent": {
+                "migEvict": True, "memoryLimits": "kill", "simulate": "2xA100-40GB",
+            },
+        },
+        [
+            *("--mig-evict", "--memory-limits", "kill", "--simulate", "2xA100-40GB"),
+        ],
+    ),
+    "open metrics": chosen(None, {"monitoring": {"metricsAccess": "open"}}, ["--metrics-access", "open"]),
+    "evicting memory": chosen(None, {"agent": {"memoryLimits": "evict"}}, ["--memory-limits", "evict"]),
+    "controller": chosen(
+        None,
+        {
+            "controller": {
+                "replaceFailed": 2, "reservations": "always", "preempt": True,
+                "moves": "evict", "movesPerHour": 7, "scaleUp": "off",
+            },
+            "registries": {"plainHttp": ["registry.local:5000", "*"]},
+            "startup": {"taints": ["example.com/gpu"], "deadline": "600s"},
+            "builds": {
+                "buildahImage": "registry.local/buildah:v1",
+                "baseImages": {"rhel9": "registry.local/ubi9:1", "ubuntu22.04": "registry.local/ubuntu:22.04"},
+                "dtkImages": {"5.14.0": "registry.local/dtk:1"},
+                "downloads": "https://mirror.local/tesla",
+                "caConfigMap": "authorities",
+                "tlsVerify": False,
+                "nvswitch": False,
+            },
+        },
+        [
+            *("--replace-failed", "2", "--plain-http", "registry.local:5000", "--plain-http", "*"),
+            *("--startup-taint", "example.com/gpu", "--startup-deadline", "10m"),
+            *("--reservations", "always", "--preempt", "--moves", "evict", "--moves-per-hour", "7"),
+            *("--scale-up", "off"),
+            *("--buildah-image", "registry.local/buildah:v1", "--build-base-image", "rhel9=registry.local/ubi9:1"),
+            *("--build-base-image", "ubuntu22.04=registry.local/ubuntu:22.04"),
+            *("--build-dtk-image", "5.14.0=registry.local/dtk:1", "--build-downloads", "https://mirror.local/tesla"),
+            *("--build-ca-config-map", "authorities", "--no-build-tls-verify", "--no-build-nvswitch"),
+        ],
+    ),
+    "dashboard": chosen(
+        None,
+        {"dashboard": {"enabled": True, "origins": ["https://gpu.example.com"], "withoutToken": "hide-names"}},
+        [
+            *("--dashboard", "--dashboard-origin", "https://gpu.example.com"),
+            *("--dashboard-without-token", "hide-names"),
+        ],
+    ),
+    "device access": chosen(
+        None,
+        {"deviceAccess": {"action": "warn", "namespaces": ["monitoring", "kube-system"]}},
+        ["--device-access", "warn", "--device-access-namespace", "monitoring"],
+    ),
+    "api servers": chosen(
+        None,
+        {"networkPolicy": {"apiServers": ["192.0.2.0/28", "2001:db8::/64"]}},
+        ["--api-server", "192.0.2.0/28", "--api-server", "2001:db8::/64"],
+    ),
+    "cert-manager's issuer": chosen(
+        None,
+        {"webhook": {"certManager": {"enabled": True, "issuer": {"kind": "Issuer", "name": "corporate"}}}},
+        ["--certificate", "cert-manager", "--issuer", "Issuer/corporate"],
+    ),
+}  # fmt: skip
+CHOICES = {**CASES, **SETTINGS}
 
 
 def kustomize(case: Case, folder: Path) -> list[Manifest]:
     """The objects of a kustomization that a user writes."""
-    written = {key: [os.path.relpath(ROOT / each, folder) for each in paths] for key, paths in case.overlay.items()}
+    overlay = case.overlay or {}
+    written = {key: [os.path.relpath(ROOT / each, folder) for each in paths] for key, paths in overlay.items()}
     written |= case.changes
     (folder / "kustomization.yaml").write_text(yaml.safe_dump(written), encoding="utf-8")
     done = subprocess.run(["kubectl", "kustomize", str(folder)], capture_output=True, text=True, check=False)
@@ -187,33 +326,44 @@ def kustomize(case: Case, folder: Path) -> list[Manifest]:
     return list(yaml.load_all(done.stdout, yaml.CSafeLoader))
 
 
-def every_form(case: Case, helm: Helm, folder: Path) -> dict[str, dict[Key, Manifest]]:
+def by_job(release: Sequence[Manifest]) -> list[Manifest]:
+    """The objects of drivers that the chart's Job applies."""
+    hooks = {each["kind"]: each for each in release if is_hook(each, "post-install")}
+    if not hooks:
+        return []
+    (container,) = hooks["Job"]["spec"]["template"]["spec"]["containers"]
+    choice = parse_choice(container["args"])
+    text = hooks["ConfigMap"]["data"]["values.yaml"] if choice.config_map else None
+    found, _ = read_driver_objects(None, choice.drivers, text=text)
+    return list(drivers_in_charge(found) if choice.drivers else found)
+
+
+def every_form(case: Case, helm: Helm, folder: Path) -> Iterator[tuple[str, dict[Key, Manifest]]]:
     """The objects of each form that has the choice."""
-    release = helm.template({"tessera": case.values}, "kube-system")
-    forms = {
-        "kustomize": by_name(kustomize(case, folder)),
-        "chart": by_name(of_release(release)),
-    }
+    if case.overlay is not None:
+        yield "kustomize", by_name(kustomize(case, folder))
+    release = helm.template({**(case.nvidia or {}), "tessera": case.values}, "kube-system")
+    yield "chart", by_name([*of_release(release), *by_job(release)])
     if case.arguments is None:
-        return forms
-    operated = operated_objects(read_choices({"options": shlex.join(case.arguments)}, case.image))
+        return
+    arguments = [*(["--namespace", "kube-system"] if case.nvidia is not None else []), *case.arguments]
+    settings = {"options": shlex.join(arguments)}
+    if case.nvidia is not None:
+        settings["values.yaml"] = yaml.safe_dump(dict(case.nvidia))
     named = ["--image", case.image] if case.image else []
-    return {
-        **forms,
-        "install": by_name(install(folder, *case.arguments, *named)),
-        "bundle": by_name([*bundled(), *operated]),
-    }
+    yield "install", by_name(install(folder, *arguments, *named, values=case.nvidia))
+    yield "bundle", by_name([*bundled(), *operated_objects(read_choices(settings, case.image))])
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", CHOICES)
 def test_all_forms_make_the_same_objects(name: str, helm: Helm, tmp_path: Path) -> None:
     (folder := tmp_path / "overlay").mkdir()
-    forms = every_form(CASES[name], helm, folder)
-    wanted = forms.pop("kustomize")
-    for form, found in forms.items():
-        assert found.keys() == wanted.keys(), form
+    (first, wanted), *others = every_form(CHOICES[name], helm, folder)
+    assert others, f"only {first} has the choice"
+    for form, found in others:
+        assert found.keys() == wanted.keys(), (first, form)
         for key, manifest in wanted.items():
-            assert sorted(leaves(found[key])) == sorted(leaves(manifest)), (form, key)
+            assert sorted(leaves(found[key])) == sorted(leaves(manifest)), (first, form, key)
 
 
 def test_a_choice_changes_objects(helm: Helm) -> None:
