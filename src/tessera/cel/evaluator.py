@@ -2,16 +2,14 @@
 
 Supported: null, booleans, 64-bit integers, doubles, strings, lists, maps, quantities, semantic versions, optional
 values; field access, indices, the optional forms ``.?f`` and ``[?k]``; ``has()``, ``cel.bind()`` and the macros all,
-exists, exists_one, filter, map; the operators; the functions in :mod:`tessera.cel.functions` and those that the caller
-adds. :func:`compile_expression` refuses everything else by name (unsigned integers, bytes, timestamps, Kubernetes'
-other libraries), so nobody keeps an expression that cannot be evaluated.
+exists, exists_one, filter, map, optMap, optFlatMap; the operators; the functions in :mod:`tessera.cel.functions` and
+those that the caller adds. :func:`compile_expression` refuses everything else by name (unsigned integers, bytes,
+timestamps, Kubernetes' other libraries), so nobody keeps an expression that cannot be evaluated.
 
 Semantics: ``&&`` and ``||`` ignore an error on one side if the other side decides; numbers of different types can be
 equal, other values of different types never are; a missing field is an error.
 
-Cost: one unit a node that is evaluated, a tenth of a unit a character and a unit an element that a function reads, and
-the worst case of a pattern; as cel-go counts, but for patterns, which Go runs in linear time. A :class:`Meter` is the
-budget. Why no library: docs/decisions/cel-engine.md.
+Cost: see :mod:`tessera.cel.metering`. Why no library: docs/decisions/cel-engine.md.
 """
 
 import math
@@ -21,7 +19,7 @@ from typing import Any
 import msgspec
 
 from tessera.cel.functions import FUNCTIONS, METHODS, NAMESPACES, boolean
-from tessera.cel.patterns import count_choices
+from tessera.cel.metering import Meter, OutOfBudgetError, charge_call
 from tessera.cel.syntax import (
     Call,
     CelError,
@@ -40,28 +38,6 @@ __all__ = ["CelError", "EvaluationError", "Meter", "Program", "compile_expressio
 
 #: Functions by name: the allowed numbers of arguments, and the function.
 Functions = Mapping[str, tuple[Sequence[int], Callable[..., Any]]]
-
-
-class _OutOfBudgetError(Exception):
-    """No operator absorbs this error."""
-
-
-class Meter:
-    """A budget of cost units.
-
-    Attributes:
-        left: units that are left; negative once an expression was stopped.
-    """
-
-    def __init__(self, limit: float = math.inf) -> None:
-        self.limit = limit
-        self.left = limit
-
-    def charge(self, cost: float) -> None:
-        """Takes units. Internal to evaluation: what it raises is an EvaluationError for callers of a program."""
-        self.left -= cost
-        if self.left < 0:
-            raise _OutOfBudgetError
 
 
 class _Frame(msgspec.Struct, frozen=True):
@@ -97,7 +73,7 @@ class Program:
         meter = meter or Meter()
         try:
             return self._code(_Frame(variables, meter))
-        except _OutOfBudgetError:
+        except OutOfBudgetError:
             raise EvaluationError(f"the expression costs more than {meter.limit:,.0f} units") from None
         except RecursionError:
             raise EvaluationError("a value is nested too deep") from None
@@ -200,6 +176,8 @@ class _Compiler(msgspec.Struct, frozen=True):
             name, target = f"{target.name}.{name}", None
         if target is not None and name in _MACROS:
             return self._macro(call, target)
+        if target is not None and name in ("optMap", "optFlatMap"):
+            return self._optional_map(call, target)
         if target is None and name in ("has", "cel.bind"):
             return self._has(call) if name == "has" else self._bind(call)
         parts = [self.compile(target)] if target is not None else []
@@ -233,6 +211,28 @@ class _Compiler(msgspec.Struct, frozen=True):
         name, value = call.args[0].name, self.compile(call.args[1])
         result = self._with(name).compile(call.args[2])
         return lambda frame: result(frame.bind(name, value(frame)))
+
+    def _optional_map(self, call: Call, target: CelExpression) -> _Code:
+        optional = self.compile(target)
+        if len(call.args) != 2 or not isinstance(call.args[0], Identifier):
+            raise CelError(f"{call.name}() at {call.at} takes a variable and an expression")
+        name = call.args[0].name
+        body = self._with(name).compile(call.args[1])
+
+        def run(frame: _Frame) -> OptionalValue:
+            found = optional(frame)
+            if not isinstance(found, OptionalValue):
+                raise EvaluationError(f"no such overload: {type_name(found)}.{call.name}()")
+            if not found.present:
+                return NOTHING
+            result = body(frame.bind(name, found.value))
+            if call.name == "optMap":
+                return OptionalValue(True, result)
+            if not isinstance(result, OptionalValue):
+                raise EvaluationError(f"optFlatMap() needs an optional value, not {type_name(result)}")
+            return result
+
+        return run
 
     def _macro(self, call: Call, target: CelExpression) -> _Code:
         items = self.compile(target)
@@ -296,29 +296,10 @@ def _apply(name: str, function: Callable[..., Any], parts: Sequence[_Code]) -> _
     def call(frame: _Frame) -> Any:
         args = [each(frame) for each in parts]
         if frame.meter.limit != math.inf:
-            _charge_call(name, args, frame.meter)
+            charge_call(name, args, frame.meter)
         return function(*args)
 
     return call
-
-
-def _charge_call(name: str, args: Sequence[Any], meter: Meter) -> None:
-    meter.charge(1)
-    for each in args:
-        _charge_value(each, meter)
-    if name == "matches" and all(isinstance(each, str) for each in args):
-        meter.charge(count_choices(args[1], len(args[0])) * (len(args[0]) + 1) / 10)
-    elif name.startswith("sets.") and all(isinstance(each, list) for each in args):
-        meter.charge(len(args[0]) * len(args[1]))
-
-
-def _charge_value(value: Any, meter: Meter) -> None:
-    if isinstance(value, str):
-        meter.charge(len(value) / 10)
-    elif isinstance(value, (list, dict)):
-        meter.charge(len(value))
-        for each in value.values() if isinstance(value, dict) else value:
-            _charge_value(each, meter)
 
 
 def _decide(parts: Sequence[tuple[_Code, _Frame]], *, decisive: bool) -> bool:

@@ -4,6 +4,7 @@ A value is a JSON value, an :class:`OptionalValue`, or one of :mod:`tessera.cel.
 wrong type raises :class:`EvaluationError`, as a missing overload does in CEL.
 """
 
+import itertools
 import math
 import operator
 import re
@@ -129,11 +130,62 @@ def _text(function: Callable[..., Any]) -> Callable[..., Any]:
     return call_checked
 
 
-def _matches(text: str, pattern: str) -> bool:
+def _search(pattern: str, text: str) -> re.Match[str] | None:
     try:
-        return go_pattern(pattern).search(text) is not None
+        return go_pattern(pattern).search(text)
     except re.error as error:
         raise EvaluationError(f"error parsing regexp: {error}") from None
+
+
+def _matches(text: str, pattern: str) -> bool:
+    return _search(pattern, text) is not None
+
+
+def _find(text: str, pattern: str) -> str:
+    found = _search(pattern, text)
+    return found.group() if found is not None else ""
+
+
+def _find_all(text: str, pattern: str, limit: int = -1) -> list[str]:
+    _search(pattern, "")  # an invalid pattern is an error
+    found = [each.group() for each in go_pattern(pattern).finditer(text)]
+    return found if limit < 0 else found[:limit]
+
+
+def _char_at(text: str, index: int) -> str:
+    if not 0 <= index <= len(text):
+        raise EvaluationError(f"index out of range: {index}")
+    return text[index : index + 1]
+
+
+def _index(of_text: Callable[[str, str], int], *, last: bool) -> Callable[[Any, Any], int]:
+    """A function that finds a text in a text, or an element in a list; -1 if there is none."""
+
+    def index(target: Any, wanted: Any) -> int:
+        if not isinstance(target, list):
+            return int(_text(of_text)(target, wanted))
+        places = [number for number, each in enumerate(target) if equal(each, wanted)]
+        return places[-1 if last else 0] if places else -1
+
+    return index
+
+
+def _extreme(compare: Callable[[Any, Any], bool]) -> Callable[[Any], Any]:
+    def extreme(target: Any) -> Any:
+        if not isinstance(target, list) or not target:
+            raise EvaluationError(f"min() and max() need a list that is not empty, not {type_name(target)}")
+        found = target[0]
+        for each in target[1:]:
+            found = each if compare(each, found) else found
+        return found
+
+    return extreme
+
+
+def _is_sorted(target: Any) -> bool:
+    if not isinstance(target, list):
+        raise EvaluationError(f"no such overload: {type_name(target)}.isSorted()")
+    return all(_compare(operator.le)(one, other) for one, other in itertools.pairwise(target))
 
 
 #: Letters as CEL's functions for ASCII change them, and no others (CEL extensions, strings).
@@ -274,6 +326,8 @@ FUNCTIONS: Mapping[str, tuple[Sequence[int], Callable[..., Any]]] = {
 }
 #: Names before a dot that belong to a function, not to a variable.
 NAMESPACES = frozenset({"cel", "optional", "sets"})
+#: Functions of a target whose last argument is a pattern.
+PATTERN_METHODS = frozenset({"matches", "find", "findAll"})
 #: Functions of a target.
 METHODS: Mapping[str, tuple[Sequence[int], Callable[..., Any]]] = {
     "startsWith": ((1,), _text(str.startswith)),
@@ -287,7 +341,14 @@ METHODS: Mapping[str, tuple[Sequence[int], Callable[..., Any]]] = {
     "trim": ((0,), _text(lambda text: text.strip(_SPACE))),
     "split": ((1,), _text(lambda text, separator: text.split(separator) if separator else list(text))),
     "replace": ((2,), _text(str.replace)),
-    "indexOf": ((1,), _text(str.find)),
+    "charAt": ((1,), _text(_char_at)),
+    "find": ((1,), _text(_find)),
+    "findAll": ((1, 2), _text(_find_all)),
+    "indexOf": ((1,), _index(str.find, last=False)),
+    "lastIndexOf": ((1,), _index(str.rfind, last=True)),
+    "isSorted": ((0,), _is_sorted),
+    "min": ((0,), _extreme(_compare(operator.lt))),
+    "max": ((0,), _extreme(_compare(operator.gt))),
     "substring": ((1, 2), _text(_substring)),
     "join": ((0, 1), _join),
     "orValue": ((1,), _or_value),
