@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.support.conformance_api import APPLY, CRDS, MERGE, TIMEOUT, Answer, Api, Obj, causes, gated_pod, limited
+from tests.support.conformance_api import APPLY, CRDS, MERGE, TIMEOUT, Answer, Api, Obj, causes, gated_pod
 
 from tessera.api.names import INSTASLICE_NAMESPACE, resource_of
 
@@ -144,22 +144,6 @@ async def test_the_webhook_is_asked_about_no_other_pods(
     annotated["metadata"]["annotations"]["tessera.dev/ecc"] = "true"
     asked = await created(annotated)
     assert 'failed calling webhook "gpus.tessera.dev"' in asked.refused(500, "InternalError")
-
-
-async def test_a_quota_counts_gigabytes(api: Api, core: str) -> None:
-    """Counted like the memory of slices, by a name that admission leaves alone where Tessera runs."""
-    thing = "example.com/gigabytes"
-    counted = f"requests.{thing}"
-    await limited(api, core, {counted: "25Gi"})
-    (await api("POST", f"{core}/pods", gated_pod("a", limits={thing: "20Gi"}))).ok()
-    refused = await api("POST", f"{core}/pods", gated_pod("b", limits={thing: "10Gi"}))
-    assert refused.refused(403, "Forbidden") == (
-        f'pods "b" is forbidden: exceeded quota: q, requested: {counted}=10Gi, used: {counted}=20Gi, '
-        f"limited: {counted}=25Gi"
-    )
-    (await api("POST", f"{core}/pods", gated_pod("c", limits={thing: "5Gi"}))).ok()
-    found = (await api("GET", f"{core}/resourcequotas/q")).ok()
-    assert found["status"]["used"] == {counted: "25Gi"}
 
 
 RESULT = {

@@ -176,16 +176,17 @@ async def test_status_is_written_through_its_subresource(api: Api, core: str) ->
 
 
 async def test_quota_of_extended_resources(api: Api, core: str) -> None:
+    """Also of gigabytes, as the memory of slices is counted."""
     thing = "requests.example.com/thing"
-    await limited(api, core, {thing: "3", "pods": "10"})
-    (await api("POST", f"{core}/pods", gated_pod("a", limits={"example.com/thing": "2"}))).ok()
-    refused = await api("POST", f"{core}/pods", gated_pod("b", limits={"example.com/thing": "2"}))
+    await limited(api, core, {thing: "3Gi", "pods": "10"})
+    (await api("POST", f"{core}/pods", gated_pod("a", limits={"example.com/thing": "2Gi"}))).ok()
+    refused = await api("POST", f"{core}/pods", gated_pod("b", limits={"example.com/thing": "2Gi"}))
     assert refused.refused(403, "Forbidden") == (
-        f'pods "b" is forbidden: exceeded quota: q, requested: {thing}=2, used: {thing}=2, limited: {thing}=3'
+        f'pods "b" is forbidden: exceeded quota: q, requested: {thing}=2Gi, used: {thing}=2Gi, limited: {thing}=3Gi'
     )
-    (await api("POST", f"{core}/pods", gated_pod("c", limits={"example.com/thing": "1"}))).ok()
+    (await api("POST", f"{core}/pods", gated_pod("c", limits={"example.com/thing": "1Gi"}))).ok()
     found = (await api("GET", f"{core}/resourcequotas/q")).ok()
-    assert found["status"]["used"] == {thing: "3", "pods": "2"}
+    assert found["status"]["used"] == {thing: "3Gi", "pods": "2"}
 
 
 async def test_quota_is_given_back(api: Api, core: str) -> None:

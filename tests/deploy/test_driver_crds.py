@@ -15,7 +15,6 @@ from tessera.gpu_operator.fields.keys import NVIDIA_DRIVER, POLICY, Leaf, Shape
 from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
 from tessera.gpu_operator.policies.cluster_policy import read_cluster_policy
 from tessera.gpu_operator.policies.nvidia_driver import read_nvidia_driver
-from tessera.gpu_operator.policies.policy_status import make_status_patch, summarize_nodes
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import Invalid
 from tessera.kube.resources.meta import Resource
@@ -120,18 +119,6 @@ def test_every_key_that_upstream_has_is_kept(resource: Resource[Any], shape: Sha
     served(story)
 
 
-def test_keys_that_nobody_has_are_kept_so_that_they_can_be_told() -> None:
-    spec = {"drievr": {"enabled": False}, "driver": {"vresion": "1", "upgradePolicy": {"drain": {"froce": True}}}}
-
-    async def story(client: Client) -> None:
-        made = await client.create(CLUSTER_POLICIES, obj(CLUSTER_POLICIES, spec))
-        assert made["spec"] == spec
-        paths = {each.path for each in read_cluster_policy(made).notices}
-        assert {"spec.drievr", "spec.driver.vresion", "spec.driver.upgradePolicy.drain.froce"} <= paths
-
-    served(story)
-
-
 @pytest.mark.parametrize("branch", [525, "525", "525.125.06"])
 def test_a_branch_may_be_a_number(branch: Any) -> None:
     named = {"repository": "quay.io/vemporop", "image": "nvidia-gpu-driver", "version": branch}
@@ -228,21 +215,6 @@ def test_all_else_of_a_driver_may_be_changed(change: dict[str, Any]) -> None:
         await client.create(NVIDIA_DRIVERS, obj(NVIDIA_DRIVERS, {"usePrecompiled": True, "nodeSelector": {"c": "d"}}))
         changed = await client.merge_patch(NVIDIA_DRIVERS, "a", {"spec": change})
         assert changed["metadata"]["generation"] == (1 if change == {"driverType": "gpu"} else 2)
-
-    served(story)
-
-
-@pytest.mark.parametrize(("resource", "_shape", "_at"), KINDS)
-def test_the_status_is_written_by_itself(resource: Resource[Any], _shape: Shape, _at: Any) -> None:
-    async def story(client: Client) -> None:
-        made = await client.create(resource, obj(resource, {"driver": {}}))
-        patch = make_status_patch(made, summarize_nodes({}), namespace="tessera-system", now="2026-01-01T00:00:00Z")
-        assert patch is not None
-        told = await client.merge_patch(resource, "a", patch, subresource="status")
-        assert (told["status"]["state"], told["spec"]) == ("ready", made["spec"])
-        assert (
-            make_status_patch(told, summarize_nodes({}), namespace="tessera-system", now="2026-01-02T00:00:00Z") is None
-        )
 
     served(story)
 

@@ -1,6 +1,5 @@
 """Faults begin, last and end, and withhold the right devices."""
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -157,14 +156,6 @@ def test_an_error_that_returned_all_year_still_goes_by_itself() -> None:
     assert probes(health, 900, 20) == 960, "no number of returns makes it stay longer than the longest quiet time"
 
 
-def test_a_fault_that_needs_a_reset_does_not_end_by_time() -> None:
-    health = node()
-    health.react(xid(48), 0)
-    assert probes(health, 10, 500) is None
-    health.react(CardReset(ONE), 6000)
-    assert probes(health, 6010, 10) == 6030, "it has to prove itself"
-
-
 def test_a_fault_that_needs_a_reset_ends_when_the_driver_asks_for_no_action() -> None:
     health = node()
     health.react(xid(48), 0)
@@ -194,13 +185,6 @@ def test_one_failed_probe_proves_nothing_three_do() -> None:
     (change,) = health.react(probe(ProbeResult.FAILED), 20)
     assert change.after.reaction is Reaction.WITHHOLD
     assert probes(health, 30, 10) == 50
-
-
-def test_a_lost_card_is_out_at_once() -> None:
-    health = node()
-    (change,) = health.react(probe(ProbeResult.LOST), 0)
-    assert change.after.reaction is Reaction.REBOOT
-    assert health.health_of(DeviceScope(OTHER)).healthy
 
 
 def test_an_event_of_an_unnamed_card_drains_all_and_all_come_back() -> None:
@@ -277,27 +261,11 @@ def test_a_card_is_suspected_while_it_has_marks_or_fails() -> None:
     assert (health.is_suspect(ONE), health.is_suspect(OTHER)) == (True, False)
 
 
-def test_an_instance_that_is_gone_takes_its_marks_along() -> None:
-    health = node()
-    health.react(xid(94, gi=3, ci=0), 0)
-    (change,) = health.react(InstanceDestroyed(ONE, 3), 5)
-    assert change.after.healthy
-    assert health.health_of(DeviceScope(ONE, 3, 0)).healthy
-
-
 def test_ecc_events_alone_take_nothing_away() -> None:
     health = node()
     (change,) = health.react(HardwareEventReported(GpuEvent(kind=GpuEventKind.DOUBLE_BIT_ECC, gpu=ONE)), 0)
     assert change.after.reaction is Reaction.DEGRADE
     assert health.react(HardwareEventReported(GpuEvent(kind=GpuEventKind.SINGLE_BIT_ECC, gpu=OTHER)), 0) == ()
-
-
-def test_marks_outlive_the_process() -> None:
-    health = node()
-    health.react(xid(48), 7)
-    kept = msgspec.json.decode(msgspec.json.encode(health.faults()), type=tuple[Fault, ...])
-    later = HealthStateMachine(HealthPolicy(), faults=kept)
-    assert later.health_of(DeviceScope(ONE)) == health.health_of(DeviceScope(ONE))
 
 
 FACTS = st.one_of(

@@ -1,6 +1,6 @@
 """Errors of cards and instances withhold the right entries from kubelet, and end."""
 
-from tessera.agent.health.fault import CardProbed, CardsListed, HardwareEventReported, ProbeResult
+from tessera.agent.health.fault import CardsListed, HardwareEventReported
 from tessera.agent.health.faults import HealthStateMachine
 from tessera.agent.health.policy import HealthPolicy
 from tessera.agent.inventory.device_health import entry_health
@@ -58,27 +58,11 @@ def test_a_bad_card_takes_all_its_shares_along_and_no_other() -> None:
     assert out(devices, WHOLE, health) == ["GPU-1::0", "GPU-1::1", "GPU-1::2", "GPU-1::3"]
 
 
-def test_a_bad_instance_takes_its_shares_along_and_nothing_else_and_comes_back() -> None:
-    devices = [device for mig in CUT.mig_devices for device in shares(ONE, mig.uuid, 2)]
-    health = node()
-    health.react(xid(94, gi=3), 0)
-    assert out(devices, [CUT], health) == ["MIG-3::0", "MIG-3::1"]
-    for second in (10, 20, 30):
-        health.react(CardProbed(gpu=ONE, result=ProbeResult.CLEAN), second)
-    assert out(devices, [CUT], health) == []
-
-
 def test_a_bad_card_takes_all_its_instances_along() -> None:
     devices = [device for mig in CUT.mig_devices for device in shares(ONE, mig.uuid, 1)]
     health = node()
     health.react(xid(79), 0)
     assert len(out(devices, [CUT], health)) == 3
-
-
-def test_an_error_of_the_program_takes_nothing() -> None:
-    health = node()
-    health.react(xid(13), 0)
-    assert out(shares(ONE, ONE, 4), WHOLE, health) == []
 
 
 def test_a_device_that_is_gone_is_unhealthy() -> None:
