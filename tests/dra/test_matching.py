@@ -216,6 +216,29 @@ def test_contradictory_constraints_end_after_a_bounded_number_of_tries() -> None
     assert "more than 50,000 tries" in match(spec, *cards).reason
 
 
+def test_a_claim_of_very_many_selectors_ends_soon() -> None:
+    cards = [device(f"d{number}", card=f"card-{number}") for number in range(64)]
+    selectors = [{"cel": {"expression": "true" + " " * each}} for each in range(32)]
+    alternatives = [{"name": f"a{each}", "deviceClassName": "any", "selectors": selectors} for each in range(8)]
+    requests = [{"name": f"r{each}", "firstAvailable": alternatives} for each in range(9)]
+    impossible = exactly("z", "large")
+    found = match({"requests": [*requests, impossible]}, *cards)
+    assert isinstance(found, NoMatch)
+    assert found.too_costly
+    assert "more than 50,000 tries" in found.reason
+    with pytest.raises(ClaimRefused, match="its selectors, with those of its classes, have at most 65,536 characters"):
+        demand({"requests": [{"name": f"r{each}", "firstAvailable": alternatives} for each in range(30)]})
+
+
+def test_a_claim_of_expensive_selectors_ends_soon() -> None:
+    ten = f"[{','.join('0' * 10)}]"
+    costly = f"{ten}.all(a, {ten}.all(b, {ten}.all(c, {ten}.all(d, {ten}.all(e, true)))))"
+    selectors = [{"cel": {"expression": f"{costly} && {each} < 99"}} for each in range(20)]
+    found = match({"requests": [exactly("r", selectors=selectors)]}, *CARD)
+    assert found.too_costly
+    assert found.reason == "claim ns/c: its selectors cost more than 1,000,000 units on a node"
+
+
 @pytest.mark.parametrize(
     ("spec", "reason"),
     [

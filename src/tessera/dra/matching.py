@@ -2,7 +2,7 @@
 
 Claims, requests and devices are filled one after the other, the cheapest device first. A request tries sets of devices,
 not their orders; ``firstAvailable`` tries its alternatives in order. The first solution counts. If there is one, the
-search finds it, unless it looks at more devices than ``CLAIM_STEPS``.
+search finds it, unless it tries more devices than ``CLAIM_STEPS``.
 
 Rules, as in kube-scheduler's allocator (k8s.io/dynamic-resource-allocation/structured):
 
@@ -20,10 +20,11 @@ from decimal import Decimal
 
 import msgspec
 
+from tessera.cel.metering import Meter, OutOfBudgetError
 from tessera.dra.devices import NO_EXECUTE, NO_SCHEDULE, Device, Holdings, Pool, qualify
 from tessera.dra.requests import AttributeRule, ClaimDemand, DeviceDemand
 from tessera.dra.selectors import DeviceSelectors
-from tessera.limits.claims import CLAIM_ENTRIES, CLAIM_STEPS
+from tessera.limits.claims import CLAIM_ENTRIES, CLAIM_STEPS, EXPRESSION_COST
 
 #: Cost of a device beside those that are chosen already; None if it must not be given. The lowest comes first, and a
 #: device that may not be given now may not be given beside more devices.
@@ -47,9 +48,15 @@ class ChosenDevice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NoMatch(msgspec.Struct, frozen=True):
-    """The claims cannot be fulfilled on the node now; ``reason`` names claim, request and the devices in the way."""
+    """The claims cannot be fulfilled on the node now.
+
+    Attributes:
+        reason: names claim, request and the devices in the way.
+        too_costly: the search was given up, so the claims themselves are at fault: other nodes need not be tried.
+    """
 
     reason: str
+    too_costly: bool = False
 
 
 def match_claims(
@@ -69,12 +76,15 @@ def match_claims(
         cost: orders the devices; without it they are taken in the order of the pools.
     """
     search = _Search(claims, pools, holdings.copy(), selectors, cost or (lambda _device, _chosen: 0.0))
+    name = claims[0].name if claims else "the pod"
     try:
         if search.solve():
             return tuple(search.chosen)
     except _OutOfStepsError:
-        name = claims[0].name if claims else "the pod"
-        return NoMatch(f"{name}: more than {CLAIM_STEPS:,} tries of devices are needed to fulfil all constraints")
+        text = f"more than {CLAIM_STEPS:,} tries of devices are needed to fulfil all constraints and selectors"
+        return NoMatch(f"{name}: {text}", too_costly=True)
+    except OutOfBudgetError:
+        return NoMatch(f"{name}: its selectors cost more than {EXPRESSION_COST:,} units on a node", too_costly=True)
     return NoMatch(search.reason)
 
 
@@ -113,6 +123,7 @@ class _Search:
         self.reason = ""
         self._farthest = (-1, -1)
         self._steps = 0
+        self._budget = Meter(EXPRESSION_COST)
         #: Devices that selectors and amounts admit, by claim number and name of the request.
         self._admitted: dict[tuple[int, str], tuple[list[_Candidate], Counter[str]]] = {}
         #: The same by value of an attribute, for requests that a constraint concerns.
@@ -215,27 +226,26 @@ class _Search:
         key = (claim, demand.name)
         if key not in self._admitted:
             refused: Counter[str] = Counter()
-            found = [
-                _Candidate(device, pool, amounts)
-                for pool in self._pools
-                for device in (() if pool.problem else pool.devices)
-                if (amounts := self._admitted_amounts(demand, device, refused)) is not None
-            ]
-            self._admitted[key] = found, refused
+            found = [(device, pool) for pool in self._pools if not pool.problem for device in pool.devices]
+            for place, expression in demand.selectors:
+                found = [each for each in found if self._matches(place, expression, each[0], refused)]
+            admitted = []
+            for device, pool in found:
+                self._count_step()
+                amounts = consumed_amounts(demand, device)
+                if amounts is None:
+                    refused["too little capacity"] += 1
+                else:
+                    admitted.append(_Candidate(device, pool, amounts))
+            self._admitted[key] = admitted, refused
         return self._admitted[key]
 
-    def _admitted_amounts(
-        self, demand: DeviceDemand, device: Device, refused: Counter[str]
-    ) -> Mapping[str, Decimal] | None:
-        for place, expression in demand.selectors:
-            result = self._selectors.matches(expression, device)
-            if not result.matches:
-                refused[f"{place}: {result.problem}" if result.problem else "do not match the selectors"] += 1
-                return None
-        amounts = consumed_amounts(demand, device)
-        if amounts is None:
-            refused["too little capacity"] += 1
-        return amounts
+    def _matches(self, place: str, expression: str, device: Device, refused: Counter[str]) -> bool:
+        self._count_step()
+        result = self._selectors.matches(expression, device, self._budget)
+        if not result.matches:
+            refused[f"{place}: {result.problem}" if result.problem else "do not match the selectors"] += 1
+        return result.matches
 
     def _obstacle(self, claim: int, demand: DeviceDemand, candidate: _Candidate) -> str:
         """Why a device cannot be chosen now; empty if it can."""

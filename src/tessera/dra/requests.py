@@ -20,7 +20,7 @@ from tessera.api.dra.claims import (
     Toleration,
 )
 from tessera.kube.quantity import parse_quantity, quantity_text
-from tessera.limits.claims import CLAIM_ENTRIES
+from tessera.limits.claims import CLAIM_ENTRIES, CLAIM_EXPRESSIONS
 from tessera.text import one_line
 
 #: Guard of our classes where the server keeps no taints of devices (see ``driver_classes``): false for all devices.
@@ -104,6 +104,9 @@ def read_demand(name: str, spec: ClaimSpec, classes: Mapping[str, DeviceClass]) 
     least = sum(min(each.count or 1 for each in alternatives) for alternatives in requests)
     if least > CLAIM_ENTRIES:
         raise ClaimRefused(f"{name}: spec.devices.requests ask for {least:,} devices; a claim has {int(CLAIM_ENTRIES)}")
+    texts = [text for alternatives in requests for each in alternatives for _, text in each.selectors]
+    if sum(map(len, texts)) > CLAIM_EXPRESSIONS:
+        raise ClaimRefused(f"{name}: its selectors, with those of its classes, have {CLAIM_EXPRESSIONS}")
     rules = tuple(reader.rule(index, each) for index, each in enumerate(spec.devices.constraints))
     return ClaimDemand(name=name, requests=requests, rules=rules)
 

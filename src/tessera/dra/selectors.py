@@ -62,15 +62,27 @@ class DeviceSelectors:
         #: Units that an expression has cost beyond what selectors usually cost; emptied at the limit.
         self._excess: dict[str, float] = {}
 
-    def matches(self, expression: str, device: Device) -> SelectorResult:
-        """Returns whether a device fulfils an expression."""
+    def matches(self, expression: str, device: Device, budget: Meter | None = None) -> SelectorResult:
+        """Returns whether a device fulfils an expression.
+
+        Args:
+            expression: the selector.
+            device: the device.
+            budget: what evaluations of one decision may cost; results that are remembered cost nothing.
+
+        Raises:
+            OutOfBudgetError: the budget is used up.
+        """
         compiled = _compile(expression)
         key = (expression, _values_read(compiled, device))
         found = self._results.get(key)
         if found is None:
             if len(self._results) >= SELECTOR_RESULTS:
                 self._results.clear()
-            found = self._results[key] = self._evaluate(compiled, device, expression)
+            meter = Meter(EXPRESSION_COST)
+            found = self._results[key] = self._evaluate(compiled, device, expression, meter)
+            if budget is not None:
+                budget.charge(meter.limit - meter.left)
         return found
 
     @property
@@ -78,12 +90,11 @@ class DeviceSelectors:
         """The number of evaluations whose results are remembered."""
         return len(self._results)
 
-    def _evaluate(self, compiled: _Compiled, device: Device, expression: str) -> SelectorResult:
+    def _evaluate(self, compiled: _Compiled, device: Device, expression: str, meter: Meter) -> SelectorResult:
         if compiled.program is None:
             return SelectorResult(False, compiled.problem)
         if self._excess.get(expression, 0) > EXPRESSION_COST:
             return SelectorResult(False, f"its evaluations cost more than {EXPRESSION_COST:,} units; make it shorter")
-        meter = Meter(EXPRESSION_COST)
         try:
             return SelectorResult(compiled.program.is_true({"device": _as_cel(device)}, meter))
         except EvaluationError as error:

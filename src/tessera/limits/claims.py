@@ -29,7 +29,7 @@ EXPRESSION_TEXT = Limit(
 EXPRESSION_COST = Limit(
     1_000_000,
     "units",
-    "one evaluation of a selector of devices, and what all of its evaluations cost beyond the usual",
+    "one evaluation of a selector, all of its evaluations beyond the usual cost, and those of a pod on one node",
     "Kubernetes' own bound of one evaluation; a comparison of an attribute costs 5",
 )
 EXPRESSION_USUAL_COST = Limit(
@@ -53,14 +53,20 @@ CLAIM_ENTRIES = Limit(
     "requests, constraints, configurations, selectors of a request, and devices of a claim",
     "Kubernetes' own bound",
 )
+CLAIM_EXPRESSIONS = Limit(
+    65_536,
+    "characters",
+    "all selectors of a claim and of its classes together",
+    "eight requests have 2,000; Kubernetes allows 32 x 8 x 64 selectors, which would have to be compiled for each node",
+)
 CLAIM_ALTERNATIVES = Limit(8, "alternatives", "`firstAvailable` of a request", "Kubernetes' own bound")
 CLAIM_TOLERATIONS = Limit(16, "tolerations", "tolerations of a request", "Kubernetes' own bound")
 CLAIM_CONSUMERS = Limit(256, "pods", "`reservedFor` of a claim", "Kubernetes' own bound")
 CLAIM_STEPS = Limit(
     50_000,
     "tries",
-    "tries of a device for the claims of a pod on one node, half a second",
-    "a pod with 8 slices on 16 free cards needs 3,000; only contradictory constraints need more",
+    "tries of a device, or of a selector on a device, for the claims of a pod on one node",
+    "half a second; 8 slices on 16 free cards need 15,000, and only contradictory constraints more",
 )
 SLICE_DEVICES = Limit(128, "devices", "one ResourceSlice", "Kubernetes' own bound; 64 if any has counters or taints")
 SLICE_TAINTED_DEVICES = Limit(

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from tessera.api.dra.claims import ClaimSpec, DeviceClass
+from tessera.cel.metering import Meter
 from tessera.dra.allocation import select_node, write_allocation
 from tessera.dra.devices import Device
 from tessera.dra.matching import ChosenDevice, NoMatch, match_claims
@@ -32,13 +33,13 @@ class _StrictSelectors:
     def __init__(self, selectors: DeviceSelectors) -> None:
         self._selectors = selectors
 
-    def matches(self, expression: str, device: Device) -> SelectorResult:
+    def matches(self, expression: str, device: Device, budget: Meter | None = None) -> SelectorResult:
         """See :meth:`DeviceSelectors.matches`.
 
         Raises:
             SelectorError: the expression has no value for the device.
         """
-        found = self._selectors.matches(expression, device)
+        found = self._selectors.matches(expression, device, budget)
         if found.problem:
             text = f"device {device.id}: selector {expression!r}: CEL runtime error: {found.problem}"
             raise SelectorError(f'running "DynamicResources" filter plugin: {text}')
