@@ -7,16 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.agent_runtime import make_parts
 from tests.support.api_clients import in_process_client
 from tests.support.tasks import cancel_tasks
 
 from tessera.agent.base.change_notifier import ChangeNotifier
+from tessera.agent.base.node_objects import NodeMirror
 from tessera.agent.base.options import AgentOptions, ConfigMapName
 from tessera.agent.config.config_watcher import ConfigWatcher
 from tessera.clock import LoopClock
 from tessera.kube.client.client import Client
-from tessera.kube.resources import CONFIGMAPS, NAMESPACES, NODES, Node, Resource
-from tessera.kube.watch.informer import Informer
+from tessera.kube.resources import CONFIGMAPS, NAMESPACES, NODES, Resource
 from tessera_lab.apiserver.main.server import ApiServer
 from tessera_lab.simulation.virtual_time import run_virtual
 
@@ -80,23 +81,21 @@ class Admin:
         """An agent starts, in place of the one before."""
         await self.stop()
         client, rng = self.user("agent", *groups), random.Random(1)
-        nodes: Informer[Node] = Informer(self.client, NODES, clock=self.clock, rng=rng)
+        mirror = NodeMirror(self.client, NODE, clock=self.clock, rng=rng)
+        nodes = mirror.informer
         nodes.add_handler(lambda _event: self.changes.notify())
-        self.agent = ConfigWatcher(
-            client,
-            options=AgentOptions(
-                node_name=NODE,
-                sharing_config=ConfigMapName(NAMESPACE, "sharing-profiles"),
-                sharing_default=profile_default,
-                mig_config=ConfigMapName(NAMESPACE, "mig-layouts"),
-                mig_default=layout_default,
-                state_dir=self.folder,
-            ),
-            node=lambda: nodes.cache.get(NODE),
-            changes=self.changes,
-            clock=self.clock,
-            rng=rng,
+        options = AgentOptions(
+            node_name=NODE,
+            sharing_config=ConfigMapName(NAMESPACE, "sharing-profiles"),
+            sharing_default=profile_default,
+            mig_config=ConfigMapName(NAMESPACE, "mig-layouts"),
+            mig_default=layout_default,
+            state_dir=self.folder,
         )
+        runtime = make_parts(
+            client=client, options=options, mirror=mirror, changes=self.changes, clock=self.clock, rng=rng
+        )
+        self.agent = ConfigWatcher(runtime)
         self._tasks = [asyncio.create_task(nodes.run()), asyncio.create_task(self.agent.run())]
         await nodes.wait_synced()
         await self.agent.wait_first_read()

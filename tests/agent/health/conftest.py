@@ -6,14 +6,16 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
+from tests.support.agent_runtime import make_parts
 from tests.support.tasks import cancel_tasks
 
 from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.metrics import Metrics
 from tessera.agent.base.node_objects import EventType
+from tessera.agent.base.options import AgentOptions
 from tessera.agent.health.executor import CardResetter
 from tessera.agent.health.monitor import HealthMonitor
-from tessera.agent.health.policy import HealthPolicy, RecoveryAction
+from tessera.agent.health.policy import RecoveryAction
 from tessera.agent.health.repairs import CardPreflights, RepairReboots
 from tessera.agent.validation.preflight_runner import SimulatedPreflight
 from tessera.api.nodes.card_faults import CardRule
@@ -69,8 +71,8 @@ class Node:
         self.machine = SimulatedMachine("2xA100-40GB", seed="n", mig=mig)
         self.one, self.other = self.machine.uuids()
         self.clock = Settable()
-        self.policy = HealthPolicy.from_environment(environment or {})
-        self.file = folder / "state" / "marks.json"
+        self.options = AgentOptions(node_name="node-1", state_dir=folder / "state", environment=environment or {})
+        self.file = self.options.state_dir / "health.json"
         self.boot = "boot-1"
         self.spared: frozenset[CardRule] = frozenset()
         self.cordoned: tuple[Cordon, ...] | None = ()
@@ -126,14 +128,16 @@ class Agent:
         self.metrics = Metrics()
         self.was_reset: list[str] = []
         self.changes = ChangeNotifier()
-        self.watch = HealthMonitor(
+        self.runtime = make_parts(
+            options=node.options,
             hardware=self.hardware,
-            policy=node.policy,
-            faults_file=node.file,
-            node=node,
+            object_events=node,
             metrics=self.metrics,
             changes=self.changes,
             clock=node.clock,
+        )
+        self.watch = HealthMonitor(
+            self.runtime,
             resetter=CardResetter(self.hardware, host=self, clock=node.clock) if node.resets else None,
             reboots=RepairReboots(node.reboot, file=node.file.parent / "reboots.json", host=self),
             preflights=CardPreflights(SimulatedPreflight(node.machine, node.clock), host=self, clock=node.clock),

@@ -7,9 +7,9 @@ from pathlib import Path
 import msgspec
 import pytest
 from tests.agent.health.conftest import EPOCH, Agent, Node, play
+from tests.support.agent_runtime import make_parts
 
 from tessera.agent.base.change_notifier import ChangeNotifier
-from tessera.agent.base.metrics import Metrics
 from tessera.agent.health.monitor import HealthMonitor
 from tessera.agent.health.policy import RecoveryAction
 from tessera.agent.inventory.device_health import DeviceScope, Reaction, entry_health
@@ -387,13 +387,13 @@ def test_the_same_cards_again_notify_no_part(node: Node) -> None:
         changes = ChangeNotifier()
         hardware = InlineNvml(node.machine, LoopClock(EPOCH))
         watch = HealthMonitor(
-            hardware=hardware,
-            policy=node.policy,
-            faults_file=node.file,
-            node=node,
-            metrics=Metrics(),
-            changes=changes,
-            clock=LoopClock(EPOCH),
+            make_parts(
+                options=node.options,
+                hardware=hardware,
+                object_events=node,
+                changes=changes,
+                clock=LoopClock(EPOCH),
+            )
         )
         cards = await hardware.devices()
         watch.set_cards(cards)

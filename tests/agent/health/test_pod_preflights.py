@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.agent.health.conftest import Agent, Node, play
+from tests.support.agent_runtime import make_parts
 
 from tessera.agent.health.fault import FAILED_POD_PREFLIGHT
 from tessera.agent.health.pod_preflights import PASS_LIFE, PodPreflights, has_started
@@ -37,13 +38,11 @@ class Starts:
         self.told: list[tuple[str, str]] = []
         self.inventory = InventoryReader(agent.hardware, agent.changes)
         self.check = PodPreflights(
+            make_parts(mirror=self, object_events=self, clock=node.clock),
             self,
             health=agent.watch,
             inventory=self.inventory,
-            pods=self,
             users=DeviceUsers(self, self),  # type: ignore[arg-type]  # only its list is asked for
-            events=self,  # type: ignore[arg-type]
-            clock=node.clock,
         )
 
     def pod(self, name: str, *cards: str, asks: str = "true", state: dict[str, Any] | None = None) -> None:

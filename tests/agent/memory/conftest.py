@@ -13,11 +13,12 @@ from typing import Any, TypeVar
 
 import msgspec
 import pytest
+from tests.support.agent_runtime import make_parts
 
 from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.metrics import Metrics
 from tessera.agent.base.node_objects import EventType
-from tessera.agent.base.options import EnforcementMode
+from tessera.agent.base.options import AgentOptions, EnforcementMode
 from tessera.agent.base.processes import ProcessTable
 from tessera.agent.inventory.device_users import DeviceUser
 from tessera.agent.inventory.gpu_inventory import read_gpu_inventory, sharing_gpus
@@ -181,6 +182,12 @@ class Node:
         found = MemoryRules(mode=mode, **{"start_grace": 0.0, **rules})
         reader = ProcessMemoryReader(self.hardware, self.table)
         return MemoryMonitor(
+            make_parts(
+                options=AgentOptions(node_name="node-1", state_dir=self.file.parent),
+                metrics=self.metrics,
+                changes=self.changes,
+                clock=self.clock,
+            ),
             reader=reader,
             policy=MemoryPolicy(found),
             enforcement=MemoryEnforcement(
@@ -197,10 +204,6 @@ class Node:
                 live_pods=self.live_pods,
                 read_users=self.read_users,
             ),
-            shares_file=self.file,
-            metrics=self.metrics,
-            changes=self.changes,
-            clock=self.clock,
         )
 
     def gauge(self, name: str, **labels: str) -> float | None:

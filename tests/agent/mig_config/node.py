@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tests.agent.conftest import MortalNvml
+from tests.support.agent_runtime import make_parts
 
 from tessera.agent.base.change_notifier import EVERY, ChangeNotifier, Fact
 from tessera.agent.base.desired_config import DesiredLayout
@@ -198,27 +199,23 @@ class Node:
             overcounted_resources=lambda: self.counted_too_many,
         )
         journal = LayoutJournal(self.folder / "layouts.json")
+        runtime = make_parts(changes=self.changes, clock=self.clock, hardware=self.hardware, mirror=self)
         reboots = None
         if self.may_reboot:
             reboots = RebootRequests(
+                runtime,
                 self._reboot,
-                boot_id=lambda: self.boot,
                 journal=journal,
                 users=users,
-                hardware=self.hardware,
-                clock=self.clock,
             )
         self.layouts = LayoutReconciler(
+            runtime,
             desired=lambda: self.wished,
             inventory=self.inventory_reader,
             ownership=self.ownership,
-            executor=MigExecutor(
-                self.hardware, inventory=self.inventory_reader, journal=journal, listener=self, clock=self.clock
-            ),
+            executor=MigExecutor(runtime, inventory=self.inventory_reader, journal=journal, listener=self),
             users=users,
             reboots=reboots,
-            changes=self.changes,
-            clock=self.clock,
         )
         self.task = asyncio.create_task(self._process(self.layouts))
         self.hardware.kill = self.task.cancel
@@ -260,6 +257,10 @@ class Node:
 
     def note_instance_destroyed(self, gpu: str, gi_id: int) -> None:
         self.gone.append((gpu, gi_id))
+
+    def boot_id(self) -> str:
+        """The boot id now."""
+        return self.boot
 
     async def _reboot(self) -> None:
         if self.reboot_fails:

@@ -1,15 +1,16 @@
 """A node that shares simulated cards by MPS, on virtual time."""
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.agent_runtime import make_parts
 
 from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.desired_config import ServicePlan
+from tessera.agent.base.options import AgentOptions
 from tessera.agent.mps.daemons import MpsDaemons
 from tessera.agent.mps.interfaces import DaemonLauncher
 from tessera.agent.mps.simulated import SimulatedDaemon, SimulatedLauncher
@@ -43,14 +44,14 @@ class MpsNode:
 
     def _agent(self, launcher: DaemonLauncher) -> MpsDaemons:
         return MpsDaemons(
-            hardware=InlineNvml(self.machine, self.clock),
-            launcher=launcher,
-            state_file=self.state_file,
-            host_root=Path("/run/nvidia/mps"),
-            changes=self.changes,
-            clock=self.clock,
-            describe_occupant=lambda card: self.occupied.get(card, ""),
-            rng=random.Random(1),
+            make_parts(
+                options=AgentOptions(node_name="node-1", state_dir=self.state_file.parent),
+                hardware=InlineNvml(self.machine, self.clock),
+                changes=self.changes,
+                clock=self.clock,
+            ),
+            launcher,
+            lambda card: self.occupied.get(card, ""),
         )
 
     def start(self) -> None:

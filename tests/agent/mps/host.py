@@ -6,7 +6,6 @@ dies by SIGKILL after the daemon's process was made and before its mark was writ
 
 import asyncio
 import os
-import random
 import shlex
 import signal
 import sys
@@ -14,8 +13,11 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from tests.support.agent_runtime import make_parts
+
 from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.desired_config import ServicePlan
+from tessera.agent.base.options import AgentOptions
 from tessera.agent.base.processes import ProcessId
 from tessera.agent.mps.daemons import MpsDaemons
 from tessera.agent.mps.interfaces import DaemonId, DaemonSpec
@@ -67,13 +69,13 @@ class Host:
     async def agent(self, spawner: Spawner | None = None) -> AsyncIterator[MpsDaemons]:
         clock = SystemClock()
         daemons = MpsDaemons(
-            hardware=InlineNvml(self.machine, clock),
-            launcher=self.launcher(spawner=spawner),
-            state_file=self.state_file,
-            host_root=self.root,
-            changes=self.changes,
-            clock=clock,
-            rng=random.Random(1),
+            make_parts(
+                options=AgentOptions(node_name="node-1", state_dir=self.folder, mps_root=self.root),
+                hardware=InlineNvml(self.machine, clock),
+                changes=self.changes,
+                clock=clock,
+            ),
+            self.launcher(spawner=spawner),
         )
         task = asyncio.create_task(daemons.run())
         try:

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.support.agent_runtime import make_parts
 from tests.support.api_clients import in_process_client
 from tests.support.tasks import cancel_tasks
 
@@ -164,15 +165,17 @@ class Stage:
         nodes.add_handler(lambda _event: self.changes.notify())
         events = EventRecorder(client, component="tessera-agent", clock=self.clock, rng=rng)
         publisher = NodeStatusPublisher(
-            client,
-            node=ShownNode(self, nodes),
+            make_parts(
+                client=client,
+                mirror=ShownNode(self, nodes),
+                events=events,
+                changes=self.changes,
+                clock=self.clock,
+                rng=rng,
+            ),
             facts=self.facts,
             conditions=lambda: self.conditions,
             machine=MachineFacts(SIMULATED_MACHINE),
-            events=events,
-            changes=self.changes,
-            clock=self.clock,
-            rng=rng,
         )
         self._tasks = [asyncio.create_task(each) for each in (nodes.run(), events.run(), publisher.run())]
 

@@ -1,17 +1,18 @@
 """One node's static side: simulated cards, kubelet's device manager, and a advertiser that can be ended."""
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.agent_runtime import make_parts
 from tests.support.scenes import repeated_scene_player, scene_player
 from tests.support.tasks import cancel_tasks
 
 from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.desired_config import DesiredSharing
+from tessera.agent.base.options import AgentOptions
 from tessera.agent.health.fault import CardProbed, CardsCordoned, CardsListed, HardwareEventReported, ProbeResult
 from tessera.agent.health.faults import HealthStateMachine
 from tessera.agent.health.policy import HealthPolicy
@@ -109,13 +110,13 @@ class Scene:
         self.lowered: dict[str, int] = {}
         self.launcher = SimulatedLauncher(self.clock, self.machine)
         self.daemons = MpsDaemons(
-            hardware=self.hardware,
-            launcher=self.launcher,
-            state_file=folder / "mps.json",
-            host_root=Path("/run/nvidia/mps"),
-            changes=self.changes,
-            clock=self.clock,
-            rng=random.Random(1),
+            make_parts(
+                options=AgentOptions(node_name="node-1", state_dir=folder),
+                hardware=self.hardware,
+                changes=self.changes,
+                clock=self.clock,
+            ),
+            self.launcher,
         )
         self.pods: dict[str, dict[str, Any]] = {}
         #: Every allocatable that kubelet ever had, in order, without repetitions.

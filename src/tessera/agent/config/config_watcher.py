@@ -16,16 +16,16 @@ one, also over a restart or an upgrade of the agent, even if the ConfigMap has l
 
 import asyncio
 import logging
-import random
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 
 import msgspec
 
-from tessera.agent.base.change_notifier import ChangeNotifier, Fact
+from tessera.agent.base.change_notifier import Fact
 from tessera.agent.base.desired_config import AppliedProfile, DesiredLayout, DesiredSharing
-from tessera.agent.base.options import AgentOptions, ConfigMapName
+from tessera.agent.base.options import ConfigMapName
+from tessera.agent.base.runtime import AgentRuntime
 from tessera.agent.base.state_file import StateFile
 from tessera.agent.config.selection import ConfigMapFiles, read_layouts, read_profile, select_layout, select_profile
 from tessera.api.names import MIG_CONFIG_LABEL
@@ -33,10 +33,8 @@ from tessera.api.nodes.repairs import REPAIRS_KEY, Repairs, parse_repairs
 from tessera.api.problems import FileRefused
 from tessera.api.sharing.profile import SharingProfile
 from tessera.api.sharing.profile_selection import PROFILE_LABEL
-from tessera.clock import Clock
-from tessera.kube.client.client import Client
 from tessera.kube.client.errors import Forbidden
-from tessera.kube.resources import CONFIGMAPS, ConfigMap, Node
+from tessera.kube.resources import CONFIGMAPS, ConfigMap
 from tessera.kube.watch.cache import WatchEvent
 from tessera.kube.watch.informer import Informer
 
@@ -102,32 +100,15 @@ class ConfigWatcher:
     """The desired configuration of one node.
 
     Args:
-        client: the API server.
-        options: the ConfigMaps, the defaults, and the folder for the last profile.
-        node: the node as last seen; ``None`` while there is no such object.
-        changes: notified when a ConfigMap changes. The mirror of the node notifies it of labels.
-        clock: for pauses between attempts.
-        rng: for jitter.
+        runtime: the ConfigMaps, the defaults, and the Node as last seen. The mirror of the node announces labels.
     """
 
-    def __init__(
-        self,
-        client: Client,
-        *,
-        options: AgentOptions,
-        node: Callable[[], Node | None],
-        changes: ChangeNotifier,
-        clock: Clock,
-        rng: random.Random,
-    ) -> None:
-
-        def watch(name: ConfigMapName | None, fact: Fact) -> _ConfigMapWatcher:
-            return _ConfigMapWatcher(client, name, lambda: changes.notify(fact), clock=clock, rng=rng)
-
-        self._node = node
-        self._profiles = watch(options.sharing_config, Fact.DESIRED_PROFILE)
-        self._layouts = watch(options.mig_config, Fact.DESIRED_LAYOUT)
-        self._repairs = watch(options.repairs, Fact.REPAIRS)
+    def __init__(self, runtime: AgentRuntime) -> None:
+        options = runtime.options
+        self._mirror = runtime.mirror
+        self._profiles = _ConfigMapWatcher(runtime, options.sharing_config, Fact.DESIRED_PROFILE)
+        self._layouts = _ConfigMapWatcher(runtime, options.mig_config, Fact.DESIRED_LAYOUT)
+        self._repairs = _ConfigMapWatcher(runtime, options.repairs, Fact.REPAIRS)
         self._profile_default = options.sharing_default
         self._layout_default = options.mig_default
         self._read_profile = lru_cache(maxsize=32)(read_profile)
@@ -198,7 +179,7 @@ class ConfigWatcher:
         self._last.save(name, text)
 
     def _label_values(self) -> tuple[str, str]:
-        node = self._node()
+        node = self._mirror.node()
         if node is not None:
             labels = node.metadata.labels
             self._labels = (labels.get(PROFILE_LABEL, ""), labels.get(MIG_CONFIG_LABEL, ""))
@@ -218,23 +199,20 @@ def _read_repairs(files: ConfigMapFiles) -> Repairs | None:
 class _ConfigMapWatcher:
     """The files of one ConfigMap, if one is configured."""
 
-    def __init__(
-        self,
-        client: Client,
-        name: ConfigMapName | None,
-        on_change: Callable[[], None],
-        *,
-        clock: Clock,
-        rng: random.Random,
-    ) -> None:
+    def __init__(self, runtime: AgentRuntime, name: ConfigMapName | None, fact: Fact) -> None:
         self.files = ConfigMapFiles()
-        self._on_change = on_change
+        self._changes, self._fact = runtime.changes, fact
         self._informer: Informer[ConfigMap] | None = None
         if name is not None:
             self.files = ConfigMapFiles(source=f"ConfigMap {name.namespace}/{name.name}", error="is not read yet")
             by_name = f"metadata.name={name.name}"
             self._informer = Informer(
-                client, CONFIGMAPS, namespace=name.namespace, field_selector=by_name, clock=clock, rng=rng
+                runtime.client,
+                CONFIGMAPS,
+                namespace=name.namespace,
+                field_selector=by_name,
+                clock=runtime.clock,
+                rng=runtime.rng,
             )
             self._informer.add_handler(self._on_event)
 
@@ -266,7 +244,7 @@ class _ConfigMapWatcher:
         files = msgspec.structs.replace(self.files, texts=texts, error=read_error)
         if files != self.files:
             self.files = files
-            self._on_change()
+            self._changes.notify(self._fact)
 
 
 def _describe_error(error: Exception) -> str:

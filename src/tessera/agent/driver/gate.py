@@ -11,7 +11,6 @@ notices when the driver itself is gone: then everything must be released before 
 """
 
 import logging
-import random
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import NamedTuple, Self, TypeVar
@@ -20,7 +19,8 @@ import msgspec
 
 from tessera.agent.base.change_notifier import ChangeNotifier, Fact
 from tessera.agent.base.marker_files import MarkerFiles
-from tessera.agent.base.options import AgentOptions, ValidationMode
+from tessera.agent.base.options import ValidationMode
+from tessera.agent.base.runtime import AgentEnvironment
 from tessera.agent.driver.driver_state import (
     DriverFacts,
     DriverFound,
@@ -43,7 +43,6 @@ from tessera.api.nodes.driver_status import (
     TOOLKIT_READY,
 )
 from tessera.api.nodes.removal import RemovalRequest, read_request
-from tessera.clock import Clock
 from tessera.kube.backoff import Backoff
 from tessera.kube.resources import Node
 from tessera.nvml.asynchronous.async_nvml import AsyncNvml
@@ -152,34 +151,29 @@ class DriverGate:
     """Waits for the driver of one node.
 
     Args:
-        options: the node, its folders, and whether a validation is required.
+        environment: the node, its folders, and whether a validation is required.
         driver: finds the driver and opens it.
         markers: the node's marker files.
         condition: reports why the cards cannot be used yet.
         changes: notified when a marker, a device or the node's labels changed.
-        clock: the time.
-        rng: for jitter.
     """
 
     def __init__(
         self,
-        options: AgentOptions,
+        environment: AgentEnvironment,
         *,
         driver: DriverBackend,
         markers: MarkerFiles,
         condition: ReadyConditionWriter,
         changes: ChangeNotifier,
-        clock: Clock,
-        rng: random.Random,
     ) -> None:
-        self._mode: ValidationMode = options.validation
-        self._root = options.driver_root
+        self._mode: ValidationMode = environment.options.validation
+        self._root = environment.options.driver_root
         self._driver = driver
         self._markers = markers
         self._condition = condition
         self._changes = changes.about(Fact.DRIVER)
-        self._clock = clock
-        self._backoff = Backoff(rng, shortest=FIRST_PAUSE)
+        self._backoff = Backoff(environment.rng, shortest=FIRST_PAUSE)
         #: True if the Node's labels ask for a pause, and true if they name a driver set.
         self._labels = (False, False)
         #: The request that Tessera leaves this node; ``None`` without one.

@@ -6,19 +6,18 @@ condition says ``PausedForDriver``: NVML is closed by then.
 """
 
 import logging
-import random
 from typing import Literal
 
 from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.node_conditions import NodeCondition, conditions_manifest
 from tessera.agent.base.node_objects import NodeSource
+from tessera.agent.base.runtime import AgentEnvironment
 from tessera.agent.driver.driver_state import WaitReason
 from tessera.api.nodes.conditions import ADVERTISED_MANAGER
 from tessera.api.nodes.driver_status import ADVERTISED_CONDITION as CONDITION
 from tessera.api.nodes.driver_status import WAITING_FOR_KUBELET
-from tessera.clock import Clock, rfc3339
+from tessera.clock import rfc3339
 from tessera.kube.backoff import Backoff
-from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError
 from tessera.kube.event_recorder import EventRecorder, make_reference
 from tessera.kube.resources import NODES, Condition, Node
@@ -43,29 +42,19 @@ class ReadyConditionWriter:
     """Writes the desired condition on one Node.
 
     Args:
-        client: the API server.
-        node: the Node object as last count.
+        environment: the API server and the clock.
+        node: the Node object as last seen.
         events: records the changes.
-        clock: the time.
-        rng: for jitter.
     """
 
-    def __init__(
-        self,
-        client: Client,
-        *,
-        node: NodeSource,
-        events: EventRecorder,
-        clock: Clock,
-        rng: random.Random,
-    ) -> None:
-        self._client = client.with_field_manager(ADVERTISED_MANAGER)
+    def __init__(self, environment: AgentEnvironment, node: NodeSource, events: EventRecorder) -> None:
+        self._client = environment.client.with_field_manager(ADVERTISED_MANAGER)
         self._name = node.node_name
         self._node = node
         self._events = events
         self._changes = ChangeNotifier()
-        self._clock = clock
-        self._backoff = Backoff(rng)
+        self._clock = environment.clock
+        self._backoff = Backoff(environment.rng)
         #: The desired condition; ``None`` before it was set.
         self._desired: NodeCondition | None = None
         #: The last write: UID of the Node, condition, monotonic seconds.

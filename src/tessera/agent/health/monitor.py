@@ -15,12 +15,11 @@ This module does not wait for hardware events, since slices on demand need them 
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 
 import msgspec
 
-from tessera.agent.base.change_notifier import ChangeNotifier, Fact
-from tessera.agent.base.metrics import Metrics
+from tessera.agent.base.change_notifier import Fact
+from tessera.agent.base.runtime import AgentRuntime
 from tessera.agent.health.card_health import describe_card, list_fault
 from tessera.agent.health.executor import CardProber, CardResetter, ProbeSchedule
 from tessera.agent.health.fault import (
@@ -61,8 +60,6 @@ from tessera.api.nodes.cordons import Cordon
 from tessera.api.nodes.health import CardHealth
 from tessera.api.nodes.preflights import CardTest, describe_test
 from tessera.api.nodes.repairs import Repairs
-from tessera.clock import Clock
-from tessera.nvml.asynchronous.async_nvml import AsyncNvml
 from tessera.nvml.interface import GpuEvent, GpuInfo, GpuUuid
 
 #: Seconds after which unchanged measurements of a card are taken in again, so that an error can end.
@@ -73,13 +70,7 @@ class HealthMonitor:
     """Monitors the health of one node's cards.
 
     Args:
-        hardware: the cards.
-        policy: the reaction to each error.
-        faults_file: the file that keeps the faults.
-        node: gives the boot id and records events.
-        metrics: counts events and probes.
-        changes: notified at every change of health.
-        clock: the time.
+        runtime: the cards, the Node, and the file of faults.
         resetter: resets cards that need it; ``None`` to leave that to administrators.
         reboots: asks for reboots of the node; ``None`` to leave that to administrators.
         preflights: tests new and repaired cards; ``None`` if nothing can.
@@ -89,33 +80,28 @@ class HealthMonitor:
 
     def __init__(
         self,
+        runtime: AgentRuntime,
         *,
-        hardware: AsyncNvml,
-        policy: HealthPolicy,
-        faults_file: Path,
-        node: NodeEventSink,
-        metrics: Metrics,
-        changes: ChangeNotifier,
-        clock: Clock,
         resetter: CardResetter | None = None,
         reboots: RepairReboots | None = None,
         preflights: CardPreflights | None = None,
         repairs: Callable[[], Repairs | None] = lambda: None,
     ) -> None:
-        self._prober = CardProber(hardware)
-        self._node = node
+        node, metrics, clock = runtime.object_events, runtime.metrics, runtime.clock
+        self._prober = CardProber(runtime.hardware)
+        self._node: NodeEventSink = node
         self._metrics = metrics
-        self._changes = changes.about(Fact.HEALTH | Fact.NODE_ANNOTATIONS | Fact.NODE_STATUS | Fact.REPAIRS)
+        self._changes = runtime.changes.about(Fact.HEALTH | Fact.NODE_ANNOTATIONS | Fact.NODE_STATUS | Fact.REPAIRS)
         self._clock = clock
         self._read_repairs = repairs
         #: Seconds from the monotonic clock to the wall clock, measured at the start.
         self._epoch = clock.now() - clock.monotonic()
-        self._store = FaultStore(faults_file, metrics)
+        self._store = FaultStore(runtime.state_file("health.json"), metrics)
         stored = self._store.load(clock.now())
         #: Id of the boot in which the faults were found; empty while unknown.
         self._boot = stored.boot
         self._health = HealthStateMachine(
-            policy,
+            HealthPolicy.from_environment(runtime.options.environment),
             faults=stored.marks,
             past=stored.past,
             known=stored.known,
@@ -137,6 +123,7 @@ class HealthMonitor:
         self._gpus: dict[str, GpuInfo] = {}
         self._unreadable: dict[str, str] = {}
         self._schedule = ProbeSchedule()
+        runtime.recorders.attach("health", self._health)
         metrics.show_health(self.reactions)
 
     # Events -----------------------------------------------------------------------------------------------------

@@ -20,15 +20,14 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from tessera.agent.base.node_objects import ObjectEvents
+from tessera.agent.base.runtime import AgentRuntime
 from tessera.agent.health.monitor import HealthMonitor
 from tessera.agent.inventory.device_health import CheckedDevice
-from tessera.agent.inventory.device_users import DeviceUser, DeviceUsers, PodSource
+from tessera.agent.inventory.device_users import DeviceUser, DeviceUsers
 from tessera.agent.inventory.gpu_inventory import InventoryReader
 from tessera.agent.validation.preflight_runner import PreflightRunner
 from tessera.api.names import POD_PREFLIGHT, PodUid
 from tessera.api.nodes.preflights import CardTest, describe_test
-from tessera.clock import Clock
 from tessera.kube.resources import Container, Pod
 from tessera.kubelet.interfaces import PluginError
 from tessera.limits.messages import CONDITION_MESSAGE
@@ -47,33 +46,29 @@ class PodPreflights:
     """Tests the cards of pods that ask for it; a :class:`.StartCheck`.
 
     Args:
+        runtime: the pods of the node, and Events that tell them the result.
         runner: tests a device.
         health: the faults of the cards, and what the administrator allows.
         inventory: the node's cards.
-        pods: the pods of the node.
         users: asks kubelet for the holders of static devices.
-        events: tells pods the result.
-        clock: the time.
     """
 
     def __init__(
         self,
+        runtime: AgentRuntime,
         runner: PreflightRunner,
         *,
         health: HealthMonitor,
         inventory: InventoryReader,
-        pods: PodSource,
         users: DeviceUsers,
-        events: ObjectEvents,
-        clock: Clock,
     ) -> None:
         self._runner = runner
         self._health = health
         self._inventory = inventory
-        self._pods = pods
+        self._pods = runtime.mirror
         self._users = users
-        self._events = events
-        self._clock = clock
+        self._events = runtime.object_events
+        self._clock = runtime.clock
         self._turn = asyncio.Lock()
         #: Monotonic time at which each device passed last, of the last :data:`PASS_LIFE` seconds.
         self._passed: dict[str, float] = {}

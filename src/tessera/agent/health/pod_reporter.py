@@ -14,23 +14,22 @@ Instaslice object, though not their GPU instances: they are then held as a part 
 import asyncio
 import hashlib
 import logging
-import random
 from collections.abc import Callable, Collection, Iterator, Sequence
 
-from tessera.agent.base.change_notifier import ChangeNotifier, Fact
+from tessera.agent.base.change_notifier import Fact
 from tessera.agent.base.node_objects import ApiMirror
+from tessera.agent.base.runtime import AgentRuntime
 from tessera.agent.health.monitor import HealthMonitor
 from tessera.agent.health.pod_conditions import Holdings, PodConditions, PodNotice, has_open_condition
 from tessera.agent.inventory.device_health import DeviceScope
-from tessera.agent.inventory.device_users import DeviceUsers, PodSource
+from tessera.agent.inventory.device_users import DeviceUsers
 from tessera.agent.inventory.gpu_inventory import GpuInventory, InventoryReader
 from tessera.agent.inventory.sliceable_gpus import SliceLease
 from tessera.api.names import GPU_CONDITION, POD_HEALTH_MANAGER, PodUid
-from tessera.clock import Clock, rfc3339
+from tessera.clock import rfc3339
 from tessera.kube.backoff import Backoff
-from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, Conflict, Forbidden, NotFound, TooManyRequests
-from tessera.kube.event_recorder import EventRecorder, make_reference
+from tessera.kube.event_recorder import make_reference
 from tessera.kube.resources import PODS, Pod
 from tessera.nvml.known_cards import UNREAD
 
@@ -127,37 +126,22 @@ class PodReporter:
     """Writes the condition of pods and their Events.
 
     Args:
-        client: the API server; its identity needs ``patch`` on ``pods/status`` for the pods of its node.
-        events: sends Events.
-        pods: the pods of the node.
+        runtime: the API server, where the agent needs ``patch`` on ``pods/status``; the pods of the node.
         health: the faults of the cards.
         holders: reads which pods hold which parts.
-        changes: wakes the reporter.
-        clock: the time.
-        rng: for jitter.
     """
 
-    def __init__(
-        self,
-        client: Client,
-        *,
-        events: EventRecorder,
-        pods: PodSource,
-        health: HealthMonitor,
-        holders: PartHolders,
-        changes: ChangeNotifier,
-        clock: Clock,
-        rng: random.Random,
-    ) -> None:
-        self._client = client.with_field_manager(POD_HEALTH_MANAGER)
-        self._events = events
-        self._pods = pods
+    def __init__(self, runtime: AgentRuntime, *, health: HealthMonitor, holders: PartHolders) -> None:
+        self._client = runtime.client.with_field_manager(POD_HEALTH_MANAGER)
+        self._events = runtime.events
+        self._pods = runtime.mirror
         self._health = health
         self._holders = holders
+        changes = runtime.changes
         self._quiet = changes.about(Fact.HEALTH | Fact.TOLD_PODS)
         self._changes = changes.about(Fact.HEALTH | Fact.TOLD_PODS | Fact.PODS | Fact.SLICES | Fact.CARDS)
-        self._clock = clock
-        self._backoff = Backoff(rng)
+        self._clock = runtime.clock
+        self._backoff = Backoff(runtime.rng)
         self._conditions = PodConditions()
         #: Notices that the API server has and the watch may not show yet, with their time.
         self._written: dict[str, tuple[PodNotice, float]] = {}

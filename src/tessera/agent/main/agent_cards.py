@@ -13,14 +13,13 @@ from pathlib import Path
 
 import msgspec
 
-from tessera.agent.base.node_objects import ApiMirror
+from tessera.agent.base.runtime import AgentRuntime
 from tessera.agent.base.state_file import StateFile
 from tessera.agent.health.monitor import HealthMonitor
 from tessera.agent.inventory.device_users import DeviceUsers
 from tessera.agent.inventory.gpu_inventory import GpuInventory, InventoryReader
 from tessera.agent.sharing.resource_advertiser import ResourceAdvertiser
 from tessera.agent.slices.slice_manager import SliceManager
-from tessera.nvml.asynchronous.async_nvml import AsyncNvml
 from tessera.nvml.errors import NvmlError
 from tessera.nvml.interface import GpuInfo
 from tessera.nvml.known_cards import UNREAD, blank_card
@@ -77,11 +76,9 @@ class AgentCards:
     """The node's cards.
 
     Args:
-        hardware: the cards.
-        inventory: reads them.
-        mirror: the node's objects.
+        runtime: the cards, and the node's objects.
+        inventory: reads the cards.
         users: asks kubelet for the pods that hold devices.
-        known: the file of the cards of this boot.
 
     Attributes:
         health: their health.
@@ -93,19 +90,12 @@ class AgentCards:
     slices: SliceManager
     advertiser: ResourceAdvertiser
 
-    def __init__(
-        self,
-        hardware: AsyncNvml,
-        inventory: InventoryReader,
-        mirror: ApiMirror,
-        users: DeviceUsers,
-        known: KnownCardsFile,
-    ) -> None:
-        self._hardware = hardware
+    def __init__(self, runtime: AgentRuntime, inventory: InventoryReader, users: DeviceUsers) -> None:
+        self._hardware = runtime.hardware
         self._inventory = inventory
-        self._mirror = mirror
+        self._mirror = runtime.mirror
         self._users = users
-        self._known = known
+        self._known = KnownCardsFile(runtime.state_file("known-cards.json"))
         #: False until the cards of this boot were recalled; the file is not written before.
         self._recalled = False
 

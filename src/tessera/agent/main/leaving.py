@@ -134,7 +134,7 @@ class CardRelease:
 
     def __init__(self, components: Components, kubelet: Kubelet) -> None:
         self._components = components
-        self._hardware = components.hardware
+        self._hardware = components.runtime.hardware
         self._kubelet = kubelet
 
     async def end_daemons(self, wait: Callable[[Sequence[str]], Awaitable[bool]]) -> bool:
@@ -167,7 +167,7 @@ class CardRelease:
         return {each.pod_name for found in users.values() for each in found if each.resource in served}
 
     async def _users(self) -> Mapping[str, tuple[DeviceUser, ...]]:
-        bound = await self._components.mirror.list_bound_pods()
+        bound = await self._components.runtime.mirror.list_bound_pods()
         return match_device_users(await self._kubelet.pod_resources(), bound)
 
     async def free(self, *, keep: bool) -> list[str]:
@@ -196,10 +196,12 @@ class CardRelease:
 
     async def _keep_journal(self) -> list[str]:
         """Saves the owners that still run; one that has ended proves nothing later (docs/decisions/removal.md)."""
-        options = self._components.options
+        options = self._components.runtime.options
         journal = SliceJournalFile(options.journal_file).load()
         running = {
-            PodUid(pod.metadata.uid) for pod in await self._components.mirror.list_bound_pods() if not has_ended(pod)
+            PodUid(pod.metadata.uid)
+            for pod in await self._components.runtime.mirror.list_bound_pods()
+            if not has_ended(pod)
         }
         kept = SliceJournal(
             owners={position: pod for position, pod in journal.owners.items() if pod in running},
@@ -238,7 +240,7 @@ class CardRelease:
         await self._hardware.destroy_gpu_instance(card.uuid, instance.gi_id)
 
     async def _uses(self, card: GpuInfo) -> list[InstanceUse]:
-        options = self._components.options
+        options = self._components.runtime.options
         positions = SliceJournalFile(options.journal_file).load().owners.items()
         slices = {parse_device_id(text): pod for text, pod in positions}
         owners = {(position.gpu, position.start): pod for position, pod in slices.items()}
@@ -247,7 +249,7 @@ class CardRelease:
         users = {device: {each.pod_name for each in found} for device, found in (await self._users()).items()}
         names = {
             PodUid(pod.metadata.uid): f"{pod.metadata.namespace}/{pod.metadata.name}"
-            for pod in await self._components.mirror.list_bound_pods()
+            for pod in await self._components.runtime.mirror.list_bound_pods()
         }
         instances = await self._hardware.instances(card.uuid)
         processes = await self._hardware.processes(card.uuid)

@@ -141,15 +141,13 @@ class _Lifecycle:
         self._events = EventRecorder(
             client, component="tessera-agent", instance=options.node_name, clock=clock, rng=rng
         )
-        self._condition = ReadyConditionWriter(client, node=self._node, events=self._events, clock=clock, rng=rng)
+        self._condition = ReadyConditionWriter(environment, self._node, self._events)
         self._gate = DriverGate(
-            options,
+            environment,
             driver=driver,
             markers=self._markers,
             condition=self._condition,
             changes=self._changes,
-            clock=clock,
-            rng=rng,
         )
         #: Why this agent does not begin: a file of a newer one; empty if there is none.
         self._refusal = ""
@@ -159,7 +157,7 @@ class _Lifecycle:
         self._removal = NodeRemoval(
             options,
             self._gate,
-            answers=AnswerWriter(client, self._node, clock, rng),
+            answers=AnswerWriter(environment, self._node),
             condition=self._condition,
             turn=self._turn,
             changes=self._changes,

@@ -7,7 +7,6 @@ of MPS daemons, the label of their pod stays.
 """
 
 import logging
-import random
 import shutil
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 from tessera.agent.base.change_notifier import ChangeNotifier, Fact
 from tessera.agent.base.node_objects import NodeSource
 from tessera.agent.base.options import AgentOptions
+from tessera.agent.base.runtime import AgentEnvironment
 from tessera.agent.base.turn import NodeTurn
 from tessera.agent.driver.gate import DriverGate
 from tessera.agent.driver.ready_condition import ReadyConditionWriter
@@ -31,9 +31,7 @@ from tessera.api.nodes.removal import (
     encode_answer,
     make_answer,
 )
-from tessera.clock import Clock
 from tessera.kube.backoff import Backoff
-from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError
 from tessera.kube.resources import NODES
 from tessera.kubelet.interfaces import Kubelet
@@ -45,17 +43,15 @@ class AnswerWriter:
     """Writes answers.
 
     Args:
-        client: the API server; its field manager owns the Node's labels and offers.
+        environment: the API server, whose field manager owns the Node's labels and offers.
         node: the Node as last seen.
-        clock: for pauses after a failure.
-        rng: for jitter.
     """
 
-    def __init__(self, client: Client, node: NodeSource, clock: Clock, rng: random.Random) -> None:
-        self._client = client
+    def __init__(self, environment: AgentEnvironment, node: NodeSource) -> None:
+        self._client = environment.client
         self._node = node
-        self._clock = clock
-        self._backoff = Backoff(rng)
+        self._clock = environment.clock
+        self._backoff = Backoff(environment.rng)
 
     async def write(self, answer: RemovalAnswer) -> None:
         """Writes an answer; returns when the API server has it, or when there is no Node."""

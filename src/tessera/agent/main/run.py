@@ -66,9 +66,9 @@ async def run(
 async def run_components(components: Components) -> None:
     """Runs the components of an agent until cancelled; raises the errors of :func:`run`."""
     async with asyncio.TaskGroup() as group:
-        group.create_task(components.events.run())
+        group.create_task(components.runtime.events.run())
         group.create_task(components.config.run())
-        await components.mirror.start(group)
+        await components.runtime.mirror.start(group)
         await components.config.wait_first_read()
         if not await components.cards.recall():
             group.create_task(_recall_cards_later(components))
@@ -88,7 +88,7 @@ async def run_components(components: Components) -> None:
             group.create_task(each.run(), name=type(each).__name__)
         if components.shows_pages:
             group.create_task(components.exporter.run(), name="Exporter")
-        owners = components.changes.about(Fact.OWNERS)
+        owners = components.runtime.changes.about(Fact.OWNERS)
         while not components.ownership.decided:
             await owners.wait(owners.count)
         group.create_task(components.slices.run())
@@ -97,7 +97,7 @@ async def run_components(components: Components) -> None:
 
 async def _recall_cards_later(components: Components) -> None:
     """Recalls the cards of this boot once its id is known: those of an earlier boot may have been removed."""
-    changes = components.changes.about(Fact.NODE_STATUS)
+    changes = components.runtime.changes.about(Fact.NODE_STATUS)
     count = changes.count
     while not await components.cards.recall():
         await changes.wait(count)
@@ -110,7 +110,7 @@ def _assign_recorded_cards(components: Components) -> None:
 
     The state folder was lost, or the record is that of InstaSlice, from which the node was taken over.
     """
-    ownership, item = components.ownership, components.mirror.instaslice()
+    ownership, item = components.ownership, components.runtime.mirror.instaslice()
     recorded = {each.gpu_uuid for each in item.status.pod_allocation_results.values()} if item is not None else set()
     cards = [each.uuid for each in components.inventory_reader.inventory.gpus if each.uuid in recorded]
     ownership.assume({card: CardOwner.ON_DEMAND for card in cards if not ownership.is_known(card)})
@@ -126,7 +126,7 @@ async def _assign_used_cards(components: Components) -> None:
             used = {cards[device] for device in await components.device_users.read() if device in cards}
         except ConnectionError as error:
             _log.warning("no card is changed before kubelet lists the pods that hold cards: %s", error)
-            await components.clock.sleep(_KUBELET_PAUSE)
+            await components.runtime.clock.sleep(_KUBELET_PAUSE)
             continue
         ownership.assume({card: CardOwner.STATIC for card in used if not ownership.is_known(card)})
         return
@@ -134,14 +134,14 @@ async def _assign_used_cards(components: Components) -> None:
 
 async def _reread_unreadable_cards(components: Components) -> None:
     """Lists the cards again while one of them cannot be read or fails probes; NVML has no event for its return."""
-    changes = components.changes.about(Fact.CARDS | Fact.HEALTH)
+    changes = components.runtime.changes.about(Fact.CARDS | Fact.HEALTH)
     while True:
         count = changes.count
         failing = components.health.failing_gpus()
         gpus = components.inventory_reader.inventory.gpus
         unreadable = [gpu.uuid for gpu in gpus if gpu.error or (gpu.uuid in failing and gpu.info.readable)]
         if unreadable:
-            await components.clock.sleep(SUSPECT_PROBE_INTERVAL)
+            await components.runtime.clock.sleep(SUSPECT_PROBE_INTERVAL)
             await components.cards.reread_cards(unreadable)
         else:
             await changes.wait(count)
@@ -151,7 +151,7 @@ async def _watch_hardware(components: Components) -> None:
     """Passes hardware events to the health monitor, and has the card of an event read again."""
     while True:
         try:
-            event = await components.hardware.wait_event(_EVENT_WAIT)
+            event = await components.runtime.hardware.wait_event(_EVENT_WAIT)
             if event is not None:
                 components.health.note_hardware_event(event)
                 components.exporter.note_hardware_event(event)
@@ -159,11 +159,11 @@ async def _watch_hardware(components: Components) -> None:
                 if event.xid in APPLICATION_XIDS:
                     continue
                 await components.cards.reread_card(event.gpu)
-            components.health.note_unheard(await components.hardware.unheard_cards())
+            components.health.note_unheard(await components.runtime.hardware.unheard_cards())
         except NotSupported as error:
             _log.warning("hardware events are not watched, only the next probe detects a lost card: %s", error)
             return
         except NvmlError as error:
             _log.warning("hardware events cannot be watched, next attempt in %.0f s: %s", _EVENT_WAIT, error)
             components.health.note_event_watch_failure(str(error))
-            await components.clock.sleep(_EVENT_WAIT)
+            await components.runtime.clock.sleep(_EVENT_WAIT)

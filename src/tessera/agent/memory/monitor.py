@@ -20,12 +20,12 @@ import logging
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from tessera.agent.base.change_notifier import ChangeNotifier, Fact
-from tessera.agent.base.metrics import MemoryUsage, Metrics
+from tessera.agent.base.change_notifier import Fact
+from tessera.agent.base.metrics import MemoryUsage
 from tessera.agent.base.options import EnforcementMode
 from tessera.agent.base.processes import ProcessTable
+from tessera.agent.base.runtime import AgentRuntime
 from tessera.agent.base.state_file import StateFile
 from tessera.agent.inventory.device_users import DeviceUser
 from tessera.agent.memory.enforcement import MemoryEnforcement
@@ -42,7 +42,6 @@ from tessera.agent.memory.policy import (
 )
 from tessera.api.names import PodUid
 from tessera.api.sharing.devices import Advertisement
-from tessera.clock import Clock
 from tessera.kube.resources import Pod
 from tessera.nvml.asynchronous.async_nvml import AsyncNvml
 from tessera.nvml.errors import NvmlError
@@ -122,38 +121,32 @@ class MemoryMonitor:
     """Watches the memory of one node's shared cards.
 
     Args:
+        runtime: metrics, the clock, and the file of the share that each pod was given when it came.
         reader: reads cards.
         policy: decides.
         enforcement: carries decisions out.
         inputs: inputs from the rest of the agent.
-        shares_file: keeps the share that each pod was given when it came.
-        metrics: shows use and limits.
-        changes: wakes the monitor while no card is shared.
-        clock: the time.
     """
 
     def __init__(
         self,
+        runtime: AgentRuntime,
         *,
         reader: ProcessMemoryReader,
         policy: MemoryPolicy,
         enforcement: MemoryEnforcement,
         inputs: MemoryInputs,
-        shares_file: Path,
-        metrics: Metrics,
-        changes: ChangeNotifier,
-        clock: Clock,
     ) -> None:
         self._reader = reader
         self._policy = policy
         self._enforcement = enforcement
         self._inputs = inputs
-        self._shares_file = shares_file
-        self._changes = changes
-        self._clock = clock
+        self._shares_file = runtime.state_file("shares.json")
+        self._changes = runtime.changes
+        self._clock = runtime.clock
         #: The agent's own pod; it may use any card without a grant.
         self._own_pod = reader.own_pod()
-        self._file: StateFile[Shares] = StateFile(shares_file, Shares)
+        self._file: StateFile[Shares] = StateFile(self._shares_file, Shares)
         stored = self._file.load()
         self._grants = MemoryGrants(stored)
         #: True if no record has the shares of the pods that are here already; false after the first sample.
@@ -164,7 +157,8 @@ class MemoryMonitor:
         self._usage: tuple[MemoryUsage, ...] = ()
         #: By card, the used bytes of the last sample that no pod is proven to hold, for the metrics.
         self._unattributed: Mapping[str, int] = {}
-        metrics.show_memory(self.memory_usage, lambda: self._unattributed)
+        runtime.recorders.attach("memory", policy)
+        runtime.metrics.show_memory(self.memory_usage, lambda: self._unattributed)
 
     def memory_usage(self) -> Sequence[MemoryUsage]:
         """Memory of shared cards by pod, of the last sample."""

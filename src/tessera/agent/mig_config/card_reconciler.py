@@ -14,7 +14,8 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
-from tessera.agent.base.change_notifier import ChangeNotifier, Fact
+from tessera.agent.base.change_notifier import Fact
+from tessera.agent.base.runtime import AgentRuntime
 from tessera.agent.inventory.card_ownership import CardOwner, CardOwnership
 from tessera.agent.inventory.gpu_inventory import GpuState, InventoryReader
 from tessera.agent.mig_config.drain import DeviceDrainer
@@ -44,7 +45,6 @@ from tessera.agent.mig_config.events import (
 )
 from tessera.agent.mig_config.executor import MigExecutor
 from tessera.agent.mig_config.state_machine import CardStateMachine
-from tessera.clock import Clock
 from tessera.nvml.errors import NvmlError
 from tessera.nvml.interface import GpuUuid
 
@@ -82,14 +82,13 @@ class CardReconciler:
 
     Args:
         machine: decides.
+        runtime: wakes this reconciler, and the parts that a change here concerns.
         goal_of: the goal that the layout sets for a card; ``None`` to leave the card as it is.
         request_reboot: asks for a reboot of the node; returns the status of the card that needs it.
         executor: reads and changes the card.
         inventory: the node's cards, read again after changes.
         ownership: the owner of each card.
         users: lists the users of each device.
-        changes: wakes this reconciler, and all others after a change here.
-        clock: for waits.
 
     Attributes:
         fence: UUIDs of the card and its MIG devices that must not be allocated.
@@ -100,6 +99,7 @@ class CardReconciler:
     def __init__(
         self,
         machine: CardStateMachine,
+        runtime: AgentRuntime,
         *,
         goal_of: Callable[[str], CardGoal | None],
         request_reboot: Callable[[str], Awaitable[CardStatus]],
@@ -107,8 +107,6 @@ class CardReconciler:
         inventory: InventoryReader,
         ownership: CardOwnership,
         users: DeviceDrainer,
-        changes: ChangeNotifier,
-        clock: Clock,
     ) -> None:
         self.fence: frozenset[str] = frozenset()
         self.status: CardStatus | None = None
@@ -121,8 +119,8 @@ class CardReconciler:
         self._inventory = inventory
         self._ownership = ownership
         self._users = users
-        self._changes = changes
-        self._clock = clock
+        self._changes = runtime.changes
+        self._clock = runtime.clock
         #: Events since the last decision.
         self._events: list[CardEvent] = []
         #: True if a call was made since the inventory was read.

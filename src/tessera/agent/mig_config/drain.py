@@ -16,15 +16,13 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from tessera.agent.base.runtime import RebootNode
+from tessera.agent.base.runtime import AgentRuntime, RebootNode
 from tessera.agent.inventory.device_users import match_device_users
 from tessera.agent.mig_config.events import CardStatus, LayoutState, UserPod
 from tessera.agent.mig_config.executor import LayoutJournal
-from tessera.clock import Clock
 from tessera.kube.eviction import Blocked, Evictor
 from tessera.kube.resources import Pod
 from tessera.kubelet.interfaces import Kubelet
-from tessera.nvml.asynchronous.async_nvml import AsyncNvml
 from tessera.nvml.errors import NvmlError
 
 
@@ -107,30 +105,26 @@ class RebootRequests:
     """Asks for reboots of the node.
 
     Args:
+        runtime: the node's cards, and its boot id; empty while unknown.
         reboot: reboots the node.
-        boot_id: the node's boot id; empty while unknown.
         journal: records reboots.
         users: lists the users of each device.
-        hardware: the node's cards.
-        clock: for :data:`REBOOT_TIMEOUT`.
     """
 
     def __init__(
         self,
+        runtime: AgentRuntime,
         reboot: RebootNode,
         *,
-        boot_id: Callable[[], str],
         journal: LayoutJournal,
         users: DeviceDrainer,
-        hardware: AsyncNvml,
-        clock: Clock,
     ) -> None:
         self._reboot = reboot
-        self._boot_id = boot_id
+        self._boot_id = runtime.mirror.boot_id
         self._journal = journal
         self._users = users
-        self._hardware = hardware
-        self._clock = clock
+        self._hardware = runtime.hardware
+        self._clock = runtime.clock
         #: Time at which this process requested a reboot or learned of a request; monotonic seconds.
         self._asked_at: float | None = None
         self._lock = asyncio.Lock()

@@ -21,6 +21,7 @@ import msgspec
 
 from tessera.agent.base.call_retries import CallFailure, RetryDelays
 from tessera.agent.base.desired_config import DesiredLayout
+from tessera.agent.base.runtime import AgentRuntime
 from tessera.agent.base.state_file import StateFile
 from tessera.agent.inventory.gpu_inventory import InventoryReader
 from tessera.agent.mig_config.events import (
@@ -37,8 +38,6 @@ from tessera.agent.mig_config.events import (
     Reset,
     SetMigMode,
 )
-from tessera.clock import Clock
-from tessera.nvml.asynchronous.async_nvml import AsyncNvml
 from tessera.nvml.errors import InUse, NvmlError, NvmlNotFound, ResetRequired
 from tessera.nvml.interface import GpuUuid, MigModeResult
 
@@ -145,27 +144,25 @@ class MigExecutor:
     """Reads and changes the node's cards.
 
     Args:
-        hardware: the node's cards.
+        runtime: the node's cards.
         inventory: reads a card.
         journal: saved before every call.
         listener: learns of resets and of destroyed GPU instances.
-        clock: the time.
     """
 
     def __init__(
         self,
-        hardware: AsyncNvml,
+        runtime: AgentRuntime,
         *,
         inventory: InventoryReader,
         journal: LayoutJournal,
         listener: HardwareListener,
-        clock: Clock,
     ) -> None:
         self.journal = journal
-        self._hardware = hardware
+        self._hardware = runtime.hardware
         self._inventory = inventory
         self._listener = listener
-        self._clock = clock
+        self._clock = runtime.clock
         #: Failed readings of each card without :data:`FORGIVEN` seconds between two of them, the time of the last, and
         #: the error of the first: a card that answers now and then is tried and told like one that never answers.
         self._failed_reads: dict[GpuUuid, tuple[int, float, str]] = {}

@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from tessera.agent.base.change_notifier import ChangeNotifier, Fact
+from tessera.agent.base.change_notifier import Fact
 from tessera.agent.base.desired_config import DesiredLayout
+from tessera.agent.base.runtime import AgentRuntime
 from tessera.agent.inventory.card_ownership import CardOwner, CardOwnership
 from tessera.agent.inventory.gpu_inventory import GpuState, InventoryReader
 from tessera.agent.mig_config.card_reconciler import RETRY_PAUSE, CardReconciler
@@ -21,8 +22,6 @@ from tessera.agent.mig_config.drain import DeviceDrainer, RebootRequests
 from tessera.agent.mig_config.events import APPLYING, CardGoal, CardStatus, LayoutState, LayoutStatus, summarize_cards
 from tessera.agent.mig_config.executor import MigExecutor
 from tessera.agent.mig_config.state_machine import CardStateMachine
-from tessera.clock import Clock
-from tessera.replay.service import Recorders
 
 _log = logging.getLogger(__name__)
 
@@ -31,19 +30,18 @@ class LayoutReconciler:
     """Applies the desired layout on one node.
 
     Args:
+        runtime: wakes all parts, and records the decisions of the cards' state machines.
         desired: the layout that the node must have; the same object until something changes.
         inventory: the node's cards; they were read at least once before :meth:`run`.
         ownership: the owner of each card; gets the desired owners from here.
         executor: reads and changes cards.
         users: lists the users of each device.
         reboots: requests reboots; ``None`` if the node is never rebooted for a card.
-        recorders: record the decisions of the cards' state machines; ``None`` for no record.
-        changes: wakes all parts.
-        clock: the time.
     """
 
     def __init__(
         self,
+        runtime: AgentRuntime,
         *,
         desired: Callable[[], DesiredLayout],
         inventory: InventoryReader,
@@ -51,9 +49,6 @@ class LayoutReconciler:
         executor: MigExecutor,
         users: DeviceDrainer,
         reboots: RebootRequests | None,
-        recorders: Recorders | None = None,
-        changes: ChangeNotifier,
-        clock: Clock,
     ) -> None:
         self._desired = desired
         self._inventory = inventory
@@ -61,9 +56,8 @@ class LayoutReconciler:
         self._executor = executor
         self._users = users
         self._reboots = reboots
-        self._changes = changes
-        self._clock = clock
-        self._recorders = recorders or Recorders()
+        self._runtime = runtime
+        self._changes = runtime.changes
         #: The desired layout and the cards behind :attr:`_resolved`.
         self._inputs: tuple[DesiredLayout, Sequence[GpuState]] | None = None
         #: The goals in force; ``None`` before the first were written to the journal.
@@ -162,17 +156,16 @@ class LayoutReconciler:
             may_reboot=self._reboots is not None,
             reached=self._goal_of(card.uuid) if self._was_in_force else None,
         )
-        self._recorders.attach("mig-config", machine, card.uuid)
+        self._runtime.recorders.attach("mig-config", machine, card.uuid)
         return CardReconciler(
             machine,
+            self._runtime,
             goal_of=self._goal_of,
             request_reboot=self._request_reboot,
             executor=self._executor,
             inventory=self._inventory,
             ownership=self._ownership,
             users=self._users,
-            changes=self._changes,
-            clock=self._clock,
         )
 
     # Status -----------------------------------------------------------------------------------------------------

@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from tessera.agent.base.change_notifier import ChangeNotifier, Fact
+from tessera.agent.base.change_notifier import Fact
 from tessera.agent.base.metrics import MemoryUsage
+from tessera.agent.base.runtime import AgentRuntime
 from tessera.agent.monitoring.card_states import CardStates, HealthSource
 from tessera.agent.monitoring.exposition import ExpositionOptions, XidHistory, render
 from tessera.agent.monitoring.findings import LeaseFindings, find_excess
@@ -19,7 +20,6 @@ from tessera.agent.monitoring.sample import NodeSample, measure_lease
 from tessera.agent.monitoring.sampler import NodeSampler
 from tessera.agent.monitoring.usage_report import report_usage
 from tessera.api.nodes.usage import NodeUsage
-from tessera.clock import Clock
 from tessera.nvml.interface import GpuEvent
 
 _log = logging.getLogger(__name__)
@@ -34,28 +34,29 @@ class Exporter:
     """Samples a node and writes its metrics.
 
     Args:
+        runtime: dialect and limits of the series, and the clock.
         sampler: takes samples.
-        options: dialect and limits of the series.
-        changes: notified when cards, slices or pods change.
-        clock: the time.
         health: the faults of the cards.
         memory_usage: the memory of shared cards by pod, of the last sample.
     """
 
     def __init__(
         self,
+        runtime: AgentRuntime,
         sampler: NodeSampler,
-        options: ExpositionOptions,
-        changes: ChangeNotifier,
-        clock: Clock,
         *,
         health: HealthSource,
         memory_usage: Callable[[], Sequence[MemoryUsage]],
     ) -> None:
         self._sampler = sampler
-        self._options = options
-        self._changes = changes.about(Fact.CARDS | Fact.HEALTH | Fact.SLICES | Fact.PODS)
-        self._clock = clock
+        self._options = options = ExpositionOptions(
+            names=runtime.options.metric_names,
+            node=runtime.options.node_name,
+            max_series=runtime.options.max_series,
+            simulated=runtime.hardware.simulated,
+        )
+        self._changes = runtime.changes.about(Fact.CARDS | Fact.HEALTH | Fact.SLICES | Fact.PODS)
+        self._clock = runtime.clock
         #: By card, the XIDs that the driver reported.
         self._xids: dict[str, XidHistory] = {}
         self._states = LeaseStates()

@@ -9,53 +9,37 @@ not allocate :attr:`MpsDaemons.fenced_devices` in another form.
 """
 
 import asyncio
-import random
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 from tessera.agent.base.change_notifier import ChangeNotifier, Fact
 from tessera.agent.base.desired_config import ContainerEdits, ServicePlan
+from tessera.agent.base.runtime import AgentRuntime
 from tessera.agent.mps.interfaces import DaemonLauncher, MpsPaths, container_edits
 from tessera.agent.mps.state import ExclusiveCards, MpsState
 from tessera.agent.mps.supervisor import DaemonSupervisor
-from tessera.clock import Clock
-from tessera.nvml.asynchronous.async_nvml import AsyncNvml
 
 
 class MpsDaemons:
     """The daemons of a node.
 
     Args:
-        hardware: the node's cards, whose compute mode is set.
+        runtime: the cards, whose compute mode is set, and the MPS root as kubelet sees it.
         launcher: starts daemons: real ones for real cards.
-        state_file: the file of the record that survives a restart of the agent.
-        host_root: the MPS root as kubelet sees it, ``/run/nvidia/mps``.
-        changes: notified when a daemon became ready or is no longer ready.
-        clock: for pauses.
         describe_occupant: returns why the card of a UUID cannot be taken, such as a pod that holds all of it; empty if
             it can. A card on which a process computes is never taken.
-        rng: spreads the pauses; seeded in tests.
     """
 
     def __init__(
         self,
-        *,
-        hardware: AsyncNvml,
+        runtime: AgentRuntime,
         launcher: DaemonLauncher,
-        state_file: Path,
-        host_root: Path,
-        changes: ChangeNotifier,
-        clock: Clock,
         describe_occupant: Callable[[str], str] = lambda _: "",
-        rng: random.Random | None = None,
     ) -> None:
+        self._runtime = runtime
         self._launcher = launcher
-        self._record = MpsState(state_file)
-        self._cards = ExclusiveCards(hardware, self._record, clock, describe_occupant)
-        self._host = MpsPaths(host_root)
-        self._changes = changes
-        self._clock = clock
-        self._rng = rng or random.Random()
+        self._record = MpsState(runtime.state_file("mps.json"))
+        self._cards = ExclusiveCards(runtime.hardware, self._record, runtime.clock, describe_occupant)
+        self._host = MpsPaths(runtime.options.mps_root)
         self._wake = ChangeNotifier()
         #: The desired daemons by resource; ``None`` before the first plans are set.
         self._plans: Mapping[str, ServicePlan] | None = None
@@ -160,16 +144,9 @@ class MpsDaemons:
         await self._supervisors[resource].run()
         del self._supervisors[resource]
         self._wake.notify()
-        self._changes.notify(Fact.MPS)
+        self._runtime.changes.notify(Fact.MPS)
 
     def _supervisor(self, resource: str) -> DaemonSupervisor:
         return DaemonSupervisor(
-            resource,
-            launcher=self._launcher,
-            cards=self._cards,
-            record=self._record,
-            wake=self._wake,
-            changes=self._changes,
-            clock=self._clock,
-            rng=self._rng,
+            resource, self._runtime, launcher=self._launcher, cards=self._cards, record=self._record, wake=self._wake
         )

@@ -15,11 +15,11 @@ Rules:
 
 import asyncio
 import logging
-import random
 from collections.abc import Mapping
 
 from tessera.agent.base.change_notifier import ChangeNotifier, Fact
 from tessera.agent.base.desired_config import ServicePlan
+from tessera.agent.base.runtime import AgentRuntime
 from tessera.agent.mps.interfaces import (
     ControlFailed,
     DaemonId,
@@ -32,7 +32,6 @@ from tessera.agent.mps.interfaces import (
     set_limits,
 )
 from tessera.agent.mps.state import DaemonRecord, ExclusiveCards, MpsState
-from tessera.clock import Clock
 from tessera.kube.backoff import Backoff
 from tessera.nvml.errors import NvmlError
 
@@ -58,35 +57,31 @@ class DaemonSupervisor:
 
     Args:
         resource: the resource whose shares it serves.
+        runtime: learns when :attr:`served_cards` or :attr:`problem` changed.
         launcher: starts and finds daemons.
         cards: sets compute modes.
         record: the record that survives a restart of the agent.
         wake: shared by all supervisors of a node; notified when a plan or a card's owner changed.
-        changes: notified when :attr:`served_cards` or :attr:`problem` changed.
-        clock: for pauses.
-        rng: spreads the pauses.
     """
 
     def __init__(
         self,
         resource: str,
+        runtime: AgentRuntime,
         *,
         launcher: DaemonLauncher,
         cards: ExclusiveCards,
         record: MpsState,
         wake: ChangeNotifier,
-        changes: ChangeNotifier,
-        clock: Clock,
-        rng: random.Random,
     ) -> None:
         self._resource = resource
         self._launcher = launcher
         self._cards = cards
         self._record = record
         self._wake = wake
-        self._changes = changes
-        self._clock = clock
-        self._backoff = Backoff(rng, shortest=SHORTEST_PAUSE, longest=LONGEST_PAUSE)
+        self._changes = runtime.changes
+        self._clock = runtime.clock
+        self._backoff = Backoff(runtime.rng, shortest=SHORTEST_PAUSE, longest=LONGEST_PAUSE)
         #: The desired daemon; ``None`` if it must end.
         self._plan: ServicePlan | None = None
         #: Cards whose shares can be used now; a part of the cards of the running daemon.

@@ -20,22 +20,21 @@ Other parts provide the state; nothing here decides it.
 """
 
 import logging
-import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
 
-from tessera.agent.base.change_notifier import ChangeNotifier, Fact
+from tessera.agent.base.change_notifier import Fact
 from tessera.agent.base.node_conditions import NodeCondition, bound_messages, conditions_manifest, read_conditions
 from tessera.agent.base.node_objects import NodeSource
+from tessera.agent.base.runtime import AgentRuntime
 from tessera.agent.node_status.node_facts import MachineFacts, NodeFacts, NodeMetadata, is_part
 from tessera.api.nodes.conditions import is_marked_silent
-from tessera.clock import Clock, rfc3339
+from tessera.clock import rfc3339
 from tessera.kube.backoff import Backoff
-from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, Forbidden
-from tessera.kube.event_recorder import EventRecorder, make_reference
+from tessera.kube.event_recorder import make_reference
 from tessera.kube.resources import NODES, Node
 
 _log = logging.getLogger(__name__)
@@ -60,42 +59,32 @@ class NodeStatusPublisher:
     """Keeps the Node's labels, annotation and conditions up to date.
 
     Args:
-        client: the API server; its field manager owns the written fields.
-        node: the Node as last seen.
+        runtime: the API server, whose field manager owns the written fields; the Node as last seen.
         facts: the facts behind labels and annotations; ``None`` while unknown, and then they stay as they are.
         conditions: all conditions of the agent; ``None`` while unknown, and then they stay as they are.
         machine: product name and host driver of the node's machine.
-        events: records changes of conditions.
-        changes: announces that a fact may have changed.
-        clock: the time.
-        rng: for jitter.
     """
 
     def __init__(
         self,
-        client: Client,
+        runtime: AgentRuntime,
         *,
-        node: NodeSource,
         facts: Callable[[], NodeFacts | None],
         conditions: Callable[[], Sequence[NodeCondition] | None],
         machine: MachineFacts,
-        events: EventRecorder,
-        changes: ChangeNotifier,
-        clock: Clock,
-        rng: random.Random,
     ) -> None:
-        self._client = client
-        self._name = node.node_name
-        self._node = node
+        self._client = runtime.client
+        self._name = runtime.mirror.node_name
+        self._node: NodeSource = runtime.mirror
         self._facts = facts
         self._conditions = conditions
         self._machine = machine
-        self._events = events
-        self._changes = changes.about(_FACTS)
-        self._clock = clock
-        self._backoff = Backoff(rng)
+        self._events = runtime.events
+        self._changes = runtime.changes.about(_FACTS)
+        self._clock = runtime.clock
+        self._backoff = Backoff(runtime.rng)
         #: Seconds since 1970 at which this agent began to publish.
-        self._began = int(clock.now())
+        self._began = int(runtime.clock.now())
         #: True while the API server refuses the agent's writes; a refusal is logged once.
         self._forbidden = False
         #: The last facts, and the metadata built from them; ``None`` instead of metadata that cannot be built.

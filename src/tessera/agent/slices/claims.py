@@ -22,7 +22,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from tessera.agent.base.cdi_files import CdiFolder
 from tessera.agent.base.change_notifier import Fact
-from tessera.agent.base.node_objects import ApiMirror
 from tessera.agent.base.runtime import AgentRuntime
 from tessera.agent.inventory.device_health import CheckedDevice, StartCheck
 from tessera.agent.inventory.sliceable_gpus import SlicePosition, parse_device_id
@@ -31,8 +30,7 @@ from tessera.agent.slices.events import DevicesBound
 from tessera.agent.slices.slice_table import SliceJournalFile
 from tessera.agent.slices.state_machine import SliceStateMachine
 from tessera.api.names import MIG_RESOURCE_PREFIX, PodUid
-from tessera.kubelet.interfaces import Kubelet, PluginError, PreferredRequest
-from tessera.nvml.asynchronous.async_nvml import AsyncNvml
+from tessera.kubelet.interfaces import PluginError, PreferredRequest
 from tessera.nvml.errors import NvmlError
 from tessera.nvml.interface import GpuUuid
 
@@ -104,13 +102,11 @@ class SliceClaims:
     """Gives slices to containers.
 
     Args:
-        runtime: options, clock and metrics of this agent.
-        kubelet: lists the devices of each container.
+        runtime: kubelet, which lists the devices of each container; the pods of this node, and the API server's answer
+            about their promises.
         machine: the slices and the pods that own them.
-        pods: the pods of this node, and the API server's answer about their promises.
         cdi: the folder of the CDI files.
         journal: written to disk before a container gets its slices.
-        hardware: lists the device files of a slice.
         start_check: tests the slices of pods that ask for it.
     """
 
@@ -118,12 +114,9 @@ class SliceClaims:
         self,
         runtime: AgentRuntime,
         *,
-        kubelet: Kubelet,
         machine: SliceStateMachine,
-        pods: ApiMirror,
         cdi: CdiFolder,
         journal: SliceJournalFile,
-        hardware: AsyncNvml,
         start_check: StartCheck,
     ) -> None:
         self._start_check = start_check
@@ -131,15 +124,13 @@ class SliceClaims:
         self._clock = runtime.clock
         self._metrics = runtime.metrics
         self._timeout = runtime.options.claim_timeout
-        self._finder = ContainerFinder(
-            kubelet=kubelet, slices=machine.table, pods=pods, changes=self._changes, clock=self._clock
-        )
+        self._finder = ContainerFinder(runtime, machine.table)
         self._machine = machine
         self._slices = machine.table
-        self._pods = pods
+        self._pods = runtime.mirror
         self._cdi = cdi
         self._journal = journal
-        self._hardware = hardware
+        self._hardware = runtime.hardware
 
     def list_unclaimed(self, resource: str) -> list[SlicePosition]:
         """Promised positions of a resource that no container has claimed, oldest promise first."""

@@ -25,8 +25,8 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
-from tessera.agent.base.change_notifier import ChangeNotifier, Fact
-from tessera.agent.base.node_objects import ApiMirror
+from tessera.agent.base.change_notifier import Fact
+from tessera.agent.base.runtime import AgentRuntime
 from tessera.agent.inventory.sliceable_gpus import SlicePosition, parse_device_id
 from tessera.agent.slices.slice_table import SliceTable
 from tessera.agent.slices.starting_containers import (
@@ -37,9 +37,8 @@ from tessera.agent.slices.starting_containers import (
     starting_names,
 )
 from tessera.api.names import MIG_RESOURCE_PREFIX, PodUid
-from tessera.clock import Clock
 from tessera.kube.resources import Pod
-from tessera.kubelet.interfaces import Kubelet, PluginError
+from tessera.kubelet.interfaces import PluginError
 
 #: Seconds until pod-resources lists a pod at the latest, and until the watch shows a listed pod.
 _LISTED_WITHIN, _SHOWN_WITHIN = 0.5, 10.0
@@ -69,21 +68,16 @@ class ContainerFinder:
     """Finds the container that starts, and its devices.
 
     Args:
-        kubelet: lists the devices of each container.
+        runtime: kubelet, which lists the devices of each container; the pods of this node.
         slices: the node's promises and slices, with the devices that stand for them.
-        pods: the pods of this node.
-        changes: wakes waiters.
-        clock: for pauses.
     """
 
-    def __init__(
-        self, *, kubelet: Kubelet, slices: SliceTable, pods: ApiMirror, changes: ChangeNotifier, clock: Clock
-    ) -> None:
-        self._kubelet = kubelet
+    def __init__(self, runtime: AgentRuntime, slices: SliceTable) -> None:
+        self._kubelet = runtime.kubelet
         self._slices = slices
-        self._pods = pods
-        self._changes = changes.about(Fact.SLICES | Fact.PODS)
-        self._clock = clock
+        self._pods = runtime.mirror
+        self._changes = runtime.changes.about(Fact.SLICES | Fact.PODS)
+        self._clock = runtime.clock
         #: Latest call of each resource, for pods whose init containers started.
         self._calls: dict[PodUid, dict[str, tuple[str, ...]]] = {}
 

@@ -13,7 +13,6 @@ import logging
 from tessera.agent.base.call_retries import CallFailure
 from tessera.agent.base.cdi_files import CdiFolder
 from tessera.agent.base.change_notifier import Fact
-from tessera.agent.base.node_objects import ApiMirror
 from tessera.agent.base.runtime import AgentRuntime
 from tessera.agent.inventory.gpu_inventory import InventoryReader
 from tessera.agent.inventory.sliceable_gpus import SkippedGpu, SliceableGpu, SlicePosition
@@ -40,7 +39,6 @@ from tessera.agent.slices.state_machine import SliceStateMachine
 from tessera.kube.event_recorder import make_reference
 from tessera.kube.resources import NODES, PODS, Node
 from tessera.mig.names import resource_spelling
-from tessera.nvml.asynchronous.async_nvml import AsyncNvml
 from tessera.nvml.errors import GpuLost, InUse, NvmlError, NvmlNotFound, ResetRequired
 from tessera.nvml.interface import GpuInstance
 
@@ -55,10 +53,9 @@ class GpuSliceExecutor:
 
     Args:
         gpu: the GPU, and its table of profiles.
-        runtime: clock, metrics and change notifier of this agent.
+        runtime: the GPUs, clock, metrics and change notifier of this agent.
         machine: decides; gets an event after every call.
         journal: written before every call. No call is made if that fails.
-        hardware: changes the GPU.
         inventory: reads the GPU.
     """
 
@@ -69,13 +66,12 @@ class GpuSliceExecutor:
         *,
         machine: SliceStateMachine,
         journal: SliceJournalFile,
-        hardware: AsyncNvml,
         inventory: InventoryReader,
     ) -> None:
         self._card = gpu
         self._machine = machine
         self._journal = journal
-        self._hardware = hardware
+        self._hardware = runtime.hardware
         self._inventory = inventory
         self._changes = runtime.changes.about(Fact.SLICES)
         self._clock = runtime.clock
@@ -211,8 +207,7 @@ class SliceFollowUps:
     """Carries out the effects that must come before the status of the Instaslice object is written.
 
     Args:
-        runtime: records Events.
-        mirror: the node.
+        runtime: records Events; the node.
         machine: gives the instructions.
         cdi: the folder of the CDI files.
         journal: the journal's file.
@@ -222,13 +217,12 @@ class SliceFollowUps:
         self,
         runtime: AgentRuntime,
         *,
-        mirror: ApiMirror,
         machine: SliceStateMachine,
         cdi: CdiFolder,
         journal: SliceJournalFile,
     ) -> None:
         self._events = runtime.events
-        self._mirror = mirror
+        self._mirror = runtime.mirror
         self._machine = machine
         self._cdi = cdi
         self._journal = journal

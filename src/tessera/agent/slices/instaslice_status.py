@@ -237,8 +237,7 @@ class InstasliceStatusWriter:
     """Keeps the object's status equal to the agent's state.
 
     Args:
-        runtime: options, API server and clock of this agent.
-        instaslice: the node's Instaslice object as the watch last showed it.
+        runtime: options, API server and clock of this agent; the node's Instaslice object.
         node_resources: the node's part of the object's status; ``None`` while unknown.
         follow_ups: carries out the effects that must come before ``deleted`` is written.
         slices: the slices of the node.
@@ -248,7 +247,6 @@ class InstasliceStatusWriter:
         self,
         runtime: AgentRuntime,
         *,
-        instaslice: Callable[[], Instaslice | None],
         node_resources: Callable[[], NodeResources | None],
         follow_ups: SliceFollowUps,
         slices: SliceTable,
@@ -258,7 +256,7 @@ class InstasliceStatusWriter:
         self._name = runtime.options.node_name
         self._namespace = runtime.options.namespace
         self._changes = runtime.changes.about(Fact.SLICES | Fact.OWNERS | Fact.HEALTH | Fact.NODE_STATUS)
-        self._instaslice = instaslice
+        self._instaslice = runtime.mirror.instaslice
         self._node_resources = node_resources
         self._follow_ups = follow_ups
         self._slices = slices

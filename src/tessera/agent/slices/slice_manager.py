@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tessera.agent.base.cdi_files import CdiFolder
 from tessera.agent.base.change_notifier import Fact
-from tessera.agent.base.node_objects import ApiMirror, has_ended
+from tessera.agent.base.node_objects import has_ended
 from tessera.agent.base.runtime import AgentRuntime
 from tessera.agent.inventory.card_ownership import CardOwner, CardOwnership, StaticGpus
 from tessera.agent.inventory.device_health import StartCheck
@@ -51,8 +51,7 @@ from tessera.kube.backoff import Backoff
 from tessera.kube.client.errors import ApiError
 from tessera.kube.resources import Node, Pod
 from tessera.kube.watch.cache import EventKind, WatchEvent
-from tessera.kubelet.interfaces import Device, Kubelet
-from tessera.nvml.asynchronous.async_nvml import AsyncNvml
+from tessera.kubelet.interfaces import Device
 from tessera.nvml.errors import NvmlError
 
 _log = logging.getLogger(__name__)
@@ -95,10 +94,7 @@ class SliceManager:
     """Serves slices on demand.
 
     Args:
-        runtime: options, API server, clock and metrics of this agent.
-        hardware: changes the GPUs.
-        kubelet: the node's kubelet.
-        mirror: node, pods and object; not started yet.
+        runtime: options, API server, kubelet and cards of this agent; its mirror has not started yet.
         ownership: the side of the agent that has each GPU.
         inventory: the node's GPUs. Read again after MIG mode was turned on and before a GPU is released, so that no
             part uses an older reading.
@@ -112,20 +108,17 @@ class SliceManager:
         self,
         runtime: AgentRuntime,
         *,
-        hardware: AsyncNvml,
-        kubelet: Kubelet,
-        mirror: ApiMirror,
         ownership: CardOwnership,
         inventory: InventoryReader,
         is_unhealthy: Callable[[str], bool],
         static_gpus: StaticGpus,
         start_check: StartCheck,
     ) -> None:
-        options = runtime.options
+        options, mirror = runtime.options, runtime.mirror
         self._runtime = runtime
         self._node_name = options.node_name
-        self._hardware = hardware
-        self._kubelet = kubelet
+        self._hardware = runtime.hardware
+        self._kubelet = runtime.kubelet
         self._mirror = mirror
         self._ownership = ownership
         self._reader = inventory
@@ -145,25 +138,15 @@ class SliceManager:
         ownership.assume({position.gpu: CardOwner.ON_DEMAND for position in positions})
         self._cdi = CdiFolder(options.cdi_dir)
         self._capacity = NodeCapacity(runtime.client, node_name=options.node_name, namespace=options.namespace)
-        self._follow_ups = SliceFollowUps(
-            runtime, mirror=mirror, machine=self._machine, cdi=self._cdi, journal=self._journal
-        )
+        self._follow_ups = SliceFollowUps(runtime, machine=self._machine, cdi=self._cdi, journal=self._journal)
         self._writer = InstasliceStatusWriter(
             runtime,
-            instaslice=mirror.instaslice,
             node_resources=self._node_resources,
             follow_ups=self._follow_ups,
             slices=self._slices,
         )
         self._claims = SliceClaims(
-            runtime,
-            kubelet=kubelet,
-            machine=self._machine,
-            pods=mirror,
-            cdi=self._cdi,
-            journal=self._journal,
-            hardware=hardware,
-            start_check=start_check,
+            runtime, machine=self._machine, cdi=self._cdi, journal=self._journal, start_check=start_check
         )
         self._claim_driver = (
             ClaimDriver(
@@ -352,12 +335,7 @@ class SliceManager:
         for card in inventory.gpus:
             if card.uuid not in self._executors:
                 executor = GpuSliceExecutor(
-                    card,
-                    self._runtime,
-                    machine=self._machine,
-                    journal=self._journal,
-                    hardware=self._hardware,
-                    inventory=self._reader,
+                    card, self._runtime, machine=self._machine, journal=self._journal, inventory=self._reader
                 )
                 await executor.read()
                 task = group.create_task(executor.run(), name=f"card {card.uuid}")
