@@ -9,7 +9,15 @@ from tests.agent.monitoring.test_lease_states import GPU, INFO, POD
 from tessera.agent.monitoring.card_states import HARDWARE_THROTTLES, CardStates, find_errors
 from tessera.agent.monitoring.exposition import ExpositionOptions
 from tessera.agent.monitoring.lease_states import GRACE, LeaseStates
-from tessera.agent.monitoring.sample import CardOffer, DeviceSample, GpuSample, Lease, NodeSample, ProcessUse, SilentGpu
+from tessera.agent.monitoring.sample import (
+    CardOffer,
+    DeviceSample,
+    GpuSample,
+    Lease,
+    NodeSample,
+    ProcessUse,
+    silent_gpu,
+)
 from tessera.agent.monitoring.usage_report import report_usage
 from tessera.api.nodes.health import (
     FABRIC,
@@ -180,7 +188,7 @@ def test_measured_errors_are_passed_on_to_the_faults_of_the_card() -> None:
 
 
 def test_a_silent_card_is_reported_with_those_who_hold_it() -> None:
-    silent = NodeSample(taken=0, silent=(SilentGpu(INFO, (LEASE,)),))
+    silent = NodeSample(taken=0, silent=(silent_gpu(INFO, (LEASE,)),))
     faults = Faults(CardState.LOST)
     health = CardStates(faults).handle(silent)
     assert faults.unmeasured == [GPU]
@@ -209,7 +217,7 @@ def test_leases_of_a_lost_card_stay_on_the_page_and_count_as_no_waste(
     card = DeviceSample(uuid=GPU, measured=Measurements({}))
     states, taken = LeaseStates(), 2 * GRACE
     states.handle(NodeSample(taken=0, gpus=(GpuSample(info=INFO, card=card, mig_devices=(mig,)),), leases=(held,)))
-    lost = NodeSample(taken=taken, silent=(SilentGpu(INFO, (held,), 8, (mig,)),), offers={GPU: CardOffer(kind, 4)})
+    lost = NodeSample(taken=taken, silent=(silent_gpu(INFO, (held,), 8, (mig,)),), offers={GPU: CardOffer(kind, 4)})
     judged = states.handle(lost)
     page = report_usage(lost, ExpositionOptions(node="n"), unix_time=5.0, judged=judged, health={}, states=states)
     (lease,) = page.leases

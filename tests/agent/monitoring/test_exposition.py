@@ -19,7 +19,7 @@ from tessera.agent.monitoring.families import (
     Family,
     dcgm_families,
 )
-from tessera.agent.monitoring.sample import DeviceSample, GpuSample, Lease, NodeSample, ProcessUse, SilentGpu
+from tessera.agent.monitoring.sample import DeviceSample, GpuSample, Lease, NodeSample, ProcessUse, silent_gpu
 from tessera.api.names import PodUid
 from tessera.nvml.interface import GpuInfo, GpuUuid
 from tessera.nvml.measurements import Absence, Measurements, Quantity
@@ -227,7 +227,7 @@ def test_a_card_with_gpu_instances_has_rows_of_these_only_and_they_have_its_othe
 def test_a_card_in_mig_mode_without_instances_has_rows_of_its_own(rows: Read, silent: bool) -> None:
     info = msgspec.structs.replace(INFO, mig_enabled=True)
     gpu = GpuSample(info=info, card=DeviceSample(uuid=GPU, measured=MEASURED))
-    taken = NodeSample(taken=0.0, gpus=() if silent else (gpu,), silent=(SilentGpu(info),) if silent else ())
+    taken = NodeSample(taken=0.0, gpus=() if silent else (gpu,), silent=(silent_gpu(info),) if silent else ())
     ((labels, _),) = rows(text(taken), "DCGM_FI_DEV_XID_ERRORS")
     assert (labels["UUID"], labels.get("GPU_I_ID")) == (GPU, None)
 
@@ -286,7 +286,7 @@ def test_each_family_is_written_once_with_help_and_type() -> None:
 def test_the_xids_of_a_card_that_does_not_answer_are_shown_without_measurements(
     rows: Read, names: MetricNames, last: str
 ) -> None:
-    page = text(NodeSample(taken=0.0, silent=(SilentGpu(INFO),)), names)
+    page = text(NodeSample(taken=0.0, silent=(silent_gpu(INFO),)), names)
     assert rows(page, "tessera_gpu_last_xid") == [({"gpu": GPU}, 79)]
     assert rows(page, "tessera_gpu_xid_errors_total") == [({"gpu": GPU, "xid": each}, 2) for each in ("31", "79")]
     assert [(labels["UUID"], value) for labels, value in rows(page, last)] == [(GPU, 79)]

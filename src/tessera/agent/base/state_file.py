@@ -110,6 +110,20 @@ class StateFile(Generic[T]):
         fresh.replace(self._path)
         self._saved = data
 
+    def save_if_possible(self, value: T, loss: str) -> bool:
+        """As :meth:`save`, for a value without which the agent can work; returns false if it is not saved.
+
+        Args:
+            value: the value to save.
+            loss: what a restart of the agent loses then, for the log: ``allocations are not kept``.
+        """
+        try:
+            self.save(value)
+        except OSError as error:
+            _log.warning("%s over a restart of the agent: %s", loss, error)
+            return False
+        return True
+
 
 def set_aside(path: Path) -> Path | None:
     """Renames a file, or any other entry at its path, to ``<name>.bad``, ``.bad.2`` and so on.

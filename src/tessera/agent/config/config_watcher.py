@@ -80,10 +80,7 @@ class LastAppliedProfile:
             if isinstance(profile, FileRefused):
                 raise profile
             self._profile = AppliedProfile(name=name, text=text, profile=profile)
-        try:
-            self._file.save(_StoredProfile(name, text))
-        except OSError as error:
-            _log.warning('sharing profile "%s" is in force, but not kept for a restart of the agent: %s', name, error)
+        self._file.save_if_possible(_StoredProfile(name, text), f'sharing profile "{name}" is not kept')
 
     def _load(self) -> AppliedProfile | None:
         kept = self._file.load()

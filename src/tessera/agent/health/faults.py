@@ -58,13 +58,12 @@ from tessera.agent.health.fault import (
     ProbeResult,
     RepairsSet,
     health_by,
-    is_spared,
     worst_of,
 )
+from tessera.agent.health.fault_table import FaultTable
 from tessera.agent.health.history import FALLS, FaultHistory, PastFault, counts_as_fall, describe_falls
 from tessera.agent.health.policy import DRIVER_REACTIONS, ECC_REACTIONS, HealthPolicy, RecoveryAction
 from tessera.agent.inventory.device_health import DeviceHealth, DeviceScope, Reaction
-from tessera.api.nodes.card_faults import CardRule
 from tessera.api.nodes.cordons import Cordon
 from tessera.api.nodes.health import FELL_TOO_OFTEN, MEASURED_ERRORS, UNREADABLE, describe_xid
 from tessera.api.nodes.repairs import PreflightMode, Repairs
@@ -74,8 +73,6 @@ from tessera.nvml.known_cards import UNREAD
 from tessera.nvml.xids import XID_OFF_THE_BUS
 from tessera.replay.recorder import Decider
 
-#: What is done to a cordoned card.
-_HANDS_OFF = Repairs()
 #: Sources of faults that no probe ends.
 _NOT_PROBED = frozenset({EVENT_WATCH, CORDON, FELL_TOO_OFTEN, PREFLIGHT, *MEASURED_ERRORS})
 #: Sources of faults that no boot ends.
@@ -90,8 +87,8 @@ class HealthChange(msgspec.Struct, frozen=True):
     after: DeviceHealth
 
 
-class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]):
-    """The faults of one node's cards.
+class HealthStateMachine(FaultTable, Decider[[HealthEvent, float], tuple[HealthChange, ...]]):
+    """The faults of one node's cards, as events begin and end them.
 
     Args:
         policy: the reaction to each error.
@@ -112,22 +109,15 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
         known: Collection[str] | None = None,
         repairs: Repairs | None = None,
     ) -> None:
-        self._repairs = repairs or Repairs()
+        super().__init__(hysteresis or Hysteresis(), faults, repairs or Repairs())
         #: The cards that were on the node before; ``None`` until the first list if nobody knows.
         self._known = None if known is None else frozenset(known)
         self._policy = policy
-        self._hysteresis = hysteresis or Hysteresis()
         #: The node's cards, as last listed; events of other cards are ignored.
         self._gpus: frozenset[str] = frozenset()
         #: The error of each card that was listed with one.
         self._unreadable: Mapping[str, str] = {}
-        #: The faults that are not over, at most one for each scope and source.
-        self._faults = {(fault.scope, fault.source): fault for fault in faults}
         self._history = FaultHistory(past)
-        #: The faults that the breaker spares, whether or not they are there now.
-        self._spared: frozenset[CardRule] = frozenset()
-        #: Failed probes in a row, by card; a card whose last probe succeeded has no entry.
-        self._failures: dict[str, int] = {}
 
     @property
     def known(self) -> frozenset[str] | None:
@@ -138,82 +128,6 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
     def past(self) -> tuple[PastFault, ...]:
         """The faults that are over, as far as they are remembered, in the order of their ends."""
         return self._history.past
-
-    @property
-    def repairs(self) -> Repairs:
-        """What is done about faults."""
-        return self._repairs
-
-    def repairs_of(self, gpu: str) -> Repairs:
-        """What is done about the faults of a card: nothing while a person has cordoned it."""
-        return _HANDS_OFF if (DeviceScope(gpu), CORDON) in self._faults else self._repairs
-
-    def faults(self) -> tuple[Fault, ...]:
-        """Every fault that is not over, sorted."""
-        return tuple(sorted(self._faults.values(), key=lambda fault: (fault.scope, fault.source)))
-
-    @property
-    def hysteresis(self) -> Hysteresis:
-        """The numbers that decide when a fault ends."""
-        return self._hysteresis
-
-    def faulty_instances(self, gpu: str) -> frozenset[int]:
-        """Ids of the card's GPU instances that have faults of their own."""
-        return frozenset(fault.scope.gi_id for fault in self._faults.values() if fault.scope.gpu == gpu) - {-1}
-
-    def is_suspect(self, gpu: str) -> bool:
-        """True if the card or an instance of it has a fault that a probe may end, or its last probe failed."""
-        faults = (
-            fault for fault in self._faults.values() if fault.source not in {CORDON, FELL_TOO_OFTEN, *MEASURED_ERRORS}
-        )
-        return gpu in self._failures or any(fault.scope.gpu == gpu for fault in faults)
-
-    def failing_gpus(self) -> frozenset[str]:
-        """UUIDs of the cards whose last probe failed."""
-        return frozenset(self._failures)
-
-    def awaits_end(self, gpu: str) -> bool:
-        """True if an error that the card measures itself is not measured any more, and ends after the quiet time."""
-        faults = (fault for fault in self._faults.values() if fault.source in MEASURED_ERRORS)
-        return any(fault.scope.gpu == gpu and fault.clean for fault in faults)
-
-    def needs_reset(self, gpu: str) -> bool:
-        """True if the worst fault requires a reset, and the card was neither reset since nor is cordoned."""
-        faults = [fault for fault in self._faults.values() if fault.scope.gpu == gpu and not self.spares(fault)]
-        if any(fault.by_hand for fault in faults):
-            return False
-        worst = max((fault.reaction for fault in faults), default=Reaction.IGNORE)
-        return worst is Reaction.RESET and any(fault.reaction is worst and not fault.reset for fault in faults)
-
-    def needs_reboot(self, gpu: str) -> float | None:
-        """Since when the card needs a reboot of its node; None if it does not, or a person has cordoned it."""
-        faults = [fault for fault in self._faults.values() if fault.scope.gpu == gpu and not self.spares(fault)]
-        if any(fault.by_hand for fault in faults):
-            return None
-        return min((fault.since for fault in faults if fault.reaction is Reaction.REBOOT), default=None)
-
-    def awaits_preflight(self, gpu: str) -> float | None:
-        """Since when the card waits for a test; None if it waits for none, or is withheld for something else too."""
-        faults = [fault for fault in self._faults.values() if fault.scope.gpu == gpu and not self.spares(fault)]
-        withheld = [fault for fault in faults if fault.reaction >= Reaction.WITHHOLD]
-        return withheld[0].since if [fault.source for fault in withheld] == [PREFLIGHT] else None
-
-    def failed_pod_preflight(self, gpu: str) -> bool:
-        """True if the card failed the test before a pod's first container, and was not reset since."""
-        fault = self._faults.get((DeviceScope(gpu), FAILED_POD_PREFLIGHT))
-        return fault is not None and not fault.reset
-
-    def spares(self, fault: Fault) -> bool:
-        """True if the fault would take its card away, and the breaker prevents it."""
-        return is_spared(fault, self._spared)
-
-    def health_of(self, scope: DeviceScope) -> DeviceHealth:
-        """The health of a device: the worst fault on it or on the card that it is a part of."""
-        return health_by(self.worst_fault(scope), self._spared)
-
-    def worst_fault(self, scope: DeviceScope) -> Fault | None:
-        """The worst fault on a device or on the card that it is a part of; None without one."""
-        return worst_of(self._faults.values(), scope, self._spared)
 
     def react(self, event: HealthEvent, now: float) -> tuple[HealthChange, ...]:
         """Takes an event in and returns every change of health that follows.

@@ -12,7 +12,6 @@ Faults and history are on disk, so that a restart of the agent ends no fault. Th
 which may be set while no agent runs: a stored time of the future counts as the time of loading.
 """
 
-import logging
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -134,9 +133,6 @@ def describe_falls(falls: Sequence[Fall]) -> str:
     return f"fell {count_noun(len(falls), 'time')} in {WINDOW / 86400:.0f} days: {more}{', '.join(texts)}"
 
 
-_log = logging.getLogger(__name__)
-
-
 class StoredFaults(msgspec.Struct, frozen=True):
     """The content of the file of faults.
 
@@ -184,8 +180,5 @@ class FaultStore:
 
     def save(self, faults: StoredFaults) -> None:
         """Keeps faults; without the file they still hold until this process ends."""
-        try:
-            self._file.save(faults)
-        except OSError as error:
+        if not self._file.save_if_possible(faults, "faults of cards are not kept"):
             self._metrics.count_unsaved_faults()
-            _log.warning("faults of cards are not kept over a restart of the agent: %s", error)

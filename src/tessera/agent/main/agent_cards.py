@@ -63,13 +63,7 @@ class KnownCardsFile:
             for card in cards
             if card.identified and not card.uuid.startswith(UNREAD)
         )
-        try:
-            self._file.save(StoredCards(boot, known))
-        except OSError as error:
-            _log.warning(
-                "cards cannot be saved, so a restarted agent may not know their names: %s",
-                error,
-            )
+        self._file.save_if_possible(StoredCards(boot, known), "names of cards may not be known")
 
 
 class AgentCards:

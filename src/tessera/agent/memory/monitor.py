@@ -220,11 +220,7 @@ class MemoryMonitor:
         return sorted(held | shared_devices(self._inputs.offer()).keys())
 
     def _save_shares(self) -> None:
-        try:
-            self._file.save(self._grants.shares)
-        except OSError as error:
-            # Without the file, the shares still hold until this process ends.
-            _log.warning("the shares of pods are not kept over a restart of the agent: %s", error)
+        self._file.save_if_possible(self._grants.shares, "the shares of pods are not kept")
 
     def _delete_shares(self) -> None:
         """Deletes the file: in mode ``off`` no shares are recorded, so it would be wrong once the mode changes."""

@@ -37,7 +37,7 @@ from tessera.agent.monitoring.families import (
     of_dialect,
 )
 from tessera.agent.monitoring.lease_states import JudgedLease
-from tessera.agent.monitoring.sample import DeviceSample, GpuSample, Lease, NodeSample, SilentGpu, measure_lease
+from tessera.agent.monitoring.sample import DeviceSample, GpuSample, Lease, NodeSample, measure_lease
 from tessera.api.nodes.health import CardHealth
 from tessera.nvml.interface import GpuInfo
 from tessera.nvml.measurements import THROTTLE_REASONS, Quantity
@@ -246,7 +246,7 @@ class _Renderer:
             for bit, reason in THROTTLE_REASONS.items():
                 self.page.add(THROTTLED, {"gpu": info.uuid, "reason": reason}, float(bool(bits & bit)))
 
-    def add_xids(self, gpu: GpuSample | SilentGpu, xids: XidHistory) -> None:
+    def add_xids(self, gpu: GpuSample, xids: XidHistory) -> None:
         """Adds the XIDs of a card, also of one that does not answer: most lost cards reported one."""
         labels = _label_text({"err_code": str(xids.last), "err_msg": _xid_text(xids.last)})
         for _, rows in self._dcgm_rows(gpu):
@@ -315,7 +315,7 @@ class _Renderer:
         for (metric, reason), count in sorted(absent.items()):
             self.page.add(UNAVAILABLE, {"metric": metric, "reason": reason}, count)
 
-    def _dcgm_rows(self, gpu: GpuSample | SilentGpu) -> Iterator[tuple[DeviceSample, "_DcgmRows"]]:
+    def _dcgm_rows(self, gpu: GpuSample) -> Iterator[tuple[DeviceSample, "_DcgmRows"]]:
         """Yields each GPU instance of a card, or else the card itself, with its rows in dcgm-exporter's series."""
         instances: dict[int | None, list[DeviceSample]] = {}
         for device in gpu.mig_devices or gpu.devices:

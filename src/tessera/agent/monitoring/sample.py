@@ -68,29 +68,6 @@ class DeviceSample(msgspec.Struct, frozen=True, kw_only=True):
     processes_absent: Absence | None = None
 
 
-class GpuSample(msgspec.Struct, frozen=True, kw_only=True):
-    """One card: the card itself and its MIG devices.
-
-    Attributes:
-        info: its basic facts.
-        slots: its memory slots; 0 if it has no MIG.
-        card: the card itself.
-        mig_devices: its MIG devices.
-        pcie_bandwidth: bytes per second that its PCIe link carries in each direction; 0 if not known.
-    """
-
-    info: GpuInfo
-    slots: int = 0
-    card: DeviceSample
-    mig_devices: tuple[DeviceSample, ...] = ()
-    pcie_bandwidth: float = 0.0
-
-    @property
-    def devices(self) -> tuple[DeviceSample, ...]:
-        """The card, and its MIG devices."""
-        return (self.card, *self.mig_devices)
-
-
 class Lease(msgspec.Struct, frozen=True, kw_only=True):
     """Hold of one container on one device.
 
@@ -113,6 +90,40 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
     ratio: float = 1.0
 
 
+class GpuSample(msgspec.Struct, frozen=True, kw_only=True):
+    """One card: the card itself and its MIG devices; of a silent one (:func:`silent_gpu`) nothing is measured.
+
+    Attributes:
+        info: its basic facts.
+        slots: its memory slots; 0 if it has no MIG.
+        card: the card itself.
+        mig_devices: its MIG devices.
+        pcie_bandwidth: bytes per second that its PCIe link carries in each direction; 0 if not known.
+        leases: what containers hold of a card that did not answer.
+    """
+
+    info: GpuInfo
+    slots: int = 0
+    card: DeviceSample
+    mig_devices: tuple[DeviceSample, ...] = ()
+    pcie_bandwidth: float = 0.0
+    leases: tuple[Lease, ...] = ()
+
+    @property
+    def devices(self) -> tuple[DeviceSample, ...]:
+        """The card, and its MIG devices."""
+        return (self.card, *self.mig_devices)
+
+
+def silent_gpu(
+    info: GpuInfo, leases: Iterable[Lease] = (), slots: int = 0, mig_devices: Iterable[DeviceSample] = ()
+) -> GpuSample:
+    """A card that did not answer, such as a lost one, as it was known last; its MIG devices keep the leases on them."""
+    devices = (msgspec.structs.replace(each, measured=Measurements({}), processes=()) for each in mig_devices)
+    card = DeviceSample(uuid=info.uuid, measured=Measurements({}))
+    return GpuSample(info=info, slots=slots, card=card, mig_devices=tuple(devices), leases=tuple(leases))
+
+
 class CardOffer(msgspec.Struct, frozen=True):
     """How a card is offered to containers.
 
@@ -123,27 +134,6 @@ class CardOffer(msgspec.Struct, frozen=True):
 
     kind: str
     replicas: int = 1
-
-
-class SilentGpu(msgspec.Struct, frozen=True):
-    """A card that did not answer, such as a lost one, as it was known last; nothing of it is measured.
-
-    Attributes:
-        info: its basic facts.
-        leases: what containers hold of it.
-        slots: its memory slots; 0 if it has no MIG.
-        mig_devices: its MIG devices at its last sample, so that the leases on them keep their card.
-    """
-
-    info: GpuInfo
-    leases: tuple[Lease, ...] = ()
-    slots: int = 0
-    mig_devices: tuple[DeviceSample, ...] = ()
-
-    @property
-    def devices(self) -> tuple[DeviceSample, ...]:
-        """The card, and its MIG devices."""
-        return (DeviceSample(uuid=self.info.uuid, measured=Measurements({})), *self.mig_devices)
 
 
 class NodeSample(msgspec.Struct, frozen=True, kw_only=True):
@@ -163,12 +153,12 @@ class NodeSample(msgspec.Struct, frozen=True, kw_only=True):
     driver_version: str = ""
     gpus: tuple[GpuSample, ...] = ()
     leases: tuple[Lease, ...] = ()
-    silent: tuple[SilentGpu, ...] = ()
+    silent: tuple[GpuSample, ...] = ()
     nvlink_rates: Mapping[str, float] = {}
     offers: Mapping[str, CardOffer] = {}
 
     @property
-    def cards(self) -> tuple[GpuSample | SilentGpu, ...]:
+    def cards(self) -> tuple[GpuSample, ...]:
         """All cards: those that answered, then the others."""
         return (*self.gpus, *self.silent)
 

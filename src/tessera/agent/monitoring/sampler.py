@@ -16,8 +16,6 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
-import msgspec
-
 from tessera.agent.base.processes import ProcessTable
 from tessera.agent.inventory.device_users import PodSource, match_device_users
 from tessera.agent.inventory.gpu_inventory import GpuState, InventoryReader
@@ -28,9 +26,9 @@ from tessera.agent.monitoring.sample import (
     Lease,
     NodeSample,
     ProcessUse,
-    SilentGpu,
     card_offers,
     measure_memory,
+    silent_gpu,
     slice_leases,
     static_leases,
 )
@@ -136,22 +134,14 @@ class NodeSampler:
         yield from self._last.leases
         yield from (lease for gpu in self._last.silent for lease in gpu.leases)
 
-    def _silent(self, state: GpuState, leases: Iterable[Lease]) -> SilentGpu:
+    def _silent(self, state: GpuState, leases: Iterable[Lease]) -> GpuSample:
         """A card that did not answer. A lease that it had before keeps its kind and ratio: the offer may be gone."""
         last = self._answers.get(state.uuid)
         devices = () if last is None else last.mig_devices
         before = {(each.uid, each.container, each.device): each for each in self._last_leases()}
         parts = _parts([state]).union(each.uuid for each in devices)
-        return SilentGpu(
-            info=state.info,
-            leases=tuple(
-                before.get((each.uid, each.container, each.device), each) for each in leases if each.device in parts
-            ),
-            slots=self._slots(state.info),
-            mig_devices=tuple(
-                msgspec.structs.replace(each, measured=Measurements({}), processes=()) for each in devices
-            ),
-        )
+        held = (before.get((each.uid, each.container, each.device), each) for each in leases if each.device in parts)
+        return silent_gpu(state.info, held, self._slots(state.info), devices)
 
     async def _sample_gpu(self, info: GpuInfo, held: Mapping[str, bool]) -> GpuSample | None:
         try:

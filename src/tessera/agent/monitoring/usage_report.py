@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from tessera.agent.monitoring.exposition import ExpositionOptions
 from tessera.agent.monitoring.lease_states import MEMORY, JudgedLease, LeaseStates, PastLease
-from tessera.agent.monitoring.sample import CardOffer, DeviceSample, GpuSample, NodeSample, SilentGpu, measure_lease
+from tessera.agent.monitoring.sample import CardOffer, DeviceSample, GpuSample, NodeSample, measure_lease
 from tessera.api.nodes.health import CardHealth
 from tessera.api.nodes.usage import CardUsage, DeviceUsage, EndedLease, LeaseUsage, NodeUsage
 from tessera.nvml.measurements import THROTTLE_REASONS, Quantity
@@ -51,15 +51,11 @@ def report_usage(
 
 
 def _cards(sample: NodeSample, health: Mapping[str, CardHealth]) -> list[CardUsage]:
-    answered = [
+    cards = (
         _card(gpu, health.get(gpu.info.uuid, CardHealth()), sample.offers.get(gpu.info.uuid, _NOT_OFFERED))
-        for gpu in sample.gpus
-    ]
-    silent = [
-        _silent_card(gpu, health.get(gpu.info.uuid, CardHealth()), sample.offers.get(gpu.info.uuid, _NOT_OFFERED))
-        for gpu in sample.silent
-    ]
-    return sorted([*answered, *silent], key=lambda card: card.index)
+        for gpu in sample.cards
+    )
+    return sorted(cards, key=lambda card: card.index)
 
 
 def _card(gpu: GpuSample, health: CardHealth, offer: CardOffer) -> CardUsage:
@@ -69,7 +65,7 @@ def _card(gpu: GpuSample, health: CardHealth, offer: CardOffer) -> CardUsage:
         uuid=gpu.info.uuid,
         index=gpu.info.index,
         model=gpu.info.name,
-        mig=gpu.info.mig_enabled,
+        mig=gpu.info.mig_enabled or bool(gpu.mig_devices),
         slots=gpu.slots,
         kind=offer.kind,
         replicas=offer.replicas,
@@ -77,20 +73,6 @@ def _card(gpu: GpuSample, health: CardHealth, offer: CardOffer) -> CardUsage:
         absent={quantity.value: reason.value for quantity, reason in measured.absent.items()},
         throttled=tuple(reason for bit, reason in THROTTLE_REASONS.items() if bits & bit),
         processes=len(gpu.card.processes),
-        devices=_devices(gpu.mig_devices),
-        health=health,
-    )
-
-
-def _silent_card(gpu: SilentGpu, health: CardHealth, offer: CardOffer) -> CardUsage:
-    return CardUsage(
-        uuid=gpu.info.uuid,
-        index=gpu.info.index,
-        model=gpu.info.name,
-        mig=gpu.info.mig_enabled or bool(gpu.mig_devices),
-        slots=gpu.slots,
-        kind=offer.kind,
-        replicas=offer.replicas,
         devices=_devices(gpu.mig_devices),
         health=health,
     )

@@ -8,7 +8,6 @@ without a listed holder therefore count as held as long as a pod of the node ini
 kept in a file: an agent that starts again has no other source for them.
 """
 
-import logging
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
@@ -25,8 +24,6 @@ from tessera.agent.sharing.refusals import EntryKey, HeldEntry, find_blocked_ent
 from tessera.api.names import PodUid
 from tessera.api.sharing.devices import Advertisement, device_of
 from tessera.clock import Clock
-
-_log = logging.getLogger(__name__)
 
 #: Seconds from Allocate until kubelet certainly lists the container, and its pod is certainly among the live ones.
 ADMISSION = 15.0
@@ -115,10 +112,8 @@ class DeviceOccupancy:
 
     def _save(self) -> None:
         """Saves the entries whose holder kubelet does not list. A failed save denies no container its devices."""
-        try:
-            self._file.save([(each.resource, each.ids) for each in self._allocations if not each.listed])
-        except OSError as error:
-            _log.warning("allocations are not saved for a restart of the agent: %s", error)
+        unlisted = [(each.resource, each.ids) for each in self._allocations if not each.listed]
+        self._file.save_if_possible(unlisted, "allocations are not kept")
 
     def note_starting(self) -> None:
         """Notes that a container starts: kubelet has noted its allocation, and is asked at the next opportunity."""

@@ -311,7 +311,4 @@ class AdvertisedNames:
             _log.warning("%s are not lowered before kubelet does it: %s", ", ".join(sorted(lower)), error)
 
     def _save(self) -> None:
-        try:
-            self._file.save(self._ended)
-        except OSError as error:
-            _log.warning("names of resources are not saved; former ones may stay on the node with 0: %s", error)
+        self._file.save_if_possible(self._ended, "names of resources, which may stay on the node with 0, are not kept")
