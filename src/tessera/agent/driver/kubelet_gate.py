@@ -67,6 +67,7 @@ class GatedKubelet:
                 task.cancel()
                 await asyncio.wait({task})
                 self._served.remove(served)
+                self._changes.notify(Fact.LISTS)  # kubelet has to read one list less
 
     async def serve_claims(self, plugin: ClaimPlugin) -> None:
         """See :meth:`.Kubelet.serve_claims`; the devices are no list of kubelet's, so the gate does not matter."""

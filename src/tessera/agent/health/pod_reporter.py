@@ -41,6 +41,8 @@ _SHOWN = 10.0
 _AT_A_TIME = 8
 #: Seconds until a pod that the API server refused is tried again: rights may come with an upgrade.
 _REFUSED = 600.0
+#: What decides about the holders.
+_HOLDERS = Fact.PODS | Fact.ALLOCATIONS | Fact.ENTRIES | Fact.SLICES | Fact.CARDS
 #: Least seconds between two readings of the holders, however much changes.
 _GATHER = 0.2
 
@@ -139,7 +141,7 @@ class PodReporter:
         self._holders = holders
         changes = runtime.changes
         self._quiet = changes.about(Fact.HEALTH | Fact.TOLD_PODS)
-        self._changes = changes.about(Fact.HEALTH | Fact.TOLD_PODS | Fact.PODS | Fact.SLICES | Fact.CARDS)
+        self._changes = changes.about(Fact.HEALTH | Fact.TOLD_PODS | _HOLDERS)
         self._clock = runtime.clock
         self._backoff = Backoff(runtime.rng)
         self._conditions = PodConditions()
