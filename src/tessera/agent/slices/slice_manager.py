@@ -155,7 +155,7 @@ class SliceManager:
                 devices=self._claim_devices,
                 machine=self._machine,
                 mirror=mirror,
-                hardware=hardware,
+                hardware=runtime.hardware,
                 journal=self._journal,
                 prepared=PreparedClaims(options.claims_file),
                 is_withheld=self._is_withheld,
