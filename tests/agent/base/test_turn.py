@@ -2,21 +2,23 @@
 
 import asyncio
 import contextlib
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tessera.agent.base.turn import HANDOVER_TIMEOUT, LOCK, NodeTurn
-from tessera.clock import SystemClock
+from tessera.agent.base.turn import HANDOVER_TIMEOUT, LOCK, LOCK_RECHECK, NodeTurn
+from tessera.clock import LoopClock, SystemClock
+from tessera_lab.simulation.virtual_time import run_virtual
 
 #: Takes the turn in a process of its own, says so, and never ends.
 _HOLDER = """
 import asyncio, sys
 from pathlib import Path
 from tessera.agent.base.turn import NodeTurn
-from tessera.clock import SystemClock
+from tessera.clock import LoopClock, SystemClock
 
 async def main():
     turn = NodeTurn(Path(sys.argv[1]), SystemClock())
@@ -126,3 +128,20 @@ async def test_the_folder_may_have_a_long_path(tmp_path: Path) -> None:
     turn = NodeTurn(tmp_path / ("long" * 30), SystemClock())
     await turn.take()
     turn.end()
+
+
+def test_a_successor_acts_though_the_end_of_its_predecessor_left_the_connection_open(tmp_path: Path) -> None:
+    async def story() -> None:
+        first, second = NodeTurn(tmp_path, LoopClock(0)), NodeTurn(tmp_path, LoopClock(0))
+        await first.take()
+        taking = asyncio.create_task(second.take())
+        await _met(second, first)
+        assert first._lock is not None
+        os.close(first._lock)  # as the kernel does for a process that ended
+        first._lock = None
+        async with asyncio.timeout(2 * LOCK_RECHECK):
+            await taking
+        second.end()
+        first.end()
+
+    run_virtual(story())

@@ -30,6 +30,8 @@ from tessera.clock import Clock
 HANDOVER_TIMEOUT = 8.0
 #: Seconds before a lock is tried again whose holder does not listen: it has just begun, or is about to end.
 RETRY = 0.1
+#: Seconds after which the lock is tried although the predecessor is silent: its end may not have closed the connection.
+LOCK_RECHECK = 10.0
 LOCK, SOCKET = "agent.lock", "agent.sock"
 #: What the predecessor says.
 _OVER = b"over\n"
@@ -61,6 +63,8 @@ class NodeTurn:
         self._successors: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
         #: The connection to a predecessor that still serves its lists.
         self._predecessor: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        #: True if the connection is still open, and nothing was said on it for :data:`LOCK_RECHECK`.
+        self._silent = False
 
     @property
     def has_successor(self) -> bool:
@@ -145,21 +149,26 @@ class NodeTurn:
         return True
 
     async def _wait_for_predecessor(self) -> None:
-        self.note_serving()
-        try:
-            with _short_path(self._folder) as path:
-                reader, writer = await asyncio.open_unix_connection(path)
-        except OSError:
-            await self._clock.sleep(RETRY)
-            return
-        self._predecessor = reader, writer
+        if not self._silent or self._predecessor is None:
+            self.note_serving()
+            try:
+                with _short_path(self._folder) as path:
+                    self._predecessor = await asyncio.open_unix_connection(path)
+            except OSError:
+                await self._clock.sleep(RETRY)
+                return
+        reader, self._silent = self._predecessor[0], False
         if not self.waiting:
             _log.info("another agent acts on this node, this one waits for its turn: %s", self._folder / LOCK)
         self.waiting = True
         self._on_met()
         try:
-            if await reader.readline() != _OVER:
+            async with asyncio.timeout(LOCK_RECHECK):
+                word = await reader.readline()
+            if word != _OVER:
                 await self._clock.sleep(RETRY)
+        except TimeoutError:
+            self._silent = True
         except ConnectionError:
             await self._clock.sleep(RETRY)
 
