@@ -7,7 +7,8 @@ import msgspec
 
 from tessera.api.dra.claims import Allocation, ClaimSpec, DeviceClass, ResourceClaim
 from tessera.dra.allocation import select_node, write_allocation
-from tessera.dra.devices import Capacity, Device, DeviceId, Holdings, Pool, read_holdings
+from tessera.dra.devices import Capacity, Device, DeviceId, Holdings, Pool
+from tessera.dra.holdings_reader import read_holdings
 from tessera.dra.matching import NoMatch, match_claims
 from tessera.dra.requests import read_demand
 from tessera.dra.selectors import DeviceSelectors

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from tessera.api.dra.claims import DEVICE_CLASSES, RESOURCE_CLAIMS, ClaimSpec, DeviceClass, ResourceClaim
 from tessera.api.dra.resource_slices import RESOURCE_SLICES, ResourceSlice
-from tessera.dra.devices import Device, DeviceId, Holdings, Pool, read_holdings
+from tessera.dra.devices import Device, DeviceId, Holdings, Pool
+from tessera.dra.holdings_reader import read_holdings
 from tessera.dra.matching import NoMatch, match_claims
 from tessera.dra.opaque_configs import ConfigRefused, settings_of
 from tessera.dra.packing import NodePacking

@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tessera.api.dra.claims import AllocatedDevice
 from tessera.api.dra.resource_slices import ResourceSlice
 from tessera.dra.devices import Device, Holdings, Pool
+from tessera.dra.holdings_reader import read_holdings
 from tessera.dra.node_devices import (
     NVIDIA_DRIVER,
     Engines,
@@ -337,6 +339,20 @@ def test_a_pool_that_breaks_a_rule_has_a_problem(parts: list[ResourceSlice], pro
     assert problem in pool.problem
     good = part("z", devices=[{"name": "y"}], pool={"name": "n0"})
     assert next(each.problem for each in read_pools([*parts, good])) == ""
+
+
+@pytest.mark.parametrize("name", ["gpu-1", "gpu-1-mig-1g5gb-99-6", "gpu-1-shares"])
+def test_a_device_that_vanished_holds_its_card(name: str) -> None:
+    """A claim may hold what is no longer published: the card was given whole, or its profile had another number."""
+    (pool,) = pools([card(index, whole=False) for index in range(3)])
+    pool_name = "n1/shares" if name.endswith("shares") else "n1"
+    results = [AllocatedDevice(driver="gpu.tessera.dev", pool=pool_name, device=name)]
+    holdings = read_holdings([pool], results)
+    free = {each.attributes["gpu.tessera.dev/index"] for each in pool.devices if holdings.has_room(each, pool)}
+    assert free == {0, 2}
+    elsewhere = [AllocatedDevice(driver="gpu.tessera.dev", pool="n2", device=name)]
+    other = read_holdings([pool], elsewhere)
+    assert all(other.has_room(each, pool) for each in pool.devices)
 
 
 def test_older_generations_do_not_count() -> None:

@@ -13,9 +13,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from tessera.api.dra.claims import AllocatedDevice, Toleration
+from tessera.api.dra.claims import Toleration
 from tessera.cel.kubernetes_values import Semver
-from tessera.kube.quantity import parse_quantity, quantity_text
 
 #: A value of an attribute.
 Value = bool | int | str | Semver
@@ -206,35 +205,6 @@ class Holdings:
             self.counters.get((pool.driver, pool.name, *key), Decimal(0)) + amount <= pool.counters.get(key, Decimal(0))
             for key, amount in device.counters.items()
         )
-
-
-def read_holdings(pools: Iterable[Pool], allocated: Iterable[AllocatedDevice]) -> Holdings:
-    """Returns what allocations hold. Those with admin access hold nothing.
-
-    A device that no pool has any more is held as well, so it is not given again when it returns.
-
-    Args:
-        pools: the pools of a node.
-        allocated: the devices of all claims.
-    """
-    known = {device.id: device for pool in pools for device in pool.devices}
-    found = Holdings()
-    for each in allocated:
-        if each.admin_access:
-            continue
-        identity = DeviceId(each.driver, each.pool, each.device)
-        device = known.get(identity) or Device(id=identity, shared=bool(each.share_id))
-        amounts = {qualify(name, each.driver): _amount(value) for name, value in each.consumed_capacity.items()}
-        found.take(device, amounts)
-    return found
-
-
-def _amount(value: object) -> Decimal:
-    """An amount in a status; one that is no quantity counts as nothing, which the API server does not store."""
-    try:
-        return parse_quantity(quantity_text(value))
-    except ValueError:
-        return Decimal(0)
 
 
 def qualify(name: str, driver: str) -> str:
