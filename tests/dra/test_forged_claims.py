@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
+from tests.support.searching import examples
 
 from tessera.api.dra.claims import DEVICE_CLASSES, RESOURCE_CLAIMS, ClaimSpec, DeviceClass, ResourceClaim
 from tessera.api.dra.resource_slices import RESOURCE_SLICES, ResourceSlice
@@ -109,7 +110,7 @@ def decode(resource: Any, item: Any) -> Any:
     return line.object if isinstance(line, ChangeLine) else None
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(CLAIM, CLASS, st.lists(SLICE, max_size=2))
 def test_any_objects_lead_to_an_answer(claim_item: Any, class_item: Any, slice_items: list[Any]) -> None:
     claim: ResourceClaim = decode(RESOURCE_CLAIMS, claim_item) or ResourceClaim(spec=ClaimSpec())

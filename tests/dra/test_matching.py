@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.searching import examples
 
 from tessera.api.dra.claims import AllocatedDevice, ClaimSpec, DeviceClass
 from tessera.dra.devices import Capacity, Device, DeviceId, DeviceTaint, Holdings, Pool
@@ -381,7 +382,7 @@ def _admin_fits(chosen: Sequence[ChosenDevice]) -> bool:
     return not any(each.demand.admin and each.device.counters for each in chosen)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(_devices(), _claims())
 def test_the_search_agrees_with_all_choices(devices: tuple[Device, ...], claims: tuple[ClaimDemand, ...]) -> None:
     found = match_claims(claims, [pool(*devices)], Holdings(), SELECTORS)
@@ -396,7 +397,7 @@ def test_the_search_agrees_with_all_choices(devices: tuple[Device, ...], claims:
         ]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(_devices(), st.lists(_claims(), max_size=6))
 def test_claims_one_after_the_other_never_get_a_device_twice(
     devices: tuple[Device, ...], rounds: list[tuple[ClaimDemand, ...]]

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.searching import examples
 
 from tessera.dra.devices import Device, Holdings, Pool
 from tessera.dra.node_devices import DRIVER, NodeCard, PublishOptions, node_pools
@@ -81,7 +82,7 @@ def test_a_card_that_cannot_be_cut_is_given_whole_first() -> None:
     assert found == [0.0, 1.0]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(PROFILES), st.booleans()), max_size=12), st.randoms(use_true_random=False))
 def test_the_growth_of_the_loss_is_the_engines(rounds: list[tuple[str, bool]], random: Any) -> None:
     """The cheapest device loses no more than the engine's own arrangement of one more slice on any card."""

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.searching import examples
 
 from tessera.api.dra.claims import AllocatedDevice
 from tessera.api.dra.resource_slices import ResourceSlice
@@ -399,7 +400,7 @@ _CHANGES = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(_CHANGES, st.integers(0, 7))
 def test_whatever_changes_the_server_ends_with_the_pools_and_then_rests(
     rounds: list[list[NodeCard]], interrupted: int

@@ -6,6 +6,7 @@ from collections import Counter
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.searching import examples
 
 from tessera_lab.apiserver.authz.identity import service_account_user
 from tessera_lab.apiserver.interfaces import UserInfo
@@ -169,7 +170,7 @@ async def test_a_request_whose_client_has_given_up_costs_nothing() -> None:
     assert all(each.cancelled() for each in waiting)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.lists(st.lists(st.integers(0, len(USERS) - 1), max_size=30), max_size=6))
 def test_every_request_is_served_once_and_those_of_a_user_in_order(waves: list[list[int]]) -> None:
     async def run() -> None:
