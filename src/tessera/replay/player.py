@@ -128,7 +128,7 @@ DECIDERS: Mapping[str, DeciderKind] = {
     ),
     "driver-plan": DeciderKind(
         decider="tessera.driver.planning.cluster_plan:plan_cluster",
-        modules=("tessera.driver", "tessera.api", "tessera.kube.resources"),
+        modules=("tessera.driver", "tessera.gpu_operator.policies", "tessera.api", "tessera.kube.resources"),
     ),
     "driver-rollout": DeciderKind(
         decider="tessera.driver.rollout.fleet:decide_rollout",
