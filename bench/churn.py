@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from bench.rivals import POLICIES, PRODUCTION, FragmentationGradient
 
 from tessera.mig.models import model_by_short_name
 from tessera.placement.cards import OwnedPlacement
@@ -37,7 +38,7 @@ from tessera.placement.demand import Demand
 from tessera.placement.fleet import CardPlacement, Fleet
 from tessera.placement.moves import MOST_MOVES, MoveRules, make_room, weigh
 from tessera.placement.plan import plan
-from tessera.placement.policies import POLICIES, PRODUCTION, FragmentationGradient, LeastCost
+from tessera.placement.policies import LeastCost
 
 MODEL = "A100-40GB"
 PROFILES = ("1g.5gb", "1g.10gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb")

@@ -29,13 +29,13 @@ from pathlib import Path
 from typing import Any
 
 from bench.calibration import turn_us
+from bench.rivals import POLICIES, PRODUCTION
 
 from tessera.cli.base.process import reduce_garbage_collection
 from tessera.mig.models import model_by_short_name
 from tessera.placement.demand import Demand
 from tessera.placement.fleet import CardPlacement, Fleet
 from tessera.placement.plan import plan
-from tessera.placement.policies import POLICIES, PRODUCTION
 from tessera.placement.reserved_slots import Hold, hold_slots
 
 MODEL = "A100-40GB"

@@ -13,8 +13,9 @@ SLOW = {
     *("cli", "eta", "experiments", "large", "new_nodes", "ports", "preferred", "reservations", "scrape", "sharing"),
     *("slices", "state_values", "top", "two_cards"),
 }
-#: Files that are no benchmark: this runner, the unit of speed, another way to start one, and counts of the source.
-OTHERS = {"__main__", "calibration", "decide", "size", "trail"}
+#: Files that are no benchmark: this runner, the unit of speed, another way to start one, policies that are compared,
+#: and counts of the source.
+OTHERS = {"__main__", "calibration", "decide", "rivals", "size", "trail"}
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:

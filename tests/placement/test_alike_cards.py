@@ -5,13 +5,13 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 
 import pytest
+from bench.rivals import FragmentationGradient
 from tests.support.searching import steps
 
 from tessera.mig.models import model_by_short_name
 from tessera.placement.card_table import CardTable
 from tessera.placement.cards import AlikeCards, CardPlacement, FleetCard, FleetNode, Hold
 from tessera.placement.fleet import Fleet
-from tessera.placement.policies import FragmentationGradient
 
 A100 = model_by_short_name("A100-40GB").geometry
 PROFILES = ("1g.5gb", "1g.10gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb")

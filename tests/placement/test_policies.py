@@ -1,13 +1,12 @@
 """Every placement policy runs in the same planner; each differs in the card or the start that it chooses."""
 
 import pytest
+from bench.rivals import POLICIES, WeightedFragmentation, blocked_windows
 
 from tessera.mig.models import model_by_short_name
 from tessera.placement.card_table import CardTable
 from tessera.placement.fleet import CardPlacement, Fleet
 from tessera.placement.plan import Demand, plan
-from tessera.placement.policies import POLICIES
-from tessera.placement.rivals import WeightedFragmentation, blocked_windows
 
 A100 = model_by_short_name("A100-40GB").geometry
 

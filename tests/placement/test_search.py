@@ -3,12 +3,12 @@
 import sys
 
 import pytest
+from bench.rivals import FragmentationGradient
 
 from tessera.mig.models import model_by_short_name
 from tessera.placement.demand import Demand
 from tessera.placement.devices import device_geometry
 from tessera.placement.fleet import CardPlacement, Fleet
-from tessera.placement.policies import FragmentationGradient
 from tessera.placement.search import CardSearch
 from tessera.placement.step_budget import StepBudget
 from tessera.reasons.node_rules import NodeRule, RuleKind

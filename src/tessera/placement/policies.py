@@ -4,18 +4,16 @@ The planner batches, admits by priority, asks nodes and keeps every card exactly
 ranks the cards for one slice and the nodes for several slices, gives the cost of a slice on a card, and arranges the
 starts of a card's slices in the end.
 
-Tessera uses :class:`MixAware`; the others are for comparison. A new policy is one class here, and one line
-in ``POLICIES``.
+Tessera uses :class:`MixAware`. Those for comparison are in ``bench/rivals.py``.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from tessera.mig.geometry import Placement
 from tessera.placement.card_table import Candidate, CardTable, Pending, StateCosts
 from tessera.placement.cards import AlikeCards
 from tessera.placement.fleet import Fleet, FleetCard, FleetNode
-from tessera.placement.rivals import BestFit, Das, FirstFit, Hami, WeightedFragmentation, blocked_windows
 from tessera.placement.state_values import StateValues, shipped_values
 from tessera.placement.step_budget import StepBudget
 
@@ -138,10 +136,6 @@ class LeastCost:
             yield row[-1]
 
 
-class FragmentationGradient(LeastCost):
-    """Least growth of fragmentation, all profiles being equally likely."""
-
-
 class MixAware(LeastCost):
     """Least growth of the loss that was searched for mixes like that of the placements so far.
 
@@ -168,34 +162,3 @@ class MixAware(LeastCost):
             loss = self._values.for_mix(table)
             known = table.chosen[self._values] = (shares, table.costs if loss is None else table.rated_by(loss))
         return known[1]
-
-
-class BlockedWindows(LeastCost):
-    """The greedy rule of arXiv 2511.18906: least growth of its metric; see :func:`rivals.blocked_windows`."""
-
-    def costs(self, table: CardTable) -> StateCosts:
-        """By blocked windows."""
-        return table.rated_by(blocked_windows)
-
-
-class Fgd(LeastCost):
-    """FGD (USENIX ATC '23) on MIG slots: fragmentation with the shares of the known workload as weights."""
-
-    def costs(self, table: CardTable) -> StateCosts:
-        """By the shares among the placements so far."""
-        return table.rated_by(WeightedFragmentation.of(table.mix.shares))
-
-
-#: The name of the policy that Tessera uses.
-PRODUCTION = "mix-aware"
-#: The policies by name.
-POLICIES: Mapping[str, Callable[[], Policy]] = {
-    "mix-aware": MixAware,
-    "fragmentation-gradient": FragmentationGradient,
-    "best-fit": BestFit,
-    "DAS": Das,
-    "FGD": Fgd,
-    "first-fit": FirstFit,
-    "HAMi-2.10": Hami,
-    "2511.18906": BlockedWindows,
-}

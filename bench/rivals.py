@@ -1,10 +1,10 @@
-"""Placement rules of other schedulers and of papers, for comparison. Tessera uses none of them.
+"""Placement policies that benchmarks compare: Tessera's own, and rules of other schedulers and of papers.
 
 Each is written from the code or the text of its source, as a rule for cards, nodes and starts alone. What else these
 schedulers do (scores of CPU and memory, locks, staged claims) is left out.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -13,7 +13,8 @@ from tessera.mig.occupancy import free_placements, free_slots, free_starts
 from tessera.placement.card_table import CardTable, Pending, reachable_slots
 from tessera.placement.cards import AlikeCards, FleetCard, FleetNode
 from tessera.placement.fleet import Fleet
-from tessera.placement.state_costs import Memo
+from tessera.placement.policies import LeastCost, MixAware, Policy
+from tessera.placement.state_costs import Memo, StateCosts
 from tessera.placement.step_budget import StepBudget
 
 #: Steps of the shares of a workload.
@@ -206,3 +207,38 @@ class WeightedFragmentation:
         rows = [(row, dict(self.weights).get(row.name, 0.0) if self.weights else 1.0) for row in geometry.profiles]
         lost = sum(weight * (free - reachable_slots(geometry, row, occupancy)) for row, weight in rows)
         return lost / (sum(weight for _, weight in rows) or 1.0)
+
+
+class FragmentationGradient(LeastCost):
+    """Least growth of fragmentation, all profiles being equally likely."""
+
+
+class BlockedWindows(LeastCost):
+    """The greedy rule of arXiv 2511.18906: least growth of its metric; see :func:`blocked_windows`."""
+
+    def costs(self, table: CardTable) -> StateCosts:
+        """By blocked windows."""
+        return table.rated_by(blocked_windows)
+
+
+class Fgd(LeastCost):
+    """FGD (USENIX ATC '23) on MIG slots: fragmentation with the shares of the known workload as weights."""
+
+    def costs(self, table: CardTable) -> StateCosts:
+        """By the shares among the placements so far."""
+        return table.rated_by(WeightedFragmentation.of(table.mix.shares))
+
+
+#: The name of the policy that Tessera uses.
+PRODUCTION = "mix-aware"
+#: The policies by name.
+POLICIES: Mapping[str, Callable[[], Policy]] = {
+    "mix-aware": MixAware,
+    "fragmentation-gradient": FragmentationGradient,
+    "best-fit": BestFit,
+    "DAS": Das,
+    "FGD": Fgd,
+    "first-fit": FirstFit,
+    "HAMi-2.10": Hami,
+    "2511.18906": BlockedWindows,
+}
