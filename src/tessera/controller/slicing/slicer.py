@@ -42,7 +42,6 @@ from tessera.controller.slicing.kinds.slices import Slices
 from tessera.controller.slicing.planning.allocations import Allocations
 from tessera.controller.slicing.planning.planner import Planner
 from tessera.controller.slicing.planning.proposals import Proposer
-from tessera.controller.slicing.reservations.gang_reserver import GangReserver
 from tessera.controller.slicing.reservations.reserver import Reserver
 from tessera.controller.slicing.state.events import DecisionDue, SlicerEvent, WritesDue
 from tessera.controller.slicing.state.instructions import Instruction
@@ -90,9 +89,7 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         self.order = FairOrder(state, planner)
         gangs = GangPlanner(state, planner)
         keeps = preempts or moves.mode is MoveMode.EVICT
-        reserver = Reserver(state, planner, reserve_after, reads=reads, keeps=keeps)
-        if reserve_after is not None or keeps or reads:
-            reserver.gangs = GangReserver(state, gangs, reserver, None if reads else reserve_after)
+        reserver = Reserver(state, planner, gangs, reserve_after, reads=reads, keeps=keeps)
         self.rooms = MoveFinder(state, planner, reserver)
         self.mover = Mover(state, reserver, self.rooms, moves)
         moves_pods = moves.mode is not MoveMode.OFF

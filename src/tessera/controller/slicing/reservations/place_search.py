@@ -7,6 +7,7 @@ from types import MappingProxyType
 from tessera.api.names import NodeName, PodUid
 from tessera.controller.filters.resources import Filter, FreeAmounts, shortages
 from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.objects.pod_relations import NO_RELATIONS
 from tessera.controller.objects.resource_amounts import Amounts, add_amounts
 from tessera.controller.slicing.planning.planner import Planner
 from tessera.controller.slicing.state.allocation import Allocation, will_never_run
@@ -91,9 +92,36 @@ class PlaceSearch:
         for uid in [uid for uid in self._barred if uid not in self._state.waiting]:
             del self._barred[uid]
 
-    def find(self, pod: PodInfo) -> ReservedPlace | None:
-        """Returns the place for a pod that is expected to empty soonest; None if there is none."""
-        with self.admission(pod) as admits:
+    def find(self, pods: Sequence[PodInfo]) -> Mapping[PodUid, ReservedPlace]:
+        """Returns for each pod the place that empties soonest, as far as one can say; empty if one has none."""
+        kinds: dict[object, list[PodInfo]] = {}
+        for pod in pods:
+            kind = (pod.profiles, pod.constraints, tuple(sorted(pod.amounts.items())), pod.relations, pod.ports)
+            kinds.setdefault(kind, []).append(pod)
+        found: dict[PodUid, ReservedPlace] = {}
+        amounts: dict[NodeName, Amounts] = {}
+        for alike in sorted(kinds.values(), key=lambda each: -self._slots(each[0])):
+            places = self._find_alike(alike, found.values(), amounts)
+            if not places:
+                return {}
+            for pod, place in zip(alike, places, strict=True):
+                found[pod.uid] = place
+                add_amounts(amounts.setdefault(NodeName(place.placements[0].node), {}), pod.amounts)
+        return found
+
+    def _find_alike(
+        self, pods: Sequence[PodInfo], taken: Iterable[ReservedPlace], amounts: Mapping[NodeName, Amounts]
+    ) -> Sequence[ReservedPlace]:
+        """Returns places for alike pods; those with rules about other pods, or ports, get one on each node."""
+        pod = pods[0]
+        alone = pod.relations != NO_RELATIONS or bool(pod.ports)
+        beside = {node: dict(each) for node, each in amounts.items()}
+
+        def accept(node: str) -> bool:
+            add_amounts(beside.setdefault(NodeName(node), {}), pod.amounts)
+            return not alone
+
+        with self.admission(pod, beside) as admits:
             search = SoonestPlace(
                 self._state.inventory.fleet,
                 pod.profiles,
@@ -102,11 +130,29 @@ class PlaceSearch:
                 admits=admits,
                 horizon=HORIZON,
             )
-            return search.find(self.nodes_for(pod))
+            for place in taken:
+                search.keep(place)
+            if len(pods) > 1:
+                return search.find_several(self.nodes_for(pod), len(pods), accept)
+            found = search.find(self.nodes_for(pod))
+            return [] if found is None else [found]
+
+    def _slots(self, pod: PodInfo) -> int:
+        tables = self._state.inventory.fleet.tables
+        sizes = ([table.size_of(name) for table in tables if (name := table.name_of(each))] for each in pod.profiles)
+        return sum(min(found, default=0) for found in sizes)
 
     def remaining(self, reservation: Reservation) -> float:
         """Returns the seconds until the last holder is expected to have ended."""
         return max((residual_seconds(self._state, each) for each in holders_of(self._state, reservation)), default=0.0)
+
+    def awaits_amounts(self, one: Reservation, pod: PodInfo) -> bool:
+        """True before the expected time, if the ends of pods on other slots of the node give it CPU and memory."""
+        if self._state.now >= one.until:
+            return False
+        ended = frozenset(each.owner for each in self._state.allocations.on(one.node))
+        with self.admission(pod) as admits:
+            return admits(one.node, ended)
 
     def holds_of_others(self, pod: PodInfo) -> list[Hold]:
         """Returns the slots that are kept for other pods of at least this pod's priority."""

@@ -1,40 +1,46 @@
-"""Decides which waiting pods get a reservation, and which slots.
+"""Decides which waiting pods and gangs get reservations, and which slots.
 
 Rules:
 
-- The first pod of a queue that waits for room, and has waited long enough, gets the slots that empty soonest
-  (:mod:`tessera.placement.reserved_slots`). A queue has one reservation on each kind of card.
+- The first pod or gang of a queue that waits for room, and has waited long enough, gets the slots that empty soonest
+  (:mod:`tessera.placement.reserved_slots`). A queue has one reservation on each kind of card. A gang has its turn at
+  the place of its last pod, and gets slots for each missing pod, or none.
 - Reserved slots are closed to every pod of the same or lower priority without an earlier reservation. A pod with a
-  deadline may use them if it ends before they are expected to be free.
+  deadline may use them if it ends before they are expected to be free: those of a gang, until the last is free.
 - A reservation stays where it is, because a place that moves with each estimate would never empty. It moves if its node
   or cards go, if a pod of higher priority takes its slots, or if its holders outlast the reservation's patience and
-  another place is expected to empty sooner; the patience doubles with each move.
-- It ends when the pod waits no more, when the rules of all nodes refuse the pod, when all its slots are free and the
+  another place is expected to empty sooner; the patience doubles with each move. Those of a gang do not move: they end
+  together, and the gang gets others under the same number.
+- It ends when a pod waits no more, when the rules of all nodes refuse the pod, when all its slots are free and the
   node still refuses it, or when the slots are not expected to be free within a day. So no slot stays idle for a pod
   that cannot use it. Before the expected time, a refusal that the ends of pods on other slots of the node would lift
   does not count.
-- The pods of a gang have reservations together (:mod:`tessera.controller.slicing.reservations.gang_reserver`).
 - Number, share of the slots and cost are bounded (:mod:`tessera.limits.planning`).
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import TYPE_CHECKING
+
+import msgspec
 
 from tessera.api.names import NodeName, PodUid
 from tessera.api.pods.gangs import Gang
 from tessera.clock import parse_time_or_zero
 from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.slicing.gangs.gang_planner import GangPlanner
 from tessera.controller.slicing.planning.batch_placement import slices_at
 from tessera.controller.slicing.planning.planner import Planner
 from tessera.controller.slicing.planning.proposals import EndOfReservation, NewReservation, Proposal, Proposer
 from tessera.controller.slicing.reservations.place_search import PlaceSearch
 from tessera.controller.slicing.reservations.reservation_record import adopt_reservations
+from tessera.controller.slicing.reservations.turns import ReservationTurns, Unit, rank_in_queue
 from tessera.controller.slicing.state.reservation import HORIZON, PATIENCE, RETRY, Reservation
 from tessera.controller.slicing.state.reservation_rules import (
     add_holdings,
     holders_of,
     holding_of,
+    is_refused,
+    is_sound,
     make_holds,
     overlap,
     queue_key,
@@ -46,9 +52,9 @@ from tessera.limits.planning import RESERVATION_SEARCHES, RESERVATIONS
 from tessera.placement.reserved_slots import ReservedPlace
 from tessera.reasons.reason import QueueFull, Reason
 
-if TYPE_CHECKING:
-    from tessera.controller.slicing.reservations.gang_reserver import GangReserver
-
+#: Most pods of one gang for which slots are kept together; a larger gang waits without. Each adds about 20 microseconds
+#: to a decision; as many as 32 nodes of 8 cards hold.
+GANG_RESERVED_PODS = 256
 #: Most percent: share of all memory slots that is kept for waiting pods; the first reservation counts at any size. A
 #: tenant with many large pods may not hold back the cluster.
 RESERVED_PERCENT = 25
@@ -60,47 +66,46 @@ class Reserver(Proposer):
     Args:
         state: the slicer's state, of which this class changes the reservations.
         planner: the rules about pods on nodes.
+        gangs: knows the gangs.
         after: seconds that a pod waits before it may get a reservation; None makes none.
         reads: True to keep those that are recorded and make none, as a reader of the cluster does.
         keeps: True to take over recorded ones without ``after`` too, since moves or preemption make them.
 
     Attributes:
-        gangs: the gangs that wait for reservations; None if none get any.
         places: finds places for reservations.
         searches: searches that the present decision may still make; the slicer sets it.
     """
 
     def __init__(
-        self, state: SlicerState, planner: Planner, after: float | None, *, reads: bool = False, keeps: bool = False
+        self,
+        state: SlicerState,
+        planner: Planner,
+        gangs: GangPlanner,
+        after: float | None,
+        *,
+        reads: bool = False,
+        keeps: bool = False,
     ) -> None:
         self.places = PlaceSearch(state, planner)
-        self.gangs: GangReserver | None = None
         self.searches = int(RESERVATION_SEARCHES)
         self._state = state
         self._cluster = state.cluster
-        self._after = after
+        self._turns = ReservationTurns(state, gangs, after or 0.0)
+        self._after = None if reads else after
         self._reads = reads
         self._keeps = keeps or reads or after is not None
         #: True once the recorded reservations have been taken over; this happens once.
         self._adopted = False
-        #: True if there were gangs when reservations were proposed last; once none is left, theirs are ended.
-        self._saw_gangs = False
         #: Number of the last reservation.
         self._number = 0
-        #: By pod without a possible place, the time of its next search.
-        self._retry: dict[PodUid, float] = {}
-
-    def wake_at(self, at: float | None) -> None:
-        """Notes a time at which a pod or a gang may get a reservation, or one may move."""
-        if at is not None:
-            self.next_due = at if self.next_due is None else min(self.next_due, at)
-
-    def note_gang(self, gang: Gang, reason: Reason | None) -> None:
-        """Notes the outcome of planning a gang."""
-        if self.gangs is not None:
-            self.gangs.note(gang, reason)
+        #: False once the present decision has searched for a gang; it may do so once.
+        self._may_search_gang = True
 
     # What others ask
+
+    def note_gang(self, gang: Gang, reason: Reason | None) -> None:
+        """Notes the outcome of planning a gang: the reason of its refusal, None if its pods have got their places."""
+        self._state.reservations_due |= self._turns.note_gang(gang, reason)
 
     @property
     def _now(self) -> float:
@@ -112,31 +117,39 @@ class Reserver(Proposer):
         Where nothing is known of pods in the way, the pod is expected to wait at least as long again as it has waited:
         those that are in the way now follow on others that were.
         """
-        reservation = self._state.reservations.get(pod.uid)
-        place = reservation or self._find(pod)
+        place = self._state.reservations.get(pod.uid) or self._find([pod]).get(pod.uid)
         if place is None:
             return HORIZON
         seconds = self.places.remaining(place) if isinstance(place, Reservation) else place.seconds
         waited = max(0.0, self._now - parse_time_or_zero(pod.created))
         return seconds if self.places.knows_ends(place) else max(seconds, waited)
 
-    def _find(self, pod: PodInfo) -> ReservedPlace | None:
-        """Searches a place, and counts the search."""
-        self.searches -= 1
-        return self.places.find(pod)
+    def _find(self, pods: Sequence[PodInfo], gang: str = "") -> Mapping[PodUid, ReservedPlace]:
+        """Searches places for a pod, or the pods of a gang, and counts the search; empty if one has none."""
+        if gang:
+            self._may_search_gang = False
+        else:
+            self.searches -= 1
+        return self.places.find(pods)
+
+    def _may_search(self, gang: str) -> bool:
+        """True if this decision may search again; otherwise the next one does."""
+        found = self._may_search_gang if gang else self.searches > 0
+        self._state.reservations_due |= not found
+        return found
 
     # Making reservations
 
     def review(self, nodes: AbstractSet[NodeName]) -> Iterator[Proposal]:
         """Takes over recorded reservations at the start; ends or moves those that are no longer right."""
+        self._may_search_gang = True
         if not self._adopted:
             self._adopted = True
             self._number = adopt_reservations(self._state, keep=self._keeps)
         found = self._state.reservations.values()
         if any(each.node in nodes or each.uid not in self._state.waiting for each in found):
             yield from self._review()
-        if self.gangs is not None and (self._state.gangs.known or self._saw_gangs):
-            yield from self.gangs.review(nodes)
+            self.next_due = self._turns.next_due
 
     def reserve_at_once(self, pod: PodInfo, reason: Reason | None) -> Iterator[Proposal]:
         """Proposes a reservation for a pod that planning refuses now, if it is due for one and has a place.
@@ -148,68 +161,53 @@ class Reserver(Proposer):
         reason = reason if reason is not None else self._state.pods.reason_of(pod.uid)
         if self._after is None or not self._now or self.searches <= 0:
             return
-        if pod.gated and waits_for_room(reason) and self._is_due(pod):
-            yield from self._reserve(pod, queue_key(self._state, pod))
+        if pod.gated and waits_for_room(reason) and pod.uid not in self._state.reservations:
+            unit = Unit([pod], queue_key(self._state, pod))
+            if self._turns.is_due(rank_in_queue(pod), pod.uid) and not self._turns.gang_precedes(pod, unit.queue):
+                yield from self._reserve(unit)
+            self.next_due = self._turns.next_due
 
     def propose(self) -> Iterator[Proposal]:
         """Proposes reservations for the first pods and gangs of queues, and sets :attr:`next_due`."""
         if not self._state.reservations_due:
             return
-        self.next_due = None
-        saw, self._saw_gangs = self._saw_gangs, bool(self._state.gangs.known)
-        if self.gangs is not None and (saw or self._saw_gangs):
-            yield from self.gangs.propose()
+        self._turns.next_due = None
         self._state.reservations_due = False
         yield from self._review()
-        self._forget_ended()
+        self._turns.forget_ended()
+        self.places.forget_ended()
         if self._after is not None and self._now:
-            yield from self._reserve_for_first()
+            yield from self._reserve_in_turn()
+        self.next_due = self._turns.next_due
 
-    def _reserve_for_first(self) -> Iterator[Proposal]:
-        self.wake_at(min((each.made + each.patience for each in self._state.reservations.values()), default=None))
-        firsts: list[tuple[tuple[int, str, str], PodInfo, QueueKey]] = []
-        taken = {each.queue for each in self._state.reservations.values()}
-        for queue, uids in self._state.pods.blocked.heads():
-            pod = None if queue in taken else self.first_due(uids)
-            if pod is not None:
-                firsts.append(((-pod.priority, pod.created, pod.key), pod, queue))
-        for _, pod, queue in sorted(firsts, key=lambda each: each[0]):
-            if self.searches <= 0:
-                self._state.reservations_due = True
+    def _reserve_in_turn(self) -> Iterator[Proposal]:
+        self._turns.wake_at(
+            min((each.made + each.patience for each in self._state.reservations.values()), default=None)
+        )
+        for unit in sorted(self._turns.first_units(), key=lambda each: rank_in_queue(each.last)):
+            if not self._may_search(unit.gang):
                 return
-            yield from self._reserve(pod, queue)
+            yield from self._reserve(unit)
 
-    def first_due(self, uids: Iterable[PodUid]) -> PodInfo | None:
-        """Returns the first of these waiting pods that may get a reservation now; None if there is none."""
-        for uid in uids:
-            pod = self._cluster.pods.get(uid)
-            if pod is None or uid not in self._state.waiting:
-                continue
-            if self._is_due(pod):
-                return pod
-        return None
-
-    def _is_due(self, pod: PodInfo) -> bool:
-        if pod.uid in self._state.reservations:
-            return False
-        at = max(parse_time_or_zero(pod.created) + (self._after or 0.0), self._retry.get(pod.uid, 0.0))
-        if at <= self._now:
-            return True
-        self.wake_at(at)
-        return False
-
-    def _reserve(self, pod: PodInfo, queue: QueueKey) -> Iterator[Proposal]:
-        """Proposes to reserve a place for a pod; nothing if there is none, or no more may be reserved."""
-        taken = any(each.queue == queue for each in self._state.reservations.values())
-        if taken or (self.gangs is not None and self.gangs.precede(pod, queue)):
+    def _reserve(self, unit: Unit) -> Iterator[Proposal]:
+        """Proposes to keep slots for all pods of a unit; none if one has no place, or no more may be kept."""
+        if any(each.queue == unit.queue for each in self._state.reservations.values()):
             return
-        place = self._find(pod) if self.may_reserve(pod) else None
-        if place is None or not place.holders:
-            self._retry[pod.uid] = self._now + RETRY
-            self._is_due(pod)
+        places: Mapping[PodUid, ReservedPlace] = {}
+        if len(unit.pods) <= GANG_RESERVED_PODS and self.may_reserve(unit.last):
+            places = self._find(unit.pods, unit.gang)
+        if not any(each.holders for each in places.values()):
+            self._turns.postpone(unit.key, RETRY)
+            self._state.reservations_due |= bool(unit.gang)  # the pods behind it have their turn
             return
-        yield from self.add(pod, queue, place, self.next_number(), PATIENCE)
-        yield from self.keep_bounds(pod)
+        number = self._turns.numbers.get(unit.key) or self._next_number()
+        if unit.gang:
+            self._turns.numbers[unit.key] = number
+        seconds = max(each.seconds for each in places.values())
+        for pod in unit.pods:
+            place = msgspec.structs.replace(places[pod.uid], seconds=seconds)
+            yield from self._add(pod, unit.queue, place, number, PATIENCE, gang=unit.gang)
+        yield from self._keep_bounds(unit.last)
 
     def may_reserve(self, pod: PodInfo) -> bool:
         """True if a pod without a reservation may get one.
@@ -235,7 +233,7 @@ class Reserver(Proposer):
             return None
         return max(reserved, key=lambda each: each.rank)
 
-    def keep_bounds(self, pod: PodInfo) -> Iterator[Proposal]:
+    def _keep_bounds(self, pod: PodInfo) -> Iterator[Proposal]:
         """After a pod or its gang got a reservation, ends the last of lower priority if others reach the bounds."""
         last = self._last_beyond_bounds(pod)
         if last is not None and last.priority < pod.priority:
@@ -246,17 +244,16 @@ class Reserver(Proposer):
         own = self._state.reservations.get(pod.uid)
         if own is not None:
             yield EndOfReservation(own)
-        number = own.number if own is not None else self.next_number()
-        yield from self.add(pod, queue_key(self._state, pod), place, number, patience)
+        number = own.number if own is not None else self._next_number()
+        yield from self._add(pod, queue_key(self._state, pod), place, number, patience)
         if own is None:
-            yield from self.keep_bounds(pod)
+            yield from self._keep_bounds(pod)
 
-    def next_number(self) -> int:
-        """Returns the number of a new reservation."""
+    def _next_number(self) -> int:
         self._number += 1
         return self._number
 
-    def add(
+    def _add(
         self, pod: PodInfo, queue: QueueKey, place: ReservedPlace, number: int, patience: float, *, gang: str = ""
     ) -> Iterator[Proposal]:
         """Proposes the reservation of a place; others that it overlaps end."""
@@ -287,85 +284,87 @@ class Reserver(Proposer):
 
     def _review(self) -> Iterator[Proposal]:
         """Proposes to end or move reservations that are no longer right."""
-        if self._reads:
-            return
-        for each in sorted(self._state.reservations.values(), key=lambda one: one.rank):
-            if each.gang or self._state.reservations.get(each.uid) is not each:
-                continue
-            pod = self._cluster.pods.get(each.uid)
-            reason = self._state.pods.reason_of(each.uid)
-            held_back = isinstance(reason, QueueFull) or not competes_for_room(reason)
-            if pod is None or each.uid not in self._state.waiting or held_back:
-                yield EndOfReservation(each)
-            elif not self.is_sound(each, pod):
-                yield from self._replace(each, pod)
-            elif self._is_refused_by_node(each) and not self.awaits_amounts(each, pod):
-                self.places.bar(each.uid, each.node)
-                yield from self._replace(each, pod)
-            elif self._now > each.made + each.patience:
-                yield from self._reconsider(each, pod)
+        units: dict[str, list[Reservation]] = {}
+        for each in () if self._reads else sorted(self._state.reservations.values(), key=lambda one: one.rank):
+            units.setdefault(each.gang or each.uid, []).append(each)
+        for held in units.values():
+            if self._state.reservations.get(held[0].uid) is held[0]:
+                yield from self._review_unit(held)
 
-    def is_sound(self, one: Reservation, pod: PodInfo) -> bool:
-        """True if the node may still take the pod, and nobody has taken slots of the reservation against its rules."""
-        able = self._cluster.index.open_to(pod.constraints) & self._cluster.index.mask_of(one.node)
-        if not able or make_holds(self._state, one.node, one.slices, one.key) != one.holds:
+    def _review_unit(self, held: Sequence[Reservation]) -> Iterator[Proposal]:
+        pods = self._pods_of(held)
+        if not pods:
+            yield EndOfReservation(held[0])
+        elif not all(is_sound(self._state, each, pods[each.uid]) for each in held):
+            yield from self._replace(held, pods, RETRY)
+        elif self._is_refused(held, pods):
+            if not held[0].gang:
+                self.places.bar(held[0].uid, held[0].node)
+            yield from self._replace(held, pods, PATIENCE)
+        elif self._now > held[0].made + held[0].patience:
+            yield from self._reconsider(held, pods)
+
+    def _pods_of(self, held: Sequence[Reservation]) -> Mapping[PodUid, PodInfo]:
+        """Returns the pods of a unit; empty if one waits no more, or waits for something else than room."""
+        pods = {each.uid: self._cluster.pods[each.uid] for each in held if each.uid in self._state.waiting}
+        reasons = [self._state.pods.reason_of(uid) for uid in pods]
+        if len(pods) < len(held) or any(isinstance(each, QueueFull) for each in reasons):
+            return {}
+        if not held[0].gang:
+            return pods if all(map(competes_for_room, reasons)) else {}
+        gang = self._state.gangs.gang_of(held[0].uid)
+        missing = self._turns.missing(gang) if gang is not None else ()
+        return pods if {each.uid for each in missing} == pods.keys() else {}
+
+    def _is_refused(self, held: Sequence[Reservation], pods: Mapping[PodUid, PodInfo]) -> bool:
+        """True if all slots are free and planning has refused the unit since, for a reason that does not end soon."""
+        if not all(is_refused(self._state, each) for each in held):
             return False
-        holders = holders_of(self._state, one)
-        owners = {each.owner for each in holders}
-        return all(each.uid in one.holders for each in holders) and not self._foreign_on(one, owners)
+        return not any(self.places.awaits_amounts(each, pods[each.uid]) for each in held)
 
-    def _foreign_on(self, one: Reservation, owners: AbstractSet[str]) -> bool:
-        """True if a slice of none of these owners has come to lie on the slots: one that no record explains."""
-        cards = [(hold, self._state.inventory.fleet.card(hold.node, hold.gpu)) for hold in one.holds]
-        return any(
-            held.owner not in owners and hold.bits & card.table.mask_of(held.placement.on_card)
-            for hold, card in cards
-            for held in card.allocations.values()
-        )
-
-    def _is_refused_by_node(self, one: Reservation) -> bool:
-        """True if all slots are free and planning has refused the pod since."""
-        return not holders_of(self._state, one) and self._state.pods.is_refused_on(one.node, one.uid)
-
-    def awaits_amounts(self, one: Reservation, pod: PodInfo) -> bool:
-        """True before the expected time, if the ends of pods on other slots of the node give it CPU and memory."""
-        if self._now >= one.until:
-            return False
-        ended = frozenset(each.owner for each in self._state.allocations.on(one.node))
-        with self.places.admission(pod) as admits:
-            return admits(one.node, ended)
-
-    def _reconsider(self, one: Reservation, pod: PodInfo) -> Iterator[Proposal]:
-        left = self.places.remaining(one)
-        if self.searches <= 0:
-            self._state.reservations_due = True
+    def _reconsider(self, held: Sequence[Reservation], pods: Mapping[PodUid, PodInfo]) -> Iterator[Proposal]:
+        one = held[0]
+        left = max(map(self.places.remaining, held))
+        if not self._may_search(one.gang):
             return
-        place = self._find(pod)
-        if place is not None and place.placements[0].node != one.node and place.seconds < left:
-            yield from self._move(one, pod, place)
+        places = self._find(list(pods.values()), one.gang)
+        nodes = {each.placements[0].node for each in places.values()}
+        if places and max(each.seconds for each in places.values()) < left and (one.gang or one.node not in nodes):
+            yield from self._move(one, pods, places)
         elif left > HORIZON:
             yield EndOfReservation(one)
-            self._retry[one.uid] = self._now + PATIENCE
+            self._turns.postpone(one.gang or one.uid, PATIENCE)
         else:
-            one.patience *= 2
+            for each in held:
+                each.patience *= 2
 
-    def _replace(self, one: Reservation, pod: PodInfo) -> Iterator[Proposal]:
-        """Moves a reservation that is no longer right, or ends it; without searches left, in the next decision."""
-        if self.searches <= 0:
-            self._state.reservations_due = True
-            return
-        place = self._find(pod)
-        if place is None or not place.holders:
+    def _replace(self, held: Sequence[Reservation], pods: Mapping[PodUid, PodInfo], pause: float) -> Iterator[Proposal]:
+        """Moves a reservation that is no longer right, or ends it; without searches left, in the next decision.
+
+        Args:
+            held: the reservations of a unit.
+            pods: its pods.
+            pause: seconds until a gang that was refused is searched for again.
+        """
+        one = held[0]
+        if one.gang:
             yield EndOfReservation(one)
-            self._retry[one.uid] = self._now + RETRY
+            if pause > RETRY:
+                self._turns.postpone(one.gang, pause)
+            return
+        if not self._may_search(""):
+            return
+        places = self._find(list(pods.values()))
+        if any(each.holders for each in places.values()):
+            yield from self._move(one, pods, places)
         else:
-            yield from self._move(one, pod, place)
+            yield EndOfReservation(one)
+            self._turns.postpone(one.uid, RETRY)
 
-    def _move(self, one: Reservation, pod: PodInfo, place: ReservedPlace) -> Iterator[Proposal]:
+    def _move(
+        self, one: Reservation, pods: Mapping[PodUid, PodInfo], places: Mapping[PodUid, ReservedPlace]
+    ) -> Iterator[Proposal]:
+        """Moves a pod's reservation. A gang gets others in its next turn."""
         yield EndOfReservation(one)
-        yield from self.add(pod, one.queue, place, one.number, one.patience * 2)
-
-    def _forget_ended(self) -> None:
-        for uid in [uid for uid in self._retry if uid not in self._state.waiting]:
-            del self._retry[uid]
-        self.places.forget_ended()
+        if not one.gang:
+            yield from self._add(pods[one.uid], one.queue, places[one.uid], one.number, one.patience * 2)

@@ -90,6 +90,30 @@ def make_holds(state: SlicerState, node: NodeName, slices: Sequence[Slice], owne
     return tuple(Hold(node, gpu, found, owner) for gpu, found in bits.items())
 
 
+def is_sound(state: SlicerState, one: Reservation, pod: PodInfo) -> bool:
+    """True if the node may still take the pod, and nobody has taken slots of the reservation against its rules."""
+    able = state.cluster.index.open_to(pod.constraints) & state.cluster.index.mask_of(one.node)
+    if not able or make_holds(state, one.node, one.slices, one.key) != one.holds:
+        return False
+    holders = holders_of(state, one)
+    return all(each.uid in one.holders for each in holders) and not _foreign_on(state, one, {h.owner for h in holders})
+
+
+def _foreign_on(state: SlicerState, one: Reservation, owners: set[str]) -> bool:
+    """True if a slice of none of these owners has come to lie on the slots: one that no record explains."""
+    cards = [(hold, state.inventory.fleet.card(hold.node, hold.gpu)) for hold in one.holds]
+    return any(
+        held.owner not in owners and hold.bits & card.table.mask_of(held.placement.on_card)
+        for hold, card in cards
+        for held in card.allocations.values()
+    )
+
+
+def is_refused(state: SlicerState, one: Reservation) -> bool:
+    """True if all slots are free and planning has refused the pod since."""
+    return not holders_of(state, one) and state.pods.is_refused_on(one.node, one.uid)
+
+
 def overlap(one: Reservation, other: Reservation) -> bool:
     """True if two reservations share a memory slot."""
     return one.node == other.node and any(meet(a, b) for a in one.slices for b in other.slices)
