@@ -24,8 +24,16 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from tessera.placement.state_features import FEATURES, SLOTS, STARTS, features, shape
-from tessera.placement.state_values import MIX_FEATURES, WeightFunction, mix_features
+from tessera.placement.state_values import (
+    FEATURES,
+    MIX_FEATURES,
+    SLOTS,
+    STARTS,
+    WeightFunction,
+    features,
+    mix_features,
+    shape,
+)
 
 PROFILES = tuple(STARTS)
 CARDS, ARRIVALS, WARM = 256, 12_000, 4_000

@@ -13,8 +13,7 @@ from tessera.mig.occupancy import occupancy_of
 from tessera.placement.card_table import CardTable, Pending
 from tessera.placement.fleet import Fleet
 from tessera.placement.node_fit import REMEMBERED_DEMANDS, EmptyNodes, _NodeFitSearch, divide_over_cards
-from tessera.placement.parts import complete
-from tessera.placement.step_budget import StepBudget
+from tessera.placement.step_budget import StepBudget, complete
 
 A100 = model_by_short_name("A100-40GB").geometry
 A30 = model_by_short_name("A30").geometry

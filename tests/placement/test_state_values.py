@@ -13,11 +13,12 @@ from tessera.placement.fleet import CardPlacement, Fleet
 from tessera.placement.plan import plan
 from tessera.placement.policies import MixAware
 from tessera.placement.request_mix import FOLD
-from tessera.placement.state_features import FEATURES, features
 from tessera.placement.state_values import (
+    FEATURES,
     MIX_FEATURES,
     StateValues,
     WeightFunction,
+    features,
     mix_features,
     shapes_of,
     shipped_values,

@@ -13,8 +13,7 @@ import msgspec
 
 from tessera.placement.card_table import CardTable, Pending, add_profile
 from tessera.placement.fleet import Fleet, FleetCard, FleetNode
-from tessera.placement.parts import Parts, complete
-from tessera.placement.step_budget import StepBudget
+from tessera.placement.step_budget import Parts, StepBudget, complete
 
 #: Most steps: trials that divide one pod's slices among the cards of a node. About 50 ms; beyond them the node counts
 #: as full for this pod.

@@ -24,10 +24,9 @@ from tessera.placement.batch import STEPS_A_DEMAND, Batch, Plan, unknown_profile
 from tessera.placement.demand import Demand, NodeAllows, NodeRanking, Reservations
 from tessera.placement.explain import RefusalExplainer
 from tessera.placement.fleet import CardPlacement, Fleet, FleetCard
-from tessera.placement.parts import Parts, complete
 from tessera.placement.policies import MixAware, Policy
 from tessera.placement.search import CardSearch, is_rated
-from tessera.placement.step_budget import StepBudget
+from tessera.placement.step_budget import Parts, StepBudget, complete
 from tessera.reasons.node_rules import NodeRule
 from tessera.reasons.reason import Reason
 

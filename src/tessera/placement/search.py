@@ -15,9 +15,8 @@ from tessera.mig.names import is_device_profile
 from tessera.placement.demand import Demand, NodeAllows, NodeRanking
 from tessera.placement.fleet import Fleet, FleetCard, FleetNode
 from tessera.placement.node_fit import fit_in_parts
-from tessera.placement.parts import Parts, complete
 from tessera.placement.policies import Policy
-from tessera.placement.step_budget import StepBudget
+from tessera.placement.step_budget import Parts, StepBudget, complete
 from tessera.reasons.node_rules import NodeRule
 
 #: Nodes with room from which a demand of several slices takes the best; it is refused only after all were tried.

@@ -1,4 +1,14 @@
-"""Bounds the cost of a batch in steps instead of time, so that the same batch always ends at the same demand."""
+"""Bounds the cost of a batch in steps instead of time, so that the same batch always ends at the same demand.
+
+A long computation is made in parts: between two of them a process can do other work.
+"""
+
+from collections.abc import Generator
+from typing import TypeVar, cast
+
+Result = TypeVar("Result")
+#: A computation that yields between two parts, and returns a result.
+Parts = Generator[None, None, Result]
 
 
 class StepBudget:
@@ -41,3 +51,12 @@ class _PartialBudget(StepBudget):
 
     def spend(self, steps: int = 1) -> None:
         self._whole.spend(steps)
+
+
+def complete(parts: Parts[Result]) -> Result:
+    """Runs a computation to its end, without other work in between."""
+    while True:
+        try:
+            next(parts)
+        except StopIteration as end:
+            return cast("Result", end.value)

@@ -21,9 +21,8 @@ from tessera.controller.objects.resource_amounts import Amounts, add_amounts
 from tessera.limits.planning import DECISION_STEPS
 from tessera.placement.demand import Demand
 from tessera.placement.fleet import Fleet
-from tessera.placement.parts import Parts
 from tessera.placement.plan import Plan, plan_in_parts
-from tessera.placement.step_budget import StepBudget
+from tessera.placement.step_budget import Parts, StepBudget
 from tessera.reasons.node_rules import NodeRule, RuleKind
 from tessera.scale_up.node_packing import CHECKS_A_STEP, add, least_count, pack
 from tessera.scale_up.pace import PART, Pace

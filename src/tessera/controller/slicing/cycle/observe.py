@@ -73,7 +73,7 @@ class Observer:
                 self._cluster.put_object(item)
             case events.NodeObserved(node):
                 self._cluster.put_node(node)
-                for kind in self._kinds.active:
+                for kind in self._kinds.having["observe_node"]:
                     kind.observe_node(node.name)
             case events.PodDeleted(uid):
                 self._drop_pod(uid)
@@ -126,7 +126,7 @@ class Observer:
                 self._cluster.note_orphan(node)
 
     def _put_pod(self, pod: PodInfo) -> None:
-        for kind in self._kinds.readers:
+        for kind in self._kinds.having["read"]:
             pod = kind.read(pod)
         if pod.gated and pod.kind.name in self._kinds.asleep:
             self._kinds.wake(pod.kind.name)

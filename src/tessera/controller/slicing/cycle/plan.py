@@ -7,6 +7,7 @@ reserved for others.
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import takewhile
 
@@ -134,7 +135,8 @@ class Plan(Proposer):
             if not reason.never and self._is_above_maximum(uid, reason):
                 run.first_above.setdefault(reason.queue, rank(pods[uid], {}))
         holds = [hold for each in self._state.reservations.values() for hold in each.holds]
-        with hold_slots(self._state.inventory.fleet, holds):  # parts of the batch change few of them
+        kept = hold_slots(self._state.inventory.fleet, holds) if holds else nullcontext()
+        with kept:  # parts of the batch change few of them
             yield from self._plan_parts(run, work)
         yield from (KindRefusal(kind, reason) for kind, reason in run.refused_kinds.items())
         for uid, why in heads.held_back.items():
@@ -148,7 +150,7 @@ class Plan(Proposer):
 
     def _plan_parts(self, run: _Run, work: StepBudget) -> Iterator[Proposal]:
         """Plans a batch in parts: each pod with a reservation and each gang by itself, the pods between together."""
-        for kind in self._kinds.active:
+        for kind in self._kinds.having["prepare"]:
             kind.prepare()
         if run.turns.gangs:
             self._gangs.begin()

@@ -163,7 +163,7 @@ class Intake:
         self._absorb_nodes(first)
         self._cluster.changed_pods -= pods
         self._absorb_pods(pods)
-        for kind in self._kinds.active:
+        for kind in self._kinds.having["prepare"]:
             kind.prepare()
 
     def _divide(self) -> deque[tuple[NodeName, list[PodUid]]]:
@@ -196,7 +196,7 @@ class Intake:
             for proposer in self._followers:
                 if pod is None or getattr(pod, proposer.follows):
                     proposer.observe(uid)
-        for kind in self._kinds.active:
+        for kind in self._kinds.having["refresh"]:
             kind.refresh()
 
     # One node, one pod
@@ -211,7 +211,7 @@ class Intake:
             self._state.faults.pop(node, None)
         new_records = not fault and self._absorb_records(node, item)
         made: frozenset[str] = frozenset()
-        for kind in self._kinds.active:
+        for kind in self._kinds.having["absorb_node"]:
             for allocation in kind.absorb_node(node, renewed=new_records):
                 self._allocations.give_up(allocation)
             made |= kind.profiles(node)
@@ -249,7 +249,7 @@ class Intake:
 
     def _recount(self) -> None:
         """After nodes were absorbed, drops what is counted anew; a pod behind the gate waits again."""
-        for kind in self._kinds.active:
+        for kind in self._kinds.having["recount"]:
             for allocation in kind.recount():
                 pod = self._cluster.pods.get(allocation.uid)
                 self._allocations.drop(allocation)
@@ -283,10 +283,11 @@ class Intake:
 
     def _adopt(self, pod: PodInfo) -> None:
         """Begins an allocation for what a pod holds without one."""
-        for kind in self._kinds.active:
+        for kind in self._kinds.having["outgrown"]:
             outgrown = kind.outgrown(pod)
             if outgrown is not None:
                 self._allocations.drop(outgrown)
+        for kind in self._kinds.having["adopt"]:
             found = kind.adopt(pod)
             if found is not None:
                 self._allocations.begin(found)

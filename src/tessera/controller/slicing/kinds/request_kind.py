@@ -5,7 +5,7 @@ Planning sees all kinds alike: a request is a list of profiles, and what serves 
 puts its cards into the fleet, finds what pods hold already, and writes the record of a place if no other part does.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from tessera.api.names import NodeName, PodUid
@@ -99,25 +99,30 @@ class Kinds:
         state: the slicer's state.
 
     Attributes:
-        active: those that are used.
+        having: by the name of a method of :class:`RequestKind`, the used kinds that have one of their own.
         asleep: the others, by name; the steps of the cycle do not ask them.
-        readers: those that complete what pods ask for.
         by_name: all of them.
     """
 
     def __init__(self, kinds: Sequence[Callable[[SlicerState], RequestKind]], state: SlicerState) -> None:
         found = [make(state) for make in kinds]
         self.by_name = {each.kind.name: each for each in found}
-        self.active = [each for each in found if each.used]
         self.asleep = {each.kind.name: each for each in found if not each.used}
-        self.readers = [each for each in found if type(each).read is not RequestKind.read]
-        self._order = found
+        self.having: Mapping[str, Sequence[RequestKind]] = {}
+        self._sort()
+
+    def _sort(self) -> None:
+        used = [each for each in self.by_name.values() if each.used]
+        methods = {name: method for name, method in vars(RequestKind).items() if callable(method)}
+        self.having = {
+            name: [each for each in used if getattr(type(each), name) is not method] for name, method in methods.items()
+        }
 
     def wake(self, name: str) -> None:
         """Begins to use a kind."""
         kind = self.asleep.pop(name)
         kind.used = True
-        self.active = [each for each in self._order if each.used]
+        self._sort()
         kind.wake()
 
     def observe_namespace(self, name: str) -> None:

@@ -174,7 +174,7 @@ class Allocations:
         if self._cluster.queues:
             self._count_for_queue(uid, pod)
         left = self._state.usage.assign(uid, home, pod.amounts if pod is not None else {})
-        for kind in self._kinds.active:
+        for kind in self._kinds.having["count"]:
             kind.count(uid, pod, home, left)
         if left is not None and left in self._state.profiles_by_node:
             self._cluster.capacity_changes.room_may_have_grown(left)

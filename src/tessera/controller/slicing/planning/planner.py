@@ -7,7 +7,7 @@ could then meet another, so :meth:`Planner.objections` applies every filter.
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 
@@ -84,10 +84,11 @@ class Planner:
         Returns:
             The outcomes, and the refused pods that other pods or volumes keep off a node.
         """
+        fleet = self._state.inventory.fleet
         holds = [hold for each in reserved for hold in each.holds]
         with (
             self.filters(work, kept_amounts(self._state, reserved) if reserved else None, pods) as filters,
-            hold_slots(self._state.inventory.fleet, holds),
+            hold_slots(fleet, holds) if holds or fleet.holds else nullcontext(),
         ):
             nodes = tuple({each.node: None for each in reserved})
             found = place(pods, self.context(since, filters, nodes), work)
