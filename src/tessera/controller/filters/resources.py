@@ -151,9 +151,12 @@ def shortages(wanted: Mapping[str, int], used: Mapping[str, int], node: NodeInfo
 
     Resources of which the node has too little even without other pods come first: no pod's end makes room there.
     """
-    yield from amounts_short(
-        wanted, used, lambda name: None if freed_with_cards(name) else node.allocatable_amount(name)
-    )
+    yield from amounts_short(wanted, used, lambda name: None if freed_with_cards(name) else _most(name, node))
+
+
+def _most(resource: str, node: NodeInfo) -> int | None:
+    known = node.allocatable.get(resource)
+    return node.allocatable_amount(resource) if known is None else known
 
 
 def amounts_short(
@@ -181,6 +184,6 @@ def amounts_short(
 def device_shortages(wanted: Mapping[str, int], used: Mapping[str, int], node: NodeInfo) -> Iterator[NodeRule]:
     """Yields the shortages of whole cards, shares, devices of MIG profiles, and the memory quota."""
     for resource, amount in wanted.items():
-        most = node.allocatable_amount(resource) if freed_with_cards(resource) else None
+        most = _most(resource, node) if freed_with_cards(resource) else None
         if most is not None and amount > most - used.get(resource, 0):
             yield shortage(resource)

@@ -55,6 +55,8 @@ class NodeInfo:
         object_expected: it says that its cards are cut on demand, so an Instaslice object will list them.
         sliced_cards: the number of its cards by its agent's word, also of those that do not answer now, if all are cut
             on demand; else 0.
+        offers_on_demand: by its labels it may have cards for on-demand slicing; its Instaslice object says which. A
+            layout that failed, for instance a name that no file has, leaves each card with its previous owner.
         links: how its whole cards are joined, and which are free; None if not known. Not compared: it says where a pod
             is better, never if it fits.
     """
@@ -76,6 +78,12 @@ class NodeInfo:
     object_expected: bool = False
     sliced_cards: int = 0
     links: CardLinks | None = field(default=None, compare=False)
+    offers_on_demand: bool = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        failed = self.labels.get(MIG_CONFIG_STATE_LABEL) == MIG_CONFIG_FAILED
+        offers = failed or is_on_demand(self.labels.get(MIG_CONFIG_LABEL, ""))
+        object.__setattr__(self, "offers_on_demand", offers)
 
     def closed_reasons(self, devices: Collection[str] = ()) -> Iterator[NodeRule]:
         """Yields the rules by which no pod may get slices of this node; nothing if the node is open.
@@ -113,15 +121,6 @@ class NodeInfo:
     def resources(self) -> frozenset[str]:
         """The resources that it has for pods besides slices."""
         return self.offered.union(each.resource for each in self.devices)
-
-    @property
-    def offers_on_demand(self) -> bool:
-        """True if the node may have cards for on-demand slicing; its Instaslice object says which cards.
-
-        A layout that failed, for instance a name that no file has, leaves each card with its previous owner.
-        """
-        failed = self.labels.get(MIG_CONFIG_STATE_LABEL) == MIG_CONFIG_FAILED
-        return failed or is_on_demand(self.labels.get(MIG_CONFIG_LABEL, ""))
 
 
 def read_node(node: Node) -> NodeInfo:
