@@ -1,4 +1,4 @@
-"""A change in the agent wakes the parts that it concerns, and no others."""
+"""A change in the agent wakes the parts that it concerns, and a pod meets the features that it needs, and no others."""
 
 import pytest
 from bench.trail import measure
@@ -38,8 +38,41 @@ UNCONCERNED = {
 }
 
 
+#: Features of the controller that a pod with one slice does not need, while nobody else does.
+FEATURES = [
+    "controller/cluster/gang_table",
+    "controller/filters/avoidance",
+    "controller/filters/pod_affinity",
+    "controller/filters/volumes",
+    "controller/health",
+    "controller/leadership/hand_overs",
+    "controller/leadership/pod_owners",
+    "controller/slicing/cycle/fair_queues",
+    "controller/slicing/cycle/queue_reports",
+    "controller/slicing/evictions/mover",
+    "controller/slicing/evictions/preemptor",
+    "controller/slicing/evictions/recorded_moves",
+    "controller/slicing/gangs",
+    "controller/slicing/kinds/devices",
+    "controller/slicing/reservations",
+    "controller/slicing/state/device",
+    "controller/slicing/state/queue_ledger",
+    "controller/slicing/state/reservation_rules",
+    "kueue",
+    "scale_up",
+]
+#: Files of the controller that such a pod enters at most.
+CONTROLLER_FILES = 32
+
+
 @pytest.mark.parametrize("trip", UNCONCERNED)
 def test_a_change_wakes_only_the_parts_of_the_agent_that_it_concerns(trip: str) -> None:
     entered = measure(trip)["entered"]
     woken = [part for part in UNCONCERNED[trip] if any(file.startswith(f"agent/{part}") for file in entered)]
     assert woken == []
+
+
+def test_a_pod_with_one_slice_enters_no_feature_of_the_controller_that_it_does_not_need() -> None:
+    entered = [file for file in measure("pod")["entered"] if not file.startswith("agent/")]
+    assert [each for each in FEATURES if any(file.startswith(each) for file in entered)] == []
+    assert len([file for file in entered if file.startswith("controller/")]) <= CONTROLLER_FILES
