@@ -4,13 +4,13 @@ A row for each statement: what it says where the wanted thing is, and where anot
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import msgspec
 import pytest
 
 from tessera.agent.base.desired_config import DesiredSharing
-from tessera.agent.base.node_conditions import layout_condition, sharing_condition
+from tessera.agent.mig_config.events import LayoutState, LayoutStatus
+from tessera.agent.node_status.report import layout_condition, sharing_condition
 from tessera.api.nodes.driver_status import DRIVER_ANNOTATION, DriverPhase, DriverStatus, DriverStrategy
 from tessera.cli.driver.status import node_drivers, status_lines
 from tessera.dashboard.node_documents import node_documents
@@ -40,12 +40,6 @@ def node(status: DriverStatus) -> Node:
             allocatable={"nvidia.com/gpu": "1"},
         ),
     )
-
-
-class Layout(NamedTuple):
-    state: str
-    reason: str = ""
-    message: str = ""
 
 
 def _why(status: DriverStatus) -> bool:
@@ -88,7 +82,7 @@ def test_another_profile_than_the_wanted_one_is_not_applied(in_force: str, statu
     ("state", "status"), [("success", "True"), ("pending", "Unknown"), ("rebooting", "Unknown"), ("failed", "False")]
 )
 def test_a_layout_that_is_on_its_way_is_not_applied(state: str, status: str) -> None:
-    found = layout_condition(Layout(state))
+    found = layout_condition(LayoutStatus(layout="all-1g.5gb", state=LayoutState(state)))
     assert found is not None
     assert found.status == status
 

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 
 import msgspec
 
+from tessera.agent.monitoring.exporter import report_usage
 from tessera.agent.monitoring.exposition import ExpositionOptions
 from tessera.agent.monitoring.lease_states import LeaseStates
 from tessera.agent.monitoring.sample import DeviceSample, GpuSample, Lease, NodeSample, ProcessUse
-from tessera.agent.monitoring.usage_report import report_usage
 from tessera.api.names import PodUid
 from tessera.api.nodes.health import CardHealth
 from tessera.api.nodes.usage import NodeUsage

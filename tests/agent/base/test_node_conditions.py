@@ -6,15 +6,9 @@ import msgspec
 import pytest
 
 from tessera.agent.base.desired_config import DesiredSharing
-from tessera.agent.base.node_conditions import (
-    NodeCondition,
-    bound_messages,
-    conditions_manifest,
-    layout_condition,
-    mps_condition,
-    read_conditions,
-    sharing_condition,
-)
+from tessera.agent.base.node_conditions import NodeCondition, bound_messages, conditions_manifest, read_conditions
+from tessera.agent.mig_config.events import LayoutState, LayoutStatus
+from tessera.agent.node_status.report import layout_condition, mps_condition, sharing_condition
 from tessera.api.problems import Notice
 from tessera.api.sharing.devices import AdvertisedDevice, AdvertisedResource, Advertisement
 from tessera.kube.resources import Condition
@@ -22,12 +16,6 @@ from tessera.limits.messages import CONDITION_MESSAGE
 
 WISH = DesiredSharing(name="slice-4", reason="the cluster's default")
 KEPT = DesiredSharing(name="slice-2", problem='names the profile "slice-3"', problem_reason="ProfileMissing")
-
-
-class Layout(msgspec.Struct):
-    state: str
-    reason: str = ""
-    message: str = ""
 
 
 @pytest.mark.parametrize(
@@ -91,28 +79,22 @@ def test_the_offer_shows_new_content_in_force_and_fields_without_effect() -> Non
 
 
 @pytest.mark.parametrize(
-    ("layout", "status", "reason"),
+    ("state", "reason", "status"),
     [
-        (Layout("success"), "True", "LayoutApplied"),
-        (Layout("pending"), "Unknown", "LayoutPending"),
-        (Layout("pending", "CardsInUse"), "Unknown", "CardsInUse"),
-        (Layout("rebooting"), "Unknown", "NodeRebooting"),
-        (Layout("failed", "LayoutImpossible", "2x3g.20gb and 1g.5gb"), "False", "LayoutImpossible"),
+        (LayoutState.SUCCESS, "LayoutApplied", "True"),
+        (LayoutState.PENDING, "CardsInUse", "Unknown"),
+        (LayoutState.REBOOTING, "Rebooting", "Unknown"),
+        (LayoutState.FAILED, "LayoutImpossible", "False"),
     ],
 )
-def test_layout(layout: Layout, status: str, reason: str) -> None:
-    found = layout_condition(layout)
+def test_layout(state: LayoutState, reason: str, status: str) -> None:
+    found = layout_condition(LayoutStatus(layout="all-1g.5gb", state=state, reason=reason, message="text"))
     assert found is not None
-    assert (found.type, found.status, found.reason, found.message) == (
-        "GpuMigLayoutApplied",
-        status,
-        reason,
-        layout.message,
-    )
+    assert (found.type, found.status, found.reason, found.message) == ("GpuMigLayoutApplied", status, reason, "text")
 
 
 def test_no_layout_no_condition() -> None:
-    assert layout_condition(Layout("")) is None
+    assert layout_condition(LayoutStatus()) is None
 
 
 def test_mps() -> None:

@@ -191,15 +191,16 @@ class Node:
         self.ownership = CardOwnership(self.folder / "owners.json")
         self.hardware = WatchedNvml(self.machine, self.clock, last=last, after=after)
         self.inventory_reader = InventoryReader(self.hardware, self.changes)
+        runtime = make_parts(
+            changes=self.changes, clock=self.clock, hardware=self.hardware, kubelet=self.kubelet, mirror=self
+        )
         users = DeviceDrainer(
-            self.kubelet,
-            self,
+            runtime,
             self.evictor,
             recent_allocations=frozenset,
             overcounted_resources=lambda: self.counted_too_many,
         )
         journal = LayoutJournal(self.folder / "layouts.json")
-        runtime = make_parts(changes=self.changes, clock=self.clock, hardware=self.hardware, mirror=self)
         reboots = None
         if self.may_reboot:
             reboots = RebootRequests(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.agent.mig_config.node import Ledger
+from tests.support.agent_runtime import make_parts
 
 from tessera.agent.mig_config.drain import DeviceDrainer
 from tessera.agent.mig_config.events import UserPod
@@ -33,8 +34,7 @@ class Pods:
 def drainer(kubelet: Ledger, lately: set[str]) -> DeviceDrainer:
     """A drainer on a node that gave these devices a moment ago."""
     return DeviceDrainer(
-        kubelet,
-        Pods(),
+        make_parts(kubelet=kubelet, mirror=Pods()),
         recent_allocations=lambda: frozenset(lately),
         overcounted_resources=lambda: ["nvidia.com/gpu"],
     )

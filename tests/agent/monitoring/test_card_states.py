@@ -7,6 +7,7 @@ import pytest
 from tests.agent.monitoring.test_lease_states import GPU, INFO, POD
 
 from tessera.agent.monitoring.card_states import HARDWARE_THROTTLES, CardStates, find_errors
+from tessera.agent.monitoring.exporter import report_usage
 from tessera.agent.monitoring.exposition import ExpositionOptions
 from tessera.agent.monitoring.lease_states import GRACE, LeaseStates
 from tessera.agent.monitoring.sample import (
@@ -18,7 +19,6 @@ from tessera.agent.monitoring.sample import (
     ProcessUse,
     silent_gpu,
 )
-from tessera.agent.monitoring.usage_report import report_usage
 from tessera.api.nodes.health import (
     FABRIC,
     MEASURED_ERRORS,

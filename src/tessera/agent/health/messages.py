@@ -1,15 +1,13 @@
 """Reports the health of cards on the Node: the condition ``GpuHealthy``, and Events at each change."""
 
 from collections.abc import Mapping
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
-from tessera.agent.base.node_objects import EventType
+from tessera.agent.base.node_objects import ObjectEvents
 from tessera.agent.health.card_health import describe_error
 from tessera.agent.health.fault import PREFLIGHT, Fault
 from tessera.agent.health.faults import HealthChange, HealthStateMachine
 from tessera.agent.inventory.device_health import DeviceScope, Reaction
-from tessera.api.nodes.card_faults import CardRule
-from tessera.api.nodes.cordons import Cordon
 from tessera.api.nodes.health import describe_fault
 from tessera.api.nodes.preflights import CardTest, describe_test
 from tessera.nvml.interface import GpuInfo
@@ -46,26 +44,6 @@ def health_condition(health: HealthStateMachine, gpus: Mapping[str, GpuInfo]) ->
     return HealthCondition("True", "CardCordoned" if cordoned else "CardDegraded", text)
 
 
-class NodeEventSink(Protocol):
-    """The Node object."""
-
-    def boot_id(self) -> str:
-        """The node's boot id; empty while unknown."""
-        ...
-
-    def spared_faults(self) -> frozenset[CardRule]:
-        """The faults that the breaker of the cluster spares."""
-        ...
-
-    def cordons(self) -> tuple[Cordon, ...] | None:
-        """The cards that a person has taken out of service; ``None`` while there is no Node object."""
-        ...
-
-    def record_on_node(self, reason: str, text: str, kind: EventType) -> None:
-        """Records an Event of the node: ``reason`` in CamelCase, ``text`` for people."""
-        ...
-
-
 class HealthEvents:
     """Records Events about the health of cards.
 
@@ -77,7 +55,7 @@ class HealthEvents:
         gpus: the node's cards by UUID, as last listed; their indexes name them in the texts.
     """
 
-    def __init__(self, node: NodeEventSink, health: HealthStateMachine) -> None:
+    def __init__(self, node: ObjectEvents, health: HealthStateMachine) -> None:
         self._node = node
         self._health = health
         self.gpus: Mapping[str, GpuInfo] = {}

@@ -46,7 +46,6 @@ from tessera.agent.health.history import FaultStore, StoredFaults
 from tessera.agent.health.messages import (
     HealthCondition,
     HealthEvents,
-    NodeEventSink,
     describe_part,
     health_condition,
     name_scope,
@@ -89,7 +88,7 @@ class HealthMonitor:
     ) -> None:
         node, metrics, clock = runtime.object_events, runtime.metrics, runtime.clock
         self._prober = CardProber(runtime.hardware)
-        self._node: NodeEventSink = node
+        self._node = node
         self._metrics = metrics
         self._changes = runtime.changes.about(Fact.HEALTH | Fact.NODE_ANNOTATIONS | Fact.NODE_STATUS | Fact.REPAIRS)
         self._clock = clock

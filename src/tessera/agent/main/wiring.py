@@ -156,8 +156,7 @@ class Components:
         runtime, options = self.runtime, self.runtime.options
         journal = LayoutJournal(runtime.state_file("layout.json"))
         users = DeviceDrainer(
-            runtime.kubelet,
-            runtime.mirror,
+            runtime,
             Evictor(runtime.client) if options.mig_evict else None,
             recent_allocations=lambda: self.advertiser.recent_allocations,
             overcounted_resources=lambda: self.advertiser.overcounted_resources,

@@ -14,36 +14,20 @@ reboots decides what else runs on the node.
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
 
 from tessera.agent.base.runtime import AgentRuntime, RebootNode
 from tessera.agent.inventory.device_users import match_device_users
 from tessera.agent.mig_config.events import CardStatus, LayoutState, UserPod
 from tessera.agent.mig_config.executor import LayoutJournal
 from tessera.kube.eviction import Blocked, Evictor
-from tessera.kube.resources import Pod
-from tessera.kubelet.interfaces import Kubelet
 from tessera.nvml.errors import NvmlError
-
-
-class LivePods(Protocol):
-    """The pods of the node that have not ended."""
-
-    def live_pods(self) -> Sequence[Pod]:
-        """The pods as the watch has shown them."""
-        ...
-
-    async def list_bound_pods(self) -> Sequence[Pod]:
-        """The pods from the API server itself; raises ConnectionError if it does not answer."""
-        ...
 
 
 class DeviceDrainer:
     """Lists and evicts the users of devices, through API server and kubelet.
 
     Args:
-        kubelet: the node's kubelet.
-        pods: the pods of the node.
+        runtime: the node's kubelet and pods.
         evictor: evicts pods; ``None`` if the policy is to wait for them.
         recent_allocations: UUIDs of devices in containers that kubelet may not list yet.
         overcounted_resources: resources of which the Node still counts devices that are fenced.
@@ -54,8 +38,7 @@ class DeviceDrainer:
 
     def __init__(
         self,
-        kubelet: Kubelet,
-        pods: LivePods,
+        runtime: AgentRuntime,
         evictor: Evictor | None = None,
         *,
         recent_allocations: Callable[[], frozenset[str]],
@@ -63,8 +46,8 @@ class DeviceDrainer:
     ) -> None:
         self.overcounted_resources = overcounted_resources
         self._recent_allocations = recent_allocations
-        self._kubelet = kubelet
-        self._pods = pods
+        self._kubelet = runtime.kubelet
+        self._pods = runtime.mirror
         self._evictor = evictor
 
     @property

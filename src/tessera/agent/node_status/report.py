@@ -4,19 +4,16 @@ Every answer comes from the parts at that moment. In the annotation ``tessera.de
 cards has NVLinks, the way through PCIe is left out: nothing goes that way.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import combinations
 
-from tessera.agent.base.node_conditions import (
-    NodeCondition,
-    layout_condition,
-    mps_condition,
-    sharing_condition,
-)
+from tessera.agent.base.desired_config import DesiredSharing
+from tessera.agent.base.node_conditions import ConditionStatus, NodeCondition
 from tessera.agent.config.config_watcher import ConfigWatcher
 from tessera.agent.health.monitor import HealthMonitor
 from tessera.agent.inventory.card_ownership import CardOwnership
 from tessera.agent.inventory.gpu_inventory import InventoryReader
+from tessera.agent.mig_config.events import LayoutState, LayoutStatus
 from tessera.agent.mig_config.reconciler import LayoutReconciler
 from tessera.agent.mps.daemons import MpsDaemons
 from tessera.agent.node_status.label_facts import SharingFacts
@@ -24,7 +21,7 @@ from tessera.agent.node_status.node_facts import NodeFacts
 from tessera.agent.sharing.resource_advertiser import ResourceAdvertiser
 from tessera.api.names import WHOLE_CARDS
 from tessera.api.nodes.card_links import CardLinks, make_links
-from tessera.api.nodes.conditions import HEALTH
+from tessera.api.nodes.conditions import HEALTH, LAYOUT, MPS, SHARING
 from tessera.api.sharing.devices import Advertisement
 from tessera.api.sharing.profile import MigStrategy
 from tessera.placement.topology import NVLINK_POINTS, Topology
@@ -48,6 +45,65 @@ def card_links(offer: Advertisement, topology: Topology, held: Collection[str] |
         points = tuple(each // NVLINK_POINTS * NVLINK_POINTS for each in points)
     free = None if held is None else [number for number, card in enumerate(cards) if card not in held]
     return make_links(len(cards), points, free)
+
+
+def sharing_condition(
+    desired: DesiredSharing,
+    in_force: str,
+    *,
+    offer: Advertisement | None = None,
+    problem: str | None = None,
+    problem_reason: str | None = None,
+) -> NodeCondition:
+    """Returns the condition of the desired sharing profile: true if it is in force.
+
+    Args:
+        desired: the desired profile.
+        in_force: name of the profile behind the present offer; empty for none.
+        offer: the present offer: its counts show that new content of a profile is in force, its notices name fields
+            without effect.
+        problem: reason that the desired profile cannot be offered on these cards; ``None`` if it can.
+        problem_reason: the same as a word; ``ProfileRefused`` unless given.
+    """
+    now = f'profile "{in_force}" is in force' if in_force else "no profile is in force, nothing is shared"
+    if problem is not None:
+        return NodeCondition(SHARING, "False", problem_reason or "ProfileRefused", f"{problem}; {now}")
+    if desired.problem is not None:
+        return NodeCondition(SHARING, "False", desired.problem_reason or "ProfileRefused", f"{desired.problem}; {now}")
+    if desired.name != in_force:
+        coming = f'profile "{desired.name}" ({desired.reason})' if desired.name else f"no profile ({desired.reason})"
+        return NodeCondition(SHARING, "Unknown", "ProfilePending", f"{coming} is next; {now}")
+    texts = [f"{now}: {desired.reason}", *_effects(offer)]
+    return NodeCondition(SHARING, "True", "ProfileInForce" if in_force else "NoProfile", "; ".join(texts))
+
+
+def _effects(offer: Advertisement | None) -> Iterator[str]:
+    if offer is not None and offer.counts:
+        yield f"offered: {', '.join(f'{count} {resource}' for resource, count in sorted(offer.counts.items()))}"
+    if offer is not None:
+        yield from map(str, offer.notices)
+
+
+def layout_condition(layout: LayoutStatus) -> NodeCondition | None:
+    """Returns the condition of the desired MIG layout: true if it is in force; ``None`` if none is desired."""
+    if not layout.layout:
+        return None
+    truths: Mapping[LayoutState, ConditionStatus] = {LayoutState.SUCCESS: "True", LayoutState.FAILED: "False"}
+    return NodeCondition(LAYOUT, truths.get(layout.state, "Unknown"), layout.reason, layout.message)
+
+
+def mps_condition(waiting: Mapping[str, str]) -> NodeCondition | None:
+    """Returns the condition of the MPS daemons: true if all serve; ``None`` if MPS shares no resource.
+
+    Args:
+        waiting: by resource that MPS shares, the reason that its daemons do not serve; empty text if they do.
+    """
+    if not waiting:
+        return None
+    unready = [f"{resource}: {reason}" for resource, reason in sorted(waiting.items()) if reason]
+    if unready:
+        return NodeCondition(MPS, "False", "DaemonNotReady", "; ".join(unready))
+    return NodeCondition(MPS, "True", "DaemonsReady", f"MPS serves {', '.join(sorted(waiting))}")
 
 
 class NodeReport:
@@ -119,8 +175,7 @@ class NodeReport:
             problem=problem.text if problem is not None else None,
             problem_reason=problem.reason if problem is not None else None,
         )
-        layout = self._mig_config.status
-        if layout.layout and (condition := layout_condition(layout)) is not None:
+        if (condition := layout_condition(self._mig_config.status)) is not None:
             yield condition
         health = self._health.condition()
         yield NodeCondition(HEALTH, health.status, health.reason, health.message)

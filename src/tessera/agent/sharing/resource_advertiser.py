@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tessera.agent.base.change_notifier import ChangeNotifier, Fact
-from tessera.agent.base.desired_config import ContainerEdits, drop_cards
+from tessera.agent.base.desired_config import ContainerEdits, ServicePlan, drop_cards
 from tessera.agent.inventory.device_health import CheckedDevice, DeviceHealth, DeviceScope, StartCheck, entry_health
 from tessera.agent.inventory.gpu_inventory import GpuState, sharing_gpus
 from tessera.agent.sharing.allocate_response import AllocateOptions, unique
@@ -136,6 +136,8 @@ class ResourceAdvertiser:
         self._counted: frozenset[EntryKey] = frozenset()
         #: By resource, the healthy entries, where a pod with such an entry is about to end: the Node has to count less.
         self._lowered: dict[str, int] = {}
+        #: The processes that serve shares, as they were set last; ``None`` before.
+        self._plans: Mapping[str, ServicePlan] | None = None
         #: Offer, and state of its entries, when the other parts were notified last.
         self._announced: tuple[object, object] = (None, None)
 
@@ -274,7 +276,8 @@ class ResourceAdvertiser:
     def _set_services(self) -> None:
         """Sets the processes that must serve shares once current holders are known."""
         plans = {} if self._applied is None else drop_cards(self._applied.plans, self._devices.changing_devices())
-        if self._occupancy.has_answer or not plans:
+        if (self._occupancy.has_answer or not plans) and plans != self._plans:
+            self._plans = plans
             self._strategies.set_plans(plans)
 
     def _publish(self) -> float | None:

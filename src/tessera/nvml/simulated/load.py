@@ -19,7 +19,7 @@ from tessera.nvml.measurements import ACTIVITIES, Absence, Measurements, Process
 from tessera.nvml.simulated.boards import attributes_of, has_encoders, link_count
 from tessera.nvml.simulated.kinds_of_work import WORKS
 from tessera.nvml.simulated.machine_state import SimCard, SimDevice, SimGpuInstance, SimProcess
-from tessera.nvml.simulated.process_rules import read_memory
+from tessera.nvml.simulated.mig_rules import read_memory
 
 #: First compute capability with GPM (NVIDIA, NVML API reference: Hopper).
 _GPM_SINCE = (9, 0)

@@ -1,7 +1,7 @@
 """State of a simulated machine as one value: its cards, their instances and processes, its driver, injected faults.
 
 The classes hold data and the rules of driver and reboot; :mod:`tessera.nvml.simulated.mig_rules` and
-:mod:`tessera.nvml.simulated.process_rules` have the rules of instances and processes.
+:mod:`tessera.nvml.simulated.mig_rules` have the rules of instances and processes.
 :mod:`tessera.nvml.simulated.machine_access` stores the value where a killed process cannot lose it.
 
 Every name is derived, none is random: a card's UUID from the machine's seed and the card's index, a MIG device's from

@@ -7,7 +7,7 @@ and another meets it. The parts:
 
 * :mod:`~tessera.nvml.simulated.machine_state`: the state, and the rules of driver and reboot;
 * :mod:`~tessera.nvml.simulated.machine_access`: the entry of each call, which checks faults first;
-* :mod:`~tessera.nvml.simulated.mig_rules`, :mod:`~tessera.nvml.simulated.process_rules`: instances and processes;
+* :mod:`~tessera.nvml.simulated.mig_rules`, :mod:`~tessera.nvml.simulated.mig_rules`: instances and processes;
 * :mod:`~tessera.nvml.simulated.boards`: facts of products.
 
 Calls do not wait here; :meth:`SimulatedMachine.latency` tells :mod:`tessera.nvml.asynchronous.inline` how long they
@@ -37,7 +37,7 @@ from tessera.nvml.interface import (
 )
 from tessera.nvml.known_cards import KnownCards
 from tessera.nvml.measurements import Measurements, ProcessActivity, Quantity
-from tessera.nvml.simulated import load, mig_rules, process_rules
+from tessera.nvml.simulated import load, mig_rules
 from tessera.nvml.simulated.boards import attributes_of, common_ancestor, cuda_version, gpu_info, nvlinks_of
 from tessera.nvml.simulated.load import GrowingCounters
 from tessera.nvml.simulated.machine_access import FileStore, MachineAccess, MemoryStore
@@ -169,12 +169,12 @@ class SimulatedMachine:
     def processes(self, device: GpuUuid | MigUuid) -> list[GpuProcess]:
         """See :meth:`.Nvml.processes`."""
         with self._access.device("processes", device) as place:
-            return process_rules.list_processes(place)
+            return mig_rules.list_processes(place)
 
     def memory(self, device: GpuUuid | MigUuid) -> DeviceMemory:
         """See :meth:`.Nvml.memory`."""
         with self._access.device("memory", device) as place:
-            return process_rules.read_memory(place)
+            return mig_rules.read_memory(place)
 
     def measure(self, gpu: GpuUuid) -> Measurements:
         """See :meth:`.Nvml.measure`."""
@@ -440,14 +440,14 @@ class SimulatedMachine:
     def start_process(
         self, device: GpuUuid | MigUuid, memory_bytes: int = 0, *, pid: int | None = None, activity: float = 0.0
     ) -> int:
-        """Starts a process on a device and returns its PID; see :func:`.process_rules.start_process`."""
+        """Starts a process on a device and returns its PID; see :func:`.mig_rules.start_process`."""
         with self._access.change() as machine:
-            return process_rules.start_process(machine, device, memory_bytes, pid, activity)
+            return mig_rules.start_process(machine, device, memory_bytes, pid, activity)
 
     def set_process_activity(self, pid: int, activity: float, work: str | None = None) -> None:
-        """Sets what a process does; see :func:`.process_rules.set_process_activity`."""
+        """Sets what a process does; see :func:`.mig_rules.set_process_activity`."""
         with self._access.change() as machine:
-            process_rules.set_process_activity(machine, pid, activity, work)
+            mig_rules.set_process_activity(machine, pid, activity, work)
 
     def set_measured(self, gpu: GpuUuid, quantity: Quantity, value: float | None) -> None:
         """Sets a measured quantity of a card, in its base unit; None returns it to the rules."""
@@ -463,14 +463,14 @@ class SimulatedMachine:
             machine.find_card(gpu).unreported = [each.value for each in quantities]
 
     def set_process_memory(self, pid: int, memory_bytes: int, device: GpuUuid | MigUuid | None = None) -> None:
-        """Sets the memory that a process holds; see :func:`.process_rules.set_process_memory`."""
+        """Sets the memory that a process holds; see :func:`.mig_rules.set_process_memory`."""
         with self._access.change() as machine:
-            process_rules.set_process_memory(machine, pid, memory_bytes, device)
+            mig_rules.set_process_memory(machine, pid, memory_bytes, device)
 
     def end_process(self, pid: int) -> None:
         """Ends a process and frees its memory, on every device; raises NotFound if there is none."""
         with self._access.change() as machine:
-            process_rules.end_process(machine, pid)
+            mig_rules.end_process(machine, pid)
 
     def _is_first_sample(self, gpu: GpuUuid, gi_id: int | None) -> bool:
         """True if GPM has no sample of the card or GPU instance; it has one afterwards."""
