@@ -74,6 +74,8 @@ class Server:
             if name in self.items:
                 assert item["metadata"]["resourceVersion"] == self.items[name]["metadata"]["resourceVersion"]
                 assert validate_slice_update(item, self.items[name]) == []
+            if "consumesCounters" in self._dropped:
+                item["spec"].pop("sharedCounters", None)
             for device in item["spec"].get("devices", ()):
                 for field in self._dropped:
                     device.pop(field, None)
@@ -115,6 +117,7 @@ def test_names_and_attributes_are_those_of_nvidia_and_more() -> None:
         "gpu.nvidia.com/index": 0,
         "gpu.nvidia.com/minor": 0,
         "gpu.nvidia.com/start": 6,
+        "gpu.nvidia.com/size": 1,
         "resource.kubernetes.io/pciBusID": "0000:07:00.0",
         "resource.kubernetes.io/pcieRoot": "pci0000:00",
         "resource.kubernetes.io/numaNode": 1,
@@ -270,11 +273,43 @@ def test_a_server_that_drops_fields_is_seen_by_reading_back() -> None:
     wanted = pools([card(0)])
     server.apply(plan_slices(wanted, ()))
     assert dropped_fields(wanted, server.stored) == {"taints", "counters"}
-    bare = pools([card(0)], taints=False, counters=False, shares=False)
+    bare = pools([card(0)], taints=False, counters=False, shares=False, guarded=True)
     server.publish(*bare)
-    assert [each.id.device for each in read_pools(server.stored)[0].devices] == ["gpu-0"]
+    assert tuple(read_pools(server.stored)) == pools([card(0)], taints=False)  # the counters are made again
     assert server.publish(*bare) == 0
     assert dropped_fields(bare, server.stored) == frozenset()
+
+
+def test_without_counters_foreign_slots_are_not_published() -> None:
+    server = Server("consumesCounters")
+    server.publish(*pools([card(0, foreign=(Placement("3g.20gb", 4, 4),)), card(1)], counters=False, guarded=True))
+    (pool,) = read_pools(server.stored)
+    of_card = [each for each in pool.devices if each.attributes["gpu.tessera.dev/index"] == 0]
+    assert "gpu-0" not in {each.id.device for each in of_card}
+    assert {each.attributes["gpu.tessera.dev/start"] for each in of_card} == {0, 1, 2, 3}
+    assert find([pool], "gpu-1").counters
+
+
+@pytest.mark.parametrize("options", [{}, {"guarded": True, "placed_by_us": False}])
+def test_without_counters_and_a_guard_only_whole_cards_are_published(options: Any) -> None:
+    found = pools([card(0)], counters=False, **options)
+    assert [each.id.device for each in found[0].devices] == ["gpu-0"]
+
+
+@pytest.mark.parametrize(
+    ("attributes", "problem"),
+    [
+        ({"start": {"int": 10**18}, "size": {"int": 1}}, "start 1000000000000000000 and size 1 are no place"),
+        ({"start": {"int": 0}, "size": {"int": 10**12}}, "are no place on a card of at most"),
+        ({"start": {"string": "0"}, "size": {"int": 1}}, "minor 0, start 0 and size 1 are no place"),
+        ({"start": {"int": 0}, "size": {"int": 1}, "profile": {"string": "x"}}, "x"),
+    ],
+)
+def test_forged_partitions_without_counters_are_a_problem_of_their_pool(attributes: Any, problem: str) -> None:
+    forged = {"minor": {"int": 0}, "profile": {"string": "1g.5gb"}} | attributes
+    (pool,) = read_pools([part("a", driver="gpu.tessera.dev", devices=[{"name": "x", "attributes": forged}])])
+    assert pool.devices == ()
+    assert problem in pool.problem
 
 
 def test_cards_without_mig_stand_beside_others() -> None:
@@ -295,9 +330,8 @@ def test_scheduler_mode_has_no_taint_of_placement() -> None:
 
 def part(name: str, **spec: Any) -> ResourceSlice:
     pool = {"name": "n1", "generation": 1, "resourceSliceCount": 1} | spec.pop("pool", {})
-    return msgspec.convert(
-        {"metadata": {"name": name}, "spec": {"driver": "d", "nodeName": "n1", "pool": pool, **spec}}, ResourceSlice
-    )
+    whole = {"driver": "d", "nodeName": "n1", "pool": pool, **spec}
+    return msgspec.convert({"metadata": {"name": name}, "spec": whole}, ResourceSlice)
 
 
 _TAKES = [{"counterSet": "s", "counters": {"c": {"value": "1"}}}]

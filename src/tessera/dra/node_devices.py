@@ -21,9 +21,9 @@ from hashlib import sha256
 import msgspec
 
 from tessera.cel.kubernetes_values import Semver, normalize_version, read_semver
+from tessera.dra.card_counters import card_counters, compute_counter, partition_counters, slot_counters
 from tessera.dra.devices import NO_EXECUTE, NO_SCHEDULE, Capacity, Device, DeviceId, DeviceTaint, Pool, Value, qualify
 from tessera.mig.geometry import Geometry, Placement, Profile
-from tessera.mig.names import resource_spelling
 from tessera.mig.occupancy import placement_mask
 
 #: Name of our driver, and of NVIDIA's, whose place it can take.
@@ -110,7 +110,9 @@ class PublishOptions(msgspec.Struct, frozen=True, kw_only=True):
         placed_by_us: the controller places, so kube-scheduler must not: all devices are tainted.
         evict: a fault or a cordon ends the pods of the card (``NoExecute``).
         taints: the server keeps taints of devices (Kubernetes 1.36, or the gate DRADeviceTaints).
-        counters: it keeps counters (DRAPartitionableDevices); without them only whole cards are published.
+        counters: it keeps counters (DRAPartitionableDevices). Without them partitions are published only if we place
+            and all classes for them are guarded: kube-scheduler would give a memory slice twice.
+        guarded: the cluster's classes for the driver are guarded (:mod:`tessera.dra.driver_classes`).
         shares: it keeps consumable capacity (DRAConsumableCapacity); without it no shares are published.
     """
 
@@ -119,6 +121,7 @@ class PublishOptions(msgspec.Struct, frozen=True, kw_only=True):
     evict: bool = False
     taints: bool = True
     counters: bool = True
+    guarded: bool = False
     shares: bool = True
 
 
@@ -182,9 +185,8 @@ class _CardDevices:
         self._card = card
         self._versions = versions
         self._options = options
-        self._geometry = card.geometry if options.counters and card.shares is None else None
-        self._memory = f"gpu-{card.minor}-memory-slices"
-        self._compute = f"gpu-{card.minor}-compute-slices"
+        can_cut = options.counters or (options.placed_by_us and options.guarded)
+        self._geometry = card.geometry if can_cut and card.shares is None else None
 
     def devices(self, pool: str) -> Iterator[Device]:
         """Yields the card's devices in one of the node's pools."""
@@ -193,44 +195,25 @@ class _CardDevices:
             if card.shares is not None and self._options.shares:
                 yield self._shared(pool)
         elif card.shares is None:
-            for placement in () if self._geometry is None else preferred_placements(self._geometry):
-                yield self._partition(pool, self._geometry, placement)  # type: ignore[arg-type]  # not None: see above
-            if card.whole:
+            if self._geometry is not None:
+                yield from self._partitions(pool, self._geometry)
+            if card.whole and (self._options.counters or not card.foreign):
                 yield self._whole(pool)
 
     def counters(self, pool: str) -> dict[tuple[str, str], Decimal]:
         """Returns the card's counters in one of the node's pools, less what foreign instances take."""
         geometry = self._geometry
-        if geometry is None or pool.endswith(SHARES):
+        if geometry is None or pool.endswith(SHARES) or not self._options.counters:
             return {}
-        found = self._all_counters(geometry)
+        minor = self._card.minor
+        found, compute = card_counters(minor, geometry), compute_counter(minor)
         for each in self._card.foreign:
-            for key in self._taken(geometry, placement_mask(geometry, each)):
+            for key in slot_counters(minor, geometry, placement_mask(geometry, each)):
                 found[key] = Decimal(0)
             profile = geometry.find(each.profile)
-            left = found[self._compute, "compute-slices"] - (each.size if profile is None else profile.compute_slices)
-            found[self._compute, "compute-slices"] = max(left, Decimal(0))
+            left = found[compute] - (each.size if profile is None else profile.compute_slices)
+            found[compute] = max(left, Decimal(0))
         return found
-
-    def _all_counters(self, geometry: Geometry) -> dict[tuple[str, str], Decimal]:
-        every = geometry.full
-        for row in geometry.profiles:
-            every |= geometry.tokens(row)
-        found = dict.fromkeys(self._taken(geometry, every), Decimal(1))
-        found[self._compute, "compute-slices"] = Decimal(max(row.compute_slices for row in geometry.profiles))
-        return found
-
-    def _taken(self, geometry: Geometry, bits: int) -> Iterator[tuple[str, str]]:
-        """Yields the counters that the bits of an occupancy take one of each."""
-        for slot in range(geometry.slots):
-            if bits >> slot & 1:
-                yield self._memory, f"memory-slice-{slot}"
-        if bits & geometry.media_token:
-            yield self._compute, "media-engines"
-        for row in geometry.profiles:
-            tokens = geometry.tokens(row) & ~geometry.media_token
-            if tokens and bits & tokens:
-                yield self._compute, f"only-{_NOT_IN_NAME.sub('-', resource_spelling(row.name))}"
 
     def _whole(self, pool: str) -> Device:
         geometry = self._geometry
@@ -239,22 +222,32 @@ class _CardDevices:
             f"gpu-{self._card.minor}",
             {"type": "gpu", "uuid": self._card.uuid},
             self._amounts(self._card.memory_mib, self._card.engines),
-            {} if geometry is None else self._all_counters(geometry),
+            {} if geometry is None or not self._options.counters else card_counters(self._card.minor, geometry),
         )
+
+    def _partitions(self, pool: str, geometry: Geometry) -> Iterator[Device]:
+        """Yields all placements; without counters, those that foreign instances leave."""
+        taken = 0
+        for each in () if self._options.counters else self._card.foreign:
+            taken |= placement_mask(geometry, each)
+        for placement in preferred_placements(geometry):
+            if not geometry.claim(geometry.profile(placement.profile), placement.start) & taken:
+                yield self._partition(pool, geometry, placement)
 
     def _partition(self, pool: str, geometry: Geometry, placement: Placement) -> Device:
         profile = geometry.profile(placement.profile)
-        counters = dict.fromkeys(self._taken(geometry, geometry.claim(profile, placement.start)), Decimal(1))
-        counters[self._compute, "compute-slices"] = Decimal(profile.compute_slices)
+        counters = partition_counters(self._card.minor, geometry, profile, placement.start)
         values: dict[str, Value] = {
             "type": "mig",
             "parentUUID": self._card.uuid,
             "profile": profile.name,
             "start": placement.start,
+            "size": placement.size,
         }
         memory = profile.memory_mib or profile.memory_gb * 1024
         amounts = self._amounts(memory, self._card.profiles.get(profile.name, Engines()))
-        return self._device(pool, partition_name(self._card.minor, profile, placement.start), values, amounts, counters)
+        name = partition_name(self._card.minor, profile, placement.start)
+        return self._device(pool, name, values, amounts, counters if self._options.counters else {})
 
     def _shared(self, pool: str) -> Device:
         card, zero = self._card, Decimal(0)

@@ -16,6 +16,7 @@ from decimal import Decimal
 
 from tessera.api.dra.resource_slices import Amount, Attribute, DeviceCapacity, ResourceSlice, SliceDevice
 from tessera.cel.kubernetes_values import read_semver
+from tessera.dra.card_counters import rebuild_counters
 from tessera.dra.devices import Capacity, Device, DeviceId, DeviceTaint, Pool, Value, qualify
 from tessera.dra.node_devices import DRIVER, NVIDIA_DRIVER, pool_names
 from tessera.kube.quantity import parse_quantity, quantity_text
@@ -51,7 +52,9 @@ def _read_pool(driver: str, name: str, node: str, parts: Sequence[ResourceSlice]
         counters = {key: value for _, each in contents for key, value in each.items()}
         _check_sets(current)
         _check_pool(devices, counters)
-    except SliceRefused as error:
+        if driver in (DRIVER, NVIDIA_DRIVER) and not counters:
+            devices, counters = rebuild_counters(devices, driver)
+    except ValueError as error:
         return Pool(driver=driver, name=name, node=node, problem=f"pool {name} of {driver}: {error}")
     return Pool(driver=driver, name=name, node=node, devices=devices, counters=counters)
 

@@ -7,6 +7,7 @@ changes: objects are compared by value, not by text.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from decimal import Decimal
 from itertools import groupby
 from typing import Any
@@ -16,9 +17,9 @@ import msgspec
 from tessera.api.dra.claims import GROUP
 from tessera.api.dra.resource_slices import ResourceSlice
 from tessera.cel.kubernetes_values import Semver
-from tessera.dra.devices import Capacity, Device, DeviceTaint, Pool, Value
+from tessera.dra.devices import Capacity, Device, DeviceId, DeviceTaint, Pool, Value
 from tessera.dra.node_devices import SHARES, bounded_name
-from tessera.dra.pool_reader import SliceRefused, read_pools, read_slice
+from tessera.dra.pool_reader import SliceRefused, read_slice
 from tessera.kube.quantity import format_quantity
 from tessera.limits.claims import SLICE_COUNTER_SETS, SLICE_TAINTED_DEVICES
 
@@ -75,7 +76,10 @@ def dropped_fields(pools: Sequence[Pool], stored: Iterable[ResourceSlice]) -> fr
 
     A server whose gate is off drops such fields without an error (Kubernetes 1.34 and 1.35 by default).
     """
-    kept = {device.id: device for pool in read_pools(stored) for device in pool.devices}
+    kept: dict[DeviceId, Device] = {}
+    for each in stored:
+        with suppress(SliceRefused):
+            kept |= {device.id: device for device in read_slice(each)[0]}
     found: set[str] = set()
     for pool in pools:
         for device in pool.devices:
