@@ -12,13 +12,12 @@ from tests.support.api_user import ManualClock
 from tests.support.kueue.answers import HTML, KueueAnswers
 
 from tessera.access.reviewer import Person, Reviewer
-from tessera.dashboard.access.rights import Rights
+from tessera.dashboard.access.rights import KUEUE_NAMED, Rights
 from tessera.dashboard.documents import KueueDocument
 from tessera.dashboard.feed import FeedGroup
 from tessera.dashboard.kueue_source import KUEUE_SHOWN, KUEUE_WORKLOADS, KueueReader, KueueSource, share_out
 from tessera.kube.transport.interface import Response
 from tessera.kueue.waiting_workloads import KUEUE_NAMESPACES, KUEUE_READ
-from tessera.limits.access import KUEUE_NAMED
 from tessera.visibility import FULL, Visibility
 
 CROWD = {f"aaa-{number:02}": 2 for number in range(KUEUE_NAMESPACES)}

@@ -12,7 +12,7 @@ from tessera.explain.kueue_rows import read_kueue_rows, rows_of
 from tessera.explain.queue import explain_workload_in_queue
 from tessera.kube.transport.interface import Response
 from tessera.kueue.positions import PAGE, PositionReader, QueueSize
-from tessera.kueue.queue_reading import QueueReading, read_queues
+from tessera.kueue.queue_reading import KUEUE_PLACES, QueueReading, read_queues
 from tessera.kueue.turns import Turns
 from tessera.kueue.waiting_workloads import (
     KUEUE_LISTED,
@@ -21,7 +21,7 @@ from tessera.kueue.waiting_workloads import (
     WaitingWorkloads,
     read_waiting_workloads,
 )
-from tessera.limits.forecast import KUEUE_ANSWERS, KUEUE_PLACES
+from tessera.limits.forecast import KUEUE_ANSWERS
 
 
 async def read(kueue: KueueAnswers, **more: Any) -> WaitingWorkloads:

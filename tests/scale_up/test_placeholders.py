@@ -5,8 +5,8 @@ import pytest
 
 from tessera.api.nodes.node_groups import NodeGroup, parse_node_groups
 from tessera.kube.resources import Pod
-from tessera.limits.provisioning import PASSED_HOSTS
 from tessera.scale_up.placeholders import (
+    PASSED_HOSTS,
     asks_for_cards,
     can_exclude,
     group_version,

@@ -5,13 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.limits.usage import USAGE_RECORD, USAGE_ROWS
+from tessera.limits.usage import USAGE_RECORD
 from tessera.usage.record import (
     DAY,
     HOUR,
     OTHER,
     USAGE_MODELS,
     USAGE_NAME,
+    USAGE_ROWS,
     CardSeconds,
     LeaseSeconds,
     NodeMark,

@@ -12,8 +12,12 @@ from typing import Any
 import msgspec
 
 from tessera.kube.resources.meta import Resource, version_number
-from tessera.limits.planning import QUEUE_MODELS, QUEUE_NAMESPACES, QUEUE_WEIGHT
+from tessera.limits.planning import QUEUE_NAMESPACES, QUEUE_WEIGHT
 from tessera.text import one_line
+
+#: Most models of cards in the usage of a Queue's status, those with the most. A cluster has a few; a node that lies
+#: cannot add thousands.
+QUEUE_MODELS = 64
 
 #: The resource; objects are read by :func:`read_queue`.
 QUEUES = Resource("tessera.dev", "v1alpha1", "queues", "Queue", False, dict[str, Any])

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from tessera.clock import Clock
+from tessera.dashboard.access.rights import KUEUE_NAMED
 from tessera.dashboard.documents import Document, KueueDocument, UnshownDocument, WorkloadDocument
 from tessera.explain.kueue_rows import KueueRow, rows_of
 from tessera.kube.client.client import Client
@@ -24,7 +25,6 @@ from tessera.kueue.objects import LOCAL_QUEUES, WORKLOADS
 from tessera.kueue.positions import PAGE
 from tessera.kueue.turns import KEPT, Turns
 from tessera.kueue.waiting_workloads import WaitingWorkloads, read_waiting_workloads
-from tessera.limits.access import KUEUE_NAMED
 
 #: Most Workloads of one namespace that wait in Kueue, on the live page; the number of others is shown. A reader gets a
 #: document of some 300 bytes for each.

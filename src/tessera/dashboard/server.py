@@ -30,13 +30,21 @@ from tessera.dashboard.feed_stream import RECHECK, FeedStream
 from tessera.dashboard.names import LOOPBACK, PageNames
 from tessera.explain.explanation import ExplanationReport
 from tessera.kube.client.errors import ApiError
-from tessera.limits.access import PAGE_BYTES, PAGE_HEADER, PAGE_HEADERS
 from tessera.serving.bounded_port import Bounds, ConnectionPort
 from tessera.serving.connection import Connection
 from tessera.serving.fair_shares import find_giver
 from tessera.serving.status_server import listening_socket
 from tessera.status_pages import JSON, TEXT, OnListening
 from tessera.visibility import Visibility
+
+#: Most bytes: requests that the page's port holds, all connections together; the feed's requests count while they are
+#: served. 8 KiB for each connection; a browser sends 2 KiB, with a large token 10.
+PAGE_BYTES = 4 * 2**20
+#: Most headers of a request to the page. Browsers send 15, and ingresses add 10.
+PAGE_HEADERS = 64
+#: Most bytes: the request line, or one header, of a request to the page. Tokens of OpenID Connect with many groups have
+#: 8 KiB.
+PAGE_HEADER = 16_384
 
 #: Most connections to the page; beyond them, the address with the most loses its longest silent one. Twice the readers
 #: of the feed.

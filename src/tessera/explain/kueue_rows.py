@@ -16,9 +16,8 @@ from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, Forbidden
 from tessera.kueue.objects import LOCAL_QUEUES, Workload
 from tessera.kueue.positions import QueueSize
-from tessera.kueue.queue_reading import QueueReading, read_queues
+from tessera.kueue.queue_reading import KUEUE_PLACES, QueueReading, read_queues
 from tessera.kueue.waiting_workloads import WaitingWorkloads, read_waiting_workloads
-from tessera.limits.forecast import KUEUE_PLACES
 from tessera.text import count_noun
 
 

@@ -13,7 +13,10 @@ from tessera.kube.client.errors import Forbidden, NotFound
 from tessera.kube.resources import Resource
 from tessera.kueue.objects import LOCAL_QUEUES, RESOURCE_FLAVORS, WORKLOADS, Workload, served_resource, served_version
 from tessera.kueue.positions import PendingWorkload, PositionReader, QueueSize
-from tessera.limits.forecast import KUEUE_PLACES
+
+#: Most places in one queue of Kueue that `tessera why` and `tessera queue` read; the live page reads the first 1,000.
+#: Ten answers of Kueue's visibility API.
+KUEUE_PLACES = 10_000
 
 T = TypeVar("T")
 

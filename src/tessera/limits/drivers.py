@@ -20,12 +20,6 @@ IMAGE_MIRRORS = Limit(
     "mirrors that a policy's annotation names",
     "each is asked for every image",
 )
-FAILURE_CAUSE = Limit(
-    500,
-    "characters",
-    "cause of a failed driver change, in a record and in a status",
-    "a sentence with a container's last words fits",
-)
 DRIVER_MEMORY = Limit(
     512 * 1024,
     "characters",

@@ -14,12 +14,6 @@ QUEUE_PAGE = Limit(
     "that page, as a command reads it",
     "5,000 pods have 3 MiB",
 )
-KUEUE_PLACES = Limit(
-    10_000,
-    "places",
-    "places in one queue of Kueue that `tessera why` and `tessera queue` read; the live page reads the first 1,000",
-    "ten answers of Kueue's visibility API",
-)
 KUEUE_ANSWERS = Limit(
     200,
     "answers",

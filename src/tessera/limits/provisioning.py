@@ -32,9 +32,3 @@ SAMPLE_ROWS = Limit(
     "rows of a file of start times for `advise`, and records that are read of a cluster",
     "years of an autoscaler's work; each is sorted",
 )
-PASSED_HOSTS = Limit(
-    5_000,
-    "nodes",
-    "present nodes that a placeholder of a group names, so that it is not bound to them; a larger group gets no more",
-    "the nodes that Kubernetes supports in a cluster; a placeholder then has some 300 kB, of 1.5 MB that it may have",
-)

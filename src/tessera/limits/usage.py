@@ -8,12 +8,6 @@ USAGE_RECORD = Limit(
     "the record of GPU-hours in its ConfigMap; the newest periods stay",
     "a ConfigMap has at most 1 MiB; a month of 250 rows in each period has 800 KiB",
 )
-USAGE_ROWS = Limit(
-    250,
-    "rows",
-    "rows of an hour or a day in that record; the smallest of the namespace with the most rows are added up",
-    "79 periods of 250 rows have 500 KiB",
-)
 PRICE_LIST = Limit(
     64 * 1024,
     "bytes",

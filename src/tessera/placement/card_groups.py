@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from tessera.limits.planning import CARD_STATES
 from tessera.placement.card_table import CardTable, Pending, Ranking
 from tessera.placement.cards import AlikeCards
+from tessera.placement.state_costs import CARD_STATES
 
 #: Entries of :attr:`CardGroups.filled` after which it begins anew.
 _FILLED = 512

@@ -7,8 +7,8 @@ smaller part of the result would do, though another set may have fewer.
 
 from collections.abc import Collection, Iterable, Sequence
 
-from tessera.limits.planning import EXPLAINED_STEPS
 from tessera.placement.cards import OwnedPlacement
+from tessera.placement.explain import EXPLAINED_STEPS
 from tessera.placement.fleet import Fleet
 from tessera.placement.node_fit import divide_over_cards
 from tessera.placement.step_budget import StepBudget

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations, starmap
 from typing import Any
 
-from tessera.limits.planning import EXPLAINED_STEPS
 from tessera.placement.card_table import CardTable, Pending
 from tessera.placement.demand import Demand, NodeAllows
 from tessera.placement.fleet import Fleet, FleetCard, FleetNode, OwnedPlacement
@@ -19,6 +18,10 @@ from tessera.placement.node_fit import divide_over_cards
 from tessera.placement.step_budget import StepBudget
 from tessera.reasons.node_rules import NodeRule
 from tessera.reasons.reason import Blocker, Fragmented, Full, NoNode, Reason, Reserved, RuleCount
+
+#: Most steps of these searches for all pods of one decision. They may not take longer than the decision; beyond it
+#: reasons say that several pods would have to end.
+EXPLAINED_STEPS = 40_000
 
 #: Most sets of pods that the search for pods whose end makes room tries, for one pod. Their number grows with every pod
 #: that runs; beyond it the reason says that several pods would have to end.

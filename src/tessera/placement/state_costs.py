@@ -16,9 +16,12 @@ from functools import partial
 from itertools import islice
 from typing import Any, Protocol, TypeVar
 
-from tessera.limits.planning import CARD_STATES
 from tessera.mig.geometry import Geometry, Placement
 from tessera.mig.occupancy import free_slots
+
+#: Most states of a card for which the value of the free slots is cached, for one table of profiles. Real cards have a
+#: few hundred; profile names that pods and records invent must not fill the memory.
+CARD_STATES = 65536
 
 #: Profile names with repetitions, sorted: the slices that this batch gave to a card, with open starts.
 Pending = tuple[str, ...]

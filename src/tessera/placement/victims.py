@@ -7,10 +7,9 @@ fits; so no victim is superfluous. At most ``RESERVATION_CARDS`` cards are looke
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from tessera.limits.planning import RESERVATION_CARDS
 from tessera.placement.cards import CardPlacement, FleetCard, OwnedPlacement
 from tessera.placement.fleet import Fleet
-from tessera.placement.reserved_slots import Hold, ReservedPlace, SoonestPlace
+from tessera.placement.reserved_slots import RESERVATION_CARDS, Hold, ReservedPlace, SoonestPlace
 
 #: What the end of an allocation costs; None if it may not end. The costs of victims are added up.
 Cost = Callable[[OwnedPlacement], float | None]

@@ -37,7 +37,11 @@ from tessera.api.names import HOSTNAME_LABEL, WHOLE_CARDS
 from tessera.api.nodes.node_groups import GroupKind, NodeGroup
 from tessera.controller.objects.resource_amounts import Amounts
 from tessera.kube.resources import Pod
-from tessera.limits.provisioning import PASSED_HOSTS
+
+#: Most nodes: present nodes that a placeholder of a group names, so that it is not bound to them; a larger group gets
+#: no more. The nodes that Kubernetes supports in a cluster; a placeholder then has some 300 kB, of 1.5 MB that it may
+#: have.
+PASSED_HOSTS = 5_000
 
 #: The value of ``app.kubernetes.io/name`` of all placeholders.
 PLACEHOLDER = "tessera-placeholder"

@@ -25,13 +25,13 @@ from tessera.kube.event_recorder import EventRecorder
 from tessera.kube.resources import CONFIGMAPS, ConfigMap, Node, Pod
 from tessera.kube.runtime import KubeRuntime
 from tessera.kube.watch.informer import Informer
-from tessera.limits.provisioning import PASSED_HOSTS
 from tessera.scale_up.new_node_look import look_at
 from tessera.scale_up.new_nodes import NewNodes, plan_new_nodes
 from tessera.scale_up.node_notices import NodeNotices
 from tessera.scale_up.node_requests import NodeAsker, NodeRequest, PlaceholderPods, ProvisioningRequests
 from tessera.scale_up.options import ScaleUpMethod, ScaleUpOptions
 from tessera.scale_up.placeholders import (
+    PASSED_HOSTS,
     asks_for_cards,
     can_exclude,
     group_version,

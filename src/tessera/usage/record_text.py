@@ -16,12 +16,13 @@ import msgspec
 
 from tessera.limits.messages import ECHOED
 from tessera.limits.nodes import NODE_CARDS
-from tessera.limits.usage import USAGE_RECORD, USAGE_ROWS
+from tessera.limits.usage import USAGE_RECORD
 from tessera.text import one_line
 from tessera.usage.record import (
     DAY,
     HOUR,
     OTHER,
+    USAGE_ROWS,
     CardSeconds,
     LeaseSeconds,
     NodeMark,

@@ -3,8 +3,8 @@
 from tests.dashboard.access.conftest import Guarded
 
 from tessera.access.reviewer import Person, Reviewer
-from tessera.dashboard.access.rights import PAGE_NAMESPACES, Rights
-from tessera.limits.access import PAGE_REVIEWS, RIGHTS_LIFE
+from tessera.dashboard.access.answered_rights import RIGHTS_LIFE
+from tessera.dashboard.access.rights import PAGE_NAMESPACES, PAGE_REVIEWS, Rights
 from tessera.visibility import About, Visibility
 
 TEAM_A = Visibility(namespaces=frozenset({"team-a"}))

@@ -7,10 +7,10 @@ import pytest
 from tests.dashboard.access.conftest import Guarded
 
 from tessera.access.reviewer import Reviewer
+from tessera.dashboard.access.answered_rights import RIGHTS_LIFE
 from tessera.dashboard.access.rights import Rights
 from tessera.dashboard.access.token_gate import PAGE_TOKENS, REFUSED_TOKENS, TOKEN_REVIEWS, TokenGate
 from tessera.dashboard.access.visitors import LoginNeededError, NotNowError
-from tessera.limits.access import RIGHTS_LIFE
 from tessera.visibility import About, Visibility
 
 

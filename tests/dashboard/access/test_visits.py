@@ -14,13 +14,13 @@ from tests.dashboard.test_server import event, explain
 
 from tessera.access.reviewer import Reviewer
 from tessera.dashboard import feed_stream
+from tessera.dashboard.access.answered_rights import RIGHTS_LIFE
 from tessera.dashboard.access.rights import Rights
 from tessera.dashboard.access.token_gate import PERSON_READERS, TokenGate
 from tessera.dashboard.documents import CardDocument, LeaseDocument, SummaryDocument
 from tessera.dashboard.feed import FeedGroup
 from tessera.dashboard.names import PageNames
-from tessera.dashboard.server import PageAddress, PageServer
-from tessera.limits.access import PAGE_HEADER, PAGE_HEADERS, RIGHTS_LIFE
+from tessera.dashboard.server import PAGE_HEADER, PAGE_HEADERS, PageAddress, PageServer
 
 TIMEOUT = 60.0
 FORGED = {"Authorization": "Bearer forged"}

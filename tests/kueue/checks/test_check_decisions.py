@@ -22,9 +22,8 @@ from tessera.kueue.checks.check_decisions import (
     Answer,
     CheckDecisions,
 )
-from tessera.kueue.checks.queued_workload import read_workload
+from tessera.kueue.checks.queued_workload import CHECKED_PODS, read_workload
 from tessera.kueue.objects import Workload
-from tessera.limits.planning import CHECKED_PODS
 
 
 def spec(*profiles: str, **more: Any) -> dict[str, Any]:

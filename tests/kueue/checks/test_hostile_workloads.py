@@ -11,10 +11,9 @@ from tests.support.cost import count_calls
 from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.kueue.checks.check_decisions import CHECKED_WORKLOADS
-from tessera.kueue.checks.queued_workload import read_workload
+from tessera.kueue.checks.queued_workload import CHECKED_PODS, read_workload
 from tessera.kueue.objects import Workload
 from tessera.kueue.reasons import waiting_reason
-from tessera.limits.planning import CHECKED_PODS
 
 QUANTITIES = st.sampled_from(["1", "-1", "1k", "0.5", "x", "", "9" * 80, "1e30", "0"])
 RESOURCES = st.dictionaries(

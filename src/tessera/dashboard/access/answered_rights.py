@@ -16,8 +16,11 @@ from collections.abc import Sequence
 from tessera.access.review_cache import BusyError, ReviewCache, SilentError
 from tessera.access.reviewer import Person, Reviewer, Right
 from tessera.clock import Clock
-from tessera.limits.access import RIGHTS_LIFE
 from tessera.serving.fair_shares import FairPace
+
+#: Most seconds: the time for which the page believes an answer about a token or a right; it asks again after half of
+#: it. A right that was withdrawn hides names on open pages within it, also while the API server does not answer.
+RIGHTS_LIFE = 60
 
 
 class AnsweredRights:

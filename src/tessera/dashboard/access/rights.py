@@ -14,8 +14,15 @@ from tessera.access.reviewer import Person, Reviewer, Right
 from tessera.clock import Clock
 from tessera.dashboard.access.answered_rights import AnsweredRights
 from tessera.kueue.names import GROUP
-from tessera.limits.access import KUEUE_NAMED, PAGE_REVIEWS
 from tessera.visibility import About, Visibility
+
+#: Most namespaces with Workloads that wait in Kueue whose rights are asked for at a time; further ones take turns, for
+#: which a quarter is kept. Each is a review for each reader who may not list all Workloads.
+KUEUE_NAMED = 128
+#: Most reviews of known tokens and of rights to nodes and pods. Rights that a reader has, new ones, and refused ones
+#: have this number each, divided among those who ask; what could not be asked stays hidden. 256 readers with 10 rights
+#: each, asked again each 30 s, need 86; an API server answers thousands.
+PAGE_REVIEWS = 100
 
 #: Most answers about rights to nodes and pods that the page remembers; the one that was unused longest is forgotten.
 #: 256 readers with 64 namespaces each.

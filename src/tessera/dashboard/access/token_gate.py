@@ -13,9 +13,9 @@ import secrets
 from tessera.access.review_cache import BusyError, ReviewCache, SilentError
 from tessera.access.reviewer import Person, Reviewer
 from tessera.clock import Clock
-from tessera.dashboard.access.rights import Rights
+from tessera.dashboard.access.answered_rights import RIGHTS_LIFE
+from tessera.dashboard.access.rights import PAGE_REVIEWS, Rights
 from tessera.dashboard.access.visitors import LoginNeededError, NotNowError, Visitor
-from tessera.limits.access import PAGE_REVIEWS, RIGHTS_LIFE
 from tessera.serving.fair_shares import FairPace
 from tessera.visibility import Visibility
 

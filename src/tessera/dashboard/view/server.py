@@ -18,6 +18,7 @@ from tessera.clock import Clock
 from tessera.dashboard.access.rights import Rights
 from tessera.dashboard.aliases import Aliases
 from tessera.dashboard.explainer import PrivateExplainer
+from tessera.dashboard.server import PAGE_BYTES, PAGE_HEADER, PAGE_HEADERS
 from tessera.dashboard.source import ClusterSource
 from tessera.dashboard.view.cluster_map import make_map
 from tessera.dashboard.view.front_proxy import FrontProxy, NotProxiedError
@@ -25,7 +26,6 @@ from tessera.dashboard.view.objects import CLUSTER, EXPLANATIONS, GROUP, RESOURC
 from tessera.dashboard.view.openapi import documents
 from tessera.kube.client.errors import ApiError, ServiceUnavailable, Status
 from tessera.kube.resources.meta import Resource
-from tessera.limits.access import PAGE_BYTES, PAGE_HEADER, PAGE_HEADERS
 from tessera.observe.cluster_reading import ClusterReading
 from tessera.serving.bounded_port import Bounds, ConnectionPort
 from tessera.serving.connection import Connection

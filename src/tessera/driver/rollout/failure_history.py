@@ -10,10 +10,9 @@ import msgspec
 
 from tessera.driver.nodes.upgrade_record import UpgradeState
 from tessera.driver.rollout.candidates import is_proven
-from tessera.driver.rollout.instructions import ForgetFailures, RecordFailure
+from tessera.driver.rollout.instructions import FAILURE_CAUSE, ForgetFailures, RecordFailure
 from tessera.driver.rollout.node_view import NodeView
 from tessera.gpu_operator.policies.driver_policy import UpgradePolicy
-from tessera.limits.drivers import FAILURE_CAUSE
 
 #: Most characters: failures of one set in their ConfigMap; a longer entry is ignored. Twenty nodes with the longest
 #: causes have a fifth of it.

@@ -18,7 +18,10 @@ from tessera.driver.nodes.upgrade_record import (
     encode_upgrade_record,
 )
 from tessera.driver.rollout.node_view import NodeView
-from tessera.limits.drivers import FAILURE_CAUSE
+
+#: Most characters: cause of a failed driver change, in a record and in a status. A sentence with a container's last
+#: words fits.
+FAILURE_CAUSE = 500
 
 
 class PatchNode(msgspec.Struct, frozen=True, kw_only=True):

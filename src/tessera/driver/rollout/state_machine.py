@@ -48,7 +48,7 @@ from tessera.driver.nodes.upgrade_record import (
     UpgradeState,
 )
 from tessera.driver.rollout.drain import cordon, drain_node, evict_gpu_pods, wait_for_jobs
-from tessera.driver.rollout.instructions import NodeStep, PatchNode, abandon, patch_node, resume
+from tessera.driver.rollout.instructions import FAILURE_CAUSE, NodeStep, PatchNode, abandon, patch_node, resume
 from tessera.driver.rollout.node_view import NodeView
 from tessera.driver.rollout.replacement import (
     adopt_set,
@@ -61,7 +61,6 @@ from tessera.driver.rollout.replacement import (
     turn_back_reason,
 )
 from tessera.gpu_operator.policies.driver_policy import UpgradePolicy
-from tessera.limits.drivers import FAILURE_CAUSE
 
 
 def mark_required(view: NodeView) -> PatchNode:

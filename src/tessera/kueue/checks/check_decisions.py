@@ -24,9 +24,9 @@ from dataclasses import dataclass
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.slicer import Slicer
 from tessera.kueue.checks.packing import State, Verdict, check_packing
-from tessera.kueue.checks.queued_workload import QueuedWorkload, outstanding
+from tessera.kueue.checks.queued_workload import CHECKED_PODS, QueuedWorkload, outstanding
 from tessera.kueue.checks.unread_nodes import may_hold_later
-from tessera.limits.planning import CHECKED_PODS, DECISION_STEPS
+from tessera.limits.planning import DECISION_STEPS
 from tessera.placement.step_budget import StepBudget
 
 #: Most Workloads of Kueue that wait for the admission check of Tessera at a time. Their quota is reserved, so there are

@@ -13,7 +13,10 @@ from tessera.api.names import GATE, PodUid
 from tessera.controller.objects.pod_info import PodInfo, read_pod
 from tessera.kube.resources import ObjectMeta, Pod, SchedulingGate, Uid
 from tessera.kueue.objects import PodSet, Workload
-from tessera.limits.planning import CHECKED_PODS
+
+#: Most pods of one Workload of Kueue, and of all that it has just admitted, in one packing test. As many as one step
+#: plans together; further ones are placed when there is room.
+CHECKED_PODS = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,9 +10,9 @@
 import sys
 from bisect import bisect_right
 
-from tessera.limits.planning import CARD_STATES
 from tessera.placement.ratings.card_demand import TypicalRequests
 from tessera.placement.ratings.card_request import CardRequest, FreeCards, Kind, free_parts, usable_parts
+from tessera.placement.state_costs import CARD_STATES
 
 #: CPU, or memory, that a free card needs to count in full, in multiples of what pods ask for beside one on average.
 AMOUNT_A_CARD = 1.3

@@ -9,10 +9,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from tessera.api.names import QUEUE_LABEL, PodUid
-from tessera.api.queues import Queue
+from tessera.api.queues import QUEUE_MODELS, Queue
 from tessera.controller.slicing.state.instructions import ReportQueue
 from tessera.controller.slicing.state.slicer_state import SlicerState
-from tessera.limits.planning import QUEUE_MODELS
 
 #: Least seconds between two writes of one status.
 REPORT_SECONDS = 60.0

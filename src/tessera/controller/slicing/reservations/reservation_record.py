@@ -13,11 +13,10 @@ import msgspec
 
 from tessera.api.instaslice import Instaslice, Name, PodRef, Slices
 from tessera.api.names import NodeName, PodUid
-from tessera.controller.slicing.state.reservation import HORIZON, Reservation
+from tessera.controller.slicing.state.reservation import HORIZON, RESERVATIONS, Reservation
 from tessera.controller.slicing.state.reservation_rules import make_holds, overlap, queue_key
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.kube.resources import Wire
-from tessera.limits.planning import RESERVATIONS
 from tessera.mig.names import resource_spelling
 
 #: Most pods with recorded reservations that a new controller takes over, those of gangs each by itself. 16 gangs have

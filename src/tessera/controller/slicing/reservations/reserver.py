@@ -34,7 +34,7 @@ from tessera.controller.slicing.planning.proposals import EndOfReservation, NewR
 from tessera.controller.slicing.reservations.place_search import PlaceSearch
 from tessera.controller.slicing.reservations.reservation_record import adopt_reservations
 from tessera.controller.slicing.reservations.turns import ReservationTurns, Unit, rank_in_queue
-from tessera.controller.slicing.state.reservation import HORIZON, PATIENCE, RETRY, Reservation
+from tessera.controller.slicing.state.reservation import HORIZON, PATIENCE, RESERVATIONS, RETRY, Reservation
 from tessera.controller.slicing.state.reservation_rules import (
     add_holdings,
     holders_of,
@@ -48,8 +48,7 @@ from tessera.controller.slicing.state.reservation_rules import (
 )
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.controller.slicing.state.waiting_pod import QueueKey, competes_for_room, waits_for_room
-from tessera.limits.planning import RESERVATION_SEARCHES, RESERVATIONS
-from tessera.placement.reserved_slots import ReservedPlace
+from tessera.placement.reserved_slots import RESERVATION_SEARCHES, ReservedPlace
 from tessera.reasons.reason import QueueFull, Reason
 
 #: Most pods of one gang for which slots are kept together; a larger gang waits without. Each adds about 20 microseconds

@@ -7,10 +7,10 @@ from tessera.api.pods.gangs import Gang
 from tessera.clock import parse_time_or_zero
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.gangs.gang_planner import GangPlanner
+from tessera.controller.slicing.state.reservation import RESERVATION_CANDIDATES
 from tessera.controller.slicing.state.reservation_rules import queue_key
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.controller.slicing.state.waiting_pod import QueueKey, waits_for_room
-from tessera.limits.planning import RESERVATION_CANDIDATES
 from tessera.reasons.reason import GangNoRoom, Reason
 
 #: Sort key of a pod or a gang in its queue. The least goes first.

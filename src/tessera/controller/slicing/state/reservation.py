@@ -7,6 +7,13 @@ from tessera.api.names import NodeName, PodUid
 from tessera.controller.slicing.state.waiting_pod import QueueKey
 from tessera.placement.reserved_slots import Hold
 
+#: Most reservations: waiting pods for which slots are kept at the same time; a gang counts as one. Each is applied to
+#: every decision; the pods behind them get theirs as these start.
+RESERVATIONS = 16
+#: Most pods of one queue, the first in its order, that may get its reservation. Pods without any possible place may
+#: stand first; pods behind these wait without a reservation.
+RESERVATION_CANDIDATES = 16
+
 #: Seconds after which a place is none: longer than that no slot is kept idle.
 HORIZON = 86_400.0
 #: Least seconds after which a reservation whose holders have not ended may move to another place.

@@ -28,7 +28,7 @@ from typing import Generic, TypeVar
 from tessera.api.names import NodeName, PodUid
 from tessera.controller.cluster.cluster_state import ClusterState
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.controller.slicing.state.reservation import Reservation
+from tessera.controller.slicing.state.reservation import RESERVATION_CANDIDATES, Reservation
 from tessera.controller.slicing.state.waiting_pod import (
     NOT_REFUSED,
     PROMISED,
@@ -38,7 +38,6 @@ from tessera.controller.slicing.state.waiting_pod import (
     WaitingPod,
     state_of_refusal,
 )
-from tessera.limits.planning import RESERVATION_CANDIDATES
 from tessera.reasons.reason import QueueFull, Reason
 
 #: Most pods of a queue at its maximum that are planned again when its pods hold less. As many as an eighth of a node's
