@@ -7,6 +7,7 @@ import random
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.searching import examples
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,7 +66,7 @@ def test_pods_keep_their_slices_after_any_damage_to_the_agents_files(play_anew: 
         await scene.until(scene.journal_is_empty)
         assert scene.cdi_files() == []
 
-    for seed in range(25):
+    for seed in range(examples(25)):
         play_anew(functools.partial(story, seed=seed), cards="2xA100-40GB")
     assert damaged >= {"journal.json", "owners.json"}
 
