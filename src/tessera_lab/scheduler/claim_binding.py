@@ -49,12 +49,9 @@ class ClaimBinder:
         cache: the scheduler's cache, which this class keeps up to date.
         changed: called after every change of the cache.
         clock: for timestamps.
-        rng: for the mirrors' jitter.
     """
 
-    def __init__(
-        self, client: Client, cache: ClaimCache, changed: Callable[[], None], *, clock: Clock, rng: random.Random
-    ) -> None:
+    def __init__(self, client: Client, cache: ClaimCache, changed: Callable[[], None], *, clock: Clock) -> None:
         self._client = client
         self._cache = cache
         self._changed = changed
@@ -66,6 +63,7 @@ class ClaimBinder:
             (DEVICE_CLASSES, self._on_class),
             (RESOURCE_SLICES, self._on_slice),
         )
+        rng = random.Random(_GROUP)
         self.informers: Sequence[Informer[Json]] = [
             LabInformer(client, kind, clock=clock, rng=rng) for kind, _ in handlers
         ]

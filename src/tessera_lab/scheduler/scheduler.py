@@ -77,7 +77,7 @@ class Scheduler:
         self._namespaces = LabInformer(client, NAMESPACES.as_dicts(), clock=clock, rng=rng)
         self._victims = Victims(client, self._events, clock=clock, rng=rng, name=name)
         self._binder = VolumeBinder(client, self.cluster.storage, self._request_retry, clock=clock, rng=rng)
-        self._claims = ClaimBinder(client, self.cluster.claims, self._retry_claiming, clock=clock, rng=rng)
+        self._claims = ClaimBinder(client, self.cluster.claims, self._retry_claiming, clock=clock)
         self._pods.add_handler(self._on_pod)
         self._nodes.add_handler(self._on_node)
         self._namespaces.add_handler(self._on_namespace)

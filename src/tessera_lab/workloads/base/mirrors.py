@@ -78,6 +78,7 @@ class ObjectMirrors:
         self.client = client
         self.clock = clock
         self.rng = rng
+        self._devices_rng = random.Random(RESOURCE_CLAIMS.group)
         self._recorder = EventRecorder(client, component=component, clock=clock, rng=rng, capacity=_EVENT_CAPACITY)
         self.pods = self._mirror(PODS, {**_OWNED, NODE: _node})
         self.replicasets = self._mirror(REPLICASETS, _OWNED)
@@ -99,7 +100,12 @@ class ObjectMirrors:
         self.resource_slices = self._mirror(RESOURCE_SLICES)
 
     def _mirror(self, resource: Resource[Any], indexes: Mapping[str, Any] | None = None) -> Informer[dict[str, Any]]:
-        return LabInformer(self.client, resource.as_dicts(), clock=self.clock, rng=self.rng, indexes=indexes)
+        rng = self.rng_of(resource)
+        return LabInformer(self.client, resource.as_dicts(), clock=self.clock, rng=rng, indexes=indexes)
+
+    def rng_of(self, resource: Resource[Any]) -> random.Random:
+        """Random numbers for one mirror's jitter; devices have their own, so that no experiment changes by them."""
+        return self._devices_rng if resource.group == RESOURCE_CLAIMS.group else self.rng
 
     @property
     def all(self) -> tuple[Informer[dict[str, Any]], ...]:

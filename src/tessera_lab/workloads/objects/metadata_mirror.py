@@ -116,7 +116,7 @@ class MetadataMirror:
             self._mirrors.client,
             kind,
             clock=self._mirrors.clock,
-            rng=self._mirrors.rng,
+            rng=self._mirrors.rng_of(kind),
             indexes={NAMESPACE: lambda item: (item.metadata.namespace,)},
         )
 
