@@ -182,6 +182,10 @@ class Node:
         self.layouts: LayoutReconciler | None = None
         self.hardware: WatchedNvml | None = None
 
+    async def _close(self, devices: frozenset[str]) -> None:
+        """No pod is on its way to the devices."""
+        assert self.layouts is None or devices
+
     # The process ------------------------------------------------------------------------------------------------
 
     def start(self, *, last: int = 0, after: bool = False) -> None:
@@ -199,6 +203,7 @@ class Node:
             self.evictor,
             recent_allocations=frozenset,
             overcounted_resources=lambda: self.counted_too_many,
+            close=self._close,
         )
         journal = LayoutJournal(self.folder / "layouts.json")
         reboots = None

@@ -31,12 +31,17 @@ class Pods:
         return [pod("new")]
 
 
+async def close(_devices: frozenset[str]) -> None:
+    """No pod is on its way."""
+
+
 def drainer(kubelet: Ledger, lately: set[str]) -> DeviceDrainer:
     """A drainer on a node that gave these devices a moment ago."""
     return DeviceDrainer(
         make_parts(kubelet=kubelet, mirror=Pods()),
         recent_allocations=lambda: frozenset(lately),
         overcounted_resources=lambda: ["nvidia.com/gpu"],
+        close=close,
     )
 
 

@@ -108,6 +108,8 @@ class Scene:
         self.removed: list[str] = []
         #: Allocatable amounts that the agent wrote itself.
         self.lowered: dict[str, int] = {}
+        #: Those that kubelet has not written since.
+        self._now_lower: dict[str, int] = {}
         self.launcher = SimulatedLauncher(self.clock, self.machine)
         self.daemons = MpsDaemons(
             make_parts(
@@ -188,18 +190,21 @@ class Scene:
             metadata=ObjectMeta(name="node-1"),
             status=NodeStatus(
                 capacity=kept | {name: str(count) for name, count in capacity.items()},
-                allocatable=kept | {name: str(count) for name, count in allocatable.items()},
+                allocatable=kept | {name: str(count) for name, count in (allocatable | self._now_lower).items()},
             ),
         )
 
     async def patch_status(self, patch: Mapping[str, Any], /) -> None:
         self.removed += [name for name, count in patch["status"].get("capacity", {}).items() if count is None]
-        self.lowered |= {name: int(count) for name, count in patch["status"]["allocatable"].items() if count}
+        lowered = {name: int(count) for name, count in patch["status"]["allocatable"].items() if count}
+        self.lowered |= lowered
+        self._now_lower |= lowered
 
     def seen_names(self) -> set[str]:
         return {name for counts in self.seen for name in counts}
 
     def _counted(self) -> None:
+        self._now_lower = {}
         _, allocatable = self.kubelet.ledger.counts()
         if not self.seen or self.seen[-1] != allocatable:
             self.seen.append(allocatable)

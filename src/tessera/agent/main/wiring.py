@@ -160,6 +160,7 @@ class Components:
             Evictor(runtime.client) if options.mig_evict else None,
             recent_allocations=lambda: self.advertiser.recent_allocations,
             overcounted_resources=lambda: self.advertiser.overcounted_resources,
+            close=self._close_devices,
         )
         reboots = None
         if runtime.host is not None and options.mig_reboot:
@@ -255,6 +256,10 @@ class Components:
         product, vgpu = (SIMULATED_MACHINE, None) if simulated else (read_machine(), read_vgpu())
         machine = MachineFacts(product, vgpu, host_driver)
         return NodeStatusPublisher(self.runtime, facts=report.facts, conditions=report.conditions, machine=machine)
+
+    async def _close_devices(self, devices: frozenset[str]) -> None:
+        """See :meth:`.ResourceAdvertiser.close`; the drainer is made before the advertiser."""
+        await self.advertiser.close(devices)
 
     def _describe_occupant(self, uuid: str) -> str:
         """See :meth:`.ResourceAdvertiser.describe_occupant`; the MPS daemons are made before the advertiser."""

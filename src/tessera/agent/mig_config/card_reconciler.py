@@ -150,6 +150,8 @@ class CardReconciler:
     async def _carry_out(self, instruction: CardInstruction) -> None:
         match instruction:
             case SetFence(uuids=uuids):
+                if not uuids <= self.fence:
+                    await self._users.close(uuids)
                 if uuids >= self.fence or await self._refresh_inventory():
                     self.fence = uuids
                     self._events.append(FenceSet(uuids))

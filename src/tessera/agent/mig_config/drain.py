@@ -13,7 +13,7 @@ reboots decides what else runs on the node.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from tessera.agent.base.runtime import AgentRuntime, RebootNode
 from tessera.agent.inventory.device_users import match_device_users
@@ -31,9 +31,11 @@ class DeviceDrainer:
         evictor: evicts pods; ``None`` if the policy is to wait for them.
         recent_allocations: UUIDs of devices in containers that kubelet may not list yet.
         overcounted_resources: resources of which the Node still counts devices that are fenced.
+        close: called before devices are fenced; returns when no pod is on its way to them.
 
     Attributes:
         overcounted_resources: the same.
+        close: the same.
     """
 
     def __init__(
@@ -43,8 +45,10 @@ class DeviceDrainer:
         *,
         recent_allocations: Callable[[], frozenset[str]],
         overcounted_resources: Callable[[], Sequence[str]],
+        close: Callable[[frozenset[str]], Awaitable[None]],
     ) -> None:
         self.overcounted_resources = overcounted_resources
+        self.close = close
         self._recent_allocations = recent_allocations
         self._kubelet = runtime.kubelet
         self._pods = runtime.mirror

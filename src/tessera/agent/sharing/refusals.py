@@ -133,29 +133,35 @@ def fence_reason(device: AdvertisedDevice, fenced: frozenset[str]) -> str:
     return "" if fenced.isdisjoint({device.uuid, device.gpu}) else _FENCED
 
 
-def overcounted_resources(
-    allocatable: Mapping[str, str],
+def count_entries(
     offer: Advertisement,
     reasons: WithholdingReasons,
     former: Collection[str] = (),
     lasting: Collection[EntryKey] = (),
-) -> tuple[str, ...]:
-    """Returns the resources of which the Node counts more than can be allocated, sorted by name.
+) -> dict[str, int]:
+    """Returns the number of entries of each resource that kubelet counts once it has read the lists.
 
     Args:
-        allocatable: allocatable resources from the Node's status.
         offer: the advertised entries.
         reasons: the reasons to withhold entries now.
         former: resources that were offered once; a resource that is no longer offered has no device to allocate.
         lasting: the entries of pods that end only when somebody deletes them.
     """
-    fit = dict.fromkeys(former, 0)
-    fit |= {
+    return dict.fromkeys(former, 0) | {
         name: len(each.devices)
         - len(find_withheld_entries(each, reasons).keys() - find_counted_entries(each, reasons, lasting))
         for name, each in offer.resources.items()
     }
-    return tuple(sorted(name for name, count in fit.items() if parse_quantity(allocatable.get(name, "0")) > count))
+
+
+def overcounted_resources(allocatable: Mapping[str, str], counts: Mapping[str, int]) -> tuple[str, ...]:
+    """Returns the resources of which the Node counts more than can be allocated, sorted by name.
+
+    Args:
+        allocatable: allocatable resources from the Node's status.
+        counts: see :func:`count_entries`.
+    """
+    return tuple(sorted(name for name, count in counts.items() if parse_quantity(allocatable.get(name, "0")) > count))
 
 
 def _first_reason(resource: str, device: AdvertisedDevice, reasons: WithholdingReasons) -> str:

@@ -8,10 +8,11 @@ unknown.
 
 Order of a change:
 
-1. The plugins stop allocating entries that left the offer, at once.
-2. The advertiser asks kubelet which pods hold devices. It advertises nothing before kubelet has answered once.
-3. It writes the new devices into the CDI file.
-4. It sends the new lists.
+1. The advertiser lowers the Node's amounts, and waits for the pods that are on their way.
+2. The plugins stop allocating entries that left the offer, at once.
+3. The advertiser asks kubelet which pods hold devices. It advertises nothing before kubelet has answered once.
+4. It writes the new devices into the CDI file.
+5. It sends the new lists.
 """
 
 import asyncio
@@ -31,11 +32,12 @@ from tessera.agent.sharing.offer import AppliedSharing, SharingProblem, SharingS
 from tessera.agent.sharing.refusals import (
     EntryKey,
     WithholdingReasons,
+    count_entries,
     find_counted_entries,
     find_withheld_entries,
     overcounted_resources,
 )
-from tessera.agent.sharing.served_resources import AdvertisedNames, ServedResources
+from tessera.agent.sharing.served_resources import AdvertisedNames, ClosingDevices, ServedResources
 from tessera.agent.sharing.strategies import NodeStrategies
 from tessera.api.names import WHOLE_CARDS
 from tessera.api.sharing.devices import (
@@ -136,6 +138,7 @@ class ResourceAdvertiser:
         self._counted: frozenset[EntryKey] = frozenset()
         #: By resource, the healthy entries, where a pod with such an entry is about to end: the Node has to count less.
         self._lowered: dict[str, int] = {}
+        self._closing = ClosingDevices(self._lower_without, names.clock)
         #: The processes that serve shares, as they were set last; ``None`` before.
         self._plans: Mapping[str, ServicePlan] | None = None
         #: Offer, and state of its entries, when the other parts were notified last.
@@ -207,10 +210,7 @@ class ResourceAdvertiser:
         allocatable = self._names.allocatable()
         if allocatable is None:
             return ()
-        former = self._names.known_resources - self._devices.on_demand_resources()
-        return overcounted_resources(
-            allocatable, self.offer, self._reasons(), former, self._occupancy.lasting_entries()
-        )
+        return overcounted_resources(allocatable, self._counts(self.offer, self.closed_devices()))
 
     @property
     def problem(self) -> SharingProblem | None:
@@ -229,6 +229,13 @@ class ResourceAdvertiser:
             return SharingProblem("CardsInUse", f"not allocated until its pods have ended: {'; '.join(waiting)}")
         return None
 
+    async def close(self, devices: frozenset[str]) -> None:
+        """Returns when devices can be fenced: no pod is on its way to them."""
+        await self._closing.close(devices)
+
+    async def _lower_without(self, devices: frozenset[str]) -> bool:
+        return await self._names.lower_allocatable(self._counts(self.offer, self.closed_devices() | devices))
+
     # The loop ---------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
@@ -236,10 +243,12 @@ class ResourceAdvertiser:
         async with asyncio.TaskGroup() as group:
             self._served.start(group, self)
             while True:
-                self._decide()
+                arrival = await self._seconds_until_change()
+                if not arrival:
+                    self._decide()
                 changes = self._changes.about(_OFFERED | _HELD if self._serves_any() else _OFFERED)
                 count = changes.count
-                pause = await self._update()
+                pause = await self._update(arrival)
                 self._announce()
                 await changes.wait(count, pause)
 
@@ -248,11 +257,15 @@ class ResourceAdvertiser:
         former = self._names.known_resources - self._devices.on_demand_resources()
         return bool(self.offer.resources or self._served.plugins or former)
 
-    async def _update(self) -> float | None:
-        """Publishes what was decided; returns the seconds until the next call if nothing changes."""
+    async def _update(self, arrival: float) -> float | None:
+        """Publishes what was decided; returns the seconds until the next call if nothing changes.
+
+        Args:
+            arrival: seconds until the next offer can be decided on; 0 for none.
+        """
         self._set_services()
         await self._device_nodes.read(self._gpu_states)
-        waits = [self._device_nodes.retry_in()]
+        waits = [arrival or None, self._device_nodes.retry_in()]
         if self.offer.resources or self._names.known_resources:
             waits.append(await self._occupancy.ask(self.offer))
         if self._occupancy.has_answer:
@@ -289,39 +302,64 @@ class ResourceAdvertiser:
         self._names.set_advertised(self._served.plugins.keys() | self._devices.on_demand_resources())
         return wait
 
-    def _decide(self) -> None:
-        """Decides on the offer. From now on, entries that are no longer in it are not allocated."""
-        cards, desired, on_demand = (
+    def _inputs(self) -> tuple[object, ...]:
+        desired = self._settings.config.sharing
+        return tuple(self._devices.gpus()), desired.name, desired.profile, self._devices.on_demand_resources()
+
+    def _choose(self) -> tuple[AppliedSharing, SharingProblem | None]:
+        """Returns the offer of the present inputs, and why it is not the desired one."""
+        return choose_offer(
             tuple(self._devices.gpus()),
             self._settings.config.sharing,
-            self._devices.on_demand_resources(),
-        )
-        decided_on = (cards, desired.name, desired.profile, on_demand)
-        if decided_on == self._decided_on:
-            return
-        self._decided_on, self._gpu_states, self._descriptions = decided_on, cards, sharing_gpus(cards)
-        before = self._applied
-        self._applied, self._refusal = choose_offer(
-            cards,
-            desired,
             self._settings.mig_strategy,
-            before=before,
-            on_demand=on_demand,
+            before=self._applied,
+            on_demand=self._devices.on_demand_resources(),
             strategies=self._strategies.by_kind,
         )
+
+    async def _seconds_until_change(self) -> float:
+        """Lowers the Node's amounts to those of the next offer, in which cards that MPS must release first are closed.
+
+        Cards that changed need no time: a layout closed them before (:meth:`close`), and other changes cannot wait.
+
+        Returns:
+            Seconds until the offer can change; 0 also if it need not.
+        """
+        before = self._applied
+        if before is None or self._inputs()[1:] == (self._decided_on or ())[1:]:
+            return 0.0
+        after, _ = self._choose()
+        served, kept = ({card for each in of.plans.values() for card in each.cards} for of in (before, after))
+        fenced = self._devices.fenced_devices() | self._closing.devices | (served - kept)
+        return await self._names.seconds_until_cut(self._counts(after.offer, fenced))
+
+    def _counts(self, offer: Advertisement, fenced: frozenset[str]) -> dict[str, int]:
+        """The entries that kubelet counts with an offer and a fence, by resource, also of resources no longer in it."""
+        former = (self._names.known_resources - self._devices.on_demand_resources()) | self._served.plugins.keys()
+        return count_entries(offer, self._reasons(offer, fenced), former, self._occupancy.lasting_entries())
+
+    def _decide(self) -> None:
+        """Decides on the offer. From now on, entries that are no longer in it are not allocated."""
+        inputs = self._inputs()
+        if inputs == self._decided_on:
+            return
+        cards, desired = tuple(self._devices.gpus()), self._settings.config.sharing
+        (self._applied, self._refusal), self._decided_on = self._choose(), inputs
+        self._gpu_states, self._descriptions = cards, sharing_gpus(cards)
         if self._refusal is None:
             self._settings.config.note_applied_profile(desired.name, desired.text)
         else:
             _log.warning("%s", self._refusal.text)
         self._blocked = self._occupancy.blocked_entries(self.offer, self._parents())
+        reasons = self._reasons(self.offer, self.closed_devices())
         for name, plugin in self._served.plugins.items():
             offered = self.offer.resources.get(name) or AdvertisedResource(name=name, devices=())
-            plugin.terms = self._terms(offered, find_withheld_entries(offered, self._reasons()))
+            plugin.terms = self._terms(offered, find_withheld_entries(offered, reasons))
 
     def _lists(self) -> dict[str, tuple[StaticDevicePlugin, tuple[ListedDevice, ...]]]:
         """The list of each resource with its plugin, which allocates the same entries."""
         self._blocked = self._occupancy.blocked_entries(self.offer, self._parents())
-        reasons, lasting = self._reasons(), self._occupancy.lasting_entries()
+        reasons, lasting = self._reasons(self.offer, self.closed_devices()), self._occupancy.lasting_entries()
         numa = {card.uuid: card.info.numa_node for card in self._gpu_states}
         withheld: dict[EntryKey, str] = {}
         counted: set[EntryKey] = set()
@@ -340,9 +378,9 @@ class ResourceAdvertiser:
         self._withheld, self._counted = withheld, frozenset(counted)
         return lists
 
-    def _reasons(self) -> WithholdingReasons:
-        """Every reason to withhold entries now."""
-        entries = [device for offered in self.offer.resources.values() for device in offered.devices]
+    def _reasons(self, offer: Advertisement, fenced: frozenset[str]) -> WithholdingReasons:
+        """Every reason to withhold entries of an offer now, with these devices fenced."""
+        entries = [device for offered in offer.resources.values() for device in offered.devices]
         health = entry_health(entries, self._descriptions, self._devices.health_of)
         withheld = {entry: verdict for entry, verdict in health.items() if not verdict.healthy}
         return WithholdingReasons(
@@ -350,9 +388,9 @@ class ResourceAdvertiser:
             cordoned={entry: verdict.text for entry, verdict in withheld.items() if verdict.by_hand},
             nodes_unknown=self._device_nodes.failed if self._options_now.uses_cdi else {},
             unreadable={card.uuid: card.info.problem for card in self._gpu_states if not card.info.readable},
-            fenced=self.closed_devices(),
-            blocked=self._blocked,
-            not_ready=self._strategies.not_ready_reasons(self.offer),
+            fenced=fenced,
+            blocked=self._occupancy.blocked_entries(offer, self._parents()),
+            not_ready=self._strategies.not_ready_reasons(offer),
         )
 
     @property
@@ -369,7 +407,8 @@ class ResourceAdvertiser:
     def closed_devices(self) -> frozenset[str]:
         """UUIDs of devices that must not be allocated: fenced ones, and GPUs that changed since the offer was made."""
         now = self._devices.gpus()
-        return self._devices.fenced_devices() | {gpu.uuid for gpu in self._gpu_states if gpu not in now}
+        changed = {gpu.uuid for gpu in self._gpu_states if gpu not in now}
+        return self._devices.fenced_devices() | self._closing.closed | changed
 
     def container_edits(self, resource: str, devices: Sequence[AdvertisedDevice]) -> ContainerEdits | None:
         """The edits of a container with these entries, besides its devices; ``None`` if it needs none."""

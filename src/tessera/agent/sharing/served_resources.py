@@ -1,10 +1,9 @@
 """Serves resources to kubelet, each by a plugin and a task of its own, and corrects the Node where kubelet is late.
 
-A resource that stays keeps its plugin with a new list, so its count never drops meanwhile. A new resource is served
-first, and the lists of resources that are gone are emptied only when kubelet has read the new one's: a node that
-changes from cards to shares always has one of them. When kubelet has read an empty list, the serving of that resource
-ends. As long as pods hold devices of it, it is served on with an empty list: kubelet does not restart a container whose
-resource has no plugin.
+A resource that stays keeps its plugin with a new list, so its count never drops meanwhile. The list of a resource that
+is gone is emptied at once: kubelet fails a pod for which it asks for a device that it lists and does not get. When
+kubelet has read an empty list, the serving of that resource ends. As long as pods hold devices of it, it is served on
+with an empty list: kubelet does not restart a container whose resource has no plugin.
 
 Nothing in the protocol says that kubelet has counted a list. A list counts as counted :data:`HANDOVER` seconds after
 kubelet has read it. A kubelet that does not answer delays a change by :data:`HANDOVER_TIMEOUT` seconds at most.
@@ -17,8 +16,9 @@ kubelet that was restarted counts its five minutes anew and may write the 0 agai
 Only names that this agent has offered itself, on either side, are ever removed. They are kept in a file, since the five
 minutes may be longer than the agent's life.
 
-Kubelet writes a changed amount up to 10 s after it has read the list. Where a pod is about to leave a card that no
-other pod may get, the agent lowers the allocatable amount itself, so that kube-scheduler sends no pod in between.
+Kubelet writes a changed amount up to 10 s after it has read the list, and fails pods that kube-scheduler sends in
+between, for good. So the agent lowers the allocatable amount itself: before a change that it plans, and then it lets
+the pods arrive that are on their way; and where a pod is about to leave a card that no other pod may get.
 """
 
 import asyncio
@@ -142,16 +142,12 @@ class ServedResources:
                 self._served[name] = _Served(plugin, self._start(name, plugin), now)
             elif served.retired:
                 served.begin(now, retired=False)
-        waits = [wait for each in self._served.values() if not each.retired and (wait := each.seconds_left(now))]
         for name in held:
             if name not in self._served:
                 plugin = self._make_plugin(name)
                 self._served[name] = _Served(plugin, self._start(name, plugin), now)
                 self._served[name].retired = True
-        gone = [name for name in self._served if name not in lists]
-        if waits and any(not self._served[name].retired for name in gone):
-            return min(waits)
-        return self._retire(gone, held, now)
+        return self._retire([name for name in self._served if name not in lists], held, now)
 
     def _retire(self, names: list[str], held: Collection[str], now: float) -> float | None:
         """Empties the lists of resources that are gone, and ends those whose empty list kubelet has counted."""
@@ -211,6 +207,14 @@ GRACE = 360.0
 RETRY = 30.0
 
 
+#: Seconds from a lower amount on the Node until a pod that kube-scheduler had placed before has reached kubelet.
+ARRIVAL = 1.0
+#: Times that an amount is lowered which kubelet has raised again meanwhile: it writes its own once in 10 s.
+_LOWERED_TIMES = 3
+#: Seconds within which the cards of one layout are closed together.
+_GATHERED = 0.05
+
+
 def stale_resources(node: Node, former: Mapping[str, float], served: Collection[str], now: float) -> tuple[str, ...]:
     """Returns the resources to be removed from a node's status.
 
@@ -236,6 +240,50 @@ def removal_patch(names: Iterable[str]) -> dict[str, Any]:
     return {"status": {"capacity": gone, "allocatable": gone}}
 
 
+class ClosingDevices:
+    """Devices that are about to be fenced: all that are closed within a moment are closed together.
+
+    Args:
+        lower: lowers the Node's amounts by these devices; returns true if an amount was higher.
+        clock: for waits.
+
+    Attributes:
+        devices: UUIDs of those that are closed now, or are about to be.
+        closed: those to which no pod is on its way. They count as fenced until all of them are, so that no amount
+            between is published.
+    """
+
+    def __init__(self, lower: Callable[[frozenset[str]], Awaitable[bool]], clock: Clock) -> None:
+        self.devices: frozenset[str] = frozenset()
+        self.closed: frozenset[str] = frozenset()
+        self._lower = lower
+        self._clock = clock
+        self._turn = asyncio.Lock()
+        self._waiting = 0
+
+    async def close(self, devices: frozenset[str]) -> None:
+        """Returns when devices can be fenced: no pod is on its way to them."""
+        self.devices |= devices
+        self._waiting += 1
+        try:
+            async with self._turn:
+                if not devices <= self.closed:
+                    await self._close_all()
+        finally:
+            self._waiting -= 1
+            if not self._waiting:
+                self.devices = self.closed = frozenset()
+
+    async def _close_all(self) -> None:
+        await self._clock.sleep(_GATHERED)
+        for _ in range(_LOWERED_TIMES):
+            devices = self.devices
+            if not await self._lower(devices):
+                break
+            await self._clock.sleep(ARRIVAL)
+        self.closed = devices
+
+
 class AdvertisedNames:
     """The resources that this node's agents have offered, on disk; removes the former ones from the node.
 
@@ -244,6 +292,9 @@ class AdvertisedNames:
         node: the Node as last seen; ``None`` while there is none.
         patch_status: merges a patch into the Node's status; raises ApiError or ConnectionError.
         clock: the time.
+
+    Attributes:
+        clock: the same.
     """
 
     def __init__(self, path: Path, node: Callable[[], Node | None], patch_status: PatchStatus, clock: Clock) -> None:
@@ -252,8 +303,10 @@ class AdvertisedNames:
         self._ended = self._file.load() or {}
         self._node = node
         self._patch_status = patch_status
-        self._clock = clock
+        self.clock = clock
         self._next = 0.0
+        #: How often the amounts were lowered for the next change of the lists, and when it can be made.
+        self._lowered, self._cut_at = 0, 0.0
 
     def allocatable(self) -> Mapping[str, str] | None:
         """The allocatable resources of the Node as last seen; ``None`` while there is no Node."""
@@ -267,7 +320,7 @@ class AdvertisedNames:
 
     def set_advertised(self, names: Collection[str]) -> None:
         """Sets the present resources; earlier ones that are not among them are former from now on."""
-        now = self._clock.now()
+        now = self.clock.now()
         ended = {name: now for name, since in self._ended.items() if since is None and name not in names}
         self._ended |= ended | dict.fromkeys(names)
         self._save()
@@ -281,7 +334,7 @@ class AdvertisedNames:
         Returns:
             Seconds until the next removal may be due; ``None`` if there is nothing to wait for.
         """
-        node, now = self._node(), self._clock.now()
+        node, now = self._node(), self.clock.now()
         if node is None:
             return None
         former = {name: since for name, since in self._ended.items() if since is not None}
@@ -299,16 +352,35 @@ class AdvertisedNames:
         shown = [since for name, since in former.items() if name not in served and name in node.status.capacity]
         return min((max(RETRY, since + GRACE - now) for since in shown), default=None)
 
-    async def lower_allocatable(self, counts: Mapping[str, int]) -> None:
-        """Lowers allocatable amounts to these counts; kubelet does it seconds later, so a failure is only logged."""
+    async def seconds_until_cut(self, counts: Mapping[str, int]) -> float:
+        """Lowers allocatable amounts to these counts; returns the seconds until all pods placed before have arrived.
+
+        Returns 0 once for a change of the lists, whose next call begins with another one.
+        """
+        now = self.clock.monotonic()
+        if now >= self._cut_at:
+            if self._lowered < _LOWERED_TIMES and await self.lower_allocatable(counts):
+                self._lowered, self._cut_at = self._lowered + 1, now + ARRIVAL
+            else:
+                self._lowered = 0
+        return max(0.0, self._cut_at - now)
+
+    async def lower_allocatable(self, counts: Mapping[str, int]) -> bool:
+        """Lowers allocatable amounts to these counts; kubelet does it seconds later, so a failure is only logged.
+
+        Returns:
+            True if an amount was lowered.
+        """
         shown = self.allocatable() or {}
         lower = {name: str(count) for name, count in counts.items() if count_or_zero(shown.get(name, "0")) > count}
         if not lower:
-            return
+            return False
         try:
             await self._patch_status({"status": {"allocatable": lower}})
         except (ApiError, ConnectionError, TimeoutError) as error:
             _log.warning("%s are not lowered before kubelet does it: %s", ", ".join(sorted(lower)), error)
+            return False
+        return True
 
     def _save(self) -> None:
         self._file.save_if_possible(self._ended, "names of resources, which may stay on the node with 0, are not kept")

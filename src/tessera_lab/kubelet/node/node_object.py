@@ -9,11 +9,13 @@ Rules, all kubelet's (``pkg/kubelet/kubelet_node_status.go``, ``nodestatus/sette
 * a node without a network is not Ready. It registers with the taint that the admission plugin TaintNodesByCondition
   gives such a node; the node lifecycle controller removes it (:mod:`tessera_lab.workloads.nodes.node_lifecycle`).
 
-Kubelet publishes capacity at once after a change, or on a fixed period like the real kubelet's 10 s.
+Kubelet publishes capacity at once after a change, or on a fixed period like the real kubelet's 10 s. What others made
+of its own amounts it writes over after that period in either case.
 """
 
 import asyncio
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Protocol
 
 from tessera.api.names import SIMULATED_RUNTIME
@@ -39,6 +41,8 @@ _NO_NETWORK = (
 LEASE_NAMESPACE = "kube-node-lease"
 LEASE_SECONDS = 40
 
+#: Seconds between two node status of kubelet (``nodeStatusUpdateFrequency``).
+STATUS_PERIOD = 10.0
 #: Seconds before a write that failed is tried again.
 _AGAIN = 1.0
 
@@ -97,6 +101,10 @@ class KubeletNodeObject:
         self._ready_since = ""
         self._seen: set[str] = set()
         self._changed = asyncio.Event()
+        #: Allocatable amounts of device plugins as last written.
+        self._written: dict[str, int] = {}
+        #: When others were first seen to have lowered one of them; None while none is lower.
+        self._lowered_since: float | None = None
 
     def notify(self) -> None:
         """Wakes the writer: capacity may have changed, or somebody patched the object."""
@@ -194,7 +202,9 @@ class KubeletNodeObject:
             if self._options.publish_every is not None:
                 await self._clock.sleep(self._options.publish_every)
             else:
-                await self._changed.wait()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(None if self._lowered_since is None else STATUS_PERIOD):
+                        await self._changed.wait()
             self._changed.clear()
             await self._retry(self._publish_once)
 
@@ -205,6 +215,8 @@ class KubeletNodeObject:
         status = node.get("status") or {}
         desired = self._status(node)
         resources = {name: desired[name] for name in ("capacity", "allocatable")}
+        if self._options.publish_every is None:
+            resources["allocatable"] |= self._lowered_amounts(status.get("allocatable") or {})
         if any(resources[name] != (status.get(name) or {}) for name in resources):
             await self._patch({name: _difference(status.get(name) or {}, resources[name]) for name in resources})
         images = self._node.images()
@@ -216,6 +228,24 @@ class KubeletNodeObject:
             await self._patch_conditions()
         if (status.get("nodeInfo") or {}).get("bootID") != self.boot_id:
             await self._patch({"nodeInfo": desired["nodeInfo"]})
+
+    def _lowered_amounts(self, shown: Mapping[str, str]) -> dict[str, str]:
+        """Returns amounts that others have lowered since kubelet wrote them, and that it does not yet write over."""
+        _, usable = self._node.device_counts()
+        lowered = {
+            name: shown[name]
+            for name, count in usable.items()
+            if count == self._written.get(name) and name in shown and int(shown[name]) < count
+        }
+        now = self._clock.monotonic()
+        if not lowered:
+            self._lowered_since = None
+        elif self._lowered_since is None:
+            self._lowered_since = now
+        elif now - self._lowered_since >= STATUS_PERIOD:
+            lowered, self._lowered_since = {}, None
+        self._written = dict(usable)
+        return lowered
 
     def _status(self, node: Json | None) -> dict[str, Any]:
         capacity, allocatable = self._resources(node)
