@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import errno
 import re
+import resource
 import socket
 import threading
 import time
@@ -214,3 +216,15 @@ async def test_a_process_without_metrics_has_no_such_page() -> None:
     async with served(Silent()) as port:
         assert "404" in await asyncio.to_thread(ask, port, "/metrics")
         assert "200" in await asyncio.to_thread(ask, port, "/readyz")
+
+
+def test_a_probe_finds_a_place_behind_2500_clients_that_nobody_has_accepted() -> None:
+    """The kernel drops what does not fit, and the client tries again after a second."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 4_096), hard))
+    with listening_socket("127.0.0.1", 0) as port, contextlib.ExitStack() as opened:
+        clients = [opened.enter_context(socket.socket()) for _ in range(2_500)]
+        for client in clients:
+            client.setblocking(False)
+            client.connect_ex(port.getsockname())
+        assert clients[-1].connect_ex(port.getsockname()) in {0, errno.EISCONN}

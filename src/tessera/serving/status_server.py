@@ -285,8 +285,9 @@ async def _in_thread(serve: Callable[[], Coroutine[Any, Any, None]], on_started:
             thread.join()
 
 
-#: Clients that the kernel keeps until they are accepted; one that finds no place tries again after a second.
-_QUEUE = 1024
+#: Clients that the kernel keeps until they are accepted: its own limit (``net.core.somaxconn``) since Linux 5.4. One
+#: that finds no place tries again after a second, so a probe beside 2,000 new connections took that long with 1,024.
+_QUEUE = 4096
 #: Bytes that the kernel keeps of a connection until they are read.
 _RECEIVED = 32 * 1024
 
