@@ -6,10 +6,11 @@ simulated kubelet restarts its container as on any node.
 
 import asyncio
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Any
 
+from tests.support.searching import SEARCHING
 from tests.support.virtual_lab import VirtualLab
 
 from tessera.kube.client.client import Client
@@ -184,14 +185,16 @@ def fate_of(lab: VirtualLab) -> Fate:
     return lab.cluster.fate if isinstance(lab.cluster, MortalCluster) else Fate()
 
 
-def die_at(points: Iterable[int], outlives: Callable[[int], bool], *, to_the_end: bool = True) -> None:
+def die_at(points: Sequence[int], outlives: Callable[[int], bool], *, to_the_end: bool = True, every: int = 1) -> None:
     """Kills a process at each of these points of a story.
 
     Args:
         points: steps of the process.
         outlives: plays the story in a cluster of its own with a death at a step, and returns whether it came.
         to_the_end: True if the last point must lie beyond the story, so that every point before it was tried.
+        every: ``make test`` tries the first, each ``every``-th after it and the last; ``make soak`` tries all.
     """
-    outcome = [outlives(at) for at in points]
+    tried = points if SEARCHING else sorted({*points[::every], points[-1]})
+    outcome = [outlives(at) for at in tried]
     assert outcome[0]
     assert not to_the_end or not outcome[-1], "the last point lies beyond the story, so every point before it was tried"
