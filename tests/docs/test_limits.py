@@ -8,19 +8,15 @@ from types import ModuleType
 from tessera import limits
 from tessera.limits import (
     Limit,
-    access,
     claims,
     drivers,
-    forecast,
     messages,
     nodes,
     planning,
     pods,
     processes,
-    provisioning,
+    records,
     settings,
-    support,
-    usage,
 )
 from tessera_lab import limits as lab
 
@@ -37,13 +33,9 @@ TABLES: dict[str, ModuleType] = {
     "Resource claims": claims,
     "Nodes": nodes,
     "Decisions and caches": planning,
-    "Forecast of starts": forecast,
     "Processes": processes,
-    "Visitors of the page in the cluster": access,
     "Drivers and registries": drivers,
-    "Provisioning records and reports": provisioning,
-    "Support archives": support,
-    "GPU-hours": usage,
+    "Records, pages, reports and archives": records,
     "The lab": lab,
 }
 

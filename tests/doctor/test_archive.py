@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tessera.doctor.archive import ARCHIVE_FILE, FOLDER, Archive
-from tessera.limits.support import ARCHIVE_SIZE
+from tessera.limits.records import ARCHIVE_SIZE
 
 
 def read(path: Path) -> dict[str, bytes]:

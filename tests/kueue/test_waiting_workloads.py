@@ -21,7 +21,7 @@ from tessera.kueue.waiting_workloads import (
     WaitingWorkloads,
     read_waiting_workloads,
 )
-from tessera.limits.forecast import KUEUE_ANSWERS
+from tessera.limits.records import KUEUE_ANSWERS
 
 
 async def read(kueue: KueueAnswers, **more: Any) -> WaitingWorkloads:

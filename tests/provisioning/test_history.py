@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.limits.provisioning import PROVISIONING_RECORD
+from tessera.limits.records import PROVISIONING_RECORD
 from tessera.provisioning.history import (
     BROKEN_KEY,
     PROVISIONING_BOOK,

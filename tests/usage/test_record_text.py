@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.limits.usage import USAGE_RECORD
+from tessera.limits.records import USAGE_RECORD
 from tessera.usage.record import (
     DAY,
     HOUR,

@@ -15,7 +15,7 @@ from tessera.accept.mig_trial import MigTrial
 from tessera.accept.pod_trial import PodTrial
 from tessera.agent.validation.preflight import Preflight
 from tessera.errors import UserError
-from tessera.limits.support import ACCEPT_DOCUMENT
+from tessera.limits.records import ACCEPT_DOCUMENT
 
 #: Form of the document; a number that grows when a reader of the old form would misread the new one.
 FORMAT = "tessera.dev/accept/v1"

@@ -12,7 +12,7 @@ import msgspec
 from tessera import __version__
 from tessera.accept.facts import DriverVersions, HostFacts, PciFunction, SmiCard
 from tessera.accept.smi_log import parse_smi_log
-from tessera.limits.support import ACCEPT_SMI_LOG
+from tessera.limits.records import ACCEPT_SMI_LOG
 
 #: PCI vendor of NVIDIA, and the classes of its cards: display and 3D controllers (PCI-SIG, class codes).
 _VENDOR, _CLASSES = 0x10DE, (0x0300, 0x0302)

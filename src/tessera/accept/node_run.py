@@ -18,7 +18,7 @@ from tessera.errors import UserError
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, NotFound
 from tessera.kube.resources import DAEMONSETS, NODES, PODS, Node, Pod
-from tessera.limits.support import ACCEPT_DOCUMENT
+from tessera.limits.records import ACCEPT_DOCUMENT
 from tessera.text import one_line
 
 _AGENT = "tessera-agent"

@@ -2,7 +2,7 @@
 
 1. ``/metrics``, ``/usage`` and ``/queue`` name pods of all namespaces. A reader shows a bearer token of the API server
    or of this process's audience; its owner needs the right ``get`` on the path, as for kubelet's own pages.
-2. An answer that lets a reader in counts for :data:`~tessera.limits.access.PAGE_ANSWER_LIFE`, and is asked for again
+2. An answer that lets a reader in counts for :data:`PAGE_ANSWER_LIFE`, and is asked for again
    after half of it. A refusal is remembered for less, since somebody may be about to grant the right.
 3. While the API server does not answer, a reader that is not known gets 503 and no page.
 4. Reviews of tokens that are not known have a pace, of which each address has an equal part.

@@ -5,8 +5,8 @@
 2. A change gets the next version. Its text is made once, however many readers the feed has.
 3. A reader has a version. It gets the changes since then if they are still kept, else a snapshot of everything; so a
    slow reader costs nothing but a snapshot, and nothing is queued for it.
-4. A feed keeps at most :data:`~tessera.limits.processes.FEED_CHANGES` changes and
-   :data:`~tessera.limits.processes.FEED_BYTES` of them. One without readers ends after as many changes as it keeps.
+4. A feed keeps at most :data:`FEED_CHANGES` changes and
+   :data:`FEED_BYTES` of them. One without readers ends after as many changes as it keeps.
 5. The number of feeds is bounded. The user with most of them gives one up to a user with less, and the feed of those
    who see everything, who are administrators, always has a place.
 """

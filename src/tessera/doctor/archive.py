@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from tessera.limits.support import ARCHIVE_SIZE
+from tessera.limits.records import ARCHIVE_SIZE
 from tessera.text import one_line
 
 #: Most bytes: one file of a support archive. The objects of 500 nodes have about as much; of a log the last part

@@ -44,7 +44,7 @@ from tessera.kube.resources import (
     PODS,
 )
 from tessera.kube.resources.meta import Resource
-from tessera.limits.support import ARCHIVE_OBJECTS, ARCHIVE_PROCESSES, ARCHIVE_VALUES
+from tessera.limits.records import ARCHIVE_OBJECTS, ARCHIVE_PROCESSES, ARCHIVE_VALUES
 from tessera.status_pages import METRICS_PATH
 
 #: Most lines: last lines of a pod's log in a support archive. An hour of an agent with a broken card.

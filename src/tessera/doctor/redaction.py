@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from tessera.limits.support import ARCHIVE_VALUES
+from tessera.limits.records import ARCHIVE_VALUES
 
 #: Stands for what was left out.
 MARK = "(left out)"

@@ -17,7 +17,7 @@ from tessera.forecast.calibration import CALIBRATED_SIZES, Blend, Calibration, F
 from tessera.forecast.lives import LIFE_CLASSES, LIFE_NAME, LIFE_SAMPLES, EndedLife, LifeClass, LifeHistory, LifeKind
 from tessera.forecast.past_times import START_IMAGES, START_SAMPLES, WAIT_SAMPLES, WAIT_SIZES, StartTimes, WaitHistory
 from tessera.forecast.survival import HUNDRED_YEARS
-from tessera.limits.forecast import LIFE_RECORD
+from tessera.limits.records import LIFE_RECORD
 
 #: The ConfigMap, and its key.
 HISTORY_NAME = "lease-history"

@@ -19,7 +19,7 @@ from tessera.kube.client.errors import ApiError, Forbidden, NotFound
 from tessera.kube.resources import ObjectMeta, Wire
 from tessera.kueue.names import VISIBILITY_GROUP
 from tessera.kueue.objects import served_version
-from tessera.limits.forecast import KUEUE_ANSWERS
+from tessera.limits.records import KUEUE_ANSWERS
 
 #: Places in one answer: Kueue's own default.
 PAGE = 1_000

@@ -17,7 +17,7 @@ from tessera.forecast.queue_page import CONTROLLER_PORT, QUEUE_PATH, QueuedPod, 
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, Forbidden
 from tessera.kube.resources import PODS, Pod
-from tessera.limits.forecast import QUEUE_PAGE
+from tessera.limits.records import QUEUE_PAGE
 
 #: Label of the controller's pods, as deploy/ has it.
 _LABEL = "app.kubernetes.io/name=tessera-controller"

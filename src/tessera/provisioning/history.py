@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from tessera.limits.messages import ECHOED
-from tessera.limits.provisioning import PROVISIONING_RECORD, RECORD_TEXT
+from tessera.limits.records import PROVISIONING_RECORD, RECORD_TEXT
 from tessera.provisioning.milestones import (
     PROVISIONING_ANNOTATION,
     Milestone,

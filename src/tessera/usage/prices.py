@@ -19,7 +19,7 @@ import msgspec
 from tessera.api.documents import load_document
 from tessera.api.problems import FileRefused
 from tessera.errors import UserError
-from tessera.limits.usage import PRICE_LIST
+from tessera.limits.records import PRICE_LIST
 from tessera.text import list_names, one_line
 
 _KEYS = {"currency", "prices"}

@@ -16,7 +16,7 @@ import msgspec
 
 from tessera.limits.messages import ECHOED
 from tessera.limits.nodes import NODE_CARDS
-from tessera.limits.usage import USAGE_RECORD
+from tessera.limits.records import USAGE_RECORD
 from tessera.text import one_line
 from tessera.usage.record import (
     DAY,

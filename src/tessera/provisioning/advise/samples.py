@@ -22,7 +22,7 @@ import msgspec
 
 from tessera.api.problems import FileRefused, ProblemCollector
 from tessera.limits.messages import ECHOED
-from tessera.limits.provisioning import SAMPLE_ROWS
+from tessera.limits.records import SAMPLE_ROWS
 from tessera.provisioning.milestones import Milestone, ProvisioningRecord
 
 DURATIONS = ("provision", "startup", "ready")

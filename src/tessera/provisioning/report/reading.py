@@ -14,7 +14,7 @@ import msgspec
 
 from tessera.api.documents import load_document
 from tessera.api.problems import FileRefused
-from tessera.limits.provisioning import REPORT_RECORD, REPORT_TEXT
+from tessera.limits.records import REPORT_RECORD, REPORT_TEXT
 from tessera.provisioning.history import RECORDS_KEY, WORKLOADS_KEY, decode_record, decode_workload
 from tessera.provisioning.milestones import ProvisioningRecord, WorkloadRecord
 
