@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from tests.kube import paused_leader
+from tests.support.searching import SEARCHING
 
 from tessera.clock import SystemClock
 from tessera.kube.client.client import Client
@@ -24,7 +25,7 @@ from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 from tessera_lab.apiserver.main.server import ApiServer
 from tessera_lab.apiserver.storage.store import Change
 
-PAUSES = 4
+PAUSES = 4 if SEARCHING else 2
 ADMIN = UserInfo(name="admin", groups=("system:masters",))
 CONFIG_MAPS, LEASES = GroupResource("", "configmaps"), GroupResource("coordination.k8s.io", "leases")
 
