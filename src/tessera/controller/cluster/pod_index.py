@@ -184,8 +184,12 @@ class PodIndex:
             _add(self.claims.setdefault(node, Counter()), claim, sign)
             _add(self.claim_users, claim, sign)
         opens = sign < 0 and bool(pod.relations.anti_affinity or pod.ports or pod.claims)
-        if opens or (self._watched and any(key in self._watched for key in pod_keys(pod.namespace, dict(pod.labels)))):
+        if opens or (self._watched and self._is_watched(pod)):
             self.changes += 1
+
+    def _is_watched(self, pod: PodInfo) -> bool:
+        watched, own = self._watched, pod.namespace
+        return any((own, pair) in watched or (None, pair) in watched for pair in (*pod.labels, None))
 
     def _count_in_group(self, node: NodeName, pod: PodInfo, sign: int) -> None:
         group = self._group(pod.namespace, pod.labels)
