@@ -17,15 +17,10 @@ UNCONCERNED = {
         "sharing/occupancy",
         "sharing/offer",
     ],
-    "label": [
-        "health/executor",
+    "label": [  # it changes the amounts of the Node, which health and slices follow, and takes a second of samples
         "health/pod_reporter",
         "mig_config/card_reconciler",
-        "monitoring",
         "mps/supervisor",
-        "slices/executor",
-        "slices/instaslice_status",
-        "slices/state_machine",
     ],
     "xid": [
         "config/selection",
