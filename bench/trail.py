@@ -39,6 +39,8 @@ from tessera_lab.simulation.virtual_time import run_virtual
 ROOT = Path(__file__).resolve().parents[1] / "src" / "tessera"
 #: Simulated seconds after which a cluster is quiet.
 QUIET = 120.0
+#: A sharing profile that takes no device away.
+SHARES = "version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}\n"
 
 
 class Trail:
@@ -80,9 +82,14 @@ async def pod_runs(lab: VirtualLab) -> AsyncIterator[None]:
 
 
 async def label_is_offered(lab: VirtualLab) -> AsyncIterator[None]:
-    """A sharing profile, from the node's label until kubelet offers the shares."""
+    """A sharing profile, from the node's label until kubelet offers the shares.
+
+    They have the name of the whole cards: where a name goes, the agent waits a second for pods that are on their way.
+    """
+    await lab.config_map("sharing-profiles", {"four": SHARES})
+    await asyncio.sleep(QUIET)
     yield
-    await lab.label("node-1", profile="slice-4")
+    await lab.label("node-1", profile="four")
     await lab.until(lambda: 4 in lab.gpus().values(), "the node offers four shares")
 
 

@@ -5,7 +5,8 @@ takes as long as its size and its registry say, one pull after the other (kubele
 default), and an image that no registry has cannot be pulled. Layers that images of one repository share come once.
 
 A registry below ``.invalid`` never exists (RFC 6761), with and without a catalogue. What else the internet's registries
-have the lab cannot know: a repository that no catalogue names has every tag.
+have the lab cannot know: a repository that no catalogue names has every tag. So has Tessera's own: nobody publishes its
+image, and each user pushes it under a name and tag of theirs.
 """
 
 import asyncio
