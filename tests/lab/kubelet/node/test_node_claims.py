@@ -368,11 +368,12 @@ async def test_a_driver_registers_over_sockets_and_pod_resources_names_its_devic
             await until(lambda: _is(kubelet.registrations.get(DRIVER) == "registered"))
             await until(lambda: _exists(client, NODES, "n1"))
             await client.create(RESOURCE_CLAIMS, claim("c", exactly("gpu", "gpus")), "default")
-            body = claiming_pod("p", {"name": "gpu", "resourceClaimName": "c"}, nodeName="n1")
+            body = claiming_pod("p", {"name": "gpu", "resourceClaimName": "c"})
             pod = await client.create(PODS.as_dicts(), body, "default")
             consumer = {"resource": "pods", "name": "p", "uid": pod["metadata"]["uid"]}
             status = {"allocation": allocation(DRIVER, "n1", "gpu-0"), "reservedFor": [consumer]}
             await client.merge_patch(RESOURCE_CLAIMS, "c", {"status": status}, "default", subresource="status")
+            await client.bind("p", "default", "n1")
             await until(lambda: _is(("prepare", "c") in driver.calls))
             await until(lambda: _running(client, "p"))
             assert (directories.root / "dra_manager_state").exists()
