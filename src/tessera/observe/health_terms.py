@@ -21,7 +21,7 @@ CATALOGUE_SOURCE = "NVIDIA XID catalogue, docs.nvidia.com/deploy/xid-errors/anal
 _XID = re.compile(r"(?:xid-?)?([0-9]{1,5})")
 _NVML = "nvml.h, nvmlClocksEventReasons"
 _MEMORY = "NVIDIA GPU Memory Error Management, docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt"
-_TESSERA = "docs/sharing.md of Tessera"
+_TESSERA = "docs/health.md of Tessera"
 
 _TAKEN = "allocates nothing of the card"
 _ENDS = "three clean probes in a row, and 30 s without the error; the time doubles each time the error returns"

@@ -197,7 +197,7 @@ def _issuer(_context: click.Context, _parameter: click.Parameter, text: str | No
     "--repairs",
     type=_FILE,
     metavar="FILE",
-    help="What is done about cards with faults: repairs.yaml of docs/health.md, as ConfigMap tessera-repairs; - is"
+    help="What is done about cards with faults: repairs.yaml of docs/repairs.md, as ConfigMap tessera-repairs; - is"
     " standard input.  [default: nothing but resets of empty cards]",
 )
 @build_options
