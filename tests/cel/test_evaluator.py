@@ -211,6 +211,13 @@ def test_an_error_that_does_not_matter_is_absorbed(text: str, wanted: bool) -> N
         ("(5).indexOf(5)", "a string is expected"),
         ("(5).optMap(x, x)", r"int\.optMap"),
         ("optional.of(5).optFlatMap(x, x)", "needs an optional value, not int"),
+        ("{[1]: 2}.size()", "unsupported key type: list"),
+        ("{optional.of([1]): 2}.size()", "unsupported key type: optional"),
+        ("{'a': 1}[optional.of([1])]", r"map\[optional"),
+        ("'a'.matches('a{1001}')", "invalid repeat count"),
+        ("'a'.matches('a{0," + "9" * 400 + "}')", "invalid repeat count"),
+        ("'a'.matches('a{" + "9" * 5000 + "}')", "invalid repeat count"),
+        ("'a'.matches('(?u)a')", "error parsing regexp"),
     ],
 )
 def test_errors_of_evaluation(text: str, why: str) -> None:
@@ -301,6 +308,8 @@ COSTLY = [
     "cel.bind(l, ['" + "', '".join("a" * 30) + "'], cel.bind(m, l.map(x, l), cel.bind(n, l.map(x, m),"
     " cel.bind(o, l.map(x, n), cel.bind(p, l.map(x, o), p == p.map(x, x))))))",
     "cel.bind(a, '" + "a" * 1000 + "', " + "cel.bind(a, a + a, " * 25 + "a == a" + ")" * 26,
+    "cel.bind(a, '" + "a" * 4000 + "', cel.bind(b, a.replace('', a), true))",
+    "cel.bind(a, '" + "a" * 4000 + "', cel.bind(b, a.split('').join(a), true))",
 ]
 
 

@@ -142,7 +142,7 @@ class _Compiler(msgspec.Struct, frozen=True):
                 return lambda frame: [each(frame) for each in parts]
             case MapLiteral(entries=entries):
                 pairs = [(self.compile(key), self.compile(value)) for key, value in entries]
-                return lambda frame: {key(frame): value(frame) for key, value in pairs}
+                return lambda frame: {_map_key(key(frame)): value(frame) for key, value in pairs}
             case Call():
                 return self._call(node)
         raise AssertionError(node)
@@ -287,9 +287,15 @@ def _index_value(target: Any, key: Any, *, optional: bool) -> Any:
         return _index_value(target.value, key, optional=True) if target.present else NOTHING
     if isinstance(target, list) and isinstance(key, int) and not isinstance(key, bool):
         return _item(target, key, 0 <= key < len(target), optional, f"index out of bounds: {key}")
-    if isinstance(target, dict) and not isinstance(key, (list, dict)):
+    if isinstance(target, dict) and isinstance(key, (str, int, float)):
         return _item(target, key, key in target or isinstance(target, DefaultMap), optional, f"no such key: {key}")
     raise EvaluationError(f"no such overload: {type_name(target)}[{type_name(key)}]")
+
+
+def _map_key(key: Any) -> Any:
+    if not isinstance(key, (str, int)):
+        raise EvaluationError(f"unsupported key type: {type_name(key)}")
+    return key
 
 
 def _apply(name: str, function: Callable[..., Any], parts: Sequence[_Code]) -> _Code:

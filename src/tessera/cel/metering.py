@@ -1,8 +1,8 @@
 """What an evaluation costs, and the budget that ends it.
 
-One unit a node that is evaluated, a tenth of a unit a character and a unit an element that a function reads, and the
-worst case of a pattern; as cel-go counts, but for patterns, which Go runs in linear time. Work is charged before it is
-done.
+One unit a node that is evaluated, a tenth of a unit a character and a unit an element that a function reads, the same
+for a text that is longer than what it is made from, and the worst case of a pattern; as cel-go counts, but for
+patterns, which Go runs in linear time. Work is charged before it is done.
 """
 
 import math
@@ -51,6 +51,11 @@ def charge_call(name: str, args: Sequence[Any], meter: Meter) -> None:
         _charge_value(each, meter)
     if name in PATTERN_METHODS and all(isinstance(each, str) for each in args[:2]):
         meter.charge(count_choices(args[1], len(args[0])) * (len(args[0]) + 1) / 10)
+    elif name == "replace" and all(isinstance(each, str) for each in args):
+        text, old, new = args
+        meter.charge((text.count(old) if old else len(text) + 1) * len(new) / 10)
+    elif name == "join" and len(args) > 1 and isinstance(args[0], list) and isinstance(args[1], str):
+        meter.charge(len(args[0]) * len(args[1]) / 10)
     elif name.startswith("sets.") and all(isinstance(each, list) for each in args):
         meter.charge(len(args[0]) * len(args[1]))
 

@@ -19,6 +19,8 @@ _POSIX = {
     "[:word:]": r"\w",
 }
 _GO_END = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\$|\(\?P?<|\(\?[=!]|\(\?<[=!]", re.DOTALL)
+#: Largest number of repetitions that Go's regexp takes (regexp/syntax: "invalid repeat count").
+_REPETITIONS = 1000
 #: Parts of a pattern that matter for the number of choices.
 _PART = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|[(|)]|[*+?]\??|\{(\d+)(?:(,)(\d*))?\}\??|.", re.DOTALL)
 
@@ -44,7 +46,13 @@ def go_pattern(pattern: str) -> re.Pattern[str]:
     Raises:
         re.error: the pattern is not valid, or uses something that Go refuses.
     """
-    return re.compile(_GO_END.sub(_translate, pattern), re.ASCII)
+    for part in _PART.finditer(pattern):
+        if max(map(_number, filter(None, (part[1], part[3]))), default=0) > _REPETITIONS:
+            raise re.error(f"invalid repeat count: `{part.group()[:32]}`")
+    try:
+        return re.compile(_GO_END.sub(_translate, pattern), re.ASCII)
+    except (ValueError, OverflowError) as error:  # flags that Go lacks
+        raise re.error(str(error)) from None
 
 
 def count_choices(pattern: str, length: int) -> float:
@@ -81,14 +89,20 @@ def _most(text: str, part: re.Match[str], length: int) -> int:
         return 1
     if text[0] in "*+" or (part[2] and not part[3]):
         return length + 1
-    return int(part[3] or part[1])
+    return _number(part[3] or part[1])
 
 
 def _repetitions(text: str, part: re.Match[str], length: int) -> int:
     """The numbers of times that a repetition may try."""
     most = _most(text, part, length)
-    least = int(part[1]) if part[1] else int(text[0] == "+")
+    least = _number(part[1]) if part[1] else int(text[0] == "+")
     return max(most - least, 0) + 1
+
+
+def _number(digits: str) -> int:
+    """A number of repetitions; one that :func:`go_pattern` refuses counts as one more than it takes."""
+    digits = digits.lstrip("0") or "0"
+    return int(digits) if len(digits) <= len(str(_REPETITIONS)) else _REPETITIONS + 1
 
 
 def _power(base: float, exponent: int) -> float:
