@@ -1,17 +1,25 @@
 """The ResourceSlices of a node: what its cards are, written once, and again when somebody removes them."""
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
 from tests.agent.conftest import NODE, Scene
 from tests.agent.slices.test_claim_driver import DRIVER, begin
 
 from tessera.api.dra.resource_slices import RESOURCE_SLICES, ResourceSlice
+from tessera.clock import Clock
 from tessera.dra.devices import Pool
-from tessera.dra.node_devices import PLACED_BY
+from tessera.dra.node_devices import PLACED_BY, NodeCard, PublishOptions, node_pools
 from tessera.dra.pool_reader import read_pools
+from tessera.dra.slice_writer import plan_slices
+from tessera.kube.client.client import Client
 from tessera.kube.resources import NODES
+from tessera.kube.transport.interface import Request, Stream
 from tessera.mig.models import model_by_short_name
+from tessera_lab.apiserver.interfaces import UserInfo
+from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 
 
 async def stored(scene: Scene) -> list[ResourceSlice]:
@@ -128,3 +136,98 @@ def test_an_old_server_gets_what_it_keeps(play: Callable[..., None]) -> None:
         assert await stored(scene) == before
 
     play(story, dra="1.34")
+
+
+def a_card(index: int) -> NodeCard:
+    model = model_by_short_name("A100-40GB")
+    return NodeCard(
+        uuid=f"GPU-{index}",
+        minor=index,
+        index=index,
+        product=model.product_name,
+        compute_capability=model.compute_capability,
+        memory_mib=model.memory_mib,
+        geometry=model.geometry,
+    )
+
+
+@pytest.mark.parametrize("earlier", [4, 9])
+def test_an_object_of_counters_becomes_one_of_devices_and_back(play: Callable[..., None], earlier: int) -> None:
+    """The counters of four cards fill an object; cards came or went since the objects were written."""
+
+    async def story(scene: Scene) -> None:
+        old = node_pools(NODE, [a_card(index) for index in range(earlier)], ("", 0), PublishOptions(driver=DRIVER))
+        for each in plan_slices(old, ()).create:
+            await scene.client.create(RESOURCE_SLICES.as_dicts(), each)
+        await begin(scene)
+        rows = model_by_short_name("A100-40GB").geometry.profiles
+        devices = scene.machine.uuids()
+        await published(scene, lambda found: len(found.devices) == len(devices) * sum(len(row.starts) for row in rows))
+
+    play(story, cards="8xA100-40GB" if earlier == 4 else "2xA100-40GB")
+
+
+def test_somebody_who_changes_the_objects_all_the_time_gets_few_answers(play: Callable[..., None]) -> None:
+    async def story(scene: Scene) -> None:
+        await begin(scene)
+        await published(scene)
+        answers = 0
+        for _ in range(3000):
+            for each in await stored(scene):
+                if each.spec.devices and each.spec.devices[0].name != "mine":
+                    patch = {"spec": {"devices": [{"name": "mine"}]}}
+                    await scene.client.merge_patch(RESOURCE_SLICES, each.metadata.name, patch)
+                    answers += 1
+            await scene.clock.sleep(0.2)
+        assert 10 < answers < 60
+        await published(scene, lambda found: found.devices[0].id.device != "mine")
+
+    play(story)
+
+
+class LateStream:
+    """A watch whose every event comes later."""
+
+    def __init__(self, inner: Stream, clock: Clock) -> None:
+        self._inner = inner
+        self._clock = clock
+        self.status, self.headers = inner.status, inner.headers
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        async for chunk in self._inner.chunks():
+            for event in chunk.splitlines(keepends=True):
+                await self._clock.sleep(0.2)
+                yield event
+
+    async def read(self) -> bytes:
+        return await self._inner.read()
+
+
+class LateTransport(InProcessTransport):
+    """A connection whose watches of ResourceSlices are late."""
+
+    clock: Clock
+
+    @asynccontextmanager
+    async def stream(self, request: Request) -> AsyncIterator[Stream]:
+        async with super().stream(request) as inner:
+            yield LateStream(inner, self.clock) if RESOURCE_SLICES.plural in request.path else inner
+
+
+def test_a_new_node_writes_each_object_once_though_its_watch_is_late(
+    play: Callable[..., None], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story(scene: Scene) -> None:
+        def user(name: str) -> Client:
+            transport = LateTransport(scene.server, UserInfo(name=name, groups=("system:masters",)))
+            transport.clock = scene.clock
+            return Client(transport, field_manager=name, clock=scene.clock)
+
+        scene.user = user  # type: ignore[method-assign]
+        await begin(scene)
+        await published(scene)
+        await scene.clock.sleep(60)
+        assert {each.spec.pool.generation for each in await stored(scene)} == {1}
+        assert not [each for each in caplog.messages if "ResourceSlices" in each]
+
+    play(story, cards="8xA100-40GB")

@@ -8,6 +8,10 @@ Rules:
     then on the node publishes without them (:func:`tessera.dra.slice_writer.dropped_fields`).
 3.  The objects belong to the Node, so they go with it.
 4.  No failure here may end the agent: a failed write is tried again, with growing pauses.
+5.  Who changes the objects again and again gets an answer after growing pauses, so two writers never fight at full
+    speed. The first answer comes at once.
+6.  After a write the watch has to show it before the objects are compared again. Else the rest of a write would look
+    like a loss, and be written anew with the next generation.
 """
 
 import logging
@@ -21,8 +25,9 @@ from tessera.agent.base.runtime import AgentRuntime
 from tessera.agent.inventory.sliceable_gpus import SliceableGpu
 from tessera.agent.slices.events import ObservedInstance
 from tessera.api.dra.resource_slices import RESOURCE_SLICES, ResourceSlice
+from tessera.dra.devices import Pool
 from tessera.dra.node_devices import NodeCard, PublishOptions, node_pools
-from tessera.dra.slice_writer import Json, dropped_fields, plan_slices
+from tessera.dra.slice_writer import Json, SlicePlan, dropped_fields, plan_slices
 from tessera.kube.backoff import Backoff
 from tessera.kube.client.errors import ApiError, NotFound
 from tessera.kube.resources import Node
@@ -33,6 +38,10 @@ _log = logging.getLogger(__name__)
 
 #: Seconds in which changes are collected before the objects are compared.
 SETTLE = 0.05
+#: Seconds that the watch has to show a write; objects that somebody else has changed by then are compared anyway.
+SHOWN_TIMEOUT = 10.0
+#: Seconds without a write after which a change of the objects gets its answer at once again.
+PEACE = 600.0
 #: What the devices depend on.
 _FACTS = Fact.OWNERS | Fact.CARDS | Fact.HEALTH | Fact.SLICES
 
@@ -96,6 +105,10 @@ class ClaimPublisher:
         self._clock = runtime.clock
         self._changes = runtime.changes.about(_FACTS)
         self._backoff = Backoff(runtime.rng)
+        #: Pauses after writes of what was written before.
+        self._repeats = Backoff(runtime.rng)
+        #: The pools that were written last, and when, monotonic seconds.
+        self._written: tuple[Sequence[Pool], float] | None = None
         self._options = options
         self._node = node
         self._cards = cards
@@ -121,7 +134,7 @@ class ClaimPublisher:
             count = self._changes.count
             try:
                 await self._publish()
-            except (ApiError, ConnectionError, TimeoutError) as error:
+            except (ApiError, ConnectionError, TimeoutError, ValueError) as error:
                 pause = self._backoff.next()
                 _log.warning("ResourceSlices of the node: next attempt in %.1f s: %s", pause, error)
                 await self._clock.sleep(pause)
@@ -141,19 +154,50 @@ class ClaimPublisher:
             self._options = msgspec.structs.replace(self._options, **dict.fromkeys(dropped, False))
             pools = node_pools(node.metadata.name, cards.cards, cards.versions, self._options)
         plan = plan_slices(pools, stored)
+        if plan == SlicePlan():
+            self._settled = cards, stored
+            return
+        self._settled = None
+        await self._write(plan, node)
+        await self._changes.wait_until(lambda: self._shows(plan), SHOWN_TIMEOUT)
+        await self._pause_after_repeat(pools)
+
+    async def _write(self, plan: SlicePlan, node: Node) -> None:
         for name in plan.delete:
             await self._delete(name)
         for item in plan.create:
             await self._client.create(RESOURCE_SLICES.as_dicts(), _owned(item, node))
         for item in plan.replace:
-            await self._client.merge_patch(RESOURCE_SLICES, item["metadata"]["name"], _owned(item, node))
-        self._settled = None if plan.create or plan.replace or plan.delete else (cards, stored)
+            await self._client.merge_patch(RESOURCE_SLICES, item["metadata"]["name"], _owned(_replacing(item), node))
+
+    def _shows(self, plan: SlicePlan) -> bool:
+        """True if the watch shows what was written, or what came after it."""
+        cache = self._stored.cache
+        written = [each["metadata"] for each in (*plan.create, *plan.replace)]
+        shown = ((cache.get(each["name"]), each.get("resourceVersion")) for each in written)
+        return not any(name in cache for name in plan.delete) and all(
+            found is not None and found.metadata.resource_version != old for found, old in shown
+        )
+
+    async def _pause_after_repeat(self, pools: Sequence[Pool]) -> None:
+        now = self._clock.monotonic()
+        is_repeat = self._written is not None and self._written[0] == pools and now - self._written[1] < PEACE
+        self._written = pools, now
+        if is_repeat:
+            await self._clock.sleep(self._repeats.next())
+        else:
+            self._repeats.reset()
 
     async def _delete(self, name: str) -> None:
         try:
             await self._client.delete(RESOURCE_SLICES, name)
         except NotFound:
             return
+
+
+def _replacing(item: Json) -> Json:
+    """The patch that makes a stored object this one: the number of an object of devices may become one of counters."""
+    return {**item, "spec": {"devices": None, "sharedCounters": None, **item["spec"]}}
 
 
 def _owned(item: Json, node: Node) -> Json:
