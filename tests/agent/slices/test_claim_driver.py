@@ -5,8 +5,11 @@ real sockets are tested in ``tests/kubelet/test_claim_server.py``.
 """
 
 import asyncio
+import json
+import os
 import shutil
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
@@ -20,6 +23,7 @@ from tessera.kube.resources import NAMESPACES
 from tessera.kubelet.interfaces import ClaimRef, PluginError, PreparedDevice
 from tessera.mig.models import model_by_short_name
 from tessera.nvml.interface import MigUuid
+from tessera_lab.kubelet.containers.cdi import CdiError
 from tessera_lab.kubelet.device_plugins.claim_client import ClaimPluginClient
 
 T = TypeVar("T")
@@ -372,3 +376,149 @@ def test_a_death_at_any_call_is_made_good(play_anew: Callable[..., None], after:
             await story(scene, last)
 
         play_anew(once)
+
+
+def test_a_reboot_makes_the_slices_of_prepared_claims_anew(play: Callable[..., None]) -> None:
+    """Kubelet does not prepare them again, and neither the instances nor the CDI files outlived the boot."""
+
+    async def story(scene: Scene) -> None:
+        kubelet, _ = await begin(scene)
+        await scene.joined()
+        _, devices = await prepared(scene, kubelet, "two", *TWO)
+        await scene.kill_agent()
+        scene.machine.reboot()
+        shutil.rmtree(scene.options.cdi_dir)
+        scene.start_agent()
+        await scene.until(lambda: is_defined(scene, devices))
+        assert environment(scene, devices) == {scene.mig_uuid(place) for place in TWO}
+
+    play(story, latencies={"create_gpu_instance": 3.0})
+
+
+async def is_defined(scene: Scene, devices: Sequence[PreparedDevice]) -> bool:
+    """True if the container runtime finds all devices."""
+    try:
+        environment(scene, devices)
+    except CdiError:
+        return False
+    return True
+
+
+def test_a_claim_that_loses_its_slice_loses_its_cdi_file(play: Callable[..., None]) -> None:
+    """The next slice at the place has the same device nodes: a container that starts again must not get them."""
+
+    async def story(scene: Scene) -> None:
+        kubelet, _ = await begin(scene)
+        await scene.joined()
+        _, devices = await prepared(scene, kubelet, "first", ONE)
+        await scene.promise("first", ONE, state="deleting")
+        await scene.until(scene.is_empty)
+        assert not await is_defined(scene, devices)
+        await scene.release("first")
+        await prepared(scene, kubelet, "second", ONE)
+        assert not await is_defined(scene, devices)
+        await scene.kill_agent()
+        scene.start_agent()
+        await kubelet.client()
+        assert not await is_defined(scene, devices)
+
+    play(story)
+
+
+def test_a_slice_that_is_being_released_is_not_handed_out(play: Callable[..., None]) -> None:
+    async def story(scene: Scene) -> None:
+        kubelet, _ = await begin(scene)
+        await scene.joined()
+        claim, _ = await prepared(scene, kubelet, "one", ONE)
+        pid = scene.machine.start_process(MigUuid(scene.mig_uuid(ONE)), 2**30)
+        await scene.promise("one", ONE, state="deleting")
+        await scene.clock.sleep(5)
+        with pytest.raises(PluginError, match="still being released"):
+            await kubelet.prepare(claim)
+        scene.machine.end_process(pid)
+
+    play(story)
+
+
+@pytest.mark.parametrize("damage", ["bytes", "position"])
+def test_a_damaged_checkpoint_takes_nothing_from_running_claims(play: Callable[..., None], damage: str) -> None:
+    """Kubelet will not prepare the claim again, so its container must find its device at its next start."""
+
+    async def story(scene: Scene) -> None:
+        kubelet, _ = await begin(scene)
+        await scene.joined()
+        claim, devices = await prepared(scene, kubelet, "two", *TWO)
+        await scene.kill_agent()
+        path = scene.options.claims_file
+        if damage == "bytes":
+            path.write_bytes(path.read_bytes()[:50])
+        else:
+            path.write_bytes(path.read_bytes().splitlines()[0].replace(b":1g.5gb:0", b"nonsense"))
+        scene.start_agent()
+        await kubelet.client()
+        assert environment(scene, devices) == {scene.mig_uuid(place) for place in TWO}
+        assert await kubelet.prepare(claim) == devices
+        await kubelet.unprepare(claim)
+        await scene.until(scene.is_empty)
+        assert not scene.cdi_files()
+
+    play(story)
+
+
+def test_a_claim_that_was_given_other_devices_meanwhile_gets_these(play: Callable[..., None]) -> None:
+    """Kubelet lost its own state, so it never unprepared the claim, which was released and placed anew."""
+
+    async def story(scene: Scene) -> None:
+        kubelet, _ = await begin(scene)
+        await scene.joined()
+        claim, _ = await prepared(scene, kubelet, "one", ONE)
+        await scene.promise("one", ONE, state="deleting")
+        await scene.until(scene.is_empty)
+        await scene.release("one")
+        other: Place = ("1g.5gb", 0, 0)
+        allocation = {"devices": {"results": [result(0, other)]}, "allocationTimestamp": "2026-11-29T12:00:00Z"}
+        for each in (None, allocation):
+            status = {"status": {"allocation": each}}
+            await scene.client.merge_patch(RESOURCE_CLAIMS, "one", status, "default", subresource="status")
+        await scene.promise("one", other)
+        assert environment(scene, await kubelet.prepare(claim)) == {scene.mig_uuid(other)}
+
+    play(story)
+
+
+def test_a_claim_with_nothing_of_ours_leaves_nothing(play: Callable[..., None]) -> None:
+    async def story(scene: Scene) -> None:
+        kubelet, _ = await begin(scene)
+        await scene.joined()
+        claim = await write_claim(scene, "other", [{**result(0, ONE), "driver": "gpu.nvidia.com"}])
+        assert await kubelet.prepare(claim) == ()
+        await kubelet.unprepare(claim)
+        second, _ = await prepared(scene, kubelet, "second", ONE)  # which saves the journal
+        journal = json.loads(scene.options.journal_file.read_bytes().splitlines()[0])
+        assert set(journal["bindings"]) == {second.uid}
+
+    play(story)
+
+
+def test_a_prepared_claim_is_on_the_disk_before_kubelet_has_its_answer(
+    play: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kubelet's own note of it survives a crash of the machine, and then it does not ask again."""
+    flushed: list[str] = []
+    flush = os.fsync
+
+    def note(descriptor: int) -> None:
+        flushed.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
+        flush(descriptor)
+
+    async def story(scene: Scene) -> None:
+        kubelet, _ = await begin(scene)
+        await scene.joined()
+        monkeypatch.setattr(os, "fsync", note)
+        claim, _ = await prepared(scene, kubelet, "one", ONE)
+        path = str(scene.options.claims_file)
+        assert [each for each in flushed if each.startswith(path)] == [f"{path}.new"]
+        await kubelet.unprepare(claim)
+        assert [each for each in flushed if each.startswith(path)] == [f"{path}.new"] * 2
+
+    play(story)

@@ -13,6 +13,9 @@ Rules:
     again only after a minute or more.
 3.  What was answered is on disk before the answer, and a claim that is prepared gets the same answer again.
 4.  Unprepare of an unknown claim succeeds. The slice is destroyed once no process uses it, as for a pod.
+5.  A prepared claim has a CDI file exactly while it has its slices. After a reboot or a reset these are made anew, and
+    the file with them, since kubelet does not ask again. A claim that lost a slice loses the file: the next slice at
+    that place has the same device nodes.
 """
 
 import asyncio
@@ -26,7 +29,7 @@ from tessera.agent.base.node_objects import ApiMirror
 from tessera.agent.base.runtime import AgentRuntime
 from tessera.agent.inventory.sliceable_gpus import SliceableGpus, SlicePosition
 from tessera.agent.slices.claim_cdi import ClaimCdiFolder
-from tessera.agent.slices.events import DevicesBound, PodChanged, PodDeleted
+from tessera.agent.slices.events import DevicesBound, ObservedInstance, PodChanged, PodDeleted
 from tessera.agent.slices.prepared_claims import PreparedClaim, PreparedClaims
 from tessera.agent.slices.slice_table import SliceJournalFile
 from tessera.agent.slices.state_machine import SliceStateMachine
@@ -43,6 +46,10 @@ _log = logging.getLogger(__name__)
 
 #: Seconds for all claims of a pod; kubelet waits 45 (``DefaultPluginClientTimeout``).
 PREPARE_TIMEOUT = 40.0
+#: Seconds after which a CDI file that could not be written or removed is tried again.
+CDI_RETRY = 5.0
+#: Of each slice of a claim, the ids of its instances and its MIG UUID: what the CDI file depends on.
+_Made = tuple[tuple[int, int, str], ...]
 
 
 class ClaimDriver:
@@ -90,6 +97,11 @@ class ClaimDriver:
         self._cdi = ClaimCdiFolder(runtime.options.cdi_dir, driver_name)
         #: By claim that is being prepared or unprepared, its lock: kubelet may repeat a call that it has given up.
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        #: By claim, the slices in the CDI file that this agent wrote last.
+        self._defined: dict[str, _Made] = {}
+        #: Owners of slices that are no prepared claims: pods, and claims whose note is lost. They keep a file that they
+        #: have as long as they own their slices.
+        self._others: set[PodUid] = set()
 
     def adopt(self) -> None:
         """Tells the machine the claims that are prepared; before it decides anything."""
@@ -98,23 +110,61 @@ class ClaimDriver:
             self._bind(PodUid(uid), claim.slices())
 
     async def restore(self) -> None:
-        """Writes the CDI files of all prepared claims anew; before kubelet finds the driver.
+        """Writes the CDI files of all prepared claims whose slices exist; before kubelet finds the driver."""
+        prepared = {uid for uid, _ in self._prepared.items()}
+        self._others = {owner for owner, _ in self._slices.owned_positions() if owner not in prepared}
+        self._cdi.keep_only(prepared | self._others)
+        await self._define_prepared()
 
-        A claim whose slice is gone keeps the file that it has: its containers say why they cannot start.
-        """
-        self._cdi.keep_only(uid for uid, _ in self._prepared.items())
-        for uid, claim in self._prepared.items():
-            try:
-                await self._write_cdi(PodUid(uid), claim.slices())
-            except PluginError as error:
-                _log.warning("claim %s/%s: %s", claim.namespace, claim.name, error)
+    async def run(self) -> None:
+        """Keeps the CDI files of prepared claims in line with their slices until cancelled (rule 5)."""
+        while True:
+            count = self._changes.count
+            complete = await self._define_prepared()
+            await self._changes.wait(count, None if complete else CDI_RETRY)
+
+    async def _define_prepared(self) -> bool:
+        """Removes and writes files; true if all are as they should be. Removes first: that is what cannot wait."""
+        complete = True
+        gone = {each for each in self._others if self._slices.is_released(each) or not self._slices.positions_of(each)}
+        self._others -= gone
+        claims = [(PodUid(uid), claim, claim.slices()) for uid, claim in self._prepared.items()]
+        for uid in (*gone, *(uid for uid, _, slices in claims if self._made(uid, slices) is None)):
+            complete &= self._undefine(uid)
+        for uid, claim, slices in claims:
+            lock = self._locks.setdefault(uid, asyncio.Lock())
+            made = self._made(uid, slices)
+            if lock.locked() or made is None or made == self._defined.get(uid):
+                continue  # a call of kubelet's for the claim ends with the right file
+            async with lock:
+                if self._prepared.get(uid) is claim:
+                    complete &= await self._define(uid, claim)
+        return complete
+
+    async def _define(self, uid: PodUid, claim: PreparedClaim) -> bool:
+        try:
+            await self._write_cdi(uid, claim.slices())
+        except PluginError as error:
+            _log.warning("claim %s/%s: %s", claim.namespace, claim.name, error)
+            return False
+        self._bind(uid, claim.slices())
+        return True
+
+    def _undefine(self, uid: PodUid) -> bool:
+        self._defined.pop(uid, None)
+        try:
+            self._cdi.remove(uid)
+        except OSError as error:
+            _log.warning("claim %s: its CDI file cannot be removed: %s", uid, error)
+            return False
+        return True
 
     async def prepare(self, claim: ClaimRef) -> Sequence[PreparedDevice]:
         """See :meth:`.ClaimPlugin.prepare`."""
         uid, deadline = PodUid(claim.uid), self._clock.monotonic() + PREPARE_TIMEOUT
         async with self._locks.setdefault(claim.uid, asyncio.Lock()):
             known = self._prepared.get(claim.uid)
-            if known is not None:
+            if known is not None and self._holds(uid, known.slices().values()):
                 await self._hand_out(uid, known.slices(), deadline)
                 return known.devices
             results = await self._read_results(claim)
@@ -137,6 +187,7 @@ class ClaimDriver:
             with _refusing("the claim cannot be taken back on this node"):
                 self._cdi.remove(claim.uid)
                 self._prepared.remove(claim.uid)
+            self._defined.pop(claim.uid, None)
             self._leave(PodUid(claim.uid))
 
     async def watch_health(self) -> AsyncIterator[Sequence[ClaimDeviceHealth]]:
@@ -202,6 +253,9 @@ class ClaimDriver:
         if promised and await self._wait_until(lambda: not missing(), deadline):
             return
         names = ", ".join(sorted(each.device_id for each in missing()))
+        if promised and self._slices.is_released(claim):
+            text = "the claim's former slices are still being released"
+            raise PluginError(f"not ready after {PREPARE_TIMEOUT:.0f} s: {names}: {text}; kubelet tries again")
         self._leave(claim)
         raise PluginError(
             f"Tessera's controller promised the claim no {names}: somebody else wrote its status.allocation; delete "
@@ -212,7 +266,7 @@ class ClaimDriver:
         """Waits for the slices of a claim and defines them for its containers."""
 
         def missing() -> list[SlicePosition]:
-            return [each for each in positions.values() if self._slices.ready_slice(claim, each) is None]
+            return [each for each in positions.values() if self._slice(claim, each) is None]
 
         self._live(claim)
         if not await self._wait_until(lambda: not missing(), deadline):
@@ -224,16 +278,30 @@ class ClaimDriver:
 
     async def _write_cdi(self, claim: PodUid, positions: Mapping[str, SlicePosition]) -> None:
         devices = {}
+        made = self._made(claim, positions)
         with _refusing("the claim's devices cannot be prepared"):
-            for device, position in positions.items():
-                made = self._slices.ready_slice(claim, position)
-                if made is None:
-                    raise PluginError(f"slice {position.device_id} does not exist")
-                ci_id, mig = made.computes[0]
-                devices[device] = mig, await self._hardware.device_files(GpuUuid(position.gpu), made.gi_id, ci_id)
+            for (device, position), (gi_id, ci_id, mig) in zip(positions.items(), made or (), strict=made is not None):
+                devices[device] = mig, await self._hardware.device_files(GpuUuid(position.gpu), gi_id, ci_id)
             self._journal.save(self._slices.journal())
+            if made is None or made != self._made(claim, positions):
+                names = ", ".join(sorted(each.device_id for each in positions.values()))
+                raise PluginError(f"slices were destroyed in between: {names}; kubelet tries again")
             if devices:
                 self._cdi.write(claim, devices)
+            self._defined[claim] = made
+
+    def _slice(self, claim: PodUid, position: SlicePosition) -> ObservedInstance | None:
+        """A claim's slice if its containers can use it now; none while it is being released."""
+        return None if self._slices.is_released(claim) else self._slices.ready_slice(claim, position)
+
+    def _made(self, claim: PodUid, positions: Mapping[str, SlicePosition]) -> _Made | None:
+        """All slices of a claim; ``None`` if one is missing."""
+        found = [self._slice(claim, each) for each in positions.values()]
+        return None if None in found else tuple((each.gi_id, *each.computes[0]) for each in found if each is not None)
+
+    def _holds(self, claim: PodUid, positions: Iterable[SlicePosition]) -> bool:
+        """True if every position is still a claim's; else its devices were given back without a call of kubelet."""
+        return all(self._slices.is_promised(claim, each) or self._slice(claim, each) is not None for each in positions)
 
     def _device(self, claim: ClaimRef, result: AllocatedDevice) -> PreparedDevice:
         return PreparedDevice(
@@ -255,7 +323,8 @@ class ClaimDriver:
         self._changes.notify(Fact.SLICES)
 
     def _bind(self, claim: PodUid, positions: Mapping[str, SlicePosition]) -> None:
-        self._machine.handle(DevicesBound(claim, {each.device_id: each for each in positions.values()}))
+        if positions:
+            self._machine.handle(DevicesBound(claim, {each.device_id: each for each in positions.values()}))
 
     async def _wait_until(self, condition: Callable[[], bool], deadline: float) -> bool:
         return await self._changes.wait_until(condition, max(0.0, deadline - self._clock.monotonic()))

@@ -2,6 +2,7 @@
 
 Kubelet asks once for each claim, and not again after a restart of the agent or of the node. So the agent remembers what
 it answered, and writes the CDI files anew at each start: the folder is empty after a reboot (kubernetes #141433).
+Kubelet flushes its own note of a claim, so this file is flushed too: both are there after a crash, or both are not.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,6 +35,22 @@ class PreparedClaim(msgspec.Struct, frozen=True, kw_only=True):
         return {device: parse_device_id(text) for device, text in self.positions.items()}
 
 
+class _PreparedFile(StateFile[dict[str, PreparedClaim]]):
+    """The file; an invalid position in it counts as damage."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, dict[str, PreparedClaim])
+
+    def check(self, value: dict[str, PreparedClaim]) -> None:
+        """Checks that every position can be parsed.
+
+        Raises:
+            ValueError: a position cannot be parsed.
+        """
+        for claim in value.values():
+            claim.slices()
+
+
 class PreparedClaims:
     """All prepared claims of this node, by UID.
 
@@ -42,7 +59,7 @@ class PreparedClaims:
     """
 
     def __init__(self, path: Path) -> None:
-        self._file: StateFile[dict[str, PreparedClaim]] = StateFile(path, dict[str, PreparedClaim])
+        self._file = _PreparedFile(path)
         self._claims = self._file.load() or {}
 
     def get(self, uid: str) -> PreparedClaim | None:
@@ -71,5 +88,5 @@ class PreparedClaims:
             self._save({key: claim for key, claim in self._claims.items() if key != uid})
 
     def _save(self, claims: dict[str, PreparedClaim]) -> None:
-        self._file.save(claims)
+        self._file.save(claims, flush=True)
         self._claims = claims

@@ -201,6 +201,7 @@ class SliceManager:
             group.create_task(self._writer.run())
             if self._claim_driver is not None and self._claim_publisher is not None:
                 await self._claim_driver.restore()
+                group.create_task(self._claim_driver.run())
                 group.create_task(self._kubelet.serve_claims(self._claim_driver), name="claims")
                 group.create_task(self._claim_publisher.watch())
                 group.create_task(self._claim_publisher.run())
