@@ -458,3 +458,13 @@ def test_amounts_are_exact() -> None:
     assert find(pools([card(0, memory_mib=40537)]), "gpu-0").capacity["gpu.tessera.dev/memory"].value == Decimal(
         40537 * 2**20
     )
+
+
+def test_no_two_nodes_have_objects_of_one_name() -> None:
+    options = PublishOptions()
+    names = [
+        each["metadata"]["name"]
+        for node in ("n1", "n1-shares")
+        for each in plan_slices(node_pools(node, [card(), card(1, shares=4)], VERSIONS, options), ()).create
+    ]
+    assert len(set(names)) == len(names)

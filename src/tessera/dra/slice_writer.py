@@ -131,9 +131,12 @@ def _groups(devices: Sequence[Device]) -> Iterator[tuple[Device, ...]]:
 
 
 def _name(number: int, pool: Pool) -> str:
-    """``03-gpu.tessera.dev-n1``; the number is the order of preference for kube-scheduler."""
-    kind = "-shares" if pool.name.endswith(SHARES) else ""
-    return bounded_name(f"{number:02x}-{pool.driver}-{pool.node}{kind}", _NAME)
+    """``03-gpu.tessera.dev-n1``; the number is the order of preference for kube-scheduler.
+
+    The name of the node comes last, so that a node named ``n1-shares`` has other objects than the shares of ``n1``.
+    """
+    kind = "shares-" if pool.name.endswith(SHARES) else ""
+    return bounded_name(f"{number:02x}-{kind}{pool.driver}-{pool.node}", _NAME)
 
 
 # -- values -----------------------------------------------------------------------------------------------------------
