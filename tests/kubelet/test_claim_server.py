@@ -1,6 +1,7 @@
 """A driver of claims and kubelet over real sockets: registration, calls, health, and what is left afterwards."""
 
 import asyncio
+import shutil
 import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
@@ -210,6 +211,18 @@ async def test_a_removed_socket_comes_again(node: Node) -> None:
         identity = own.stat().st_ino, own.stat().st_ctime_ns
         own.unlink()
         await node.until(lambda: own.exists() and (own.stat().st_ino, own.stat().st_ctime_ns) != identity)
+        assert (await node.info(own)).name == DRIVER
+
+
+async def test_a_removed_folder_comes_again(node: Node) -> None:
+    async with node.serving(FakeDriver()) as own:
+        shutil.rmtree(node.plugins / DRIVER)
+        own.unlink()
+        await node.until(own.exists)
+        (claims,) = (node.plugins / DRIVER).iterdir()
+        identity = claims.stat().st_ctime_ns
+        claims.unlink()  # in the new folder, which must be watched too
+        await node.until(lambda: claims.exists() and own.exists() and claims.stat().st_ctime_ns != identity)
         assert (await node.info(own)).name == DRIVER
 
 

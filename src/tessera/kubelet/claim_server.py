@@ -63,26 +63,33 @@ class ClaimServer:
         self.registration, self.claims = claim_sockets(plugin.driver_name, registry, self._folder)
 
     async def run(self) -> None:
-        """Serves until cancelled, on the same sockets again if somebody removes them.
+        """Serves until cancelled, on the same sockets again if somebody removes them or the driver's folder.
 
         Raises:
             OSError: the folders cannot be written.
             RuntimeError: a socket cannot be bound.
         """
         self._folder.mkdir(mode=0o750, exist_ok=True)
+        self._remove_leftovers()
+        while True:
+            await self._serve_until_removed()
+            self._folder.mkdir(mode=0o750, exist_ok=True)
+
+    def _remove_leftovers(self) -> None:
         driver = f"{self._plugin.driver_name}-"
         for socket in (*remove_leftovers(self._registry, driver), *remove_leftovers(self._folder, "")):
             _log.info("removed %s: nothing listens on it", socket)
+
+    async def _serve_until_removed(self) -> None:
+        servers = [self._claim_server(), self._registration_server()]
         with FolderWatch(self._registry).changes() as in_registry, FolderWatch(self._folder).changes() as in_folder:
-            while True:
-                servers = [self._claim_server(), self._registration_server()]
-                try:
-                    for server, socket in zip(servers, (self.claims, self.registration), strict=True):
-                        server.add_insecure_port(f"unix:{socket}")
-                        await _start(server)
-                    await self._wait_until_removed(in_registry, in_folder)
-                finally:
-                    await self._stop(servers)
+            try:
+                for server, socket in zip(servers, (self.claims, self.registration), strict=True):
+                    server.add_insecure_port(f"unix:{socket}")
+                    await _start(server)
+                await self._wait_until_removed(in_registry, in_folder)
+            finally:
+                await self._stop(servers)
 
     async def _wait_until_removed(self, *changes: asyncio.Event) -> None:
         while self.registration.exists() and self.claims.exists():
