@@ -5,6 +5,7 @@ real sockets are tested in ``tests/kubelet/test_claim_server.py``.
 """
 
 import asyncio
+import functools
 import json
 import os
 import shutil
@@ -14,15 +15,18 @@ from typing import Any, TypeVar
 
 import msgspec
 import pytest
-from tests.agent.conftest import NODE, MortalNvml, Place, Scene
+from tests.agent.conftest import NAMESPACE, NODE, MortalNvml, Place, Scene
 from tests.agent.main.test_killed_anywhere import succeed_the_dead
 
+from tessera.agent.base.options import ConfigMapName
+from tessera.agent.main.run import run
 from tessera.api.dra.claims import RESOURCE_CLAIMS
 from tessera.dra.node_devices import partition_name
-from tessera.kube.resources import NAMESPACES
+from tessera.kube.resources import CONFIGMAPS, NAMESPACES
 from tessera.kubelet.interfaces import ClaimRef, PluginError, PreparedDevice
 from tessera.mig.models import model_by_short_name
-from tessera.nvml.interface import MigUuid
+from tessera.nvml.interface import GpuEventKind, MigUuid
+from tessera.nvml.simulated.machine_state import SimEvent
 from tessera_lab.kubelet.containers.cdi import CdiError
 from tessera_lab.kubelet.device_plugins.claim_client import ClaimPluginClient
 
@@ -522,3 +526,35 @@ def test_a_prepared_claim_is_on_the_disk_before_kubelet_has_its_answer(
         assert [each for each in flushed if each.startswith(path)] == [f"{path}.new"] * 2
 
     play(story)
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_a_node_with_a_prepared_claim_is_not_rebooted_for_a_card(
+    play: Callable[..., None], monkeypatch: pytest.MonkeyPatch, held: bool
+) -> None:
+    commands: list[Sequence[str]] = []
+
+    async def note(command: Sequence[str]) -> None:
+        commands.append(command)
+
+    async def story(scene: Scene) -> None:
+        scene.options = msgspec.structs.replace(scene.options, repairs=ConfigMapName(NAMESPACE, "repairs"))
+        kubelet, _ = await begin(scene)
+        await scene.client.create(
+            CONFIGMAPS.as_dicts(),
+            {"metadata": {"name": "repairs"}, "data": {"repairs.yaml": "reboot: systemctl\n"}},
+            NAMESPACE,
+        )
+        await scene.joined()
+        claim, _ = await prepared(scene, kubelet, "one", ONE)
+        if not held:
+            await kubelet.unprepare(claim)
+            await scene.release("one")
+        broken = scene.machine.uuids()[1]
+        scene.machine.lose(broken)
+        scene.machine.report(SimEvent(GpuEventKind.XID, broken, 79))
+        await scene.clock.sleep(1000)
+        assert bool(commands) is not held
+
+    monkeypatch.setattr("tests.agent.conftest.run", functools.partial(run, host=note))
+    play(story, cards="2xA100-40GB")

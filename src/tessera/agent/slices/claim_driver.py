@@ -159,6 +159,11 @@ class ClaimDriver:
             return False
         return True
 
+    @property
+    def has_prepared(self) -> bool:
+        """True if any claim is prepared, or about to be."""
+        return bool(self._prepared.items() or self._locks)
+
     async def prepare(self, claim: ClaimRef) -> Sequence[PreparedDevice]:
         """See :meth:`.ClaimPlugin.prepare`."""
         uid, deadline = PodUid(claim.uid), self._clock.monotonic() + PREPARE_TIMEOUT

@@ -222,6 +222,11 @@ class SliceManager:
         """The manager's cards, with the ways in which they can be cut."""
         return self._cards.inventory
 
+    @property
+    def has_prepared_claims(self) -> bool:
+        """True if containers of this node may use slices by ResourceClaims; kubelet lists no device of these."""
+        return self._claim_driver is not None and self._claim_driver.has_prepared
+
     def is_busy(self, gpu: str) -> bool:
         """True if a slice of a card is promised, exists or is about to be made."""
         return self._slices.is_busy(gpu)
