@@ -468,3 +468,10 @@ def test_no_two_nodes_have_objects_of_one_name() -> None:
         for each in plan_slices(node_pools(node, [card(), card(1, shares=4)], VERSIONS, options), ()).create
     ]
     assert len(set(names)) == len(names)
+
+
+def test_cards_without_a_minor_have_no_devices_of_one_name() -> None:
+    """A driver may refuse to tell the minor."""
+    (pool,) = pools([card(0, minor=-1), card(1, minor=-1), card(2)])
+    assert {each.attributes["gpu.tessera.dev/minor"] for each in pool.devices} == {2}
+    assert {name for name, _ in pool.counters} == {"gpu-2-memory-slices", "gpu-2-compute-slices"}

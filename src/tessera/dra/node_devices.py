@@ -57,7 +57,7 @@ class NodeCard(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         uuid: ``GPU-`` and a UUID.
-        minor: ``N`` of ``/dev/nvidiaN``.
+        minor: ``N`` of ``/dev/nvidiaN``; -1 if unknown.
         index: NVML's index.
         product: NVML's product name.
         compute_capability: major and minor.
@@ -132,11 +132,12 @@ def node_pools(
 
     Args:
         node: its name.
-        cards: its cards.
+        cards: its cards. One whose minor is unknown has no names for its devices, and is left out.
         versions: the driver's version and CUDA's, ``("580.95.05", 13000)``.
         options: the way to publish.
     """
-    builders = [_CardDevices(card, versions, options) for card in sorted(cards, key=lambda each: each.index)]
+    named = sorted((card for card in cards if card.minor >= 0), key=lambda each: each.index)
+    builders = [_CardDevices(card, versions, options) for card in named]
     plain, shared = (
         Pool(
             driver=options.driver,

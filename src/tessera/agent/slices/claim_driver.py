@@ -340,6 +340,7 @@ def claim_devices(cards: SliceableGpus) -> dict[str, SlicePosition]:
     return {
         partition_name(card.info.minor, row, start): SlicePosition(card.uuid, row.spelling, start)
         for card in cards.gpus
+        if card.info.minor >= 0
         for row in card.geometry.profiles
         for start in row.starts
     }
