@@ -231,3 +231,18 @@ def test_a_new_node_writes_each_object_once_though_its_watch_is_late(
         assert not [each for each in caplog.messages if "ResourceSlices" in each]
 
     play(story, cards="8xA100-40GB")
+
+
+def test_who_removes_taints_and_counters_gets_them_written_again(play: Callable[..., None]) -> None:
+    """Only an answer to our own write says what the server keeps: without taints kube-scheduler would allocate."""
+
+    async def story(scene: Scene) -> None:
+        await begin(scene)
+        before = await published(scene)
+        for each in await stored(scene):
+            if each.spec.devices:
+                devices = [{"name": device.name} for device in each.spec.devices]
+                await scene.client.merge_patch(RESOURCE_SLICES, each.metadata.name, {"spec": {"devices": devices}})
+        await published(scene, lambda found: found.devices == before.devices)
+
+    play(story)

@@ -4,8 +4,9 @@ Rules:
 
 1.  Objects are written only when they differ from what the watch shows; a quiet node writes nothing. Who removes or
     changes one (kubelet removes all of them 30 s after the driver's last instance has gone) gets it written again.
-2.  A server whose gate is off drops fields without an error. The first objects that come back show which ones; from
-    then on the node publishes without them (:func:`tessera.dra.slice_writer.dropped_fields`).
+2.  A server whose gate is off drops fields without an error. Its answer to a write shows which ones; from then on the
+    node publishes without them (:func:`tessera.dra.slice_writer.dropped_fields`). The watch does not show it: there,
+    somebody else may have removed them.
 3.  The objects belong to the Node, so they go with it.
 4.  No failure here may end the agent: a failed write is tried again, with growing pauses.
 5.  Who changes the objects again and again gets an answer after growing pauses, so two writers never fight at full
@@ -148,27 +149,27 @@ class ClaimPublisher:
         if node is None or cards is None or self._settled == (cards, stored):
             return
         pools = node_pools(node.metadata.name, cards.cards, cards.versions, self._options)
-        dropped = dropped_fields(pools, stored)
-        if dropped:
-            _log.warning("this API server keeps no %s of devices: published without", " and ".join(sorted(dropped)))
-            self._options = msgspec.structs.replace(self._options, **dict.fromkeys(dropped, False))
-            pools = node_pools(node.metadata.name, cards.cards, cards.versions, self._options)
         plan = plan_slices(pools, stored)
         if plan == SlicePlan():
             self._settled = cards, stored
             return
         self._settled = None
-        await self._write(plan, node)
+        dropped = dropped_fields(pools, await self._write(plan, node))
+        if dropped:
+            _log.warning("this API server keeps no %s of devices: published without", " and ".join(sorted(dropped)))
+            self._options = msgspec.structs.replace(self._options, **dict.fromkeys(dropped, False))
         await self._changes.wait_until(lambda: self._shows(plan), SHOWN_TIMEOUT)
         await self._pause_after_repeat(pools)
 
-    async def _write(self, plan: SlicePlan, node: Node) -> None:
+    async def _write(self, plan: SlicePlan, node: Node) -> list[ResourceSlice]:
+        """Writes a plan; returns the objects as the server has stored them."""
         for name in plan.delete:
             await self._delete(name)
-        for item in plan.create:
-            await self._client.create(RESOURCE_SLICES.as_dicts(), _owned(item, node))
+        answers = [await self._client.create(RESOURCE_SLICES, _owned(item, node)) for item in plan.create]
         for item in plan.replace:
-            await self._client.merge_patch(RESOURCE_SLICES, item["metadata"]["name"], _owned(_replacing(item), node))
+            patch = _owned(_replacing(item), node)
+            answers.append(await self._client.merge_patch(RESOURCE_SLICES, item["metadata"]["name"], patch))
+        return answers
 
     def _shows(self, plan: SlicePlan) -> bool:
         """True if the watch shows what was written, or what came after it."""
