@@ -265,6 +265,13 @@ def test_a_claim_that_cannot_be_read_is_refused_with_its_field(spec: list[Any], 
     assert reason in str(refused.value)
 
 
+def test_a_pod_with_far_too_many_claims_is_refused() -> None:
+    """A shared device can be had any number of times, so nothing else ends the search."""
+    claim = demand({"requests": [exactly(f"r{number}") for number in range(32)]})
+    found = match_claims([claim] * 60, [pool(device("d", shared=True))], Holdings(), SELECTORS)
+    assert found == NoMatch("claim ns/c: the pod's claims have 1,920 requests, too many for one pod", too_costly=True)
+
+
 def test_a_constraint_of_an_unknown_kind_is_refused() -> None:
     with pytest.raises(ClaimRefused, match=r"spec\.devices\.constraints\[0\] needs one of matchAttribute"):
         demand({"requests": [exactly("r")], "constraints": [{"requests": ["r"]}]})

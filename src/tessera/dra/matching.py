@@ -83,6 +83,9 @@ def match_claims(
     except _OutOfStepsError:
         text = f"more than {CLAIM_STEPS:,} tries of devices are needed to fulfil all constraints and selectors"
         return NoMatch(f"{name}: {text}", too_costly=True)
+    except RecursionError:  # three calls deep for each device, so some 300 devices
+        count = sum(len(each.requests) for each in claims)
+        return NoMatch(f"{name}: the pod's claims have {count:,} requests, too many for one pod", too_costly=True)
     except OutOfBudgetError:
         return NoMatch(f"{name}: its selectors cost more than {EXPRESSION_COST:,} units on a node", too_costly=True)
     return NoMatch(search.reason)
