@@ -20,6 +20,7 @@ from tests.agent.main.test_killed_anywhere import succeed_the_dead
 
 from tessera.agent.base.options import ConfigMapName
 from tessera.agent.main.run import run
+from tessera.agent.slices.claim_driver import GONE_CHECK
 from tessera.api.dra.claims import RESOURCE_CLAIMS
 from tessera.dra.node_devices import partition_name
 from tessera.kube.resources import CONFIGMAPS, NAMESPACES
@@ -558,3 +559,26 @@ def test_a_node_with_a_prepared_claim_is_not_rebooted_for_a_card(
 
     monkeypatch.setattr("tests.agent.conftest.run", functools.partial(run, host=note))
     play(story, cards="2xA100-40GB")
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_claim_that_kubelet_has_forgotten_is_given_back(play: Callable[..., None], restart: bool) -> None:
+    """Kubelet lost its state while the claim was deleted, so nobody ever unprepares it."""
+
+    async def story(scene: Scene) -> None:
+        kubelet, _ = await begin(scene)
+        await scene.joined()
+        await prepared(scene, kubelet, "first", ONE)
+        stays, _ = await prepared(scene, kubelet, "stays", ("1g.5gb", 0, 0))
+        await scene._patch({"spec": {"podAllocationRequests": {scene.uid("first"): None, stays.uid: None}}})
+        await scene.client.delete(RESOURCE_CLAIMS, "first", "default")
+        if restart:
+            await scene.kill_agent()
+            scene.start_agent()
+        await scene.clock.sleep(GONE_CHECK)
+        assert len(scene.places()) == 2  # kubelet may only be slow: the pod was force-deleted
+        await scene.clock.sleep(2 * GONE_CHECK)
+        assert scene.places() == [("1g.5gb", 0, 0)]
+        assert len(scene.cdi_files()) == 1
+
+    play(story)

@@ -16,12 +16,14 @@ Rules:
 5.  A prepared claim has a CDI file exactly while it has its slices. After a reboot or a reset these are made anew, and
     the file with them, since kubelet does not ask again. A claim that lost a slice loses the file: the next slice at
     that place has the same device nodes.
+6.  A prepared claim that is neither promised nor on the API server any more is given back without kubelet, which may
+    have lost its own note of it.
 """
 
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from weakref import WeakValueDictionary
 
 from tessera.agent.base.change_notifier import Fact
@@ -48,6 +50,9 @@ _log = logging.getLogger(__name__)
 PREPARE_TIMEOUT = 40.0
 #: Seconds after which a CDI file that could not be written or removed is tried again.
 CDI_RETRY = 5.0
+#: Seconds between looks for prepared claims that were deleted; at the second one they are given back. Kubelet, if it
+#: still knows them, unprepares them within its period of 60 s once their containers have ended.
+GONE_CHECK = 300.0
 #: Of each slice of a claim, the ids of its instances and its MIG UUID: what the CDI file depends on.
 _Made = tuple[tuple[int, int, str], ...]
 
@@ -117,7 +122,33 @@ class ClaimDriver:
         await self._define_prepared()
 
     async def run(self) -> None:
-        """Keeps the CDI files of prepared claims in line with their slices until cancelled (rule 5)."""
+        """Keeps rules 5 and 6 until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._stay_defined())
+            group.create_task(self._forget_deleted())
+
+    async def _forget_deleted(self) -> None:
+        before: set[str] = set()
+        while True:
+            await self._clock.sleep(GONE_CHECK)
+            claims = [(uid, claim) for uid, claim in self._prepared.items() if uid not in self._slices.promises]
+            gone = {uid: claim for uid, claim in claims if await self._is_deleted(uid, claim)}
+            for uid in gone.keys() & before:
+                _log.warning("claim %s/%s was deleted and is given back", gone[uid].namespace, gone[uid].name)
+                with suppress(PluginError):  # tried again
+                    await self.unprepare(ClaimRef(gone[uid].namespace, gone[uid].name, uid))
+            before = set(gone)
+
+    async def _is_deleted(self, uid: str, claim: PreparedClaim) -> bool:
+        try:
+            found = await self._client.get(RESOURCE_CLAIMS, claim.name, claim.namespace)
+        except NotFound:
+            return True
+        except (ApiError, ConnectionError, TimeoutError, ValueError):
+            return False
+        return found.metadata.uid != uid
+
+    async def _stay_defined(self) -> None:
         while True:
             count = self._changes.count
             complete = await self._define_prepared()
