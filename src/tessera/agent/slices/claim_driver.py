@@ -13,25 +13,23 @@ Rules:
     again only after a minute or more.
 3.  What was answered is on disk before the answer, and a claim that is prepared gets the same answer again.
 4.  Unprepare of an unknown claim succeeds. The slice is destroyed once no process uses it, as for a pod.
-5.  A prepared claim has a CDI file exactly while it has its slices. After a reboot or a reset these are made anew, and
-    the file with them, since kubelet does not ask again. A claim that lost a slice loses the file: the next slice at
-    that place has the same device nodes.
+5.  A prepared claim has a CDI file exactly while it has its slices (:mod:`tessera.agent.slices.claim_files`).
 6.  A prepared claim that is neither promised nor on the API server any more is given back without kubelet, which may
     have lost its own note of it.
 """
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from weakref import WeakValueDictionary
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 
 from tessera.agent.base.change_notifier import Fact
 from tessera.agent.base.node_objects import ApiMirror
 from tessera.agent.base.runtime import AgentRuntime
 from tessera.agent.inventory.sliceable_gpus import SliceableGpus, SlicePosition
 from tessera.agent.slices.claim_cdi import ClaimCdiFolder
-from tessera.agent.slices.events import DevicesBound, ObservedInstance, PodChanged, PodDeleted
+from tessera.agent.slices.claim_files import ClaimFiles, bind_claim, refusing, usable_slice
+from tessera.agent.slices.events import PodChanged, PodDeleted
 from tessera.agent.slices.prepared_claims import PreparedClaim, PreparedClaims
 from tessera.agent.slices.slice_table import SliceJournalFile
 from tessera.agent.slices.state_machine import SliceStateMachine
@@ -40,21 +38,14 @@ from tessera.api.names import PodUid
 from tessera.dra.node_devices import partition_name
 from tessera.kube.client.errors import ApiError, NotFound
 from tessera.kubelet.interfaces import ClaimDeviceHealth, ClaimRef, PluginError, PreparedDevice
-from tessera.nvml.asynchronous.async_nvml import AsyncNvml
-from tessera.nvml.errors import NvmlError
-from tessera.nvml.interface import GpuUuid
 
 _log = logging.getLogger(__name__)
 
 #: Seconds for all claims of a pod; kubelet waits 45 (``DefaultPluginClientTimeout``).
 PREPARE_TIMEOUT = 40.0
-#: Seconds after which a CDI file that could not be written or removed is tried again.
-CDI_RETRY = 5.0
 #: Seconds between looks for prepared claims that were deleted; at the second one they are given back. Kubelet, if it
 #: still knows them, unprepares them within its period of 60 s once their containers have ended.
 GONE_CHECK = 300.0
-#: Of each slice of a claim, the ids of its instances and its MIG UUID: what the CDI file depends on.
-_Made = tuple[tuple[int, int, str], ...]
 
 
 class ClaimDriver:
@@ -66,7 +57,6 @@ class ClaimDriver:
         devices: by name of a published device of this node, the position of its slice.
         machine: the slices and their owners.
         mirror: the API server's answer about promises.
-        hardware: lists the device files of a slice.
         journal: written to disk before a container gets its slices.
         prepared: the prepared claims.
         is_withheld: true for a card, by UUID, of which nothing may be given out because of its health.
@@ -80,7 +70,6 @@ class ClaimDriver:
         devices: Callable[[], Mapping[str, SlicePosition]],
         machine: SliceStateMachine,
         mirror: ApiMirror,
-        hardware: AsyncNvml,
         journal: SliceJournalFile,
         prepared: PreparedClaims,
         is_withheld: Callable[[str], bool],
@@ -95,36 +84,25 @@ class ClaimDriver:
         self._machine = machine
         self._slices = machine.table
         self._mirror = mirror
-        self._hardware = hardware
-        self._journal = journal
         self._prepared = prepared
         self._is_withheld = is_withheld
         self._cdi = ClaimCdiFolder(runtime.options.cdi_dir, driver_name)
-        #: By claim that is being prepared or unprepared, its lock: kubelet may repeat a call that it has given up.
-        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        #: By claim, the slices in the CDI file that this agent wrote last.
-        self._defined: dict[str, _Made] = {}
-        #: Owners of slices that are no prepared claims: pods, and claims whose note is lost. They keep a file that they
-        #: have as long as they own their slices.
-        self._others: set[PodUid] = set()
+        self._files = ClaimFiles(runtime, self._cdi, machine=machine, journal=journal, prepared=prepared)
 
     def adopt(self) -> None:
         """Tells the machine the claims that are prepared; before it decides anything."""
         for uid, claim in self._prepared.items():
             self._machine.handle(PodChanged(PodUid(uid), ended=False))
-            self._bind(PodUid(uid), claim.slices())
+            bind_claim(self._machine, PodUid(uid), claim.slices())
 
     async def restore(self) -> None:
         """Writes the CDI files of all prepared claims whose slices exist; before kubelet finds the driver."""
-        prepared = {uid for uid, _ in self._prepared.items()}
-        self._others = {owner for owner, _ in self._slices.owned_positions() if owner not in prepared}
-        self._cdi.keep_only(prepared | self._others)
-        await self._define_prepared()
+        await self._files.restore()
 
     async def run(self) -> None:
         """Keeps rules 5 and 6 until cancelled."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._stay_defined())
+            group.create_task(self._files.run())
             group.create_task(self._forget_deleted())
 
     async def _forget_deleted(self) -> None:
@@ -148,57 +126,15 @@ class ClaimDriver:
             return False
         return found.metadata.uid != uid
 
-    async def _stay_defined(self) -> None:
-        while True:
-            count = self._changes.count
-            complete = await self._define_prepared()
-            await self._changes.wait(count, None if complete else CDI_RETRY)
-
-    async def _define_prepared(self) -> bool:
-        """Removes and writes files; true if all are as they should be. Removes first: that is what cannot wait."""
-        complete = True
-        gone = {each for each in self._others if self._slices.is_released(each) or not self._slices.positions_of(each)}
-        self._others -= gone
-        claims = [(PodUid(uid), claim, claim.slices()) for uid, claim in self._prepared.items()]
-        for uid in (*gone, *(uid for uid, _, slices in claims if self._made(uid, slices) is None)):
-            complete &= self._undefine(uid)
-        for uid, claim, slices in claims:
-            lock = self._locks.setdefault(uid, asyncio.Lock())
-            made = self._made(uid, slices)
-            if lock.locked() or made is None or made == self._defined.get(uid):
-                continue  # a call of kubelet's for the claim ends with the right file
-            async with lock:
-                if self._prepared.get(uid) is claim:
-                    complete &= await self._define(uid, claim)
-        return complete
-
-    async def _define(self, uid: PodUid, claim: PreparedClaim) -> bool:
-        try:
-            await self._write_cdi(uid, claim.slices())
-        except PluginError as error:
-            _log.warning("claim %s/%s: %s", claim.namespace, claim.name, error)
-            return False
-        self._bind(uid, claim.slices())
-        return True
-
-    def _undefine(self, uid: PodUid) -> bool:
-        self._defined.pop(uid, None)
-        try:
-            self._cdi.remove(uid)
-        except OSError as error:
-            _log.warning("claim %s: its CDI file cannot be removed: %s", uid, error)
-            return False
-        return True
-
     @property
     def has_prepared(self) -> bool:
         """True if any claim is prepared, or about to be."""
-        return bool(self._prepared.items() or self._locks)
+        return bool(self._prepared.items() or self._files.locks)
 
     async def prepare(self, claim: ClaimRef) -> Sequence[PreparedDevice]:
         """See :meth:`.ClaimPlugin.prepare`."""
         uid, deadline = PodUid(claim.uid), self._clock.monotonic() + PREPARE_TIMEOUT
-        async with self._locks.setdefault(claim.uid, asyncio.Lock()):
+        async with self._files.lock(claim.uid):
             known = self._prepared.get(claim.uid)
             if known is not None and self._holds(uid, known.slices().values()):
                 await self._hand_out(uid, known.slices(), deadline)
@@ -213,17 +149,16 @@ class ClaimDriver:
                 devices=tuple(self._device(claim, each) for each in results),
                 positions={device: position.device_id for device, position in positions.items()},
             )
-            with _refusing("the claim cannot be noted on this node"):
+            with refusing("the claim cannot be noted on this node"):
                 self._prepared.add(claim.uid, prepared)
             return prepared.devices
 
     async def unprepare(self, claim: ClaimRef) -> None:
         """See :meth:`.ClaimPlugin.unprepare`."""
-        async with self._locks.setdefault(claim.uid, asyncio.Lock()):
-            with _refusing("the claim cannot be taken back on this node"):
-                self._cdi.remove(claim.uid)
+        async with self._files.lock(claim.uid):
+            with refusing("the claim cannot be taken back on this node"):
+                self._files.remove(claim.uid)
                 self._prepared.remove(claim.uid)
-            self._defined.pop(claim.uid, None)
             self._leave(PodUid(claim.uid))
 
     async def watch_health(self) -> AsyncIterator[Sequence[ClaimDeviceHealth]]:
@@ -302,42 +237,21 @@ class ClaimDriver:
         """Waits for the slices of a claim and defines them for its containers."""
 
         def missing() -> list[SlicePosition]:
-            return [each for each in positions.values() if self._slice(claim, each) is None]
+            return [each for each in positions.values() if usable_slice(self._slices, claim, each) is None]
 
         self._live(claim)
         if not await self._wait_until(lambda: not missing(), deadline):
             reason = self._slices.last_problem_text(claim) or "the card has not made it yet"
             names = ", ".join(each.device_id for each in missing())
             raise PluginError(f"not ready after {PREPARE_TIMEOUT:.0f} s: {names}: {reason}; kubelet tries again")
-        self._bind(claim, positions)
-        await self._write_cdi(claim, positions)
-
-    async def _write_cdi(self, claim: PodUid, positions: Mapping[str, SlicePosition]) -> None:
-        devices = {}
-        made = self._made(claim, positions)
-        with _refusing("the claim's devices cannot be prepared"):
-            for (device, position), (gi_id, ci_id, mig) in zip(positions.items(), made or (), strict=made is not None):
-                devices[device] = mig, await self._hardware.device_files(GpuUuid(position.gpu), gi_id, ci_id)
-            self._journal.save(self._slices.journal())
-            if made is None or made != self._made(claim, positions):
-                names = ", ".join(sorted(each.device_id for each in positions.values()))
-                raise PluginError(f"slices were destroyed in between: {names}; kubelet tries again")
-            if devices:
-                self._cdi.write(claim, devices)
-            self._defined[claim] = made
-
-    def _slice(self, claim: PodUid, position: SlicePosition) -> ObservedInstance | None:
-        """A claim's slice if its containers can use it now; none while it is being released."""
-        return None if self._slices.is_released(claim) else self._slices.ready_slice(claim, position)
-
-    def _made(self, claim: PodUid, positions: Mapping[str, SlicePosition]) -> _Made | None:
-        """All slices of a claim; ``None`` if one is missing."""
-        found = [self._slice(claim, each) for each in positions.values()]
-        return None if None in found else tuple((each.gi_id, *each.computes[0]) for each in found if each is not None)
+        await self._files.write(claim, positions)
 
     def _holds(self, claim: PodUid, positions: Iterable[SlicePosition]) -> bool:
         """True if every position is still a claim's; else its devices were given back without a call of kubelet."""
-        return all(self._slices.is_promised(claim, each) or self._slice(claim, each) is not None for each in positions)
+        return all(
+            self._slices.is_promised(claim, each) or usable_slice(self._slices, claim, each) is not None
+            for each in positions
+        )
 
     def _device(self, claim: ClaimRef, result: AllocatedDevice) -> PreparedDevice:
         return PreparedDevice(
@@ -358,10 +272,6 @@ class ClaimDriver:
         self._machine.handle(PodDeleted(claim))
         self._changes.notify(Fact.SLICES)
 
-    def _bind(self, claim: PodUid, positions: Mapping[str, SlicePosition]) -> None:
-        if positions:
-            self._machine.handle(DevicesBound(claim, {each.device_id: each for each in positions.values()}))
-
     async def _wait_until(self, condition: Callable[[], bool], deadline: float) -> bool:
         return await self._changes.wait_until(condition, max(0.0, deadline - self._clock.monotonic()))
 
@@ -375,12 +285,3 @@ def claim_devices(cards: SliceableGpus) -> dict[str, SlicePosition]:
         for row in card.geometry.profiles
         for start in row.starts
     }
-
-
-@contextmanager
-def _refusing(what: str) -> Iterator[None]:
-    """Turns errors of the disk and of NVML into a refusal that kubelet shows."""
-    try:
-        yield
-    except (NvmlError, OSError) as error:
-        raise PluginError(f"{what}: {error}") from error

@@ -155,7 +155,6 @@ class SliceManager:
                 devices=self._claim_devices,
                 machine=self._machine,
                 mirror=mirror,
-                hardware=runtime.hardware,
                 journal=self._journal,
                 prepared=PreparedClaims(options.claims_file),
                 is_withheld=self._is_withheld,

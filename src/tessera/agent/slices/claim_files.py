@@ -1,0 +1,179 @@
+"""Keeps the CDI files of prepared claims in line with their slices.
+
+A prepared claim has a file exactly while it has its slices. After a reboot or a reset the slices are made anew, and the
+file with them, since kubelet does not ask again. A claim that lost a slice loses the file: the next slice at that place
+has the same device nodes.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from weakref import WeakValueDictionary
+
+from tessera.agent.base.change_notifier import Fact
+from tessera.agent.base.runtime import AgentRuntime
+from tessera.agent.inventory.sliceable_gpus import SlicePosition
+from tessera.agent.slices.claim_cdi import ClaimCdiFolder
+from tessera.agent.slices.events import DevicesBound, ObservedInstance
+from tessera.agent.slices.prepared_claims import PreparedClaim, PreparedClaims
+from tessera.agent.slices.slice_table import SliceJournalFile, SliceTable
+from tessera.agent.slices.state_machine import SliceStateMachine
+from tessera.api.names import PodUid
+from tessera.kubelet.interfaces import PluginError
+from tessera.nvml.errors import NvmlError
+from tessera.nvml.interface import GpuUuid
+
+_log = logging.getLogger(__name__)
+
+#: Seconds after which a file that could not be written or removed is tried again.
+RETRY = 5.0
+#: Of each slice of a claim, the ids of its instances and its MIG UUID: what its file depends on.
+_Made = tuple[tuple[int, int, str], ...]
+
+
+class ClaimFiles:
+    """The CDI files of the claims of this node.
+
+    Args:
+        runtime: options, cards and change notifier of this agent.
+        cdi: the folder.
+        machine: the slices and their owners.
+        journal: written to disk before a container gets its slices.
+        prepared: the prepared claims.
+
+    Attributes:
+        locks: by claim that is being prepared or unprepared, its lock. Kubelet may repeat a call that it has given up.
+    """
+
+    def __init__(
+        self,
+        runtime: AgentRuntime,
+        cdi: ClaimCdiFolder,
+        *,
+        machine: SliceStateMachine,
+        journal: SliceJournalFile,
+        prepared: PreparedClaims,
+    ) -> None:
+        self.locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._changes = runtime.changes.about(Fact.SLICES)
+        self._hardware = runtime.hardware
+        self._cdi = cdi
+        self._machine = machine
+        self._slices = machine.table
+        self._journal = journal
+        self._prepared = prepared
+        #: By claim, the slices in the file that this agent wrote last.
+        self._defined: dict[str, _Made] = {}
+        #: Owners of slices that are no prepared claims: pods, and claims whose note is lost. They keep a file that they
+        #: have as long as they own their slices.
+        self._others: set[PodUid] = set()
+
+    def lock(self, uid: str) -> asyncio.Lock:
+        """The lock of a claim; the caller has a reference to it while it matters."""
+        return self.locks.setdefault(uid, asyncio.Lock())
+
+    async def restore(self) -> None:
+        """Writes the files of all prepared claims whose slices exist, and removes those of claims that are gone."""
+        prepared = {uid for uid, _ in self._prepared.items()}
+        self._others = {owner for owner, _ in self._slices.owned_positions() if owner not in prepared}
+        self._cdi.keep_only(prepared | self._others)
+        await self._define_prepared()
+
+    async def run(self) -> None:
+        """Keeps all files as they should be until cancelled."""
+        while True:
+            count = self._changes.count
+            complete = await self._define_prepared()
+            await self._changes.wait(count, None if complete else RETRY)
+
+    async def write(self, claim: PodUid, positions: Mapping[str, SlicePosition]) -> None:
+        """Writes a claim's file and binds its slices.
+
+        Args:
+            claim: the claim, whose lock the caller holds.
+            positions: by device, the position of its slice.
+
+        Raises:
+            PluginError: a slice does not exist, or the file cannot be written.
+        """
+        devices = {}
+        made = self._made(claim, positions)
+        with refusing("the claim's devices cannot be prepared"):
+            for (device, position), (gi_id, ci_id, mig) in zip(positions.items(), made or (), strict=made is not None):
+                devices[device] = mig, await self._hardware.device_files(GpuUuid(position.gpu), gi_id, ci_id)
+            if made is None or made != self._made(claim, positions):
+                names = ", ".join(sorted(each.device_id for each in positions.values()))
+                raise PluginError(f"slices were destroyed in between: {names}; kubelet tries again")
+            bind_claim(self._machine, claim, positions)
+            self._journal.save(self._slices.journal())
+            if devices:
+                self._cdi.write(claim, devices)
+            self._defined[claim] = made
+
+    def remove(self, uid: str) -> None:
+        """Removes a claim's file, if there is one.
+
+        Raises:
+            OSError: it cannot be removed.
+        """
+        self._defined.pop(uid, None)
+        self._cdi.remove(uid)
+
+    async def _define_prepared(self) -> bool:
+        """Removes and writes files; true if all are as they should be. Removes first: that is what cannot wait."""
+        complete = True
+        gone = {each for each in self._others if self._slices.is_released(each) or not self._slices.positions_of(each)}
+        self._others -= gone
+        claims = [(PodUid(uid), claim, claim.slices()) for uid, claim in self._prepared.items()]
+        for uid in (*gone, *(uid for uid, _, slices in claims if self._made(uid, slices) is None)):
+            complete &= self._undefine(uid)
+        for uid, claim, slices in claims:
+            lock, made = self.lock(uid), self._made(uid, slices)
+            if lock.locked() or made is None or made == self._defined.get(uid):
+                continue  # a call of kubelet's for the claim ends with the right file
+            async with lock:
+                if self._prepared.get(uid) is claim:
+                    complete &= await self._define(uid, claim)
+        return complete
+
+    async def _define(self, uid: PodUid, claim: PreparedClaim) -> bool:
+        try:
+            await self.write(uid, claim.slices())
+        except PluginError as error:
+            _log.warning("claim %s/%s: %s", claim.namespace, claim.name, error)
+            return False
+        return True
+
+    def _undefine(self, uid: PodUid) -> bool:
+        try:
+            self.remove(uid)
+        except OSError as error:
+            _log.warning("claim %s: its CDI file cannot be removed: %s", uid, error)
+            return False
+        return True
+
+    def _made(self, claim: PodUid, positions: Mapping[str, SlicePosition]) -> _Made | None:
+        """All slices of a claim; ``None`` if one is missing."""
+        found = [usable_slice(self._slices, claim, each) for each in positions.values()]
+        return None if None in found else tuple((each.gi_id, *each.computes[0]) for each in found if each is not None)
+
+
+def usable_slice(slices: SliceTable, claim: PodUid, position: SlicePosition) -> ObservedInstance | None:
+    """A claim's slice if its containers can use it now; none while it is being released."""
+    return None if slices.is_released(claim) else slices.ready_slice(claim, position)
+
+
+def bind_claim(machine: SliceStateMachine, claim: PodUid, positions: Mapping[str, SlicePosition]) -> None:
+    """Tells the machine that containers use these slices."""
+    if positions:
+        machine.handle(DevicesBound(claim, {each.device_id: each for each in positions.values()}))
+
+
+@contextmanager
+def refusing(what: str) -> Iterator[None]:
+    """Turns errors of the disk and of NVML into a refusal that kubelet shows."""
+    try:
+        yield
+    except (NvmlError, OSError) as error:
+        raise PluginError(f"{what}: {error}") from error
