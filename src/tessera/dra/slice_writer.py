@@ -38,12 +38,13 @@ class SlicePlan(msgspec.Struct, frozen=True, kw_only=True):
     delete: tuple[str, ...] = ()
 
 
-def plan_slices(pools: Sequence[Pool], stored: Iterable[ResourceSlice]) -> SlicePlan:
+def plan_slices(pools: Sequence[Pool], stored: Iterable[ResourceSlice], salt: str = "") -> SlicePlan:
     """Returns what must be written so that the server has exactly these pools.
 
     Args:
         pools: the desired pools of a node.
         stored: the objects of the node and driver, all of them ours.
+        salt: end of all names, where another node has taken a name without.
     """
     by_pool: dict[str, list[ResourceSlice]] = {}
     for each in stored:
@@ -53,7 +54,7 @@ def plan_slices(pools: Sequence[Pool], stored: Iterable[ResourceSlice]) -> Slice
     delete: list[str] = []
     for pool in pools:
         current = {each.metadata.name: each for each in by_pool.pop(pool.name, ())}
-        wanted = dict(_parts(pool))
+        wanted = dict(_parts(pool, salt))
         changed = [name for name, part in wanted.items() if name not in current or _differs(part, current[name])]
         gone = sorted(current.keys() - wanted.keys())
         generation = max((each.spec.pool.generation for each in current.values()), default=0)
@@ -91,6 +92,15 @@ def dropped_fields(pools: Sequence[Pool], stored: Iterable[ResourceSlice]) -> fr
     return frozenset(found)
 
 
+def find_salt(stored: Iterable[ResourceSlice]) -> str:
+    """Returns the salt in the names of a node's objects; empty if they have none."""
+    for each in stored:
+        _, found, salt = each.metadata.name.rpartition(f"-{each.spec.driver}-{each.spec.node_name}-")
+        if found and salt:
+            return salt
+    return ""
+
+
 def is_ours(stored: ResourceSlice) -> bool:
     """True if this module made the object; a driver of the same name may have made others."""
     return stored.metadata.labels.get(MANAGED_BY) == MANAGER
@@ -104,14 +114,14 @@ class _Part(msgspec.Struct, frozen=True):
     sets: tuple[str, ...] = ()
 
 
-def _parts(pool: Pool) -> Iterator[tuple[str, _Part]]:
+def _parts(pool: Pool, salt: str) -> Iterator[tuple[str, _Part]]:
     sets = sorted({name for name, _counter in pool.counters})
     parts = [
         _Part(pool, sets=tuple(sets[at : at + SLICE_COUNTER_SETS])) for at in range(0, len(sets), SLICE_COUNTER_SETS)
     ]
     parts += [_Part(pool, devices=each) for each in _groups(pool.devices)] or [_Part(pool)] * (not parts)
     for number, part in enumerate(parts):
-        yield _name(number, pool), part
+        yield _name(number, pool, salt), part
 
 
 def _groups(devices: Sequence[Device]) -> Iterator[tuple[Device, ...]]:
@@ -130,13 +140,14 @@ def _groups(devices: Sequence[Device]) -> Iterator[tuple[Device, ...]]:
         yield group
 
 
-def _name(number: int, pool: Pool) -> str:
+def _name(number: int, pool: Pool, salt: str) -> str:
     """``03-gpu.tessera.dev-n1``; the number is the order of preference for kube-scheduler.
 
     The name of the node comes last, so that a node named ``n1-shares`` has other objects than the shares of ``n1``.
     """
     kind = "shares-" if pool.name.endswith(SHARES) else ""
-    return bounded_name(f"{number:02x}-{kind}{pool.driver}-{pool.node}", _NAME)
+    end = f"-{salt}" if salt else ""
+    return bounded_name(f"{number:02x}-{kind}{pool.driver}-{pool.node}{end}", _NAME)
 
 
 # -- values -----------------------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ async def stored(scene: Scene) -> list[ResourceSlice]:
 
 
 async def pool(scene: Scene) -> Pool | None:
-    found = read_pools(await stored(scene))
+    found = [each for each in read_pools(await stored(scene)) if each.node == NODE]
     return found[0] if found and not found[0].problem else None
 
 
@@ -244,5 +244,23 @@ def test_who_removes_taints_and_counters_gets_them_written_again(play: Callable[
                 devices = [{"name": device.name} for device in each.spec.devices]
                 await scene.client.merge_patch(RESOURCE_SLICES, each.metadata.name, {"spec": {"devices": devices}})
         await published(scene, lambda found: found.devices == before.devices)
+
+    play(story)
+
+
+def test_another_nodes_object_of_the_name_hinders_nobody(play: Callable[..., None]) -> None:
+    """A hostile node may write objects of its own only, but under any name."""
+
+    async def story(scene: Scene) -> None:
+        spec = {"pool": {"name": "x", "generation": 1, "resourceSliceCount": 1}, "devices": [], "nodeName": "evil"}
+        body = {"metadata": {"name": f"01-{DRIVER}-{NODE}"}, "spec": {**spec, "driver": DRIVER}}
+        await scene.client.create(RESOURCE_SLICES.as_dicts(), body)
+        await begin(scene)
+        await published(scene)
+        names = {each.metadata.name for each in await stored(scene)}
+        await scene.kill_agent()
+        scene.start_agent()
+        await scene.clock.sleep(600)
+        assert {each.metadata.name for each in await stored(scene)} == names
 
     play(story)

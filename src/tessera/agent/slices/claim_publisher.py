@@ -8,10 +8,12 @@ Rules:
     node publishes without them (:func:`tessera.dra.slice_writer.dropped_fields`). The watch does not show it: there,
     somebody else may have removed them.
 3.  The objects belong to the Node, so they go with it.
-4.  No failure here may end the agent: a failed write is tried again, with growing pauses.
-5.  Who changes the objects again and again gets an answer after growing pauses, so two writers never fight at full
+4.  Names of objects are known to all, and the API server lets every node use them. If another node has taken one, ours
+    get new names.
+5.  No failure here may end the agent: a failed write is tried again, with growing pauses.
+6.  Who changes the objects again and again gets an answer after growing pauses, so two writers never fight at full
     speed. The first answer comes at once.
-6.  After a write the watch has to show it before the objects are compared again. Else the rest of a write would look
+7.  After a write the watch has to show it before the objects are compared again. Else the rest of a write would look
     like a loss, and be written anew with the next generation.
 """
 
@@ -28,9 +30,9 @@ from tessera.agent.slices.events import ObservedInstance
 from tessera.api.dra.resource_slices import RESOURCE_SLICES, ResourceSlice
 from tessera.dra.devices import Pool
 from tessera.dra.node_devices import NodeCard, PublishOptions, node_pools
-from tessera.dra.slice_writer import Json, SlicePlan, dropped_fields, plan_slices
+from tessera.dra.slice_writer import Json, SlicePlan, dropped_fields, find_salt, plan_slices
 from tessera.kube.backoff import Backoff
-from tessera.kube.client.errors import ApiError, NotFound
+from tessera.kube.client.errors import AlreadyExists, ApiError, NotFound
 from tessera.kube.resources import Node
 from tessera.kube.watch.informer import Informer
 from tessera.mig.geometry import Placement
@@ -105,6 +107,7 @@ class ClaimPublisher:
         self._client = runtime.client
         self._clock = runtime.clock
         self._changes = runtime.changes.about(_FACTS)
+        self._rng = runtime.rng
         self._backoff = Backoff(runtime.rng)
         #: Pauses after writes of what was written before.
         self._repeats = Backoff(runtime.rng)
@@ -120,6 +123,8 @@ class ClaimPublisher:
             rng=runtime.rng,
             field_selector=f"spec.nodeName={node.node_name},spec.driver={options.driver}",
         )
+        #: End of the names of all objects; ``None`` until the stored ones were looked at.
+        self._salt: str | None = None
         #: The cards and objects that were compared last, and found equal.
         self._settled: tuple[PublishedCards, Sequence[ResourceSlice]] | None = None
 
@@ -149,7 +154,9 @@ class ClaimPublisher:
         if node is None or cards is None or self._settled == (cards, stored):
             return
         pools = node_pools(node.metadata.name, cards.cards, cards.versions, self._options)
-        plan = plan_slices(pools, stored)
+        if self._salt is None:
+            self._salt = find_salt(stored)
+        plan = plan_slices(pools, stored, self._salt)
         if plan == SlicePlan():
             self._settled = cards, stored
             return
@@ -163,13 +170,23 @@ class ClaimPublisher:
 
     async def _write(self, plan: SlicePlan, node: Node) -> list[ResourceSlice]:
         """Writes a plan; returns the objects as the server has stored them."""
-        for name in plan.delete:
-            await self._delete(name)
-        answers = [await self._client.create(RESOURCE_SLICES, _owned(item, node)) for item in plan.create]
+        answers = [await self._create(_owned(item, node), node.metadata.name) for item in plan.create]
         for item in plan.replace:
             patch = _owned(_replacing(item), node)
             answers.append(await self._client.merge_patch(RESOURCE_SLICES, item["metadata"]["name"], patch))
+        for name in plan.delete:
+            await self._delete(name)
         return answers
+
+    async def _create(self, item: Json, node: str) -> ResourceSlice:
+        try:
+            return await self._client.create(RESOURCE_SLICES, item)
+        except AlreadyExists:
+            found = await self._client.get(RESOURCE_SLICES, item["metadata"]["name"])
+            if found.spec.node_name != node:
+                self._salt = f"{self._rng.getrandbits(32):08x}"
+                _log.warning("node %s has the name of our ResourceSlice %s", found.spec.node_name, found.metadata.name)
+            raise
 
     def _shows(self, plan: SlicePlan) -> bool:
         """True if the watch shows what was written, or what came after it."""
