@@ -485,3 +485,19 @@ def test_before_the_driver_goes_daemons_end_whatever_their_clients_compute_and_c
         assert (node.mode(0), node.mode(1)) == (EXCLUSIVE, EXCLUSIVE)
 
     play(story)
+
+
+def test_other_parts_learn_when_a_card_is_released_that_had_refused(play: Play) -> None:
+    async def story(node: MpsNode) -> None:
+        node.daemons.set_plans({SHARED: node.plan(0, 1)})
+        await node.until_ready()
+        node.machine.fail("set_compute_mode", NoPermission)
+        node.daemons.set_plans({SHARED: node.plan(1)})
+        await asyncio.sleep(1)
+        assert node.daemons.fenced_devices == {node.cards[0]}
+
+        refused = node.clock.monotonic()
+        await node.until(lambda: not node.daemons.fenced_devices)
+        assert node.clock.monotonic() - refused <= 2 * CHECK_INTERVAL
+
+    play(story)

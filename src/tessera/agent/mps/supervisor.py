@@ -57,7 +57,7 @@ class DaemonSupervisor:
 
     Args:
         resource: the resource whose shares it serves.
-        runtime: learns when :attr:`served_cards` or :attr:`problem` changed.
+        runtime: learns when :attr:`served_cards` or :attr:`problem` changed, or a card was released.
         launcher: starts and finds daemons.
         cards: sets compute modes.
         record: the record that survives a restart of the agent.
@@ -162,8 +162,11 @@ class DaemonSupervisor:
 
     async def _release_cards(self, keep: tuple[str, ...]) -> None:
         if spare := self._cards.cards_of(self._resource).difference(keep):
-            await self._cards.release(spare)
-            self._wake.notify()
+            try:
+                await self._cards.release(spare)
+            finally:  # of several cards, only some may have refused
+                self._wake.notify()
+                self._changes.notify(Fact.MPS)
 
     async def _try_to_release_cards(self, keep: tuple[str, ...]) -> None:
         """Releases cards that are not needed; one that refuses stays taken, and is tried again later."""
