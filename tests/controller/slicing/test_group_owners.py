@@ -162,3 +162,26 @@ def test_a_leader_gives_back_when_its_first_workers_come_before_it_started(
     pods += [create(nodes, each) for each in workers[1:]]
     nodes.settle()
     assert all(runs(nodes, pod) for pod in pods)
+
+
+def test_slots_reserved_for_a_leader_alone_are_reserved_for_its_group_once_that_is_complete(
+    nodes: SlicerCluster,
+) -> None:
+    """A queue has one reservation: while the leader has it, its group gets none, and younger pods take the slots."""
+    nodes.pass_time(0)
+    full = [nodes.pod(f"full-{n}", "7g.40gb", deadline=100.0 + n) for n in range(2)]
+    nodes.settle()
+    leader, *workers = leader_worker_set(label=False, leader_first=False)
+    pods = [create(nodes, leader)]
+    nodes.settle()
+    assert [each.gang for each in nodes.slicer.state.reservations.values()] == [""]
+    pods += [create(nodes, each) for each in workers]
+    nodes.settle()
+    reserved = nodes.slicer.state.reservations
+    assert {uid: each.gang for uid, each in reserved.items()} == dict.fromkeys(
+        (pod.uid for pod in pods), f"default/{GROUP}=g"
+    )
+    for pod in full:
+        nodes.remove(pod)
+    nodes.settle()
+    assert all(runs(nodes, pod) for pod in pods)

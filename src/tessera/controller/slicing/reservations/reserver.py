@@ -304,16 +304,17 @@ class Reserver(Proposer):
             yield from self._reconsider(held, pods)
 
     def _pods_of(self, held: Sequence[Reservation]) -> Mapping[PodUid, PodInfo]:
-        """Returns the pods of a unit; empty if one waits no more, or waits for something else than room."""
+        """Returns the pods of a unit; empty if one waits no more, for something else than room, or as one of a gang."""
         pods = {each.uid: self._cluster.pods[each.uid] for each in held if each.uid in self._state.waiting}
         reasons = [self._state.pods.reason_of(uid) for uid in pods]
         if len(pods) < len(held) or any(isinstance(each, QueueFull) for each in reasons):
             return {}
-        if not held[0].gang:
-            return pods if all(map(competes_for_room, reasons)) else {}
         gang = self._state.gangs.gang_of(held[0].uid)
-        missing = self._turns.missing(gang) if gang is not None else ()
-        return pods if {each.uid for each in missing} == pods.keys() else {}
+        missing = {each.uid for each in self._turns.missing(gang)} if gang is not None else set()
+        if not held[0].gang:
+            alone = missing.isdisjoint(pods)  # a leader's others may have come since
+            return pods if alone and all(map(competes_for_room, reasons)) else {}
+        return pods if missing == pods.keys() else {}
 
     def _is_refused(self, held: Sequence[Reservation], pods: Mapping[PodUid, PodInfo]) -> bool:
         """True if all slots are free and planning has refused the unit since, for a reason that does not end soon."""
