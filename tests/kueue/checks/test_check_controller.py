@@ -12,11 +12,14 @@ from tests.support.api_user import ManualClock
 from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.api.names import NodeName
+from tessera.clock import LoopClock
 from tessera.controller.slicing.state.events import NodeObserved
 from tessera.kube.client.client import Client
 from tessera.kube.transport.interface import Request, Response, Stream
 from tessera.kueue.checks.check_controller import AdmissionChecks
+from tessera.kueue.checks.check_decisions import PATIENCE
 from tessera.kueue.names import CHECK_CONTROLLER
+from tessera_lab.simulation.virtual_time import run_virtual
 
 CHECK = {
     "metadata": {"name": "packable"},
@@ -115,3 +118,44 @@ async def test_a_workload_is_answered_while_a_node_changes_all_the_time() -> Non
     await asyncio.wait((task, waiting), return_when=asyncio.FIRST_COMPLETED)
     task.cancel()
     assert server.written == ["Ready"]
+
+
+def test_room_that_comes_while_an_answer_is_written_is_seen_at_once() -> None:
+    """The slicer's step may be the last for a long time."""
+
+    async def scene() -> float:
+        cluster, clock = SlicerCluster(), LoopClock(epoch=0)
+        cluster.node("n")
+        full = cluster.pod("full", "7g.40gb")
+        cluster.settle()
+        after_step: set[asyncio.Event] = set()
+
+        class FreesRoom(OneWorkload):
+            async def request(self, request: Request) -> Response:
+                if request.method == "PATCH" and full.uid in cluster.pods:
+                    cluster.remove(full)
+                    cluster.settle()
+                    for each in after_step:
+                        each.set()
+                return await super().request(request)
+
+        server = FreesRoom(lambda: None)
+        checks = AdmissionChecks(
+            Client(server, field_manager="test", clock=clock),
+            cluster.slicer,
+            count=lambda _: None,
+            after_step=after_step,
+            nodes_may_come=lambda: False,
+            clock=clock,
+            rng=random.Random(0),
+        )
+        task = asyncio.create_task(checks.run())
+        async with asyncio.timeout(100):
+            while server.written[-1:] != ["Ready"]:
+                server.answered.clear()
+                await server.answered.wait()
+        task.cancel()
+        assert server.written == ["Pending", "Ready"]
+        return clock.monotonic()
+
+    assert run_virtual(scene()) < PATIENCE

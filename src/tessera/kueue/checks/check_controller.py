@@ -101,9 +101,11 @@ class AdmissionChecks:
                 await self._wait()
                 self._wake.clear()
                 complete = await self._activate()
-                for answer in self._decisions.decide(self._clock.monotonic()):
-                    complete = await self._write(answer) and complete
+                answers = self._decisions.decide(self._clock.monotonic())
+                # Before the writes: a step of the slicer that comes while they last counts.
                 (self._after_step.add if self._decisions.undecided else self._after_step.discard)(self._wake)
+                for answer in answers:
+                    complete = await self._write(answer) and complete
                 if self._decisions.left_some:
                     self._wake.set()
                 if complete:
