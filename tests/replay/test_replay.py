@@ -147,3 +147,18 @@ def test_a_record_of_something_else_is_refused(state: object, said: str) -> None
     record = msgspec.structs.replace(recorded([1], 1), state=state)
     with pytest.raises(NotPlainError, match=said):
         [*replay(record, KIND)]
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        ({"$": "o", "c": f"{__name__}:FormerAdder", "v": {"total": 0}}, "FormerAdder, which this version"),
+        ({"$": "o", "c": f"{__name__}.former:Adder", "v": {"total": 0}}, "former:Adder, which this version"),
+        ({"$": "o", "c": f"{__name__}:Adder", "v": {"sum": 0}}, "not readable by this version"),
+    ],
+    ids=["class", "module", "attribute"],
+)
+def test_a_record_of_another_version_is_not_called_damaged(state: object, said: str) -> None:
+    record = msgspec.structs.replace(recorded([1, 2], 2), state=state)
+    with pytest.raises(NotPlainError, match=said):
+        [*replay(record, KIND)]

@@ -9,6 +9,9 @@ import msgspec
 from tessera.replay.recorder import Decider, Decision, Record
 from tessera.replay.state_codec import NotPlainError, decode, encode
 
+#: Errors of code that gets values of another version: other arguments, or attributes that it does not have.
+_OF_ANOTHER_FORM = ("TypeError", "AttributeError")
+
 
 class DeciderKind(msgspec.Struct, frozen=True, kw_only=True):
     """A kind of decider that can be replayed.
@@ -56,10 +59,11 @@ def replay(record: Record, kind: DeciderKind) -> Iterator[Difference]:
     for index, recorded in enumerate(record.decisions):
         now = _decide_again(decide, recorded.arguments, kind)
         if now != recorded:
-            broken += now.error == "TypeError"
+            broken += now.error in _OF_ANOTHER_FORM
             yield Difference(index=index, recorded=recorded, now=now)
     if broken and broken == len(record.decisions):
-        raise NotPlainError("the record is not readable by this version: every decision ends in TypeError")
+        errors = f"every decision ends in {' or '.join(_OF_ANOTHER_FORM)}"
+        raise NotPlainError(f"the record is not readable by this version: {errors}")
 
 
 def _load_decider(record: Record, kind: DeciderKind) -> Callable[..., Any]:

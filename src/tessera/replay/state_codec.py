@@ -257,9 +257,13 @@ class _Decoder:
         module, _, qualified = name.partition(":")
         if not any(module == each or module.startswith(f"{each}.") for each in self._modules):
             raise NotPlainError(f"the record names {name}, which is no part of this decider's state")
-        found: Any = importlib.import_module(module)
-        for part in qualified.split("."):
-            found = getattr(found, part)
+        try:
+            found: Any = importlib.import_module(module)
+            for part in qualified.split("."):
+                found = getattr(found, part)
+        except (ImportError, AttributeError):
+            missing = f"the record names {name}, which this version of Tessera does not have"
+            raise NotPlainError(f"{missing}; replay it with the version that recorded it") from None
         if not isinstance(found, type) or not issubclass(found, base) or found.__module__ != module:
             raise NotPlainError(f"the record names {name}, which is no class of state")
         return found
