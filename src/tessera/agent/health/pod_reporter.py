@@ -178,7 +178,7 @@ class PodReporter:
         machine = self._health.state_machine
         faults = machine.faults()
         if not any(fault.of_hardware for fault in faults) and not any(has_open_condition(pod) for pod in pods):
-            return None
+            return self._next_try()
         holdings = await self._holders.read()
         spared = [fault for fault in faults if machine.spares(fault)]
         now = self._clock.monotonic()
@@ -194,8 +194,13 @@ class PodReporter:
         )
         await self._tell_all(due)
         await self._clock.sleep(_GATHER)
-        pauses = [pause, _SHOWN if self._written else None, _REFUSED if self._forbidden else None]
-        return min((each for each in pauses if each is not None), default=None)
+        return min((each for each in (pause, self._next_try()) if each is not None), default=None)
+
+    def _next_try(self) -> float | None:
+        """The seconds until a pod may have to be told again that was not told, or does not show it."""
+        if self._written:
+            return _SHOWN
+        return _REFUSED if self._forbidden else None
 
     def _forget_others(self, live: Collection[str]) -> None:
         self._written = {uid: each for uid, each in self._written.items() if uid in live}
