@@ -103,7 +103,7 @@ _SATELLITE_OPTIONS = ("image", "replace_failed", "usage_user", "usage_label", "p
     "--without",
     multiple=True,
     type=click.Choice([each.name for each in JOINING]),
-    help="Leave out a feature; repeatable. docs/how-it-works.md lists them.",
+    help="Leave out a feature; repeatable. What it has made stays. docs/how-it-works.md lists them.",
 )
 @click.option("--http-port", type=click.IntRange(0, 65535), help="Serve /metrics, /healthz and /readyz here.")
 @metrics_access_option

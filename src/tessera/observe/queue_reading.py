@@ -15,7 +15,7 @@ from tessera.clock import SystemClock, parse_time_or_zero
 from tessera.controller.objects.pod_info import read_pod
 from tessera.forecast.queue_page import CONTROLLER_PORT, QUEUE_PATH, QueuedPod, QueuePage, case_of, decode_page
 from tessera.kube.client.client import Client
-from tessera.kube.client.errors import ApiError, Forbidden
+from tessera.kube.client.errors import ApiError, Forbidden, NotFound
 from tessera.kube.resources import PODS, Pod
 from tessera.limits.records import QUEUE_PAGE
 
@@ -69,6 +69,9 @@ async def _read_page(reader: PageReader, pod: Pod) -> QueuePage | str:
         answer = await reader.get(pod.metadata.namespace, name, CONTROLLER_PORT, QUEUE_PATH, CONTROLLER_AUDIENCE)
     except Forbidden:
         raise
+    except NotFound as error:
+        words = " ".join(error.status.message.split())
+        return f"the controller {name} has no page {QUEUE_PATH}, as one that runs --without forecast: {words}"
     except (ApiError, OSError) as error:
         return f"the controller {name} does not answer: {' '.join(str(error).split())}"
     if len(answer.body) > QUEUE_PAGE:
