@@ -86,17 +86,7 @@ class DeviceTaint(msgspec.Struct, frozen=True):
 
     def is_tolerated(self, tolerations: Iterable[Toleration]) -> bool:
         """True if one of the tolerations is for this taint; the rules are those of tolerations of nodes."""
-        return any(_tolerates(each, self) for each in tolerations)
-
-
-def _tolerates(toleration: Toleration, taint: DeviceTaint) -> bool:
-    if toleration.effect and toleration.effect != taint.effect:
-        return False
-    if toleration.key and toleration.key != taint.key:
-        return False
-    if toleration.operator == "Exists":
-        return True
-    return bool(toleration.key) and toleration.value == taint.value
+        return any(each.tolerates(self.key, self.value, self.effect) for each in tolerations)
 
 
 class Device(msgspec.Struct, frozen=True, kw_only=True):

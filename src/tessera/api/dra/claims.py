@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import msgspec
 
 from tessera.kube.resources import ObjectMeta, Resource, Wire
+from tessera.kube.resources import Toleration as PodToleration
 from tessera.limits.claims import CLAIM_ALTERNATIVES, CLAIM_CONSUMERS, CLAIM_ENTRIES, CLAIM_TOLERATIONS, EXPRESSION_TEXT
 
 GROUP = "resource.k8s.io"
@@ -30,14 +31,10 @@ class Selector(Wire, frozen=True, kw_only=True):
     cel: CelSelector | None = None
 
 
-class Toleration(Wire, frozen=True, kw_only=True):
+class Toleration(PodToleration, frozen=True, kw_only=True):
     """A taint of a device that a request tolerates; without an effect it tolerates all."""
 
-    key: str = ""
     operator: str = "Equal"
-    value: str = ""
-    effect: str = ""
-    toleration_seconds: int | None = None
 
 
 class CapacityRequest(Wire, frozen=True, kw_only=True):

@@ -67,17 +67,7 @@ def constraints_of(pod: Pod, devices: Iterable[str] = ()) -> NodeConstraints:
 
 def is_tolerated(taint: Taint, tolerations: Sequence[Toleration]) -> bool:
     """True if one of these tolerations tolerates a taint."""
-    return any(_is_tolerated_by(each, taint) for each in tolerations)
-
-
-def _is_tolerated_by(toleration: Toleration, taint: Taint) -> bool:
-    if toleration.effect and toleration.effect != taint.effect:
-        return False
-    if toleration.key and toleration.key != taint.key:
-        return False
-    if toleration.operator == "Exists":
-        return True
-    return bool(toleration.key) and toleration.value == taint.value
+    return any(each.tolerates(taint.key, taint.value, taint.effect) for each in tolerations)
 
 
 class TolerationIndex:

@@ -166,6 +166,14 @@ class Toleration(Wire, frozen=True, kw_only=True):
     effect: str = ""
     toleration_seconds: int | None = None
 
+    def tolerates(self, key: str, value: str, effect: str) -> bool:
+        """True if it is for a taint of this key, value and effect."""
+        if self.effect and self.effect != effect:
+            return False
+        if self.key and self.key != key:
+            return False
+        return self.operator == "Exists" or (bool(self.key) and self.value == value)
+
 
 class EmptyDir(Wire, frozen=True, kw_only=True):
     """A folder that lives as long as the pod."""
