@@ -69,6 +69,9 @@ MIG_CONFIG_LABEL = "nvidia.com/mig.config"
 MIG_CONFIG_STATE_LABEL = "nvidia.com/mig.config.state"
 #: Label of a node on which MPS daemons run or must run: the nodes of the DaemonSet tessera-mps.
 MPS_HOST_LABEL = "tessera.dev/mps"
+#: Label of a node: how pods get the slices of its cards that are cut on demand, where the installation serves
+#: ResourceClaims. With ``dra`` by claim alone; with any other value, or none, by the device plugin alone.
+DEVICE_API_LABEL, DEVICE_API_DRA = "tessera.dev/device-api", "dra"
 MIG_CONFIG_DYNAMIC = "dynamic"
 #: Value of the state label of a node that does not have its requested layout.
 MIG_CONFIG_FAILED = "failed"

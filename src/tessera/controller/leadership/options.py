@@ -34,6 +34,7 @@ class ControllerOptions:
         reserve_after: seconds that a pod waits for room before slots are reserved for it; None reserves none.
         preempt: True to evict pods of lower priority for waiting pods.
         moves: what is done to make room by moves.
+        claim_driver: name of the driver by which agents publish devices for ResourceClaims; empty: they publish none.
         satellites: what runs beside the core; see :mod:`tessera.controller.leadership.satellite`.
     """
 
@@ -52,4 +53,5 @@ class ControllerOptions:
     reserve_after: float | None = RESERVE_AFTER
     preempt: bool = False
     moves: MoveSettings = field(default_factory=MoveSettings)
+    claim_driver: str = ""
     satellites: Sequence[Satellite] = ()
