@@ -45,7 +45,7 @@ def build(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder)]
     run(*command, folder=ROOT)
-    (wheel,) = folder.glob("tessera-*.whl")
+    (wheel,) = folder.glob("tessera_gpu-*.whl")
     return wheel
 
 

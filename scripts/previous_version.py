@@ -35,8 +35,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder]
         subprocess.run(command, check=True, cwd=ROOT)
-        (wheel,) = Path(folder).glob("tessera-*.whl")
-        pack(wheel, FOLDER / f"{wheel.name.partition('-py3')[0]}.tar.xz")
+        (wheel,) = Path(folder).glob("tessera_gpu-*.whl")
+        pack(wheel, FOLDER / f"tessera-{wheel.name.split('-')[1]}.tar.xz")
 
 
 def pack(wheel: Path, target: Path) -> None:

@@ -70,7 +70,7 @@ def write_archive(folder: Path, platform: Platform, origin: Origin, cache: Path)
 def _write_program(program: Path, platform: Platform, origin: Origin, cache: Path) -> None:
     for python in PYTHONS:
         wheels.download(platform, python, cache, without=WITHOUT)
-    for old in cache.glob("tessera-*.whl"):
+    for old in cache.glob("tessera*.whl"):
         old.unlink()
     wheels.build(cache)
     excluded = (part for name in WITHOUT for part in ("--exclude", name))
@@ -79,7 +79,7 @@ def _write_program(program: Path, platform: Platform, origin: Origin, cache: Pat
         sys.executable,
         "-m",
         "pex",
-        "tessera",
+        "tessera-gpu",
         "--pre-resolved-dists",
         str(cache),
         "--output-file",

@@ -1,4 +1,4 @@
-"""The plugin's entry in krew's index: ``tessera.yaml``, with the address and the hash of each platform's archive."""
+"""The plugin's entry in krew's index (``tessera-gpu.yaml``): address and hash of each platform's archive."""
 
 import hashlib
 from collections.abc import Mapping
@@ -9,7 +9,8 @@ from release.image.labels import Origin
 from release.platforms import Platform
 from release.plugin.archives import LICENSE, PROGRAM, archive_name
 
-NAME = "tessera"
+#: In krew's index ``tessera`` is another project's; krew's users run ``kubectl tessera-gpu``.
+NAME = "tessera-gpu"
 _DESCRIPTION = """\
 Shows which pods hold which NVIDIA cards, MIG slices and shares, why a pod waits for one, and what a node's cards do.
 Installs, checks and configures Tessera, a GPU service for Kubernetes.

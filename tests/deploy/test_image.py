@@ -77,7 +77,10 @@ def test_every_command_of_the_product_runs_from_the_image(image: Path, command: 
 def test_a_command_of_the_lab_names_the_package_that_has_it(image: Path, command: list[str]) -> None:
     done = run(image, command)
     assert done.returncode == 1
-    assert "the package tessera-lab has it: pip install tessera-lab" in done.stderr
+    assert (
+        "the package tessera-gpu-lab has it: in a checkout of Tessera, run: pip install ./ ./packaging/tessera-lab"
+        in done.stderr
+    )
 
 
 @pytest.mark.parametrize("arguments", [["-o", "html"], ["-o", "svg"], ["--experiment", "-"]], ids=" ".join)
@@ -87,7 +90,7 @@ def test_a_report_that_the_lab_draws_names_the_package(image: Path, arguments: l
     report = ["provisioning", "report", "--file", str(record)]
     done = run(image, [*report, *arguments])
     assert (done.returncode, done.stdout) == (1, "")
-    assert "need the package tessera-lab: pip install tessera-lab" in done.stderr
+    assert "need the package tessera-gpu-lab, " in done.stderr
     assert "1 node" in run(image, report).stdout
 
 
@@ -106,7 +109,7 @@ print(len(names))
 
 
 def test_the_image_has_nothing_of_the_lab(image: Path) -> None:
-    assert {each.name.split("-")[0] for each in image.iterdir()} == {"tessera"}
+    assert {each.name.split("-")[0] for each in image.iterdir()} == {"tessera", "tessera_gpu"}  # and its metadata
     for file in (image / "tessera").rglob("*.py"):
         assert not re.search(r"^\s*(from|import) tessera_lab", file.read_text(), re.MULTILINE), file
 

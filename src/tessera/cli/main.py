@@ -14,7 +14,7 @@ import click
 from tessera.cli.base.command_group import LazyCommands, Table
 from tessera.cli.base.console import print_error, say, tolerate_any_encoding
 
-#: The product's commands, in the order of the overview; the package tessera-lab adds its own.
+#: The product's commands, in the order of the overview; the package tessera-gpu-lab adds its own.
 COMMANDS: Table = {
     "map": ("tessera.cli.map", "Show each card's slices, the pods that have them, and the free slots."),
     "why": ("tessera.cli.why", "Explain why a pod waits or why a node's cards are not as configured."),
@@ -142,7 +142,8 @@ def _report_missing_library(library: str) -> int:
     print_error(
         click.ClickException(
             f"this command needs the library {library}, which this installation does not have (the kubectl plugin "
-            "carries no library of the cluster's processes); run it from Tessera's image, or after: pip install tessera"
+            "carries no library of the cluster's processes); run it from Tessera's image, or in a checkout of Tessera "
+            "after: pip install ./"
         )
     )
     return 1

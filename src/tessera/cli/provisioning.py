@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tessera.cli.base.command_group import LAB_PACKAGE, added_module
+from tessera.cli.base.command_group import LAB_INSTALL, LAB_PACKAGE, added_module
 from tessera.cli.base.connection import CommandError, cluster_options, connect, report_errors
 from tessera.cli.base.console import say, say_document, say_json
 
@@ -33,7 +33,7 @@ def command() -> None:
     default="table",
     show_default=True,
     help="Output format; svg is the chart of the phases, or the experiment's chart with --experiment alone. svg and"
-    " html need the package tessera-lab.",
+    " html need the package tessera-gpu-lab.",
 )
 @click.option(
     "--file", "files", type=_FILE, multiple=True, help="Read records from this file, not the cluster; repeatable."
@@ -144,8 +144,8 @@ def _drawing() -> Any:
     found = added_module("provisioning report", "drawing")
     if found is None:
         raise CommandError(
-            f"error: --experiment, -o html and -o svg need the package {LAB_PACKAGE}: pip install {LAB_PACKAGE};"
-            " -o table and -o json do not"
+            f"error: --experiment, -o html and -o svg need the package {LAB_PACKAGE}, -o table and -o json do not; "
+            f"{LAB_INSTALL}"
         )
     return found
 

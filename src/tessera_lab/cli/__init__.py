@@ -1,4 +1,4 @@
-"""Commands of the simulated cluster; they join the ``tessera`` command by the entry points of ``tessera-lab``."""
+"""Commands of the simulated cluster; they join the ``tessera`` command by the entry points of ``tessera-gpu-lab``."""
 
 from tessera.cli.base.command_group import Table
 

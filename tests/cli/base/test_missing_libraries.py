@@ -34,7 +34,9 @@ def test_a_command_names_the_library_that_it_misses_and_where_it_runs() -> None:
     assert done.stderr.startswith(
         "error: this command needs the library msgspec, which this installation does not have"
     )
-    assert done.stderr.rstrip().endswith("run it from Tessera's image, or after: pip install tessera")
+    assert done.stderr.rstrip().endswith(
+        "run it from Tessera's image, or in a checkout of Tessera after: pip install ./"
+    )
 
 
 def test_a_missing_part_of_tessera_itself_is_no_missing_library() -> None:

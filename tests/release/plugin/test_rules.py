@@ -38,7 +38,7 @@ def plugin(archives: dict[str, Path]) -> dict[str, Any]:
 
 
 def test_the_manifest_keeps_the_rules(plugin: dict[str, Any], archives: dict[str, Path]) -> None:
-    assert problems(plugin, "tessera.yaml", archives) == []
+    assert problems(plugin, "tessera-gpu.yaml", archives) == []
 
 
 def test_the_manifest_has_each_platform(plugin: dict[str, Any]) -> None:
@@ -107,7 +107,7 @@ def test_a_manifest_that_breaks_a_rule_is_found(
 
 
 def test_the_file_has_the_plugins_name(plugin: dict[str, Any], archives: dict[str, Path]) -> None:
-    assert problems(plugin, "plugin.yaml", archives) == ["file name: plugin.yaml must be tessera.yaml"]
+    assert problems(plugin, "plugin.yaml", archives) == ["file name: plugin.yaml must be tessera-gpu.yaml"]
 
 
 @pytest.mark.parametrize(
@@ -125,4 +125,4 @@ def test_an_archive_that_breaks_a_rule_is_found(
     for file in archives.values():
         archive(file, names=names, mode=mode)
     broken = manifest({each: archives[archive_name(each, ORIGIN)] for each in PLUGINS}, ORIGIN, downloads=DOWNLOADS)
-    assert any(expected in line for line in problems(broken, "tessera.yaml", archives))
+    assert any(expected in line for line in problems(broken, "tessera-gpu.yaml", archives))

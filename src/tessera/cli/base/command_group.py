@@ -2,7 +2,7 @@
 
 A command's module is imported when the command runs or its own help is shown, never before.
 
-The package ``tessera-lab`` adds the simulated cluster by entry points of the group ``tessera.extensions``:
+The package ``tessera-gpu-lab`` adds the simulated cluster by entry points of the group ``tessera.extensions``:
 
 - ``commands``: a mapping from a group's name (``""`` for the command line itself, ``autoscaler``) to its commands, a
   :data:`Table`; and from a command to modules that do a part of it, see :func:`added_module`;
@@ -30,8 +30,10 @@ if TYPE_CHECKING:
 Table = Mapping[str, tuple[str, str]]
 
 EXTENSIONS = "tessera.extensions"
-#: The package of the simulated cluster, and its commands by group: users try them before they have installed it.
-LAB_PACKAGE = "tessera-lab"
+#: The package of the simulated cluster, and how to install it: from a checkout, since no package index has it.
+LAB_PACKAGE = "tessera-gpu-lab"
+LAB_INSTALL = "in a checkout of Tessera, run: pip install ./ ./packaging/tessera-lab"
+#: Its commands by group: users try them before they have installed it.
 LAB_COMMANDS: Mapping[str | None, Sequence[str]] = {
     "": ("bench", "demo", "lab"),
     "autoscaler": ("simulate",),
@@ -100,7 +102,7 @@ class LazyCommands(click.Group):
 
     def _advice(self, name: str, known: list[str]) -> str:
         if name in LAB_COMMANDS.get(self._group, ()):
-            return f"the package {LAB_PACKAGE} has it: pip install {LAB_PACKAGE}"
+            return f"the package {LAB_PACKAGE} has it: {LAB_INSTALL}"
         close = get_close_matches(name[:100], known, n=1, cutoff=0.6)
         return f"did you mean '{close[0]}'?" if close else f"the commands are {', '.join(known)}"
 

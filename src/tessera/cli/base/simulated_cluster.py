@@ -40,7 +40,7 @@ def lab_registries(kubeconfig: Path | None, context: str | None) -> "Resolver | 
     """The simulated registries of the lab whose API server a kubeconfig names.
 
     Returns:
-        None if the server is not a lab's, the lab has no registries, or the package ``tessera-lab`` is not installed.
+        None if the server is not a lab's, the lab has no registries, or the lab's package is not installed.
     """
     find = extension("registries")
     found: Resolver | None = None if find is None else find(kubeconfig, context)

@@ -110,7 +110,7 @@ def command(
       tessera driver build --kernel 5.15.0-119-generic --os ubuntu22.04 --version 535 \\
         --to registry.local/nvidia/driver --dry-run
       tessera driver build --kernel 5.14.0-284.55.1.el9_2.x86_64 --os rhcos4.15 --version 550.54.14 \\
-        --rhcos-version 415.92.202403191241-0 --to quay.io/me/driver --push-secret quay --wait
+        --rhcos-version 415.92.202403191241-0 --to registry.example/driver --push-secret quay --wait
       tessera driver build ... --local --tool podman --files driver-build
     """
     nodes = msgspec.structs.replace(pool_of(kernel, system, arch), ostree=rhcos)

@@ -1,7 +1,8 @@
 """Simulated images and registries: size, registry and program of each image.
 
 A :class:`ImageCatalogue` stands for all registries of a simulated world. Its keys are whole references
-(``quay.io/x/driver:525-5.14.0-rhcos4.13``) or patterns with ``*`` (``nvcr.io/nvidia/*``, ``quay.io/x/driver:525-*``).
+(``registry.example/driver:525-5.14.0-rhcos4.13``) or patterns with ``*`` (``nvcr.io/nvidia/*``,
+``registry.example/driver:525-*``).
 Rules:
 
 * a repository that is named with tags has only these tags;
