@@ -68,6 +68,7 @@ class Attributes(msgspec.Struct, frozen=True, kw_only=True):
         subresource: ``status``, ``scale``, ``binding``, ...; empty for the object itself.
         name: empty for collections and for a create whose name is not in the path.
         path: only for paths that are no resource (``/version``), else empty.
+        fields: the field selector of a collection.
     """
 
     user: UserInfo
@@ -79,6 +80,7 @@ class Attributes(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str = ""
     name: str = ""
     path: str = ""
+    fields: str = ""
 
 
 class StatusCause(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,6 +9,7 @@ from typing import Any
 
 from tessera_lab.apiserver.admission.chain import AdmissionPlugin, namespace_lifecycle
 from tessera_lab.apiserver.admission.limit_ranges import limit_ranger
+from tessera_lab.apiserver.authz.node_authorizer import SLICES, node_of
 from tessera_lab.apiserver.interfaces import AdmissionRequest, GroupResource, Obj
 from tessera_lab.apiserver.request.server_state import ServerState
 from tessera_lab.apiserver.status import forbidden_error
@@ -161,10 +162,29 @@ def _is_default_class(item: Mapping[str, Any]) -> bool:
     return (item["metadata"].get("annotations") or {}).get(DEFAULT_CLASS) == "true"
 
 
+def node_restriction(request: AdmissionRequest, core: ServerState) -> None:
+    """Keeps a kubelet from creating and deleting ResourceSlices of other nodes.
+
+    Source: ``admitResourceSlice`` of ``plugin/pkg/admission/noderestriction/admission.go``. The rules for other
+    kinds are missing here.
+    """
+    del core
+    attributes = request.attributes
+    node = node_of(attributes.user)
+    if node is None or (attributes.group, attributes.resource) != SLICES:
+        return
+    if not node:
+        raise _refuse(request, f'could not determine node from user "{attributes.user.name}"')
+    shown = {"CREATE": request.obj, "DELETE": request.old}.get(request.operation)
+    if shown is not None and shown["spec"].get("nodeName") != node:
+        verb = request.operation.lower()
+        raise _refuse(request, f"can only {verb} ResourceSlice with the same NodeName as the requesting node")
+
+
 def device_taint_time(request: AdmissionRequest, core: ServerState) -> None:
     """Says since when a device has a taint, where the driver does not; kube-apiserver does so while it decodes."""
     attributes = request.attributes
-    if (attributes.group, attributes.resource) != ("resource.k8s.io", "resourceslices") or request.obj is None:
+    if (attributes.group, attributes.resource) != SLICES or request.obj is None:
         return
     for device in (request.obj.get("spec") or {}).get("devices") or ():
         for taint in device.get("taints") or ():
@@ -177,6 +197,7 @@ PLUGINS: Sequence[AdmissionPlugin] = (
     namespace_lifecycle,
     limit_ranger,
     service_account,
+    node_restriction,
     priority,
     default_toleration_seconds,
     default_storage_class,

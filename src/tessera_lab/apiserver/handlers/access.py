@@ -14,9 +14,7 @@ def not_allowed_error(attributes: Attributes, reason: str) -> StatusError:
     scope = f' in the namespace "{attributes.namespace}"' if attributes.namespace else " at the cluster scope"
     verb = f'cannot {attributes.verb} resource "{resource}" in API group "{attributes.group}"'
     message = f'User "{attributes.user.name}" {verb}{scope}' + (f": {reason}" if reason else "")
-    return forbidden_error(
-        attributes.group, attributes.resource, attributes.name, message + (f": {reason}" if reason else "")
-    )
+    return forbidden_error(attributes.group, attributes.resource, attributes.name, message)
 
 
 def check_create(core: ServerState, request: ResourceRequest) -> None:

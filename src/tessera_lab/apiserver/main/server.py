@@ -20,6 +20,7 @@ from tessera_lab.apiserver.admission.webhooks.admission_webhooks import Admissio
 from tessera_lab.apiserver.admission.webhooks.callers import InProcessCaller
 from tessera_lab.apiserver.audit import AuditEntry, AuditLog
 from tessera_lab.apiserver.authz.identity import TokenAuthenticator
+from tessera_lab.apiserver.authz.node_authorizer import NodeAuthorizer
 from tessera_lab.apiserver.authz.rbac import RbacAuthorizer
 from tessera_lab.apiserver.crd.definition_controller import DefinitionController
 from tessera_lab.apiserver.discovery import openapi
@@ -104,7 +105,7 @@ class ApiServer:
         self.identities = TokenAuthenticator(self.core, dict(tokens or {}))
         self.core.parts.discovery = DiscoveryDocuments(self.core.registry, leaps=leaps)
         self.core.parts.protobuf = protobuf.decode_body
-        self.core.parts.authorizer = RbacAuthorizer(self.core.store)
+        self.core.parts.authorizer = NodeAuthorizer(self.core.store, RbacAuthorizer(self.core.store))
         self.core.parts.openapi = OpenApiDocuments(self.core.registry)
         self.core.parts.quota = QuotaAdmission()
         QuotaTracker(self.core.store)
@@ -190,10 +191,11 @@ class ApiServer:
         authorizer = self.core.parts.authorizer
         if authorizer is None:
             return
-        name = found.name
+        name, fields = found.name, ""
         if found.verb in {"list", "watch", "deletecollection"}:
-            name = query.text("fieldSelector").removeprefix("metadata.name=")
-            name = name if name != query.text("fieldSelector") and "," not in name else ""
+            fields = query.text("fieldSelector")
+            name = fields.removeprefix("metadata.name=")
+            name = name if name != fields and "," not in name else ""
         attributes = Attributes(
             user=user,
             verb=found.verb,
@@ -203,6 +205,7 @@ class ApiServer:
             subresource=found.subresource,
             namespace=found.namespace if namespaced else "",
             name=name,
+            fields=fields,
         )
         decision = authorizer.authorize(attributes)
         if not decision.allowed:
