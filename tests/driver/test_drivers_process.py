@@ -171,6 +171,37 @@ def test_a_cluster_at_rest_is_not_written_to() -> None:
     play(story)
 
 
+def test_without_policy_and_driver_no_change_of_a_node_starts_a_planning_round() -> None:
+    async def story(lab: ServerWithNodes) -> None:
+        lab.recorders = Recorders(keep=100)
+        await lab.begin()
+
+        def rounds() -> int:
+            found = (each for each in lab.recorders.records() if each.decider == "driver-plan")
+            return sum(len(each.decisions) for each in found)
+
+        async def change() -> None:
+            await lab.clock.sleep(60)
+            before = rounds()
+            assert before > 0, "a start plans"
+            for number in range(5):
+                await lab.admin.merge_patch(NODES, "a", {"metadata": {"labels": {"team": str(number)}}})
+                await lab.clock.sleep(10)
+            assert rounds() == before
+            await lab.ask()
+            await lab.clock.sleep(60)
+            assert await lab.told() == ALL
+            await lab.admin.delete(CLUSTER_POLICIES, "p")
+            await lab.clock.sleep(60)
+            assert await lab.told() == {}
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(change())
+            await lab.live(300)
+
+    play(story)
+
+
 def test_a_daemonset_that_somebody_deletes_is_made_again() -> None:
     async def story(lab: ServerWithNodes) -> None:
         await lab.begin()

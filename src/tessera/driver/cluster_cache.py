@@ -34,6 +34,7 @@ class ClusterCache:
 
     Attributes:
         facts: facts of nodes, by name.
+        idle: there is no policy and no driver of Tessera's; then only a node with traces of one starts a round.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class ClusterCache:
         pods_changed: Callable[[NodePods], None],
     ) -> None:
         self.facts: dict[str, DriverNodeFacts] = {}
+        self.idle = False
         self._nodes = nodes
         self._pods = pods
         self._sets = sets
@@ -122,14 +124,20 @@ class ClusterCache:
     def _on_node_event(self, event: WatchEvent[Node]) -> None:
         name = event.object.metadata.name
         if event.kind is EventKind.DELETED:
-            self.facts.pop(name, None)
+            gone = self.facts.pop(name, None)
             self._gpu_pods.pop(name, None)
-            self._changed(())
+            if self._is_planned(gone):
+                self._changed(())
             return
         facts, before = read_node_facts(event.object), self.facts.get(name)
         self.facts[name] = facts
+        if not (self._is_planned(before) or self._is_planned(facts)):
+            return
         if before is None or _is_changing(facts) or not equal_except_version(before, facts):
             self._changed(_write_keys(before, facts))
+
+    def _is_planned(self, facts: DriverNodeFacts | None) -> bool:
+        return not self.idle or (facts is not None and facts.has_traces)
 
     def _on_pod_event(self, event: WatchEvent[Pod]) -> None:
         pod = event.object

@@ -7,7 +7,9 @@ tracker starts again from the objects.
 
 import asyncio
 from functools import partial
+from operator import attrgetter
 
+from tessera.api.nodes.conditions import PROVISIONED
 from tessera.clock import until_set
 from tessera.kube.event_recorder import EventRecorder
 from tessera.kube.resources import (
@@ -32,6 +34,9 @@ from tessera.provisioning.startup.startup_taints import StartupController
 from tessera.provisioning.tracking.machines import read_machine
 from tessera.provisioning.tracking.timestamps import parse_time, read_node, read_pod
 from tessera.provisioning.tracking.tracker import SaveRecord, Tracker
+
+#: What is read of the Node of a node that came up.
+_READS = attrgetter("spec", "metadata.annotations", "status.conditions")
 
 
 class Provisioning:
@@ -148,9 +153,25 @@ class Provisioning:
         if event.kind is EventKind.DELETED:
             self.tracker.remove_node(meta.name, self._clock.now())
             startup.remove_node(meta.name, meta.uid)
+        elif self._is_settled(event):
+            return
         else:
             self.tracker.observe_node(read_node(event.object), self._clock.now(), live=self._live)
         self._wake(meta.name)
+
+    def _is_settled(self, event: WatchEvent[Node]) -> bool:
+        """True for a change of a node that came up that concerns neither its record nor its startup taints."""
+        before, node = event.old, event.object
+        record = self.tracker.records.get(node.metadata.name)
+        if before is None or record is None or not record.usable or record.uid != node.metadata.uid:
+            return False
+        shown = node.status.condition(PROVISIONED)
+        return (
+            shown is not None
+            and shown.status == "True"
+            and not any(each.key in self._options.startup_taints for each in node.spec.taints)
+            and _READS(before) == _READS(node)
+        )
 
     def _on_pod(self, event: WatchEvent[Pod]) -> None:
         if event.kind is EventKind.DELETED:
@@ -159,7 +180,7 @@ class Provisioning:
         found = read_pod(event.object)
         if found is not None:
             self.tracker.observe_pod(found, self._clock.now())
-            self._wake(found.node)
+            self._wake(found.node if found.node in self.tracker.changed else "")
 
     def _on_machine(self, resource: Resource[Machine], event: WatchEvent[Machine]) -> None:
         if event.kind is EventKind.DELETED:

@@ -115,7 +115,7 @@ class LabInformer(Informer[T]):
         handler: Callable[[WatchEvent[T]], None],
         *,
         only: Callable[[T], bool] | None = None,
-        modified: bool = True,
+        reads: Callable[[T], object] | None = None,
     ) -> Callable[[], None]:
         """See :meth:`.Informer.add_handler`."""
 
@@ -134,7 +134,7 @@ class LabInformer(Informer[T]):
                 failures,
             )
 
-        return super().add_handler(handle, only=only, modified=modified)
+        return super().add_handler(handle, only=only, reads=reads)
 
 
 def is_being_cancelled() -> bool:

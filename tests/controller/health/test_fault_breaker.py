@@ -56,6 +56,7 @@ class Fleet:
         events = EventRecorder(self.client, component="tessera-controller", clock=self.clock, rng=rng)
         breaker = FaultBreaker(
             self.client,
+            nodes=nodes,
             events=events,
             metrics=self.metrics,
             limits=BreakerLimits(share=0.1, cards=2),
@@ -64,7 +65,6 @@ class Fleet:
             rng=rng,
             recorders=self.recorders,
         )
-        nodes.add_handler(breaker.node_changed)
         self._tasks = [asyncio.create_task(nodes.run()), asyncio.create_task(events.run())]
         await nodes.wait_synced()
         self._tasks.append(asyncio.create_task(breaker.run()))

@@ -89,6 +89,7 @@ class Cluster:
         events = EventRecorder(self.client, component="tessera-controller", clock=self.clock, rng=rng)
         evictions = FaultEvictions(
             Evictor(self.client),
+            nodes=nodes,
             pods=pods,
             events=events,
             metrics=self.metrics,
@@ -96,7 +97,6 @@ class Cluster:
             namespace="tessera-system",
             clock=self.clock,
         )
-        nodes.add_handler(evictions.node_changed)
         self.evictions = evictions
         self._tasks = [asyncio.create_task(each.run()) for each in (nodes, pods, events, settings)]
         await nodes.wait_synced()

@@ -59,8 +59,7 @@ def play(story: Callable[[Cluster], Awaitable[None]]) -> None:
         rng = random.Random(1)
         nodes: Informer[Node] = Informer(cluster.client, NODES, clock=cluster.clock, rng=rng)
         settings = RepairSettings(cluster.client, namespace="tessera-system", clock=cluster.clock, rng=rng)
-        annotations = RebootAnnotations(cluster.client, settings, cluster.clock)
-        nodes.add_handler(annotations.node_changed)
+        annotations = RebootAnnotations(cluster.client, settings, cluster.clock, nodes=nodes)
         tasks = [asyncio.create_task(each.run()) for each in (nodes, settings, annotations)]
         try:
             await story(cluster)

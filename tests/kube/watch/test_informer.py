@@ -2,12 +2,14 @@
 
 import asyncio
 import random
+from collections.abc import Callable
+from operator import attrgetter
 
 from tests.kube.conftest import ImpatientClock, ScriptedServer, cancelled, names, pod
 
 from tessera.kube.client.client import Client
 from tessera.kube.resources import PODS, Pod
-from tessera.kube.watch.informer import Informer, WatchEvent
+from tessera.kube.watch.informer import Informer, WatchEvent, read_annotations, read_nothing
 
 
 async def test_handlers_hear_what_is_there_and_what_changes_and_see_it_in_the_index(
@@ -33,6 +35,35 @@ async def test_handlers_hear_what_is_there_and_what_changes_and_see_it_in_the_in
     late: list[str] = []
     informer.add_handler(lambda event: late.append(f"{event.kind} {event.object.metadata.name}"))
     assert heard == late == ["ADDED a", "ADDED b"]
+    await cancelled(task)
+
+
+async def test_a_handler_hears_of_a_change_only_if_it_reads_what_changed(
+    server: ScriptedServer, client: Client, clock: ImpatientClock
+) -> None:
+    quiet = {"type": "MODIFIED", "object": pod("a", 101, node="n1", status={"phase": "Running"})}
+    moved = {"type": "MODIFIED", "object": pod("a", 102, node="n2")}
+    again = {"type": "ADDED", "object": pod("a", 103, uid="another", node="n2")}
+    gone = {"type": "DELETED", "object": pod("a", 104, uid="another", node="n2")}
+    server.lists(pod("a", 1, node="n1")).streams(quiet, moved, again, gone)
+    informer = Informer(client, PODS, clock=clock, rng=random.Random(1))
+    heard: dict[str, list[str]] = {"node": [], "nothing": [], "annotated": []}
+
+    def hear(name: str, reads: Callable[[Pod], object]) -> None:
+        def note(event: WatchEvent[Pod]) -> None:
+            heard[name].append(f"{event.kind} {event.object.metadata.resource_version}")
+
+        informer.add_handler(note, reads=reads)
+
+    hear("node", attrgetter("spec.node_name"))
+    hear("nothing", read_nothing)
+    hear("annotated", read_annotations("x"))
+    task = asyncio.create_task(informer.run())
+    async with asyncio.timeout(60):
+        await server.exhausted.wait()
+    came_and_went = ["ADDED 1", "DELETED 102", "ADDED 103", "DELETED 104"]
+    assert heard["node"] == ["ADDED 1", "MODIFIED 102", *came_and_went[1:]]
+    assert heard["nothing"] == heard["annotated"] == came_and_went
     await cancelled(task)
 
 

@@ -26,7 +26,7 @@ from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, NotFound
 from tessera.kube.event_recorder import EventRecorder, make_reference
 from tessera.kube.resources import NAMESPACES, NODES, Node
-from tessera.kube.watch.cache import EventKind, WatchEvent
+from tessera.kube.watch.informer import EventKind, Informer, WatchEvent, read_annotations
 from tessera.replay.service import Recorders
 
 #: Most rules of the breaker in the controller's metrics and Events. A fleet has a few kinds of errors at a time; a node
@@ -60,6 +60,7 @@ class FaultBreaker:
 
     Args:
         client: the API server; its identity needs ``patch`` on nodes.
+        nodes: all nodes.
         events: records that a rule's breaker opens or closes.
         metrics: shows the state.
         limits: the bound of a rule.
@@ -73,6 +74,7 @@ class FaultBreaker:
         self,
         client: Client,
         *,
+        nodes: Informer[Node],
         events: EventRecorder,
         metrics: BreakerMetrics,
         limits: BreakerLimits,
@@ -94,9 +96,9 @@ class FaultBreaker:
         self._nodes: dict[str, _SeenNode] = {}
         #: Rules whose breaker was open in the last decision; ``None`` before the first one.
         self._open: set[str] | None = None
+        nodes.add_handler(self._node_changed, reads=read_annotations(CARDS_ANNOTATION, SPARED_ANNOTATION))
 
-    def node_changed(self, event: WatchEvent[Node]) -> None:
-        """Handles an event of a node."""
+    def _node_changed(self, event: WatchEvent[Node]) -> None:
         meta = event.object.metadata
         if event.kind is EventKind.DELETED:
             self._nodes.pop(meta.name, None)

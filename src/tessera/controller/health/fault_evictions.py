@@ -9,6 +9,7 @@ keeps a pod or answers with a conflict, the next attempt comes with growing paus
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from operator import attrgetter
 from typing import TypeVar
 
 import msgspec
@@ -25,8 +26,7 @@ from tessera.controller.health.repair_settings import RepairSettings
 from tessera.kube.event_recorder import EventRecorder, make_reference
 from tessera.kube.eviction import Blocked, Evicted, Evictor
 from tessera.kube.resources import PODS, Node, Pod
-from tessera.kube.watch.cache import EventKind, WatchEvent
-from tessera.kube.watch.informer import Informer
+from tessera.kube.watch.informer import EventKind, Informer, WatchEvent
 
 _T = TypeVar("_T")
 
@@ -43,6 +43,7 @@ class FaultEvictions:
 
     Args:
         evictor: evicts pods.
+        nodes: all nodes.
         pods: all pods; followed while a card must be empty.
         events: tells the pod's owner why.
         metrics: counts evictions.
@@ -55,6 +56,7 @@ class FaultEvictions:
         self,
         evictor: Evictor,
         *,
+        nodes: Informer[Node],
         pods: Informer[Pod],
         events: EventRecorder,
         metrics: ControllerMetrics,
@@ -72,15 +74,15 @@ class FaultEvictions:
         self._namespace = namespace
         self._clock = clock
         self._wake = asyncio.Event()
-        settings.add_listener(self._wake.set)
         #: The nodes with a card that must be empty, and the pods that hold such a card, by name and UID.
         self._nodes: dict[str, FaultyNode] = {}
         self._pods: dict[str, HoldingPod] = {}
         #: Pods that were not evicted: number of refusals, and the time of the next attempt.
         self._refused: dict[str, tuple[int, float]] = {}
+        settings.add_listener(self._wake.set)
+        nodes.add_handler(self._node_changed, reads=attrgetter("metadata.annotations", "status.conditions"))
 
-    def node_changed(self, event: WatchEvent[Node]) -> None:
-        """Handles an event of a node."""
+    def _node_changed(self, event: WatchEvent[Node]) -> None:
         node = None if event.kind is EventKind.DELETED else _read_node(event.object)
         self._take(self._nodes, event.object.metadata.name, node)
         if self._nodes and self._unfollow is None:

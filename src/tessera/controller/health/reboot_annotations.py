@@ -16,7 +16,7 @@ from tessera.controller.health.repair_settings import RepairSettings
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, Conflict, NotFound
 from tessera.kube.resources import NODES, Node
-from tessera.kube.watch.cache import EventKind, WatchEvent
+from tessera.kube.watch.informer import EventKind, Informer, WatchEvent, read_annotated
 
 _log = logging.getLogger(__name__)
 
@@ -33,9 +33,10 @@ class RebootAnnotations:
         client: the API server.
         settings: the annotation.
         clock: the time.
+        nodes: all nodes.
     """
 
-    def __init__(self, client: Client, settings: RepairSettings, clock: Clock) -> None:
+    def __init__(self, client: Client, settings: RepairSettings, clock: Clock, *, nodes: Informer[Node]) -> None:
         self._client = client
         self._settings = settings
         self._clock = clock
@@ -43,9 +44,9 @@ class RebootAnnotations:
         #: The nodes with a request of their agents, by name.
         self._nodes: dict[str, Node] = {}
         settings.add_listener(self._wake.set)
+        nodes.add_handler(self._node_changed, reads=read_annotated(REBOOT_REQUESTED))
 
-    def node_changed(self, event: WatchEvent[Node]) -> None:
-        """Handles an event of a node."""
+    def _node_changed(self, event: WatchEvent[Node]) -> None:
         node = event.object
         if event.kind is EventKind.DELETED or REBOOT_REQUESTED not in node.metadata.annotations:
             self._nodes.pop(node.metadata.name, None)

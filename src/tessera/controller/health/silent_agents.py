@@ -32,7 +32,7 @@ from tessera.api.nodes.conditions import (
     is_marked_silent,
     mark_silent,
 )
-from tessera.api.nodes.gpu_labels import keep_off_label
+from tessera.api.nodes.gpu_labels import brings_agent, keep_off_label
 from tessera.api.nodes.removal import REMOVAL_ANNOTATION
 from tessera.api.nodes.silence import SilentNode, find_silence, has_traces
 from tessera.api.pods.slice_requests import requests_gpus
@@ -41,8 +41,7 @@ from tessera.controller.health.silence_marks import AgentObserved, MarkFailed, M
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, NotFound
 from tessera.kube.resources import NODES, Condition, Node, Pod
-from tessera.kube.watch.cache import EventKind, WatchEvent
-from tessera.kube.watch.informer import Informer
+from tessera.kube.watch.informer import EventKind, Informer, WatchEvent, read_nothing
 
 #: Most nodes with a series of their own in the controller's metric of nodes whose agent does not answer. An alert for
 #: each of more tells nobody more; the others are one series, `other`.
@@ -98,9 +97,9 @@ class SilentAgents:
         self._held: set[str] = set()
         #: True once a node was held; before, no pods but agents are followed.
         self._follows_holders = False
-        nodes.add_handler(lambda event: self._judge(event.object.metadata.name))
+        nodes.add_handler(lambda event: self._judge(event.object.metadata.name), reads=_read_node)
         pods.add_handler(self._agent_changed, only=is_agent)
-        objects.add_handler(lambda event: self._judge(event.object.metadata.name), modified=False)
+        objects.add_handler(lambda event: self._judge(event.object.metadata.name), reads=read_nothing)
 
     def _agent_changed(self, event: WatchEvent[Pod]) -> None:
         pod = event.object
@@ -241,6 +240,13 @@ class SilentAgents:
         writer = self._client.with_field_manager(manager)
         body = {"metadata": _judged(node), "status": status}
         return await writer.apply(NODES, node.metadata.name, body, subresource="status")
+
+
+def _read_node(node: Node) -> object:
+    """What a judgement reads of a Node: it is made anew once this changes."""
+    labels, status = node.metadata.labels, node.status
+    words = brings_agent(labels), keep_off_label(labels), MPS_HOST_LABEL in labels, QUOTA_RESOURCE in status.capacity
+    return words, node.metadata.annotations, status.conditions
 
 
 def _judged(node: Node) -> dict[str, str]:

@@ -141,6 +141,7 @@ class LeaderSession:
         self._pod_groups = PodGroupInformer(client, self._slicer, self._wake.set, clock=clock, rng=rng)
         self._breaker = FaultBreaker(
             client,
+            nodes=self._nodes,
             events=self._events,
             metrics=metrics,
             limits=options.breaker,
@@ -149,15 +150,14 @@ class LeaderSession:
             rng=rng,
             recorders=runtime.recorders,
         )
-        self._nodes.add_handler(self._breaker.node_changed)
         self.silent_agents = SilentAgents(
             client, nodes=self._nodes, pods=self._pods, objects=self._objects, clock=clock
         )
         self._repairs = RepairSettings(client, namespace=options.namespace, clock=clock, rng=rng)
-        self._reboot_annotations = RebootAnnotations(client, self._repairs, clock)
-        self._nodes.add_handler(self._reboot_annotations.node_changed)
+        self._reboot_annotations = RebootAnnotations(client, self._repairs, clock, nodes=self._nodes)
         self._fault_evictions = FaultEvictions(
             Evictor(client),
+            nodes=self._nodes,
             pods=self._pods,
             events=self._events,
             metrics=metrics,
@@ -165,7 +165,6 @@ class LeaderSession:
             namespace=options.namespace,
             clock=clock,
         )
-        self._nodes.add_handler(self._fault_evictions.node_changed)
         self._runtime, self._namespace = runtime, options.namespace
         self._defaults = DefaultSettings(runtime, namespace=options.namespace)
         self._joins = joins

@@ -181,6 +181,12 @@ class DriverNodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     status_annotation: str = ""
     condition: Condition | None = None
 
+    @property
+    def has_traces(self) -> bool:
+        """True if Tessera has brought a driver to it, or has said why not."""
+        texts = self.driver_set or self.record_annotation or self.status_annotation
+        return bool(texts) or self.condition is not None
+
 
 def read_node_facts(node: Node) -> DriverNodeFacts:
     """Reads the facts from a Node object."""

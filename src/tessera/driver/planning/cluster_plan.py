@@ -122,10 +122,7 @@ class _ClusterPlanner:
         selection = self._snapshot.selection
         policy = selection.nodes.get(facts.name)
         if not facts.is_gpu or (policy is None and facts.name not in selection.unassigned):
-            traces = (
-                facts.driver_set or facts.record_annotation or facts.status_annotation or facts.condition is not None
-            )
-            return plan_unmanaged(self._node_state(facts, policy)) if traces else None
+            return plan_unmanaged(self._node_state(facts, policy)) if facts.has_traces else None
         state = self._node_state(facts, policy)
         if facts.opted_out:
             return plan_without_driver(state, f"Tessera leaves its driver alone: {facts.opted_out}.")

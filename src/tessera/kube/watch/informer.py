@@ -89,7 +89,7 @@ class Informer(Generic[T]):
         handler: Callable[[WatchEvent[T]], None],
         *,
         only: Callable[[T], bool] | None = None,
-        modified: bool = True,
+        reads: Callable[[T], object] | None = None,
     ) -> Callable[[], None]:
         """Calls ``handler`` for every change from now on; first, as ADDED, for each object in the cache.
 
@@ -99,11 +99,12 @@ class Informer(Generic[T]):
         Args:
             handler: takes the events.
             only: True for the objects of which it takes events; by default all.
-            modified: False if it takes only objects that come or go.
+            reads: what it reads of an object, quickly, as a value; a modification that leaves this equal is no change
+                for it. By default it reads everything.
         """
         wanted = handler
-        if only is not None or not modified:
-            wanted = partial(_filter, handler, only or (lambda _: True), modified)
+        if only is not None or reads is not None:
+            wanted = partial(_filter, handler, only, reads)
         for item in self.cache.values():
             wanted(WatchEvent(EventKind.ADDED, item))
         self._handlers.of_changes.append(wanted)
@@ -133,12 +134,29 @@ class Informer(Generic[T]):
 
 def _filter(
     handler: Callable[[WatchEvent[T]], None],
-    only: Callable[[T], bool],
-    modified: bool,
+    only: Callable[[T], bool] | None,
+    reads: Callable[[T], object] | None,
     event: WatchEvent[T],
 ) -> None:
-    if (modified or event.kind is not EventKind.MODIFIED) and only(event.object):
+    if only is not None and not only(event.object):
+        return
+    before = event.old if event.kind is EventKind.MODIFIED else None
+    if reads is None or before is None or reads(before) != reads(event.object):
         handler(event)
+
+
+def read_annotations(*names: str) -> Callable[[Any], object]:
+    """Returns the ``reads`` of a handler that reads only these annotations."""
+    return lambda item: [item.metadata.annotations.get(name) for name in names]
+
+
+def read_annotated(name: str) -> Callable[[Any], object]:
+    """Returns the ``reads`` of a handler that reads all of the objects with this annotation, and nothing of others."""
+    return lambda item: item.metadata.resource_version if name in item.metadata.annotations else ""
+
+
+def read_nothing(_: object) -> None:
+    """The ``reads`` of a handler that takes only objects that come or go."""
 
 
 class InformerGroup:

@@ -163,8 +163,17 @@ class Tracker:
             self._unschedulable.setdefault(pod.uid, pod.unschedulable)
         if pod.node and pod != before:
             self._pods_by_node.setdefault(pod.node, {})[pod.uid] = pod
-            self._infer(pod.node)
+            if not self._came_later(pod):
+                self._infer(pod.node)
             self._save_workload(pod, now)
+
+    def _came_later(self, pod: PodTimestamps) -> bool:
+        """True for a workload that shows nothing of its node's start: the node was usable before it was created."""
+        record = self.records.get(pod.node)
+        if record is None or not record.usable or pod.role is not PodRole.WORKLOAD or pod.created is None:
+            return False
+        usable = record.at.get(Milestone.ALLOCATABLE, record.at.get(Milestone.REGISTERED))
+        return usable is not None and pod.created > usable
 
     def remove_pod(self, uid: str) -> None:
         """Forgets a deleted pod."""
