@@ -1,6 +1,4 @@
 # Everything is set up in .venv by the first target that needs it.
-# Debian's interpreter where this machine has it with its venv package: tests run on what the image runs.
-PYTHON ?= $(if $(wildcard /usr/lib/python3.11/ensurepip),/usr/bin/python3.11,python3)
 VENV := .venv
 BIN := $(VENV)/bin
 # What the tests run beside Python; unpacked into .venv where this machine has none.
@@ -12,15 +10,16 @@ unexport PYTHONDONTWRITEBYTECODE
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-8s %s\n", $$1, $$2}' Makefile
 
-$(VENV)/.run: requirements/run.txt pyproject.toml packaging/tessera-lab/pyproject.toml scripts/link.py
-	@test -x $(BIN)/python || $(PYTHON) scripts/make_venv.py $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/run.txt
-	@$(BIN)/python scripts/link.py
-	@touch $@
+# Moved to another folder, it is made anew: its scripts have whole paths. PYTHON names an interpreter, else one is found.
+MOVED := $(if $(wildcard $(VENV)/.run),$(shell read -r place < $(VENV)/.run && test "$$place" != "$$(pwd -P)" && echo moved))
+$(VENV)/.run: requirements/run.txt pyproject.toml packaging/tessera-lab/pyproject.toml scripts/link.py scripts/set_up.py $(MOVED)
+	@PYTHON="$(PYTHON)" scripts/set-up run
 
 $(VENV)/.dev: $(VENV)/.run requirements/dev.txt
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
-	@touch $@
+	@PYTHON="$(PYTHON)" scripts/set-up dev
+
+.PHONY: moved
+moved:
 
 demo: $(VENV)/.run  ## a slice on demand, end to end, on simulated cards; ARGS=--keep keeps the cluster
 	@$(BIN)/tessera demo $(ARGS)

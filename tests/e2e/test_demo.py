@@ -57,11 +57,13 @@ def test_the_demo_tells_the_story_and_leaves_nothing(temporary: Path) -> None:
     assert processes_below(temporary) == []
 
 
-def test_an_interrupted_demo_leaves_nothing_either(temporary: Path) -> None:
+@pytest.mark.parametrize("arguments", [(), ("--keep",)], ids=["", "keep"])
+def test_an_interrupted_demo_leaves_nothing_either(temporary: Path, arguments: tuple[str, ...]) -> None:
     # A shell's background jobs, and all that they start, ignore SIGINT.
-    command = ["env", "--default-signal=INT", sys.executable, "-m", "tessera", "demo"]
+    command = ["env", "--default-signal=INT", sys.executable, "-m", "tessera", "demo", *arguments]
+    environment = {**os.environ, "TMPDIR": str(temporary), "TESSERA_LAB": str(temporary / "lab")}
     with subprocess.Popen(
-        command, env={**os.environ, "TMPDIR": str(temporary)}, stdout=subprocess.PIPE, text=True, bufsize=1
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1
     ) as run:
         assert run.stdout is not None
         deadline = time.monotonic() + TIMEOUT
@@ -69,6 +71,8 @@ def test_an_interrupted_demo_leaves_nothing_either(temporary: Path) -> None:
             os.sched_yield()
         run.send_signal(signal.SIGINT)
         run.stdout.read()
+        assert run.stderr is not None
+        assert run.stderr.read() == "interrupted; nothing is left running\n"
     assert run.returncode == 130
     assert processes_below(temporary) == []
     assert list(temporary.iterdir()) == []

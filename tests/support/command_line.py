@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from tessera_lab.daemon.lab_folder import PROCESS_TIMEOUT, LabState, check_folder, find_running_lab
+from tessera_lab.daemon.lab_folder import PROCESS_TIMEOUT, LabState, find_running_lab, make_folder
 
 #: How a process's outputs are opened; both may be one file.
 _WRITTEN = os.O_WRONLY | os.O_CREAT | os.O_APPEND
@@ -82,8 +82,7 @@ def start_lab(folder: Path, arguments: Sequence[str]) -> LabState:
     Raises:
         AssertionError: it did not start; the text has its log.
     """
-    check_folder(folder)
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    folder = make_folder(folder)
     (folder / "lock").touch()
     log = folder / "lab.log"
     reader, writer = _SERVER.Pipe(duplex=False)

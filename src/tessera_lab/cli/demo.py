@@ -123,7 +123,7 @@ class PodTimeline:
 @click.command()
 @click.option("--keep", is_flag=True, help="Keep the simulated cluster running, and show commands to try.")
 @report_errors
-def command(keep: bool) -> None:
+def command(keep: bool) -> int:
     """Show how Tessera makes a slice on demand, on simulated cards.
 
     The demo starts a simulated Kubernetes cluster with four A100 cards on this machine, installs Tessera in it, and
@@ -136,14 +136,23 @@ def command(keep: bool) -> None:
     clock = SystemClock()
     progress = Progress(clock)
     say("Tessera demo: production code on a simulated cluster with simulated cards", "")
-    with _lab(progress, keep=keep) as lab:
-        asyncio.run(_play(lab, progress, clock, keep=keep))
-        if keep:
-            _play_scenario(Path(lab.kubeconfig).parent)
-            file = shlex.quote(lab.kubeconfig)
-            text = NEXT.format(kubeconfig=file, path=_path(), node=NODE, page=lab.page, scenario=SCENARIO)
-            say_document(text)
+    try:
+        with _lab(progress, keep=keep) as lab:
+            asyncio.run(_play(lab, progress, clock, keep=keep))
+            if keep:
+                _play_scenario(Path(lab.kubeconfig).parent)
+                file = shlex.quote(lab.kubeconfig)
+                text = NEXT.format(kubeconfig=file, path=_path(), node=NODE, page=lab.page, scenario=SCENARIO)
+                say_document(text)
+    except KeyboardInterrupt:
+        left = keep and lab_folder.find_running_lab(lab_folder.default_folder()) is not None
+        say(
+            "interrupted; " + ("end the cluster with: tessera lab down" if left else "nothing is left running"),
+            err=True,
+        )
+        return 130
     _summary(progress)
+    return 0
 
 
 def _play_scenario(folder: Path) -> None:
@@ -154,7 +163,7 @@ def _play_scenario(folder: Path) -> None:
 
 def _path() -> str:
     """The line that adds ``tessera`` to the shell's path; empty if the shell finds it already."""
-    return "" if shutil.which("tessera") else f"\n  export PATH={Path(sys.executable).parent}:$PATH"
+    return "" if shutil.which("tessera") else f"\n  export PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH"
 
 
 @contextmanager

@@ -289,12 +289,13 @@ def serve(folder: Path | None, **options: Any) -> None:
     """Run a lab in the foreground until it gets a signal; `up` does this in the background."""
     from tessera.cli.base.process import reduce_garbage_collection, start_log
     from tessera_lab.cli.own_commands import own_commands
+    from tessera_lab.daemon.lab_folder import files_of
     from tessera_lab.daemon.serve import LabOptions, serve_lab
 
     start_log("info")
     reduce_garbage_collection()
     commands = own_commands()
-    serve_lab(_folder(folder), LabOptions(**options), commands)
+    serve_lab(files_of(_folder(folder)), LabOptions(**options), commands)
 
 
 for _each in (break_command, mend_command, use_memory_command, scenario_command):

@@ -10,7 +10,7 @@ import msgspec
 from tessera.cli.base.connection import cluster_config
 from tessera.driver.resolution import ImageQuery, Resolution
 from tessera_lab.daemon.control_socket import send_request
-from tessera_lab.daemon.lab_folder import default_folder, find_running_lab
+from tessera_lab.daemon.lab_folder import default_folder, files_of, find_running_lab
 
 
 class LabRegistries(msgspec.Struct, frozen=True):
@@ -37,7 +37,7 @@ def find_registries(kubeconfig: Path | None, context: str | None) -> LabRegistri
     for folder in _folders(kubeconfig):
         state = find_running_lab(folder)
         if state is not None and state.registries and state.server == server:
-            return LabRegistries(folder)
+            return LabRegistries(files_of(folder))
     return None
 
 

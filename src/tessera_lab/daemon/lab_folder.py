@@ -3,16 +3,22 @@
 The folder holds everything: the lock that the running lab keeps (so a lab that was killed is known to be gone), what it
 says of itself (``lab.json``), its kubeconfig, its log, and a subfolder a node. Ending the lab removes the folder. A
 folder that is not a lab's is never touched.
+
+The path of a socket has at most 107 bytes. If a folder's path is too long for the sockets in it, the folder is a link
+to one of this user in the runtime folder, and all paths that a lab gives are below that one (:func:`files_of`).
 """
 
 import contextlib
 import fcntl
+import hashlib
 import os
 import select
 import shutil
 import signal
+import stat
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -81,24 +87,58 @@ def resolve_folder(given: Path | None) -> Path:
         if find_running_lab(named) is None:
             source = "--dir" if given is not None else "$TESSERA_LAB"
             raise LabError(f"{source} is {named}: no lab runs there; start one with: tessera lab up, or name another")
-        return named
+        return files_of(named)
     beside = Path(os.environ.get("KUBECONFIG", "")).parent
-    return beside if (beside / "control.sock").exists() else default_folder()
+    return beside if (beside / "control.sock").exists() else files_of(default_folder())
 
 
-def check_folder(folder: Path) -> None:
-    """Refuses a folder whose path leaves no room for the sockets in it, or that holds something else.
+def files_of(folder: Path) -> Path:
+    """The folder that has a lab's files: the given one, or the one to which a link leads if sockets do not fit.
 
     Raises:
-        LabError: says which.
+        LabError: sockets fit into no folder of this machine.
     """
-    room = _SOCKET_LIMIT - _LONGEST_SOCKET
-    if len(os.fsencode(folder)) > room:
-        raise LabError(
-            f"lab folder {folder}: longer than {room} bytes, unix sockets would not fit; choose a shorter --dir"
-        )
+    if _fits(folder):
+        return folder
+    if folder.is_symlink() and folder.exists():
+        return folder.readlink()
+    name = f"tessera-lab-{os.geteuid()}-{hashlib.sha256(os.fsencode(folder.absolute())).hexdigest()[:8]}"
+    runtime = [os.environ.get("XDG_RUNTIME_DIR", ""), tempfile.gettempdir(), "/tmp"]  # noqa: S108 - see make_folder
+    for top in map(Path, filter(None, runtime)):
+        if top.is_dir() and os.access(top, os.W_OK | os.X_OK) and _fits(top / name):
+            return top / name
+    raise LabError(
+        f"lab folder {folder}: unix sockets do not fit below it, nor below {', '.join(filter(None, runtime))}; set"
+        f" TESSERA_LAB to a folder whose path has at most {_SOCKET_LIMIT - _LONGEST_SOCKET} bytes"
+    )
+
+
+def _fits(folder: Path) -> bool:
+    return len(os.fsencode(folder)) <= _SOCKET_LIMIT - _LONGEST_SOCKET
+
+
+def make_folder(folder: Path) -> Path:
+    """Makes a lab's folder, and the one to which it leads; returns the one that has the files.
+
+    Raises:
+        LabError: it holds something else, or is another user's.
+    """
     if folder.is_dir() and any(folder.iterdir()) and not (folder / "lock").exists():
         raise LabError(f"lab folder {folder}: holds something that is not a lab; choose another --dir")
+    files = files_of(folder)
+    files.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if files != folder:
+        # Others can write the temporary folder, and could have made the folder first.
+        found = files.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+            raise LabError(f"{files}: is not a folder that only you can write; remove it, or set TESSERA_LAB")
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        if folder.is_symlink():
+            folder.unlink()
+        elif folder.is_dir():
+            folder.rmdir()
+        folder.symlink_to(files)
+    return files
 
 
 @contextlib.contextmanager
@@ -108,8 +148,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
     Raises:
         LabError: another lab has it.
     """
-    check_folder(folder)
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_folder(folder)
     with (folder / "lock").open("a+") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -168,10 +207,9 @@ def start(folder: Path, arguments: Sequence[str]) -> LabState:
     Raises:
         LabError: it runs already, or did not start; the text has the end of its log.
     """
-    check_folder(folder)
     if _lock_holder(folder) is not None:
         raise LabError(f"a lab is already running in {folder}; end it with: tessera lab down")
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    given, folder = folder, make_folder(folder)
     (folder / "lock").touch()
     reader, writer = os.pipe()
     state = child = None
@@ -192,6 +230,8 @@ def start(folder: Path, arguments: Sequence[str]) -> LabState:
         if state is None and child is not None:  # also when the wait was interrupted
             child.kill()
             child.wait()
+            if isinstance(sys.exception(), KeyboardInterrupt):
+                stop(given)  # after an error the log stays
     child.returncode = 0  # it runs on, and is ended through its folder: suppresses Popen's warning
     if state is None:
         raise LabError(f"the lab did not start: {_last_log_line(folder)}")
@@ -243,7 +283,9 @@ def stop(folder: Path) -> bool:
     if holder is not None:
         _end_process(holder)
     if (folder / "lock").exists():
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(files_of(folder), ignore_errors=True)
+    if not _fits(folder) and folder.is_symlink() and not folder.exists():
+        folder.unlink()
     return holder is not None
 
 

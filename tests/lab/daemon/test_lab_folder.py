@@ -71,10 +71,57 @@ def test_without_a_name_the_lab_of_the_kubeconfig_in_use_is_meant(
     assert lab_folder.resolve_folder(None) == short_folder
 
 
-def test_a_path_that_sockets_do_not_fit_in_is_refused() -> None:
-    lab_folder.check_folder(Path("/" + "x" * 51))
-    with pytest.raises(LabError, match="longer than 52 bytes, unix sockets would not fit; choose a shorter --dir"):
-        lab_folder.check_folder(Path("/" + "x" * 57))
+@pytest.fixture
+def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The runtime folder of a user."""
+    with tempfile.TemporaryDirectory(prefix="tl-", dir="/tmp") as top:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", top)
+        yield Path(top)
+
+
+def test_a_folder_too_long_for_sockets_leads_to_one_in_the_runtime_folder(tmp_path: Path, runtime: Path) -> None:
+    long = tmp_path / ("x" * 60)
+    with lab_folder.lock_folder(long):
+        lab_folder.publish_state(long, STATE)
+        files = long.readlink()
+        assert files.parent == runtime
+        assert lab_folder.find_running_lab(long) == STATE
+        assert lab_folder.resolve_folder(long) == lab_folder.files_of(long) == files
+        assert files.stat().st_mode & 0o777 == 0o700
+    assert lab_folder.stop(long) is False
+    assert not long.is_symlink()
+    assert not files.exists()
+
+
+def test_a_long_folder_whose_files_are_gone_is_made_anew(
+    tmp_path: Path, runtime: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a reboot, which empties the runtime folder."""
+    long = tmp_path / ("x" * 60)
+    before = lab_folder.make_folder(long)
+    before.rmdir()
+    (runtime / "other").mkdir()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime / "other"))
+    assert lab_folder.make_folder(long).parent == runtime / "other"
+    assert long.readlink() != before
+
+
+def test_a_folder_that_others_can_write_is_not_used(tmp_path: Path, runtime: Path) -> None:
+    long = tmp_path / ("x" * 60)
+    lab_folder.files_of(long).mkdir(mode=0o700)
+    lab_folder.files_of(long).chmod(0o777)
+    with pytest.raises(LabError, match="is not a folder that only you can write; remove it, or set TESSERA_LAB"):
+        lab_folder.make_folder(long)
+
+
+def test_where_sockets_fit_nowhere_the_error_names_the_variable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(lab_folder, "_SOCKET_LIMIT", 60)
+    with pytest.raises(LabError, match="set TESSERA_LAB to a folder whose path has at most 5 bytes"):
+        lab_folder.files_of(tmp_path / ("x" * 60))
 
 
 def test_a_folder_that_is_not_a_labs_is_refused_and_kept(folder: Path) -> None:
