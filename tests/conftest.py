@@ -4,6 +4,7 @@ import gc
 import os
 import random
 import signal
+import sys
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -23,6 +24,10 @@ settings.load_profile("searching" if SEARCHING else "repeatable")
 
 # An HTTP client reads the system's certificates at its import, in each of some hundred processes; no test needs them.
 os.environ.setdefault("SSL_CERT_FILE", os.devnull)
+
+# Images and shells set this; then each of those processes would compile its modules anew, and each run all tests.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # kubectl, Helm and Prometheus, which end soon or have little in memory, would spend a sixth of their time on garbage.
 os.environ.setdefault("GOGC", "400")
