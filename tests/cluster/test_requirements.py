@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tests.support.virtual_lab import InLab, VirtualLab, manifest
 
-from tessera.kube.client.errors import Forbidden
+from tessera.kube.client.errors import Invalid
 from tessera.kube.resources import PODS
 
 #: node-1 is cut on demand, node-2 into fixed slices, node-3 shared, node-4 and node-5 have whole cards.
@@ -123,11 +123,11 @@ def test_a_pod_whose_author_chose_the_nodes_gets_the_smallest_of_those(mixed: Ca
 
 def test_what_cannot_be_is_said_at_once(mixed: Callable[..., None]) -> None:
     async def scenario(lab: VirtualLab) -> None:
-        with pytest.raises(Forbidden) as caught:
+        with pytest.raises(Invalid) as caught:
             await create(lab, "p", gpu_memory="200Gi")
         for fact in ("the most memory that one has is 80Gi", "The cluster has 2 nvidia.com/gpu"):
             assert fact in str(caught.value)
-        with pytest.raises(Forbidden) as caught:
+        with pytest.raises(Invalid) as caught:
             await lab.create("q", {SHARED: 2})
         for fact in ('container "c0"', f"asks for 2 of {SHARED}", "every node that has it gives a"):
             assert fact in str(caught.value)

@@ -134,8 +134,8 @@ async def test_the_webhook_is_asked_about_no_other_pods(
     init["spec"]["initContainers"] = [{**slices["spec"]["containers"][0], "name": "first"}]
     (await created(init)).refused(500, "InternalError")
     (await created(gated_pod("c"))).ok()
-    (await created(gated_pod("d", limits={"cpu": "2", "nvidia.com/gpu": "1"}))).ok()
-    (await created(gated_pod("e", limits={"nvidia.com/gpu.shared": 1, "example.com/gpu": 2}))).ok()
+    (await created(gated_pod("d", limits={"cpu": "2", "nvidia.com/gpu": "0"}))).ok()
+    (await created(gated_pod("e", limits={"example.com/fpga": 2}))).ok()
     several = await created(gated_pod("f", limits={"nvidia.com/gpu": 2}))
     assert 'failed calling webhook "requests.tessera.dev"' in several.refused(500, "InternalError")
     annotated = gated_pod("g")

@@ -25,13 +25,7 @@ from tessera.forecast.history_text import HISTORY_NAME
 from tessera.kueue.names import CONFIG_MAP
 from tessera.provisioning.recording import RECORDS_NAME
 from tessera.usage.record_text import RECORD_NAME
-from tessera.webhook.base.options import (
-    MANAGED_PATH,
-    MANAGED_TEMPLATE_PATH,
-    REVIEW_PATH,
-    TEMPLATE_PATH,
-    WebhookOptions,
-)
+from tessera.webhook.base.options import PATHS, WebhookOptions
 
 PARSERS: Mapping[str, Callable[[Sequence[str], Mapping[str, str]], Any]] = {
     "agent": agent.parse_options,
@@ -179,7 +173,7 @@ def test_the_webhook_configuration_leads_to_the_service(installation: Installati
     (port,) = installation.one("Service", options.service, NAMESPACE)["spec"]["ports"]
     for each in configuration["webhooks"]:
         service = each["clientConfig"]["service"]
-        assert service.pop("path") in {REVIEW_PATH, TEMPLATE_PATH, MANAGED_PATH, MANAGED_TEMPLATE_PATH}
+        assert service.pop("path") in PATHS
         assert service == {"name": options.service, "namespace": NAMESPACE, "port": port["port"]}
 
 

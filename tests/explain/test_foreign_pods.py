@@ -176,7 +176,9 @@ ROWS = {
         ("(kubectl get node n1 --show-labels); and there is room as soon as this ends",),
         others=(bound("b"),),
     ),
-    "plural": Row(pod({"nvidia.com/gpus": "1"}), "misspelt", "cannot run as written", ("request nvidia.com/gpu",)),
+    "plural": Row(
+        pod({"nvidia.com/gpus": "1"}), "misspelt", "cannot run as written", ("request nvidia.com/mig-7g.40gb",)
+    ),
     "capitals": Row(
         pod({"nvidia.com/MIG-3g.20gb": "1"}), "misspelt", "cannot run as written", ("request nvidia.com/mig-3g.20gb",)
     ),

@@ -59,9 +59,10 @@ def pod(*limits: dict[str, Any] | None, annotations: dict[str, str] | None = Non
         (pod(None), ""),
         (pod({}), ""),
         (pod({"cpu": "2", "memory": "1Gi"}), ""),
-        (pod({"nvidia.com/gpu": "1"}), ""),
-        (pod({"nvidia.com/gpu": 1, "nvidia.com/gpu.shared": "0"}), ""),
-        (pod({"example.com/gpu": "4"}), ""),
+        (pod({"nvidia.com/gpu": "0"}), ""),
+        (pod({"nvidia.com/gpu": "1"}), "requests"),
+        (pod({"nvidia.com/gpu": 1, "nvidia.com/gpu.shared": "0"}), "requests"),
+        (pod({"example.com/gpu": "4"}), "requests"),
         (pod(None, annotations={}), ""),
         (pod(None, annotations={"example.com/tessera.dev": "x"}), ""),
         (pod({"nvidia.com/gpu": "2"}), "requests"),
@@ -148,6 +149,7 @@ def test_what_must_not_slip_through_fails_closed() -> None:
         "templates.tessera.dev": "Ignore",
         "managed-jobs.tessera.dev": "Ignore",
         "managed-templates.tessera.dev": "Ignore",
+        "workloads.tessera.dev": "Ignore",
     }
 
 

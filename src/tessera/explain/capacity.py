@@ -20,6 +20,7 @@ from tessera.api.names import (
     is_on_demand,
 )
 from tessera.api.nodes.agent_pod import AGENT_LABEL
+from tessera.api.pods.resource_advice import advise
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.slicer import Slicer
 from tessera.controller.slicing.state.messages import profiles_text
@@ -35,8 +36,7 @@ from tessera.explain.counterfactuals import (
 from tessera.explain.explanation import Explanation
 from tessera.explain.fixed_resources import not_offered_facts
 from tessera.explain.node_refusals import nodes_by_rule, refusal_facts
-from tessera.explain.offered_resources import explain_blocked_devices, is_mig
-from tessera.explain.resource_advice import advise
+from tessera.explain.offered_resources import explain_blocked_devices, is_mig, offered_resources
 from tessera.explain.snapshot import ClusterView
 from tessera.placement.moves import MOST_MOVES
 from tessera.reasons.node_rules import NodeRule, RuleKind
@@ -114,7 +114,7 @@ def _help(view: ClusterView, pod: PodInfo, reason: Reason) -> Iterator[str]:
     """What would help, by planning anew."""
     match reason:
         case UnknownProfile() if pod.devices:
-            yield from advise(view, Counter(pod.devices), sorted(set(pod.devices)))
+            yield from advise(offered_resources(view), Counter(pod.devices), sorted(set(pod.devices)))
         case UnknownProfile(known=()):
             yield from _card_steps(view)
         case GangIncomplete() if _of_stateful_set(pod) and reason.exist < reason.size:
@@ -124,7 +124,7 @@ def _help(view: ClusterView, pod: PodInfo, reason: Reason) -> Iterator[str]:
         case NoNode() if view.slicer is not None:
             if missing := _missing(view.slicer, pod):
                 asked = {name: count for name, count in pod.amounts.items() if "/" in name and name != QUOTA_RESOURCE}
-                yield from advise(view, asked, missing)
+                yield from advise(offered_resources(view), asked, missing)
             else:
                 yield from changes_by_node(view, view.slicer, pod)
         case Full() | Fragmented() | Reserved():

@@ -9,6 +9,7 @@ from itertools import islice
 
 from tessera.api.names import SLICE_CONDITION
 from tessera.api.nodes.conditions import CARD_CONDITIONS
+from tessera.api.pods.resource_advice import advise
 from tessera.api.pods.size_limits import find_excess
 from tessera.controller.objects.resource_amounts import amount_text, describe_amount
 from tessera.explain.explanation import Explanation
@@ -19,9 +20,9 @@ from tessera.explain.offered_resources import (
     extended_requests,
     format_requests,
     offer_facts,
+    offered_resources,
     resources_of,
 )
-from tessera.explain.resource_advice import advise
 from tessera.explain.scheduler_words import (
     absence_facts,
     absent_scheduler,
@@ -154,7 +155,7 @@ def _explain_not_offered(view: ClusterView, asked: Mapping[str, int], missing: S
         case="not-offered",
         verdict=f"waits for {list_names(missing)}, which no node offers",
         facts=(f"it requests {format_requests(asked)}", *not_offered_facts(view)),
-        help=advise(view, asked, missing),
+        help=advise(offered_resources(view), asked, missing),
     )
 
 

@@ -10,13 +10,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from tessera.api.names import MIG_RESOURCE_PREFIX, QUOTA_RESOURCE
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, decode_offers
 from tessera.api.nodes.scheduler_sums import read_withheld_holds, unblocking_steps
+from tessera.api.pods.resource_advice import DOMAIN, Offered
 from tessera.controller.objects.resource_amounts import pod_amounts
 from tessera.explain.snapshot import ClusterView
 from tessera.kube.quantity import count_or_zero
 from tessera.kube.resources import Node, Pod
 from tessera.text import list_names
 
-DOMAIN = "nvidia.com/"
 #: Facts about devices that nobody gets.
 _SHOWN = 4
 
@@ -65,15 +65,9 @@ def resources_on_demand(view: ClusterView) -> frozenset[str]:
     return view.once("on demand", lambda: frozenset().union(*dynamic_by_node(view).values()))
 
 
-def largest_on_demand(view: ClusterView) -> str:
-    """The resource with the most memory among those made on demand; empty if there are none."""
-
-    def find() -> str:
-        offers = (each for node in view.snapshot.nodes for each in offers_on_demand(node))
-        best = max(offers, key=lambda each: (each.memory_mib, each.resource), default=None)
-        return best.resource if best is not None else ""
-
-    return view.once("largest on demand", find)
+def offered_resources(view: ClusterView) -> Offered:
+    """NVIDIA's resources that nodes offer or make on demand."""
+    return Offered(frozenset(offered_totals(view)), resources_on_demand(view))
 
 
 def resources_of(view: ClusterView, name: str) -> frozenset[str]:

@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Iterator
 
 from tessera.api.names import GATE
+from tessera.api.pods.resource_advice import find_correction
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.explain.explanation import Explanation
 from tessera.explain.fixed_resources import explain_fixed_request
-from tessera.explain.offered_resources import extended_requests, format_requests
-from tessera.explain.resource_advice import right_name
+from tessera.explain.offered_resources import extended_requests, format_requests, offered_resources
 from tessera.explain.scheduler_words import scheduler_facts
 from tessera.explain.snapshot import ClusterView
 from tessera.kube.resources import Pod
@@ -85,6 +85,6 @@ def _explain_needless_gate(pod: Pod) -> Explanation:
 def _find_misspelt(view: ClusterView, asked: Iterable[str]) -> Iterator[tuple[str, str]]:
     """Misspelt resource names that no node offers, each with the likely right name."""
     for name in asked:
-        right = right_name(name)
-        if right not in {"", name} and not any(name in node.status.allocatable for node in view.snapshot.nodes):
+        right = find_correction(name, offered_resources(view))
+        if right and not any(name in node.status.allocatable for node in view.snapshot.nodes):
             yield one_line(name), right

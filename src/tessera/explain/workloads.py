@@ -15,8 +15,8 @@ from tessera.api.names import (
     DEVICE_ACCESS_POLICY,
     QUOTA_RESOURCE,
 )
+from tessera.api.pods.resource_advice import DOMAIN
 from tessera.explain.explanation import Explanation, ExplanationReport
-from tessera.explain.offered_resources import DOMAIN
 from tessera.explain.pods import explain_pod
 from tessera.explain.queue import explain_workload_in_queue
 from tessera.explain.rollouts import ways_out

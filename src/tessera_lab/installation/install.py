@@ -37,7 +37,7 @@ from tessera.nvml.asynchronous.async_nvml import AsyncNvml
 from tessera.nvml.errors import DriverNotLoaded, NvmlError
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera.replay.service import NO_RECORDS, fetch_records
-from tessera.webhook.base.options import MANAGED_PATH, MANAGED_TEMPLATE_PATH, WebhookOptions
+from tessera.webhook.base.options import PATHS, WebhookOptions
 from tessera.webhook.main.run import WebhookReplica
 from tessera_lab.apiserver.interfaces import CommandResult
 from tessera_lab.installation.image_resolver import SimulatedResolver
@@ -273,8 +273,8 @@ async def _webhook(
     webhook = WebhookReplica(options, client, context.clock, rng=rng)
     if not _listens(context):
         cluster.reviewers[(options.namespace, options.service)] = webhook.review
-        for path in (MANAGED_PATH, MANAGED_TEMPLATE_PATH):
-            cluster.reviewers[(options.namespace, options.service + path)] = webhook.review_managed
+        for path in PATHS:
+            cluster.reviewers[(options.namespace, options.service + path)] = partial(webhook.review, path=path)
     await webhook.run()
 
 

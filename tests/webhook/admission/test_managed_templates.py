@@ -12,6 +12,7 @@ from tessera.limits.pods import POD_TEMPLATES
 from tessera.webhook.admission.managed_templates import check_managed_templates
 from tessera.webhook.admission.review import Reviewer
 from tessera.webhook.base.budget import PodRefused, Rule
+from tessera.webhook.base.options import MANAGED_TEMPLATE_PATH, TEMPLATE_PATH
 from tessera.webhook.nodes.capabilities import Capabilities
 
 KNOWN = Capabilities.of([FOUR, EIGHT])
@@ -152,15 +153,15 @@ def test_a_job_that_runs_here_is_checked(spec: dict[str, Any]) -> None:
         check_managed_templates(JOB, item, KNOWN)
 
 
-def review(item: dict[str, Any], *, managed: bool) -> Any:
+def review(item: dict[str, Any], path: str) -> Any:
     request = {"uid": "u", "kind": {"kind": "Job", "group": "batch"}, "operation": "CREATE", "object": item}
     body = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
-    return msgspec.json.decode(Reviewer(KNOWN).review(msgspec.json.encode(body), managed=managed))["response"]
+    return msgspec.json.decode(Reviewer(KNOWN).review(msgspec.json.encode(body), path))["response"]
 
 
 def test_a_review_of_a_managed_namespace_checks_and_changes_nothing() -> None:
     large, small = job(template(container(whole=9))), job(template(container(whole=8)))
-    assert review(large, managed=False)["allowed"]
-    answer = review(large, managed=True)
-    assert (answer["allowed"], answer["status"]["code"]) == (False, 403)
-    assert review(small, managed=True) == {"uid": "u", "allowed": True}
+    assert review(large, TEMPLATE_PATH)["allowed"]
+    answer = review(large, MANAGED_TEMPLATE_PATH)
+    assert (answer["allowed"], answer["status"]["code"]) == (False, 422)
+    assert review(small, MANAGED_TEMPLATE_PATH) == {"uid": "u", "allowed": True}

@@ -342,7 +342,9 @@ def test_a_profile_that_present_cards_lack_waits_while_a_node_has_not_told_its_c
     assert applied(other, capabilities)["spec"]["schedulingGates"] == [GATE]
     with pytest.raises(PodRefused, match=r"7g\.80gb is a profile of no card in this cluster\."):
         patch(other, A100)
-    with pytest.raises(PodRefused, match=r"9g\.90gb is a profile of no NVIDIA card\..* Known profiles are"):
+    with pytest.raises(
+        PodRefused, match=r"9g\.90gb is a profile of no NVIDIA card\..* cards of this cluster have 1g\.5gb"
+    ):
         patch(pod(asking({"nvidia.com/mig-9g.90gb": "1"})), capabilities)
     with pytest.raises(PodRefused, match=r"big is not a MIG profile"):
         patch(pod(asking({"nvidia.com/mig-big": "1"})), capabilities)

@@ -203,8 +203,8 @@ def test_a_change_of_an_object_is_left_alone() -> None:
 
 
 def test_another_kind_is_no_review_of_ours() -> None:
-    other = TemplateKind(group="apps", plural="deployments", kind="Deployment", templates=())
-    with pytest.raises(ReviewError, match="the request is about a Deployment"):
+    other = TemplateKind(group="apps", plural="replicasets", kind="ReplicaSet", templates=())
+    with pytest.raises(ReviewError, match="the request is about a ReplicaSet"):
         Reviewer(EVERY).review(review(other, {}))
 
 

@@ -14,6 +14,7 @@ from tests.webhook.main.test_process import review
 
 from tessera.kube.resources import CONFIGMAPS, NODES
 from tessera.kube.transport.interface import Request, Response, Transport
+from tessera.webhook.base.options import MANAGED_PATH
 from tessera.webhook.main.run import WebhookReplica
 from tessera.webhook.nodes.gpu_nodes import GpuNode
 
@@ -146,7 +147,7 @@ def test_a_node_that_has_just_joined_counts_as_unread_for_a_while() -> None:
             webhook.capabilities.put(GpuNode(name="four", devices=(("nvidia.com/gpu", 4),)))
 
             def admitted() -> tuple[bool, bool]:
-                answer = msgspec.json.decode(webhook.review_managed(review(cards)))
+                answer = msgspec.json.decode(webhook.review(review(cards), MANAGED_PATH))
                 return admits(webhook, LARGE), answer["response"]["allowed"]
 
             assert admitted() == (False, False)

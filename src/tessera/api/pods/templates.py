@@ -94,7 +94,23 @@ KINDS: tuple[TemplateKind, ...] = (
     _kubeflow("MPIJob", "mpiReplicaSpecs"),
 )
 
-_BY_NAME = {(each.group, each.kind): each for each in KINDS}
+#: Kubernetes' own kinds with templates. Kueue holds of them the Job only; others it holds by their pods.
+WORKLOADS: tuple[TemplateKind, ...] = (
+    *(
+        TemplateKind(group="apps", plural=f"{kind.lower()}s", kind=kind, templates=(("spec", "template"),), suspend=())
+        for kind in ("Deployment", "StatefulSet", "DaemonSet")
+    ),
+    JOB,
+    TemplateKind(
+        group="batch",
+        plural="cronjobs",
+        kind="CronJob",
+        templates=(("spec", "jobTemplate", "spec", "template"),),
+        suspend=(),
+    ),
+)
+
+_BY_NAME = {(each.group, each.kind): each for each in (*WORKLOADS, *KINDS)}
 
 
 def find_kind(group: str, kind: str) -> TemplateKind | None:

@@ -16,6 +16,7 @@ import msgspec
 from tessera.api.pods.templates import TemplateKind, find_kind
 from tessera.limits.processes import REVIEW_BODY
 from tessera.text import one_line
+from tessera.webhook.admission.apply_warnings import find_template_warnings, find_warnings
 from tessera.webhook.admission.decision import decide_admission
 from tessera.webhook.admission.device_admission import decide_device_admission
 from tessera.webhook.admission.json_patch import Operation
@@ -23,6 +24,7 @@ from tessera.webhook.admission.managed_templates import check_managed_templates
 from tessera.webhook.admission.pod_schema import PodSchema, Spec, size_of
 from tessera.webhook.admission.template_admission import DecideTemplates, decide_templates
 from tessera.webhook.base.budget import PodRefused, ReviewBudget, Rule, refuse_oversized
+from tessera.webhook.base.options import MANAGED_PATH, MANAGED_TEMPLATE_PATH, REVIEW_PATH, WORKLOAD_PATH
 from tessera.webhook.nodes.capabilities import Capabilities
 
 
@@ -48,7 +50,20 @@ class _Review(msgspec.Struct, frozen=True, rename="camel"):
     request: _Request
 
 
+class _Answer(msgspec.Struct, frozen=True):
+    """What is decided about an object that is admitted: its patch, and the warnings for its author."""
+
+    operations: Sequence[Operation] = ()
+    warnings: Sequence[str] = ()
+
+
 T = TypeVar("T")
+
+#: The operations that are reviewed, of all paths and of that for workloads: ``kubectl apply`` corrects those in place.
+_OPERATIONS = (frozenset({"", "CREATE"}), frozenset({"", "CREATE", "UPDATE"}))
+#: Most warnings of an answer, and characters of one. The API server passes on 4,096 characters of an answer's warnings
+#: (k8s.io/apiserver, ``endpoints/filters/warning.go``).
+_WARNINGS, _WARNING = 8, 480
 
 #: Totals for /metrics: receives ``patched``, ``untouched`` or ``refused`` per review, and the rule of a refusal.
 CountVerdict = Callable[[str, Rule | None], None]
@@ -73,12 +88,12 @@ class Reviewer:
         self._schemas = msgspec.json.Decoder(PodSchema | None)
         self._objects = msgspec.json.Decoder(dict[str, Any] | None)
 
-    def review(self, body: bytes, *, managed: bool = False) -> bytes:
+    def review(self, body: bytes, path: str = REVIEW_PATH) -> bytes:
         """Returns the answer to one AdmissionReview; both are JSON.
 
         Args:
             body: the review.
-            managed: True for a pod, or templates of pods, of a namespace whose pods with whole cards Tessera places.
+            path: that of :data:`~tessera.webhook.base.options.PATHS` to which it came.
 
         Raises:
             ReviewError: the body is no AdmissionReview v1 of such an object; the text names the error.
@@ -86,8 +101,8 @@ class Reviewer:
         budget = ReviewBudget()
         request = self._request(body)
         response: dict[str, Any] = {"uid": request.uid, "allowed": True}
-        decide = self._decider(request, budget, managed=managed)
-        if decide is None or request.operation not in {"", "CREATE"}:
+        decide = self._decider(request, budget, path)
+        if decide is None or request.operation not in _OPERATIONS[path == WORKLOAD_PATH]:
             self._count_verdict("untouched", None)
         else:
             response |= self._answer(decide)
@@ -106,57 +121,64 @@ class Reviewer:
             )
         return found.request
 
-    def _decider(
-        self, request: _Request, budget: ReviewBudget, *, managed: bool
-    ) -> Callable[[], Sequence[Operation]] | None:
+    def _decider(self, request: _Request, budget: ReviewBudget, path: str) -> Callable[[], _Answer] | None:
         """Returns the decision to make about the object of a request; None if there is no object."""
         if request.kind.kind in {"", "Pod"}:
             fault = "request.object is no pod"
             shape, pod = _decode(self._schemas, request.object, fault), _decode(self._objects, request.object, fault)
             if shape is None or pod is None:
                 return None
-            if managed:
+            if path == MANAGED_PATH:
                 return lambda: self._decide_managed_pod(shape, pod, budget)
             return lambda: self._decide_pod(shape, pod, budget)
         kind = find_kind(request.kind.group, request.kind.kind)
         if kind is None:
             raise ReviewError(
                 f"the request is about a {one_line(request.kind.kind)}; this webhook reviews pods, and objects with "
-                "templates of pods that Kueue knows"
+                "templates of pods of Kubernetes or that Kueue knows"
             )
         item = _decode(self._objects, request.object, "request.object is no object")
         if item is None:
             return None
-        decide = check_managed_templates if managed else decide_templates
+        if path == WORKLOAD_PATH:
+            return lambda: _Answer(warnings=find_template_warnings(kind, item, self._capabilities, budget.spend))
+        decide = check_managed_templates if path == MANAGED_TEMPLATE_PATH else decide_templates
         return lambda: self._decide_templates(decide, kind, item, budget)
 
-    def _decide_pod(self, shape: PodSchema, pod: dict[str, Any], budget: ReviewBudget) -> Sequence[Operation]:
+    def _decide_pod(self, shape: PodSchema, pod: dict[str, Any], budget: ReviewBudget) -> _Answer:
         refuse_oversized(size_of(shape.spec or Spec()))
-        return decide_admission(pod, self._capabilities, budget.spend)
+        operations = decide_admission(pod, self._capabilities, budget.spend)
+        return _Answer(operations, list(find_warnings(pod, self._capabilities, budget.spend)))
 
-    def _decide_managed_pod(self, shape: PodSchema, pod: dict[str, Any], budget: ReviewBudget) -> Sequence[Operation]:
+    def _decide_managed_pod(self, shape: PodSchema, pod: dict[str, Any], budget: ReviewBudget) -> _Answer:
         refuse_oversized(size_of(shape.spec or Spec()))
-        return decide_device_admission(pod, self._capabilities, budget.spend)
+        return _Answer(decide_device_admission(pod, self._capabilities, budget.spend))
 
     def _decide_templates(
         self, decide: DecideTemplates, kind: TemplateKind, item: dict[str, Any], budget: ReviewBudget
-    ) -> Sequence[Operation]:
+    ) -> _Answer:
         try:
-            return decide(kind, item, self._capabilities, budget.spend)
+            return _Answer(decide(kind, item, self._capabilities, budget.spend))
         except msgspec.ValidationError as error:
             raise ReviewError(f"request.object has a template that is no pod's: {one_line(error)}") from None
 
-    def _answer(self, decide: Callable[[], Sequence[Operation]]) -> dict[str, Any]:
+    def _answer(self, decide: Callable[[], _Answer]) -> dict[str, Any]:
         try:
-            operations = decide()
+            made = decide()
         except PodRefused as error:
             self._count_verdict("refused", error.rule)
-            return {"allowed": False, "status": {"code": 403, "reason": "Forbidden", "message": str(error)}}
-        if not operations:
+            return {"allowed": False, "status": {"code": 422, "reason": "Invalid", "message": str(error)}}
+        warnings = {"warnings": [_shorten(each) for each in made.warnings[:_WARNINGS]]} if made.warnings else {}
+        if not made.operations:
             self._count_verdict("untouched", None)
-            return {}
+            return warnings
         self._count_verdict("patched", None)
-        return {"patchType": "JSONPatch", "patch": base64.b64encode(msgspec.json.encode(operations)).decode()}
+        patch = base64.b64encode(msgspec.json.encode(made.operations)).decode()
+        return {"patchType": "JSONPatch", "patch": patch, **warnings}
+
+
+def _shorten(warning: str) -> str:
+    return one_line(warning, _WARNING)
 
 
 def _decode(decoder: msgspec.json.Decoder[T], body: bytes | msgspec.Raw, fault: str) -> T:

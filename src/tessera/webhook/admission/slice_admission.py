@@ -39,6 +39,8 @@ Json = Mapping[str, Any]
 
 #: Longest name of a resource, without its prefix (Kubernetes, qualified names).
 _LONGEST_PROFILE = 63
+#: Where no card is known, the ninety profiles of all models help nobody.
+_LISTED_BY = "tessera plan mig MODEL lists the profiles of a model."
 
 
 def patch_for_slices(
@@ -161,9 +163,9 @@ def _refuse_unknown(profile: str, container: str, capabilities: Capabilities) ->
         fault = "is not a MIG profile (the form is <compute slices>g.<memory>gb, as in 3g.20gb)."
     else:
         fault = f"is a profile of no {'NVIDIA card' if capabilities.any_model_may_come else 'card in this cluster'}."
-    owner = "Known profiles are" if capabilities.any_model_may_come else "The cards of this cluster have"
-    text = f"{where} {fault}{meant} {owner} {_join_profiles(capabilities.all_profiles)}."
-    raise PodRefused(Rule.UNKNOWN_PROFILE, text)
+    own = capabilities.own_profiles
+    known = f"The cards of this cluster have {_join_profiles(own)}." if own else _LISTED_BY
+    raise PodRefused(Rule.UNKNOWN_PROFILE, f"{where} {fault}{meant} {known}")
 
 
 def _refuse_bound(spec: Json) -> None:

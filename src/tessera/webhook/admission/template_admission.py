@@ -60,7 +60,7 @@ def decide_templates(
     asking = [(path, template) for path, template in find_templates(kind, item) if asks(template)]
     if len(asking) > POD_TEMPLATES:
         raise PodRefused(Rule.SIZE, f"has more templates with slices than are reviewed, {POD_TEMPLATES}: use fewer")
-    return [*operations, *decide_each(asking, _decide, capabilities, spend)]
+    return [*operations, *decide_each(asking, decide_template, capabilities, spend)]
 
 
 def decide_each(
@@ -120,7 +120,13 @@ def _entries(at: Any) -> Iterable[Any]:
     return at if isinstance(at, list) else ()
 
 
-def _decide(template: Json, capabilities: Capabilities, spend: SpendTime) -> Sequence[Operation]:
+def decide_template(template: Json, capabilities: Capabilities, spend: SpendTime) -> Sequence[Operation]:
+    """Returns the operations on one template, as if it were a pod; it gets no gate.
+
+    Raises:
+        PodRefused: no pod of it could be created.
+        msgspec.ValidationError: it is not the template of a pod.
+    """
     shape = msgspec.convert(template, PodSchema)
     refuse_oversized(size_of(shape.spec or Spec()))
     first = translate_requirements(template, capabilities, spend)

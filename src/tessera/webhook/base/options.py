@@ -12,6 +12,9 @@ TEMPLATE_PATH = "/mutate-templates"
 MANAGED_PATH = "/mutate-managed-pod"
 #: Path for objects with templates of such pods, of the same namespaces.
 MANAGED_TEMPLATE_PATH = "/mutate-managed-templates"
+#: Path for Kubernetes' own kinds with templates, whose authors get warnings only.
+WORKLOAD_PATH = "/warn-workloads"
+PATHS = (REVIEW_PATH, TEMPLATE_PATH, MANAGED_PATH, MANAGED_TEMPLATE_PATH, WORKLOAD_PATH)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,7 +22,7 @@ from tessera.serving.connection import server_context
 from tessera.serving.status_server import serve_status
 from tessera.webhook.admission.review import Reviewer, ReviewError
 from tessera.webhook.base.metrics import WebhookMetrics
-from tessera.webhook.base.options import WebhookOptions
+from tessera.webhook.base.options import REVIEW_PATH, WebhookOptions
 from tessera.webhook.nodes.capabilities import Capabilities
 from tessera.webhook.nodes.gpu_nodes import GpuNodeWatcher
 from tessera.webhook.serving.certificate_manager import CertificateManager
@@ -82,22 +82,19 @@ class WebhookReplica:
         kind = GivenCertificate if options.given_secret else CertificateManager
         self._certificates = kind(options, client, clock, rng=rng, serve=self._serve)
 
-    def review(self, body: bytes) -> bytes:
+    def review(self, body: bytes, path: str = REVIEW_PATH) -> bytes:
         """Returns the answer to an AdmissionReview; both are JSON.
 
+        Args:
+            body: the review.
+            path: that of :data:`~tessera.webhook.base.options.PATHS` to which it came.
+
         Raises:
-            ReviewError: the body is no AdmissionReview v1 of a pod.
+            ReviewError: the body is no AdmissionReview v1 of a pod, or of an object with templates of pods.
         """
-        return self._review(body, managed=False)
-
-    def review_managed(self, body: bytes) -> bytes:
-        """The same for a pod, or templates of pods, of a namespace whose pods with whole cards Tessera places."""
-        return self._review(body, managed=True)
-
-    def _review(self, body: bytes, *, managed: bool) -> bytes:
         began = self._clock.monotonic()
         try:
-            return self._reviewer.review(body, managed=managed)
+            return self._reviewer.review(body, path)
         except ReviewError:
             self.metrics.count("malformed")
             raise
@@ -137,7 +134,7 @@ class WebhookReplica:
             await self._groups.reflector.attempted.wait()
             await self._trusted.wait()
             if options.port is not None:
-                group.create_task(serve_reviews(options, self._context, self.review, self.review_managed))
+                group.create_task(serve_reviews(options, self._context, self.review))
             if options.on_ready is not None:
                 options.on_ready()
 

@@ -12,10 +12,11 @@ from typing import Any, Self, TypeVar
 
 import msgspec
 
-from tessera.api.names import GPU_RESOURCES
+from tessera.api.names import GPU_RESOURCES, resource_of
 from tessera.api.nodes.device_counts import DeviceCounts
 from tessera.api.nodes.node_groups import NodeGroup
 from tessera.api.nodes.undecided_nodes import UndecidedNodes
+from tessera.api.pods.resource_advice import Offered
 from tessera.kube.resources.label_index import LabelIndex
 from tessera.mig.models import MODELS, suggest_profile
 from tessera.mig.names import resource_spelling
@@ -80,7 +81,7 @@ class Capabilities:
         undescribed: GPU resources of nodes that do not say which cards they are of.
         single_share: resources with devices of which a container can have one at most.
         multiple_shares: resources with devices of which a container can have any number.
-        foreign: resources of other slicers.
+        foreign: GPU-like resources of other slicers and other vendors.
         shapes: the nodes with cards that are cut on demand, by these cards.
         unread: nodes with such cards that are not known yet.
         devices: the nodes with whole cards and shares, by these.
@@ -191,8 +192,17 @@ class Capabilities:
 
         All models count while :attr:`any_model_may_come`.
         """
-        every = MODEL_PROFILES if self.any_model_may_come else ()
-        return frozenset(self.on_demand).union(*(each.profiles for each in self.groups), every)
+        every = MODEL_PROFILES if self.any_model_may_come else frozenset[str]()
+        return self._on_demand_profiles | every
+
+    @property
+    def _on_demand_profiles(self) -> frozenset[str]:
+        return frozenset(self.on_demand).union(*(each.profiles for each in self.groups))
+
+    @property
+    def own_profiles(self) -> frozenset[str]:
+        """Profiles that nodes have, or that nodes of known groups will have."""
+        return self._on_demand_profiles.union(self.fixed)
 
     @property
     def any_model_may_come(self) -> bool:
@@ -208,6 +218,20 @@ class Capabilities:
     def gpu_resources(self) -> frozenset[str]:
         """Returns the names of GPU resources besides those of MIG slices."""
         return frozenset(GPU_RESOURCES).union(self.single_share, self.multiple_shares)
+
+    @property
+    def offered(self) -> Offered:
+        """Returns the names of all resources that nodes have, or that nodes of known groups will have."""
+        on_demand = frozenset(map(resource_of, self._on_demand_profiles))
+        fixed = frozenset(map(resource_of, self.fixed))
+        others = frozenset(self.undescribed).union(self.single_share, self.multiple_shares, self.foreign)
+        of_groups = {name for group in self.groups for name, _ in group.devices}
+        return Offered((others - on_demand) | fixed | of_groups, on_demand)
+
+    @property
+    def may_grow(self) -> bool:
+        """True while nodes may have, or get, resources that are not known."""
+        return self.more_may_come or self.unread != 0 or self.unread_devices != 0
 
     @property
     def every(self) -> Nodes:
@@ -240,8 +264,9 @@ class Capabilities:
         return sorted(node.name for node in self.nodes(nodes))
 
     def closest(self, profile: str) -> str | None:
-        """Returns the possible profile that ``profile`` may mean; None if none is close."""
-        return suggest_profile(profile, sorted(self.all_profiles))
+        """Returns the profile that ``profile`` may mean, of this cluster before others; None if none is close."""
+        own = suggest_profile(profile.casefold(), sorted(self.own_profiles))
+        return own or suggest_profile(profile.casefold(), sorted(self.all_profiles))
 
 
 def _model_profiles() -> frozenset[str]:

@@ -21,12 +21,12 @@ from tessera.api.names import (
     is_on_demand,
     profile_of,
     resource_of,
-    suggest_resource,
 )
 from tessera.api.nodes.card_faults import CARDS_ANNOTATION, decode_cards
 from tessera.api.nodes.card_geometries import CardGeometries
 from tessera.api.nodes.device_counts import DeviceCounts, is_unread, read_device_counts
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, decode_offers, placement_offers
+from tessera.api.pods.resource_advice import is_gpu_like
 from tessera.kube.resources import Node
 from tessera.kube.watch.cache import EventKind, WatchEvent
 from tessera.mig.geometry import Geometry
@@ -49,7 +49,7 @@ class GpuNode(msgspec.Struct, frozen=True, kw_only=True):
         on_demand: profiles that are cut on demand, in the resource's spelling.
         fixed: profiles of its fixed layout.
         undescribed: GPU resources that it provides without saying of which cards.
-        foreign: resources of another slicer that runs there.
+        foreign: GPU-like resources of others: another slicer, or another vendor's device plugin.
         cards: the cards that are cut on demand, of which an empty node's capacity follows; empty if they are not known.
         unread: its cards are cut on demand, and are not known yet.
         devices: its whole cards and shares.
@@ -123,7 +123,8 @@ def read_gpu_node(
         cards: its :func:`on_demand_cards`.
     """
     allocatable = node.status.allocatable if node is not None else {}
-    advertised, foreign = frozenset(_gpu_resources(allocatable)), frozenset(filter(suggest_resource, allocatable))
+    advertised = frozenset(_gpu_resources(allocatable))
+    foreign = frozenset(name for name in allocatable if is_gpu_like(name) and not name.startswith(_PREFIX))
     offered = {kind: {each.resource for each in offers if each.kind is kind} for kind in OfferKind}
     described = frozenset[str]().union(*offered.values())
     on_demand = frozenset(offered[OfferKind.DYNAMIC_SLICE])

@@ -8,6 +8,8 @@ Reviews run on the process's event loop, one after the other.
 
 import ssl
 from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Protocol
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
@@ -18,40 +20,33 @@ from tessera.serving.connection import Connection
 from tessera.serving.status_server import listening_socket
 from tessera.status_pages import TEXT, Page
 from tessera.webhook.admission.review import ReviewError
-from tessera.webhook.base.options import (
-    MANAGED_PATH,
-    MANAGED_TEMPLATE_PATH,
-    REVIEW_PATH,
-    TEMPLATE_PATH,
-    WebhookOptions,
-)
+from tessera.webhook.base.options import PATHS, WebhookOptions
 
 #: Returns the answer to a body.
-Review = Callable[[bytes], bytes]
+Answer = Callable[[bytes], bytes]
 
 
-async def serve_reviews(
-    options: WebhookOptions, context: ssl.SSLContext, review: Review, review_managed: Review
-) -> None:
+class Review(Protocol):
+    """Answers AdmissionReviews."""
+
+    def __call__(self, body: bytes, path: str) -> bytes:
+        """Returns the answer to a body that came to one of the paths."""
+        ...
+
+
+async def serve_reviews(options: WebhookOptions, context: ssl.SSLContext, review: Review) -> None:
     """Answers AdmissionReviews until cancelled.
 
     Args:
         options: address, port, and the function to call once the port is open.
         context: a context with a certificate.
-        review: answers the reviews of most pods.
-        review_managed: answers those of pods that Tessera places, and of their templates.
+        review: answers the reviews.
 
     Raises:
         OSError: the port is taken.
     """
-    reviews = {
-        REVIEW_PATH: review,
-        TEMPLATE_PATH: review,
-        MANAGED_PATH: review_managed,
-        MANAGED_TEMPLATE_PATH: review_managed,
-    }
     listener = listening_socket(options.address, options.port or 0)
-    port = ReviewPort(reviews, context)
+    port = ReviewPort({path: partial(review, path=path) for path in PATHS}, context)
     if options.on_listening is not None:
         options.on_listening(*listener.getsockname()[:2])
     await port.serve(listener)
@@ -66,7 +61,7 @@ class ReviewPort(ConnectionPort):
         bounds: the limits.
     """
 
-    def __init__(self, reviews: Mapping[str, Review], context: ssl.SSLContext | None, bounds: Bounds = BOUNDS) -> None:
+    def __init__(self, reviews: Mapping[str, Answer], context: ssl.SSLContext | None, bounds: Bounds = BOUNDS) -> None:
         super().__init__("reviews", context, bounds)
         self._reviews = reviews
 
