@@ -29,7 +29,7 @@ from tessera.nvml.asynchronous.inline import InlineNvml
 from tessera.nvml.interface import GpuInstance, Nvml
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera_lab.apiserver.interfaces import GroupResource
-from tessera_lab.apiserver.kinds.disabled_fields import DRA_VERSIONS
+from tessera_lab.apiserver.kinds.versions import DEFAULT
 from tessera_lab.apiserver.main.server import ApiServer
 from tessera_lab.apiserver.resource_types import ResourceType, Subresource
 from tessera_lab.kubelet.containers.cdi import CdiRegistry
@@ -87,11 +87,11 @@ class Scene:
         mig: bool = True,
         clock: Clock | None = None,
         seam: Kubelet | None = None,
-        dra: str = DRA_VERSIONS[-1],
+        kubernetes: str = DEFAULT,
         **machine: Any,
     ) -> None:
         self.clock: Clock = clock or LoopClock(1_700_000_000.0)
-        self.server = ApiServer(self.clock, dra=dra)
+        self.server = ApiServer(self.clock, kubernetes=kubernetes)
         self.server.core.registry.add(
             ResourceType(
                 group=INSTASLICES.group,

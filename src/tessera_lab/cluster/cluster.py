@@ -144,7 +144,7 @@ class SimulatedCluster:
             seed=self.options.seed,
             leaps=self.options.leaps,
             fair_queues=self.options.fair_queues,
-            dra=self.options.dra,
+            kubernetes=self.options.kubernetes,
         )
         self.reviewers: dict[tuple[str, str], Callable[[bytes], bytes]] = {}
         self.server.parts.webhooks = self._webhooks()

@@ -20,6 +20,7 @@ from tessera.mig.models import model_by_short_name
 from tessera.nvml.simulated.machine_state import DRIVER_VERSION, parse_spec
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera_lab.apiserver.interfaces import UserInfo
+from tessera_lab.apiserver.kinds.versions import RELEASES
 from tessera_lab.cluster.accepted_nodes import apply_cards
 from tessera_lab.cluster.options import ClusterOptions, LabNodeSpec, cards_file, kernel_on, node_folders
 from tessera_lab.kubelet.containers.launcher import NodeSoftware
@@ -137,6 +138,7 @@ class NodeMaker:
                 kernel=spec.kernel or kernel_on(spec.architecture, options.kernel),
                 os_image=spec.os_image or options.os_image,
                 architecture=spec.architecture,
+                release=RELEASES[options.kubernetes],
                 network_seconds=(options.network_seconds if spec.network_seconds is None else spec.network_seconds),
                 lease_seconds=options.lease_seconds,
                 **given,

@@ -19,7 +19,7 @@ from tessera.api.names import MIG_CONFIG_DYNAMIC
 from tessera.driver.build.settings import KERNEL
 from tessera.limits.messages import ECHOED
 from tessera.nvml.simulated.machine_state import SimCard, parse_spec
-from tessera_lab.apiserver.kinds.disabled_fields import DRA_VERSIONS
+from tessera_lab.apiserver.kinds import versions
 from tessera_lab.kubelet.context import KubeletOptions
 from tessera_lab.kubelet.images.catalogue import ImageCatalogue
 from tessera_lab.limits import LAB_CARDS, LAB_NODES
@@ -199,7 +199,7 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
             Unknown; None for no Leases.
         leaps: time skips waits, and the server's version says so to clients that measure from outside.
         fair_queues: API requests wait in queues by level and user, as in kube-apiserver; for clusters in real time.
-        dra: version whose shape ``resource.k8s.io/v1`` has, one of :data:`DRA_VERSIONS`.
+        kubernetes: minor version of server and kubelets, one of :data:`versions.CLUSTERS`.
         client_limits: scheduler and controllers send requests at their programs' default rates, not as fast as they
             can.
         pages: without sockets, the API server's proxy shows the agents' pages. Agents then take samples, which costs
@@ -229,7 +229,7 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
     leaps: bool = False
     fair_queues: bool = False
     pages: bool = False
-    dra: str = DRA_VERSIONS[-1]
+    kubernetes: str = versions.DEFAULT
     client_limits: bool = False
 
 

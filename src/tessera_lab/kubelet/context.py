@@ -12,6 +12,7 @@ from typing import Any
 from tessera.agent.base.processes import ProcessTable
 from tessera.clock import Clock
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
+from tessera_lab.apiserver.kinds.versions import DEFAULT, RELEASES
 from tessera_lab.kubelet.device_plugins.inprocess import InProcessKubelet
 
 
@@ -95,6 +96,7 @@ class KubeletOptions:
         kernel: ``uname -r`` of the node.
         os_image: ``PRETTY_NAME`` of its os-release.
         architecture: CPU architecture as Go and registries name it.
+        release: kubelet's version.
         provider_id: ``spec.providerID``; empty for none.
         annotations: of the Node object, set at registration.
         network_seconds: from kubelet's start until the node has a network and is Ready; pods that do not use the
@@ -119,6 +121,7 @@ class KubeletOptions:
     kernel: str = "6.8.0-simulated"
     os_image: str = "Tessera lab (simulated)"
     architecture: str = "amd64"
+    release: str = RELEASES[DEFAULT]
     provider_id: str = ""
     annotations: Mapping[str, str] = field(default_factory=dict)
     network_seconds: float = 0.0

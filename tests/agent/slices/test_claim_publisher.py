@@ -135,7 +135,7 @@ def test_an_old_server_gets_what_it_keeps(play: Callable[..., None]) -> None:
         await scene.clock.sleep(600)
         assert await stored(scene) == before
 
-    play(story, dra="1.34")
+    play(story, kubernetes="1.34")
 
 
 def a_card(index: int) -> NodeCard:

@@ -13,6 +13,7 @@ from tessera.kube.client.client import Client
 from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import DAEMONSETS, NODES, PODS
 from tessera.nvml.simulated.machine_state import DRIVER_VERSION
+from tessera_lab.apiserver.kinds.versions import CLUSTERS, RELEASES
 from tessera_lab.cluster.cluster import ClusterOptions, SimulatedCluster
 from tessera_lab.cluster.options import LabNodeSpec, parse_nodes
 from tessera_lab.simulation.virtual_time import run_virtual
@@ -58,6 +59,18 @@ def daemonset(name: str, **spec: Any) -> dict[str, Any]:
 async def phases(api: Client) -> dict[str, str]:
     pods = (await api.list(PODS.as_dicts(), "default")).items
     return {each["metadata"]["labels"]["app"]: each["status"]["phase"] for each in pods}
+
+
+@pytest.mark.parametrize("version", CLUSTERS)
+def test_kubelets_have_the_version_of_the_cluster_and_run_pods(version: str) -> None:
+    async def story(cluster: SimulatedCluster, api: Client) -> None:
+        found = (await node(api, "node-1"))["status"]["nodeInfo"]
+        assert found["kubeletVersion"] == f"v{RELEASES[version]}"
+        await api.create(DAEMONSETS.as_dicts(), daemonset("a"), "default")
+        await cluster.clock.sleep(5)
+        assert await phases(api) == {"a": "Running"}
+
+    play(story, kubernetes=version)
 
 
 def test_a_node_is_added_as_it_was_asked_for() -> None:

@@ -11,21 +11,14 @@ from collections.abc import Iterator, Sequence
 
 from tessera.api.names import VIRTUAL_TIME_SUFFIX
 from tessera_lab.apiserver.interfaces import Obj
+from tessera_lab.apiserver.kinds.versions import LAB_SUFFIX
 from tessera_lab.apiserver.resource_types import ResourceRegistry, ResourceType, Subresource
 
 JSON = "application/json"
 _AGGREGATED = ("v2", "v2beta1")
 _VERSION = re.compile(r"v(\d+)(?:(alpha|beta)(\d+))?")
 
-_KUBERNETES = "v1.32.4"
-#: Version of a lab that runs on this machine's clock, and of a lab whose virtual time skips waits.
-LAB_VERSION = f"{_KUBERNETES}+tessera-lab"
-LEAPING_VERSION = f"{_KUBERNETES}{VIRTUAL_TIME_SUFFIX}"
-#: Version of Kubernetes that the server imitates, with a suffix that says so.
-VERSION: Obj = {
-    "major": "1",
-    "minor": "32",
-    "gitVersion": LAB_VERSION,
+_BUILD: Obj = {
     "gitCommit": "",
     "gitTreeState": "clean",
     "buildDate": "1970-01-01T00:00:00Z",
@@ -40,12 +33,15 @@ class DiscoveryDocuments:
 
     Args:
         registry: the resource types that are served.
+        release: the release of Kubernetes that the server imitates, "1.36.2".
         leaps: the server's time is virtual and skips waits; its version says so.
     """
 
-    def __init__(self, registry: ResourceRegistry, *, leaps: bool = False) -> None:
+    def __init__(self, registry: ResourceRegistry, release: str, *, leaps: bool = False) -> None:
         self._registry = registry
-        self._version = VERSION | {"gitVersion": LEAPING_VERSION if leaps else LAB_VERSION}
+        major, minor, _ = release.split(".")
+        named = f"v{release}{VIRTUAL_TIME_SUFFIX if leaps else LAB_SUFFIX}"
+        self._version = {"major": major, "minor": minor, "gitVersion": named, **_BUILD}
         self._generation = -1
         self._kept: dict[tuple[str, str], Obj | None] = {}
 

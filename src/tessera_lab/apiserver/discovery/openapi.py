@@ -18,6 +18,7 @@ import msgspec
 
 from tessera_lab.apiserver.crd.structural_schema import StructuralSchema
 from tessera_lab.apiserver.interfaces import Obj
+from tessera_lab.apiserver.kinds.versions import LAB_SUFFIX
 from tessera_lab.apiserver.resource_types import ResourceRegistry, ResourceType
 from tessera_lab.apiserver.schemas import schema_library
 
@@ -38,10 +39,16 @@ _SPECIAL: Mapping[str, Obj] = {
 
 
 class OpenApiDocuments:
-    """Implements :class:`interfaces.OpenApi` over a registry; keeps each document until the registry changes."""
+    """Implements :class:`interfaces.OpenApi` over a registry; keeps each document until the registry changes.
 
-    def __init__(self, registry: ResourceRegistry) -> None:
+    Args:
+        registry: the resource types that are served.
+        release: the release of Kubernetes that the server imitates, "1.36.2".
+    """
+
+    def __init__(self, registry: ResourceRegistry, release: str) -> None:
         self._registry = registry
+        self._info = {"title": "Kubernetes", "version": f"v{release}{LAB_SUFFIX}"}
         self._generation = -1
         self._kept: dict[str, Obj] = {}
 
@@ -63,7 +70,7 @@ class OpenApiDocuments:
             types = self._of(group, version)
             if not types:
                 return None
-            self._kept[path] = _document(types)
+            self._kept[path] = {"openapi": "3.0.0", "info": self._info, **_document(types)}
         return self._kept[path]
 
     def documents(self) -> Iterator[Obj]:
@@ -102,8 +109,6 @@ def _document(types: Sequence[ResourceType]) -> Obj:
     schemas: Obj = {}
     names = {each.kind: _schema(each, schemas) for each in types}
     return {
-        "openapi": "3.0.0",
-        "info": {"title": "Kubernetes", "version": "v1.32.4+tessera-lab"},
         "paths": {path: item for each in types for path, item in _paths(each, names[each.kind])},
         "components": {"schemas": dict(sorted(schemas.items()))},
     }
@@ -213,11 +218,12 @@ _TYPE, _ITEMS, _PROPERTIES, _VENDOR = 22, 23, 25, 31
 def build_document(documents: Iterable[Obj]) -> Obj:
     """Builds the document from the documents of version 3."""
     definitions: Obj = {}
+    info: Obj = {}
     for each in documents:
+        info = each["info"]
         for name, schema in each["components"]["schemas"].items():
             retained = definitions.get(name, {})
             definitions[name] = retained if GVK in retained else _schema_v2(schema)
-    info = {"title": "Kubernetes", "version": "v1.32.4+tessera-lab"}
     return {"swagger": "2.0", "info": info, "paths": {}, "definitions": dict(sorted(definitions.items()))}
 
 

@@ -6,7 +6,8 @@ Source: discovery documents of Kubernetes 1.32; of 1.36 for ``resource.k8s.io``,
 import msgspec
 
 from tessera_lab.apiserver.interfaces import GroupResource
-from tessera_lab.apiserver.kinds.disabled_fields import DRA_VERSIONS, disabled_fields
+from tessera_lab.apiserver.kinds.disabled_fields import disabled_fields
+from tessera_lab.apiserver.kinds.versions import DEFAULT, has_claims
 from tessera_lab.apiserver.resource_types import ALL_VERBS, ResourceType, ScalePaths, Subresource
 
 _GET_PATCH_UPDATE = ("get", "patch", "update")
@@ -334,16 +335,13 @@ _OTHERS = (
 )
 
 
-def builtin_types(dra: str = DRA_VERSIONS[-1]) -> tuple[ResourceType, ...]:
-    """Every built-in type, without schemas and table columns; the server's wiring adds those.
-
-    Args:
-        dra: version whose shape ``resource.k8s.io/v1`` has, one of :data:`DRA_VERSIONS`; empty for a server without it.
-    """
-    return (*_CORE, *_APPS, *(_shape(each, dra) for each in _OTHERS if dra or each.group != _DRA))
+def builtin_types(version: str = DEFAULT) -> tuple[ResourceType, ...]:
+    """Every built-in type of a minor version, without schemas and table columns; the server's wiring adds those."""
+    claims = has_claims(version)
+    return (*_CORE, *_APPS, *(_shape(each, version) for each in _OTHERS if claims or each.group != _DRA))
 
 
-def _shape(each: ResourceType, dra: str) -> ResourceType:
+def _shape(each: ResourceType, version: str) -> ResourceType:
     if each.group != _DRA:
         return each
-    return msgspec.structs.replace(each, shape=dra, disabled=disabled_fields(each.plural, dra))
+    return msgspec.structs.replace(each, shape=version, disabled=disabled_fields(each.plural, version))

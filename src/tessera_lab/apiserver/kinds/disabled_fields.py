@@ -1,7 +1,8 @@
 """Fields of ``resource.k8s.io/v1`` that a server decodes and drops without a word, since their feature gate is off.
 
-Source: the feature gates of Kubernetes 1.34 to 1.36 and ``pkg/registry/resource/*/strategy.go``; 1.36 was seen on a
-real server. A field that a version does not know at all is an unknown field instead, of which the server warns.
+Source: the feature gates of Kubernetes 1.34 to 1.37 and ``pkg/registry/resource/*/strategy.go``; 1.36 was seen on a
+real server. A field that a version does not know at all is an unknown field instead, of which the server warns; so are
+here the fields that came with 1.37, all of gates that are off.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,8 +10,6 @@ from typing import Any
 
 from tessera_lab.apiserver.interfaces import Obj
 
-#: Versions whose shape of ``resource.k8s.io/v1`` the server can have.
-DRA_VERSIONS = ("1.34", "1.35", "1.36")
 _REQUESTS = ("requests[].exactly", "requests[].firstAvailable[]")
 _RESULTS = "status.allocation.devices.results[]"
 

@@ -31,7 +31,7 @@ from tessera_lab.apiserver.handlers.aggregation import Aggregator
 from tessera_lab.apiserver.handlers.dispatch import OpenStream, RequestDispatcher
 from tessera_lab.apiserver.handlers.write_handler import WriteHandler
 from tessera_lab.apiserver.interfaces import Attributes, CommandResult, GroupResource, Obj, UserInfo
-from tessera_lab.apiserver.kinds.disabled_fields import DRA_VERSIONS
+from tessera_lab.apiserver.kinds import versions
 from tessera_lab.apiserver.main.wiring import build_builtin_types, create_initial_objects
 from tessera_lab.apiserver.request.fair_queuing import FairQueues, width_of
 from tessera_lab.apiserver.request.flow_schemas import StoredSchemas
@@ -79,7 +79,7 @@ class ApiServer:
         leaps: its time is virtual and skips waits; its version says so.
         fair_queues: requests wait for their turn by level and user. On virtual time, where a turn takes no time, they
             would only change the order of simultaneous requests.
-        dra: version whose shape ``resource.k8s.io/v1`` has, one of :data:`DRA_VERSIONS`; empty for a server without it.
+        kubernetes: minor version that is imitated, one of :data:`versions.RELEASES`.
 
     Attributes:
         aggregator: sends requests for the groups of APIServices on.
@@ -97,16 +97,17 @@ class ApiServer:
         tokens: Mapping[str, UserInfo] | None = None,
         leaps: bool = False,
         fair_queues: bool = False,
-        dra: str = DRA_VERSIONS[-1],
+        kubernetes: str = versions.DEFAULT,
     ) -> None:
         self.panics = 0
-        self.core = ServerState(clock, Store(history), ResourceRegistry(build_builtin_types(dra)), random.Random(seed))
+        registry, release = ResourceRegistry(build_builtin_types(kubernetes)), versions.RELEASES[kubernetes]
+        self.core = ServerState(clock, Store(history), registry, random.Random(seed))
         self._queues = FairQueues(StoredSchemas(self.core.store).level_of) if fair_queues else None
         self.identities = TokenAuthenticator(self.core, dict(tokens or {}))
-        self.core.parts.discovery = DiscoveryDocuments(self.core.registry, leaps=leaps)
+        self.core.parts.discovery = DiscoveryDocuments(registry, release, leaps=leaps)
         self.core.parts.protobuf = protobuf.decode_body
         self.core.parts.authorizer = NodeAuthorizer(self.core.store, RbacAuthorizer(self.core.store))
-        self.core.parts.openapi = OpenApiDocuments(self.core.registry)
+        self.core.parts.openapi = OpenApiDocuments(registry, release)
         self.core.parts.quota = QuotaAdmission()
         QuotaTracker(self.core.store)
         nobody = InProcessCaller({})

@@ -26,9 +26,9 @@ NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
 PRIORITIES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 
 
-def build_builtin_types(dra: str) -> Iterable[ResourceType]:
-    """Returns every built-in type with schema, columns and merge rules; ``dra`` as for :func:`builtin_types`."""
-    return [_complete_type(each) for each in builtin_types(dra)]
+def build_builtin_types(version: str) -> Iterable[ResourceType]:
+    """Returns every built-in type of a minor version with schema, columns and merge rules."""
+    return [_complete_type(each) for each in builtin_types(version)]
 
 
 def _complete_type(each: ResourceType) -> ResourceType:

@@ -265,7 +265,7 @@ class KubeletNodeObject:
                 "kernelVersion": self._kernel,
                 "osImage": self._options.os_image,
                 "containerRuntimeVersion": f"{SIMULATED_RUNTIME}1.0",
-                "kubeletVersion": "v1.32.0",
+                "kubeletVersion": f"v{self._options.release}",
                 "kubeProxyVersion": "",
                 "operatingSystem": SYSTEM,
                 "architecture": self._options.architecture,

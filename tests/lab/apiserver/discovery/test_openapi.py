@@ -9,6 +9,7 @@ from tessera_lab.apiserver.crd.structural_schema import StructuralSchema
 from tessera_lab.apiserver.discovery.openapi import OpenApiDocuments
 from tessera_lab.apiserver.interfaces import GroupResource, Obj
 from tessera_lab.apiserver.kinds.builtin_types import builtin_types
+from tessera_lab.apiserver.kinds.versions import RELEASES
 from tessera_lab.apiserver.resource_types import ResourceRegistry, ResourceType
 
 
@@ -29,9 +30,8 @@ def custom(**properties: Any) -> ResourceType:
 
 @pytest.fixture
 def found() -> OpenApiDocuments:
-    return OpenApiDocuments(
-        ResourceRegistry([*builtin_types(), custom(spec={"type": "object", "description": "what is wanted"})])
-    )
+    described = custom(spec={"type": "object", "description": "what is wanted"})
+    return OpenApiDocuments(ResourceRegistry([*builtin_types(), described]), RELEASES["1.36"])
 
 
 def document(found: OpenApiDocuments, path: str) -> Obj:
@@ -50,7 +50,7 @@ def test_the_index_names_every_group_version(found: OpenApiDocuments) -> None:
 
 def test_addresses_change_with_the_content_only() -> None:
     registry = ResourceRegistry([*builtin_types(), custom()])
-    found = OpenApiDocuments(registry)
+    found = OpenApiDocuments(registry, RELEASES["1.36"])
     before = found.index()["paths"]
     registry.add(custom(spec={"type": "object"}))
     after = found.index()["paths"]

@@ -71,7 +71,7 @@ async def test_administrative_access_is_for_labelled_namespaces(api: ApiUser) ->
 
 @pytest.mark.parametrize("version", ["1.34", "1.35"])
 async def test_fields_of_gates_that_are_off_before_1_36_are_dropped(clock: ManualClock, version: str) -> None:
-    api = ApiUser(ApiServer(clock, dra=version))
+    api = ApiUser(ApiServer(clock, kubernetes=version))
     taint = {"key": "a", "effect": "NoSchedule"}
     device: Any = {"name": "gpu-0", "taints": [taint], "consumesCounters": [], "allowMultipleAllocations": True}
     device["capacity"] = {"memory": {"value": "1Gi", "requestPolicy": {"default": "1Mi"}}}
@@ -90,7 +90,7 @@ async def test_fields_of_gates_that_are_off_before_1_36_are_dropped(clock: Manua
 
 
 async def test_before_1_36_the_right_to_write_the_status_is_enough(clock: ManualClock) -> None:
-    server = ApiServer(clock, dra="1.35")
+    server = ApiServer(clock, kubernetes="1.35")
     api = ApiUser(server)
     user = await plugin(api, server, "", "get")
     made = await api("POST", CLAIMS, claim("a", exactly("gpu", "gpus")))
@@ -99,5 +99,5 @@ async def test_before_1_36_the_right_to_write_the_status_is_enough(clock: Manual
 
 
 async def test_a_server_without_the_api_does_not_know_it(clock: ManualClock) -> None:
-    api = ApiUser(ApiServer(clock, dra=""))
+    api = ApiUser(ApiServer(clock, kubernetes="1.32"))
     assert (await api("GET", CLAIMS))["code"] == 404

@@ -1,0 +1,29 @@
+"""Versions of Kubernetes that the lab can have. ``/version``, kubelets and ``resource.k8s.io`` follow from the choice.
+
+All other kinds have the shape of 1.32 in every version. ``resource.k8s.io/v1`` comes with 1.34; which of its fields and
+kinds a version serves follows from its feature gates (``pkg/features/kube_features.go``; for 1.37 the KEPs). 1.36 was
+seen on a real server.
+"""
+
+from collections.abc import Mapping
+
+#: The release that is imitated, by minor version.
+RELEASES: Mapping[str, str] = {
+    "1.32": "1.32.4",
+    "1.34": "1.34.2",
+    "1.35": "1.35.3",
+    "1.36": "1.36.2",
+    "1.37": "1.37.0",
+}
+DEFAULT = "1.36"
+#: End of ``gitVersion`` of a lab that runs on this machine's clock.
+LAB_SUFFIX = "+tessera-lab"
+
+
+def has_claims(version: str) -> bool:
+    """True if a minor version serves ``resource.k8s.io/v1``."""
+    return version >= "1.34"
+
+
+#: Versions of a whole cluster: the lab's scheduler and controllers watch ``resource.k8s.io/v1``.
+CLUSTERS = tuple(filter(has_claims, RELEASES))
