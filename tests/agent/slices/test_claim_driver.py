@@ -47,30 +47,56 @@ def result(number: int, place: Place) -> dict[str, Any]:
     return {"request": f"r{number}", "driver": DRIVER, "pool": NODE, "device": device(place)}
 
 
-async def write_claim(scene: Scene, name: str, results: Sequence[Mapping[str, Any]]) -> ClaimRef:
-    """A claim, allocated as the controller does it; the agent does not watch claims."""
+async def write_claim(
+    scene: Scene,
+    name: str,
+    results: Sequence[Mapping[str, Any]],
+    *,
+    pods: Sequence[str] = (),
+    namespace: str = "default",
+) -> ClaimRef:
+    """A claim as controller and kube-scheduler leave it: allocated, and reserved for its pods, which are bound.
+
+    The agent does not watch claims. Without ``pods`` the claim has one of its own name.
+    """
+    users = pods or (name,)
+    for user in users:
+        if user not in scene.pods:
+            await scene.pod(user, {"main": {}})
+            await scene.bind(user)
     count = max(1, len(results))
     requests = [{"name": f"r{number}", "exactly": {"deviceClassName": "any"}} for number in range(count)]
     made = await scene.client.create(
         RESOURCE_CLAIMS.as_dicts(),
         {"metadata": {"name": name}, "spec": {"devices": {"requests": requests}}},
-        "default",
+        namespace,
     )
-    term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [NODE]}]}
-    allocation = {
-        "allocationTimestamp": "2026-11-29T11:00:00Z",
-        "devices": {"results": list(results)},
-        "nodeSelector": {"nodeSelectorTerms": [term]},
-    }
     if results:
-        status = {"status": {"allocation": allocation}}
-        await scene.client.merge_patch(RESOURCE_CLAIMS, name, status, "default", subresource="status")
-    scene.made[name] = made
-    return ClaimRef("default", name, scene.uid(name))
+        await write_status(scene, name, allocation(results) | reserved(scene, *users), namespace)
+    return ClaimRef(namespace, name, str(made["metadata"]["uid"]))
 
 
-async def allocate(scene: Scene, name: str, *places: Place) -> ClaimRef:
-    return await write_claim(scene, name, [result(number, place) for number, place in enumerate(places)])
+def allocation(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [NODE]}]}
+    return {
+        "allocation": {
+            "allocationTimestamp": "2026-11-29T11:00:00Z",
+            "devices": {"results": list(results)},
+            "nodeSelector": {"nodeSelectorTerms": [term]},
+        }
+    }
+
+
+def reserved(scene: Scene, *pods: str) -> dict[str, Any]:
+    return {"reservedFor": [{"resource": "pods", "name": pod, "uid": scene.uid(pod)} for pod in pods]}
+
+
+async def write_status(scene: Scene, name: str, status: Mapping[str, Any], namespace: str = "default") -> None:
+    await scene.client.merge_patch(RESOURCE_CLAIMS, name, {"status": status}, namespace, subresource="status")
+
+
+async def allocate(scene: Scene, name: str, *places: Place, pods: Sequence[str] = ()) -> ClaimRef:
+    return await write_claim(scene, name, [result(number, place) for number, place in enumerate(places)], pods=pods)
 
 
 class Drivers:
@@ -185,23 +211,84 @@ def test_unprepare_gives_everything_back(play: Callable[..., None]) -> None:
         await kubelet.unprepare(claim)
         await kubelet.unprepare(claim)
         assert not scene.cdi_files()
-        await scene.until(scene.is_empty)
+        await scene.remove("two")
+        await scene.clock.sleep(1)
+        assert sorted(scene.places()) == sorted(TWO)  # the next pod that shares the claim may come
         await scene.release("two")
+        await scene.until(scene.is_empty)
         await scene.until(scene.journal_is_empty)
         await kubelet.unprepare(ClaimRef("default", "never", "nobody-knows-it"))
 
     play(story)
 
 
-def test_a_shared_claim_is_prepared_again_on_the_same_slice(play: Callable[..., None]) -> None:
-    """The last pod of the node left and another came before the claim was released."""
+@pytest.mark.parametrize("restart", [False, True])
+@pytest.mark.parametrize("between", ["prepared", "unprepared"])
+def test_a_shared_claim_keeps_its_slice_from_pod_to_pod(play: Callable[..., None], between: str, restart: bool) -> None:
+    """The promise has the UID of the first pod, which ended before the second one started."""
 
     async def story(scene: Scene) -> None:
         kubelet, _ = await begin(scene)
         await scene.joined()
-        claim, _ = await prepared(scene, kubelet, "one", ONE)
+        claim = await allocate(scene, "shared", ONE, pods=("first", "second"))
+        await scene.promise("first", ONE)
+        devices = await kubelet.prepare(claim)
+        before = environment(scene, devices)
+        if between == "unprepared":
+            await kubelet.unprepare(claim)
+        await scene.remove("first")
+        await write_status(scene, "shared", reserved(scene, "second"))
+        if restart:
+            await scene.kill_agent()
+            scene.start_agent()
+        await scene.clock.sleep(2)
+        assert await kubelet.prepare(claim) == devices
+        assert environment(scene, devices) == before == {scene.mig_uuid(ONE)}
         await kubelet.unprepare(claim)
-        assert environment(scene, await kubelet.prepare(claim)) == {scene.mig_uuid(ONE)}
+        await scene.release("first")
+        await scene.until(scene.is_empty)
+
+    play(story)
+
+
+def test_a_claim_that_outlives_its_promise_keeps_its_slice_until_it_is_unprepared(play: Callable[..., None]) -> None:
+    """The pod was force-deleted: its claim and its promise go at once, kubelet unprepares later."""
+
+    async def story(scene: Scene) -> None:
+        kubelet, _ = await begin(scene)
+        await scene.joined()
+        claim, devices = await prepared(scene, kubelet, "one", ONE)
+        await scene.remove("one")
+        await scene.client.delete(RESOURCE_CLAIMS, "one", "default")
+        await scene._patch({"spec": {"podAllocationRequests": {scene.uid("one"): None}}})
+        next_claim = await allocate(scene, "next", ONE)
+        await scene.promise("next", ONE)
+        waiting = asyncio.create_task(kubelet.prepare(next_claim))
+        await scene.clock.sleep(15)
+        assert not waiting.done()
+        assert environment(scene, devices) == {scene.mig_uuid(ONE)}
+        await kubelet.unprepare(claim)
+        assert environment(scene, await waiting) == {scene.mig_uuid(ONE)}
+        assert not await is_defined(scene, devices)
+
+    play(story)
+
+
+def test_two_claims_of_a_pod_have_the_slices_of_one_promise(play: Callable[..., None]) -> None:
+    async def story(scene: Scene) -> None:
+        kubelet, _ = await begin(scene)
+        await scene.joined()
+        claims = [await allocate(scene, f"c{number}", place, pods=("one",)) for number, place in enumerate(TWO)]
+        await scene.promise("one", *TWO)
+        answers = await asyncio.gather(*map(kubelet.prepare, claims))
+        assert [environment(scene, each) for each in answers] == [{scene.mig_uuid(place)} for place in TWO]
+        await kubelet.unprepare(claims[0])
+        await scene.remove("one")
+        await scene._patch({"spec": {"podAllocationRequests": {scene.uid("one"): None}}})
+        await scene.clock.sleep(1)
+        assert environment(scene, answers[1]) == {scene.mig_uuid(TWO[1])}
+        await kubelet.unprepare(claims[1])
+        await scene.until(scene.is_empty)
 
     play(story)
 
@@ -245,7 +332,7 @@ def test_a_prepared_claim_keeps_its_slice_though_its_promise_is_lost(play: Calla
         ({"pool": "another-node"}, "is of pool another-node; this node's is node-1"),
         ({"device": "gpu-7-mig-1g5gb-19-0"}, "this node has no device gpu-7-mig-1g5gb-19-0"),
         ({"adminAccess": True}, "adminAccess is not served"),
-        ({}, "promised the claim no GPU-.*:3g.20gb:4: somebody else wrote its status.allocation"),
+        ({}, "promised GPU-.*:3g.20gb:4 to no pod of status.reservedFor: somebody else wrote its status"),
     ],
 )
 def test_an_allocation_that_is_not_ours_is_refused(
@@ -265,19 +352,49 @@ def test_an_allocation_that_is_not_ours_is_refused(
     play(story)
 
 
-def test_a_promise_to_another_claim_is_no_promise(play: Callable[..., None]) -> None:
+@pytest.mark.parametrize(
+    ("users", "namespace", "reason"),
+    [
+        (("thief",), "default", "to no pod of status.reservedFor: somebody else wrote its status.allocation"),
+        (("owner", "thief"), "default", "is held by claim default/owner"),
+        (("owner",), "other", "the promise to default/owner serves claims of namespace default only"),
+        ((), "default", "status.reservedFor names no pod"),
+    ],
+    ids=["no promise", "held", "another tenant", "nobody"],
+)
+def test_a_device_of_another_claim_is_refused(
+    play: Callable[..., None], users: Sequence[str], namespace: str, reason: str
+) -> None:
     """Nobody else checks: the API server takes an allocation of a device that another claim holds."""
 
     async def story(scene: Scene) -> None:
         kubelet, _ = await begin(scene)
         await scene.joined()
+        await scene.client.create(NAMESPACES, {"metadata": {"name": "other"}})
         _, devices = await prepared(scene, kubelet, "owner", ONE)
-        thief = await allocate(scene, "thief", ONE)
-        with pytest.raises(PluginError, match=r"somebody else wrote its status\.allocation"):
+        thief = await write_claim(scene, "thief", [result(0, ONE)], pods=users, namespace=namespace)
+        if not users:
+            await write_status(scene, "thief", {"reservedFor": None})
+        with pytest.raises(PluginError, match=reason):
             await kubelet.prepare(thief)
         assert environment(scene, devices) == {scene.mig_uuid(ONE)}
+        assert len(scene.cdi_files()) == 1
 
     play(story)
+
+
+def test_two_claims_that_ask_for_one_slice_at_once_do_not_both_get_it(play: Callable[..., None]) -> None:
+    async def story(scene: Scene) -> None:
+        kubelet, _ = await begin(scene)
+        await scene.joined()
+        claims = [await allocate(scene, name, ONE, pods=("one",)) for name in ("first", "second")]
+        waiting = asyncio.gather(*map(kubelet.prepare, claims), return_exceptions=True)
+        await scene.promise("one", ONE)
+        answers = await waiting
+        assert [isinstance(each, PluginError) for each in answers].count(True) == 1
+        assert len(scene.cdi_files()) == 1
+
+    play(story, latencies={"create_gpu_instance": 3.0})
 
 
 def test_a_device_is_not_given_on_while_a_process_uses_it(play: Callable[..., None]) -> None:
@@ -290,6 +407,7 @@ def test_a_device_is_not_given_on_while_a_process_uses_it(play: Callable[..., No
         before = scene.mig_uuid(ONE)
         pid = scene.machine.start_process(MigUuid(before), 2**30)
         await kubelet.unprepare(first)
+        await scene.remove("first")
         await scene._patch({"spec": {"podAllocationRequests": {scene.uid("first"): None}}})
         second = await allocate(scene, "second", ONE)
         await scene.promise("second", ONE)
@@ -363,8 +481,9 @@ def test_a_death_at_any_call_is_made_good(play_anew: Callable[..., None], after:
         assert environment(scene, devices) == {scene.mig_uuid(place) for place in TWO}
         assert sorted(scene.places()) == sorted(TWO)
         await call(kubelet.unprepare)
-        await scene.until(scene.is_empty)
+        await scene.remove("two")
         await scene.release("two")
+        await scene.until(scene.is_empty)
         await scene.until(scene.journal_is_empty)
         assert not scene.cdi_files()
         successor.cancel()
@@ -464,8 +583,10 @@ def test_a_damaged_checkpoint_takes_nothing_from_running_claims(play: Callable[.
         assert environment(scene, devices) == {scene.mig_uuid(place) for place in TWO}
         assert await kubelet.prepare(claim) == devices
         await kubelet.unprepare(claim)
-        await scene.until(scene.is_empty)
         assert not scene.cdi_files()
+        await scene.remove("two")
+        await scene.release("two")
+        await scene.until(scene.is_empty)
 
     play(story)
 
@@ -481,10 +602,8 @@ def test_a_claim_that_was_given_other_devices_meanwhile_gets_these(play: Callabl
         await scene.until(scene.is_empty)
         await scene.release("one")
         other: Place = ("1g.5gb", 0, 0)
-        allocation = {"devices": {"results": [result(0, other)]}, "allocationTimestamp": "2026-11-29T12:00:00Z"}
-        for each in (None, allocation):
-            status = {"status": {"allocation": each}}
-            await scene.client.merge_patch(RESOURCE_CLAIMS, "one", status, "default", subresource="status")
+        await write_status(scene, "one", {"reservedFor": None, "allocation": None})
+        await write_status(scene, "one", allocation([result(0, other)]) | reserved(scene, "one"))
         await scene.promise("one", other)
         assert environment(scene, await kubelet.prepare(claim)) == {scene.mig_uuid(other)}
 
@@ -498,9 +617,9 @@ def test_a_claim_with_nothing_of_ours_leaves_nothing(play: Callable[..., None]) 
         claim = await write_claim(scene, "other", [{**result(0, ONE), "driver": "gpu.nvidia.com"}])
         assert await kubelet.prepare(claim) == ()
         await kubelet.unprepare(claim)
-        second, _ = await prepared(scene, kubelet, "second", ONE)  # which saves the journal
+        await prepared(scene, kubelet, "second", ONE)  # which saves the journal
         journal = json.loads(scene.options.journal_file.read_bytes().splitlines()[0])
-        assert set(journal["bindings"]) == {second.uid}
+        assert set(journal["bindings"]) == {scene.uid("second")}
 
     play(story)
 
@@ -550,6 +669,7 @@ def test_a_node_with_a_prepared_claim_is_not_rebooted_for_a_card(
         claim, _ = await prepared(scene, kubelet, "one", ONE)
         if not held:
             await kubelet.unprepare(claim)
+            await scene.remove("one")
             await scene.release("one")
         broken = scene.machine.uuids()[1]
         scene.machine.lose(broken)
@@ -569,8 +689,10 @@ def test_a_claim_that_kubelet_has_forgotten_is_given_back(play: Callable[..., No
         kubelet, _ = await begin(scene)
         await scene.joined()
         await prepared(scene, kubelet, "first", ONE)
-        stays, _ = await prepared(scene, kubelet, "stays", ("1g.5gb", 0, 0))
-        await scene._patch({"spec": {"podAllocationRequests": {scene.uid("first"): None, stays.uid: None}}})
+        await prepared(scene, kubelet, "stays", ("1g.5gb", 0, 0))
+        for name in ("first", "stays"):
+            await scene.remove(name)
+            await scene._patch({"spec": {"podAllocationRequests": {scene.uid(name): None}}})
         await scene.client.delete(RESOURCE_CLAIMS, "first", "default")
         if restart:
             await scene.kill_agent()

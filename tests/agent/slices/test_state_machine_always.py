@@ -1,7 +1,8 @@
 """Any events in any order: no slices overlap, none leaks, no foreign instance is touched.
 
 The state machine works on a card that keeps NVML's rules. A controller promises only slots that look free to it. Pods
-come and go, calls fail, other programs use the card too, and the agent is killed before and after calls.
+come and go, claims are prepared and given back, calls fail, other programs use the card too, and the agent is killed
+before and after calls.
 """
 
 from typing import Any
@@ -29,6 +30,7 @@ from tessera.agent.slices.events import (
     PodChanged,
     PodDeleted,
     PromisedSlice,
+    PromiseServes,
     SliceJournal,
     SlicePromise,
     SliceResult,
@@ -116,6 +118,10 @@ class Node(RuleBasedStateMachine):
         self.promises: dict[PodUid, SlicePromise] = {}
         self.records: dict[PodUid, SliceResult] = {}
         self.pods: dict[PodUid, bool] = {}
+        #: Pods whose promise serves a claim, and whether it is prepared; as on the disk.
+        self.claims: dict[PodUid, bool] = {}
+        #: The slices of prepared claims.
+        self.handed_out: dict[PodUid, list[SlicePosition]] = {}
         for position in foreign:
             self._somebody_else_makes(position)
         self._start()
@@ -125,6 +131,8 @@ class Node(RuleBasedStateMachine):
         self._object_seen()
         for pod, over in self.pods.items():
             self.machine.handle(PodChanged(pod, over))
+        for pod, prepared in self.claims.items():
+            self.machine.handle(PromiseServes(pod, prepared))
         self.machine.handle(self.card.read())
         self.machine.handle(InitialSyncDone())
 
@@ -170,7 +178,10 @@ class Node(RuleBasedStateMachine):
         ]
 
     @rule(target=promised, wishes=st.lists(st.sampled_from(POSITIONS), min_size=1, max_size=3))
-    def promise(self, wishes: list[SlicePosition]) -> PodUid:
+    def promise_slices(self, wishes: list[SlicePosition]) -> PodUid:
+        return self._promise(wishes)
+
+    def _promise(self, wishes: list[SlicePosition]) -> PodUid:
         free: list[SlicePosition] = []
         for wish in wishes:
             if not any(overlap(wish, taken) for taken in self._taken() + free):
@@ -186,6 +197,9 @@ class Node(RuleBasedStateMachine):
 
     @rule(target=bound, pod=consumes(promised))
     def bind(self, pod: PodUid) -> PodUid:
+        return self._bind(pod)
+
+    def _bind(self, pod: PodUid) -> PodUid:
         self.pods[pod] = False
         self.machine.handle(PodChanged(pod, ended=False))
         return pod
@@ -198,6 +212,50 @@ class Node(RuleBasedStateMachine):
         else:
             self.pods[pod] = True
             self.machine.handle(PodChanged(pod, ended=True))
+
+    @rule(pod=bound)
+    def prepare_a_claim(self, pod: PodUid) -> None:
+        """Of the pod, or of one that shares the claim with it."""
+        self._prepare(pod)
+
+    def _prepare(self, pod: PodUid) -> None:
+        for _ in range(12):  # prepare waits for the slices
+            self._step()
+        slices = [each.position for each in self.promises[pod].slices] if pod in self.promises else []
+        table = self.machine.table
+        if slices and all(table.is_promised(pod, each) and table.ready_slice(pod, each) for each in slices):
+            self.claims[pod], self.handed_out[pod] = True, slices
+            self.machine.handle(PromiseServes(pod, prepared=True))
+
+    @rule(target=bound, wishes=st.lists(st.sampled_from(POSITIONS), min_size=1, max_size=3))
+    def run_a_pod_with_a_claim(self, wishes: list[SlicePosition]) -> PodUid:
+        pod = self._bind(self._promise(wishes))
+        self._prepare(pod)
+        return pod
+
+    @precondition(lambda self: self.claims)
+    @rule(data=st.data())
+    def unprepare_a_claim(self, data: Any) -> None:
+        pod = data.draw(st.sampled_from(sorted(self.claims)))
+        self.handed_out.pop(pod, None)
+        self.claims[pod] = False
+        self.machine.handle(PromiseServes(pod, prepared=False))
+        self._forget_claims()
+
+    @precondition(lambda self: self.claims)
+    @rule(data=st.data())
+    def release_a_claim(self, data: Any) -> None:
+        """The controller sees that no pod uses the claim any more; kubelet may still have to unprepare it."""
+        pod = data.draw(st.sampled_from(sorted(self.claims)))
+        if self.pods.get(pod) is not False:
+            self.promises.pop(pod, None)
+            self._object_seen()
+            self._forget_claims()
+
+    def _forget_claims(self) -> None:
+        for pod in [pod for pod, prepared in self.claims.items() if not prepared and pod not in self.promises]:
+            del self.claims[pod]
+            self.machine.handle(PromiseServes(pod, prepared=None))
 
     @rule(pod=consumes(promised))
     def give_up_before_it_is_bound(self, pod: PodUid) -> None:
@@ -261,16 +319,22 @@ class Node(RuleBasedStateMachine):
 
     @invariant()
     def no_slice_is_for_two_pods(self) -> None:
-        if hasattr(self, "book"):
+        if hasattr(self, "machine"):
             users: dict[SlicePosition, PodUid] = {}
             for pod in self.machine.table.promises:
                 for position in self.machine.table.slices_of(pod):
                     if self.machine.table.ready_slice(pod, position):
                         assert users.setdefault(position, pod) == pod
 
+    @invariant()
+    def prepared_claims_keep_their_slices(self) -> None:
+        if hasattr(self, "machine"):
+            made = dict(self.card.instances.values())
+            assert all(made.get(each) for slices in self.handed_out.values() for each in slices)
+
     def teardown(self) -> None:
         """Left alone, everything settles."""
-        if not hasattr(self, "book"):
+        if not hasattr(self, "machine"):
             return
         self.card.busy.clear()
         for _ in range(200):
@@ -296,6 +360,7 @@ class Node(RuleBasedStateMachine):
         for pod, over in self.pods.items():
             if pod not in self.promises and not over:
                 due |= set(self.machine.table.positions_of(pod))
+        due |= {each for slices in self.handed_out.values() for each in slices}
         assert {position for position, _ in ours.values()} == due, "leaked or missing slices"
         assert all(whole for _, whole in ours.values())
         assert set(self.disk.owners) >= {position.device_id for position, _ in ours.values()}

@@ -148,8 +148,10 @@ class ApiMirror:
             raise ConnectionError(str(error)) from error
         return [pod for pod in found.items if not has_ended(pod)]
 
-    async def has_promise(self, pod: PodUid) -> bool:
-        """True if the API server itself has a promise to a pod. A list of one object needs only the watch's right.
+    async def has_promise(self, *pods: PodUid) -> bool:
+        """True if the API server itself has a promise to one of these pods.
+
+        A list of one object needs only the watch's right.
 
         Raises:
             ConnectionError: the API server did not answer.
@@ -158,7 +160,7 @@ class ApiMirror:
             found = await self._client.list(INSTASLICES, self._namespace, field_selector=self._by_name)
         except (ApiError, TimeoutError) as error:
             raise ConnectionError(str(error)) from error
-        return any(pod in item.spec.pod_allocation_requests for item in found.items)
+        return any(pod in item.spec.pod_allocation_requests for item in found.items for pod in pods)
 
 
 def _by_name(node_name: str) -> str:

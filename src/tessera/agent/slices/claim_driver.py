@@ -1,18 +1,20 @@
-"""Prepares ResourceClaims: finds the slices that the controller promised to a claim, and gives them to its containers.
+"""Prepares ResourceClaims: gives the slices that were promised to a claim's pod to the containers of the claim.
 
-The controller promises slices to a claim as it does to a pod, in the node's Instaslice object, with the claim's UID as
-the key; then it writes ``status.allocation``, which names the same places. So a claim is one more owner of slices, and
-:mod:`tessera.agent.slices.state_machine` makes and destroys its slices by the same rules. To that machine a prepared
-claim lives on the node, and a claim that was unprepared is gone.
+The controller promises slices to a pod that asks by claims as to one that asks by limits, in the node's Instaslice
+object; then it writes ``status.allocation``, which names the same places. So the owner of the slices is the pod, and
+:mod:`tessera.agent.slices.state_machine` makes and destroys them by the same rules. To that machine a pod lives while a
+claim that its promise serves is prepared.
 
 Rules:
 
 1.  The driver is the last line of defence, since the API server checks nothing of an allocation: a device is handed out
-    only if the promise to this claim has it. Neither a tenant's allocation nor the stock allocator's has one.
+    only if the promise to a pod that may use the claim has it, and nobody else got it
+    (:mod:`tessera.agent.slices.claim_promises`). Neither a tenant's allocation nor the stock allocator's has a promise.
 2.  Prepare waits for a slice that is being made, or that its former owner still leaves; kubelet tries a failed prepare
     again only after a minute or more.
 3.  What was answered is on disk before the answer, and a claim that is prepared gets the same answer again.
-4.  Unprepare of an unknown claim succeeds. The slice is destroyed once no process uses it, as for a pod.
+4.  Unprepare of an unknown claim succeeds. The slices are destroyed once the promise is gone, no claim that it serves
+    is prepared, and no process uses them: the next pod that shares the claim may come first.
 5.  A prepared claim has a CDI file exactly while it has its slices (:mod:`tessera.agent.slices.claim_files`).
 6.  A prepared claim that is neither promised nor on the API server any more is given back without kubelet, which may
     have lost its own note of it.
@@ -24,16 +26,15 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from tessera.agent.base.change_notifier import Fact
-from tessera.agent.base.node_objects import ApiMirror
 from tessera.agent.base.runtime import AgentRuntime
 from tessera.agent.inventory.sliceable_gpus import SliceableGpus, SlicePosition
 from tessera.agent.slices.claim_cdi import ClaimCdiFolder
-from tessera.agent.slices.claim_files import ClaimFiles, bind_claim, refusing, usable_slice
-from tessera.agent.slices.events import PodChanged, PodDeleted
+from tessera.agent.slices.claim_files import ClaimFiles, refusing, usable_slice
+from tessera.agent.slices.claim_promises import ClaimPromises
 from tessera.agent.slices.prepared_claims import PreparedClaim, PreparedClaims
 from tessera.agent.slices.slice_table import SliceJournalFile
 from tessera.agent.slices.state_machine import SliceStateMachine
-from tessera.api.dra.claims import RESOURCE_CLAIMS, AllocatedDevice
+from tessera.api.dra.claims import RESOURCE_CLAIMS, AllocatedDevice, ResourceClaim
 from tessera.api.names import PodUid
 from tessera.dra.node_devices import partition_name
 from tessera.kube.client.errors import ApiError, NotFound
@@ -56,7 +57,6 @@ class ClaimDriver:
         driver_name: the driver.
         devices: by name of a published device of this node, the position of its slice.
         machine: the slices and their owners.
-        mirror: the API server's answer about promises.
         journal: written to disk before a container gets its slices.
         prepared: the prepared claims.
         is_withheld: true for a card, by UUID, of which nothing may be given out because of its health.
@@ -69,7 +69,6 @@ class ClaimDriver:
         *,
         devices: Callable[[], Mapping[str, SlicePosition]],
         machine: SliceStateMachine,
-        mirror: ApiMirror,
         journal: SliceJournalFile,
         prepared: PreparedClaims,
         is_withheld: Callable[[str], bool],
@@ -81,19 +80,16 @@ class ClaimDriver:
         self._health_changes = runtime.changes.about(Fact.HEALTH | Fact.SLICES)
         self._pool = runtime.options.node_name
         self._devices = devices
-        self._machine = machine
         self._slices = machine.table
-        self._mirror = mirror
         self._prepared = prepared
         self._is_withheld = is_withheld
         self._cdi = ClaimCdiFolder(runtime.options.cdi_dir, driver_name)
         self._files = ClaimFiles(runtime, self._cdi, machine=machine, journal=journal, prepared=prepared)
+        self._promises = ClaimPromises(runtime, machine, prepared)
 
     def adopt(self) -> None:
         """Tells the machine the claims that are prepared; before it decides anything."""
-        for uid, claim in self._prepared.items():
-            self._machine.handle(PodChanged(PodUid(uid), ended=False))
-            bind_claim(self._machine, PodUid(uid), claim.slices())
+        self._promises.adopt()
 
     async def restore(self) -> None:
         """Writes the CDI files of all prepared claims whose slices exist; before kubelet finds the driver."""
@@ -103,13 +99,24 @@ class ClaimDriver:
         """Keeps rules 5 and 6 until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._files.run())
-            group.create_task(self._forget_deleted())
+            group.create_task(self._forget_released())
+            group.create_task(self._give_back_deleted())
 
-    async def _forget_deleted(self) -> None:
+    async def _forget_released(self) -> None:
+        while True:
+            count = self._changes.count
+            try:
+                self._promises.forget()
+            except PluginError as error:
+                _log.warning("%s", error)
+            await self._changes.wait(count)
+
+    async def _give_back_deleted(self) -> None:
         before: set[str] = set()
         while True:
             await self._clock.sleep(GONE_CHECK)
-            claims = [(uid, claim) for uid, claim in self._prepared.items() if uid not in self._slices.promises]
+            promises = self._slices.promises
+            claims = [each for each in self._prepared.items() if self._prepared.promise(each[0]) not in promises]
             gone = {uid: claim for uid, claim in claims if await self._is_deleted(uid, claim)}
             for uid in gone.keys() & before:
                 _log.warning("claim %s/%s was deleted and is given back", gone[uid].namespace, gone[uid].name)
@@ -133,24 +140,29 @@ class ClaimDriver:
 
     async def prepare(self, claim: ClaimRef) -> Sequence[PreparedDevice]:
         """See :meth:`.ClaimPlugin.prepare`."""
-        uid, deadline = PodUid(claim.uid), self._clock.monotonic() + PREPARE_TIMEOUT
+        deadline = self._clock.monotonic() + PREPARE_TIMEOUT
         async with self._files.lock(claim.uid):
-            known = self._prepared.get(claim.uid)
-            if known is not None and self._holds(uid, known.slices().values()):
-                await self._hand_out(uid, known.slices(), deadline)
+            known, pod = self._prepared.get(claim.uid), self._prepared.promise(claim.uid)
+            if known is not None and pod is not None and self._holds(pod, known.slices().values()):
+                with self._promises.reserve(claim.uid, pod, known.slices().values()):
+                    await self._hand_out(claim.uid, pod, known.slices(), deadline)
                 return known.devices
-            results = await self._read_results(claim)
+            found = await self._read(claim)
+            results = self._read_results(found)
             positions = {each.device: self._position(each) for each in results}
-            await self._wait_for_promise(uid, positions.values(), deadline)
-            await self._hand_out(uid, positions, deadline)
+            if not positions:
+                return ()
+            pod = await self._promises.find(found, positions.values(), deadline)
             prepared = PreparedClaim(
                 namespace=claim.namespace,
                 name=claim.name,
                 devices=tuple(self._device(claim, each) for each in results),
                 positions={device: position.device_id for device, position in positions.items()},
             )
-            with refusing("the claim cannot be noted on this node"):
-                self._prepared.add(claim.uid, prepared)
+            with self._promises.reserve(claim.uid, pod, positions.values()):
+                await self._hand_out(claim.uid, pod, positions, deadline)
+                with refusing("the claim cannot be noted on this node"):
+                    self._prepared.add(claim.uid, prepared, pod)
             return prepared.devices
 
     async def unprepare(self, claim: ClaimRef) -> None:
@@ -159,7 +171,7 @@ class ClaimDriver:
             with refusing("the claim cannot be taken back on this node"):
                 self._files.remove(claim.uid)
                 self._prepared.remove(claim.uid)
-            self._leave(PodUid(claim.uid))
+            self._promises.leave(claim.uid)
 
     async def watch_health(self) -> AsyncIterator[Sequence[ClaimDeviceHealth]]:
         """See :meth:`.ClaimPlugin.watch_health`; the devices of prepared claims, which are those that kubelet shows."""
@@ -180,8 +192,7 @@ class ClaimDriver:
 
     # Steps of prepare -----------------------------------------------------------------------------------------------
 
-    async def _read_results(self, claim: ClaimRef) -> Sequence[AllocatedDevice]:
-        """What the claim's allocation gives of this node's devices."""
+    async def _read(self, claim: ClaimRef) -> ResourceClaim:
         name = f"claim {claim.namespace}/{claim.name}"
         try:
             found = await self._client.get(RESOURCE_CLAIMS, claim.name, claim.namespace)
@@ -191,9 +202,14 @@ class ClaimDriver:
             raise PluginError(f"{name} cannot be read: {error}") from error
         if found.metadata.uid != claim.uid:
             raise PluginError(f"{name} was made anew: its UID is {found.metadata.uid}, not {claim.uid}")
-        if found.status.allocation is None:
+        return found
+
+    def _read_results(self, claim: ResourceClaim) -> Sequence[AllocatedDevice]:
+        """What a claim's allocation gives of this node's devices."""
+        name = f"claim {claim.metadata.namespace}/{claim.metadata.name}"
+        if claim.status.allocation is None:
             raise PluginError(f"{name} has no allocation: status.allocation is empty")
-        results = [each for each in found.status.allocation.devices.results if each.driver == self.driver_name]
+        results = [each for each in claim.status.allocation.devices.results if each.driver == self.driver_name]
         for each in results:
             if each.pool != self._pool:
                 raise PluginError(f"{name}: device {each.device} is of pool {each.pool}; this node's is {self._pool}")
@@ -207,49 +223,23 @@ class ClaimDriver:
             raise PluginError(f"this node has no device {result.device}; see kubectl get resourceslices")
         return position
 
-    async def _wait_for_promise(self, claim: PodUid, positions: Iterable[SlicePosition], deadline: float) -> None:
-        """Rule 1; the promise may reach the node after the allocation, and slices may be released that were its own."""
-        wanted = set(positions)
-
-        def missing() -> list[SlicePosition]:
-            return [each for each in wanted if not self._slices.is_promised(claim, each)]
-
-        self._live(claim)
-        if not missing():
-            return
-        try:
-            promised = await self._mirror.has_promise(claim)
-        except ConnectionError as error:
-            raise PluginError(f"the API server did not say whether devices are promised: {error}") from error
-        if promised and await self._wait_until(lambda: not missing(), deadline):
-            return
-        names = ", ".join(sorted(each.device_id for each in missing()))
-        if promised and self._slices.is_released(claim):
-            text = "the claim's former slices are still being released"
-            raise PluginError(f"not ready after {PREPARE_TIMEOUT:.0f} s: {names}: {text}; kubelet tries again")
-        self._leave(claim)
-        raise PluginError(
-            f"Tessera's controller promised the claim no {names}: somebody else wrote its status.allocation; delete "
-            "the claim and its pod, and create them again"
-        )
-
-    async def _hand_out(self, claim: PodUid, positions: Mapping[str, SlicePosition], deadline: float) -> None:
+    async def _hand_out(self, uid: str, pod: PodUid, positions: Mapping[str, SlicePosition], deadline: float) -> None:
         """Waits for the slices of a claim and defines them for its containers."""
 
         def missing() -> list[SlicePosition]:
-            return [each for each in positions.values() if usable_slice(self._slices, claim, each) is None]
+            return [each for each in positions.values() if usable_slice(self._slices, pod, each) is None]
 
-        self._live(claim)
-        if not await self._wait_until(lambda: not missing(), deadline):
-            reason = self._slices.last_problem_text(claim) or "the card has not made it yet"
+        if not await self._changes.wait_until(lambda: not missing(), max(0.0, deadline - self._clock.monotonic())):
+            released = "former slices are still being released" if self._slices.is_released(pod) else ""
+            reason = released or self._slices.last_problem_text(pod) or "the card has not made it yet"
             names = ", ".join(each.device_id for each in missing())
             raise PluginError(f"not ready after {PREPARE_TIMEOUT:.0f} s: {names}: {reason}; kubelet tries again")
-        await self._files.write(claim, positions)
+        await self._files.write(uid, pod, positions)
 
-    def _holds(self, claim: PodUid, positions: Iterable[SlicePosition]) -> bool:
-        """True if every position is still a claim's; else its devices were given back without a call of kubelet."""
+    def _holds(self, pod: PodUid, positions: Iterable[SlicePosition]) -> bool:
+        """True if every position is still a pod's; else its devices were given back without a call of kubelet."""
         return all(
-            self._slices.is_promised(claim, each) or usable_slice(self._slices, claim, each) is not None
+            self._slices.is_promised(pod, each) or usable_slice(self._slices, pod, each) is not None
             for each in positions
         )
 
@@ -261,19 +251,6 @@ class ClaimDriver:
             cdi_devices=(self._cdi.name(claim.uid, result.device),),
             share_id=result.share_id,
         )
-
-    # To the machine a claim is a pod --------------------------------------------------------------------------------
-
-    def _live(self, claim: PodUid) -> None:
-        self._machine.handle(PodChanged(claim, ended=False))
-        self._changes.notify(Fact.SLICES)
-
-    def _leave(self, claim: PodUid) -> None:
-        self._machine.handle(PodDeleted(claim))
-        self._changes.notify(Fact.SLICES)
-
-    async def _wait_until(self, condition: Callable[[], bool], deadline: float) -> bool:
-        return await self._changes.wait_until(condition, max(0.0, deadline - self._clock.monotonic()))
 
 
 def claim_devices(cards: SliceableGpus) -> dict[str, SlicePosition]:

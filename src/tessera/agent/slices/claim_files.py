@@ -3,6 +3,9 @@
 A prepared claim has a file exactly while it has its slices. After a reboot or a reset the slices are made anew, and the
 file with them, since kubelet does not ask again. A claim that lost a slice loses the file: the next slice at that place
 has the same device nodes.
+
+The slices belong to the pod whose promise serves the claim. That a claim uses them is a binding of that pod
+(:data:`.SliceTable.bindings`); its id names device and claim.
 """
 
 import asyncio
@@ -65,9 +68,9 @@ class ClaimFiles:
         self._prepared = prepared
         #: By claim, the slices in the file that this agent wrote last.
         self._defined: dict[str, _Made] = {}
-        #: Owners of slices that are no prepared claims: pods, and claims whose note is lost. They keep a file that they
-        #: have as long as they own their slices.
-        self._others: set[PodUid] = set()
+        #: Claims whose note is lost, and the pods whose promises serve them. They keep a file that they have as long as
+        #: the pod owns slices.
+        self._others: dict[str, PodUid] = {}
 
     def lock(self, uid: str) -> asyncio.Lock:
         """The lock of a claim; the caller has a reference to it while it matters."""
@@ -76,8 +79,9 @@ class ClaimFiles:
     async def restore(self) -> None:
         """Writes the files of all prepared claims whose slices exist, and removes those of claims that are gone."""
         prepared = {uid for uid, _ in self._prepared.items()}
-        self._others = {owner for owner, _ in self._slices.owned_positions() if owner not in prepared}
-        self._cdi.keep_only(prepared | self._others)
+        bound = {claim_of(each): pod for pod, devices in self._slices.bindings.items() for each in devices}
+        self._others = {uid: pod for uid, pod in bound.items() if uid and uid not in prepared}
+        self._cdi.keep_only(prepared | self._others.keys())
         await self._define_prepared()
 
     async def run(self) -> None:
@@ -87,28 +91,28 @@ class ClaimFiles:
             complete = await self._define_prepared()
             await self._changes.wait(count, None if complete else RETRY)
 
-    async def write(self, claim: PodUid, positions: Mapping[str, SlicePosition]) -> None:
+    async def write(self, claim: str, pod: PodUid, positions: Mapping[str, SlicePosition]) -> None:
         """Writes a claim's file and binds its slices.
 
         Args:
-            claim: the claim, whose lock the caller holds.
+            claim: UID of the claim, whose lock the caller holds.
+            pod: the pod whose promise serves it.
             positions: by device, the position of its slice.
 
         Raises:
             PluginError: a slice does not exist, or the file cannot be written.
         """
         devices = {}
-        made = self._made(claim, positions)
+        made = self._made(pod, positions)
         with refusing("the claim's devices cannot be prepared"):
             for (device, position), (gi_id, ci_id, mig) in zip(positions.items(), made or (), strict=made is not None):
                 devices[device] = mig, await self._hardware.device_files(GpuUuid(position.gpu), gi_id, ci_id)
-            if made is None or made != self._made(claim, positions):
+            if made is None or made != self._made(pod, positions):
                 names = ", ".join(sorted(each.device_id for each in positions.values()))
                 raise PluginError(f"slices were destroyed in between: {names}; kubelet tries again")
-            bind_claim(self._machine, claim, positions)
+            bind_claim(self._machine, claim, pod, positions)
             self._journal.save(self._slices.journal())
-            if devices:
-                self._cdi.write(claim, devices)
+            self._cdi.write(claim, devices)
             self._defined[claim] = made
 
     def remove(self, uid: str) -> None:
@@ -123,13 +127,14 @@ class ClaimFiles:
     async def _define_prepared(self) -> bool:
         """Removes and writes files; true if all are as they should be. Removes first: that is what cannot wait."""
         complete = True
-        gone = {each for each in self._others if self._slices.is_released(each) or not self._slices.positions_of(each)}
-        self._others -= gone
-        claims = [(PodUid(uid), claim, claim.slices()) for uid, claim in self._prepared.items()]
-        for uid in (*gone, *(uid for uid, _, slices in claims if self._made(uid, slices) is None)):
+        slices = self._slices
+        gone = {uid for uid, pod in self._others.items() if slices.is_released(pod) or not slices.positions_of(pod)}
+        self._others = {uid: pod for uid, pod in self._others.items() if uid not in gone}
+        claims = [(uid, claim, self._made(self._pod(uid), claim.slices())) for uid, claim in self._prepared.items()]
+        for uid in (*gone, *(uid for uid, _, made in claims if made is None)):
             complete &= self._undefine(uid)
-        for uid, claim, slices in claims:
-            lock, made = self.lock(uid), self._made(uid, slices)
+        for uid, claim, _ in claims:
+            lock, made = self.lock(uid), self._made(self._pod(uid), claim.slices())
             if lock.locked() or made is None or made == self._defined.get(uid):
                 continue  # a call of kubelet's for the claim ends with the right file
             async with lock:
@@ -137,15 +142,15 @@ class ClaimFiles:
                     complete &= await self._define(uid, claim)
         return complete
 
-    async def _define(self, uid: PodUid, claim: PreparedClaim) -> bool:
+    async def _define(self, uid: str, claim: PreparedClaim) -> bool:
         try:
-            await self.write(uid, claim.slices())
+            await self.write(uid, self._pod(uid), claim.slices())
         except PluginError as error:
             _log.warning("claim %s/%s: %s", claim.namespace, claim.name, error)
             return False
         return True
 
-    def _undefine(self, uid: PodUid) -> bool:
+    def _undefine(self, uid: str) -> bool:
         try:
             self.remove(uid)
         except OSError as error:
@@ -153,21 +158,35 @@ class ClaimFiles:
             return False
         return True
 
-    def _made(self, claim: PodUid, positions: Mapping[str, SlicePosition]) -> _Made | None:
-        """All slices of a claim; ``None`` if one is missing."""
-        found = [usable_slice(self._slices, claim, each) for each in positions.values()]
+    def _pod(self, uid: str) -> PodUid:
+        """The pod whose promise serves a claim; empty, which owns nothing, once nobody knows."""
+        return self._prepared.promise(uid) or PodUid("")
+
+    def _made(self, pod: PodUid, positions: Mapping[str, SlicePosition]) -> _Made | None:
+        """All slices of a claim that a pod's promise serves; ``None`` if one is missing."""
+        found = [usable_slice(self._slices, pod, each) for each in positions.values()]
         return None if None in found else tuple((each.gi_id, *each.computes[0]) for each in found if each is not None)
 
 
-def usable_slice(slices: SliceTable, claim: PodUid, position: SlicePosition) -> ObservedInstance | None:
-    """A claim's slice if its containers can use it now; none while it is being released."""
-    return None if slices.is_released(claim) else slices.ready_slice(claim, position)
+def usable_slice(slices: SliceTable, pod: PodUid, position: SlicePosition) -> ObservedInstance | None:
+    """A slice of a promise if containers can use it now; none while it is being released."""
+    return None if slices.is_released(pod) else slices.ready_slice(pod, position)
 
 
-def bind_claim(machine: SliceStateMachine, claim: PodUid, positions: Mapping[str, SlicePosition]) -> None:
-    """Tells the machine that containers use these slices."""
-    if positions:
-        machine.handle(DevicesBound(claim, {each.device_id: each for each in positions.values()}))
+def bind_claim(
+    machine: SliceStateMachine, claim: str, pod: PodUid, positions: Mapping[str, SlicePosition] | None = None
+) -> None:
+    """Tells the machine which slices of a pod's promise the containers of a claim use: by device, all of them."""
+    known = machine.table.bindings_of(pod)
+    bound = {device: each for device, each in known.items() if claim_of(device) != claim}
+    bound |= {f"{device}@{claim}": each for device, each in (positions or {}).items()}
+    if bound != known:
+        machine.handle(DevicesBound(pod, bound))
+
+
+def claim_of(device: str) -> str:
+    """UID of the claim that a binding is for; empty if its device is one of the device plugin."""
+    return device.partition("@")[2]
 
 
 @contextmanager

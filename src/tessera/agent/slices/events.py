@@ -123,6 +123,18 @@ class DevicesBound(msgspec.Struct, frozen=True):
     bindings: Mapping[str, SlicePosition]
 
 
+class PromiseServes(msgspec.Struct, frozen=True):
+    """A pod's promise gives slices to ResourceClaims, which other pods may share with it.
+
+    Attributes:
+        pod: the pod.
+        prepared: true while one of the claims is prepared, or about to be; ``None`` if the promise serves none of them.
+    """
+
+    pod: PodUid
+    prepared: bool | None
+
+
 class ExecutorReady(msgspec.Struct, frozen=True):
     """The executor of a GPU asks at ``now`` (monotonic seconds) for its next instruction."""
 
@@ -214,6 +226,7 @@ SliceEvent = (
     | InitialSyncDone
     | GpuCallFailed
     | DevicesBound
+    | PromiseServes
     | ExecutorReady
     | FollowUpsDue
 )

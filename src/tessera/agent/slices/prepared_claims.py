@@ -1,17 +1,21 @@
-"""The claims that are prepared on this node, on disk.
+"""The claims that are prepared on this node, and the pods whose promises serve them, on disk.
 
 Kubelet asks once for each claim, and not again after a restart of the agent or of the node. So the agent remembers what
 it answered, and writes the CDI files anew at each start: the folder is empty after a reboot (kubernetes #141433).
 Kubelet flushes its own note of a claim, so this file is flushed too: both are there after a crash, or both are not.
+
+Which promise serves a claim is remembered beyond that, until the promise is gone: pods that share a claim may come one
+after the other, and the promise has the first pod's UID.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
 from tessera.agent.base.state_file import StateFile
 from tessera.agent.inventory.sliceable_gpus import SlicePosition, parse_device_id
+from tessera.api.names import PodUid
 from tessera.kubelet.interfaces import PreparedDevice
 
 
@@ -35,20 +39,29 @@ class PreparedClaim(msgspec.Struct, frozen=True, kw_only=True):
         return {device: parse_device_id(text) for device, text in self.positions.items()}
 
 
-class _PreparedFile(StateFile[dict[str, PreparedClaim]]):
-    """The file; an invalid position in it counts as damage."""
+class _Notes(msgspec.Struct, frozen=True, kw_only=True):
+    """Content of the file, each by the UID of a claim."""
+
+    prepared: dict[str, PreparedClaim] = {}
+    promises: dict[str, PodUid] = {}
+
+
+class _NotesFile(StateFile[_Notes]):
+    """The file; an invalid position in it, or a prepared claim that no promise serves, counts as damage."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(path, dict[str, PreparedClaim])
+        super().__init__(path, _Notes)
 
-    def check(self, value: dict[str, PreparedClaim]) -> None:
-        """Checks that every position can be parsed.
+    def check(self, value: _Notes) -> None:
+        """Checks that every position can be parsed, and that every prepared claim has its promise.
 
         Raises:
-            ValueError: a position cannot be parsed.
+            ValueError: one cannot, or has none.
         """
-        for claim in value.values():
+        for uid, claim in value.prepared.items():
             claim.slices()
+            if uid not in value.promises:
+                raise ValueError(f"claim {uid} has no promise")
 
 
 class PreparedClaims:
@@ -59,34 +72,64 @@ class PreparedClaims:
     """
 
     def __init__(self, path: Path) -> None:
-        self._file = _PreparedFile(path)
-        self._claims = self._file.load() or {}
+        self._file = _NotesFile(path)
+        self._notes = self._file.load() or _Notes()
 
     def get(self, uid: str) -> PreparedClaim | None:
         """The claim with a UID; ``None`` if it is not prepared."""
-        return self._claims.get(uid)
+        return self._notes.prepared.get(uid)
 
     def items(self) -> Sequence[tuple[str, PreparedClaim]]:
         """All of them with their UIDs."""
-        return list(self._claims.items())
+        return list(self._notes.prepared.items())
 
-    def add(self, uid: str, claim: PreparedClaim) -> None:
-        """Notes a claim.
+    def promise(self, uid: str) -> PodUid | None:
+        """The pod whose promise serves a claim, or served it while it was prepared last."""
+        return self._notes.promises.get(uid)
+
+    def pods(self) -> set[PodUid]:
+        """The pods whose promises serve claims."""
+        return set(self._notes.promises.values())
+
+    def serves(self, pod: PodUid) -> bool | None:
+        """True if a claim is prepared that a pod's promise serves; ``None`` if it serves no claim."""
+        claims = [uid for uid, each in self._notes.promises.items() if each == pod]
+        return any(uid in self._notes.prepared for uid in claims) if claims else None
+
+    def add(self, uid: str, claim: PreparedClaim, pod: PodUid) -> None:
+        """Notes a claim that the promise to a pod serves.
 
         Raises:
             OSError: the file cannot be written; the claim is not noted.
         """
-        self._save(self._claims | {uid: claim})
+        self._save(self._notes.prepared | {uid: claim}, self._notes.promises | {uid: pod})
 
     def remove(self, uid: str) -> None:
-        """Forgets a claim, if it is noted.
+        """Notes that a claim is no longer prepared.
 
         Raises:
-            OSError: the file cannot be written; the claim is still noted.
+            OSError: the file cannot be written; the claim is still prepared.
         """
-        if uid in self._claims:
-            self._save({key: claim for key, claim in self._claims.items() if key != uid})
+        if uid in self._notes.prepared:
+            prepared = {key: claim for key, claim in self._notes.prepared.items() if key != uid}
+            self._save(prepared, self._notes.promises)
 
-    def _save(self, claims: dict[str, PreparedClaim]) -> None:
-        self._file.save(claims, flush=True)
-        self._claims = claims
+    def forget(self, promised: Container[PodUid]) -> set[PodUid]:
+        """Forgets the claims that are not prepared and whose promise is gone; returns the pods of these promises.
+
+        Args:
+            promised: the pods with a promise.
+
+        Raises:
+            OSError: the file cannot be written; nothing is forgotten.
+        """
+        notes = self._notes
+        gone = {uid for uid, pod in notes.promises.items() if uid not in notes.prepared and pod not in promised}
+        if gone:
+            self._save(notes.prepared, {uid: pod for uid, pod in notes.promises.items() if uid not in gone})
+        return {notes.promises[uid] for uid in gone}
+
+    def _save(self, prepared: dict[str, PreparedClaim], promises: dict[str, PodUid]) -> None:
+        notes = _Notes(prepared=prepared, promises=promises)
+        self._file.save(notes, flush=True)
+        self._notes = notes

@@ -154,7 +154,6 @@ class SliceManager:
                 options.claim_driver,
                 devices=self._claim_devices,
                 machine=self._machine,
-                mirror=mirror,
                 journal=self._journal,
                 prepared=PreparedClaims(options.claims_file),
                 is_withheld=self._is_withheld,

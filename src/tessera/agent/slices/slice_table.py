@@ -79,6 +79,9 @@ class SliceTable:
         self.results: dict[PodUid, SliceResult] = {}
         #: The pods that are bound to this node, and whether all containers of each have ended for good.
         self.pods: dict[PodUid, bool] = {}
+        #: The pods whose promise serves ResourceClaims; true while one of these is prepared. Other pods may share a
+        #: claim, so the slices outlive the pod: they are released with the promise.
+        self.served: dict[PodUid, bool] = {}
         #: The GPUs that are cut on demand, by UUID. One that was never read has no entry.
         self.gpus: dict[str, ObservedGpu] = {}
         #: Failed calls by position, since the position last was in the state that its owner needs.
@@ -89,6 +92,14 @@ class SliceTable:
     def is_released(self, pod: PodUid) -> bool:
         """True if a pod has lost its claim on its slices."""
         return pod in self.released
+
+    def lives(self, pod: PodUid) -> bool:
+        """True if a pod runs on this node, or a claim that its promise serves is prepared."""
+        return self.pods.get(pod) is False or self.served.get(pod, False)
+
+    def has_ended(self, pod: PodUid) -> bool:
+        """True if a promised pod needs its slices no longer: it ended, and its promise serves no claims."""
+        return self.pods.get(pod, False) and pod not in self.served
 
     def is_bound(self, pod: PodUid) -> bool:
         """True if a pod is bound to this node."""
@@ -203,8 +214,7 @@ class SliceTable:
         """True if a slice of ours stays: promised, or its promise vanished under a living pod (rule 4)."""
         if pod in self.released:
             return False
-        lives = self.pods.get(pod) is False
-        if lives and (pod not in self.promises or self.is_claimed(pod, position)):
+        if self.lives(pod) and (pod not in self.promises or self.is_claimed(pod, position)):
             return True
         return self.is_promised(pod, position)
 

@@ -17,6 +17,8 @@ A slice goes ``promised -> GPU instance -> ready -> claimed -> releasing -> gone
     removes the promise of a vanished pod at once; such a promise says nothing about the instances on the GPUs.
 4.  A slice whose promise vanished under a living pod is kept, and shown as foreign to the controller. If a container
     got that slice, the pod keeps it even if the controller then promises others: the lost record did not know of it.
+    A pod also lives while a ResourceClaim is prepared that its promise serves. Other pods may share that claim, so a
+    promise that serves claims is released with the promise alone, not with its pod.
 5.  Destroy before create on a GPU; a compute instance before its GPU instance. A creation waits until its slots are
     free.
 6.  A failed call is tried again after a growing delay. A compute instance that cannot be made takes its GPU instance
@@ -48,6 +50,7 @@ from tessera.agent.slices.events import (
     PodChanged,
     PodDeleted,
     PromisedSlice,
+    PromiseServes,
     RemoveCdiFiles,
     ReportProblem,
     SaveJournal,
@@ -122,7 +125,8 @@ class SliceStateMachine(Decider[[SliceEvent], tuple[SliceInstruction, ...]]):
                 self._retry_pod_now(event.pod)
             case PodDeleted():
                 self.table.pods.pop(event.pod, None)
-                if event.pod in self.table.promises or self.table.positions_of(event.pod):
+                has_slices = event.pod in self.table.promises or self.table.positions_of(event.pod)
+                if has_slices and event.pod not in self.table.served:
                     self._release(event.pod)
                     self.table.departed.add(event.pod)
                 self._retry_pod_now(event.pod)
@@ -139,9 +143,13 @@ class SliceStateMachine(Decider[[SliceEvent], tuple[SliceInstruction, ...]]):
             case DevicesBound():
                 self.table.bindings[event.pod] = dict(event.bindings)
                 return
+            case PromiseServes():
+                self._set_served(event)
             case InitialSyncDone():
                 self.table.departed = {
-                    pod for pod in self.table.released if pod in self.table.results and pod not in self.table.pods
+                    pod
+                    for pod in self.table.released
+                    if pod in self.table.results and pod not in self.table.pods and pod not in self.table.served
                 }
                 if event.kept is not None:
                     self._recall(event.kept)
@@ -149,6 +157,14 @@ class SliceStateMachine(Decider[[SliceEvent], tuple[SliceInstruction, ...]]):
                 self._started = True
         if self._started:
             self._release_ended_pods()
+
+    def _set_served(self, event: PromiseServes) -> None:
+        if event.prepared is None:
+            self.table.served.pop(event.pod, None)
+        else:
+            self.table.served[event.pod] = event.prepared
+            self.table.departed.discard(event.pod)
+        self._retry_pod_now(event.pod)
 
     def _replace_promises(self, event: InstasliceChanged) -> None:
         """Takes in the promises; those that were there before keep their order and come first."""
@@ -196,7 +212,7 @@ class SliceStateMachine(Decider[[SliceEvent], tuple[SliceInstruction, ...]]):
         A pod that runs has had its slice all the time. Of a pod that ended, the slice may have been replaced by now: it
         stays foreign.
         """
-        running = {pod for pod, ended in self.table.pods.items() if not ended}
+        running = {pod for pod in (*self.table.pods, *self.table.served) if self.table.lives(pod)}
         for position, pod in kept.owners.items():
             if pod in running:
                 self.table.owners.setdefault(parse_device_id(position), pod)
@@ -235,10 +251,10 @@ class SliceStateMachine(Decider[[SliceEvent], tuple[SliceInstruction, ...]]):
     def _release_ended_pods(self) -> None:
         for pod in self.table.promises.keys() | self.table.results.keys():
             record = self.table.results.get(pod)
-            if self.table.pods.get(pod, False) or (record is not None and record.controller == "deleting"):
+            if self.table.has_ended(pod) or (record is not None and record.controller == "deleting"):
                 self._release(pod)
         for pod in set(self.table.owners.values()):
-            if pod not in self.table.promises and self.table.pods.get(pod, True):
+            if pod not in self.table.promises and not self.table.lives(pod):
                 self._release(pod)
         alive = self.table.promises.keys() | self.table.results.keys() | set(self.table.owners.values())
         self.table.departed &= alive
@@ -249,7 +265,7 @@ class SliceStateMachine(Decider[[SliceEvent], tuple[SliceInstruction, ...]]):
 
     def _is_promised_again(self, pod: PodUid) -> bool:
         """True if a living pod, whose released slices are destroyed, has a promise that the controller keeps."""
-        if pod not in self.table.promises or pod in self.table.departed or self.table.pods.get(pod, False):
+        if pod not in self.table.promises or pod in self.table.departed or self.table.has_ended(pod):
             return False
         record = self.table.results.get(pod)
         withdrawn = record is not None and record.controller == "deleting"
