@@ -19,8 +19,8 @@ from pathlib import Path
 
 from tessera.agent.base.marker_files import MarkerFiles
 from tessera.agent.base.options import AgentOptions
-from tessera.agent.driver.hardware import SimulatedDriver
 from tessera.agent.main.lifecycle import run_lifecycle
+from tessera.agent.simulated.driver import SimulatedDriver, SimulatedPrograms
 from tessera.api.nodes.driver_status import CUDA_READY, DRIVER_CONTAINER_READY, DRIVER_READY
 from tessera.clock import SystemClock
 from tessera.kube.client.client import Client
@@ -75,8 +75,9 @@ async def run(number: int, folder: Path) -> dict[str, float]:
     options.state_dir.mkdir()
     kubelet = GrpcKubelet(folder, folder / "pods.sock", clock=clock)
     async with RegistrationServer(folder, registered), PodResourcesServer(folder / "pods.sock", manager):
-        driver = SimulatedDriver(machine, clock)
-        agent = asyncio.create_task(run_lifecycle(options, client, driver, kubelet, clock, rng=random.Random(number)))
+        driver, programs = SimulatedDriver(machine, clock), SimulatedPrograms(machine, clock)
+        life = run_lifecycle(options, client, driver, kubelet, clock, rng=random.Random(number), programs=programs)
+        agent = asyncio.create_task(life)
         await asyncio.sleep(0.2)  # it has come to rest, as one that waits for minutes has
         machine.load_driver(DRIVER_VERSION)
         began = clock.monotonic()

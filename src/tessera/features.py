@@ -89,6 +89,12 @@ FEATURES = (
         off="run no command: no process waits for one",
     ),
     Feature(
+        name="simulation",
+        folders=("src/tessera/nvml/simulated", "src/tessera/agent/simulated"),
+        text="Gives an agent simulated cards, so that it runs where there is no GPU; the lab has its cards from it.",
+        off="start each agent without `--simulate`, as a DaemonSet does",
+    ),
+    Feature(
         name="checks",
         folders=("src/tessera/doctor", "src/tessera/accept"),
         text="Tests a cluster before an installation, and a machine before it gets work.",

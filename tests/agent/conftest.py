@@ -16,8 +16,12 @@ import pytest
 from tests.support.api_clients import ADMINISTRATORS, in_process_client
 from tests.support.scenes import repeated_scene_player, scene_player
 
+from tessera.agent.base.host import RunOnHost
 from tessera.agent.base.options import AgentOptions
-from tessera.agent.main.run import run
+from tessera.agent.base.runtime import AgentEnvironment
+from tessera.agent.main.run import run_components
+from tessera.agent.main.wiring import Components
+from tessera.agent.simulated.driver import SimulatedPrograms
 from tessera.api.instaslice import INSTASLICES, Instaslice
 from tessera.clock import Clock, LoopClock, rfc3339
 from tessera.kube.client.client import Client
@@ -28,6 +32,7 @@ from tessera.mig.models import model_by_short_name
 from tessera.nvml.asynchronous.inline import InlineNvml
 from tessera.nvml.interface import GpuInstance, Nvml
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
+from tessera.replay.service import Recorders
 from tessera_lab.apiserver.interfaces import GroupResource
 from tessera_lab.apiserver.kinds.versions import DEFAULT
 from tessera_lab.apiserver.main.server import ApiServer
@@ -156,7 +161,8 @@ class Scene:
         """Starts an agent; it dies at its ``last_call``-th NVML call."""
         cards = MortalNvml(self.machine, self.clock, last=last_call, after=after)
         client = self.user("agent")
-        work = run(self.options, client, cards, self.seam, self.clock, rng=random.Random(1))
+        programs = SimulatedPrograms(self.machine, self.clock)
+        work = run(self.options, client, cards, self.seam, self.clock, programs=programs)
         self.agent = asyncio.create_task(_until_killed(work, client))
         cards.kill = self.agent.cancel
         return cards
@@ -393,6 +399,23 @@ class Scene:
             if (each.profile, index, each.start) == (profile, card, start):
                 return each.compute_instances[0].mig_uuid
         raise AssertionError(f"nothing at {place}: {self.instances()}")
+
+
+async def run(
+    options: AgentOptions,
+    client: Client,
+    hardware: InlineNvml,
+    kubelet: Kubelet,
+    clock: Clock,
+    *,
+    programs: SimulatedPrograms,
+    host: RunOnHost | None = None,
+) -> None:
+    """Runs an agent whose driver stays."""
+    environment = AgentEnvironment(
+        options=options, client=client, clock=clock, rng=random.Random(1), host=host, recorders=Recorders()
+    )
+    await run_components(Components(environment, hardware, kubelet, programs=programs))
 
 
 async def _until_killed(work: Coroutine[Any, Any, None], client: Client) -> None:

@@ -276,7 +276,9 @@ async def _run(options: Any, kubeconfig: Path | None, context: str | None) -> No
     options.state_dir.mkdir(parents=True, exist_ok=True)
     kubelet = GrpcKubelet(options.plugin_dir, options.pod_resources / "kubelet.sock", clock=clock)
     async with connect(CARDS_MANAGER, kubeconfig, context) as client:
-        await run_lifecycle(options, client, _driver(options, clock), kubelet, clock, host=_host(options))
+        driver, programs = _driver(options, clock)
+        host = _host(options)
+        await run_lifecycle(options, client, driver, kubelet, clock, host=host, programs=programs)
 
 
 def _host(options: Any) -> Callable[[Sequence[str]], Awaitable[None]] | None:
@@ -286,12 +288,14 @@ def _host(options: Any) -> Callable[[Sequence[str]], Awaitable[None]] | None:
     return None if options.simulate is not None else run_on_host
 
 
-def _driver(options: Any, clock: Any) -> Any:
-    from tessera.agent.driver.hardware import MachineDriver, SimulatedDriver
+def _driver(options: Any, clock: Any) -> tuple[Any, Any]:
+    """The node's driver and programs; None for the machine's own programs."""
+    from tessera.agent.driver.hardware import MachineDriver
 
     if options.simulate is None:
-        return MachineDriver(options.driver_root, clock)
+        return MachineDriver(options.driver_root, clock), None
+    from tessera.agent.simulated.driver import SimulatedDriver, SimulatedPrograms
     from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 
     machine = SimulatedMachine(options.simulate, seed=options.node_name, state=options.simulated_file)
-    return SimulatedDriver(machine, clock, markers=options.markers_dir)
+    return SimulatedDriver(machine, clock, markers=options.markers_dir), SimulatedPrograms(machine, clock)

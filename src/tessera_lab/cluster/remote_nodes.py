@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 
 from tessera.agent.base.options import AgentOptions
-from tessera.agent.driver.hardware import SimulatedDriver
 from tessera.agent.main.lifecycle import run_lifecycle
+from tessera.agent.simulated.driver import SimulatedDriver, SimulatedPrograms
 from tessera.clock import Clock, SystemClock
 from tessera.kube.client.client import Client
 from tessera.kube.transport.http import HttpTransport
@@ -127,10 +127,16 @@ async def _run_agent(
     user = msgspec.structs.replace(
         service_account_user(_SYSTEM, "tessera-agent"), extra={"authentication.kubernetes.io/node-name": (node.name,)}
     )
-    driver = SimulatedDriver(node.machine, clock)
+    driver, programs = SimulatedDriver(node.machine, clock), SimulatedPrograms(node.machine, clock)
     client = access("tessera-agent", user)
     await run_lifecycle(
-        msgspec.structs.replace(options, **own), client, driver, node.plugins.bus, clock, rng=_seeded_rng(node.name)
+        msgspec.structs.replace(options, **own),
+        client,
+        driver,
+        node.plugins.bus,
+        clock,
+        rng=_seeded_rng(node.name),
+        programs=programs,
     )
 
 

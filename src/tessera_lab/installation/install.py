@@ -21,8 +21,9 @@ from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.host import RunOnHost
 from tessera.agent.base.options import AgentOptions
 from tessera.agent.driver.driver_state import DriverHome
-from tessera.agent.driver.hardware import DriverBackend, SimulatedDriver
+from tessera.agent.driver.hardware import DriverBackend
 from tessera.agent.main.lifecycle import run_lifecycle
+from tessera.agent.simulated.driver import SimulatedDriver, SimulatedPrograms
 from tessera.clock import Clock
 from tessera.controller.leadership.options import ControllerOptions
 from tessera.controller.main.run import run as run_controller
@@ -209,8 +210,10 @@ async def _agent(
     options.state_dir.mkdir(parents=True, exist_ok=True)
     clock = context.clock
     driver: DriverBackend = MissingDriver(context.host.name)
+    programs = None
     if context.host.machine is not None:
         driver = SimulatedDriver(context.host.machine, cluster.hardware_clock)
+        programs = SimulatedPrograms(context.host.machine, clock)
     processes = context.host.processes
     await run_lifecycle(
         options,
@@ -221,6 +224,7 @@ async def _agent(
         rng=rng,
         host=_host(context),
         processes=processes,
+        programs=programs,
         on_started=context.ready,
         publish=partial(cluster.documents.__setitem__, context.pod.ip) if cluster.options.pages else None,
     )

@@ -14,8 +14,8 @@ from tests.support.scenes import repeated_scene_player, scene_player
 from tessera.agent.base.marker_files import MarkerFiles
 from tessera.agent.base.options import ValidationMode
 from tessera.agent.driver.driver_state import DriverHome
-from tessera.agent.driver.hardware import SimulatedDriver
 from tessera.agent.main.lifecycle import run_lifecycle
+from tessera.agent.simulated.driver import SimulatedDriver, SimulatedPrograms
 from tessera.api.nodes.driver_status import ADVERTISED_CONDITION as ADVERTISED
 from tessera.api.nodes.driver_status import CUDA_READY, DRIVER_CONTAINER_READY, PAUSE_LABEL, PAUSED, TOOLKIT_READY
 from tessera.clock import Clock
@@ -141,7 +141,8 @@ class DriverScene(Scene):
 
         async def process() -> None:
             try:
-                await run_lifecycle(options, client, driver, self.seam, self.clock, rng=rng)
+                programs = SimulatedPrograms(self.machine, self.clock)
+                await run_lifecycle(options, client, driver, self.seam, self.clock, rng=rng, programs=programs)
             finally:
                 await client.close()
 

@@ -15,6 +15,7 @@ from tessera.agent.base.options import ConfigMapName
 from tessera.agent.base.runtime import AgentEnvironment
 from tessera.agent.main.run import run_components
 from tessera.agent.main.wiring import Components
+from tessera.agent.simulated.driver import SimulatedPrograms
 from tessera.api.nodes.card_faults import CARDS_ANNOTATION, decode_cards
 from tessera.api.nodes.usage import NodeUsage
 from tessera.kube.resources import CONFIGMAPS, NAMESPACES, NODES
@@ -405,7 +406,9 @@ def start(scene: DriverScene) -> Components:
         host=None,
         recorders=Recorders(),
     )
-    components = Components(environment, InlineNvml(scene.machine, scene.clock), scene.seam)
+    hardware = InlineNvml(scene.machine, scene.clock)
+    programs = SimulatedPrograms(scene.machine, scene.clock)
+    components = Components(environment, hardware, scene.seam, programs=programs)
     scene.agent = asyncio.create_task(run_components(components))
     return components
 

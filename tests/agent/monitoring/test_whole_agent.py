@@ -13,6 +13,7 @@ from tessera.agent.base.runtime import AgentEnvironment
 from tessera.agent.inventory.device_health import DeviceScope
 from tessera.agent.main.run import run_components
 from tessera.agent.main.wiring import Components
+from tessera.agent.simulated.driver import SimulatedPrograms
 from tessera.api.nodes.usage import NodeUsage
 from tessera.nvml.asynchronous.inline import InlineNvml
 from tessera.nvml.errors import NoPermission, NotSupported, NvmlError, UnknownNvmlError
@@ -35,7 +36,9 @@ def start(scene: Scene) -> Components:
         host=None,
         recorders=Recorders(),
     )
-    components = Components(environment, InlineNvml(scene.machine, scene.clock), scene.seam)
+    hardware = InlineNvml(scene.machine, scene.clock)
+    programs = SimulatedPrograms(scene.machine, scene.clock)
+    components = Components(environment, hardware, scene.seam, programs=programs)
     scene.agent = asyncio.create_task(run_components(components))
     return components
 

@@ -13,7 +13,7 @@ from tessera.agent.base.desired_config import ServicePlan
 from tessera.agent.base.options import AgentOptions
 from tessera.agent.mps.daemons import MpsDaemons
 from tessera.agent.mps.interfaces import DaemonLauncher
-from tessera.agent.mps.simulated import SimulatedDaemon, SimulatedLauncher
+from tessera.agent.simulated.mps import SimulatedDaemon, SimulatedLauncher
 from tessera.api.sharing.shares import client_share
 from tessera.clock import LoopClock
 from tessera.nvml.asynchronous.inline import InlineNvml

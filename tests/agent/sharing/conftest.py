@@ -19,7 +19,6 @@ from tessera.agent.health.policy import HealthPolicy
 from tessera.agent.inventory.device_users import DeviceUsers
 from tessera.agent.inventory.gpu_inventory import InventoryReader
 from tessera.agent.mps.daemons import MpsDaemons
-from tessera.agent.mps.simulated import SimulatedLauncher
 from tessera.agent.sharing.allocate_response import AllocateOptions
 from tessera.agent.sharing.cdi import CdiFile, CdiPublisher
 from tessera.agent.sharing.device_nodes import DeviceNodes
@@ -28,6 +27,7 @@ from tessera.agent.sharing.offer import SharingSettings
 from tessera.agent.sharing.resource_advertiser import ResourceAdvertiser, StaticDevices
 from tessera.agent.sharing.served_resources import AdvertisedNames, ServedResources
 from tessera.agent.sharing.strategies import STRATEGIES, NodeStrategies, SharingStrategy
+from tessera.agent.simulated.mps import SimulatedLauncher
 from tessera.api.nodes.cordons import Cordon
 from tessera.api.sharing.kinds import SharingKind
 from tessera.api.sharing.profile import MigStrategy

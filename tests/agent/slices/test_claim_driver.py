@@ -15,11 +15,10 @@ from typing import Any, TypeVar
 
 import msgspec
 import pytest
-from tests.agent.conftest import NAMESPACE, NODE, MortalNvml, Place, Scene
+from tests.agent.conftest import NAMESPACE, NODE, MortalNvml, Place, Scene, run
 from tests.agent.main.test_killed_anywhere import succeed_the_dead
 
 from tessera.agent.base.options import ConfigMapName
-from tessera.agent.main.run import run
 from tessera.agent.slices.claim_driver import GONE_CHECK
 from tessera.api.dra.claims import RESOURCE_CLAIMS
 from tessera.dra.node_devices import partition_name

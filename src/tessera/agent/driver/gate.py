@@ -71,7 +71,6 @@ class NvmlWithLossDetection(AsyncNvml):
 
     def __init__(self, inner: AsyncNvml, changes: ChangeNotifier) -> None:
         self.simulated = inner.simulated
-        self.machine = inner.machine
         self.gone = ""
         self._inner = inner
         self._changes = changes

@@ -1,26 +1,22 @@
-"""The interface between the agent and the driver: the machine's own driver, or a simulated machine's.
+"""The interface between the agent and the driver, and the machine's own driver.
 
 It finds the driver and opens it; :mod:`tessera.agent.driver.driver_state` decides whether it may be used.
 """
 
-import asyncio
 import logging
 from pathlib import Path
 from typing import Protocol
 
 from tessera.agent.base.change_notifier import ChangeNotifier, Fact
 from tessera.agent.driver.driver_state import DriverHome
-from tessera.api.nodes.driver_status import DRIVER_CONTAINER_READY
 from tessera.clock import Clock
 from tessera.kubelet.inotify import watch_folder
 from tessera.nvml.asynchronous.async_nvml import AsyncNvml
-from tessera.nvml.asynchronous.inline import InlineNvml
 from tessera.nvml.asynchronous.threaded import ThreadedNvml
 from tessera.nvml.errors import LIBRARY_NOT_FOUND, DriverMismatch, NvmlError
 from tessera.nvml.real.device_nodes import list_driver_nodes, make_nodes
 from tessera.nvml.real.library import find_library
 from tessera.nvml.real.real_nvml import RealNvml
-from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 
 _log = logging.getLogger(__name__)
 
@@ -111,55 +107,3 @@ class MachineDriver:
             _log.info("made device nodes that the driver container had made only for itself: %s", ", ".join(made))
         tool = ("chroot", str(self._root), "nvidia-smi")
         return RealNvml(proc=self._proc, library=find_library(self._root), reset_tool=tool)
-
-
-class SimulatedDriver:
-    """A simulated machine's driver. It has no files, so the marker of a driver container suffices.
-
-    Args:
-        machine: the simulated machine.
-        clock: the time.
-        markers: the folder of markers; ``None`` if there is none.
-    """
-
-    def __init__(self, machine: SimulatedMachine, clock: Clock, *, markers: Path | None = None) -> None:
-        self._machine = machine
-        self._clock = clock
-        self._markers = markers
-
-    def has_library(self) -> bool:
-        """True if the driver is a container's: a container is ready, or the host has no driver itself."""
-        ready = self._markers is not None and (self._markers / DRIVER_CONTAINER_READY).exists()
-        return ready or self._machine.host_driver is None
-
-    def module(self) -> str:
-        """See :meth:`DriverBackend.module`."""
-        return self._machine.loaded_driver or ""
-
-    def nvml(self, _home: DriverHome) -> AsyncNvml:
-        """See :meth:`DriverBackend.nvml`."""
-        return InlineNvml(self._machine, self._clock)
-
-    def root(self, _home: DriverHome) -> Path | None:
-        """See :meth:`DriverBackend.root`."""
-        return None
-
-    def needs_new_process(self, _error: NvmlError) -> bool:
-        """Always false: the lab puts no library into a container when it starts."""
-        return False
-
-    async def watch(self, changes: ChangeNotifier) -> None:
-        """See :meth:`DriverBackend.watch`."""
-        loaded = self.module()
-
-        def compare_module() -> None:
-            nonlocal loaded
-            before, loaded = loaded, self.module()
-            if loaded != before:
-                changes.notify(Fact.DRIVER)
-
-        unsubscribe = self._machine.subscribe(compare_module)
-        try:
-            await asyncio.Event().wait()
-        finally:
-            unsubscribe()

@@ -42,6 +42,7 @@ from tessera.agent.driver.gate import DriverGate, OpenDriver
 from tessera.agent.driver.hardware import DriverBackend
 from tessera.agent.driver.kubelet_gate import GatedKubelet
 from tessera.agent.driver.ready_condition import ReadyConditionWriter
+from tessera.agent.main.programs import NodePrograms
 from tessera.agent.main.removal import AnswerWriter, NodeRemoval
 from tessera.agent.main.run import run_components
 from tessera.agent.main.wiring import Components
@@ -77,6 +78,7 @@ async def run_lifecycle(
     rng: random.Random | None = None,
     host: RunOnHost | None = None,
     processes: ProcessTable | None = None,
+    programs: NodePrograms | None = None,
     on_started: Callable[[], None] = lambda: None,
     publish: Callable[[JsonDocuments], None] | None = None,
 ) -> None:
@@ -91,6 +93,7 @@ async def run_lifecycle(
         rng: for jitter; seeded in tests.
         host: runs commands on the host, which reboot it; ``None`` if nothing can.
         processes: the machine's processes, which the lab simulates; ``None`` for those of the kernel.
+        programs: what runs programs on the node; ``None`` for the machine's own.
         on_started: called once the agent has its turn on the node, or waits for it.
         publish: takes the agent's own pages where no port serves them.
 
@@ -107,7 +110,7 @@ async def run_lifecycle(
         processes=processes or ProcessTable(),
         publish=publish,
     )
-    await _Lifecycle(environment, driver, kubelet, on_started).run()
+    await _Lifecycle(environment, driver, kubelet, on_started, programs).run()
 
 
 class _Lifecycle:
@@ -118,6 +121,7 @@ class _Lifecycle:
         driver: finds the node's driver and opens it.
         kubelet: the node's kubelet.
         on_started: called once the agent has its turn on the node, or waits for it.
+        programs: what runs programs on the node; ``None`` for the machine's own.
     """
 
     def __init__(
@@ -126,6 +130,7 @@ class _Lifecycle:
         driver: DriverBackend,
         kubelet: Kubelet,
         on_started: Callable[[], None],
+        programs: NodePrograms | None,
     ) -> None:
         options, client = environment.options, environment.client
         clock, rng = environment.clock, environment.rng
@@ -133,6 +138,7 @@ class _Lifecycle:
         self._options = options
         self._driver = driver
         self._kubelet = kubelet
+        self._programs = programs
         self._clock = clock
         self._guard = PageGuard(Reviewer(client), clock, audience=AGENT_AUDIENCE, open_metrics=options.open_metrics)
         self._changes = ChangeNotifier()
@@ -278,6 +284,7 @@ class _Lifecycle:
             changes=self._changes,
             driver_root=self._driver.root(opened.found.home),
             host_driver=opened.found.home is DriverHome.HOST,
+            programs=self._programs,
         )
 
     async def _wait_for_release(self, opened: OpenDriver, components: Components, kubelet: GatedKubelet) -> None:

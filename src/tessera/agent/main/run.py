@@ -7,22 +7,13 @@ one signal. A part with a failure that it cannot repair ends the process, which 
 
 import asyncio
 import logging
-import random
 
 from tessera.agent.base.change_notifier import Fact
-from tessera.agent.base.host import RunOnHost
-from tessera.agent.base.options import AgentOptions
-from tessera.agent.base.runtime import AgentEnvironment
 from tessera.agent.health.executor import SUSPECT_PROBE_INTERVAL
 from tessera.agent.health.policy import APPLICATION_XIDS
 from tessera.agent.inventory.card_ownership import CardOwner
 from tessera.agent.main.wiring import Components
-from tessera.clock import Clock
-from tessera.kube.client.client import Client
-from tessera.kubelet.interfaces import Kubelet
-from tessera.nvml.asynchronous.async_nvml import AsyncNvml
 from tessera.nvml.errors import NotSupported, NvmlError
-from tessera.replay.service import Recorders
 
 _log = logging.getLogger(__name__)
 
@@ -32,39 +23,13 @@ _KUBELET_PAUSE = 0.5
 _EVENT_WAIT = 60.0
 
 
-async def run(
-    options: AgentOptions,
-    client: Client,
-    hardware: AsyncNvml,
-    kubelet: Kubelet,
-    clock: Clock,
-    *,
-    rng: random.Random | None = None,
-    host: RunOnHost | None = None,
-) -> None:
-    """Runs one node's agent until cancelled. It may be killed at any moment and started again.
-
-    Args:
-        options: the node's name, folders and settings.
-        client: the API server; its identity needs the rights that ``deploy/`` grants to the agent.
-        hardware: the node's cards, already entered (``async with``); the caller closes it.
-        kubelet: the node's kubelet.
-        clock: the time.
-        rng: for jitter; seeded in tests.
-        host: runs commands on the host, which reboot it; ``None`` if nothing can.
+async def run_components(components: Components) -> None:
+    """Runs the components of an agent until cancelled.
 
     Raises:
         NvmlError: the cards cannot be listed at all.
         ExceptionGroup: a part failed, and only a fresh start can help.
     """
-    environment = AgentEnvironment(
-        options=options, client=client, clock=clock, rng=rng or random.Random(), host=host, recorders=Recorders()
-    )
-    await run_components(Components(environment, hardware, kubelet))
-
-
-async def run_components(components: Components) -> None:
-    """Runs the components of an agent until cancelled; raises the errors of :func:`run`."""
     async with asyncio.TaskGroup() as group:
         group.create_task(components.runtime.events.run())
         group.create_task(components.config.run())

@@ -4,7 +4,6 @@ Only this module decides which component uses which other one. :mod:`tessera.age
 they start.
 """
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from prometheus_client import generate_latest
 from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.host import NodeReboot
 from tessera.agent.base.node_objects import NodeMirror, changed_facts, changed_pod_facts
-from tessera.agent.base.runtime import AgentEnvironment, AgentRuntime, make_runtime
+from tessera.agent.base.runtime import AgentEnvironment, make_runtime
 from tessera.agent.config.config_watcher import ConfigWatcher
 from tessera.agent.health.executor import CardResetter
 from tessera.agent.health.monitor import HealthMonitor
@@ -25,6 +24,7 @@ from tessera.agent.inventory.card_ownership import CardOwnership, StaticGpus
 from tessera.agent.inventory.device_users import DeviceUsers
 from tessera.agent.inventory.gpu_inventory import InventoryReader
 from tessera.agent.main.agent_cards import AgentCards
+from tessera.agent.main.programs import MachinePrograms, NodePrograms
 from tessera.agent.memory.enforcement import MemoryEnforcement
 from tessera.agent.memory.monitor import MemoryInputs, MemoryMonitor, ProcessMemoryReader
 from tessera.agent.memory.policy import MemoryPolicy, MemoryRules
@@ -34,10 +34,6 @@ from tessera.agent.mig_config.reconciler import LayoutReconciler
 from tessera.agent.monitoring.exporter import Exporter
 from tessera.agent.monitoring.sampler import NodeSampler
 from tessera.agent.mps.daemons import MpsDaemons
-from tessera.agent.mps.interfaces import DaemonLauncher
-from tessera.agent.mps.process_launcher import ProcessLauncher
-from tessera.agent.mps.simulated import SimulatedLauncher
-from tessera.agent.mps.spawning import HostSpawner
 from tessera.agent.node_status.label_facts import SIMULATED_MACHINE, read_machine, read_vgpu
 from tessera.agent.node_status.node_facts import MachineFacts
 from tessera.agent.node_status.publisher import NodeStatusPublisher
@@ -51,12 +47,11 @@ from tessera.agent.sharing.resource_advertiser import ResourceAdvertiser, Static
 from tessera.agent.sharing.served_resources import AdvertisedNames, ServedResources
 from tessera.agent.sharing.strategies import NodeStrategies
 from tessera.agent.slices.slice_manager import SliceManager
-from tessera.agent.validation.preflight_runner import PreflightRunner, ProcessPreflight, SimulatedPreflight
+from tessera.agent.validation.preflight_runner import PreflightRunner
 from tessera.kube.eviction import Evictor
 from tessera.kube.resources import NODES
 from tessera.kubelet.interfaces import Kubelet
 from tessera.nvml.asynchronous.async_nvml import AsyncNvml
-from tessera.nvml.real.library import program_environment
 
 
 class Components:
@@ -70,6 +65,7 @@ class Components:
         changes: wakes all components, if other code listens to it too.
         driver_root: folder of the driver's programs, unless they are in the usual places.
         host_driver: True if the driver in use is the host's own.
+        programs: what runs programs on the node; ``None`` for the machine's own.
     """
 
     def __init__(
@@ -82,10 +78,11 @@ class Components:
         changes: ChangeNotifier | None = None,
         driver_root: Path | None = None,
         host_driver: bool = False,
+        programs: NodePrograms | None = None,
     ) -> None:
         self.runtime = runtime = make_runtime(environment, hardware, kubelet, node=node, changes=changes)
         self.shows_pages = runtime.options.http_port is not None or runtime.publish is not None
-        programs = MachinePrograms(runtime, driver_root)
+        programs = programs or MachinePrograms(runtime.options, driver_root)
         self.inventory_reader = InventoryReader(hardware, runtime.changes)
         self.device_users = DeviceUsers(kubelet, runtime.mirror)
         self.cards = AgentCards(runtime, self.inventory_reader, self.device_users)
@@ -268,39 +265,3 @@ class Components:
     async def _patch_node_status(self, patch: Mapping[str, Any]) -> None:
         name = self.runtime.options.node_name
         await self.runtime.client.merge_patch(NODES, name, patch, subresource="status")
-
-
-class MachinePrograms:
-    """Makes what runs programs beside the agent: tests of cards, and MPS daemons; simulated with simulated cards.
-
-    Args:
-        runtime: the agent's folders, and the node's cards.
-        driver_root: folder of the driver's programs, unless they are in the usual places.
-    """
-
-    def __init__(self, runtime: AgentRuntime, driver_root: Path | None) -> None:
-        self._options = runtime.options
-        self._hardware = runtime.hardware
-        self._clock = runtime.clock
-        self._driver_root = driver_root
-
-    def preflight(self) -> PreflightRunner:
-        """Returns what tests cards."""
-        if self._hardware.machine is not None:
-            return SimulatedPreflight(self._hardware.machine, self._clock)
-        return ProcessPreflight({**os.environ, **(self._environment() or {})})
-
-    def launcher(self, root: Path) -> DaemonLauncher:
-        """Returns what starts MPS daemons; ``root`` is their folder as this process sees it."""
-        if self._hardware.machine is not None:
-            return SimulatedLauncher(self._clock, self._hardware.machine)
-        host = self._options.mps_host
-        spawner = HostSpawner(host) if host is not None else None
-        driver_root = self._driver_root or Path("/")
-        return ProcessLauncher(root=root, driver_root=driver_root, environment=self._environment(), spawner=spawner)
-
-    def _environment(self) -> Mapping[str, str] | None:
-        """The variables by which programs find the driver's libraries; None in the usual places."""
-        if self._driver_root is None:
-            return None
-        return program_environment(self._driver_root, self._options.state_dir / "driver-libraries")

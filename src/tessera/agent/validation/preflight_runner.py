@@ -14,10 +14,7 @@ import msgspec
 
 from tessera.agent.validation.card_tests import OUTPUT_SIZE
 from tessera.agent.validation.preflight import CardPreflight, Preflight
-from tessera.clock import Clock
-from tessera.nvml.errors import NvmlError
 from tessera.nvml.interface import GpuInfo
-from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera.text import one_line
 
 #: Seconds that the tests of one card may take. They move its memory four times, and compute for a second.
@@ -92,37 +89,6 @@ class ProcessPreflight:
                 process.kill()
             with suppress(TimeoutError):  # a process that hangs in the driver cannot even be killed
                 await asyncio.wait_for(process.wait(), 1.0)
-
-
-class SimulatedPreflight:
-    """Tests simulated cards: nothing is computed, and a fault of the simulated machine is found.
-
-    Args:
-        machine: the cards.
-        clock: the time that a test takes, as :meth:`.SimulatedMachine.slow` sets it for ``compute``.
-    """
-
-    def __init__(self, machine: SimulatedMachine, clock: Clock) -> None:
-        self._machine, self._clock = machine, clock
-
-    async def run(self, card: GpuInfo) -> CardPreflight:
-        """See :meth:`PreflightRunner.run`."""
-        await self._clock.sleep(self._machine.latency("compute"))
-        return self._test(card)
-
-    async def run_quick(self, card: GpuInfo, _device: str) -> CardPreflight:
-        """See :meth:`PreflightRunner.run_quick`."""
-        await self._clock.sleep(min(self._machine.latency("compute"), QUICK_SECONDS))
-        if self._machine.latency("compute") >= QUICK_SECONDS:
-            return failed(card, f"no answer within {QUICK_SECONDS:g} s", tool="simulated")
-        return self._test(card)
-
-    def _test(self, card: GpuInfo) -> CardPreflight:
-        try:
-            self._machine.compute(card.uuid)
-        except NvmlError as error:
-            return failed(card, str(error), tool="simulated")
-        return CardPreflight(uuid=card.uuid, index=card.index, product=card.name, tool="simulated")
 
 
 def failed(card: GpuInfo, error: str, *, tool: str = "tessera") -> CardPreflight:

@@ -9,7 +9,7 @@ NVML calls block: destroying an instance can take a second, and a GPU in trouble
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import Self, TypeVar
 
 from tessera.nvml.attributes import CardAttributes, ComputeMode, MigAttributes, NvLink
 from tessera.nvml.interface import (
@@ -28,9 +28,6 @@ from tessera.nvml.interface import (
 )
 from tessera.nvml.measurements import Measurements, ProcessActivity
 
-if TYPE_CHECKING:
-    from tessera.nvml.simulated.simulated_machine import SimulatedMachine
-
 T = TypeVar("T")
 
 
@@ -42,11 +39,9 @@ class AsyncNvml(ABC):
 
     Attributes:
         simulated: the cards exist only here.
-        machine: the machine of simulated cards; ``None`` for real ones.
     """
 
     simulated: bool = False
-    machine: "SimulatedMachine | None" = None
 
     @abstractmethod
     async def __aenter__(self) -> Self: ...

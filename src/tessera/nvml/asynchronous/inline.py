@@ -10,7 +10,6 @@ from typing import Protocol, Self, TypeVar
 from tessera.clock import Clock
 from tessera.nvml.asynchronous.async_nvml import AsyncNvml
 from tessera.nvml.interface import GpuEvent, GpuProcess, Nvml
-from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 
 T = TypeVar("T")
 
@@ -43,7 +42,6 @@ class InlineNvml(AsyncNvml):
 
     def __init__(self, nvml: SimulatedNvml, clock: Clock) -> None:
         self._nvml = nvml
-        self.machine = nvml if isinstance(nvml, SimulatedMachine) else None
         self._clock = clock
         self._in_order: dict[str, asyncio.Lock] = {}
         self._end_session: Callable[[], None] | None = None
