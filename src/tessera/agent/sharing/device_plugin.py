@@ -56,7 +56,7 @@ class AllocationTerms(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AllocationHost(Protocol):
-    """Answers the plugin's calls; see :class:`tessera.agent.sharing.resource_advertiser.ResourceAdvertiser`."""
+    """Answers the plugin's calls; see :class:`tessera.agent.sharing.allocation_calls.AllocationCalls`."""
 
     @property
     def cdi_file(self) -> CdiFile:

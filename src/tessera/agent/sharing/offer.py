@@ -9,19 +9,24 @@ demand, since kubelet would take both for one resource.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import msgspec
 
 from tessera.agent.base.desired_config import DesiredSharing, ServicePlan
+from tessera.agent.inventory.device_health import CheckedDevice
 from tessera.agent.inventory.gpu_inventory import GpuState, sharing_gpus
 from tessera.agent.sharing.allocate_response import AllocateOptions
+from tessera.agent.sharing.cdi import CdiDevice
 from tessera.agent.sharing.strategies import STRATEGIES, SharingStrategy, StrategyImpossible, plan_services
 from tessera.api.names import profile_of
 from tessera.api.sharing.advertisement import AdvertisementImpossible, make_advertisement
-from tessera.api.sharing.devices import Advertisement
+from tessera.api.sharing.devices import Advertisement, GpuDescription
 from tessera.api.sharing.kinds import SharingKind
 from tessera.api.sharing.profile import MigStrategy, SharingProfile
+from tessera.nvml.interface import DeviceFile
 
 
 class SharingProblem(msgspec.Struct, frozen=True):
@@ -50,6 +55,52 @@ class AppliedSharing(msgspec.Struct, frozen=True, kw_only=True):
     profile: SharingProfile = SharingProfile()
     offer: Advertisement = Advertisement(resources={})
     plans: Mapping[str, ServicePlan] = {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecidedOffer:
+    """A decision on the offer.
+
+    Attributes:
+        inputs: what it was decided on, the cards first.
+        cards: the static cards, as they were then.
+        applied: the offer and its profile; ``None`` before the first decision.
+        refusal: reason that it is not the desired one; ``None`` if it is.
+    """
+
+    inputs: tuple[object, ...] = ()
+    cards: tuple[GpuState, ...] = ()
+    applied: AppliedSharing | None = None
+    refusal: SharingProblem | None = None
+
+    @cached_property
+    def descriptions(self) -> Sequence[GpuDescription]:
+        """The cards as a sharing profile describes them."""
+        return sharing_gpus(self.cards)
+
+    @property
+    def offer(self) -> Advertisement:
+        """All advertised entries, healthy or not."""
+        return Advertisement(resources={}) if self.applied is None else self.applied.offer
+
+    @property
+    def parents(self) -> dict[str, str]:
+        """The card of each MIG device."""
+        return {mig.uuid: gpu.uuid for gpu in self.descriptions for mig in gpu.mig_devices}
+
+    def cdi_devices(self, files: Mapping[str, tuple[DeviceFile, ...]]) -> list[CdiDevice]:
+        """Every card and MIG device whose files are known."""
+        found = []
+        for gpu in self.descriptions:
+            found.append((gpu.uuid, str(gpu.index)))
+            found += [(mig.uuid, f"{gpu.index}:{mig.index}") for mig in gpu.mig_devices]
+        return [CdiDevice(uuid=uuid, index=index, files=files[uuid]) for uuid, index in found if uuid in files]
+
+    def unshared(self, ids: Collection[str]) -> list[CheckedDevice]:
+        """The devices among these entries that are no shares."""
+        cards = [CheckedDevice(gpu.uuid, gpu.uuid) for gpu in self.descriptions]
+        parts = [CheckedDevice(mig.uuid, gpu.uuid, mig.gi_id) for gpu in self.descriptions for mig in gpu.mig_devices]
+        return [device for device in (*cards, *parts) if device.uuid in ids]
 
 
 def choose_offer(

@@ -16,6 +16,7 @@
    ``docs/decisions/withheld-and-held.md``).
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import chain
 
@@ -133,6 +134,42 @@ def fence_reason(device: AdvertisedDevice, fenced: frozenset[str]) -> str:
     return "" if fenced.isdisjoint({device.uuid, device.gpu}) else _FENCED
 
 
+class EntryStates(msgspec.Struct, frozen=True, kw_only=True):
+    """The entries of an offer, and which of them must not be allocated.
+
+    Attributes:
+        refused: the entries that must not be allocated, by resource, each with the reason.
+        withheld: those of them that the lists show as unhealthy.
+        counted: those that the lists show as healthy, since their pods stay (rule 4).
+        healthy: the number of entries that the lists show as healthy, by resource.
+    """
+
+    refused: Mapping[str, Mapping[str, str]] = {}
+    withheld: Mapping[EntryKey, str] = {}
+    counted: frozenset[EntryKey] = frozenset()
+    healthy: Mapping[str, int] = {}
+
+    def lowered_since(self, before: "EntryStates") -> dict[str, int]:
+        """By resource, the healthy entries, where the pod of a counted entry is about to end: the Node counts less."""
+        ended = {name for name, _ in (before.counted - self.counted) & self.withheld.keys()}
+        return {name: self.healthy[name] for name in ended}
+
+
+def judge_entries(offer: Advertisement, reasons: WithholdingReasons, lasting: Collection[EntryKey]) -> EntryStates:
+    """Returns the state of each entry of an offer; for the arguments see :func:`count_entries`."""
+    refused = {name: find_withheld_entries(each, reasons) for name, each in offer.resources.items()}
+    counted = {
+        (name, entry)
+        for name, each in offer.resources.items()
+        for entry in find_counted_entries(each, reasons, lasting)
+    }
+    every = {(name, entry): why for name, found in refused.items() for entry, why in found.items()}
+    withheld = {key: why for key, why in every.items() if key not in counted}
+    lost = Counter(name for name, _ in withheld)
+    healthy = {name: len(each.devices) - lost[name] for name, each in offer.resources.items()}
+    return EntryStates(refused=refused, withheld=withheld, counted=frozenset(counted), healthy=healthy)
+
+
 def count_entries(
     offer: Advertisement,
     reasons: WithholdingReasons,
@@ -147,11 +184,7 @@ def count_entries(
         former: resources that were offered once; a resource that is no longer offered has no device to allocate.
         lasting: the entries of pods that end only when somebody deletes them.
     """
-    return dict.fromkeys(former, 0) | {
-        name: len(each.devices)
-        - len(find_withheld_entries(each, reasons).keys() - find_counted_entries(each, reasons, lasting))
-        for name, each in offer.resources.items()
-    }
+    return dict.fromkeys(former, 0) | dict(judge_entries(offer, reasons, lasting).healthy)
 
 
 def overcounted_resources(allocatable: Mapping[str, str], counts: Mapping[str, int]) -> tuple[str, ...]:

@@ -21,20 +21,28 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tessera.agent.base.change_notifier import ChangeNotifier, Fact
-from tessera.agent.base.desired_config import ContainerEdits, ServicePlan, drop_cards
-from tessera.agent.inventory.device_health import CheckedDevice, DeviceHealth, DeviceScope, StartCheck, entry_health
-from tessera.agent.inventory.gpu_inventory import GpuState, sharing_gpus
-from tessera.agent.sharing.allocate_response import AllocateOptions, unique
-from tessera.agent.sharing.cdi import CdiDevice, CdiFile, CdiPublisher
+from tessera.agent.base.desired_config import ServicePlan, drop_cards
+from tessera.agent.inventory.device_health import DeviceHealth, DeviceScope, StartCheck, entry_health
+from tessera.agent.inventory.gpu_inventory import GpuState
+from tessera.agent.sharing.allocate_response import unique
+from tessera.agent.sharing.allocation_calls import AllocationCalls
+from tessera.agent.sharing.cdi import CdiPublisher
 from tessera.agent.sharing.device_nodes import RETRY, DeviceNodes
 from tessera.agent.sharing.device_plugin import AllocationTerms, StaticDevicePlugin
-from tessera.agent.sharing.offer import AppliedSharing, SharingProblem, SharingSettings, choose_offer
+from tessera.agent.sharing.offer import (
+    AppliedSharing,
+    DecidedOffer,
+    SharingProblem,
+    SharingSettings,
+    choose_offer,
+)
 from tessera.agent.sharing.refusals import (
     EntryKey,
+    EntryStates,
     WithholdingReasons,
     count_entries,
-    find_counted_entries,
     find_withheld_entries,
+    judge_entries,
     overcounted_resources,
 )
 from tessera.agent.sharing.served_resources import AdvertisedNames, ClosingDevices, ServedResources
@@ -44,7 +52,6 @@ from tessera.api.sharing.devices import (
     AdvertisedDevice,
     AdvertisedResource,
     Advertisement,
-    GpuDescription,
     device_of,
 )
 from tessera.kubelet.interfaces import Device as ListedDevice
@@ -109,7 +116,6 @@ class ResourceAdvertiser:
         changes: ChangeNotifier,
         start_check: StartCheck | None = None,
     ) -> None:
-        self._start_check = start_check
         self._served = served
         self._devices = devices
         self._settings = settings
@@ -120,25 +126,22 @@ class ResourceAdvertiser:
         self._names = names
         self._changes = changes
 
-        #: The inputs of :attr:`_applied`. Equal inputs are not decided on twice.
-        self._decided_on: tuple[object, ...] | None = None
-        #: The static GPUs that :attr:`_applied` was decided on.
-        self._gpu_states: Sequence[GpuState] = ()
-        #: The same GPUs as a sharing profile describes them.
-        self._descriptions: Sequence[GpuDescription] = ()
-        #: The offer and its profile; ``None`` before the first decision.
-        self._applied: AppliedSharing | None = None
-        #: Reason that :attr:`_applied` is not the desired one; ``None`` if it is.
-        self._refusal: SharingProblem | None = None
         #: The entries that wait for a pod to end, with the reason. Those of the last offer and the last answer.
         self._blocked: Mapping[EntryKey, str] = {}
-        #: The entries that the last lists showed as unhealthy, with the reason.
-        self._withheld: Mapping[EntryKey, str] = {}
-        #: The entries that the last lists showed as healthy although they are withheld, since their pods stay.
-        self._counted: frozenset[EntryKey] = frozenset()
+        #: The entries as the last lists showed them.
+        self._states = EntryStates()
         #: By resource, the healthy entries, where a pod with such an entry is about to end: the Node has to count less.
         self._lowered: dict[str, int] = {}
         self._closing = ClosingDevices(self._lower_without, names.clock)
+        self._calls = AllocationCalls(
+            cdi=cdi,
+            strategies=strategies,
+            settings=settings,
+            names=names,
+            changes=changes,
+            start_check=start_check,
+            closed_devices=self.closed_devices,
+        )
         #: The processes that serve shares, as they were set last; ``None`` before.
         self._plans: Mapping[str, ServicePlan] | None = None
         #: Offer, and state of its entries, when the other parts were notified last.
@@ -149,33 +152,33 @@ class ResourceAdvertiser:
     @property
     def in_force(self) -> AppliedSharing | None:
         """The offer and its profile; ``None`` before the first decision."""
-        return self._applied
+        return self._decided.applied
 
     @property
     def offer(self) -> Advertisement:
         """All advertised entries, healthy or not."""
-        return Advertisement(resources={}) if self._applied is None else self._applied.offer
+        return self._decided.offer
 
     @property
     def profile(self) -> str:
         """Name of the applied profile; empty for none."""
-        return "" if self._applied is None else self._applied.name
+        return "" if self.in_force is None else self.in_force.name
 
     @property
     def withheld_entries(self) -> Mapping[EntryKey, str]:
         """The entries that are withheld now, by resource and id, each with the reason."""
-        return self._withheld
+        return self._states.withheld
 
     def describe_occupant(self, card: str) -> str:
         """Names a pod that holds a part of a GPU, or says that kubelet has not answered yet; empty if none does."""
         if not self._occupancy.has_answer:
             return "kubelet has not said yet which pods hold devices"
-        return self._occupancy.holder(card, self._parents())
+        return self._occupancy.holder(card, self._decided.parents)
 
     @property
     def serves(self) -> bool:
         """True if kubelet has read the newest list of every resource; also if there is none."""
-        if self._applied is None:
+        if self.in_force is None:
             return False
         plugins = self._served.plugins
         if self.offer.resources and not self._occupancy.has_answer:
@@ -196,13 +199,13 @@ class ResourceAdvertiser:
         """UUIDs of a resource's devices that kubelet cannot allocate; None while it has not said who holds them."""
         if not self._occupancy.has_answer:
             return None
-        withheld = {device_of(entry) for name, entry in self._withheld if name == resource}
+        withheld = {device_of(entry) for name, entry in self._states.withheld if name == resource}
         return self._occupancy.held_devices(resource) | withheld
 
     @property
     def held_withheld(self) -> Mapping[str, int]:
         """By resource, the withheld entries that pods hold: kube-scheduler counts these pods against the others."""
-        return self._occupancy.count_held(self._withheld)
+        return self._occupancy.count_held(self._states.withheld)
 
     @property
     def overcounted_resources(self) -> tuple[str, ...]:
@@ -215,15 +218,15 @@ class ResourceAdvertiser:
     @property
     def problem(self) -> SharingProblem | None:
         """The reason that the node does not advertise the desired profile; ``None`` if it does."""
-        if self._refusal is not None:
-            return self._refusal
+        if self._decided.refusal is not None:
+            return self._decided.refusal
         if self._occupancy.silence_text is not None:
             return SharingProblem("KubeletNotResponding", self._occupancy.silence_text)
         if self._cdi.failed is not None:
             return SharingProblem("CdiFailed", self._cdi.failed)
         if self._served.refused_resources:
             return SharingProblem("ResourceRefused", "; ".join(self._served.refused_resources.values()))
-        if self._options_now.uses_cdi and self._device_nodes.failed:
+        if self._calls.options.uses_cdi and self._device_nodes.failed:
             return SharingProblem("NvmlFailed", "; ".join(unique(self._device_nodes.failed.values())))
         if waiting := unique(self._blocked.values()):
             return SharingProblem("CardsInUse", f"not allocated until its pods have ended: {'; '.join(waiting)}")
@@ -241,7 +244,7 @@ class ResourceAdvertiser:
     async def run(self) -> None:
         """Advertises until cancelled."""
         async with asyncio.TaskGroup() as group:
-            self._served.start(group, self)
+            self._served.start(group, self._calls)
             while True:
                 arrival = await self._seconds_until_change()
                 if not arrival:
@@ -264,7 +267,7 @@ class ResourceAdvertiser:
             arrival: seconds until the next offer can be decided on; 0 for none.
         """
         self._set_services()
-        await self._device_nodes.read(self._gpu_states)
+        await self._device_nodes.read(self._decided.cards)
         waits = [arrival or None, self._device_nodes.retry_in()]
         if self.offer.resources or self._names.known_resources:
             waits.append(await self._occupancy.ask(self.offer))
@@ -280,22 +283,26 @@ class ResourceAdvertiser:
         """Announces what other parts read, if it has changed."""
         taken = self.taken_devices(WHOLE_CARDS)
         entries = (self.problem, self.recent_allocations, self.topology, taken, self.held_withheld)
-        (offer_before, entries_before), self._announced = self._announced, (self._applied, entries)
-        if offer_before != self._applied:
+        (offer_before, entries_before), self._announced = self._announced, (self.in_force, entries)
+        if offer_before != self.in_force:
             self._changes.notify(Fact.OFFER)
         if entries_before != entries:
             self._changes.notify(Fact.ENTRIES)
 
     def _set_services(self) -> None:
         """Sets the processes that must serve shares once current holders are known."""
-        plans = {} if self._applied is None else drop_cards(self._applied.plans, self._devices.changing_devices())
+        plans = {} if self.in_force is None else drop_cards(self.in_force.plans, self._devices.changing_devices())
         if (self._occupancy.has_answer or not plans) and plans != self._plans:
             self._plans = plans
             self._strategies.set_plans(plans)
 
     def _publish(self) -> float | None:
         """Writes the CDI file, then the new lists. Without the file no list changes."""
-        if not self._cdi.publish(self._cdi_devices(), joint=self._ever_joint(), needed=self._options_now.uses_cdi):
+        if not self._cdi.publish(
+            self._decided.cdi_devices(self._device_nodes.files),
+            joint=self._calls.joint,
+            needed=self._calls.options.uses_cdi,
+        ):
             return RETRY
         held = self._occupancy.resources & self._names.known_resources - self._devices.on_demand_resources()
         wait = self._served.update(self._lists(), held)
@@ -312,7 +319,7 @@ class ResourceAdvertiser:
             tuple(self._devices.gpus()),
             self._settings.config.sharing,
             self._settings.mig_strategy,
-            before=self._applied,
+            before=self.in_force,
             on_demand=self._devices.on_demand_resources(),
             strategies=self._strategies.by_kind,
         )
@@ -325,8 +332,8 @@ class ResourceAdvertiser:
         Returns:
             Seconds until the offer can change; 0 also if it need not.
         """
-        before = self._applied
-        if before is None or self._inputs()[1:] == (self._decided_on or ())[1:]:
+        before = self.in_force
+        if before is None or self._inputs()[1:] == self._decided.inputs[1:]:
             return 0.0
         after, _ = self._choose()
         served, kept = ({card for each in of.plans.values() for card in each.cards} for of in (before, after))
@@ -341,16 +348,16 @@ class ResourceAdvertiser:
     def _decide(self) -> None:
         """Decides on the offer. From now on, entries that are no longer in it are not allocated."""
         inputs = self._inputs()
-        if inputs == self._decided_on:
+        if inputs == self._decided.inputs:
             return
+        applied, refusal = self._choose()
         cards, desired = tuple(self._devices.gpus()), self._settings.config.sharing
-        (self._applied, self._refusal), self._decided_on = self._choose(), inputs
-        self._gpu_states, self._descriptions = cards, sharing_gpus(cards)
-        if self._refusal is None:
+        self._calls.decided = DecidedOffer(inputs=inputs, cards=cards, applied=applied, refusal=refusal)
+        if refusal is None:
             self._settings.config.note_applied_profile(desired.name, desired.text)
         else:
-            _log.warning("%s", self._refusal.text)
-        self._blocked = self._occupancy.blocked_entries(self.offer, self._parents())
+            _log.warning("%s", refusal.text)
+        self._blocked = self._occupancy.blocked_entries(self.offer, self._decided.parents)
         reasons = self._reasons(self.offer, self.closed_devices())
         for name, plugin in self._served.plugins.items():
             offered = self.offer.resources.get(name) or AdvertisedResource(name=name, devices=())
@@ -358,120 +365,55 @@ class ResourceAdvertiser:
 
     def _lists(self) -> dict[str, tuple[StaticDevicePlugin, tuple[ListedDevice, ...]]]:
         """The list of each resource with its plugin, which allocates the same entries."""
-        self._blocked = self._occupancy.blocked_entries(self.offer, self._parents())
-        reasons, lasting = self._reasons(self.offer, self.closed_devices()), self._occupancy.lasting_entries()
-        numa = {card.uuid: card.info.numa_node for card in self._gpu_states}
-        withheld: dict[EntryKey, str] = {}
-        counted: set[EntryKey] = set()
+        self._blocked = self._occupancy.blocked_entries(self.offer, self._decided.parents)
+        reasons = self._reasons(self.offer, self.closed_devices())
+        before, states = self._states, judge_entries(self.offer, reasons, self._occupancy.lasting_entries())
+        numa = {card.uuid: card.info.numa_node for card in self._decided.cards}
         lists: dict[str, tuple[StaticDevicePlugin, tuple[ListedDevice, ...]]] = {}
         for name, offered in self.offer.resources.items():
-            refused = find_withheld_entries(offered, reasons)
-            kept = find_counted_entries(offered, reasons, lasting)
-            unhealthy = {entry: why for entry, why in refused.items() if entry not in kept}
-            withheld |= {(name, entry): why for entry, why in unhealthy.items()}
-            counted |= {(name, entry) for entry in kept}
             plugin = self._served.ensure(name)
-            plugin.terms = self._terms(offered, refused)
-            lists[name] = (plugin, tuple(_list_device(each, unhealthy, numa.get(each.gpu)) for each in offered.devices))
-        ended = {name for name, _ in (self._counted - counted) & withheld.keys()}
-        self._lowered = {name: sum(each.healthy for each in lists[name][1]) for name in ended}
-        self._withheld, self._counted = withheld, frozenset(counted)
+            plugin.terms = self._terms(offered, states.refused[name])
+            withheld = (((name, each.id) in states.withheld, each) for each in offered.devices)
+            lists[name] = (plugin, tuple(_list_device(each, not bad, numa.get(each.gpu)) for bad, each in withheld))
+        self._lowered, self._states = states.lowered_since(before), states
         return lists
 
     def _reasons(self, offer: Advertisement, fenced: frozenset[str]) -> WithholdingReasons:
         """Every reason to withhold entries of an offer now, with these devices fenced."""
         entries = [device for offered in offer.resources.values() for device in offered.devices]
-        health = entry_health(entries, self._descriptions, self._devices.health_of)
+        health = entry_health(entries, self._decided.descriptions, self._devices.health_of)
         withheld = {entry: verdict for entry, verdict in health.items() if not verdict.healthy}
         return WithholdingReasons(
             unhealthy={entry: verdict.text for entry, verdict in withheld.items() if not verdict.by_hand},
             cordoned={entry: verdict.text for entry, verdict in withheld.items() if verdict.by_hand},
-            nodes_unknown=self._device_nodes.failed if self._options_now.uses_cdi else {},
-            unreadable={card.uuid: card.info.problem for card in self._gpu_states if not card.info.readable},
+            nodes_unknown=self._device_nodes.failed if self._calls.options.uses_cdi else {},
+            unreadable={card.uuid: card.info.problem for card in self._decided.cards if not card.info.readable},
             fenced=fenced,
-            blocked=self._occupancy.blocked_entries(offer, self._parents()),
+            blocked=self._occupancy.blocked_entries(offer, self._decided.parents),
             not_ready=self._strategies.not_ready_reasons(offer),
         )
 
     @property
-    def _options_now(self) -> AllocateOptions:
-        return self._settings.options(self._applied)
-
-    # Calls of the plugins ---------------------------------------------------------------------------------------
-
-    @property
-    def cdi_file(self) -> CdiFile:
-        """The file that defines the sets of devices."""
-        return self._cdi.file
+    def _decided(self) -> DecidedOffer:
+        """The offer in force. Equal inputs are not decided on twice."""
+        return self._calls.decided
 
     def closed_devices(self) -> frozenset[str]:
         """UUIDs of devices that must not be allocated: fenced ones, and GPUs that changed since the offer was made."""
         now = self._devices.gpus()
-        changed = {gpu.uuid for gpu in self._gpu_states if gpu not in now}
+        changed = {gpu.uuid for gpu in self._decided.cards if gpu not in now}
         return self._devices.fenced_devices() | self._closing.closed | changed
-
-    def container_edits(self, resource: str, devices: Sequence[AdvertisedDevice]) -> ContainerEdits | None:
-        """The edits of a container with these entries, besides its devices; ``None`` if it needs none."""
-        return self._strategies.container_edits(resource, devices)
-
-    def note_allocated(self, resource: str, ids: Sequence[str]) -> None:
-        """Notes that kubelet gave entries to a container."""
-        self._occupancy.note_allocated(resource, ids)
-
-    async def prepare_container(self, resource: str, ids: Sequence[str]) -> None:
-        """Completes the CDI set of a container that is about to start, and tests its devices if its pod asks for it.
-
-        Raises:
-            ConnectionError: kubelet does not say which devices it has.
-            OSError: the CDI file cannot be written.
-            PluginError: a device failed its test.
-        """
-        self._occupancy.note_starting()
-        await self._cdi.complete_set(resource, ids, joint=self._ever_joint(), needed=self._options_now.uses_cdi)
-        if self._start_check is not None:
-            await self._start_check.check(resource, self._unshared(ids))
-
-    def _unshared(self, ids: Sequence[str]) -> list[CheckedDevice]:
-        """The devices among these entries that are no shares."""
-        cards = [CheckedDevice(gpu.uuid, gpu.uuid) for gpu in self._descriptions]
-        parts = [CheckedDevice(mig.uuid, gpu.uuid, mig.gi_id) for gpu in self._descriptions for mig in gpu.mig_devices]
-        return [device for device in (*cards, *parts) if device.uuid in ids]
-
-    def note_listed(self) -> None:
-        """Notes that kubelet has read a list, or listens no more."""
-        self._changes.notify(Fact.LISTS)
-
-    # Helpers --------------------------------------------------------------------------------------------------------
 
     def _terms(self, offered: AdvertisedResource, refused: Mapping[str, str]) -> AllocationTerms:
         return AllocationTerms(
             offered=offered,
             refused=refused,
-            options=self._options_now,
+            options=self._calls.options,
             files=self._device_nodes.files,
             topology=self._device_nodes.topology,
             joint=len(self.offer.resources) > 1,
         )
 
-    def _ever_joint(self) -> bool:
-        """True if a container of this node may have devices of several resources."""
-        return len(self._names.known_resources) > 1
 
-    def _parents(self) -> dict[str, str]:
-        """The card of each MIG device."""
-        return {mig.uuid: gpu.uuid for gpu in self._descriptions for mig in gpu.mig_devices}
-
-    def _cdi_devices(self) -> list[CdiDevice]:
-        """Every card and MIG device whose nodes are known."""
-        found = []
-        for gpu in self._descriptions:
-            found.append((gpu.uuid, str(gpu.index)))
-            found += [(mig.uuid, f"{gpu.index}:{mig.index}") for mig in gpu.mig_devices]
-        files = self._device_nodes.files
-        return [CdiDevice(uuid=uuid, index=index, files=files[uuid]) for uuid, index in found if uuid in files]
-
-
-def _list_device(entry: AdvertisedDevice, unhealthy: Mapping[str, str], numa_node: int | None) -> ListedDevice:
-    return ListedDevice(
-        id=entry.id, healthy=entry.id not in unhealthy, numa_nodes=() if numa_node is None else (numa_node,)
-    )
+def _list_device(entry: AdvertisedDevice, healthy: bool, numa_node: int | None) -> ListedDevice:
+    return ListedDevice(id=entry.id, healthy=healthy, numa_nodes=() if numa_node is None else (numa_node,))
