@@ -454,7 +454,7 @@ def test_a_tenants_pod_with_the_agents_label_is_no_agent() -> None:
 
 
 def test_every_card_that_is_not_well_has_a_line_of_its_own() -> None:
-    faults = [CardFault(f"GPU-{index}", "XID 48", index=index, asks="drain") for index in range(8)]
+    faults = [CardFault(f"GPU-{index}", "XID 48", index=index, asks="withhold") for index in range(8)]
     faults += [CardFault("GPU-7", "probe", index=7, asks="reboot", text="the driver lost it", lost=True)]
     unhealthy = node(("GpuHealthy", "False", "CardUnhealthy", "GPU 7: the driver lost it; GPU 0: and the rest is c"))
     unhealthy.metadata.annotations[CARDS_ANNOTATION] = encode_cards((), faults)

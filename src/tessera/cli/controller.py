@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from tessera.api.names import SYSTEM_NAMESPACE
 from tessera.cli.base.connection import cluster_options, connect, report_errors
 from tessera.cli.base.controller_options import (
     Site,
@@ -28,8 +29,14 @@ from tessera.cli.base.process import (
 )
 from tessera.features import JOINING
 
-#: The options of satellites.
-_SATELLITE_OPTIONS = ("image", "replace_failed", "usage_user", "usage_label", "placeholder_image")
+#: The options that only satellites read, by their names in Python, and which of them.
+_READERS: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("image", "registry_ca", "plain_http"), ("drivers",)),
+    **dict.fromkeys(("startup_taints", "replace_failed"), ("provisioning",)),
+    "startup_deadline": ("provisioning", "scale-up"),
+    **dict.fromkeys(("usage_user", "usage_label"), ("usage",)),
+    **dict.fromkeys(("scale_up", "placeholder_image"), ("scale-up",)),
+}
 
 
 @click.command()
@@ -39,7 +46,7 @@ _SATELLITE_OPTIONS = ("image", "replace_failed", "usage_user", "usage_label", "p
 @click.option(
     "--namespace",
     envvar="POD_NAMESPACE",
-    default="tessera-system",
+    default=SYSTEM_NAMESPACE,
     show_default=True,
     help="Namespace of the Lease.  [env: POD_NAMESPACE]",
 )
@@ -130,6 +137,7 @@ def options_from(values: Mapping[str, Any]) -> Any:
     from tessera.controller.leadership.options import ControllerOptions
 
     given = dict(values)
+    _refuse_unread(given)
     given["identity"] = given["identity"] or socket.gethostname()
     site = pop_site(given)
     reserve: dict[str, Any] = (
@@ -148,10 +156,33 @@ def options_from(values: Mapping[str, Any]) -> Any:
     )
 
 
+def _readers(name: str) -> tuple[str, ...]:
+    """The satellites that alone read an option; none for an option of the core."""
+    return ("drivers",) if name.startswith("build_") else _READERS.get(name, ())
+
+
+def _refuse_unread(given: Mapping[str, Any]) -> None:
+    """Refuses an option that nobody reads, since its satellites are left out.
+
+    Raises:
+        click.UsageError: there is one.
+    """
+    for option in command.params:
+        readers = _readers(option.name or "")
+        if not readers or not set(readers) <= set(given["without"]):
+            continue
+        if given[option.name or ""] not in (None, (), False, 0, "off", option.default):
+            left_out = " and ".join(f"--without {each}" for each in readers)
+            raise click.UsageError(
+                f"{option.opts[0]} is an option of {' and '.join(readers)}, and {left_out} leaves that out: remove"
+                f" {option.opts[0]}, or keep {readers[0]}"
+            )
+
+
 def _satellites(site: Site, given: dict[str, Any]) -> Iterator[Any]:
     """The satellites that are not left out; removes their options from ``given``."""
     without = given.pop("without")
-    names = [name for name in given if name in _SATELLITE_OPTIONS or name.startswith("build_")]
+    names = [name for name in given if _readers(name)]
     settings = {name: given.pop(name) for name in names}
     for feature in JOINING:
         if feature.name not in without:

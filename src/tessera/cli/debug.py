@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tessera.api.names import SYSTEM_NAMESPACE
 from tessera.cli.base.connection import CommandError, cluster_options, connect_transport, report_errors
 from tessera.cli.base.console import say, say_json
 
@@ -43,7 +44,7 @@ def command() -> None:
 @command.command()
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False), required=False)
 @click.option("--node", metavar="NODE", help="Fetch from the agent of this node instead of the controller.")
-@click.option("--namespace", "-n", default="tessera-system", show_default=True, help="Tessera's namespace.")
+@click.option("--namespace", "-n", default=SYSTEM_NAMESPACE, show_default=True, help="Tessera's namespace.")
 @click.option("--here", is_flag=True, help="Print the records of the process in this container, without a cluster.")
 @cluster_options
 @report_errors

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tessera.api.names import SYSTEM_NAMESPACE
 from tessera.cli.base.command_group import LAB_INSTALL, LAB_PACKAGE, added_module
 from tessera.cli.base.connection import CommandError, cluster_options, connect, report_errors
 from tessera.cli.base.console import say, say_document, say_json
@@ -55,7 +56,7 @@ def command() -> None:
     show_default=True,
     help="Give each value of this property its own table; repeatable.",
 )
-@click.option("-n", "--namespace", default="tessera-system", show_default=True, help="Tessera's namespace.")
+@click.option("-n", "--namespace", default=SYSTEM_NAMESPACE, show_default=True, help="Tessera's namespace.")
 @cluster_options
 @report_errors
 def report(

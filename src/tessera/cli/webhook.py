@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from tessera.api.names import SYSTEM_NAMESPACE
 from tessera.cli.base.connection import cluster_options, connect, report_errors
 from tessera.cli.base.process import address_option, log_option, run_process, start_log
 
@@ -14,7 +15,7 @@ from tessera.cli.base.process import address_option, log_option, run_process, st
 @click.option(
     "--namespace",
     envvar="POD_NAMESPACE",
-    default="tessera-system",
+    default=SYSTEM_NAMESPACE,
     show_default=True,
     help="Namespace of the Secret with the certificate.  [env: POD_NAMESPACE]",
 )

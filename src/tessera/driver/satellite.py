@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+from tessera.api.names import SYSTEM_NAMESPACE
 from tessera.controller.leadership.satellite import Process, Task, Term
 from tessera.driver.coverage.next_kernels import CoverageMetrics
 from tessera.driver.registry.client import RegistryClient
@@ -30,7 +31,7 @@ class DriverSatellite:
 
     options: DriverOptions = field(default_factory=DriverOptions)
     registries: RegistryOptions = field(default_factory=RegistryOptions)
-    namespace: str = "tessera-system"
+    namespace: str = SYSTEM_NAMESPACE
     resolver: Resolver | None = None
 
     @asynccontextmanager

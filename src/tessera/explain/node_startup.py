@@ -6,6 +6,7 @@ predict the remaining time.
 
 from collections.abc import Iterator, Mapping
 
+from tessera.api.names import SYSTEM_NAMESPACE
 from tessera.api.nodes.conditions import PROVISIONED
 from tessera.api.nodes.driver_status import DriverPhase, DriverStatus, DriverStrategy
 from tessera.explain.explanation import Explanation
@@ -29,7 +30,6 @@ _AWAITED: Mapping[Milestone, str] = {
     Milestone.VALIDATED: "testing the driver in a container",
     Milestone.ALLOCATABLE: "waiting for kubelet to count its cards",
 }
-_SYSTEM = "tessera-system"
 _PODS = "see its pods: kubectl get pods -A -o wide --field-selector spec.nodeName={node}"
 _BLOCKED = (
     "see each way that was tried: tessera driver status {node} -v",
@@ -39,17 +39,20 @@ _HELP: Mapping[Milestone, tuple[str, ...]] = {
     Milestone.READY: ("kubectl describe node {node}",),
     Milestone.LABELLED: ("see what is missing: kubectl describe node {node}",),
     Milestone.PULLED: (_PODS, "see whether the image exists: tessera driver images"),
-    Milestone.DRIVER: (_PODS, f"its log: kubectl logs -n {_SYSTEM} -l app.kubernetes.io/name=tessera-driver --prefix"),
+    Milestone.DRIVER: (
+        _PODS,
+        f"its log: kubectl logs -n {SYSTEM_NAMESPACE} -l app.kubernetes.io/name=tessera-driver --prefix",
+    ),
     Milestone.TOOLKIT: (
         _PODS,
-        f"its log: kubectl logs -n {_SYSTEM} -l app.kubernetes.io/name=tessera-container-toolkit --prefix",
+        f"its log: kubectl logs -n {SYSTEM_NAMESPACE} -l app.kubernetes.io/name=tessera-container-toolkit --prefix",
     ),
     Milestone.VALIDATED: (
         _PODS,
-        f"its log: kubectl logs -n {_SYSTEM} -l app.kubernetes.io/name=tessera-validation --prefix",
+        f"its log: kubectl logs -n {SYSTEM_NAMESPACE} -l app.kubernetes.io/name=tessera-validation --prefix",
     ),
     Milestone.ALLOCATABLE: (
-        f"the agent's log: kubectl logs -n {_SYSTEM} -l app.kubernetes.io/name=tessera-agent --prefix",
+        f"the agent's log: kubectl logs -n {SYSTEM_NAMESPACE} -l app.kubernetes.io/name=tessera-agent --prefix",
     ),
 }
 

@@ -51,7 +51,7 @@ _DOMAIN = "nvidia.com/"
 #: Events, and errors of cards, that are shown at most.
 _EVENTS, _FAULTS = 3, 16
 #: What an error asks for, the worst last.
-_NEEDS = ("attention", "replace", "uncordon", "preflight", "drain", "reset", "reboot")
+_NEEDS = ("attention", "replace", "uncordon", "preflight", "withhold", "reset", "reboot")
 
 
 class _Aspect(NamedTuple):

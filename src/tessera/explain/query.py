@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from tessera.api.instaslice import INSTASLICES
-from tessera.api.names import GATE, INSTASLICE_NAMESPACE
+from tessera.api.names import GATE, INSTASLICE_NAMESPACE, SYSTEM_NAMESPACE
 from tessera.clock import Clock
 from tessera.explain.explanation import Explanation, ExplanationReport
 from tessera.explain.nodes import explain_node
@@ -84,8 +84,6 @@ _DEFAULT_REPLICAS = 1
 _NAME, _LONGEST_NAME = re.compile(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?"), 253
 #: Namespace of events about objects that have no namespace.
 NODE_EVENTS = "default"
-#: Namespace of Tessera.
-AGENT_NAMESPACE = "tessera-system"
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +268,7 @@ async def _node(client: Client, clock: Clock, name: str) -> ExplanationReport:
 async def _history(client: Client) -> Sequence[ProvisioningRecord]:
     """Records of nodes that came up; none if there are none or the user may not read them."""
     try:
-        found = await client.get(CONFIGMAPS, RECORDS_NAME, AGENT_NAMESPACE)
+        found = await client.get(CONFIGMAPS, RECORDS_NAME, SYSTEM_NAMESPACE)
     except (Forbidden, NotFound):
         return ()
     history = ProvisioningHistory()

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from tessera.api.nodes.health import TAKEN, CardHealth, CardState, fill_card
+from tessera.api.nodes.health import TAKE_AWAY, TAKEN, CardHealth, CardState, fill_card
 from tessera.api.nodes.silence import SilentNode
 from tessera.api.nodes.usage import LeaseUsage
 from tessera.limits.nodes import CARD_EVIDENCE, CARD_HOLDERS
@@ -147,7 +147,7 @@ def _rules(cards: Iterable[HealthRow]) -> Iterable[RuleState]:
     taken: Counter[str] = Counter()
     spared: Counter[str] = Counter()
     for row in cards:
-        away = [each for each in row.health.evidence if each.asks in {"drain", "reset", "reboot"}]
+        away = [each for each in row.health.evidence if each.asks in TAKE_AWAY]
         for rule in {each.source for each in away}:
             (spared if all(each.spared for each in away if each.source == rule) else taken)[rule] += 1
     for rule in sorted(taken | spared):

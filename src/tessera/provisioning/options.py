@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from tessera.api.names import SYSTEM_NAMESPACE
 from tessera.api.nodes.undecided_nodes import DISCOVERY_SECONDS
 
 #: Cluster autoscalers read taints with these prefixes as "not started yet"; the second prefix is the older one.
@@ -25,7 +26,7 @@ class ProvisioningOptions:
         replace_failed: maximum number of nodes of one group to replace in an hour; 0 replaces none.
     """
 
-    namespace: str = "tessera-system"
+    namespace: str = SYSTEM_NAMESPACE
     records: int = 1000
     startup_taints: tuple[str, ...] = (STARTUP_TAINT,)
     deadline: float = DEADLINE

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tessera.access.page_reader import PageReader
+from tessera.api.names import SYSTEM_NAMESPACE
 from tessera.api.nodes.agent_pod import is_agent
 from tessera.api.nodes.usage import EndedLease, LeaseUsage, NodeUsage
 from tessera.kube.client.errors import ApiError
@@ -50,7 +51,7 @@ class UsageOptions:
         label: key of the label by which GPU-hours are counted too.
     """
 
-    namespace: str = "tessera-system"
+    namespace: str = SYSTEM_NAMESPACE
     user: str = USER_KEY
     label: str = LABEL_KEY
 

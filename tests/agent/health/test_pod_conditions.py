@@ -98,7 +98,7 @@ def test_a_fault_is_told_to_the_pods_in_its_part_and_to_no_others(scope: DeviceS
         ([fault(79, Reaction.REBOOT)], "GpuNeedsReboot"),
         ([fault(), msgspec.structs.replace(fault(), source=CORDON, reaction=Reaction.WITHHOLD)], "GpuUnhealthy"),
     ],
-    ids=["drain", "reset", "was reset", "reboot", "cordoned"],
+    ids=["withhold", "reset", "was reset", "reboot", "cordoned"],
 )
 def test_the_reason_says_whether_the_card_must_be_empty(faults: list[Fault], reason: str) -> None:
     assert [found[1] for found in Node(p=CARD).tell(*faults)] == [reason]

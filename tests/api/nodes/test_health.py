@@ -32,7 +32,7 @@ EMPTY = "delete the pods on it, so that their owners start them on other cards"
             ),
         ),
         (
-            Evidence(source="XID 94", text=describe_xid(94), asks="drain", part="GPU instance 7"),
+            Evidence(source="XID 94", text=describe_xid(94), asks="withhold", part="GPU instance 7"),
             (
                 "XID 94, memory lost data of one program, and of no other; not allocated until its probes succeed for a"
                 " while; NVIDIA's remedy: restart the program"
@@ -75,7 +75,11 @@ EMPTY = "delete the pods on it, so that their owners start them on other cards"
             "no spare row; still allocated; ends once the card no longer reports it",
         ),
         (
-            Evidence(source="XID 999", text=describe_xid(999), asks="drain"),
+            Evidence(source="XID 999", text=describe_xid(999), asks="withhold"),
+            "XID 999; not allocated until its probes succeed for a while",
+        ),
+        (
+            Evidence(source="XID 999", asks="drain"),  # the word of an agent of an earlier version
             "XID 999; not allocated until its probes succeed for a while",
         ),
         (Evidence(source="double-bit-ecc", asks="attention"), "ECC error of two bits; still allocated"),

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 import yaml
 from hypothesis import given
@@ -177,3 +178,33 @@ def test_certificates_are_looked_at_only_where_there_are_some() -> None:
     shown = "import sys; from tessera.cli.main import main; main(['install', '-o', 'yaml']); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", shown], check=True, capture_output=True, text=True)
     assert "cryptography" not in done.stdout.splitlines()[-1].split()
+
+
+#: An option of each kind that only satellites read, with a value, and these satellites.
+OF_SATELLITES = [
+    ("--image=registry.local/tessera:1", ["drivers"]),
+    ("--plain-http=registry.local:5000", ["drivers"]),
+    ("--buildah-image=registry.local/buildah:1", ["drivers"]),
+    ("--build-nvswitch", ["drivers"]),
+    ("--startup-taint=cards", ["provisioning"]),
+    ("--replace-failed=2", ["provisioning"]),
+    ("--startup-deadline=20m", ["provisioning", "scale-up"]),
+    ("--usage-user=example.com/user", ["usage"]),
+    ("--usage-label=team", ["usage"]),
+    ("--scale-up=placeholder", ["scale-up"]),
+    ("--placeholder-image=registry.local/pause:3", ["scale-up"]),
+]
+
+
+@pytest.mark.parametrize(("option", "readers"), OF_SATELLITES)
+def test_an_option_that_only_left_out_satellites_read_is_refused(option: str, readers: list[str]) -> None:
+    without = [f"--without={each}" for each in readers]
+    flag = option.partition("=")[0]
+    with pytest.raises(click.UsageError, match=f"^{flag} is an option of {' and '.join(readers)}, and --without"):
+        read(option, *without)
+    read(option, *without[1:])
+    read(*without)
+
+
+def test_to_turn_off_what_is_left_out_is_no_mistake() -> None:
+    read("--scale-up=off", "--replace-failed=0", "--without=scale-up", "--without=provisioning")

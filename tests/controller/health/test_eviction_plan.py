@@ -47,7 +47,7 @@ def names(found: EvictionPlan) -> list[str]:
         (node(NEEDS_RESET), pod(), True),
         (node(LOST), pod(), True),
         (node(msgspec.structs.replace(NEEDS_RESET, asks="reboot")), pod(), True),
-        (node(msgspec.structs.replace(NEEDS_RESET, asks="drain")), pod(), False),
+        (node(msgspec.structs.replace(NEEDS_RESET, asks="withhold")), pod(), False),
         (node(msgspec.structs.replace(NEEDS_RESET, reset=True)), pod(), False),
         (node(NEEDS_RESET, spared=frozenset({CardRule("GPU-1", "XID 48")})), pod(), False),
         (node(LOST, spared=frozenset({CardRule("GPU-1", "probe")})), pod(), True),
@@ -64,7 +64,7 @@ def names(found: EvictionPlan) -> list[str]:
         (node(NEEDS_RESET), pod(since=300, toleration=1e9), True),
     ],
     ids=[
-        "reset", "lost", "reboot", "drain", "was reset", "spared", "lost and spared", "cordoned", "another node",
+        "reset", "lost", "reboot", "withhold", "was reset", "spared", "lost and spared", "cordoned", "another node",
         "without owner", "of a DaemonSet", "static", "system", "own", "ending", "too early", "tolerates",
         "tolerates too long",
     ],
@@ -98,7 +98,7 @@ FAULTS = st.builds(
     gpu=st.sampled_from(["GPU-1", "GPU-2"]),
     rule=st.sampled_from(["XID 48", "XID 79", "probe"]),
     since=st.integers(0, 300),
-    asks=st.sampled_from(["attention", "drain", "reset", "reboot"]),
+    asks=st.sampled_from(["attention", "withhold", "reset", "reboot"]),
     lost=st.booleans(),
     reset=st.booleans(),
 )

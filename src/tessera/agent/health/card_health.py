@@ -33,15 +33,15 @@ _STATES = {
     Reaction.REBOOT: CardState.NEEDS_REBOOT,
 }
 #: Words of :attr:`tessera.api.nodes.health.Evidence.asks`.
-_NEEDS: Mapping[Reaction, Literal["attention", "drain", "reset", "reboot"]] = {
+_NEEDS: Mapping[Reaction, Literal["attention", "withhold", "reset", "reboot"]] = {
     Reaction.DEGRADE: "attention",
-    Reaction.WITHHOLD: "drain",
+    Reaction.WITHHOLD: "withhold",
     Reaction.RESET: "reset",
     Reaction.REBOOT: "reboot",
 }
 
 
-def _need(fault: Fault) -> Literal["attention", "replace", "preflight", "uncordon", "drain", "reset", "reboot"]:
+def _need(fault: Fault) -> Literal["attention", "replace", "preflight", "uncordon", "withhold", "reset", "reboot"]:
     if fault.to_replace:
         return "replace"
     if fault.source == PREFLIGHT:

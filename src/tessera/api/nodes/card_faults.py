@@ -15,7 +15,7 @@ from typing import Annotated, TypeVar
 
 import msgspec
 
-from tessera.api.nodes.health import UNREADABLE, Evidence, describe_xid
+from tessera.api.nodes.health import TAKE_AWAY, UNREADABLE, Evidence, describe_xid
 from tessera.kube.resources import Node
 from tessera.limits.nodes import NODE_CARDS, NODE_INDEXES, OFFERS, RESOURCE_ENTRIES
 from tessera.text import one_line
@@ -74,7 +74,7 @@ class CardFault(msgspec.Struct, frozen=True, order=True, omit_defaults=True):
     since: Annotated[int, msgspec.Meta(ge=0, le=2**40)] = 0
     index: Annotated[int, msgspec.Meta(ge=-1, le=int(NODE_INDEXES))] = -1
     part: Annotated[int, msgspec.Meta(ge=-1, le=9999)] = -1
-    asks: Annotated[str, msgspec.Meta(pattern=r"^[a-z]{1,16}\Z")] = "drain"
+    asks: Annotated[str, msgspec.Meta(pattern=r"^[a-z]{1,16}\Z")] = "withhold"
     text: Annotated[str, msgspec.Meta(max_length=int(CARD_FAULT_WORDS))] = ""
     lost: bool = False
     reset: bool = False
@@ -92,7 +92,7 @@ class CardFault(msgspec.Struct, frozen=True, order=True, omit_defaults=True):
 
         A card that cannot be read is never spared, and a cordon is no error.
         """
-        takes_away = self.asks in {"drain", "reset", "reboot"}
+        takes_away = self.asks in TAKE_AWAY
         return takes_away and not self.lost and self.rule != UNREADABLE
 
     @property

@@ -50,6 +50,10 @@ TAKEN = frozenset(
 )
 
 
+#: Values of :attr:`Evidence.asks` by which a card, or a part of it, is not allocated because of an error.
+TAKE_AWAY = frozenset({"withhold", "drain", "reset", "reboot"})
+
+
 class Evidence(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """One error of a card that is not over.
 
@@ -57,7 +61,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
         source: ``XID 79``, ``double-bit-ecc``, ``probe``, ``driver``, ``events``, ``unreadable``, ``cordon``, or one of
             :data:`MEASURED_ERRORS`.
         text: the error in words.
-        asks: ``attention``, ``replace``, ``preflight``, ``uncordon``, ``drain``, ``reset`` or ``reboot``.
+        asks: ``attention``, ``replace``, ``preflight``, ``uncordon``, ``withhold``, ``reset`` or ``reboot``. Agents of
+            earlier versions have ``drain`` for ``withhold``.
         part: the GPU instance with the error, ``GPU instance 7``; empty for the whole card.
         since: time of the first error.
         last: time of the last error.
@@ -165,7 +170,7 @@ def next_step(error: Evidence) -> str:
     if error.spared:
         return "still allocated, spared by the breaker: many cards of the cluster report this error"
     match error.asks:
-        case "drain" if error.source == UNREADABLE:
+        case "withhold" | "drain" if error.source == UNREADABLE:
             return "not allocated until it can be read again"
         case "replace":
             slot = ", or find out what its slot lacks" if error.source == FELL_TOO_OFTEN else ""
@@ -174,7 +179,7 @@ def next_step(error: Evidence) -> str:
             return "not allocated until it passes its preflight"
         case "uncordon":
             return "not allocated until it is uncordoned; the pods on it keep running"
-        case "drain":
+        case "withhold" | "drain":
             return f"not allocated until its probes succeed for a while{_remedy(error.source)}"
         case "reset" if error.reset:
             return "not allocated until its probes succeed for a while; it was reset"

@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from tessera.api.names import SYSTEM_NAMESPACE
 from tessera.cli.base.connection import CommandError
 
 if TYPE_CHECKING:
@@ -43,13 +44,13 @@ READ_PAGES = NeededRole(
     "the ClusterRole tessera-usage-reader in tessera-system: kubectl create rolebinding gpu-readers"
     " --clusterrole=tessera-usage-reader {subject} -n tessera-system",
     (
-        {"verb": "get", "resource": "pods", "subresource": "proxy", "namespace": "tessera-system"},
+        {"verb": "get", "resource": "pods", "subresource": "proxy", "namespace": SYSTEM_NAMESPACE},
         {
             "verb": "create",
             "resource": "serviceaccounts",
             "subresource": "token",
             "name": "tessera-reader",
-            "namespace": "tessera-system",
+            "namespace": SYSTEM_NAMESPACE,
         },
     ),
 )

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from tessera.api.names import SYSTEM_NAMESPACE
 from tessera.controller.base.breaker_limits import BreakerLimits
 from tessera.controller.base.move_settings import MoveSettings
 from tessera.controller.leadership.satellite import Satellite
@@ -39,7 +40,7 @@ class ControllerOptions:
     """
 
     identity: str
-    namespace: str = "tessera-system"
+    namespace: str = SYSTEM_NAMESPACE
     lease_name: str = "tessera-controller"
     leader_election: bool = True
     http_address: str | None = None

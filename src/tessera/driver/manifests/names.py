@@ -8,11 +8,12 @@ from typing import Any
 
 import msgspec
 
+from tessera.api.names import SYSTEM_NAMESPACE
 from tessera.api.nodes.driver_status import DRIVER_APP, DRIVER_SET_LABEL, VALIDATION_APP
 from tessera.driver.driver_sets import DriverSet
 from tessera.kube.resources.meta import ObjectMeta
 
-NAMESPACE = "tessera-system"
+NAMESPACE = SYSTEM_NAMESPACE
 APP_LABEL = "app.kubernetes.io/name"
 PART_OF = {"app.kubernetes.io/part-of": "tessera"}
 #: The gpu-operator's label that says which driver a pod brings; its tools find driver pods by it.

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tessera.api.names import SYSTEM_NAMESPACE
 from tessera.status_pages import OnListening
 
 #: Path to which the API server posts AdmissionReviews of pods, and of objects with pod templates.
@@ -37,7 +38,7 @@ class WebhookOptions:
         on_ready: called once reviews may come: the webhook serves the certificate and the API server trusts it.
     """
 
-    namespace: str = "tessera-system"
+    namespace: str = SYSTEM_NAMESPACE
     service: str = "tessera-webhook"
     secret: str = "tessera-webhook-cert"  # noqa: S105 - an object's name
     given_secret: str = ""
