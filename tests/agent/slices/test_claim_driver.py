@@ -21,8 +21,9 @@ from tests.agent.main.test_killed_anywhere import succeed_the_dead
 from tessera.agent.base.options import ConfigMapName
 from tessera.agent.slices.claim_driver import GONE_CHECK
 from tessera.api.dra.claims import RESOURCE_CLAIMS
+from tessera.api.names import DEVICE_API_DRA, DEVICE_API_LABEL
 from tessera.dra.node_devices import partition_name
-from tessera.kube.resources import CONFIGMAPS, NAMESPACES
+from tessera.kube.resources import CONFIGMAPS, NAMESPACES, NODES
 from tessera.kubelet.interfaces import ClaimRef, PluginError, PreparedDevice
 from tessera.mig.models import model_by_short_name
 from tessera.nvml.interface import GpuEventKind, MigUuid
@@ -121,9 +122,12 @@ class Kubelet:
         self._drivers = Drivers()
         scene.bus.start(scene.kubelet.add_plugin, scene.kubelet, self._drivers)
 
+    def is_served(self) -> bool:
+        return bool(self._drivers.clients)
+
     async def client(self) -> ClaimPluginClient:
         async def is_served() -> bool:
-            return bool(self._drivers.clients)
+            return self.is_served()
 
         await self._scene.until(is_served)
         return self._drivers.clients[-1]
@@ -140,12 +144,20 @@ class Kubelet:
             raise answer
 
 
-async def begin(scene: Scene, *, last_call: int = 0, after: bool = False) -> tuple[Kubelet, MortalNvml]:
+async def begin(
+    scene: Scene, *, last_call: int = 0, after: bool = False, way: str = DEVICE_API_DRA
+) -> tuple[Kubelet, MortalNvml]:
     scene.options = msgspec.structs.replace(scene.options, claim_driver=DRIVER)
     await scene.begin(agent=False)
+    await choose(scene, way)
     kubelet = Kubelet(scene)
     cards = scene.start_agent(last_call=last_call, after=after)
     return kubelet, cards
+
+
+async def choose(scene: Scene, way: str) -> None:
+    """The administrator says how the node gives its slices."""
+    await scene.client.merge_patch(NODES, NODE, {"metadata": {"labels": {DEVICE_API_LABEL: way}}})
 
 
 async def prepared(

@@ -33,6 +33,8 @@ class Fact(Flag):
     DESIRED_PROFILE = auto()
     #: The desired MIG layout.
     DESIRED_LAYOUT = auto()
+    #: How the slices of the node are given: by ResourceClaims or by the device plugin.
+    DEVICE_API = auto()
     #: What the administrator lets Tessera do about cards with faults.
     REPAIRS = auto()
     #: The driver: its markers, its module, and whether it may be used.

@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 
 from tessera.agent.base.change_notifier import Fact
 from tessera.api.instaslice import INSTASLICES, Instaslice
-from tessera.api.names import GPU_CONDITION, MIG_CONFIG_LABEL, PodUid
+from tessera.api.names import DEVICE_API_LABEL, GPU_CONDITION, MIG_CONFIG_LABEL, PodUid
 from tessera.api.nodes.card_faults import SPARED_ANNOTATION, CardRule, decode_spared
 from tessera.api.nodes.cordons import Cordon, read_cordons
 from tessera.api.sharing.profile_selection import PROFILE_LABEL
@@ -167,7 +167,9 @@ def _by_name(node_name: str) -> str:
     return f"metadata.name={node_name}"
 
 
-_OF_NODE = Fact.NODE | Fact.NODE_ANNOTATIONS | Fact.NODE_STATUS | Fact.DESIRED_PROFILE | Fact.DESIRED_LAYOUT
+_OF_NODE = (
+    Fact.NODE | Fact.NODE_ANNOTATIONS | Fact.NODE_STATUS | Fact.DESIRED_PROFILE | Fact.DESIRED_LAYOUT | Fact.DEVICE_API
+)
 
 
 def changed_facts(event: WatchEvent[Node]) -> Fact:
@@ -182,6 +184,7 @@ def changed_facts(event: WatchEvent[Node]) -> Fact:
         != (new.capacity, new.allocatable, new.node_info),
         Fact.DESIRED_PROFILE: _labels_differ(before, now, PROFILE_LABEL),
         Fact.DESIRED_LAYOUT: _labels_differ(before, now, MIG_CONFIG_LABEL),
+        Fact.DEVICE_API: _labels_differ(before, now, DEVICE_API_LABEL),
     }
     return functools.reduce(operator.or_, (fact for fact, changed in differs.items() if changed), Fact.NODE)
 

@@ -46,7 +46,7 @@ SHOWN_TIMEOUT = 10.0
 #: Seconds without a write after which a change of the objects gets its answer at once again.
 PEACE = 600.0
 #: What the devices depend on.
-_FACTS = Fact.OWNERS | Fact.CARDS | Fact.HEALTH | Fact.SLICES
+_FACTS = Fact.DEVICE_API | Fact.OWNERS | Fact.CARDS | Fact.HEALTH | Fact.SLICES
 
 
 class PublishedCards(msgspec.Struct, frozen=True):
@@ -93,7 +93,8 @@ class ClaimPublisher:
         runtime: options, API server, clock and change notifier of this agent.
         options: the way to publish, as the administrator wants it.
         node: the Node as last seen.
-        cards: the cards to publish; ``None`` while unknown, and then the objects stay as they are.
+        cards: the cards to publish; none of them removes all objects. ``None`` while unknown, and then the objects
+            stay as they are.
     """
 
     def __init__(
@@ -153,7 +154,7 @@ class ClaimPublisher:
         node, cards, stored = self._node.node(), self._cards(), list(self._stored.cache.values())
         if node is None or cards is None or self._settled == (cards, stored):
             return
-        pools = node_pools(node.metadata.name, cards.cards, cards.versions, self._options)
+        pools = node_pools(node.metadata.name, cards.cards, cards.versions, self._options) if cards.cards else ()
         if self._salt is None:
             self._salt = find_salt(stored)
         plan = plan_slices(pools, stored, self._salt)

@@ -28,8 +28,10 @@ from tessera.agent.inventory.sliceable_gpus import (
     parse_device_id,
     sliceable_gpus,
 )
-from tessera.agent.slices.claim_driver import ClaimDriver, claim_devices
-from tessera.agent.slices.claim_publisher import ClaimPublisher, PublishedCards, node_card
+from tessera.agent.slices.claim_driver import claim_devices
+from tessera.agent.slices.claim_files import claim_of
+from tessera.agent.slices.claim_publisher import PublishedCards, node_card
+from tessera.agent.slices.claim_service import ClaimService
 from tessera.agent.slices.claims import SliceClaims
 from tessera.agent.slices.device_plugin import SliceDevicePlugin
 from tessera.agent.slices.events import (
@@ -41,12 +43,10 @@ from tessera.agent.slices.events import (
 from tessera.agent.slices.executor import GpuSliceExecutor, SliceFollowUps
 from tessera.agent.slices.instaslice_status import InstasliceStatusWriter, NodeDescription, instaslice_event
 from tessera.agent.slices.node_capacity import NodeCapacity
-from tessera.agent.slices.prepared_claims import PreparedClaims
 from tessera.agent.slices.slice_table import SliceJournalFile, SlicesCollector
 from tessera.agent.slices.state_machine import SliceStateMachine
 from tessera.api.instaslice import Instaslice, NodeResources
-from tessera.api.names import PodUid
-from tessera.dra.node_devices import PublishOptions
+from tessera.api.names import PodUid, resource_of
 from tessera.kube.backoff import Backoff
 from tessera.kube.client.errors import ApiError
 from tessera.kube.resources import Node, Pod
@@ -59,9 +59,9 @@ _log = logging.getLogger(__name__)
 #: Seconds after which cards that wait for a reset are read again; NVML has no event for a reset.
 RESET_RECHECK = 60.0
 #: What decides about the cards, the plugins, and the API objects of the node.
-_INPUTS = Fact.OWNERS | Fact.CARDS | Fact.SLICES | Fact.NODE_STATUS
+_INPUTS = Fact.DEVICE_API | Fact.OWNERS | Fact.CARDS | Fact.SLICES | Fact.NODE_STATUS
 #: What decides about the devices that kubelet has listed.
-_LISTED = Fact.OWNERS | Fact.SLICES | Fact.HEALTH
+_LISTED = Fact.DEVICE_API | Fact.OWNERS | Fact.SLICES | Fact.HEALTH
 
 
 class _OwnedCards:
@@ -148,25 +148,13 @@ class SliceManager:
         self._claims = SliceClaims(
             runtime, machine=self._machine, cdi=self._cdi, journal=self._journal, start_check=start_check
         )
-        self._claim_driver = (
-            ClaimDriver(
-                runtime,
-                options.claim_driver,
-                devices=self._claim_devices,
-                machine=self._machine,
-                journal=self._journal,
-                prepared=PreparedClaims(options.claims_file),
-                is_withheld=self._is_withheld,
-            )
-            if options.claim_driver
-            else None
-        )
-        self._claim_publisher = (
-            ClaimPublisher(
-                runtime, PublishOptions(driver=options.claim_driver), node=mirror, cards=self._published_cards
-            )
-            if options.claim_driver
-            else None
+        self._claim_service = ClaimService(
+            runtime,
+            machine=self._machine,
+            journal=self._journal,
+            devices=self._claim_devices,
+            cards=self._published_cards,
+            is_withheld=self._is_withheld,
         )
         #: True once all cards were read, so that promises, devices and status can be trusted.
         self.ready = False
@@ -189,20 +177,14 @@ class SliceManager:
         """
         async with asyncio.TaskGroup() as group:
             await self._own(group, self._ownership.on_demand_gpus(), sliceable_gpus(await self._reader.refresh()))
-            if self._claim_driver is not None:
-                self._claim_driver.adopt()
+            self._claim_service.adopt()
             self._machine.handle(InitialSyncDone(self._kept))
             self._forget_kept()
             self._cdi.keep_only(self._slices.bound_devices())
             self.ready = True
             self._changes.notify(Fact.SLICES)
             group.create_task(self._writer.run())
-            if self._claim_driver is not None and self._claim_publisher is not None:
-                await self._claim_driver.restore()
-                group.create_task(self._claim_driver.run())
-                group.create_task(self._kubelet.serve_claims(self._claim_driver), name="claims")
-                group.create_task(self._claim_publisher.watch())
-                group.create_task(self._claim_publisher.run())
+            group.create_task(self._claim_service.run())
             await self._stay_converged(group)
 
     def _forget_kept(self) -> None:
@@ -223,7 +205,7 @@ class SliceManager:
     @property
     def has_prepared_claims(self) -> bool:
         """True if containers of this node may use slices by ResourceClaims; kubelet lists no device of these."""
-        return self._claim_driver is not None and self._claim_driver.has_prepared
+        return self._claim_service.has_prepared
 
     def is_busy(self, gpu: str) -> bool:
         """True if a slice of a card is promised, exists or is about to be made."""
@@ -347,7 +329,7 @@ class SliceManager:
         self._changes.notify(Fact.SLICES)
 
     def _serve_plugins(self, group: asyncio.TaskGroup) -> None:
-        served = self._cards.inventory.resources()
+        served = self._served_resources()
         if self._plugins.keys() != set(served):
             self._changes.notify(Fact.SLICE_RESOURCES)
         for resource in self._plugins.keys() - set(served):
@@ -358,6 +340,17 @@ class SliceManager:
                 changes = self._changes.about(_LISTED)
                 plugin = SliceDevicePlugin(resource, devices=devices, claims=self._claims, changes=changes)
                 self._plugins[resource] = group.create_task(self._kubelet.serve(plugin), name=f"plugin {resource}")
+
+    def _served_resources(self) -> frozenset[str]:
+        """The resources of the cards; where slices are given by claims, those that containers got before.
+
+        Kubelet calls their plugin whenever such a container starts again.
+        """
+        resources = frozenset(self._cards.inventory.resources())
+        if not self._claim_service.is_wanted:
+            return resources
+        bound = (each for devices in self._slices.bindings.values() for each in devices.items())
+        return resources & {resource_of(position.profile) for device, position in bound if not claim_of(device)}
 
     def _published_cards(self) -> PublishedCards | None:
         """The cards whose slices claims can get."""
@@ -370,7 +363,8 @@ class SliceManager:
         return claim_devices(self._cards.inventory)
 
     def _list_devices(self, resource: str) -> Sequence[Device]:
-        return self._cards.devices(resource, self._withheld_gpus())
+        withheld = self._cards.uuids if self._claim_service.is_wanted else self._withheld_gpus()
+        return self._cards.devices(resource, withheld)
 
     def _withheld_gpus(self) -> frozenset[str]:
         """UUIDs of the cards of which no further slice may be allocated."""

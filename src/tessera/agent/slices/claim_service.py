@@ -1,0 +1,117 @@
+"""Gives the slices of this node by ResourceClaims, if the node's label says so.
+
+The label :data:`~tessera.api.names.DEVICE_API_LABEL` chooses one way for a node: by claims, or by the device plugin.
+A pod of either way never gets a slice of the other, since slices are promised to pods. A change of the label takes
+effect without a restart: what is no longer wanted is offered no longer, and stays served until nobody uses it.
+
+- By claims: ResourceSlices are published, kubelet finds the driver, and the device plugins list no device that can be
+  allocated. They are served until the last container that got slices from them has gone, since kubelet calls them
+  whenever such a container starts again.
+- By the device plugin: our ResourceSlices are removed. Kubelet loses the driver once no claim is prepared, and no pod
+  is left that had its promise when the label changed.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+from tessera.agent.base.change_notifier import Fact
+from tessera.agent.base.runtime import AgentRuntime
+from tessera.agent.inventory.sliceable_gpus import SlicePosition
+from tessera.agent.slices.claim_driver import ClaimDriver
+from tessera.agent.slices.claim_publisher import ClaimPublisher, PublishedCards
+from tessera.agent.slices.prepared_claims import PreparedClaims
+from tessera.agent.slices.slice_table import SliceJournalFile
+from tessera.agent.slices.state_machine import SliceStateMachine
+from tessera.api.names import DEVICE_API_DRA, DEVICE_API_LABEL, PodUid
+from tessera.dra.node_devices import PublishOptions
+
+
+class ClaimService:
+    """The claims of this node.
+
+    Args:
+        runtime: options, API server, kubelet and change notifier of this agent.
+        machine: the slices and their owners.
+        journal: written to disk before a container gets its slices.
+        devices: by name of a published device of this node, the position of its slice.
+        cards: the cards to publish; ``None`` while unknown.
+        is_withheld: true for a card, by UUID, of which nothing may be given out because of its health.
+    """
+
+    def __init__(
+        self,
+        runtime: AgentRuntime,
+        *,
+        machine: SliceStateMachine,
+        journal: SliceJournalFile,
+        devices: Callable[[], Mapping[str, SlicePosition]],
+        cards: Callable[[], PublishedCards | None],
+        is_withheld: Callable[[str], bool],
+    ) -> None:
+        options = runtime.options
+        self._kubelet = runtime.kubelet
+        self._node = runtime.mirror.node
+        self._changes = runtime.changes.about(Fact.DEVICE_API | Fact.SLICES)
+        self._slices = machine.table
+        self._enabled = bool(options.claim_driver)
+        #: The pods that had a promise when the label last said to give slices by claims.
+        self._served: frozenset[PodUid] = frozenset()
+        self._prepared = PreparedClaims(options.claims_file)
+        self._driver = ClaimDriver(
+            runtime,
+            options.claim_driver,
+            devices=devices,
+            machine=machine,
+            journal=journal,
+            prepared=self._prepared,
+            is_withheld=is_withheld,
+        )
+        self._publisher = ClaimPublisher(
+            runtime,
+            PublishOptions(driver=options.claim_driver, guarded=True),
+            node=runtime.mirror,
+            cards=lambda: cards() if self.is_wanted else PublishedCards((), ("", 0)),
+        )
+
+    @property
+    def is_wanted(self) -> bool:
+        """True if slices are given by claims, false if by the device plugin."""
+        node = self._node()
+        return self._enabled and node is not None and node.metadata.labels.get(DEVICE_API_LABEL) == DEVICE_API_DRA
+
+    @property
+    def has_prepared(self) -> bool:
+        """True if any claim is prepared, or about to be."""
+        return self._enabled and self._driver.has_prepared
+
+    def adopt(self) -> None:
+        """Tells the machine the claims that are prepared; before it decides anything."""
+        if self._enabled:
+            self._driver.adopt()
+
+    async def run(self) -> None:
+        """Serves claims, and publishes the devices, until cancelled."""
+        if not self._enabled:
+            return
+        await self._driver.restore()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._driver.run())
+            group.create_task(self._publisher.watch())
+            group.create_task(self._publisher.run())
+            group.create_task(self._follow_label(group))
+
+    async def _follow_label(self, group: asyncio.TaskGroup) -> None:
+        serving: asyncio.Task[None] | None = None
+        while True:
+            count = self._changes.count
+            if self._must_serve() and serving is None:
+                serving = group.create_task(self._kubelet.serve_claims(self._driver), name="claims")
+            elif serving is not None and not self._must_serve():
+                serving.cancel()
+                serving = None
+            await self._changes.wait(count)
+
+    def _must_serve(self) -> bool:
+        promised = frozenset(self._slices.promises)
+        self._served = promised if self.is_wanted else self._served & promised
+        return self.is_wanted or self.has_prepared or bool(self._served)
