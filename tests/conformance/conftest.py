@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from tests.support.conformance_api import MERGE, TIMEOUT, Api, Kubectl
+from tests.support.driver_devices import Devices
 from tests.support.pod_claims import Claims
 
 from tessera.clock import SystemClock
@@ -171,3 +172,10 @@ async def make_node(api: Api, unique: str) -> AsyncIterator[Callable[..., Awaita
 @pytest.fixture
 def claims(api: Api, namespace: str, unique: str) -> Claims:
     return Claims(api, namespace, unique)
+
+
+@pytest.fixture
+async def devices(api: Api, claims: Claims, unique: str, cleanup: Callable[[str], None]) -> Devices:
+    made = Devices(api, claims, unique, cleanup)
+    await made.device_class()
+    return made

@@ -5,7 +5,7 @@ name, correct CEL that it cannot compute.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -66,6 +66,23 @@ class MapLiteral(CelExpression, frozen=True):
     """``{k: v}``."""
 
     entries: tuple[tuple[CelExpression, CelExpression], ...]
+
+
+def children(node: CelExpression) -> Iterator[CelExpression]:
+    """Yields the direct parts of a node."""
+    match node:
+        case Select(target=target):
+            yield target
+        case Index(target=target, key=key):
+            yield from (target, key)
+        case Call(target=target, args=args):
+            yield from args if target is None else (target, *args)
+        case ListLiteral(items=items):
+            yield from items
+        case MapLiteral(entries=entries):
+            yield from (part for entry in entries for part in entry)
+        case _:
+            pass
 
 
 class CelError(ValueError):

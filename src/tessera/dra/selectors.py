@@ -16,14 +16,15 @@ import msgspec
 
 from tessera.cel.evaluator import CelError, EvaluationError, Meter, Program, compile_expression
 from tessera.cel.kubernetes_values import Quantity
-from tessera.cel.syntax import Call, CelExpression, Identifier, Index, ListLiteral, Literal, MapLiteral, Select, parse
+from tessera.cel.syntax import CelExpression, Identifier, Index, Literal, Select, children, parse
 from tessera.cel.values import DefaultMap
 from tessera.dra.devices import Device
 from tessera.limits.claims import EXPRESSION_COST, EXPRESSION_USUAL_COST, EXPRESSIONS, SELECTOR_RESULTS
 from tessera.text import one_line
 
-_VARIABLES = frozenset({"device"})
-_FIELDS = {"device": frozenset({"driver", "attributes", "capacity", "allowMultipleAllocations"})}
+#: What a selector may name, and the fields of it.
+VARIABLES = frozenset({"device"})
+FIELDS = {"device": frozenset({"driver", "attributes", "capacity", "allowMultipleAllocations"})}
 #: A value that an expression reads: of ``attributes`` or ``capacity``, with domain and name.
 _Read = tuple[str, str, str]
 
@@ -109,7 +110,7 @@ class DeviceSelectors:
 @lru_cache(maxsize=1024)
 def _compile(expression: str) -> _Compiled:
     try:
-        program = compile_expression(expression, _VARIABLES, _FIELDS)
+        program = compile_expression(expression, VARIABLES, FIELDS)
     except CelError as error:
         return _Compiled(problem=f"it does not compile: {one_line(error, 200)}")
     try:
@@ -180,7 +181,7 @@ def _reads(node: CelExpression) -> Iterator[_Read]:
         case Index() if _domain(node):
             raise LookupError
         case _:
-            for each in _children(node):
+            for each in children(node):
                 yield from _reads(each)
 
 
@@ -192,19 +193,3 @@ def _domain(node: Index) -> tuple[str, str] | tuple[()]:
         ):
             return part, domain
     return ()
-
-
-def _children(node: CelExpression) -> Iterator[CelExpression]:
-    match node:
-        case Select(target=target):
-            yield target
-        case Index(target=target, key=key):
-            yield from (target, key)
-        case Call(target=target, args=args):
-            yield from args if target is None else (target, *args)
-        case ListLiteral(items=items):
-            yield from items
-        case MapLiteral(entries=entries):
-            yield from (part for entry in entries for part in entry)
-        case _:
-            pass

@@ -24,7 +24,7 @@ from tessera.kube.watch.informer import EventKind, WatchEvent
 from tessera_lab.scheduler.claim_binding import ClaimBinder, ClaimBindingError
 from tessera_lab.scheduler.decision import NodeChoice, Unschedulable, decide
 from tessera_lab.scheduler.filters.claims import concerns_claims, missing_claims
-from tessera_lab.scheduler.filters.device_allocator import SelectorError
+from tessera_lab.scheduler.filters.device_allocator import AllocatorError
 from tessera_lab.scheduler.preemption import Preemption, Victims, preempt
 from tessera_lab.scheduler.queue import SchedulingQueue
 from tessera_lab.scheduler.state.node_cache import CachedPod, NodeCache, build_pod_info
@@ -191,7 +191,7 @@ class Scheduler:
                 continue
             try:
                 answer = decide(pod, self.cluster)
-            except SelectorError as error:
+            except AllocatorError as error:
                 self._queue.put_back(pod)
                 self._record_event(pod, str(error))
                 group.create_task(self._write_condition(pod, "SchedulerError", str(error)))

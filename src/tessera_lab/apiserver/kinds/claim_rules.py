@@ -1,7 +1,6 @@
 """ResourceClaims, their templates and DeviceClasses: defaults and rules. Pure.
 
-Source: ``pkg/apis/resource/{v1/defaults.go,validation}`` of Kubernetes 1.36, and what a real server 1.36.2 refused. The
-server does not compile CEL selectors: a selector that is wrong is an error of the scheduler, not a refusal.
+Source: ``pkg/apis/resource/{v1/defaults.go,validation}`` of Kubernetes 1.36, and what a real server 1.36.2 refused.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,14 +24,15 @@ from tessera_lab.apiserver.kinds.device_names import (
     check_pool,
     check_subdomain,
 )
+from tessera_lab.apiserver.kinds.selector_rules import check_selector
 from tessera_lab.apiserver.pods.defaults import canonicalize_quantities
 from tessera_lab.apiserver.pods.rules import overcommits
 
 Read = Mapping[str, Any]
 
 REQUESTS, SELECTORS, CONSTRAINTS, CONFIGS, ALTERNATIVES, RESULTS, RESERVATIONS = 32, 32, 32, 32, 8, 32, 256
-#: Longest CEL expression and longest opaque parameters, bytes.
-EXPRESSION_LENGTH = PARAMETERS_LENGTH = 10 * 1024
+#: Longest opaque parameters, bytes.
+PARAMETERS_LENGTH = 10 * 1024
 _MODES = ("All", "ExactCount")
 _IMMUTABLE = "field is immutable"
 _NO_REQUEST = "must be the name of a request in the claim or the name of a request and a subrequest separated by '/'"
@@ -102,7 +102,7 @@ def validate_device_class(obj: Read) -> Sequence[StatusCause]:
     """Returns the errors of a DeviceClass."""
     spec = obj.get("spec") or {}
     found = [
-        *check_list(spec.get("selectors"), "spec.selectors", _check_selector, limit=SELECTORS),
+        *check_list(spec.get("selectors"), "spec.selectors", check_selector, limit=SELECTORS),
         *check_list(spec.get("config"), "spec.config", _check_config, limit=CONFIGS),
     ]
     name = spec.get("extendedResourceName")
@@ -203,7 +203,7 @@ def _check_exact(request: Read, path: str) -> Iterator[StatusCause]:
         yield required_cause(f"{path}.deviceClassName")
     else:
         yield from check_subdomain(name, f"{path}.deviceClassName")
-    yield from check_list(request.get("selectors"), f"{path}.selectors", _check_selector, limit=SELECTORS)
+    yield from check_list(request.get("selectors"), f"{path}.selectors", check_selector, limit=SELECTORS)
     mode, count = request.get("allocationMode"), request.get("count") or 0
     if mode == "All" and count:
         yield invalid_cause(f"{path}.count", count, "must not be specified when allocationMode is 'All'")
@@ -225,13 +225,6 @@ def _check_toleration(toleration: Read, path: str) -> Iterator[StatusCause]:
     effect = toleration.get("effect")
     if effect and effect not in {"NoSchedule", "NoExecute"}:
         yield unsupported_cause(f"{path}.effect", effect, ("NoExecute", "NoSchedule"))
-
-
-def _check_selector(selector: Read, path: str) -> Iterator[StatusCause]:
-    if not selector.get("cel"):
-        yield required_cause(f"{path}.cel")
-    elif len(str(selector["cel"].get("expression") or "").encode()) > EXPRESSION_LENGTH:
-        yield too_long_cause(f"{path}.cel.expression", EXPRESSION_LENGTH)
 
 
 def _check_config(config: Read, path: str) -> Iterator[StatusCause]:

@@ -89,7 +89,7 @@ class ClaimFilter:
         """Returns why one node cannot take the pod.
 
         Raises:
-            SelectorError: a selector has an error.
+            AllocatorError: kube-scheduler would stop for the whole pod.
         """
         found = self._allocate(node)
         if found is None:

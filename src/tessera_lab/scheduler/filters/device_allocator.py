@@ -1,8 +1,9 @@
 """kube-scheduler's structured allocator: devices for the claims of a pod that have none, by the driver's order.
 
 The rules are those of :func:`tessera.dra.matching.match_claims` without costs: the first device in the order of pools,
-slices and lists that fits. Where a selector has an error, kube-scheduler stops for the whole pod
-(:class:`SelectorError`). Binding conditions are not waited for; the result has them, and a driver can read them.
+slices and lists that fits. Where a selector has an error, or a claim asks for more devices than a claim can have,
+kube-scheduler stops for the whole pod (:class:`AllocatorError`). Binding conditions are not waited for; the result has
+them, and a driver can read them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,16 +16,20 @@ from tessera.cel.metering import Meter
 from tessera.dra.allocation import select_node, write_allocation
 from tessera.dra.devices import Device
 from tessera.dra.matching import ChosenDevice, NoMatch, match_claims
-from tessera.dra.requests import ClaimDemand, ClaimRefused, read_demand
+from tessera.dra.requests import GUARD, ClaimDemand, ClaimRefused, read_demand
 from tessera.dra.selectors import DeviceSelectors, SelectorResult
+from tessera_lab.apiserver.kinds.claim_rules import RESULTS
 from tessera_lab.scheduler.state.claim_cache import ClaimCache, Reach
 from tessera_lab.scheduler.state.node_cache import CachedNode
 
 Json = Mapping[str, Any]
 
 
-class SelectorError(Exception):
-    """A selector cannot be evaluated for a device; the text is that of the pod's condition."""
+class AllocatorError(Exception):
+    """The allocator gives up for the pod; the text is that of the pod's condition."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(f'running "DynamicResources" filter plugin: {text}')
 
 
 class _StrictSelectors:
@@ -37,12 +42,12 @@ class _StrictSelectors:
         """See :meth:`DeviceSelectors.matches`.
 
         Raises:
-            SelectorError: the expression has no value for the device.
+            AllocatorError: the expression has no value for the device.
         """
         found = self._selectors.matches(expression, device, budget)
         if found.problem:
             text = f"device {device.id}: selector {expression!r}: CEL runtime error: {found.problem}"
-            raise SelectorError(f'running "DynamicResources" filter plugin: {text}')
+            raise AllocatorError(text)
         return found
 
 
@@ -57,17 +62,20 @@ class DeviceAllocator:
         self._claims = claims
         self._cache = cache
         self.hopeless = next((text for claim in claims.values() if (text := _missing_class(claim, cache))), "")
+        self._excess = next((text for key, claim in claims.items() if (text := _excess(key, claim))), "")
         self._classes: dict[str, DeviceClass] = {}
         self._specs: list[ClaimSpec] = []
         self._demands: list[ClaimDemand] = []
         try:
-            if not self.hopeless:
+            if not self.hopeless and not self._excess:
                 self._read()
         except (ClaimRefused, msgspec.ValidationError) as error:
             self.hopeless = str(error)
 
     def _read(self) -> None:
-        self._classes = {name: msgspec.convert(each, DeviceClass) for name, each in self._cache.classes.items()}
+        self._classes = {
+            name: _guarded(msgspec.convert(each, DeviceClass)) for name, each in self._cache.classes.items()
+        }
         self._specs = [msgspec.convert(claim["spec"], ClaimSpec) for claim in self._claims.values()]
         self._demands = [
             read_demand(f"claim {key}", spec, self._classes)
@@ -78,8 +86,10 @@ class DeviceAllocator:
         """Returns an allocation for each claim on a node, by the claim's key; None if there is none.
 
         Raises:
-            SelectorError: a selector has an error.
+            AllocatorError: a selector has an error, or a claim asks for too many devices.
         """
+        if self._excess:
+            raise AllocatorError(self._excess)
         pools = self._cache.pools(node.name, node.labels)
         selectors: Any = _StrictSelectors(self._cache.selectors)
         found = match_claims(self._demands, pools, self._cache.holdings(pools), selectors)
@@ -94,6 +104,27 @@ class DeviceAllocator:
         selector = _node_selector([self._cache.reach(each.device.id, node) for each in chosen])
         uid = self._claims[key]["metadata"]["uid"]
         return write_allocation(uid, self._specs[index], self._classes, chosen, node_selector=selector)
+
+
+def _guarded(item: DeviceClass) -> DeviceClass:
+    """The class so that Tessera's reader keeps its guard: to kube-scheduler that is a selector like any other."""
+    selectors = [
+        msgspec.structs.replace(each, cel=msgspec.structs.replace(each.cel, expression=f"{GUARD} "))
+        if each.cel is not None and each.cel.expression == GUARD
+        else each
+        for each in item.spec.selectors
+    ]
+    return msgspec.structs.replace(item, spec=msgspec.structs.replace(item.spec, selectors=tuple(selectors)))
+
+
+def _excess(key: str, claim: Json) -> str:
+    """Says that a claim asks for more devices than a claim can have; empty if it does not."""
+    least = 0
+    for request in claim["spec"]["devices"].get("requests") or ():
+        alternatives = [request["exactly"]] if request.get("exactly") else request.get("firstAvailable") or [{}]
+        least += min(each.get("count") or 1 for each in alternatives)
+    text = f"claim {key}: number of requested devices {least} exceeds the claim limit of {RESULTS}"
+    return text if least > RESULTS else ""
 
 
 def _missing_class(claim: Json, cache: ClaimCache) -> str:
