@@ -12,11 +12,13 @@ from typing import Any
 import click
 import msgspec
 
+from tessera.api.names import LAB_SUFFIX
 from tessera.api.nodes import repairs
 from tessera.api.sharing.profile import DEVICE_LIST_STRATEGIES
 from tessera.cli.base import controller_options as options
 from tessera.cli.base.inputs import Duration, check_cards
 from tessera.driver.build import settings as builds
+from tessera.manifests import BUILD_IMAGE, UNPUBLISHED
 from tessera.mig.models import MODELS, WHOLE_MODELS
 
 
@@ -133,6 +135,12 @@ _LATER: Mapping[str, Rule] = {
 def tables() -> Mapping[str, Any]:
     """The rules as the templates read them."""
     return {
+        "image": {
+            "name": UNPUBLISHED,
+            "lab": LAB_SUFFIX,
+            "problem": f"tessera.image.repository: {BUILD_IMAGE}; then set it to REGISTRY/{UNPUBLISHED}. If the image"
+            f" was loaded into every node, write docker.io/library/{UNPUBLISHED}",
+        },
         "values": [_entry(path, rule, keys=False) for path, rule in VALUES.items()]
         + [_entry(path, rule, keys=True) for path, rule in KEYS.items()],
         "programs": {key: _program(module) for key, module in PROGRAMS.items()},

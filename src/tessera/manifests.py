@@ -11,6 +11,8 @@ from typing import Any
 import msgspec
 import yaml
 
+from tessera import __version__
+
 #: Beside the package in a wheel, at the top of the repository in a checkout.
 _PLACES = (Path(__file__).parent / "_deploy", Path(__file__).parents[2] / "deploy")
 
@@ -18,6 +20,15 @@ _PLACES = (Path(__file__).parent / "_deploy", Path(__file__).parents[2] / "deplo
 #: overflows libyaml's stack and ends the process.
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _DUMPER: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+
+#: The image that the manifests name. Nobody has published it: only a lab runs it, or a node into which it was loaded.
+UNPUBLISHED = "tessera"
+#: What to do first, for each form of the installation.
+BUILD_IMAGE = (
+    f"nobody has published the image {UNPUBLISHED}, so no node can pull it; in a checkout, build it and push it to your"
+    f" registry: podman build -t REGISTRY/{UNPUBLISHED}:{__version__} . && podman push"
+    f" REGISTRY/{UNPUBLISHED}:{__version__}"
+)
 
 
 def deploy_folder() -> Path:

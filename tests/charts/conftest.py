@@ -15,6 +15,7 @@ from charts.files import FOLDER
 from click.testing import CliRunner
 from tests.support.helm_program import HELM
 
+from tessera.api.names import LAB_SUFFIX
 from tessera.cli.main import tessera
 
 Manifest = dict[str, Any]
@@ -22,6 +23,8 @@ Key = tuple[str, str, str]
 
 #: Labels and annotations that Helm's objects have besides; each names a release or a version of the chart.
 HELM_KEYS = ("helm.sh/", "app.kubernetes.io/instance", "app.kubernetes.io/version", "app.kubernetes.io/managed-by")
+#: Renders as for a lab, the only cluster for which the unpublished image is taken.
+IN_LAB = ("--kube-version", f"1.32.4{LAB_SUFFIX}")
 PART_OF = "app.kubernetes.io/part-of"
 
 
@@ -33,6 +36,8 @@ class Helm:
 
     def run(self, *arguments: str, values: Mapping[str, Any] | None = None) -> subprocess.CompletedProcess[str]:
         """Runs a command; the values go into a file."""
+        if arguments[0] == "template" and "--kube-version" not in arguments:
+            arguments = (*arguments, *IN_LAB)
         file = self._folder / "values.yaml"
         file.write_text(yaml.safe_dump(dict(values or {})), encoding="utf-8")
         return subprocess.run(
@@ -48,7 +53,7 @@ class Helm:
 @cache
 def _rendered(values: str, namespace: str, *more: str) -> bytes:
     """The objects of a release as JSON: several tests look at the same release."""
-    command = [HELM, "template", "tessera", str(FOLDER), "--namespace", namespace, *more, "--values", "-"]
+    command = [HELM, "template", "tessera", str(FOLDER), "--namespace", namespace, *IN_LAB, *more, "--values", "-"]
     done = subprocess.run(command, input=values, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
     return msgspec.json.encode([each for each in yaml.load_all(done.stdout, yaml.CSafeLoader) if each])

@@ -11,6 +11,7 @@ from charts.files import FOLDER
 from tests.charts.conftest import Helm
 
 from charts import rules
+from tessera import __version__
 from tessera.cli.base.controller_options import check_hosts, check_keys
 from tessera.cli.base.inputs import parse_duration
 from tessera.cli.install.command import command as install_command
@@ -166,3 +167,18 @@ def test_right_values_pass(helm: Helm) -> None:
         "image": {"digest": ""},
     }  # fmt: skip
     assert helm.template({"tessera": own}, "kube-system")
+
+
+def test_an_image_that_nobody_can_pull_is_refused_with_the_commands_that_make_one(helm: Helm) -> None:
+    real = ("--kube-version", "1.33.1")
+    done = helm.run("template", "tessera", str(FOLDER), *real)
+    assert done.returncode == 1
+    for fact in (
+        "tessera.image.repository: nobody has published the image tessera",
+        f"podman build -t REGISTRY/tessera:{__version__} . && podman push REGISTRY/tessera:{__version__}",
+        "write docker.io/library/tessera",
+    ):
+        assert fact in done.stderr
+    for name in ("registry.example/tessera", "docker.io/library/tessera"):
+        values = {"tessera": {"image": {"repository": name}}}
+        assert f"{name}:{__version__}" in helm.run("template", "tessera", str(FOLDER), *real, values=values).stdout

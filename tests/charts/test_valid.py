@@ -2,13 +2,18 @@
 
 import base64
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
 from charts.files import FOLDER
 from tests.charts.conftest import Helm
+from tests.support.helm_program import HELM
 from tests.support.kubernetes_schemas import validate
+
+from tessera import __version__
+from tessera.api.names import LAB_SUFFIX
 
 OLDEST, NEWEST = 31, 37
 SUPPORTED = tuple(f"1.{minor}" for minor in range(OLDEST, NEWEST + 1))
@@ -27,7 +32,7 @@ FOREIGN = ("monitoring.coreos.com/", "cert-manager.io/", "security.openshift.io/
 @pytest.mark.parametrize("file", VALUES, ids=lambda file: file.stem)
 def test_every_object_is_valid_with_no_unknown_field(file: Path, version: str, helm: Helm) -> None:
     values = yaml.safe_load(file.read_text(encoding="utf-8"))
-    objects = helm.template(values, "gpu", "--kube-version", version)
+    objects = helm.template(values, "gpu", "--kube-version", f"{version}.0{LAB_SUFFIX}")
     assert objects
     for manifest in objects:
         if not manifest["apiVersion"].startswith(FOREIGN):
@@ -107,3 +112,15 @@ def test_the_listed_definitions_and_images_are_those_of_the_chart(helm: Helm) ->
         for container in each["spec"]["template"]["spec"]["containers"]
     }
     assert {each["image"] for each in annotation("images")} == used
+
+
+def test_the_chart_says_how_it_is_used(helm: Helm) -> None:
+    shown = subprocess.run([HELM, "show", "readme", str(FOLDER)], capture_output=True, text=True, check=True).stdout
+    for command in (
+        "-n tessera-system --create-namespace",
+        "--reset-then-reuse-values",
+        "--take-ownership",
+        "uninstall",
+    ):
+        assert command in shown
+    assert f"REGISTRY/tessera:{__version__}" in shown

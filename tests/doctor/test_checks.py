@@ -200,6 +200,14 @@ def test_right_node_groups_are_counted() -> None:
     assert (finding.verdict, finding.text) == (Verdict.OK, "1 group of new nodes")
 
 
+NOT_PULLED = {
+    **pod("tessera-agent", ready="False"),
+    "status": {
+        "containerStatuses": [
+            {"image": "tessera:0.2.0", "state": {"waiting": {"reason": "ImagePullBackOff", "message": "pull denied"}}}
+        ]
+    },
+}
 INSTASLICE = {
     "metadata": {"name": "instaslice-operator-controller-daemonset", "namespace": "instaslice-system"},
     "spec": {"template": {"spec": {"containers": [{"name": "daemonset"}]}}},
@@ -244,6 +252,7 @@ CASES: Sequence[tuple[str, Any, str, Verdict, str]] = [
         "tessera-agent-n1 is not ready",
     ),
     ("pods", [*PODS[1:], pod("tessera-agent", image="tessera:2")], "versions", Verdict.WARNING, "2 images"),
+    ("pods", [NOT_PULLED, *PODS[1:]], "image", Verdict.ERROR, "nodes cannot pull tessera:0.2.0: pull denied"),
     ("nodes", [node(wrong="WaitingForDriver")], "node-conditions", Verdict.WARNING, "WaitingForDriver"),
     ("nodes", [node(), HOLDS], "withheld-cards", Verdict.WARNING, "node n2: pods hold 1 withheld nvidia.com/gpu;"),
     (

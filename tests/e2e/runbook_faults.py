@@ -161,7 +161,7 @@ def without_controller(lab: RunningLab) -> None:
 def agent_kept_off(lab: RunningLab) -> None:
     """A value of the chart that excludes node-1."""
     lab.helm(
-        *("upgrade", "tessera", "charts/tessera", "-n", "kube-system", "--reset-then-reuse-values"),
+        *("upgrade", "tessera", "charts/tessera", "-n", "tessera-system", "--reset-then-reuse-values"),
         *("--set", "tessera.agent.nodeSelector.kubernetes\\.io/hostname=node-2"),
     )
 

@@ -42,7 +42,7 @@ def lab_of() -> Iterator[StartLab]:
     def find(arguments: tuple[str, ...]) -> RunningLab:
         if arguments not in labs:
             labs[arguments] = lab = RunningLab(start_lab(top / str(len(labs)), ["--virtual-time", *arguments]))
-            lab.helm("install", "tessera", "charts/tessera", "-n", "kube-system", "--take-ownership", "--wait")
+            lab.helm("install", "tessera", "charts/tessera", "-n", "tessera-system", "--take-ownership", "--wait")
         return labs[arguments]
 
     try:

@@ -8,6 +8,7 @@ files/rules.json; the schema has types, names and ranges.
 {{- range $key, $value := omit .Values "tessera" -}}
 {{- if and (kindIs "map" $value) (regexMatch "(?i)gpu[-_]?operator" $key) }}{{ $problems = append $problems (printf "%s: these are values of a chart with NVIDIA's as a subchart; give what is below %s" $key $key) }}{{ end -}}
 {{- end -}}
+{{- if and (eq .Values.tessera.image.repository $rules.image.name) (not (contains $rules.image.lab .Capabilities.KubeVersion.Version)) }}{{ $problems = append $problems $rules.image.problem }}{{ end -}}
 {{- range $rule := $rules.values -}}
 {{- $found := $.Values -}}
 {{- range splitList "." $rule.path }}{{ if kindIs "map" $found }}{{ $found = get $found . }}{{ else }}{{ $found = "" }}{{ end }}{{ end -}}

@@ -79,8 +79,9 @@ HOSTNAME_LABEL = "kubernetes.io/hostname"
 
 #: URI scheme of a simulated kubelet's container runtime, by which a lab's node is recognised.
 SIMULATED_RUNTIME = "simulated://"
-#: End of the ``gitVersion`` of an API server with virtual time; only a lab has one.
-VIRTUAL_TIME_SUFFIX = "+tessera-lab.virtual-time"
+#: End of the ``gitVersion`` of a lab's API server, and of one with virtual time, which only labs have.
+LAB_SUFFIX = "+tessera-lab"
+VIRTUAL_TIME_SUFFIX = f"{LAB_SUFFIX}.virtual-time"
 
 #: The devices that NVIDIA's container runtime gives to a container.
 VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"

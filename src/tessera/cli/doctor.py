@@ -9,6 +9,7 @@ import click
 
 from tessera.cli.base.connection import CommandError, cluster_options, connect_transport, report_errors
 from tessera.cli.base.console import say, say_json
+from tessera.cli.base.controller_options import check_image
 from tessera.text import count_noun, one_line
 
 if TYPE_CHECKING:
@@ -25,7 +26,13 @@ if TYPE_CHECKING:
     default="default",
     show_default=True,
     metavar="NAME",
-    help="Namespace of the trial pod, which the API server reviews and does not store.",
+    help="Namespace of the trial pod, which the API server reviews and does not store, and of the one of --image.",
+)
+@click.option(
+    "--image",
+    metavar="IMAGE",
+    callback=check_image,
+    help="Let a node pull this image of Tessera: by a pod in that namespace, which is deleted again.",
 )
 @click.option("--all", "shows_all", is_flag=True, help="Show also the checks that pass.")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="Output format.")
@@ -41,6 +48,7 @@ if TYPE_CHECKING:
 def command(
     *,
     namespace: str,
+    image: str | None,
     shows_all: bool,
     output: str,
     bundle: Path | None,
@@ -51,8 +59,8 @@ def command(
     """Check a cluster before and after the installation, and say what to do.
 
     The command looks at versions, feature gates, container runtimes, clocks, other software that manages cards,
-    Tessera's processes, certificates, your rights, and whether the API server reaches the webhook. It changes nothing.
-    The exit code is 1 if something does not work.
+    Tessera's processes, certificates, your rights, and whether the API server reaches the webhook. It changes nothing,
+    except that --image makes a pod and deletes it. The exit code is 1 if something does not work.
 
     With --bundle it writes an archive for a support case: the findings, Tessera's objects, nodes, events, logs and
     metrics. Secrets, tokens and values of environment variables are left out; its manifest.json lists what is in it and
@@ -62,6 +70,7 @@ def command(
     Examples:
       tessera doctor
       tessera doctor --all
+      tessera doctor --image REGISTRY/tessera:0.2.0
       tessera doctor -o json > doctor.json
       tessera doctor --bundle case.tar.gz
     """
@@ -73,7 +82,7 @@ def command(
     from tessera.doctor.examination import worst
     from tessera.doctor.findings import Verdict
 
-    findings = asyncio.run(_examine(namespace, kubeconfig, context))
+    findings = asyncio.run(_examine(namespace, image, kubeconfig, context))
     verdict = worst(findings)
     if output == "json":
         say_json({"verdict": verdict, "findings": findings})
@@ -82,12 +91,16 @@ def command(
     return int(verdict is Verdict.ERROR)
 
 
-async def _examine(namespace: str, kubeconfig: Path | None, context: str | None) -> "Sequence[Finding]":
+async def _examine(
+    namespace: str, image: str | None, kubeconfig: Path | None, context: str | None
+) -> "Sequence[Finding]":
     from tessera.clock import SystemClock
     from tessera.doctor.examination import examine
+    from tessera.doctor.image_trial import try_image
 
     async with connect_transport("tessera-doctor", kubeconfig, context) as (client, _):
-        return await examine(client, SystemClock(), namespace)
+        tried = [] if image is None else [await try_image(client, SystemClock(), image, namespace)]
+        return [*tried, *await examine(client, SystemClock(), namespace)]
 
 
 def _write_bundle(file: Path, namespace: str, *, records: bool, kubeconfig: Path | None, context: str | None) -> None:

@@ -17,6 +17,8 @@ from tessera.doctor.card_checks import check_cards
 from tessera.doctor.facts import TRIAL_RESOURCE, ClusterFacts, Object, Refusal
 from tessera.doctor.findings import Finding, error, ok, unknown, warning
 from tessera.kube.resources import CoreEvent, Pod
+from tessera.kube.resources.pods import NOT_PULLED
+from tessera.manifests import BUILD_IMAGE
 from tessera.text import count_noun, list_names, one_line
 
 #: Names of the definitions, and who else may bring them.
@@ -48,7 +50,11 @@ def check_installation(facts: ClusterFacts) -> Iterator[Finding]:
     """Yields the findings of all checks of this module."""
     yield from _rights(facts.rights)
     if _is_absent(facts):
-        yield warning("installed", "Tessera is not installed", "tessera install, or the Helm chart charts/tessera")
+        yield warning(
+            "installed",
+            "Tessera is not installed",
+            "tessera install --image, or the Helm chart charts/tessera: docs/install.md",
+        )
         return
     yield _namespace(facts.namespace)
     yield _definitions(facts.definitions)
@@ -130,8 +136,24 @@ def _processes(facts: ClusterFacts, pods: Sequence[Object]) -> Iterator[Finding]
         else:
             yield ok(app, f"{count_noun(len(ready), 'pod')} ready")
     yield from _agents(facts, pods)
+    yield _image(pods)
     yield check_versions(pods, facts.daemon_sets)
     yield _metrics_access(pods)
+
+
+def _image(pods: Sequence[Object]) -> Finding:
+    """Whether the nodes can pull the image."""
+    failing = {
+        pod["metadata"]["name"]: f"{container.get('image', '')}: {waiting.get('message') or waiting['reason']}"
+        for pod in pods
+        for container in (pod.get("status") or {}).get("containerStatuses") or ()
+        if (waiting := (container.get("state") or {}).get("waiting") or {}).get("reason") in NOT_PULLED
+    }
+    if failing:
+        text = f"nodes cannot pull {one_line(next(iter(failing.values())), 300)}"
+        advice = f"push the image, or install another; {BUILD_IMAGE}; tessera doctor --image IMAGE tries one"
+        return error("image", text, advice, [f"pod/{name}" for name in failing])
+    return ok("image", "every node that runs Tessera has its image")
 
 
 def _metrics_access(pods: Sequence[Object]) -> Finding:

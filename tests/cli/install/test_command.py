@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.cli.objects import Objects, serving
 
 from tessera.api.nodes.node_groups import NODE_GROUPS_KEY, NODE_GROUPS_MAP
 from tessera.cli.main import main
@@ -112,6 +113,21 @@ def test_several_policies_are_not_guessed_among(tmp_path: Path, capsys: pytest.C
     file.write_text(yaml.safe_dump({"kind": "List", "items": [yaml.load(POLICY, yaml.CSafeLoader)] * 2}))
     assert main(["install", "--values", str(file), "-o", "yaml"]) == 1
     assert "must be a values file or a ClusterPolicy" in capsys.readouterr().err
+
+
+def test_an_image_that_nobody_can_pull_is_refused_before_any_change(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there = Objects()
+    there.found = {"deployments": []}
+    with serving(there, tmp_path) as kubeconfig:
+        for arguments_ in ([], ["--dry-run"]):
+            assert main(["install", *arguments_, "--kubeconfig", str(kubeconfig)]) == 1
+            told = capsys.readouterr()
+            assert told.out == ""
+            assert told.err.startswith("error: nobody has published the image tessera, so no node can pull it; ")
+            assert "podman build -t REGISTRY/tessera:" in told.err
+            assert "tessera install --image REGISTRY/tessera:" in told.err
 
 
 def test_where_there_is_no_cluster_is_one_line(

@@ -59,10 +59,13 @@ async def has_virtual_time(client: Client, nodes: Iterable[Node]) -> bool:
     Queries the version of clusters with simulated nodes only. A cluster that does not report its version counts as one
     on real time.
     """
-    if not is_lab(nodes):
-        return False
+    return is_lab(nodes) and (await server_version(client)).endswith(VIRTUAL_TIME_SUFFIX)
+
+
+async def server_version(client: Client) -> str:
+    """The version of the API server, such as ``v1.33.1``; empty if it does not say so. A lab's has LAB_SUFFIX."""
     try:
         answer = await client.request("GET", "/version")
-        return msgspec.json.decode(answer.body, type=_Version).git_version.endswith(VIRTUAL_TIME_SUFFIX)
+        return msgspec.json.decode(answer.body, type=_Version).git_version
     except (ApiError, msgspec.DecodeError):
-        return False
+        return ""

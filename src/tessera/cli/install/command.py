@@ -71,7 +71,8 @@ def _issuer(_context: click.Context, _parameter: click.Parameter, text: str | No
     "--image",
     metavar="IMAGE",
     callback=check_image,
-    help="Image of Tessera's pods, by tag or digest.  [default: the image of the manifests]",
+    help="Image of Tessera's pods, by tag or digest. Nobody has published one: build it and push it first. Only a lab"
+    " needs none.",
 )
 @click.option(
     "--mig-evict",
@@ -268,7 +269,7 @@ def command(
 
     \b
     Examples:
-      tessera install
+      tessera install --image REGISTRY/tessera:0.2.0
       tessera install --values values.yaml --namespace kube-system
       tessera install --values values.yaml --namespace kube-system --mig-evict
       kubectl get clusterpolicy cluster-policy -o yaml | tessera install --values -
@@ -325,6 +326,7 @@ async def _install(
         immutable_config_map,
         missing_namespace,
         newer_definition,
+        refuse_image,
         refuse_instaslice,
         warnings,
     )
@@ -335,8 +337,8 @@ async def _install(
     async with connect(FIELD_MANAGER, kubeconfig, context) as client:
         if owner := await find_owner(client):
             raise CommandError(refuse_install(owner))
-        if instaslice := await refuse_instaslice(client):
-            raise CommandError(f"error: {instaslice}")
+        if obstacle := await refuse_image(client, choices) or await refuse_instaslice(client):
+            raise CommandError(f"error: {obstacle}")
         choices = await ask_cluster(client, choices)
         objects = render(choices)
         missing = await missing_namespace(client, choices)

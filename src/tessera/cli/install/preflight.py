@@ -5,7 +5,10 @@ from typing import Any
 
 import msgspec
 
+from tessera import __version__
 from tessera.api.instaslice_operator import REMOVE_IT, is_instaslice
+from tessera.api.names import LAB_SUFFIX
+from tessera.cli.base.simulated_cluster import server_version
 from tessera.cli.install.apply import driver_objects, get_object, list_objects
 from tessera.cli.install.manifests import InstallChoices
 from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES
@@ -13,6 +16,7 @@ from tessera.kube.client.client import Client
 from tessera.kube.client.errors import Forbidden, NotFound
 from tessera.kube.resources import CONFIGMAPS, CRDS, DAEMONSETS, DEPLOYMENTS, NAMESPACES, DaemonSet
 from tessera.kube.resources.meta import FORMAT_ANNOTATION
+from tessera.manifests import BUILD_IMAGE, UNPUBLISHED
 
 #: The group and version of OpenShift's security context constraints.
 _CONSTRAINTS = "/apis/security.openshift.io/v1"
@@ -37,6 +41,16 @@ async def ask_cluster(client: Client, choices: InstallChoices) -> InstallChoices
     except NotFound:
         return msgspec.structs.replace(choices, openshift=False)
     return msgspec.structs.replace(choices, openshift=True)
+
+
+async def refuse_image(client: Client, choices: InstallChoices) -> str:
+    """Why no node could pull the image; empty if one may have it: the user named it, or a lab runs it."""
+    if choices.image or LAB_SUFFIX in await server_version(client):
+        return ""
+    return (
+        f"{BUILD_IMAGE}; then: tessera install --image REGISTRY/{UNPUBLISHED}:{__version__}. If it was loaded into"
+        f" every node, name it as the nodes do: --image docker.io/library/{UNPUBLISHED}:{__version__}"
+    )
 
 
 async def missing_namespace(client: Client, choices: InstallChoices) -> str:

@@ -17,6 +17,7 @@ from tessera.driver.manifests.names import (
     TOOLKIT_CONTAINER,
 )
 from tessera.kube.resources import ContainerStatus, Pod
+from tessera.kube.resources.pods import NOT_PULLED
 
 #: Most characters: kubelet's message about a driver pod's container, in a status. Kubelet's messages fit; an image's
 #: name in them is the tenant's.
@@ -24,11 +25,6 @@ KUBELET_WORDS = 300
 
 #: Labels of the driver pods that NVIDIA's operator makes.
 _FOREIGN_APP = "nvidia-driver-daemonset"
-
-#: Kubelet's reasons for a container whose image cannot be pulled.
-NOT_PULLED = frozenset(
-    {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"}
-)
 
 #: Kubelet's reasons for a container that it cannot create: an object is missing, or the runtime refuses.
 _NOT_MADE = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})

@@ -9,6 +9,11 @@ import msgspec
 from tessera.kube.quantity import quantity_text
 from tessera.kube.resources.meta import LabelSelector, ObjectMeta, Wire
 
+#: Kubelet's reasons for a container whose image cannot be pulled.
+NOT_PULLED = frozenset(
+    {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"}
+)
+
 if TYPE_CHECKING:
     _Quantities = dict[str, str]
 else:

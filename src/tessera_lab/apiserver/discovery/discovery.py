@@ -9,9 +9,8 @@ changes.
 import re
 from collections.abc import Iterator, Sequence
 
-from tessera.api.names import VIRTUAL_TIME_SUFFIX
+from tessera.api.names import LAB_SUFFIX, VIRTUAL_TIME_SUFFIX
 from tessera_lab.apiserver.interfaces import Obj
-from tessera_lab.apiserver.kinds.versions import LAB_SUFFIX
 from tessera_lab.apiserver.resource_types import ResourceRegistry, ResourceType, Subresource
 
 JSON = "application/json"

@@ -16,9 +16,9 @@ from typing import Any
 
 import msgspec
 
+from tessera.api.names import LAB_SUFFIX
 from tessera_lab.apiserver.crd.structural_schema import StructuralSchema
 from tessera_lab.apiserver.interfaces import Obj
-from tessera_lab.apiserver.kinds.versions import LAB_SUFFIX
 from tessera_lab.apiserver.resource_types import ResourceRegistry, ResourceType
 from tessera_lab.apiserver.schemas import schema_library
 

@@ -16,8 +16,6 @@ RELEASES: Mapping[str, str] = {
     "1.37": "1.37.0",
 }
 DEFAULT = "1.36"
-#: End of ``gitVersion`` of a lab that runs on this machine's clock.
-LAB_SUFFIX = "+tessera-lab"
 
 
 def has_claims(version: str) -> bool:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tessera.api.names import VIRTUAL_TIME_SUFFIX
+from tessera.api.names import LAB_SUFFIX, VIRTUAL_TIME_SUFFIX
 from tessera_lab.apiserver.discovery.discovery import (
     DiscoveryDocuments,
     aggregated_version,
@@ -10,7 +10,7 @@ from tessera_lab.apiserver.discovery.discovery import (
 )
 from tessera_lab.apiserver.interfaces import GroupResource
 from tessera_lab.apiserver.kinds.builtin_types import builtin_types
-from tessera_lab.apiserver.kinds.versions import LAB_SUFFIX, RELEASES
+from tessera_lab.apiserver.kinds.versions import RELEASES
 from tessera_lab.apiserver.resource_types import ResourceRegistry, ResourceType
 
 AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
