@@ -37,6 +37,7 @@ class Benchmark(NamedTuple):
 
 BENCHMARKS = {
     "churn": Benchmark("--cards 8 --arrivals 200 --seeds 1 --mixes uniform --processes 1"),
+    "claims": Benchmark("--nodes 1 --pods 4"),
     "cli": Benchmark("--runs 1"),
     "decisions": Benchmark("--nodes 10 --cases labels"),
     "eta": Benchmark("--traces teams", traces=True),
