@@ -41,7 +41,7 @@ FEATURES = [
     "controller/filters/volumes",
     "controller/health",
     "controller/leadership/hand_overs",
-    "controller/leadership/pod_owners",
+    "controller/leadership/owners",
     "controller/slicing/cycle/fair_queues",
     "controller/slicing/cycle/queue_reports",
     "controller/slicing/evictions/mover",

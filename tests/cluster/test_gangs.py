@@ -4,7 +4,7 @@ from typing import Any
 
 from tests.support.virtual_lab import InLab, VirtualLab, manifest
 
-from tessera.api.pods.pod_groups import POD_GROUPS
+from tessera.api.pods.gangs import POD_GROUPS
 from tessera.explain.query import explain, parse_query
 from tessera.kube.resources import CRDS, JOBS, PODS, STATEFULSETS
 from tessera.kube.watch.optional_kind import LOOK_SELDOM

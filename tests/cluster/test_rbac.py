@@ -16,7 +16,7 @@ from tests.support.virtual_lab import InLab, VirtualLab, manifest
 from tessera.api.instaslice import INSTASLICES
 from tessera.api.names import INSTASLICE_NAMESPACE, SLICE_CONDITION
 from tessera.api.nodes.node_groups import NEW_NODE_REASON, NODE_GROUPS_KEY, NODE_GROUPS_MAP
-from tessera.api.pods.pod_groups import POD_GROUPS
+from tessera.api.pods.gangs import POD_GROUPS
 from tessera.api.queues import QUEUES
 from tessera.controller.defaults.exempt_namespaces import RECORD
 from tessera.driver.coverage.kernels import CONFIG_MAP

@@ -15,7 +15,7 @@ from tests.deploy.conftest import ROOT, Installation, Obj, rendered
 
 import tessera
 from tessera.api import instaslice, queues
-from tessera.api.pods import pod_groups
+from tessera.api.pods import gangs
 from tessera.gpu_operator.policies import assignment as driver_assignment
 from tessera.kube import resources
 from tessera.kube.resources import Resource
@@ -26,7 +26,7 @@ Right = tuple[str, str]  # verb, plural or plural/subresource
 
 SOURCE = Path(tessera.__file__).parent
 #: Where resources are defined.
-ROOMS = (resources, instaslice, driver_assignment, objects, queues, pod_groups)
+ROOMS = (resources, instaslice, driver_assignment, objects, queues, gangs)
 #: What each process is made of, as far as it talks to the API server.
 MADE_OF = {
     "tessera-agent": ("agent", "access/reviewer.py", "kube/event_recorder.py"),

@@ -12,7 +12,7 @@ from tessera.api.instaslice import INSTASLICES
 from tessera.api.names import INSTASLICE_NAMESPACE
 from tessera.kube.resources import NODES
 from tessera.kube.resources.meta import resource_for
-from tessera.kueue.profiles import profiles_in_cluster
+from tessera.kueue.configuration import profiles_in_cluster
 from tessera.kueue.queues import ALL_CARDS, pools_of
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

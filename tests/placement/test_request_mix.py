@@ -3,8 +3,8 @@
 import pytest
 
 from tessera.mig.models import model_by_short_name
+from tessera.placement.card_table import CHANGED, FOLD, RequestMix
 from tessera.placement.fleet import CardPlacement, Fleet
-from tessera.placement.request_mix import CHANGED, FOLD, RequestMix
 
 
 def fed(*profiles: str) -> RequestMix:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tessera.placement.scarcity import scarcity
+from tessera.placement.ratings.card_demand import scarcity
 
 
 @pytest.mark.parametrize(

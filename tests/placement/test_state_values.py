@@ -8,11 +8,11 @@ from bench.rivals import FragmentationGradient
 
 from tessera.mig.geometry import Geometry
 from tessera.mig.models import model_by_short_name
+from tessera.placement.card_table import FOLD
 from tessera.placement.demand import Demand
 from tessera.placement.fleet import CardPlacement, Fleet
 from tessera.placement.plan import plan
 from tessera.placement.policies import MixAware
-from tessera.placement.request_mix import FOLD
 from tessera.placement.state_values import (
     FEATURES,
     MIX_FEATURES,

@@ -43,9 +43,8 @@ from tessera.kube.resources import (
     Node,
 )
 from tessera.kube.resources.meta import Resource
-from tessera.kueue.names import CONFIG_KEY, CONFIG_MAP, CONFIG_NAMESPACE, MANAGER
+from tessera.kueue.names import CONFIG_KEY, CONFIG_MAP, CONFIG_NAMESPACE, MANAGER, Release, release_of
 from tessera.kueue.objects import ADMISSION_CHECKS, CLUSTER_QUEUES, served_resource, served_version
-from tessera.kueue.release import Release, release_of
 
 T = TypeVar("T")
 Object = Mapping[str, Any]

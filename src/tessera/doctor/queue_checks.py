@@ -21,8 +21,7 @@ from tessera.kueue.charges import (
     read_settings,
 )
 from tessera.kueue.configuration import charged_gigabytes
-from tessera.kueue.names import CHECK_CONTROLLER, CONFIG_MAP, CONFIG_NAMESPACE
-from tessera.kueue.release import Release
+from tessera.kueue.names import CHECK_CONTROLLER, CONFIG_MAP, CONFIG_NAMESPACE, Release
 from tessera.text import count_noun, list_names, one_line
 
 _PAGE = "docs/kueue.md"

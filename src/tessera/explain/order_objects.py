@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from tessera.api.names import LAST_GATES
-from tessera.api.pods.gangs import POD_GROUP_LABEL
-from tessera.api.pods.pod_groups import POD_GROUPS, read_pod_group
+from tessera.api.pods.gangs import POD_GROUP_LABEL, POD_GROUPS, read_pod_group
 from tessera.api.queues import QUEUES, Queue, read_queue
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import Forbidden, NotFound

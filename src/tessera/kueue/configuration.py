@@ -7,6 +7,8 @@ Pods and groups have the memory quota that Tessera's admission writes; a Job's t
 - every MIG resource is replaced by its memory in :data:`~tessera.kueue.names.CHARGED_RESOURCE`;
 - our own resource is excluded, or pods would be refused or charged double;
 - a prefix that would drop MIG resources before the transformation is taken out.
+
+It must be able to charge the profiles of the cluster's cards, and those that its nodes offer.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,10 +16,12 @@ from typing import Any
 
 import yaml
 
-from tessera.api.names import MIG_RESOURCE_PREFIX, QUOTA_RESOURCE, resource_of
+from tessera.api.instaslice import Instaslice
+from tessera.api.names import MIG_RESOURCE_PREFIX, QUOTA_RESOURCE, profile_of, resource_of
 from tessera.api.problems import FileRefused, Problem
+from tessera.kube.resources import Node
 from tessera.kueue.names import CHARGED_RESOURCE, CONFIGURATION_GROUP, Version
-from tessera.mig.names import parse_profile_name
+from tessera.mig.names import parse_profile_name, resource_spelling
 
 #: Prefix of our resource, for ``excludeResourcePrefixes``.
 OWN_PREFIX = QUOTA_RESOURCE.partition("/")[0] + "/"
@@ -158,3 +162,21 @@ def _sequence(value: Any, field: str) -> list[Any]:
     if not isinstance(value, list):
         raise FileRefused([Problem(field, "is not a list")])
     return value
+
+
+#: Ending of the resource of shares of slices; a share is not charged the slice's memory.
+_SHARED = ".shared"
+
+
+def profiles_in_cluster(instaslices: Iterable[Instaslice], nodes: Iterable[Node]) -> list[str]:
+    """Returns the profiles in the resource's spelling, smallest first.
+
+    Args:
+        instaslices: the objects of nodes with slices on demand.
+        nodes: all nodes; those with fixed layouts list MIG resources.
+    """
+    found = {resource_spelling(profile) for item in instaslices for profile in item.status.node_resources.profiles}
+    for node in nodes:
+        found |= {profile_of(name) for name in node.status.allocatable if not name.endswith(_SHARED)}
+    charged = {profile: charged_gigabytes(profile) for profile in found if profile}
+    return sorted((each for each, amount in charged.items() if amount), key=lambda each: (charged[each], each))

@@ -1,5 +1,6 @@
 """Names of Kueue's API, as its documentation and its published types have them (Kueue 0.13 to 0.19)."""
 
+import re
 from typing import Literal
 
 from tessera.api.names import KUEUE_QUEUE_LABEL
@@ -33,3 +34,18 @@ CHARGED_RESOURCE = "tessera.dev/gpu-memory"
 #: Tessera's admission check: the name of its object in the manifests that Tessera writes, and of its controller.
 CHECK_NAME = "packable"
 CHECK_CONTROLLER = "tessera.dev/packable"
+
+
+#: A major and a minor number.
+Release = tuple[int, int]
+
+_TAG = re.compile(r":v?(\d{1,4})\.(\d{1,4})(?:[.+-][\w.+-]*)?(?:@|$)")
+
+
+def release_of(image: str) -> Release | None:
+    """Returns the release by an image: ``(0, 18)`` of ``kueue/kueue:v0.18.1``; None if it has no tag that says it.
+
+    Kueue's manifests and its Helm chart write the tag.
+    """
+    found = _TAG.search(image)
+    return (int(found[1]), int(found[2])) if found else None

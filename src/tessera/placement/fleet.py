@@ -14,10 +14,9 @@ from heapq import merge
 
 from tessera.limits.planning import CARD_MODELS
 from tessera.mig.geometry import Geometry, Placement
-from tessera.placement.card_groups import CardGroups
+from tessera.placement.card_groups import CardGroups, NodeOrder
 from tessera.placement.card_table import Candidate, CardTable, Pending, StateCosts
 from tessera.placement.cards import UNRANKED, AlikeCards, CardPlacement, FleetCard, FleetNode, Hold, OwnedPlacement
-from tessera.placement.node_order import NodeOrder
 
 __all__ = ["CardPlacement", "Fleet", "FleetCard", "FleetNode", "OwnedPlacement", "PlaceOccupied", "UnknownCard"]
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tessera.api.pods.pod_groups import read_pod_group
+from tessera.api.pods.gangs import read_pod_group
 
 
 @pytest.mark.parametrize(

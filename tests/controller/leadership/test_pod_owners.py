@@ -9,7 +9,7 @@ from tests.webhook.conftest import Lab, in_lab
 
 from tessera.api.names import GATE, PodUid
 from tessera.clock import rfc3339
-from tessera.controller.leadership.pod_owners import PodOwners
+from tessera.controller.leadership.owners import PodOwners
 from tessera.controller.objects.pod_info import MAKERS, PodInfo
 from tessera.controller.slicing.slicer import Slicer
 from tessera.controller.slicing.state.events import PodDeleted, PodObserved, TimePassed

@@ -9,7 +9,7 @@ from tests.webhook.admission.test_impossible_devices import EIGHT, FOUR, contain
 
 from tessera.api.pods.templates import JOB, KINDS, TemplateKind, find_kind
 from tessera.limits.pods import POD_TEMPLATES
-from tessera.webhook.admission.managed_templates import check_managed_templates
+from tessera.webhook.admission.device_admission import check_managed_templates
 from tessera.webhook.admission.review import Reviewer
 from tessera.webhook.base.budget import PodRefused, Rule
 from tessera.webhook.base.options import MANAGED_TEMPLATE_PATH, TEMPLATE_PATH

@@ -16,11 +16,15 @@ Pods of one namespace with one name are one gang, whoever made them.
 
 A LeaderWorkerSet may make the workers of a group only when their leader is ready (``startupPolicy: LeaderReady``) or
 bound (``exclusive-topology``), and the pods do not say so. So a leader starts by itself as long as no worker exists.
+
+A PodGroup object of the coscheduling plugin says how many pods of its group start together (:func:`read_pod_group`).
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from tessera.kube.resources.meta import Resource
 from tessera.limits.pods import GANG_SIZE
 from tessera.text import one_line
 
@@ -143,3 +147,19 @@ def _read_size(key: str, text: str, kind: str = "annotation") -> int:
     if size > GANG_SIZE:
         raise GangError(f"{kind} {key}: a gang of {size} pods is too large; {GANG_SIZE} are allowed")
     return size
+
+
+#: The kind, of scheduler-plugins (``scheduling.x-k8s.io``).
+POD_GROUPS: Resource[dict[str, Any]] = Resource("scheduling.x-k8s.io", "v1alpha1", "podgroups", "PodGroup", True, dict)
+
+
+def read_pod_group(item: Mapping[str, Any]) -> tuple[str, int]:
+    """Returns the key of the gang of a PodGroup, and its size.
+
+    The size is 1 if ``spec.minMember`` is missing or no number, and 0, which is no size, if it is above the limit.
+    """
+    meta, spec = (found if isinstance(found := item.get(each), dict) else {} for each in ("metadata", "spec"))
+    size = spec.get("minMember")
+    key = pod_group_key(str(meta.get("namespace", "")), str(meta.get("name", "")))
+    size = max(1, size) if isinstance(size, int) else 1
+    return key, size if size <= GANG_SIZE else 0

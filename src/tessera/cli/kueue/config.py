@@ -90,7 +90,7 @@ async def _cluster_profiles(kubeconfig: Path | None, context: str | None) -> lis
     from tessera.api.names import INSTASLICE_NAMESPACE
     from tessera.kube.client.errors import NotFound
     from tessera.kube.resources import NODES
-    from tessera.kueue.profiles import profiles_in_cluster
+    from tessera.kueue.configuration import profiles_in_cluster
 
     async with connect("tessera-kueue", kubeconfig, context) as client:
         try:

@@ -25,10 +25,9 @@ import msgspec
 from tessera.api.names import INSTASLICE_NAMESPACE, SYSTEM_NAMESPACE
 from tessera.api.nodes.driver_status import DRIVER_SET_LABEL
 from tessera.api.nodes.removal import RemovalRequest
-from tessera.cli.install.apply import get_object
+from tessera.cli.install.apply import get_object, list_objects
 from tessera.cli.install.manifests import AGENT, CONTROLLER, MPS_HOST, WEBHOOK
 from tessera.cli.uninstall.drivers import remove_drivers
-from tessera.cli.uninstall.giving_back import give_back
 from tessera.cli.uninstall.nodes import ask_agents, clean_nodes, wait_for_agents
 from tessera.cli.uninstall.objects import (
     InstalledObject,
@@ -40,10 +39,37 @@ from tessera.cli.uninstall.objects import (
 from tessera.cli.uninstall.pods import release_pods
 from tessera.cli.uninstall.results import Done, Left, Result
 from tessera.clock import Clock
+from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES
+from tessera.gpu_operator.settings.adoption import STOPPED_KEY, restore_patch
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import Conflict, NotFound
 from tessera.kube.resources import DAEMONSETS, DEPLOYMENTS, MUTATING_WEBHOOKS, NAMESPACES, NODES, PODS
 from tessera.kube.resources.meta import Resource, resource_for
+
+
+async def give_back(client: Client, *, dry: bool) -> AsyncIterator[Result]:
+    """Gives nodes back to NVIDIA's programs that ``tessera install --adopt`` stopped; yields what changes.
+
+    The labels ``nvidia.com/gpu.deploy.*`` are Tessera's fields of the Node, so they go with the others. NVIDIA's
+    operator sets missing ones to true, and its pods come back. This does the rest: the ClusterPolicy and DaemonSets.
+    """
+    for policy in await list_objects(client, CLUSTER_POLICIES):
+        metadata = policy["metadata"]
+        if patch := restore_patch(policy):
+            if not dry:
+                with suppress(NotFound):
+                    version = metadata["resourceVersion"]
+                    await client.merge_patch(CLUSTER_POLICIES, metadata["name"], patch, resource_version=version)
+            yield Done(f"clusterpolicy.nvidia.com/{metadata['name']}", "given back")
+    for item in (await client.list(DAEMONSETS.as_dicts())).items:
+        metadata = item["metadata"]
+        if STOPPED_KEY in (item["spec"]["template"]["spec"].get("nodeSelector") or {}):
+            if not dry:
+                patch = {"spec": {"template": {"spec": {"nodeSelector": {STOPPED_KEY: None}}}}}
+                with suppress(NotFound):
+                    await client.merge_patch(DAEMONSETS, metadata["name"], patch, metadata["namespace"])
+            yield Done(f"daemonset.apps/{metadata['name']} in {metadata['namespace']}", "given back")
+
 
 #: Of admission policies.
 _BINDINGS = resource_for(

@@ -23,12 +23,11 @@ from tessera.controller.health.fault_evictions import FaultEvictions
 from tessera.controller.health.reboot_annotations import RebootAnnotations
 from tessera.controller.health.repair_settings import RepairSettings
 from tessera.controller.health.silent_agents import SilentAgents
-from tessera.controller.leadership.gate_owners import GateOwners
 from tessera.controller.leadership.hand_overs import HandOvers
 from tessera.controller.leadership.informers import ConstraintInformers, QueueInformer, SliceInformers
 from tessera.controller.leadership.options import ControllerOptions
+from tessera.controller.leadership.owners import GateOwners, PodOwners
 from tessera.controller.leadership.pod_groups import PodGroupInformer
-from tessera.controller.leadership.pod_owners import PodOwners
 from tessera.controller.leadership.satellite import Term
 from tessera.controller.slicing.slicer import Slicer
 from tessera.controller.slicing.state.events import RefusalTimedOut, TimePassed

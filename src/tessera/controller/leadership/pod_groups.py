@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from tessera.api.pods.pod_groups import POD_GROUPS, read_pod_group
+from tessera.api.pods.gangs import POD_GROUPS, read_pod_group
 from tessera.clock import Clock
 from tessera.controller.leadership.informers import SlicerInput
 from tessera.controller.slicing.slicer import Slicer

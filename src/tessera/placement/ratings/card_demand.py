@@ -6,6 +6,13 @@ changed enough: it never stands still.
 
 Pods that wait count for the shares and the prices only. The CPU and memory beside a card are means over the pods that
 hold cards: a pod that no node admits may request any amount.
+
+A card model has a price (:func:`scarcity`): a pod that any model suits should not take what others will need. Requests
+are bound to a group of models if only these suit them: by what they select, or since only nodes with these models are
+large enough. The share of the requests that is bound to a group says how much of the coming demand is. What is bound to
+the group, over what is free of it, is compared with all demand over all that is free: where every request suits every
+model nothing has a price, and a price of 1 means that the group is asked for about twice as much as the rest.
+``bench/openb.py`` measures the rule on traces.
 """
 
 import math
@@ -14,7 +21,19 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from tessera.placement.ratings.card_request import CardRequest, Kind
-from tessera.placement.scarcity import scarcity
+
+
+def scarcity(bound: float, asked: float, free: float, free_of_group: float) -> float:
+    """Returns the price of one group; amounts are in any one unit of cards.
+
+    Args:
+        bound: what was asked for that only this group suits.
+        asked: all that was asked for.
+        free: what is free of all models.
+        free_of_group: what is free of this group; less than one unit counts as one.
+    """
+    return bound / asked * max(0.0, free / max(1.0, free_of_group) - 1) if asked else 0.0
+
 
 #: Most requests: different requests, the most frequent, of the mix by which nodes are rated for whole cards and shares.
 #: 19 in 20 pods of Alibaba's traces ask for one of 20 to 120; each new state of a node is compared with all of them.
@@ -99,7 +118,7 @@ class CardDemand:
         self._changes = max(1, self._total)
 
     def prices(self, free: Mapping[Kind, int]) -> Mapping[Kind, float]:
-        """Returns the prices of kinds of cards, where they are not 0; see :mod:`tessera.placement.scarcity`.
+        """Returns the prices of kinds of cards, where they are not 0; see :mod:`tessera.placement.ratings.card_demand`.
 
         Args:
             free: by kind, free thousandths of all its cards.

@@ -1,8 +1,8 @@
 """How large the nodes of each kind of cards are, and so which kinds suit a request at all.
 
 A request that only the largest nodes can hold is as bound to their cards as one that names their model: they have a
-price for others (:mod:`tessera.placement.scarcity`). Sizes are rounded up, so that a kind is never left out whose nodes
-are large enough by less than a step.
+price for others (:func:`tessera.placement.ratings.card_demand.scarcity`). Sizes are rounded up, so that a kind is
+never left out whose nodes are large enough by less than a step.
 """
 
 from collections import Counter

@@ -24,7 +24,7 @@ from tessera.api.pods.templates import TemplateKind, find_templates
 from tessera.kube.quantity import count_or_zero
 from tessera.offers.selection import Nodes
 from tessera.text import one_line
-from tessera.webhook.admission.impossible_devices import find_impossible_devices, requested_devices
+from tessera.webhook.admission.device_admission import find_impossible_devices, requested_devices
 from tessera.webhook.admission.template_admission import decide_template
 from tessera.webhook.base.budget import PodRefused, SpendTime, spend_nothing
 from tessera.webhook.nodes.capabilities import Capabilities

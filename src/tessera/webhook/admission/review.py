@@ -18,9 +18,8 @@ from tessera.limits.processes import REVIEW_BODY
 from tessera.text import one_line
 from tessera.webhook.admission.apply_warnings import find_template_warnings, find_warnings
 from tessera.webhook.admission.decision import decide_admission
-from tessera.webhook.admission.device_admission import decide_device_admission
+from tessera.webhook.admission.device_admission import check_managed_templates, decide_device_admission
 from tessera.webhook.admission.json_patch import Operation
-from tessera.webhook.admission.managed_templates import check_managed_templates
 from tessera.webhook.admission.pod_schema import PodSchema, Spec, size_of
 from tessera.webhook.admission.template_admission import DecideTemplates, decide_templates
 from tessera.webhook.base.budget import PodRefused, ReviewBudget, Rule, refuse_oversized
