@@ -9,7 +9,8 @@ Rules:
 1. :data:`PodName` and :data:`PodText` are for readers who may list pods in the namespace of their struct, which has a
    field ``namespace: PodNamespace``.
    :data:`PodKey`, ``namespace/name``, is for the readers of the namespace that it names itself.
-2. :data:`NodeName` and :data:`NodeText` are for readers who may list nodes.
+2. :data:`NodeName` and :data:`NodeText` are for readers who may list nodes. The name of a node is also for those who
+   know it from their own pods (:attr:`Visibility.named`).
 3. :data:`ClusterText` is for readers who may list nodes and the pods of all namespaces: a free text that may name any.
 4. :data:`WorkloadText` is for readers who may list Kueue's Workloads in the namespace of their document, which has a
    field ``namespace: WorkloadText``. Others do not get the document: they would not find the Workload elsewhere either.
@@ -69,11 +70,13 @@ class Visibility(NamedTuple):
         nodes: True if the reader may list nodes.
         namespaces: the namespaces whose pods the reader may list; None for all.
         workloads: the namespaces whose Workloads of Kueue the reader may list; None for all.
+        named: nodes whose names the reader knows, since pods of its namespaces run there.
     """
 
     nodes: bool = False
     namespaces: frozenset[str] | None = frozenset()
     workloads: frozenset[str] | None = frozenset()
+    named: frozenset[str] = frozenset()
 
     @property
     def full(self) -> bool:
@@ -91,6 +94,10 @@ class Visibility(NamedTuple):
     def allows_pods(self, namespace: str) -> bool:
         """True if the reader may list the pods of a namespace."""
         return self.namespaces is None or namespace in self.namespaces
+
+    def names_node(self, name: str) -> bool:
+        """True if the reader may see the name of a node."""
+        return self.nodes or name in self.named
 
     def allows(self, audience: Audience, namespace: str) -> bool:
         """True if the reader belongs to the audience of a text about ``namespace``."""
@@ -201,7 +208,7 @@ class _Reader(NamedTuple):
             case Audience.POD_NAME:
                 return self.redactor.pod(self.namespace, text)
             case Audience.NODE_NAME:
-                return self.redactor.node(text)
+                return text if self.visibility.names_node(text) else self.redactor.node(text)
             case _:
                 return ""
 

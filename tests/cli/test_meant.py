@@ -78,8 +78,8 @@ def test_a_map_without_tessera_says_how_to_install(server: tuple[Objects, list[s
     [
         ("mig.das.com/1g.5gb", "nvidia.com/mig-1g.5gb"),
         ("instaslice.redhat.com/mig-1g.5gb", "nvidia.com/mig-1g.5gb"),
-        ("nvidia.com/gpus", "nvidia.com/gpu"),
-        ("nvidia.con/gpu", "nvidia.com/gpu"),
+        ("nvidia.com/gpus", "nvidia.com/mig-7g.40gb"),
+        ("nvidia.con/gpu", "nvidia.com/mig-7g.40gb"),
         ("nvidia.com/mig1g5gb", "nvidia.com/mig-1g.5gb"),
         ("nvidia.com/1g.5gb", "nvidia.com/mig-1g.5gb"),
     ],

@@ -19,6 +19,7 @@ from tessera.kube.client.errors import Status, Unauthorized
 from tessera.limits.processes import INPUT_FILE
 
 Told = pytest.CaptureFixture[str]
+_REFUSED = 'User "jane" cannot list resource "{}"'
 TESSERA = [sys.executable, "-m", "tessera"]
 
 
@@ -33,9 +34,17 @@ def server(tmp_path: Path) -> Iterator[tuple[Objects, str]]:
 @pytest.mark.parametrize(
     ("command", "missing", "facts"),
     [
-        (["map"], "instaslices", ("kubectl create rolebinding", "--clusterrole=tessera-")),
-        (["why", "a", "-n", "team"], "pods", ("ask an administrator for this right", "use a context that has it")),
-        (["driver", "status"], "nodes", ("ask an administrator for this right", "use a context that has it")),
+        (["map"], "instaslices", ("an administrator adds Tessera's API for tenants: tessera install",)),
+        (
+            ["why", "a", "-n", "team"],
+            "pods",
+            (_REFUSED.format("pods"), "ask an administrator for this right", "use a context that has it"),
+        ),
+        (
+            ["driver", "status"],
+            "nodes",
+            (_REFUSED.format("nodes"), "ask an administrator for this right", "use a context that has it"),
+        ),
     ],
 )
 def test_a_right_that_is_missing_is_named(
@@ -45,7 +54,6 @@ def test_a_right_that_is_missing_is_named(
     there.refused = frozenset({missing})
     assert main([*command, "--kubeconfig", kubeconfig]) == 1
     told = capsys.readouterr().err
-    assert f'User "jane" cannot list resource "{missing}"' in told
     for fact in facts:
         assert fact in told
 

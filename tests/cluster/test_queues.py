@@ -70,7 +70,7 @@ def test_why_and_the_page_know_the_queue_that_a_namespace_names(in_lab: InLab) -
             )
             assert found["default/c"].verdict == why.verdict
             tenant = Visibility(namespaces=frozenset({"default"}))
-            private = explain_privately(source.objects, lab.existing_pod("c"), tenant, Redactor(b"key"))
+            (private,) = explain_privately(source.objects, [lab.existing_pod("c")], tenant, Redactor(b"key"))
             assert (private.case, private.verdict) == (why.case, why.verdict)
 
     in_lab(scenario, "1xA100-40GB")

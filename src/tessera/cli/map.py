@@ -180,7 +180,7 @@ async def _read(nodes: Sequence[str], home: str, kubeconfig: Path | None, contex
 
 async def _read_once(client: "Client", nodes: Sequence[str], home: str) -> "ClusterMap":
     """The map of all that the user may read, or what the API for tenants tells a user with the rights of ``home``."""
-    from tessera.cli.base.tenant_view import READ_CLUSTER, READ_PAGES, read_as_tenant
+    from tessera.cli.base.tenant_view import read_as_tenant
     from tessera.dashboard.view.cluster_map import make_map
     from tessera.dashboard.view.objects import MAPS, read_view
     from tessera.kube.client.errors import ApiError, Forbidden, NotFound
@@ -190,8 +190,8 @@ async def _read_once(client: "Client", nodes: Sequence[str], home: str) -> "Clus
         reading = await read_cluster(client, nodes)
     except NotFound as error:
         raise _not_installed() from error
-    except Forbidden as error:
-        return (await read_as_tenant(client, MAPS, home, error, READ_CLUSTER, READ_PAGES)).map
+    except Forbidden:
+        return (await read_as_tenant(client, MAPS, home)).map
     if reading.fleet is None:
         with contextlib.suppress(ApiError):
             return (await read_view(client, MAPS, home)).map

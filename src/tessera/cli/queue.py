@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from tessera.explain.kueue_rows import KueueRow, KueueRows
     from tessera.forecast.queue_page import ExpectedStart, QueuedPod
     from tessera.kube.client.client import Client
-    from tessera.kube.client.errors import ApiError
     from tessera.observe.queue_reading import QueueReading
 
 _HEADER = ("NAMESPACE", "POD", "SLICES", "WAITS", "POSITION", "STARTS IN", "BASIS", "REASON", "BEFORE IT", "WHY")
@@ -175,8 +174,8 @@ async def _read_slices(client: "Client", namespace: str | None, now: float) -> "
 
     try:
         page = await read_queue(client)
-    except Forbidden as error:
-        found = await _read_as_tenant(client, namespace, error)
+    except Forbidden:
+        found = await _read_as_tenant(client, namespace)
         if isinstance(found, QueueReading):
             return found
         why, note = found, f"this is what the pods were told. {found}"
@@ -201,9 +200,9 @@ def stale_note(seconds: float) -> str:
     return f"the controller made this {age(seconds)} ago" if seconds > _STALE else ""
 
 
-async def _read_as_tenant(client: "Client", namespace: str | None, refused: "ApiError") -> "QueueReading | str":
+async def _read_as_tenant(client: "Client", namespace: str | None) -> "QueueReading | str":
     """The queue from the API for tenants; without that API, or the right to it, which roles to bind."""
-    from tessera.cli.base.tenant_view import HIDDEN, HIDDEN_NAMES, READ_PAGES, describe_role, missing_rights
+    from tessera.cli.base.tenant_view import HIDDEN, HIDDEN_NAMES, READ_PAGES, describe_role, missing_right
     from tessera.dashboard.view.objects import WAITING_PODS, read_view
     from tessera.forecast.queue_page import in_namespace
     from tessera.kube.client.errors import ApiError
@@ -214,9 +213,8 @@ async def _read_as_tenant(client: "Client", namespace: str | None, refused: "Api
     try:
         page = in_namespace((await read_view(client, WAITING_PODS, namespace)).queue, [namespace])
     except ApiError as error:
-        _, *roles = await missing_rights(client, namespace, refused, error, READ_PAGES)
-        return ". ".join(roles)
-    names = (name for row in page.pods for each in row.blockers for name in (each.pod, each.node))
+        return await missing_right(client, namespace, error)
+    names = (each.node for row in page.pods for each in row.blockers)
     return QueueReading(page=page, note=HIDDEN_NAMES if any(name.startswith(HIDDEN) for name in names) else "")
 
 

@@ -10,7 +10,9 @@ from tessera.cli.base.connection import CommandError, cluster_config, cluster_op
 from tessera.cli.base.console import say, say_json
 
 if TYPE_CHECKING:
-    from tessera.explain.explanation import ExplanationReport
+    from collections.abc import Sequence
+
+    from tessera.explain.explanation import Explanation, ExplanationReport
     from tessera.kube.client.client import Client
     from tessera.kube.client.errors import Forbidden
 
@@ -25,13 +27,12 @@ def command(what: str, namespace: str | None, output: str, kubeconfig: Path | No
     """Explain why a pod waits or why a node's cards are not as configured, and how to help.
 
     The first line is the answer; the facts and the remedies follow. KIND is pod, deployment, replicaset, statefulset,
-    daemonset, job or node. For a workload, the command lists every reason why its pods do not run, and every reason
-    why they cannot be created. For a node, it shows whether the sharing profile and the MIG layout are in force, the
-    resources that the node offers, and the unhealthy cards.
+    daemonset, job, cronjob or node. For a workload, the command lists every reason why its pods do not run, and every
+    reason why they cannot be created. For a node, it shows whether the sharing profile and the MIG layout are in force,
+    the resources that the node offers, and the unhealthy cards.
 
-    The command only reads. It needs the rights to list pods, nodes and Instaslice objects; with fewer rights it
-    explains less. With the right to read the controller's page (tessera-usage-reader in tessera-system), position and
-    expected start are the controller's; else they are what the pod was last told, with the age of that.
+    The command only reads. With Kubernetes' role view or edit in the namespace it explains all that is there; the names
+    of other teams' pods stay hidden. For a node it needs the right to list nodes.
 
     \b
     Examples:
@@ -53,6 +54,7 @@ async def _report(
     what: str, namespace: str | None, kubeconfig: Path | None, context: str | None
 ) -> "ExplanationReport":
     from tessera.clock import SystemClock
+    from tessera.explain.explanation import OWNED_BY
     from tessera.explain.query import explain, parse_query
     from tessera.kube.client.errors import Forbidden, NotFound
     from tessera.observe.queue_reading import read_queue
@@ -65,8 +67,13 @@ async def _report(
             found = await _explain_as_tenant(client, namespace, wanted.name)
             if found is not None:
                 return await _with_queue(client, found)
+
+        async def ask(owner: str) -> "Sequence[Explanation]":
+            told = await _explain_as_tenant(client, namespace, OWNED_BY + owner)
+            return told.answers if told is not None else ()
+
         try:
-            return await explain(client, clock, wanted, namespace, read_queue)
+            return await explain(client, clock, wanted, namespace, read_queue, ask)
         except NotFound as error:
             raise CommandError(str(error), *getattr(error, "__notes__", ())) from error
         except Forbidden as error:
@@ -105,23 +112,28 @@ async def _node_rights(client: "Client", refused: "Forbidden") -> list[str]:
     ]
 
 
-async def _explain_as_tenant(client: "Client", namespace: str, pod: str) -> "ExplanationReport | None":
+async def _explain_as_tenant(client: "Client", namespace: str, name: str) -> "ExplanationReport | None":
     """What the API for tenants says to a user who may not list nodes; None for others, and if it says nothing.
 
-    A right that is missing is named on standard error: the explanation of such a user is made from the pod alone.
+    A right that is missing is named on standard error in one line: the answer is then made from what the pod was told.
+
+    Args:
+        client: the user's client.
+        namespace: of the pod.
+        name: of the pod, or of several, as :data:`~tessera.explain.explanation.OWNED_BY` says.
     """
-    from tessera.cli.base.tenant_view import READ_CLUSTER, missing_rights
+    from tessera.cli.base.tenant_view import missing_right
     from tessera.dashboard.view.objects import EXPLANATIONS, read_view
     from tessera.kube.client.errors import ApiError, Forbidden, NotFound
     from tessera.kube.resources import NODES
 
     try:
         await client.page(NODES, limit=1)
-    except Forbidden as refused:
+    except Forbidden:
         try:
-            return (await read_view(client, EXPLANATIONS, namespace, pod)).report
+            return (await read_view(client, EXPLANATIONS, namespace, name)).report
         except ApiError as error:
-            if isinstance(error, NotFound) and pod in error.status.message:
+            if isinstance(error, NotFound) and name in error.status.message:
                 return None  # there is no such pod; the direct way suggests another name
-            say(*await missing_rights(client, namespace, refused, error, READ_CLUSTER), err=True)
+            say(f"note: this is what the pod was told: {await missing_right(client, namespace, error)}", err=True)
     return None

@@ -4,12 +4,12 @@ What is made of the result, a map, a reason, a table, cannot name what its maker
 live page.
 
 1. Nodes, cards and their UUIDs are named to readers who may list nodes; a pod to those who may list pods in its
-   namespace.
+   namespace. These also know the names of the nodes on which their pods are (:func:`name_own_nodes`).
 2. Free texts of nodes are left out for readers who may not list nodes: messages of conditions, annotations other than
    the offers, evidence of errors.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -38,6 +38,19 @@ class Objects(msgspec.Struct, frozen=True, kw_only=True):
     nodes: Sequence[Node]
     instaslices: Sequence[Instaslice]
     order: OrderObjects = msgspec.field(default_factory=OrderObjects)
+
+
+def name_own_nodes(visibility: Visibility, pods: Iterable[Pod]) -> Visibility:
+    """The rights with the names of the nodes on which the reader's own pods are: their objects name them.
+
+    Args:
+        visibility: the rights.
+        pods: the pods of the cluster.
+    """
+    if visibility.nodes:
+        return visibility
+    own = (each.spec.node_name for each in pods if visibility.allows_pods(each.metadata.namespace))
+    return visibility._replace(named=frozenset(filter(None, own)))
 
 
 class Aliases:
@@ -79,7 +92,7 @@ class Aliases:
         return entry == ANY_NAMESPACE or self._visible(entry)
 
     def _node(self, name: str) -> str:
-        return name if self._visibility.nodes or not name else self._redactor.node(name)
+        return name if not name or self._visibility.names_node(name) else self._redactor.node(name)
 
     def _visible(self, namespace: str) -> bool:
         return self._visibility.allows_pods(namespace)

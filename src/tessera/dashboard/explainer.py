@@ -12,10 +12,11 @@ Each visitor gets an answer before any other gets two.
 """
 
 import asyncio
+from collections.abc import Sequence
 
-from tessera.dashboard.aliases import Aliases, Objects
+from tessera.dashboard.aliases import Aliases, Objects, name_own_nodes
 from tessera.dashboard.source import ClusterSource
-from tessera.explain.explanation import Explanation, ExplanationReport
+from tessera.explain.explanation import OWNED_BY, Explanation, ExplanationReport
 from tessera.explain.pods import explain_pod
 from tessera.explain.snapshot import ClusterView, Snapshot
 from tessera.forecast.queue_page import QueuePage
@@ -28,6 +29,8 @@ from tessera.visibility import Redactor, Visibility
 #: the place of one of the user with most, or is refused with 503. Each takes milliseconds to a second, one after the
 #: other.
 PAGE_EXPLANATIONS = 32
+#: Most pods of one owner that an answer explains; a command explains the others from what they were told.
+OWNED_EXPLAINED = 50
 
 
 class PrivateExplainer:
@@ -44,11 +47,12 @@ class PrivateExplainer:
         self._turns: FairTurns[str] = FairTurns(PAGE_EXPLANATIONS)
 
     async def explain(self, namespace: str, name: str, visibility: Visibility, key: str) -> ExplanationReport:
-        """Explains a pod to a reader who may list the pods of its namespace.
+        """Explains a pod, or those of an owner, to a reader who may list the pods of the namespace.
 
         Args:
             namespace: of the pod.
-            name: of the pod.
+            name: of the pod; or :data:`~tessera.explain.explanation.OWNED_BY` and the UID of their controller, for all
+                of its pods that do not run yet or whose node is known.
             visibility: what the reader may see.
             key: whose turn it is; the same for all requests that count as one user's.
 
@@ -58,36 +62,45 @@ class PrivateExplainer:
         """
         try:
             async with self._turns.turn(key):
-                pod = self._source.pod(namespace, name)
-                if pod is None:
+                pods = self._pods(namespace, name)
+                if not pods:
                     raise NotFound(Status(code=404, reason="NotFound", message=f'pods "{name}" not found'))
                 queue = await self._source.read_queue()
                 await self._source.read_order()
                 page = queue if isinstance(queue, QueuePage) else None
                 found = await asyncio.to_thread(
-                    explain_privately, self._source.objects, pod, visibility, self._redactor, page
+                    explain_privately, self._source.objects, pods, visibility, self._redactor, page
                 )
         except NoTurnError:
             text = "many explanations are being made, some of them yours; try again"
             raise ServiceUnavailable(Status(code=503, message=text)) from None
-        return ExplanationReport(kind="pod", namespace=namespace, name=name, answers=(found,))
+        return ExplanationReport(kind="pod", namespace=namespace, name=name, answers=tuple(found))
+
+    def _pods(self, namespace: str, name: str) -> Sequence[Pod]:
+        if not name.startswith(OWNED_BY):
+            pod = self._source.pod(namespace, name)
+            return () if pod is None else (pod,)
+        owned = self._source.owned_pods(namespace, name.removeprefix(OWNED_BY))
+        return sorted(owned, key=lambda pod: (bool(pod.spec.node_name), pod.metadata.name))[:OWNED_EXPLAINED]
 
 
 def explain_privately(
-    objects: Objects, pod: Pod, visibility: Visibility, redactor: Redactor, page: QueuePage | None = None
-) -> Explanation:
-    """Explains a pod to a reader who may list the pods of its namespace.
+    objects: Objects, pods: Sequence[Pod], visibility: Visibility, redactor: Redactor, page: QueuePage | None = None
+) -> list[Explanation]:
+    """Explains pods to a reader who may list the pods of their namespace.
 
     Args:
         objects: the cluster.
-        pod: the pod.
+        pods: the pods.
         visibility: what the reader may see.
         redactor: gives the aliases of the page.
         page: the controller's queue, if it could be read.
     """
+    visibility = name_own_nodes(visibility, objects.pods)
     aliases = Aliases(visibility, redactor)
     shown = objects if visibility.full else aliases.hide(objects)
-    (about,) = (each for each in shown.pods if each.metadata.uid == pod.metadata.uid)
+    uids = {each.metadata.uid for each in pods}
+    about = [each for each in shown.pods if each.metadata.uid in uids]
     snapshot = Snapshot(
         now=shown.now,
         pods=shown.pods,
@@ -98,4 +111,5 @@ def explain_privately(
         hides_labels=not visibility.nodes,
         page=page and aliases.hide_queue(page),
     )
-    return explain_pod(ClusterView(snapshot), about)
+    view = ClusterView(snapshot)
+    return [explain_pod(view, each) for each in about]

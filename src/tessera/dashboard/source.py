@@ -194,6 +194,16 @@ class ClusterSource:
         """A pod of the cluster."""
         return self._pods.cache.get(f"{namespace}/{name}")
 
+    def owned_pods(self, namespace: str, uid: str) -> list[Pod]:
+        """The pods of a namespace that a controller made."""
+        every: list[Pod] = list(self._pods.cache.values())
+        return [
+            pod
+            for pod in every
+            if pod.metadata.namespace == namespace
+            and any(each.controller and each.uid == uid for each in pod.metadata.owner_references)
+        ]
+
     def _publish(self) -> None:
         pods: list[Pod] = list(self._pods.cache.values())
         instaslices: list[Instaslice] = list(self._instaslices.cache.values())

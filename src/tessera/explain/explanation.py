@@ -7,6 +7,10 @@ import msgspec
 from tessera.limits.messages import FACT_SHOWN
 from tessera.text import list_names, one_line
 
+#: Begins the name, with the UID of their controller, under which the API for tenants explains several pods. No pod has
+#: a colon in its name.
+OWNED_BY = "owned-by:"
+
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The reason that pods do not run or a node is not as configured, or that all is well.

@@ -21,13 +21,14 @@ from tessera.explain.order_objects import read_order_objects
 from tessera.explain.pods import explain_pod
 from tessera.explain.queue import count_group, explain_held_pod
 from tessera.explain.rollouts import keeps_old_pods, old_pods, owner_of
-from tessera.explain.snapshot import LEASE, ClusterView, Snapshot
+from tessera.explain.snapshot import LEASE, REQUIRED_KINDS, ClusterView, Snapshot
 from tessera.explain.workloads import WorkloadState, exhausted_quotas, explain_workload
 from tessera.forecast.queue_page import QueuePage
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, Forbidden, NotFound
 from tessera.kube.resources import (
     CONFIGMAPS,
+    CRONJOBS,
     DAEMONSETS,
     DEPLOYMENTS,
     EVENTS,
@@ -40,6 +41,7 @@ from tessera.kube.resources import (
     RESOURCE_QUOTAS,
     STATEFULSETS,
     Condition,
+    CronJob,
     DaemonSet,
     Job,
     Pod,
@@ -62,6 +64,7 @@ _WORKLOADS: dict[str, Resource[Any]] = {
     "statefulset": STATEFULSETS,
     "daemonset": DAEMONSETS,
     "job": JOBS,
+    "cronjob": CRONJOBS,
 }
 #: Other names of the kinds that kubectl accepts.
 _ALIASES = {
@@ -76,10 +79,14 @@ _ALIASES = {
     "daemonsets": "daemonset",
     "ds": "daemonset",
     "jobs": "job",
+    "cronjobs": "cronjob",
+    "cj": "cronjob",
     "nodes": "node",
     "no": "node",
 }
 _DEFAULT_REPLICAS = 1
+#: Controllers of a workload's pods that are asked about: ReplicaSets of a Deployment, Jobs of a CronJob.
+_OWNERS = 8
 #: Form and length of the names of these kinds (RFC 1123 subdomain).
 _NAME, _LONGEST_NAME = re.compile(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?"), 253
 #: Namespace of events about objects that have no namespace.
@@ -118,10 +125,17 @@ def parse_query(text: str) -> Query:
 
 #: Reads the controller's queue, or returns why it cannot be read.
 ReadQueue = Callable[[Client], Awaitable[QueuePage | str]]
+#: Asks somebody who may read more why the pods of a controller, by its UID, do not run.
+AskForPods = Callable[[str], Awaitable[Sequence[Explanation]]]
 
 
-async def explain(
-    client: Client, clock: Clock, query: Query, namespace: str, read_queue: ReadQueue | None = None
+async def explain(  # noqa: PLR0917 - the last two are ways to those who know more
+    client: Client,
+    clock: Clock,
+    query: Query,
+    namespace: str,
+    read_queue: ReadQueue | None = None,
+    ask: AskForPods | None = None,
 ) -> ExplanationReport:
     """Reads the cluster and explains one object.
 
@@ -131,6 +145,7 @@ async def explain(
         query: the object.
         namespace: its namespace.
         read_queue: reads what the controller says of waiting pods; None to go without.
+        ask: for a workload, asks about the pods of a user who may read too little of the cluster.
 
     Raises:
         NotFound: there is no such object; its notes suggest a similar name, or tell of a quota that is used up.
@@ -153,7 +168,12 @@ async def explain(
         snapshot = await _add_rollout(client, snapshot, pod)
     if workload.suspended or any(_is_queued(pod) for pod in snapshot.pods if pod.metadata.namespace == namespace):
         snapshot = replace(snapshot, queues=await read_queues(client, namespace))
-    return explain_workload(ClusterView(snapshot), workload)
+    every = {each.uid for pod in snapshot.pods for each in pod.metadata.owner_references if each.controller}
+    owners = every & workload.controller_uids
+    told: list[Explanation] = []
+    if ask is not None and snapshot.forbidden & REQUIRED_KINDS:
+        told = [each for uid in sorted(owners)[:_OWNERS] for each in await ask(uid)]
+    return explain_workload(ClusterView(snapshot), workload, told)
 
 
 async def _pod(
@@ -340,6 +360,10 @@ async def _list_allowed(
 async def _workload(client: Client, query: Query, namespace: str) -> WorkloadState:
     if query.kind == "job":
         return _job(await client.get(JOBS, query.name, namespace))
+    if query.kind == "cronjob":
+        found = await client.get(CRONJOBS, query.name, namespace)
+        jobs = (await client.list(JOBS, namespace)).items
+        return cron_job(found, [each for each in jobs if _is_owned(each, found.metadata.uid)])
     if query.kind == "daemonset":
         return _daemon_set(await client.get(DAEMONSETS, query.name, namespace))
     item = await client.get(_WORKLOADS[query.kind], query.name, namespace)
@@ -359,7 +383,7 @@ async def _workload(client: Client, query: Query, namespace: str) -> WorkloadSta
     )
 
 
-def _is_owned(item: ReplicaSet, uid: str) -> bool:
+def _is_owned(item: ReplicaSet | Job, uid: str) -> bool:
     return any(owner.controller and owner.uid == uid for owner in item.metadata.owner_references)
 
 
@@ -375,6 +399,24 @@ def _daemon_set(item: DaemonSet) -> WorkloadState:
         name=item.metadata.name,
         controller_uids=frozenset({item.metadata.uid}),
         desired=item.status.desired_number_scheduled,
+    )
+
+
+def cron_job(item: CronJob, jobs: Sequence[Job]) -> WorkloadState:
+    """A CronJob has the pods of its Jobs that have not ended.
+
+    Args:
+        item: the CronJob.
+        jobs: the Jobs that it made.
+    """
+    parts = [_job(each) for each in jobs]
+    return WorkloadState(
+        kind="cronjob",
+        namespace=item.metadata.namespace,
+        name=item.metadata.name,
+        controller_uids=frozenset({item.metadata.uid}).union(*(each.controller_uids for each in parts)),
+        desired=sum(each.desired for each in parts),
+        suspended=item.spec.suspend and not any(each.desired for each in parts),
     )
 
 

@@ -59,10 +59,20 @@ class WorkloadState:
     conditions: tuple[Condition, ...] = ()
 
 
-def explain_workload(view: ClusterView, workload: WorkloadState) -> ExplanationReport:
-    """Explains each reason that pods of a workload do not run."""
+def explain_workload(view: ClusterView, workload: WorkloadState, told: Iterable[Explanation] = ()) -> ExplanationReport:
+    """Explains each reason that pods of a workload do not run.
+
+    Args:
+        view: the cluster as it was read.
+        workload: the workload.
+        told: explanations of its pods by somebody who may read more of the cluster; they count before others.
+    """
     pods = [pod for pod in view.snapshot.pods if _controlled_by(pod, workload.controller_uids)]
-    answers = [explain_pod(view, pod) for pod in sorted(pods, key=lambda pod: pod.metadata.name)]
+    known = {each.pods[0]: each for each in told if each.pods}
+    answers = [
+        known.get(pod.metadata.name) or explain_pod(view, pod)
+        for pod in sorted(pods, key=lambda pod: pod.metadata.name)
+    ]
     living = sum(pod.status.phase not in {"Succeeded", "Failed"} for pod in pods)
     missing = max(0, workload.desired - living)
     # In a rolling update there may be as many pods as there should be, and none of the new template.

@@ -1,5 +1,8 @@
 """The only module that writes to the terminal; it escapes text of others.
 
+A pod whose name the user may not see has an alias, ``~/~d12fa237``. Here it reads "another team", also in the words of
+others; JSON keeps the alias, by which a program tells two such pods apart.
+
 Names, annotations, messages and labels come from tenants and nodes. Every line passes through :mod:`tessera.text`,
 which replaces control characters by escapes: they could clear the screen, forge a line or reorder the text. Commands
 call these functions instead of ``print`` and ``click.echo``, which the linter forbids elsewhere in this package.
@@ -20,6 +23,18 @@ from tessera.limits.messages import LINE_SHOWN
 #: Escape sequences of :mod:`tessera.cli.base.tiles` and of progress lines: a colour, bold, and their end.
 _COLOUR = re.compile(r"(\x1b\[(?:1|0|3[0-7]|48;5;[0-9]{1,3}(?:;38;5;[0-9]{1,3})?)m)")
 
+#: The alias of a pod (:meth:`tessera.visibility.Redactor.pod_key`), with the blanks of a table's cell after it.
+_OTHERS_POD = re.compile(r"~/~[0-9a-f]{8}(  )?")
+
+
+def _line(line: str) -> str:
+    """A line as the terminal shows it."""
+    return _OTHERS_POD.sub(_name_others, text.one_line(line, LINE_SHOWN))
+
+
+def _name_others(alias: re.Match[str]) -> str:
+    return "another team " if alias[1] else "another team"
+
 
 def say(*lines: str, err: bool = False) -> None:
     """Writes each argument as one line of the terminal.
@@ -28,7 +43,7 @@ def say(*lines: str, err: bool = False) -> None:
         lines: the lines without their ends; a newline within one becomes an escape.
         err: write to standard error instead of standard output.
     """
-    _write((text.one_line(line, LINE_SHOWN) for line in lines), err=err)
+    _write(map(_line, lines), err=err)
 
 
 def say_coloured(*lines: str) -> None:
@@ -37,14 +52,12 @@ def say_coloured(*lines: str) -> None:
 
 
 def _escape_but_colours(line: str) -> str:
-    return "".join(
-        piece if at % 2 else text.one_line(piece, LINE_SHOWN) for at, piece in enumerate(_COLOUR.split(line))
-    )
+    return "".join(piece if at % 2 else _line(piece) for at, piece in enumerate(_COLOUR.split(line)))
 
 
 def say_live(line: str) -> None:
     """Replaces the terminal's current line and leaves the cursor in it; an empty line clears it."""
-    sys.stdout.write(f"\r\x1b[K{text.one_line(line, LINE_SHOWN)}")
+    sys.stdout.write(f"\r\x1b[K{_line(line)}")
     sys.stdout.flush()
 
 
@@ -61,9 +74,7 @@ def write_frame(frame: Iterable[str], *, begin: bool = False, end: bool = False,
         sys.stdout.write("\x1b[?25h\x1b[?1049l")
     else:
         start = "\x1b[?1049h\x1b[?25l" if begin else ""
-        shown = "\r\n".join(
-            f"{_escape_but_colours(line) if colours else text.one_line(line, LINE_SHOWN)}\x1b[K" for line in frame
-        )
+        shown = "\r\n".join(f"{_escape_but_colours(line) if colours else _line(line)}\x1b[K" for line in frame)
         sys.stdout.write(f"{start}\x1b[H{shown}\x1b[J")
     sys.stdout.flush()
 

@@ -13,7 +13,6 @@ from tessera.text import age, list_names
 
 if TYPE_CHECKING:
     from tessera.kube.client.client import Client
-    from tessera.kube.client.errors import Forbidden
     from tessera.observe.reading import Usage
     from tessera.observe.usage_rows import LeaseRow
 
@@ -49,8 +48,8 @@ async def read_or_explain(
 
     try:
         usage = await read_usage(client, nodes, owners=owners)
-    except Forbidden as error:
-        usage = await _read_as_tenant(client, nodes, namespace, error, owners=owners)
+    except Forbidden:
+        usage = await _read_as_tenant(client, nodes, namespace, owners=owners)
     if not usage.agents and not usage.fleet.failures:
         raise CommandError("error: no agent of Tessera runs in this cluster; run tessera install")
     found = {each.node for each in usage.fleet.nodes} | {each.node for each in usage.fleet.failures}
@@ -61,12 +60,10 @@ async def read_or_explain(
     return usage
 
 
-async def _read_as_tenant(
-    client: "Client", nodes: Sequence[str], namespace: str, refused: "Forbidden", *, owners: bool
-) -> "Usage":
+async def _read_as_tenant(client: "Client", nodes: Sequence[str], namespace: str, *, owners: bool) -> "Usage":
     import contextlib
 
-    from tessera.cli.base.tenant_view import READ_PAGES, read_as_tenant
+    from tessera.cli.base.tenant_view import read_as_tenant
     from tessera.dashboard.view.objects import USAGES
     from tessera.kube.client.errors import Forbidden
     from tessera.kube.resources import PODS, Pod
@@ -74,7 +71,7 @@ async def _read_as_tenant(
     from tessera.observe.usage_rows import card_rows, lease_rows, owners_of
     from tessera.usage.agent_pages import FleetUsage
 
-    whole = (await read_as_tenant(client, USAGES, namespace, refused, READ_PAGES)).fleet
+    whole = (await read_as_tenant(client, USAGES, namespace)).fleet
     fleet = FleetUsage(
         nodes=tuple(each for each in whole.nodes if not nodes or each.node in nodes),
         failures=tuple(each for each in whole.failures if not nodes or each.node in nodes),

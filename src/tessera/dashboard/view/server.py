@@ -16,7 +16,7 @@ from aiohttp import web
 from tessera.access.reviewer import Person
 from tessera.clock import Clock
 from tessera.dashboard.access.rights import Rights
-from tessera.dashboard.aliases import Aliases
+from tessera.dashboard.aliases import Aliases, name_own_nodes
 from tessera.dashboard.explainer import PrivateExplainer
 from tessera.dashboard.server import PAGE_BYTES, PAGE_HEADER, PAGE_HEADERS
 from tessera.dashboard.source import ClusterSource
@@ -110,6 +110,7 @@ class ViewAnswers:
             return content
 
     async def _make(self, resource: Resource[Any], visibility: Visibility) -> bytes:
+        visibility = name_own_nodes(visibility, self._source.objects.pods)
         if resource is not WAITING_PODS:
             return await asyncio.to_thread(self._make_cards, resource, visibility, await self._source.read_fleet())
         page = await self._source.read_queue()

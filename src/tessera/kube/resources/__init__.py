@@ -92,6 +92,7 @@ from tessera.kube.resources.storage import (
     StorageClass,
 )
 from tessera.kube.resources.workloads import (
+    CronJob,
     DaemonSet,
     DaemonSetStatus,
     Deployment,
@@ -113,6 +114,7 @@ __all__ = [
     "CAPI_MACHINES",
     "CONFIGMAPS",
     "CRDS",
+    "CRONJOBS",
     "CSI_NODES",
     "DAEMONSETS",
     "DEPLOYMENTS",
@@ -155,6 +157,7 @@ __all__ = [
     "ContainerStateWaiting",
     "ContainerStatus",
     "CoreEvent",
+    "CronJob",
     "CsiNode",
     "CustomResourceDefinition",
     "CustomResourceDefinitionStatus",
@@ -259,6 +262,7 @@ DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment", True, Deployme
 REPLICASETS = Resource("apps", "v1", "replicasets", "ReplicaSet", True, ReplicaSet)
 DAEMONSETS = Resource("apps", "v1", "daemonsets", "DaemonSet", True, DaemonSet)
 STATEFULSETS = Resource("apps", "v1", "statefulsets", "StatefulSet", True, Deployment)
+CRONJOBS = Resource("batch", "v1", "cronjobs", "CronJob", True, CronJob)
 JOBS = Resource("batch", "v1", "jobs", "Job", True, Job)
 MUTATING_WEBHOOKS = Resource(
     "admissionregistration.k8s.io",

@@ -110,6 +110,19 @@ class JobSpec(Wire, frozen=True, kw_only=True):
     template: PodTemplateSpec = PodTemplateSpec()
 
 
+class CronJobSpec(Wire, frozen=True, kw_only=True):
+    """Whether a CronJob makes no Jobs now."""
+
+    suspend: bool = False
+
+
+class CronJob(Wire, frozen=True, kw_only=True):
+    """A CronJob, partial."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: CronJobSpec = CronJobSpec()
+
+
 class JobStatus(Wire, frozen=True, kw_only=True):
     """The number of pods that succeeded, and the Job's start, which a suspended Job does not have."""
 
