@@ -68,11 +68,11 @@ EVERY = ~Fact(0)
 
 
 class _Signal:
-    """The changes of all facts, and those who wait for some."""
+    """The changes of all facts, and those who wait for some; facts are bits, of which every change tests many."""
 
     def __init__(self) -> None:
-        self.counts: Counter[Fact] = Counter()
-        self.waiters: dict[asyncio.Event, Fact] = {}
+        self.counts: Counter[int] = Counter()
+        self.waiters: dict[asyncio.Event, int] = {}
 
 
 class ChangeNotifier:
@@ -83,7 +83,7 @@ class ChangeNotifier:
     """
 
     def __init__(self, facts: Fact = EVERY) -> None:
-        self._facts = facts
+        self._facts: int = facts.value
         self._signal = _Signal()
 
     def about(self, facts: Fact) -> "ChangeNotifier":
@@ -99,9 +99,10 @@ class ChangeNotifier:
 
     def notify(self, facts: Fact = EVERY) -> None:
         """Announces that facts changed."""
-        self._signal.counts[facts] += 1
+        happened: int = facts.value
+        self._signal.counts[happened] += 1
         for waiter, wanted in self._signal.waiters.items():
-            if wanted & facts:
+            if wanted & happened:
                 waiter.set()
 
     async def wait(self, count: int, seconds: float | None = None) -> None:

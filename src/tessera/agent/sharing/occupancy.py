@@ -160,8 +160,10 @@ class DeviceOccupancy:
 
     def _look_up_holder(self, allocation: _Allocation) -> _Allocation:
         """The allocation, with ``listed`` set from kubelet's last answer."""
+        if allocation.listed:
+            return allocation
         holders = {each.pod for each in self._holders_of(allocation.resource, allocation.ids)}
-        return msgspec.structs.replace(allocation, listed=allocation.listed or not holders <= allocation.before)
+        return msgspec.structs.replace(allocation, listed=not holders <= allocation.before)
 
     def _holders_of(self, resource: str, ids: Sequence[str]) -> list[DeviceUser]:
         return [each for each in chain.from_iterable((self._users or {}).values()) if _has(each, resource, ids)]
@@ -228,8 +230,8 @@ class DeviceOccupancy:
         Args:
             joint: if true, also of containers that got one device recently and may have more of other resources.
         """
-        recent = {set_name(each.ids): frozenset(map(device_of, each.ids)) for each in self._allocations}
-        found = {name: uuids for name, uuids in recent.items() if needs_set(tuple(uuids), joint=joint)}
+        recent = ((each.ids, frozenset(map(device_of, each.ids))) for each in self._allocations)
+        found = {set_name(ids): uuids for ids, uuids in recent if needs_set(tuple(uuids), joint=joint)}
         for parts in self._containers().values():
             uuids = frozenset(device_of(entry) for ids in parts.values() for entry in ids)
             if len(uuids) > 1 or len(parts) > 1:

@@ -99,13 +99,13 @@ def apply_configuration(
 
 def remove_nulls(value: Any) -> Any:
     """Returns a configuration without its null fields, which state nothing."""
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         return {key: remove_nulls(each) for key, each in value.items() if each is not None}
     return [remove_nulls(each) for each in value] if isinstance(value, list) else value
 
 
 def _merge(live: Any, config: Any, node: MergeTopology) -> Any:
-    if isinstance(config, Mapping) and isinstance(live, Mapping) and not node.atomic_map:
+    if isinstance(config, dict) and isinstance(live, dict) and not node.atomic_map:
         merged = dict(live)
         for key, value in config.items():
             merged[key] = _merge(live[key], value, child_topology(node, key)) if key in live else deep_copy(value)
@@ -132,7 +132,7 @@ def _merge_list(live: Sequence[Any], config: Sequence[Any], node: MergeTopology)
 
 def _remove_fields(value: Any, removed: Mapping[str, Any], owned: Mapping[str, Any], node: MergeTopology) -> Any:
     """Returns the value without the fields in ``removed``; a place that contains an owned field stays."""
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         retained = {}
         for key, each in value.items():
             name = f"f:{key}"

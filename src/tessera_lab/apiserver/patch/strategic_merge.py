@@ -25,7 +25,7 @@ def strategic_merge(original: Obj, patch: Any, topology: MergeTopology) -> Obj:
     Raises:
         StatusError: 400, the patch is malformed.
     """
-    if not isinstance(patch, Mapping):
+    if not isinstance(patch, dict):
         raise bad_request_error("a strategic merge patch is an object")
     return _merge(original, patch, topology)
 
@@ -61,7 +61,7 @@ def _set_merged(merged: Obj, key: str, value: Any, node: MergeTopology, order: S
     present = merged.get(key)
     if value is None:
         merged.pop(key, None)
-    elif isinstance(value, Mapping) and isinstance(present, Mapping):
+    elif isinstance(value, dict) and isinstance(present, dict):
         merged[key] = _merge(present, value, node)
     elif isinstance(value, Sequence) and not isinstance(value, str) and (node.merge_key or node.merge_set):
         live = present if isinstance(present, list) else []
@@ -78,11 +78,11 @@ def _merge_set(live: Sequence[Any], patch: Sequence[Any]) -> list[Any]:
 def _merge_keyed(live: Sequence[Any], patch: Sequence[Any], node: MergeTopology) -> list[Any]:
     key = node.merge_key
     below = node.items or _PLAIN
-    if any(isinstance(each, Mapping) and each.get(_PATCH) == "replace" for each in patch):
+    if any(isinstance(each, dict) and each.get(_PATCH) == "replace" for each in patch):
         return [_remove_directives(each) for each in patch if each.get(_PATCH) != "replace"]
     merged = list(live)
     for each in patch:
-        if not isinstance(each, Mapping) or key not in each:
+        if not isinstance(each, dict) or key not in each:
             raise bad_request_error(f"map: {each} does not contain declared merge key: {key}")
         at = next((index for index, item in enumerate(merged) if item.get(key) == each[key]), None)
         if each.get(_PATCH) == "delete":
@@ -98,7 +98,7 @@ def _sort_by_order(merged: Sequence[Any], live: Sequence[Any], order: Sequence[A
     """Sorts the merged list by ``order``; items that ``order`` does not name keep their place among the live ones."""
 
     def identity(item: Any) -> Any:
-        return item.get(node.merge_key) if node.merge_key and isinstance(item, Mapping) else item
+        return item.get(node.merge_key) if node.merge_key and isinstance(item, dict) else item
 
     places = {_hashable(identity(item)): index for index, item in enumerate(live)}
     desired = [_hashable(identity(item)) for item in order]
@@ -120,11 +120,11 @@ def _hashable(value: Any) -> Any:
 
 def _remove_directives(value: Any) -> Any:
     """Returns a value of the patch for a place that had no value: without directives and nulls."""
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         return {
             key: _remove_directives(each) for key, each in value.items() if not key.startswith("$") and each is not None
         }
     if isinstance(value, list):
-        retained = (each for each in value if not (isinstance(each, Mapping) and each.get(_PATCH) == "delete"))
+        retained = (each for each in value if not (isinstance(each, dict) and each.get(_PATCH) == "delete"))
         return [_remove_directives(each) for each in retained]
     return deep_copy(value)

@@ -19,6 +19,7 @@ from tessera_lab.apiserver.admission.webhooks.configuration_rules import VARIABL
 from tessera_lab.apiserver.admission.webhooks.matching import (
     ADMISSION,
     NAMESPACES,
+    RuleIndex,
     cel_variables,
     is_interceptable,
     match_webhook,
@@ -73,6 +74,9 @@ class AdmissionPolicies:
         self._new_uid = new_uid
         self._authorizer = authorizer
         self._programs: dict[tuple[str, frozenset[str] | None, frozenset[str]], Program] = {}
+        self._index = RuleIndex(
+            reader, POLICIES, lambda each: [(each, each["spec"]["matchConstraints"].get("resourceRules") or ())]
+        )
 
     def validate(self, request: AdmissionRequest) -> Sequence[str]:
         """Returns the warnings of the policies that match the write.
@@ -83,7 +87,7 @@ class AdmissionPolicies:
         warnings: list[str] = []
         if not is_interceptable(request.attributes):
             return warnings
-        for policy in self._reader.list(POLICIES):
+        for policy in self._index.candidates(request):
             scope = self._scope(policy["spec"]["matchConstraints"], request)
             if scope is None:
                 continue

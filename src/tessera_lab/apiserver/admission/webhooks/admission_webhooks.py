@@ -28,6 +28,7 @@ from tessera_lab.apiserver.admission.webhooks.callers import WebhookCaller, Webh
 from tessera_lab.apiserver.admission.webhooks.configuration_rules import FIELDS, VARIABLES
 from tessera_lab.apiserver.admission.webhooks.matching import (
     ADMISSION,
+    RuleIndex,
     WebhookInvocation,
     is_interceptable,
     match_conditions_hold,
@@ -59,6 +60,7 @@ class AdmissionWebhooks:
         self._caller = caller
         self._new_uid = new_uid
         self._programs: dict[str, Program] = {}
+        self._mutating, self._validating = (RuleIndex(reader, each, _hooks) for each in (MUTATING, VALIDATING))
 
     async def mutate(self, request: AdmissionRequest) -> AdmissionResult:
         """Runs the mutating webhooks that match, reinvocation included.
@@ -71,7 +73,7 @@ class AdmissionWebhooks:
         warnings: list[str] = []
         again: set[int] = set()
         attributes: list[int] = []
-        hooks = list(self._hooks(MUTATING))
+        hooks = self._mutating.candidates(request)
         for index, hook in enumerate(hooks):
             was_asked, obj = await self._mutate_with(hook, request, warnings)
             if obj != request.obj:
@@ -92,16 +94,15 @@ class AdmissionWebhooks:
         """
         if not is_interceptable(request.attributes):
             return ()
-        found = [each for each in (self._match_hook(hook, request) for hook in self._hooks(VALIDATING)) if each]
+        matches = (self._match_hook(hook, request) for hook in self._validating.candidates(request))
+        found = [each for each in matches if each]
+        if not found:
+            return ()
         outcomes = await asyncio.gather(*(self._validate_with(each, review, request) for each, review in found))
         for outcome in outcomes:
             if isinstance(outcome, StatusError):
                 raise outcome
         return [text for outcome in outcomes if not isinstance(outcome, StatusError) for text in outcome]
-
-    def _hooks(self, resource: GroupResource) -> Iterator[Mapping[str, Any]]:
-        for configuration in self._reader.list(resource):  # by name already
-            yield from configuration.get("webhooks") or ()
 
     def _request_type(self, request: AdmissionRequest) -> ResourceType | None:
         attributes = request.attributes
@@ -177,3 +178,9 @@ class AdmissionWebhooks:
         if hook.get("failurePolicy", "Fail") == "Ignore":
             return None
         raise internal_error(f'failed calling webhook "{hook["name"]}": {reason}')
+
+
+def _hooks(configuration: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]]:
+    """Yields the webhooks of a configuration, each with its rules."""
+    for hook in configuration.get("webhooks") or ():
+        yield hook, hook.get("rules") or ()

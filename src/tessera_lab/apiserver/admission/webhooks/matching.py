@@ -4,7 +4,7 @@ Pure. A :class:`WebhookInvocation` is one call of a webhook. Its resource may be
 if the webhook's rules name that version (``matchPolicy: Equivalent``).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -34,6 +34,50 @@ class WebhookInvocation(msgspec.Struct, frozen=True, kw_only=True):
     resource: ResourceType | None = None
 
 
+class RuleIndex:
+    """The stored policies or webhooks whose rules name a write's operation and resource.
+
+    Most writes concern none of them. Each pair of operation and resource is therefore looked up once, until one of the
+    configurations changes.
+
+    Args:
+        reader: reads the configurations.
+        resource: their resource.
+        parts: a configuration's policies or webhooks, each with its rules, in the order in which they are asked.
+    """
+
+    def __init__(
+        self,
+        reader: ObjectReader,
+        resource: GroupResource,
+        parts: Callable[[Part], Iterable[tuple[Part, Sequence[Part]]]],
+    ) -> None:
+        self._reader = reader
+        self._resource = resource
+        self._parts = parts
+        self._versions: list[str] = []
+        self._found: dict[tuple[str, str, str], Sequence[Part]] = {}
+
+    def candidates(self, request: AdmissionRequest) -> Sequence[Part]:
+        """Returns those that may match the write, by name of the configuration and place in it."""
+        stored = self._reader.list(self._resource)  # by name already
+        versions = [each["metadata"]["resourceVersion"] for each in stored]
+        if versions != self._versions:
+            self._versions = versions
+            self._found.clear()
+        attributes = request.attributes
+        key = (request.operation, attributes.resource, attributes.subresource)
+        found = self._found.get(key)
+        if found is None:
+            found = self._found[key] = [
+                part
+                for each in stored
+                for part, rules in self._parts(each)
+                if any(_names_resource(rule, request) for rule in rules)
+            ]
+        return found
+
+
 def is_interceptable(attributes: Attributes) -> bool:
     """True if webhooks may see the request: not a request about webhooks, nor a review, which stores nothing."""
     return attributes.group not in (ADMISSION, "authorization.k8s.io", "authentication.k8s.io")
@@ -59,11 +103,13 @@ def match_webhook(
 
 def _may_match(rule: Part, request: AdmissionRequest) -> bool:
     """True if the rule names the operation and the resource, in whatever group and version."""
+    names = rule.get("resourceNames")  # in rules of policies only
+    return (not names or request.attributes.name in names) and _names_resource(rule, request)
+
+
+def _names_resource(rule: Part, request: AdmissionRequest) -> bool:
     attributes = request.attributes
     if not _is_listed(rule.get("operations"), request.operation):
-        return False
-    names = rule.get("resourceNames")  # in rules of policies only
-    if names and attributes.name not in names:
         return False
     for each in rule.get("resources") or ():
         if _resource_matches(each, attributes.resource, attributes.subresource):
