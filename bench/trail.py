@@ -7,7 +7,8 @@ A trip begins in a quiet cluster and ends when its result is seen: *pod*, from t
 slice until it runs; *label*, from the label for a sharing profile until kubelet offers the shares; *xid*, from an error
 of a card until the pod on it has its Event; *sample*, from a new value of a card until the live page shows it. All
 processes of Tessera run in this one, on virtual time, on a node with one card; a hook sees every call of a function.
-The hook counts what others do meanwhile too, such as a renewed Lease, so the figures vary by a few files.
+The hook counts what others do meanwhile too, such as a renewed Lease, so the figures vary by a few files. Of the files,
+*lab* are entered only by the simulated cluster: its cards, and what its API server and kubelet borrow from Tessera.
 """
 
 import argparse
@@ -37,6 +38,10 @@ from tessera_lab.installation.install import install_tessera
 from tessera_lab.simulation.virtual_time import run_virtual
 
 ROOT = Path(__file__).resolve().parents[1] / "src" / "tessera"
+LAB = f"{ROOT}_lab/"
+CARDS = f"{ROOT}/nvml/simulated/"
+#: The rooms of processes: the simulated cluster calls these as a cluster would, and does not borrow them.
+PROCESSES = tuple(f"{ROOT}/{room}/" for room in ("agent", "controller", "dashboard", "webhook"))
 #: Simulated seconds after which a cluster is quiet.
 QUIET = 120.0
 #: A sharing profile that takes no device away.
@@ -50,6 +55,8 @@ class Trail:
         self.files: Counter[str] = Counter()
         self.functions: set[tuple[str, str]] = set()
         self.moves = 0
+        #: The files that Tessera's own processes enter.
+        self.own: set[str] = set()
         self._last = ""
 
     def see(self, frame: FrameType, event: str, _argument: Any) -> None:
@@ -60,6 +67,21 @@ class Trail:
             self.functions.add((code.co_filename, code.co_qualname))
             self.moves += code.co_filename != self._last
             self._last = code.co_filename
+            if code.co_filename not in self.own and not self._is_borrowed(frame):
+                self.own.add(code.co_filename)
+
+    @staticmethod
+    def _is_borrowed(frame: FrameType) -> bool:
+        """True if the simulated cluster made this call for itself, or if its cards are called."""
+        if frame.f_code.co_filename.startswith(CARDS):
+            return True
+        caller = frame
+        while caller.f_back is not None and caller.f_back.f_code.co_filename.startswith(f"{ROOT}/"):
+            caller = caller.f_back
+            if caller.f_code.co_filename.startswith(CARDS):
+                return True
+        of_lab = caller.f_back is not None and caller.f_back.f_code.co_filename.startswith(LAB)
+        return of_lab and not caller.f_code.co_filename.startswith(PROCESSES)
 
     def figures(self) -> dict[str, Any]:
         """What was seen; the files by the folder of Tessera."""
@@ -67,6 +89,7 @@ class Trail:
         rooms = Counter(path.partition("/")[0] for path in paths)
         return {
             "files": len(paths),
+            "lab": len(self.files.keys() - self.own),
             "functions": len(self.functions),
             "moves": self.moves,
             "rooms": dict(rooms.most_common()),
@@ -169,12 +192,12 @@ def main() -> None:
     parser.add_argument("--files", action="store_true", help="name the files")
     parser.add_argument("--json", type=Path, help="write the figures here")
     given = parser.parse_args()
-    print(f"{'trip':<8}{'files':>7}{'functions':>11}{'moves':>8}  rooms")
+    print(f"{'trip':<8}{'files':>7}{'lab':>5}{'functions':>11}{'moves':>8}  rooms")
     rows = {}
     for name in given.trips:
         row = rows[name] = measure(name)
         rooms = ", ".join(f"{room} {count}" for room, count in row["rooms"].items())
-        print(f"{name:<8}{row['files']:>7}{row['functions']:>11}{row['moves']:>8}  {rooms}", flush=True)
+        print(f"{name:<8}{row['files']:>7}{row['lab']:>5}{row['functions']:>11}{row['moves']:>8}  {rooms}", flush=True)
         for path in row["entered"] if given.files else ():
             print(f"    {path}")
     if given.json:

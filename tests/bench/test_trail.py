@@ -63,6 +63,7 @@ CONTROLLER_FILES = 32
 #: By trip, parts outside the agent that it does not concern.
 ELSEWHERE = {
     "label": [
+        "agent/driver/ready_condition",
         "controller/health/fault",
         "controller/health/reboot",
         "controller/health/silence",
@@ -72,7 +73,7 @@ ELSEWHERE = {
         "provisioning/startup",
         "provisioning/tracking",
     ],
-    "pod": ["driver/planning", "provisioning/startup/deadline", "provisioning/tracking/milestone"],
+    "pod": ["driver/nodes", "driver/planning", "provisioning/startup", "provisioning/tracking/milestone"],
 }
 
 

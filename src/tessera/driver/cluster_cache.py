@@ -34,7 +34,7 @@ class ClusterCache:
 
     Attributes:
         facts: facts of nodes, by name.
-        idle: there is no policy and no driver of Tessera's; then only a node with traces of one starts a round.
+        idle: there is no policy, no driver of Tessera's, and nothing to do; only a node with traces starts a round.
     """
 
     def __init__(
@@ -152,6 +152,9 @@ class ClusterCache:
                 del self._on_node[name]
         else:
             pods[key] = pod
+        if self.idle:
+            self._pod_facts.pop(name, None)
+            return
         facts = self.facts.get(name)
         if concerns_drivers(pod):
             self._pod_facts.pop(name, None)

@@ -189,7 +189,8 @@ class Drivers:
         self._look_up(plan, group)
         self._build_requests.request(plan.builds)
         self._update_kernels_in_use(selection)
-        self._cache.idle = not (plan.policies or plan.desired or self._cache.existing_sets() or self._cache.has_toolkit)
+        busy = plan.policies or plan.desired or plan.instructions
+        self._cache.idle = not (busy or self._cache.existing_sets() or self._cache.has_toolkit)
         until = self._rollout_adapter.advance(plan, selection, group)
         for instruction in plan.instructions:
             if self._rollout_adapter.may_write(written_node(instruction)):

@@ -180,7 +180,10 @@ class Provisioning:
         found = read_pod(event.object)
         if found is not None:
             self.tracker.observe_pod(found, self._clock.now())
-            self._wake(found.node if found.node in self.tracker.changed else "")
+            if found.node in self.tracker.changed:
+                self._wake(found.node)
+            else:
+                self._save()
 
     def _on_machine(self, resource: Resource[Machine], event: WatchEvent[Machine]) -> None:
         if event.kind is EventKind.DELETED:

@@ -47,6 +47,7 @@ from tessera.agent.main.removal import AnswerWriter, NodeRemoval
 from tessera.agent.main.run import run_components
 from tessera.agent.main.wiring import Components
 from tessera.agent.mps.interfaces import ControlFailed
+from tessera.api.nodes.driver_status import DRIVER_SET_LABEL, PAUSE_LABEL
 from tessera.api.nodes.removal import REMOVAL_ANNOTATION
 from tessera.api.nodes.usage import USAGE_PATH, NodeUsage
 from tessera.clock import Clock
@@ -168,7 +169,7 @@ class _Lifecycle:
             turn=self._turn,
             changes=self._changes,
         )
-        self._node.informer.add_handler(self._handle_node)
+        self._node.informer.add_handler(self._handle_node, reads=_read_node)
 
     def _handle_node(self, event: WatchEvent[Node]) -> None:
         self._gate.note_node_change(None if event.kind is EventKind.DELETED else event.object)
@@ -361,6 +362,13 @@ def _texts(group: BaseExceptionGroup[BaseException]) -> Iterator[str]:
             yield from _texts(error)
         else:
             yield str(error)
+
+
+def _read_node(node: Node) -> object:
+    """What decides whether the driver is used, and whether the condition of this agent is shown."""
+    labels, annotations = node.metadata.labels, node.metadata.annotations
+    wishes = labels.get(PAUSE_LABEL), labels.get(DRIVER_SET_LABEL), annotations.get(REMOVAL_ANNOTATION)
+    return wishes, node.status.conditions
 
 
 async def _cancel(*tasks: "asyncio.Task[Any]") -> None:
