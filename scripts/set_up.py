@@ -187,5 +187,7 @@ def _say(text: str) -> None:
 
 
 if __name__ == "__main__":
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="replace")  # a terminal of ASCII alone
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(main())

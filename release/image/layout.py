@@ -57,7 +57,7 @@ def _write_image(image: str, platform: Platform, tree: Path, origin: Origin, umo
 def _settings(platform: Platform, origin: Origin) -> Iterator[str]:
     yield from ("--os", platform.os, "--architecture", platform.architecture, "--created", origin.created)
     yield from ("--config.user", f"{USER}:{USER}", "--config.entrypoint", "tessera", "--config.env", f"PATH={_PATH}")
-    yield from ("--config.workingdir", "/")
+    yield from ("--config.env", f"TESSERA_COMMIT={origin.revision}", "--config.workingdir", "/")
     for name, value in sorted(origin.labels().items()):
         yield from ("--config.label", f"{name}={value}")
 

@@ -86,8 +86,9 @@ def _write_program(program: Path, platform: Platform, origin: Origin, cache: Pat
         str(program),
     )
     options = ("--console-script", PROGRAM, "--sh-boot", "--venv", "--disable-cache", "--no-strip-pex-env")
+    commit = ("--inject-env", f"TESSERA_COMMIT={origin.revision}")
     environment = {**os.environ, "SOURCE_DATE_EPOCH": str(origin.seconds)}
-    run(*command, *options, *excluded, *targets, environment=environment)
+    run(*command, *options, *commit, *excluded, *targets, environment=environment)
 
 
 def _target(platform: Platform, python: str) -> dict[str, Any]:

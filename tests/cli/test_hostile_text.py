@@ -59,6 +59,8 @@ READING = (
     ["uncordon", "n1/1"],
     ["doctor", "--all"],
     ["doctor", "-o", "json"],
+    ["version"],
+    ["version", "-o", "json"],
     ["driver", "status", "-v"],
     ["driver", "status", "-o", "json"],
     ["driver", "images", "--cluster"],

@@ -37,6 +37,7 @@ COMMANDS: Table = {
     "install": ("tessera.cli.install.command", "Install Tessera, or take over the settings of NVIDIA's gpu-operator."),
     "uninstall": ("tessera.cli.uninstall.command", "Remove Tessera from a cluster, without a trace."),
     "doctor": ("tessera.cli.doctor", "Check a cluster before and after the installation, and say what to do."),
+    "version": ("tessera.cli.version", "Show the versions of this program, the cluster, and Tessera in it."),
     "driver": ("tessera.cli.driver", "Show the nodes' drivers; find, build and mirror driver images."),
     "provisioning": ("tessera.cli.provisioning", "Show how long new nodes took until their cards could be used."),
     "autoscaler": (

@@ -65,7 +65,10 @@ def test_the_image_runs_tessera_as_a_user_without_rights(images: Mapping[str, An
     config = images["amd64"]["config"]
     assert (config["User"], config["Entrypoint"], config.get("Cmd")) == ("65532:65532", ["tessera"], None)
     assert f"USER {config['User']}" in CONTAINERFILE
-    assert f"ENV {config['Env'][0]}" in CONTAINERFILE
+    path, commit = config["Env"]
+    assert f"ENV {path}" in CONTAINERFILE
+    assert commit == f"TESSERA_COMMIT={ORIGIN.revision}"
+    assert "ENV TESSERA_COMMIT=$REVISION" in CONTAINERFILE
     assert 'ENTRYPOINT ["tessera"]' in CONTAINERFILE
 
 
