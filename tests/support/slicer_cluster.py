@@ -102,9 +102,13 @@ class SlicerCluster:
         self.made_up: set[str] = set()
         self.version = 0
         #: Tests read its instructions as they come, whatever their kind.
-        self.slicer: Any = CheckedSlicer(reserve_after, preempts=preempts, moves=moves)
+        self.slicer: Any = self.make_slicer()
         self.told: list[RecordEvent] = []
         self.writes: list[Any] = []
+
+    def make_slicer(self) -> Slicer:
+        """A new slicer with the cluster's options."""
+        return CheckedSlicer(self.reserve_after, preempts=self.preempts, moves=self.moves)
 
     # What users and the cluster do
 
@@ -278,7 +282,7 @@ class SlicerCluster:
         for uid, one in state.waiting.items():
             if uid in self.pods and one.reason is not None and competes_for_room(one.reason):
                 self.pods[uid] = replace(self.pods[uid], waits_since=state.cluster.pods[uid].created)
-        self.slicer = CheckedSlicer(self.reserve_after, preempts=self.preempts, moves=self.moves)
+        self.slicer = self.make_slicer()
         if self.date:
             self.slicer.handle(TimePassed(self.date, self.date))
         for namespace, labels in self.namespaces.items():

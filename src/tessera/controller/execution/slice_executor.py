@@ -226,7 +226,13 @@ class SliceExecutor:
         resource = self._slicer.kinds.by_name[write.kind].records
         assert resource is not None, f"{write.kind} have no records"
         item = await self._client.merge_patch(
-            resource, write.name, write.patch, write.namespace, subresource=write.subresource, uid=write.object_uid
+            resource,
+            write.name,
+            write.patch,
+            write.namespace,
+            subresource=write.subresource,
+            resource_version=write.version or None,
+            uid=write.object_uid,
         )
         self._slicer.handle(RecordObserved(write.kind, item))
 

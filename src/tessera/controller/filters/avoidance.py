@@ -27,7 +27,7 @@ TOGETHER = 50.0
 
 
 class NodeAvoidance:
-    """The nodes that each owner's pods avoid, by the owner's UID.
+    """The nodes that each owner's pods avoid, by the owner's UID; a pod without an owner counts as its own.
 
     Attributes:
         refusals: by owner, its refusals, and the time of the last one; without one, nobody avoids a node.
@@ -58,11 +58,11 @@ class NodeAvoidance:
 
     def avoids(self, owner: str, node: NodeName) -> bool:
         """True if an owner's pods avoid a node."""
-        return bool(owner) and node in self._nodes.get(owner, ())
+        return node in self._nodes.get(owner, ())
 
     def nodes_of(self, owner: str) -> frozenset[NodeName]:
         """Returns all nodes that an owner's pods avoid."""
-        return frozenset(self._nodes.get(owner, ())) if owner else frozenset()
+        return frozenset(self._nodes.get(owner, ()))
 
     def next_expiry(self) -> float | None:
         """Returns the time at which the next entry ends; None if there is none."""
@@ -98,13 +98,13 @@ class AvoidedNodes:
 
     def refusal(self, pod: PodInfo, node: NodeName) -> NodeRule | None:
         """Refuses a node that the pod's owner avoids."""
-        if self._avoidance.pauses(pod.owner):
+        if self._avoidance.pauses(pod.avoids_as):
             return PAUSED
-        return AVOIDED if self._avoidance.avoids(pod.owner, node) else None
+        return AVOIDED if self._avoidance.avoids(pod.avoids_as, node) else None
 
     def kind(self, pod: PodInfo) -> Hashable:
         """Returns the nodes that the pod's owner avoids, and if it pauses."""
-        return (self._avoidance.pauses(pod.owner), self._avoidance.nodes_of(pod.owner))
+        return (self._avoidance.pauses(pod.avoids_as), self._avoidance.nodes_of(pod.avoids_as))
 
     def reserve(self, pod: PodInfo, node: NodeName) -> None:
         """Does nothing: planning a pod makes no node avoided."""

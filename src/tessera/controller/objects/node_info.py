@@ -6,6 +6,8 @@ from enum import Enum
 
 from tessera.api.instaslice import OBJECT_CONDITION
 from tessera.api.names import (
+    DEVICE_API_DRA,
+    DEVICE_API_LABEL,
     HOSTNAME_LABEL,
     MIG_CONFIG_FAILED,
     MIG_CONFIG_LABEL,
@@ -23,6 +25,9 @@ from tessera.controller.objects.node_devices import NodeDevices, read_devices
 from tessera.controller.objects.resource_amounts import Amounts, offered_by_agent, parse_amounts
 from tessera.kube.resources import Condition, Node, Taint
 from tessera.reasons.node_rules import NodeRule, RuleKind
+
+#: What a node lacks whose slices go to claims, in the words of a refusal.
+LIMITS_OFFER = f"slices for limits (label {DEVICE_API_LABEL}={DEVICE_API_DRA})"
 
 
 class AgentState(Enum):
@@ -96,6 +101,8 @@ class NodeInfo:
             yield NodeRule(RuleKind.NO_DEVICE, missing[0])
         elif not devices and not self.offers_on_demand:
             yield NodeRule(RuleKind.NOT_ON_DEMAND)
+        elif not devices and self.labels.get(DEVICE_API_LABEL) == DEVICE_API_DRA:
+            yield NodeRule(RuleKind.NO_DEVICE, LIMITS_OFFER)
         kept_off = keep_off_label(self.labels)
         if kept_off:
             yield NodeRule(RuleKind.KEPT_OFF, kept_off)

@@ -33,6 +33,7 @@ from tessera.controller.objects.pod_relations import (
     Labels,
     PodRelations,
     read_claims,
+    read_device_claims,
     read_host_ports,
     read_labels,
     read_relations,
@@ -98,6 +99,8 @@ class KindOfRequest:
 
 
 SLICES = KindOfRequest("slices", "slices", Record.NODE)
+#: Slices by ResourceClaims. kube-scheduler binds no pod before its claims are allocated, so its pods need no gate.
+CLAIMS = KindOfRequest("claims", "slices", Record.NODE, needs_gate=False)
 DEVICES = KindOfRequest("devices", "cards", Record.PIN)
 
 
@@ -116,6 +119,7 @@ class PodInfo:
         profiles: the slices that it needs, profiles in the resource's spelling; behind our gate the devices too.
         devices: whole cards and shares that it requests, one resource name each; empty for a pod with slices.
         other_kind: the kind of its request if it asks for neither slices nor devices.
+        device_claims: the ResourceClaims that it uses, as ``namespace/name``; empty for one that is still to be made.
         shares: pods with the same text share one place, so one of them is planned; empty for a pod by itself.
         amounts: the amounts that it holds on its node besides slices.
         allocated: for a pod with devices, the amounts that it has on its node while a resize asks for others; None if
@@ -164,6 +168,7 @@ class PodInfo:
     profiles: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()
     other_kind: KindOfRequest | None = None
+    device_claims: tuple[str, ...] = ()
     shares: str = ""
     amounts: Amounts = field(default_factory=dict)
     allocated: Amounts | None = None
@@ -228,6 +233,11 @@ class PodInfo:
         return held and bool(self.profiles) and not self.finished and not self.terminating
 
     @property
+    def avoids_as(self) -> str:
+        """Under which UID nodes are avoided that refused it: its owner's, so for the owner's next pods too."""
+        return self.owner or self.uid
+
+    @property
     def key(self) -> str:
         """``namespace/name``."""
         return f"{self.namespace}/{self.name}"
@@ -247,12 +257,17 @@ def read_pod(pod: Pod) -> PodInfo:
             profiles, fault = devices, fault or excess
             if len(devices) > POD_SLICES:
                 profiles, fault = devices[:1], fault or _too_many_text(devices)
+    claims = read_device_claims(pod)
+    if claims and not profiles and not fault:
+        fault = find_excess(spec)
+        constraints = ANYWHERE if fault else constraints_of(pod)
+    asks = bool(profiles or devices or claims)
     owner = next((each for each in meta.owner_references if each.controller), None)
     gang = None
     try:
         gang = read_gang(meta.namespace, meta.labels, meta.annotations, (owner.name, owner.uid) if owner else ("", ""))
     except GangError as error:
-        fault = fault or (str(error) if profiles else "")
+        fault = fault or (str(error) if profiles or claims else "")
     return PodInfo(
         uid=PodUid(meta.uid),
         namespace=meta.namespace,
@@ -262,6 +277,7 @@ def read_pod(pod: Pod) -> PodInfo:
         gates=gates,
         profiles=profiles,
         devices=devices[:POD_SLICES],
+        device_claims=claims,
         amounts=held,
         allocated=_allocated(pod, held) if devices and spec.node_name else None,
         constraints=constraints,
@@ -269,23 +285,23 @@ def read_pod(pod: Pod) -> PodInfo:
         created=meta.creation_timestamp or "",
         waits_since=_waits_since(pod),
         labels=read_labels(pod),
-        relations=read_relations(pod, wants_slices=bool(profiles)) if not fault else NO_RELATIONS,
+        relations=read_relations(pod, wants_slices=bool(profiles or claims)) if not fault else NO_RELATIONS,
         ports=read_host_ports(spec),
         claims=read_claims(pod),
         owner=owner.uid if owner else "",
         maker=_maker(owner) if owner else "",
         unschedulable_message=_unschedulable_message(pod),
         preempting=bool(pod.status.nominated_node_name) and not spec.node_name and not spec.scheduling_gates,
-        unstarted=bool(slices) and bool(spec.node_name) and not _has_started(pod),
+        unstarted=bool(slices or claims) and bool(spec.node_name) and not _has_started(pod),
         slices_withdrawn=any((each.type, each.status) == (SLICE_CONDITION, "False") for each in pod.status.conditions),
         finished=pod.status.phase in FINISHED,
         terminating=meta.deletion_timestamp is not None,
         gone_by=parse_time_or_zero(meta.deletion_timestamp) if meta.deletion_timestamp else 0.0,
         fault=fault,
         agent_ready=pod.status.is_ready if is_agent(pod) else None,
-        deadline=_deadline(pod) if profiles or devices else None,
-        grace=_grace(pod) if profiles or devices else 0.0,
-        started=parse_time_or_zero(pod.status.start_time) if profiles or devices else 0.0,
+        deadline=_deadline(pod) if asks else None,
+        grace=_grace(pod) if asks else 0.0,
+        started=parse_time_or_zero(pod.status.start_time) if asks else 0.0,
         preempts=spec.preemption_policy != "Never",
         movable=meta.annotations.get(MOVABLE_ANNOTATION) == "true",
         pinned=bool(devices) and meta.annotations.get(PINNED_ANNOTATION) == meta.uid,

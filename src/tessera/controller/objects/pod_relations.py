@@ -164,6 +164,19 @@ def read_claims(pod: Pod) -> tuple[str, ...]:
     return tuple(found)
 
 
+def read_device_claims(pod: Pod) -> tuple[str, ...]:
+    """Returns the ResourceClaims that a pod uses, as ``namespace/name``; empty for one that is still to be made."""
+    if not pod.spec.resource_claims:
+        return ()
+    made = {each.name: each.resource_claim_name for each in pod.status.resource_claim_statuses}
+    found = []
+    for claim in pod.spec.resource_claims:
+        name = claim.resource_claim_name or made.get(claim.name)
+        if name or name is None:  # else the pod needs none
+            found.append(f"{pod.metadata.namespace}/{name}" if name else "")
+    return tuple(dict.fromkeys(found))
+
+
 def _terms(rule: PodAffinity | None, namespace: str) -> tuple[PodAffinityRule, ...]:
     found = dict.fromkeys(
         PodAffinityRule(

@@ -204,9 +204,14 @@ class Volume(Wire, frozen=True, kw_only=True):
 
 
 class PodClaim(Wire, frozen=True, kw_only=True):
-    """A claim of devices (dynamic resource allocation), by its name in the pod."""
+    """A claim of devices (dynamic resource allocation), by its name in the pod.
+
+    It names a ResourceClaim, or a template from which one is made for this pod; the pod's status names that one.
+    """
 
     name: str = ""
+    resource_claim_name: str = ""
+    resource_claim_template_name: str = ""
 
 
 class PodSpec(Wire, frozen=True, kw_only=True):
@@ -357,6 +362,13 @@ class Condition(Wire, frozen=True, kw_only=True):
     last_probe_time: str | None = None
 
 
+class PodClaimStatus(Wire, frozen=True, kw_only=True):
+    """The ResourceClaim that was made for a claim of the pod; without a name the pod needs none."""
+
+    name: str = ""
+    resource_claim_name: str = ""
+
+
 class PodStatus(Wire, frozen=True, kw_only=True):
     """The last reported state of a pod. ``phase`` ends in ``Succeeded`` or ``Failed``.
 
@@ -373,6 +385,7 @@ class PodStatus(Wire, frozen=True, kw_only=True):
     init_container_statuses: tuple[ContainerStatus, ...] = ()
     allocated_resources: ComputeQuantities | None = None
     resources: ComputeRequests | None = None
+    resource_claim_statuses: tuple[PodClaimStatus, ...] = ()
 
     def condition(self, kind: str) -> Condition | None:
         """Returns the condition of a type; None if the pod has none."""

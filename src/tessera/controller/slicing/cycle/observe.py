@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from tessera.api.names import LAST_GATES, QUEUE_LABEL, NodeName, PodUid
 from tessera.api.queues import Queue
-from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.objects.pod_info import PodInfo, Record
 from tessera.controller.slicing.cycle.settle import Settlement
 from tessera.controller.slicing.evictions.mover import Mover
 from tessera.controller.slicing.kinds.request_kind import Kinds
@@ -66,6 +66,17 @@ class Observer:
 
     def observe(self, event: events.SlicerEvent) -> None:
         """Takes in an event."""
+        self._take_in(event)
+        self.reread()
+
+    def reread(self) -> None:
+        """Takes in pods again whose requests have changed, though the pods have not."""
+        for kind in self._kinds.having["reread"]:
+            while pods := kind.reread():
+                for pod in pods:
+                    self._put_pod(pod)
+
+    def _take_in(self, event: events.SlicerEvent) -> None:
         match event:
             case events.PodObserved(pod):
                 self._put_pod(pod)
@@ -105,8 +116,8 @@ class Observer:
                     self._put_pod(self._cluster.pods[uid])
             case events.InstasliceUnreadable(name, error):
                 self._cluster.set_object_error(name, error)
-            case events.RecordObserved(kind_name, found, deleted):
-                self._kinds.by_name[kind_name].observe(found, deleted=deleted)
+            case events.RecordObserved() | events.RecordsListed():
+                self._observe_record(event)
             case events.PodVersionsReset():
                 self._cluster.reset_pod_versions()
             case events.InstasliceVersionsReset():
@@ -117,6 +128,13 @@ class Observer:
                 raise TypeError(f"{event} is no observation")
             case _:
                 self._observe_outcome(event)
+
+    def _observe_record(self, event: events.RecordObserved | events.RecordsListed) -> None:
+        kind = self._kinds.by_name[event.kind]
+        if isinstance(event, events.RecordObserved):
+            kind.observe(event.item, deleted=event.deleted)
+        else:
+            kind.note_listed()
 
     def find_orphans(self) -> None:
         """Notes objects of nodes that were deleted while no controller led. Runs once, at the start."""
@@ -143,6 +161,8 @@ class Observer:
         self._state.ages.forget(uid, pod, self._state.now, competes=self._competes(uid))
         self._state.gangs.drop(uid)
         self._cluster.drop_pod(uid)
+        for kind in self._kinds.having["forget"]:
+            kind.forget(uid)
 
     def _competes(self, uid: PodUid) -> bool:
         """True if planning found that a waiting pod lacks nothing but room."""
@@ -192,7 +212,7 @@ class Observer:
         self._state.pods.relieve_all()  # what is reserved for these pods may count for another queue now
 
     def _pass_time(self, now: float, date: float) -> None:
-        self._state.now = date
+        self._state.now, self._state.monotonic = date, now
         dues = (each.next_due for each in self._proposers)
         self._state.reservations_due |= any(due is not None and due <= date for due in dues)
         if self._state.avoidance.refusals:
@@ -203,7 +223,7 @@ class Observer:
             self._cluster.capacity_changes.room_may_have_grown(node)
         owners = self._state.avoidance.expire_pauses(now)
         for uid in self._state.waiting if owners else ():
-            if self._cluster.pods[uid].owner in owners:
+            if self._cluster.pods[uid].avoids_as in owners:
                 self._state.pods.forget_refusal(uid)
 
     # Outcomes of writes
@@ -235,7 +255,7 @@ class Observer:
             self._state.reported_objects[write.node] = write.text
         elif isinstance(write, PatchRequests):
             self._settlement.allocations.note_sent(write.node, write.drop, sent=False)
-        elif isinstance(write, PatchRecord) and write.drop:
+        elif isinstance(write, PatchRecord) and write.drop and self._is_record(write):
             self._settlement.allocations.note_sent(write.node, [write.uid], sent=False)
         self._state.busy.discard(write.key)
         self._mark_affected(write)
@@ -244,10 +264,14 @@ class Observer:
         """The server refused a write for a reason; it is tried again, or not, when its retry is due."""
         if isinstance(write, PatchRequests):
             self._settlement.allocations.note_sent(write.node, write.put, sent=False)
-        elif isinstance(write, PatchRecord) and not write.drop:
+        elif isinstance(write, PatchRecord) and not write.drop and self._is_record(write):
             self._settlement.allocations.note_sent(write.node, [write.uid], sent=False)
         elif isinstance(write, Evict) and self._mover is not None:
             self._settlement.settle(self._mover.note_refusal(write.uid, reason))
+
+    def _is_record(self, write: PatchRecord) -> bool:
+        """True if the write is the record of a place, and no write beside it."""
+        return self._kinds.by_name[write.kind].kind.record is Record.OTHER
 
     def _deny(self, write: Ungate, reason: str) -> Iterable[Proposal]:
         """The server will never take the pin of a pod: its slices go back, and an event says why."""
@@ -281,7 +305,10 @@ class Observer:
             return
         if pod.node and self._state.pods.record(uid).told:
             return
-        if allocation is not None and (pod.gates or not pod.owner):
+        if allocation is not None and not pod.kind.needs_gate and not pod.gates and not pod.node:
+            self._state.avoidance.add(pod.avoids_as, allocation.node, avoid_until)
+            yield Return(allocation)  # nothing holds the pod there, so it is placed elsewhere
+        elif allocation is not None and (pod.gates or not pod.owner):
             text: Callable[[PodInfo, str], str] = unbound_text if pod.gates else withdrawn_text
             yield Withdrawal(pod, allocation, text(pod, allocation.node))
         elif pod.owner:

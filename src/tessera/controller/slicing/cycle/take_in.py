@@ -144,6 +144,7 @@ class Intake:
         self._divisions = 0
         nodes, self._cluster.changed_nodes = self._cluster.changed_nodes, set()
         self._absorb_nodes(nodes)
+        self._observer.reread()
         changed, self._cluster.changed_pods = self._cluster.changed_pods, set()
         self._absorb_pods(changed)
         found, self._nodes = self._nodes, set()
@@ -161,6 +162,7 @@ class Intake:
                 first[node] = None
             pods.update(there)
         self._absorb_nodes(first)
+        self._observer.reread()
         self._cluster.changed_pods -= pods
         self._absorb_pods(pods)
         for kind in self._kinds.having["prepare"]:
@@ -287,13 +289,17 @@ class Intake:
             outgrown = kind.outgrown(pod)
             if outgrown is not None:
                 self._allocations.drop(outgrown)
+        for kind in self._kinds.having["refused"]:
+            refused = kind.refused(pod)
+            if refused is not None:
+                self._allocations.give_up(refused)
         for kind in self._kinds.having["adopt"]:
             found = kind.adopt(pod)
             if found is not None:
                 self._allocations.begin(found)
 
     def _report_fault(self, pod: PodInfo) -> None:
-        if pod.fault and pod.gated and (one := self._state.pods.record(pod.uid)).last_event != pod.fault:
+        if pod.fault and pod.is_held and (one := self._state.pods.record(pod.uid)).last_event != pod.fault:
             one.last_event = pod.fault
             self._state.add_event(pod, "SliceRefused", pod.fault, warning=True)
 

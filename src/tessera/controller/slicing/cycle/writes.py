@@ -155,6 +155,11 @@ class PendingWrites:
                 continue
             pod = self._cluster.pods.get(allocation.uid)
             step = next_step(allocation, pod)
+            if allocation.in_object and self._kinds.having["accompany"]:
+                beside, may_go_on = self._accompany(allocation, step)
+                records += beside
+                if not may_go_on:
+                    continue
             if step is AllocationStep.FORGET:
                 self._allocations.end(allocation)
             elif step is not AllocationStep.UNGATE:
@@ -169,6 +174,16 @@ class PendingWrites:
             if isinstance(write, PatchRequests):
                 self._allocations.note_sent(node, write.put, sent=True)
         return [*report, *records, *writes]
+
+    def _accompany(self, allocation: Allocation, step: AllocationStep) -> tuple[list[PatchRecord], bool]:
+        """Returns the due writes beside the node's record, and True if the step need not wait for them."""
+        found: list[PatchRecord] = []
+        may_go_on = True
+        for kind in self._kinds.having["accompany"]:
+            writes, is_done = kind.accompany(allocation, step)
+            found += [each for each in writes if each.key not in self._state.busy]
+            may_go_on &= is_done
+        return found, may_go_on
 
     def _records(self, allocation: Allocation, step: AllocationStep) -> Iterator[PatchRecord]:
         """Yields the due write of a record that an object of its kind has."""

@@ -17,7 +17,7 @@ from tessera.api.names import HOSTNAME_LABEL, NodeName, PodUid
 from tessera.clock import parse_time_or_zero
 from tessera.controller.filters.resources import Filter, shortages
 from tessera.controller.objects.node_constraints import NodeConstraints
-from tessera.controller.objects.pod_info import SLICES, PodInfo
+from tessera.controller.objects.pod_info import PodInfo, Record
 from tessera.controller.objects.resource_amounts import Amounts, add_amounts
 from tessera.controller.slicing.planning.planner import Planner, list_objections
 from tessera.controller.slicing.reservations.place_search import RELEASE_SECONDS
@@ -117,7 +117,7 @@ class MoveFinder:
             most: the most moves.
             work: the budget of the search.
         """
-        if len(pod.profiles) != 1 or pod.kind is not SLICES or pod.gang is not None or most < 1:
+        if len(pod.profiles) != 1 or pod.kind.record is not Record.NODE or pod.gang is not None or most < 1:
             return None
         others = [each for each in self._state.reservations.values() if each.uid != pod.uid]
         holds = [hold for each in others for hold in each.holds]

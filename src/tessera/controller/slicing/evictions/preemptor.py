@@ -14,7 +14,7 @@ Rules:
 from collections.abc import Iterator
 
 from tessera.api.names import PodUid
-from tessera.controller.objects.pod_info import SLICES, PodInfo
+from tessera.controller.objects.pod_info import PodInfo, Record
 from tessera.controller.slicing.planning.proposals import Notice, Proposal, Proposer, evict
 from tessera.controller.slicing.reservations.reserver import Reserver
 from tessera.controller.slicing.state.allocation import Allocation
@@ -70,7 +70,7 @@ class Preemptor(Proposer):
                     return
 
     def _may_preempt(self, pod: PodInfo, now: float) -> bool:
-        if not pod.preempts or pod.kind is not SLICES or self._next_try.get(pod.uid, 0.0) > now:
+        if not pod.preempts or pod.kind.record is not Record.NODE or self._next_try.get(pod.uid, 0.0) > now:
             return False
         found = self._state.reservations.get(pod.uid)
         if found is None:

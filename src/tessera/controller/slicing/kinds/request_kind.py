@@ -36,8 +36,18 @@ class RequestKind:
         """Returns a pod with what it asks for, where its own spec does not say it."""
         return pod
 
+    def reread(self) -> Sequence[PodInfo]:
+        """Returns pods, as they were observed, whose requests :meth:`read` may see in another way now."""
+        return ()
+
+    def forget(self, uid: PodUid) -> None:
+        """Takes in that a pod does not exist any more."""
+
     def observe(self, item: Any, *, deleted: bool) -> None:
         """Takes in an object that only this kind knows, such as a record; the last state of one that is gone."""
+
+    def note_listed(self) -> None:
+        """Takes in that all such objects were observed."""
 
     def observe_namespace(self, name: str) -> bool:
         """True if the kind is to be used, now that the labels of a namespace may have changed."""
@@ -70,6 +80,10 @@ class RequestKind:
         """Returns an allocation that is dropped, since its pod may hold more now."""
         return None
 
+    def refused(self, pod: PodInfo) -> Allocation | None:
+        """Returns an allocation that its pod gives up, since the node does not take the pod."""
+        return None
+
     def adopt(self, pod: PodInfo) -> Allocation | None:
         """Returns what a pod holds without an allocation, its slots occupied; None if there is none."""
         return None
@@ -80,6 +94,10 @@ class RequestKind:
     def record(self, allocation: Allocation, step: AllocationStep) -> PatchRecord | None:
         """Returns the write of a step, if an object of this kind records the allocation; None if none is due."""
         return None
+
+    def accompany(self, allocation: Allocation, step: AllocationStep) -> tuple[Sequence[PatchRecord], bool]:
+        """Returns the due writes beside a record in the node's object, and True if the step may be taken."""
+        return (), True
 
     def count(self, uid: PodUid, pod: PodInfo | None, home: NodeName | None, left: NodeName | None) -> None:
         """Counts what a pod holds besides slots on its node, and not any more on the node that it left."""

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from tessera.api.instaslice import NodeResources
 from tessera.api.names import NodeName, PodUid
-from tessera.controller.objects.pod_info import SLICES, PodInfo
+from tessera.controller.objects.pod_info import SLICES, PodInfo, Record
 from tessera.controller.slicing.kinds.request_kind import RequestKind
 from tessera.controller.slicing.state.allocation import Allocation, reported_slices
 from tessera.controller.slicing.state.slicer_state import SlicerState
@@ -64,12 +64,14 @@ class Slices(RequestKind):
         A pod that runs without one (for instance after a new installation) keeps them if they match its request.
         """
         resources = (
-            self._state.cards.get(pod.node) if pod.profiles and pod.kind is SLICES and not pod.finished else None
+            self._state.cards.get(pod.node)
+            if pod.profiles and pod.kind.record is Record.NODE and not pod.finished
+            else None
         )
         if resources is None or self._state.allocations.of(pod.uid):
             return None
         slices = reported_slices(resources, pod.uid)
         if sorted(resource_spelling(each.profile) for each in slices) != sorted(pod.profiles):
             return None
-        found = Allocation(pod.node, pod.uid, pod.namespace, pod.name, slices, pod.amounts)
+        found = Allocation(pod.node, pod.uid, pod.namespace, pod.name, slices, pod.amounts, kind=pod.kind)
         return found if self._state.inventory.adopt_foreign(found) else None

@@ -40,7 +40,7 @@ def kind_of(state: SlicerState, pod: PodInfo) -> PodKind | None:
     known = state.waiting.get(pod.uid)
     if pod.relations != NO_RELATIONS or pod.ports or pod.claims or (known is not None and known.dependent):
         return None
-    if pod.uid in state.reservations or state.allocations.of(pod.uid) or state.avoidance.nodes_of(pod.owner):
+    if pod.uid in state.reservations or state.allocations.of(pod.uid) or state.avoidance.nodes_of(pod.avoids_as):
         return None
     return PodKind(
         priority=pod.priority,

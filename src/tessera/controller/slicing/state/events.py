@@ -75,6 +75,12 @@ class RecordObserved(msgspec.Struct, frozen=True):
     deleted: bool = False
 
 
+class RecordsListed(msgspec.Struct, frozen=True):
+    """All objects that only one kind of request knows were observed."""
+
+    kind: str
+
+
 class PodVersionsReset(msgspec.Struct, frozen=True):
     """Versions of pods went back: the next observation of each pod counts at any version."""
 
@@ -243,6 +249,7 @@ SlicerEvent = (
     | InstasliceDeleted
     | InstasliceUnreadable
     | RecordObserved
+    | RecordsListed
     | PodVersionsReset
     | InstasliceVersionsReset
     | NamespaceObserved

@@ -138,6 +138,7 @@ class PatchRecord(msgspec.Struct, frozen=True, kw_only=True):
         patch: the merge patch.
         subresource: the part that the patch is of; None for the object itself.
         drop: it removes the record.
+        version: the object's version that the patch follows from; empty if any will do.
     """
 
     kind: str
@@ -149,6 +150,7 @@ class PatchRecord(msgspec.Struct, frozen=True, kw_only=True):
     patch: dict[str, Any]
     subresource: str | None = None
     drop: bool = False
+    version: str = ""
 
     @property
     def key(self) -> WriteKey:

@@ -143,6 +143,8 @@ class SlicerState:
         self.moves: dict[NodeName, tuple[RecordedMove, ...]] = {}
         #: Present time, seconds since 1970; 0 while unknown.
         self.now = 0.0
+        #: The same by a clock that never goes back, seconds.
+        self.monotonic = 0.0
         #: Gates whose owners exist and go after Tessera; of other owners Tessera waits for the gates.
         self.last_gates = frozenset(LAST_GATES)
         #: When leases are expected to end, seconds since 1970; only of pods that exist, after the last change of it.

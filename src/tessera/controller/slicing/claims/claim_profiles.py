@@ -1,0 +1,202 @@
+"""Which profiles a ResourceClaim asks for.
+
+A claim selects devices by expressions, and planning places profiles. So each request gets the smallest profile of which
+the request's class and selectors choose a device in this cluster. Where they choose some sorts of the profile's devices
+only, for instance those of one model, the claim has a *choice*: nodes that have another device of the profile too are
+no places for its pod.
+
+What planning cannot keep is refused with the field: admin access, ``All``, and constraints.
+"""
+
+from collections.abc import Iterable, Sequence
+from hashlib import sha256
+from typing import ClassVar
+
+import msgspec
+
+from tessera.api.dra.claims import ClaimSpec, DeviceClass, ResourceClaim
+from tessera.api.names import NodeName
+from tessera.controller.slicing.claims.published_devices import NodeDevices, PublishedDevices
+from tessera.dra.devices import Device
+from tessera.dra.driver_classes import check_served, is_our_class
+from tessera.dra.matching import consumed_amounts
+from tessera.dra.opaque_configs import ConfigRefused, check_configs
+from tessera.dra.requests import ClaimDemand, ClaimRefused, DeviceDemand, read_demand
+from tessera.dra.selectors import DeviceSelectors
+from tessera.mig.names import parse_profile_name
+
+#: Stands for the claim's own name in what is remembered of a specification.
+_NAME = "claim"
+
+
+class ClaimProfiles(msgspec.Struct, frozen=True):
+    """What a claim asks for.
+
+    Attributes:
+        profiles: one for each device, in the order of the requests; empty for a claim of other drivers.
+        choices: the choices that a node must keep.
+        problem: why no device is given; empty if nothing is wrong.
+    """
+
+    profiles: tuple[str, ...] = ()
+    choices: tuple[str, ...] = ()
+    problem: str = ""
+
+
+class _Choice(msgspec.Struct, frozen=True):
+    """Selectors that choose some devices of a profile."""
+
+    demand: DeviceDemand
+    profile: str
+
+
+class ProfileReader:
+    """Reads claims, and remembers what each specification asks for until classes or devices change.
+
+    Args:
+        driver: the driver whose devices are given.
+        published: its devices.
+    """
+
+    #: A record of the state does not have them, and a state that was read makes them anew.
+    TRANSIENT: ClassVar[tuple[str, ...]] = ("_selectors", "_known", "_choices")
+    _selectors: DeviceSelectors | None = None
+    _known: dict[bytes, ClaimProfiles] | None = None
+    _choices: dict[str, _Choice] | None = None
+
+    def __init__(self, driver: str, published: PublishedDevices) -> None:
+        self._driver = driver
+        self._published = published
+        self.classes: dict[str, DeviceClass] = {}
+
+    def forget(self) -> None:
+        """Forgets what is remembered: classes or sorts of devices have changed."""
+        self._known = self._choices = None
+
+    @property
+    def selectors(self) -> DeviceSelectors:
+        """Evaluates and remembers selectors."""
+        if self._selectors is None:
+            self._selectors = DeviceSelectors()
+        return self._selectors
+
+    def demand(self, claim: ResourceClaim) -> ClaimDemand:
+        """Returns the requests of a claim.
+
+        Raises:
+            ClaimRefused: a class is missing, or a field is not known.
+        """
+        return read_demand(claim_name(claim), claim.spec, self.classes)
+
+    def read(self, claim: ResourceClaim) -> ClaimProfiles:
+        """Returns what a claim asks for."""
+        if self._known is None:
+            self._known = {}
+        key = msgspec.json.encode(claim.spec)
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = self._read(claim.spec)
+        if not found.problem:
+            return found
+        own = claim_name(claim) + found.problem.removeprefix(_NAME)
+        return msgspec.structs.replace(found, problem=own if found.problem.startswith(_NAME) else found.problem)
+
+    def _read(self, spec: ClaimSpec) -> ClaimProfiles:
+        requests = spec.devices.requests
+        queries = [query for each in requests for query in (each.exactly, *each.first_available) if query is not None]
+        classes = [
+            self.classes[query.device_class_name] for query in queries if query.device_class_name in self.classes
+        ]
+        ours = [is_our_class(each, self._driver) for each in classes]
+        if not any(ours):
+            return ClaimProfiles()
+        if not all(ours):
+            return ClaimProfiles(problem=f"{_NAME} asks for devices of several drivers: make a claim for each")
+        try:
+            check_served(_NAME, spec, self._driver)
+            demand = read_demand(_NAME, spec, self.classes)
+            fields = enumerate(spec.devices.config)
+            check_configs(((f"{_NAME}: spec.devices.config[{n}]", each) for n, each in fields), self._driver)
+            chosen = [self._choose(alternatives) for alternatives in demand.requests]
+            _check_rules(demand, [one for one, _ in chosen])
+        except (ClaimRefused, ConfigRefused) as error:
+            return ClaimProfiles(problem=str(error))
+        profiles = tuple(profile for one, profile in chosen for _ in range(one.count))
+        choices = (self._choice(one, profile) for one, profile in chosen)
+        return ClaimProfiles(profiles, tuple(dict.fromkeys(each for each in choices if each)))
+
+    def _choose(self, alternatives: Sequence[DeviceDemand]) -> tuple[DeviceDemand, str]:
+        """Returns the first alternative of which the cluster has a device, and the smallest profile for it."""
+        problems: dict[str, None] = {}
+        for demand in alternatives:
+            for wrong, field in ((demand.admin, "adminAccess"), (not demand.count, "allocationMode All")):
+                if wrong:
+                    raise ClaimRefused(f"{_NAME}: request {demand.name}: {field} is not served: ask for a count")
+            matched = [
+                sort[0] for sort, device in self._published.sorts.items() if self._matches(demand, device, problems)
+            ]
+            if matched:
+                return demand, min(matched, key=_size)
+        why = "; ".join(problems) or "its class and selectors choose none"
+        raise ClaimRefused(
+            f"{_NAME}: request {alternatives[0].name}: no node publishes a device for it: {why}; see kubectl get"
+            " resourceslices"
+        )
+
+    def _matches(self, demand: DeviceDemand, device: Device, problems: dict[str, None]) -> bool:
+        for place, expression in demand.selectors:
+            result = self.selectors.matches(expression, device)
+            if result.problem and len(problems) < 3:
+                problems[f"{place.removeprefix(f'{_NAME}: ')}: {result.problem}"] = None
+            if not result.matches:
+                return False
+        return consumed_amounts(demand, device) is not None
+
+    # Choices --------------------------------------------------------------------------------------------------------
+
+    def _choice(self, demand: DeviceDemand, profile: str) -> str:
+        every = [device for sort, device in self._published.sorts.items() if sort[0] == profile]
+        if all(self._matches(demand, device, {}) for device in every):
+            return ""
+        text = msgspec.json.encode([demand.selectors, sorted((k, str(v)) for k, v in demand.amounts.items())])
+        name = f"{profile} that the claim's selectors choose ({sha256(text).hexdigest()[:6]})"
+        if self._choices is None:
+            self._choices = {}
+        self._choices[name] = _Choice(demand, profile)
+        return name
+
+    def kept_by(self, node: NodeName) -> frozenset[str]:
+        """Returns the choices that a node keeps: all of its devices of the profile are chosen."""
+        devices = self._published.nodes.get(node)
+        choices = self._choices or {}
+        return frozenset(name for name, each in choices.items() if devices is not None and self._keeps(devices, each))
+
+    def _keeps(self, devices: NodeDevices, choice: _Choice) -> bool:
+        found = list(devices.of(choice.profile))
+        return bool(found) and all(self._matches(choice.demand, each, {}) for each in found)
+
+    @property
+    def choices(self) -> frozenset[str]:
+        """The choices that are remembered."""
+        return frozenset(self._choices or ())
+
+
+def claim_name(claim: ResourceClaim) -> str:
+    """Names a claim in messages."""
+    return f"claim {claim.metadata.namespace}/{claim.metadata.name}"
+
+
+def _size(profile: str) -> tuple[int, int, str]:
+    name = parse_profile_name(profile)
+    return name.memory_gb, name.slices, profile
+
+
+def _check_rules(demand: ClaimDemand, chosen: Iterable[DeviceDemand]) -> None:
+    """Refuses a constraint that is about more than one device."""
+    counted = list(chosen)
+    for index, rule in enumerate(demand.rules):
+        if sum(each.count for each in counted if rule.concerns(each)) > 1:
+            raise ClaimRefused(
+                f"{_NAME}: spec.devices.constraints[{index}] is about several devices: slices go to any cards of one"
+                " node; ask for one device, or leave the constraint out"
+            )

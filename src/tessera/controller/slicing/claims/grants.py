@@ -1,0 +1,167 @@
+"""Writes and clears ``status.allocation`` of claims, from slices that pods hold.
+
+A claim is *from* an allocation if it has a device of it. Only the names of devices decide that; annotations, which its
+author may change, do not.
+
+The order of writes is kube-scheduler's: first the finalizer, without which kube-controller-manager never clears the
+allocation; then the allocation, with its time (kube-scheduler 1.36 adds a missing one, which the server refuses). Both
+name the version of the claim, so neither overwrites what somebody else wrote meanwhile.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tessera.api.dra.claims import ResourceClaim
+from tessera.api.names import NodeName
+from tessera.clock import rfc3339
+from tessera.controller.objects.pod_info import CLAIMS
+from tessera.controller.slicing.claims.claim_profiles import ProfileReader
+from tessera.controller.slicing.claims.published_devices import PublishedDevices
+from tessera.controller.slicing.state.allocation import Allocation
+from tessera.controller.slicing.state.instructions import PatchRecord
+from tessera.dra.allocation import select_node, write_allocation
+from tessera.dra.devices import DeviceId, Holdings, Pool
+from tessera.dra.matching import ChosenDevice, NoMatch, match_claims
+from tessera.dra.requests import ClaimRefused
+
+#: Kubernetes' own finalizer of a claim with an allocation (``k8s.io/api/resource/v1``, ``Finalizer``).
+FINALIZER = "resource.kubernetes.io/delete-protection"
+
+
+class Grants:
+    """The claims of the cluster, and what they have of slices.
+
+    Args:
+        published: names the device of a slice.
+        profiles: reads what a claim asks for.
+
+    Attributes:
+        claims: all claims, by ``namespace/name``.
+        listed: True once all claims were observed; before that, no slices go back.
+    """
+
+    def __init__(self, published: PublishedDevices, profiles: ProfileReader) -> None:
+        self._published = published
+        self._profiles = profiles
+        self.claims: dict[str, ResourceClaim] = {}
+        self.listed = False
+        #: By the node of its allocation, the claims that are granted there; no set is empty.
+        self._granted: dict[NodeName, set[str]] = {}
+
+    def put(self, key: str, claim: ResourceClaim | None) -> ResourceClaim | None:
+        """Takes in a claim; None if it is gone. Returns it as it was before."""
+        before = self.claims.pop(key, None)
+        if before is not None and before.status.allocation is not None:
+            node = NodeName(before.status.allocation.node)
+            self._granted[node].discard(key)
+            if not self._granted[node]:
+                del self._granted[node]
+        if claim is not None:
+            self.claims[key] = claim
+            if claim.status.allocation is not None:
+                self._granted.setdefault(NodeName(claim.status.allocation.node), set()).add(key)
+        return before
+
+    # Which claims have which slices ---------------------------------------------------------------------------------
+
+    def is_from(self, claim: ResourceClaim, allocation: Allocation) -> bool:
+        """True if a claim has a device of an allocation of its namespace.
+
+        A device that its node does not publish any more may be of any slice there that has no device either.
+        """
+        found = claim.status.allocation
+        if found is None or found.node != allocation.node or claim.metadata.namespace != allocation.namespace:
+            return False
+        own = {self._published.id_at(allocation.node, each) for each in allocation.slices}
+        results = (each for each in found.devices.results if each.driver == self._published.driver)
+        has = {DeviceId(each.driver, each.pool, each.device) for each in results}
+        return bool(has & own) or (None in own and not has <= self._published.ids_on(allocation.node))
+
+    def is_cleared(self, before: ResourceClaim, claim: ResourceClaim | None, allocation: Allocation) -> bool:
+        """True if somebody else took an allocation from a claim that still exists."""
+        gone = claim is not None and claim.status.allocation is None
+        return gone and not allocation.given_up and self.is_from(before, allocation)
+
+    # The due writes -------------------------------------------------------------------------------------------------
+
+    def give(self, allocation: Allocation, keys: Sequence[str], now: float) -> tuple[Sequence[PatchRecord], bool]:
+        """Returns the due writes that grant claims, and True if all are granted already.
+
+        Args:
+            allocation: the slices; on record.
+            keys: the claims of their pod that are to be granted from them.
+            now: the time, seconds since 1970.
+        """
+        due = [key for key in keys if not self.is_from(self.claims[key], allocation)]
+        if not due:
+            return (), True
+        chosen = self._match(allocation, keys)
+        if chosen is None or any(self.claims[key].status.allocation is not None for key in due):
+            return (), False  # one is still granted from other slices
+        writes: list[PatchRecord] = []
+        for number, key in enumerate(keys):
+            claim = self.claims[key]
+            if key not in due or claim.metadata.deletion_timestamp is not None:
+                continue
+            if FINALIZER not in claim.metadata.finalizers:
+                patch: dict[str, Any] = {"metadata": {"finalizers": [*claim.metadata.finalizers, FINALIZER]}}
+                writes.append(_write(allocation, claim, patch))
+                continue
+            found = write_allocation(
+                claim.metadata.uid,
+                claim.spec,
+                self._profiles.classes,
+                [each for each in chosen if each.claim == number],
+                node_selector=select_node(allocation.node),
+                time=rfc3339(now),
+            )
+            writes.append(_write(allocation, claim, {"status": {"allocation": found}}, "status"))
+        return writes, False
+
+    def _match(self, allocation: Allocation, keys: Sequence[str]) -> Sequence[ChosenDevice] | None:
+        """Divides the devices of an allocation among claims; None if they do not suit, or are not published now."""
+        devices = [self._published.at(allocation.node, each) for each in allocation.slices]
+        known = tuple(each for each in devices if each is not None)
+        if len(known) < len(devices) or not known:
+            return None
+        try:
+            demands = [self._profiles.demand(self.claims[key]) for key in keys]
+        except ClaimRefused:
+            return None
+        pool = Pool(driver=known[0].id.driver, name=known[0].id.pool, node=allocation.node, devices=known)
+        found = match_claims(demands, (pool,), Holdings(), self._profiles.selectors)
+        return None if isinstance(found, NoMatch) else found
+
+    def take_back(self, allocation: Allocation, is_used: Callable[[str], bool]) -> tuple[Sequence[PatchRecord], bool]:
+        """Returns the due writes that clear allocations, and True if no claim is granted from the slices any more.
+
+        Args:
+            allocation: slices that go back.
+            is_used: True for a claim that a living pod uses.
+        """
+        if not self.listed:
+            return (), False
+        keys = [key for key in self._granted.get(allocation.node, ()) if self.is_from(self.claims[key], allocation)]
+        writes = [
+            _write(allocation, claim, {"status": {"allocation": None}}, "status")
+            for key in sorted(keys)
+            if not (claim := self.claims[key]).status.reserved_for and not (is_used(key) and not allocation.given_up)
+        ]
+        return writes, not keys
+
+
+def _write(
+    allocation: Allocation, claim: ResourceClaim, patch: dict[str, Any], subresource: str | None = None
+) -> PatchRecord:
+    meta = claim.metadata
+    return PatchRecord(
+        kind=CLAIMS.name,
+        node=allocation.node,
+        uid=allocation.uid,
+        namespace=meta.namespace,
+        name=meta.name,
+        object_uid=meta.uid,
+        patch=patch,
+        subresource=subresource,
+        version=meta.resource_version,
+    )

@@ -1,0 +1,198 @@
+"""The partitions of cards that nodes publish in ResourceSlices, by the place of their slice.
+
+Planning places profiles. So two views are kept: the device at a place, for allocations; and the *sorts* of devices in
+the cluster, for the question which profile a claim asks for. Devices of one sort differ by card and place alone, so a
+cluster of a thousand alike nodes has a dozen.
+
+A pool that is being written counts as it was before.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import ClassVar
+
+import msgspec
+
+from tessera.api.dra.resource_slices import Attribute, ResourceSlice, SliceDevice
+from tessera.api.instaslice import Slice
+from tessera.api.names import NodeName
+from tessera.dra.devices import Device, DeviceId
+from tessera.dra.node_devices import pool_names
+from tessera.dra.pool_reader import SliceRefused, read_slice
+from tessera.mig.names import parse_profile_name, resource_spelling
+
+#: Attributes in which alike cards, and places of one profile, differ.
+_OWN = frozenset({"uuid", "parentUUID", "index", "minor", "start", "nvlinkGroup"}) | {
+    f"resource.kubernetes.io/{name}" for name in ("pciBusID", "pcieRoot", "numaNode")
+}
+
+#: Card, profile in the resource's spelling, and first memory slice.
+Place = tuple[str, str, int]
+#: What alike devices have in common: the profile in the resource's spelling, and their values as JSON.
+Sort = tuple[str, str]
+#: A device and the object that has it.
+_Part = tuple[ResourceSlice, SliceDevice]
+
+
+class NodeDevices(msgspec.Struct, frozen=True):
+    """The partitions of one node, by place, and one of each sort."""
+
+    parts: Mapping[Place, _Part]
+    sorts: Mapping[Sort, _Part]
+
+    def of(self, profile: str) -> Iterator[Device]:
+        """Yields the devices of a profile in the resource's spelling."""
+        for place, part in self.parts.items():
+            if place[1] == profile and (found := _read_device(*part)) is not None:
+                yield found
+
+
+_NOTHING = NodeDevices({}, {})
+
+
+class PublishedDevices:
+    """The partitions of all nodes.
+
+    Args:
+        driver: the driver whose devices count.
+    """
+
+    #: A record of the state does not have them, and a state that was read makes them anew.
+    TRANSIENT: ClassVar[tuple[str, ...]] = ("_nodes", "_counts", "_sorts")
+    _nodes: dict[NodeName, NodeDevices] | None = None
+    _counts: Counter[Sort] | None = None
+    #: A device of each sort that was asked for, without its own values.
+    _sorts: dict[Sort, Device] | None = None
+
+    def __init__(self, driver: str) -> None:
+        self.driver = driver
+        #: By node and name the ResourceSlices of its pool; no inner dict is empty.
+        self._slices: dict[NodeName, dict[str, ResourceSlice]] = {}
+
+    def put(self, item: ResourceSlice, *, deleted: bool) -> NodeName | None:
+        """Takes in a ResourceSlice; returns the node whose partitions have changed."""
+        spec, node = item.spec, NodeName(item.spec.node_name)
+        if spec.driver != self.driver or not node or spec.pool.name != pool_names(node)[0]:
+            return None
+        nodes, counts = self._read()
+        parts = self._slices.setdefault(node, {})
+        if deleted:
+            parts.pop(item.metadata.name, None)
+        else:
+            parts[item.metadata.name] = item
+        if not parts:
+            del self._slices[node]
+        found = _read_node(parts.values(), self.driver)
+        before = nodes.get(node, _NOTHING)
+        if found is None or found == before:
+            return None
+        counts.subtract(before.sorts.keys())
+        counts.update(found.sorts.keys())
+        nodes[node] = found
+        if not found.parts:
+            del nodes[node]
+        return node
+
+    def _read(self) -> tuple[dict[NodeName, NodeDevices], Counter[Sort]]:
+        if self._nodes is None or self._counts is None:
+            read = {node: _read_node(parts.values(), self.driver) for node, parts in self._slices.items()}
+            self._nodes = {node: found for node, found in read.items() if found}
+            self._counts = Counter(sort for found in self._nodes.values() for sort in found.sorts)
+        return self._nodes, self._counts
+
+    @property
+    def nodes(self) -> Mapping[NodeName, NodeDevices]:
+        """The nodes that publish partitions."""
+        return self._read()[0]
+
+    @property
+    def sorts(self) -> Mapping[Sort, Device]:
+        """A device of each sort, without the values that are its own."""
+        nodes, counts = self._read()
+        if self._sorts is None:
+            self._sorts = {}
+        for gone in [sort for sort in self._sorts if counts[sort] < 1]:
+            del self._sorts[gone]
+        if len(self._sorts) < len(+counts):
+            for found in nodes.values():
+                for sort, (part, device) in found.sorts.items():
+                    if sort not in self._sorts:
+                        common = msgspec.structs.replace(device, attributes=_common(device, self.driver))
+                        if (one := _read_device(part, common)) is not None:
+                            self._sorts[sort] = one
+        return self._sorts
+
+    def at(self, node: NodeName, item: Slice) -> Device | None:
+        """Returns the device of a slice on a node; None if the node publishes none."""
+        part = self._part(node, item)
+        return None if part is None else _read_device(*part)
+
+    def id_at(self, node: NodeName, item: Slice) -> DeviceId | None:
+        """Returns the same device's identity."""
+        part = self._part(node, item)
+        return None if part is None else DeviceId(self.driver, part[0].spec.pool.name, part[1].name)
+
+    def ids_on(self, node: NodeName) -> frozenset[DeviceId]:
+        """Returns the identities of all devices of a node."""
+        parts = self.nodes.get(node, _NOTHING).parts.values()
+        return frozenset(DeviceId(self.driver, part.spec.pool.name, device.name) for part, device in parts)
+
+    def _part(self, node: NodeName, item: Slice) -> _Part | None:
+        place = (item.gpu_uuid, resource_spelling(item.profile), item.start)
+        return self.nodes.get(node, _NOTHING).parts.get(place)
+
+
+def _read_node(parts: Iterable[ResourceSlice], driver: str) -> NodeDevices | None:
+    """Reads the newest pool of a node; None for one that is being written."""
+    objects = tuple(parts)
+    if not objects:
+        return _NOTHING
+    newest = max(each.spec.pool.generation for each in objects)
+    current = [each for each in objects if each.spec.pool.generation == newest]
+    if len(current) != current[0].spec.pool.resource_slice_count:
+        return None
+    found: dict[Place, _Part] = {}
+    sorts: dict[tuple[str, str], tuple[Sort, _Part]] = {}
+    for part in current:
+        for device in part.spec.devices:
+            place = _place_of(device, driver)
+            if place is not None:
+                found[place] = (part, device)
+                if place[:2] not in sorts:
+                    sorts[place[:2]] = (_sort_of(place[1], device, driver), (part, device))
+    return NodeDevices(found, dict(sorts.values()))
+
+
+def _place_of(device: SliceDevice, driver: str) -> Place | None:
+    def value(name: str) -> Attribute:
+        return device.attributes.get(name) or device.attributes.get(f"{driver}/{name}") or Attribute()
+
+    gpu, profile, start = value("parentUUID").string, value("profile").string, value("start").integer
+    try:
+        parse_profile_name(profile or "")
+    except ValueError:
+        return None
+    return None if not gpu or not profile or start is None else (gpu, resource_spelling(profile), start)
+
+
+def _common(device: SliceDevice, driver: str) -> dict[str, Attribute]:
+    return {key: value for key, value in device.attributes.items() if key.removeprefix(f"{driver}/") not in _OWN}
+
+
+def _sort_of(profile: str, device: SliceDevice, driver: str) -> Sort:
+    values = [sorted(_common(device, driver).items(), key=_name), sorted(device.capacity.items(), key=_name)]
+    return profile, msgspec.json.encode(values).decode()
+
+
+def _name(item: tuple[str, object]) -> str:
+    return item[0]
+
+
+def _read_device(part: ResourceSlice, device: SliceDevice) -> Device | None:
+    """Returns a device without counters and taints, since the engine knows what is free and well; None of a bad one."""
+    bare = msgspec.structs.replace(device, consumes_counters=(), taints=())
+    spec = msgspec.structs.replace(part.spec, devices=(bare,), shared_counters=())
+    try:
+        return read_slice(msgspec.structs.replace(part, spec=spec))[0][0]
+    except SliceRefused:
+        return None

@@ -1,0 +1,322 @@
+"""ResourceClaims get slices by the same decisions as limits, and are written so that a real server takes it."""
+
+from dataclasses import replace
+
+import pytest
+from tests.support.claim_cluster import ClaimCluster, request, selecting
+
+from tessera.api.names import GATE
+from tessera.controller.slicing.state.events import RefusalTimedOut
+from tessera.controller.slicing.state.instructions import PatchRecord
+
+ONE, THREE = "mig-1g.5gb.tessera.dev", "mig-3g.20gb.tessera.dev"
+
+
+def kinds(cluster: ClaimCluster) -> list[str]:
+    return [type(each).__name__ for each in cluster.writes]
+
+
+def test_a_pod_without_a_gate_is_placed_by_its_claim_alone() -> None:
+    cluster = ClaimCluster()
+    cluster.claim_node("n1")
+    key = cluster.claim("c", request("slice", ONE))
+    pod = cluster.user("p", key)
+    cluster.settle()
+    assert cluster.pods[pod.uid].node == "n1"
+    ((node, profile, start),) = cluster.where(pod)
+    assert (node, profile) == ("n1", "1g.5gb")
+    assert cluster.devices(key) == [("n1", f"gpu-0-mig-1g5gb-19-{start}")]
+    assert kinds(cluster)[:3] == ["PatchRequests", "PatchRecord", "PatchRecord"]
+
+
+def test_claims_of_several_slices_lie_on_one_node_and_share_nothing() -> None:
+    cluster = ClaimCluster()
+    cluster.claim_node("n1")
+    cluster.claim_node("n2")
+    keys = [cluster.claim("a", request("x", ONE, count=2), request("y", THREE)), cluster.claim("b", request("x", ONE))]
+    pod = cluster.user("p", *keys)
+    cluster.settle()
+    devices = [device for key in keys for device in cluster.devices(key)]
+    assert len(set(devices)) == 4
+    assert {pool for pool, _ in devices} == {cluster.pods[pod.uid].node}
+    results = cluster.read_claim(keys[0]).status.allocation.devices.results  # type: ignore[union-attr]
+    assert [(each.request, "3g" in each.device) for each in results] == [("x", False), ("x", False), ("y", True)]
+
+
+def test_a_pod_at_the_gate_leaves_it_once_its_claims_are_granted() -> None:
+    cluster = ClaimCluster()
+    cluster.claim_node("n1")
+    key = cluster.claim("c", request("slice", ONE))
+    pod = cluster.user("p", key, gates=(GATE,))
+    cluster.settle()
+    assert cluster.pods[pod.uid].node == "n1"
+    assert kinds(cluster)[:4] == ["PatchRequests", "PatchRecord", "PatchRecord", "Ungate"]
+
+
+def test_claims_and_limits_get_slices_of_different_nodes() -> None:
+    cluster = ClaimCluster()
+    cluster.claim_node("dra")
+    cluster.node("plugin")
+    limits = cluster.pod("by-limits", "1g.5gb")
+    claims = cluster.user("by-claims", cluster.claim("c", request("slice", ONE)))
+    cluster.settle()
+    assert [cluster.where(each)[0][0] for each in (limits, claims)] == ["plugin", "dra"]
+
+
+@pytest.mark.parametrize(("labelled", "published"), [(True, False), (False, False)])
+def test_a_pod_waits_with_a_reason_while_no_node_gives_slices_to_claims(labelled: bool, published: bool) -> None:
+    cluster = ClaimCluster()
+    cluster.claim_node("n1") if labelled else cluster.node("n1")
+    if not published:
+        cluster.withdraw("n1")
+    pod = cluster.user("p", cluster.claim("c", request("slice", ONE)))
+    cluster.settle()
+    assert not cluster.where(pod)
+    fault = cluster.slicer.state.cluster.pods[pod.uid].fault
+    assert fault == (
+        "claim default/c: request slice: no node publishes a device for it: its class and selectors choose none; see"
+        " kubectl get resourceslices"
+    )
+    cluster.publish("n1")
+    cluster.settle()
+    assert bool(cluster.where(pod)) is True
+
+
+def test_what_a_claim_gives_back_the_next_one_gets() -> None:
+    cluster = ClaimCluster()
+    cluster.claim_node("n1")
+    pods = [cluster.user(f"p{n}", cluster.claim(f"c{n}", request("slice", THREE))) for n in range(3)]
+    cluster.settle()
+    assert [bool(cluster.where(each)) for each in pods] == [True, True, False]
+    first = cluster.devices("default/c0")
+    cluster.remove(pods[0])
+    cluster.settle()
+    assert cluster.devices("default/c2") == first
+
+
+def test_slots_stay_taken_until_the_claim_has_no_allocation() -> None:
+    cluster = ClaimCluster()
+    cluster.claim_node("n1")
+    pods = [cluster.user(f"p{n}", cluster.claim(f"c{n}", request("slice", THREE))) for n in range(3)]
+    cluster.settle()
+    cluster.remove(pods[0])
+    for _ in range(3):  # the claim controller is slow
+        cluster.agents()
+        cluster.run()
+    assert cluster.devices("default/c0")
+    assert not cluster.devices("default/c2")
+
+
+def test_pods_that_share_a_claim_run_where_it_is_until_the_last_is_gone() -> None:
+    cluster = ClaimCluster()
+    cluster.claim_node("n1")
+    shared = cluster.claim("shared", request("slice", THREE))
+    first, second = cluster.user("first", shared), cluster.user("second", shared)
+    cluster.settle()
+    assert {cluster.pods[each.uid].node for each in (first, second)} == {"n1"}
+    assert [bool(cluster.where(each)) for each in (first, second)] == [True, False]
+    cluster.user("filler", cluster.claim("other", request("slice", THREE)))
+    waiting = cluster.user("waiting", cluster.claim("late", request("slice", THREE)))
+    cluster.settle()
+    place = cluster.devices(shared)
+    cluster.remove(first)
+    cluster.settle()
+    cluster.restart()
+    cluster.settle()
+    assert (cluster.devices(shared), cluster.where(waiting)) == (place, [])
+    cluster.remove(second)
+    cluster.settle()
+    assert cluster.devices("default/late") == place
+
+
+def test_when_the_first_user_goes_before_it_is_placed_the_next_one_asks() -> None:
+    cluster = ClaimCluster()
+    shared = cluster.claim("shared", request("slice", ONE))
+    first, second = cluster.user("first", shared), cluster.user("second", shared)
+    cluster.run()
+    cluster.remove(first)
+    cluster.claim_node("n1")
+    cluster.settle()
+    assert cluster.where(second)
+    assert cluster.pods[second.uid].node == "n1"
+
+
+def test_a_node_that_refuses_the_pod_is_left_for_another() -> None:
+    cluster = ClaimCluster()
+    cluster.pass_time(1)
+    cluster.claim_node("n1")
+    cluster.refusing = {"n1"}
+    key = cluster.claim("c", request("slice", ONE))
+    pod = cluster.user("p", key)
+    cluster.settle()
+    assert cluster.devices(key) == []
+    cluster.claim_node("n2")
+    cluster.settle()
+    assert cluster.pods[pod.uid].node == "n2"
+    assert [node for node, *_ in cluster.where(pod)] == ["n2"]
+
+
+def test_a_node_on_which_others_are_preempted_for_the_pod_is_kept() -> None:
+    cluster = ClaimCluster()
+    cluster.pass_time(1)
+    cluster.claim_node("n1")
+    cluster.claim_node("n2")
+    key = cluster.claim("c", request("slice", ONE))
+    pod = cluster.user("p", key)
+    cluster.run()
+    node = cluster.node_of(key)
+    cluster.put(replace(cluster.pods[pod.uid], preempting=True))
+    cluster.patch_claim(key, {"status": {"allocation": None}})
+    cluster.run()
+    assert cluster.node_of(key) == node
+
+
+def test_a_pod_that_the_scheduler_never_binds_is_placed_elsewhere() -> None:
+    cluster = ClaimCluster()
+    cluster.pass_time(1)
+    cluster.claim_node("n1")
+    cluster.claim_node("n2")
+    key = cluster.claim("c", request("slice", ONE))
+    pod = cluster.user("p", key, unschedulable_message="0/2 nodes are available")
+    cluster.run()
+    node = cluster.node_of(key)
+    cluster.slicer.handle(RefusalTimedOut(pod.uid, cluster.date + 600))
+    cluster.agents()
+    cluster.run()
+    cluster.settle()
+    assert {node, cluster.node_of(key)} == {"n1", "n2"}
+
+
+def test_claims_of_other_drivers_are_left_alone() -> None:
+    cluster = ClaimCluster()
+    cluster.claim_node("n1")
+    other = {"metadata": {"name": "nic"}, "spec": {"selectors": [{"cel": {"expression": "device.driver == 'nic'"}}]}}
+    cluster.classes.append(other)
+    cluster.tell_claims()
+    alone = cluster.user("alone", cluster.claim("a", request("x", "nic")))
+    both = cluster.user("both", cluster.claim("b", request("x", "nic")), cluster.claim("c", request("x", ONE)))
+    cluster.settle()
+    assert not cluster.where(alone)
+    assert cluster.where(both)
+    assert (cluster.devices("default/b"), len(cluster.devices("default/c"))) == ([], 1)
+
+
+def test_selectors_choose_among_models() -> None:
+    cluster = ClaimCluster()
+    cluster.claim_node("small", "A100-40GB")
+    cluster.claim_node("large", "H100-80GB")
+    memory = "device.capacity['gpu.tessera.dev'].memory.compareTo(quantity('15Gi')) >= 0"
+    product = "device.attributes['gpu.tessera.dev'].productName.matches('.*H100.*')"
+    for name, selector in (("memory", memory), ("product", product)):
+        pod = cluster.user(name, cluster.claim(name, request("x", "mig.tessera.dev", **selecting(selector))))
+        cluster.settle()
+        assert [each[0] for each in cluster.where(pod)] == ["large"], name
+        assert cluster.where(pod)[0][1] == ("1g.20gb" if name == "memory" else "1g.10gb")
+    first = [{"name": "a", "deviceClassName": "mig-none.tessera.dev"}, {"name": "b", "deviceClassName": ONE}]
+    cluster.classes.append(
+        {
+            "metadata": {"name": "mig-none.tessera.dev"},
+            "spec": {
+                "selectors": [{"cel": {"expression": "device.attributes['gpu.tessera.dev'].profile == '7g.1gb'"}}]
+            },
+        }
+    )
+    cluster.tell_claims()
+    pod = cluster.user("either", cluster.claim("either", {"name": "x", "firstAvailable": first}))
+    cluster.settle()
+    assert [each[1] for each in cluster.where(pod)] == ["1g.5gb"]
+    (result,) = cluster.read_claim("default/either").status.allocation.devices.results  # type: ignore[union-attr]
+    assert result.request == "x/b"
+
+
+@pytest.mark.parametrize(
+    ("devices", "text"),
+    [
+        ({"requests": [request("x", ONE, adminAccess=True)]}, "request x: adminAccess is not served: ask for a count"),
+        ({"requests": [request("x", ONE, allocationMode="All")]}, "allocationMode All is not served: ask for a count"),
+        (
+            {
+                "requests": [request("x", ONE, count=2)],
+                "constraints": [{"matchAttribute": "gpu.tessera.dev/parentUUID"}],
+            },
+            "spec.devices.constraints[0] is about several devices",
+        ),
+        ({"requests": [request("x", "gpu.tessera.dev")]}, "request x: no node publishes a device for it"),
+        ({"requests": [request("x", "gpu.tessera.dev.x")]}, ""),
+        (
+            {"requests": [request("x", ONE, **selecting("device.nothing"))]},
+            "selectors[0].cel.expression: it does not compile",
+        ),
+        ({"requests": [request("x", ONE), request("y", "nic")]}, ""),
+        ({"requests": [request("x", ONE, count=33)]}, "count is 33: a claim has 1 to 32 devices"),
+    ],
+)
+def test_what_cannot_be_given_is_refused_with_the_field(devices: dict[str, list[object]], text: str) -> None:
+    cluster = ClaimCluster()
+    cluster.claim_node("n1")
+    key = cluster.claim("c", *devices["requests"], constraints=devices.get("constraints", []))  # type: ignore[arg-type]
+    pod = cluster.user("p", key)
+    cluster.settle()
+    assert not cluster.where(pod)
+    fault = cluster.slicer.state.cluster.pods[pod.uid].fault
+    assert text in fault
+    assert fault.startswith("claim default/c: " if text else "")
+    assert [each.message for each in cluster.told if each.reason == "SliceRefused"] == ([fault] if fault else [])
+
+
+def test_limits_and_claims_in_one_pod_are_refused() -> None:
+    cluster = ClaimCluster()
+    cluster.claim_node("n1")
+    pod = cluster.pod("p", "1g.5gb", device_claims=(cluster.claim("c", request("x", ONE)),))
+    cluster.settle()
+    assert not cluster.where(pod)
+    assert "by limits and by ResourceClaims" in cluster.slicer.state.cluster.pods[pod.uid].fault
+
+
+def test_a_pod_waits_until_all_of_its_claims_are_made() -> None:
+    cluster = ClaimCluster()
+    cluster.claim_node("n1")
+    pod = cluster.user("p", cluster.claim("a", request("x", ONE)), "default/later", "")
+    cluster.settle()
+    assert not cluster.where(pod)
+    cluster.claim("later", request("x", ONE))
+    cluster.put(replace(pod, device_claims=("default/a", "default/later")))
+    cluster.settle()
+    assert len(cluster.where(pod)) == 2
+
+
+def test_a_quiet_cluster_writes_nothing_and_a_restart_neither() -> None:
+    cluster = ClaimCluster()
+    cluster.claim_node("n1")
+    for number in range(4):
+        cluster.user(f"p{number}", cluster.claim(f"c{number}", request("x", ONE)))
+    cluster.settle()
+    before = len(cluster.writes)
+    cluster.restart()
+    cluster.settle()
+    assert cluster.writes[before:] == []
+    assert sum(isinstance(each, PatchRecord) for each in cluster.writes) == 8
+
+
+def test_a_claim_of_another_namespace_that_names_the_same_device_holds_nothing_back() -> None:
+    """A tenant who may write the status of claims forges an allocation of a neighbour's device."""
+    cluster = ClaimCluster()
+    cluster.claim_node("n1")
+    key = cluster.claim("c", request("x", THREE))
+    pod = cluster.user("p", key)
+    cluster.settle()
+    forged = cluster.claim("forged", request("x", THREE), namespace="thief")
+    cluster.claims[forged]["status"] = {
+        "allocation": cluster.claims[key]["status"]["allocation"],
+        "reservedFor": [{"resource": "pods", "name": "x", "uid": "nobody"}],
+    }
+    cluster.patch_claim(forged, {})
+    cluster.remove(pod)
+    for _ in range(4):
+        cluster.agents()
+        cluster.run()
+        cluster.claims[forged]["status"]["reservedFor"] = [{"resource": "pods", "name": "x", "uid": pod.uid + "x"}]
+        cluster.pods.setdefault(pod.uid, pod)
+        cluster.pods.pop(pod.uid)
+        cluster.patch_claim(key, {"status": {"reservedFor": None, "allocation": None}})
+    assert cluster.empty()
