@@ -3,7 +3,8 @@
     python scripts/builtin_schemas.py > src/tessera_lab/apiserver/schemas/builtin.json
 
 Source: the OpenAPI definitions of Kubernetes 1.32 as the development dependency kubernetes-validate carries them; those
-of 1.36 for ``resource.k8s.io/v1``, which 1.32 does not have, and for the field of a pod's status that came with it.
+of 1.36 for ``resource.k8s.io/v1``, which 1.32 does not have, and for the field of a pod's status that came with it;
+those of 1.37 for DeviceTaintRule, which came into ``v1`` then.
 Kept: types, formats, properties, required, references and the ``x-kubernetes-*`` merge rules. Dropped: descriptions,
 and ``null`` beside every type (for a built-in kind null is the same as absent). Added: what the published definitions
 do not say but the server knows, see ENUMS and DEFAULTS.
@@ -13,7 +14,7 @@ import json
 import sys
 from importlib.resources import files
 
-VERSION, DRA_VERSION = "v1.32.0-local", "v1.36.0-local"
+VERSION, DRA_VERSION, RULES_VERSION = "v1.32.0-local", "v1.36.0-local", "v1.37.0-local"
 PREFIX = "#/$defs/"
 
 CORE, META = "io.k8s.api.core.v1.", "io.k8s.apimachinery.pkg.apis.meta.v1."
@@ -40,7 +41,7 @@ KINDS = {
     ("node.k8s.io", "v1"): ("io.k8s.api.node.v1.", "RuntimeClass"),
     ("resource.k8s.io", "v1"): (
         "io.k8s.api.resource.v1.",
-        "DeviceClass ResourceClaim ResourceClaimTemplate ResourceSlice",
+        "DeviceClass DeviceTaintRule ResourceClaim ResourceClaimTemplate ResourceSlice",
     ),
     ("policy", "v1"): ("io.k8s.api.policy.v1.", "Eviction PodDisruptionBudget"),
     ("scheduling.k8s.io", "v1"): ("io.k8s.api.scheduling.v1.", "PriorityClass"),
@@ -201,6 +202,7 @@ KEPT = ("format", "required")
 
 #: Definitions of the newer version, and the field of a pod's status that uses one of them.
 NEWER = ("io.k8s.api.resource.v1.", CORE + "PodExtendedResourceClaimStatus", CORE + "ContainerExtendedResourceRequest")
+RULES = ("io.k8s.api.resource.v1.DeviceTaintRule", "io.k8s.api.resource.v1.DeviceTaintSelector")
 CLAIM_STATUS = "extendedResourceClaimStatus"
 
 
@@ -244,6 +246,8 @@ def main() -> None:
     """Writes the packed schemas to standard output."""
     source, newer = definitions_of(VERSION), definitions_of(DRA_VERSION)
     source |= {name: each for name, each in newer.items() if name.startswith(NEWER)}
+    rules = definitions_of(RULES_VERSION)
+    source |= {name: each for name, each in rules.items() if name.startswith(RULES)}
     status = CORE + "PodStatus"
     source[status]["properties"][CLAIM_STATUS] = newer[status]["properties"][CLAIM_STATUS]
     kinds = {

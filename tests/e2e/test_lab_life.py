@@ -100,10 +100,13 @@ def test_nodes_run_the_system_that_is_asked_for(lab: Command, lab_folder: Path) 
     unknown = lab("up", "--os", "ubunto22.04")
     assert unknown.returncode == 1
     assert "the lab has ubuntu22.04, ubuntu24.04, rhcos4.13" in unknown.stderr
-    up = lab("up", "--no-tessera", "--nodes", "0,0@rhcos4.13", "--os", "ubuntu22.04", "--kernel", "5.15.0-119-generic")
+    system = ("--os", "ubuntu22.04", "--kernel", "5.15.0-119-generic", "--kubernetes", "1.37")
+    up = lab("up", "--no-tessera", "--nodes", "0,0@rhcos4.13", *system)
     assert (up.returncode, up.stderr) == (0, "")
     first, second = kubectl(lab_folder, "get", "nodes", "-o", "wide", "--no-headers").splitlines()
     assert "Ubuntu 22.04.4 LTS" in first
     assert "5.15.0-119-generic" in first
     assert "Red Hat Enterprise Linux CoreOS 413.92" in second
     assert "5.14.0-284.25.1.el9_2.x86_64" in second
+    assert "v1.37.0" in first
+    assert "devicetaintrules" in kubectl(lab_folder, "api-resources", "--api-group", "resource.k8s.io")

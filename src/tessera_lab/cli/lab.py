@@ -9,6 +9,7 @@ from click.core import ParameterSource
 
 from tessera.cli.base.connection import report_errors
 from tessera.cli.base.console import say, say_document, say_json
+from tessera_lab.apiserver.kinds.versions import CLUSTERS, DEFAULT
 from tessera_lab.cli.lab_cards import break_command, mend_command, use_memory_command
 from tessera_lab.cli.lab_folder_option import dir_option, running_lab_folder
 from tessera_lab.cli.lab_scenario import scenario_command
@@ -56,6 +57,13 @@ def lab_options(function: Any) -> Any:
                 default="",
                 metavar="NAME",
                 help="The nodes' kernel, `uname -r`.  [default: the kernel of --os]",
+            ),
+            click.option(
+                "--kubernetes",
+                type=click.Choice(CLUSTERS),
+                default=DEFAULT,
+                show_default=True,
+                help="Version of the API server and the kubelets; resource.k8s.io has its fields and kinds.",
             ),
             click.option(
                 "--group",
@@ -203,7 +211,7 @@ def _arguments(options: dict[str, Any]) -> list[str]:
     pairs += [("--nodes-from", each) for each in options["nodes_from"]]
     pairs += [("--group", each) for each in options["groups"]] + [("--idle-time", options["idle_time"])]
     pairs += [("--image", each) for each in options["images"]]
-    pairs += [("--os", options["system"]), ("--kernel", options["kernel"])]
+    pairs += [("--os", options["system"]), ("--kernel", options["kernel"]), ("--kubernetes", options["kubernetes"])]
     pairs += [("--mig-config", options["mig_config"]), ("--boot-time", options["boot_time"])]
     return flags + [str(part) for pair in pairs if pair[1] is not None for part in pair]
 

@@ -33,6 +33,7 @@ from tessera_lab.apiserver.authz.identity import BoundObject, bound_pod_extra, s
 from tessera_lab.apiserver.container_log import ContainerLog
 from tessera_lab.apiserver.handlers.aggregation import Target
 from tessera_lab.apiserver.interfaces import CommandResult, GroupResource, ObjectReader, UserInfo
+from tessera_lab.apiserver.kinds.versions import has_taint_rules
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 from tessera_lab.apiserver.main.server import ApiServer
 from tessera_lab.cluster.client_limits import LIMITS, LimitedTransport
@@ -321,11 +322,14 @@ class SimulatedCluster:
     def _parts(self) -> Mapping[str, Callable[[], Coroutine[Any, Any, None]]]:
         """Returns the control plane's programs by name; each call makes a new program without the state of the last."""
         manager, scheduler = self._control_plane("kube-controller-manager"), self._control_plane("kube-scheduler")
+        rules = has_taint_rules(self.options.kubernetes)
         return {
             "kube-controller-manager": lambda: WorkloadControllers(
-                manager, clock=self.clock, rng=self.rng("workloads")
+                manager, clock=self.clock, rng=self.rng("workloads"), taint_rules=rules
             ).run(),
-            "kube-scheduler": lambda: Scheduler(scheduler, clock=self.clock, rng=self.rng("scheduler")).run(),
+            "kube-scheduler": lambda: Scheduler(
+                scheduler, clock=self.clock, rng=self.rng("scheduler"), taint_rules=rules
+            ).run(),
         }
 
     def _control_plane(self, name: str) -> Client:

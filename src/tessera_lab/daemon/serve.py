@@ -116,6 +116,7 @@ class LabOptions(msgspec.Struct, frozen=True, kw_only=True):
     drivers: bool
     system: str
     kernel: str
+    kubernetes: str
     groups: tuple[str, ...]
     idle_time: float
     port: int
@@ -237,6 +238,7 @@ class LabProcess:
             leaps=lab.virtual_time,
             fair_queues=not lab.virtual_time,
             lease_seconds=LEASE_SECONDS,
+            kubernetes=lab.kubernetes,
             **machines,
         )
 

@@ -34,6 +34,7 @@ RESOURCE_CLAIM_TEMPLATES = Resource(
     _GROUP, "v1", "resourceclaimtemplates", "ResourceClaimTemplate", True, dict[str, Any]
 )
 RESOURCE_SLICES = Resource(_GROUP, "v1", "resourceslices", "ResourceSlice", False, dict[str, Any])
+DEVICE_TAINT_RULES = Resource(_GROUP, "v1", "devicetaintrules", "DeviceTaintRule", False, dict[str, Any])
 DEVICE_CLASSES = Resource(_GROUP, "v1", "deviceclasses", "DeviceClass", False, dict[str, Any])
 
 
@@ -49,9 +50,18 @@ class ClaimBinder:
         cache: the scheduler's cache, which this class keeps up to date.
         changed: called after every change of the cache.
         clock: for timestamps.
+        taint_rules: the server has DeviceTaintRules.
     """
 
-    def __init__(self, client: Client, cache: ClaimCache, changed: Callable[[], None], *, clock: Clock) -> None:
+    def __init__(
+        self,
+        client: Client,
+        cache: ClaimCache,
+        changed: Callable[[], None],
+        *,
+        clock: Clock,
+        taint_rules: bool = False,
+    ) -> None:
         self._client = client
         self._cache = cache
         self._changed = changed
@@ -62,6 +72,7 @@ class ClaimBinder:
             (RESOURCE_CLAIMS, self._on_claim),
             (DEVICE_CLASSES, self._on_class),
             (RESOURCE_SLICES, self._on_slice),
+            *([(DEVICE_TAINT_RULES, self._on_rule)] if taint_rules else ()),
         )
         rng = random.Random(_GROUP)
         self.informers: Sequence[Informer[Json]] = [
@@ -83,6 +94,10 @@ class ClaimBinder:
 
     def _on_slice(self, event: WatchEvent[Json]) -> None:
         self._cache.set_slice(event.object, gone=event.kind is EventKind.DELETED)
+        self._changed()
+
+    def _on_rule(self, event: WatchEvent[Json]) -> None:
+        self._cache.set_rule(event.object, gone=event.kind is EventKind.DELETED)
         self._changed()
 
     def assume(self, plan: ClaimPlan) -> None:

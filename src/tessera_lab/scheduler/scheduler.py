@@ -55,12 +55,15 @@ class Scheduler:
         clock: for conditions and pauses.
         rng: for jitter.
         name: the ``schedulerName`` of the pods that are its business.
+        taint_rules: the server has DeviceTaintRules.
 
     Attributes:
         cluster: what it knows of nodes and placed pods; read only.
     """
 
-    def __init__(self, client: Client, *, clock: Clock, rng: random.Random, name: str = NAME) -> None:
+    def __init__(
+        self, client: Client, *, clock: Clock, rng: random.Random, name: str = NAME, taint_rules: bool = False
+    ) -> None:
         self.cluster = NodeCache()
         self._client = client
         self._clock = clock
@@ -77,7 +80,9 @@ class Scheduler:
         self._namespaces = LabInformer(client, NAMESPACES.as_dicts(), clock=clock, rng=rng)
         self._victims = Victims(client, self._events, clock=clock, rng=rng, name=name)
         self._binder = VolumeBinder(client, self.cluster.storage, self._request_retry, clock=clock, rng=rng)
-        self._claims = ClaimBinder(client, self.cluster.claims, self._retry_claiming, clock=clock)
+        self._claims = ClaimBinder(
+            client, self.cluster.claims, self._retry_claiming, clock=clock, taint_rules=taint_rules
+        )
         self._pods.add_handler(self._on_pod)
         self._nodes.add_handler(self._on_node)
         self._namespaces.add_handler(self._on_namespace)

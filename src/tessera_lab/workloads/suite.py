@@ -37,10 +37,15 @@ class WorkloadControllers:
         clock: for times and pauses.
         rng: for names and jitter.
         ca: certificate authority of the API server as PEM, put into every namespace; empty where it has none.
+        taint_rules: the server has DeviceTaintRules.
     """
 
-    def __init__(self, client: Client, *, clock: Clock, rng: random.Random, ca: str = "") -> None:
-        self._mirrors = ObjectMirrors(client, clock=clock, rng=rng, component="controller-manager")
+    def __init__(
+        self, client: Client, *, clock: Clock, rng: random.Random, ca: str = "", taint_rules: bool = False
+    ) -> None:
+        self._mirrors = ObjectMirrors(
+            client, clock=clock, rng=rng, component="controller-manager", taint_rules=taint_rules
+        )
         self._inventory = MetadataMirror(self._mirrors)
         self._controllers: tuple[_Controller, ...] = (
             DeploymentController(self._mirrors),

@@ -7,7 +7,7 @@ from tessera_lab.apiserver.kinds.versions import RELEASES
 from tessera_lab.apiserver.main.server import ApiServer
 
 CLAIMS = {"deviceclasses", "resourceclaims", "resourceclaimtemplates", "resourceslices"}
-SERVED = {"1.32": set[str](), "1.34": CLAIMS, "1.35": CLAIMS, "1.36": CLAIMS, "1.37": CLAIMS}
+SERVED = {"1.32": set[str](), "1.34": CLAIMS, "1.35": CLAIMS, "1.36": CLAIMS, "1.37": CLAIMS | {"devicetaintrules"}}
 
 
 @pytest.mark.parametrize("version", RELEASES)

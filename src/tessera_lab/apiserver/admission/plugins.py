@@ -181,6 +181,21 @@ def node_restriction(request: AdmissionRequest, core: ServerState) -> None:
         raise _refuse(request, f"can only {verb} ResourceSlice with the same NodeName as the requesting node")
 
 
+def taint_rule_time(request: AdmissionRequest, core: ServerState) -> None:
+    """Says since when the taint of a DeviceTaintRule has its effect.
+
+    A time is set if there is none, and anew if the effect changes and the time does not
+    (``pkg/registry/resource/devicetaintrule/strategy.go``).
+    """
+    attributes = request.attributes
+    if (attributes.group, attributes.resource) != (SLICES.group, "devicetaintrules") or request.obj is None:
+        return
+    taint, old = (((each or {}).get("spec") or {}).get("taint") or {} for each in (request.obj, request.old))
+    changed = bool(old) and taint.get("effect") != old.get("effect") and taint.get("timeAdded") == old.get("timeAdded")
+    if taint and (changed or not taint.get("timeAdded")):
+        taint["timeAdded"] = core.timestamp()
+
+
 def device_taint_time(request: AdmissionRequest, core: ServerState) -> None:
     """Says since when a device has a taint, where the driver does not; kube-apiserver does so while it decodes."""
     attributes = request.attributes
@@ -204,4 +219,5 @@ PLUGINS: Sequence[AdmissionPlugin] = (
     storage_in_use_protection,
     runtime_class,
     device_taint_time,
+    taint_rule_time,
 )

@@ -7,7 +7,7 @@ import msgspec
 
 from tessera_lab.apiserver.interfaces import GroupResource
 from tessera_lab.apiserver.kinds.disabled_fields import disabled_fields
-from tessera_lab.apiserver.kinds.versions import DEFAULT, has_claims
+from tessera_lab.apiserver.kinds.versions import DEFAULT, has_claims, has_taint_rules
 from tessera_lab.apiserver.resource_types import ALL_VERBS, ResourceType, ScalePaths, Subresource
 
 _GET_PATCH_UPDATE = ("get", "patch", "update")
@@ -200,6 +200,9 @@ _RBAC = "rbac.authorization.k8s.io"
 _ADMISSION = "admissionregistration.k8s.io"
 _DRA = "resource.k8s.io"
 _REVIEW = ("create",)
+_TAINT_RULES = _type(
+    _DRA, "v1", "devicetaintrules", "DeviceTaintRule", namespaced=False, subresources=(_STATUS,), generation=True
+)
 _OTHERS = (
     _type(
         "batch",
@@ -301,6 +304,7 @@ _OTHERS = (
         fields=("spec.nodeName", "spec.driver"),
         generation=True,
     ),
+    _TAINT_RULES,
     _type("node.k8s.io", "v1", "runtimeclasses", "RuntimeClass", namespaced=False),
     _type("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice", generation=True),
     _type(
@@ -337,8 +341,13 @@ _OTHERS = (
 
 def builtin_types(version: str = DEFAULT) -> tuple[ResourceType, ...]:
     """Every built-in type of a minor version, without schemas and table columns; the server's wiring adds those."""
-    claims = has_claims(version)
-    return (*_CORE, *_APPS, *(_shape(each, version) for each in _OTHERS if claims or each.group != _DRA))
+    return (*_CORE, *_APPS, *(_shape(each, version) for each in _OTHERS if _is_served(each, version)))
+
+
+def _is_served(each: ResourceType, version: str) -> bool:
+    if each is _TAINT_RULES:
+        return has_taint_rules(version)
+    return each.group != _DRA or has_claims(version)
 
 
 def _shape(each: ResourceType, version: str) -> ResourceType:

@@ -7,6 +7,7 @@ pool.
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from tessera.kube.quantity import parse_quantity
@@ -80,6 +81,15 @@ def validate_slice_update(obj: Read, old: Read) -> Sequence[StatusCause]:
         ("spec.nodeName", new.get("nodeName"), was.get("nodeName")),
     )
     return [invalid_cause(path, now, "field is immutable") for path, now, before in pairs if now != before]
+
+
+def validate_taint_rule(obj: Read) -> Sequence[StatusCause]:
+    """Returns the errors of a DeviceTaintRule."""
+    spec = obj.get("spec") or {}
+    selector, place = spec.get("deviceSelector") or {}, "spec.deviceSelector"
+    checks = {"driver": check_driver, "pool": check_pool, "device": check_label}
+    given = [check(selector[key], f"{place}.{key}") for key, check in checks.items() if key in selector]
+    return [*chain(*given), *_check_taint(spec.get("taint") or {}, "spec.taint")]
 
 
 def _check_spec(spec: Read) -> Iterator[StatusCause]:

@@ -23,5 +23,10 @@ def has_claims(version: str) -> bool:
     return version >= "1.34"
 
 
+def has_taint_rules(version: str) -> bool:
+    """True if a minor version serves DeviceTaintRules unasked: 1.36 has them as a beta that is off."""
+    return version >= "1.37"
+
+
 #: Versions of a whole cluster: the lab's scheduler and controllers watch ``resource.k8s.io/v1``.
 CLUSTERS = tuple(filter(has_claims, RELEASES))

@@ -204,6 +204,7 @@ _BY_KIND: Mapping[GroupResource, Strategy] = {
         validate_update=slices.validate_slice_update,
         returns_deleted=True,
     ),
+    GroupResource(_DRA, "devicetaintrules"): Strategy(validate=slices.validate_taint_rule),
     GroupResource("policy", "poddisruptionbudgets"): _CONDITIONAL,
     GroupResource(_RBAC, "clusterroles"): Strategy(validate=validate_cluster_role),
     GroupResource(_RBAC, "rolebindings"): _BINDING,

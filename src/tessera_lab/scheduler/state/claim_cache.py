@@ -16,6 +16,7 @@ from tessera.dra.pool_reader import read_pools
 from tessera.dra.selectors import DeviceSelectors
 from tessera_lab.scheduler.state.node_selectors import term_matches
 from tessera_lab.scheduler.state.pod_claims import allocation_of, results_of
+from tessera_lab.scheduler.state.taint_rules import TaintRules
 
 Json = Mapping[str, Any]
 _PoolId = tuple[str, str]
@@ -55,6 +56,7 @@ class ClaimCache:
         self.pending: dict[str, Json] = {}
         self._class_of: dict[str, str] = {}
         self.selectors = DeviceSelectors()
+        self._rules = TaintRules()
         #: Slices of one node by its name, and under the empty name those of several nodes.
         self._slices: dict[str, dict[str, Json]] = {}
         self._pools: dict[str, list[Pool]] = {}
@@ -133,13 +135,20 @@ class ClaimCache:
         else:
             self._pools.clear()
 
+    def set_rule(self, item: Json, *, gone: bool = False) -> None:
+        """A DeviceTaintRule was made, changed or deleted."""
+        self._rules.set(item, gone=gone)
+        self._pools.clear()
+
     def pools(self, node: str, labels: Mapping[str, str]) -> list[Pool]:
         """The pools whose devices can be used on a node."""
         shared = self._slices.get("", {})
         if not shared and node in self._pools:
             return self._pools[node]
         slices = [*self._slices.get(node, {}).values(), *shared.values()]
-        found = read_pools(msgspec.convert(_reachable(each, node, labels), ResourceSlice) for each in slices)
+        found = read_pools(
+            msgspec.convert(self._rules.apply(_reachable(each, node, labels)), ResourceSlice) for each in slices
+        )
         self._pools[node] = found
         return found
 

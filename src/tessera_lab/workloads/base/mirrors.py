@@ -34,7 +34,7 @@ from tessera.kube.resources import (
 )
 from tessera.kube.resources.meta import Resource
 from tessera.kube.watch.informer import Informer
-from tessera_lab.scheduler.claim_binding import RESOURCE_CLAIMS, RESOURCE_SLICES
+from tessera_lab.scheduler.claim_binding import DEVICE_TAINT_RULES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from tessera_lab.simulation.supervision import LabInformer
 from tessera_lab.workloads.base.ownership import Json, controller_of
 
@@ -72,9 +72,12 @@ class ObjectMirrors:
         clock: for times and pauses.
         rng: for names and jitter.
         component: source of the events.
+        taint_rules: the server has DeviceTaintRules.
     """
 
-    def __init__(self, client: Client, *, clock: Clock, rng: random.Random, component: str) -> None:
+    def __init__(
+        self, client: Client, *, clock: Clock, rng: random.Random, component: str, taint_rules: bool = False
+    ) -> None:
         self.client = client
         self.clock = clock
         self.rng = rng
@@ -98,6 +101,7 @@ class ObjectMirrors:
         self.storage_classes = self._mirror(STORAGE_CLASSES)
         self.resource_claims = self._mirror(RESOURCE_CLAIMS, _OWNED)
         self.resource_slices = self._mirror(RESOURCE_SLICES)
+        self.device_taint_rules = self._mirror(DEVICE_TAINT_RULES) if taint_rules else None
 
     def _mirror(self, resource: Resource[Any], indexes: Mapping[str, Any] | None = None) -> Informer[dict[str, Any]]:
         rng = self.rng_of(resource)

@@ -1,8 +1,8 @@
 """Eviction of pods from tainted devices: ``pkg/controller/devicetainteviction``.
 
 A pod with a node is deleted if one of its claims holds a device with a taint of effect NoExecute that the claim does
-not tolerate, after the seconds that it tolerates it for. It does not matter who wrote the allocation. DeviceTaintRules
-are not served.
+not tolerate, after the seconds that it tolerates it for. It does not matter who wrote the allocation, nor whether the
+taint is in a ResourceSlice or in a DeviceTaintRule. The status of a rule is not written.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,6 +16,7 @@ from tessera.kube.resources.meta import key_of
 from tessera.kube.watch.informer import EventKind
 from tessera_lab.scheduler.filters.node_placement import tolerates
 from tessera_lab.scheduler.state.pod_claims import allocation_of, claim_names, is_reserved_for, results_of
+from tessera_lab.scheduler.state.taint_rules import TaintRules
 from tessera_lab.workloads.base.mirrors import ObjectMirrors
 from tessera_lab.workloads.base.ownership import Json, is_being_deleted
 from tessera_lab.workloads.base.pods import phase
@@ -30,10 +31,13 @@ class DeviceTaintEviction:
     def __init__(self, mirrors: ObjectMirrors) -> None:
         self._mirrors = mirrors
         self._taints: dict[str, Mapping[DeviceId, tuple[Json, ...]]] = {}
+        self._rules = TaintRules()
         self._queue: WorkQueue[str] = WorkQueue(self._reconcile, rng=mirrors.rng)
         mirrors.resource_slices.add_handler(self._on_slice)
         mirrors.resource_claims.add_handler(self._on_claim)
         mirrors.pods.add_handler(self._on_pod)
+        if mirrors.device_taint_rules is not None:
+            mirrors.device_taint_rules.add_handler(self._on_rule)
 
     async def run(self) -> None:
         """Evicts until cancelled."""
@@ -46,15 +50,22 @@ class DeviceTaintEviction:
         if found:
             self._taints[name] = found
         if found and found != before:
-            for claim in self._mirrors.resource_claims.cache.values():
-                self._add_consumers(claim)
+            self._add_all_consumers()
+
+    def _on_rule(self, event: Any) -> None:
+        self._rules.set(event.object, gone=event.kind is EventKind.DELETED)
+        self._add_all_consumers()
+
+    def _add_all_consumers(self) -> None:
+        for claim in self._mirrors.resource_claims.cache.values():
+            self._add_consumers(claim)
 
     def _on_claim(self, event: Any) -> None:
-        if self._taints and event.kind is not EventKind.DELETED:
+        if (self._taints or self._rules) and event.kind is not EventKind.DELETED:
             self._add_consumers(event.object)
 
     def _on_pod(self, event: Any) -> None:
-        if self._taints and event.kind is not EventKind.DELETED and claim_names(event.object):
+        if (self._taints or self._rules) and event.kind is not EventKind.DELETED and claim_names(event.object):
             self._queue.add(key_of(event.object))
 
     def _add_consumers(self, claim: Json) -> None:
@@ -66,6 +77,7 @@ class DeviceTaintEviction:
         device = DeviceId(result["driver"], result["pool"], result["device"])
         for found in self._taints.values():
             yield from found.get(device, ())
+        yield from (each for each in self._rules.taints(device) if each["effect"] == "NoExecute")
 
     async def _reconcile(self, key: str) -> float | None:
         pod = self._mirrors.pods.cache.get(key)
