@@ -101,9 +101,11 @@ class Fleet(VirtualLab):
     def record(self, name: str) -> UpgradeRecord | None:
         return parse_upgrade_record(self.node(name).metadata.annotations.get(RECORD_ANNOTATION, ""))
 
-    def all_serve(self, count: int = 1) -> bool:
+    def all_serve(self) -> bool:
         """True if every node offers its cards."""
-        return all(self.gpus(name) == {"nvidia.com/gpu": count} for name in self.cluster.nodes)
+        return all(
+            self.gpus(name) == {"nvidia.com/gpu": len(self.machine(name).uuids())} for name in self.cluster.nodes
+        )
 
     async def reach(self, found: Callable[[], Any], what: str) -> None:
         await self.until(found, what, TIMEOUT)

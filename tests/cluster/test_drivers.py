@@ -305,7 +305,7 @@ def test_a_policy_that_comes_back_with_another_version_replaces_the_driver_after
         assert lab.ready_of("train")
         told = lab.told("a")
         assert told is not None
-        assert "stays until pod default/train-" in told.reason
+        assert "stays while pods use its cards" in told.reason
         await lab.policy(version=NEWER)
         await lab.until(lambda: machine.loaded_driver == NEWER, "the newer driver is loaded", 3600)
         await lab.until(lambda: lab.ready_of("train"), "the pod runs again", 3600)

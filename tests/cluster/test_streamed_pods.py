@@ -10,11 +10,16 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.support.virtual_lab import InLab, VirtualLab
+from tests.cluster.fleet import NEW, OLD, Fleet, play
+from tests.support.virtual_lab import InLab, VirtualLab, manifest
 
-from tessera.kube.resources import DAEMONSETS, PODS
+from tessera.api.nodes.driver_status import DRIVER_ANNOTATION, DRIVER_CONDITION
+from tessera.explain.query import explain, parse_query
+from tessera.kube.resources import DAEMONSETS, JOBS, PODS
 
 #: Seconds between two pods. It divides no second, so that the moments differ.
 EVERY = 0.037
@@ -194,3 +199,119 @@ def test_a_restart_of_the_mps_daemons_fails_their_clients_and_pods_that_were_bou
         assert lab.gpus() == SHARED
 
     in_lab(scenario, nodes="4xA100-40GB", mig_config="")
+
+
+# Another driver
+
+
+#: Seconds between two pods of :class:`UpgradeStream`.
+EVERY_JOB = 1.31
+HELD_BACK = (
+    "ome of its pods with cards have no controller that would replace them; end these, or set"
+    " upgradePolicy.podDeletion.force"
+)
+ROLLOUT = {"autoUpgrade": True, "maxParallelUpgrades": 2, "maxUnavailable": "50%"}
+FORCED = {"podDeletion": {"force": True}}
+DRAINED = {"podDeletion": {"timeoutSeconds": 5}, "drain": {"enable": True, "force": True, "deleteEmptyDir": True}}
+
+
+class UpgradeStream:
+    """Pods with cards that come all the time, with or without a Job that makes them anew, and what became of them."""
+
+    def __init__(self, fleet: Fleet, *, owned: bool, work: int = 1) -> None:
+        self.names: list[str] = []
+        #: The reasons by which kubelet or their programs failed pods that nobody evicted.
+        self.failures: list[str] = []
+        self._fleet, self._owned, self._command = fleet, owned, f"sleep {work}"
+        fleet.pods.add_handler(lambda event: self._look(event.object))
+
+    def _look(self, pod: Any) -> None:
+        if pod.status.phase == "Failed" and pod.metadata.deletion_timestamp is None:
+            self.failures.append(f"{pod.metadata.name}: {pod.status.reason} {pod.status.message}")
+
+    async def flow(self, over: Callable[[], bool], most: float = 900.0) -> None:
+        """Pods come until something is over, and for some seconds more."""
+        clock = self._fleet.clock
+        end = clock.monotonic() + most
+        while clock.monotonic() < end:
+            self.names.append(f"p{len(self.names)}")
+            await self._create(self.names[-1])
+            await clock.sleep(EVERY_JOB)
+            if over():
+                end = min(end, clock.monotonic() + 10)
+
+    async def _create(self, name: str) -> None:
+        made = manifest(name, CARD, command=self._command)
+        if self._owned:
+            job = {"metadata": {"name": name}, "spec": {"template": {"spec": made["spec"]}}}
+            await self._fleet.client.create(JOBS.as_dicts(), job, "default")
+        else:
+            await self._fleet.client.create(PODS.as_dicts(), made, "default")
+
+    def evicted(self) -> set[str]:
+        audit = self._fleet.cluster.server.audit
+        return {each.name for each in audit if each.subresource == "eviction" and each.namespace == "default"}
+
+    async def unfinished(self) -> set[str]:
+        """What has not done its work: Jobs, or bare pods."""
+        await self._fleet.clock.sleep(120)
+        if self._owned:
+            jobs = (await self._fleet.client.list(JOBS, "default")).items
+            return {each.metadata.name for each in jobs if not each.status.succeeded}
+        return {name for name in self.names if self._fleet.phase(name) != "Succeeded"}
+
+
+@pytest.mark.parametrize(
+    ("owned", "options"),
+    [(True, {}), (False, FORCED), (False, DRAINED)],
+    ids=["owned", "bare, forced", "bare, drained"],
+)
+def test_another_driver_comes_to_all_nodes_and_ends_only_pods_that_its_policy_lets_it_evict(
+    tmp_path: Path, owned: bool, options: dict[str, Any]
+) -> None:
+    async def scenario(fleet: Fleet) -> None:
+        stream = UpgradeStream(fleet, owned=owned)
+        await stream.flow(lambda: len(stream.names) > 3, 5.0)
+        await fleet.ask_for(NEW, upgradePolicy={**ROLLOUT, **options})
+        await stream.flow(lambda: set(fleet.states().values()) == {"upgrade-done"})
+        assert set(fleet.states().values()) == {"upgrade-done"}
+        assert set(fleet.loaded().values()) == {NEW}
+        assert stream.failures == []
+        assert await stream.unfinished() == (set() if owned else stream.evicted() & set(stream.names))
+        assert len(stream.evicted()) < len(stream.names) / 10
+
+    play(tmp_path, scenario, nodes="2*3xA100-40GB")
+
+
+def test_bare_pods_hold_another_driver_back_and_all_that_people_look_at_says_so(tmp_path: Path) -> None:
+    async def scenario(fleet: Fleet) -> None:
+        stream = UpgradeStream(fleet, owned=False, work=6)
+        await stream.flow(lambda: len(stream.names) > 12, 30.0)
+        await fleet.ask_for(NEW, upgradePolicy=ROLLOUT)
+        await stream.flow(lambda: set(fleet.states().values()) == {"upgrade-required"}, 60.0)
+        before = node_writes(fleet)
+        await stream.flow(lambda: False, 40.0)
+        assert node_writes(fleet) == before, "pods that come and go are no news of a node"
+        assert set(fleet.states().values()) == {"upgrade-required"}
+        assert set(fleet.loaded().values()) == {OLD}
+        assert (stream.failures, stream.evicted()) == ([], set())
+        for name in fleet.cluster.nodes:
+            for told in (
+                fleet.node(name).metadata.annotations[DRIVER_ANNOTATION],
+                fleet.condition(DRIVER_CONDITION, name)[2],
+            ):
+                assert HELD_BACK in told
+            (answer,) = (await explain(fleet.client, fleet.clock, parse_query(f"node/{name}"), "default")).answers
+            assert answer.case == "outdated-driver"
+        assert await stream.unfinished() == set()
+        await fleet.reach(lambda: set(fleet.loaded().values()) == {NEW}, "it goes on once they have ended")
+
+    play(tmp_path, scenario, nodes="2*4xA100-40GB")
+
+
+def node_writes(fleet: Fleet) -> int:
+    """The writes of Nodes by Tessera so far."""
+    verbs = fleet.cluster.server.audit.verbs.items()
+    return sum(
+        count for (user, verb, kind, _), count in verbs if (verb, kind) == ("patch", "nodes") and "tessera" in user
+    )

@@ -423,6 +423,13 @@ def test_a_node_that_is_given_another_driver_says_what_that_waits_for() -> None:
     assert found.help == ("see its progress: tessera driver status n1 -v",)
 
 
+def user(name: str, **metadata: Any) -> Pod:
+    """A pod that has a card of the node."""
+    containers = [{"name": "c", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]
+    about = {"name": name, "namespace": "team", "uid": name, **metadata}
+    return msgspec.convert({"metadata": about, "spec": {"nodeName": "n1", "containers": containers}}, Pod)
+
+
 def test_a_node_with_another_driver_than_the_wanted_one_is_not_as_configured() -> None:
     status = DriverStatus(
         strategy=DriverStrategy.PRECOMPILED, phase=DriverPhase.READY, since="", version="525", wanted="535"
@@ -430,12 +437,20 @@ def test_a_node_with_another_driver_than_the_wanted_one_is_not_as_configured() -
     about = node(HEALTHY, IN_FORCE)
     annotations = {**about.metadata.annotations, DRIVER_ANNOTATION: encode_status(status)}
     metadata = msgspec.structs.replace(about.metadata, annotations=annotations)
-    found = answer(msgspec.structs.replace(about, metadata=metadata))
+    outdated = msgspec.structs.replace(about, metadata=metadata)
+    found = answer(outdated)
     assert (found.case, found.facts[0]) == ("outdated-driver", "driver: The policy names 535, the node has 525.")
+    owned = [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "r", "controller": True}]
+    held = answer(outdated, pods=[agent(), *(user(f"p{n}") for n in range(7)), user("web-1", ownerReferences=owned)])
+    assert held.facts[-1].endswith(
+        "no controller would replace: team/p0, team/p1, team/p2, team/p3, team/p4 and 2 more"
+    )
+    assert "upgradePolicy.podDeletion.force" in held.help[0]
+    assert held.help[1:] == found.help
 
 
 def test_a_driver_that_goes_with_the_pods_that_use_it_is_told_of() -> None:
-    reason = "Its driver stays until pod default/train has ended."
+    reason = "Its driver stays while pods use its cards."
     found = answer(driven(node(HEALTHY, IN_FORCE), DriverPhase.READY, reason, leaving=True))
     assert (found.case, found.facts[0]) == ("as-configured", f"driver: {reason}")
     assert answer(driven(node(HEALTHY, IN_FORCE), DriverPhase.READY, "It is there.")) == answer(node(HEALTHY, IN_FORCE))

@@ -57,8 +57,8 @@ class ClusterCache:
         self._on_node: dict[str, dict[str, Pod]] = {}
         #: The driver-related pods read from ``_on_node``; a change of such a pod on the node removes the entry.
         self._pod_facts: dict[str, NodePods] = {}
-        #: A GPU pod of each node, empty for none; a change of any pod on the node removes the entry.
-        self._gpu_pods: dict[str, str] = {}
+        #: If pods use each node's GPUs; a change of any pod on the node removes the entry.
+        self._in_use: dict[str, bool] = {}
 
     def start(self) -> list[Callable[[], None]]:
         """Starts following the watches; returns functions that stop it."""
@@ -92,15 +92,15 @@ class ClusterCache:
                 pods = list(self._on_node.get(name, {}).values())
                 yield read_node_view(node, pods, each, validated=self.pods_of(name).validated, now=now)
 
-    def gpu_pods(self) -> dict[str, str]:
-        """A pod that uses the node's GPUs and can be evicted, ``namespace/name``, by node; only nodes with a set."""
-        return {name: pod for name, facts in self.facts.items() if facts.driver_set and (pod := self._gpu_pod_on(name))}
+    def nodes_in_use(self) -> frozenset[str]:
+        """Nodes with a set whose GPUs are used by pods that can be evicted."""
+        return frozenset(name for name, facts in self.facts.items() if facts.driver_set and self._is_in_use(name))
 
-    def _gpu_pod_on(self, name: str) -> str:
-        found = self._gpu_pods.get(name)
+    def _is_in_use(self, name: str) -> bool:
+        found = self._in_use.get(name)
         if found is None:
             pods = live_pods(self._on_node.get(name, {}).values())
-            found = self._gpu_pods[name] = next((each.text for each in pods if each.gpu and not each.stays), "")
+            found = self._in_use[name] = any(each.gpu and not each.stays for each in pods)
         return found
 
     @property
@@ -125,7 +125,7 @@ class ClusterCache:
         name = event.object.metadata.name
         if event.kind is EventKind.DELETED:
             gone = self.facts.pop(name, None)
-            self._gpu_pods.pop(name, None)
+            self._in_use.pop(name, None)
             if self._is_planned(gone):
                 self._changed(())
             return
@@ -144,7 +144,7 @@ class ClusterCache:
         if not pod.spec.node_name:
             return
         name, key = pod.spec.node_name, f"{pod.metadata.namespace}/{pod.metadata.name}"
-        self._gpu_pods.pop(name, None)
+        self._in_use.pop(name, None)
         pods = self._on_node.setdefault(name, {})
         if event.kind is EventKind.DELETED:
             pods.pop(key, None)

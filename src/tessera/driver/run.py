@@ -208,7 +208,7 @@ class Drivers:
             unpullable=self._pull_failures.reasons,
             failed_sets=self._rollout_adapter.failed_sets(),
             rollout_notes=self._rollout_adapter.notes(self._plan.desired),
-            gpu_pods=self._cache.gpu_pods(),
+            nodes_in_use=self._cache.nodes_in_use(),
             has_toolkit=self._cache.has_toolkit,
             now=self._clock.now(),
         )

@@ -25,6 +25,7 @@ from tessera.api.nodes.silence import Silence
 from tessera.api.sharing.profile_selection import PROFILE_LABEL
 from tessera.driver.nodes.node_status import read_status
 from tessera.driver.nodes.upgrade_record import REQUESTED_ANNOTATION
+from tessera.driver.rollout.node_view_reader import live_pods
 from tessera.explain.explanation import Explanation
 from tessera.explain.misplaced_keys import misplaced_on_node
 from tessera.explain.node_reasons import (
@@ -236,18 +237,21 @@ def _explain_by_conditions(view: ClusterView, node: Node) -> Explanation:
             facts=facts,
             help=("check again in a moment; if nothing comes, read the log of the agent's pod",),
         )
-    return _explain_configured(node, facts, fields)
+    return _explain_configured(view, node, facts, fields)
 
 
-def _explain_configured(node: Node, facts: tuple[str, ...], fields: RemedyFields) -> Explanation:
+def _explain_configured(view: ClusterView, node: Node, facts: tuple[str, ...], fields: RemedyFields) -> Explanation:
     """The agent has done what it should: what the node offers, and if another driver is still to come."""
     given, driver, name = _offered_resources(node), _driver(node), node.metadata.name
     if driver is not None and driver.outdated:
+        held = list_names(_unreplaced_pods(view))
+        evict = ("end these pods, or let the rollout evict them: upgradePolicy.podDeletion.force",) if held else ()
         return Explanation(
             case="outdated-driver",
             verdict=f"works, with another driver than its policy names: {list_names(given) or 'it offers nothing'}",
-            facts=facts,
+            facts=(*facts, *([f"pods with cards that no controller would replace: {held}"] if held else [])),
             help=(
+                *evict,
                 f"see what it waits for: tessera driver status {name} -v",
                 f"change this node now: kubectl annotate node {name} {REQUESTED_ANNOTATION}=true",
             ),
@@ -260,6 +264,12 @@ def _explain_configured(node: Node, facts: tuple[str, ...], fields: RemedyFields
             help=remedies_for_empty_node(fields),
         )
     return Explanation(case="as-configured", verdict=f"is as configured: {list_names(given)}", facts=facts)
+
+
+def _unreplaced_pods(view: ClusterView) -> list[str]:
+    """The pods that hold another driver back. The driver's status names none: they may come and go each second."""
+    pods = live_pods(view.snapshot.pods)
+    return [pod.text for pod in pods if pod.gpu and not (pod.stays or pod.controlled or pod.terminating)]
 
 
 def _case_of(reason: str) -> str:

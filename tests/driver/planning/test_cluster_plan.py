@@ -63,7 +63,7 @@ class Cluster:
         self.asked: dict[ImageQuery, Resolution] = {}
         self.unpullable: dict[str, str] = {}
         self.failed: dict[str, str] = {}
-        self.users: dict[str, str] = {}
+        self.users: set[str] = set()
         self.now = 1_000_000.0
         self.decision = ClusterPlan()
 
@@ -105,7 +105,7 @@ class Cluster:
             answers=self.asked,
             unpullable=self.unpullable,
             failed_sets=self.failed,
-            gpu_pods=self.users,
+            nodes_in_use=frozenset(self.users),
             has_toolkit=self.toolkit,
             now=self.now,
         )
@@ -528,7 +528,7 @@ def test_no_driver_is_taken_away_under_pods_that_use_it(end: str) -> None:
     cluster.node("a", K1)
     cluster.settle()
     before = cluster.nodes["a"].driver_set
-    cluster.users["a"] = "default/train"
+    cluster.users.add("a")
     match end:
         case "policy deleted":
             cluster.managed = False
@@ -543,7 +543,7 @@ def test_no_driver_is_taken_away_under_pods_that_use_it(end: str) -> None:
     assert cluster.nodes["a"].driver_set == before
     assert before in cluster.sets
     assert cluster.told("a").leaving
-    assert "Its driver stays until pod default/train has ended." in cluster.told("a").reason
+    assert "Its driver stays while pods use its cards." in cluster.told("a").reason
     cluster.users.clear()
     cluster.settle()
     assert cluster.nodes["a"].driver_set == ""
@@ -559,7 +559,7 @@ def test_pods_of_a_boot_in_which_the_driver_never_worked_hold_nothing() -> None:
     (driver,) = cluster.pods["a"].drivers
     crashed = msgspec.structs.replace(driver, progress=DriverPodProgress.STARTING, fault="ended 3 times")
     cluster.pods["a"] = msgspec.structs.replace(cluster.pods["a"], drivers=(crashed,))
-    cluster.users["a"] = "default/waits"
+    cluster.users.add("a")
     cluster.change("a", opted_out="label says so")
     cluster.act(*cluster.decide())
     assert cluster.nodes["a"].driver_set == ""
@@ -569,7 +569,7 @@ def test_a_driver_that_never_came_is_not_kept_for_pods_that_use_the_hosts() -> N
     cluster = Cluster()
     cluster.node("a", K1)
     cluster.act(*cluster.decide())
-    cluster.users["a"] = "default/train"
+    cluster.users.add("a")
     cluster.change("a", preinstalled="the driver manager found one")
     cluster.settle()
     assert cluster.nodes["a"].driver_set == ""
@@ -588,7 +588,7 @@ def test_pods_that_hold_a_driver_which_no_longer_serves_leave_by_the_rollout_bef
     )
     cluster.pods["a"] = msgspec.structs.replace(pods, drivers=(crashed,))
     cluster.act(*cluster.decide())
-    cluster.users["a"] = "default/train"
+    cluster.users.add("a")
     source = msgspec.structs.replace(SOURCE, version="535.54.03")
     cluster.policy = msgspec.structs.replace(cluster.policy, source=source)
     cluster.act(*cluster.decide())
@@ -636,7 +636,7 @@ def test_the_toolkit_goes_after_the_last_driver_that_pods_still_use() -> None:
     for name in ("a", "b"):
         cluster.node(name, K1)
     cluster.settle()
-    cluster.toolkit, cluster.managed, cluster.users = True, False, {"a": "default/train"}
+    cluster.toolkit, cluster.managed, cluster.users = True, False, {"a"}
     cluster.settle()
     assert [bool(each.driver_set) for each in cluster.nodes.values()] == [True, False]
     assert DeleteToolkit() not in cluster.decide(), "a container of that pod may start anew"

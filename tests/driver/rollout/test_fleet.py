@@ -1,5 +1,6 @@
 """Nodes that change their driver: order, number at a time, and the end of a rollout."""
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -28,7 +29,9 @@ from tessera.driver.rollout.failure_history import Failures, NodeFailure, SetFai
 from tessera.driver.rollout.fleet import RolloutDecision, RolloutSnapshot, decide_rollout
 from tessera.driver.rollout.instructions import DeletePull, ForgetFailures, PatchNode, PullImage, RecordFailure
 from tessera.driver.rollout.node_view import DesiredDriver, DriverPodView, NodeView, PodView, PullPod, PullProgress
+from tessera.gpu_operator.policies.cluster_policy import read_cluster_policy
 from tessera.gpu_operator.policies.driver_policy import DrainSettings, PodDeletionSettings, UpgradePolicy
+from tessera.gpu_operator.policies.policy_status import NO_EFFECT
 
 WIDE = UpgradePolicy(max_parallel=0, max_unavailable="100%", canary=0)
 
@@ -187,7 +190,7 @@ def test_a_write_whose_outcome_was_not_seen_holds_its_place() -> None:
             node(desired=wanted(obstacle="its DaemonSet is refused")),
             "cannot be installed yet: its DaemonSet is refused",
         ),
-        (node(pods=(gpu_pod(controlled=False),)), "has no controller"),
+        (node(pods=(gpu_pod(controlled=False),)), "set upgradePolicy.podDeletion.force"),
         (node(desired=wanted(when_idle=True), pods=(gpu_pod(),)), "is installed when no pod uses its cards"),
     ],
 )
@@ -333,6 +336,60 @@ def test_a_node_that_a_drain_can_empty_is_not_passed_over() -> None:
         (DrainSettings(enable=True, pod_selector="(("), "label selector"),
     ):
         assert told in decided([node(pods=pods)], UpgradePolicy(drain=drain)).notes["n1"]
+
+
+@pytest.mark.parametrize(
+    ("stuck", "written"),
+    [
+        ({"controlled": False}, {}),
+        ({"empty_dir": True}, {}),
+        ({"controlled": False}, {"drain": {"enable": True}}),
+        ({"empty_dir": True}, {"drain": {"enable": True}}),
+    ],
+)
+def test_a_node_that_pods_hold_back_names_a_field_of_the_policy_that_lets_it_go(
+    stuck: dict[str, bool], written: dict[str, Any]
+) -> None:
+    held = [node(pods=(gpu_pod("a", **stuck),), pulls=pulled())]
+    told = decided(held, upgrade_policy(written)).notes["n1"]
+    (section, field) = re.findall(r"set upgradePolicy\.(\w+)\.(\w+)$", told)[0]
+    freed = upgrade_policy({**written, section: {**written.get(section, {}), field: True}})
+    assert moved(decided(held, freed), UpgradeState.CORDON) == ["n1"]
+
+
+def upgrade_policy(written: dict[str, Any]) -> UpgradePolicy:
+    """The upgrade settings of a ClusterPolicy; no field is without effect."""
+    source = {"repository": "nvcr.io/nvidia", "image": "driver", "version": "535.54.03"}
+    spec = {"driver": {**source, "upgradePolicy": {"autoUpgrade": True, **written}}}
+    read = read_cluster_policy({"metadata": {"name": "p"}, "spec": spec})
+    assert read.policy is not None
+    assert not [each for each in read.notices if each.text.startswith(NO_EFFECT)]
+    return read.policy.upgrade
+
+
+def test_a_node_that_pods_hold_back_is_marked_once_and_keeps_the_image_that_it_pulls() -> None:
+    held = node(pods=(gpu_pod(controlled=False),), pulls=pulled(PullProgress.PULLING))
+    assert moved(decided([held]), UpgradeState.REQUIRED) == ["n1"]
+    assert not [each for each in decided([held]).instructions if isinstance(each, DeletePull)]
+    assert decided([replaced(held, state=UpgradeState.REQUIRED)]).instructions == ()
+    idle = replaced(held, desired=wanted(when_idle=True))
+    assert moved(decided([idle]), UpgradeState.REQUIRED) == []
+
+
+def test_a_node_that_pods_come_to_and_leave_says_the_same_all_the_time() -> None:
+    """Each other note would be two writes of the node."""
+    for more in ({"controlled": False}, {"empty_dir": True}, {"controlled": False, "labels": {"a": "b"}}):
+        for policy in (UpgradePolicy(), UpgradePolicy(drain=DrainSettings(enable=True, pod_selector="a!=b"))):
+            notes = {decided([node(pods=pods)], policy).notes["n1"] for pods in streams(more)}
+            assert len(notes) == 1
+    cordoned = {decided([node(pods=pods, unschedulable=True)]).notes["n1"] for pods in streams({})}
+    assert len(cordoned) == 1
+
+
+def streams(more: dict[str, Any]) -> Iterable[tuple[PodView, ...]]:
+    """The pods of a node at some moments."""
+    pods = [gpu_pod(f"p{number}", **more) for number in range(4)]
+    return [tuple(pods[:1]), tuple(pods[1:3]), (pods[3], gpu_pod("train"))]
 
 
 def test_a_pod_without_cards_that_no_drain_could_take_is_in_nobodys_way() -> None:

@@ -135,8 +135,8 @@ def test_once_no_pod_uses_cards_the_driver_is_next() -> None:
 @pytest.mark.parametrize(
     ("pod", "told"),
     [
-        (gpu_pod(controlled=False), "upgradePolicy.gpuPodDeletion.force"),
-        (gpu_pod(empty_dir=True), "upgradePolicy.gpuPodDeletion.deleteEmptyDir"),
+        (gpu_pod(controlled=False), "upgradePolicy.podDeletion.force"),
+        (gpu_pod(empty_dir=True), "upgradePolicy.podDeletion.deleteEmptyDir"),
     ],
 )
 def test_a_pod_that_must_not_be_evicted_lets_the_node_fail_before_any_pod_went(pod: Any, told: str) -> None:

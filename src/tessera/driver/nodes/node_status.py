@@ -34,8 +34,7 @@ class NodeState(msgspec.Struct, frozen=True, kw_only=True):
         rollout_note: the rollout's note on the node; empty for none.
         sets: all driver sets with a DaemonSet, by id.
         toolkit: True if Tessera runs the container toolkit.
-        gpu_pod: a pod that uses the node's GPUs and can be evicted, ``namespace/name``; empty if there is none, or if
-            nobody checked since the driver serves.
+        has_gpu_pods: pods that can be evicted use the node's GPUs; False if nobody checked since the driver serves.
     """
 
     facts: DriverNodeFacts
@@ -45,7 +44,7 @@ class NodeState(msgspec.Struct, frozen=True, kw_only=True):
     rollout_note: str = ""
     sets: Mapping[str, DriverSet] = {}
     toolkit: bool = True
-    gpu_pod: str = ""
+    has_gpu_pods: bool = False
 
     @property
     def current_set(self) -> DriverSet | None:
@@ -93,13 +92,13 @@ class NodeState(msgspec.Struct, frozen=True, kw_only=True):
         A driver was validated in this boot, since pods hold no GPU before that; or a driver pod fails to unload it.
         """
         proven = self.status is not None and self.status.proven == self.facts.boot_id
-        return bool(self.gpu_pod) and (proven or self.unload_blocked)
+        return self.has_gpu_pods and (proven or self.unload_blocked)
 
     @property
     def unload_blocked(self) -> bool:
         """True if the driver cannot load, since pods use one that an earlier pod loaded."""
         return (
-            bool(self.gpu_pod) and not self.rebooted and self.driver_pod is not None and self.driver_pod.unload_blocked
+            self.has_gpu_pods and not self.rebooted and self.driver_pod is not None and self.driver_pod.unload_blocked
         )
 
     @property

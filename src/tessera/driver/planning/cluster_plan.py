@@ -150,7 +150,7 @@ class _ClusterPlanner:
             rollout_note=self._snapshot.rollout_notes.get(facts.name, ""),
             sets=self._sets,
             toolkit=policy is not None and policy.toolkit.enabled,
-            gpu_pod="" if serves or not facts.driver_set else self._snapshot.gpu_pods.get(facts.name, ""),
+            has_gpu_pods=not serves and facts.driver_set != "" and facts.name in self._snapshot.nodes_in_use,
         )
 
     def _strategy_for(self, facts: DriverNodeFacts, policy: DriverPolicy) -> StrategyResult:

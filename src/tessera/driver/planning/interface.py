@@ -162,7 +162,7 @@ class ClusterSnapshot(msgspec.Struct, frozen=True, kw_only=True):
         unpullable: images that a kubelet could not pull lately, with kubelet's message.
         failed_sets: driver sets that failed in the rollout, with one cause each.
         rollout_notes: the rollout's note on a node, by name.
-        gpu_pods: a pod that uses the node's GPUs and can be evicted, ``namespace/name``, by node name.
+        nodes_in_use: names of nodes whose GPUs are used by pods that can be evicted.
         has_toolkit: the container toolkit's DaemonSet exists.
         now: seconds since 1970.
     """
@@ -176,7 +176,7 @@ class ClusterSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     unpullable: Mapping[str, str] = {}
     failed_sets: Mapping[str, str] = {}
     rollout_notes: Mapping[str, str] = {}
-    gpu_pods: Mapping[str, str] = {}
+    nodes_in_use: frozenset[str] = frozenset()
     has_toolkit: bool = False
     now: float = 0.0
 

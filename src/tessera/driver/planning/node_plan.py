@@ -64,7 +64,7 @@ def _keep_while_in_use(state: NodeState, reason: str) -> NodePlan | None:
     if current is None or not state.in_use:
         return None
     phase, progress = driver_progress(state, current)
-    stays = f"Its driver stays until pod {state.gpu_pod} has ended."
+    stays = "Its driver stays while pods use its cards."
     status = _status(state, current, phase, f"{reason} {stays} {progress}".strip(), ())
     return NodePlan(
         label=current.id, status=msgspec.structs.replace(status, leaving=True), desired=DesiredDriver(policy="")

@@ -114,7 +114,7 @@ def wants_upgrade(view: NodeView) -> bool:
 
 
 def refusal_reason(view: NodeView, policy: UpgradePolicy, *, stopped: str, failed: str) -> str:
-    """Reason that a node may not begin with the set that it wants; empty if only the limits may stop it.
+    """Reason that a node may not begin with the set that it wants; empty if only its pods or the limits may stop it.
 
     Args:
         view: the node.
@@ -136,7 +136,7 @@ def refusal_reason(view: NodeView, policy: UpgradePolicy, *, stopped: str, faile
         return f"driver set {desired.set} cannot be installed yet: {desired.obstacle}"
     if not view.ready:
         return "the node is not ready"
-    return "" if not view.gpu_pods else _usage_reason(view, policy)
+    return ""
 
 
 def upgrade_order(view: NodeView) -> tuple[bool, bool, int, bool, str]:
@@ -153,9 +153,12 @@ def _failed_here(view: NodeView) -> bool:
     return bool(view.gpu_pods) or not record.occupied
 
 
-def _usage_reason(view: NodeView, policy: UpgradePolicy) -> str:
+def usage_reason(view: NodeView, policy: UpgradePolicy) -> str:
+    """Reason that a node may not begin now because of its pods with cards; empty if they may be evicted."""
+    if not view.gpu_pods:
+        return ""
     if view.foreign_cordon:
-        return f"somebody cordoned the node, and pod {view.gpu_pods[0].text} uses its cards"
+        return "somebody cordoned the node, and pods use its cards"
     if view.desired.when_idle and not view.requested:
         return f"driver set {view.desired.set} is installed when no pod uses its cards"
     return drain_obstacle(view, policy)

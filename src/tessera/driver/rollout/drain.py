@@ -43,7 +43,8 @@ def gpu_pods_to_evict(view: NodeView, policy: UpgradePolicy) -> PodsToEvict:
         view.gpu_pods,
         force=deletion.force,
         empty_dir=deletion.delete_empty_dir,
-        settings="upgradePolicy.gpuPodDeletion",
+        what="pods with cards",
+        settings="upgradePolicy.podDeletion",
     )
 
 
@@ -55,7 +56,9 @@ def pods_to_drain(view: NodeView, drain: DrainSettings) -> PodsToEvict:
     """
     selector = parse_selector(drain.pod_selector)
     pods = tuple(pod for pod in view.pods if not pod.stays and not pod.drain_skip and selector.matches(pod.labels))
-    return _pods_to_evict(pods, force=drain.force, empty_dir=drain.delete_empty_dir, settings="upgradePolicy.drain")
+    return _pods_to_evict(
+        pods, force=drain.force, empty_dir=drain.delete_empty_dir, what="pods", settings="upgradePolicy.drain"
+    )
 
 
 def drain_obstacle(view: NodeView, policy: UpgradePolicy) -> str:
@@ -68,19 +71,20 @@ def drain_obstacle(view: NodeView, policy: UpgradePolicy) -> str:
         leaving = pods_to_drain(view, policy.drain)
     except ValueError as error:
         return str(error)
-    kept = [pod.text for pod in view.gpu_pods if pod not in leaving.pods]
-    return leaving.obstacle or (f"pod {kept[0]} uses cards and is kept out of drains" if kept else "")
+    return leaving.obstacle or ("" if all(pod in leaving.pods for pod in view.gpu_pods) else _KEPT_OUT)
 
 
-def _pods_to_evict(pods: Sequence[PodView], *, force: bool, empty_dir: bool, settings: str) -> PodsToEvict:
+#: An obstacle names no pod: pods may come and go each second, and each new name would be a write of the node.
+_KEPT_OUT = "some of its pods with cards are kept out of drains; end these"
+
+
+def _pods_to_evict(pods: Sequence[PodView], *, force: bool, empty_dir: bool, what: str, settings: str) -> PodsToEvict:
+    living = [pod for pod in pods if not pod.terminating]
     stuck = ""
-    for pod in pods:
-        if pod.terminating or stuck:
-            continue
-        if not pod.controlled and not force:
-            stuck = f"pod {pod.text} has no controller that would replace it; end it, or set {settings}.force"
-        elif pod.empty_dir and not empty_dir:
-            stuck = f"pod {pod.text} has data in an emptyDir; end it, or set {settings}.deleteEmptyDir"
+    if not force and not all(pod.controlled for pod in living):
+        stuck = f"some of its {what} have no controller that would replace them; end these, or set {settings}.force"
+    elif not empty_dir and any(pod.empty_dir for pod in living):
+        stuck = f"some of its {what} have data in an emptyDir; end these, or set {settings}.deleteEmptyDir"
     return PodsToEvict(pods=tuple(pods), obstacle=stuck)
 
 
@@ -138,7 +142,7 @@ def drain_node(
             else _evict(view, leaving, record, policy.drain.timeout_seconds, blocked)
         )
     if view.gpu_pods:
-        return fail(view, f"pod {view.gpu_pods[0].text} uses cards and is kept out of drains", now, occupied=True)
+        return fail(view, _KEPT_OUT, now, occupied=True)
     return NodeStep(patch=advance(view, UpgradeState.RESTART, now))
 
 

@@ -31,6 +31,7 @@ from tessera.driver.rollout.candidates import (
     is_up_to_date,
     refusal_reason,
     upgrade_order,
+    usage_reason,
     wants_upgrade,
 )
 from tessera.driver.rollout.failure_history import Failures, failure_update, reload_stop_reason
@@ -249,12 +250,20 @@ class _PolicyRound:
             why = refusal_reason(
                 view, self._policy, stopped=self._stop_reason(view), failed=self._failed.get(view.name, "")
             )
+            if not why and (why := usage_reason(view, self._policy)):
+                self._hold(view)
             if why:
                 self.notes[view.name] = why
                 self._reset_state(view)
             else:
                 found.append(view)
         return found
+
+    def _hold(self, view: NodeView) -> None:
+        """Marks a node that its pods hold back, and keeps its image: the first moment without them may be short."""
+        self._keep_pull_pods.add(view.name)
+        if view.state in {UpgradeState.NONE, UpgradeState.DONE} and not view.desired.when_idle:
+            self.instructions.append(mark_required(view))
 
     def _reset_state(self, view: NodeView) -> None:
         """Removes a waiting node's upgrade state or failure if its request is over or nobody wants the set."""
