@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from tessera.api.names import CLAIM_DRIVERS
 from tessera.api.sharing.profile import MigStrategy
 from tessera.cli.install.apply import OPTIONAL, optional_resource
 from tessera.cli.install.manifests import CONFIG_ROLE, InstallChoices, Manifest
@@ -75,11 +76,14 @@ def every_object() -> list[Manifest]:
         repairs="repairs",
         openshift=True,
         dashboard=True,
+        claim_driver=CLAIM_DRIVERS[0],
     )
     objects = operated_objects(choices)
     # The rules of the webhook's Roles differ with cert-manager, so both are needed.
     by_cert_manager = operated_objects(msgspec.structs.replace(choices, certificate=CERT_MANAGER))
     objects += [each for each in by_cert_manager if each not in objects]
+    other_driver = operated_objects(msgspec.structs.replace(choices, claim_driver=CLAIM_DRIVERS[1]))
+    objects += [each for each in other_driver if each["kind"] == "DeviceClass"]
     for each in objects:
         if each["kind"] == "Role" and each["metadata"]["name"] == CONFIG_ROLE:
             (rule,) = each["rules"]

@@ -11,7 +11,7 @@ from monitoring.alerts import HOT, HOT_MEMORY
 from monitoring.manifests import RUNBOOKS
 
 from charts.holes import block, hole, write
-from tessera.api.names import DEVICE_ACCESS_POLICY, INSTASLICE_NAMESPACE
+from tessera.api.names import CLAIM_DRIVERS, DEVICE_ACCESS_POLICY, INSTASLICE_NAMESPACE
 from tessera.cli.install.manifests import (
     AGENT,
     BINDING_KIND,
@@ -50,6 +50,7 @@ CONDITIONS: Mapping[str, str] = {
     "monitoring/prometheus/pod-monitors.yaml": ".Values.tessera.monitoring.podMonitors",
     "monitoring/prometheus/prometheus-rule.yaml": ".Values.tessera.monitoring.prometheusRule",
     "options/evict.yaml": 'or .Values.tessera.agent.migEvict (eq .Values.tessera.agent.memoryLimits "evict")',
+    "options/claims.yaml": ".Values.tessera.claims.driver",
     "options/replace.yaml": "gt (int .Values.tessera.controller.replaceFailed) 0",
     f"options/{CERTIFICATES}": ".Values.tessera.webhook.certManager.enabled",
     f"options/{DASHBOARD_FILE}": ".Values.tessera.dashboard.enabled",
@@ -121,6 +122,9 @@ def _own_condition(manifest: Manifest) -> str:
     name = manifest["metadata"]["name"]
     if manifest["kind"] == "Namespace":  # Helm itself makes the namespace of a release
         return f'ne .Release.Namespace "{name}"'
+    if manifest["kind"] == "DeviceClass":
+        driver = next(each for each in CLAIM_DRIVERS if f"'{each}'" in str(manifest["spec"]))
+        return f'eq .Values.tessera.claims.driver "{driver}"'
     if manifest["kind"] == "ResourceQuota":
         return ".Values.tessera.criticalPodsQuota"
     if (manifest["kind"], name) == ("NetworkPolicy", DASHBOARD):
@@ -203,17 +207,19 @@ def _change_agent(manifest: Manifest) -> None:
     (container,) = pod["containers"]
     manifest["spec"]["updateStrategy"] = hole("toJson .Values.tessera.agent.updateStrategy")
     container["env"] = hole('include "tessera.agent.env" .')
+    container["volumeMounts"].append(block('include "tessera.claims.mounts" .'))
+    pod["volumes"].append(block('include "tessera.claims.volumes" .'))
     _move_folders(manifest)
 
 
 def _move_folders(manifest: Manifest) -> None:
     pod = manifest["spec"]["template"]["spec"]
     (container,) = pod["containers"]
-    for volume in pod["volumes"]:
+    for volume in (each for each in pod["volumes"] if isinstance(each, dict)):
         if volume["name"] in _MOVED:
             usual = volume["hostPath"]["path"]
             volume["hostPath"]["path"] = _folder(_MOVED[volume["name"]], usual)
-    for mount in container["volumeMounts"]:
+    for mount in (each for each in container["volumeMounts"] if isinstance(each, dict)):
         if mount["name"] in {DRIVER_VOLUME, POD_RESOURCES_VOLUME}:
             mount["mountPath"] = _folder(_MOVED[mount["name"]], mount["mountPath"])
 

@@ -15,6 +15,7 @@ import pytest
 import yaml
 from tests.charts.conftest import Helm, Key, Manifest, bundled, by_name, install, is_hook, leaves, of_release
 
+from tessera.api.names import CLAIM_DRIVERS
 from tessera.cli.install.drivers import parse_choice
 from tessera.cli.install.manifests import drivers_in_charge
 from tessera.cli.install.operator_process import operated_objects
@@ -256,6 +257,10 @@ SETTINGS: Mapping[str, Case] = {
             *("--mig-evict", "--memory-limits", "kill", "--simulate", "2xA100-40GB"),
         ],
     ),
+    **{
+        f"claims of {driver}": chosen(nvidia, {"claims": {"driver": driver}}, ["--claim-driver", driver])
+        for driver, nvidia in zip(CLAIM_DRIVERS, (None, {"hostPaths": {"kubeletRootDir": "/kubelet/"}}), strict=True)
+    },
     "open metrics": chosen(None, {"monitoring": {"metricsAccess": "open"}}, ["--metrics-access", "open"]),
     "evicting memory": chosen(None, {"agent": {"memoryLimits": "evict"}}, ["--memory-limits", "evict"]),
     "controller": chosen(

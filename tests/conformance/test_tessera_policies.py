@@ -50,7 +50,7 @@ class TwoNodes(msgspec.Struct):
 async def two_nodes(
     api: Api, namespace: str, unique: str, as_token: Callable[[str], Api], cleanup: Callable[[str], None]
 ) -> AsyncIterator[TwoNodes]:
-    for folder, file in (("policies", "agent"), ("policies", "driver"), ("options", "evict")):
+    for folder, file in (("policies", "agent"), ("policies", "driver"), ("options", "evict"), ("options", "claims")):
         text = (DEPLOY / folder / f"{file}.yaml").read_text().replace("tessera-system", namespace)
         for each in yaml.load_all(text, yaml.CSafeLoader):
             if not each["kind"].startswith("ValidatingAdmissionPolicy"):
@@ -74,7 +74,7 @@ async def two_nodes(
         (await api("POST", "/api/v1/nodes", {"metadata": {"name": name, "labels": {"team": "a"}}})).ok()
     cleanup(f"{RBAC}/clusterroles/{unique}")
     cleanup(f"{RBAC}/clusterrolebindings/{unique}")
-    rules = [{"apiGroups": ["", "inference.redhat.com"], "resources": ["*"], "verbs": ["*"]}]
+    rules = [{"apiGroups": ["", "inference.redhat.com", "resource.k8s.io"], "resources": ["*"], "verbs": ["*"]}]
     (await api("POST", f"{RBAC}/clusterroles", {"metadata": {"name": unique}, "rules": rules})).ok()
     accounts = ["tessera-agent", "tessera-driver"]
     binding = {
@@ -336,6 +336,32 @@ async def test_an_agent_that_may_evict_evicts_pods_of_its_own_node_only(
                 pass
         denied(answer, f"{two_nodes.mine} may not evict pod default/{unique}-{name}: agents evict pods on their own")
     (await evict("own")).ok()
+
+
+async def test_an_agent_publishes_devices_of_its_own_node_only(
+    api: Api, two_nodes: TwoNodes, unique: str, cleanup: Callable[[str], None]
+) -> None:
+    path = "/apis/resource.k8s.io/v1/resourceslices"
+
+    def devices(name: str, driver: str = "gpu.tessera.dev", **spec: Any) -> dict[str, Any]:
+        pool = {"name": "p", "generation": 1, "resourceSliceCount": 1}
+        made = {"driver": driver, "pool": pool, "devices": [{"name": "gpu-0"}], **spec}
+        cleanup(f"{path}/{unique}-{name}")
+        return {"metadata": {"name": f"{unique}-{name}"}, "spec": made}
+
+    own_only = "agents write those of their own node only"
+    for name, spec in (("other", {"nodeName": two_nodes.other}), ("all", {"allNodes": True})):
+        denied(await two_nodes.agent("POST", path, devices(name, **spec)), f"{unique}-{name}", own_only)
+    foreign = devices("foreign", "gpu.example.com", nodeName=two_nodes.mine)
+    denied(await two_nodes.agent("POST", path, foreign), "its driver is gpu.example.com")
+    denied(await two_nodes.unbound("POST", path, devices("unbound", nodeName=two_nodes.mine)), own_only)
+    (await two_nodes.agent("POST", path, devices("mine", nodeName=two_nodes.mine))).ok()
+    (await api("POST", path, devices("of-others", nodeName=two_nodes.other))).ok()
+    change = {"metadata": {"labels": {"a": "b"}}}
+    denied(await two_nodes.agent("PATCH", f"{path}/{unique}-of-others", change, content=MERGE), own_only)
+    denied(await two_nodes.agent("DELETE", f"{path}/{unique}-of-others"), own_only)
+    (await two_nodes.agent("PATCH", f"{path}/{unique}-mine", change, content=MERGE)).ok()
+    (await two_nodes.agent("DELETE", f"{path}/{unique}-mine")).ok()
 
 
 async def a_pod(api: Api, namespace: str, name: str, node: str = "") -> str:

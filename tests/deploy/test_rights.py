@@ -5,8 +5,9 @@ Each other form of installation makes the same objects: :mod:`tests.charts.test_
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from tests.deploy.conftest import ROOT, Installation, Obj, rendered
 
 import tessera
 from tessera.api import instaslice, queues
+from tessera.api.dra import claims, resource_slices
 from tessera.api.pods import gangs
 from tessera.gpu_operator.policies import assignment as driver_assignment
 from tessera.kube import resources
@@ -78,20 +80,22 @@ def calls(process: str) -> Iterator[ast.Call]:
             yield from (each for each in ast.walk(ast.parse(file.read_text())) if isinstance(each, ast.Call))
 
 
-def asked(process: str) -> Iterator[Right]:
+def asked(process: str, rooms: Sequence[ModuleType] = ROOMS) -> Iterator[Right]:
     for call in calls(process):
         method = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
         if method == "list" and isinstance(call.func, ast.Name):
             continue  # Python's own
         parts = [part for argument in call.args for part in ast.walk(argument)]
         named = [each.id for each in parts if isinstance(each, ast.Name) and each.id.isupper()]
-        kinds = [kind for name in named if isinstance(kind := constant(name), Resource)]
+        kinds = [kind for name in named if isinstance(kind := constant(name, rooms), Resource)]
         if method == "evict":
-            if process not in EVICTS_BY_OPTION:
+            if rooms is ROOMS and process not in EVICTS_BY_OPTION:
                 yield "create", "pods/eviction"
         elif method == "path":
             made = {name for each in parts for name in BY_SUBRESOURCE if _begins(each, name)}
-            yield from ((BY_SUBRESOURCE[name], f"{kind.plural}/{name}") for name in made for kind in receivers(call))
+            yield from (
+                (BY_SUBRESOURCE[name], f"{kind.plural}/{name}") for name in made for kind in receivers(call, rooms)
+            )
         elif method in VERBS and kinds:
             given = [each.value for each in call.keywords if each.arg == "subresource"]
             for below in subresources(given[0]) if given else [""]:
@@ -103,16 +107,16 @@ def _begins(part: ast.AST, name: str) -> bool:
     return isinstance(part, ast.Constant) and str(part.value).startswith(name)
 
 
-def receivers(call: ast.Call) -> Iterator[Resource[Any]]:
+def receivers(call: ast.Call, rooms: Sequence[ModuleType]) -> Iterator[Resource[Any]]:
     """The resource of ``PODS.path(...)``."""
     if isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Name):
-        kind = constant(call.func.value.id)
+        kind = constant(call.func.value.id, rooms)
         if isinstance(kind, Resource):
             yield kind
 
 
-def constant(name: str) -> object:
-    return next((found for room in ROOMS if (found := getattr(room, name, None)) is not None), None)
+def constant(name: str, rooms: Sequence[ModuleType]) -> object:
+    return next((found for room in rooms if (found := getattr(room, name, None)) is not None), None)
 
 
 def subresources(value: ast.expr) -> list[str]:
@@ -179,6 +183,30 @@ def test_the_rights_to_replace_nodes_are_those_that_replacing_them_takes() -> No
     assert rights == set(asked(REPLACES_BY_OPTION))
     assert binding["roleRef"]["name"] == role["metadata"]["name"]
     assert [each["name"] for each in binding["subjects"]] == ["tessera-controller"]
+
+
+def test_the_rights_to_serve_claims_are_those_that_serving_them_takes() -> None:
+    objects = list(yaml.load_all((ROOT / "deploy" / "options" / "claims.yaml").read_text(), yaml.CSafeLoader))
+    roles = {each["metadata"]["name"]: each for each in objects if each["kind"] == "ClusterRole"}
+    rights = {
+        name: {(verb, each) for rule in role["rules"] for each in rule["resources"] for verb in rule["verbs"]}
+        for name, role in roles.items()
+    }
+    assert rights["tessera-agent-claims"] == set(asked("tessera-agent", (claims, resource_slices)))
+    taken = set(asked("tessera-controller", (claims, resource_slices)))
+    assert taken <= rights["tessera-controller-claims"]
+    assert {each for _, each in rights["tessera-controller-claims"]} == {
+        "deviceclasses",
+        "resourceslices",
+        "resourceclaims",
+        "resourceclaims/status",
+        "resourceclaims/binding",
+    }
+    bound = {each["roleRef"]["name"]: each["subjects"] for each in objects if each["kind"] == "ClusterRoleBinding"}
+    assert {name: [each["name"] for each in subjects] for name, subjects in bound.items()} == {
+        "tessera-agent-claims": ["tessera-agent"],
+        "tessera-controller-claims": ["tessera-controller"],
+    }
 
 
 def test_a_name_limits_no_create_which_has_none_to_be_compared(installation: Installation) -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tessera.api.dra.claims import ClaimSpec, DeviceClass, DeviceConfig
 from tessera.api.dra.resource_slices import ResourceSlice
+from tessera.api.names import CLAIM_DRIVERS
 from tessera.dra.devices import Device, DeviceId, Holdings, Pool
 from tessera.dra.driver_classes import (
     check_served,
@@ -16,7 +17,6 @@ from tessera.dra.driver_classes import (
     find_rival,
     is_our_class,
     profile_class,
-    read_driver_name,
 )
 from tessera.dra.matching import NoMatch, match_claims
 from tessera.dra.node_devices import DRIVER, NVIDIA_DRIVER, NodeCard, PublishOptions, node_pools
@@ -31,6 +31,7 @@ from tessera.dra.opaque_configs import (
 from tessera.dra.requests import ClaimRefused, read_demand
 from tessera.dra.selectors import DeviceSelectors
 from tessera.dra.slice_writer import plan_slices
+from tessera.manifests import deploy_folder, read_manifests
 from tessera.mig.models import model_by_short_name
 
 PLACE = "claim ns/c: spec.devices.config[0]"
@@ -187,14 +188,15 @@ def test_a_configuration_for_a_request_must_be_of_its_devices_kind() -> None:
 # -- name and classes -------------------------------------------------------------------------------------------------
 
 
-def test_the_driver_has_our_name_or_nvidias() -> None:
-    assert [read_driver_name(each) for each in ("", " gpu.tessera.dev", NVIDIA_DRIVER)] == [
-        DRIVER,
-        DRIVER,
-        NVIDIA_DRIVER,
-    ]
-    with pytest.raises(ValueError, match=r"driverName is gpu\.example\.com: write gpu\.tessera\.dev, or gpu\.nvidia"):
-        read_driver_name("gpu.example.com")
+def test_an_installation_makes_these_classes() -> None:
+    """With their guards, so that kube-scheduler's allocator takes no device on any version."""
+    objects = read_manifests(deploy_folder() / "options" / "claims.yaml")
+    found = {each["metadata"]["name"]: each["spec"] for each in objects if each["kind"] == "DeviceClass"}
+    assert found == {
+        each["metadata"]["name"]: each["spec"]
+        for driver in CLAIM_DRIVERS
+        for each in device_classes(driver, guarded=True)
+    }
 
 
 CARD = NodeCard(

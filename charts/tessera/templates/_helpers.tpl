@@ -93,6 +93,22 @@ volumes: [{name: registry-ca, configMap: {name: tessera-registry-ca}}]
 {{- end -}}
 {{- end -}}
 
+{{- /* The folders of a driver of claims, in the agents' pods: registration by the first, calls by the second. */ -}}
+{{- define "tessera.claims.mounts" -}}
+{{- if .Values.tessera.claims.driver -}}
+{{- $root := include "tessera.folder" (list . "kubelet" "/var/lib/kubelet") -}}
+- {name: claim-registry, mountPath: {{ $root }}/plugins_registry}
+- {name: claim-driver, mountPath: {{ $root }}/plugins/{{ .Values.tessera.claims.driver }}}
+{{- end -}}
+{{- end -}}
+{{- define "tessera.claims.volumes" -}}
+{{- if .Values.tessera.claims.driver -}}
+{{- $root := include "tessera.folder" (list . "kubelet" "/var/lib/kubelet") -}}
+- {name: claim-registry, hostPath: {path: {{ $root }}/plugins_registry, type: Directory}}
+- {name: claim-driver, hostPath: {path: {{ $root }}/plugins/{{ .Values.tessera.claims.driver }}, type: DirectoryOrCreate}}
+{{- end -}}
+{{- end -}}
+
 {{- /* The names of image pull secrets, anywhere below a value, one a line. */ -}}
 {{- define "tessera.secretsBelow" -}}
 {{- if kindIs "map" . -}}

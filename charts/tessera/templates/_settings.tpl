@@ -115,7 +115,7 @@ values that are no mapping where the chart has one, and a text for a switch is o
 {{- if eq $root $usual }}{{ $root = "" }}{{ end -}}
 {{- $folders := dict "driverRoot" $root -}}
 {{- if $mps }}{{ $_ := set $folders "mpsRoot" (trimSuffix "/" $mps) }}{{ $_ := set $folders "mpsMemory" (printf "%s/shm" (trimSuffix "/" $mps)) }}{{ end -}}
-{{- if $kubelet }}{{ $_ := set $folders "podResources" (printf "%s/pod-resources" (trimSuffix "/" $kubelet)) }}{{ end -}}
+{{- if $kubelet }}{{ $_ := set $folders "kubelet" (trimSuffix "/" $kubelet) }}{{ $_ := set $folders "podResources" (printf "%s/pod-resources" (trimSuffix "/" $kubelet)) }}{{ end -}}
 {{- toJson (dict
   "given" (not (empty $nvidia))
   "strategy" $strategy
@@ -164,6 +164,7 @@ values that are no mapping where the chart has one, and a text for a switch is o
 {{- with $settings.folders.driverRoot }}{{ $args = append $args (printf "--driver-root=%s" .) }}{{ end -}}
 {{- end -}}
 {{- with .Values.tessera.monitoring.metricsAccess }}{{ if ne . "reviewed" }}{{ $args = append $args (printf "--metrics-access=%s" .) }}{{ end }}{{ end -}}
+{{- with .Values.tessera.claims.driver }}{{ $args = append $args (printf "--claim-driver=%s" .) }}{{ end -}}
 {{- if $values.migEvict }}{{ $args = append $args "--mig-evict" }}{{ end -}}
 {{- with $values.memoryLimits }}{{ $args = append $args (printf "--memory-limits=%s" .) }}{{ end -}}
 {{- with $values.simulate }}{{ $args = append $args (printf "--simulate=%s" .) }}{{ end -}}
@@ -194,6 +195,7 @@ values that are no mapping where the chart has one, and a text for a switch is o
 {{- with $own.controller.moves }}{{ $args = append $args (printf "--moves=%s" .) }}{{ end -}}
 {{- if gt (int $own.controller.movesPerHour) 0 }}{{ $args = append $args (printf "--moves-per-hour=%d" (int $own.controller.movesPerHour)) }}{{ end -}}
 {{- with $own.monitoring.metricsAccess }}{{ if ne . "reviewed" }}{{ $args = append $args (printf "--metrics-access=%s" .) }}{{ end }}{{ end -}}
+{{- with $own.claims.driver }}{{ $args = append $args (printf "--claim-driver=%s" .) }}{{ end -}}
 {{- $builds := $own.builds -}}
 {{- with $builds.buildahImage }}{{ $args = append $args (printf "--buildah-image=%s" .) }}{{ end -}}
 {{- range $system, $image := $builds.baseImages }}{{ $args = append $args (printf "--build-base-image=%s=%s" $system $image) }}{{ end -}}

@@ -72,6 +72,8 @@ MPS_HOST_LABEL = "tessera.dev/mps"
 #: Label of a node: how pods get the slices of its cards that are cut on demand, where the installation serves
 #: ResourceClaims. With ``dra`` by claim alone; with any other value, or none, by the device plugin alone.
 DEVICE_API_LABEL, DEVICE_API_DRA = "tessera.dev/device-api", "dra"
+#: Drivers of ResourceClaims that an installation can have: ours, and the name of NVIDIA's, whose place it takes.
+CLAIM_DRIVERS = ("gpu.tessera.dev", "gpu.nvidia.com")
 MIG_CONFIG_DYNAMIC = "dynamic"
 #: Value of the state label of a node that does not have its requested layout.
 MIG_CONFIG_FAILED = "failed"

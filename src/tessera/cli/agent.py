@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from tessera.api.names import CLAIM_DRIVERS
 from tessera.cli.base.connection import cluster_options, connect, report_errors
 from tessera.cli.base.inputs import check_cards
 from tessera.cli.base.process import (
@@ -103,6 +104,11 @@ _PASSED_ON = ("DP_DISABLE_HEALTHCHECKS", "DP_ENABLE_HEALTHCHECKS")
     "--mig-reboot",
     is_flag=True,
     help="Reboot the node if a reset of the card cannot change its MIG mode; at most once for each layout.",
+)
+@click.option(
+    "--claim-driver",
+    type=click.Choice(CLAIM_DRIVERS),
+    help="Serve ResourceClaims as this driver if the node has the label tessera.dev/device-api=dra.  [default: none]",
 )
 @click.option(
     "--memory-limits",
@@ -271,10 +277,17 @@ async def _run(options: Any, kubeconfig: Path | None, context: str | None) -> No
     from tessera.api.nodes.conditions import CARDS_MANAGER
     from tessera.clock import SystemClock
     from tessera.kubelet.grpc import GrpcKubelet
+    from tessera.kubelet.sockets import CLAIM_PLUGIN_DIR, REGISTRY_DIR
 
     clock = SystemClock()
     options.state_dir.mkdir(parents=True, exist_ok=True)
-    kubelet = GrpcKubelet(options.plugin_dir, options.pod_resources / "kubelet.sock", clock=clock)
+    kubelet = GrpcKubelet(
+        options.plugin_dir,
+        options.pod_resources / "kubelet.sock",
+        clock=clock,
+        registry=options.kubelet_root / REGISTRY_DIR.name,
+        claim_plugins=options.kubelet_root / CLAIM_PLUGIN_DIR.name,
+    )
     async with connect(CARDS_MANAGER, kubeconfig, context) as client:
         driver, programs = _driver(options, clock)
         host = _host(options)

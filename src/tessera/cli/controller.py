@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from tessera.api.names import SYSTEM_NAMESPACE
+from tessera.api.names import CLAIM_DRIVERS, SYSTEM_NAMESPACE
 from tessera.cli.base.connection import cluster_options, connect, report_errors
 from tessera.cli.base.controller_options import (
     Site,
@@ -64,6 +64,11 @@ _READERS: Mapping[str, tuple[str, ...]] = {
     show_default=True,
     help="Replace nodes that miss the startup deadline, at most N of a group in an hour; needs the rights of"
     " deploy/options/replace.yaml. 0 replaces none.",
+)
+@click.option(
+    "--claim-driver",
+    type=click.Choice(CLAIM_DRIVERS),
+    help="Place ResourceClaims for devices that agents publish as this driver.  [default: none]",
 )
 @click.option(
     "--health-breaker-share",
@@ -139,6 +144,7 @@ def options_from(values: Mapping[str, Any]) -> Any:
     given = dict(values)
     _refuse_unread(given)
     given["identity"] = given["identity"] or socket.gethostname()
+    given["claim_driver"] = given["claim_driver"] or ""
     site = pop_site(given)
     reserve: dict[str, Any] = (
         {} if site.reservations is None else {"reserve_after": read_reservations(site.reservations)}

@@ -17,27 +17,11 @@ from tessera.dra.node_devices import DRIVER, NVIDIA_DRIVER
 from tessera.dra.requests import GUARD, ClaimRefused
 from tessera.dra.slice_writer import is_ours
 from tessera.mig.names import resource_spelling
-from tessera.text import one_line
 
 Json = dict[str, Any]
 
 #: Prefix of each driver's classes: ``mig.nvidia.com``.
 _DOMAINS = {DRIVER: "tessera.dev", NVIDIA_DRIVER: "nvidia.com"}
-
-
-def read_driver_name(text: str) -> str:
-    """Returns the name of the driver from a setting; an empty text is ours.
-
-    Raises:
-        ValueError: it is none of the two that can be chosen.
-    """
-    name = text.strip() or DRIVER
-    if name not in _DOMAINS:
-        raise ValueError(
-            f"driverName is {one_line(name, 60)}: write {DRIVER}, or {NVIDIA_DRIVER} to take the place of NVIDIA's DRA"
-            " driver where it is not installed"
-        )
-    return name
 
 
 def find_rival(driver: str, node: str, slices: Iterable[ResourceSlice]) -> str:
@@ -52,7 +36,7 @@ def find_rival(driver: str, node: str, slices: Iterable[ResourceSlice]) -> str:
         if each.spec.driver == driver and each.spec.node_name == node and not is_ours(each):
             return (
                 f"node {node}: ResourceSlice {each.metadata.name} of driver {driver} is another program's; remove that"
-                f" driver from the node, or choose driverName {DRIVER}"
+                f" driver from the node, or choose --claim-driver {DRIVER}"
             )
     return ""
 
@@ -72,7 +56,8 @@ def device_classes(driver: str, *, guarded: bool = False) -> list[Json]:
         shared = "device.allowMultipleAllocations"
         wanted = {"gpu": f"{whole} && !{shared}", "mig": _typed(driver, "mig"), "gpu-shares": f"{whole} && {shared}"}
     found = [_class(f"{name}.{domain}", expression, guarded) for name, expression in wanted.items()]
-    found[0]["spec"]["extendedResourceName"] = "nvidia.com/gpu"
+    if not guarded:  # else kube-scheduler would look for a device that it never finds, for every pod with cards
+        found[0]["spec"]["extendedResourceName"] = "nvidia.com/gpu"
     return found
 
 

@@ -20,6 +20,7 @@ from hashlib import sha256
 
 import msgspec
 
+from tessera.api.names import CLAIM_DRIVERS
 from tessera.cel.kubernetes_values import Semver, normalize_version, read_semver
 from tessera.dra.card_counters import card_counters, compute_counter, partition_counters, slot_counters
 from tessera.dra.devices import NO_EXECUTE, NO_SCHEDULE, Capacity, Device, DeviceId, DeviceTaint, Pool, Value, qualify
@@ -27,7 +28,7 @@ from tessera.mig.geometry import Geometry, Placement, Profile
 from tessera.mig.occupancy import placement_mask
 
 #: Name of our driver, and of NVIDIA's, whose place it can take.
-DRIVER, NVIDIA_DRIVER = "gpu.tessera.dev", "gpu.nvidia.com"
+DRIVER, NVIDIA_DRIVER = CLAIM_DRIVERS
 #: Keeps kube-scheduler's allocator away: the controller writes allocations, which are not checked for taints again.
 PLACED_BY = DeviceTaint("tessera.dev/placed-by", "tessera", NO_SCHEDULE)
 FAULT_TAINT, CORDON_TAINT = "tessera.dev/fault", "tessera.dev/cordoned"

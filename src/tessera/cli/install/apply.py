@@ -57,10 +57,12 @@ _PAUSE = 0.2
 _RBAC = "rbac.authorization.k8s.io"
 _EVICT = "tessera-agent-evict"
 _REPLACE = "tessera-controller-replace"
+_AGENT_CLAIMS, _CONTROLLER_CLAIMS = "tessera-agent-claims", "tessera-controller-claims"
 _VERSIONS = {
     **dict.fromkeys((BINDING_KIND, "ValidatingAdmissionPolicy"), "admissionregistration.k8s.io/v1"),
     "FlowSchema": "flowcontrol.apiserver.k8s.io/v1",
     "NetworkPolicy": "networking.k8s.io/v1",
+    "DeviceClass": "resource.k8s.io/v1",
     **dict.fromkeys(("Certificate", "Issuer"), "cert-manager.io/v1"),
 }
 #: Kinds of objects in tessera-system only: an object of the same name in another namespace is not Tessera's.
@@ -75,6 +77,15 @@ OPTIONAL: tuple[tuple[str, bool, str], ...] = (
     ("ValidatingAdmissionPolicy", False, _EVICT),
     ("ClusterRoleBinding", False, _REPLACE),
     ("ClusterRole", False, _REPLACE),
+    *(
+        (kind, False, name)
+        for name in (_AGENT_CLAIMS, _CONTROLLER_CLAIMS)
+        for kind in ("ClusterRoleBinding", "ClusterRole")
+    ),
+    (BINDING_KIND, False, _AGENT_CLAIMS),
+    ("ValidatingAdmissionPolicy", False, _AGENT_CLAIMS),
+    # Those in NVIDIA's domain stay: they may be of its own driver by now.
+    *(("DeviceClass", False, f"{name}.tessera.dev") for name in ("gpu", "mig", "gpu-shares")),
     (BINDING_KIND, False, DEVICE_ACCESS_POLICY),
     ("ValidatingAdmissionPolicy", False, DEVICE_ACCESS_POLICY),
     *((kind, kind in _IN_SYSTEM, name) for kinds, names in OBJECTS.values() for kind in kinds for name in names),

@@ -55,7 +55,7 @@ def choices_from(
     objects, notices = driver_objects(settings, drivers)
     controller = _controller_choices(given, authorities)
     page = _page_arguments(given.pop("origins"), given.pop("without_token"), installed=given["dashboard"])
-    others = {**given, **{name: given[name] or "" for name in ("image", "memory_limits", "simulate")}}
+    others = {**given, **{name: given[name] or "" for name in ("image", "memory_limits", "simulate", "claim_driver")}}
     choices = InstallChoices(
         settings=settings,
         namespace=namespace or (settings.namespace if settings else "") or SYSTEM_NAMESPACE,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tessera.api.names import CLAIM_DRIVERS
 from tessera.cli.base.connection import CommandError, cluster_options, connect, report_errors
 from tessera.cli.base.console import say, say_document
 from tessera.cli.base.controller_options import build_options, check_image, site_options
@@ -98,6 +99,12 @@ def _issuer(_context: click.Context, _parameter: click.Parameter, text: str | No
     metavar="CARDS",
     callback=check_cards,
     help="Simulate these cards on every node with an agent, e.g. 4xA100-40GB.",
+)
+@click.option(
+    "--claim-driver",
+    type=click.Choice(CLAIM_DRIVERS),
+    help="Serve ResourceClaims under this driver's name; gpu.nvidia.com takes the place of NVIDIA's DRA driver, which"
+    " must not be installed.  [default: none]",
 )
 @click.option(
     "--drivers/--no-drivers",

@@ -93,6 +93,8 @@ MPS_MEMORY_VOLUME = "mps-shm"
 POD_RESOURCES_VOLUME = "pod-resources"
 #: Volume with the driver container's files; host and container have the same path.
 DRIVER_VOLUME = "driver"
+#: Kubelet's folder, unless the settings have another.
+KUBELET_ROOT = "/var/lib/kubelet"
 
 BINDING_KIND = "ValidatingAdmissionPolicyBinding"
 #: Actions of a binding that only warns.
@@ -112,6 +114,7 @@ class InstallChoices(msgspec.Struct, frozen=True, kw_only=True):
         metrics_access: who reads the metrics of agents and controller: ``reviewed``, ``open``.
         memory_limits: the agents' ``--memory-limits``; empty for their default.
         simulate: cards that each agent simulates; empty for the node's own cards.
+        claim_driver: driver of ResourceClaims, one of :data:`~tessera.api.names.CLAIM_DRIVERS`; empty for none.
         drivers: the ClusterPolicy and NVIDIADriver by which Tessera installs drivers; empty to use the hosts' drivers.
         ask_for_drivers: True for ``--drivers``, False for ``--no-drivers``, None without either.
         replace_failed: the most nodes of a group that the controller replaces in an hour; 0 for none.
@@ -138,6 +141,7 @@ class InstallChoices(msgspec.Struct, frozen=True, kw_only=True):
     metrics_access: str = "reviewed"
     memory_limits: str = ""
     simulate: str = ""
+    claim_driver: str = ""
     drivers: Sequence[Manifest] = ()
     ask_for_drivers: bool | None = None
     replace_failed: int = 0
@@ -182,6 +186,7 @@ def manifests(
     constraints: Sequence[Manifest] = (),
     certificates: Sequence[Manifest] = (),
     dashboard: Sequence[Manifest] = (),
+    claims: Sequence[Manifest] = (),
 ) -> list[Manifest]:
     """All objects in the order in which they are applied.
 
@@ -193,6 +198,7 @@ def manifests(
         constraints: the objects of ``deploy/options/openshift/constraints.yaml``.
         certificates: the objects of ``deploy/options/cert-manager/certificates.yaml``.
         dashboard: the objects of ``deploy/options/dashboard/dashboard.yaml``.
+        claims: the objects of ``deploy/options/claims.yaml``.
     """
     objects = without_protections(copy.deepcopy(list(base)), choices.without)
     if choices.certificate == CERT_MANAGER:
@@ -210,6 +216,7 @@ def manifests(
             *(eviction if choices.may_evict else ()),
             *(replacing if choices.replace_failed else ()),
             *(constraints if choices.openshift else ()),
+            *(each for each in claims if choices.claim_driver and _is_chosen(each, choices.claim_driver)),
             *([file_map(CONFIG_MAP, KEY, choices.authorities)] if choices.authorities else ()),
             *([file_map(NODE_GROUPS_MAP, NODE_GROUPS_KEY, choices.node_groups)] if choices.node_groups else ()),
             *([file_map(REPAIRS_MAP, REPAIRS_KEY, choices.repairs)] if choices.repairs else ()),
@@ -240,6 +247,11 @@ def manifests(
             (container,) = each["spec"]["template"]["spec"]["containers"]
             container["args"] = [*container["args"], *choices.page]
     return [*objects, *(drivers_in_charge(choices.drivers) if choices.ask_for_drivers else choices.drivers)]
+
+
+def _is_chosen(manifest: Manifest, driver: str) -> bool:
+    """False for the DeviceClasses of the driver that was not chosen."""
+    return manifest["kind"] != "DeviceClass" or f"'{driver}'" in manifest["spec"]["selectors"][0]["cel"]["expression"]
 
 
 def drivers_in_charge(drivers: Sequence[Manifest]) -> list[Manifest]:
@@ -292,12 +304,18 @@ def _controllers_arguments(choices: InstallChoices) -> Iterator[str]:
     if choices.replace_failed:
         yield f"--replace-failed={choices.replace_failed}"
     yield from _metrics_access(choices)
+    yield from _claim_driver(choices)
     yield from choices.site
 
 
 def _metrics_access(choices: InstallChoices) -> Iterator[str]:
     if choices.metrics_access != "reviewed":
         yield f"--metrics-access={choices.metrics_access}"
+
+
+def _claim_driver(choices: InstallChoices) -> Iterator[str]:
+    if choices.claim_driver:
+        yield f"--claim-driver={choices.claim_driver}"
 
 
 # The agents' container
@@ -309,6 +327,9 @@ def _set_agent(pod: Manifest, choices: InstallChoices) -> None:
     replaced = {_option(each) for each in wanted}
     container["args"] = [each for each in container.get("args", ()) if _option(each) not in replaced] + wanted
     settings = choices.settings
+    if choices.claim_driver:
+        root = settings.kubelet_root if settings is not None else None
+        _mount_claim_folders(pod, choices.claim_driver, (root or KUBELET_ROOT).rstrip("/"))
     if settings is None:
         return
     kept = [each for each in container.get("env", ()) if each["name"] not in settings.health]
@@ -317,6 +338,22 @@ def _set_agent(pod: Manifest, choices: InstallChoices) -> None:
     if settings.kubelet_root:
         # Kubelet has the sockets of device plugins at one fixed path, not below its root.
         _move(pod, POD_RESOURCES_VOLUME, f"{settings.kubelet_root.rstrip('/')}/pod-resources", container)
+
+
+def _mount_claim_folders(pod: Manifest, driver: str, root: str) -> None:
+    """Mounts the folders of the driver's sockets; of ``plugins`` only its own, since volumes of pods are there too."""
+    for name, folder, kind in claim_folders(driver):
+        path = f"{root}/{folder}"
+        pod["volumes"].append({"name": name, "hostPath": {"path": path, "type": kind}})
+        pod["containers"][0]["volumeMounts"].append({"name": name, "mountPath": path})
+
+
+def claim_folders(driver: str) -> Sequence[tuple[str, str, str]]:
+    """The folders of a driver of claims below kubelet's: the volume's name, the folder, and its type."""
+    return (
+        ("claim-registry", "plugins_registry", "Directory"),
+        ("claim-driver", f"plugins/{driver}", "DirectoryOrCreate"),
+    )
 
 
 def _move_folders(pod: Manifest, settings: OperatorSettings) -> None:
@@ -347,6 +384,7 @@ def _arguments(choices: InstallChoices) -> Iterator[str]:
     if choices.settings is not None:
         yield from _config_arguments(choices, choices.settings)
     yield from _metrics_access(choices)
+    yield from _claim_driver(choices)
     if choices.evict:
         yield "--mig-evict"
     if choices.memory_limits:

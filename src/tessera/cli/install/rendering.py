@@ -21,6 +21,7 @@ def render(choices: InstallChoices) -> list[Manifest]:
         constraints=option(OPENSHIFT),
         certificates=option(CERTIFICATES),
         dashboard=tag_images(option(DASHBOARD)),
+        claims=option("claims.yaml"),
     )
 
 

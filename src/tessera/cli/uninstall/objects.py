@@ -97,13 +97,19 @@ async def delete_object(client: Client, found: InstalledObject, *, dry: bool) ->
     """Deletes an object if it exists; ``None`` if it does not, or if it is being deleted already."""
     try:
         item = await client.get(found.resource, found.name, found.namespace)
-        if item["metadata"].get("deletionTimestamp"):
+        if item["metadata"].get("deletionTimestamp") or _is_nvidias(found, item):
             return None
         if not dry:
             await client.delete(found.resource, found.name, found.namespace, propagation="Background")
     except NotFound:
         return None
     return Done(found.text, "deleted")
+
+
+def _is_nvidias(found: InstalledObject, item: Mapping[str, Any]) -> bool:
+    """True for a DeviceClass of NVIDIA's own driver, whose name an installation can take."""
+    labels = item["metadata"].get("labels") or {}
+    return found.resource.kind == "DeviceClass" and labels.get("app.kubernetes.io/part-of") != "tessera"
 
 
 async def delete_objects(client: Client, *, drivers_stay: bool, own: bool, dry: bool) -> AsyncIterator[Result]:
