@@ -52,6 +52,10 @@ def test_the_demo_tells_the_story_and_leaves_nothing(temporary: Path) -> None:
     assert len(re.findall(r"^  MIG 3g\.20gb +Device +0: \(UUID: MIG-", run.stdout, re.MULTILINE)) == 1
     story = run.stdout.index("[a 3g.20gb"), run.stdout.index("deployment/vllm deleted"), run.stdout.rindex("Measured")
     assert list(story) == sorted(story)
+    assert (
+        len(re.findall(r"^  (?:\S*/)?tessera .*#", run.stdout[run.stdout.index("Three things to try") :], re.MULTILINE))
+        == 3
+    )
     assert "0 of 32 memory slots used" in run.stdout
     assert list(temporary.iterdir()) == []
     assert processes_below(temporary) == []
@@ -92,6 +96,13 @@ def test_the_demo_can_stay(temporary: Path, lab_folder: Path) -> None:
     while not (pods := subprocess.run(moving, env=env, capture_output=True, text=True, timeout=180).stdout):
         assert time.monotonic() < deadline
     assert "pod/train-1" in pods
+    shown = run.stdout.splitlines()
+    assert shown.index(page[0]) < shown.index("$ tessera map"), "the page's address comes before the story"
+    assert "Three things to try" in run.stdout
+    top = [sys.executable, "-m", "tessera", "top", "--once"]
+    kinds = {"slice", "mig", "time-slicing", "whole"}
+    while not kinds <= set(subprocess.run(top, env=env, capture_output=True, text=True, timeout=180).stdout.split()):
+        assert time.monotonic() < deadline + TIMEOUT
     command = ["kubectl", "get", "deployment", "vllm", "-o", "jsonpath={.status.readyReplicas}"]
     assert subprocess.run(command, env=env, capture_output=True, text=True, timeout=180).stdout == "1"
     again = demo(temporary, "--keep", TESSERA_LAB=str(lab_folder))

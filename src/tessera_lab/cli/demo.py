@@ -28,15 +28,12 @@ from tessera.kube.client.client import Client
 from tessera.kube.resources import DEPLOYMENTS, NODES, PODS, Node, Pod
 from tessera.kube.watch.cache import WatchEvent
 from tessera.kube.watch.informer import Informer, InformerGroup
-from tessera_lab.activity.library import builtin_text
+from tessera_lab.cli import kept_demo
 from tessera_lab.cli.progress import Progress
 from tessera_lab.daemon import control_socket, lab_folder
-from tessera_lab.daemon.scenario_control import ScenarioRequest
 
 NODE = "node-1"
 CARDS = "4xA100-40GB"
-#: The nodes of a demo that stays, and the scenario on them.
-KEPT_NODES, SCENARIO = f"{CARDS},4xH100-80GB", "busy-cluster"
 PROFILE = "3g.20gb"
 #: Latencies of the simulation, seconds; they show that pull and slicing overlap.
 PULL, SLICE = 1.0, 0.4
@@ -64,23 +61,12 @@ DEPLOYMENT = {
     },
 }
 
-NEXT = """
-The simulated cluster goes on running, and pods come, work and go in it: scenario {scenario}.
-Look at it in a browser: {page}
-Or try:
-  export KUBECONFIG={kubeconfig}{path}
-  tessera top
-  tessera map
-  tessera lab scenario                            # others, and what plays now
-  tessera lab break gpu node-2/0 --xid 79         # tessera why node/node-2 shows what follows
-  kubectl get nodes
-  kubectl scale deployment vllm --replicas 9      # eight fit four cards at most, so some wait
-  tessera why deployment/vllm
-  kubectl get instaslice {node} -n instaslice-system -o json | jq .status.podAllocationResults
-  kubectl delete deployment vllm
-For the live page of any other cluster, run tessera dashboard.
-End it with:
-  tessera lab down
+#: The end of a demo that leaves nothing.
+NEXT = """\
+Three things to try next:
+  {tessera} demo --keep           # three nodes, every kind of card, a queue that moves, a live page
+  {tessera} plan mig H100-80GB    # which slices a card holds, and where
+  {tessera} lab up --help         # a cluster of your own: cards, kernels, autoscaled groups
 """
 
 
@@ -131,19 +117,21 @@ def command(keep: bool) -> int:
     run. Then the demo deletes the Deployment, and Tessera removes the slice. The demo needs no GPU, no cluster and no
     special rights, and takes about ten seconds.
 
-    With --keep, the cluster has a second node with four H100 cards, and goes on running: pods come, work and go.
+    With --keep, the cluster has two more nodes with four H100 cards each, and goes on running: pods come, wait, work
+    and go, and a card fails and is mended. Some cards are cut on demand; others are fixed instances, shares and whole.
     """
     clock = SystemClock()
     progress = Progress(clock)
     say("Tessera demo: production code on a simulated cluster with simulated cards", "")
     try:
         with _lab(progress, keep=keep) as lab:
+            if keep:
+                say("", f"Look at it in a browser: {lab.page}", "")
             asyncio.run(_play(lab, progress, clock, keep=keep))
             if keep:
-                _play_scenario(Path(lab.kubeconfig).parent)
-                file = shlex.quote(lab.kubeconfig)
-                text = NEXT.format(kubeconfig=file, path=_path(), node=NODE, page=lab.page, scenario=SCENARIO)
-                say_document(text)
+                kept_demo.play_scenario(lab)
+            _summary(progress)
+            say_document("\n" + (kept_demo.next_steps(lab) if keep else NEXT.format(tessera=_program())))
     except KeyboardInterrupt:
         left = keep and lab_folder.find_running_lab(lab_folder.default_folder()) is not None
         say(
@@ -151,30 +139,30 @@ def command(keep: bool) -> int:
             err=True,
         )
         return 130
-    _summary(progress)
     return 0
 
 
-def _play_scenario(folder: Path) -> None:
-    """Lets the kept cluster live."""
-    request = ScenarioRequest(name=SCENARIO, text=builtin_text(SCENARIO))
-    control_socket.send_request(folder, "scenario", msgspec.json.encode(request).decode())
-
-
-def _path() -> str:
-    """The line that adds ``tessera`` to the shell's path; empty if the shell finds it already."""
-    return "" if shutil.which("tessera") else f"\n  export PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH"
+def _program() -> str:
+    """``tessera``, by its path if the shell does not find it."""
+    return "tessera" if shutil.which("tessera") else shlex.quote(str(Path(sys.executable).with_name("tessera")))
 
 
 @contextmanager
 def _lab(progress: Progress, *, keep: bool) -> Iterator[lab_folder.LabState]:
     """Starts a lab and removes it at the end of the block; with ``keep``, the default lab, which stays."""
-    arguments = ["--nodes", KEPT_NODES if keep else CARDS, "--image-pull", str(PULL), "--slice-latency", str(SLICE)]
+    arguments = [
+        "--nodes",
+        kept_demo.NODES_KEPT if keep else CARDS,
+        "--image-pull",
+        str(PULL),
+        "--slice-latency",
+        str(SLICE),
+    ]
     if keep:
         folder = lab_folder.default_folder()
         with progress.step(
             "starting a simulated cluster, installing Tessera (deploy/)",
-            f"simulated cluster is up, Tessera installed: 2 nodes, {KEPT_NODES}",
+            f"simulated cluster is up, Tessera installed: {kept_demo.NODES_KEPT}",
         ):
             lab = lab_folder.start(folder, [*arguments, "--dashboard"])
         yield lab
@@ -194,6 +182,8 @@ def _lab(progress: Progress, *, keep: bool) -> Iterator[lab_folder.LabState]:
 
 async def _play(lab: lab_folder.LabState, progress: Progress, clock: Clock, *, keep: bool) -> None:
     async with connect("tessera-demo", Path(lab.kubeconfig)) as client:
+        if keep:
+            await kept_demo.prepare(client)
         rng = random.Random(0)
         nodes = Informer(client, NODES, clock=clock, rng=rng)
         pods = Informer(client, PODS, clock=clock, rng=rng, namespace="default")
