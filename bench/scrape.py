@@ -40,8 +40,8 @@ from tessera.api.sharing.devices import Advertisement
 from tessera.clock import SystemClock
 from tessera.kube.resources import ObjectMeta, Pod, Uid
 from tessera.kubelet.interfaces import ClaimPlugin, ContainerDevices, ContainerResources, DevicePlugin, PodResources
-from tessera.nvml.asynchronous.inline import InlineNvml
 from tessera.nvml.interface import GpuUuid
+from tessera.nvml.simulated.inline import InlineNvml
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera.serving.status_server import FRESH, serve_status
 

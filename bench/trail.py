@@ -5,7 +5,8 @@
 
 A trip begins in a quiet cluster and ends when its result is seen: *pod*, from the creation of a pod that asks for one
 slice until it runs; *label*, from the label for a sharing profile until kubelet offers the shares; *xid*, from an error
-of a card until the pod on it has its Event; *sample*, from a new value of a card until the live page shows it. All
+of a card until the pod on it has its Event; *sample*, from a new value of a card until the live page shows it; *node*,
+for half a second after a change of a Node that concerns nobody, which is what a large cluster has most of. All
 processes of Tessera run in this one, on virtual time, on a node with one card; a hook sees every call of a function.
 The hook counts what others do meanwhile too, such as a renewed Lease, so the figures vary by a few files. Of the files,
 *lab* are entered only by the simulated cluster: its cards, and what its API server and kubelet borrow from Tessera.
@@ -28,6 +29,7 @@ from tests.support.virtual_lab import ENTRYPOINT, VirtualLab
 from tessera.clock import LoopClock
 from tessera.dashboard.feed import FeedGroup
 from tessera.dashboard.source import ClusterSource
+from tessera.kube.resources import NODES
 from tessera.nvml.interface import GpuEventKind
 from tessera.nvml.measurements import Quantity
 from tessera.nvml.simulated.machine_state import SimEvent
@@ -148,12 +150,20 @@ async def sample_is_shown(lab: VirtualLab) -> AsyncIterator[None]:
     showing.cancel()
 
 
+async def node_changes(lab: VirtualLab) -> AsyncIterator[None]:
+    """A change of the Node that concerns nobody, such as a heartbeat or an annotation of others; half a second."""
+    yield
+    await lab.client.merge_patch(NODES, "node-1", {"metadata": {"annotations": {"example.com/seen": "1"}}})
+    await asyncio.sleep(0.5)
+
+
 #: By name, the trip and the layout of the node's cards. A trip yields once, when all is prepared and it begins.
 TRIPS: dict[str, tuple[Callable[[VirtualLab], AsyncIterator[None]], str]] = {
     "pod": (pod_runs, "dynamic"),
     "label": (label_is_offered, ""),
     "xid": (xid_is_told, ""),
     "sample": (sample_is_shown, ""),
+    "node": (node_changes, "dynamic"),
 }
 
 

@@ -29,8 +29,8 @@ from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import NAMESPACES, NODES, PODS
 from tessera.kubelet.interfaces import Kubelet, PluginError
 from tessera.mig.models import model_by_short_name
-from tessera.nvml.asynchronous.inline import InlineNvml
 from tessera.nvml.interface import GpuInstance, Nvml
+from tessera.nvml.simulated.inline import InlineNvml
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera.replay.service import Recorders
 from tessera_lab.apiserver.interfaces import GroupResource

@@ -11,6 +11,8 @@ PodUid = NewType("PodUid", str)
 GpuUuid = NewType("GpuUuid", str)
 NodeName = NewType("NodeName", str)
 
+#: Beginning of the names of Tessera's own labels and annotations.
+OWN_DOMAIN = "tessera.dev/"
 #: Scheduling gate of a pod that waits for a slice.
 GATE = "instaslice.redhat.com/accelerator"
 #: Label of a namespace, or of a pod, that names its queue.

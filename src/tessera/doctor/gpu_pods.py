@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from tessera.api.names import OWN_DOMAIN
+
 #: Parts of the spec that decide the node.
 _PLACING = (
     "nodeName",
@@ -14,15 +16,13 @@ _PLACING = (
     "priorityClassName",
 )
 _CONTAINER_STATES = ("ready", "restartCount", "started")
-_PREFIXES = ("nvidia.com/", "instaslice.redhat.com/", "tessera.dev/")
+_PREFIXES = ("nvidia.com/", "instaslice.redhat.com/", OWN_DOMAIN)
 
 
 def uses_gpus(pod: Mapping[str, Any]) -> bool:
     """True if a container asks for a GPU, or the pod has annotations of Tessera."""
     annotations = pod["metadata"].get("annotations") or {}
-    return any(name.startswith("tessera.dev/") for name in annotations) or any(
-        _amounts(each) for each in _containers(pod)
-    )
+    return any(name.startswith(OWN_DOMAIN) for name in annotations) or any(_amounts(each) for each in _containers(pod))
 
 
 def gpu_pod(pod: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,11 +3,11 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from tessera.api.instaslice_operator import REMOVE_IT, is_instaslice
 from tessera.api.nodes.gpu_labels import is_gpu_node
 from tessera.clock import parse_time_or_zero
 from tessera.doctor.facts import ClusterFacts, Refusal
 from tessera.doctor.findings import Finding, error, ok, unknown, warning
+from tessera.doctor.instaslice_operator import REMOVE_IT, is_instaslice
 from tessera.kube.resources import Node
 from tessera.text import count_noun, list_names
 

@@ -7,8 +7,8 @@ tracker starts again from the objects.
 
 import asyncio
 from functools import partial
-from operator import attrgetter
 
+from tessera.api.names import OWN_DOMAIN
 from tessera.api.nodes.conditions import PROVISIONED
 from tessera.clock import until_set
 from tessera.kube.event_recorder import EventRecorder
@@ -24,7 +24,7 @@ from tessera.kube.resources import (
     Resource,
 )
 from tessera.kube.runtime import KubeRuntime
-from tessera.kube.watch.informer import EventKind, Informer, WatchEvent
+from tessera.kube.watch.informer import EventKind, Informer, WatchEvent, read_parts
 from tessera.kube.watch.optional_kind import OptionalKind
 from tessera.provisioning.metrics import ProvisioningMetrics
 from tessera.provisioning.options import ProvisioningOptions
@@ -35,8 +35,8 @@ from tessera.provisioning.tracking.machines import read_machine
 from tessera.provisioning.tracking.timestamps import parse_time, read_node, read_pod
 from tessera.provisioning.tracking.tracker import SaveRecord, Tracker
 
-#: What is read of the Node of a node that came up.
-_READS = attrgetter("spec", "metadata.annotations", "status.conditions")
+#: Reads the Node of a node that came up.
+_read_settled = read_parts("spec", "status.conditions", annotations=(OWN_DOMAIN,))
 
 
 class Provisioning:
@@ -170,7 +170,7 @@ class Provisioning:
             shown is not None
             and shown.status == "True"
             and not any(each.key in self._options.startup_taints for each in node.spec.taints)
-            and _READS(before) == _READS(node)
+            and _read_settled(before) == _read_settled(node)
         )
 
     def _on_pod(self, event: WatchEvent[Pod]) -> None:

@@ -16,9 +16,9 @@ from tessera.agent.driver.hardware import MachineDriver
 from tessera.agent.simulated.driver import SimulatedDriver
 from tessera.api.nodes.driver_status import DRIVER_CONTAINER_READY
 from tessera.clock import LoopClock, SystemClock
-from tessera.nvml.asynchronous.inline import InlineNvml
 from tessera.nvml.errors import DriverMismatch, DriverNotLoaded, GpuLost, NvmlError, make_error
 from tessera.nvml.real.library import NAME
+from tessera.nvml.simulated.inline import InlineNvml
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 
 

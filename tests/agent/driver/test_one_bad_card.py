@@ -19,10 +19,10 @@ from tessera.agent.simulated.driver import SimulatedPrograms
 from tessera.api.nodes.card_faults import CARDS_ANNOTATION, decode_cards
 from tessera.api.nodes.usage import NodeUsage
 from tessera.kube.resources import CONFIGMAPS, NAMESPACES, NODES
-from tessera.nvml.asynchronous.inline import InlineNvml
 from tessera.nvml.attributes import ComputeMode
 from tessera.nvml.errors import NotSupported
 from tessera.nvml.interface import GpuEventKind, GpuUuid, Nvml
+from tessera.nvml.simulated.inline import InlineNvml
 from tessera.nvml.simulated.machine_state import ANY, SimEvent
 from tessera.replay.service import Recorders
 

@@ -22,10 +22,10 @@ from tessera.api.nodes.card_faults import CardRule
 from tessera.api.nodes.cordons import Cordon
 from tessera.api.nodes.repairs import Repairs
 from tessera.clock import Clock
-from tessera.nvml.asynchronous.inline import InlineNvml
 from tessera.nvml.attributes import CardAttributes
 from tessera.nvml.errors import NvmlError
 from tessera.nvml.interface import GpuEventKind, Nvml
+from tessera.nvml.simulated.inline import InlineNvml
 from tessera.nvml.simulated.machine_state import SimEvent
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera_lab.simulation.virtual_time import run_virtual

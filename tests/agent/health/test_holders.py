@@ -15,7 +15,7 @@ from tessera.agent.inventory.device_users import DeviceUsers
 from tessera.agent.inventory.gpu_inventory import InventoryReader
 from tessera.api.names import PodUid
 from tessera.clock import LoopClock
-from tessera.nvml.asynchronous.inline import InlineNvml
+from tessera.nvml.simulated.inline import InlineNvml
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera_lab.apiserver.main.server import ApiServer
 from tessera_lab.kubelet.device_plugins.inprocess import InProcessKubelet

@@ -18,9 +18,9 @@ from tessera.api.nodes.cordons import Cordon
 from tessera.api.sharing.devices import AdvertisedDevice
 from tessera.api.sharing.kinds import SharingKind
 from tessera.clock import LoopClock
-from tessera.nvml.asynchronous.inline import InlineNvml
 from tessera.nvml.errors import UnknownNvmlError
 from tessera.nvml.interface import GpuEventKind
+from tessera.nvml.simulated.inline import InlineNvml
 from tessera.nvml.simulated.machine_state import ANY, SimEvent
 from tessera_lab.simulation.virtual_time import run_virtual
 

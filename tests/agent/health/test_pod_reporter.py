@@ -22,7 +22,7 @@ from tessera.clock import LoopClock, rfc3339
 from tessera.kube.event_recorder import EventRecorder
 from tessera.kube.resources import NAMESPACES, PODS
 from tessera.kube.transport.interface import Request
-from tessera.nvml.asynchronous.inline import InlineNvml
+from tessera.nvml.simulated.inline import InlineNvml
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.server import ApiServer, error_response

@@ -12,8 +12,8 @@ from tessera.mig.geometry import GpuModel
 from tessera.mig.layout_planning import is_feasible
 from tessera.mig.models import MODELS
 from tessera.nvml.asynchronous.async_nvml import AsyncNvml
-from tessera.nvml.asynchronous.inline import InlineNvml
 from tessera.nvml.errors import NoPermission
+from tessera.nvml.simulated.inline import InlineNvml
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 
 

@@ -34,8 +34,8 @@ from tessera.clock import Clock, LoopClock
 from tessera.kube.client.client import Client
 from tessera.kube.eviction import Evictor
 from tessera.kube.resources import NAMESPACES, PODS, Pod
-from tessera.nvml.asynchronous.inline import InlineNvml
 from tessera.nvml.interface import DeviceMemory, Nvml
+from tessera.nvml.simulated.inline import InlineNvml
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport

@@ -12,8 +12,8 @@ from tessera.agent.base.processes import ProcessTable
 from tessera.agent.memory.monitor import ProcessMemoryReader
 from tessera.api.names import PodUid
 from tessera.clock import SystemClock
-from tessera.nvml.asynchronous.inline import InlineNvml
 from tessera.nvml.errors import GpuLost
+from tessera.nvml.simulated.inline import InlineNvml
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 
 GIB = 2**30

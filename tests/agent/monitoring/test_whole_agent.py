@@ -15,9 +15,9 @@ from tessera.agent.main.run import run_components
 from tessera.agent.main.wiring import Components
 from tessera.agent.simulated.driver import SimulatedPrograms
 from tessera.api.nodes.usage import NodeUsage
-from tessera.nvml.asynchronous.inline import InlineNvml
 from tessera.nvml.errors import NoPermission, NotSupported, NvmlError, UnknownNvmlError
 from tessera.nvml.measurements import Quantity
+from tessera.nvml.simulated.inline import InlineNvml
 from tessera.observe.usage_rows import card_rows
 from tessera.replay.service import Recorders
 from tessera_lab.activity.card_faults import FAULTS, mend_card

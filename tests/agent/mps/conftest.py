@@ -16,9 +16,9 @@ from tessera.agent.mps.interfaces import DaemonLauncher
 from tessera.agent.simulated.mps import SimulatedDaemon, SimulatedLauncher
 from tessera.api.sharing.shares import client_share
 from tessera.clock import LoopClock
-from tessera.nvml.asynchronous.inline import InlineNvml
 from tessera.nvml.attributes import ComputeMode
 from tessera.nvml.interface import GpuUuid
+from tessera.nvml.simulated.inline import InlineNvml
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera_lab.simulation.virtual_time import run_virtual
 

@@ -26,7 +26,7 @@ from tessera.agent.mps.spawning import Spawner
 from tessera.agent.mps.state import MpsState
 from tessera.api.sharing.shares import client_share
 from tessera.clock import SystemClock
-from tessera.nvml.asynchronous.inline import InlineNvml
+from tessera.nvml.simulated.inline import InlineNvml
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 
 RESOURCE = "nvidia.com/gpu.shared"

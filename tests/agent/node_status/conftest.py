@@ -33,7 +33,7 @@ from tessera.kube.event_recorder import EventRecorder
 from tessera.kube.resources import EVENTS, NODES, Node
 from tessera.kube.watch.informer import Informer
 from tessera.mig.names import ci_profile_index
-from tessera.nvml.asynchronous.inline import InlineNvml
+from tessera.nvml.simulated.inline import InlineNvml
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera_lab.apiserver.main.server import ApiServer
 from tessera_lab.simulation.virtual_time import run_virtual

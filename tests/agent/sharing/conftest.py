@@ -37,8 +37,8 @@ from tessera.kube.resources import Node, NodeStatus, Pod, PodSpec
 from tessera.kube.resources.meta import ObjectMeta
 from tessera.kubelet.interfaces import Kubelet
 from tessera.mig.models import model_by_short_name
-from tessera.nvml.asynchronous.inline import InlineNvml
 from tessera.nvml.interface import GpuEvent, GpuEventKind
+from tessera.nvml.simulated.inline import InlineNvml
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera_lab.kubelet.containers.cdi import CdiRegistry
 from tessera_lab.kubelet.device_plugins.inprocess import InProcessKubelet

@@ -12,7 +12,7 @@ from tessera.api.sharing.profile import MigStrategy
 from tessera.api.sharing.profile_parser import parse_profile
 from tessera.clock import SystemClock
 from tessera.mig.models import model_by_short_name
-from tessera.nvml.asynchronous.inline import InlineNvml
+from tessera.nvml.simulated.inline import InlineNvml
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 
 SHARED = "sharing: {timeSlicing: {renameByDefault: true, resources: [{name: nvidia.com/gpu, replicas: 4%s}]}}"

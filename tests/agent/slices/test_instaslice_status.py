@@ -24,7 +24,7 @@ from tessera.api.instaslice import Instaslice, InstasliceStatus, NodeResources, 
 from tessera.api.instaslice import Position as Place
 from tessera.api.names import PodUid
 from tessera.clock import SystemClock
-from tessera.nvml.asynchronous.inline import InlineNvml
+from tessera.nvml.simulated.inline import InlineNvml
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 
 ROW = ProfilePlacements(placements=(Place(start=0, size=1),), gi_profile_id=19, ci_profile_id=0)

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from tessera.api.instaslice_operator import is_instaslice
 from tessera.cli.install.preflight import refuse_instaslice
+from tessera.doctor.instaslice_operator import is_instaslice
 from tessera.kube.resources import DAEMONSETS, DEPLOYMENTS, NAMESPACES
 
 NAMESPACE = "instaslice-system"

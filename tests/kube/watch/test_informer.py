@@ -9,7 +9,7 @@ from tests.kube.conftest import ImpatientClock, ScriptedServer, cancelled, names
 
 from tessera.kube.client.client import Client
 from tessera.kube.resources import PODS, Pod
-from tessera.kube.watch.informer import Informer, WatchEvent, read_annotations, read_nothing
+from tessera.kube.watch.informer import Informer, WatchEvent, read_nothing, read_parts
 
 
 async def test_handlers_hear_what_is_there_and_what_changes_and_see_it_in_the_index(
@@ -57,7 +57,7 @@ async def test_a_handler_hears_of_a_change_only_if_it_reads_what_changed(
 
     hear("node", attrgetter("spec.node_name"))
     hear("nothing", read_nothing)
-    hear("annotated", read_annotations("x"))
+    hear("annotated", read_parts(annotations=("x",)))
     task = asyncio.create_task(informer.run())
     async with asyncio.timeout(60):
         await server.exhausted.wait()

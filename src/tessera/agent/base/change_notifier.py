@@ -19,9 +19,9 @@ T = TypeVar("T")
 class Fact(Flag):
     """What one part of an agent, or the watch of one object, announces."""
 
-    #: Anything of the Node object.
+    #: What an agent shows on the Node: labels and annotations of its domains, and conditions.
     NODE = auto()
-    #: Annotations of the Node.
+    #: Annotations of the Node, of an agent's domains.
     NODE_ANNOTATIONS = auto()
     #: Capacity, allocatable, or the machine in the Node's status; another Node of the same name.
     NODE_STATUS = auto()

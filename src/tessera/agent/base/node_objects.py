@@ -8,12 +8,12 @@ import asyncio
 import functools
 import operator
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, Protocol
 
 from tessera.agent.base.change_notifier import Fact
 from tessera.api.instaslice import INSTASLICES, Instaslice
-from tessera.api.names import DEVICE_API_LABEL, GPU_CONDITION, MIG_CONFIG_LABEL, PodUid
+from tessera.api.names import DEVICE_API_LABEL, GPU_CONDITION, MIG_CONFIG_LABEL, OWN_DOMAIN, PodUid
 from tessera.api.nodes.card_faults import SPARED_ANNOTATION, CardRule, decode_spared
 from tessera.api.nodes.cordons import Cordon, read_cordons
 from tessera.api.sharing.profile_selection import PROFILE_LABEL
@@ -167,6 +167,8 @@ def _by_name(node_name: str) -> str:
     return f"metadata.name={node_name}"
 
 
+#: Domains of the labels and annotations that agents write or follow.
+_DOMAINS = (OWN_DOMAIN, "nvidia.com/")
 _OF_NODE = (
     Fact.NODE | Fact.NODE_ANNOTATIONS | Fact.NODE_STATUS | Fact.DESIRED_PROFILE | Fact.DESIRED_LAYOUT | Fact.DEVICE_API
 )
@@ -179,14 +181,25 @@ def changed_facts(event: WatchEvent[Node]) -> Fact:
         return _OF_NODE
     old, new = before.status, now.status
     differs = {
-        Fact.NODE_ANNOTATIONS: before.metadata.annotations != now.metadata.annotations,
+        Fact.NODE: _shown(before) != _shown(now),
+        Fact.NODE_ANNOTATIONS: _of_tessera(before.metadata.annotations) != _of_tessera(now.metadata.annotations),
         Fact.NODE_STATUS: (old.capacity, old.allocatable, old.node_info)
         != (new.capacity, new.allocatable, new.node_info),
         Fact.DESIRED_PROFILE: _labels_differ(before, now, PROFILE_LABEL),
         Fact.DESIRED_LAYOUT: _labels_differ(before, now, MIG_CONFIG_LABEL),
         Fact.DEVICE_API: _labels_differ(before, now, DEVICE_API_LABEL),
     }
-    return functools.reduce(operator.or_, (fact for fact, changed in differs.items() if changed), Fact.NODE)
+    return functools.reduce(operator.or_, (fact for fact, changed in differs.items() if changed), Fact(0))
+
+
+def _shown(node: Node) -> object:
+    """What an agent shows on the Node, and what others make of it."""
+    metadata = node.metadata
+    return metadata.uid, _of_tessera(metadata.labels), _of_tessera(metadata.annotations), node.status.conditions
+
+
+def _of_tessera(metadata: Mapping[str, str]) -> set[tuple[str, str]]:
+    return {each for each in metadata.items() if each[0].startswith(_DOMAINS)}
 
 
 def _labels_differ(one: Node, other: Node, label: str) -> bool:

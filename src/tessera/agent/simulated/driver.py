@@ -14,9 +14,9 @@ from tessera.agent.validation.preflight_runner import QUICK_SECONDS, failed
 from tessera.api.nodes.driver_status import DRIVER_CONTAINER_READY
 from tessera.clock import Clock
 from tessera.nvml.asynchronous.async_nvml import AsyncNvml
-from tessera.nvml.asynchronous.inline import InlineNvml
 from tessera.nvml.errors import NvmlError
 from tessera.nvml.interface import GpuInfo
+from tessera.nvml.simulated.inline import InlineNvml
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 
 

@@ -7,8 +7,7 @@ fails is tried again with growing pauses; until it succeeds, the agent keeps the
 import asyncio
 import logging
 import random
-from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from tessera.api.nodes.card_faults import (
     CARDS_ANNOTATION,
@@ -20,13 +19,14 @@ from tessera.api.nodes.card_faults import (
 )
 from tessera.clock import Clock
 from tessera.controller.base.breaker_limits import BreakerLimits
+from tessera.controller.base.metrics import ControllerMetrics
 from tessera.controller.health.breaker import BreakerPlan, RuleCount, plan_breaker
 from tessera.kube.backoff import Backoff
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, NotFound
 from tessera.kube.event_recorder import EventRecorder, make_reference
 from tessera.kube.resources import NAMESPACES, NODES, Node
-from tessera.kube.watch.informer import EventKind, Informer, WatchEvent, read_annotations
+from tessera.kube.watch.informer import EventKind, Informer, WatchEvent, read_parts
 from tessera.replay.service import Recorders
 
 #: Most rules of the breaker in the controller's metrics and Events. A fleet has a few kinds of errors at a time; a node
@@ -45,14 +45,6 @@ class _SeenNode(NamedTuple):
     uid: str
     cards: NodeCards
     spared: str
-
-
-class BreakerMetrics(Protocol):
-    """Shows the breaker's state; see :class:`tessera.controller.base.metrics.ControllerMetrics`."""
-
-    def show_breaker(self, bound: int | None, counts: Mapping[tuple[str, str], int]) -> None:
-        """Shows the bound, and cards by rule and state; ``None`` for nothing."""
-        ...
 
 
 class FaultBreaker:
@@ -76,7 +68,7 @@ class FaultBreaker:
         *,
         nodes: Informer[Node],
         events: EventRecorder,
-        metrics: BreakerMetrics,
+        metrics: ControllerMetrics,
         limits: BreakerLimits,
         namespace: str,
         clock: Clock,
@@ -96,7 +88,7 @@ class FaultBreaker:
         self._nodes: dict[str, _SeenNode] = {}
         #: Rules whose breaker was open in the last decision; ``None`` before the first one.
         self._open: set[str] | None = None
-        nodes.add_handler(self._node_changed, reads=read_annotations(CARDS_ANNOTATION, SPARED_ANNOTATION))
+        nodes.add_handler(self._node_changed, reads=read_parts(annotations=(CARDS_ANNOTATION, SPARED_ANNOTATION)))
 
     def _node_changed(self, event: WatchEvent[Node]) -> None:
         meta = event.object.metadata

@@ -9,12 +9,11 @@ keeps a pod or answers with a conflict, the next attempt comes with growing paus
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from operator import attrgetter
 from typing import TypeVar
 
 import msgspec
 
-from tessera.api.names import GPU_CONDITION, GPU_NEEDS_REBOOT, GPU_NEEDS_RESET
+from tessera.api.names import GPU_CONDITION, GPU_NEEDS_REBOOT, GPU_NEEDS_RESET, OWN_DOMAIN
 from tessera.api.nodes.card_faults import CARDS_ANNOTATION, SPARED_ANNOTATION, decode_cards, decode_spared
 from tessera.api.nodes.conditions import HEALTH, is_marked_silent
 from tessera.api.nodes.cordons import read_cordons
@@ -26,7 +25,7 @@ from tessera.controller.health.repair_settings import RepairSettings
 from tessera.kube.event_recorder import EventRecorder, make_reference
 from tessera.kube.eviction import Blocked, Evicted, Evictor
 from tessera.kube.resources import PODS, Node, Pod
-from tessera.kube.watch.informer import EventKind, Informer, WatchEvent
+from tessera.kube.watch.informer import EventKind, Informer, WatchEvent, read_parts
 
 _T = TypeVar("_T")
 
@@ -80,7 +79,7 @@ class FaultEvictions:
         #: Pods that were not evicted: number of refusals, and the time of the next attempt.
         self._refused: dict[str, tuple[int, float]] = {}
         settings.add_listener(self._wake.set)
-        nodes.add_handler(self._node_changed, reads=attrgetter("metadata.annotations", "status.conditions"))
+        nodes.add_handler(self._node_changed, reads=read_parts("status.conditions", annotations=(OWN_DOMAIN,)))
 
     def _node_changed(self, event: WatchEvent[Node]) -> None:
         node = None if event.kind is EventKind.DELETED else _read_node(event.object)

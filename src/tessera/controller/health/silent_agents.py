@@ -22,7 +22,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from tessera.api.instaslice import INSTASLICES, Instaslice
-from tessera.api.names import INSTASLICE_NAMESPACE, MPS_HOST_LABEL, QUOTA_RESOURCE
+from tessera.api.names import INSTASLICE_NAMESPACE, MPS_HOST_LABEL, OWN_DOMAIN, QUOTA_RESOURCE
 from tessera.api.nodes.agent_pod import is_agent
 from tessera.api.nodes.conditions import (
     AGENT_CONDITIONS,
@@ -41,7 +41,7 @@ from tessera.controller.health.silence_marks import AgentObserved, MarkFailed, M
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, NotFound
 from tessera.kube.resources import NODES, Condition, Node, Pod
-from tessera.kube.watch.informer import EventKind, Informer, WatchEvent, read_nothing
+from tessera.kube.watch.informer import EventKind, Informer, WatchEvent, read_nothing, read_parts
 
 #: Most nodes with a series of their own in the controller's metric of nodes whose agent does not answer. An alert for
 #: each of more tells nobody more; the others are one series, `other`.
@@ -56,6 +56,8 @@ PAUSE = 0.02
 _AT_A_TIME = 10
 #: Seconds after a write that failed.
 _RETRY = 5.0
+
+_annotations = read_parts(annotations=(OWN_DOMAIN,))
 
 
 class SilentAgents:
@@ -246,7 +248,7 @@ def _read_node(node: Node) -> object:
     """What a judgement reads of a Node: it is made anew once this changes."""
     labels, status = node.metadata.labels, node.status
     words = brings_agent(labels), keep_off_label(labels), MPS_HOST_LABEL in labels, QUOTA_RESOURCE in status.capacity
-    return words, node.metadata.annotations, status.conditions
+    return words, _annotations(node), status.conditions
 
 
 def _judged(node: Node) -> dict[str, str]:

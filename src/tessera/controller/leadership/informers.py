@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from tessera.api.instaslice import Instaslice
-from tessera.api.names import NodeName, PodUid
+from tessera.api.names import OWN_DOMAIN, NodeName, PodUid
 from tessera.api.queues import QUEUES, read_queue
 from tessera.clock import Clock
 from tessera.controller.cluster.storage import StorageObject
@@ -50,7 +50,7 @@ from tessera.kube.resources import (
 )
 from tessera.kube.resources.meta import split_key
 from tessera.kube.watch.cache import EventKind, WatchEvent
-from tessera.kube.watch.informer import Informer
+from tessera.kube.watch.informer import Informer, read_parts
 
 _log = logging.getLogger(__name__)
 
@@ -61,6 +61,9 @@ _Stored = TypeVar("_Stored", bound=StorageObject)
 SYNC_TIMEOUT = 10.0
 #: Seconds that a new leader waits for Queue objects, without which the order is another.
 QUEUE_SYNC_TIMEOUT = 2.0
+
+#: What is read of a Node.
+_READS = read_parts("metadata.labels", "spec", "status", annotations=(OWN_DOMAIN,))
 
 
 class SlicerInput:
@@ -87,7 +90,7 @@ class SliceInformers(SlicerInput):
         """Subscribes to these informers."""
         pods.on_rollback(self._pod_versions_reset)
         pods.add_handler(self.pod_changed)
-        nodes.add_handler(self.node_changed)
+        nodes.add_handler(self.node_changed, reads=_READS)
         objects.on_rollback(self._instaslice_versions_reset)
         objects.on_unreadable(self.object_unreadable)
         objects.add_handler(self.object_changed)

@@ -8,6 +8,7 @@ import random
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
+from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
 from tessera.clock import Clock
@@ -145,9 +146,20 @@ def _filter(
         handler(event)
 
 
-def read_annotations(*names: str) -> Callable[[Any], object]:
-    """Returns the ``reads`` of a handler that reads only these annotations."""
-    return lambda item: [item.metadata.annotations.get(name) for name in names]
+def read_parts(*fields: str, annotations: tuple[str, ...] = ()) -> Callable[[Any], object]:
+    """Returns the ``reads`` of a handler that reads only parts of an object.
+
+    Args:
+        fields: the parts, such as ``status.conditions``.
+        annotations: the beginnings of the names of annotations.
+    """
+    getters = [attrgetter(each) for each in fields]
+
+    def read(item: Any) -> object:
+        named = {each for each in item.metadata.annotations.items() if each[0].startswith(annotations)}
+        return [get(item) for get in getters], named
+
+    return read
 
 
 def read_annotated(name: str) -> Callable[[Any], object]:

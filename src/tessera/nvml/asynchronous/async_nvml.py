@@ -4,7 +4,7 @@ NVML calls block: destroying an instance can take a second, and a GPU in trouble
 :class:`AsyncNvml`, which has two equivalent implementations:
 
 - :class:`~tessera.nvml.asynchronous.threaded.ThreadedNvml` runs calls on real GPUs in worker threads;
-- :class:`~tessera.nvml.asynchronous.inline.InlineNvml` runs calls on simulated GPUs on the loop's own clock.
+- :class:`~tessera.nvml.simulated.inline.InlineNvml` runs calls on simulated GPUs on the loop's own clock.
 """
 
 from abc import ABC, abstractmethod

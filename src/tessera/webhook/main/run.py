@@ -10,14 +10,14 @@ import random
 from prometheus_client import generate_latest
 
 from tessera.api.instaslice import INSTASLICES
-from tessera.api.names import INSTASLICE_NAMESPACE
+from tessera.api.names import INSTASLICE_NAMESPACE, OWN_DOMAIN
 from tessera.api.nodes.node_groups import NODE_GROUPS_KEY, NODE_GROUPS_MAP, parse_node_groups
 from tessera.api.nodes.undecided_nodes import UndecidedNodes
 from tessera.clock import Clock
 from tessera.kube.client.client import Client
 from tessera.kube.resources import CONFIGMAPS, NODES, ConfigMap
 from tessera.kube.watch.cache import EventKind, WatchEvent
-from tessera.kube.watch.informer import Informer
+from tessera.kube.watch.informer import Informer, read_parts
 from tessera.serving.connection import server_context
 from tessera.serving.status_server import serve_status
 from tessera.webhook.admission.review import Reviewer, ReviewError
@@ -46,6 +46,10 @@ async def run(options: WebhookOptions, client: Client, clock: Clock, *, rng: ran
         ExceptionGroup: a part failed, and only a restart of the process can repair it.
     """
     await WebhookReplica(options, client, clock, rng=rng or random.Random()).run()
+
+
+#: What is read of a Node.
+_READS = read_parts("metadata.labels", "spec", "status", annotations=(OWN_DOMAIN,))
 
 
 class WebhookReplica:
@@ -116,7 +120,7 @@ class WebhookReplica:
     async def run(self) -> None:
         """Runs until cancelled."""
         self._objects.add_handler(self._gpus.instaslice_changed)
-        self._nodes.add_handler(self._gpus.node_changed)
+        self._nodes.add_handler(self._gpus.node_changed, reads=_READS)
         self._nodes.add_handler(self._new_nodes.node_changed)
         self._groups.add_handler(self._groups_changed)
         options = self._options
