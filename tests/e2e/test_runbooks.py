@@ -101,11 +101,16 @@ def test_a_page_ends_the_fault_of_its_alert(lab_of: StartLab, alert: str) -> Non
 
 def clean(lab: RunningLab) -> None:
     """Removes what a drill made beside its fault."""
-    lab.kubectl("delete", "namespace", "research", "--ignore-not-found")
-    lab.kubectl("delete", "pods", "--all")
-    lab.kubectl("label", "node", "--all", f"{PROFILE}-")
-    nodes = {each["metadata"]["name"]: each["metadata"].get("annotations", {}) for each in lab.get("nodes")["items"]}
-    lab.kubectl("uncordon", *nodes)
-    for name, annotations in nodes.items():
-        cards = [f"{key}-" for key in annotations if key.startswith(CORDON_PREFIX)]
-        lab.kubectl("annotate", "node", name, *cards) if cards else None
+    if any(each["metadata"]["name"] == "research" for each in lab.get("namespaces")["items"]):
+        lab.kubectl("delete", "namespace", "research")
+    if lab.get("pods")["items"]:
+        lab.kubectl("delete", "pods", "--all")
+    for node in lab.get("nodes")["items"]:
+        name, meta = node["metadata"]["name"], node["metadata"]
+        if PROFILE in meta["labels"]:
+            lab.kubectl("label", "node", name, f"{PROFILE}-")
+        if node["spec"].get("unschedulable"):
+            lab.kubectl("uncordon", name)
+        cards = [f"{key}-" for key in meta.get("annotations", {}) if key.startswith(CORDON_PREFIX)]
+        if cards:
+            lab.kubectl("annotate", "node", name, *cards)

@@ -37,6 +37,9 @@ expect.set_options(timeout=60_000)
 #: Of a phone, a tablet and a laptop.
 WIDTHS = (390, 768, 1280)
 
+#: The width at which a story is looked at thoroughly, by theme. Colours do not depend on the width, nor places on them.
+THOROUGH = {"light": (1280,), "dark": (390,)}
+
 
 #: Makes the gate of a page; it runs on the event loop of the page's server.
 MakeGate = Callable[[FeedGroup], Awaitable[Gate]]
@@ -160,17 +163,18 @@ class Visitor:
         assert {url.split("/")[2] for url in self.requests} == {self.page.url.split("/")[2]}
         assert self.errors == []
 
-    def check_widths(self, name: str, at: Locator | None = None, thorough: Collection[int] = WIDTHS) -> None:
+    def check_widths(self, name: str, at: Locator | None = None, thorough: Collection[int] | None = None) -> None:
         """Looks at the page on a phone, a tablet and a laptop; keeps a picture of each.
 
         Args:
             name: of the pictures.
             at: what the pictures show; the top of the page if it is None.
-            thorough: the widths for :meth:`check`, which takes a second for a full page.
+            thorough: the widths for :meth:`check`, which takes a second for a full page; those of :data:`THOROUGH`
+                if it is None.
         """
         for width in WIDTHS:
             self.page.set_viewport_size({"width": width, "height": 800})
-            if width in thorough:
+            if width in (THOROUGH[self.theme] if thorough is None else thorough):
                 self.check()
             self.check_fit()
             if at is not None:

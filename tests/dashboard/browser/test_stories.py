@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Locator, expect
-from tests.dashboard.browser.conftest import LivePage, Visitor, Visits
+from tests.dashboard.browser.conftest import WIDTHS, LivePage, Visitor, Visits
 from tests.dashboard.browser.scene import NOW, scene, withheld
 
 from tessera.dashboard.card_documents import make_documents
@@ -72,7 +72,7 @@ THEMES = ["light", pytest.param("dark", marks=pytest.mark.soak)]
 def test_a_stranger_finds(story: str, theme: str, visit: Visits) -> None:
     visitor = visit(theme=theme)
     answer = STORIES[story](visitor)
-    visitor.check_widths(f"live-page-{story}", answer, thorough={"light": [1280], "dark": [390]}[theme])
+    visitor.check_widths(f"live-page-{story}", answer)
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -96,7 +96,7 @@ def test_each_kind_of_card_is_drawn_as_it_is(theme: str, visit: Visits) -> None:
         "not given out: needs a reset": 1,
     }.items():
         expect(cards.get_by_title(title, exact=True)).to_have_count(count)
-    visitor.check_widths("live-page")
+    visitor.check_widths("live-page", thorough=WIDTHS if theme == "light" else None)
     visitor.picture_of(cards, "live-page-cards")
 
 
@@ -225,7 +225,7 @@ def test_what_waits_in_kueue_and_what_is_not_shown_of_it(theme: str, visit: Visi
     expect(
         queue.get_by_text("490,000 more Workloads in 50 namespaces wait; see: tessera queue -n NAMESPACE")
     ).to_be_visible()
-    visitor.check_widths("live-page-kueue", queue, thorough={"light": [1280], "dark": [390]}[theme])
+    visitor.check_widths("live-page-kueue", queue)
 
 
 def test_an_empty_list_of_kueue_does_not_say_that_nothing_waits_unless_that_is_known(
