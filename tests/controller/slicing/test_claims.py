@@ -6,8 +6,11 @@ import pytest
 from tests.support.claim_cluster import ClaimCluster, request, selecting
 
 from tessera.api.names import GATE
+from tessera.api.pods.gangs import Gang
 from tessera.controller.slicing.state.events import RefusalTimedOut
 from tessera.controller.slicing.state.instructions import PatchRecord
+from tessera.dra.driver_classes import profile_class
+from tessera.dra.node_devices import DRIVER
 
 ONE, THREE = "mig-1g.5gb.tessera.dev", "mig-3g.20gb.tessera.dev"
 
@@ -320,3 +323,37 @@ def test_a_claim_of_another_namespace_that_names_the_same_device_holds_nothing_b
         cluster.pods.pop(pod.uid)
         cluster.patch_claim(key, {"status": {"reservedFor": None, "allocation": None}})
     assert cluster.empty()
+
+
+def test_the_pods_of_a_gang_get_their_claims_together() -> None:
+    cluster = ClaimCluster()
+    cluster.claim_node("n1")
+    gang = Gang("default/g", "g", 3)
+    pods = [cluster.user(f"p{n}", cluster.claim(f"c{n}", request("x", THREE)), gang=gang) for n in range(3)]
+    cluster.settle()
+    assert [cluster.devices(f"default/c{n}") for n in range(3)] == [[], [], []]
+    cluster.claim_node("n2")
+    cluster.settle()
+    assert all(cluster.pods[each.uid].node for each in pods)
+
+
+def test_slots_are_reserved_for_a_large_claim() -> None:
+    cluster = ClaimCluster(60.0)
+    cluster.classes.append(profile_class(DRIVER, "7g.40gb"))
+    cluster.tell_claims()
+    cluster.pass_time(1)
+    cluster.claim_node("n1")
+    small = [cluster.user(f"s{n}", cluster.claim(f"s{n}", request("x", THREE))) for n in range(2)]
+    cluster.settle()
+    large = cluster.user("large", cluster.claim("large", request("x", "mig-7g.40gb.tessera.dev")))
+    cluster.settle()
+    cluster.pass_time(120)
+    cluster.settle()
+    assert large.uid in cluster.slicer.state.reservations
+    late = cluster.user("late", cluster.claim("late", request("x", THREE)))
+    cluster.remove(small[0])
+    cluster.settle()
+    assert not cluster.where(late)
+    cluster.remove(small[1])
+    cluster.settle()
+    assert cluster.where(large)

@@ -108,6 +108,9 @@ class Settlement:
         pod = withdrawal.pod
         word = "AgentNotReady" if pod.node else "SliceReclaimed"
         self._state.add_event(pod, word, withdrawal.text, warning=True)
+        if pod.is_held and not pod.gates:  # nothing pins it, so it may be placed again
+            self.allocations.give_up(withdrawal.allocation)
+            return
         self._state.pods.record(pod.uid).told = withdrawal.text
         self._state.pods_to_report.add(pod.uid)
         if not pod.node:

@@ -313,14 +313,14 @@ class Intake:
                 self._allocations.give_up(allocation)
 
     def _check_allocation(self, allocation: Allocation) -> None:
-        """Gives up an allocation whose gated pod could not run on the node any more."""
+        """Gives up an allocation whose pod, not bound yet, could not run on the node any more."""
         pod = self._cluster.pods.get(allocation.uid)
         if pod is None or allocation.given_up:
             return
         if self._state.is_withdrawn(pod):
             self._allocations.give_up(allocation)  # an earlier process began this
             return
-        if not pod.gated or ("pod", pod.uid) in self._state.busy:
+        if not pod.is_held or ("pod", pod.uid) in self._state.busy:
             return
         able = self._cluster.index.open_to(pod.constraints) & self._cluster.index.mask_of(allocation.node)
         faulty = allocation.node in self._state.faults and allocation.in_object

@@ -179,6 +179,9 @@ class PendingWrites:
         """Returns the due writes beside the node's record, and True if the step need not wait for them."""
         found: list[PatchRecord] = []
         may_go_on = True
+        pod = self._cluster.pods.get(allocation.uid)
+        if step is AllocationStep.SETTLED and pod is not None and pod.is_held and not self._may_start(pod):
+            return [], False  # its gang lacks places
         for kind in self._kinds.having["accompany"]:
             writes, is_done = kind.accompany(allocation, step)
             found += [each for each in writes if each.key not in self._state.busy]

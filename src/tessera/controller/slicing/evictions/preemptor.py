@@ -96,7 +96,7 @@ class Preemptor(Proposer):
     def _cost(self, allocation: Allocation, one: OwnedPlacement, pod: PodInfo, now: float) -> float | None:
         """Slot seconds that a victim loses; None for a pod that may not be one."""
         victim = self._state.cluster.pods.get(allocation.uid)
-        if victim is None or victim.gated or victim.priority >= pod.priority:
+        if victim is None or victim.is_held or victim.priority >= pod.priority:
             return None
         if allocation.given_up or victim.terminating:
             return 0.0

@@ -146,7 +146,7 @@ class GangPlanner:
                 started += state.gangs.has_succeeded(uid)
                 continue
             allocation = state.allocations.current_of(uid)
-            if not pod.gated or ("pod", uid) in state.busy:
+            if not pod.is_held or ("pod", uid) in state.busy:
                 started += 1
                 begun |= allocation is not None
             elif allocation is not None:
@@ -159,8 +159,8 @@ class GangPlanner:
         return GangState(gang, started, begun, tuple(holding), tuple(ready), held)
 
     def gang_of(self, pod: PodInfo) -> Gang | None:
-        """Returns the gang of a pod behind the gate; None for any other pod."""
-        return self._state.gangs.gang_of(pod.uid) if pod.gated else None
+        """Returns the gang of a pod that is not bound yet; None for any other pod."""
+        return self._state.gangs.gang_of(pod.uid) if pod.is_held else None
 
     def holdings_to_return(self, key: str) -> Sequence[Allocation]:
         """Returns the slices behind the gate of a gang that cannot start with them: pods of it have gone."""

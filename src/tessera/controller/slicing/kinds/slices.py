@@ -44,14 +44,14 @@ class Slices(RequestKind):
         held.sort(key=self._claim_rank)
         for allocation in self._state.inventory.rebuild(node, resources, held):
             pod = self._cluster.pods.get(allocation.uid)
-            if pod is None or pod.gated:
+            if pod is None or pod.is_held:
                 yield allocation
 
     def _claim_rank(self, allocation: Allocation) -> tuple[bool, bool, bool]:
         """Sort key of records that claim one slot: ungated pods first, then existing slices, then recorded ones."""
         pod = self._cluster.pods.get(allocation.uid)
         exists = allocation.result is not None and allocation.result[1] == "created"
-        return (pod is None or pod.gated, not exists, not allocation.recorded)
+        return (pod is None or pod.is_held, not exists, not allocation.recorded)
 
     def profiles(self, node: NodeName) -> frozenset[str]:
         """See :class:`RequestKind`."""

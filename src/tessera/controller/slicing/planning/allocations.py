@@ -69,7 +69,7 @@ class Allocations:
     def settle(self, allocation: Allocation, *, gone: bool) -> None:
         """Frees destroyed slices, and forgets an allocation that is neither wanted nor recorded."""
         pod = self._cluster.pods.get(allocation.uid)
-        if is_wanted(allocation, pod) and not (gone and pod is not None and pod.gated):
+        if is_wanted(allocation, pod) and not (gone and pod is not None and pod.is_held):
             return
         if allocation.destroyed or not allocation.recorded:
             self._free(allocation)

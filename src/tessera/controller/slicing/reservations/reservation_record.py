@@ -116,7 +116,7 @@ def _adopt(
 ) -> Reservation | None:
     """Returns the reservation of an entry; None if it is not one of a waiting pod, or not legal on the cards."""
     pod = state.cluster.pods.get(uid)
-    if pod is None or uid not in state.waiting or uid in state.reservations or not pod.gated:
+    if pod is None or uid not in state.waiting or uid in state.reservations or not pod.is_held:
         return None
     holds = make_holds(state, node, entry.slices, pod.key)
     if holds is None or sorted(resource_spelling(one.profile) for one in entry.slices) != sorted(pod.profiles):
