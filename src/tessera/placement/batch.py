@@ -120,14 +120,14 @@ class Batch:
         """Refuses demands that can never fit on this fleet; returns those reasons and the other demands."""
         reasons: dict[str, Reason] = {}
         possible: list[Demand] = []
-        reason_of: dict[tuple[tuple[str, ...], bool], Reason | None] = {}
+        reason_of: dict[tuple[tuple[str, ...], bool, bool], Reason | None] = {}
         for index, demand in enumerate(ordered):
-            kind = (demand.profiles, demand.again)
+            kind = (demand.profiles, demand.one_card, demand.again)
             if kind not in reason_of:
                 if index and self._work.is_spent:
                     self._postponed = list(ordered[index:])
                     break
-                reason_of[kind] = yield from self._impossible_reason(demand.profiles, again=demand.again)
+                reason_of[kind] = yield from self._impossible_reason(demand)
             reason = reason_of[kind]
             if reason is None:
                 possible.append(demand)
@@ -135,15 +135,16 @@ class Batch:
                 reasons[demand.key] = reason
         return reasons, possible
 
-    def _impossible_reason(self, profiles: tuple[str, ...], *, again: bool) -> Parts[Reason | None]:
+    def _impossible_reason(self, demand: Demand) -> Parts[Reason | None]:
+        profiles = demand.profiles
         unknown = unknown_profile(self._fleet, profiles)
         if unknown is not None:
             return unknown
-        if len(profiles) == 1 or again:
+        if len(profiles) == 1 or demand.again:
             return None
         if self._empties is None:
             self._empties = EmptyNodes(self._fleet)
-        fits = yield from self._empties.could_hold(profiles, self._work)
+        fits = yield from self._empties.could_hold(profiles, self._work, one_card=demand.one_card)
         return None if fits else NeverFits(profiles)
 
     def _admit(self, ordered: Sequence[Demand], *, searched: bool) -> Parts[list[Demand]]:
@@ -152,7 +153,7 @@ class Batch:
             return []
         short: list[Demand] = []
         admitted: list[Demand] = []
-        hopeless: set[tuple[str, ...]] = set()
+        hopeless: set[tuple[bool, tuple[str, ...]]] = set()
         repacks = _REPACKS if len(ordered) > 1 else 0
         for index, demand in enumerate(ordered):
             yield
@@ -162,7 +163,7 @@ class Batch:
             if not searched and (yield from self._place(demand)):
                 admitted.append(demand)
                 continue
-            shape = tuple(sorted(demand.profiles))
+            shape = (demand.one_card, tuple(sorted(demand.profiles)))
             if (
                 repacks
                 and admitted

@@ -18,6 +18,7 @@ class Demand(msgspec.Struct, frozen=True, gc=False):
         priority: higher goes first.
         arrival: among equals, lower goes first: a time, or a place in an order.
         nodes: the only nodes that may take it, or are worth asking; None for all. Other nodes refuse it when asked.
+        one_card: all of them lie on one card.
         again: True if it was refused before and ``nodes`` changed since; the planner then need not explain a new
             refusal.
     """
@@ -27,6 +28,7 @@ class Demand(msgspec.Struct, frozen=True, gc=False):
     priority: int = 0
     arrival: float = 0.0
     nodes: frozenset[str] | None = None
+    one_card: bool = False
     again: bool = False
 
 

@@ -45,7 +45,12 @@ def fit_on_node(
 
 
 def fit_in_parts(
-    node: FleetNode, profiles: Sequence[str], work: StepBudget | None = None, cost: Cost = CardTable.cost
+    node: FleetNode,
+    profiles: Sequence[str],
+    work: StepBudget | None = None,
+    cost: Cost = CardTable.cost,
+    *,
+    one_card: bool = False,
 ) -> Parts[tuple[float, tuple[FleetCard, ...]] | None]:
     """Divides slices over a node's cards.
 
@@ -54,15 +59,20 @@ def fit_in_parts(
         profiles: the requested slices, in any spelling.
         work: the budget of the search.
         cost: returns the cost of one more slice on a card; by default the growth of fragmentation.
+        one_card: all slices lie on one card.
 
     Returns:
         The cost and one card per profile, in the order of ``profiles``; ``None`` when no division
         exists.
     """
     cards = list(node.cards.values())
-    states = [(card.table, card.occupancy, card.pending) for card in cards]
-    found = yield from _divide_in_parts(states, profiles, work, cost)
-    return None if found is None else (found[0], tuple(cards[index] for index in found[1]))
+    best: tuple[float, tuple[FleetCard, ...]] | None = None
+    for group in ([each] for each in cards) if one_card else (cards,):
+        states = [(card.table, card.occupancy, card.pending) for card in group]
+        found = yield from _divide_in_parts(states, profiles, work, cost)
+        if found is not None and (best is None or found[0] < best[0]):
+            best = (found[0], tuple(group[index] for index in found[1]))
+    return best
 
 
 class EmptyNodes:
@@ -81,20 +91,23 @@ class EmptyNodes:
                 self._nodes[counts] = [(table, 0, ()) for table in tables for _ in range(node.tables[table])]
         self._kinds = tuple(self._nodes)
 
-    def could_hold(self, profiles: tuple[str, ...], work: StepBudget | None = None) -> Parts[bool]:
-        """Returns True if one of them could hold the slices."""
-        key = (self._kinds, profiles)
+    def could_hold(
+        self, profiles: tuple[str, ...], work: StepBudget | None = None, *, one_card: bool = False
+    ) -> Parts[bool]:
+        """Returns True if one of them, or one of their cards, could hold the slices."""
+        key = (self._kinds, profiles, one_card)
         if key not in self._known:
-            fits = yield from self._search(profiles, work)
+            fits = yield from self._search(profiles, work, one_card=one_card)
             if len(self._known) >= REMEMBERED_DEMANDS:
                 del self._known[next(iter(self._known))]
             self._known[key] = fits
         return self._known[key]
 
-    def _search(self, profiles: tuple[str, ...], work: StepBudget | None) -> Parts[bool]:
+    def _search(self, profiles: tuple[str, ...], work: StepBudget | None, *, one_card: bool) -> Parts[bool]:
         for cards in self._nodes.values():
-            if (yield from _divide_in_parts(cards, profiles, work)) is not None:
-                return True
+            for group in ([each] for each in dict.fromkeys(cards)) if one_card else (cards,):
+                if (yield from _divide_in_parts(group, profiles, work)) is not None:
+                    return True
         return False
 
 

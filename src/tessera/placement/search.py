@@ -48,8 +48,9 @@ class CardSearch:
         self._allows = node_allows
         #: By demand, the refusals of nodes that were asked since :meth:`forget`.
         self._refused: dict[str, dict[str, NodeRule]] = {}
-        #: By profiles, the least cost of dividing them over cards in the given states; None without room.
-        self._costs: dict[tuple[str, ...], dict[object, float | None]] = {}
+        #: By profiles, and by whether they lie on one card, the least cost of dividing them over cards in the given
+        #: states; None without room.
+        self._costs: dict[tuple[bool, tuple[str, ...]], dict[object, float | None]] = {}
 
     def refusals(self, demand: Demand) -> Mapping[str, NodeRule]:
         """The nodes that refused a demand, with their reasons."""
@@ -129,7 +130,7 @@ class CardSearch:
         """Cards of the node where several slices cost least, among the first that have room."""
         best: tuple[float, tuple[FleetCard, ...]] | None = None
         compared = 0
-        costs = self._costs.setdefault(tuple(sorted(demand.profiles)), {})
+        costs = self._costs.setdefault((demand.one_card, tuple(sorted(demand.profiles))), {})
         need = self.slots_needed(demand)
         for node in self._policy.rank_nodes(self._fleet):
             if best is not None and compared >= _NODES_COMPARED:
@@ -140,15 +141,20 @@ class CardSearch:
             work.spend(2)
             shape = tuple(sorted((card.table.number, card.occupancy, card.pending) for card in node.cards.values()))
             if shape not in costs:
-                found = yield from fit_in_parts(node, demand.profiles, work, self._policy.cost)
+                found = yield from self._fit(node, demand, work)
                 costs[shape] = found and found[0]
             cost = costs[shape]
             compared += cost is not None
             if cost is None or (best is not None and cost >= best[0]) or not self._admits(demand, node.name, work):
                 continue
-            found = yield from fit_in_parts(node, demand.profiles, work, self._policy.cost)
+            found = yield from self._fit(node, demand, work)
             best = found and (cost, found[1])
         return best and best[1]
+
+    def _fit(
+        self, node: FleetNode, demand: Demand, work: StepBudget
+    ) -> Parts[tuple[float, tuple[FleetCard, ...]] | None]:
+        return fit_in_parts(node, demand.profiles, work, self._policy.cost, one_card=demand.one_card)
 
     def _admits(self, demand: Demand, node: str, work: StepBudget) -> bool:
         work.spend()

@@ -11,6 +11,7 @@ from tessera.controller.slicing.state.events import RefusalTimedOut
 from tessera.controller.slicing.state.instructions import PatchRecord
 from tessera.dra.driver_classes import profile_class
 from tessera.dra.node_devices import DRIVER
+from tessera.reasons.reason import NeverFits
 
 ONE, THREE = "mig-1g.5gb.tessera.dev", "mig-3g.20gb.tessera.dev"
 
@@ -238,11 +239,8 @@ def test_selectors_choose_among_models() -> None:
         ({"requests": [request("x", ONE, adminAccess=True)]}, "request x: adminAccess is not served: ask for a count"),
         ({"requests": [request("x", ONE, allocationMode="All")]}, "allocationMode All is not served: ask for a count"),
         (
-            {
-                "requests": [request("x", ONE, count=2)],
-                "constraints": [{"matchAttribute": "gpu.tessera.dev/parentUUID"}],
-            },
-            "spec.devices.constraints[0] is about several devices",
+            {"requests": [request("x", ONE, count=2)], "constraints": [{"distinctAttribute": "gpu.tessera.dev/start"}]},
+            "spec.devices.constraints[0].distinctAttribute is not served for several devices: leave it out",
         ),
         ({"requests": [request("x", "gpu.tessera.dev")]}, "request x: no node publishes a device for it"),
         ({"requests": [request("x", "gpu.tessera.dev.x")]}, ""),
@@ -357,3 +355,39 @@ def test_slots_are_reserved_for_a_large_claim() -> None:
     cluster.remove(small[1])
     cluster.settle()
     assert cluster.where(large)
+
+
+@pytest.mark.parametrize("attribute", ["gpu.tessera.dev/parentUUID", "gpu.tessera.dev/productName"])
+def test_devices_that_a_constraint_compares_are_of_one_card(attribute: str) -> None:
+    cluster = ClaimCluster()
+    cluster.claim_node("n1", count=2)
+    for number in range(2):
+        cluster.user(f"filler{number}", cluster.claim(f"filler{number}", request("x", "mig-3g.20gb.tessera.dev")))
+    cluster.settle()
+    rule = {"requests": ["x", "y"], "matchAttribute": attribute}
+    key = cluster.claim("c", request("x", THREE), request("y", ONE, count=3), constraints=[rule])
+    pod = cluster.user("p", key)
+    cluster.settle()
+    cards = {device.split("-mig")[0] for _, device in cluster.devices(key)}
+    assert (len(cluster.devices(key)), len(cards)) == (4, 1), cluster.where(pod)
+
+
+def test_devices_of_one_card_that_no_card_has_are_refused_for_good() -> None:
+    cluster = ClaimCluster()
+    cluster.claim_node("n1", count=4)
+    rule = {"matchAttribute": "gpu.tessera.dev/parentUUID"}
+    pod = cluster.user("p", cluster.claim("c", request("x", THREE, count=3), constraints=[rule]))
+    cluster.settle()
+    assert isinstance(cluster.slicer.state.pods.reason_of(pod.uid), NeverFits)
+
+
+def test_an_attribute_that_no_device_has_holds_no_slices() -> None:
+    cluster = ClaimCluster()
+    cluster.claim_node("n1")
+    rule = {"matchAttribute": "gpu.tessera.dev/nothing"}
+    pod = cluster.user("p", cluster.claim("c", request("x", ONE, count=2), constraints=[rule]))
+    cluster.settle()
+    cluster.pass_time(1)
+    cluster.settle()
+    assert not cluster.where(pod)
+    assert "break a constraint" in cluster.slicer.state.cluster.pods[pod.uid].fault

@@ -117,6 +117,7 @@ class PodInfo:
         gates: names of its scheduling gates.
         last_gates: names of gates whose owners exist in the cluster and go after Tessera.
         profiles: the slices that it needs, profiles in the resource's spelling; behind our gate the devices too.
+        one_card: all of its slices lie on one card.
         devices: whole cards and shares that it requests, one resource name each; empty for a pod with slices.
         other_kind: the kind of its request if it asks for neither slices nor devices.
         device_claims: the ResourceClaims that it uses, as ``namespace/name``; empty for one that is still to be made.
@@ -166,6 +167,7 @@ class PodInfo:
     gates: tuple[str, ...] = ()
     last_gates: frozenset[str] = frozenset(LAST_GATES)
     profiles: tuple[str, ...] = ()
+    one_card: bool = False
     devices: tuple[str, ...] = ()
     other_kind: KindOfRequest | None = None
     device_claims: tuple[str, ...] = ()

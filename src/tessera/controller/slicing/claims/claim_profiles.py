@@ -5,7 +5,8 @@ the request's class and selectors choose a device in this cluster. Where they ch
 only, for instance those of one model, the claim has a *choice*: nodes that have another device of the profile too are
 no places for its pod.
 
-What planning cannot keep is refused with the field: admin access, ``All``, and constraints.
+Devices that ``matchAttribute`` compares are given of one card, where all attributes but the places' are equal. What
+planning cannot keep is refused with the field: admin access, ``All``, and ``distinctAttribute``.
 """
 
 from collections.abc import Iterable, Sequence
@@ -35,11 +36,13 @@ class ClaimProfiles(msgspec.Struct, frozen=True):
     Attributes:
         profiles: one for each device, in the order of the requests; empty for a claim of other drivers.
         choices: the choices that a node must keep.
+        one_card: all devices are of one card, since a constraint compares them.
         problem: why no device is given; empty if nothing is wrong.
     """
 
     profiles: tuple[str, ...] = ()
     choices: tuple[str, ...] = ()
+    one_card: bool = False
     problem: str = ""
 
 
@@ -118,12 +121,12 @@ class ProfileReader:
             fields = enumerate(spec.devices.config)
             check_configs(((f"{_NAME}: spec.devices.config[{n}]", each) for n, each in fields), self._driver)
             chosen = [self._choose(alternatives) for alternatives in demand.requests]
-            _check_rules(demand, [one for one, _ in chosen])
+            one_card = _compares(demand, [one for one, _ in chosen])
         except (ClaimRefused, ConfigRefused) as error:
             return ClaimProfiles(problem=str(error))
         profiles = tuple(profile for one, profile in chosen for _ in range(one.count))
         choices = (self._choice(one, profile) for one, profile in chosen)
-        return ClaimProfiles(profiles, tuple(dict.fromkeys(each for each in choices if each)))
+        return ClaimProfiles(profiles, tuple(dict.fromkeys(each for each in choices if each)), one_card)
 
     def _choose(self, alternatives: Sequence[DeviceDemand]) -> tuple[DeviceDemand, str]:
         """Returns the first alternative of which the cluster has a device, and the smallest profile for it."""
@@ -191,12 +194,17 @@ def _size(profile: str) -> tuple[int, int, str]:
     return name.memory_gb, name.slices, profile
 
 
-def _check_rules(demand: ClaimDemand, chosen: Iterable[DeviceDemand]) -> None:
-    """Refuses a constraint that is about more than one device."""
-    counted = list(chosen)
+def _compares(demand: ClaimDemand, chosen: Iterable[DeviceDemand]) -> bool:
+    """True if a constraint compares several devices.
+
+    Raises:
+        ClaimRefused: it wants them to differ.
+    """
+    counted, found = list(chosen), False
     for index, rule in enumerate(demand.rules):
         if sum(each.count for each in counted if rule.concerns(each)) > 1:
-            raise ClaimRefused(
-                f"{_NAME}: spec.devices.constraints[{index}] is about several devices: slices go to any cards of one"
-                " node; ask for one device, or leave the constraint out"
-            )
+            if rule.distinct:
+                field = f"spec.devices.constraints[{index}].distinctAttribute"
+                raise ClaimRefused(f"{_NAME}: {field} is not served for several devices: leave it out")
+            found = True
+    return found

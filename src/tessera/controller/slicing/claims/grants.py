@@ -84,8 +84,8 @@ class Grants:
 
     # The due writes -------------------------------------------------------------------------------------------------
 
-    def give(self, allocation: Allocation, keys: Sequence[str], now: float) -> tuple[Sequence[PatchRecord], bool]:
-        """Returns the due writes that grant claims, and True if all are granted already.
+    def give(self, allocation: Allocation, keys: Sequence[str], now: float) -> tuple[Sequence[PatchRecord], bool] | str:
+        """Returns the due writes that grant claims, and True if all are granted already; a text if they do not suit.
 
         Args:
             allocation: the slices; on record.
@@ -96,7 +96,9 @@ class Grants:
         if not due:
             return (), True
         chosen = self._match(allocation, keys)
-        if chosen is None or any(self.claims[key].status.allocation is not None for key in due):
+        if isinstance(chosen, str):
+            return chosen
+        if not chosen or any(self.claims[key].status.allocation is not None for key in due):
             return (), False  # one is still granted from other slices
         writes: list[PatchRecord] = []
         for number, key in enumerate(keys):
@@ -118,19 +120,19 @@ class Grants:
             writes.append(_write(allocation, claim, {"status": {"allocation": found}}, "status"))
         return writes, False
 
-    def _match(self, allocation: Allocation, keys: Sequence[str]) -> Sequence[ChosenDevice] | None:
-        """Divides the devices of an allocation among claims; None if they do not suit, or are not published now."""
+    def _match(self, allocation: Allocation, keys: Sequence[str]) -> Sequence[ChosenDevice] | str:
+        """Divides the devices of an allocation among claims; none if they are not published now, or why none suits."""
         devices = [self._published.at(allocation.node, each) for each in allocation.slices]
         known = tuple(each for each in devices if each is not None)
         if len(known) < len(devices) or not known:
-            return None
+            return ()
         try:
             demands = [self._profiles.demand(self.claims[key]) for key in keys]
-        except ClaimRefused:
-            return None
+        except ClaimRefused as error:
+            return str(error)
         pool = Pool(driver=known[0].id.driver, name=known[0].id.pool, node=allocation.node, devices=known)
         found = match_claims(demands, (pool,), Holdings(), self._profiles.selectors)
-        return None if isinstance(found, NoMatch) else found
+        return found.reason if isinstance(found, NoMatch) else found
 
     def take_back(self, allocation: Allocation, is_used: Callable[[str], bool]) -> tuple[Sequence[PatchRecord], bool]:
         """Returns the due writes that clear allocations, and True if no claim is granted from the slices any more.

@@ -60,6 +60,8 @@ class Claims(RequestKind):
         self._stale: set[PodUid] = set()
         #: Pods whose node made kube-scheduler clear the allocation of a claim.
         self._refused: set[PodUid] = set()
+        #: Why the slices that pods were given do not suit their claims; until classes or devices change.
+        self._unsuited: dict[PodUid, str] = {}
         #: Choices of which all nodes were asked whether they keep them.
         self._choices: set[str] = set()
 
@@ -114,6 +116,7 @@ class Claims(RequestKind):
     def _read_all_again(self) -> None:
         self._profiles.forget()
         self._choices.clear()
+        self._unsuited.clear()
         self._stale |= self._pods.keys()
 
     def _offer(self, node: NodeName) -> None:
@@ -136,6 +139,7 @@ class Claims(RequestKind):
         """See :class:`RequestKind`."""
         pod = self._pods.pop(uid, None)
         self._refused.discard(uid)
+        self._unsuited.pop(uid, None)
         for key in pod.device_claims if pod is not None else ():
             users = self._users.get(key, set())
             users.discard(uid)
@@ -158,7 +162,7 @@ class Claims(RequestKind):
             return pod  # one is still to be made
         asked: list[str] = []
         wanted, nodes = {OFFER}, set[str]()
-        problem = ""
+        problem, one_card = self._unsuited.get(pod.uid, ""), False
         for key in pod.device_claims:
             claim = self.grants.claims[key]
             found = self._profiles.read(claim)
@@ -166,6 +170,7 @@ class Claims(RequestKind):
             if found.profiles and self._asks(pod.uid, key):
                 asked += found.profiles
                 wanted.update(found.choices)
+                one_card |= found.one_card
             elif claim.status.allocation is not None:
                 nodes.add(claim.status.allocation.node)
             elif found.profiles:
@@ -185,7 +190,12 @@ class Claims(RequestKind):
             devices=frozenset(wanted),
         )
         return replace(
-            pod, profiles=tuple(asked), other_kind=CLAIMS, constraints=constraints, fault=pod.fault or problem
+            pod,
+            profiles=tuple(asked),
+            one_card=one_card and len(asked) > 1,
+            other_kind=CLAIMS,
+            constraints=constraints,
+            fault=pod.fault or problem,
         )
 
     def _hosts(self, nodes: Iterable[str]) -> Iterator[tuple[str, str]]:
@@ -236,7 +246,7 @@ class Claims(RequestKind):
         own = self._state.allocations.current_of(pod.uid)
         if own is None or pod.node or pod.kind is not CLAIMS:
             return None
-        if sorted(pod.profiles) != sorted(resource_spelling(each.profile) for each in own.slices):
+        if pod.fault or sorted(pod.profiles) != sorted(resource_spelling(each.profile) for each in own.slices):
             return own
         if not cleared or pod.preempting:
             return None
@@ -253,7 +263,12 @@ class Claims(RequestKind):
             pod = self._pods.get(allocation.uid)
             if pod is None or not allocation.requested:
                 return (), True
-            return self.grants.give(allocation, self._own_claims(pod), self._state.now)
+            found = self.grants.give(allocation, self._own_claims(pod), self._state.now)
+            if isinstance(found, str):
+                self._unsuited[pod.uid] = found
+                self._stale.add(pod.uid)
+                return (), False
+            return found
         return self.grants.take_back(allocation, self._is_used)
 
     def _own_claims(self, pod: PodInfo) -> list[str]:

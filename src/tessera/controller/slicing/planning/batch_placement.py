@@ -239,7 +239,7 @@ class _BatchFilters:
             nodes = frozenset((home,))
         elif grown is None and (mask := self._open[self._kinds[pod.uid]]).bit_count() <= self._few_nodes(pod):
             nodes = self._index.names(mask)
-        return Demand(pod.key, pod.profiles, 0, number, nodes, again=grown is not None)
+        return Demand(pod.key, pod.profiles, 0, number, nodes, one_card=pod.one_card, again=grown is not None)
 
     def _few_nodes(self, pod: PodInfo) -> int:
         """Returns the number of open nodes up to which they are listed.
@@ -283,7 +283,7 @@ class _BatchFilters:
     def _kind(self, pod: PodInfo) -> Hashable:
         special = pod.uid if self._required_nodes[pod.uid] is not None or self._allocations.of(pod.uid) else ""
         filtered = tuple(rule.kind(pod) for rule in self._filters)
-        return (pod.profiles, self._kinds[pod.uid], filtered, special, self._changed_nodes.get(pod.uid))
+        return (pod.profiles, pod.one_card, self._kinds[pod.uid], filtered, special, self._changed_nodes.get(pod.uid))
 
     def reserve(self, demand: Demand, node: str) -> None:
         """Takes in that the batch places the pod on the node."""

@@ -20,6 +20,7 @@ class PodKind(msgspec.Struct, frozen=True):
         priority: its priority.
         queue: the queue that it counts for.
         kind: the kind of its request.
+        one_card: its slices lie on one card.
         profiles: its slices, or the resources of its cards and shares.
         amounts: what else it requests, sorted.
         constraints: its constraints on nodes.
@@ -28,6 +29,7 @@ class PodKind(msgspec.Struct, frozen=True):
     priority: int
     queue: str
     kind: KindOfRequest
+    one_card: bool
     profiles: tuple[str, ...]
     amounts: tuple[tuple[str, int], ...]
     constraints: NodeConstraints
@@ -46,6 +48,7 @@ def kind_of(state: SlicerState, pod: PodInfo) -> PodKind | None:
         priority=pod.priority,
         queue=state.cluster.queue_of(pod),
         kind=pod.kind,
+        one_card=pod.one_card,
         profiles=pod.profiles,
         amounts=tuple(sorted(pod.amounts.items())),
         constraints=pod.constraints,
