@@ -93,7 +93,8 @@ def base_files() -> list[str]:
     )
     named = (f"options/{each.name}" for each in options)
     components = (f"options/{each}" for each in (CERTIFICATES, OPENSHIFT, DASHBOARD_FILE))
-    return [*kustomization["resources"], *named, *components, *monitoring]
+    base = [each for each in kustomization["resources"] if not each.startswith("options/")]
+    return [*base, *named, *components, *monitoring]
 
 
 def templates() -> Mapping[str, str]:

@@ -80,7 +80,7 @@ FEATURES = (
         name="page",
         folders=("src/tessera/dashboard", "web"),
         text="Shows the live page, and to each visitor only what that visitor may see.",
-        off="leave out `deploy/options/dashboard/`",
+        off="`tessera install --no-dashboard`",
     ),
     Feature(
         name="commands",

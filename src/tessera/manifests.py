@@ -16,6 +16,8 @@ from tessera import __version__
 #: Beside the package in a wheel, at the top of the repository in a checkout.
 _PLACES = (Path(__file__).parent / "_deploy", Path(__file__).parents[2] / "deploy")
 
+#: The file of the live page and of the API for tenants, which an installation can leave out.
+PAGE = "options/dashboard/dashboard.yaml"
 #: libyaml's where PyYAML has them: ten times as fast. For our own files only: a text of others that is nested deeply
 #: overflows libyaml's stack and ends the process.
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -44,12 +46,17 @@ def deploy_folder() -> Path:
 
 
 def install_manifests() -> list[dict[str, Any]]:
-    """Returns all objects of ``kubectl apply -k deploy/`` in the order of the files."""
+    """Returns the objects of ``kubectl apply -k deploy/`` in the order of the files, without the live page."""
     folder = deploy_folder()
     objects: list[dict[str, Any]] = []
     for resource in _kustomization()["resources"]:
-        objects += read_manifests(folder / resource)
+        objects += () if resource == PAGE else read_manifests(folder / resource)
     return tag_images(objects)
+
+
+def page_manifests() -> list[dict[str, Any]]:
+    """Returns the objects of the live page and of the API for tenants, one process."""
+    return tag_images(read_manifests(deploy_folder() / PAGE))
 
 
 def read_manifests(file: Path) -> list[dict[str, Any]]:

@@ -132,8 +132,10 @@ CASES: Mapping[str, Case] = {
         {"webhook": {"certManager": {"enabled": True}}},
         ["--certificate", "cert-manager"],
     ),
-    "the page": Case(
-        {"resources": ["deploy", "deploy/options/dashboard"]}, {"dashboard": {"enabled": True}}, ["--dashboard"]
+    "no page": Case(
+        {"resources": ["deploy"], "components": ["deploy/without/dashboard"]},
+        {"dashboard": {"enabled": False}},
+        ["--no-dashboard"],
     ),
     "image by tag": Case(
         DEPLOY,
@@ -170,7 +172,11 @@ CASES: Mapping[str, Case] = {
         {"controller": {"affinity": AFFINITY}, "webhook": {"affinity": AFFINITY}},
         changes={
             "patches": [
-                patch("Deployment", "tessera-.*", {"spec": {"affinity": {"$patch": "replace", **AFFINITY}}}),
+                patch(
+                    "Deployment",
+                    "tessera-(controller|webhook)",
+                    {"spec": {"affinity": {"$patch": "replace", **AFFINITY}}},
+                ),
             ]
         },
     ),

@@ -35,10 +35,27 @@ class Installation(msgspec.Struct, frozen=True):
         return found
 
 
+#: The kustomization of the live page and the API for tenants.
+PAGE = "deploy/options/dashboard"
+
+
 @cache
 def rendered(name: str) -> Installation:
+    """A kustomization's objects without those of the page, which tests/deploy/test_dashboard.py tests."""
+    own = set() if name == PAGE else {_name(each) for each in kustomized(PAGE).objects}
+    return Installation(name, [each for each in kustomized(name).objects if _name(each) not in own])
+
+
+@cache
+def kustomized(name: str) -> Installation:
+    """All objects of a kustomization."""
     done = subprocess.run(["kubectl", "kustomize", str(ROOT / name)], capture_output=True, text=True, check=True)
     return Installation(name, list(yaml.load_all(done.stdout, yaml.CSafeLoader)))
+
+
+def _name(manifest: Obj) -> tuple[str, str, str]:
+    metadata = manifest["metadata"]
+    return manifest["kind"], metadata.get("namespace", ""), metadata["name"]
 
 
 @pytest.fixture(params=INSTALLATIONS)

@@ -137,8 +137,8 @@ def test_the_front_proxy_is_read_from_its_config_map_and_no_other() -> None:
     assert (rule["resources"], rule["resourceNames"]) == (["configmaps"], [CONFIG_MAP])
 
 
-def test_the_option_installs_these_objects_and_no_others() -> None:
-    plain, more = installed(), installed(dashboard=True)
+def test_an_installation_has_these_objects_and_one_choice_leaves_them_out() -> None:
+    plain, more = installed(dashboard=False), installed()
     added = [each for each in more.objects if each not in plain.objects]
     assert sorted(map(yaml.safe_dump, added)) == sorted(map(yaml.safe_dump, PAGE.objects))
     assert len(more.objects) == len(plain.objects) + len(PAGE.objects)

@@ -14,7 +14,7 @@ from tests.support.inventory import inventory
 from tests.support.olm_stand_in import OlmStandIn
 from tests.support.running_lab import RunningLab
 
-from tessera.manifests import install_manifests
+from tessera.manifests import install_manifests, page_manifests
 
 NAMESPACE = "instaslice-system"
 SETTINGS = ("configmap/tessera-install", "-n", NAMESPACE)
@@ -76,7 +76,7 @@ def test_a_pod_gets_its_slice_and_the_instaslice_shows_it(cluster: RunningLab) -
 @pytest.mark.usefixtures("olm")
 def test_every_object_of_deploy_is_there_and_the_webhook_has_its_conditions(cluster: RunningLab) -> None:
     found = cluster.get("-k", "deploy/")["items"]  # kubectl fails if one of them is missing
-    assert sorted(map(identity, found)) == sorted(map(identity, install_manifests()))
+    assert sorted(map(identity, found)) == sorted(map(identity, [*install_manifests(), *page_manifests()]))
     (wanted,) = (each for each in install_manifests() if each["kind"] == "MutatingWebhookConfiguration")
     hooks = cluster.get("mutatingwebhookconfiguration", "tessera-webhook")["webhooks"]
     conditions = {each["name"]: each.get("matchConditions") for each in hooks}
@@ -85,8 +85,8 @@ def test_every_object_of_deploy_is_there_and_the_webhook_has_its_conditions(clus
 
 @pytest.mark.usefixtures("olm")
 def test_settings_change_the_objects(cluster: RunningLab) -> None:
-    before = policies(cluster)
-    assert before == {each["metadata"]["name"] for each in install_manifests() if each["kind"] == "NetworkPolicy"}
+    before, objects = policies(cluster), [*install_manifests(), *page_manifests()]
+    assert before == {each["metadata"]["name"] for each in objects if each["kind"] == "NetworkPolicy"}
     options(cluster, "--without network-policies  # the cluster's mesh has its own\n")
     assert cluster.eventually(lambda: not policies(cluster))
     cluster.kubectl("delete", *SETTINGS)

@@ -26,7 +26,7 @@ def lab_arguments() -> list[str]:
 @pytest.fixture(scope="module")
 def page(cluster: RunningLab) -> "Page":
     """A page in a cluster with a pod on a card in team-a, and one in team-b; each team has an account."""
-    cluster.tessera("install", "--dashboard", "--dashboard-origin", ORIGIN)
+    cluster.tessera("install", "--dashboard-origin", ORIGIN)
     for team in ("team-a", "team-b"):
         cluster.kubectl("create", "namespace", team)
         cluster.kubectl("-n", team, "create", "serviceaccount", "member")
@@ -258,11 +258,11 @@ def test_kubernetes_own_role_view_is_enough(page: Page) -> None:
     assert (done.returncode, "team-a/holder-team-a" in done.stdout, "team-b" in done.stdout) == (0, True, False)
 
 
-def test_a_token_ends_with_its_account_and_a_run_without_the_option_removes_the_page(page: Page) -> None:
+def test_a_token_ends_with_its_account_and_one_option_removes_the_page(page: Page) -> None:
     token = page.token("team-b")
     assert page.ask("/whoami", token)[0] == 200
-    done = page.lab.tessera("install")
+    done = page.lab.tessera("install", "--no-dashboard")
     assert "deployment.apps/tessera-dashboard in tessera-system deleted" in done
     assert "serviceaccount/tessera-dashboard in tessera-system deleted" in done
-    assert "tessera-dashboard" not in page.lab.tessera("install", "--dry-run")
+    assert "tessera-dashboard" not in page.lab.tessera("install", "--no-dashboard", "--dry-run")
     page.lab.eventually(lambda: page.ask("/whoami", token)[0] == 0)

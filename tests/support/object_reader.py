@@ -84,7 +84,7 @@ async def _discover(transport: HttpTransport) -> dict[str, tuple[str, bool]]:
             name = group["metadata"].get("name", "")
             for version in group["versions"]:  # the preferred one first
                 base = "/".join(part for part in (root, name, version["version"]) if part)
-                for each in version["resources"]:
+                for each in version.get("resources", ()):  # none while an aggregated API does not answer
                     place = f"{base}/{each['resource']}", each["scope"] == "Namespaced"
                     for word in (each["resource"], each["singularResource"], *each.get("shortNames", ())):
                         found.setdefault(word, place)

@@ -78,9 +78,9 @@ def command(
     command uses the rights of the kubeconfig and installs nothing. It listens on 127.0.0.1 only; as with kubectl
     proxy, other users of this machine can reach that address.
 
-    With --in-cluster it is the process of the Deployment tessera-dashboard (tessera install --dashboard). It reads the
-    cluster with its own account. Each visitor sends a bearer token, as for kubectl, and sees names of nodes and pods
-    only as far as the token's owner may list them.
+    With --in-cluster it is the process of the Deployment tessera-dashboard. It reads the cluster with its own account.
+    Each visitor sends a bearer token, as for kubectl, and sees names of nodes and pods only as far as the token's owner
+    may list them.
 
     \b
     Examples:

@@ -262,7 +262,7 @@ class LabProcess:
                     lambda: len(nodes.cache) == len(self._nodes), START_TIMEOUT, "the nodes are registered"
                 )
             return
-        await install_tessera(client)
+        await install_tessera(client, page=not self._lab_options.virtual_time)
         slices = Informer(client, INSTASLICES, clock=clock, rng=rng, namespace=INSTASLICE_NAMESPACE)
         hooks = Informer(client, MUTATING_WEBHOOKS.as_dicts(), clock=clock, rng=rng)
         watched = InformerGroup(nodes, slices, hooks)

@@ -33,7 +33,7 @@ from tessera.kube.client.client import Client
 from tessera.kube.resources.meta import resource_for
 from tessera.kubelet.grpc import GrpcKubelet
 from tessera.kubelet.interfaces import Kubelet
-from tessera.manifests import install_manifests
+from tessera.manifests import install_manifests, page_manifests
 from tessera.nvml.asynchronous.async_nvml import AsyncNvml
 from tessera.nvml.errors import DriverNotLoaded, NvmlError
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
@@ -289,18 +289,19 @@ async def _dashboard(options: PageOptions, context: ContainerContext, client: Cl
     await PageReplica(options, client, context.clock, rng).run()
 
 
-async def install_tessera(client: Client, *, without: Collection[str] = ()) -> None:
+async def install_tessera(client: Client, *, without: Collection[str] = (), page: bool = False) -> None:
     """``kubectl apply -k deploy/``, by server-side apply.
 
     Args:
         client: who installs.
+        page: also the live page and the API for tenants, which need processes that listen.
         without: Deployments that are left out, since somebody else runs what they would.
     """
     await apply_manifests(
         client,
         (
             manifest
-            for manifest in install_manifests()
+            for manifest in (*install_manifests(), *(page_manifests() if page else ()))
             if manifest["kind"] != "Deployment" or manifest["metadata"]["name"] not in without
         ),
     )

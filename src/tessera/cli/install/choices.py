@@ -116,6 +116,6 @@ def _page_arguments(origins: Sequence[str], without_token: str, *, installed: bo
     refuse = without_token == "refuse"  # noqa: S105 - an option's value
     if not installed and (origins or not refuse):
         option = "--dashboard-origin" if origins else "--dashboard-without-token"
-        raise CommandError(f"error: {option} needs --dashboard, which installs the page")
+        raise CommandError(f"error: {option} needs the page, which --no-dashboard leaves out")
     PageNames(origins)
     return [*(f"--origin={each}" for each in origins), *([] if refuse else [f"--without-token={without_token}"])]

@@ -181,13 +181,14 @@ def _issuer(_context: click.Context, _parameter: click.Parameter, text: str | No
     " its authority into the Secret.  [default: an authority of Tessera's own]",
 )
 @click.option(
-    "--dashboard",
-    is_flag=True,
-    help="Install the live page as a process of the cluster: each visitor sees what its token may see.",
+    "--dashboard/--no-dashboard",
+    default=True,
+    help="Install the live page and the API for tenants, which is behind tessera map, top, queue, health, usage and why"
+    " for users with the rights of one namespace; or leave both out.  [default: install]",
 )
 @origin_option(
     "--dashboard-origin",
-    text="Serve the page under this name, e.g. https://gpu.example.com; repeatable. Needs --dashboard.",
+    text="Serve the page under this name, e.g. https://gpu.example.com; repeatable.",
 )
 @without_token_option(
     "--dashboard-without-token",
@@ -262,9 +263,9 @@ def command(
     Faulty cards: the file of --repairs becomes the ConfigMap tessera-repairs, which controller and agents follow. A
     file with a mistake changes nothing; a run without the option removes it, as with --node-groups.
 
-    Live page: --dashboard installs it as a process of the cluster. kubectl -n tessera-system port-forward
-    service/tessera-dashboard 8088 brings it to this machine; an ingress needs its name by --dashboard-origin. A run
-    without --dashboard removes it.
+    Live page: kubectl -n tessera-system port-forward service/tessera-dashboard 8088 brings it to this machine; an
+    ingress needs its name by --dashboard-origin. The same process answers tenants' commands, by Kubernetes' roles view
+    and edit. --no-dashboard removes both.
 
     Device access: pods outside the system's namespaces may not use GPUs that they do not request. The API server
     refuses pods that set NVIDIA_VISIBLE_DEVICES to a device, name devices in annotations, mount device folders, or are

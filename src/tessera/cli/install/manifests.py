@@ -130,7 +130,7 @@ class InstallChoices(msgspec.Struct, frozen=True, kw_only=True):
         certificate: ``own`` or ``cert-manager``, for the webhook's certificate.
         issuer: kind and name of cert-manager's issuer; None for an authority of Tessera's own.
         openshift: True if the cluster has OpenShift's security context constraints; None to ask it.
-        dashboard: True for the live page as a process of the cluster.
+        dashboard: True for the live page and the API for tenants, a process of the cluster.
         page: arguments of that process besides those of ``deploy/``.
     """
 
@@ -157,7 +157,7 @@ class InstallChoices(msgspec.Struct, frozen=True, kw_only=True):
     certificate: str = OWN
     issuer: tuple[str, str] | None = None
     openshift: bool | None = None
-    dashboard: bool = False
+    dashboard: bool = True
     page: Sequence[str] = ()
 
     @property
