@@ -37,6 +37,7 @@ HOSTS = {
     "developer.download.nvidia.com": "packages that builds of driver images download",
     "github.com": "issues and designs of Kubernetes that decisions cite",
     "json-schema.org": "name of the language of the values' schema",
+    "kind.sigs.k8s.io": "the page of kind",
     "kubernetes.io": "documentation of Kubernetes",
     "kueue.sigs.k8s.io": "documentation of Kueue",
     "kured.dev": "documentation of a program that reboots nodes",
