@@ -33,6 +33,29 @@ MigUuid = NewType("MigUuid", str)
 LOST_TEXT = "the card is lost: it fell off the bus"
 
 
+_FAMILIES = {
+    1: "tesla",
+    2: "fermi",
+    3: "kepler",
+    5: "maxwell",
+    6: "pascal",
+    9: "hopper",
+    10: "blackwell",
+    12: "blackwell",
+    13: "rubin",
+}
+
+
+def family(compute_capability: tuple[int, int]) -> str:
+    """Name of the architecture in lower case; ``undefined`` for an unknown one."""
+    major, minor = compute_capability
+    if major == 7:
+        return "volta" if minor < 5 else "turing"
+    if major == 8:
+        return "ampere" if minor < 9 else "ada-lovelace"
+    return _FAMILIES.get(major, "undefined")
+
+
 class GpuInfo(msgspec.Struct, frozen=True, kw_only=True):
     """One physical card.
 
@@ -49,6 +72,7 @@ class GpuInfo(msgspec.Struct, frozen=True, kw_only=True):
         mig_enabled: MIG mode is on now.
         mig_pending: MIG mode after the card's next reset.
         numa_node: ``None`` if the platform does not report it.
+        pcie_root: the root complex, ``pci0000:00``; empty if the platform does not report it.
         lost: the card fell off the bus; all other fields are the last known values.
         error: NVML's words if the card cannot be read for another reason; the other fields are then those that could be
             read or were known before. Empty if the card was read or is lost.
@@ -66,6 +90,7 @@ class GpuInfo(msgspec.Struct, frozen=True, kw_only=True):
     mig_enabled: bool = False
     mig_pending: bool = False
     numa_node: int | None = None
+    pcie_root: str = ""
     lost: bool = False
     error: str = ""
 

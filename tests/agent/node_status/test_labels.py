@@ -15,13 +15,13 @@ from tessera.agent.node_status.labels import (
     MigFacts,
     Share,
     VgpuFacts,
-    family,
     node_labels,
 )
 from tessera.api.names import MIG_CONFIG_STATE_LABEL
 from tessera.api.sharing.kinds import SharingKind
 from tessera.api.sharing.profile import MigStrategy
 from tessera.manifests import deploy_folder
+from tessera.nvml.interface import family
 
 FULL = CardFacts(product="MOCKMODEL", memory_mib=300, compute_capability=(8, 0))
 #: Upstream's stand-in for a card in MIG mode tells no compute capability.

@@ -21,7 +21,7 @@ from tests.agent.main.test_killed_anywhere import succeed_the_dead
 from tessera.agent.base.options import ConfigMapName
 from tessera.agent.slices.claim_driver import GONE_CHECK
 from tessera.api.dra.claims import RESOURCE_CLAIMS
-from tessera.api.names import DEVICE_API_DRA, DEVICE_API_LABEL
+from tessera.api.names import CLAIM_DRIVERS, DEVICE_API_DRA, DEVICE_API_LABEL
 from tessera.dra.node_devices import partition_name
 from tessera.kube.resources import CONFIGMAPS, NAMESPACES, NODES
 from tessera.kubelet.interfaces import ClaimRef, PluginError, PreparedDevice
@@ -106,11 +106,11 @@ class Drivers:
         self.clients: list[ClaimPluginClient] = []
 
     def add_driver(self, name: str, client: ClaimPluginClient) -> None:
-        assert name == DRIVER
+        assert name in CLAIM_DRIVERS
         self.clients.append(client)
 
     def remove_driver(self, name: str, client: ClaimPluginClient) -> None:
-        assert name == DRIVER
+        assert name in CLAIM_DRIVERS
         self.clients.remove(client)
 
 
@@ -145,9 +145,9 @@ class Kubelet:
 
 
 async def begin(
-    scene: Scene, *, last_call: int = 0, after: bool = False, way: str = DEVICE_API_DRA
+    scene: Scene, *, last_call: int = 0, after: bool = False, way: str = DEVICE_API_DRA, driver: str = DRIVER
 ) -> tuple[Kubelet, MortalNvml]:
-    scene.options = msgspec.structs.replace(scene.options, claim_driver=DRIVER)
+    scene.options = msgspec.structs.replace(scene.options, claim_driver=driver)
     await scene.begin(agent=False)
     await choose(scene, way)
     kubelet = Kubelet(scene)

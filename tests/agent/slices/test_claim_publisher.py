@@ -9,13 +9,14 @@ from tests.agent.conftest import NODE, Scene
 from tests.agent.slices.test_claim_driver import DRIVER, begin
 
 from tessera.api.dra.resource_slices import RESOURCE_SLICES, ResourceSlice
+from tessera.api.nodes.cordons import cordon_key
 from tessera.clock import Clock
-from tessera.dra.devices import Pool
-from tessera.dra.node_devices import PLACED_BY, NodeCard, PublishOptions, node_pools
+from tessera.dra.devices import NO_SCHEDULE, DeviceTaint, Pool
+from tessera.dra.node_devices import CORDON_TAINT, NVIDIA_DRIVER, PLACED_BY, NodeCard, PublishOptions, node_pools
 from tessera.dra.pool_reader import read_pools
 from tessera.dra.slice_writer import plan_slices
 from tessera.kube.client.client import Client
-from tessera.kube.resources import NODES
+from tessera.kube.resources import EVENTS, NODES
 from tessera.kube.transport.interface import Request, Stream
 from tessera.mig.models import model_by_short_name
 from tessera_lab.apiserver.interfaces import UserInfo
@@ -48,6 +49,7 @@ def test_every_place_of_every_profile_is_a_device(play: Callable[..., None]) -> 
         found = await published(scene)
         assert (found.driver, found.name, found.node) == (DRIVER, NODE, NODE)
         rows = {profile.name: len(profile.starts) for profile in model_by_short_name("A100-40GB").geometry.profiles}
+        assert {device.attributes[f"{DRIVER}/architecture"] for device in found.devices} == {"Ampere"}
         profiles = [device.attributes[f"{DRIVER}/profile"] for device in found.devices]
         assert {name: profiles.count(name) for name in rows} == {name: 2 * count for name, count in rows.items()}
         assert all(device.taints == (PLACED_BY,) for device in found.devices)
@@ -120,6 +122,58 @@ def test_a_card_that_may_not_be_used_is_tainted_until_it_may(play: Callable[...,
         await published(scene)
         scene.machine.lose(scene.machine.uuids()[0])
         await published(scene, lambda found: all(len(each.taints) == 2 for each in found.devices))
+
+    play(story)
+
+
+def test_a_cordoned_card_is_tainted_as_such(play: Callable[..., None]) -> None:
+    async def story(scene: Scene) -> None:
+        await begin(scene)
+        await published(scene)
+        cordon = {cordon_key(scene.machine.uuids()[0]): "noise"}
+        await scene.client.merge_patch(NODES, NODE, {"metadata": {"annotations": cordon}})
+        cordoned = DeviceTaint(CORDON_TAINT, "", NO_SCHEDULE)
+        await published(scene, lambda found: all(each.taints == (PLACED_BY, cordoned) for each in found.devices))
+        await scene.client.merge_patch(NODES, NODE, {"metadata": {"annotations": dict.fromkeys(cordon)}})
+        await published(scene, lambda found: all(each.taints == (PLACED_BY,) for each in found.devices))
+
+    play(story)
+
+
+def test_nothing_is_published_beside_another_driver_of_the_name(play: Callable[..., None]) -> None:
+    """NVIDIA's driver is on the node: both would give one card."""
+    foreign = {
+        "metadata": {"name": "theirs"},
+        "spec": {
+            "driver": NVIDIA_DRIVER,
+            "nodeName": NODE,
+            "pool": {"name": NODE, "generation": 1, "resourceSliceCount": 1},
+            "devices": [{"name": "gpu-0"}],
+        },
+    }
+
+    async def names(scene: Scene) -> set[str]:
+        return {each.metadata.name for each in await stored(scene)}
+
+    async def story(scene: Scene) -> None:
+        kubelet, _ = await begin(scene, driver=NVIDIA_DRIVER)
+        await published(scene)
+        await kubelet.client()
+        await scene.client.create(RESOURCE_SLICES.as_dicts(), foreign)
+
+        async def alone() -> bool:
+            return await names(scene) == {"theirs"} and not kubelet.is_served()
+
+        await scene.until(alone)
+        await scene.clock.sleep(10)
+        (event,) = [each for each in (await scene.client.list(EVENTS)).items if each.reason == "ClaimDriverConflict"]
+        assert event.message == (
+            f"node {NODE}: ResourceSlice theirs of driver {NVIDIA_DRIVER} is another program's; remove that driver from"
+            f" the node, or choose --claim-driver {DRIVER}"
+        )
+        await scene.client.delete(RESOURCE_SLICES, "theirs")
+        await published(scene)
+        await kubelet.client()
 
     play(story)
 

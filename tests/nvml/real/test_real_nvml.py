@@ -180,6 +180,15 @@ def test_the_kernel_knows_the_numa_node(real: RealNvml, tmp_path: Path) -> None:
     assert [info.numa_node for info in real.devices()] == [1, None]
 
 
+def test_the_kernel_knows_the_root_complex(real: RealNvml, tmp_path: Path) -> None:
+    device = tmp_path / "sys/devices/pci0000:0e/0000:0e:01.0/0000:10:00.0"
+    device.mkdir(parents=True)
+    bus = tmp_path / "sys/bus/pci/devices"
+    bus.mkdir(parents=True)
+    (bus / "0000:10:00.0").symlink_to(device)
+    assert [info.pcie_root for info in real.devices()] == ["pci0000:0e", ""]
+
+
 def test_a_container_gets_the_capabilities_of_its_instance_only(
     real: RealNvml, machine: SimulatedMachine, proc: Callable[[str], None]
 ) -> None:

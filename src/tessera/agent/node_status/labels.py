@@ -20,6 +20,7 @@ from tessera.api.nodes.gpu_labels import count_label, product_label
 from tessera.api.sharing.kinds import SharingKind
 from tessera.api.sharing.profile import MigStrategy
 from tessera.mig.names import resource_spelling
+from tessera.nvml.interface import family
 
 PREFIX = "nvidia.com/"
 GPU = PREFIX + "gpu"
@@ -29,17 +30,6 @@ DISPLAY_CARDS = frozenset({"DGX Display", "NVIDIA DGX Display"})
 #: The value of ``gpu.mode`` for each PCI class.
 MODES = {0x030000: "graphics", 0x030200: "compute"}
 _PART = re.compile(r"\d+c\.")
-_FAMILIES = {
-    1: "tesla",
-    2: "fermi",
-    3: "kepler",
-    5: "maxwell",
-    6: "pascal",
-    9: "hopper",
-    10: "blackwell",
-    12: "blackwell",
-    13: "rubin",
-}
 
 
 class LabelFactsError(ValueError):
@@ -170,16 +160,6 @@ def node_labels(facts: LabelFacts) -> dict[str, str]:
         labels[PREFIX + "vgpu.host-driver-version"] = facts.vgpu.host_driver_version
         labels[PREFIX + "vgpu.host-driver-branch"] = facts.vgpu.host_driver_branch
     return {name: str(labels[name]) for name in sorted(labels)}
-
-
-def family(compute_capability: tuple[int, int]) -> str:
-    """Name of the architecture in lower case; ``undefined`` for an unknown one."""
-    major, minor = compute_capability
-    if major == 7:
-        return "volta" if minor < 5 else "turing"
-    if major == 8:
-        return "ampere" if minor < 9 else "ada-lovelace"
-    return _FAMILIES.get(major, "undefined")
 
 
 def _versions(driver: str, cuda: int) -> dict[str, object]:

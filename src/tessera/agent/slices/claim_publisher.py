@@ -13,7 +13,9 @@ Rules:
 5.  No failure here may end the agent: a failed write is tried again, with growing pauses.
 6.  Who changes the objects again and again gets an answer after growing pauses, so two writers never fight at full
     speed. The first answer comes at once.
-7.  After a write the watch has to show it before the objects are compared again. Else the rest of a write would look
+7.  Another program may publish under the name of NVIDIA's driver. Then nothing of ours is published on the node, and
+    the Node has an event that says so: two drivers would give one card twice.
+8.  After a write the watch has to show it before the objects are compared again. Else the rest of a write would look
     like a loss, and be written anew with the next generation.
 """
 
@@ -29,13 +31,15 @@ from tessera.agent.inventory.sliceable_gpus import SliceableGpu
 from tessera.agent.slices.events import ObservedInstance
 from tessera.api.dra.resource_slices import RESOURCE_SLICES, ResourceSlice
 from tessera.dra.devices import Pool
-from tessera.dra.node_devices import NodeCard, PublishOptions, node_pools
-from tessera.dra.slice_writer import Json, SlicePlan, dropped_fields, find_salt, plan_slices
+from tessera.dra.driver_classes import find_rival
+from tessera.dra.node_devices import DRIVER, NodeCard, PublishOptions, node_pools
+from tessera.dra.slice_writer import Json, SlicePlan, dropped_fields, find_salt, is_ours, plan_slices
 from tessera.kube.backoff import Backoff
 from tessera.kube.client.errors import AlreadyExists, ApiError, NotFound
 from tessera.kube.resources import Node
 from tessera.kube.watch.informer import Informer
 from tessera.mig.geometry import Placement
+from tessera.nvml.interface import family
 
 _log = logging.getLogger(__name__)
 
@@ -56,13 +60,16 @@ class PublishedCards(msgspec.Struct, frozen=True):
     versions: tuple[str, int]
 
 
-def node_card(card: SliceableGpu, foreign: Iterable[ObservedInstance], *, withheld: bool) -> NodeCard:
+def node_card(
+    card: SliceableGpu, foreign: Iterable[ObservedInstance], *, withheld: bool, cordoned: bool = False
+) -> NodeCard:
     """A card that is cut on demand, as it is published.
 
     Args:
         card: the card.
         foreign: instances on the node that nobody's claim or pod explains.
         withheld: nothing of the card may be given out now.
+        cordoned: a person has taken it out of service, which withholds it too.
     """
     info = card.info
     rows = {row.spelling: row.name for row in card.geometry.profiles}
@@ -73,7 +80,9 @@ def node_card(card: SliceableGpu, foreign: Iterable[ObservedInstance], *, withhe
         product=info.name,
         compute_capability=info.compute_capability,
         memory_mib=info.memory_mib,
+        architecture=family(info.compute_capability).replace("undefined", ""),
         pci_bus_id=info.pci_bus_id[-12:].lower(),
+        pcie_root=info.pcie_root,
         numa_node=info.numa_node,
         whole=False,
         geometry=card.geometry,
@@ -82,7 +91,8 @@ def node_card(card: SliceableGpu, foreign: Iterable[ObservedInstance], *, withhe
             for each in foreign
             if each.position.gpu == info.uuid
         ),
-        fault="withheld" if withheld else "",
+        fault="withheld" if withheld and not cordoned else "",
+        cordoned=cordoned,
     )
 
 
@@ -117,6 +127,9 @@ class ClaimPublisher:
         self._options = options
         self._node = node
         self._cards = cards
+        #: The rival of which the Node has an event.
+        self._told = ""
+        self._events = runtime.object_events
         self._stored: Informer[ResourceSlice] = Informer(
             runtime.client,
             RESOURCE_SLICES,
@@ -129,6 +142,19 @@ class ClaimPublisher:
         #: The cards and objects that were compared last, and found equal.
         self._settled: tuple[PublishedCards, Sequence[ResourceSlice]] | None = None
 
+    @property
+    def rival(self) -> str:
+        """Why another program's objects keep this one from publishing (rule 7); empty if none do.
+
+        Nobody else has our own name, so there all objects are ours.
+        """
+        driver = self._options.driver
+        return "" if driver == DRIVER else find_rival(driver, self._node.node_name, self._stored.cache.values())
+
+    async def wait_synced(self) -> None:
+        """Waits until the objects have been listed."""
+        await self._stored.wait_synced()
+
     async def watch(self) -> None:
         """Follows the objects until cancelled."""
         self._stored.add_handler(lambda _event: self._changes.notify(Fact.SLICES))
@@ -136,7 +162,7 @@ class ClaimPublisher:
 
     async def run(self) -> None:
         """Publishes until cancelled; :meth:`watch` runs beside it."""
-        await self._stored.wait_synced()
+        await self.wait_synced()
         while True:
             count = self._changes.count
             try:
@@ -154,10 +180,13 @@ class ClaimPublisher:
         node, cards, stored = self._node.node(), self._cards(), list(self._stored.cache.values())
         if node is None or cards is None or self._settled == (cards, stored):
             return
-        pools = node_pools(node.metadata.name, cards.cards, cards.versions, self._options) if cards.cards else ()
+        self._tell_of_rival()
+        may_publish = cards.cards and not self.rival
+        pools = node_pools(node.metadata.name, cards.cards, cards.versions, self._options) if may_publish else ()
+        ours = [each for each in stored if self._options.driver == DRIVER or is_ours(each)]
         if self._salt is None:
-            self._salt = find_salt(stored)
-        plan = plan_slices(pools, stored, self._salt)
+            self._salt = find_salt(ours)
+        plan = plan_slices(pools, ours, self._salt)
         if plan == SlicePlan():
             self._settled = cards, stored
             return
@@ -168,6 +197,13 @@ class ClaimPublisher:
             self._options = msgspec.structs.replace(self._options, **dict.fromkeys(dropped, False))
         await self._changes.wait_until(lambda: self._shows(plan), SHOWN_TIMEOUT)
         await self._pause_after_repeat(pools)
+
+    def _tell_of_rival(self) -> None:
+        if self.rival != self._told:
+            self._told = self.rival
+            if self._told:
+                _log.warning("%s", self._told)
+                self._events.record_on_node("ClaimDriverConflict", self._told, "Warning")
 
     async def _write(self, plan: SlicePlan, node: Node) -> list[ResourceSlice]:
         """Writes a plan; returns the objects as the server has stored them."""

@@ -7,6 +7,8 @@ effect without a restart: what is no longer wanted is offered no longer, and sta
 - By claims: ResourceSlices are published, kubelet finds the driver, and the device plugins list no device that can be
   allocated. They are served until the last container that got slices from them has gone, since kubelet calls them
   whenever such a container starts again.
+- By claims, where another program publishes under the name of NVIDIA's driver: by neither, and the Node has an event
+  that says so. Two drivers would give one card twice.
 - By the device plugin: our ResourceSlices are removed. Kubelet loses the driver once no claim is prepared, and no pod
   is left that had its promise when the label changed.
 """
@@ -102,6 +104,7 @@ class ClaimService:
 
     async def _follow_label(self, group: asyncio.TaskGroup) -> None:
         serving: asyncio.Task[None] | None = None
+        await self._publisher.wait_synced()
         while True:
             count = self._changes.count
             if self._must_serve() and serving is None:
@@ -112,6 +115,6 @@ class ClaimService:
             await self._changes.wait(count)
 
     def _must_serve(self) -> bool:
-        promised = frozenset(self._slices.promises)
-        self._served = promised if self.is_wanted else self._served & promised
-        return self.is_wanted or self.has_prepared or bool(self._served)
+        promised, wanted = frozenset(self._slices.promises), self.is_wanted and not self._publisher.rival
+        self._served = promised if wanted else self._served & promised
+        return wanted or self.has_prepared or bool(self._served)

@@ -356,7 +356,11 @@ class SliceManager:
         """The cards whose slices claims can get."""
         inventory = self._reader.inventory
         foreign = [each for each, pod in self._slices.observed_instances() if pod is None]
-        cards = [node_card(card, foreign, withheld=self._is_withheld(card.uuid)) for card in self._cards.inventory.gpus]
+        cordoned = {each.gpu for each in self._runtime.object_events.cordons() or ()}
+        cards = [
+            node_card(card, foreign, withheld=self._is_withheld(card.uuid), cordoned=card.uuid in cordoned)
+            for card in self._cards.inventory.gpus
+        ]
         return PublishedCards(tuple(cards), (inventory.driver_version, inventory.cuda_version)) if self.ready else None
 
     def _claim_devices(self) -> Mapping[str, SlicePosition]:

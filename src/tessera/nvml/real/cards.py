@@ -5,6 +5,7 @@ or driver does not know an attribute, that is a value here and no error: labels 
 card.
 """
 
+import re
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
@@ -118,6 +119,7 @@ class RealCardReader:
             mig_enabled=bool(current),
             mig_pending=bool(pending),
             numa_node=self._numa_node(pci),
+            pcie_root="" if pci is None else self._pcie_root(pci),
         )
         return msgspec.structs.replace(info, lost=card.lost, error="" if card.lost else card.error)
 
@@ -125,6 +127,11 @@ class RealCardReader:
         """The NUMA node at a PCI address; None if the address or the node is not known, -1 to the kernel."""
         found = None if pci is None else self._pci_number(pci, "numa_node")
         return found if found is not None and found >= 0 else None
+
+    def _pcie_root(self, pci: Any) -> str:
+        """The root complex of a PCI address: the device is a link to ``/sys/devices/pci0000:00/...``."""
+        parts = self._pci_folder(pci).resolve().parts
+        return next((each for each in parts if re.fullmatch(r"pci[0-9a-f]{4,}:[0-9a-f]{2}", each)), "")
 
     def bus(self) -> Mapping[str, bool]:
         """The GPUs on the PCI bus by address in NVML's form; false for one that another driver has (``vfio-pci``).
@@ -247,8 +254,12 @@ class RealCardReader:
 
     def _pci_number(self, pci: Any, file: str) -> int | None:
         """Returns a number from the kernel about a card, in any base; ``None`` if the kernel does not report it."""
+        return _read_number(self._pci_folder(pci) / file)
+
+    def _pci_folder(self, pci: Any) -> Path:
+        """The kernel's folder of a card."""
         domain, _, rest = decode_text(pci.busId).lower().partition(":")
-        return _read_number(self._sys / f"bus/pci/devices/{domain[-4:]}:{rest}" / file)
+        return self._sys / f"bus/pci/devices/{domain[-4:]}:{rest}"
 
     def _read_or(self, read: Callable[[], T], call: str, default: T) -> T:
         """Returns the card's answer; ``default`` if the card does not support the call."""
