@@ -5,13 +5,14 @@ from dataclasses import replace
 import pytest
 from tests.support.claim_cluster import ClaimCluster, request, selecting
 
-from tessera.api.names import GATE
+from tessera.api.names import DEVICE_API_DRA, DEVICE_API_LABEL, GATE
 from tessera.api.pods.gangs import Gang
-from tessera.controller.slicing.state.events import RefusalTimedOut
+from tessera.controller.slicing.state.events import NodeObserved, RefusalTimedOut
 from tessera.controller.slicing.state.instructions import PatchRecord
 from tessera.dra.driver_classes import profile_class
 from tessera.dra.node_devices import DRIVER
 from tessera.reasons.reason import NeverFits
+from tessera.reasons.words import sentence
 
 ONE, THREE = "mig-1g.5gb.tessera.dev", "mig-3g.20gb.tessera.dev"
 
@@ -67,23 +68,36 @@ def test_claims_and_limits_get_slices_of_different_nodes() -> None:
     assert [cluster.where(each)[0][0] for each in (limits, claims)] == ["plugin", "dra"]
 
 
-@pytest.mark.parametrize(("labelled", "published"), [(True, False), (False, False)])
-def test_a_pod_waits_with_a_reason_while_no_node_gives_slices_to_claims(labelled: bool, published: bool) -> None:
+def test_a_pod_waits_with_a_reason_while_no_node_publishes_a_device() -> None:
     cluster = ClaimCluster()
-    cluster.claim_node("n1") if labelled else cluster.node("n1")
-    if not published:
-        cluster.withdraw("n1")
+    cluster.claim_node("n1")
+    cluster.withdraw("n1")
     pod = cluster.user("p", cluster.claim("c", request("slice", ONE)))
     cluster.settle()
     assert not cluster.where(pod)
-    fault = cluster.slicer.state.cluster.pods[pod.uid].fault
-    assert fault == (
+    assert cluster.slicer.state.cluster.pods[pod.uid].fault == (
         "claim default/c: request slice: no node publishes a device for it: its class and selectors choose none; see"
         " kubectl get resourceslices"
     )
     cluster.publish("n1")
     cluster.settle()
-    assert bool(cluster.where(pod)) is True
+    assert cluster.where(pod)
+
+
+def test_a_node_that_still_publishes_devices_gives_none_without_the_label() -> None:
+    cluster = ClaimCluster()
+    node = cluster.node("n1")
+    cluster.publish("n1")
+    pod = cluster.user("p", cluster.claim("c", request("slice", ONE)))
+    cluster.settle()
+    assert not cluster.where(pod)
+    reason = cluster.slicer.state.pods.reason_of(pod.uid)
+    assert reason is not None
+    assert "had no slices for ResourceClaims (label tessera.dev/device-api=dra)" in sentence(reason)
+    labels = {**node.labels, DEVICE_API_LABEL: DEVICE_API_DRA}
+    cluster.slicer.handle(NodeObserved(replace(node, labels=labels)))
+    cluster.settle()
+    assert cluster.where(pod)
 
 
 def test_what_a_claim_gives_back_the_next_one_gets() -> None:
@@ -131,6 +145,17 @@ def test_pods_that_share_a_claim_run_where_it_is_until_the_last_is_gone() -> Non
     cluster.remove(second)
     cluster.settle()
     assert cluster.devices("default/late") == place
+
+
+def test_an_older_pod_that_is_seen_late_does_not_take_a_claim_over() -> None:
+    cluster = ClaimCluster()
+    cluster.claim_node("n1")
+    shared = cluster.claim("shared", request("slice", ONE))
+    first = cluster.user("first", shared, created="2026-01-01T00:00:02Z")
+    cluster.slicer.decide()
+    second = cluster.user("second", shared, created="2026-01-01T00:00:01Z")
+    cluster.settle()
+    assert [bool(cluster.where(each)) for each in (first, second)] == [True, False]
 
 
 def test_when_the_first_user_goes_before_it_is_placed_the_next_one_asks() -> None:

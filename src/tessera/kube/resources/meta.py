@@ -218,4 +218,6 @@ def resource_for(manifest: Mapping[str, Any]) -> Resource[dict[str, Any]]:
 def _plural(kind: str) -> str:
     if kind.endswith("y"):
         return f"{kind[:-1]}ies"
+    if kind.endswith("ss"):
+        return f"{kind}es"  # DeviceClass
     return kind if kind.endswith("s") else f"{kind}s"  # SecurityContextConstraints

@@ -62,6 +62,8 @@ class Claims(RequestKind):
         self._refused: set[PodUid] = set()
         #: Why the slices that pods were given do not suit their claims; until classes or devices change.
         self._unsuited: dict[PodUid, str] = {}
+        #: Nodes that publish devices, and whose label says that they give them to claims.
+        self._giving: set[NodeName] = set()
         #: Choices of which all nodes were asked whether they keep them.
         self._choices: set[str] = set()
 
@@ -119,8 +121,20 @@ class Claims(RequestKind):
         self._unsuited.clear()
         self._stale |= self._pods.keys()
 
+    def observe_node(self, node: NodeName) -> None:
+        """See :class:`RequestKind`; the label may choose the other way to give slices."""
+        if self._gives(node) != (node in self._giving):
+            self._offer(node)
+
+    def _gives(self, node: NodeName) -> bool:
+        facts = self._state.cluster.nodes.get(node)
+        by_claims = facts is not None and facts.labels.get(DEVICE_API_LABEL) == DEVICE_API_DRA
+        return by_claims and node in self._published.nodes
+
     def _offer(self, node: NodeName) -> None:
-        found = {OFFER, *self._profiles.kept_by(node)} if node in self._published.nodes else ()
+        gives = self._gives(node)
+        (self._giving.add if gives else self._giving.discard)(node)
+        found = {OFFER, *self._profiles.kept_by(node)} if gives else ()
         self._state.cluster.offer(node, CLAIMS.name, frozenset(found))
 
     def note_listed(self) -> None:
@@ -229,9 +243,10 @@ class Claims(RequestKind):
         claim = self.grants.claims[key]
         if claim.status.allocation is not None:
             return any(self.grants.is_from(claim, each) for each in self._state.allocations.of(uid))
+        current = self._state.allocations.current_of
         users = (self._pods[each] for each in self._users[key])
-        living = [(each.created, each.uid) for each in users if not will_never_run(each)]
-        return bool(living) and min(living)[1] == uid
+        living = [(current(each.uid) is None, each.created, each.uid) for each in users if not will_never_run(each)]
+        return bool(living) and min(living)[2] == uid  # one that has slices already stays the first
 
     def absorb_node(self, node: NodeName, *, renewed: bool) -> Iterator[Allocation]:
         """See :class:`RequestKind`; pods whose slices are known now may ask for those of granted claims."""
@@ -244,7 +259,7 @@ class Claims(RequestKind):
         cleared = pod.uid in self._refused
         self._refused.discard(pod.uid)
         own = self._state.allocations.current_of(pod.uid)
-        if own is None or pod.node or pod.kind is not CLAIMS:
+        if own is None or pod.node or pod.uid not in self._pods:
             return None
         if pod.fault or sorted(pod.profiles) != sorted(resource_spelling(each.profile) for each in own.slices):
             return own

@@ -1,0 +1,211 @@
+"""ResourceClaims in a whole cluster: installed with --claim-driver, placed by the controller, prepared by agents."""
+
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.virtual_lab import COMMANDS, VirtualLab
+
+from tessera.api.dra.claims import RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
+from tessera.api.dra.resource_slices import RESOURCE_SLICES
+from tessera.api.names import DEVICE_API_DRA, DEVICE_API_LABEL
+from tessera.cli.install.manifests import InstallChoices, manifests
+from tessera.clock import LoopClock
+from tessera.dra.node_devices import DRIVER, NVIDIA_DRIVER
+from tessera.kube.resources import NODES, PODS
+from tessera.kube.watch.informer import Informer, InformerGroup
+from tessera.manifests import deploy_folder, install_manifests, read_manifests
+from tessera_lab.cluster.cluster import ClusterOptions, SimulatedCluster
+from tessera_lab.cluster.options import parse_nodes
+from tessera_lab.installation.install import apply_manifests, build_entrypoint
+from tessera_lab.simulation.virtual_time import run_virtual
+
+Scenario = Callable[[VirtualLab], Awaitable[None]]
+
+
+def profile(name: str, driver: str = DRIVER, **more: Any) -> dict[str, Any]:
+    """A request's device of one profile."""
+    expression = f"device.attributes['{driver}'].profile == '{name}'"
+    domain = driver.removeprefix("gpu.")
+    return {"deviceClassName": f"mig.{domain}", "selectors": [{"cel": {"expression": expression}}], **more}
+
+
+async def template(lab: VirtualLab, name: str, *queries: Mapping[str, Any]) -> None:
+    """A template of claims with a request for each query."""
+    requests = [{"name": f"r{number}", "exactly": query} for number, query in enumerate(queries)]
+    spec = {"spec": {"devices": {"requests": requests}}}
+    await lab.client.create(RESOURCE_CLAIM_TEMPLATES.as_dicts(), {"metadata": {"name": name}, "spec": spec}, "default")
+
+
+async def claiming(lab: VirtualLab, name: str, of: str, *, shared: bool = False, **spec: Any) -> None:
+    """A pod with a claim of a template, or with the claim of that name."""
+    source = "resourceClaimName" if shared else "resourceClaimTemplateName"
+    container = {
+        "name": "c0",
+        "image": "busybox",
+        "command": ["sleep", "infinity"],
+        "resources": {"claims": [{"name": "gpu"}]},
+    }
+    body = {
+        "metadata": {"name": name},
+        "spec": {
+            "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": 0,
+            "containers": [container],
+            "resourceClaims": [{"name": "gpu", source: of}],
+            **spec,
+        },
+    }
+    await lab.client.create(PODS.as_dicts(), body, "default")
+
+
+async def play(scenario: Scenario, nodes: str, folder: Path, driver: str) -> None:
+    """Installs Tessera with the driver; all nodes give their slices to claims."""
+    cluster = SimulatedCluster(
+        parse_nodes(nodes),
+        clock=LoopClock(1_800_000_000),
+        options=ClusterOptions(cdi=folder, mig_config="dynamic"),
+        entrypoint=build_entrypoint(COMMANDS),
+    )
+    choices = InstallChoices(claim_driver=driver)
+    async with cluster.running():
+        client = cluster.client("install")
+        wanted = manifests(
+            install_manifests(), (), choices, claims=read_manifests(deploy_folder() / "options/claims.yaml")
+        )
+        await apply_manifests(client, wanted)
+        lab = VirtualLab(cluster)
+        published = Informer(lab.client, RESOURCE_SLICES, clock=lab.clock, rng=random.Random(0))
+        async with lab.watched.running(), InformerGroup(published).running():
+            await lab.until(lambda: len(lab.nodes.cache) == len(cluster.nodes), "all nodes are registered")
+            for name in cluster.nodes:
+                await client.merge_patch(NODES, name, {"metadata": {"labels": {DEVICE_API_LABEL: DEVICE_API_DRA}}})
+            while {each.spec.node_name for each in published.cache.values()} != set(cluster.nodes):
+                await lab.clock.sleep(1.0)
+            await scenario(lab)
+
+
+@pytest.fixture
+def in_lab(tmp_path: Path) -> Callable[..., None]:
+    """Runs a scenario on virtual time."""
+    return lambda scenario, nodes="1xA100-40GB", driver=DRIVER: run_virtual(
+        play(scenario, nodes, tmp_path / "cdi", driver)
+    )
+
+
+def test_a_claim_runs_from_its_template_to_the_container(in_lab: Callable[..., None]) -> None:
+    async def scenario(lab: VirtualLab) -> None:
+        await template(lab, "one", profile("1g.5gb"))
+        await claiming(lab, "p", "one")
+        await lab.running("p")
+        assert [each[1] for each in lab.hardware()] == ["1g.5gb"]
+        (uuid,) = lab.devices("p")
+        assert uuid in lab.mig_uuids()
+        assert lab.settled("p")
+        await lab.delete("p")
+        await lab.until(lambda: lab.pod("p") is None, "the pod is gone")
+        await lab.empty()
+        assert lab.hardware() == []
+        assert (await lab.client.list(RESOURCE_CLAIMS, "default")).items == []
+
+    in_lab(scenario)
+
+
+def test_a_full_node_gets_all_of_its_claims_at_once(in_lab: Callable[..., None]) -> None:
+    async def scenario(lab: VirtualLab) -> None:
+        await template(lab, "one", profile("1g.5gb"))
+        names = [f"p{number}" for number in range(14)]
+        for name in (*names, "late"):
+            await claiming(lab, name, "one")
+        await lab.until(lambda: sum(map(lab.ready, (*names, "late"))) == 14, "fourteen pods run")
+        (waiting,) = [name for name in (*names, "late") if not lab.ready(name)]
+        uuids = {lab.devices(name)[0] for name in (*names, "late") if name != waiting}
+        assert len(uuids) == 14
+        gone = next(name for name in names if name != waiting)
+        await lab.delete(gone)
+        await lab.running(waiting)
+
+    in_lab(scenario, "2xA100-40GB")
+
+
+def test_a_pod_with_several_devices_finds_them_on_one_node(in_lab: Callable[..., None]) -> None:
+    async def scenario(lab: VirtualLab) -> None:
+        await template(lab, "some", profile("1g.5gb", count=2), profile("3g.20gb"))
+        await claiming(lab, "p", "some")
+        await lab.running("p")
+        assert sorted(each[1] for each in lab.hardware(lab.node_of("p"))) == ["1g.5gb", "1g.5gb", "3g.20gb"]
+        assert len(set(lab.devices("p"))) == 3
+
+    in_lab(scenario, "1xA100-40GB,1xA100-40GB")
+
+
+def test_two_pods_share_a_claim_until_the_last_is_gone(in_lab: Callable[..., None]) -> None:
+    async def scenario(lab: VirtualLab) -> None:
+        spec = {"devices": {"requests": [{"name": "r0", "exactly": profile("3g.20gb")}]}}
+        await lab.client.create(RESOURCE_CLAIMS.as_dicts(), {"metadata": {"name": "both"}, "spec": spec}, "default")
+        for name in ("first", "second"):
+            await claiming(lab, name, "both", shared=True)
+        await lab.running("first", "second")
+        assert lab.devices("first") == lab.devices("second")
+        before = lab.hardware(lab.node_of("first"))
+        assert len(before) == 1
+        await lab.delete("first")
+        await lab.until(lambda: lab.pod("first") is None, "the first is gone")
+        await lab.clock.sleep(120.0)
+        assert lab.ready("second")
+        assert lab.hardware(lab.node_of("second")) == before
+        await lab.delete("second")
+        await lab.until(lambda: not any(map(lab.hardware, lab.cluster.nodes)), "the slice is gone")
+        await lab.empty()
+
+    in_lab(scenario, "1xA100-40GB,1xA100-40GB")
+
+
+def test_nvidias_claims_run_unchanged_where_its_driver_is_not(in_lab: Callable[..., None]) -> None:
+    async def scenario(lab: VirtualLab) -> None:
+        await template(lab, "mig", profile("1g.5gb", NVIDIA_DRIVER))
+        await claiming(lab, "p", "mig")
+        await lab.running("p")
+        assert [each[1] for each in lab.hardware()] == ["1g.5gb"]
+
+    in_lab(scenario, driver=NVIDIA_DRIVER)
+
+
+def test_limits_go_to_nodes_of_the_device_plugin(in_lab: Callable[..., None]) -> None:
+    async def scenario(lab: VirtualLab) -> None:
+        await lab.client.merge_patch(NODES, "node-2", {"metadata": {"labels": {DEVICE_API_LABEL: None}}})
+        await template(lab, "one", profile("1g.5gb"))
+        await lab.create("by-limits", {"nvidia.com/mig-1g.5gb": 1})
+        await claiming(lab, "by-claim", "one")
+        await lab.running("by-limits", "by-claim")
+        assert (lab.node_of("by-claim"), lab.node_of("by-limits")) == ("node-1", "node-2")
+
+    in_lab(scenario, "1xA100-40GB,1xA100-40GB")
+
+
+def test_a_cordoned_node_gets_no_claims(in_lab: Callable[..., None]) -> None:
+    async def scenario(lab: VirtualLab) -> None:
+        await lab.client.merge_patch(NODES, "node-1", {"spec": {"unschedulable": True}})
+        await template(lab, "one", profile("3g.20gb"))
+        for name in ("a", "b"):
+            await claiming(lab, name, "one")
+        await lab.running("a", "b")
+        assert {lab.node_of("a"), lab.node_of("b")} == {"node-2"}
+
+    in_lab(scenario, "1xA100-40GB,1xA100-40GB")
+
+
+def test_a_quiet_cluster_with_claims_writes_nothing(in_lab: Callable[..., None]) -> None:
+    async def scenario(lab: VirtualLab) -> None:
+        await template(lab, "one", profile("1g.5gb"))
+        await claiming(lab, "p", "one")
+        await lab.running("p")
+        await lab.clock.sleep(60.0)
+        lab.cluster.server.audit.clear()
+        await lab.clock.sleep(600.0)
+        written = {each.resource for each in lab.cluster.server.audit if each.is_write}
+        assert written <= {"leases.coordination.k8s.io", "nodes"}, written
+
+    in_lab(scenario)
