@@ -116,6 +116,10 @@ class ObjectReader(Protocol):
         """All objects of a namespace, or of all namespaces, by namespace and name."""
         ...
 
+    def revision(self, resource: GroupResource) -> int:
+        """The version of the last write to the resource, 0 before the first: what was read by then still holds."""
+        ...
+
 
 class Schema(Protocol):
     """Shape of one kind: :mod:`crd.structural_schema` for CRDs, generated data for built-in kinds."""

@@ -18,34 +18,43 @@ from tessera_lab.apiserver.interfaces import (
 )
 
 Rule = Mapping[str, Any]
+#: Rules, each list with a text that names its binding; and what is said of roles that do not exist.
+BoundRules = tuple[Sequence[tuple[Sequence[Rule], str]], Sequence[str]]
 
 GROUP = "rbac.authorization.k8s.io"
 CLUSTER_ROLES, CLUSTER_BINDINGS = GroupResource(GROUP, "clusterroles"), GroupResource(GROUP, "clusterrolebindings")
 ROLES, BINDINGS = GroupResource(GROUP, "roles"), GroupResource(GROUP, "rolebindings")
+_KINDS = (CLUSTER_ROLES, CLUSTER_BINDINGS, ROLES, BINDINGS)
 
 MASTERS = "system:masters"
 AUTHENTICATED = "system:authenticated"
 
 
 class RbacAuthorizer:
-    """Implements :class:`tessera_lab.apiserver.interfaces.Authorizer` over stored roles and bindings."""
+    """Implements :class:`tessera_lab.apiserver.interfaces.Authorizer` over stored roles and bindings.
+
+    Every request asks for the rules of its user, and roles seldom change: the rules are kept until they do.
+    """
 
     def __init__(self, reader: ObjectReader) -> None:
         self._reader = reader
+        self._revisions: Sequence[int] = ()
+        self._known: dict[tuple[str, tuple[str, ...], str], BoundRules] = {}
 
     def authorize(self, attributes: Attributes) -> AuthorizationDecision:
         """Allows the request if any rule bound to the user allows it."""
         if MASTERS in attributes.user.groups:
             return AuthorizationDecision(allowed=True)
-        missing: list[str] = []
-        for rules, reason in self._applicable_rules(attributes.user, attributes.namespace, missing):
-            if any(rule_allows(rule, attributes) for rule in rules):
-                return AuthorizationDecision(allowed=True, reason=reason)
+        bound, missing = self._find_rules(attributes.user, attributes.namespace)
+        for rules, reason in bound:
+            for rule in rules:
+                if rule_allows(rule, attributes):
+                    return AuthorizationDecision(allowed=True, reason=reason)
         return AuthorizationDecision(allowed=False, reason="RBAC: " + ", ".join(missing) if missing else "")
 
     def rules(self, user: UserInfo, namespace: str) -> tuple[Sequence[Obj], Sequence[Obj]]:
         """Returns the ``resourceRules`` and ``nonResourceRules`` bound to the user in a namespace."""
-        found = [rule for rules, _ in self._applicable_rules(user, namespace, []) for rule in rules]
+        found = [rule for rules, _ in self._find_rules(user, namespace)[0] for rule in rules]
         if MASTERS in user.groups:
             found = [*EVERYTHING, *found]
         resources = [_select_fields(rule, "verbs", "apiGroups", "resources", "resourceNames") for rule in found]
@@ -53,6 +62,18 @@ class RbacAuthorizer:
         return [each for each in resources if "resources" in each], [
             each for each in others if "nonResourceURLs" in each
         ]
+
+    def _find_rules(self, user: UserInfo, namespace: str) -> BoundRules:
+        """Returns the rules bound to the user in a namespace, each with the binding's text, and the missing roles."""
+        revisions = [self._reader.revision(each) for each in _KINDS]
+        if revisions != self._revisions:
+            self._revisions = revisions
+            self._known.clear()
+        key = (user.name, tuple(user.groups), namespace)
+        if key not in self._known:
+            missing: list[str] = []
+            self._known[key] = list(self._applicable_rules(user, namespace, missing)), missing
+        return self._known[key]
 
     def _applicable_rules(
         self, user: UserInfo, namespace: str, missing: list[str]

@@ -76,11 +76,13 @@ class _ResourceHistory:
         self.objects: dict[str, dict[str, StoredObject]] = {}
         self.ring: deque[Change] = deque(maxlen=history)
         self.dropped = 0
+        self.last = 0
         self.listeners: list[Callable[[Change], None]] = []
 
     def note(self, change: Change) -> None:
         if len(self.ring) == self.ring.maxlen:
             self.dropped = self.ring[0].rv
+        self.last = change.rv
         self.ring.append(change)
 
 
@@ -209,6 +211,11 @@ class Store:
     def list(self, resource: GroupResource, namespace: str | None = None) -> Iterable[Mapping[str, Any]]:
         """The objects for reading."""
         return [stored.obj for stored in self.select(resource, namespace)]
+
+    def revision(self, resource: GroupResource) -> int:
+        """The version of the last write to the resource, 0 before the first."""
+        history = self._histories.get(resource)
+        return history.last if history else 0
 
     def forget_before(self, resource: GroupResource) -> None:
         """Empties the resource's history, as a compaction does: a watch from before now is answered 410."""

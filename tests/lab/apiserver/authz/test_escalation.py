@@ -43,6 +43,9 @@ class Objects:
         reference = {"apiGroup": GROUP, "kind": "ClusterRole", "name": "held"}
         return [{"metadata": {"name": "b"}, "roleRef": reference, "subjects": [{"kind": "User", "name": "ann"}]}]
 
+    def revision(self, resource: GroupResource) -> int:
+        return 0
+
 
 def refused(
     resource: GroupResource, obj: Obj, *held: Obj, old: Obj | None = None, kind: str = "ClusterRoleBinding"

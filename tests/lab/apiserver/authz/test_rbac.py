@@ -36,6 +36,9 @@ class Objects:
             if PLURALS[each["kind"]] == resource.resource and namespace in (None, home):
                 yield each
 
+    def revision(self, resource: GroupResource) -> int:
+        return 0
+
 
 def role(*rules: Obj, kind: str = "ClusterRole", name: str = "r", namespace: str = "") -> Obj:
     return {"kind": kind, "metadata": {"name": name, "namespace": namespace}, "rules": list(rules)}

@@ -55,15 +55,14 @@ class RuleIndex:
         self._reader = reader
         self._resource = resource
         self._parts = parts
-        self._versions: list[str] = []
+        self._revision = 0
         self._found: dict[tuple[str, str, str], Sequence[Part]] = {}
 
     def candidates(self, request: AdmissionRequest) -> Sequence[Part]:
         """Returns those that may match the write, by name of the configuration and place in it."""
-        stored = self._reader.list(self._resource)  # by name already
-        versions = [each["metadata"]["resourceVersion"] for each in stored]
-        if versions != self._versions:
-            self._versions = versions
+        revision = self._reader.revision(self._resource)
+        if revision != self._revision:
+            self._revision = revision
             self._found.clear()
         attributes = request.attributes
         key = (request.operation, attributes.resource, attributes.subresource)
@@ -71,7 +70,7 @@ class RuleIndex:
         if found is None:
             found = self._found[key] = [
                 part
-                for each in stored
+                for each in self._reader.list(self._resource)  # by name already
                 for part, rules in self._parts(each)
                 if any(_names_resource(rule, request) for rule in rules)
             ]
