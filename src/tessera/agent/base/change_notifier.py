@@ -25,7 +25,7 @@ class Fact(Flag):
     NODE_ANNOTATIONS = auto()
     #: Capacity, allocatable, or the machine in the Node's status; another Node of the same name.
     NODE_STATUS = auto()
-    #: The pods of the node.
+    #: The pods of the node that ask for devices.
     PODS = auto()
     #: A pod that was told of its card's health.
     TOLD_PODS = auto()

@@ -207,9 +207,17 @@ def _labels_differ(one: Node, other: Node, label: str) -> bool:
 
 
 def changed_pod_facts(event: WatchEvent[Pod]) -> Fact:
-    """The facts that a change of a pod concerns."""
-    told = event.object.status.condition(GPU_CONDITION) is not None
-    return Fact.PODS | Fact.TOLD_PODS if told else Fact.PODS
+    """The facts that a change of a pod concerns; none for a pod that asks for no devices of any name."""
+    pod = event.object
+    told = pod.status.condition(GPU_CONDITION) is not None
+    facts = Fact.PODS if told or _asks_for_devices(pod) else Fact(0)
+    return facts | Fact.TOLD_PODS if told else facts
+
+
+def _asks_for_devices(pod: Pod) -> bool:
+    """True if kubelet may give the pod devices: a sharing profile may give them any name in a domain."""
+    containers = (*pod.spec.containers, *pod.spec.init_containers)
+    return bool(pod.spec.resource_claims) or any("/" in name for each in containers for name in each.resources.limits)
 
 
 def has_ended(pod: Pod) -> bool:
