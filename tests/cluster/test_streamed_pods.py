@@ -19,7 +19,7 @@ from tests.support.virtual_lab import InLab, VirtualLab, manifest
 
 from tessera.api.nodes.driver_status import DRIVER_ANNOTATION, DRIVER_CONDITION
 from tessera.explain.query import explain, parse_query
-from tessera.kube.resources import DAEMONSETS, JOBS, PODS
+from tessera.kube.resources import DAEMONSETS, JOBS, NODES, PODS
 
 #: Seconds between two pods. It divides no second, so that the moments differ.
 EVERY = 0.037
@@ -85,7 +85,7 @@ async def stream(
     return Counter(lab.existing_pod(name).status.reason or lab.phase(name) for name in names)
 
 
-async def agents_stream(lab: VirtualLab, cause: Cause, seconds: float) -> Counter[str]:
+async def agents_stream(lab: VirtualLab, cause: Cause, seconds: float, every: float = EVERY) -> Counter[str]:
     """The same for a slice on demand, a share and a whole card in turn, each on a node of its own."""
     await lab.config_map("sharing-profiles", PROFILES)
     await lab.join("node-1")
@@ -98,7 +98,7 @@ async def agents_stream(lab: VirtualLab, cause: Cause, seconds: float) -> Counte
         ),
         "nodes are ready, and node-1 has given up its whole cards",
     )
-    return await stream(lab, (SLICE, SHARE, CARD), cause, seconds)
+    return await stream(lab, (SLICE, SHARE, CARD), cause, seconds, every=every)
 
 
 def test_a_rolling_update_of_the_agents_fails_no_pod(in_lab: InLab) -> None:
@@ -152,6 +152,21 @@ async def follow(
     await lab.label("node-1", **change.before)
     await lab.becomes(dict(change.offered))
     return await stream(lab, change.asked, cause, seconds, command=change.command, every=every)
+
+
+@pytest.mark.parametrize("publish_every", [10.0, None])
+def test_a_label_that_keeps_tessera_off_nodes_fails_no_pod(in_lab: InLab, publish_every: float | None) -> None:
+    async def keep_off(lab: VirtualLab) -> None:
+        for node in lab.cluster.nodes:
+            labels = {"nvidia.com/gpu.deploy.operands": "false"}
+            await lab.client.merge_patch(NODES.as_dicts(), node, {"metadata": {"labels": labels}})
+
+    async def scenario(lab: VirtualLab) -> None:
+        ended = await agents_stream(lab, keep_off, 13.0, 3 * EVERY)
+        assert ended["Succeeded"] > 8
+        assert ended.keys() <= WELL
+
+    in_lab(scenario, nodes="3*4xA100-40GB", mig_config="", publish_every=publish_every)
 
 
 #: Kubelet's own period of 10 s, in which kube-scheduler does not learn what is gone; and a kubelet that writes at once.

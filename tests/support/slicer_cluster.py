@@ -64,12 +64,12 @@ def merge(target: Any, patch: Any) -> Any:
     return out
 
 
-_react = Slicer.react
+react = Slicer.react
 
 
 def react_and_validate(slicer: Slicer, event: SlicerEvent) -> Sequence[Instruction]:
     """Reacts as a slicer does, then checks its state; not a large one, to which each check would add much."""
-    found = _react(slicer, event)
+    found = react(slicer, event)
     if len(slicer.state.cluster.pods) <= 64:
         validate(slicer.state)
     return found

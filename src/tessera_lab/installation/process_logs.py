@@ -7,7 +7,7 @@ variables. Entries of the lab itself go to no container. An entry has the time o
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
 
 from tessera.cli.base.process import ENTRY, EscapingFormatter
 from tessera.clock import rfc3339_micro
@@ -47,3 +47,8 @@ def container_logs() -> Iterator[None]:
 def enter_container(context: ContainerContext) -> None:
     """This task, and what it starts, is a process of the container."""
     _CONTAINER.set(context)
+
+
+def container_in(context: Context) -> ContainerContext | None:
+    """The container whose process a task with this context belongs to; None for tasks of the lab."""
+    return context.get(_CONTAINER)

@@ -87,6 +87,11 @@ class GatedKubelet:
         """The number of devices in the lists that kubelet has read."""
         return sum(served.count or 0 for served in self._served)
 
+    @property
+    def resources(self) -> frozenset[str]:
+        """Resources of which kubelet has read a list with devices."""
+        return frozenset(served.resource_name for served in self._served if served.count)
+
     def is_published(self, allocatable: Mapping[str, str]) -> bool:
         """True if a node's allocatable covers the healthy devices of every list that kubelet has read."""
         return all(count_or_zero(allocatable.get(each.resource_name, "0")) >= each.healthy for each in self._served)

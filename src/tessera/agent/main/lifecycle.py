@@ -12,6 +12,9 @@ not begin again while the annotation is there.
 
 ``/healthz`` is served all the time: a late driver is no reason to restart the process.
 
+An agent that ends because a label keeps Tessera off the node takes its devices from kube-scheduler first, and lets the
+pods arrive that are on their way: kubelet would fail them for good.
+
 Another agent of the node, of a version before, may still run. Then this one waits for its turn
 (:mod:`tessera.agent.base.turn`), and counts as ready meanwhile: an update removes the other one only then.
 """
@@ -48,6 +51,7 @@ from tessera.agent.main.run import run_components
 from tessera.agent.main.wiring import Components
 from tessera.agent.mps.interfaces import ControlFailed
 from tessera.api.nodes.driver_status import DRIVER_SET_LABEL, PAUSE_LABEL
+from tessera.api.nodes.gpu_labels import keep_off_label
 from tessera.api.nodes.removal import REMOVAL_ANNOTATION
 from tessera.api.nodes.usage import USAGE_PATH, NodeUsage
 from tessera.clock import Clock
@@ -251,6 +255,8 @@ class _Lifecycle:
                 kubelet.hold()
                 await _cancel(agent, release)
                 await self._hand_over(kubelet)
+            elif not agent.done() and self._is_kept_off():
+                await components.advertiser.withdraw(kubelet.resources)
             raise
         finally:
             self._components = None
@@ -271,6 +277,11 @@ class _Lifecycle:
             await _cancel(handing, leaving)
         if self._is_leaving():
             await kubelet.close()
+
+    def _is_kept_off(self) -> bool:
+        """True if a label keeps Tessera off the node, which it does not leave by itself."""
+        node = self._node.node()
+        return not self._is_leaving() and node is not None and keep_off_label(node.metadata.labels) != ""
 
     def _is_leaving(self) -> bool:
         """True if Tessera leaves the node."""

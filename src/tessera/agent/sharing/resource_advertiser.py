@@ -17,7 +17,7 @@ Order of a change:
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from tessera.agent.base.change_notifier import ChangeNotifier, Fact
@@ -235,6 +235,10 @@ class ResourceAdvertiser:
     async def close(self, devices: frozenset[str]) -> None:
         """Returns when devices can be fenced: no pod is on its way to them."""
         await self._closing.close(devices)
+
+    async def withdraw(self, resources: Collection[str]) -> None:
+        """Returns when these resources can end: no pod is on its way to a device of them."""
+        await self._names.withdraw(resources)
 
     async def _lower_without(self, devices: frozenset[str]) -> bool:
         return await self._names.lower_allocatable(self._counts(self.offer, self.closed_devices() | devices))

@@ -365,6 +365,13 @@ class AdvertisedNames:
                 self._lowered = 0
         return max(0.0, self._cut_at - now)
 
+    async def withdraw(self, resources: Collection[str]) -> None:
+        """Lowers allocatable amounts to 0; returns when all pods placed before have arrived."""
+        for _ in range(_LOWERED_TIMES):
+            if not await self.lower_allocatable(dict.fromkeys(resources, 0)):
+                return
+            await self.clock.sleep(ARRIVAL)
+
     async def lower_allocatable(self, counts: Mapping[str, int]) -> bool:
         """Lowers allocatable amounts to these counts; kubelet does it seconds later, so a failure is only logged.
 
