@@ -22,3 +22,21 @@ def bundle(cluster: Any) -> str:
     webhooks = cluster.get("mutatingwebhookconfiguration", "tessera-webhook")["webhooks"]
     (found,) = {webhook["clientConfig"].get("caBundle", "") for webhook in webhooks}
     return str(found)
+
+
+def test_one_option_is_changed_without_a_repeat_of_the_others(cluster: Any, tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("preflight: none\n")
+    cluster.tessera("install", "--memory-limits", "warn", "--mig-evict", "--repairs", str(file))
+    assert cluster.tessera("install", "--show") == (
+        "tessera install --mig-evict --memory-limits=warn --repairs=repairs.yaml\n"
+    )
+    file.unlink()
+    cluster.tessera("install", "--reuse", "--memory-limits", "evict")
+    agent = cluster.get("daemonset", "tessera-agent", "-n", "tessera-system")
+    arguments = agent["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert "--memory-limits=evict" in arguments
+    repairs = cluster.get("configmap", "tessera-repairs", "-n", "tessera-system")
+    assert repairs["data"]["repairs.yaml"] == "preflight: none\n"
+    cluster.tessera("install")
+    assert cluster.tessera("install", "--show") == "tessera install\n"

@@ -163,11 +163,11 @@ def test_addresses_that_are_no_network_are_refused(text: str, words: str, capsys
     assert words in " ".join(told.err.split())
 
 
-def test_the_help_says_that_nothing_is_kept_of_the_run_before(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_help_says_what_is_kept_of_the_run_before(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["install", "--help"]) == 0
     told = " ".join(capsys.readouterr().out.split())
     assert "each run sets all options again" in told
-    assert "repeat all the others" in told
+    assert "give it with --reuse" in told
 
 
 def of_kind(text: str, kind: str) -> list[Any]:

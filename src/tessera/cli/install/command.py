@@ -16,6 +16,7 @@ from tessera.text import one_line
 
 if TYPE_CHECKING:
     from tessera.cli.install.manifests import InstallChoices
+    from tessera.cli.install.saved_options import SavedOptions
 
 _FILE = click.Path(path_type=Path, dir_okay=False, exists=True, allow_dash=True)
 _NETWORK = "write a CIDR, as in 192.0.2.0/28, or 192.0.2.7/32 for one address"
@@ -54,7 +55,23 @@ def _issuer(_context: click.Context, _parameter: click.Parameter, text: str | No
     return kind, name
 
 
-@click.command()
+class _Install(click.Command):
+    """Keeps the words of its command line, for the next run."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click has it."""
+        from tessera.cli.install.saved_options import words_of
+
+        given = list(args)
+        left = super().parse_args(ctx, args)
+        ctx.meta[_WORDS] = words_of(self, given)
+        return left
+
+
+_WORDS = "tessera.install.words"
+
+
+@click.command(cls=_Install)
 @click.option(
     "--values",
     type=_FILE,
@@ -216,16 +233,23 @@ def _issuer(_context: click.Context, _parameter: click.Parameter, text: str | No
     help="Take the nodes over from NVIDIA's operator, device plugin and MIG manager: stop these, keep pods and MIG"
     " instances. Without --values, the settings are those of the ClusterPolicy in the cluster.",
 )
+@click.option("--reuse", is_flag=True, help="Take the options of the last run too; those given here come after them.")
+@click.option("--show", is_flag=True, help="Print the last run as a command line; change nothing.")
 @click.option("--dry-run", is_flag=True, help="Show the change of each object; write nothing.")
 @click.option("-o", "--output", type=click.Choice(["yaml"]), help="Print the manifests and contact no cluster.")
 @cluster_options
+@click.pass_context
 @report_errors
 def command(
+    click_context: click.Context,
+    /,
     *,
     values: Path | None,
     node_groups: Path | None,
     repairs: Path | None,
     adopt: bool,
+    reuse: bool,
+    show: bool,
     dry_run: bool,
     output: str | None,
     kubeconfig: Path | None,
@@ -246,8 +270,9 @@ def command(
     ClusterPolicy over.
 
     Options: each run sets all options again. An option that is left out returns to its default, also --values and the
-    names of the ConfigMaps. To change one option, repeat all the others. Only drivers stay, until --no-drivers removes
-    Tessera's ClusterPolicy.
+    names of the ConfigMaps. To change one option, give it with --reuse, which takes the others and the files from the
+    last run; --show prints them. Without --reuse, drivers alone stay, until --no-drivers removes Tessera's
+    ClusterPolicy.
 
     From NVIDIA's operator: --adopt stops its MIG manager, feature discovery and device plugin on all nodes, waits until
     their pods are gone, and installs Tessera. Running pods keep their devices, and MIG instances stay. Driver, toolkit
@@ -283,29 +308,61 @@ def command(
       kubectl get clusterpolicy cluster-policy -o yaml | tessera install --values -
       tessera install --values values.yaml -n kube-system -o yaml | kubectl diff -f -
       tessera install --node-groups groups.yaml --scale-up placeholder
+      tessera install --reuse --dashboard
+      tessera install --show
       tessera install --adopt --dry-run
       tessera install --values examples/drivers/cluster-policy.yaml
       tessera install --values values.yaml --registry-ca authority.crt --startup-deadline 20m
       tessera install --image localhost/tessera:0.2.0 --simulate 4xA100-40GB
     """
     from tessera.cli.install.choices import choices_from
+    from tessera.cli.install.saved_options import SavedOptions
 
+    if output is not None and (reuse or show):
+        raise CommandError("error: --reuse and --show read the cluster, and -o contacts none; leave one of them out")
     if adopt and output is not None:
         raise CommandError("error: --adopt changes a cluster, and -o contacts none; leave one of them out")
     named = (values, node_groups, repairs)
     if named.count(Path("-")) > 1:
         text = "only one of --values, --node-groups and --repairs can be standard input; name files for the others"
         raise CommandError(f"error: {text}")
-    file, groups, rules = (None if each is None else (read_text(each), display_name(each)) for each in named)
+    saved = asyncio.run(_load(kubeconfig, context)) if reuse or show else SavedOptions()
+    if show:
+        say(saved.command_line())
+        return
+    saved = saved.with_more(click_context.meta[_WORDS])
+    if reuse:
+        parsed = command.make_context("tessera install", list(saved.words)).params
+        options = {name: parsed[name] if name != "registry_ca" else options[name] for name in options}
+    file, groups, rules = (
+        (saved.files[name], f"the {name} of the last run")
+        if path is None and name in saved.files
+        else None
+        if path is None
+        else (read_text(path), display_name(path))
+        for name, path in zip(("values", "node_groups", "repairs"), named, strict=True)
+    )
+    authorities = "" if options["registry_ca"] else saved.files.get("registry_ca", "")
+    texts = {"values": file, "node_groups": groups, "repairs": rules}
     if adopt and file is None and (policy := asyncio.run(_read_policy(kubeconfig, context))):
         file = (policy, "the ClusterPolicy of the cluster")
-    choices, notices = choices_from(options, file, node_groups=groups, repairs=rules)
+    choices, notices = choices_from(options, file, authorities, node_groups=groups, repairs=rules)
+    files = {name: each[0] for name, each in texts.items() if each}
+    saved = SavedOptions(saved.words, files | ({"registry_ca": choices.authorities} if choices.authorities else {}))
     for notice in notices:
         say(f"note: {notice}", err=True)
     if output is not None:
         _show(choices)
         return
-    asyncio.run(_install(choices, dry_run, kubeconfig, context, adopt=adopt))
+    asyncio.run(_install(choices, saved, dry_run, kubeconfig, context, adopt=adopt))
+
+
+async def _load(kubeconfig: Path | None, context: str | None) -> "SavedOptions":
+    from tessera.cli.install.apply import FIELD_MANAGER
+    from tessera.cli.install.saved_options import load
+
+    async with connect(FIELD_MANAGER, kubeconfig, context) as client:
+        return await load(client)
 
 
 async def _read_policy(kubeconfig: Path | None, context: str | None) -> str:
@@ -324,7 +381,13 @@ def _show(choices: "InstallChoices") -> None:
 
 
 async def _install(
-    choices: "InstallChoices", dry: bool, kubeconfig: Path | None, context: str | None, *, adopt: bool
+    choices: "InstallChoices",
+    saved: "SavedOptions",
+    dry: bool,
+    kubeconfig: Path | None,
+    context: str | None,
+    *,
+    adopt: bool,
 ) -> None:
     from tessera.cli.install.adoption import stop_others
     from tessera.cli.install.apply import FIELD_MANAGER, apply_all, withdraw_removals
@@ -340,6 +403,7 @@ async def _install(
     )
     from tessera.cli.install.rendering import render
     from tessera.cli.install.results import DRY_RUN, next_steps, result_line, summary_line
+    from tessera.cli.install.saved_options import save
     from tessera.clock import SystemClock
 
     async with connect(FIELD_MANAGER, kubeconfig, context) as client:
@@ -367,6 +431,8 @@ async def _install(
         async for node in withdraw_removals(client, dry=dry):
             say(f"node/{node} may be used again: the request of tessera uninstall is withdrawn{DRY_RUN if dry else ''}")
         say(summary_line(all_done, dry=dry))
+        if not dry:
+            await save(client, saved)
         async for warning in warnings(client, choices):
             say(f"warning: {warning}", err=True)
     steps = [] if dry else list(next_steps(all_done))

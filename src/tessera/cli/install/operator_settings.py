@@ -36,6 +36,8 @@ _REFUSED: Mapping[str, str] = {
     "--repairs": "write the file's content into the key repairs.yaml",
     "--image": "the operator installs its own image",
     "--dry-run": "the operator always writes",
+    "--reuse": "the operator takes the options of this ConfigMap alone",
+    "--show": "the ConfigMap shows them",
     "--adopt": "run tessera install --adopt once, before the operator",
     "--output": "the operator prints no manifests",
     "-o": "the operator prints no manifests",
@@ -45,7 +47,9 @@ _REFUSED: Mapping[str, str] = {
 }
 
 #: Parameters that are no choice about the objects.
-_NOT_CHOICES = frozenset({"values", "node_groups", "repairs", "adopt", "dry_run", "output", "kubeconfig", "context"})
+_NOT_CHOICES = frozenset(
+    {"values", "node_groups", "repairs", "adopt", "reuse", "show", "dry_run", "output", "kubeconfig", "context"}
+)
 
 
 def read_choices(data: Mapping[str, str], image: str) -> InstallChoices:
