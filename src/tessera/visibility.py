@@ -178,6 +178,10 @@ class Redactor:
         return HIDDEN + hashlib.blake2b(text.encode(), key=self._secret, digest_size=size).hexdigest()
 
 
+#: Stands for a pod whose name the readers of another namespace may not see, in a text that they read alone.
+OTHERS_POD = "a pod of another namespace"
+
+
 class Unnamed(Redactor):
     """Tells of pods of other namespaces without an alias: for texts that a person reads alone, such as Events."""
 
@@ -185,9 +189,9 @@ class Unnamed(Redactor):
         super().__init__(b"")
 
     def pod_key(self, namespace: str, name: str) -> str:
-        """``a pod of another namespace``."""
+        """:data:`OTHERS_POD`."""
         del namespace, name
-        return "a pod of another namespace"
+        return OTHERS_POD
 
 
 class _Reader(NamedTuple):

@@ -26,14 +26,19 @@ def tessera_writes(lab: VirtualLab) -> list[AuditEntry]:
 
 
 @pytest.mark.parametrize("nodes", ["1xA100-40GB", "12*2xA100-40GB"])
-def test_a_pod_costs_at_most_three_writes_whatever_the_number_of_nodes(in_lab: InLab, nodes: str) -> None:
+def test_a_pod_costs_at_most_three_writes_and_an_event_whatever_the_number_of_nodes(in_lab: InLab, nodes: str) -> None:
     async def scenario(lab: VirtualLab) -> None:
         lab.cluster.server.audit.clear()
         await lab.create("pod", {"nvidia.com/mig-1g.5gb": 1, "nvidia.com/mig-2g.10gb": 2})
         await lab.running("pod")
         await lab.until(lambda: lab.settled("pod"), "ungated and created")
-        writes = tessera_writes(lab)
+        await lab.until(lambda: lab.events_of("pod", "SliceReady"), "its owner is told where its slices are")
+        (told,) = lab.events_of("pod", "SliceReady")
+        assert (told.type, told.message.count("on GPU 0"), " of node-" in told.message) == ("Normal", 3, True)
+        assert float(told.message.rpartition(", ")[2].removesuffix(" s")) < 60
+        writes = [each for each in tessera_writes(lab) if not each.resource.startswith("events")]
         assert len(writes) <= 3, [f"{each.verb} {each.resource} {each.subresource}" for each in writes]
+        assert len(tessera_writes(lab)) == len(writes) + 1, "nothing waits for the event"
 
     in_lab(scenario, nodes=nodes)
 
@@ -46,7 +51,9 @@ def test_a_burst_shares_its_writes(in_lab: InLab) -> None:
             await lab.create(name, {"nvidia.com/mig-1g.5gb": 1})
         await lab.running(*names)
         await lab.until(lambda: all(lab.settled(name) for name in names), "ungated and created")
-        assert len(tessera_writes(lab)) < 2.5 * 28
+        writes = [each.resource for each in tessera_writes(lab)]
+        assert writes.count("events") == 28, "each owner is told once where the slices are"
+        assert len(writes) - 28 < 2.5 * 28
 
     in_lab(scenario)
 

@@ -31,7 +31,7 @@ from tessera.reasons.reason import (
     UnknownProfile,
 )
 from tessera.text import count_noun, list_names
-from tessera.visibility import Unnamed, Visibility
+from tessera.visibility import OTHERS_POD, Unnamed, Visibility
 
 #: Shows the controller's log.
 CONTROLLER_LOG = "kubectl logs -n tessera-system deployment/tessera-controller"
@@ -40,6 +40,7 @@ _SHORTER = "a pod that ends before these slots are expected to be free may use t
 NO_ENDS = "no small set of pods was found whose end makes room"
 NO_ENDS_STEP = f"{NO_ENDS}: tessera map shows which pods have which slices"
 _SHOWN = 3
+_OTHERS_PODS = "pods of other namespaces"
 R = TypeVar("R", bound=msgspec.Struct)
 
 
@@ -138,8 +139,8 @@ def name_blockers(reason: Reason) -> str:
         case Full(frees=()) | Fragmented(frees=()):
             return NO_ENDS
         case Full(frees=frees) | Fragmented(frees=frees):
-            parts = list(dict.fromkeys(map(_name_blocker, frees)))
-            verb = "ends" if len(parts) == 1 else "end"
+            parts = _name_blockers(frees)
+            verb = "ends" if len(parts) == 1 and not parts[0].startswith(_OTHERS_PODS) else "end"
             return f"room comes when {' and '.join(parts)} on node {frees[0].node} {verb}"
         case Reserved(keys=keys):
             first = list_names(list(dict.fromkeys(keys)), _SHOWN)
@@ -151,6 +152,28 @@ def name_blockers(reason: Reason) -> str:
             return name_blockers(of)
         case _:
             return ""
+
+
+def _name_blockers(frees: Iterable[Blocker]) -> list[str]:
+    """What must end, each pod once; pods of other namespaces, which have no name here, together."""
+    every = list(dict.fromkeys(frees))
+    others = [each for each in every if each.pod == OTHERS_POD]
+    if len(others) < 2:
+        return list(dict.fromkeys(map(_name_blocker, every)))
+    own = dict.fromkeys(_name_blocker(each) for each in every if each.pod != OTHERS_POD)
+    return [*own, f"{_OTHERS_PODS} ({list_names([_place(each) for each in others])})"]
+
+
+def name_pods(names: Iterable[str]) -> str:
+    """Lists pods; those of other namespaces, which have no name here, by their number.
+
+    Args:
+        names: one for each pod.
+    """
+    listed = list(names)
+    others = listed.count(OTHERS_POD)
+    own = [each for each in listed if each != OTHERS_POD]
+    return list_names([*own, *([f"{others} {_OTHERS_PODS}"] if others > 1 else [OTHERS_POD] * others)])
 
 
 def for_namespace(reason: R, namespace: str) -> R:
@@ -277,8 +300,11 @@ def _other_gate(gates: Sequence[str]) -> str:
 
 
 def _name_blocker(one: Blocker) -> str:
-    where = "" if is_device_profile(one.profile) else f" at {one.start}"
-    return f"{one.pod} ({one.profile}{where})"
+    return f"{one.pod} ({_place(one)})"
+
+
+def _place(one: Blocker) -> str:
+    return one.profile if is_device_profile(one.profile) else f"{one.profile} at {one.start}"
 
 
 # Rules of nodes

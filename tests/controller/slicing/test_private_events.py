@@ -53,7 +53,19 @@ def test_who_is_in_the_way() -> None:
     waits, reserved = told(cluster, "SliceWaiting"), told(cluster, "SliceReserved")
     assert "a pod of another namespace (3g.20gb at" in waits
     assert f"{MINE}/own (3g.20gb at" in waits
-    assert f"free when a pod of another namespace, {MINE}/own end" in reserved
+    assert f"free when {MINE}/own, a pod of another namespace end" in reserved
+
+
+def test_only_what_no_node_can_take_is_a_warning() -> None:
+    cluster = make()
+    cluster.node("n1")
+    running(cluster, "web", "7g.40gb", namespace=OTHERS)
+    waiting(cluster, "full", "1g.5gb", namespace=MINE)
+    waiting(cluster, "large", *["7g.40gb"] * 9, namespace=MINE)
+    waiting(cluster, "elsewhere", "1g.5gb", namespace=MINE, constraints=NodeConstraints(selector=(("rack", "r9"),)))
+    cluster.settle()
+    kinds = {each.name: each.warning for each in cluster.told if each.reason == "SliceWaiting"}
+    assert kinds == {"full": False, "large": True, "elsewhere": True}
 
 
 def test_who_goes_first() -> None:

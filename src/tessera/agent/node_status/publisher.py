@@ -30,7 +30,7 @@ from tessera.agent.base.node_conditions import NodeCondition, bound_messages, co
 from tessera.agent.base.node_objects import NodeSource
 from tessera.agent.base.runtime import AgentRuntime
 from tessera.agent.node_status.node_facts import MachineFacts, NodeFacts, NodeMetadata, is_part
-from tessera.api.nodes.conditions import is_marked_silent
+from tessera.api.nodes.conditions import HEALTH, is_marked_silent
 from tessera.clock import rfc3339
 from tessera.kube.backoff import Backoff
 from tessera.kube.client.errors import ApiError, Forbidden
@@ -199,11 +199,14 @@ class NodeStatusPublisher:
     def _record_changes(
         self, node: Node, desired: Mapping[str, NodeCondition], shown: Mapping[str, NodeCondition]
     ) -> None:
-        """Records an Event for each condition that differs from the reported one."""
+        """Records an Event for each condition that differs from the reported one.
+
+        Not for the health: each change of a card has an Event of its own (:mod:`tessera.agent.health.messages`).
+        """
         reported = self._adopt_conditions(node, desired, shown) if self._reported is None else self._reported
         about = make_reference(NODES, self._name, uid=node.metadata.uid)
         for each in desired.values():
-            if reported.get(each.type) != each:
+            if each.type != HEALTH and reported.get(each.type) != each:
                 kind: Literal["Normal", "Warning"] = "Warning" if each.status == "False" else "Normal"
                 self._events.record(about, each.reason, each.message, type=kind)
         self._reported = dict(desired)

@@ -9,6 +9,7 @@ compute instance only if NVML lists no process on it; NVML refuses as well, but 
 
 import asyncio
 import logging
+from collections.abc import Mapping
 
 from tessera.agent.base.call_retries import CallFailure
 from tessera.agent.base.cdi_files import CdiFolder
@@ -36,11 +37,13 @@ from tessera.agent.slices.events import (
 )
 from tessera.agent.slices.slice_table import SliceJournalFile
 from tessera.agent.slices.state_machine import SliceStateMachine
+from tessera.api.names import PodUid
 from tessera.kube.event_recorder import make_reference
 from tessera.kube.resources import NODES, PODS, Node
 from tessera.mig.names import resource_spelling
 from tessera.nvml.errors import GpuLost, InUse, NvmlError, NvmlNotFound, ResetRequired
 from tessera.nvml.interface import GpuInstance
+from tessera.text import list_names
 
 _log = logging.getLogger(__name__)
 
@@ -226,6 +229,12 @@ class SliceFollowUps:
         self._machine = machine
         self._cdi = cdi
         self._journal = journal
+        self._clock = runtime.clock
+        self._node_name = runtime.options.node_name
+        #: Pods whose promised slices do not all exist yet, with the time of the promise, monotonic seconds.
+        self._promised: dict[PodUid, float] = {}
+        #: Indexes of the node's cards by UUID, as last listed.
+        self.indexes: Mapping[str, int] = {}
         #: UUIDs and reasons of the skipped GPUs that an Event has reported.
         self._reported_skips: set[tuple[str, str]] = set()
 
@@ -235,6 +244,7 @@ class SliceFollowUps:
         Raises:
             OSError: the journal or the CDI folder cannot be written.
         """
+        self._report_ready()
         for instruction in self._machine.handle(FollowUpsDue()):
             match instruction:
                 case ReportProblem():
@@ -243,6 +253,25 @@ class SliceFollowUps:
                     self._cdi.remove(instruction.devices)
                 case SaveJournal():
                     self._journal.save(instruction.journal)
+
+    def note_promises(self) -> None:
+        """Notes the time of new promises whose slices do not exist yet."""
+        table, now = self._machine.table, self._clock.monotonic()
+        new = (pod for pod in table.promises if pod not in self._promised and not table.is_ready(pod))
+        self._promised = {pod: at for pod, at in self._promised.items() if pod in table.promises}
+        self._promised |= dict.fromkeys(new, now)
+
+    def _report_ready(self) -> None:
+        """Records an Event on each pod whose slices all exist now: where they are, and how long they took."""
+        table, now = self._machine.table, self._clock.monotonic()
+        for pod in [pod for pod in self._promised if pod in table.promises and table.is_ready(pod)]:
+            promise, seconds = table.promises[pod], now - self._promised.pop(pod)
+            places = [
+                f"{each.position.profile} on GPU {self.indexes.get(each.position.gpu, '?')}" for each in promise.slices
+            ]
+            about = make_reference(PODS, promise.name, promise.namespace, pod)
+            text = f"{list_names(places)} of {self._node_name}, {seconds:.1f} s"
+            self._events.record(about, "SliceReady", text, type="Normal")
 
     def _report(self, problem: ReportProblem) -> None:
         """Records an Event on the pod; on the node if the pod is gone and its slice cannot be destroyed yet."""

@@ -272,6 +272,7 @@ class SliceManager:
             self._next_recheck = self._clock.monotonic() + RESET_RECHECK
             refused = await enable_mig(self._hardware, staying)
             await self._own(group, self._cards.uuids, sliceable_gpus(await self._reader.refresh(), refused))
+        self._follow_ups.indexes = {each.uuid: each.info.index for each in self._cards.inventory.gpus}
         self._follow_ups.report_skipped(node, self._cards.inventory.skipped)
         if self._cards.inventory.gpus:
             await self._capacity.ensure_object(self._mirror.instaslice())
@@ -392,6 +393,7 @@ class SliceManager:
         if deleted:
             self._capacity.forget_object()
         self._machine.handle(instaslice_event(None if deleted else event.object))
+        self._follow_ups.note_promises()
         self._changes.notify(Fact.SLICES)
 
     def _handle_pod(self, event: WatchEvent[Pod]) -> None:

@@ -28,7 +28,7 @@ from tessera.controller.slicing.state.reservation_rules import holders_of, queue
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.controller.slicing.state.waiting_pod import PodState, competes_for_room
 from tessera.limits.planning import BATCH_PODS
-from tessera.reasons.reason import Reason
+from tessera.reasons.reason import NoNode, Reason
 
 
 class Settlement:
@@ -149,7 +149,8 @@ class Settlement:
         one.last_event = type(reason).__name__
         self.refusals[reason.metric()] += 1
         if state.cluster.required_node(pod) is None:
-            state.add_event(pod, "SliceWaiting", self._waiting_text(pod, reason))
+            hopeless = reason.never or isinstance(reason, NoNode)  # as kube-scheduler's FailedScheduling
+            state.add_event(pod, "SliceWaiting", self._waiting_text(pod, reason), warning=hopeless)
         else:
             state.add_event(pod, "SliceLost", lost_slices_text(pod, reason), warning=True)
 

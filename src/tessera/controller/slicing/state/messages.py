@@ -11,8 +11,8 @@ from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.state.reservation import Reservation
 from tessera.placement.moves import Room
 from tessera.reasons.reason import Blocker, Reason
-from tessera.reasons.words import for_namespace, name_blockers, name_profiles, sentence
-from tessera.text import age, list_names, one_line
+from tessera.reasons.words import for_namespace, name_blockers, name_pods, name_profiles, sentence
+from tessera.text import age, one_line
 
 
 def name_for(namespace: str, key: str) -> str:
@@ -22,7 +22,7 @@ def name_for(namespace: str, key: str) -> str:
 
 def _names_for(pod: PodInfo, keys: Iterable[str]) -> str:
     """Lists owners of slices for the readers of a pod's namespace."""
-    return list_names([name_for(pod.namespace, key) for key in keys])
+    return name_pods(name_for(pod.namespace, key) for key in keys)
 
 
 def reason_text(pod: PodInfo, reason: Reason) -> str:

@@ -1,0 +1,50 @@
+"""Pods of other namespaces have no name in a text for one namespace, and are told of once."""
+
+import pytest
+
+from tessera.reasons.reason import Blocker, Full
+from tessera.reasons.words import for_namespace, name_blockers, name_pods
+from tessera.visibility import OTHERS_POD
+
+ANOTHER = "a pod of another namespace"
+
+
+@pytest.mark.parametrize(
+    ("names", "text"),
+    [
+        (["team/a"], "team/a"),
+        ([OTHERS_POD], ANOTHER),
+        ([OTHERS_POD, "team/a"], f"team/a, {ANOTHER}"),
+        ([OTHERS_POD] * 3, "3 pods of other namespaces"),
+        ([OTHERS_POD, "team/a", OTHERS_POD], "team/a, 2 pods of other namespaces"),
+    ],
+)
+def test_pods_are_listed_and_those_of_others_counted(names: list[str], text: str) -> None:
+    assert name_pods(names) == text
+
+
+def free(*pods: str) -> Full:
+    frees = tuple(Blocker(pod, "n1", "1g.5gb", start=start) for start, pod in enumerate(pods))
+    return for_namespace(Full(profiles=("3g.20gb",), frees=frees), "team")
+
+
+@pytest.mark.parametrize(
+    ("holders", "text"),
+    [
+        (["team/a"], "room comes when team/a (1g.5gb at 0) on node n1 ends"),
+        (["other/x"], f"room comes when {ANOTHER} (1g.5gb at 0) on node n1 ends"),
+        (
+            ["other/x", "other/y", "third/z"],
+            "room comes when pods of other namespaces (1g.5gb at 0, 1g.5gb at 1, 1g.5gb at 2) on node n1 end",
+        ),
+        (
+            ["other/x", "team/a", "other/y"],
+            (
+                "room comes when team/a (1g.5gb at 1) and pods of other namespaces (1g.5gb at 0, 1g.5gb at 2)"
+                " on node n1 end"
+            ),
+        ),
+    ],
+)
+def test_who_must_end_is_told_with_the_phrase_for_others_once(holders: list[str], text: str) -> None:
+    assert name_blockers(free(*holders)) == text
