@@ -7,36 +7,45 @@
 Who places:
 
 - ``stock``: the scheduler's structured allocator. Devices have no taint.
+- ``own``: Tessera's controller, with one agent a node that publishes the devices and makes the slices.
+- ``limits``: the same without claims: the pods ask by ``nvidia.com/mig-1g.5gb``, and kubelet by the device plugin.
 - ``written``: allocations that are written for gated pods, by a writer that knows a free device without a search:
   finalizer, allocation, gate. So it is the least that a placement of our own costs, and leaves out what its decision
   costs. Devices have the taint that keeps the stock allocator off.
 
-The nodes have 8 A100-40GB each, published as the agent publishes them, and no kubelet; each pod asks for one 1g.5gb.
-A pod's time is from the moment its create is sent until a watcher sees its node. *writes* are those of the API server
-for one pod, the creates of the burst left out.
+The nodes have 8 A100-40GB each, published as the agent publishes them; each pod asks for one 1g.5gb. Only with ``own``
+and ``limits`` there are kubelets and agents, which cost time in this process too, and make writes.
+A pod's time is from the moment its create is sent until a watcher sees its node. *writes* are those for one
+pod until the cluster is quiet, without the create and Events.
 
-What is simulated: API server, scheduler, claim controller, all in this process. So rates are those of Python on this
-machine, one core of it, and no forecast for a cluster; kube-scheduler's allocator is faster by itself. What holds there
-too is how the cost grows with the nodes, and the number of writes. On a real server 1.36.2 with the same devices, 200
-pods on 50 nodes were bound at 0.66 a second by the stock allocator, and at 10.4 a second by written allocations.
+What is simulated: API server, scheduler, claim controller, kubelets and cards, all in this process. So rates are those
+of Python on this machine, one core of it, and no forecast for a cluster; kube-scheduler's allocator is faster by
+itself. What holds there too is how the cost grows with the nodes, and the number of writes. On a real server 1.36.2
+with the same devices, 200 pods on 50 nodes were bound at 0.66 a second by the stock allocator, and at 10.4 a second by
+written allocations.
 """
 
 import argparse
 import asyncio
+import dataclasses
 import json
 import os
 import random
 import resource
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+import tempfile
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import uvloop
 
-from tessera.api.names import GATE
+from tessera.api.instaslice import INSTASLICES
+from tessera.api.names import DEVICE_API_DRA, DEVICE_API_LABEL, GATE, resource_of
 from tessera.cli.base.process import reduce_garbage_collection
 from tessera.clock import SystemClock
 from tessera.dra.allocation import select_node
@@ -46,10 +55,14 @@ from tessera.dra.node_devices import DRIVER, NodeCard, PublishOptions, node_pool
 from tessera.dra.slice_writer import plan_slices
 from tessera.kube.client.client import Client
 from tessera.kube.resources import NODES, PODS, Pod
+from tessera.kube.resources.meta import Resource
 from tessera.kube.watch.cache import WatchEvent
 from tessera.kube.watch.informer import EventKind, Informer, InformerGroup
 from tessera.mig.models import model_by_short_name
-from tessera_lab.cluster.cluster import SimulatedCluster
+from tessera_lab.cli.own_commands import own_commands
+from tessera_lab.cluster.cluster import ClusterOptions, SimulatedCluster
+from tessera_lab.cluster.options import parse_nodes
+from tessera_lab.installation.install import TesseraCommands, build_entrypoint, install_tessera
 from tessera_lab.scheduler.claim_binding import (
     DEVICE_CLASSES,
     RESOURCE_CLAIM_TEMPLATES,
@@ -65,8 +78,21 @@ PODS_AT_MOST = 200
 #: How many creations are under way at once, as a workload controller's burst would have.
 CREATORS = 20
 TIMEOUT = 1800.0
+#: Seconds without a write after which the cluster counts as quiet.
+QUIET = 1.0
 NAMESPACE = "default"
+#: Where the nodes' files lie, if it is there.
+MEMORY = Path("/dev/shm")
+FOLDER = MEMORY if MEMORY.is_dir() else None
 FINALIZER = "resource.kubernetes.io/delete-protection"
+CLUSTER_ROLE_BINDINGS = Resource(
+    "rbac.authorization.k8s.io", "v1", "clusterrolebindings", "ClusterRoleBinding", False, dict[str, Any]
+)
+EVERY_RIGHT = {
+    "metadata": {"name": "bench"},
+    "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
+    "subjects": [{"kind": "Group", "name": "system:serviceaccounts:tessera-system"}],
+}
 VERSIONS = ("580.159.04", 13000)
 
 Json = dict[str, Any]
@@ -163,50 +189,125 @@ class WrittenAllocations:
 
 
 @asynccontextmanager
-async def stock(_client: Client, _pools: Mapping[str, Pool]) -> AsyncIterator[None]:
-    """The scheduler places by itself."""
-    yield
+async def stock(nodes: int) -> AsyncIterator[SimulatedCluster]:
+    """A cluster whose scheduler places by itself."""
+    cluster = SimulatedCluster([], clock=SystemClock())
+    async with cluster.running():
+        await publish(cluster.client("bench"), nodes, tainted=False)
+        yield cluster
 
 
 @asynccontextmanager
-async def written(client: Client, pools: Mapping[str, Pool]) -> AsyncIterator[None]:
-    """Allocations are written."""
-    claims = Informer(client, RESOURCE_CLAIMS, clock=SystemClock(), rng=random.Random(1))
-    writer = WrittenAllocations(client, claims, free_places(pools))
-    async with InformerGroup(claims).running(), asyncio.TaskGroup() as group:
-        task = group.create_task(writer.run())
-        yield
-        task.cancel()
+async def written(nodes: int) -> AsyncIterator[SimulatedCluster]:
+    """A cluster in which allocations are written."""
+    cluster = SimulatedCluster([], clock=SystemClock())
+    client = cluster.client("writer")
+    async with cluster.running():
+        places = free_places(await publish(client, nodes, tainted=True))
+        claims = Informer(client, RESOURCE_CLAIMS, clock=cluster.clock, rng=random.Random(1))
+        writer = WrittenAllocations(client, claims, places)
+        async with InformerGroup(claims).running(), asyncio.TaskGroup() as group:
+            task = group.create_task(writer.run())
+            yield cluster
+            task.cancel()
+
+
+def claim_commands() -> TesseraCommands:
+    """Tessera's commands, with the driver of claims on."""
+    found = own_commands()
+
+    def serving(parse: Callable[[Sequence[str], Mapping[str, str]], Any]) -> Callable[..., Any]:
+        def parsed(arguments: Sequence[str], environment: Mapping[str, str]) -> Any:
+            options = parse(arguments, environment)
+            change = dataclasses.replace if dataclasses.is_dataclass(options) else msgspec.structs.replace
+            return change(options, claim_driver=DRIVER)
+
+        return parsed
+
+    return msgspec.structs.replace(found, agent=serving(found.agent), controller=serving(found.controller))
+
+
+@asynccontextmanager
+async def own(nodes: int, *, by_claims: bool = True) -> AsyncIterator[SimulatedCluster]:
+    """A cluster with Tessera, whose nodes give their slices by claims or by limits."""
+    with tempfile.TemporaryDirectory(dir=FOLDER) as folder:
+        specs = parse_nodes(f"{nodes}*{CARDS}xA100-40GB")
+        options = ClusterOptions(cdi=Path(folder))
+        cluster = SimulatedCluster(
+            specs, clock=SystemClock(), options=options, entrypoint=build_entrypoint(claim_commands())
+        )
+        client = cluster.client("bench")
+        async with cluster.running():
+            await install_tessera(client)
+            # Until the installation has these rights, Tessera has all.
+            await client.create(CLUSTER_ROLE_BINDINGS, EVERY_RIGHT)
+            found = Informer(client, NODES, clock=cluster.clock, rng=random.Random(1))
+            slices = Informer(client, RESOURCE_SLICES, clock=cluster.clock, rng=random.Random(1))
+            records = Informer(client, INSTASLICES, clock=cluster.clock, rng=random.Random(1))
+            group = InformerGroup(found, slices, records)
+            async with group.running():
+                await group.wait_until(lambda: len(found.cache) == nodes, TIMEOUT, "all nodes are there")
+                await group.wait_until(lambda: len(records.cache) == nodes, TIMEOUT, "all nodes have joined")
+                for each in specs if by_claims else ():
+                    labels = {"metadata": {"labels": {DEVICE_API_LABEL: DEVICE_API_DRA}}}
+                    await client.merge_patch(NODES, each.name, labels)
+                if by_claims:
+                    await group.wait_until(lambda: _all_publish(nodes, slices), TIMEOUT, "all nodes publish")
+            yield cluster
+
+
+def _all_publish(nodes: int, slices: Informer[Json]) -> bool:
+    complete: Counter[str] = Counter()
+    for each in slices.cache.values():
+        complete[each["spec"]["nodeName"]] += 1
+        if complete[each["spec"]["nodeName"]] == each["spec"]["pool"]["resourceSliceCount"]:
+            complete["all"] += 1
+    return complete["all"] == nodes
 
 
 class Placing(msgspec.Struct, frozen=True):
     """A way to place claims.
 
     Attributes:
-        running: places inside the block.
-        gated: pods wait for it behind the gate, and devices have the taint for it.
+        cluster: a running cluster in which claims are placed this way, with this number of nodes.
+        gated: pods are created behind the gate.
+        limits: pods ask by limits; Tessera's webhook adds the gate.
     """
 
-    running: Callable[[Client, Mapping[str, Pool]], Any]
-    gated: bool
+    cluster: Callable[[int], AbstractAsyncContextManager[SimulatedCluster]]
+    gated: bool = False
+    limits: bool = False
 
 
-PLACINGS = {"stock": Placing(stock, gated=False), "written": Placing(written, gated=True)}
+PLACINGS = {
+    "stock": Placing(stock),
+    "own": Placing(own, gated=True),
+    "limits": Placing(partial(own, by_claims=False), limits=True),
+    "written": Placing(written, gated=True),
+}
 
 
 # The burst
 
 
-def pod(name: str, *, gated: bool) -> Json:
-    """A pod with a claim."""
-    container = {"name": "c", "image": "busybox", "resources": {"claims": [{"name": "slice"}]}}
-    spec = {
-        "containers": [container],
-        "resourceClaims": [{"name": "slice", "resourceClaimTemplateName": "one"}],
-        "terminationGracePeriodSeconds": 0,
-        **({"schedulingGates": [{"name": GATE}]} if gated else {}),
+def pod(name: str, placing: Placing) -> Json:
+    """A pod that asks for a slice."""
+    asked: Json = {"limits": {resource_of(PROFILE): "1"}} if placing.limits else {"claims": [{"name": "slice"}]}
+    spec: Json = {
+        "containers": [{"name": "c", "image": "busybox", "command": ["sleep", "infinity"], "resources": asked}]
     }
+    spec["terminationGracePeriodSeconds"] = 0
+    if not placing.limits:
+        spec["resourceClaims"] = [{"name": "slice", "resourceClaimTemplateName": "one"}]
+    if placing.gated:
+        spec["schedulingGates"] = [{"name": GATE}]
     return {"metadata": {"name": name}, "spec": spec}
+
+
+def count_writes(cluster: SimulatedCluster) -> int:
+    """Writes since the audit log was cleared, without Events and Leases."""
+    others = {"events", "leases.coordination.k8s.io"}
+    return sum(each.is_write and each.resource not in others for each in cluster.server.audit)
 
 
 def cpu_seconds() -> float:
@@ -217,27 +318,25 @@ def cpu_seconds() -> float:
 
 async def measure(nodes: int, pods: int, placing: Placing, seed: int) -> dict[str, float]:
     """One burst on a fresh cluster."""
-    clock = SystemClock()
-    cluster = SimulatedCluster([], clock=clock)
-    client, bound, sent = cluster.client("bench"), dict[str, float](), dict[str, float]()
-    mirror = Informer(client, PODS, clock=clock, rng=random.Random(seed), namespace=NAMESPACE)
+    clock, bound, sent = SystemClock(), dict[str, float](), dict[str, float]()
 
     def seen(event: WatchEvent[Pod]) -> None:
         if event.object.spec.node_name:
             bound.setdefault(event.object.metadata.name, clock.monotonic())
 
-    mirror.add_handler(seen)
     waiting = [f"p{number}" for number in reversed(range(pods))]
 
-    async def create() -> None:
+    async def create(client: Client) -> None:
         while waiting:
             name = waiting.pop()
             sent[name] = clock.monotonic()
-            await client.create(PODS.as_dicts(), pod(name, gated=placing.gated), NAMESPACE)
+            await client.create(PODS.as_dicts(), pod(name, placing), NAMESPACE)
 
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(cluster.running())
-        pools = await publish(client, nodes, tainted=placing.gated)
+        cluster = await stack.enter_async_context(placing.cluster(nodes))
+        client = cluster.client("bench")
+        mirror = Informer(client, PODS, clock=clock, rng=random.Random(seed), namespace=NAMESPACE)
+        mirror.add_handler(seen)
         wanted = profile_class(DRIVER, PROFILE)
         await client.create(DEVICE_CLASSES, wanted)
         query = {"name": "slice", "exactly": {"deviceClassName": wanted["metadata"]["name"]}}
@@ -245,21 +344,22 @@ async def measure(nodes: int, pods: int, placing: Placing, seed: int) -> dict[st
         await client.create(RESOURCE_CLAIM_TEMPLATES, template, NAMESPACE)
         group = InformerGroup(mirror)
         await stack.enter_async_context(group.running())
-        await stack.enter_async_context(placing.running(cluster.client("writer"), pools))
         await clock.sleep(0.5)
         cluster.server.audit.clear()
         before = cpu_seconds()
-        await asyncio.gather(*(create() for _ in range(CREATORS)))
+        await asyncio.gather(*(create(client) for _ in range(CREATORS)))
         await group.wait_until(lambda: len(bound) == pods, TIMEOUT, "all pods have a node")
-        spent = cpu_seconds() - before
+        spent, seen_writes = cpu_seconds() - before, -1
+        while seen_writes != (writes := count_writes(cluster)):
+            seen_writes = writes
+            await clock.sleep(QUIET)
     took = sorted(bound[name] - sent[name] for name in bound)
-    writes = sum(each.is_write and each.resource != "events" for each in cluster.server.audit) - pods
     return {
         "bound/s": pods / (max(bound.values()) - min(sent.values())),
         "p50 s": took[pods // 2],
         "p99 s": took[int(pods * 0.99)],
         "CPU ms a pod": spent / pods * 1000,
-        "writes a pod": writes / pods,
+        "writes a pod": writes / pods - 1,
     }
 
 
