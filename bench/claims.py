@@ -27,7 +27,6 @@ written allocations.
 
 import argparse
 import asyncio
-import dataclasses
 import json
 import os
 import random
@@ -35,7 +34,7 @@ import resource
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -45,7 +44,7 @@ import msgspec
 import uvloop
 
 from tessera.api.instaslice import INSTASLICES
-from tessera.api.names import DEVICE_API_DRA, DEVICE_API_LABEL, GATE, resource_of
+from tessera.api.names import GATE, resource_of
 from tessera.cli.base.process import reduce_garbage_collection
 from tessera.clock import SystemClock
 from tessera.dra.allocation import select_node
@@ -55,14 +54,13 @@ from tessera.dra.node_devices import DRIVER, NodeCard, PublishOptions, node_pool
 from tessera.dra.slice_writer import plan_slices
 from tessera.kube.client.client import Client
 from tessera.kube.resources import NODES, PODS, Pod
-from tessera.kube.resources.meta import Resource
 from tessera.kube.watch.cache import WatchEvent
 from tessera.kube.watch.informer import EventKind, Informer, InformerGroup
 from tessera.mig.models import model_by_short_name
 from tessera_lab.cli.own_commands import own_commands
 from tessera_lab.cluster.cluster import ClusterOptions, SimulatedCluster
 from tessera_lab.cluster.options import parse_nodes
-from tessera_lab.installation.install import TesseraCommands, build_entrypoint, install_tessera
+from tessera_lab.installation.install import build_entrypoint, install_tessera
 from tessera_lab.scheduler.claim_binding import (
     DEVICE_CLASSES,
     RESOURCE_CLAIM_TEMPLATES,
@@ -85,14 +83,6 @@ NAMESPACE = "default"
 MEMORY = Path("/dev/shm")
 FOLDER = MEMORY if MEMORY.is_dir() else None
 FINALIZER = "resource.kubernetes.io/delete-protection"
-CLUSTER_ROLE_BINDINGS = Resource(
-    "rbac.authorization.k8s.io", "v1", "clusterrolebindings", "ClusterRoleBinding", False, dict[str, Any]
-)
-EVERY_RIGHT = {
-    "metadata": {"name": "bench"},
-    "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
-    "subjects": [{"kind": "Group", "name": "system:serviceaccounts:tessera-system"}],
-}
 VERSIONS = ("580.159.04", 13000)
 
 Json = dict[str, Any]
@@ -212,45 +202,22 @@ async def written(nodes: int) -> AsyncIterator[SimulatedCluster]:
             task.cancel()
 
 
-def claim_commands() -> TesseraCommands:
-    """Tessera's commands, with the driver of claims on."""
-    found = own_commands()
-
-    def serving(parse: Callable[[Sequence[str], Mapping[str, str]], Any]) -> Callable[..., Any]:
-        def parsed(arguments: Sequence[str], environment: Mapping[str, str]) -> Any:
-            options = parse(arguments, environment)
-            change = dataclasses.replace if dataclasses.is_dataclass(options) else msgspec.structs.replace
-            return change(options, claim_driver=DRIVER)
-
-        return parsed
-
-    return msgspec.structs.replace(found, agent=serving(found.agent), controller=serving(found.controller))
-
-
 @asynccontextmanager
 async def own(nodes: int, *, by_claims: bool = True) -> AsyncIterator[SimulatedCluster]:
     """A cluster with Tessera, whose nodes give their slices by claims or by limits."""
     with tempfile.TemporaryDirectory(dir=FOLDER) as folder:
         specs = parse_nodes(f"{nodes}*{CARDS}xA100-40GB")
-        options = ClusterOptions(cdi=Path(folder))
-        cluster = SimulatedCluster(
-            specs, clock=SystemClock(), options=options, entrypoint=build_entrypoint(claim_commands())
-        )
+        options = ClusterOptions(cdi=Path(folder), by_claims=by_claims)
+        entrypoint = build_entrypoint(own_commands())
+        cluster = SimulatedCluster(specs, clock=SystemClock(), options=options, entrypoint=entrypoint)
         client = cluster.client("bench")
         async with cluster.running():
-            await install_tessera(client)
-            # Until the installation has these rights, Tessera has all.
-            await client.create(CLUSTER_ROLE_BINDINGS, EVERY_RIGHT)
-            found = Informer(client, NODES, clock=cluster.clock, rng=random.Random(1))
+            await install_tessera(client, claim_driver=DRIVER if by_claims else "")
             slices = Informer(client, RESOURCE_SLICES, clock=cluster.clock, rng=random.Random(1))
             records = Informer(client, INSTASLICES, clock=cluster.clock, rng=random.Random(1))
-            group = InformerGroup(found, slices, records)
+            group = InformerGroup(slices, records)
             async with group.running():
-                await group.wait_until(lambda: len(found.cache) == nodes, TIMEOUT, "all nodes are there")
                 await group.wait_until(lambda: len(records.cache) == nodes, TIMEOUT, "all nodes have joined")
-                for each in specs if by_claims else ():
-                    labels = {"metadata": {"labels": {DEVICE_API_LABEL: DEVICE_API_DRA}}}
-                    await client.merge_patch(NODES, each.name, labels)
                 if by_claims:
                     await group.wait_until(lambda: _all_publish(nodes, slices), TIMEOUT, "all nodes publish")
             yield cluster

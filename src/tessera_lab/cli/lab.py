@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from tessera.api.names import CLAIM_DRIVERS
 from tessera.cli.base.connection import report_errors
 from tessera.cli.base.console import say, say_document, say_json
 from tessera_lab.apiserver.kinds.versions import CLUSTERS, DEFAULT
@@ -107,6 +108,12 @@ def lab_options(function: Any) -> Any:
                 metavar="LAYOUT",
                 help="Value of the label nvidia.com/mig.config of nodes with MIG cards; '' for no label, which offers"
                 " whole cards.",
+            ),
+            click.option(
+                "--claim-driver",
+                type=click.Choice(CLAIM_DRIVERS),
+                help="Install Tessera with this driver of ResourceClaims; nodes with MIG cards give their slices"
+                " by claims.  [default: by limits]",
             ),
             click.option(
                 "--drivers",
@@ -211,6 +218,7 @@ def _arguments(options: dict[str, Any]) -> list[str]:
     pairs += [("--nodes-from", each) for each in options["nodes_from"]]
     pairs += [("--group", each) for each in options["groups"]] + [("--idle-time", options["idle_time"])]
     pairs += [("--image", each) for each in options["images"]]
+    pairs += [("--claim-driver", options["claim_driver"])]
     pairs += [("--os", options["system"]), ("--kernel", options["kernel"]), ("--kubernetes", options["kubernetes"])]
     pairs += [("--mig-config", options["mig_config"]), ("--boot-time", options["boot_time"])]
     return flags + [str(part) for pair in pairs if pair[1] is not None for part in pair]

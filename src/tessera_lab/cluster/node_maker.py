@@ -10,7 +10,7 @@ import random
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
-from tessera.api.names import MIG_CONFIG_LABEL
+from tessera.api.names import DEVICE_API_DRA, DEVICE_API_LABEL, MIG_CONFIG_LABEL
 from tessera.clock import Clock
 from tessera.driver.nodes.node_facts import parse_os_image
 from tessera.kube.client.client import Client
@@ -153,6 +153,8 @@ class NodeMaker:
             return {}
         has_mig = any(model_by_short_name(each).mig_capable for each in parse_spec(spec.spec))
         layout = {MIG_CONFIG_LABEL: self._options.mig_config} if self._options.mig_config and has_mig else {}
+        if self._options.by_claims and has_mig:
+            layout[DEVICE_API_LABEL] = DEVICE_API_DRA
         # With feature discovery, nobody knows before it that the node has cards.
         return layout if self._options.nfd_seconds is not None else layout | {"nvidia.com/gpu.present": "true"}
 

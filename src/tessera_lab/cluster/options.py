@@ -185,6 +185,7 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
         publish_every: period on which kubelets publish capacity (10 on a real node); None: at once.
         boot_seconds: how long a node that reboots is away.
         mig_config: the label ``nvidia.com/mig.config`` of nodes with MIG cards; empty for none.
+        by_claims: nodes with MIG cards give their slices by ResourceClaims (label ``tessera.dev/device-api``).
         network: first two bytes of addresses on which pods that run for real can listen; empty if none listens.
         cdi: the folder of CDI files per node if there is no ``folder``.
         seed: seed of uids, generated names and jitter.
@@ -215,6 +216,7 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
     publish_every: float | None = None
     boot_seconds: float = 30.0
     mig_config: str = MIG_CONFIG_DYNAMIC
+    by_claims: bool = False
     network: str = ""
     cdi: Path | None = None
     seed: int = 0

@@ -117,6 +117,7 @@ class LabOptions(msgspec.Struct, frozen=True, kw_only=True):
     system: str
     kernel: str
     kubernetes: str
+    claim_driver: str | None
     groups: tuple[str, ...]
     idle_time: float
     port: int
@@ -233,6 +234,7 @@ class LabProcess:
             slice_seconds=lab.slice_latency,
             boot_seconds=lab.boot_time,
             mig_config=lab.mig_config,
+            by_claims=bool(lab.claim_driver),
             network=self._network,
             seed=int.from_bytes(os.urandom(4)),
             leaps=lab.virtual_time,
@@ -262,7 +264,9 @@ class LabProcess:
                     lambda: len(nodes.cache) == len(self._nodes), START_TIMEOUT, "the nodes are registered"
                 )
             return
-        await install_tessera(client, page=not self._lab_options.virtual_time)
+        await install_tessera(
+            client, page=not self._lab_options.virtual_time, claim_driver=self._lab_options.claim_driver or ""
+        )
         slices = Informer(client, INSTASLICES, clock=clock, rng=rng, namespace=INSTASLICE_NAMESPACE)
         hooks = Informer(client, MUTATING_WEBHOOKS.as_dicts(), clock=clock, rng=rng)
         watched = InformerGroup(nodes, slices, hooks)

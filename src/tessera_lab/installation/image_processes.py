@@ -155,9 +155,12 @@ def mounted_folders(argv: Sequence[str], host: ContainerHost, kubeconfig: Path) 
     folders = host.plugins.directories
     cards = folders.state.parent / "cards.json"
     simulated = ["--simulate", host.machine.spec, "--simulated-state", str(cards)] if host.machine else []
+    # Its folders of kubelet have these names, and only versions with this option read them.
+    claims = ["--kubelet-root", str(folders.root)] if any(each.startswith("--claim-driver") for each in argv) else []
     return [
         *cluster,
         *simulated,
+        *claims,
         *("--plugin-dir", str(folders.plugins), "--pod-resources-dir", str(folders.pod_resources)),
         *("--cdi-dir", str(folders.cdi), "--state-dir", str(folders.state)),
     ]

@@ -24,6 +24,8 @@ from tessera.agent.driver.driver_state import DriverHome
 from tessera.agent.driver.hardware import DriverBackend
 from tessera.agent.main.lifecycle import run_lifecycle
 from tessera.agent.simulated.driver import SimulatedDriver, SimulatedPrograms
+from tessera.cli.install.manifests import InstallChoices
+from tessera.cli.install.rendering import render
 from tessera.clock import Clock
 from tessera.controller.leadership.options import ControllerOptions
 from tessera.controller.main.run import run as run_controller
@@ -289,19 +291,25 @@ async def _dashboard(options: PageOptions, context: ContainerContext, client: Cl
     await PageReplica(options, client, context.clock, rng).run()
 
 
-async def install_tessera(client: Client, *, without: Collection[str] = (), page: bool = False) -> None:
+async def install_tessera(
+    client: Client, *, without: Collection[str] = (), page: bool = False, claim_driver: str = ""
+) -> None:
     """``kubectl apply -k deploy/``, by server-side apply.
 
     Args:
         client: who installs.
         page: also the live page and the API for tenants, which need processes that listen.
         without: Deployments that are left out, since somebody else runs what they would.
+        claim_driver: as ``tessera install --claim-driver``; empty for no claims.
     """
+    found = [*install_manifests(), *(page_manifests() if page else ())]
+    if claim_driver:
+        found = render(InstallChoices(claim_driver=claim_driver, dashboard=page))
     await apply_manifests(
         client,
         (
             manifest
-            for manifest in (*install_manifests(), *(page_manifests() if page else ()))
+            for manifest in found
             if manifest["kind"] != "Deployment" or manifest["metadata"]["name"] not in without
         ),
     )

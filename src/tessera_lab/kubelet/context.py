@@ -11,6 +11,7 @@ from typing import Any
 
 from tessera.agent.base.processes import ProcessTable
 from tessera.clock import Clock
+from tessera.kubelet.sockets import CLAIM_PLUGIN_DIR, REGISTRY_DIR
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera_lab.apiserver.kinds.versions import DEFAULT, RELEASES
 from tessera_lab.kubelet.device_plugins.inprocess import InProcessKubelet
@@ -46,6 +47,10 @@ class NodeDirectories:
         folders = [root / name for name in ("dp", "pr", "cdi", "state", "validations", "r", "p", "")]
         for folder in folders:
             folder.mkdir(parents=True, exist_ok=True)
+        # An agent in a process of its own, with ``root`` as its ``--kubelet-root``, knows them by kubelet's names.
+        for name, target in ((REGISTRY_DIR.name, "r"), (CLAIM_PLUGIN_DIR.name, "p")):
+            if not (root / name).is_symlink():
+                (root / name).symlink_to(target)
         return cls(*folders)
 
 
