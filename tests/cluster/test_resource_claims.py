@@ -11,7 +11,7 @@ from tests.support.virtual_lab import COMMANDS, VirtualLab
 from tessera.api.dra.claims import RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
 from tessera.api.dra.resource_slices import RESOURCE_SLICES
 from tessera.api.names import DEVICE_API_DRA, DEVICE_API_LABEL
-from tessera.cli.install.manifests import InstallChoices, manifests
+from tessera.cli.install.manifests import AGENT, InstallChoices, manifests
 from tessera.clock import LoopClock
 from tessera.dra.node_devices import DRIVER, NVIDIA_DRIVER
 from tessera.kube.resources import NODES, PODS
@@ -183,6 +183,43 @@ def test_limits_go_to_nodes_of_the_device_plugin(in_lab: Callable[..., None]) ->
         assert (lab.node_of("by-claim"), lab.node_of("by-limits")) == ("node-1", "node-2")
 
     in_lab(scenario, "1xA100-40GB,1xA100-40GB")
+
+
+def test_a_node_turns_back_to_the_device_plugin_under_a_pod_with_a_claim(in_lab: Callable[..., None]) -> None:
+    async def scenario(lab: VirtualLab) -> None:
+        await template(lab, "one", profile("1g.5gb"))
+        await claiming(lab, "by-claim", "one")
+        await lab.running("by-claim")
+        await lab.client.merge_patch(NODES, "node-1", {"metadata": {"labels": {DEVICE_API_LABEL: None}}})
+        await lab.create("by-limits", {"nvidia.com/mig-3g.20gb": 1})
+        await lab.running("by-claim", "by-limits")
+        await lab.clock.sleep(5.0)
+        assert (await lab.client.list(RESOURCE_SLICES)).items == []
+        await lab.delete("by-claim")
+        await lab.until(lambda: [each[1] for each in lab.hardware()] == ["3g.20gb"], "the claim's slice is gone")
+
+    in_lab(scenario)
+
+
+def test_agents_that_are_replaced_lose_no_claim(in_lab: Callable[..., None]) -> None:
+    """One pod runs, one ends and one starts meanwhile."""
+
+    async def scenario(lab: VirtualLab) -> None:
+        await template(lab, "one", profile("1g.5gb"))
+        for name in ("runs", "ends"):
+            await claiming(lab, name, "one")
+        await lab.running("runs", "ends")
+        uuid = lab.devices("runs")
+        selector = f"app.kubernetes.io/name={AGENT}"
+        for each in (await lab.client.list(PODS, "tessera-system", label_selector=selector)).items:
+            await lab.client.delete(PODS, each.metadata.name, "tessera-system")
+        await lab.delete("ends")
+        await claiming(lab, "starts", "one")
+        await lab.running("runs", "starts")
+        await lab.until(lambda: len(lab.hardware()) == 2, "the slice of the ended pod is gone")
+        assert lab.devices("runs") == uuid
+
+    in_lab(scenario)
 
 
 def test_a_cordoned_node_gets_no_claims(in_lab: Callable[..., None]) -> None:
