@@ -416,3 +416,22 @@ def test_an_attribute_that_no_device_has_holds_no_slices() -> None:
     cluster.settle()
     assert not cluster.where(pod)
     assert "break a constraint" in cluster.slicer.state.cluster.pods[pod.uid].fault
+
+
+def test_a_gated_pod_that_asks_for_no_slices_of_its_own_is_let_go() -> None:
+    cluster = ClaimCluster()
+    cluster.claim_node("n1")
+    cluster.classes.append({"metadata": {"name": "nic"}, "spec": {"selectors": []}})
+    cluster.tell_claims()
+    shared = cluster.claim("shared", request("slice", THREE))
+    first = cluster.user("first", shared)
+    cluster.settle()
+    second = cluster.user("second", shared, gates=(GATE,))
+    other = cluster.user("other", cluster.claim("nic", request("x", "nic")), gates=(GATE, "example.com/first"))
+    cluster.settle()
+    assert {cluster.pods[each.uid].node for each in (first, second)} == {"n1"}
+    assert GATE in cluster.pods[other.uid].gates  # another operator's gate goes before
+    cluster.put(replace(cluster.pods[other.uid], gates=(GATE,)))
+    cluster.settle()
+    assert cluster.pods[other.uid].gates == ()
+    assert not cluster.where(second)

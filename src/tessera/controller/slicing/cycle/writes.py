@@ -126,6 +126,7 @@ class PendingWrites:
         orphans = [DeleteObject(node=node, uid=uid) for node, uid in self._cluster.orphaned_objects]
         found: list[Instruction] = [
             *self._fixed_layout_ungatings(),
+            *self._ungatings_of_others(),
             *self._state.events,
             *orphans,
             *evictions,
@@ -266,6 +267,13 @@ class PendingWrites:
                 self._state.add_event(pod, "SliceFixed", fixed_layout_text(pod))
                 found.append(Ungate(uid=uid, namespace=pod.namespace, name=pod.name, gates=pod.later_gates))
         return found
+
+    def _ungatings_of_others(self) -> Iterator[Ungate]:
+        """Yields the ungatings of pods that ask for nothing. A pod with a write in flight is left for later."""
+        for kind in self._kinds.having["let_go"]:
+            for pod in kind.let_go():
+                if ("pod", pod.uid) not in self._state.busy:
+                    yield Ungate(uid=pod.uid, namespace=pod.namespace, name=pod.name, gates=pod.later_gates)
 
     def _ungate(self, allocation: Allocation, pod: PodInfo) -> Ungate:
         hostname = self._cluster.nodes[allocation.node].hostname

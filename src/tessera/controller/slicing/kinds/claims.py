@@ -62,6 +62,8 @@ class Claims(RequestKind):
         self._refused: set[PodUid] = set()
         #: Why the slices that pods were given do not suit their claims; until classes or devices change.
         self._unsuited: dict[PodUid, str] = {}
+        #: Pods at the gate of which no claim asks for slices of their own.
+        self._free: set[PodUid] = set()
         #: Nodes that publish devices, and whose label says that they give them to claims.
         self._giving: set[NodeName] = set()
         #: Choices of which all nodes were asked whether they keep them.
@@ -144,6 +146,10 @@ class Claims(RequestKind):
 
     # Pods -----------------------------------------------------------------------------------------------------------
 
+    def let_go(self) -> Iterable[PodInfo]:
+        """See :class:`RequestKind`."""
+        return [self._pods[uid] for uid in sorted(self._free)]
+
     def reread(self) -> Sequence[PodInfo]:
         """See :class:`RequestKind`."""
         stale, self._stale = self._stale, set()
@@ -153,6 +159,7 @@ class Claims(RequestKind):
         """See :class:`RequestKind`."""
         pod = self._pods.pop(uid, None)
         self._refused.discard(uid)
+        self._free.discard(uid)
         self._unsuited.pop(uid, None)
         for key in pod.device_claims if pod is not None else ():
             users = self._users.get(key, set())
@@ -172,6 +179,7 @@ class Claims(RequestKind):
         if not pod.device_claims:
             return pod
         self._note(pod)
+        self._free.discard(pod.uid)
         if any(key not in self.grants.claims for key in pod.device_claims):
             return pod  # one is still to be made
         asked: list[str] = []
@@ -190,6 +198,8 @@ class Claims(RequestKind):
             elif found.profiles:
                 return pod  # another pod asks for it first
         if not asked and not problem:
+            if pod.gated and not pod.earlier_gates and not will_never_run(pod):
+                self._free.add(pod.uid)
             return pod
         for name in wanted - {OFFER}:
             self._offer_choice(name)

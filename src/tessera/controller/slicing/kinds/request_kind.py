@@ -40,6 +40,10 @@ class RequestKind:
         """Returns pods, as they were observed, whose requests :meth:`read` may see in another way now."""
         return ()
 
+    def let_go(self) -> Iterable[PodInfo]:
+        """Returns pods at the gate that ask for nothing: others place them."""
+        return ()
+
     def forget(self, uid: PodUid) -> None:
         """Takes in that a pod does not exist any more."""
 
