@@ -1,6 +1,6 @@
 """A burst of pods with a resource claim each: how fast their claims are placed, by whom, and at what cost.
 
-    python bench/claims.py                                 1, 10 and 50 nodes, each placed by both: some minutes
+    python bench/claims.py                                 1, 10 and 50 nodes, each placed by all: some minutes
     python bench/claims.py --nodes 50 --placed-by stock    one row
     python bench/claims.py --json claims.json
 
@@ -8,6 +8,7 @@ Who places:
 
 - ``stock``: the scheduler's structured allocator. Devices have no taint.
 - ``own``: Tessera's controller, with one agent a node that publishes the devices and makes the slices.
+- ``ungated``: the same for pods without the gate: first the scheduler tries to allocate their claims, in vain.
 - ``limits``: the same without claims: the pods ask by ``nvidia.com/mig-1g.5gb``, and kubelet by the device plugin.
 - ``written``: allocations that are written for gated pods, by a writer that knows a free device without a search:
   finalizer, allocation, gate. So it is the least that a placement of our own costs, and leaves out what its decision
@@ -249,6 +250,7 @@ class Placing(msgspec.Struct, frozen=True):
 PLACINGS = {
     "stock": Placing(stock),
     "own": Placing(own, gated=True),
+    "ungated": Placing(own),
     "limits": Placing(partial(own, by_claims=False), limits=True),
     "written": Placing(written, gated=True),
 }
