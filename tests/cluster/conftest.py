@@ -1,5 +1,7 @@
 """Clusters on virtual time; see :mod:`tests.support.virtual_lab`."""
 
+import os
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from functools import cache, partial
@@ -42,12 +44,21 @@ def valid_states() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def booted_labs(valid_states: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., BootedLab]]:
+def node_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder for the nodes' files, in memory if it can be: agents replace files, and a disk delays that each time."""
+    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else tmp_path_factory.getbasetemp()
+    folder = Path(tempfile.mkdtemp(prefix="tessera-", dir=memory))
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="session")
+def booted_labs(valid_states: None, node_files: Path) -> Iterator[Callable[..., BootedLab]]:
     """Returns the booted cluster of the given kind."""
 
     @cache
     def find(nodes: str, mig_config: str, cluster_type: Callable[..., SimulatedCluster]) -> BootedLab:
-        folder = tmp_path_factory.mktemp("lab")
+        folder = Path(tempfile.mkdtemp(dir=node_files))
         labs.append(BootedLab(folder, nodes, cluster_type=cluster_type, mig_config=mig_config))
         return labs[-1]
 
@@ -58,7 +69,7 @@ def booted_labs(valid_states: None, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @pytest.fixture
-def in_lab(tmp_path: Path, booted_labs: Callable[..., BootedLab]) -> InLab:
+def in_lab(node_files: Path, booted_labs: Callable[..., BootedLab]) -> InLab:
     """Runs a scenario in a cluster of the given nodes on virtual time, which has just booted."""
 
     def run(
@@ -71,8 +82,8 @@ def in_lab(tmp_path: Path, booted_labs: Callable[..., BootedLab]) -> InLab:
         **options: Any,
     ) -> Any:
         if own or options or cluster_type not in TYPES or (nodes, mig_config) not in COMMON:
-            folder = Path(tempfile.mkdtemp(dir=tmp_path))
-            return run_virtual(play(scenario, nodes, folder, cluster_type, mig_config=mig_config, **options))
+            with tempfile.TemporaryDirectory(dir=node_files) as folder:
+                return run_virtual(play(scenario, nodes, Path(folder), cluster_type, mig_config=mig_config, **options))
         return booted_labs(nodes, mig_config, cluster_type).run(scenario)
 
     return run
@@ -95,12 +106,12 @@ def managed(in_lab: InLab) -> Callable[..., None]:
 
 
 @pytest.fixture
-def with_drivers(tmp_path: Path) -> Callable[..., None]:
+def with_drivers(node_files: Path) -> Callable[..., None]:
     """Runs a scenario in a cluster of machines without drivers."""
-    return partial(driverlab.play, tmp_path)
+    return partial(driverlab.play, node_files)
 
 
 @pytest.fixture
-def with_new_nodes(tmp_path: Path) -> Callable[..., None]:
+def with_new_nodes(node_files: Path) -> Callable[..., None]:
     """Runs a scenario in a cluster that begins with one node without cards."""
-    return partial(new_nodes.play, tmp_path)
+    return partial(new_nodes.play, node_files)

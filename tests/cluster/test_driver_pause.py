@@ -1,7 +1,6 @@
 """A node whose driver is replaced while its cluster goes on: nothing is lost, nothing is given out meanwhile."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 from tests.support.virtual_lab import InLab, VirtualLab
@@ -28,8 +27,10 @@ def version(lab: VirtualLab, node: str = "node-1") -> str:
     return str(lab.existing_node(node).metadata.labels["nvidia.com/cuda.driver-version.full"])
 
 
-def recorded(folder: Path) -> Any:
+def recorded(lab: VirtualLab) -> Any:
     """The MPS daemons that the one agent has noted."""
+    folder = lab.cluster.options.cdi
+    assert folder is not None
     (record,) = folder.rglob("mps.json")
     return json.loads(record.read_bytes().splitlines()[0])["daemons"]  # its checksum follows
 
@@ -77,15 +78,15 @@ def test_cards_go_at_once_and_come_back_with_the_next_driver_for_the_pods_that_w
     in_lab(scenario, nodes="2xA100-40GB", mig_config="")
 
 
-def test_mps_daemons_end_before_their_driver_goes_and_serve_after_it(in_lab: InLab, tmp_path: Path) -> None:
+def test_mps_daemons_end_before_their_driver_goes_and_serve_after_it(in_lab: InLab) -> None:
     async def scenario(lab: VirtualLab) -> None:
         await lab.config_map("sharing-profiles", {"mps-4": MPS})
         await lab.label("node-1", profile="mps-4")
         await lab.becomes({"nvidia.com/gpu": 4})
-        assert recorded(tmp_path)
+        assert recorded(lab)
         await pause(lab)
         await tells(lab, "PausedForDriver")
-        assert not recorded(tmp_path)
+        assert not recorded(lab)
         await pause(lab, paused=False)
         await lab.becomes({"nvidia.com/gpu": 4})
 

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
 import pytest
-from tests.cluster.conftest import booted_labs, in_lab, valid_states
+from tests.cluster.conftest import booted_labs, in_lab, node_files, valid_states
 from tests.support.kueue.cluster import KueueCluster
 from tests.support.virtual_lab import InLab, VirtualLab
 
@@ -27,7 +27,7 @@ from tessera.kueue.names import Version
 from tessera.mig.models import model_by_short_name
 from tessera_lab.kueue.stand_in import StandIn
 
-__all__ = ["booted_labs", "in_lab", "valid_states", "with_kueue"]
+__all__ = ["booted_labs", "in_lab", "node_files", "valid_states", "with_kueue"]
 
 A100 = model_by_short_name("A100-40GB").profile_names
 Story = Callable[[KueueCluster], Awaitable[None]]

@@ -78,6 +78,8 @@ class BuiltinSchema:
 
     def unknown_fields(self, obj: Mapping[str, Any]) -> Sequence[str]:
         """Paths of fields that the kind does not have."""
+        if self._shape.sound(obj):
+            return []
         return [path for path, _, _ in self._unknown_fields(obj, {"$ref": self._name}, "")]
 
     def prune(self, obj: Obj) -> None:
