@@ -17,6 +17,7 @@ import argparse
 import asyncio
 import json
 import os
+import socket
 import sys
 import tempfile
 import time
@@ -47,6 +48,13 @@ async def process(*command: str) -> AsyncIterator[asyncio.subprocess.Process]:
         await found.wait()
 
 
+def free_port() -> int:
+    """A port that nobody listens on now."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
 def usage(pid: int) -> dict[str, float]:
     """CPU seconds and MB of a process until now, by the kernel."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -64,6 +72,8 @@ async def until_promised(port: int, pods: int, alive: Callable[[], bool]) -> Non
             try:
                 async with session.get(f"http://127.0.0.1:{port}/metrics") as answer:
                     text = await answer.text()
+                    if answer.status != 200:
+                        raise SystemExit(f"/metrics of the controller: status {answer.status}: {text.strip()}")
             except aiohttp.ClientError:
                 continue
             rows = [line.split() for line in text.splitlines() if line.startswith("tessera_slices_promised ")]
@@ -91,13 +101,17 @@ async def measure(given: argparse.Namespace, folder: Path) -> list[dict[str, Any
     config = folder / "kubeconfig"
     config.write_text(kubeconfig(front.url, None, None, token=TOKEN))
     command = [sys.executable, "-m", "tessera", "controller", "--kubeconfig", str(config), "--no-leader-election"]
-    command += ["--http-port", str(given.port), "--record", "0"]
+    command += ["--http-port", str(given.port), "--metrics-access", "open", "--record", "0"]
     rows = []
     print(f"{given.nodes:,} nodes of {CARDS} cards, {given.pods:,} pods; load {os.getloadavg()[0]:.1f} at the start")
     print(f"{'row':<10}{'ready s':>9}{'CPU s':>9}{'resident MB':>13}{'peak MB':>10}")
     began = time.monotonic()
     async with process(*command) as controller:
-        await cluster.opened.wait()
+        opened, ended = asyncio.create_task(cluster.opened.wait()), asyncio.create_task(controller.wait())
+        await asyncio.wait({opened, ended}, return_when=asyncio.FIRST_COMPLETED)
+        if ended.done():
+            raise SystemExit("the controller ended; see its errors above")
+        ended.cancel()
         rows.append(row("flood", began, controller.pid, time.monotonic()))
     cluster.bind()
     began = time.monotonic()
@@ -135,7 +149,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--nodes", type=int, default=5_000)
     parser.add_argument("--pods", type=int, default=20_000)
-    parser.add_argument("--port", type=int, default=18_089, help="port of the controller's metrics")
+    parser.add_argument("--port", type=int, default=free_port(), help="port of the controller's metrics")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here as well")
     parser.add_argument("--read", help=argparse.SUPPRESS)
     given = parser.parse_args()

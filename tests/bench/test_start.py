@@ -10,7 +10,7 @@ from bench.__main__ import BENCHMARKS, ROOT
 FOLDER = ROOT / "bench"
 #: Those that take more than some seconds of CPU at their smallest size.
 SLOW = {
-    *("cli", "eta", "experiments", "large", "new_nodes", "ports", "preferred", "reservations", "scrape", "sharing"),
+    *("cli", "eta", "experiments", "new_nodes", "ports", "preferred", "reservations", "scrape", "sharing"),
     *("slices", "state_values", "top", "two_cards"),
 }
 #: Files that are no benchmark: this runner, the unit of speed, another way to start one, policies that are compared,

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from tests.cluster.fleet import NEW, OLD, Fleet, play
+from tests.cluster.test_fault_evictions import TESTED, evicting
 from tests.support.virtual_lab import InLab, VirtualLab, manifest
 
 from tessera.api.nodes.driver_status import DRIVER_ANNOTATION, DRIVER_CONDITION
@@ -167,6 +168,25 @@ def test_a_label_that_keeps_tessera_off_nodes_fails_no_pod(in_lab: InLab, publis
         assert ended.keys() <= WELL
 
     in_lab(scenario, nodes="3*4xA100-40GB", mig_config="", publish_every=publish_every)
+
+
+def test_the_reboot_of_a_node_for_a_lost_card_fails_no_pod(in_lab: InLab) -> None:
+    """The node is cordoned, and waits for its pods; the kill of a machine would fail those that run."""
+
+    async def lose_card(lab: VirtualLab) -> None:
+        machine = lab.machine("node-1")
+        machine.lose(machine.uuids()[0])
+
+    async def scenario(lab: VirtualLab) -> None:
+        await evicting(lab, **TESTED)
+        await lab.becomes({"nvidia.com/gpu": 4})
+        boot = lab.existing_node().status.node_info.boot_id
+        ended = await stream(lab, (CARD,), lose_card, 150.0, every=1.31)
+        assert lab.existing_node().status.node_info.boot_id != boot
+        assert ended.keys() == {"Succeeded"}
+        assert lab.gpus() == {"nvidia.com/gpu": 4}
+
+    in_lab(scenario, nodes="2*4xA100-40GB", mig_config="", publish_every=10.0)
 
 
 #: Kubelet's own period of 10 s, in which kube-scheduler does not learn what is gone; and a kubelet that writes at once.
