@@ -3,15 +3,21 @@
 import json
 from typing import Any
 
+from tests.support.device_claims import claim, exactly
 from tests.support.virtual_lab import InLab, VirtualLab
 
+from tessera.api.dra.claims import RESOURCE_CLAIMS
 from tessera.api.names import DEVICE_ACCESS_LABEL
 from tessera.explain.explanation import ExplanationReport
 from tessera.explain.query import explain, parse_query
+from tessera.kube.client.client import Client
 from tessera.kube.resources import DAEMONSETS, DEPLOYMENTS, JOBS, NAMESPACES, NODES, RESOURCE_QUOTAS
 from tessera.kube.resources.meta import Resource
+from tessera.kube.transport.interface import Request, Response
 from tessera.nvml.errors import UnknownNvmlError
 from tessera_lab.apiserver.interfaces import UserInfo
+from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
+from tessera_lab.cluster.cluster import ADMIN
 
 ONE = {"nvidia.com/mig-1g.5gb": 1}
 WHOLE = {"nvidia.com/mig-7g.40gb": 1}
@@ -237,3 +243,38 @@ def reader(user: str) -> dict[str, dict[str, Any]]:
             "subjects": [{"apiGroup": group, "kind": "User", "name": user}],
         },
     }
+
+
+class CountingTransport(InProcessTransport):
+    """Notes the path of each request."""
+
+    def __init__(self, lab: VirtualLab) -> None:
+        super().__init__(lab.cluster.server, ADMIN)
+        self.paths: list[str] = []
+
+    async def request(self, request: Request) -> Response:
+        self.paths.append(request.path)
+        return await super().request(request)
+
+
+def test_what_claims_depend_on_is_read_for_pods_with_claims_alone(in_lab: InLab) -> None:
+    async def scenario(lab: VirtualLab) -> None:
+        transport = CountingTransport(lab)
+        client = Client(transport, field_manager="test", clock=lab.clock)
+        body = claim("c", exactly("x", "no-such-class"))
+        await lab.client.create(RESOURCE_CLAIMS.as_dicts(), body, "default")
+        await lab.create("by-limits", ONE)
+        await lab.create("by-claims", {}, resourceClaims=[{"name": "x", "resourceClaimName": "c"}])
+        await lab.running("by-limits")
+        await why(lab, "by-limits", client)
+        assert [each for each in transport.paths if "resource.k8s.io" in each] == []
+        before = len(transport.paths)
+        (found,) = (await why(lab, "by-claims", client)).answers
+        assert "there is no DeviceClass no-such-class, which claim default/c names" in found.facts
+        kinds = ["deviceclasses", "resourceclaims", "resourceslices", "resourceslices"]
+        asked = [each.rpartition("/")[2] for each in transport.paths[before:] if "resource.k8s.io" in each]
+        assert sorted(each.partition("?")[0] for each in asked) == kinds
+        (found,) = (await why(lab, "claim/c", client)).answers
+        assert found.case == "no-class"
+
+    in_lab(scenario)

@@ -355,8 +355,8 @@ ROWS = {
     "claims of devices": Row(
         pod({}, spec={"resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "one"}]}),
         "claims",
-        "asks for devices by its ResourceClaims gpu, which Tessera does not serve",
-        ("kubectl get resourceclaims,deviceclasses -n team", "set a limit, e.g. nvidia.com/mig-1g.5gb"),
+        "asks for devices by its ResourceClaims gpu; who serves them is not known here",
+        ("kubectl get resourceclaims,deviceclasses -n team",),
     ),
     "a runtime class without a limit": Row(
         pod({}, spec={"runtimeClassName": "nvidia"}),

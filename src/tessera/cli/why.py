@@ -27,9 +27,9 @@ def command(what: str, namespace: str | None, output: str, kubeconfig: Path | No
     """Explain why a pod waits or why a node's cards are not as configured, and how to help.
 
     The first line is the answer; the facts and the remedies follow. KIND is pod, deployment, replicaset, statefulset,
-    daemonset, job, cronjob or node. For a workload, the command lists every reason why its pods do not run, and every
-    reason why they cannot be created. For a node, it shows whether the sharing profile and the MIG layout are in force,
-    the resources that the node offers, and the unhealthy cards.
+    daemonset, job, cronjob, node or claim (a ResourceClaim). For a workload, the command lists every reason why its
+    pods do not run, and every reason why they cannot be created. For a node, it shows whether the sharing profile and
+    the MIG layout are in force, the resources that the node offers, and the unhealthy cards.
 
     The command only reads. With Kubernetes' role view or edit in the namespace it explains all that is there; the names
     of other teams' pods stay hidden. For a node it needs the right to list nodes.
@@ -39,6 +39,7 @@ def command(what: str, namespace: str | None, output: str, kubeconfig: Path | No
       tessera why my-pod
       tessera why deployment/web -n team
       tessera why node/gpu-1
+      tessera why claim/training-slice -n team
       tessera why job/train -o json | jq -r '.answers[].case'
     """
     from tessera.explain.explanation import report_lines
@@ -77,9 +78,9 @@ async def _report(
         except NotFound as error:
             raise CommandError(str(error), *getattr(error, "__notes__", ())) from error
         except Forbidden as error:
-            if wanted.kind != "node":
+            if wanted.kind not in {"node", "claim"}:
                 raise
-            raise CommandError(*await _node_rights(client, error)) from error
+            raise CommandError(*await _rights(client, wanted.kind, error)) from error
 
 
 async def _with_queue(client: "Client", found: "ExplanationReport") -> "ExplanationReport":
@@ -101,13 +102,13 @@ async def _with_queue(client: "Client", found: "ExplanationReport") -> "Explanat
     return found if answer is None else msgspec.structs.replace(found, answers=(answer,))
 
 
-async def _node_rights(client: "Client", refused: "Forbidden") -> list[str]:
-    """The lines of an error: the refusal, and the role to bind; the API for tenants does not explain nodes."""
+async def _rights(client: "Client", kind: str, refused: "Forbidden") -> list[str]:
+    """The lines of an error: the refusal, and the role to bind; the API for tenants explains only pods."""
     from tessera.cli.base.tenant_view import READ_CLUSTER, describe_role
 
     return [
         " ".join(str(refused).split()),
-        f"To explain a node, you need {await describe_role(client, READ_CLUSTER)}",
+        f"To explain a {kind}, you need {await describe_role(client, READ_CLUSTER)}",
         "For your own pods, tessera why POD needs less",
     ]
 

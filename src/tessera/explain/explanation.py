@@ -34,11 +34,11 @@ class ExplanationReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel
     """All explanations about the object that the user named.
 
     Attributes:
-        kind: ``pod``, ``node`` or the workload's kind, in lower case.
+        kind: ``pod``, ``node``, ``claim`` or the workload's kind, in lower case.
         namespace: its namespace; empty for a node.
         name: its name.
-        summary: the state of a workload's pods in one line; empty for a pod or a node.
-        answers: one explanation for a pod or a node; for a workload one for each reason.
+        summary: the state of a workload's pods in one line; empty for a single object.
+        answers: one explanation for a single object; for a workload one for each reason.
     """
 
     kind: str

@@ -8,6 +8,7 @@ from tessera.controller.objects.pod_info import PodInfo
 from tessera.explain.explanation import Explanation
 from tessera.explain.fixed_resources import explain_fixed_request
 from tessera.explain.offered_resources import extended_requests, format_requests, offered_resources
+from tessera.explain.pod_claims import explain_claims, explain_refused
 from tessera.explain.scheduler_words import scheduler_facts
 from tessera.explain.snapshot import ClusterView
 from tessera.kube.resources import Pod
@@ -16,6 +17,8 @@ from tessera.text import list_names, one_line
 
 def explain_request(view: ClusterView, pod: Pod, facts: PodInfo) -> Explanation | None:
     """Explains a pod that does not wait for slices on demand, or cannot; None for any other."""
+    if facts.fault and facts.device_claims and not facts.gates and not facts.devices:
+        return explain_refused(facts)
     if facts.fault:
         return Explanation(
             case="bad-request",
@@ -27,9 +30,11 @@ def explain_request(view: ClusterView, pod: Pod, facts: PodInfo) -> Explanation 
         )
     if facts.profiles:
         return None
+    asked = extended_requests(pod)
+    if facts.device_claims and not asked:
+        return explain_claims(view, pod)
     if facts.gated:
         return _explain_needless_gate(pod)
-    asked = extended_requests(pod)
     mistaken = dict(_find_misspelt(view, asked))
     if mistaken and not pod.spec.node_name:
         return Explanation(
@@ -47,18 +52,8 @@ def explain_request(view: ClusterView, pod: Pod, facts: PodInfo) -> Explanation 
 
 
 def _explain_no_request(view: ClusterView, pod: Pod) -> Explanation:
-    runs, claims = pod.status.phase == "Running", [each.name for each in pod.spec.resource_claims]
+    runs = pod.status.phase == "Running"
     phase, limit = pod.status.phase or "unknown", "set a limit, e.g. nvidia.com/mig-1g.5gb: 1; see tessera map"
-    if claims:
-        return Explanation(
-            case="runs" if runs else "claims",
-            verdict=f"asks for devices by its ResourceClaims {list_names(claims)}, which Tessera does not serve",
-            facts=(f"its phase is {phase}", *scheduler_facts(view, pod)),
-            help=(
-                f"see who serves them: kubectl get resourceclaims,deviceclasses -n {pod.metadata.namespace}",
-                f"or request a card or a slice of Tessera instead: {limit}",
-            ),
-        )
     by_class = f"runtimeClassName {pod.spec.runtime_class_name} gives it no card; only a limit does"
     return Explanation(
         case="runs" if runs else "no-slices",

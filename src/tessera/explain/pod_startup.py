@@ -80,7 +80,8 @@ def _explain_promised(view: ClusterView, pod: Pod, promise: Allocation) -> Expla
     agent = "" if made else view.agent_fault(promise.node)
     has = "has its slice" if made else "is promised a slice"
     absent = explain_absent_scheduler(view, pod)
-    where = f"promised: {view.slices(promise.slices)}, on node {promise.node}, which it is pinned to"
+    then = "where its ResourceClaims are allocated" if pod.spec.resource_claims else "which it is pinned to"
+    where = f"promised: {view.slices(promise.slices)}, on node {promise.node}, {then}"
     facts = (where, *scheduler_facts(view, pod), *([agent] if agent else []))
     if agent:
         return Explanation(

@@ -7,7 +7,6 @@ meets kube-scheduler alone: :mod:`tessera.explain.fixed_resources`.
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import islice
 
 import msgspec
@@ -18,7 +17,7 @@ from tessera.api.names import (
 from tessera.api.nodes.node_groups import NEW_NODE_REASON
 from tessera.api.nodes.node_pauses import NO_HELP_REASON
 from tessera.api.pods.requirements import CHOSEN_REASON
-from tessera.controller.objects.pod_info import FINISHED, PodInfo, read_pod
+from tessera.controller.objects.pod_info import CLAIMS, FINISHED, PodInfo
 from tessera.controller.slicing.slicer import Slicer
 from tessera.controller.slicing.state.allocation import Allocation
 from tessera.controller.slicing.state.messages import profiles_text
@@ -45,7 +44,7 @@ from tessera.explain.unmatched_selectors import unmatched_selectors
 from tessera.kube.resources import CoreEvent, Pod
 from tessera.kueue.names import PREFIX, QUEUE_LABEL
 from tessera.reasons.reason import OtherGate, Planning
-from tessera.reasons.words import CONTROLLER_LOG, sentence, steps, verdict
+from tessera.reasons.words import CONTROLLER_LOG, name_blockers, sentence, steps, verdict
 
 #: Misplaced keys that are told of one object.
 _MISPLACED = 5
@@ -63,7 +62,7 @@ def explain_pod(view: ClusterView, pod: Pod) -> Explanation:
         view: the cluster as it was read, this pod included.
         pod: the pod.
     """
-    facts = replace(read_pod(pod), last_gates=view.snapshot.order.last_gates)
+    facts = view.read_pod(pod)
     found = (
         explain_ended(view, pod, facts) or explain_request(view, pod, facts) or _explain_other_gate(view, pod, facts)
     )
@@ -108,8 +107,8 @@ def _with_pod(found: Explanation, pod: Pod, more: Sequence[str]) -> Explanation:
 
 
 def _place(view: ClusterView, facts: PodInfo, pod: Pod) -> Iterator[str]:
-    """What is ahead of a pod behind Tessera's gate: its place, and a scheduler that shows no sign of life."""
-    if not facts.gated:
+    """What is ahead of a pod that waits for Tessera: its place, and a scheduler that shows no sign of life."""
+    if not facts.is_held:
         return
     yield from place_facts(view, pod)
     if name := absent_scheduler(view, pod):
@@ -197,11 +196,17 @@ def _has_promise(view: ClusterView, facts: PodInfo) -> bool:
 def _explain_by_page(view: ClusterView, pod: Pod, facts: PodInfo) -> Explanation | None:
     """Explains a pod that the controller lists as waiting: by its reason, whatever a plan of the reader would say."""
     row = view.queue_row(pod)
-    if row is None or not facts.gated or view.controller_fault():
+    if row is None or not facts.is_held or view.controller_fault():
         return None
+    asks = f"it requests {profiles_text(facts)}"
     if row.why is None:
-        asks = f"it requests {profiles_text(facts)}"
         return Explanation(case=row.reason, verdict=f"waits; {row.detail}", facts=(asks,))
+    if facts.kind is CLAIMS and not view.snapshot.plans_claims:  # a plan would not know which nodes serve claims
+        blockers = (name_blockers(row.why),) if row.blockers else ()
+        told = (asks, *blockers, *view.cordoned_cards())
+        return Explanation(
+            case=row.why.case, verdict=verdict(row.why), facts=told, help=steps(row.why, facts.namespace)
+        )
     return None if _has_promise(view, facts) else explain_no_room(view, facts, row.why)
 
 
@@ -211,14 +216,14 @@ def _explain_by_page(view: ClusterView, pod: Pod, facts: PodInfo) -> Explanation
 def _explain_with_state(view: ClusterView, slicer: Slicer, pod: Pod, facts: PodInfo) -> Explanation:
     promise = slicer.state.allocations.current_of(PodUid(pod.metadata.uid))
     recorded = promise if promise is not None and promise.recorded else None
-    if facts.gated:
-        return _explain_gated(view, slicer, pod, facts, promise)
+    if facts.gated or (facts.kind is CLAIMS and facts.is_held and recorded is None):
+        return _explain_held(view, slicer, pod, facts, promise)
     if not facts.node:
         return explain_unscheduled(view, slicer, pod, facts, recorded)
     return explain_bound(view, slicer, pod, facts, recorded)
 
 
-def _explain_gated(
+def _explain_held(
     view: ClusterView, slicer: Slicer, pod: Pod, facts: PodInfo, promise: Allocation | None
 ) -> Explanation:
     fault = view.controller_fault()
@@ -232,10 +237,14 @@ def _explain_gated(
         return _with_told(explain_no_room(view, facts, reason), told)
     return Explanation(
         case="held",
-        verdict=f"is held by Tessera's gate; {told.text if told is not None else 'nothing that you may read says why'}",
+        verdict=f"{_held(facts)}; {told.text if told is not None else 'nothing that you may read says why'}",
         facts=(f"it requests {profiles_text(facts)}", *(view.describe_event(each) for each in refused[-1:])),
         help=("read the controller's log", CONTROLLER_LOG),
     )
+
+
+def _held(facts: PodInfo) -> str:
+    return "is held by Tessera's gate" if facts.gated else "waits for the slices of its ResourceClaims"
 
 
 def _with_told(found: Explanation, told: Told | None) -> Explanation:
@@ -299,8 +308,8 @@ def _explain_by_events(view: ClusterView, pod: Pod, facts: PodInfo) -> Explanati
     if pod.status.phase == "Running":
         return Explanation(case="runs", verdict=f"runs on node {facts.node}", facts=(asks, forbidden))
     told = told_by_condition(view, pod)
-    if facts.gated:
-        case, says = "held", "waits for a slice behind Tessera's gate" + (f"; {told.text}" if told is not None else "")
+    if facts.gated or (facts.kind is CLAIMS and told is not None):
+        case, says = "held", f"{_held(facts)}{f'; {told.text}' if told is not None else ''}"
     elif not facts.node:
         case, says = "unscheduled", f"waits for {scheduler_name(pod)} to bind it"
     else:

@@ -12,9 +12,12 @@ from difflib import get_close_matches
 from itertools import islice
 from typing import Any, TypeVar
 
+from tessera.api.dra.claims import RESOURCE_CLAIMS
 from tessera.api.instaslice import INSTASLICES
 from tessera.api.names import GATE, INSTASLICE_NAMESPACE, SYSTEM_NAMESPACE
 from tessera.clock import Clock
+from tessera.explain.claim_objects import read_all_claim_objects, read_claim_objects
+from tessera.explain.claims import explain_claim
 from tessera.explain.explanation import Explanation, ExplanationReport
 from tessera.explain.nodes import explain_node
 from tessera.explain.order_objects import read_order_objects
@@ -83,7 +86,12 @@ _ALIASES = {
     "cj": "cronjob",
     "nodes": "node",
     "no": "node",
+    "resourceclaim": "claim",
+    "resourceclaims": "claim",
+    "claims": "claim",
 }
+#: Kinds of single objects, each with an explanation of its own.
+_SINGLE = ("pod", "node", "claim")
 _DEFAULT_REPLICAS = 1
 #: Controllers of a workload's pods that are asked about: ReplicaSets of a Deployment, Jobs of a CronJob.
 _OWNERS = 8
@@ -110,9 +118,9 @@ def parse_query(text: str) -> Query:
     written, slash, name = text.rpartition("/")
     kind = written.partition(".")[0].lower() if slash else "pod"
     kind = _ALIASES.get(kind, kind)
-    if kind not in {"pod", "node"} and kind not in _WORKLOADS:
+    if kind not in _SINGLE and kind not in _WORKLOADS:
         raise ValueError(
-            f'"{text}": kind "{written}" is not supported; supported are pod, node, {", ".join(_WORKLOADS)};'
+            f'"{text}": kind "{written}" is not supported; supported are {", ".join((*_SINGLE, *_WORKLOADS))};'
             " for another kind, ask about one of its pods"
         )
     if not name:
@@ -155,6 +163,8 @@ async def explain(  # noqa: PLR0917 - the last two are ways to those who know mo
         return await _pod(client, clock, query, namespace, read_queue)
     if query.kind == "node":
         return await _node(client, clock, query.name)
+    if query.kind == "claim":
+        return await _claim(client, clock, query, namespace, read_queue)
     try:
         workload = await _workload(client, query, namespace)
     except NotFound as error:
@@ -163,8 +173,9 @@ async def explain(  # noqa: PLR0917 - the last two are ways to those who know mo
     snapshot = await _read_cluster(client, clock, namespace)
     if any(_waits(pod) for pod in snapshot.pods if pod.metadata.namespace == namespace):
         snapshot = replace(snapshot, page=await _read_page(client, read_queue))
-    waiting = (pod for pod in snapshot.pods if (owner := owner_of(pod)) and owner.uid in workload.controller_uids)
-    for pod in islice((pod for pod in waiting if not pod.spec.node_name), 1):
+    own = [each for each in snapshot.pods if (owner := owner_of(each)) and owner.uid in workload.controller_uids]
+    snapshot = replace(snapshot, claims=await read_claim_objects(client, namespace, own))
+    for pod in islice((pod for pod in own if not pod.spec.node_name), 1):
         snapshot = await _add_rollout(client, snapshot, pod)
     if workload.suspended or any(_is_queued(pod) for pod in snapshot.pods if pod.metadata.namespace == namespace):
         snapshot = replace(snapshot, queues=await read_queues(client, namespace))
@@ -192,8 +203,24 @@ async def _pod(
     if _waits(pod):
         snapshot = replace(snapshot, page=await _read_page(client, read_queue))
     snapshot = await _add_rollout(client, snapshot, pod)
-    view = ClusterView(snapshot)
+    view = ClusterView(replace(snapshot, claims=await read_claim_objects(client, namespace, [pod])))
     return ExplanationReport(kind="pod", namespace=namespace, name=query.name, answers=(explain_pod(view, pod),))
+
+
+async def _claim(
+    client: Client, clock: Clock, query: Query, namespace: str, read_queue: ReadQueue | None
+) -> ExplanationReport:
+    try:
+        claim = await client.get(RESOURCE_CLAIMS, query.name, namespace)
+    except NotFound as error:
+        await _add_hints(client, query, namespace, error)
+        raise
+    snapshot = await _read_cluster(client, clock, namespace)
+    claims = await read_all_claim_objects(client, namespace)
+    found = [*(each for each in claims.claims if each.metadata.uid != claim.metadata.uid), claim]
+    page = None if claim.status.allocation is not None else await _read_page(client, read_queue)
+    view = ClusterView(replace(snapshot, claims=replace(claims, claims=found), page=page))
+    return ExplanationReport(kind="claim", namespace=namespace, name=query.name, answers=(explain_claim(view, claim),))
 
 
 def _is_queued(pod: Pod) -> bool:
@@ -203,7 +230,9 @@ def _is_queued(pod: Pod) -> bool:
 
 
 def _waits(pod: Pod) -> bool:
-    return any(gate.name == GATE for gate in pod.spec.scheduling_gates)
+    """True if the controller may list a pod as waiting; those with claims wait without a gate too."""
+    by_claims = bool(pod.spec.resource_claims) and not pod.spec.node_name
+    return by_claims or any(gate.name == GATE for gate in pod.spec.scheduling_gates)
 
 
 async def _read_page(client: Client, read_queue: ReadQueue | None) -> QueuePage | None:
@@ -257,7 +286,8 @@ async def _add_hints(client: Client, query: Query, namespace: str, error: NotFou
         if any(node.metadata.name == query.name for node in nodes):
             error.add_note(f"There is a node of that name: tessera why node/{query.name}")
             return
-    plural: Resource[Any] = PODS if query.kind == "pod" else _WORKLOADS[query.kind]
+    kinds: dict[str, Resource[Any]] = {"pod": PODS, "claim": RESOURCE_CLAIMS, **_WORKLOADS}
+    plural = kinds[query.kind]
     found, _ = await _list_allowed(client, plural, namespace)
     meant = _suggest_name(query.name, (item.metadata.name for item in found))
     if meant:

@@ -1,12 +1,14 @@
 """The controller's state, made anew from objects that were read once."""
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 
 from tessera.api.instaslice import Instaslice
 from tessera.api.queues import Queue
 from tessera.controller.objects.node_info import read_node
-from tessera.controller.objects.pod_info import read_pod
-from tessera.controller.slicing.slicer import Slicer
+from tessera.controller.objects.pod_info import CLAIMS, read_pod
+from tessera.controller.slicing.kinds.claims import Claims
+from tessera.controller.slicing.slicer import KINDS, Slicer
 from tessera.controller.slicing.state.events import (
     InstasliceObserved,
     LastGatesObserved,
@@ -16,8 +18,11 @@ from tessera.controller.slicing.state.events import (
     PodGroupsListed,
     PodObserved,
     QueueObserved,
+    RecordObserved,
+    RecordsListed,
     TimePassed,
 )
+from tessera.explain.claim_objects import ClaimObjects
 from tessera.kube.resources import Namespace, Node, Pod
 
 
@@ -31,6 +36,7 @@ def slicer_from_objects(
     namespaces: Iterable[Namespace] = (),
     queues: Iterable[Queue] = (),
     last_gates: frozenset[str] = frozenset(),
+    claims: ClaimObjects | None = None,
 ) -> Slicer:
     """Returns the slicer that follows from stored objects, after all waiting pods were planned once.
 
@@ -43,8 +49,10 @@ def slicer_from_objects(
         namespaces: all namespaces, whose labels decide on queues, on who places whole cards, and on rules about pods.
         queues: the Queue objects, with the use that their status records.
         last_gates: gates whose owners exist in the cluster and go after Tessera.
+        claims: what decides on ResourceClaims; None to plan for no pods with claims.
     """
-    slicer = Slicer(reads=True)
+    by_claims = [partial(Claims, driver=claims.driver)] if claims is not None else []
+    slicer = Slicer(reads=True, kinds=(*KINDS, *by_claims))
     slicer.handle(TimePassed(now, now))
     slicer.handle(LastGatesObserved(last_gates))
     for key, size in (pod_groups or {}).items():
@@ -56,6 +64,10 @@ def slicer_from_objects(
         slicer.handle(QueueObserved(queue))
     for node in nodes:
         slicer.handle(NodeObserved(read_node(node)))
+    if claims is not None:
+        for each in (*claims.classes, *claims.slices, *claims.claims):
+            slicer.handle(RecordObserved(CLAIMS.name, each))
+        slicer.handle(RecordsListed(CLAIMS.name))
     for pod in pods:
         slicer.handle(PodObserved(read_pod(pod)))
     for item in instaslices:

@@ -8,20 +8,21 @@ only the pod itself and its events.
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
-from tessera.api.instaslice import Instaslice, Slice
+from tessera.api.instaslice import Instaslice, Slice, recorded_slices
 from tessera.api.names import NodeName
 from tessera.api.nodes.agent_pod import is_agent
 from tessera.api.nodes.card_faults import read_node_faults
 from tessera.api.nodes.health import describe_fault
 from tessera.api.nodes.silence import SilentNode, silent_nodes
 from tessera.clock import parse_rfc3339
-from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.objects.pod_info import CLAIMS, PodInfo, read_pod
 from tessera.controller.slicing.planning.pod_kinds import kind_of
 from tessera.controller.slicing.slicer import Slicer
+from tessera.explain.claim_objects import ClaimObjects
 from tessera.explain.order_objects import OrderObjects
 from tessera.explain.slicer_from_objects import slicer_from_objects
 from tessera.forecast.queue_page import QueuedPod, QueuePage
@@ -81,6 +82,7 @@ class Snapshot:
         replica_sets: the ReplicaSets of these pods.
         hides_labels: texts must name no label of nodes but those that a pod names.
         page: the controller's queue; None if the user may not read it, or no controller answers.
+        claims: what decides on ResourceClaims; None if nothing in question has any, or nobody may read them.
     """
 
     now: float
@@ -98,6 +100,12 @@ class Snapshot:
     replica_sets: Sequence[ReplicaSet] = ()
     hides_labels: bool = False
     page: QueuePage | None = None
+    claims: ClaimObjects | None = None
+
+    @property
+    def plans_claims(self) -> bool:
+        """True if all is known that a plan for pods with claims needs."""
+        return self.claims is not None and not self.claims.forbidden and not self.forbidden & REQUIRED_KINDS
 
 
 class ClusterView:
@@ -139,7 +147,29 @@ class ClusterView:
             namespaces=snapshot.order.namespaces,
             queues=snapshot.order.queues,
             last_gates=snapshot.order.last_gates,
+            claims=snapshot.claims if snapshot.plans_claims else None,
         )
+
+    def read_pod(self, pod: Pod) -> PodInfo:
+        """The pod as the controller sees it: with the slices that its ResourceClaims ask for, as far as they are known.
+
+        Of a reader who may not read what decides on claims, they are those of the controller's page, or on record.
+        """
+        facts = replace(read_pod(pod), last_gates=self.snapshot.order.last_gates)
+        if not facts.device_claims:
+            return facts
+        if self.slicer is not None and self.snapshot.plans_claims:
+            return self.slicer.state.cluster.pods.get(facts.uid, facts)
+        row = self.queue_row(pod)
+        profiles = row.profiles if row is not None else tuple(each.profile for each in self._recorded(facts.uid))
+        return replace(facts, profiles=profiles, other_kind=CLAIMS) if profiles else facts
+
+    def _recorded(self, uid: str) -> Sequence[Slice]:
+        entries = (
+            (each.spec.pod_allocation_requests.get(uid), each.status.pod_allocation_results.get(uid))
+            for each in self.snapshot.instaslices
+        )
+        return next((recorded_slices(*found) for found in entries if any(found)), ())
 
     def for_kind(self, pod: PodInfo, about: str, make: Callable[[], T]) -> T:
         """What ``make`` returns, made once for all waiting pods of a kind: a workload may have a thousand of them.

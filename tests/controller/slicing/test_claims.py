@@ -158,6 +158,16 @@ def test_an_older_pod_that_is_seen_late_does_not_take_a_claim_over() -> None:
     assert [bool(cluster.where(each)) for each in (first, second)] == [True, False]
 
 
+def test_the_oldest_of_its_users_asks_for_a_claim_whichever_is_observed_first() -> None:
+    cluster = ClaimCluster()
+    key = cluster.claim("c", request("slice", ONE))
+    young = cluster.user("young", key, created="2026-01-01T00:00:02Z")
+    old = cluster.user("old", key, created="2026-01-01T00:00:01Z")
+    cluster.claim_node("n1")
+    cluster.run()
+    assert [bool(cluster.where(each)) for each in (old, young)] == [True, False]
+
+
 def test_when_the_first_user_goes_before_it_is_placed_the_next_one_asks() -> None:
     cluster = ClaimCluster()
     shared = cluster.claim("shared", request("slice", ONE))

@@ -235,7 +235,10 @@ class Claims(RequestKind):
             for key in set(known.device_claims) - set(pod.device_claims):
                 self._users.get(key, set()).discard(pod.uid)
         for key in pod.device_claims:
-            self._users.setdefault(key, set()).add(pod.uid)
+            users = self._users.setdefault(key, set())
+            if pod.uid not in users:  # it may be older than the one that asks
+                self._stale |= self._first_of(users)
+            users.add(pod.uid)
         if will_never_run(pod) and (known is None or not will_never_run(known)):
             for key in pod.device_claims:  # the next of its users asks now
                 self._stale |= self._users[key] - {pod.uid}
@@ -253,10 +256,14 @@ class Claims(RequestKind):
         claim = self.grants.claims[key]
         if claim.status.allocation is not None:
             return any(self.grants.is_from(claim, each) for each in self._state.allocations.of(uid))
+        return uid in self._first_of(self._users[key])
+
+    def _first_of(self, users: Iterable[PodUid]) -> set[PodUid]:
+        """Returns the first of pods that may run, as a set; one that has slices already stays the first."""
         current = self._state.allocations.current_of
-        users = (self._pods[each] for each in self._users[key])
-        living = [(current(each.uid) is None, each.created, each.uid) for each in users if not will_never_run(each)]
-        return bool(living) and min(living)[2] == uid  # one that has slices already stays the first
+        pods = (self._pods[uid] for uid in users)
+        living = [(current(each.uid) is None, each.created, each.uid) for each in pods if not will_never_run(each)]
+        return {min(living)[2]} if living else set()
 
     def absorb_node(self, node: NodeName, *, renewed: bool) -> Iterator[Allocation]:
         """See :class:`RequestKind`; pods whose slices are known now may ask for those of granted claims."""
