@@ -23,8 +23,10 @@ from tessera.dashboard.documents import (
     WaitingDocument,
 )
 from tessera.dashboard.waiting_reasons import explain_waiting, waiting_pods
+from tessera.explain.fleet_map import count_waiting
 from tessera.forecast.queue_page import ExpectedStart, QueuedPod, QueuePage
 from tessera.kube.resources import Pod
+from tessera.observe.queue_reading import told_rows
 from tessera.usage.agent_pages import FleetUsage
 
 #: A slice that others made, as the record and as the agent have it.
@@ -163,6 +165,41 @@ def test_a_pod_waits_that_asks_for_cards_and_has_no_node(
     found = waiting_pod(pod("a", limits, **spec))
     assert (None if found is None else found.requests) == requests
     assert found is None or found.since == 1767225610.0
+
+
+TOLD = {"type": "tessera.dev/SlicePromised", "status": "False", "reason": "Full", "message": "waits for room"}
+
+
+def by_claims(*conditions: Mapping[str, str], **spec: Any) -> Pod:
+    """A pod with a ResourceClaim and no gate."""
+    entries = [{"name": "x", "resourceClaimName": "c"}]
+    body = {"phase": "Pending", "conditions": list(conditions)}
+    return msgspec.structs.replace(
+        pod("w", resourceClaims=entries, **spec), status=msgspec.convert(body, type(pod().status))
+    )
+
+
+def test_a_pod_with_claims_waits_if_the_controller_says_so_and_its_slices_are_those_of_the_queue() -> None:
+    row = QueuedPod(namespace="team", name="w", uid="uid-w", profiles=("1g.5gb", "1g.5gb"), position=1, of=1)
+    told, foreign, bound = by_claims(TOLD), by_claims(), by_claims(TOLD, nodeName="n1")
+    assert waiting_pod(foreign) is None, "its claims may be for other devices"
+    assert count_waiting([told, foreign, bound]) == 1
+    asked = [waiting_pod(each, found) for each, found in ((foreign, row), (told, row), (told, None))]
+    assert [each and each.requests for each in asked] == ["2 x mig-1g.5gb", "2 x mig-1g.5gb", ""]
+    documents = make_documents(FleetUsage(), [told], [], queue=QueuePage(pods=(row,)))
+    document = documents["waiting/team/w"]
+    assert isinstance(document, WaitingDocument)
+    assert (document.requests, document.position, document.gated) == ("2 x mig-1g.5gb", 1, False)
+    found = explain_waiting(waiting_pods([told]), now=100.0, pods=[told], nodes=[], instaslices=[])
+    assert (found["team/w"].case, found["team/w"].verdict) == (
+        "full",
+        "waits; the controller told it some time ago: waits for room",
+    )
+
+
+def test_what_a_pod_with_claims_was_told_is_its_row_of_the_queue() -> None:
+    (row,) = told_rows([by_claims(TOLD), by_claims(), by_claims(TOLD, nodeName="n1")])
+    assert (row.key, row.reason, row.detail) == ("team/w", "full", "waits for room")
 
 
 def test_a_card_tells_its_kind_its_room_and_what_is_wrong() -> None:

@@ -1,11 +1,12 @@
 """Makes the documents of cards, of pods that wait, of failures, and the summary, from what was read. Pure."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
 from tessera.api.instaslice import Instaslice
-from tessera.api.names import GATE, GPU_RESOURCES, PINNED_ANNOTATION
+from tessera.api.names import GATE, GPU_RESOURCES, MIG_RESOURCE_PREFIX, PINNED_ANNOTATION
 from tessera.api.nodes.health import CardHealth, CardState, name_source
 from tessera.api.nodes.usage import CardUsage, DeviceUsage, LeaseUsage, NodeUsage
 from tessera.clock import parse_rfc3339
@@ -25,10 +26,12 @@ from tessera.dashboard.documents import (
 )
 from tessera.explain.card_map import MappedCard, NodeResource, Tile
 from tessera.explain.explanation import Explanation
-from tessera.explain.fleet_map import map_fleet
+from tessera.explain.fleet_map import map_fleet, waits_by_claims
 from tessera.forecast.queue_page import QueuedPod, QueuePage
 from tessera.kube.resources import Node, Pod
+from tessera.kube.resources.meta import key_of
 from tessera.limits.nodes import CARD_EVIDENCE, CARD_HOLDERS
+from tessera.mig.names import resource_spelling
 from tessera.observe.usage_rows import activity, card_activity, held_part, owner_of, owners_of, throttle_reasons
 from tessera.reasons.words import verdict
 from tessera.usage.agent_pages import FleetUsage
@@ -92,12 +95,12 @@ def make_documents(
             ),
         )
     for pod in pods:
-        waiting = waiting_pod(pod)
+        row = queued.get(key_of(pod))
+        waiting = waiting_pod(pod, row)
         if waiting is not None:
             why = reasons.get(f"{waiting.namespace}/{waiting.pod}")
             if why is not None:
                 waiting = msgspec.structs.replace(waiting, case=why.case, reason=why.verdict)
-            row = queued.get(f"{waiting.namespace}/{waiting.pod}")
             documents[f"waiting/{waiting.namespace}/{waiting.pod}"] = _in_queue(waiting, row) if row else waiting
     summary = _summary(fleet, documents.values(), _count_starting(fleet, pods), simulated=simulated)
     if isinstance(queue, str):
@@ -260,8 +263,13 @@ def _lease(lease: LeaseUsage, owner: str, device: CardUsage | DeviceUsage | None
     )
 
 
-def waiting_pod(pod: Pod) -> WaitingDocument | None:
-    """The document of a pod that asks for cards and has no node; None for any other pod."""
+def waiting_pod(pod: Pod, row: QueuedPod | None = None) -> WaitingDocument | None:
+    """The document of a pod that asks for cards and has no node; None for any other pod.
+
+    Args:
+        pod: the pod.
+        row: what the controller's queue says of it, which alone tells the slices of its ResourceClaims.
+    """
     if pod.spec.node_name or pod.status.phase not in ("Pending", "") or pod.metadata.deletion_timestamp:
         return None
     gated = any(gate.name == GATE for gate in pod.spec.scheduling_gates)
@@ -270,7 +278,9 @@ def waiting_pod(pod: Pod) -> WaitingDocument | None:
         for name, amount in container.resources.limits.items():
             if name.startswith(_RESOURCES) and amount.isdecimal():
                 amounts[name] = amounts.get(name, 0) + int(amount[:9])
-    if not gated and not amounts:
+    if pod.spec.resource_claims and not amounts and row is not None:
+        amounts = dict(Counter(f"{MIG_RESOURCE_PREFIX}{resource_spelling(name)}" for name in row.profiles))
+    if not gated and not amounts and not waits_by_claims(pod):
         return None
     return WaitingDocument(
         namespace=pod.metadata.namespace,

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from tessera.clock import Clock
+from tessera.doctor.claim_checks import check_claims
 from tessera.doctor.facts import read_facts
 from tessera.doctor.findings import Finding, Verdict
 from tessera.doctor.installation_checks import check_installation
@@ -23,7 +24,7 @@ async def examine(client: Client, clock: Clock, trial_namespace: str = "default"
         ConnectionError: the API server does not answer at all.
     """
     facts = await read_facts(client, clock, trial_namespace)
-    return [*check_platform(facts), *check_installation(facts), *check_queues(facts)]
+    return [*check_platform(facts), *check_installation(facts), *check_claims(facts), *check_queues(facts)]
 
 
 def worst(findings: Sequence[Finding]) -> Verdict:

@@ -14,6 +14,8 @@ import msgspec
 
 from tessera.access.page_tokens import READER_ACCOUNT
 from tessera.api.documents import load_document
+from tessera.api.dra.claims import DEVICE_CLASSES, RESOURCE_CLAIMS, DeviceClass
+from tessera.api.dra.resource_slices import RESOURCE_SLICES, ResourceSlice
 from tessera.api.instaslice import INSTASLICES
 from tessera.api.names import (
     DEVICE_ACCESS_ALLOWED,
@@ -26,6 +28,7 @@ from tessera.api.nodes.node_groups import NODE_GROUPS_MAP
 from tessera.api.nodes.repairs import REPAIRS_MAP
 from tessera.api.problems import FileRefused
 from tessera.clock import Clock
+from tessera.dra.node_devices import DRIVER, NVIDIA_DRIVER
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, Forbidden, NotFound
 from tessera.kube.resources import (
@@ -133,6 +136,22 @@ class KueueFacts(msgspec.Struct, frozen=True, kw_only=True):
     release: Release | None = None
 
 
+class ClaimFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What ResourceClaims rest on.
+
+    Attributes:
+        driver: the name under which Tessera serves claims.
+        served: the API server has the API.
+        classes: the DeviceClasses.
+        slices: the ResourceSlices of the drivers of NVIDIA cards.
+    """
+
+    driver: str
+    served: bool = True
+    classes: Sequence[DeviceClass] = ()
+    slices: Sequence[ResourceSlice] = ()
+
+
 class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
     """A cluster at one moment.
 
@@ -156,6 +175,7 @@ class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
         trial: the answer to the trial pod in a dry run: the webhook's refusal, another one, or the pod.
         rights: for each command, the rights that the asker lacks.
         kueue: Kueue; missing if it is not installed.
+        claims: what claims rest on; None if the controller serves none.
         skew: seconds by which the API server's clock is ahead of the asker's.
         now: the API server's time, in seconds since 1970.
     """
@@ -179,6 +199,7 @@ class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
     trial: Object | Refusal
     rights: Mapping[str, Sequence[str]] | Refusal
     kueue: KueueFacts | Refusal = Refusal("Kueue is not installed", missing=True)
+    claims: ClaimFacts | Refusal | None = None
     skew: float | Refusal
     now: float
 
@@ -216,6 +237,8 @@ async def read_facts(client: Client, clock: Clock, trial_namespace: str) -> Clus
         rights = group.create_task(try_to_read(_rights(client)))
         kueue = group.create_task(try_to_read(_kueue(client)))
     settings = await try_to_read(_settings(client, pods.result()))
+    driver = claim_driver(pods.result())
+    claims = await try_to_read(_claims(client, driver)) if driver else None
     return ClusterFacts(
         version=version,
         skew=skew,
@@ -238,6 +261,7 @@ async def read_facts(client: Client, clock: Clock, trial_namespace: str) -> Clus
         trial=trial.result(),
         rights=rights.result(),
         kueue=kueue.result(),
+        claims=claims,
     )
 
 
@@ -306,6 +330,28 @@ def followed_config_maps(pods: Sequence[Object]) -> Sequence[tuple[str, str]]:
                 if option in {"--sharing-config", "--mig-config"} and slash and namespace and name:
                     found[namespace, name] = None
     return list(found)
+
+
+def claim_driver(pods: Sequence[Object] | Refusal) -> str:
+    """The driver under whose name Tessera serves claims, by the arguments of its pods; empty if it serves none."""
+    for pod in () if isinstance(pods, Refusal) else pods:
+        for container in (pod.get("spec") or {}).get("containers", ()):
+            for argument in container.get("args") or ():
+                option, _, name = argument.partition("=")
+                if option == "--claim-driver" and name in {DRIVER, NVIDIA_DRIVER}:
+                    return str(name)
+    return ""
+
+
+async def _claims(client: Client, driver: str) -> ClaimFacts:
+    if not await client.serves(RESOURCE_CLAIMS.api_version):
+        return ClaimFacts(driver=driver, served=False)
+    slices = [
+        each
+        for name in (DRIVER, NVIDIA_DRIVER)
+        for each in (await client.list(RESOURCE_SLICES, field_selector=f"spec.driver={name}")).items
+    ]
+    return ClaimFacts(driver=driver, classes=(await client.list(DEVICE_CLASSES)).items, slices=slices)
 
 
 async def _settings(client: Client, pods: Sequence[Object] | Refusal) -> Mapping[str, bool]:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from tessera.api.instaslice import Instaslice
+from tessera.api.names import SLICE_PROMISED_CONDITION
 from tessera.api.nodes.health import TAKEN, CardState
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, decode_offers
 from tessera.api.nodes.scheduler_sums import read_withheld_holds
@@ -323,11 +324,20 @@ def count_waiting(pods: Iterable[Pod]) -> int:
     return sum(
         not pod.spec.node_name
         and pod.status.phase not in _ENDED
-        and any(
-            name.startswith("nvidia.com/") for container in pod.spec.containers for name in container.resources.limits
+        and (
+            waits_by_claims(pod)
+            or any(name.startswith("nvidia.com/") for each in pod.spec.containers for name in each.resources.limits)
         )
         for pod in pods
     )
+
+
+def waits_by_claims(pod: Pod) -> bool:
+    """True if the controller told a pod with ResourceClaims that it waits: then some of them are for its devices."""
+    if not pod.spec.resource_claims or pod.spec.node_name:
+        return False
+    told = pod.status.condition(SLICE_PROMISED_CONDITION)
+    return told is not None and told.status == "False"
 
 
 # Choices and sums

@@ -237,14 +237,14 @@ def _explain_held(
         return _with_told(explain_no_room(view, facts, reason), told)
     return Explanation(
         case="held",
-        verdict=f"{_held(facts)}; {told.text if told is not None else 'nothing that you may read says why'}",
+        verdict=_held(facts, told.text if told is not None else "nothing that you may read says why"),
         facts=(f"it requests {profiles_text(facts)}", *(view.describe_event(each) for each in refused[-1:])),
         help=("read the controller's log", CONTROLLER_LOG),
     )
 
 
-def _held(facts: PodInfo) -> str:
-    return "is held by Tessera's gate" if facts.gated else "waits for the slices of its ResourceClaims"
+def _held(facts: PodInfo, why: str) -> str:
+    return f"is held by Tessera's gate; {why}" if facts.gated else f"waits for the slices of its ResourceClaims; {why}"
 
 
 def _with_told(found: Explanation, told: Told | None) -> Explanation:
@@ -309,7 +309,8 @@ def _explain_by_events(view: ClusterView, pod: Pod, facts: PodInfo) -> Explanati
         return Explanation(case="runs", verdict=f"runs on node {facts.node}", facts=(asks, forbidden))
     told = told_by_condition(view, pod)
     if facts.gated or (facts.kind is CLAIMS and told is not None):
-        case, says = "held", f"{_held(facts)}{f'; {told.text}' if told is not None else ''}"
+        case = "held"
+        says = _held(facts, told.text) if told is not None else "waits for a slice behind Tessera's gate"
     elif not facts.node:
         case, says = "unscheduled", f"waits for {scheduler_name(pod)} to bind it"
     else:

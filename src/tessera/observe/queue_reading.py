@@ -99,13 +99,16 @@ async def read_told(client: Client, namespace: str | None, now: float, note: str
 
 
 def told_rows(pods: Sequence[Pod]) -> tuple[QueuedPod, ...]:
-    """The waiting pods with slices among these, the oldest first."""
+    """The waiting pods with slices among these, the oldest first.
+
+    Of a pod with ResourceClaims, what it was told shows that it waits; its slices are named in that text alone.
+    """
     rows = []
     for pod in pods:
-        facts = read_pod(pod)
-        if not facts.gated or not facts.profiles or facts.finished:
+        facts, told = read_pod(pod), told_condition(pod)
+        by_claims = facts.device_claims and told is not None and not facts.node
+        if facts.finished or not (by_claims or (facts.gated and facts.profiles)):
             continue
-        told = told_condition(pod)
         rows.append(
             QueuedPod(
                 namespace=facts.namespace,

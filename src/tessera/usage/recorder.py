@@ -193,5 +193,7 @@ class UsageRecorder:
 
 
 def _asks_for_cards(pod: Pod) -> bool:
+    """True if a pod may have held cards; which of its ResourceClaims are for cards, its spec does not say."""
     containers = (*pod.spec.containers, *pod.spec.init_containers)
-    return any(name.startswith("nvidia.com/") for each in containers for name in each.resources.limits)
+    limits = (name for each in containers for name in each.resources.limits)
+    return bool(pod.spec.resource_claims) or any(name.startswith("nvidia.com/") for name in limits)

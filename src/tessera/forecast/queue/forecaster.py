@@ -244,11 +244,14 @@ def _waited(pod: PodInfo, now: float) -> float:
 
 
 def _held_by_others(state: SlicerState) -> Sequence[PodInfo]:
-    """Pods with our gate that another operator's gate holds too, the oldest first."""
+    """Pods for us that another operator's gate holds, the oldest first."""
     found = (
         pod
         for pod in state.cluster.pods.values()
-        if pod.gated and pod.earlier_gates and pod.profiles and not pod.finished and not pod.terminating
+        if pod.earlier_gates
+        and pod.profiles
+        and (pod.gated or not (pod.kind.needs_gate or pod.node))
+        and not (pod.finished or pod.terminating)
     )
     return sorted(found, key=lambda pod: (pod.created, pod.key))
 

@@ -1,0 +1,111 @@
+"""Checks of ResourceClaims: the API, rights and classes, what nodes publish, and other drivers beside.
+
+In an installation whose controller has no ``--claim-driver`` there is no finding.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from tessera.api.dra.claims import DeviceClass
+from tessera.api.dra.resource_slices import ResourceSlice
+from tessera.api.names import DEVICE_API_DRA, DEVICE_API_LABEL
+from tessera.doctor.facts import ClaimFacts, ClusterFacts, Refusal
+from tessera.doctor.findings import Finding, error, ok, unknown, warning
+from tessera.dra.driver_classes import device_classes, find_rival
+from tessera.dra.requests import GUARD
+from tessera.dra.slice_writer import is_ours
+from tessera.text import count_noun, list_names
+
+#: The admission policy that tessera install --claim-driver brings together with the rights.
+_POLICY = "tessera-agent-claims"
+_INSTALL = "tessera install --claim-driver {}"
+
+
+def check_claims(facts: ClusterFacts) -> Iterator[Finding]:
+    """Yields the findings of all checks of this module."""
+    found = facts.claims
+    if found is None:
+        return
+    if isinstance(found, Refusal):
+        yield unknown("claims", f"not examined: {found.reason}", "ask for the ClusterRole tessera-admin")
+        return
+    if not found.served:
+        text = "the API server does not serve resource.k8s.io/v1, so no ResourceClaim gets slices"
+        yield error("claims", text, "use Kubernetes 1.34 or newer, or install without --claim-driver")
+        return
+    if not isinstance(facts.bindings, Refusal) and _POLICY not in facts.bindings:
+        text = f"the rights for ResourceClaims are not installed: there is no policy binding {_POLICY}"
+        yield error("claim-rights", text, _INSTALL.format(found.driver))
+    yield _classes(found)
+    yield from _rivals(found)
+    yield _published(facts, found)
+
+
+def _classes(found: ClaimFacts) -> Finding:
+    there = {each.metadata.name: each for each in found.classes}
+    wanted = [each["metadata"]["name"] for each in device_classes(found.driver)]
+    missing = [name for name in wanted if name not in there]
+    if missing:
+        return error("claim-classes", f"there is no DeviceClass {list_names(missing)}", _INSTALL.format(found.driver))
+    open_ = [name for name in wanted if not _is_guarded(there[name])]
+    if open_ and _drops_taints(found):
+        text = (
+            f"the API server drops taints of devices, and DeviceClass {list_names(open_)} has no guard, so"
+            " kube-scheduler gives devices away itself"
+        )
+        return error("claim-classes", text, _INSTALL.format(found.driver))
+    return ok("claim-classes", f"all DeviceClasses of {found.driver} exist")
+
+
+def _is_guarded(item: DeviceClass) -> bool:
+    return any(each.cel is not None and each.cel.expression == GUARD for each in item.spec.selectors)
+
+
+def _drops_taints(found: ClaimFacts) -> bool:
+    devices = [device for each in _ours(found) for device in each.spec.devices]
+    return bool(devices) and not any(device.taints for device in devices)
+
+
+def _ours(found: ClaimFacts) -> Sequence[ResourceSlice]:
+    return [each for each in found.slices if each.spec.driver == found.driver and is_ours(each)]
+
+
+def _rivals(found: ClaimFacts) -> Iterator[Finding]:
+    nodes = sorted({each.spec.node_name for each in found.slices if each.spec.node_name})
+    texts = {node: find_rival(found.driver, node, found.slices) for node in nodes}
+    rivals = [node for node, text in texts.items() if text]
+    if rivals:
+        yield error(
+            "claim-drivers",
+            f"another DRA driver publishes under the name {found.driver}: {texts[rivals[0]]}",
+            "remove that driver from these nodes, or label them with another device API",
+            [f"node/{each}" for each in rivals],
+        )
+    ours = {each.spec.node_name for each in _ours(found)}
+    beside = sorted({each.spec.node_name for each in found.slices if each.spec.driver != found.driver} & ours)
+    if beside:
+        yield error(
+            "claim-drivers",
+            "NVIDIA's DRA driver and Tessera's publish the same cards, so a card can be given twice",
+            "remove NVIDIA's DRA driver from these nodes",
+            [f"node/{each}" for each in beside],
+        )
+
+
+def _published(facts: ClusterFacts, found: ClaimFacts) -> Finding:
+    publishing = {each.spec.node_name for each in _ours(found)}
+    nodes = () if isinstance(facts.nodes, Refusal) else facts.nodes
+    chosen = {each.metadata.name for each in nodes if each.metadata.labels.get(DEVICE_API_LABEL) == DEVICE_API_DRA}
+    silent = sorted(chosen - publishing)
+    if silent:
+        return warning(
+            "claim-devices",
+            f"{count_noun(len(silent), 'node')} labelled {DEVICE_API_LABEL}={DEVICE_API_DRA} publish no device",
+            "see their agents: tessera why node/NODE",
+            [f"node/{each}" for each in silent],
+        )
+    if not publishing:
+        text = "no node publishes devices for ResourceClaims"
+        return warning(
+            "claim-devices", text, f"choose nodes: kubectl label node NODE {DEVICE_API_LABEL}={DEVICE_API_DRA}"
+        )
+    return ok("claim-devices", f"{count_noun(len(publishing), 'node')} publish devices")
