@@ -46,7 +46,6 @@ def test_without_a_command_the_overview_is_shown() -> None:
             ('no GPU model "A100-40"', 'did you mean "A100-40GB"?', "The models are"),
         ),
         (["lab", "up", "--nodes", "4xA30,,0"], ("nodes '4xA30,,0': ", "'' names no node", "write for example")),
-        (["lab", "up", "--dir", "/tmp/" + "x" * 60], ("lab folder /tmp/xxx",)),
         (
             ["lab", "smi", "node-1", "--dir", "/nonexistent"],
             ("--dir is /nonexistent", "no lab runs there", "start one with:"),
