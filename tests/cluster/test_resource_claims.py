@@ -5,12 +5,14 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tests.support.virtual_lab import COMMANDS, VirtualLab
 
 from tessera.api.dra.claims import RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
 from tessera.api.dra.resource_slices import RESOURCE_SLICES
 from tessera.api.names import DEVICE_API_DRA, DEVICE_API_LABEL
+from tessera.api.nodes.usage import NodeUsage
 from tessera.cli.install.manifests import AGENT, InstallChoices, manifests
 from tessera.clock import LoopClock
 from tessera.dra.node_devices import DRIVER, NVIDIA_DRIVER
@@ -61,12 +63,12 @@ async def claiming(lab: VirtualLab, name: str, of: str, *, shared: bool = False,
     await lab.client.create(PODS.as_dicts(), body, "default")
 
 
-async def play(scenario: Scenario, nodes: str, folder: Path, driver: str) -> None:
+async def play(scenario: Scenario, nodes: str, folder: Path, driver: str, *, pages: bool = False) -> None:
     """Installs Tessera with the driver; all nodes give their slices to claims."""
     cluster = SimulatedCluster(
         parse_nodes(nodes),
         clock=LoopClock(1_800_000_000),
-        options=ClusterOptions(cdi=folder, mig_config="dynamic"),
+        options=ClusterOptions(cdi=folder, mig_config="dynamic", pages=pages),
         entrypoint=build_entrypoint(COMMANDS),
     )
     choices = InstallChoices(claim_driver=driver)
@@ -90,9 +92,11 @@ async def play(scenario: Scenario, nodes: str, folder: Path, driver: str) -> Non
 @pytest.fixture
 def in_lab(tmp_path: Path) -> Callable[..., None]:
     """Runs a scenario on virtual time."""
-    return lambda scenario, nodes="1xA100-40GB", driver=DRIVER: run_virtual(
-        play(scenario, nodes, tmp_path / "cdi", driver)
-    )
+
+    def run(scenario: Scenario, nodes: str = "1xA100-40GB", driver: str = DRIVER, *, pages: bool = False) -> None:
+        run_virtual(play(scenario, nodes, tmp_path / "cdi", driver, pages=pages))
+
+    return run
 
 
 def test_a_claim_runs_from_its_template_to_the_container(in_lab: Callable[..., None]) -> None:
@@ -246,3 +250,18 @@ def test_a_quiet_cluster_with_claims_writes_nothing(in_lab: Callable[..., None])
         assert written <= {"leases.coordination.k8s.io", "nodes"}, written
 
     in_lab(scenario)
+
+
+def test_what_a_claim_uses_is_counted_for_its_pod(in_lab: Callable[..., None]) -> None:
+    async def scenario(lab: VirtualLab) -> None:
+        await template(lab, "one", profile("1g.5gb", count=2))
+        await claiming(lab, "p", "one")
+        await lab.running("p")
+        await lab.clock.sleep(30.0)
+        (pages,) = lab.cluster.documents.values()
+        usage = msgspec.json.decode(pages["/usage"](), type=NodeUsage)
+        held = {(each.pod, each.container, each.device) for each in usage.leases}
+        assert held == {("p", "c0", uuid) for uuid in lab.devices("p")}
+        assert len(held) == 2
+
+    in_lab(scenario, pages=True)

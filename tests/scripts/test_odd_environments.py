@@ -199,9 +199,7 @@ def test_a_user_without_rights(top: Path) -> None:
     succeeds(folder, *become, "make", "demo", env=env)
 
 
-@pytest.mark.parametrize(
-    "variables", [{"LC_ALL": "C", "TERM": "dumb"}, {"HOME": "none"}], ids=["ASCII", "no home"]
-)
+@pytest.mark.parametrize("variables", [{"LC_ALL": "C", "TERM": "dumb"}, {"HOME": "none"}], ids=["ASCII", "no home"])
 def test_a_bare_environment(top: Path, variables: dict[str, str]) -> None:
     folder = copy(top / "tessera")
     env = {**environment(top / "home"), "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", **variables}

@@ -205,17 +205,19 @@ def slice_leases(
     Args:
         slices: the slices that pods hold.
         pods: the pods of the node that have not ended.
-        containers: name of the container by namespace, pod, and kubelet's id of the device.
+        containers: name of the container by namespace, pod, and kubelet's id of the device; by an empty id that of
+            the pod's only container with ResourceClaims.
     """
     by_uid = {PodUid(pod.metadata.uid): pod.metadata for pod in pods}
     for each in slices:
         pod = by_uid.get(each.pod)
         if pod is not None:
+            by_claim = containers.get((pod.namespace, pod.name, ""), "")
             yield Lease(
                 namespace=pod.namespace,
                 pod=pod.name,
                 uid=each.pod,
-                container=containers.get((pod.namespace, pod.name, each.device_id), ""),
+                container=containers.get((pod.namespace, pod.name, each.device_id), by_claim),
                 device=each.device,
                 kind=SLICE,
             )

@@ -257,7 +257,13 @@ def _nvlink_bytes(gpu: GpuSample) -> float | None:
 
 
 def _containers(listed: Sequence[PodResources]) -> dict[tuple[str, str, str], str]:
-    return {
+    """Names of containers by namespace, pod and device; by an empty device that of a pod's only one with claims."""
+    found: dict[tuple[str, str, str], str] = {}
+    for pod in listed:
+        claiming = [container.name for container in pod.containers if container.claims]
+        if len(claiming) == 1:
+            found[pod.namespace, pod.name, ""] = claiming[0]
+    return found | {
         (pod.namespace, pod.name, device): container.name
         for pod in listed
         for container in pod.containers
