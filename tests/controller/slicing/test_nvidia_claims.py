@@ -1,0 +1,62 @@
+"""Claim specs of NVIDIA's driver, placed by the controller on nodes whose cards are cut on demand.
+
+Each of them runs, is another driver's, or is refused with the field or request. Such nodes publish no whole cards, no
+shares, and no multiprocessors of slices.
+"""
+
+import msgspec
+import pytest
+from tests.dra.test_nvidia_specs import CHANNELS, ELSEWHERE, NO_PASSTHROUGH, SERVED, SPECS, Spec
+from tests.support.claim_cluster import ClaimCluster
+
+from tessera.dra.driver_classes import device_classes, profile_class
+from tessera.dra.node_devices import NVIDIA_DRIVER
+
+#: The first files of the specs that ask for slices, by what these nodes publish.
+RUNNING = {"quickstart/v1/gpu-test4", "gpu-anymig"}
+NOT_PUBLISHED = "no node publishes a device for it"
+
+
+def play(spec: Spec) -> tuple[ClaimCluster, list[str]]:
+    """A node of eight A100s after the pods of a file were made; what each pod is told."""
+    cluster = ClaimCluster(driver=NVIDIA_DRIVER)
+    cluster.classes = [
+        msgspec.to_builtins(CHANNELS),
+        *device_classes(NVIDIA_DRIVER),
+        profile_class(NVIDIA_DRIVER, "1g.12gb"),
+    ]
+    cluster.tell_claims()
+    cluster.claim_node("n1", count=8)
+    pods = []
+    for number in range(spec.pods):
+        keys = []
+        for index, devices in enumerate(spec.claims):
+            more = {key: value for key, value in devices.items() if key != "requests"}
+            keys.append(cluster.claim(f"p{number}-{index}", *devices["requests"], **more))
+        pods.append(cluster.user(f"p{number}", *keys))
+    cluster.settle()
+    told = [cluster.slicer.state.cluster.pods[pod.uid].fault for pod in pods]
+    return cluster, [
+        "" if cluster.pods[pod.uid].node else fault or ELSEWHERE for pod, fault in zip(pods, told, strict=True)
+    ]
+
+
+def answer(spec: Spec) -> str:
+    """What the pods of a file are told; empty if they run."""
+    if spec.files.split()[0] in RUNNING:
+        return ""
+    return spec.answer if spec.answer == ELSEWHERE or NO_PASSTHROUGH in spec.answer else NOT_PUBLISHED
+
+
+@pytest.mark.parametrize(
+    "spec", [each for each in SPECS if each.version in SERVED], ids=lambda each: each.files.split()[0]
+)
+def test_a_spec_of_nvidia_runs_or_says_why_not(spec: Spec) -> None:
+    cluster, told = play(spec)
+    expected = answer(spec)
+    assert len(told) == spec.pods
+    assert all(expected in each for each in told)
+    assert bool(expected) or told == [""] * spec.pods
+    given = [device for key in cluster.claims for device in cluster.devices(key)]
+    assert len(given) == len(set(given))
+    assert bool(given) is not bool(expected)
