@@ -46,14 +46,14 @@ def test_no_node_looks_emptier_than_it_is_and_nothing_is_decided_before_all_is_k
     slicer = cluster.slicer
     slicer.decide()
     partly = 0
-    while slicer.has_work and not slicer.decisions:
+    while slicer.has_work and not slicer.settlement.decisions:
         fleet = slicer.state.inventory.fleet
         partly += fleet.node_count < 2 * ABSORBED_CHANGES
         assert all(fleet.node(name).count_empty("nvidia.com/gpu") == 1 for name in fleet.nodes)
         assert not slicer.handle(WritesDue())
         slicer.decide()
     assert partly >= 2
-    assert slicer.decisions == 2
+    assert slicer.settlement.decisions == 2
     assert [type(each).__name__ for each in slicer.handle(WritesDue())] == ["Ungate", "Ungate"]
 
 
@@ -100,7 +100,7 @@ def test_pods_get_slices_though_many_nodes_change_between_any_two_steps(changed:
         slicer.decide()
         for instruction in slicer.pop_writes():
             cluster.answer(instruction)
-    assert slicer.decisions == 2
+    assert slicer.settlement.decisions == 2
     assert not any(pod.gated for pod in cluster.pods.values())
     cluster.settle()
     assert {node.labels["turn"] for name, node in slicer.state.cluster.nodes.items() if name < f"n{changed:04}"} == {
@@ -144,7 +144,7 @@ def test_a_pod_whose_deletion_is_held_is_unknown_at_once_and_gone_at_last(monkey
     assert slicer.has_news
     cluster.remove(pod)
     assert pod.uid in slicer.state.cluster.pods
-    assert not slicer.knows_pod(pod.uid)
+    assert not slicer.intake.knows_pod(pod.uid)
     cluster.settle()
     assert pod.uid not in slicer.state.cluster.pods
     assert cluster.empty()
@@ -158,7 +158,7 @@ def test_as_many_pods_as_one_step_plans_are_taken_in_and_planned_in_one() -> Non
     for number in range(BATCH_PODS - 8):
         cluster.whole(f"p{number}")
     cluster.slicer.decide()
-    assert cluster.slicer.decisions
+    assert cluster.slicer.settlement.decisions
 
 
 def test_a_new_leader_looks_at_the_conditions_of_no_pod_that_says_nothing_of_its_slices() -> None:
@@ -190,5 +190,5 @@ def test_writes_of_many_nodes_are_collected_in_steps_and_none_is_left_out(monkey
             break
     written = [each.node for each in found if isinstance(each, PatchRequests)]
     assert sorted(written) == sorted(set(written))
-    assert len(written) == cluster.slicer.decisions > 3
+    assert len(written) == cluster.slicer.settlement.decisions > 3
     assert steps >= 4

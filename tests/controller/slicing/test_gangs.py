@@ -239,7 +239,7 @@ def test_the_largest_gang_is_decided_in_one_decision(cluster: SlicerCluster, sel
     constraints = replace(ANYWHERE, selector=tuple(selector.items()))
     members(cluster, GANG_SIZE, gang(GANG_SIZE), "2g.10gb", constraints=constraints)
     cluster.slicer.decide()
-    assert cluster.slicer.decisions == GANG_SIZE
+    assert cluster.slicer.settlement.decisions == GANG_SIZE
 
 
 def test_a_gang_that_a_full_cluster_cannot_hold_costs_no_planning(cluster: SlicerCluster) -> None:

@@ -192,7 +192,7 @@ class SliceExecutor:
                     INSTASLICE_NAMESPACE,
                     subresource="status" if isinstance(write, PatchResults) else None,
                 )
-                if self._slicer.knows_object(write.node):  # else its deletion was seen before this answer
+                if self._slicer.intake.knows_object(write.node):  # else its deletion was seen before this answer
                     self._slicer.handle(InstasliceObserved(item))
             case Ungate():
                 async with self._pod_slots:
@@ -200,7 +200,7 @@ class SliceExecutor:
                     pod = await self._client.merge_patch(PODS, write.name, body, write.namespace, uid=write.uid)
                 if created := parse_time_or_zero(pod.metadata.creation_timestamp):
                     self._metrics.observe_wait(self._clock.now() - created)
-                if self._slicer.knows_pod(write.uid):  # else its deletion was seen before this answer
+                if self._slicer.intake.knows_pod(write.uid):  # else its deletion was seen before this answer
                     self._slicer.handle(PodObserved(read_pod(pod)))
             case PatchRecord():
                 await self._patch_record(write)
@@ -209,7 +209,7 @@ class SliceExecutor:
             case ReportPodCondition():
                 async with self._pod_slots:
                     pod = await self._report_pod(write)
-                if self._slicer.knows_pod(write.uid):
+                if self._slicer.intake.knows_pod(write.uid):
                     self._slicer.handle(PodObserved(read_pod(pod)))
             case Evict():
                 version = str(write.version) if write.version else None

@@ -245,11 +245,11 @@ class LeaderSession:
 
     def _step(self, group: asyncio.TaskGroup) -> None:
         """Runs one decision of the slicer, and starts the due writes."""
-        before, began = self._slicer.decisions, self._clock.monotonic()
+        before, began = self._slicer.settlement.decisions, self._clock.monotonic()
         self._slicer.handle(TimePassed(began, self._clock.now()))
         self._slicer.decide()
-        if self._slicer.decisions > before:
-            self._metrics.observe_decision(self._slicer.decisions - before, self._clock.monotonic() - began)
+        if self._slicer.settlement.decisions > before:
+            self._metrics.observe_decision(self._slicer.settlement.decisions - before, self._clock.monotonic() - began)
         if self._hand_overs.since or self._slicer.state.pods.handed_over:
             self._hand_overs.update(self._slicer.state, began)
         self._reclaim_slices()

@@ -195,9 +195,11 @@ def _counters(slicer: Slicer) -> Families:
         "tessera_placement_refusals", "Times that planning refused a pod for a new reason.", labels=["reason"]
     )
     for kind in get_args(Refusal):
-        refusals.add_metric([REASONS[kind]], slicer.refusals[kind.metric()])
+        refusals.add_metric([REASONS[kind]], slicer.settlement.refusals[kind.metric()])
     yield refusals
-    yield CounterMetricFamily("tessera_moves", "Pods that got other slices after theirs were taken back.", slicer.moves)
+    yield CounterMetricFamily(
+        "tessera_moves", "Pods that got other slices after theirs were taken back.", slicer.settlement.moves
+    )
     yield GaugeMetricFamily(
         "tessera_room_by_moves_pods",
         "Waiting pods for which moves that are worth their price would make room.",

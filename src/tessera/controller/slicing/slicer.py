@@ -20,9 +20,8 @@ step                    what it does
 Others read the state between two decisions, and only while :attr:`Slicer.is_caught_up` is True.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
-from tessera.api.names import NodeName, PodUid
 from tessera.controller.base.move_settings import NO_MOVES, MoveMode, MoveSettings
 from tessera.controller.slicing.cycle.observe import Observer
 from tessera.controller.slicing.cycle.order import FairOrder, find_candidates
@@ -72,6 +71,8 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         mover: recommends or makes such moves.
         order: the order of waiting pods.
         kinds: the kinds of requests.
+        intake: knows which pods and objects were observed.
+        settlement: counts what was decided.
         steps: steps of planning taken so far; never decreases.
     """
 
@@ -112,20 +113,20 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
             UnboundPods(state),
         ]
         allocations = Allocations(state, self.kinds)
-        self._settlement = Settlement(state, allocations, planner)
-        observer = Observer(state, self._settlement, self._proposers, self.kinds, self.mover if moves_pods else None)
-        self._intake = Intake(state, observer, allocations, self._proposers, self.kinds)
+        self.settlement = Settlement(state, allocations, planner)
+        observer = Observer(state, self.settlement, self._proposers, self.kinds, self.mover if moves_pods else None)
+        self.intake = Intake(state, observer, allocations, self._proposers, self.kinds)
         self._writes = PendingWrites(state, allocations, gangs, self.kinds)
 
     def react(self, event: SlicerEvent) -> Sequence[Instruction]:
         """Takes in an event; returns what to write now for :class:`WritesDue`, and nothing for all others."""
         match event:
             case WritesDue():
-                return self._writes.pop() if self._intake.is_done else ()
+                return self._writes.pop() if self.intake.is_done else ()
             case DecisionDue():
                 self._decide()
             case _:
-                self._intake.put(event)
+                self.intake.put(event)
         return ()
 
     def decide(self) -> None:
@@ -141,27 +142,27 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
 
     def _decide(self) -> None:
         # 1. Take in
-        nodes = self._intake.take_in()
+        nodes = self.intake.take_in()
         if nodes is None:
             return
         self._reserver.searches = int(RESERVATION_SEARCHES)
         if self.state.may_take_back or not self._has_decided:
             for proposer in self._proposers:
-                self._settlement.settle(proposer.review(nodes))
+                self.settlement.settle(proposer.review(nodes))
         if not self._has_decided:
-            self._settlement.settle(self._plan.resume())
+            self.settlement.settle(self._plan.resume())
             self._has_decided = True
         # 2. Candidates
         candidates = find_candidates(self.state, self.order, nodes)
         work = StepBudget(DECISION_STEPS)
         for heads in self.order.heads(candidates, work):  # 3. Order
             proposals = self._plan.plan(heads, work)  # 4. Plan
-            self._settlement.settle(proposals)  # 5. Settle
+            self.settlement.settle(proposals)  # 5. Settle
         self.steps += DECISION_STEPS - work.remaining
         asked, self._asks_again = self._asks_again, self._must_ask()
         if asked or self._asks_again:
             for proposer in self._proposers:
-                self._settlement.settle(proposer.propose())
+                self.settlement.settle(proposer.propose())
 
     def _must_ask(self) -> bool:
         """True if a proposer may have something to propose."""
@@ -173,21 +174,6 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
     # What others ask
 
     @property
-    def decisions(self) -> int:
-        """Allocations made so far; never decreases."""
-        return self._settlement.decisions
-
-    @property
-    def moves(self) -> int:
-        """Pods that got other slices after theirs were taken back; never decreases."""
-        return self._settlement.moves
-
-    @property
-    def refusals(self) -> Mapping[str, int]:
-        """How often planning refused a pod for a new reason, by the reason's word; never decreases."""
-        return self._settlement.refusals
-
-    @property
     def next_due(self) -> float | None:
         """The time, seconds since 1970, at which time alone makes a step due; None if never."""
         due = (self._writes.next_due, *(each.next_due for each in self._proposers))
@@ -196,23 +182,15 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
     @property
     def has_work(self) -> bool:
         """True if a decision is due."""
-        held = not self._intake.is_done or self._intake.holds_events
+        held = not self.intake.is_done or self.intake.holds_events
         return held or self._writes.is_behind or self.order.refusals.is_behind or self.state.is_due
 
     @property
     def is_caught_up(self) -> bool:
         """True if the state lacks no more nodes and pods than the next step takes in; False before the first."""
-        return self._intake.has_begun and self._intake.is_done and self._intake.are_few
+        return self.intake.has_begun and self.intake.is_done and self.intake.are_few
 
     @property
     def has_news(self) -> bool:
         """True if a node has changed, or may have, since the state was made."""
-        return bool(self.state.cluster.changed_nodes) or self._intake.holds_events
-
-    def knows_pod(self, uid: PodUid) -> bool:
-        """True if a pod was observed, and not its deletion."""
-        return self._intake.knows_pod(uid)
-
-    def knows_object(self, node: NodeName) -> bool:
-        """True if the Instaslice object of a node was observed, and not its deletion."""
-        return self._intake.knows_object(node)
+        return bool(self.state.cluster.changed_nodes) or self.intake.holds_events
