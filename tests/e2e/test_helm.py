@@ -126,7 +126,7 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sequence[str
     with registry(folder / "storage") as running:
         push = [HELM, "push", str(package), f"oci://{running.host}/charts", "--plain-http"]
         subprocess.run(push, check=True, capture_output=True)
-        yield f"oci://{running.host}/charts/tessera", "--version", version("tessera"), "--plain-http"
+        yield f"oci://{running.host}/charts/tessera", "--version", version("tessera-gpu"), "--plain-http"
 
 
 def test_the_article_is_followed_by_helm(cluster: RunningLab, published: Sequence[str]) -> None:

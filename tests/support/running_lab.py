@@ -1,20 +1,11 @@
 """A lab that runs as a process of its own, driven from outside as a user does: by the API and the command line."""
 
-import asyncio
-import random
 import urllib.error
 import urllib.request
 from pathlib import Path
-from typing import Any
 
 from tests.support.cluster_user import ROOT, TIMEOUT, ClusterUser
 
-from tessera.clock import SystemClock
-from tessera.kube.client.client import Client
-from tessera.kube.resources import PODS, Pod
-from tessera.kube.transport.http import HttpTransport
-from tessera.kube.transport.kubeconfig import load_config
-from tessera.kube.watch.informer import Informer, InformerGroup
 from tessera_lab.daemon.lab_folder import LabState
 
 __all__ = ["ROOT", "TIMEOUT", "RunningLab"]
@@ -45,25 +36,7 @@ class RunningLab(ClusterUser):
 
     def pass_time(self, seconds: int) -> None:
         """Lets virtual time pass: a container that ends by itself runs that long."""
-        asyncio.run(_play_pod(self.kubeconfig, self.pod(f"clock-{seconds}", {}, command=("sleep", str(seconds)))))
-
-
-async def _play_pod(kubeconfig: Path, pod: dict[str, Any]) -> None:
-    """Creates a pod, and deletes it once it has succeeded; kubectl would start three times for that."""
-    name, clock = pod["metadata"]["name"], SystemClock()
-    transport = HttpTransport(load_config(clock=clock, kubeconfig=str(kubeconfig)))
-    client = Client(transport, field_manager="test", clock=clock)
-    pods: Informer[Pod] = Informer(client, PODS, clock=clock, rng=random.Random(0), namespace="default")
-    watched, key = InformerGroup(pods), f"default/{name}"
-    try:
-        async with watched.running():
-            await client.create(PODS.as_dicts(), pod, "default")
-            await watched.wait_until(lambda: _has_ended(pods.cache.get(key)), TIMEOUT, f"{name} has ended")
-            await client.delete(PODS, name, "default")
-            await watched.wait_until(lambda: key not in pods.cache, TIMEOUT, f"{name} is gone")
-    finally:
-        await transport.close()
-
-
-def _has_ended(pod: Pod | None) -> bool:
-    return pod is not None and pod.status.phase == "Succeeded"
+        name = f"clock-{seconds}"
+        self.kubectl("apply", "-f", "-", manifest=self.pod(name, {}, command=("sleep", str(seconds))))
+        self.kubectl("wait", f"pod/{name}", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=180s")
+        self.kubectl("delete", "pod", name)

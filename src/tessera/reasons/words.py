@@ -157,11 +157,11 @@ def name_blockers(reason: Reason) -> str:
 def _name_blockers(frees: Iterable[Blocker]) -> list[str]:
     """What must end, each pod once; pods of other namespaces, which have no name here, together."""
     every = list(dict.fromkeys(frees))
-    others = [each for each in every if each.pod == OTHERS_POD]
+    others = list(dict.fromkeys(_place(each) for each in every if each.pod == OTHERS_POD))
     if len(others) < 2:
         return list(dict.fromkeys(map(_name_blocker, every)))
     own = dict.fromkeys(_name_blocker(each) for each in every if each.pod != OTHERS_POD)
-    return [*own, f"{_OTHERS_PODS} ({list_names([_place(each) for each in others])})"]
+    return [*own, f"{_OTHERS_PODS} ({list_names(others)})"]
 
 
 def name_pods(names: Iterable[str]) -> str:
