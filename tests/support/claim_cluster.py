@@ -212,9 +212,9 @@ class ClaimCluster(SlicerCluster):
         nodes = {self.node_of(key) for key in keys}
         if "" in nodes:
             return False
-        (node,) = nodes
+        node = min(nodes)
         facts = self.nodes.get(NodeName(node))
-        if node in self.refusing or facts is None or facts.cordoned:
+        if len(nodes) > 1 or node in self.refusing or facts is None or facts.cordoned:
             free = [key for key in keys if not self.claims[key]["status"].get("reservedFor")]
             for key in free[:1]:
                 self.patch_claim(key, {"status": {"allocation": None}})

@@ -2,17 +2,24 @@
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 from tests.support.claim_cluster import ClaimCluster, request, selecting
+from tests.support.slicer_cluster import CheckedSlicer
 
-from tessera.api.names import DEVICE_API_DRA, DEVICE_API_LABEL, GATE
+from tessera.api.dra.resource_slices import ResourceSlice
+from tessera.api.names import DEVICE_API_DRA, DEVICE_API_LABEL, GATE, HOSTNAME_LABEL, LAST_GATES, NodeName
 from tessera.api.pods.gangs import Gang
-from tessera.controller.slicing.state.events import NodeObserved, RefusalTimedOut
+from tessera.controller.objects.node_constraints import NodeConstraints
+from tessera.controller.slicing.slicer import Slicer
+from tessera.controller.slicing.state.events import LastGatesObserved, NodeObserved, RecordObserved, RefusalTimedOut
 from tessera.controller.slicing.state.instructions import PatchRecord
 from tessera.dra.driver_classes import profile_class
 from tessera.dra.node_devices import DRIVER
 from tessera.reasons.reason import NeverFits
 from tessera.reasons.words import sentence
+from tessera.replay.player import DECIDERS
+from tessera.replay.state_codec import decode, encode
 
 ONE, THREE = "mig-1g.5gb.tessera.dev", "mig-3g.20gb.tessera.dev"
 
@@ -445,3 +452,105 @@ def test_a_gated_pod_that_asks_for_no_slices_of_its_own_is_let_go() -> None:
     cluster.settle()
     assert cluster.pods[other.uid].gates == ()
     assert not cluster.where(second)
+
+
+def test_a_pod_that_is_taken_in_once_more_asks_for_the_same() -> None:
+    cluster = ClaimCluster()
+    cluster.claim_node("n1")
+    pod = cluster.user("p", cluster.claim("c", request("x", ONE)), gates=(GATE, *LAST_GATES))
+    cluster.slicer.handle(LastGatesObserved(frozenset()))
+    cluster.slicer.handle(LastGatesObserved(frozenset(LAST_GATES)))
+    cluster.settle()
+    assert (cluster.slicer.state.cluster.pods[pod.uid].fault, cluster.pods[pod.uid].gates) == ("", tuple(LAST_GATES))
+
+
+def test_a_pod_that_has_left_the_gate_is_placed_elsewhere_when_its_node_refuses_it() -> None:
+    cluster = ClaimCluster()
+    cluster.pass_time(1)
+    cluster.claim_node("n1")
+    cluster.refusing = {"n1"}
+    pod = cluster.user("p", cluster.claim("c", request("slice", ONE)), gates=(GATE,))
+    cluster.settle()
+    cluster.claim_node("n2")
+    cluster.settle()
+    assert cluster.pods[pod.uid].node == "n2"
+
+
+def test_a_pod_whose_selector_and_shared_claim_name_two_nodes_is_refused_and_nothing_is_written() -> None:
+    """A tenant's pod must not make the controller give slices and take them back for ever."""
+    cluster = ClaimCluster()
+    cluster.claim_node("n1")
+    shared = cluster.claim("shared", request("x", ONE))
+    cluster.user("first", shared)
+    cluster.settle()
+    cluster.claim_node("n2")
+    keys = shared, cluster.claim("own", request("x", ONE))
+    pod = cluster.user("p", *keys, hostname="n2", constraints=NodeConstraints(selector=((HOSTNAME_LABEL, "n2"),)))
+    cluster.settle()
+    assert cluster.slicer.state.cluster.pods[pod.uid].fault == (
+        "its node selector names kubernetes.io/hostname=n2, but its ResourceClaim default/shared is granted on node n1,"
+        " and a pod runs where its claims are: make the pod without the selector"
+    )
+    assert not cluster.where(pod)
+
+
+def test_selectors_that_choose_the_same_devices_are_one_choice_however_they_are_written() -> None:
+    """Else each of a tenant's thousands of selectors would be asked of each node."""
+    cluster = ClaimCluster()
+    cluster.claim_node("n1")
+    cluster.claim_node("n2", "H100-80GB")
+    for number in range(20):
+        selector = f"device.attributes['gpu.tessera.dev'].productName.contains('H100') || {number} == -1"
+        cluster.user(f"p{number}", cluster.claim(f"c{number}", request("x", "mig.tessera.dev", **selecting(selector))))
+    cluster.settle()
+    wanted = {each.constraints.devices for each in cluster.slicer.state.cluster.pods.values()}
+    assert len(wanted) == 1
+    assert sum(bool(cluster.devices(key)) for key in cluster.claims) == 7
+
+
+def test_a_node_that_gives_an_attribute_two_values_draws_no_claims() -> None:
+    """Planning would read a smaller profile than the selectors, and choose it for all claims of the larger one."""
+    cluster = ClaimCluster()
+    cluster.claim_node("n1")
+    cluster.claim_node("evil")
+    for item in [each for each in cluster.slices.values() if each["spec"]["nodeName"] == "evil"]:
+        for device in item["spec"].get("devices", []):
+            device["attributes"]["gpu.tessera.dev/profile"] = {"string": "3g.20gb"}
+        cluster.slicer.handle(RecordObserved("claims", msgspec.convert(item, ResourceSlice)))
+    pods = [cluster.user(f"p{n}", cluster.claim(f"c{n}", request("x", THREE))) for n in range(3)]
+    cluster.settle()
+    assert [[each[:2] for each in cluster.where(pod)] for pod in pods] == [[("n1", "3g.20gb")]] * 2 + [[]]
+
+
+def test_a_slicer_that_is_read_from_its_record_knows_which_nodes_keep_a_choice() -> None:
+    cluster = ClaimCluster()
+    cluster.claim_node("n1")
+    cluster.claim_node("n2", "H100-80GB")
+    selector = "device.attributes['gpu.tessera.dev'].productName.contains('H100')"
+    pod = cluster.user("p", cluster.claim("c", request("x", "mig.tessera.dev", **selecting(selector))))
+    cluster.settle()
+    copy = decode(encode(cluster.slicer, shared=True), (*DECIDERS["slicer"].modules, CheckedSlicer.__module__))
+    assert isinstance(copy, Slicer)
+    items = [msgspec.convert(each, ResourceSlice) for each in cluster.slices.values()]
+    for slicer in (cluster.slicer, copy):
+        for deleted in (True, False):
+            for item in items:
+                slicer.handle(RecordObserved("claims", item, deleted=deleted))
+        found = slicer.state.cluster
+        assert found.index.open_to(found.pods[pod.uid].constraints) == found.index.mask_of(NodeName("n2"))
+
+
+def test_a_host_that_a_pod_names_is_left_when_it_refuses_the_pod() -> None:
+    """Its node selector is no place that was found before; else slices were given and taken back without end."""
+    cluster = ClaimCluster()
+    cluster.pass_time(1)
+    cluster.claim_node("n1")
+    cluster.refusing = {"n1"}
+    wish = NodeConstraints(selector=((HOSTNAME_LABEL, "n1"),))
+    pod = cluster.user("p", cluster.claim("c", request("x", ONE)), hostname="n1", constraints=wish)
+    cluster.settle()
+    assert not cluster.where(pod)
+    cluster.refusing.clear()
+    cluster.pass_time(4_000)
+    cluster.settle()
+    assert cluster.pods[pod.uid].node == "n1"

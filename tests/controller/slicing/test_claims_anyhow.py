@@ -37,7 +37,8 @@ class History:
                 keys = [cluster.claim(f"c{number}-{n}", request("x", each)) for n, each in enumerate(classes)]
                 cluster.user(f"p{number}", *keys, gates=choice(((), (GATE,))))
             case "share" if cluster.claims:
-                cluster.user(f"p{number}", choice(sorted(cluster.claims)))
+                keys = self.random.choices(sorted(cluster.claims), k=choice((1, 2)))
+                cluster.user(f"p{number}", *dict.fromkeys(keys), gates=choice(((), (GATE,))))
             case "delete" if cluster.pods:
                 cluster.remove(cluster.pods[choice(sorted(cluster.pods))])
             case "finish" if cluster.pods:

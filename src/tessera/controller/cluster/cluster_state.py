@@ -287,10 +287,13 @@ class ClusterState:
         return self.placed_pods.namespace_label(namespace, PLACEMENT_LABEL) == PLACEMENT_MANAGED
 
     def required_node(self, pod: PodInfo) -> NodeName | None:
-        """Returns the node that an ungated pod is bound to or pinned to by hostname; None for any other pod."""
+        """Returns the node that an ungated pod is bound to or pinned to by hostname; None for any other pod.
+
+        A hostname that a pod without need of a gate names is a wish of its author like others: no place was found yet.
+        """
         if pod.gates:
             return None
-        return pod.node or self._hosts.get(pod.hostname)
+        return pod.node or (self._hosts.get(pod.hostname) if pod.kind.needs_gate else None)
 
     def device_pods_of(self, node: NodeName) -> AbstractSet[PodUid]:
         """Returns the ungated pods with whole cards or shares that are bound or pinned to a node."""

@@ -3,7 +3,8 @@
 A claim selects devices by expressions, and planning places profiles. So each request gets the smallest profile of which
 the request's class and selectors choose a device in this cluster. Where they choose some sorts of the profile's devices
 only, for instance those of one model, the claim has a *choice*: nodes that have another device of the profile too are
-no places for its pod.
+no places for its pod. Selectors that choose the same sorts are one choice, so there are few, however many selectors
+tenants write.
 
 Devices that ``matchAttribute`` compares are given of one card, where all attributes but the places' are equal. What
 planning cannot keep is refused with the field: admin access, ``All``, and ``distinctAttribute``.
@@ -17,13 +18,14 @@ import msgspec
 
 from tessera.api.dra.claims import ClaimSpec, DeviceClass, ResourceClaim
 from tessera.api.names import NodeName
-from tessera.controller.slicing.claims.published_devices import NodeDevices, PublishedDevices
+from tessera.controller.slicing.claims.published_devices import NodeDevices, PublishedDevices, Sort
 from tessera.dra.devices import Device
 from tessera.dra.driver_classes import check_served, is_our_class
 from tessera.dra.matching import consumed_amounts
 from tessera.dra.opaque_configs import ConfigRefused, check_configs
 from tessera.dra.requests import ClaimDemand, ClaimRefused, DeviceDemand, read_demand
 from tessera.dra.selectors import DeviceSelectors
+from tessera.limits.claims import EXPRESSIONS
 from tessera.mig.names import parse_profile_name
 
 #: Stands for the claim's own name in what is remembered of a specification.
@@ -47,10 +49,10 @@ class ClaimProfiles(msgspec.Struct, frozen=True):
 
 
 class _Choice(msgspec.Struct, frozen=True):
-    """Selectors that choose some devices of a profile."""
+    """Some sorts of the devices of a profile."""
 
-    demand: DeviceDemand
     profile: str
+    sorts: frozenset[Sort]
 
 
 class ProfileReader:
@@ -62,19 +64,20 @@ class ProfileReader:
     """
 
     #: A record of the state does not have them, and a state that was read makes them anew.
-    TRANSIENT: ClassVar[tuple[str, ...]] = ("_selectors", "_known", "_choices")
+    TRANSIENT: ClassVar[tuple[str, ...]] = ("_selectors", "_known")
     _selectors: DeviceSelectors | None = None
+    #: By specification; emptied at the limit.
     _known: dict[bytes, ClaimProfiles] | None = None
-    _choices: dict[str, _Choice] | None = None
 
     def __init__(self, driver: str, published: PublishedDevices) -> None:
         self._driver = driver
         self._published = published
         self.classes: dict[str, DeviceClass] = {}
+        self._choices: dict[str, _Choice] = {}
 
     def forget(self) -> None:
         """Forgets what is remembered: classes or sorts of devices have changed."""
-        self._known = self._choices = None
+        self._known, self._choices = None, {}
 
     @property
     def selectors(self) -> DeviceSelectors:
@@ -93,7 +96,7 @@ class ProfileReader:
 
     def read(self, claim: ResourceClaim) -> ClaimProfiles:
         """Returns what a claim asks for."""
-        if self._known is None:
+        if self._known is None or len(self._known) >= EXPRESSIONS:
             self._known = {}
         key = msgspec.json.encode(claim.spec)
         found = self._known.get(key)
@@ -158,30 +161,29 @@ class ProfileReader:
     # Choices --------------------------------------------------------------------------------------------------------
 
     def _choice(self, demand: DeviceDemand, profile: str) -> str:
-        every = [device for sort, device in self._published.sorts.items() if sort[0] == profile]
-        if all(self._matches(demand, device, {}) for device in every):
+        every = {sort: device for sort, device in self._published.sorts.items() if sort[0] == profile}
+        chosen = frozenset(sort for sort, device in every.items() if self._matches(demand, device, {}))
+        if len(chosen) == len(every):
             return ""
-        text = msgspec.json.encode([demand.selectors, sorted((k, str(v)) for k, v in demand.amounts.items())])
-        name = f"{profile} that the claim's selectors choose ({sha256(text).hexdigest()[:6]})"
-        if self._choices is None:
-            self._choices = {}
-        self._choices[name] = _Choice(demand, profile)
+        digest = sha256(msgspec.json.encode(sorted(chosen))).hexdigest()[:16]
+        name = f"{profile} that the claim's selectors choose ({digest})"
+        self._choices[name] = _Choice(profile, chosen)
         return name
 
     def kept_by(self, node: NodeName) -> frozenset[str]:
         """Returns the choices that a node keeps: all of its devices of the profile are chosen."""
         devices = self._published.nodes.get(node)
-        choices = self._choices or {}
-        return frozenset(name for name, each in choices.items() if devices is not None and self._keeps(devices, each))
-
-    def _keeps(self, devices: NodeDevices, choice: _Choice) -> bool:
-        found = list(devices.of(choice.profile))
-        return bool(found) and all(self._matches(choice.demand, each, {}) for each in found)
+        return frozenset(name for name, each in self._choices.items() if devices is not None and _keeps(devices, each))
 
     @property
     def choices(self) -> frozenset[str]:
         """The choices that are remembered."""
-        return frozenset(self._choices or ())
+        return frozenset(self._choices)
+
+
+def _keeps(devices: NodeDevices, choice: _Choice) -> bool:
+    found = {sort for sort in devices.sorts if sort[0] == choice.profile}
+    return bool(found) and found <= choice.sorts
 
 
 def claim_name(claim: ResourceClaim) -> str:

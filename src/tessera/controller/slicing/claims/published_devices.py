@@ -8,7 +8,7 @@ A pool that is being written counts as it was before.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
 import msgspec
@@ -39,12 +39,6 @@ class NodeDevices(msgspec.Struct, frozen=True):
 
     parts: Mapping[Place, _Part]
     sorts: Mapping[Sort, _Part]
-
-    def of(self, profile: str) -> Iterator[Device]:
-        """Yields the devices of a profile in the resource's spelling."""
-        for place, part in self.parts.items():
-            if place[1] == profile and (found := _read_device(*part)) is not None:
-                yield found
 
 
 _NOTHING = NodeDevices({}, {})
@@ -152,21 +146,26 @@ def _read_node(parts: Iterable[ResourceSlice], driver: str) -> NodeDevices | Non
     if len(current) != current[0].spec.pool.resource_slice_count:
         return None
     found: dict[Place, _Part] = {}
-    sorts: dict[tuple[str, str], tuple[Sort, _Part]] = {}
+    sorts: dict[Sort, _Part] = {}
+    known: dict[tuple[str, str], tuple[object, ...]] = {}
     for part in current:
         for device in part.spec.devices:
             place = _place_of(device, driver)
             if place is not None:
                 found[place] = (part, device)
-                if place[:2] not in sorts:
-                    sorts[place[:2]] = (_sort_of(place[1], device, driver), (part, device))
-    return NodeDevices(found, dict(sorts.values()))
+                values = (_common(device, driver), device.capacity)
+                if known.get(place[:2]) != values:
+                    known[place[:2]] = values
+                    sorts.setdefault(_sort_of(place[1], device, driver), (part, device))
+    return NodeDevices(found, sorts)
 
 
 def _place_of(device: SliceDevice, driver: str) -> Place | None:
     def value(name: str) -> Attribute:
         return device.attributes.get(name) or device.attributes.get(f"{driver}/{name}") or Attribute()
 
+    if any(f"{driver}/{name}" in device.attributes for name in device.attributes):
+        return None  # readers would differ on which of two values an attribute has
     gpu, profile, start = value("parentUUID").string, value("profile").string, value("start").integer
     try:
         parse_profile_name(profile or "")

@@ -276,7 +276,8 @@ class PendingWrites:
                     yield Ungate(uid=pod.uid, namespace=pod.namespace, name=pod.name, gates=pod.later_gates)
 
     def _ungate(self, allocation: Allocation, pod: PodInfo) -> Ungate:
-        hostname = self._cluster.nodes[allocation.node].hostname
+        # A claim names its node, and may get another one as long as no scheduler has bound the pod.
+        hostname = self._cluster.nodes[allocation.node].hostname if pod.kind.needs_gate else ""
         return Ungate(
             uid=pod.uid,
             namespace=pod.namespace,

@@ -178,12 +178,13 @@ class Claims(RequestKind):
         """See :class:`RequestKind`."""
         if not pod.device_claims:
             return pod
+        pod = self._as_observed(pod)
         self._note(pod)
         self._free.discard(pod.uid)
         if any(key not in self.grants.claims for key in pod.device_claims):
             return pod  # one is still to be made
         asked: list[str] = []
-        wanted, nodes = {OFFER}, set[str]()
+        wanted, nodes = {OFFER}, dict[str, str]()
         problem, one_card = self._unsuited.get(pod.uid, ""), False
         for key in pod.device_claims:
             claim = self.grants.claims[key]
@@ -194,7 +195,7 @@ class Claims(RequestKind):
                 wanted.update(found.choices)
                 one_card |= found.one_card
             elif claim.status.allocation is not None:
-                nodes.add(claim.status.allocation.node)
+                nodes[claim.status.allocation.node] = key
             elif found.profiles:
                 return pod  # another pod asks for it first
         if not asked and not problem:
@@ -208,9 +209,16 @@ class Claims(RequestKind):
         if len(asked) > POD_SLICES:
             problem = problem or f"its ResourceClaims ask for {len(asked):,} slices; a pod has at most {POD_SLICES:d}"
             asked = asked[: int(POD_SLICES)]
+        hosts = {host: node for node in nodes if node for host in self._hosts([node])}
+        for (_, host), node in hosts.items():
+            if pod.hostname and host != pod.hostname:
+                problem = problem or (
+                    f"its node selector names {HOSTNAME_LABEL}={pod.hostname}, but its ResourceClaim {nodes[node]} is"
+                    f" granted on node {node}, and a pod runs where its claims are: make the pod without the selector"
+                )
         constraints = replace(
             pod.constraints,
-            selector=tuple(sorted({*pod.constraints.selector, *self._hosts(nodes - {""})})),
+            selector=tuple(sorted({*pod.constraints.selector, *hosts})),
             devices=frozenset(wanted),
         )
         return replace(
@@ -227,6 +235,20 @@ class Claims(RequestKind):
         for node in nodes:
             facts = self._state.cluster.nodes.get(NodeName(node))
             yield HOSTNAME_LABEL, facts.hostname if facts is not None else node
+
+    def _as_observed(self, pod: PodInfo) -> PodInfo:
+        """Returns a pod without what :meth:`read` added, since the cycle may have it read once more."""
+        known = self._pods.get(pod.uid)
+        if known is None or pod.other_kind != CLAIMS:
+            return pod
+        return replace(
+            pod,
+            profiles=known.profiles,
+            one_card=known.one_card,
+            other_kind=known.other_kind,
+            constraints=known.constraints,
+            fault=known.fault,
+        )
 
     def _note(self, pod: PodInfo) -> None:
         known = self._pods.get(pod.uid)

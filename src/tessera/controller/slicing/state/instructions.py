@@ -77,8 +77,8 @@ class Ungate(msgspec.Struct, frozen=True, kw_only=True):
         uid: the pod.
         namespace: its namespace.
         name: its name.
-        hostname: the node's hostname; empty for a pod that the scheduler places, since nodes with a fixed layout serve
-            it.
+        hostname: the node's hostname; empty for a pod whose claims name the node, and for one that the scheduler
+            places, since nodes with a fixed layout serve it.
         gates: the gates of operators that go after us; they stay.
         marked: the pin is the only record of the pod's place, so the pod is marked as pinned by Tessera.
     """

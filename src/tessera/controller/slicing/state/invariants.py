@@ -27,7 +27,9 @@ def broken_rules(state: SlicerState) -> Iterator[str]:
     if not state.reservations_due:
         for uid in state.reservations.keys() - pods.waiting.keys() - due:
             yield f"slots are reserved for pod {uid}, which does not wait"
-    current = Counter(each.uid for each in state.allocations if not each.given_up)
+    # What nodes record of a pod that is gone goes back, of however many nodes.
+    known = state.cluster.pods
+    current = Counter(each.uid for each in state.allocations if not each.given_up and each.uid in known)
     for uid, count in current.items():
         if uid not in due and count > 1:
             yield f"pod {uid} has {count} current allocations"
