@@ -12,7 +12,13 @@ from tessera.api.names import DEVICE_API_DRA, DEVICE_API_LABEL, GATE, HOSTNAME_L
 from tessera.api.pods.gangs import Gang
 from tessera.controller.objects.node_constraints import NodeConstraints
 from tessera.controller.slicing.slicer import Slicer
-from tessera.controller.slicing.state.events import LastGatesObserved, NodeObserved, RecordObserved, RefusalTimedOut
+from tessera.controller.slicing.state.events import (
+    LastGatesObserved,
+    NodeDeleted,
+    NodeObserved,
+    RecordObserved,
+    RefusalTimedOut,
+)
 from tessera.controller.slicing.state.instructions import PatchRecord
 from tessera.dra.driver_classes import profile_class
 from tessera.dra.node_devices import DRIVER
@@ -554,3 +560,28 @@ def test_a_host_that_a_pod_names_is_left_when_it_refuses_the_pod() -> None:
     cluster.pass_time(4_000)
     cluster.settle()
     assert cluster.pods[pod.uid].node == "n1"
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_claim_whose_slices_are_on_record_nowhere_is_cleared(restarts: bool) -> None:
+    """The node was deleted and made again before kube-scheduler saw the pod, and the pod is gone."""
+    cluster = ClaimCluster()
+    cluster.claim_node("n1")
+    key = cluster.claim("c", request("x", THREE))
+    pod = cluster.user("p", key)
+    cluster.run()
+    assert cluster.devices(key)
+    cluster.remove(pod)
+    del cluster.nodes[NodeName("n1")]
+    if restarts:
+        del cluster.objects["n1"]
+        cluster.restart()
+    else:
+        cluster.slicer.handle(NodeDeleted(NodeName("n1")))
+        cluster.run()
+    cluster.claim_node("n1")
+    cluster.settle()
+    assert cluster.devices(key) == []
+    pods = [cluster.user(f"p{n}", cluster.claim(f"c{n}", request("x", THREE))) for n in range(2)]
+    cluster.settle()
+    assert all(cluster.pods[each.uid].node for each in pods)

@@ -267,7 +267,7 @@ def test_a_claim_is_written_before_its_pod_leaves_the_gate() -> None:
     town.settle()
     assert town.kinds_of_writes() == [PatchRecord, Ungate]
     assert town.places() == {"claim-of-one": ("n1", "loom-0")}
-    assert town.pods["one"].hostname == "n1"
+    assert (town.pods["one"].gates, town.pods["one"].hostname) == ((), "")  # the claim names the node
 
 
 def test_a_pod_without_a_gate_is_placed_by_its_claim_alone() -> None:
@@ -300,7 +300,7 @@ def test_pods_that_share_a_claim_share_its_loom_until_the_last_is_gone() -> None
     first, second = town.pod("first", "shared"), town.pod("second", "shared")
     town.settle()
     (place,) = town.places().values()
-    assert {town.pods[each.name].hostname for each in (first, second)} == {place[0]}
+    assert [town.pods[each.name].gates for each in (first, second)] == [(), ()]
     other, waiting = town.pod("other"), town.pod("waiting")
     town.settle()
     town.remove("first")

@@ -8,11 +8,11 @@ allocation; then the allocation, with its time (kube-scheduler 1.36 adds a missi
 name the version of the claim, so neither overwrites what somebody else wrote meanwhile.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from tessera.api.dra.claims import ResourceClaim
-from tessera.api.names import NodeName
+from tessera.api.names import NodeName, PodUid
 from tessera.clock import rfc3339
 from tessera.controller.objects.pod_info import CLAIMS
 from tessera.controller.slicing.claims.claim_profiles import ProfileReader
@@ -107,7 +107,7 @@ class Grants:
                 continue
             if FINALIZER not in claim.metadata.finalizers:
                 patch: dict[str, Any] = {"metadata": {"finalizers": [*claim.metadata.finalizers, FINALIZER]}}
-                writes.append(_write(allocation, claim, patch))
+                writes.append(_write(allocation.node, allocation.uid, claim, patch))
                 continue
             found = write_allocation(
                 claim.metadata.uid,
@@ -117,7 +117,8 @@ class Grants:
                 node_selector=select_node(allocation.node),
                 time=rfc3339(now),
             )
-            writes.append(_write(allocation, claim, {"status": {"allocation": found}}, "status"))
+            patch = {"status": {"allocation": found}}
+            writes.append(_write(allocation.node, allocation.uid, claim, patch, "status"))
         return writes, False
 
     def _match(self, allocation: Allocation, keys: Sequence[str]) -> Sequence[ChosenDevice] | str:
@@ -145,21 +146,39 @@ class Grants:
             return (), False
         keys = [key for key in self._granted.get(allocation.node, ()) if self.is_from(self.claims[key], allocation)]
         writes = [
-            _write(allocation, claim, {"status": {"allocation": None}}, "status")
+            _clear(allocation.node, allocation.uid, claim)
             for key in sorted(keys)
             if not (claim := self.claims[key]).status.reserved_for and not (is_used(key) and not allocation.given_up)
         ]
         return writes, not keys
 
+    def lost(self, node: NodeName, allocations: Iterable[Allocation]) -> Sequence[PatchRecord]:
+        """Returns the due writes that clear unreserved claims of a node that are from none of its allocations."""
+        here = list(allocations)
+        claims = [self.claims[key] for key in sorted(self._granted.get(node, ()))] if self.listed else []
+        return [
+            _clear(node, PodUid(""), each)
+            for each in claims
+            if not each.status.reserved_for and self._is_ours(each) and not any(self.is_from(each, one) for one in here)
+        ]
+
+    def _is_ours(self, claim: ResourceClaim) -> bool:
+        found = claim.status.allocation
+        return found is not None and any(each.driver == self._published.driver for each in found.devices.results)
+
+
+def _clear(node: NodeName, uid: PodUid, claim: ResourceClaim) -> PatchRecord:
+    return _write(node, uid, claim, {"status": {"allocation": None}}, "status")
+
 
 def _write(
-    allocation: Allocation, claim: ResourceClaim, patch: dict[str, Any], subresource: str | None = None
+    node: NodeName, uid: PodUid, claim: ResourceClaim, patch: dict[str, Any], subresource: str | None = None
 ) -> PatchRecord:
     meta = claim.metadata
     return PatchRecord(
         kind=CLAIMS.name,
-        node=allocation.node,
-        uid=allocation.uid,
+        node=node,
+        uid=uid,
         namespace=meta.namespace,
         name=meta.name,
         object_uid=meta.uid,

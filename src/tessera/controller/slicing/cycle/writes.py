@@ -170,6 +170,8 @@ class PendingWrites:
                     records += self._records(allocation, step)
             elif pod is not None and ("pod", pod.uid) not in self._state.busy and self._may_start(pod):
                 due.ungate.append(self._ungate(allocation, pod))
+        for kind in self._kinds.having["lost"]:
+            records += [each for each in kind.lost(node) if each.key not in self._state.busy]
         writes = [write for write in due.writes() if write.key not in self._state.busy]
         for write in writes:
             if isinstance(write, PatchRequests):

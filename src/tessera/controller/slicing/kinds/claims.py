@@ -7,7 +7,8 @@ Rules:
 
 1.  A claim that several pods use is asked for by the first of them. The others wait for it, and run where it is.
 2.  Slices go back only once no claim is granted from them, whatever became of the pod: kube-controller-manager clears
-    an allocation when no pod uses it any more. One that no pod reserved is cleared here.
+    an allocation when no pod uses it any more. One that no pod reserved is cleared here. So is one whose slices are on
+    record nowhere, as after a node was deleted: others may get its devices, and its next pod could not start.
 3.  kube-scheduler clears an allocation when the node refuses the pod. Then the pod avoids the node for a while, and is
     placed again; on the same node at once if pods were preempted for it there.
 4.  Nothing rests on what tenants may write into claims: which slices a claim has follows from the names of its devices,
@@ -324,6 +325,10 @@ class Claims(RequestKind):
                 return (), False
             return found
         return self.grants.take_back(allocation, self._is_used)
+
+    def lost(self, node: NodeName) -> Sequence[PatchRecord]:
+        """See :class:`RequestKind`; rule 2."""
+        return () if node in self._state.faults else self.grants.lost(node, self._state.allocations.on(node))
 
     def _own_claims(self, pod: PodInfo) -> list[str]:
         """Returns the claims that are to be granted from a pod's slices."""

@@ -103,6 +103,10 @@ class RequestKind:
         """Returns the due writes beside a record in the node's object, and True if the step may be taken."""
         return (), True
 
+    def lost(self, node: NodeName) -> Sequence[PatchRecord]:
+        """Returns the due writes that take back what no allocation on a node has any more."""
+        return ()
+
     def count(self, uid: PodUid, pod: PodInfo | None, home: NodeName | None, left: NodeName | None) -> None:
         """Counts what a pod holds besides slots on its node, and not any more on the node that it left."""
 
