@@ -11,6 +11,7 @@ from tessera.api.dra.resource_slices import ResourceSlice
 from tessera.api.names import DEVICE_API_DRA, DEVICE_API_LABEL, GATE, HOSTNAME_LABEL, LAST_GATES, NodeName
 from tessera.api.pods.gangs import Gang
 from tessera.controller.objects.node_constraints import NodeConstraints
+from tessera.controller.slicing.claims import published_devices
 from tessera.controller.slicing.slicer import Slicer
 from tessera.controller.slicing.state.events import (
     LastGatesObserved,
@@ -20,6 +21,7 @@ from tessera.controller.slicing.state.events import (
     RefusalTimedOut,
 )
 from tessera.controller.slicing.state.instructions import PatchRecord
+from tessera.dra import pool_reader
 from tessera.dra.driver_classes import profile_class
 from tessera.dra.node_devices import DRIVER
 from tessera.reasons.reason import NeverFits
@@ -585,3 +587,31 @@ def test_a_claim_whose_slices_are_on_record_nowhere_is_cleared(restarts: bool) -
     pods = [cluster.user(f"p{n}", cluster.claim(f"c{n}", request("x", THREE))) for n in range(2)]
     cluster.settle()
     assert all(cluster.pods[each.uid].node for each in pods)
+
+
+def test_devices_that_cannot_be_read_are_read_once_and_given_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else each event and claim would look through all nodes, since one node publishes a bad amount."""
+    cluster = ClaimCluster()
+    cluster.claim_node("n1")
+    cluster.claim_node("evil")
+    for item in [each for each in cluster.slices.values() if each["spec"]["nodeName"] == "evil"]:
+        for device in item["spec"].get("devices", []):
+            device["capacity"]["memory"] = {"value": "much"}
+        cluster.slicer.handle(RecordObserved("claims", msgspec.convert(item, ResourceSlice)))
+    read: list[ResourceSlice] = []
+    original = pool_reader.read_slice
+
+    def count(part: ResourceSlice) -> object:
+        read.append(part)
+        return original(part)
+
+    monkeypatch.setattr(published_devices, "read_slice", count)
+    for number in range(3):
+        cluster.user(f"p{number}", cluster.claim(f"c{number}", request("x", f"mig-{number}.tessera.dev")))
+        cluster.slicer.decide()
+    keys = [cluster.claim(f"d{n}", request("x", "mig.tessera.dev"), request("y", THREE)) for n in range(2)]
+    pods = [cluster.user(f"q{n}", key) for n, key in enumerate(keys)]
+    cluster.slicer.decide()
+    assert read == []
+    cluster.settle()
+    assert [each[0] for pod in pods for each in cluster.where(pod)] == ["n1"] * 2  # the second finds no room

@@ -149,7 +149,9 @@ class ProfileReader:
             " resourceslices"
         )
 
-    def _matches(self, demand: DeviceDemand, device: Device, problems: dict[str, None]) -> bool:
+    def _matches(self, demand: DeviceDemand, device: Device | None, problems: dict[str, None]) -> bool:
+        if device is None:
+            return False
         for place, expression in demand.selectors:
             result = self.selectors.matches(expression, device)
             if result.problem and len(problems) < 3:

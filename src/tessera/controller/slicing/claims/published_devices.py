@@ -55,8 +55,8 @@ class PublishedDevices:
     TRANSIENT: ClassVar[tuple[str, ...]] = ("_nodes", "_counts", "_sorts")
     _nodes: dict[NodeName, NodeDevices] | None = None
     _counts: Counter[Sort] | None = None
-    #: A device of each sort that was asked for, without its own values.
-    _sorts: dict[Sort, Device] | None = None
+    #: A device of each sort that was asked for, without its own values; None if those of the sort cannot be read.
+    _sorts: dict[Sort, Device | None] | None = None
 
     def __init__(self, driver: str) -> None:
         self.driver = driver
@@ -100,8 +100,8 @@ class PublishedDevices:
         return self._read()[0]
 
     @property
-    def sorts(self) -> Mapping[Sort, Device]:
-        """A device of each sort, without the values that are its own."""
+    def sorts(self) -> Mapping[Sort, Device | None]:
+        """A device of each sort, without the values that are its own; None for devices that cannot be read."""
         nodes, counts = self._read()
         if self._sorts is None:
             self._sorts = {}
@@ -112,8 +112,7 @@ class PublishedDevices:
                 for sort, (part, device) in found.sorts.items():
                     if sort not in self._sorts:
                         common = msgspec.structs.replace(device, attributes=_common(device, self.driver))
-                        if (one := _read_device(part, common)) is not None:
-                            self._sorts[sort] = one
+                        self._sorts[sort] = _read_device(part, common)
         return self._sorts
 
     def at(self, node: NodeName, item: Slice) -> Device | None:
