@@ -615,3 +615,21 @@ def test_devices_that_cannot_be_read_are_read_once_and_given_to_nobody(monkeypat
     assert read == []
     cluster.settle()
     assert [each[0] for pod in pods for each in cluster.where(pod)] == ["n1"] * 2  # the second finds no room
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_claim_that_is_being_deleted_holds_no_slices(late: bool) -> None:
+    """Its author may keep it for ever by a finalizer, and nobody grants it."""
+    cluster = ClaimCluster()
+    cluster.claim_node("n1")
+    key = cluster.claim("c", request("x", THREE))
+    pod = cluster.user("p", key)
+    if late:
+        cluster.slicer.decide()
+    cluster.patch_claim(key, {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["a/b"]}})
+    cluster.settle()
+    assert (cluster.where(pod), cluster.empty()) == ([], True)
+    cluster.drop_claim(key)
+    cluster.claim("c", request("x", THREE))
+    cluster.settle()
+    assert cluster.pods[pod.uid].node == "n1"

@@ -97,7 +97,7 @@ class Claims(RequestKind):
                 if before is not None and self.grants.is_cleared(before, None if deleted else claim, allocation):
                     self._refused.add(uid)
                     self._state.cluster.changed_pods.add(uid)
-        if before is None or deleted or (before.status.allocation is None) != (claim.status.allocation is None):
+        if before is None or deleted or _turning_points(before) != _turning_points(claim):
             self._stale |= users
 
     def _put_class(self, item: DeviceClass, *, deleted: bool) -> None:
@@ -182,7 +182,7 @@ class Claims(RequestKind):
         pod = self._as_observed(pod)
         self._note(pod)
         self._free.discard(pod.uid)
-        if any(key not in self.grants.claims for key in pod.device_claims):
+        if any(key not in self.grants.claims or self._is_going(key) for key in pod.device_claims):
             return pod  # one is still to be made
         asked: list[str] = []
         wanted, nodes = {OFFER}, dict[str, str]()
@@ -230,6 +230,11 @@ class Claims(RequestKind):
             constraints=constraints,
             fault=pod.fault or problem,
         )
+
+    def _is_going(self, key: str) -> bool:
+        """True for a claim that is being deleted and has nothing: kube-scheduler waits for the next of its name."""
+        claim = self.grants.claims[key]
+        return claim.metadata.deletion_timestamp is not None and claim.status.allocation is None
 
     def _hosts(self, nodes: Iterable[str]) -> Iterator[tuple[str, str]]:
         """Yields the selector of each node where the pod must run, since a claim is granted there."""
@@ -338,3 +343,8 @@ class Claims(RequestKind):
     def _is_used(self, key: str) -> bool:
         users: Iterable[PodInfo] = (self._pods[uid] for uid in self._users.get(key, ()))
         return any(not will_never_run(each) for each in users)
+
+
+def _turning_points(claim: ResourceClaim) -> tuple[bool, bool]:
+    """What changes the request of the pods that use a claim."""
+    return claim.status.allocation is None, claim.metadata.deletion_timestamp is None
