@@ -48,6 +48,7 @@ from tessera.api.instaslice import INSTASLICES
 from tessera.api.names import GATE, resource_of
 from tessera.cli.base.process import reduce_garbage_collection
 from tessera.clock import SystemClock
+from tessera.controller.slicing.claims.grants import FINALIZER
 from tessera.dra.allocation import select_node
 from tessera.dra.devices import Pool
 from tessera.dra.driver_classes import profile_class
@@ -83,7 +84,6 @@ NAMESPACE = "default"
 #: Where the nodes' files lie, if it is there.
 MEMORY = Path("/dev/shm")
 FOLDER = MEMORY if MEMORY.is_dir() else None
-FINALIZER = "resource.kubernetes.io/delete-protection"
 VERSIONS = ("580.159.04", 13000)
 
 Json = dict[str, Any]

@@ -10,7 +10,7 @@ from tessera.api.dra.claims import DeviceQuery, ResourceClaim
 from tessera.api.names import NodeName
 from tessera.controller.objects.pod_info import CLAIMS, PodInfo
 from tessera.controller.slicing.kinds.claims import Claims
-from tessera.controller.slicing.state.allocation import Allocation, will_never_run
+from tessera.controller.slicing.state.allocation import Allocation
 from tessera.explain.claim_objects import ClaimObjects, claim_keys
 from tessera.explain.controller_words import told_by_condition
 from tessera.explain.explanation import Explanation
@@ -177,13 +177,15 @@ def class_quotas(quotas: Iterable[ResourceQuota], namespace: str) -> Iterator[st
 # Claims of several pods
 
 
-def users_of(view: ClusterView, key: str) -> list[PodInfo]:
+def _kind(view: ClusterView) -> Claims | None:
+    kind = view.slicer.kinds.by_name.get(CLAIMS.name) if view.slicer is not None else None
+    return kind if isinstance(kind, Claims) else None
+
+
+def users_of(view: ClusterView, key: str) -> Sequence[PodInfo]:
     """The living pods that use a claim; the first of them asks for its slices."""
-    if view.slicer is None:
-        return []
-    state = view.slicer.state
-    users = [each for each in state.cluster.pods.values() if key in each.device_claims and not will_never_run(each)]
-    return sorted(users, key=lambda each: (state.allocations.current_of(each.uid) is None, each.created, each.uid))
+    kind = _kind(view)
+    return kind.users(key) if kind is not None else ()
 
 
 def _explain_first_user(view: ClusterView, pod: Pod, claim: ResourceClaim) -> Explanation:
@@ -213,11 +215,11 @@ def profiles_of(view: ClusterView, claim: ResourceClaim) -> str:
 def granted_from(view: ClusterView, claim: ResourceClaim) -> Allocation | None:
     """The promised slices from which a claim is allocated; None if it is not, or not by Tessera."""
     allocation = claim.status.allocation
-    if allocation is None or view.slicer is None:
+    kind = _kind(view)
+    if allocation is None or view.slicer is None or kind is None:
         return None
-    kind = view.slicer.kinds.by_name.get(CLAIMS.name)
     promised = view.slicer.state.allocations.on(NodeName(allocation.node))
-    return next((each for each in promised if isinstance(kind, Claims) and kind.grants.is_from(claim, each)), None)
+    return next((each for each in promised if kind.grants.is_from(claim, each)), None)
 
 
 def _explain_allocated(view: ClusterView, pod: Pod, claims: Sequence[ResourceClaim]) -> Explanation:

@@ -496,7 +496,7 @@ def test_a_pod_whose_selector_and_shared_claim_name_two_nodes_is_refused_and_not
     pod = cluster.user("p", *keys, hostname="n2", constraints=NodeConstraints(selector=((HOSTNAME_LABEL, "n2"),)))
     cluster.settle()
     assert cluster.slicer.state.cluster.pods[pod.uid].fault == (
-        "its node selector names kubernetes.io/hostname=n2, but its ResourceClaim default/shared is granted on node n1,"
+        "its node selector names kubernetes.io/hostname=n2, but its ResourceClaim default/shared is allocated on node n1,"
         " and a pod runs where its claims are: make the pod without the selector"
     )
     assert not cluster.where(pod)

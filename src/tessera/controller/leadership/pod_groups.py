@@ -19,7 +19,7 @@ from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError
 from tessera.kube.watch.cache import EventKind, WatchEvent
 from tessera.kube.watch.informer import Informer
-from tessera.kube.watch.optional_kind import LOOK_AGAIN, LOOK_SELDOM
+from tessera.kube.watch.optional_kind import wait_served
 
 _log = logging.getLogger(__name__)
 
@@ -49,10 +49,7 @@ class PodGroupInformer(SlicerInput):
 
     async def run(self) -> None:
         """Watches until cancelled, once the cluster has the kind."""
-        pause = LOOK_AGAIN
-        while not await self._is_served():
-            await self._clock.sleep(pause)
-            pause = min(pause * 2, LOOK_SELDOM)
+        await wait_served(self._is_served, self._clock)
         async with asyncio.TaskGroup() as group:
             group.create_task(self._informer.run())
             try:

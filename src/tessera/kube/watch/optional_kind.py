@@ -7,7 +7,7 @@ line. The kind is watched once it is served.
 import dataclasses
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
 import msgspec
@@ -25,6 +25,21 @@ _log = logging.getLogger(__name__)
 #: Seconds until the second check if a group is served, and most between two later ones: a cluster gets an autoscaler
 #: once, and most clusters never get one.
 LOOK_AGAIN, LOOK_SELDOM = 60.0, 600.0
+
+
+async def wait_served(look: Callable[[], Awaitable[T]], clock: Clock, *, seldom: float = LOOK_SELDOM) -> T:
+    """Looks, with growing pauses, until the server has something; returns what was found.
+
+    Args:
+        look: returns what the server has; something false if it has it not.
+        clock: times the pauses.
+        seldom: most seconds between two looks.
+    """
+    pause = LOOK_AGAIN
+    while not (found := await look()):
+        await clock.sleep(pause)
+        pause = min(pause * 2, seldom)
+    return found
 
 
 class _Version(msgspec.Struct, frozen=True):
@@ -71,20 +86,17 @@ class OptionalKind(Generic[T]):
 
     async def run(self) -> None:
         """Waits until the kind is served and then watches it, until cancelled."""
-        pause = LOOK_AGAIN
-        while (version := await self._version()) is None:
-            await self._clock.sleep(pause)
-            pause = min(pause * 2, self._look_seldom)
+        version = await wait_served(self._version, self._clock, seldom=self._look_seldom)
         self.resource = dataclasses.replace(self.resource, version=version)
         _log.info("follows %s at %s", self.resource.label, version)
         informer = Informer(self._client, self.resource, clock=self._clock, rng=self._rng)
         informer.add_handler(self._on_event)
         await informer.run()
 
-    async def _version(self) -> str | None:
-        """The server's preferred version; None if the group is not served, or the server does not answer."""
+    async def _version(self) -> str:
+        """The server's preferred version; empty if the group is not served, or the server does not answer."""
         try:
             answer = await self._client.request("GET", f"/apis/{self.resource.group}")
             return msgspec.json.decode(answer.body, type=_Group).preferred_version.version or self.resource.version
         except (ApiError, ConnectionError, TimeoutError, msgspec.DecodeError):
-            return None
+            return ""

@@ -177,11 +177,6 @@ class ProfileReader:
         devices = self._published.nodes.get(node)
         return frozenset(name for name, each in self._choices.items() if devices is not None and _keeps(devices, each))
 
-    @property
-    def choices(self) -> frozenset[str]:
-        """The choices that are remembered."""
-        return frozenset(self._choices)
-
 
 def _keeps(devices: NodeDevices, choice: _Choice) -> bool:
     found = {sort for sort in devices.sorts if sort[0] == choice.profile}

@@ -15,16 +15,16 @@ Rules:
     and the node's agent gives none that no promise to the claim's pods has.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from tessera.api.dra.claims import RESOURCE_CLAIMS, DeviceClass, ResourceClaim
 from tessera.api.dra.resource_slices import ResourceSlice
 from tessera.api.names import DEVICE_API_DRA, DEVICE_API_LABEL, HOSTNAME_LABEL, NodeName, PodUid
 from tessera.controller.filters.avoidance import AVOIDANCE_SECONDS
 from tessera.controller.objects.pod_info import CLAIMS, PodInfo
-from tessera.controller.slicing.claims.claim_profiles import ProfileReader
+from tessera.controller.slicing.claims.claim_profiles import ClaimProfiles, ProfileReader
 from tessera.controller.slicing.claims.grants import Grants
 from tessera.controller.slicing.claims.published_devices import PublishedDevices
 from tessera.controller.slicing.kinds.request_kind import RequestKind
@@ -36,6 +36,39 @@ from tessera.mig.names import resource_spelling
 
 #: What a node has whose slices go to claims, in the words of a refusal.
 OFFER = f"slices for ResourceClaims (label {DEVICE_API_LABEL}={DEVICE_API_DRA})"
+
+
+class _Asked(NamedTuple):
+    """What the claims of one pod ask for.
+
+    Attributes:
+        profiles: one for each device.
+        choices: the choices that a node must keep.
+        hosts: by the hostname of each node where other claims are allocated, that node and such a claim.
+        one_card: a claim's devices are of one card.
+        problem: why no device is given; empty if nothing is wrong.
+    """
+
+    profiles: tuple[str, ...]
+    choices: frozenset[str]
+    hosts: Mapping[str, tuple[str, str]]
+    one_card: bool
+    problem: str
+
+
+def _find_fault(pod: PodInfo, asked: _Asked) -> str:
+    if pod.profiles or pod.devices:
+        return "asks for cards by limits and by ResourceClaims: use one of them, or two pods"
+    if not asked.problem and len(asked.profiles) > POD_SLICES:
+        return f"its ResourceClaims ask for {len(asked.profiles):,} slices; a pod has at most {POD_SLICES:d}"
+    if asked.problem or not pod.hostname:
+        return asked.problem
+    for node, key in (found for host, found in asked.hosts.items() if host != pod.hostname):
+        return (
+            f"its node selector names {HOSTNAME_LABEL}={pod.hostname}, but its ResourceClaim {key} is allocated on node"
+            f" {node}, and a pod runs where its claims are: make the pod without the selector"
+        )
+    return ""
 
 
 class Claims(RequestKind):
@@ -108,8 +141,7 @@ class Claims(RequestKind):
             self._read_all_again()
 
     def _put_slice(self, item: ResourceSlice, *, deleted: bool) -> None:
-        before = self._published.sorts.keys()
-        sorts = frozenset(before)
+        sorts = frozenset(self._published.sorts)
         node = self._published.put(item, deleted=deleted)
         if node is None:
             return
@@ -184,51 +216,48 @@ class Claims(RequestKind):
         self._free.discard(pod.uid)
         if any(key not in self.grants.claims or self._is_going(key) for key in pod.device_claims):
             return pod  # one is still to be made
-        asked: list[str] = []
-        wanted, nodes = {OFFER}, dict[str, str]()
-        problem, one_card = self._unsuited.get(pod.uid, ""), False
+        asked = self._add_up(pod)
+        if asked is None:
+            return pod  # another pod asks for one first
+        if not asked.profiles and not asked.problem:
+            if pod.gated and not pod.earlier_gates and not will_never_run(pod):
+                self._free.add(pod.uid)
+            return pod
+        for name in asked.choices:
+            self._offer_choice(name)
+        return replace(
+            pod,
+            profiles=asked.profiles[: int(POD_SLICES)],
+            one_card=asked.one_card and len(asked.profiles) > 1,
+            other_kind=CLAIMS,
+            constraints=replace(
+                pod.constraints,
+                selector=tuple(sorted({*pod.constraints.selector, *((HOSTNAME_LABEL, host) for host in asked.hosts)})),
+                devices=frozenset({OFFER, *asked.choices}),
+            ),
+            fault=pod.fault or _find_fault(pod, asked),
+        )
+
+    def _add_up(self, pod: PodInfo) -> _Asked | None:
+        """Returns what all claims of a pod ask for; None if another pod asks for one of them first."""
+        parts: list[ClaimProfiles] = []
+        nodes, problem = dict[str, str](), self._unsuited.get(pod.uid, "")
         for key in pod.device_claims:
             claim = self.grants.claims[key]
             found = self._profiles.read(claim)
             problem = problem or found.problem
             if found.profiles and self._asks(pod.uid, key):
-                asked += found.profiles
-                wanted.update(found.choices)
-                one_card |= found.one_card
+                parts.append(found)
             elif claim.status.allocation is not None:
                 nodes[claim.status.allocation.node] = key
             elif found.profiles:
-                return pod  # another pod asks for it first
-        if not asked and not problem:
-            if pod.gated and not pod.earlier_gates and not will_never_run(pod):
-                self._free.add(pod.uid)
-            return pod
-        for name in wanted - {OFFER}:
-            self._offer_choice(name)
-        if pod.profiles or pod.devices:
-            problem = "asks for cards by limits and by ResourceClaims: use one of them, or two pods"
-        if len(asked) > POD_SLICES:
-            problem = problem or f"its ResourceClaims ask for {len(asked):,} slices; a pod has at most {POD_SLICES:d}"
-            asked = asked[: int(POD_SLICES)]
-        hosts = {host: node for node in nodes if node for host in self._hosts([node])}
-        for (_, host), node in hosts.items():
-            if pod.hostname and host != pod.hostname:
-                problem = problem or (
-                    f"its node selector names {HOSTNAME_LABEL}={pod.hostname}, but its ResourceClaim {nodes[node]} is"
-                    f" granted on node {node}, and a pod runs where its claims are: make the pod without the selector"
-                )
-        constraints = replace(
-            pod.constraints,
-            selector=tuple(sorted({*pod.constraints.selector, *hosts})),
-            devices=frozenset(wanted),
-        )
-        return replace(
-            pod,
-            profiles=tuple(asked),
-            one_card=one_card and len(asked) > 1,
-            other_kind=CLAIMS,
-            constraints=constraints,
-            fault=pod.fault or problem,
+                return None
+        return _Asked(
+            profiles=tuple(profile for each in parts for profile in each.profiles),
+            choices=frozenset(choice for each in parts for choice in each.choices),
+            hosts={self._host(NodeName(node)): (node, key) for node, key in nodes.items() if node},
+            one_card=any(each.one_card for each in parts),
+            problem=problem,
         )
 
     def _is_going(self, key: str) -> bool:
@@ -236,11 +265,9 @@ class Claims(RequestKind):
         claim = self.grants.claims[key]
         return claim.metadata.deletion_timestamp is not None and claim.status.allocation is None
 
-    def _hosts(self, nodes: Iterable[str]) -> Iterator[tuple[str, str]]:
-        """Yields the selector of each node where the pod must run, since a claim is granted there."""
-        for node in nodes:
-            facts = self._state.cluster.nodes.get(NodeName(node))
-            yield HOSTNAME_LABEL, facts.hostname if facts is not None else node
+    def _host(self, node: NodeName) -> str:
+        facts = self._state.cluster.nodes.get(node)
+        return facts.hostname if facts is not None else node
 
     def _as_observed(self, pod: PodInfo) -> PodInfo:
         """Returns a pod without what :meth:`read` added, since the cycle may have it read once more."""
@@ -265,7 +292,8 @@ class Claims(RequestKind):
         for key in pod.device_claims:
             users = self._users.setdefault(key, set())
             if pod.uid not in users:  # it may be older than the one that asks
-                self._stale |= self._first_of(users)
+                first = self._first_user(key)
+                self._stale |= {first.uid} if first is not None else set()
             users.add(pod.uid)
         if will_never_run(pod) and (known is None or not will_never_run(known)):
             for key in pod.device_claims:  # the next of its users asks now
@@ -284,14 +312,28 @@ class Claims(RequestKind):
         claim = self.grants.claims[key]
         if claim.status.allocation is not None:
             return any(self.grants.is_from(claim, each) for each in self._state.allocations.of(uid))
-        return uid in self._first_of(self._users[key])
+        first = self._first_user(key)
+        return first is not None and first.uid == uid
 
-    def _first_of(self, users: Iterable[PodUid]) -> set[PodUid]:
-        """Returns the first of pods that may run, as a set; one that has slices already stays the first."""
-        current = self._state.allocations.current_of
-        pods = (self._pods[uid] for uid in users)
-        living = [(current(each.uid) is None, each.created, each.uid) for each in pods if not will_never_run(each)]
-        return {min(living)[2]} if living else set()
+    def users(self, key: str) -> Sequence[PodInfo]:
+        """Returns the living pods that use a claim, first the one that asks for its slices.
+
+        That is the oldest; one that has slices already stays the first.
+
+        Args:
+            key: ``namespace/name`` of the claim.
+        """
+        return sorted(self._living_users(key), key=self._rank)
+
+    def _first_user(self, key: str) -> PodInfo | None:
+        return min(self._living_users(key), key=self._rank, default=None)
+
+    def _living_users(self, key: str) -> Iterator[PodInfo]:
+        pods = (self._pods[uid] for uid in self._users.get(key, ()))
+        return (each for each in pods if not will_never_run(each))
+
+    def _rank(self, pod: PodInfo) -> tuple[bool, str, PodUid]:
+        return self._state.allocations.current_of(pod.uid) is None, pod.created, pod.uid
 
     def absorb_node(self, node: NodeName, *, renewed: bool) -> Iterator[Allocation]:
         """See :class:`RequestKind`; pods whose slices are known now may ask for those of granted claims."""
@@ -329,7 +371,7 @@ class Claims(RequestKind):
                 self._stale.add(pod.uid)
                 return (), False
             return found
-        return self.grants.take_back(allocation, self._is_used)
+        return self.grants.take_back(allocation, lambda key: self._first_user(key) is not None)
 
     def lost(self, node: NodeName) -> Sequence[PatchRecord]:
         """See :class:`RequestKind`; rule 2."""
@@ -339,10 +381,6 @@ class Claims(RequestKind):
         """Returns the claims that are to be granted from a pod's slices."""
         known = {key: self.grants.claims[key] for key in pod.device_claims if key in self.grants.claims}
         return [key for key, claim in known.items() if self._profiles.read(claim).profiles and self._asks(pod.uid, key)]
-
-    def _is_used(self, key: str) -> bool:
-        users: Iterable[PodInfo] = (self._pods[uid] for uid in self._users.get(key, ()))
-        return any(not will_never_run(each) for each in users)
 
 
 def _turning_points(claim: ResourceClaim) -> tuple[bool, bool]:
