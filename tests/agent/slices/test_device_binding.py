@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tessera.agent.inventory.sliceable_gpus import SlicePosition, parse_device_id
-from tessera.agent.slices.claims import TooManyDevices, bind_devices, preferred_devices
+from tessera.agent.slices.container_slices import TooManyDevices, bind_devices, preferred_devices
 from tessera.kubelet.interfaces import PreferredRequest
 
 ONES = [SlicePosition("GPU-a", "1g.5gb", start) for start in range(7)]

@@ -215,7 +215,7 @@ class ContainerFinder:
             )
         profile = resource.removeprefix(MIG_RESOURCE_PREFIX)
         free = {
-            uid: [p for p in unclaimed_positions(self._slices, uid) if p.profile == profile]
+            uid: [p for p in unbound_positions(self._slices, uid) if p.profile == profile]
             for uid in self._slices.promises
             if uid in candidates
         }
@@ -238,7 +238,7 @@ class ContainerFinder:
             raise PluginError(f"the API server did not say which pods are on this node: {error}") from error
 
 
-def unclaimed_positions(slices: SliceTable, pod: PodUid) -> list[SlicePosition]:
-    """A pod's slices that no container has claimed."""
-    claimed = slices.bindings_of(pod).values()
-    return [position for position in slices.slices_of(pod) if position not in claimed]
+def unbound_positions(slices: SliceTable, pod: PodUid) -> list[SlicePosition]:
+    """A pod's slices that no container has."""
+    bound = slices.bindings_of(pod).values()
+    return [position for position in slices.slices_of(pod) if position not in bound]

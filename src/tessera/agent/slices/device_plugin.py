@@ -11,7 +11,7 @@ from tessera.agent.base.cdi_files import cdi_name
 from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.device_plugin import ResourcePlugin
 from tessera.agent.inventory.sliceable_gpus import parse_device_id
-from tessera.agent.slices.claims import SliceClaims, preferred_devices
+from tessera.agent.slices.container_slices import ContainerSlices, preferred_devices
 from tessera.api.names import resource_of
 from tessera.kubelet.interfaces import ContainerAllocateResponse, Device, PluginError, PreferredRequest
 
@@ -22,19 +22,24 @@ class SliceDevicePlugin(ResourcePlugin):
     Args:
         resource: ``nvidia.com/mig-<profile>``.
         devices: the list to advertise now.
-        claims: gives slices to containers.
+        slices: gives slices to containers.
         changes: announces that the list may have changed.
     """
 
     def __init__(
-        self, resource: str, *, devices: Callable[[], Sequence[Device]], claims: SliceClaims, changes: ChangeNotifier
+        self,
+        resource: str,
+        *,
+        devices: Callable[[], Sequence[Device]],
+        slices: ContainerSlices,
+        changes: ChangeNotifier,
     ) -> None:
         super().__init__(resource, devices=devices, changes=changes)
-        self._claims = claims
+        self._slices = slices
 
     async def get_preferred_allocation(self, requests: Sequence[PreferredRequest]) -> Sequence[Sequence[str]]:
         """Promised positions first. Two containers of one request never get the same position."""
-        promised = self._claims.list_unclaimed(self._resource)
+        promised = self._slices.list_unbound(self._resource)
         answers: list[list[str]] = []
         for request in requests:
             taken = {device for answer in answers for device in answer}
@@ -60,7 +65,7 @@ class SliceDevicePlugin(ResourcePlugin):
         """
         for device in device_ids:
             self._cdi_name_of(device)
-        await self._claims.claim(self._resource, device_ids)
+        await self._slices.give(self._resource, device_ids)
 
     def _cdi_name_of(self, device: str) -> str:
         try:

@@ -32,7 +32,7 @@ from tessera.agent.slices.claim_driver import claim_devices
 from tessera.agent.slices.claim_files import claim_of
 from tessera.agent.slices.claim_publisher import PublishedCards, node_card
 from tessera.agent.slices.claim_service import ClaimService
-from tessera.agent.slices.claims import SliceClaims
+from tessera.agent.slices.container_slices import ContainerSlices
 from tessera.agent.slices.device_plugin import SliceDevicePlugin
 from tessera.agent.slices.events import (
     GpuReleased,
@@ -145,7 +145,7 @@ class SliceManager:
             follow_ups=self._follow_ups,
             slices=self._slices,
         )
-        self._claims = SliceClaims(
+        self._container_slices = ContainerSlices(
             runtime, machine=self._machine, cdi=self._cdi, journal=self._journal, start_check=start_check
         )
         self._claim_service = ClaimService(
@@ -339,7 +339,7 @@ class SliceManager:
             if resource not in self._plugins:
                 devices = functools.partial(self._list_devices, resource)
                 changes = self._changes.about(_LISTED)
-                plugin = SliceDevicePlugin(resource, devices=devices, claims=self._claims, changes=changes)
+                plugin = SliceDevicePlugin(resource, devices=devices, slices=self._container_slices, changes=changes)
                 self._plugins[resource] = group.create_task(self._kubelet.serve(plugin), name=f"plugin {resource}")
 
     def _served_resources(self) -> frozenset[str]:

@@ -63,7 +63,7 @@ class SliceTable:
         #: The pod that owns the instance at a position. An entry exists before the GPU instance is created (rule 2),
         #: and goes when the instance is gone and the position is promised to no pod.
         self.owners: dict[SlicePosition, PodUid] = {parse_device_id(k): v for k, v in journal.owners.items()}
-        #: Pods that lost their claim. Their instances are destroyed, whatever is promised later (rule 3).
+        #: Pods that lost the right to their slices. Their instances are destroyed, whatever is promised later (rule 3).
         self.released: set[PodUid] = set(journal.released)
         #: The released pods that the node no longer has; after a restart also those that no watch has shown yet.
         #: A subset of :attr:`released`.
@@ -90,7 +90,7 @@ class SliceTable:
         self.last_problems: dict[PodUid, ReportProblem] = {}
 
     def is_released(self, pod: PodUid) -> bool:
-        """True if a pod has lost its claim on its slices."""
+        """True if a pod has lost the right to its slices."""
         return pod in self.released
 
     def lives(self, pod: PodUid) -> bool:
@@ -196,7 +196,7 @@ class SliceTable:
         return position in self.bindings.get(pod, {}).values()
 
     def is_promised(self, pod: PodUid, position: SlicePosition) -> bool:
-        """True if a position is promised to a pod that has not lost its claim."""
+        """True if a position is promised to a pod that has not lost the right to it."""
         promise = self.promises.get(pod)
         return (
             promise is not None

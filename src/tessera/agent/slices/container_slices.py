@@ -25,7 +25,7 @@ from tessera.agent.base.change_notifier import Fact
 from tessera.agent.base.runtime import AgentRuntime
 from tessera.agent.inventory.device_health import CheckedDevice, StartCheck
 from tessera.agent.inventory.sliceable_gpus import SlicePosition, parse_device_id
-from tessera.agent.slices.container_finder import ContainerFinder, StartingContainer, unclaimed_positions
+from tessera.agent.slices.container_finder import ContainerFinder, StartingContainer, unbound_positions
 from tessera.agent.slices.events import DevicesBound
 from tessera.agent.slices.slice_table import SliceJournalFile
 from tessera.agent.slices.state_machine import SliceStateMachine
@@ -83,7 +83,7 @@ def preferred_devices(request: PreferredRequest, promised: Iterable[SlicePositio
 
     Args:
         request: kubelet's question.
-        promised: positions that no container has claimed yet, oldest promise first.
+        promised: positions that no container has yet, oldest promise first.
     """
     chosen = dict.fromkeys(request.must_include)
     available = dict.fromkeys(request.available)
@@ -98,7 +98,7 @@ def preferred_devices(request: PreferredRequest, promised: Iterable[SlicePositio
     return list(chosen)[: request.size]
 
 
-class SliceClaims:
+class ContainerSlices:
     """Gives slices to containers.
 
     Args:
@@ -132,17 +132,17 @@ class SliceClaims:
         self._journal = journal
         self._hardware = runtime.hardware
 
-    def list_unclaimed(self, resource: str) -> list[SlicePosition]:
-        """Promised positions of a resource that no container has claimed, oldest promise first."""
+    def list_unbound(self, resource: str) -> list[SlicePosition]:
+        """Promised positions of a resource that no container has, oldest promise first."""
         profile = resource.removeprefix(MIG_RESOURCE_PREFIX)
         return [
             position
             for pod in self._slices.promises
-            for position in unclaimed_positions(self._slices, pod)
+            for position in unbound_positions(self._slices, pod)
             if position.profile == profile
         ]
 
-    async def claim(self, resource: str, device_ids: Sequence[str]) -> None:
+    async def give(self, resource: str, device_ids: Sequence[str]) -> None:
         """Waits until the container that holds these devices can be started, and its slices are tested if its pod asks.
 
         Raises:
