@@ -1,12 +1,13 @@
 """ResourceClaims in a whole cluster: installed with --claim-driver, placed by the controller, prepared by agents."""
 
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from tests.support.device_claims import claim, claim_template, claiming_pod, exactly
 from tests.support.virtual_lab import COMMANDS, VirtualLab
 
 from tessera.api.dra.claims import RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
@@ -27,39 +28,21 @@ from tessera_lab.simulation.virtual_time import run_virtual
 Scenario = Callable[[VirtualLab], Awaitable[None]]
 
 
-def profile(name: str, driver: str = DRIVER, **more: Any) -> dict[str, Any]:
-    """A request's device of one profile."""
+def profile(name: str, driver: str = DRIVER, request: str = "r0", **fields: Any) -> dict[str, Any]:
+    """A request for a device of one profile."""
     expression = f"device.attributes['{driver}'].profile == '{name}'"
-    domain = driver.removeprefix("gpu.")
-    return {"deviceClassName": f"mig.{domain}", "selectors": [{"cel": {"expression": expression}}], **more}
+    return exactly(request, f"mig.{driver.removeprefix('gpu.')}", expression, **fields)
 
 
-async def template(lab: VirtualLab, name: str, *queries: Mapping[str, Any]) -> None:
-    """A template of claims with a request for each query."""
-    requests = [{"name": f"r{number}", "exactly": query} for number, query in enumerate(queries)]
-    spec = {"spec": {"devices": {"requests": requests}}}
-    await lab.client.create(RESOURCE_CLAIM_TEMPLATES.as_dicts(), {"metadata": {"name": name}, "spec": spec}, "default")
+async def template(lab: VirtualLab, name: str, *requests: dict[str, Any]) -> None:
+    """A template of claims with these requests."""
+    await lab.client.create(RESOURCE_CLAIM_TEMPLATES.as_dicts(), claim_template(name, *requests), "default")
 
 
-async def claiming(lab: VirtualLab, name: str, of: str, *, shared: bool = False, **spec: Any) -> None:
+async def claiming(lab: VirtualLab, name: str, of: str, *, shared: bool = False) -> None:
     """A pod with a claim of a template, or with the claim of that name."""
     source = "resourceClaimName" if shared else "resourceClaimTemplateName"
-    container = {
-        "name": "c0",
-        "image": "busybox",
-        "command": ["sleep", "infinity"],
-        "resources": {"claims": [{"name": "gpu"}]},
-    }
-    body = {
-        "metadata": {"name": name},
-        "spec": {
-            "restartPolicy": "Never",
-            "terminationGracePeriodSeconds": 0,
-            "containers": [container],
-            "resourceClaims": [{"name": "gpu", source: of}],
-            **spec,
-        },
-    }
+    body = claiming_pod(name, {"name": "gpu", source: of}, restartPolicy="Never", terminationGracePeriodSeconds=0)
     await lab.client.create(PODS.as_dicts(), body, "default")
 
 
@@ -105,7 +88,7 @@ def test_a_claim_runs_from_its_template_to_the_container(in_lab: Callable[..., N
         await claiming(lab, "p", "one")
         await lab.running("p")
         assert [each[1] for each in lab.hardware()] == ["1g.5gb"]
-        (uuid,) = lab.devices("p")
+        (uuid,) = lab.devices("p", "main")
         assert uuid in lab.mig_uuids()
         assert lab.settled("p")
         await lab.delete("p")
@@ -125,7 +108,7 @@ def test_a_full_node_gets_all_of_its_claims_at_once(in_lab: Callable[..., None])
             await claiming(lab, name, "one")
         await lab.until(lambda: sum(map(lab.ready, (*names, "late"))) == 14, "fourteen pods run")
         (waiting,) = [name for name in (*names, "late") if not lab.ready(name)]
-        uuids = {lab.devices(name)[0] for name in (*names, "late") if name != waiting}
+        uuids = {lab.devices(name, "main")[0] for name in (*names, "late") if name != waiting}
         assert len(uuids) == 14
         gone = next(name for name in names if name != waiting)
         await lab.delete(gone)
@@ -136,23 +119,22 @@ def test_a_full_node_gets_all_of_its_claims_at_once(in_lab: Callable[..., None])
 
 def test_a_pod_with_several_devices_finds_them_on_one_node(in_lab: Callable[..., None]) -> None:
     async def scenario(lab: VirtualLab) -> None:
-        await template(lab, "some", profile("1g.5gb", count=2), profile("3g.20gb"))
+        await template(lab, "some", profile("1g.5gb", count=2), profile("3g.20gb", request="r1"))
         await claiming(lab, "p", "some")
         await lab.running("p")
         assert sorted(each[1] for each in lab.hardware(lab.node_of("p"))) == ["1g.5gb", "1g.5gb", "3g.20gb"]
-        assert len(set(lab.devices("p"))) == 3
+        assert len(set(lab.devices("p", "main"))) == 3
 
     in_lab(scenario, "1xA100-40GB,1xA100-40GB")
 
 
 def test_two_pods_share_a_claim_until_the_last_is_gone(in_lab: Callable[..., None]) -> None:
     async def scenario(lab: VirtualLab) -> None:
-        spec = {"devices": {"requests": [{"name": "r0", "exactly": profile("3g.20gb")}]}}
-        await lab.client.create(RESOURCE_CLAIMS.as_dicts(), {"metadata": {"name": "both"}, "spec": spec}, "default")
+        await lab.client.create(RESOURCE_CLAIMS.as_dicts(), claim("both", profile("3g.20gb")), "default")
         for name in ("first", "second"):
             await claiming(lab, name, "both", shared=True)
         await lab.running("first", "second")
-        assert lab.devices("first") == lab.devices("second")
+        assert lab.devices("first", "main") == lab.devices("second", "main")
         before = lab.hardware(lab.node_of("first"))
         assert len(before) == 1
         await lab.delete("first")
@@ -213,7 +195,7 @@ def test_agents_that_are_replaced_lose_no_claim(in_lab: Callable[..., None]) -> 
         for name in ("runs", "ends"):
             await claiming(lab, name, "one")
         await lab.running("runs", "ends")
-        uuid = lab.devices("runs")
+        uuid = lab.devices("runs", "main")
         selector = f"app.kubernetes.io/name={AGENT}"
         for each in (await lab.client.list(PODS, "tessera-system", label_selector=selector)).items:
             await lab.client.delete(PODS, each.metadata.name, "tessera-system")
@@ -221,7 +203,7 @@ def test_agents_that_are_replaced_lose_no_claim(in_lab: Callable[..., None]) -> 
         await claiming(lab, "starts", "one")
         await lab.running("runs", "starts")
         await lab.until(lambda: len(lab.hardware()) == 2, "the slice of the ended pod is gone")
-        assert lab.devices("runs") == uuid
+        assert lab.devices("runs", "main") == uuid
 
     in_lab(scenario)
 
@@ -246,8 +228,10 @@ def test_a_quiet_cluster_with_claims_writes_nothing(in_lab: Callable[..., None])
         await lab.clock.sleep(60.0)
         lab.cluster.server.audit.clear()
         await lab.clock.sleep(600.0)
-        written = {each.resource for each in lab.cluster.server.audit if each.is_write}
-        assert written <= {"leases.coordination.k8s.io", "nodes"}, written
+        written = {(each.user, each.resource) for each in lab.cluster.server.audit if each.is_write}
+        ours = {resource for user, resource in written if ":tessera-" in user}
+        assert ours == {"leases.coordination.k8s.io"}, written
+        assert {resource for _, resource in written} <= {"leases.coordination.k8s.io", "nodes"}, written
 
     in_lab(scenario)
 
