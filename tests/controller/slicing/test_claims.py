@@ -7,6 +7,9 @@ import pytest
 from tests.support.claim_cluster import ClaimCluster, request, selecting
 from tests.support.slicer_cluster import CheckedSlicer
 
+
+from tests.support.cost import count_calls
+
 from tessera.api.dra.resource_slices import ResourceSlice
 from tessera.api.names import DEVICE_API_DRA, DEVICE_API_LABEL, GATE, HOSTNAME_LABEL, LAST_GATES, NodeName
 from tessera.api.pods.gangs import Gang
@@ -20,6 +23,9 @@ from tessera.controller.slicing.state.events import (
     RecordObserved,
     RefusalTimedOut,
 )
+
+
+from tessera.controller.slicing.state.events import NodeObserved, RecordObserved, RefusalTimedOut
 from tessera.controller.slicing.state.instructions import PatchRecord
 from tessera.dra import pool_reader
 from tessera.dra.driver_classes import profile_class
@@ -181,6 +187,22 @@ def test_the_oldest_of_its_users_asks_for_a_claim_whichever_is_observed_first() 
     cluster.claim_node("n1")
     cluster.run()
     assert [bool(cluster.where(each)) for each in (old, young)] == [True, False]
+
+
+def test_a_claim_that_comes_back_costs_as_many_steps_for_each_of_its_users() -> None:
+    def steps(users: int) -> int:
+        cluster = ClaimCluster()
+        cluster.claim_node("n1")
+        key = cluster.claim("shared", request("x", THREE))
+        for number in range(users):
+            cluster.user(f"p{number}", key)
+        claim = cluster.read_claim(key)
+        cluster.slicer.handle(RecordObserved("claims", claim, deleted=True))
+        return count_calls(lambda: cluster.slicer.handle(RecordObserved("claims", claim)))[0]
+
+    few, many = steps(100), steps(400)
+    assert few > 100
+    assert many < 5 * few
 
 
 def test_when_the_first_user_goes_before_it_is_placed_the_next_one_asks() -> None:

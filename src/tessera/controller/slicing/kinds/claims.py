@@ -17,7 +17,7 @@ Rules:
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from tessera.api.dra.claims import RESOURCE_CLAIMS, DeviceClass, ResourceClaim
 from tessera.api.dra.resource_slices import ResourceSlice
@@ -81,6 +81,11 @@ class Claims(RequestKind):
 
     kind = CLAIMS
     records = RESOURCE_CLAIMS
+    #: A record of the state does not have it, and a state that was read makes it anew.
+    TRANSIENT: ClassVar[tuple[str, ...]] = ("_first",)
+    #: The first user of each claim while pods are read again, which changes neither users nor slices; else None. A
+    #: tenant may name one claim in any number of pods, and each of them asks who is the first.
+    _first: dict[str, PodInfo | None] | None = None
 
     def __init__(self, state: SlicerState, driver: str) -> None:
         self._state = state
@@ -186,7 +191,9 @@ class Claims(RequestKind):
     def reread(self) -> Sequence[PodInfo]:
         """See :class:`RequestKind`."""
         stale, self._stale = self._stale, set()
-        return [self._pods[uid] for uid in sorted(stale & self._pods.keys())]
+        found = [self._pods[uid] for uid in sorted(stale & self._pods.keys())]
+        self._first = {} if found else None
+        return found
 
     def forget(self, uid: PodUid) -> None:
         """See :class:`RequestKind`."""
@@ -326,7 +333,12 @@ class Claims(RequestKind):
         return sorted(self._living_users(key), key=self._rank)
 
     def _first_user(self, key: str) -> PodInfo | None:
-        return min(self._living_users(key), key=self._rank, default=None)
+        if self._first is not None and key in self._first:
+            return self._first[key]
+        found = min(self._living_users(key), key=self._rank, default=None)
+        if self._first is not None:
+            self._first[key] = found
+        return found
 
     def _living_users(self, key: str) -> Iterator[PodInfo]:
         pods = (self._pods[uid] for uid in self._users.get(key, ()))
