@@ -134,7 +134,7 @@ async def _explain_as_tenant(client: "Client", namespace: str, name: str) -> "Ex
         try:
             return (await read_view(client, EXPLANATIONS, namespace, name)).report
         except ApiError as error:
-            if isinstance(error, NotFound) and name in error.status.message:
+            if isinstance(error, NotFound) and f'"{name}"' in error.status.message:
                 return None  # there is no such pod; the direct way suggests another name
             say(f"note: this is what the pod was told: {await missing_right(client, namespace, error)}", err=True)
     return None

@@ -8,10 +8,10 @@ from tessera.explain.explanation import Explanation
 from tessera.explain.pod_claims import (
     ALLOCATED_BY_OTHERS,
     CLUSTER_ROLE,
-    granted_from,
     is_ours,
     missing_classes,
     profiles_of,
+    promise_of,
     queries,
     users_of,
 )
@@ -86,7 +86,7 @@ def _explain_unread(view: ClusterView, claim: ResourceClaim, facts: tuple[str, .
 def _explain_allocated(view: ClusterView, claim: ResourceClaim, facts: tuple[str, ...]) -> Explanation:
     allocation, meta = claim.status.allocation, claim.metadata
     node = allocation.node if allocation is not None else ""
-    promise = granted_from(view, claim)
+    promise = promise_of(view, claim)
     again = f"kubectl delete resourceclaim -n {meta.namespace} {meta.name}"
     if promise is None:
         return Explanation(

@@ -212,14 +212,14 @@ def profiles_of(view: ClusterView, claim: ResourceClaim) -> str:
 # Claims that are allocated
 
 
-def granted_from(view: ClusterView, claim: ResourceClaim) -> Allocation | None:
+def promise_of(view: ClusterView, claim: ResourceClaim) -> Allocation | None:
     """The promised slices from which a claim is allocated; None if it is not, or not by Tessera."""
     allocation = claim.status.allocation
     kind = _kind(view)
     if allocation is None or view.slicer is None or kind is None:
         return None
     promised = view.slicer.state.allocations.on(NodeName(allocation.node))
-    return next((each for each in promised if kind.grants.is_from(claim, each)), None)
+    return next((each for each in promised if kind.allocated.is_from(claim, each)), None)
 
 
 def _explain_allocated(view: ClusterView, pod: Pod, claims: Sequence[ResourceClaim]) -> Explanation:
@@ -227,7 +227,7 @@ def _explain_allocated(view: ClusterView, pod: Pod, claims: Sequence[ResourceCla
     namespace, name = pod.metadata.namespace, pod.metadata.name
     node, facts = pod.spec.node_name, []
     for claim in claims:
-        promise = granted_from(view, claim)
+        promise = promise_of(view, claim)
         if promise is None:
             return Explanation(
                 case="foreign-allocation",

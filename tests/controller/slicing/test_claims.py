@@ -5,10 +5,8 @@ from dataclasses import replace
 import msgspec
 import pytest
 from tests.support.claim_cluster import ClaimCluster, request, selecting
-from tests.support.slicer_cluster import CheckedSlicer
-
-
 from tests.support.cost import count_calls
+from tests.support.slicer_cluster import CheckedSlicer
 
 from tessera.api.dra.resource_slices import ResourceSlice
 from tessera.api.names import DEVICE_API_DRA, DEVICE_API_LABEL, GATE, HOSTNAME_LABEL, LAST_GATES, NodeName
@@ -23,9 +21,6 @@ from tessera.controller.slicing.state.events import (
     RecordObserved,
     RefusalTimedOut,
 )
-
-
-from tessera.controller.slicing.state.events import NodeObserved, RecordObserved, RefusalTimedOut
 from tessera.controller.slicing.state.instructions import PatchRecord
 from tessera.dra import pool_reader
 from tessera.dra.driver_classes import profile_class
@@ -69,7 +64,7 @@ def test_claims_of_several_slices_lie_on_one_node_and_share_nothing() -> None:
     assert [(each.request, "3g" in each.device) for each in results] == [("x", False), ("x", False), ("y", True)]
 
 
-def test_a_pod_at_the_gate_leaves_it_once_its_claims_are_granted() -> None:
+def test_a_pod_at_the_gate_leaves_it_once_its_claims_are_allocated() -> None:
     cluster = ClaimCluster()
     cluster.claim_node("n1")
     key = cluster.claim("c", request("slice", ONE))
@@ -518,8 +513,8 @@ def test_a_pod_whose_selector_and_shared_claim_name_two_nodes_is_refused_and_not
     pod = cluster.user("p", *keys, hostname="n2", constraints=NodeConstraints(selector=((HOSTNAME_LABEL, "n2"),)))
     cluster.settle()
     assert cluster.slicer.state.cluster.pods[pod.uid].fault == (
-        "its node selector names kubernetes.io/hostname=n2, but its ResourceClaim default/shared is allocated on node n1,"
-        " and a pod runs where its claims are: make the pod without the selector"
+        "its node selector names kubernetes.io/hostname=n2, but its ResourceClaim default/shared is allocated on node"
+        " n1, and a pod runs where its claims are: make the pod without the selector"
     )
     assert not cluster.where(pod)
 

@@ -1,12 +1,12 @@
 """Slices by ResourceClaims. The node's Instaslice object records them, as slices by limits.
 
 kube-scheduler binds no pod before all of its claims have an allocation, so the pod needs no gate: once the place of its
-slices is on record, the claims are *granted*, which is written to their ``status.allocation``.
+slices is on record, the claims are allocated, which is written to their ``status.allocation``.
 
 Rules:
 
 1.  A claim that several pods use is asked for by the first of them. The others wait for it, and run where it is.
-2.  Slices go back only once no claim is granted from them, whatever became of the pod: kube-controller-manager clears
+2.  Slices go back only once no claim is allocated from them, whatever became of the pod: kube-controller-manager clears
     an allocation when no pod uses it any more. One that no pod reserved is cleared here. So is one whose slices are on
     record nowhere, as after a node was deleted: others may get its devices, and its next pod could not start.
 3.  kube-scheduler clears an allocation when the node refuses the pod. Then the pod avoids the node for a while, and is
@@ -24,8 +24,8 @@ from tessera.api.dra.resource_slices import ResourceSlice
 from tessera.api.names import DEVICE_API_DRA, DEVICE_API_LABEL, HOSTNAME_LABEL, NodeName, PodUid
 from tessera.controller.filters.avoidance import AVOIDANCE_SECONDS
 from tessera.controller.objects.pod_info import CLAIMS, PodInfo
+from tessera.controller.slicing.claims.claim_allocations import ClaimAllocations
 from tessera.controller.slicing.claims.claim_profiles import ClaimProfiles, ProfileReader
-from tessera.controller.slicing.claims.grants import Grants
 from tessera.controller.slicing.claims.published_devices import PublishedDevices
 from tessera.controller.slicing.kinds.request_kind import RequestKind
 from tessera.controller.slicing.state.allocation import Allocation, AllocationStep, will_never_run
@@ -91,7 +91,7 @@ class Claims(RequestKind):
         self._state = state
         self._published = PublishedDevices(driver)
         self._profiles = ProfileReader(driver, self._published)
-        self.grants = Grants(self._published, self._profiles)
+        self.allocated = ClaimAllocations(self._published, self._profiles)
         #: Pods that name claims, as observed, and by claim the pods that name it; no set is empty.
         self._pods: dict[PodUid, PodInfo] = {}
         self._users: dict[str, set[PodUid]] = {}
@@ -124,7 +124,7 @@ class Claims(RequestKind):
 
     def _put_claim(self, claim: ResourceClaim, *, deleted: bool) -> None:
         key = f"{claim.metadata.namespace}/{claim.metadata.name}"
-        before = self.grants.put(key, None if deleted else claim)
+        before = self.allocated.put(key, None if deleted else claim)
         for node in {each.status.allocation.node for each in (before, claim) if each and each.status.allocation}:
             self._state.dirty_nodes.add(NodeName(node))
         users = self._users.get(key, set())
@@ -132,7 +132,7 @@ class Claims(RequestKind):
             allocation = self._state.allocations.current_of(uid)
             if allocation is not None:
                 self._state.dirty_nodes.add(allocation.node)
-                if before is not None and self.grants.is_cleared(before, None if deleted else claim, allocation):
+                if before is not None and self.allocated.is_cleared(before, None if deleted else claim, allocation):
                     self._refused.add(uid)
                     self._state.cluster.changed_pods.add(uid)
         if before is None or deleted or _turning_points(before) != _turning_points(claim):
@@ -179,7 +179,7 @@ class Claims(RequestKind):
 
     def note_listed(self) -> None:
         """See :class:`RequestKind`."""
-        self.grants.listed = True
+        self.allocated.listed = True
         self._state.dirty_nodes |= self._state.cluster.nodes.keys()
 
     # Pods -----------------------------------------------------------------------------------------------------------
@@ -210,7 +210,7 @@ class Claims(RequestKind):
             self._wake_nodes(key)
 
     def _wake_nodes(self, key: str) -> None:
-        claim = self.grants.claims.get(key)
+        claim = self.allocated.claims.get(key)
         if claim is not None and claim.status.allocation is not None:
             self._state.dirty_nodes.add(NodeName(claim.status.allocation.node))
 
@@ -221,7 +221,7 @@ class Claims(RequestKind):
         pod = self._as_observed(pod)
         self._note(pod)
         self._free.discard(pod.uid)
-        if any(key not in self.grants.claims or self._is_going(key) for key in pod.device_claims):
+        if any(key not in self.allocated.claims or self._is_going(key) for key in pod.device_claims):
             return pod  # one is still to be made
         asked = self._add_up(pod)
         if asked is None:
@@ -250,7 +250,7 @@ class Claims(RequestKind):
         parts: list[ClaimProfiles] = []
         nodes, problem = dict[str, str](), self._unsuited.get(pod.uid, "")
         for key in pod.device_claims:
-            claim = self.grants.claims[key]
+            claim = self.allocated.claims[key]
             found = self._profiles.read(claim)
             problem = problem or found.problem
             if found.profiles and self._asks(pod.uid, key):
@@ -269,7 +269,7 @@ class Claims(RequestKind):
 
     def _is_going(self, key: str) -> bool:
         """True for a claim that is being deleted and has nothing: kube-scheduler waits for the next of its name."""
-        claim = self.grants.claims[key]
+        claim = self.allocated.claims[key]
         return claim.metadata.deletion_timestamp is not None and claim.status.allocation is None
 
     def _host(self, node: NodeName) -> str:
@@ -315,10 +315,10 @@ class Claims(RequestKind):
                 self._offer(node)
 
     def _asks(self, uid: PodUid, key: str) -> bool:
-        """True if the slices of a claim are this pod's: they are granted from its own, or it is the first to use it."""
-        claim = self.grants.claims[key]
+        """True if the slices of a claim are this pod's: they are from its own, or it is the first to use it."""
+        claim = self.allocated.claims[key]
         if claim.status.allocation is not None:
-            return any(self.grants.is_from(claim, each) for each in self._state.allocations.of(uid))
+            return any(self.allocated.is_from(claim, each) for each in self._state.allocations.of(uid))
         first = self._first_user(key)
         return first is not None and first.uid == uid
 
@@ -348,7 +348,7 @@ class Claims(RequestKind):
         return self._state.allocations.current_of(pod.uid) is None, pod.created, pod.uid
 
     def absorb_node(self, node: NodeName, *, renewed: bool) -> Iterator[Allocation]:
-        """See :class:`RequestKind`; pods whose slices are known now may ask for those of granted claims."""
+        """See :class:`RequestKind`; pods whose slices are known now may ask for those of allocated claims."""
         if renewed:
             self._stale |= {each.uid for each in self._state.allocations.on(node)} & self._pods.keys()
         yield from ()
@@ -367,7 +367,7 @@ class Claims(RequestKind):
         self._state.avoidance.add(pod.avoids_as, own.node, self._state.monotonic + AVOIDANCE_SECONDS)
         return own
 
-    # Grants ---------------------------------------------------------------------------------------------------------
+    # Allocations of claims ------------------------------------------------------------------------------------------
 
     def accompany(self, allocation: Allocation, step: AllocationStep) -> tuple[Sequence[PatchRecord], bool]:
         """See :class:`RequestKind`."""
@@ -377,21 +377,21 @@ class Claims(RequestKind):
             pod = self._pods.get(allocation.uid)
             if pod is None or not allocation.requested:
                 return (), True
-            found = self.grants.give(allocation, self._own_claims(pod), self._state.now)
+            found = self.allocated.give(allocation, self._own_claims(pod), self._state.now)
             if isinstance(found, str):
                 self._unsuited[pod.uid] = found
                 self._stale.add(pod.uid)
                 return (), False
             return found
-        return self.grants.take_back(allocation, lambda key: self._first_user(key) is not None)
+        return self.allocated.take_back(allocation, lambda key: self._first_user(key) is not None)
 
     def lost(self, node: NodeName) -> Sequence[PatchRecord]:
         """See :class:`RequestKind`; rule 2."""
-        return () if node in self._state.faults else self.grants.lost(node, self._state.allocations.on(node))
+        return () if node in self._state.faults else self.allocated.lost(node, self._state.allocations.on(node))
 
     def _own_claims(self, pod: PodInfo) -> list[str]:
-        """Returns the claims that are to be granted from a pod's slices."""
-        known = {key: self.grants.claims[key] for key in pod.device_claims if key in self.grants.claims}
+        """Returns the claims that are to be allocated from a pod's slices."""
+        known = {key: self.allocated.claims[key] for key in pod.device_claims if key in self.allocated.claims}
         return [key for key, claim in known.items() if self._profiles.read(claim).profiles and self._asks(pod.uid, key)]
 
 

@@ -28,7 +28,7 @@ from tessera.dra.requests import ClaimRefused
 FINALIZER = "resource.kubernetes.io/delete-protection"
 
 
-class Grants:
+class ClaimAllocations:
     """The claims of the cluster, and what they have of slices.
 
     Args:
@@ -45,21 +45,21 @@ class Grants:
         self._profiles = profiles
         self.claims: dict[str, ResourceClaim] = {}
         self.listed = False
-        #: By the node of its allocation, the claims that are granted there; no set is empty.
-        self._granted: dict[NodeName, set[str]] = {}
+        #: By the node of its allocation, the claims that are allocated there; no set is empty.
+        self._by_node: dict[NodeName, set[str]] = {}
 
     def put(self, key: str, claim: ResourceClaim | None) -> ResourceClaim | None:
         """Takes in a claim; None if it is gone. Returns it as it was before."""
         before = self.claims.pop(key, None)
         if before is not None and before.status.allocation is not None:
             node = NodeName(before.status.allocation.node)
-            self._granted[node].discard(key)
-            if not self._granted[node]:
-                del self._granted[node]
+            self._by_node[node].discard(key)
+            if not self._by_node[node]:
+                del self._by_node[node]
         if claim is not None:
             self.claims[key] = claim
             if claim.status.allocation is not None:
-                self._granted.setdefault(NodeName(claim.status.allocation.node), set()).add(key)
+                self._by_node.setdefault(NodeName(claim.status.allocation.node), set()).add(key)
         return before
 
     # Which claims have which slices ---------------------------------------------------------------------------------
@@ -85,11 +85,11 @@ class Grants:
     # The due writes -------------------------------------------------------------------------------------------------
 
     def give(self, allocation: Allocation, keys: Sequence[str], now: float) -> tuple[Sequence[PatchRecord], bool] | str:
-        """Returns the due writes that grant claims, and True if all are granted already; a text if they do not suit.
+        """Returns the writes due to allocate claims, and True if all are allocated; a text if the slices do not suit.
 
         Args:
             allocation: the slices; on record.
-            keys: the claims of their pod that are to be granted from them.
+            keys: the claims of their pod that are to be allocated from them.
             now: the time, seconds since 1970.
         """
         due = [key for key in keys if not self.is_from(self.claims[key], allocation)]
@@ -99,7 +99,7 @@ class Grants:
         if isinstance(chosen, str):
             return chosen
         if not chosen or any(self.claims[key].status.allocation is not None for key in due):
-            return (), False  # one is still granted from other slices
+            return (), False  # one is still allocated from other slices
         writes: list[PatchRecord] = []
         for number, key in enumerate(keys):
             claim = self.claims[key]
@@ -136,7 +136,7 @@ class Grants:
         return found.reason if isinstance(found, NoMatch) else found
 
     def take_back(self, allocation: Allocation, is_used: Callable[[str], bool]) -> tuple[Sequence[PatchRecord], bool]:
-        """Returns the due writes that clear allocations, and True if no claim is granted from the slices any more.
+        """Returns the due writes that clear allocations, and True if no claim is allocated from the slices any more.
 
         Args:
             allocation: slices that go back.
@@ -144,7 +144,7 @@ class Grants:
         """
         if not self.listed:
             return (), False
-        keys = [key for key in self._granted.get(allocation.node, ()) if self.is_from(self.claims[key], allocation)]
+        keys = [key for key in self._by_node.get(allocation.node, ()) if self.is_from(self.claims[key], allocation)]
         writes = [
             _clear(allocation.node, allocation.uid, claim)
             for key in sorted(keys)
@@ -155,7 +155,7 @@ class Grants:
     def lost(self, node: NodeName, allocations: Iterable[Allocation]) -> Sequence[PatchRecord]:
         """Returns the due writes that clear unreserved claims of a node that are from none of its allocations."""
         here = list(allocations)
-        claims = [self.claims[key] for key in sorted(self._granted.get(node, ()))] if self.listed else []
+        claims = [self.claims[key] for key in sorted(self._by_node.get(node, ()))] if self.listed else []
         return [
             _clear(node, PodUid(""), each)
             for each in claims
