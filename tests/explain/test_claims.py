@@ -149,6 +149,12 @@ ROWS = {
     "no room": Row(
         [user("a", "c"), claim(), *OTHERS], "full", ["it requests 3g.20gb", "8 of its 8"], {"records": FULL}
     ),
+    "room for a smaller one": Row(
+        [user("a", "c"), claim(), *OTHERS[:1]],
+        "fragmented",
+        ["a smaller slice has room now: 2g.10gb, 1g.10gb"],
+        {"records": cards(("x", "2g.10gb", 2, 2, "created"), ("y", "2g.10gb", 4, 2, "created"))},
+    ),
     "no controller": Row([user("a", "c"), claim()], "no-controller", ["there is no Lease"], {"leases": []}),
     "promised": Row(
         [user("a", "c"), claim(grant=Grant(DEVICE.format(4)))],
@@ -211,7 +217,11 @@ ROWS = {
         [claim()], "claim-pending", ["is not allocated"], {"forbidden": ["deviceclasses"]}
     ),
     "claim: of others": Row([claim(of="nic"), NIC], "claim-of-others", ["devices of another driver"]),
-    "claim: refused": Row([claim(of="gpu.tessera.dev")], "claim-refused", ["request x: no node publishes"]),
+    "claim: refused": Row(
+        [claim(of="gpu.tessera.dev")],
+        "claim-refused",
+        ["claim team/c: request x: no node publishes", "its DeviceClass is gpu.tessera.dev"],
+    ),
     "claim: unused": Row([claim()], "claim-unused", ["create a pod with the claim"]),
     "claim: in use": Row(
         [claim(grant=GRANTED), user("a", "c", node="n1", phase="Running")],

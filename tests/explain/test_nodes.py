@@ -285,6 +285,14 @@ def test_slices_on_demand_are_not_counted_by_their_positions() -> None:
         assert fact in offered
 
 
+def test_slices_on_demand_that_go_to_claims_are_no_resource() -> None:
+    dynamic = offer("nvidia.com/mig-1g.5gb", OfferKind.DYNAMIC_SLICE, 28, memory=4864, profile="1g.5gb")
+    labels = {"nvidia.com/mig.config": "dynamic", "tessera.dev/device-api": "dra"}
+    found = answer(node(HEALTHY, labels=labels, gives={}, offers=(dynamic,)))
+    assert any(each.startswith("offers 1g.5gb by ResourceClaims: at most 28") for each in found.facts)
+    assert not any("nvidia.com/mig-1g.5gb" in each for each in found.facts)
+
+
 def test_what_kubelet_does_not_give_of_an_offer_is_told() -> None:
     found = answer(node(HEALTHY, IN_FORCE, gives={"nvidia.com/gpu.shared": "12"}))
     (given,) = (each for each in found.facts if each.startswith("kubelet gives "))

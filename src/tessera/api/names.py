@@ -5,6 +5,7 @@ scripts written for it work unchanged; ``nvidia.com`` names are those of NVIDIA'
 names live under ``tessera.dev``.
 """
 
+from collections.abc import Mapping
 from typing import NewType
 
 PodUid = NewType("PodUid", str)
@@ -125,6 +126,11 @@ CDI_KIND = "tessera.dev/mig"
 def is_on_demand(layout: str) -> bool:
     """True if a layout gives cards to on-demand slicing: ``dynamic`` all, ``dynamic-<name>`` those it leaves uncut."""
     return layout == MIG_CONFIG_DYNAMIC or layout.startswith(MIG_CONFIG_DYNAMIC + "-")
+
+
+def gives_by_claims(labels: Mapping[str, str]) -> bool:
+    """True if a node with these labels gives its slices on demand by ResourceClaims alone."""
+    return labels.get(DEVICE_API_LABEL) == DEVICE_API_DRA
 
 
 def resource_of(profile: str) -> str:

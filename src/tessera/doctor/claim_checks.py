@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from tessera.api.dra.claims import DeviceClass
 from tessera.api.dra.resource_slices import ResourceSlice
-from tessera.api.names import DEVICE_API_DRA, DEVICE_API_LABEL
+from tessera.api.names import DEVICE_API_DRA, DEVICE_API_LABEL, gives_by_claims
 from tessera.doctor.facts import ClaimFacts, ClusterFacts, Refusal
 from tessera.doctor.findings import Finding, error, ok, unknown, warning
 from tessera.dra.driver_classes import device_classes, find_rival
@@ -94,7 +94,7 @@ def _rivals(found: ClaimFacts) -> Iterator[Finding]:
 def _published(facts: ClusterFacts, found: ClaimFacts) -> Finding:
     publishing = {each.spec.node_name for each in _ours(found)}
     nodes = () if isinstance(facts.nodes, Refusal) else facts.nodes
-    chosen = {each.metadata.name for each in nodes if each.metadata.labels.get(DEVICE_API_LABEL) == DEVICE_API_DRA}
+    chosen = {each.metadata.name for each in nodes if gives_by_claims(each.metadata.labels)}
     silent = sorted(chosen - publishing)
     if silent:
         return warning(

@@ -45,7 +45,12 @@ def _claims(view: ClusterView) -> ClaimObjects:
 
 def _asks(view: ClusterView, claim: ResourceClaim) -> Iterator[str]:
     classes = sorted({one_line(each.device_class_name, 60) for each in queries(claim)})
-    yield f"it asks for {profiles_of(view, claim)}, by DeviceClass {list_names(classes)}"
+    problem = _claims(view).profiles(claim).problem if view.snapshot.plans_claims else ""
+    if problem:
+        yield problem
+        yield f"its DeviceClass is {list_names(classes)}"
+    else:
+        yield f"it asks for {profiles_of(view, claim)}, by DeviceClass {list_names(classes)}"
 
 
 def _users(claim: ResourceClaim) -> Iterator[str]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from tessera.api.names import NodeName, profile_of, resource_of
-from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.objects.pod_info import CLAIMS, PodInfo
 from tessera.controller.slicing.planning.batch_placement import Placed
 from tessera.controller.slicing.slicer import Slicer
 from tessera.controller.slicing.state.fleet_inventory import FOREIGN
@@ -131,7 +131,7 @@ def room_for_smaller(slicer: Slicer, pod: PodInfo) -> Iterator[str]:
         return
     fitting = [name for name in _smaller_profiles(slicer, pod.profiles[0]) if _is_placed_with(slicer, pod, name)]
     if fitting:
-        names = ", ".join(resource_of(name) for name in fitting[:_ALTERNATIVES])
+        names = ", ".join(name if pod.kind is CLAIMS else resource_of(name) for name in fitting[:_ALTERNATIVES])
         yield f"a smaller slice has room now: {names}"
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from tessera.api.instaslice import OBJECT_CONDITION
-from tessera.api.names import MIG_CONFIG_LABEL, MIG_CONFIG_STATE_LABEL, is_on_demand
+from tessera.api.names import MIG_CONFIG_LABEL, MIG_CONFIG_STATE_LABEL, gives_by_claims, is_on_demand
 from tessera.api.nodes.agent_pod import AGENT_LABEL
 from tessera.api.nodes.card_faults import read_node_faults
 from tessera.api.nodes.conditions import HEALTH, LAYOUT, MPS, SHARING, is_marked_silent
@@ -351,7 +351,9 @@ def _offer_lines(view: ClusterView, node: Node) -> Iterator[str]:
     if fault:
         yield fault
     for each in offers:
-        yield f"offers {each.resource}: {_offer_text(each)}"
+        by_claims = each.kind is OfferKind.DYNAMIC_SLICE and gives_by_claims(node.metadata.labels)
+        name = f"{each.profile} by ResourceClaims" if by_claims else each.resource
+        yield f"offers {name}: {_offer_text(each)}"
     for resource in sorted({each.resource for each in offers if each.kind is not OfferKind.DYNAMIC_SLICE}):
         count = sum(each.count for each in offers if each.resource == resource)
         given = node.status.allocatable.get(resource, "0")

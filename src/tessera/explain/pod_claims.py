@@ -201,10 +201,10 @@ def _explain_first_user(view: ClusterView, pod: Pod, claim: ResourceClaim) -> Ex
 
 
 def profiles_of(view: ClusterView, claim: ResourceClaim) -> str:
-    """What a claim asks for: ``1 x 3g.20gb``; what is wrong with it if nothing can be said."""
+    """What a claim asks for: ``1 x 3g.20gb``."""
     found = view.snapshot.claims.profiles(claim) if view.snapshot.claims is not None else None
     if found is None or not found.profiles:
-        return found.problem if found is not None and found.problem else "devices that are not known here"
+        return "devices that are not known here"
     counts = {each: found.profiles.count(each) for each in sorted(found.profiles)}
     return ", ".join(f"{count} x {name}" for name, count in counts.items())
 

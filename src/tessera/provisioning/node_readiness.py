@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator
 
 import msgspec
 
-from tessera.api.names import MIG_CONFIG_LABEL, is_on_demand
+from tessera.api.names import MIG_CONFIG_LABEL, gives_by_claims, is_on_demand
 from tessera.api.nodes.conditions import LAYOUT, SHARING
 from tessera.api.nodes.driver_status import ADVERTISED_CONDITION, DRIVER_ANNOTATION, DriverPhase, DriverStatus
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, decode_offers
@@ -18,8 +18,20 @@ def missing_offer(node: Node) -> str:
 
 
 def offers_gpus(node: Node) -> bool:
-    """True if kubelet offers any GPU, with any device plugin."""
-    return any(name.startswith("nvidia.com/") and count_or_zero(n) > 0 for name, n in node.status.allocatable.items())
+    """True if kubelet offers any GPU, with any device plugin, or the node gives slices by ResourceClaims."""
+    given = [name for name, amount in node.status.allocatable.items() if count_or_zero(amount) > 0]
+    return any(name.startswith("nvidia.com/") for name in given) or _has_claim_slices(node)
+
+
+def _has_claim_slices(node: Node) -> bool:
+    """True if the agent has reported slices on demand that go to ResourceClaims: kubelet counts none of them."""
+    if not gives_by_claims(node.metadata.labels):
+        return False
+    try:
+        offers = decode_offers(node.metadata.annotations.get(OFFERS_ANNOTATION, "[]"))
+    except ValueError:
+        return False
+    return any(each.kind is OfferKind.DYNAMIC_SLICE for each in offers)
 
 
 def _missing_offers(node: Node) -> Iterator[str]:
@@ -57,10 +69,15 @@ def _not_in_force(node: Node) -> Iterator[str]:
 
 
 def _not_allocatable(node: Node, offers: Collection[NodeOffer]) -> Iterator[str]:
-    """Yields offered resources that are not allocatable. Of on-demand slices one suffices: their numbers interact."""
-    for resource in sorted({each.resource for each in offers}):
+    """Yields offered resources that are not allocatable. Of on-demand slices one suffices: their numbers interact.
+
+    Slices that go to ResourceClaims are never allocatable.
+    """
+    by_claims = gives_by_claims(node.metadata.labels)
+    counted = [each for each in offers if not (by_claims and each.kind is OfferKind.DYNAMIC_SLICE)]
+    for resource in sorted({each.resource for each in counted}):
         fixed = [
-            each.count for each in offers if each.resource == resource and each.kind is not OfferKind.DYNAMIC_SLICE
+            each.count for each in counted if each.resource == resource and each.kind is not OfferKind.DYNAMIC_SLICE
         ]
         wanted = sum(fixed) if fixed else 1
         given = count_or_zero(node.status.allocatable.get(resource, "0"))
@@ -69,9 +86,12 @@ def _not_allocatable(node: Node, offers: Collection[NodeOffer]) -> Iterator[str]
 
 
 def allocatable_text(node: Node) -> str:
-    """Text that lists the GPU resources in ``status.allocatable``."""
+    """Text that lists the GPU resources in ``status.allocatable``, and slices by ResourceClaims."""
     found = [f"{n} {name}" for name, n in sorted(node.status.allocatable.items()) if name.startswith("nvidia.com/")]
-    return f"kubelet gives {', '.join(each for each in found if not each.startswith('0 '))}"
+    given = ", ".join(each for each in found if not each.startswith("0 "))
+    kubelet = f"kubelet gives {given}" if given else ""
+    claims = "slices go to ResourceClaims" if _has_claim_slices(node) else ""
+    return ", ".join(each for each in (kubelet, claims) if each)
 
 
 def driver_status(node: Node) -> DriverStatus | None:

@@ -12,7 +12,7 @@ from tessera.api.nodes.conditions import AGENT_STATUS_UNKNOWN, PROVISIONED
 from tessera.api.nodes.driver_status import DriverStrategy
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind
 from tessera.provisioning.milestones import Milestone, ProvisioningRecord
-from tessera.provisioning.node_readiness import missing_offer
+from tessera.provisioning.node_readiness import missing_offer, offers_gpus
 from tessera.provisioning.options import PREFIXES, STARTUP_TAINT
 from tessera.provisioning.startup.deadline import StartupDeadline, StartupJudgement, judge_startup, startup_taints
 
@@ -113,6 +113,21 @@ def test_a_mig_layout_that_is_half_applied_keeps_the_taint() -> None:
 def test_slices_on_demand_are_there_when_one_of_each_could_be_made() -> None:
     assert missing_offer(node(annotations=offering(ON_DEMAND), allocatable={"nvidia.com/mig-1g.5gb": "1"})) == ""
     assert missing_offer(node(annotations=offering(ON_DEMAND), allocatable={"nvidia.com/mig-1g.5gb": "0"})) != ""
+
+
+def test_slices_by_resource_claims_are_never_allocatable_and_not_waited_for() -> None:
+    by_claims = {"nvidia.com/mig.config": "dynamic", "tessera.dev/device-api": "dra"}
+    claims = node(annotations=offering(ON_DEMAND), allocatable={}, labels=by_claims)
+    assert missing_offer(claims) == ""
+    assert offers_gpus(claims)
+    found = judge_startup(claims, with_(allocatable=130), keys=KEYS, deadline=DEADLINE, now=T0 + 132)
+    assert found.remove_taints
+    assert found.condition is not None
+    assert found.condition.text.endswith(", slices go to ResourceClaims")
+    mixed = node(annotations=offering(ON_DEMAND, WHOLE), allocatable={}, labels=by_claims)
+    assert missing_offer(mixed) == "kubelet gives 0 of 1 nvidia.com/gpu"
+    assert not offers_gpus(node(annotations=offering(WHOLE), allocatable={}, labels=by_claims))
+    assert not offers_gpus(node(annotations={OFFERS_ANNOTATION: "{"}, allocatable={}, labels=by_claims))
 
 
 def test_a_dynamic_node_needs_no_layout_condition() -> None:

@@ -24,7 +24,7 @@ from tessera.agent.slices.claim_publisher import ClaimPublisher, PublishedCards
 from tessera.agent.slices.prepared_claims import PreparedClaims
 from tessera.agent.slices.slice_table import SliceJournalFile
 from tessera.agent.slices.state_machine import SliceStateMachine
-from tessera.api.names import DEVICE_API_DRA, DEVICE_API_LABEL, PodUid
+from tessera.api.names import PodUid, gives_by_claims
 from tessera.dra.node_devices import PublishOptions
 
 
@@ -79,7 +79,7 @@ class ClaimService:
     def is_wanted(self) -> bool:
         """True if slices are given by claims, false if by the device plugin."""
         node = self._node()
-        return self._enabled and node is not None and node.metadata.labels.get(DEVICE_API_LABEL) == DEVICE_API_DRA
+        return self._enabled and node is not None and gives_by_claims(node.metadata.labels)
 
     @property
     def has_prepared(self) -> bool:

@@ -13,6 +13,7 @@ from tessera.api.names import (
     MIG_CONFIG_LABEL,
     MIG_CONFIG_STATE_LABEL,
     NodeName,
+    gives_by_claims,
     is_on_demand,
     profile_of,
 )
@@ -101,7 +102,7 @@ class NodeInfo:
             yield NodeRule(RuleKind.NO_DEVICE, missing[0])
         elif not devices and not self.offers_on_demand:
             yield NodeRule(RuleKind.NOT_ON_DEMAND)
-        elif not devices and self.labels.get(DEVICE_API_LABEL) == DEVICE_API_DRA:
+        elif not devices and gives_by_claims(self.labels):
             yield NodeRule(RuleKind.NO_DEVICE, LIMITS_OFFER)
         kept_off = keep_off_label(self.labels)
         if kept_off:

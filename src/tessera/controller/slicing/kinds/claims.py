@@ -21,7 +21,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from tessera.api.dra.claims import RESOURCE_CLAIMS, DeviceClass, ResourceClaim
 from tessera.api.dra.resource_slices import ResourceSlice
-from tessera.api.names import DEVICE_API_DRA, DEVICE_API_LABEL, HOSTNAME_LABEL, NodeName, PodUid
+from tessera.api.names import DEVICE_API_DRA, DEVICE_API_LABEL, HOSTNAME_LABEL, NodeName, PodUid, gives_by_claims
 from tessera.controller.filters.avoidance import AVOIDANCE_SECONDS
 from tessera.controller.objects.pod_info import CLAIMS, PodInfo
 from tessera.controller.slicing.claims.claim_allocations import ClaimAllocations
@@ -168,7 +168,7 @@ class Claims(RequestKind):
 
     def _gives(self, node: NodeName) -> bool:
         facts = self._state.cluster.nodes.get(node)
-        by_claims = facts is not None and facts.labels.get(DEVICE_API_LABEL) == DEVICE_API_DRA
+        by_claims = facts is not None and gives_by_claims(facts.labels)
         return by_claims and node in self._published.nodes
 
     def _offer(self, node: NodeName) -> None:
