@@ -4,8 +4,8 @@ By default the driver is ``gpu.tessera.dev``. Where NVIDIA's DRA driver is not i
 ``gpu.nvidia.com``, and then has its classes, so NVIDIA's claims run unchanged. Both are never on one node: a node with
 slices of NVIDIA's driver is left alone.
 
-A server that drops taints of devices (Kubernetes 1.34 and 1.35) cannot keep kube-scheduler's allocator away. There, our
-classes have a guard, an expression that no device fulfils; only the controller leaves it out.
+The classes that an installation makes have a guard, an expression that no device fulfils; only the controller leaves it
+out. So kube-scheduler's allocator is kept away by a server too that drops taints of devices (Kubernetes 1.34 and 1.35).
 """
 
 from collections.abc import Iterable

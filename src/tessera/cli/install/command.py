@@ -200,7 +200,7 @@ _WORDS = "tessera.install.words"
 @click.option(
     "--dashboard/--no-dashboard",
     default=True,
-    help="Install the live page and the API for tenants, which is behind tessera map, top, queue, health, usage and why"
+    help="Install the live page and the API for tenants, which is behind tessera map, top, queue, health, idle and why"
     " for users with the rights of one namespace; or leave both out.  [default: install]",
 )
 @origin_option(
