@@ -34,7 +34,11 @@ def server(tmp_path: Path) -> Iterator[tuple[Objects, str]]:
 @pytest.mark.parametrize(
     ("command", "missing", "facts"),
     [
-        (["map"], "instaslices", ("an administrator adds Tessera's API for tenants: tessera install",)),
+        (
+            ["map"],
+            "instaslices",
+            ("adds Tessera's API for tenants: tessera install --reuse --dashboard",),
+        ),
         (
             ["why", "a", "-n", "team"],
             "pods",

@@ -1,9 +1,11 @@
 """Opaque configurations, the driver's name and its classes."""
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,7 +30,7 @@ from tessera.dra.opaque_configs import (
     read_config,
     settings_of,
 )
-from tessera.dra.requests import ClaimRefused, read_demand
+from tessera.dra.requests import GUARD, ClaimRefused, read_demand
 from tessera.dra.selectors import DeviceSelectors
 from tessera.dra.slice_writer import plan_slices
 from tessera.manifests import deploy_folder, read_manifests
@@ -197,6 +199,14 @@ def test_an_installation_makes_these_classes() -> None:
         for driver in CLAIM_DRIVERS
         for each in device_classes(driver, guarded=True)
     }
+
+
+def test_the_page_shows_a_class_that_keeps_the_allocator_away() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "claims.md").read_text()
+    (text,) = (each for each in page.split("```") if "kind: DeviceClass" in each)
+    shown = yaml.safe_load(text.removeprefix("yaml"))
+    assert shown["spec"]["selectors"][-1] == {"cel": {"expression": GUARD}}
+    assert is_our_class(msgspec.convert(shown, DeviceClass), DRIVER)
 
 
 CARD = NodeCard(

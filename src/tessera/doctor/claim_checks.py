@@ -17,7 +17,7 @@ from tessera.text import count_noun, list_names
 
 #: The admission policy that tessera install --claim-driver brings together with the rights.
 _POLICY = "tessera-agent-claims"
-_INSTALL = "tessera install --claim-driver {}"
+_INSTALL = "tessera install --reuse --claim-driver {}"
 
 
 def check_claims(facts: ClusterFacts) -> Iterator[Finding]:

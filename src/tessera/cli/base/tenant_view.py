@@ -80,7 +80,7 @@ async def missing_right(client: "Client", namespace: str, view: "ApiError") -> s
     if isinstance(view, NotFound):
         return (
             "this installation shows cards to administrators only; an administrator adds Tessera's API for tenants:"
-            " tessera install"
+            " tessera install --reuse --dashboard"
         )
     return (
         f"Tessera's API for tenants does not answer ({' '.join(str(view).split())}); an administrator sees why: kubectl"
