@@ -28,7 +28,7 @@ from tessera.kube.resources import Condition, Node, Taint
 from tessera.reasons.node_rules import NodeRule, RuleKind
 
 #: What a node lacks whose slices go to claims, in the words of a refusal.
-LIMITS_OFFER = f"slices for limits (label {DEVICE_API_LABEL}={DEVICE_API_DRA})"
+LIMITS_OFFER = f"slices for limits, only for ResourceClaims (label {DEVICE_API_LABEL}={DEVICE_API_DRA})"
 
 
 class AgentState(Enum):
