@@ -245,7 +245,7 @@ def test_what_a_claim_uses_is_counted_for_its_pod(in_lab: Callable[..., None]) -
         (pages,) = lab.cluster.documents.values()
         usage = msgspec.json.decode(pages["/usage"](), type=NodeUsage)
         held = {(each.pod, each.container, each.device) for each in usage.leases}
-        assert held == {("p", "c0", uuid) for uuid in lab.devices("p")}
+        assert held == {("p", "main", uuid) for uuid in lab.devices("p", "main")}
         assert len(held) == 2
 
     in_lab(scenario, pages=True)
