@@ -38,6 +38,12 @@ EXPRESSION_USUAL_COST = Limit(
     "an evaluation of a selector that does not count against the bound of all",
     "selectors cost 5 to 50; one that costs a million on each of a million devices would take weeks",
 )
+NAMESPACE_EXPRESSIONS_COST = Limit(
+    3_000_000,
+    "units",
+    "all evaluations of selectors for the claims of one namespace, until classes or devices change",
+    "a second or two; four thousand different selectors cost a million",
+)
 EXPRESSIONS = Limit(
     4_096, "expressions", "selectors whose costs are remembered", "a cluster has tens; all are forgotten together"
 )

@@ -9,7 +9,7 @@ from tests.support.cost import count_calls
 from tests.support.slicer_cluster import CheckedSlicer
 
 from tessera.api.dra.resource_slices import ResourceSlice
-from tessera.api.names import DEVICE_API_DRA, DEVICE_API_LABEL, GATE, HOSTNAME_LABEL, LAST_GATES, NodeName
+from tessera.api.names import DEVICE_API_DRA, DEVICE_API_LABEL, GATE, HOSTNAME_LABEL, LAST_GATES, NodeName, PodUid
 from tessera.api.pods.gangs import Gang
 from tessera.controller.objects.node_constraints import NodeConstraints
 from tessera.controller.slicing.claims import published_devices
@@ -650,3 +650,21 @@ def test_a_claim_that_is_being_deleted_holds_no_slices(late: bool) -> None:
     cluster.claim("c", request("x", THREE))
     cluster.settle()
     assert cluster.pods[pod.uid].node == "n1"
+
+
+def test_costly_selectors_of_a_namespace_stop_that_namespace_alone() -> None:
+    cluster = ClaimCluster()
+    cluster.claim_node("n1", count=8)
+    digits = "[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]"
+    loops = "".join(f"{digits}.all(x{level}, " for level in range(5))
+    for number in range(40):
+        costly = selecting(f"{loops}{number} >= 0{')' * 5}")
+        cluster.user(f"p{number}", cluster.claim(f"c{number}", request("x", "mig.tessera.dev", **costly)))
+    cluster.settle()
+    pods = cluster.slicer.state.cluster.pods
+    last = pods[PodUid("uid-p39")].fault
+    assert last.startswith("claim default/c39: the selectors of claims in its namespace cost more than 3,000,000 units")
+    key = cluster.claim("c", request("x", ONE), namespace="other")
+    other = cluster.user("other", key, namespace="other")
+    cluster.settle()
+    assert cluster.where(other)

@@ -18,6 +18,7 @@ import msgspec
 
 from tessera.api.dra.claims import ClaimSpec, DeviceClass, ResourceClaim
 from tessera.api.names import NodeName
+from tessera.cel.metering import Meter, OutOfBudgetError
 from tessera.controller.slicing.claims.published_devices import NodeDevices, PublishedDevices, Sort
 from tessera.dra.devices import Device
 from tessera.dra.driver_classes import check_served, is_our_class
@@ -25,7 +26,7 @@ from tessera.dra.matching import consumed_amounts
 from tessera.dra.opaque_configs import ConfigRefused, check_configs
 from tessera.dra.requests import ClaimDemand, ClaimRefused, DeviceDemand, read_demand
 from tessera.dra.selectors import DeviceSelectors
-from tessera.limits.claims import EXPRESSIONS
+from tessera.limits.claims import EXPRESSIONS, NAMESPACE_EXPRESSIONS_COST
 from tessera.mig.names import parse_profile_name
 
 #: Stands for the claim's own name in what is remembered of a specification.
@@ -48,6 +49,12 @@ class ClaimProfiles(msgspec.Struct, frozen=True):
     problem: str = ""
 
 
+_TOO_COSTLY = ClaimProfiles(
+    problem=f"{_NAME}: the selectors of claims in its namespace cost more than {NAMESPACE_EXPRESSIONS_COST:,} units;"
+    " make them shorter, and create the claims again"
+)
+
+
 class _Choice(msgspec.Struct, frozen=True):
     """Some sorts of the devices of a profile."""
 
@@ -64,10 +71,12 @@ class ProfileReader:
     """
 
     #: A record of the state does not have them, and a state that was read makes them anew.
-    TRANSIENT: ClassVar[tuple[str, ...]] = ("_selectors", "_known")
+    TRANSIENT: ClassVar[tuple[str, ...]] = ("_selectors", "_known", "_meters")
     _selectors: DeviceSelectors | None = None
     #: By specification; emptied at the limit.
     _known: dict[bytes, ClaimProfiles] | None = None
+    #: By namespace, what selectors of its claims may still cost.
+    _meters: dict[str, Meter] | None = None
 
     def __init__(self, driver: str, published: PublishedDevices) -> None:
         self._driver = driver
@@ -77,7 +86,7 @@ class ProfileReader:
 
     def forget(self) -> None:
         """Forgets what is remembered: classes or sorts of devices have changed."""
-        self._known, self._choices = None, {}
+        self._known, self._meters, self._choices = None, None, {}
 
     @property
     def selectors(self) -> DeviceSelectors:
@@ -101,13 +110,21 @@ class ProfileReader:
         key = msgspec.json.encode(claim.spec)
         found = self._known.get(key)
         if found is None:
-            found = self._known[key] = self._read(claim.spec)
+            meter = self._meter(claim.metadata.namespace)
+            found = self._read(claim.spec, meter)
+            if meter.left >= 0:
+                self._known[key] = found
         if not found.problem:
             return found
         own = claim_name(claim) + found.problem.removeprefix(_NAME)
         return msgspec.structs.replace(found, problem=own if found.problem.startswith(_NAME) else found.problem)
 
-    def _read(self, spec: ClaimSpec) -> ClaimProfiles:
+    def _meter(self, namespace: str) -> Meter:
+        if self._meters is None:
+            self._meters = {}
+        return self._meters.setdefault(namespace, Meter(NAMESPACE_EXPRESSIONS_COST))
+
+    def _read(self, spec: ClaimSpec, meter: Meter) -> ClaimProfiles:
         requests = spec.devices.requests
         queries = [query for each in requests for query in (each.exactly, *each.first_available) if query is not None]
         classes = [
@@ -118,20 +135,24 @@ class ProfileReader:
             return ClaimProfiles()
         if not all(ours):
             return ClaimProfiles(problem=f"{_NAME} asks for devices of several drivers: make a claim for each")
+        if meter.left < 0:
+            return _TOO_COSTLY
         try:
             check_served(_NAME, spec, self._driver)
             demand = read_demand(_NAME, spec, self.classes)
             fields = enumerate(spec.devices.config)
             check_configs(((f"{_NAME}: spec.devices.config[{n}]", each) for n, each in fields), self._driver)
-            chosen = [self._choose(alternatives) for alternatives in demand.requests]
+            chosen = [self._choose(alternatives, meter) for alternatives in demand.requests]
             one_card = _compares(demand, [one for one, _ in chosen])
+            choices = [self._choice(one, profile, meter) for one, profile in chosen]
+        except OutOfBudgetError:
+            return _TOO_COSTLY
         except (ClaimRefused, ConfigRefused) as error:
             return ClaimProfiles(problem=str(error))
         profiles = tuple(profile for one, profile in chosen for _ in range(one.count))
-        choices = (self._choice(one, profile) for one, profile in chosen)
         return ClaimProfiles(profiles, tuple(dict.fromkeys(each for each in choices if each)), one_card)
 
-    def _choose(self, alternatives: Sequence[DeviceDemand]) -> tuple[DeviceDemand, str]:
+    def _choose(self, alternatives: Sequence[DeviceDemand], meter: Meter) -> tuple[DeviceDemand, str]:
         """Returns the first alternative of which the cluster has a device, and the smallest profile for it."""
         problems: dict[str, None] = {}
         for demand in alternatives:
@@ -139,7 +160,9 @@ class ProfileReader:
                 if wrong:
                     raise ClaimRefused(f"{_NAME}: request {demand.name}: {field} is not served: ask for a count")
             matched = [
-                sort[0] for sort, device in self._published.sorts.items() if self._matches(demand, device, problems)
+                sort[0]
+                for sort, device in self._published.sorts.items()
+                if self._matches(demand, device, problems, meter)
             ]
             if matched:
                 return demand, min(matched, key=_size)
@@ -149,11 +172,11 @@ class ProfileReader:
             " resourceslices"
         )
 
-    def _matches(self, demand: DeviceDemand, device: Device | None, problems: dict[str, None]) -> bool:
+    def _matches(self, demand: DeviceDemand, device: Device | None, problems: dict[str, None], meter: Meter) -> bool:
         if device is None:
             return False
         for place, expression in demand.selectors:
-            result = self.selectors.matches(expression, device)
+            result = self.selectors.matches(expression, device, meter)
             if result.problem and len(problems) < 3:
                 problems[f"{place.removeprefix(f'{_NAME}: ')}: {result.problem}"] = None
             if not result.matches:
@@ -162,9 +185,9 @@ class ProfileReader:
 
     # Choices --------------------------------------------------------------------------------------------------------
 
-    def _choice(self, demand: DeviceDemand, profile: str) -> str:
+    def _choice(self, demand: DeviceDemand, profile: str, meter: Meter) -> str:
         every = {sort: device for sort, device in self._published.sorts.items() if sort[0] == profile}
-        chosen = frozenset(sort for sort, device in every.items() if self._matches(demand, device, {}))
+        chosen = frozenset(sort for sort, device in every.items() if self._matches(demand, device, {}, meter))
         if len(chosen) == len(every):
             return ""
         digest = sha256(msgspec.json.encode(sorted(chosen))).hexdigest()[:16]
