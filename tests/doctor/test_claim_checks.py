@@ -87,6 +87,16 @@ def test_each_fault_is_found_with_what_to_do(changes: dict[str, Any], check: str
     assert finding.advice
 
 
+def test_what_an_unlike_driver_publishes_is_no_fault() -> None:
+    """For example one of network cards."""
+    nics = [
+        msgspec.structs.replace(each, spec=msgspec.structs.replace(each.spec, driver="dra.net"))
+        for each in of_another(DRIVER)
+    ]
+    found = examine(slices=published() + nics)
+    assert all(each.verdict is Verdict.OK for each in found)
+
+
 def test_guarded_classes_keep_the_scheduler_away_where_taints_are_dropped() -> None:
     guarded = msgspec.convert(device_classes(DRIVER, guarded=True), list[DeviceClass])
     assert {each.verdict for each in examine(classes=guarded, slices=bare(published()))} == {Verdict.OK}

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from tessera.api.dra.claims import DeviceClass
 from tessera.api.dra.resource_slices import ResourceSlice
-from tessera.api.names import DEVICE_API_DRA, DEVICE_API_LABEL, gives_by_claims
+from tessera.api.names import CLAIM_DRIVERS, DEVICE_API_DRA, DEVICE_API_LABEL, gives_by_claims
 from tessera.doctor.facts import ClaimFacts, ClusterFacts, Refusal
 from tessera.doctor.findings import Finding, error, ok, unknown, warning
 from tessera.dra.driver_classes import device_classes, find_rival
@@ -81,14 +81,15 @@ def _rivals(found: ClaimFacts) -> Iterator[Finding]:
             [f"node/{each}" for each in rivals],
         )
     ours = {each.spec.node_name for each in _ours(found)}
-    beside = sorted({each.spec.node_name for each in found.slices if each.spec.driver != found.driver} & ours)
-    if beside:
-        yield error(
-            "claim-drivers",
-            "NVIDIA's DRA driver and Tessera's publish the same cards, so a card can be given twice",
-            "remove NVIDIA's DRA driver from these nodes",
-            [f"node/{each}" for each in beside],
-        )
+    for other in CLAIM_DRIVERS:
+        beside = sorted({each.spec.node_name for each in found.slices if each.spec.driver == other} & ours)
+        if beside and other != found.driver:
+            yield error(
+                "claim-drivers",
+                f"drivers {other} and {found.driver} publish the same cards, so a card can be given twice",
+                f"remove driver {other} from these nodes",
+                [f"node/{each}" for each in beside],
+            )
 
 
 def _published(facts: ClusterFacts, found: ClaimFacts) -> Finding:
