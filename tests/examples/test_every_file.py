@@ -21,7 +21,11 @@ from tessera_lab.kueue.stand_in import StandIn
 ROOT = Path(__file__).parents[2]
 #: Files that are for programs and not for an API server; tests/deploy and tests/charts render and read them.
 READ_BY_PROGRAMS = {"kustomize.config.k8s.io/v1beta1", "config.kueue.x-k8s.io/v1beta2", None}
-WITHOUT_NAMESPACE = {"Namespace", "Queue", "ClusterPolicy", "ResourceFlavor", "ClusterQueue", "AdmissionCheck"}
+WITHOUT_NAMESPACE = {"Namespace", "Queue", "ClusterPolicy", "DeviceClass"} | {
+    "ResourceFlavor",
+    "ClusterQueue",
+    "AdmissionCheck",
+}
 #: Files that need other nodes than this cluster has, and the refusal that says so; docs/sharing.md shows them.
 REFUSED = {
     "examples/sharing/kinds.yaml": "nvidia.com/mig-2g.10gb.fixed is a profile of no card in this cluster",

@@ -42,6 +42,7 @@ _MADE_UP = (
     (re.compile(r"\b(?=[0-9]*[a-f])(?=[a-f]*[0-9])[0-9a-f]{10}\b"), "SET"),
     (re.compile(r"@sha256:[0-9a-f]{12,64}"), "@DIGEST"),
     (re.compile(r"(?:(?<=[ (])|^)((\d+h)?(\d+m)?\d+s|\d+m)(?= |$)"), "AGE"),
+    (re.compile(r"\bGPU \d\b"), "GPU N"),  # of equal empty cards any is right
     (re.compile(r"\b127(\.\d+){3}\b"), "ADDRESS"),
     (re.compile(r"https://127\.0\.0\.1:\d+|https://ADDRESS:\d+"), "SERVER"),
     (re.compile(r"(?<=KUBECONFIG=)/\S+"), "FILE"),
