@@ -200,6 +200,21 @@ def test_a_claim_that_comes_back_costs_as_many_steps_for_each_of_its_users() -> 
     assert many < 5 * few
 
 
+def test_pods_whose_claims_are_still_to_be_made_cost_nothing_of_each_other() -> None:
+    def steps(pods: int) -> int:
+        cluster = ClaimCluster()
+
+        def burst() -> None:
+            for number in range(pods):
+                cluster.user(f"p{number}", "")
+
+        return count_calls(burst)[0]
+
+    few, many = steps(15), steps(60)
+    assert few > 100
+    assert many < 5 * few
+
+
 def test_when_the_first_user_goes_before_it_is_placed_the_next_one_asks() -> None:
     cluster = ClaimCluster()
     shared = cluster.claim("shared", request("slice", ONE))

@@ -296,14 +296,15 @@ class Claims(RequestKind):
         if known is not None and known.device_claims != pod.device_claims:
             for key in set(known.device_claims) - set(pod.device_claims):
                 self._users.get(key, set()).discard(pod.uid)
-        for key in pod.device_claims:
+        made = [key for key in pod.device_claims if key]
+        for key in made:
             users = self._users.setdefault(key, set())
             if pod.uid not in users:  # it may be older than the one that asks
                 first = self._first_user(key)
                 self._stale |= {first.uid} if first is not None else set()
             users.add(pod.uid)
         if will_never_run(pod) and (known is None or not will_never_run(known)):
-            for key in pod.device_claims:  # the next of its users asks now
+            for key in made:  # the next of its users asks now
                 self._stale |= self._users[key] - {pod.uid}
                 self._wake_nodes(key)
 
