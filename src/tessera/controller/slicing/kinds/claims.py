@@ -382,6 +382,7 @@ class Claims(RequestKind):
             if isinstance(found, str):
                 self._unsuited[pod.uid] = found
                 self._stale.add(pod.uid)
+                self._state.cluster.changed_pods.add(pod.uid)  # a step is due, though nothing else changes
                 return (), False
             return found
         return self.allocated.take_back(allocation, lambda key: self._first_user(key) is not None)
