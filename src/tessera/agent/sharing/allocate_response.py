@@ -13,7 +13,7 @@ Shares of one device count as one device here, in the order in which they were g
 first two strategies: CDI files bring their own. The same holds for IMEX channels, though our CDI files do not have
 them. Tessera adds one thing to upstream's forms: an answer by CDI with several devices, or on a node where a container
 may have other resources too, ends with one more name: that of the container's *set* (:func:`set_name`), whose CDI edits
-name all its devices in the variable (``docs/decisions/cdi-sets.md``).
+name all its devices in the variable (``docs/decisions/container-environment.md``).
 """
 
 import hashlib

@@ -6,10 +6,10 @@ UUID and one by its index, since a profile may choose either.
 
 Each device's edits give its nodes and name it in ``NVIDIA_VISIBLE_DEVICES``, which overrides the image's and the pod's
 value. The runtime applies the devices of a container one after the other, so only the last of several would be named.
-Therefore a *set* follows them, which has no nodes of its own and names all (``docs/decisions/cdi-sets.md``). A set
-belongs to one container: :class:`CdiPublisher` defines it at Allocate with the devices of that answer, completes it
-before the container starts with those of its other resources, and keeps it while kubelet lists the container. A mount
-names each device as well (``docs/decisions/container-environment.md``).
+Therefore a *set* follows them, which has no nodes of its own and names all. A set belongs to one container:
+:class:`CdiPublisher` defines it at Allocate with the devices of that answer, completes it before the container starts
+with those of its other resources, and keeps it while kubelet lists the container. A mount names each device as well
+(``docs/decisions/container-environment.md``).
 
 Simulated cards have no nodes, so their containers get the environment alone.
 """

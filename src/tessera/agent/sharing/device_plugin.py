@@ -5,8 +5,8 @@ kubelet can count its successor; the allocated entries follow the cards at once.
 that are only on kubelet's older list: the pod fails and is made anew, instead of two pods having one card.
 
 Allocate answers from its present terms and asks no other part, since kubelet admits pods one after the other. Before a
-container starts, its CDI set exists (``docs/decisions/cdi-sets.md``), also after a restart of the agent or the machine;
-only that may take a while.
+container starts, its CDI set exists (``docs/decisions/container-environment.md``), also after a restart of the agent or
+the machine; only that may take a while.
 """
 
 from collections.abc import Mapping, Sequence

@@ -9,7 +9,7 @@ Who should answer follows from what is there, never from who answers:
 
 A node that Tessera has left, at the request of ``tessera uninstall``, owes no answer; nor does one with a label
 that keeps the agent off. Whether an agent answers is seen from the condition ``Ready`` of its pod
-(docs/decisions/agent-liveness.md), and of its node. A reader of the agents' pages knows more: a page that was read is
+(docs/decisions/silent-agents.md), and of its node. A reader of the agents' pages knows more: a page that was read is
 an answer, whatever the API server says.
 """
 

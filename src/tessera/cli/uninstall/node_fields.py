@@ -5,7 +5,7 @@ under names of its own. So there is no list of labels to keep up to date, and a 
 same name stays. Fields that another owner holds as well stay too.
 
 The memory quota is an amount that the agent patched. The amounts of devices are kubelet's: it shows 0 of a resource
-whose plugin has ended, and would write that 0 again (docs/decisions/stale-resources.md), so they stay.
+whose plugin has ended, and would write that 0 again (docs/decisions/node-status.md), so they stay.
 """
 
 from collections.abc import Collection, Mapping, Sequence
