@@ -46,9 +46,9 @@ import uvloop
 
 from tessera.api.instaslice import INSTASLICES
 from tessera.api.names import GATE, resource_of
+from tessera.claims.controller.claim_allocations import FINALIZER
 from tessera.cli.base.process import reduce_garbage_collection
 from tessera.clock import SystemClock
-from tessera.controller.slicing.claims.claim_allocations import FINALIZER
 from tessera.dra.allocation import select_node
 from tessera.dra.devices import Pool
 from tessera.dra.driver_classes import profile_class

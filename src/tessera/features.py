@@ -71,6 +71,13 @@ FEATURES = (
         joins=True,
     ),
     Feature(
+        name="claims",
+        folders=("src/tessera/claims", "src/tessera/dra", "src/tessera/cel"),
+        text="Gives slices by ResourceClaims.",
+        off="`tessera controller --without claims`; agents without `--claim-driver`",
+        joins=True,
+    ),
+    Feature(
         name="nvidia",
         folders=("src/tessera/gpu_operator",),
         text="Reads ClusterPolicies, NVIDIADrivers and the values of NVIDIA's charts.",

@@ -16,6 +16,8 @@ from tessera.kube.resources import DEPLOYMENTS
 ROOT = Path(__file__).parents[2]
 NAMES = [each.name for each in JOINING]
 LEFT_OUT = [*([name] for name in NAMES), NAMES]
+#: Options by which a satellite has something to do.
+NEEDED = {"claims": ["--claim-driver=gpu.tessera.dev"]}
 #: Imports what the first argument names, while the packages of the others cannot be imported.
 PROGRAM = """
 import importlib, sys
@@ -83,9 +85,11 @@ def test_the_processes_start_where_no_satellite_is_installed() -> None:
 
 @pytest.mark.parametrize("names", LEFT_OUT, ids="+".join)
 def test_a_controller_leaves_out_what_is_not_installed(names: Sequence[str]) -> None:
-    arguments = [f"--without={name}" for name in names]
+    needed = [each for name in NAMES if name not in names for each in NEEDED.get(name, ())]
+    arguments = [*needed, *(f"--without={name}" for name in names)]
     missing = [package for each in JOINING if each.name in names for package in packages(each)]
-    all_of_them = [type(each).__name__ for each in parse_options((), {"POD_NAME": "p"}).satellites]
+    everything = [each for options in NEEDED.values() for each in options]
+    all_of_them = [type(each).__name__ for each in parse_options(everything, {"POD_NAME": "p"}).satellites]
     assert start(PROCESSES, arguments, missing) == [
         kind for name, kind in zip(NAMES, all_of_them, strict=True) if name not in names
     ]

@@ -11,9 +11,9 @@ from tests.support.slicer_cluster import CheckedSlicer, SlicerCluster, merge
 from tessera.api.dra.claims import DeviceClass, ResourceClaim
 from tessera.api.dra.resource_slices import ResourceSlice
 from tessera.api.names import DEVICE_API_DRA, DEVICE_API_LABEL, MIG_CONFIG_LABEL, NodeName, PodUid
+from tessera.claims.controller.claims import Claims
 from tessera.controller.objects.node_info import NodeInfo
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.controller.slicing.kinds.claims import Claims
 from tessera.controller.slicing.slicer import KINDS, Slicer
 from tessera.controller.slicing.state.events import RecordObserved, RecordsListed, RetryDue, WriteRefused
 from tessera.controller.slicing.state.instructions import Instruction, PatchRecord, Write

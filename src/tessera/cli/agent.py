@@ -291,7 +291,17 @@ async def _run(options: Any, kubeconfig: Path | None, context: str | None) -> No
     async with connect(CARDS_MANAGER, kubeconfig, context) as client:
         driver, programs = _driver(options, clock)
         host = _host(options)
-        await run_lifecycle(options, client, driver, kubelet, clock, host=host, programs=programs)
+        giver = _giver(options)
+        await run_lifecycle(options, client, driver, kubelet, clock, host=host, programs=programs, make_giver=giver)
+
+
+def _giver(options: Any) -> Any:
+    """Makes a further way to give slices than the device plugins; None for none. Its modules are imported only here."""
+    if not options.claim_driver:
+        return None
+    from tessera.claims.agent.claim_service import ClaimService
+
+    return ClaimService
 
 
 def _host(options: Any) -> Callable[[Sequence[str]], Awaitable[None]] | None:

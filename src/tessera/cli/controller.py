@@ -36,6 +36,7 @@ _READERS: Mapping[str, tuple[str, ...]] = {
     "startup_deadline": ("provisioning", "scale-up"),
     **dict.fromkeys(("usage_user", "usage_label"), ("usage",)),
     **dict.fromkeys(("scale_up", "placeholder_image"), ("scale-up",)),
+    "claim_driver": ("claims",),
 }
 
 
@@ -144,7 +145,6 @@ def options_from(values: Mapping[str, Any]) -> Any:
     given = dict(values)
     _refuse_unread(given)
     given["identity"] = given["identity"] or socket.gethostname()
-    given["claim_driver"] = given["claim_driver"] or ""
     site = pop_site(given)
     reserve: dict[str, Any] = (
         {} if site.reservations is None else {"reserve_after": read_reservations(site.reservations)}
@@ -191,12 +191,12 @@ def _satellites(site: Site, given: dict[str, Any]) -> Iterator[Any]:
     names = [name for name in given if _readers(name)]
     settings = {name: given.pop(name) for name in names}
     for feature in JOINING:
-        if feature.name not in without:
-            yield _satellite(feature.name, site, {**settings, **given})
+        if feature.name not in without and (found := _satellite(feature.name, site, {**settings, **given})):
+            yield found
 
 
 def _satellite(name: str, site: Site, given: Mapping[str, Any]) -> Any:
-    """One satellite with its options. Its modules are imported only here."""
+    """One satellite with its options; None if they leave it nothing to do. Its modules are imported only here."""
     startup = {"startup_taints": site.startup_taints, "deadline": site.startup_deadline}
     match name:
         case "provisioning":
@@ -243,6 +243,10 @@ def _satellite(name: str, site: Site, given: Mapping[str, Any]) -> Any:
             options = ScaleUpOptions(method=ScaleUpMethod(site.scale_up or "auto"), image=given["placeholder_image"])
             deadline = site.startup_deadline
             return ScaleUpSatellite(options=options, **({} if deadline is None else {"startup": deadline}))
+        case "claims":
+            from tessera.claims.satellite import ClaimSatellite
+
+            return ClaimSatellite(driver=given["claim_driver"]) if given["claim_driver"] else None
     raise AssertionError(name)
 
 

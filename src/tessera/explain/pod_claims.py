@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from tessera.api.dra.claims import DeviceQuery, ResourceClaim
 from tessera.api.names import NodeName
+from tessera.claims.controller.claims import Claims
 from tessera.controller.objects.pod_info import CLAIMS, PodInfo
-from tessera.controller.slicing.kinds.claims import Claims
 from tessera.controller.slicing.state.allocation import Allocation
 from tessera.explain.claim_objects import ClaimObjects, claim_keys
 from tessera.explain.controller_words import told_by_condition

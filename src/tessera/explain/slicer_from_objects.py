@@ -5,9 +5,9 @@ from functools import partial
 
 from tessera.api.instaslice import Instaslice
 from tessera.api.queues import Queue
+from tessera.claims.controller.claims import Claims
 from tessera.controller.objects.node_info import read_node
 from tessera.controller.objects.pod_info import CLAIMS, read_pod
-from tessera.controller.slicing.kinds.claims import Claims
 from tessera.controller.slicing.slicer import KINDS, Slicer
 from tessera.controller.slicing.state.events import (
     InstasliceObserved,

@@ -103,6 +103,7 @@ DECIDERS: Mapping[str, DeciderKind] = {
         decider="tessera.controller.slicing.slicer:Slicer",
         modules=(
             "tessera.controller",
+            "tessera.claims.controller",
             "tessera.api",
             "tessera.kube",
             "tessera.placement",

@@ -24,6 +24,7 @@ from tessera.agent.driver.driver_state import DriverHome
 from tessera.agent.driver.hardware import DriverBackend
 from tessera.agent.main.lifecycle import run_lifecycle
 from tessera.agent.simulated.driver import SimulatedDriver, SimulatedPrograms
+from tessera.claims.agent.claim_service import ClaimService
 from tessera.cli.install.manifests import InstallChoices
 from tessera.cli.install.rendering import render
 from tessera.clock import Clock
@@ -227,6 +228,7 @@ async def _agent(
         host=_host(context),
         processes=processes,
         programs=programs,
+        make_giver=ClaimService if options.claim_driver else None,
         on_started=context.ready,
         publish=partial(cluster.documents.__setitem__, context.pod.ip) if cluster.options.pages else None,
     )

@@ -11,8 +11,8 @@ from tests.support.slicer_cluster import CheckedSlicer
 from tessera.api.dra.resource_slices import ResourceSlice
 from tessera.api.names import DEVICE_API_DRA, DEVICE_API_LABEL, GATE, HOSTNAME_LABEL, LAST_GATES, NodeName, PodUid
 from tessera.api.pods.gangs import Gang
+from tessera.claims.controller import published_devices
 from tessera.controller.objects.node_constraints import NodeConstraints
-from tessera.controller.slicing.claims import published_devices
 from tessera.controller.slicing.slicer import Slicer
 from tessera.controller.slicing.state.events import (
     LastGatesObserved,

@@ -46,6 +46,7 @@ from tessera.agent.sharing.offer import SharingSettings
 from tessera.agent.sharing.resource_advertiser import ResourceAdvertiser, StaticDevices
 from tessera.agent.sharing.served_resources import AdvertisedNames, ServedResources
 from tessera.agent.sharing.strategies import NodeStrategies
+from tessera.agent.slices.slice_giver import MakeSliceGiver
 from tessera.agent.slices.slice_manager import SliceManager
 from tessera.agent.validation.preflight_runner import PreflightRunner
 from tessera.kube.eviction import Evictor
@@ -66,6 +67,7 @@ class Components:
         driver_root: folder of the driver's programs, unless they are in the usual places.
         host_driver: True if the driver in use is the host's own.
         programs: what runs programs on the node; ``None`` for the machine's own.
+        make_giver: makes a further way to give slices; ``None`` for the device plugins alone.
     """
 
     def __init__(
@@ -79,6 +81,7 @@ class Components:
         driver_root: Path | None = None,
         host_driver: bool = False,
         programs: NodePrograms | None = None,
+        make_giver: MakeSliceGiver | None = None,
     ) -> None:
         self.runtime = runtime = make_runtime(environment, hardware, kubelet, node=node, changes=changes)
         self.shows_pages = runtime.options.http_port is not None or runtime.publish is not None
@@ -112,6 +115,7 @@ class Components:
             is_unhealthy=self.health.is_unhealthy,
             static_gpus=self._static_gpus,
             start_check=self._pod_preflights,
+            make_giver=make_giver,
         )
         self.advertiser = self.cards.advertiser = self._build_advertiser()
         self.memory = self._build_memory()

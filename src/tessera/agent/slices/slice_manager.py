@@ -11,7 +11,7 @@ import asyncio
 import functools
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from tessera.agent.base.cdi_files import CdiFolder
 from tessera.agent.base.change_notifier import Fact
@@ -23,15 +23,10 @@ from tessera.agent.inventory.gpu_inventory import InventoryReader
 from tessera.agent.inventory.sliceable_gpus import (
     SliceableGpus,
     SliceLease,
-    SlicePosition,
     enable_mig,
     parse_device_id,
     sliceable_gpus,
 )
-from tessera.agent.slices.claim_driver import claim_devices
-from tessera.agent.slices.claim_files import claim_of
-from tessera.agent.slices.claim_publisher import PublishedCards, node_card
-from tessera.agent.slices.claim_service import ClaimService
 from tessera.agent.slices.container_slices import ContainerSlices
 from tessera.agent.slices.device_plugin import SliceDevicePlugin
 from tessera.agent.slices.events import (
@@ -43,7 +38,8 @@ from tessera.agent.slices.events import (
 from tessera.agent.slices.executor import GpuSliceExecutor, SliceFollowUps
 from tessera.agent.slices.instaslice_status import InstasliceStatusWriter, NodeDescription, instaslice_event
 from tessera.agent.slices.node_capacity import NodeCapacity
-from tessera.agent.slices.slice_table import SliceJournalFile, SlicesCollector
+from tessera.agent.slices.slice_giver import MakeSliceGiver, NodeSlices, SliceGiver
+from tessera.agent.slices.slice_table import SliceJournalFile, SlicesCollector, claim_of
 from tessera.agent.slices.state_machine import SliceStateMachine
 from tessera.api.instaslice import Instaslice, NodeResources
 from tessera.api.names import PodUid, resource_of
@@ -102,6 +98,7 @@ class SliceManager:
         static_gpus: the other GPUs. The memory of their MIG devices counts towards the node's quota, so that a pod that
             was charged for slices on demand can run on them too.
         start_check: tests the slices of pods that ask for it.
+        make_giver: makes a further way to give slices; ``None`` for the device plugins alone.
     """
 
     def __init__(
@@ -113,6 +110,7 @@ class SliceManager:
         is_unhealthy: Callable[[str], bool],
         static_gpus: StaticGpus,
         start_check: StartCheck,
+        make_giver: MakeSliceGiver | None,
     ) -> None:
         options, mirror = runtime.options, runtime.mirror
         self._runtime = runtime
@@ -148,16 +146,17 @@ class SliceManager:
         self._container_slices = ContainerSlices(
             runtime, machine=self._machine, cdi=self._cdi, journal=self._journal, start_check=start_check
         )
-        self._claim_service = ClaimService(
-            runtime,
-            machine=self._machine,
-            journal=self._journal,
-            devices=self._claim_devices,
-            cards=self._published_cards,
-            is_withheld=self._is_withheld,
-        )
         #: True once all cards were read, so that promises, devices and status can be trusted.
         self.ready = False
+        slices = NodeSlices(
+            machine=self._machine,
+            journal=self._journal,
+            reader=inventory,
+            cards=lambda: self._cards.inventory,
+            is_ready=lambda: self.ready,
+            is_withheld=self._is_withheld,
+        )
+        self._giver = SliceGiver() if make_giver is None else make_giver(runtime, slices)
         #: Time at which cards that wait for a reset are read again, monotonic seconds.
         self._next_recheck = -math.inf
         #: By GPU, its executor and the task that runs it; exactly the owned GPUs that can be cut.
@@ -177,14 +176,14 @@ class SliceManager:
         """
         async with asyncio.TaskGroup() as group:
             await self._own(group, self._ownership.on_demand_gpus(), sliceable_gpus(await self._reader.refresh()))
-            self._claim_service.adopt()
+            self._giver.adopt()
             self._machine.handle(InitialSyncDone(self._kept))
             self._forget_kept()
             self._cdi.keep_only(self._slices.bound_devices())
             self.ready = True
             self._changes.notify(Fact.SLICES)
             group.create_task(self._writer.run())
-            group.create_task(self._claim_service.run())
+            group.create_task(self._giver.run())
             await self._stay_converged(group)
 
     def _forget_kept(self) -> None:
@@ -203,9 +202,9 @@ class SliceManager:
         return self._cards.inventory
 
     @property
-    def has_prepared_claims(self) -> bool:
-        """True if containers of this node may use slices by ResourceClaims; kubelet lists no device of these."""
-        return self._claim_service.has_prepared
+    def has_given_otherwise(self) -> bool:
+        """See :attr:`.SliceGiver.has_given`."""
+        return self._giver.has_given
 
     def is_busy(self, gpu: str) -> bool:
         """True if a slice of a card is promised, exists or is about to be made."""
@@ -343,32 +342,18 @@ class SliceManager:
                 self._plugins[resource] = group.create_task(self._kubelet.serve(plugin), name=f"plugin {resource}")
 
     def _served_resources(self) -> frozenset[str]:
-        """The resources of the cards; where slices are given by claims, those that containers got before.
+        """The resources of the cards; where slices are given another way, those that containers got before.
 
         Kubelet calls their plugin whenever such a container starts again.
         """
         resources = frozenset(self._cards.inventory.resources())
-        if not self._claim_service.is_wanted:
+        if not self._giver.is_wanted:
             return resources
         bound = (each for devices in self._slices.bindings.values() for each in devices.items())
         return resources & {resource_of(position.profile) for device, position in bound if not claim_of(device)}
 
-    def _published_cards(self) -> PublishedCards | None:
-        """The cards whose slices claims can get."""
-        inventory = self._reader.inventory
-        foreign = [each for each, pod in self._slices.observed_instances() if pod is None]
-        cordoned = {each.gpu for each in self._runtime.object_events.cordons() or ()}
-        cards = [
-            node_card(card, foreign, withheld=self._is_withheld(card.uuid), cordoned=card.uuid in cordoned)
-            for card in self._cards.inventory.gpus
-        ]
-        return PublishedCards(tuple(cards), (inventory.driver_version, inventory.cuda_version)) if self.ready else None
-
-    def _claim_devices(self) -> Mapping[str, SlicePosition]:
-        return claim_devices(self._cards.inventory)
-
     def _list_devices(self, resource: str) -> Sequence[Device]:
-        withheld = self._cards.uuids if self._claim_service.is_wanted else self._withheld_gpus()
+        withheld = self._cards.uuids if self._giver.is_wanted else self._withheld_gpus()
         return self._cards.devices(resource, withheld)
 
     def _withheld_gpus(self) -> frozenset[str]:

@@ -224,6 +224,11 @@ class SliceTable:
         return None if gpu is None else gpu.instances.get(position)
 
 
+def claim_of(device: str) -> str:
+    """UID of the claim that a binding is for; empty if its device is one of the device plugin."""
+    return device.partition("@")[2]
+
+
 class SliceJournalFile(StateFile[SliceJournal]):
     """The journal's file. An agent that cannot save it must not touch the cards.
 

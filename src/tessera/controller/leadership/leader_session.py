@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from functools import partial
 
 from tessera.api.instaslice import INSTASLICES
 from tessera.api.names import INSTASLICE_NAMESPACE, PodUid
@@ -24,14 +23,12 @@ from tessera.controller.health.fault_evictions import FaultEvictions
 from tessera.controller.health.reboot_annotations import RebootAnnotations
 from tessera.controller.health.repair_settings import RepairSettings
 from tessera.controller.health.silent_agents import SilentAgents
-from tessera.controller.leadership.claim_informers import ClaimInformers
 from tessera.controller.leadership.hand_overs import HandOvers
 from tessera.controller.leadership.informers import ConstraintInformers, QueueInformer, SliceInformers
 from tessera.controller.leadership.options import ControllerOptions
 from tessera.controller.leadership.owners import GateOwners, PodOwners
 from tessera.controller.leadership.pod_groups import PodGroupInformer
 from tessera.controller.leadership.satellite import Term
-from tessera.controller.slicing.kinds.claims import Claims
 from tessera.controller.slicing.kinds.request_kind import RequestKind
 from tessera.controller.slicing.slicer import KINDS, Slicer
 from tessera.controller.slicing.state.events import RefusalTimedOut, TimePassed
@@ -100,6 +97,7 @@ class LeaderSession:
         runtime: access to the cluster; ``may_act`` is True while this replica leads.
         metrics: the process's metrics.
         joins: the satellites of this process; each joins the term.
+        kinds: make the kinds of requests that satellites add to the core's.
 
     Attributes:
         silent_agents: the nodes whose agents should answer and do not.
@@ -112,15 +110,15 @@ class LeaderSession:
         *,
         metrics: ControllerMetrics,
         joins: Sequence[Callable[[Term], None]] = (),
+        kinds: Sequence[Callable[[SlicerState], RequestKind]] = (),
     ) -> None:
         client, clock, rng = runtime.client.fence_writes(runtime.may_act), runtime.clock, runtime.rng
         runtime = replace(runtime, client=client)
         self._clock = clock
         self._metrics = metrics
-        kinds: Sequence[Callable[[SlicerState], RequestKind]] = KINDS
-        if options.claim_driver:
-            kinds = (*KINDS, partial(Claims, driver=options.claim_driver))
-        self._slicer = Slicer(options.reserve_after, preempts=options.preempt, moves=options.moves, kinds=kinds)
+        self._slicer = Slicer(
+            options.reserve_after, preempts=options.preempt, moves=options.moves, kinds=(*KINDS, *kinds)
+        )
         self._wake = asyncio.Event()
         self._pods = Informer(client, PODS, clock=clock, rng=rng)
         self._nodes = Informer(client, NODES, clock=clock, rng=rng)
@@ -143,11 +141,6 @@ class LeaderSession:
         self._timer: asyncio.TimerHandle | None = None
         self._constraints = ConstraintInformers(client, self._slicer, self._wake.set, clock=clock, rng=rng)
         self._queues = QueueInformer(client, self._slicer, self._wake.set, clock=clock, rng=rng)
-        self._claims = (
-            ClaimInformers(client, self._slicer, self._wake.set, options.claim_driver, clock=clock, rng=rng)
-            if options.claim_driver
-            else None
-        )
         self._pod_owners = PodOwners(client, self._slicer, self._wake.set, clock=clock)
         self._gate_owners = GateOwners(client, self._slicer, self._wake.set, clock=clock)
         self._pod_groups = PodGroupInformer(client, self._slicer, self._wake.set, clock=clock, rng=rng)
@@ -187,6 +180,7 @@ class LeaderSession:
             pods=self._pods,
             nodes=self._nodes,
             events=self._events,
+            wake=self._wake.set,
         )
 
     async def run(self, on_started: Callable[[Slicer], None]) -> None:
@@ -208,16 +202,15 @@ class LeaderSession:
             group.create_task(self._constraints.run(), name="claims and namespaces")
             group.create_task(self._queues.run(), name="queues")
             group.create_task(self._pod_groups.run(), name="PodGroups")
-            if self._claims is not None:
-                group.create_task(self._claims.run(), name="ResourceClaims")
             group.create_task(self._defaults.run(), name="default settings")
             group.create_task(exempt_add_ons(self._runtime, namespace=self._namespace), name="exempt namespaces")
             for informer in informers:
                 await informer.wait_synced()
             await self._constraints.wait_synced()
             await self._queues.wait_synced()
-            if self._claims is not None:
-                await self._claims.wait_synced()
+            for task in self._term.tasks:
+                if task.wait_listed is not None:
+                    await task.wait_listed()
             await self._gate_owners.look()
             group.create_task(self._gate_owners.run(), name="owners of gates")
             group.create_task(self._pod_owners.run(), name="owners of pods")

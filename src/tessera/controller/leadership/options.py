@@ -35,7 +35,6 @@ class ControllerOptions:
         reserve_after: seconds that a pod waits for room before slots are reserved for it; None reserves none.
         preempt: True to evict pods of lower priority for waiting pods.
         moves: what is done to make room by moves.
-        claim_driver: name of the driver by which agents publish devices for ResourceClaims; empty: they publish none.
         satellites: what runs beside the core; see :mod:`tessera.controller.leadership.satellite`.
     """
 
@@ -54,5 +53,4 @@ class ControllerOptions:
     reserve_after: float | None = RESERVE_AFTER
     preempt: bool = False
     moves: MoveSettings = field(default_factory=MoveSettings)
-    claim_driver: str = ""
     satellites: Sequence[Satellite] = ()

@@ -7,7 +7,7 @@ else of it.
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, ExitStack
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -15,7 +15,9 @@ from typing import Any, Protocol
 from prometheus_client import CollectorRegistry
 
 from tessera.clock import Clock
+from tessera.controller.slicing.kinds.request_kind import RequestKind
 from tessera.controller.slicing.slicer import Slicer
+from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.kube.client.client import Client
 from tessera.kube.event_recorder import EventRecorder
 from tessera.kube.resources import Node, Pod
@@ -33,6 +35,7 @@ class Process:
         rng: for jitter.
         registry: the process's metrics.
         pages: documents of the process's port, by path; a satellite adds its own.
+        kinds: make the kinds of requests beside the core's; a satellite adds its own.
     """
 
     client: Client
@@ -40,6 +43,7 @@ class Process:
     rng: random.Random
     registry: CollectorRegistry
     pages: dict[str, Callable[[], bytes]] = field(default_factory=dict)
+    kinds: list[Callable[[SlicerState], RequestKind]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,11 +54,13 @@ class Task:
         name: the name of its task.
         run: runs until cancelled.
         at_once: True to begin before nodes, pods and records are listed.
+        wait_listed: returns once the slicer has what it must know from this task; nothing is decided before.
     """
 
     name: str
     run: Callable[[], Coroutine[Any, Any, None]]
     at_once: bool = False
+    wait_listed: Callable[[], Awaitable[None]] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +74,7 @@ class Term:
         pods: all pods; run by the core.
         nodes: all nodes; run by the core.
         events: records Events; run by the core.
+        wake: has the slicer decide, after it was told an event.
         tasks: what runs; a satellite adds its own.
         after_step: set after each step of the slicer; a satellite keeps its event here while it waits for one.
         may_bring_nodes: each tells if nodes may still come by what it knows.
@@ -80,6 +87,7 @@ class Term:
     pods: Informer[Pod]
     nodes: Informer[Node]
     events: EventRecorder
+    wake: Callable[[], None]
     tasks: list[Task] = field(default_factory=list)
     after_step: set[asyncio.Event] = field(default_factory=set)
     may_bring_nodes: list[Callable[[], bool]] = field(default_factory=list)

@@ -19,7 +19,9 @@ from tessera.controller.leadership.leader_session import LeaderSession
 from tessera.controller.leadership.options import ControllerOptions
 from tessera.controller.leadership.satellite import Process, Term
 from tessera.controller.main.fleet_metrics import FleetCollector
+from tessera.controller.slicing.kinds.request_kind import RequestKind
 from tessera.controller.slicing.slicer import Slicer
+from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.kube.client.client import Client
 from tessera.kube.leader_election import LeaderElector
 from tessera.kube.runtime import KubeRuntime
@@ -67,6 +69,8 @@ class Controller:
         self._unready_reason = "the election has not begun"
         #: The satellites of this process; each joins a term of leadership.
         self._joins: Sequence[Callable[[Term], None]] = ()
+        #: Make the kinds of requests that they add.
+        self._kinds: Sequence[Callable[[SlicerState], RequestKind]] = ()
         #: The present term of leadership; None while another replica leads.
         self._session: LeaderSession | None = None
         self.metrics.registry.register(FleetCollector(lambda: self.slicer, clock))
@@ -89,6 +93,7 @@ class Controller:
         process = Process(client=self._client, clock=self._clock, rng=self._rng, registry=self.metrics.registry)
         async with AsyncExitStack() as stack:
             self._joins = [await stack.enter_async_context(each.open(process)) for each in options.satellites]
+            self._kinds = process.kinds
             group = await stack.enter_async_context(asyncio.TaskGroup())
             if options.http_port is not None:
                 group.create_task(
@@ -132,7 +137,9 @@ class Controller:
             runtime = KubeRuntime(
                 client=self._client, clock=self._clock, rng=self._rng, may_act=may_act, recorders=self._recorders
             )
-            self._session = LeaderSession(self._options, runtime, metrics=self.metrics, joins=self._joins)
+            self._session = LeaderSession(
+                self._options, runtime, metrics=self.metrics, joins=self._joins, kinds=self._kinds
+            )
             await self._session.run(self._set_slicer)
         finally:
             self._session = None

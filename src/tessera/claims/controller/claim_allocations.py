@@ -13,10 +13,10 @@ from typing import Any
 
 from tessera.api.dra.claims import ResourceClaim
 from tessera.api.names import NodeName, PodUid
+from tessera.claims.controller.claim_profiles import ProfileReader
+from tessera.claims.controller.published_devices import PublishedDevices
 from tessera.clock import rfc3339
 from tessera.controller.objects.pod_info import CLAIMS
-from tessera.controller.slicing.claims.claim_profiles import ProfileReader
-from tessera.controller.slicing.claims.published_devices import PublishedDevices
 from tessera.controller.slicing.state.allocation import Allocation
 from tessera.controller.slicing.state.instructions import PatchRecord
 from tessera.dra.allocation import select_node, write_allocation

@@ -9,13 +9,13 @@ Rules:
 
 1.  The driver is the last line of defence, since the API server checks nothing of an allocation: a device is handed out
     only if the promise to a pod that may use the claim has it, and nobody else got it
-    (:mod:`tessera.agent.slices.claim_promises`). Neither a tenant's allocation nor the stock allocator's has a promise.
+    (:mod:`tessera.claims.agent.claim_promises`). Neither a tenant's allocation nor the stock allocator's has a promise.
 2.  Prepare waits for a slice that is being made, or that its former owner still leaves; kubelet tries a failed prepare
     again only after a minute or more.
 3.  What was answered is on disk before the answer, and a claim that is prepared gets the same answer again.
 4.  Unprepare of an unknown claim succeeds. The slices are destroyed once the promise is gone, no claim that it serves
     is prepared, and no process uses them: the next pod that shares the claim may come first.
-5.  A prepared claim has a CDI file exactly while it has its slices (:mod:`tessera.agent.slices.claim_files`).
+5.  A prepared claim has a CDI file exactly while it has its slices (:mod:`tessera.claims.agent.claim_files`).
 6.  A prepared claim that is neither promised nor on the API server any more is given back without kubelet, which may
     have lost its own note of it.
 """
@@ -28,14 +28,14 @@ from contextlib import suppress
 from tessera.agent.base.change_notifier import Fact
 from tessera.agent.base.runtime import AgentRuntime
 from tessera.agent.inventory.sliceable_gpus import SliceableGpus, SlicePosition
-from tessera.agent.slices.claim_cdi import ClaimCdiFolder
-from tessera.agent.slices.claim_files import ClaimFiles, refusing, usable_slice
-from tessera.agent.slices.claim_promises import ClaimPromises
-from tessera.agent.slices.prepared_claims import PreparedClaim, PreparedClaims
 from tessera.agent.slices.slice_table import SliceJournalFile
 from tessera.agent.slices.state_machine import SliceStateMachine
 from tessera.api.dra.claims import RESOURCE_CLAIMS, AllocatedDevice, ResourceClaim
 from tessera.api.names import PodUid
+from tessera.claims.agent.claim_cdi import ClaimCdiFolder
+from tessera.claims.agent.claim_files import ClaimFiles, refusing, usable_slice
+from tessera.claims.agent.claim_promises import ClaimPromises
+from tessera.claims.agent.prepared_claims import PreparedClaim, PreparedClaims
 from tessera.dra.node_devices import partition_name
 from tessera.kube.client.errors import ApiError, NotFound
 from tessera.kubelet.interfaces import ClaimDeviceHealth, ClaimRef, PluginError, PreparedDevice

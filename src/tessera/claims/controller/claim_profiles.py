@@ -19,7 +19,7 @@ import msgspec
 from tessera.api.dra.claims import ClaimSpec, DeviceClass, ResourceClaim
 from tessera.api.names import NodeName
 from tessera.cel.metering import Meter, OutOfBudgetError
-from tessera.controller.slicing.claims.published_devices import NodeDevices, PublishedDevices, Sort
+from tessera.claims.controller.published_devices import NodeDevices, PublishedDevices, Sort
 from tessera.dra.devices import Device
 from tessera.dra.driver_classes import check_served, is_our_class
 from tessera.dra.matching import consumed_amounts

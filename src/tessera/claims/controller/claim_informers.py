@@ -6,19 +6,17 @@ API (before Kubernetes 1.34) has no claims. A controller without the right to li
 
 import asyncio
 import logging
-import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from tessera.api.dra.claims import DEVICE_CLASSES, RESOURCE_CLAIMS
 from tessera.api.dra.resource_slices import RESOURCE_SLICES
-from tessera.clock import Clock
 from tessera.controller.leadership.informers import SlicerInput
 from tessera.controller.objects.pod_info import CLAIMS
 from tessera.controller.slicing.slicer import Slicer
 from tessera.controller.slicing.state.events import RecordObserved, RecordsListed
-from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError
+from tessera.kube.runtime import KubeRuntime
 from tessera.kube.watch.cache import EventKind, WatchEvent
 from tessera.kube.watch.informer import Informer
 from tessera.kube.watch.optional_kind import wait_served
@@ -33,27 +31,16 @@ class ClaimInformers(SlicerInput):
     """Passes events of claims, classes and published devices to the slicer.
 
     Args:
-        client: the client that watches.
+        runtime: access to the cluster.
         slicer: takes the events.
         changed: called after each event.
         driver: the driver whose devices count.
-        clock: times the pauses.
-        rng: for jitter.
     """
 
-    def __init__(
-        self,
-        client: Client,
-        slicer: Slicer,
-        changed: Callable[[], None],
-        driver: str,
-        *,
-        clock: Clock,
-        rng: random.Random,
-    ) -> None:
+    def __init__(self, runtime: KubeRuntime, slicer: Slicer, changed: Callable[[], None], driver: str) -> None:
         super().__init__(slicer, changed)
-        self._client = client
-        self._clock = clock
+        client, clock, rng = runtime.client, runtime.clock, runtime.rng
+        self._client, self._clock = client, clock
         classes = Informer(client, DEVICE_CLASSES, clock=clock, rng=rng)
         slices = Informer(client, RESOURCE_SLICES, field_selector=f"spec.driver={driver}", clock=clock, rng=rng)
         claims = Informer(client, RESOURCE_CLAIMS, clock=clock, rng=rng)

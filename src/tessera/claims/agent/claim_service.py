@@ -14,93 +14,86 @@ effect without a restart: what is no longer wanted is offered no longer, and sta
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
 
 from tessera.agent.base.change_notifier import Fact
 from tessera.agent.base.runtime import AgentRuntime
-from tessera.agent.inventory.sliceable_gpus import SlicePosition
-from tessera.agent.slices.claim_driver import ClaimDriver
-from tessera.agent.slices.claim_publisher import ClaimPublisher, PublishedCards
-from tessera.agent.slices.prepared_claims import PreparedClaims
-from tessera.agent.slices.slice_table import SliceJournalFile
-from tessera.agent.slices.state_machine import SliceStateMachine
+from tessera.agent.slices.slice_giver import NodeSlices, SliceGiver
 from tessera.api.names import PodUid, gives_by_claims
+from tessera.claims.agent.claim_driver import ClaimDriver, claim_devices
+from tessera.claims.agent.claim_publisher import ClaimPublisher, PublishedCards, node_card
+from tessera.claims.agent.prepared_claims import PreparedClaims
 from tessera.dra.node_devices import PublishOptions
 
 
-class ClaimService:
+class ClaimService(SliceGiver):
     """The claims of this node.
 
     Args:
         runtime: options, API server, kubelet and change notifier of this agent.
-        machine: the slices and their owners.
-        journal: written to disk before a container gets its slices.
-        devices: by name of a published device of this node, the position of its slice.
-        cards: the cards to publish; ``None`` while unknown.
-        is_withheld: true for a card, by UUID, of which nothing may be given out because of its health.
+        slices: the slices to give.
     """
 
-    def __init__(
-        self,
-        runtime: AgentRuntime,
-        *,
-        machine: SliceStateMachine,
-        journal: SliceJournalFile,
-        devices: Callable[[], Mapping[str, SlicePosition]],
-        cards: Callable[[], PublishedCards | None],
-        is_withheld: Callable[[str], bool],
-    ) -> None:
+    def __init__(self, runtime: AgentRuntime, slices: NodeSlices) -> None:
         options = runtime.options
         self._kubelet = runtime.kubelet
         self._node = runtime.mirror.node
         self._changes = runtime.changes.about(Fact.DEVICE_API | Fact.SLICES)
-        self._slices = machine.table
-        self._enabled = bool(options.claim_driver)
+        self._node_slices, self._slices = slices, slices.machine.table
+        self._events = runtime.object_events
         #: The pods that had a promise when the label last said to give slices by claims.
         self._served: frozenset[PodUid] = frozenset()
         self._prepared = PreparedClaims(options.claims_file)
         self._driver = ClaimDriver(
             runtime,
             options.claim_driver,
-            devices=devices,
-            machine=machine,
-            journal=journal,
+            devices=lambda: claim_devices(slices.cards()),
+            machine=slices.machine,
+            journal=slices.journal,
             prepared=self._prepared,
-            is_withheld=is_withheld,
+            is_withheld=slices.is_withheld,
         )
         self._publisher = ClaimPublisher(
             runtime,
             PublishOptions(driver=options.claim_driver, guarded=True),
             node=runtime.mirror,
-            cards=lambda: cards() if self.is_wanted else PublishedCards((), ("", 0)),
+            cards=lambda: self._published_cards() if self.is_wanted else PublishedCards((), ("", 0)),
         )
 
     @property
     def is_wanted(self) -> bool:
-        """True if slices are given by claims, false if by the device plugin."""
+        """See :attr:`.SliceGiver.is_wanted`."""
         node = self._node()
-        return self._enabled and node is not None and gives_by_claims(node.metadata.labels)
+        return node is not None and gives_by_claims(node.metadata.labels)
 
     @property
-    def has_prepared(self) -> bool:
-        """True if any claim is prepared, or about to be."""
-        return self._enabled and self._driver.has_prepared
+    def has_given(self) -> bool:
+        """See :attr:`.SliceGiver.has_given`."""
+        return self._driver.has_prepared
 
     def adopt(self) -> None:
         """Tells the machine the claims that are prepared; before it decides anything."""
-        if self._enabled:
-            self._driver.adopt()
+        self._driver.adopt()
 
     async def run(self) -> None:
         """Serves claims, and publishes the devices, until cancelled."""
-        if not self._enabled:
-            return
         await self._driver.restore()
         async with asyncio.TaskGroup() as group:
             group.create_task(self._driver.run())
             group.create_task(self._publisher.watch())
             group.create_task(self._publisher.run())
             group.create_task(self._follow_label(group))
+
+    def _published_cards(self) -> PublishedCards | None:
+        """The cards whose slices claims can get; ``None`` while unknown."""
+        inventory, is_withheld = self._node_slices.reader.inventory, self._node_slices.is_withheld
+        foreign = [each for each, pod in self._slices.observed_instances() if pod is None]
+        cordoned = {each.gpu for each in self._events.cordons() or ()}
+        cards = [
+            node_card(card, foreign, withheld=is_withheld(card.uuid), cordoned=card.uuid in cordoned)
+            for card in self._node_slices.cards().gpus
+        ]
+        versions = inventory.driver_version, inventory.cuda_version
+        return PublishedCards(tuple(cards), versions) if self._node_slices.is_ready() else None
 
     async def _follow_label(self, group: asyncio.TaskGroup) -> None:
         serving: asyncio.Task[None] | None = None
@@ -117,4 +110,4 @@ class ClaimService:
     def _must_serve(self) -> bool:
         promised, wanted = frozenset(self._slices.promises), self.is_wanted and not self._publisher.rival
         self._served = promised if wanted else self._served & promised
-        return wanted or self.has_prepared or bool(self._served)
+        return wanted or self.has_given or bool(self._served)

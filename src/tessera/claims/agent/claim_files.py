@@ -17,12 +17,12 @@ from weakref import WeakValueDictionary
 from tessera.agent.base.change_notifier import Fact
 from tessera.agent.base.runtime import AgentRuntime
 from tessera.agent.inventory.sliceable_gpus import SlicePosition
-from tessera.agent.slices.claim_cdi import ClaimCdiFolder
 from tessera.agent.slices.events import DevicesBound, ObservedInstance
-from tessera.agent.slices.prepared_claims import PreparedClaim, PreparedClaims
-from tessera.agent.slices.slice_table import SliceJournalFile, SliceTable
+from tessera.agent.slices.slice_table import SliceJournalFile, SliceTable, claim_of
 from tessera.agent.slices.state_machine import SliceStateMachine
 from tessera.api.names import PodUid
+from tessera.claims.agent.claim_cdi import ClaimCdiFolder
+from tessera.claims.agent.prepared_claims import PreparedClaim, PreparedClaims
 from tessera.kubelet.interfaces import PluginError
 from tessera.nvml.errors import NvmlError
 from tessera.nvml.interface import GpuUuid
@@ -182,11 +182,6 @@ def bind_claim(
     bound |= {f"{device}@{claim}": each for device, each in (positions or {}).items()}
     if bound != known:
         machine.handle(DevicesBound(pod, bound))
-
-
-def claim_of(device: str) -> str:
-    """UID of the claim that a binding is for; empty if its device is one of the device plugin."""
-    return device.partition("@")[2]
 
 
 @contextmanager

@@ -13,12 +13,13 @@ from tessera.agent.base.change_notifier import Fact
 from tessera.agent.base.node_objects import ApiMirror
 from tessera.agent.base.runtime import AgentRuntime
 from tessera.agent.inventory.sliceable_gpus import SlicePosition
-from tessera.agent.slices.claim_files import bind_claim, claim_of, refusing
 from tessera.agent.slices.events import PromiseServes
-from tessera.agent.slices.prepared_claims import PreparedClaims
+from tessera.agent.slices.slice_table import claim_of
 from tessera.agent.slices.state_machine import SliceStateMachine
 from tessera.api.dra.claims import ResourceClaim
 from tessera.api.names import PodUid
+from tessera.claims.agent.claim_files import bind_claim, refusing
+from tessera.claims.agent.prepared_claims import PreparedClaims
 from tessera.kubelet.interfaces import PluginError
 
 

@@ -22,11 +22,11 @@ from typing import Any, ClassVar, NamedTuple
 from tessera.api.dra.claims import RESOURCE_CLAIMS, DeviceClass, ResourceClaim
 from tessera.api.dra.resource_slices import ResourceSlice
 from tessera.api.names import DEVICE_API_DRA, DEVICE_API_LABEL, HOSTNAME_LABEL, NodeName, PodUid, gives_by_claims
+from tessera.claims.controller.claim_allocations import ClaimAllocations
+from tessera.claims.controller.claim_profiles import ClaimProfiles, ProfileReader
+from tessera.claims.controller.published_devices import PublishedDevices
 from tessera.controller.filters.avoidance import AVOIDANCE_SECONDS
 from tessera.controller.objects.pod_info import CLAIMS, PodInfo
-from tessera.controller.slicing.claims.claim_allocations import ClaimAllocations
-from tessera.controller.slicing.claims.claim_profiles import ClaimProfiles, ProfileReader
-from tessera.controller.slicing.claims.published_devices import PublishedDevices
 from tessera.controller.slicing.kinds.request_kind import RequestKind
 from tessera.controller.slicing.state.allocation import Allocation, AllocationStep, will_never_run
 from tessera.controller.slicing.state.instructions import PatchRecord
