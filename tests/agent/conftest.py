@@ -259,9 +259,12 @@ class Scene:
         containers: Mapping[str, Mapping[str, int]],
         init: Mapping[str, Mapping[str, int]] | None = None,
         sidecars: Collection[str] = (),
+        claims: Collection[str] = (),
     ) -> None:
         """A pod, not on any node yet. Containers are given as counts by profile, init containers before the others."""
         spec: dict[str, Any] = {"containers": _containers(containers)}
+        if claims:
+            spec["resourceClaims"] = [{"name": each, "resourceClaimName": each} for each in claims]
         if init:
             spec["initContainers"] = [
                 {**each, **({"restartPolicy": "Always"} if each["name"] in sidecars else {})}

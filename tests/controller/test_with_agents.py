@@ -123,7 +123,7 @@ class Agent:
     def _pod_seen(self, pod: PodInfo) -> None:
         if pod.node == self.node:
             self.pods[pod.uid] = pod
-            self.book.handle(PodChanged(pod.uid, pod.finished))
+            self.book.handle(PodChanged(pod.uid, pod.finished, claims=bool(pod.device_claims)))
 
     def _pod_lost(self, uid: PodUid) -> None:
         if self.pods.pop(uid, None) is not None:

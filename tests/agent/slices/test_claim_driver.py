@@ -61,7 +61,7 @@ async def write_claim(
     """
     users = pods or (name,)
     for user in users:
-        if user not in scene.pods:
+        if user not in scene.made:
             await scene.pod(user, {"main": {}})
             await scene.bind(user)
     count = max(1, len(results))
@@ -262,6 +262,59 @@ def test_a_shared_claim_keeps_its_slice_from_pod_to_pod(play: Callable[..., None
     play(story)
 
 
+@pytest.mark.parametrize("restart", [False, True])
+@pytest.mark.parametrize("end", ["deleted", "succeeded", "never bound"])
+def test_a_shared_claim_is_prepared_first_for_the_pod_that_is_left(
+    play: Callable[..., None], end: str, restart: bool
+) -> None:
+    """The pod that has the promise ended before kubelet prepared anything for it; the claim never lost its places."""
+
+    async def story(scene: Scene) -> None:
+        kubelet, _ = await begin(scene)
+        await scene.joined()
+        await scene.pod("first", {"main": {}}, claims=("shared",))
+        if end != "never bound":
+            await scene.bind("first")
+        await scene.pod("second", {"main": {}}, claims=("shared",))
+        await scene.bind("second")
+        claim = await allocate(scene, "shared", ONE, pods=("first", "second"))
+        await scene.promise("first", ONE)
+        await scene.clock.sleep(2)
+        made = scene.instances()
+        if end == "succeeded":
+            await scene.finish("first")
+        else:
+            await scene.remove("first")
+        await write_status(scene, "shared", reserved(scene, "second"))
+        await scene.clock.sleep(2)
+        assert scene.instances() == made
+        if restart:
+            await scene.kill_agent()
+            scene.start_agent()
+        devices = await kubelet.prepare(claim)
+        assert environment(scene, devices) == {scene.mig_uuid(ONE)}
+        await kubelet.unprepare(claim)
+        await scene.release("first")
+        await scene.until(scene.is_empty)
+
+    play(story)
+
+
+def test_a_promise_whose_pod_lives_serves_no_claim_that_does_not_name_the_pod(play: Callable[..., None]) -> None:
+    """Somebody gave a claim of the same namespace a place that is another pod's, which is not bound yet."""
+
+    async def story(scene: Scene) -> None:
+        kubelet, _ = await begin(scene)
+        await scene.joined()
+        await scene.pod("owner", {"main": {}})
+        await scene.promise("owner", ONE)
+        claim = await allocate(scene, "other", ONE)
+        with pytest.raises(PluginError, match=r"to no pod of status\.reservedFor"):
+            await kubelet.prepare(claim)
+
+    play(story)
+
+
 def test_a_claim_that_outlives_its_promise_keeps_its_slice_until_it_is_unprepared(play: Callable[..., None]) -> None:
     """The pod was force-deleted: its claim and its promise go at once, kubelet unprepares later."""
 
@@ -369,9 +422,10 @@ def test_an_allocation_that_is_not_ours_is_refused(
         (("thief",), "default", "to no pod of status.reservedFor: somebody else wrote its status.allocation"),
         (("owner", "thief"), "default", "is held by claim default/owner"),
         (("owner",), "other", "the promise to default/owner serves claims of namespace default only"),
+        (("elsewhere",), "default", "to no pod of status.reservedFor"),
         ((), "default", "status.reservedFor names no pod"),
     ],
-    ids=["no promise", "held", "another tenant", "nobody"],
+    ids=["no promise", "held", "another tenant", "another place", "nobody"],
 )
 def test_a_device_of_another_claim_is_refused(
     play: Callable[..., None], users: Sequence[str], namespace: str, reason: str
@@ -383,13 +437,16 @@ def test_a_device_of_another_claim_is_refused(
         await scene.joined()
         await scene.client.create(NAMESPACES, {"metadata": {"name": "other"}})
         _, devices = await prepared(scene, kubelet, "owner", ONE)
+        await prepared(scene, kubelet, "elsewhere", ("1g.5gb", 0, 0))
         thief = await write_claim(scene, "thief", [result(0, ONE)], pods=users, namespace=namespace)
         if not users:
             await write_status(scene, "thief", {"reservedFor": None})
+        began = scene.clock.monotonic()
         with pytest.raises(PluginError, match=reason):
             await kubelet.prepare(thief)
+        assert scene.clock.monotonic() - began < 1  # else a forged claim would hold kubelet's call
         assert environment(scene, devices) == {scene.mig_uuid(ONE)}
-        assert len(scene.cdi_files()) == 1
+        assert len(scene.cdi_files()) == 2
 
     play(story)
 

@@ -9,11 +9,18 @@ import functools
 import operator
 import random
 from collections.abc import Mapping, Sequence
-from typing import Literal, Protocol
+from typing import Literal, Protocol, TypeVar
 
 from tessera.agent.base.change_notifier import Fact
 from tessera.api.instaslice import INSTASLICES, Instaslice
-from tessera.api.names import DEVICE_API_LABEL, GPU_CONDITION, MIG_CONFIG_LABEL, OWN_DOMAIN, PodUid
+from tessera.api.names import (
+    DEVICE_API_LABEL,
+    GPU_CONDITION,
+    MIG_CONFIG_LABEL,
+    MIG_RESOURCE_PREFIX,
+    OWN_DOMAIN,
+    PodUid,
+)
 from tessera.api.nodes.card_faults import SPARED_ANNOTATION, CardRule, decode_spared
 from tessera.api.nodes.cordons import Cordon, read_cordons
 from tessera.api.sharing.profile_selection import PROFILE_LABEL
@@ -21,9 +28,11 @@ from tessera.clock import Clock
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError
 from tessera.kube.event_recorder import EventRecorder, make_reference
-from tessera.kube.resources import NODES, PODS, Node, Pod
+from tessera.kube.resources import NODES, PODS, Node, Pod, Resource
 from tessera.kube.watch.cache import EventKind, WatchEvent
 from tessera.kube.watch.informer import Informer
+
+T = TypeVar("T")
 
 
 class NodeSource(Protocol):
@@ -142,25 +151,42 @@ class ApiMirror:
         Raises:
             ConnectionError: the API server did not answer.
         """
-        try:
-            found = await self._client.list(PODS, field_selector=self._by_node)
-        except (ApiError, TimeoutError) as error:
-            raise ConnectionError(str(error)) from error
-        return [pod for pod in found.items if not has_ended(pod)]
+        return [pod for pod in await self._list(PODS, None, self._by_node) if not has_ended(pod)]
 
-    async def has_promise(self, *pods: PodUid) -> bool:
-        """True if the API server itself has a promise to one of these pods.
+    async def has_promise(self, pod: PodUid) -> bool:
+        """True if the API server itself has a promise to a pod.
+
+        Raises:
+            ConnectionError: the API server did not answer.
+        """
+        found = await self.read_instaslice()
+        return found is not None and pod in found.spec.pod_allocation_requests
+
+    async def read_instaslice(self) -> Instaslice | None:
+        """The node's Instaslice object, read from the API server itself; ``None`` if it has none.
 
         A list of one object needs only the watch's right.
 
         Raises:
             ConnectionError: the API server did not answer.
         """
+        found = await self._list(INSTASLICES, self._namespace, self._by_name)
+        return next(iter(found), None)
+
+    async def exists(self, pod: PodUid, name: str, namespace: str) -> bool:
+        """True if a pod of any node exists that has not ended.
+
+        Raises:
+            ConnectionError: the API server did not answer.
+        """
+        found = await self._list(PODS, namespace, _by_name(name))
+        return any(PodUid(each.metadata.uid) == pod and not has_ended(each) for each in found)
+
+    async def _list(self, kind: Resource[T], namespace: str | None, selector: str) -> Sequence[T]:
         try:
-            found = await self._client.list(INSTASLICES, self._namespace, field_selector=self._by_name)
+            return (await self._client.list(kind, namespace, field_selector=selector)).items
         except (ApiError, TimeoutError) as error:
             raise ConnectionError(str(error)) from error
-        return any(pod in item.spec.pod_allocation_requests for item in found.items for pod in pods)
 
 
 def _by_name(node_name: str) -> str:
@@ -218,6 +244,12 @@ def _asks_for_devices(pod: Pod) -> bool:
     """True if kubelet may give the pod devices: a sharing profile may give them any name in a domain."""
     containers = (*pod.spec.containers, *pod.spec.init_containers)
     return bool(pod.spec.resource_claims) or any("/" in name for each in containers for name in each.resources.limits)
+
+
+def asks_by_claims(pod: Pod) -> bool:
+    """True if a pod may have its slices by ResourceClaims; Tessera gives none to a pod that asks by limits too."""
+    limits = (name for each in pod.spec.containers for name in each.resources.limits)
+    return bool(pod.spec.resource_claims) and not any(name.startswith(MIG_RESOURCE_PREFIX) for name in limits)
 
 
 def has_ended(pod: Pod) -> bool:

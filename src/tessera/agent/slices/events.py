@@ -67,10 +67,17 @@ class InstasliceChanged(msgspec.Struct, frozen=True):
 
 
 class PodChanged(msgspec.Struct, frozen=True):
-    """A pod is bound to this node; ``ended`` when all its containers have ended for good."""
+    """A pod is bound to this node.
+
+    Attributes:
+        pod: the pod.
+        ended: all its containers have ended for good.
+        claims: it asks for its slices by ResourceClaims, which other pods may share with it.
+    """
 
     pod: PodUid
     ended: bool
+    claims: bool = False
 
 
 class PodDeleted(msgspec.Struct, frozen=True):

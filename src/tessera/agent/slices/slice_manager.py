@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 
 from tessera.agent.base.cdi_files import CdiFolder
 from tessera.agent.base.change_notifier import Fact
-from tessera.agent.base.node_objects import has_ended
+from tessera.agent.base.node_objects import asks_by_claims, has_ended
 from tessera.agent.base.runtime import AgentRuntime
 from tessera.agent.inventory.card_ownership import CardOwner, CardOwnership, StaticGpus
 from tessera.agent.inventory.device_health import StartCheck
@@ -389,5 +389,5 @@ class SliceManager:
             ended = has_ended(event.object)
             if event.old is not None and has_ended(event.old) == ended:
                 return
-            self._machine.handle(PodChanged(pod, ended))
+            self._machine.handle(PodChanged(pod, ended, asks_by_claims(event.object)))
         self._changes.notify(Fact.SLICES)

@@ -82,6 +82,9 @@ class SliceTable:
         #: The pods whose promise serves ResourceClaims; true while one of these is prepared. Other pods may share a
         #: claim, so the slices outlive the pod: they are released with the promise.
         self.served: dict[PodUid, bool] = {}
+        #: Pods that ask by ResourceClaims, until both the pod and its promise are gone: their slices too are released
+        #: with the promise, since the next pod that shares a claim may be the first one to prepare it.
+        self.claiming: set[PodUid] = set()
         #: The GPUs that are cut on demand, by UUID. One that was never read has no entry.
         self.gpus: dict[str, ObservedGpu] = {}
         #: Failed calls by position, since the position last was in the state that its owner needs.
@@ -98,8 +101,12 @@ class SliceTable:
         return self.pods.get(pod) is False or self.served.get(pod, False)
 
     def has_ended(self, pod: PodUid) -> bool:
-        """True if a promised pod needs its slices no longer: it ended, and its promise serves no claims."""
-        return self.pods.get(pod, False) and pod not in self.served
+        """True if a promised pod needs its slices no longer: it ended, and no other pod can share them."""
+        return self.pods.get(pod, False) and not self.is_shared(pod)
+
+    def is_shared(self, pod: PodUid) -> bool:
+        """True if a pod's slices outlive it, since its promise serves ResourceClaims."""
+        return pod in self.served or pod in self.claiming
 
     def is_bound(self, pod: PodUid) -> bool:
         """True if a pod is bound to this node."""

@@ -17,8 +17,8 @@ A slice goes ``promised -> GPU instance -> ready -> claimed -> releasing -> gone
     removes the promise of a vanished pod at once; such a promise says nothing about the instances on the GPUs.
 4.  A slice whose promise vanished under a living pod is kept, and shown as foreign to the controller. If a container
     got that slice, the pod keeps it even if the controller then promises others: the lost record did not know of it.
-    A pod also lives while a ResourceClaim is prepared that its promise serves. Other pods may share that claim, so a
-    promise that serves claims is released with the promise alone, not with its pod.
+    A pod also lives while a ResourceClaim is prepared that its promise serves. Other pods may share its claims, so the
+    slices of a pod that asks by claims are released with the promise alone, not with the pod.
 5.  Destroy before create on a GPU; a compute instance before its GPU instance. A creation waits until its slots are
     free.
 6.  A failed call is tried again after a growing delay. A compute instance that cannot be made takes its GPU instance
@@ -121,12 +121,13 @@ class SliceStateMachine(Decider[[SliceEvent], tuple[SliceInstruction, ...]]):
                 self._replace_promises(event)
             case PodChanged():
                 self.table.pods[event.pod] = event.ended
+                self.table.claiming |= {event.pod} if event.claims else set()
                 self.table.departed.discard(event.pod)
                 self._retry_pod_now(event.pod)
             case PodDeleted():
                 self.table.pods.pop(event.pod, None)
                 has_slices = event.pod in self.table.promises or self.table.positions_of(event.pod)
-                if has_slices and event.pod not in self.table.served:
+                if has_slices and not self.table.is_shared(event.pod):
                     self._release(event.pod)
                     self.table.departed.add(event.pod)
                 self._retry_pod_now(event.pod)
@@ -257,6 +258,7 @@ class SliceStateMachine(Decider[[SliceEvent], tuple[SliceInstruction, ...]]):
             if pod not in self.table.promises and not self.table.lives(pod):
                 self._release(pod)
         alive = self.table.promises.keys() | self.table.results.keys() | set(self.table.owners.values())
+        self.table.claiming &= self.table.promises.keys() | self.table.pods.keys()
         self.table.departed &= alive
         self.table.released &= alive
         self.table.released -= {pod for pod in self.table.released if self._is_promised_again(pod)}

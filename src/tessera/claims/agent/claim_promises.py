@@ -4,16 +4,20 @@ The controller promises slices to a pod, whether the pod asks for them by limits
 places into ``status.allocation`` of the pod's claims. The API server checks nothing of an allocation. So a device is
 handed out only if the promise to a pod that may use the claim has its place, and no other claim or container got that
 place. A forged ``status.reservedFor`` may name a pod of another tenant, so promise and claim must be of one namespace.
+
+A promise may outlive its pod: then it serves the next pod that shares the claim, which it may never have served before.
+A promise precedes its allocation on the API server, so a claim is refused at once for which none is there.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 
 from tessera.agent.base.change_notifier import Fact
 from tessera.agent.base.node_objects import ApiMirror
 from tessera.agent.base.runtime import AgentRuntime
 from tessera.agent.inventory.sliceable_gpus import SlicePosition
-from tessera.agent.slices.events import PromiseServes
+from tessera.agent.slices.events import PromiseServes, SlicePromise
+from tessera.agent.slices.instaslice_status import instaslice_event
 from tessera.agent.slices.slice_table import claim_of
 from tessera.agent.slices.state_machine import SliceStateMachine
 from tessera.api.dra.claims import ResourceClaim
@@ -101,8 +105,14 @@ class ClaimPromises:
             return [pod for pod in pods if not missing(pod) and self._is_neighbour(pod, claim)]
 
         if not serving():
-            promised = await self._ask_for_promise(pods)
-            if not (promised and await self._wait_until(lambda: bool(serving()), deadline)):
+            stored = await self._read_promises(claim.metadata.namespace, positions)
+            left = [each.pod for each in stored if each.pod not in pods and await self._is_left(each)]
+            pods = [*pods, *left]
+            for pod in left:
+                self._machine.handle(PromiseServes(pod, prepared=True))
+            comes = any(each.pod in pods for each in stored)
+            if not (comes and await self._wait_until(lambda: bool(serving()), deadline)):
+                self.settle(*left)
                 self._refuse(claim, pods, min((missing(pod) for pod in pods), key=len, default=[]))
         return serving()[0]
 
@@ -118,11 +128,19 @@ class ClaimPromises:
     def _is_neighbour(self, pod: PodUid, claim: ResourceClaim) -> bool:
         return self._slices.promises[pod].namespace == claim.metadata.namespace
 
-    async def _ask_for_promise(self, pods: Iterable[PodUid]) -> bool:
-        try:
-            return await self._mirror.has_promise(*pods)
-        except ConnectionError as error:
-            raise PluginError(f"the API server did not say whether devices are promised: {error}") from error
+    async def _read_promises(self, namespace: str, positions: Collection[SlicePosition]) -> Sequence[SlicePromise]:
+        """The promises to pods of a namespace that have all these positions, as the API server has them now."""
+        with _asking("whether devices are promised"):
+            promises = instaslice_event(await self._mirror.read_instaslice()).promises.values()
+        places = {each.pod: {one.position for one in each.slices} for each in promises}
+        return [each for each in promises if each.namespace == namespace and places[each.pod].issuperset(positions)]
+
+    async def _is_left(self, promise: SlicePromise) -> bool:
+        """True if a promise outlives its pod: the controller keeps it only for those that share the pod's claim."""
+        if promise.pod in self._slices.pods:
+            return self._slices.pods[promise.pod]
+        with _asking("whether the pod of a promise exists"):
+            return not await self._mirror.exists(promise.pod, promise.name, promise.namespace)
 
     def _refuse(self, claim: ResourceClaim, pods: Sequence[PodUid], missing: Sequence[str]) -> None:
         names = ", ".join(missing)
@@ -177,3 +195,11 @@ class ClaimPromises:
 
 def _name(claim: ResourceClaim) -> str:
     return f"claim {claim.metadata.namespace}/{claim.metadata.name}"
+
+
+@contextmanager
+def _asking(what: str) -> Iterator[None]:
+    try:
+        yield
+    except ConnectionError as error:
+        raise PluginError(f"the API server did not say {what}: {error}") from error
