@@ -66,6 +66,9 @@ PINNED_ANNOTATION = "tessera.dev/pinned"
 WHOLE_CARDS = "nvidia.com/gpu"
 SHARED_CARDS = "nvidia.com/gpu.shared"
 GPU_RESOURCES = (WHOLE_CARDS, SHARED_CARDS)
+#: A whole card that goes to ResourceClaims, where a slice has its profile. No container requests it: a pod that
+#: requests :data:`WHOLE_CARDS` never gets such a card.
+CLAIMED_CARD = "tessera.dev/gpu"
 
 #: Asks for a MIG layout of a node; the value :data:`MIG_CONFIG_DYNAMIC` gives the node's cards to on-demand slicing.
 MIG_CONFIG_LABEL = "nvidia.com/mig.config"

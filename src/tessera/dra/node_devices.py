@@ -163,6 +163,11 @@ def bounded_name(name: str, most: int) -> str:
     return name if len(name) <= most else f"{name[: most - 11].rstrip('.-')}-{digest}"
 
 
+def whole_name(minor: int) -> str:
+    """Returns the name of a whole card, ``gpu-0``."""
+    return f"gpu-{minor}"
+
+
 def partition_name(minor: int, profile: Profile, start: int) -> str:
     """Returns the name of a partition, ``gpu-0-mig-1g20gb-15-6``: minor, profile, NVML's id of it, and start."""
     name = _NOT_IN_NAME.sub("-", profile.name.replace(".", "").lower())
@@ -221,7 +226,7 @@ class _CardDevices:
         geometry = self._geometry
         return self._device(
             pool,
-            f"gpu-{self._card.minor}",
+            whole_name(self._card.minor),
             {"type": "gpu", "uuid": self._card.uuid},
             self._amounts(self._card.memory_mib, self._card.engines),
             {} if geometry is None or not self._options.counters else card_counters(self._card.minor, geometry),

@@ -22,6 +22,7 @@ from tessera.mig.names import (
     RESOURCE_PREFIX,
     ci_profile_index,
     gi_profile_index,
+    is_device_profile,
     parse_profile_name,
     resource_spelling,
 )
@@ -167,12 +168,14 @@ class Geometry(msgspec.Struct, frozen=True):
 
         Args:
             family: how to call it in messages.
-            rows: profile name (either spelling) to its (start, size) pairs.
+            rows: profile name (either spelling), or resource of a whole card, to its (start, size) pairs.
             gi_profile_ids: profile name to the id in NVML's listing, where known.
 
         Raises:
             ValueError: a name that is not a profile's, a profile of two sizes, or what ``from_profiles`` refuses.
         """
+        if len(rows) == 1 and is_device_profile(next(iter(rows))):
+            return cls._of_device(family, *rows.items())
         parsed = {text: parse_profile_name(text) for text in rows}
         plain = [name.memory_gb for name in parsed.values() if (name.slices, name.suffix) == (1, "")]
         profiles = []
@@ -195,6 +198,17 @@ class Geometry(msgspec.Struct, frozen=True):
             most = 1 if name.media else row.fits_by_starts()
             profiles.append(msgspec.structs.replace(row, max_count=most))
         return cls.from_profiles(family, profiles)
+
+    @classmethod
+    def _of_device(cls, family: str, row: tuple[str, Sequence[tuple[int, int]]]) -> Self:
+        name, placements = row
+        if len(placements) != 1 or placements[0][0]:
+            raise ValueError(f"geometry {family}: {name} is a whole card, so it has one place, at 0")
+        size = placements[0][1]
+        whole = Profile(
+            name=name, compute_slices=size, size=size, starts=(0,), max_count=1, memory_gb=0, gi_profile_index=-1
+        )
+        return cls.from_profiles(family, [whole])
 
     @property
     def names(self) -> tuple[str, ...]:

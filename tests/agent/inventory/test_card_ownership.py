@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tessera.agent.inventory.card_ownership import CardOwner, CardOwnership
 
 A, B = "GPU-a", "GPU-b"
-ON_DEMAND, STATIC = CardOwner.ON_DEMAND, CardOwner.STATIC
+ON_DEMAND, STATIC, CLAIMS = CardOwner.ON_DEMAND, CardOwner.STATIC, CardOwner.CLAIMS
 
 
 def test_no_part_acts_before_the_owner_of_each_card_is_decided(tmp_path: Path) -> None:
@@ -81,3 +81,17 @@ def test_a_card_always_has_one_owner_that_changes_only_by_transfer(
             owner = wanted
         assert len(ownership.on_demand_gpus() & {A}) + len(ownership.static_gpus() & {A}) == 1
         assert CardOwnership(folder / "owners.json").owner(A) is owner
+
+
+@pytest.mark.parametrize(("before", "after"), [(ON_DEMAND, CLAIMS), (CLAIMS, ON_DEMAND)])
+def test_a_card_passes_through_the_static_side_which_changes_its_mig_mode(
+    before: CardOwner, after: CardOwner, tmp_path: Path
+) -> None:
+    ownership = CardOwnership(tmp_path / "owners.json")
+    ownership.set_desired({A: before})
+    ownership.set_desired({A: after})
+    ownership.transfer(A)
+    assert ownership.owner(A) is STATIC
+    assert ownership.is_leaving(A)
+    ownership.transfer(A)
+    assert ownership.owner(A) is after

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from tessera.agent.base.desired_config import DesiredLayout
@@ -258,3 +259,28 @@ def test_a_node_with_one_card_that_the_file_names_leaves_the_others() -> None:
     found = resolve_layout(DesiredLayout(name="all-balanced", entries=(entry,), reason="x"), [card(0), card(1)])
     assert isinstance(found, ResolvedLayout)
     assert {uuid: goal.counts for uuid, goal in found.goals.items()} == {"GPU-0": {"7g.40gb": 1}}
+
+
+@pytest.mark.parametrize(
+    ("name", "whole"),
+    [("", {"GPU-0", "GPU-1", "GPU-2"}), ("dynamic", {"GPU-2"}), ("mixed", {"GPU-1", "GPU-2"}), ("enabled", {"GPU-2"})],
+)
+def test_where_claims_get_whole_cards_they_get_those_that_the_layout_does_not_cut(name: str, whole: set[str]) -> None:
+    found = resolve_layout(msgspec.structs.replace(wish(name), whole_by_claims=True), CARDS)
+    assert isinstance(found, ResolvedLayout)
+    assert {uuid for uuid, owner in found.owners.items() if owner is CardOwner.CLAIMS} == whole
+    assert {uuid for uuid, goal in found.goals.items() if goal.owner is CardOwner.CLAIMS} == whole
+
+
+def test_a_node_without_mig_may_be_dynamic_where_claims_get_whole_cards() -> None:
+    found = resolve_layout(msgspec.structs.replace(wish("dynamic"), whole_by_claims=True), [plain(0)])
+    assert isinstance(found, ResolvedLayout)
+    assert found.owners == {"GPU-0": CardOwner.CLAIMS}
+
+
+def test_a_card_in_mig_mode_is_given_whole_once_the_mode_is_off() -> None:
+    on = card(0)
+    on = msgspec.structs.replace(on, info=msgspec.structs.replace(on.info, mig_enabled=True, mig_pending=True))
+    found = resolve_layout(msgspec.structs.replace(wish("mixed"), whole_by_claims=True), [card(1), on, plain(2)])
+    assert isinstance(found, ResolvedLayout)
+    assert found.owners["GPU-0"] is CardOwner.STATIC

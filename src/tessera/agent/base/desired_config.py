@@ -63,6 +63,7 @@ class DesiredLayout(msgspec.Struct, frozen=True, kw_only=True):
         problem: why the files cannot be used, for people, with the path of each mistake; ``None`` if they can.
         problem_reason: the same for machines: ``LayoutsRefused``, ``LayoutAmbiguous``, ``LayoutsUnreadable``.
         closest: if no file has the layout, the most similar name in the files; may be empty.
+        whole_by_claims: ResourceClaims get the cards that the layout leaves whole.
     """
 
     name: str = ""
@@ -72,6 +73,7 @@ class DesiredLayout(msgspec.Struct, frozen=True, kw_only=True):
     problem: str | None = None
     problem_reason: str | None = None
     closest: str = ""
+    whole_by_claims: bool = False
 
 
 class ServicePlan(msgspec.Struct, frozen=True):

@@ -28,7 +28,7 @@ from tessera.agent.base.options import ConfigMapName
 from tessera.agent.base.runtime import AgentRuntime
 from tessera.agent.base.state_file import StateFile
 from tessera.agent.config.selection import ConfigMapFiles, read_layouts, read_profile, select_layout, select_profile
-from tessera.api.names import MIG_CONFIG_LABEL
+from tessera.api.names import DEVICE_API_DRA, DEVICE_API_LABEL, MIG_CONFIG_LABEL
 from tessera.api.nodes.repairs import REPAIRS_KEY, Repairs, parse_repairs
 from tessera.api.problems import FileRefused
 from tessera.api.sharing.profile import SharingProfile
@@ -108,11 +108,12 @@ class ConfigWatcher:
         self._repairs = _ConfigMapWatcher(runtime, options.repairs, Fact.REPAIRS)
         self._profile_default = options.sharing_default
         self._layout_default = options.mig_default
+        self._has_claim_driver = bool(options.claim_driver)
         self._read_profile = lru_cache(maxsize=32)(read_profile)
         self._read_layouts = lru_cache(maxsize=32)(read_layouts)
         self._last = LastAppliedProfile(options.state_dir, self._read_profile)
-        #: Values of the labels of profile and layout, as the Node last had them.
-        self._labels = ("", "")
+        #: Values of the labels of profile, layout and :data:`DEVICE_API_LABEL`, as the Node last had them.
+        self._labels = ("", "", "")
         #: The last results, each behind its inputs.
         self._sharing: tuple[object, DesiredSharing] | None = None
         self._layout: tuple[object, DesiredLayout] | None = None
@@ -144,10 +145,12 @@ class ConfigWatcher:
     @property
     def layout(self) -> DesiredLayout:
         """The layout that the node must have; the same object until something changes."""
-        inputs = (self._label_values()[1], self._layouts.files)
+        _, label, api = self._label_values()
+        by_claims = self._has_claim_driver and api == DEVICE_API_DRA and not self.sharing.profile.blocks
+        inputs = (label, self._layouts.files, by_claims)
         if self._layout is None or self._layout[0] != inputs:
-            label, files = inputs
-            self._layout = (inputs, select_layout(files, label, self._layout_default, self._read_layouts))
+            found = select_layout(self._layouts.files, label, self._layout_default, self._read_layouts)
+            self._layout = (inputs, msgspec.structs.replace(found, whole_by_claims=by_claims))
         return self._layout[1]
 
     @property
@@ -175,11 +178,15 @@ class ConfigWatcher:
         """
         self._last.save(name, text)
 
-    def _label_values(self) -> tuple[str, str]:
+    def _label_values(self) -> tuple[str, str, str]:
         node = self._mirror.node()
         if node is not None:
             labels = node.metadata.labels
-            self._labels = (labels.get(PROFILE_LABEL, ""), labels.get(MIG_CONFIG_LABEL, ""))
+            self._labels = (
+                labels.get(PROFILE_LABEL, ""),
+                labels.get(MIG_CONFIG_LABEL, ""),
+                labels.get(DEVICE_API_LABEL, ""),
+            )
         return self._labels
 
 

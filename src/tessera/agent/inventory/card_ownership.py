@@ -1,10 +1,11 @@
 """Records which side owns a card: the slice manager, which cuts it on demand, or the static side.
 
-The static side offers a card as it is or as its layout cuts it. A layout sets the desired owner of each card. A card
-changes its owner only after the present one has released it: the slice manager once no slice of it is promised or made,
-the static side once no pod holds the card or a part of it and the layout's instances are gone. So a card is never cut
-under a pod, whatever the node's label says and however often it changes. The owners are kept in a file: a process that
-starts again does not take a card from the other side by mistake.
+The static side offers a card as it is or as its layout cuts it. The slice manager also has the cards that
+ResourceClaims get whole. A layout sets the desired owner of each card. A card changes its owner only after the present
+one has released it: the slice manager once no slice of it is promised or made, the static side once no pod holds the
+card or a part of it and the layout's instances are gone. So a card is never cut under a pod, whatever the node's label
+says and however often it changes. The owners are kept in a file: a process that starts again does not take a card from
+the other side by mistake.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,13 +14,20 @@ from pathlib import Path
 
 from tessera.agent.base.state_file import StateFile
 from tessera.agent.inventory.gpu_inventory import GpuState, InventoryReader, fixed_memory_gib
+from tessera.api.names import CLAIMED_CARD
 
 
 class CardOwner(Enum):
-    """The present or desired owner of a card."""
+    """The present or desired owner of a card: the slice manager, cutting it or giving it whole, or the static side."""
 
     ON_DEMAND = "on-demand"
+    CLAIMS = "claims"
     STATIC = "static"
+
+
+def owner_of(profile: str) -> CardOwner:
+    """Returns the owner of a card on which a slice of a profile was promised or made."""
+    return CardOwner.CLAIMS if profile == CLAIMED_CARD else CardOwner.ON_DEMAND
 
 
 class CardOwnership:
@@ -84,15 +92,23 @@ class CardOwnership:
     def transfer(self, uuid: str) -> None:
         """Makes the desired owner the present one; the former owner has released the card.
 
+        A card that was cut passes through the static side before it is given whole, which turns off its MIG mode.
+
         Raises:
             OSError: the file cannot be written.
         """
-        self._owners[uuid] = self.desired_owner(uuid)
+        owner, desired = self.owner(uuid), self.desired_owner(uuid)
+        direct = owner is desired or CardOwner.STATIC in (owner, desired)
+        self._owners[uuid] = desired if direct else CardOwner.STATIC
         self._save()
 
     def on_demand_gpus(self) -> frozenset[str]:
-        """The cards that the slice manager owns."""
+        """The cards that the slice manager cuts."""
         return self._owned_by(CardOwner.ON_DEMAND)
+
+    def claimed_gpus(self) -> frozenset[str]:
+        """The cards that the slice manager gives to ResourceClaims whole."""
+        return self._owned_by(CardOwner.CLAIMS)
 
     def static_gpus(self) -> frozenset[str]:
         """The cards that the static side owns."""

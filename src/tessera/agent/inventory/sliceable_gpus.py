@@ -5,6 +5,8 @@ or a new driver works without a new Tessera. A GPU without MIG, or whose MIG mod
 reason; the agent never resets it here and touches nothing on it.
 
 A slice has a position on the node: card, profile, first memory slot; the device plugin's ID names it.
+
+A card that ResourceClaims get whole is a card with one place, whose profile is :data:`~tessera.api.names.CLAIMED_CARD`.
 """
 
 from collections import Counter
@@ -15,13 +17,15 @@ import msgspec
 from tessera.agent.inventory.gpu_inventory import GpuInventory, find_gpu
 from tessera.api.instaslice import NodeGpu, ProfilePlacements
 from tessera.api.instaslice import Position as Placed
-from tessera.api.names import PodUid, device_id
+from tessera.api.names import CLAIMED_CARD, PodUid, device_id
 from tessera.kubelet.interfaces import Device
 from tessera.mig.geometry import Geometry
 from tessera.mig.layout_planning import max_memory_gb_of_layout
+from tessera.mig.names import CARD_SLOTS, is_device_profile
 from tessera.nvml.asynchronous.async_nvml import AsyncNvml
 from tessera.nvml.errors import NvmlError
 from tessera.nvml.interface import GpuInfo, MigModeResult
+from tessera.placement.devices import device_geometry
 
 
 class SlicePosition(msgspec.Struct, frozen=True, order=True):
@@ -69,6 +73,11 @@ class SliceableGpu(msgspec.Struct, frozen=True):
         """The UUID of the GPU."""
         return self.info.uuid
 
+    @property
+    def is_whole(self) -> bool:
+        """True if it is given whole, and never cut."""
+        return is_device_profile(self.geometry.profiles[0].name)
+
     def starts(self) -> dict[str, tuple[int, ...]]:
         """Legal first slots by profile, in the resource's spelling."""
         return {profile.spelling: profile.starts for profile in self.geometry.profiles}
@@ -113,12 +122,13 @@ class SliceableGpus(msgspec.Struct, frozen=True):
 
     def quota_gib(self) -> int:
         """Upper limit of the charges of pods, GiB: the sum over the GPUs of the largest GB total of a layout."""
-        alike = Counter(card.geometry for card in self.gpus)
+        alike = Counter(card.geometry for card in self.gpus if not card.is_whole)
         return sum(max_memory_gb_of_layout(geometry) * count for geometry, count in alike.items())
 
     def resources(self) -> tuple[str, ...]:
-        """The extended resource of every profile of every card, sorted."""
-        return tuple(sorted({profile.resource for card in self.gpus for profile in card.geometry.profiles}))
+        """The extended resource of every profile of every card that is cut, sorted."""
+        cut = (card.geometry for card in self.gpus if not card.is_whole)
+        return tuple(sorted({profile.resource for geometry in cut for profile in geometry.profiles}))
 
     def devices(self, resource: str, *, unhealthy: frozenset[str] = frozenset()) -> list[Device]:
         """The devices of a resource on all cards, see :meth:`SliceableGpu.device_positions`.
@@ -138,16 +148,26 @@ class SliceableGpus(msgspec.Struct, frozen=True):
         ]
 
 
-def sliceable_gpus(inventory: GpuInventory, refused: Mapping[str, str] | None = None) -> SliceableGpus:
+def sliceable_gpus(
+    inventory: GpuInventory, refused: Mapping[str, str] | None = None, whole: Collection[str] = ()
+) -> SliceableGpus:
     """The GPUs that can be cut into slices now, and the others with the reason.
 
     Args:
         inventory: the node's GPUs as last read.
         refused: by UUID, why MIG mode could not be turned on.
+        whole: UUIDs of those that are given whole.
     """
     gpus: list[SliceableGpu] = []
     skipped: list[SkippedGpu] = []
     for gpu in inventory.gpus:
+        if gpu.uuid in whole:
+            reason, waits = _unfit_whole(gpu.info)
+            if reason:
+                skipped.append(SkippedGpu(gpu.info, reason, waits))
+            else:
+                gpus.append(SliceableGpu(gpu.info, whole_geometry(gpu.info.name, gpu.info.memory_mib)))
+            continue
         reason, waits = _unfit(gpu.info)
         if not reason and gpu.geometry is not None and not gpu.mig_problem:
             gpus.append(SliceableGpu(gpu.info, gpu.geometry))
@@ -215,6 +235,18 @@ def placements(geometry: Geometry) -> dict[str, ProfilePlacements]:
         )
         for row in geometry.profiles
     }
+
+
+def whole_geometry(product: str, memory_mib: int) -> Geometry:
+    """Returns the geometry of a card that ResourceClaims get whole."""
+    return device_geometry(product, CLAIMED_CARD, CARD_SLOTS, memory_mib // 1024)
+
+
+def _unfit_whole(info: GpuInfo) -> tuple[str, bool]:
+    if not info.readable:
+        return info.problem, not info.lost
+    on = info.mig_enabled or info.mig_pending
+    return ("MIG mode is on, so no program can use the whole card", True) if on else ("", False)
 
 
 def _unfit(info: GpuInfo) -> tuple[str, bool]:

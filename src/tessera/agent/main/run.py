@@ -11,7 +11,7 @@ import logging
 from tessera.agent.base.change_notifier import Fact
 from tessera.agent.health.executor import SUSPECT_PROBE_INTERVAL
 from tessera.agent.health.policy import APPLICATION_XIDS
-from tessera.agent.inventory.card_ownership import CardOwner
+from tessera.agent.inventory.card_ownership import CardOwner, owner_of
 from tessera.agent.main.wiring import Components
 from tessera.nvml.errors import NotSupported, NvmlError
 
@@ -76,9 +76,13 @@ def _assign_recorded_cards(components: Components) -> None:
     The state folder was lost, or the record is that of InstaSlice, from which the node was taken over.
     """
     ownership, item = components.ownership, components.runtime.mirror.instaslice()
-    recorded = {each.gpu_uuid for each in item.status.pod_allocation_results.values()} if item is not None else set()
+    if item is None:
+        return
+    recorded = {each.gpu_uuid: "" for each in item.status.pod_allocation_results.values()}
+    requested = (each for request in item.spec.pod_allocation_requests.values() for each in request.slices)
+    recorded |= {each.gpu_uuid: each.profile for each in requested if each.gpu_uuid in recorded}
     cards = [each.uuid for each in components.inventory_reader.inventory.gpus if each.uuid in recorded]
-    ownership.assume({card: CardOwner.ON_DEMAND for card in cards if not ownership.is_known(card)})
+    ownership.assume({card: owner_of(recorded[card]) for card in cards if not ownership.is_known(card)})
 
 
 async def _assign_used_cards(components: Components) -> None:

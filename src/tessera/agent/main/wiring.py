@@ -135,7 +135,8 @@ class Components:
     @property
     def has_devices(self) -> bool:
         """True if the node's settings leave any device to advertise."""
-        return bool(self.advertiser.offer.resources or self.ownership.on_demand_gpus())
+        promised = self.ownership.on_demand_gpus() | self.ownership.claimed_gpus()
+        return bool(self.advertiser.offer.resources or promised)
 
     def metrics_text(self) -> bytes:
         """The text of ``/metrics``."""

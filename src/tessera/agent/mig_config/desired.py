@@ -13,6 +13,8 @@ Rules:
 - If one card cannot hold the instances of its entry, the whole layout is rejected.
 - A card whose table of profiles is unknown while MIG mode is off is checked once the mode is on.
 - Cards that the layout does not name, and all cards where no layout is desired, stay as they are.
+- Where ResourceClaims get whole cards, they get every card that would be static and is not in MIG mode. A node without
+  MIG may be labelled ``dynamic`` there: it has nothing to cut.
 """
 
 import re
@@ -75,8 +77,27 @@ def resolve_layout(desired: DesiredLayout, cards: Sequence[GpuState]) -> Resolve
         desired: the layout.
         cards: all cards of the node.
     """
+    found = _resolve(desired, cards)
+    if isinstance(found, RejectedLayout) or not desired.whole_by_claims:
+        return found
+    whole = [card.uuid for card in cards if _stays_whole(card, found)]
+    goal = CardGoal(owner=CardOwner.CLAIMS, mig_enabled=False)
+    return msgspec.structs.replace(
+        found,
+        goals={**found.goals, **dict.fromkeys(whole, goal)},
+        owners={**found.owners, **dict.fromkeys(whole, CardOwner.CLAIMS)},
+    )
+
+
+def _stays_whole(card: GpuState, layout: ResolvedLayout) -> bool:
+    goal = layout.goals.get(card.uuid)
+    off = not card.info.mig_enabled and not card.info.mig_pending
+    return off and layout.owners[card.uuid] is CardOwner.STATIC and (goal is None or not goal.mig_enabled)
+
+
+def _resolve(desired: DesiredLayout, cards: Sequence[GpuState]) -> ResolvedLayout | RejectedLayout:
     no_mig = _turns_mig_on(desired) and bool(cards) and not any(card.info.mig_capable for card in cards)
-    if not desired.name or (no_mig and desired.is_default):
+    if not desired.name or (no_mig and (desired.is_default or desired.whole_by_claims)):
         return ResolvedLayout(layout="", goals={}, owners={card.uuid: CardOwner.STATIC for card in cards})
     if no_mig:
         return RejectedLayout(layout=desired.name, reason="LayoutImpossible", text=_no_mig_text(desired.name, cards))

@@ -134,7 +134,7 @@ def diff_card(
         managed: places of instances that a layout made or kept.
         needs_reset: true if a failed call showed that the card must be reset first.
     """
-    if goal.owner is CardOwner.ON_DEMAND:
+    if goal.owner is not CardOwner.STATIC:
         return CardDiff(
             destroy=tuple(each for each in card.instances if place_of(each) in managed),
             needs_whole_card=True,

@@ -83,7 +83,9 @@ class LayoutReconciler:
 
     async def run(self) -> None:
         """Runs until cancelled. Sets the desired owner of every card before any part may act on it."""
-        changes = self._changes.about(Fact.DESIRED_LAYOUT | Fact.CARDS | Fact.LAYOUT)
+        changes = self._changes.about(
+            Fact.DESIRED_LAYOUT | Fact.DESIRED_PROFILE | Fact.DEVICE_API | Fact.CARDS | Fact.LAYOUT
+        )
         async with asyncio.TaskGroup() as group:
             while True:
                 count = changes.count

@@ -161,12 +161,20 @@ class GpuSliceExecutor:
                 profile = self._card.geometry.profile(call.position.profile)
                 await self._hardware.create_compute_instance(gpu, call.gi_id, profile.ci_profile_index)
             case DestroyComputeInstance():
-                if users := [each.pid for each in await self._hardware.processes(gpu) if each.gi_id == call.gi_id]:
-                    pids = ", ".join(map(str, users))
-                    raise InUse(f"slice {call.position.device_id} must be destroyed, but is used by process {pids}")
+                await self._check_idle(call)
                 await self._hardware.destroy_compute_instance(gpu, call.gi_id, call.ci_id)
             case DestroyGpuInstance():
                 await self._hardware.destroy_gpu_instance(gpu, call.gi_id)
+
+    async def _check_idle(self, call: DestroyComputeInstance) -> None:
+        found = await self._hardware.processes(self._card.info.uuid)
+        if users := [each.pid for each in found if each.gi_id == self._instance_of(call)]:
+            pids = ", ".join(map(str, users))
+            raise InUse(f"slice {call.position.device_id} must be destroyed, but is used by process {pids}")
+
+    def _instance_of(self, call: DestroyComputeInstance) -> int | None:
+        """The GPU instance whose processes use the slice; ``None`` for the whole card."""
+        return call.gi_id
 
     def _report_failure(self, call: GpuCall, failure: CallFailure, error: Exception) -> None:
         level = logging.INFO if failure is CallFailure.BUSY else logging.WARNING
@@ -184,10 +192,10 @@ class GpuSliceExecutor:
             self._idle_watches[call.position] = watch
 
     async def _retry_when_idle(self, call: DestroyComputeInstance) -> None:
-        gpu = self._card.info.uuid
+        gpu, instance = self._card.info.uuid, self._instance_of(call)
         try:
-            if any(each.gi_id == call.gi_id for each in await self._hardware.processes(gpu)):
-                await self._hardware.wait_idle(gpu, call.gi_id)
+            if any(each.gi_id == instance for each in await self._hardware.processes(gpu)):
+                await self._hardware.wait_idle(gpu, instance)
                 self._machine.handle(SliceIdle(call.position))
         except NvmlError as error:
             _log.info("slice %s cannot be watched, it is tried again in a while: %s", call.position.device_id, error)

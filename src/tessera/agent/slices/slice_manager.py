@@ -1,23 +1,23 @@
-"""Serves slices on demand on the cards of one node that the on-demand side owns.
+"""Serves slices on demand, and whole cards by ResourceClaims, on the cards of one node that it owns.
 
-:mod:`tessera.agent.inventory.card_ownership` says which cards these are. On them the manager turns on MIG mode, shows
-them to the controller in the Instaslice object, advertises every position to kubelet, and adds the memory quota to the
-node's capacity. If it must release a card, it offers that card no longer; running pods keep their slices. It releases
-the card once the last slice is gone and the controller has seen that. With the last card it removes the object, the
-devices and the quota too.
+:mod:`tessera.agent.inventory.card_ownership` says which cards these are. The manager turns on MIG mode of those that it
+cuts, shows all of them to the controller in the Instaslice object, advertises every position to kubelet, and adds the
+memory quota to the node's capacity. If it must release a card, it offers that card no longer; running pods keep their
+slices. It releases the card once the last slice is gone and the controller has seen that. With the last card it removes
+the object, the devices and the quota too.
 """
 
 import asyncio
 import functools
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from tessera.agent.base.cdi_files import CdiFolder
 from tessera.agent.base.change_notifier import Fact
 from tessera.agent.base.node_objects import asks_by_claims, has_ended
 from tessera.agent.base.runtime import AgentRuntime
-from tessera.agent.inventory.card_ownership import CardOwner, CardOwnership, StaticGpus
+from tessera.agent.inventory.card_ownership import CardOwnership, StaticGpus, owner_of
 from tessera.agent.inventory.device_health import StartCheck
 from tessera.agent.inventory.gpu_inventory import InventoryReader
 from tessera.agent.inventory.sliceable_gpus import (
@@ -41,6 +41,7 @@ from tessera.agent.slices.node_capacity import NodeCapacity
 from tessera.agent.slices.slice_giver import MakeSliceGiver, NodeSlices, SliceGiver
 from tessera.agent.slices.slice_table import SliceJournalFile, SlicesCollector, claim_of
 from tessera.agent.slices.state_machine import SliceStateMachine
+from tessera.agent.slices.whole_card import WholeCardExecutor
 from tessera.api.instaslice import Instaslice, NodeResources
 from tessera.api.names import PodUid, resource_of
 from tessera.kube.backoff import Backoff
@@ -133,7 +134,7 @@ class SliceManager:
         runtime.recorders.attach("slices", self._machine)
         runtime.metrics.registry.register(SlicesCollector(self._slices))
         positions = (*(each for _, each in self._slices.owned_positions()), *map(parse_device_id, self._kept.owners))
-        ownership.assume({position.gpu: CardOwner.ON_DEMAND for position in positions})
+        ownership.assume({position.gpu: owner_of(position.profile) for position in positions})
         self._cdi = CdiFolder(options.cdi_dir)
         self._capacity = NodeCapacity(runtime.client, node_name=options.node_name, namespace=options.namespace)
         self._follow_ups = SliceFollowUps(runtime, machine=self._machine, cdi=self._cdi, journal=self._journal)
@@ -175,7 +176,8 @@ class SliceManager:
             NvmlError: the cards cannot be listed at all.
         """
         async with asyncio.TaskGroup() as group:
-            await self._own(group, self._ownership.on_demand_gpus(), sliceable_gpus(await self._reader.refresh()))
+            await self._reader.refresh()
+            await self._own(group, self._owned())
             self._giver.adopt()
             self._machine.handle(InitialSyncDone(self._kept))
             self._forget_kept()
@@ -245,12 +247,13 @@ class SliceManager:
 
     async def _converge(self, group: asyncio.TaskGroup) -> float | None:
         """Brings the cards in line with their owners; returns the seconds until the next check, or ``None``."""
-        owned = self._ownership.on_demand_gpus()
+        owned = self._owned()
         staying = frozenset(uuid for uuid in owned if not self._ownership.is_leaving(uuid))
         if owned != self._cards.uuids:
             # Cards come one after the other, and MIG mode of each is to be turned on at once.
             self._next_recheck = -math.inf
-            await self._own(group, owned, sliceable_gpus(await self._reader.refresh()))
+            await self._reader.refresh()
+            await self._own(group, owned)
         node = self._mirror.node()
         if staying and node is not None:
             await self._offer(group, node, staying)
@@ -262,6 +265,9 @@ class SliceManager:
             await self._release_if_unused(uuid)
         return RESET_RECHECK if staying and self._waits_for_mig_mode() else None
 
+    def _owned(self) -> frozenset[str]:
+        return self._ownership.on_demand_gpus() | self._ownership.claimed_gpus()
+
     def _waits_for_mig_mode(self) -> bool:
         """True if a reset or another attempt may turn on MIG mode of a card."""
         return any(each.waits for each in self._cards.inventory.skipped)
@@ -269,8 +275,9 @@ class SliceManager:
     async def _offer(self, group: asyncio.TaskGroup, node: Node, staying: frozenset[str]) -> None:
         if self._waits_for_mig_mode() and self._clock.monotonic() >= self._next_recheck:
             self._next_recheck = self._clock.monotonic() + RESET_RECHECK
-            refused = await enable_mig(self._hardware, staying)
-            await self._own(group, self._cards.uuids, sliceable_gpus(await self._reader.refresh(), refused))
+            refused = await enable_mig(self._hardware, staying - self._ownership.claimed_gpus())
+            await self._reader.refresh()
+            await self._own(group, self._cards.uuids, refused)
         self._follow_ups.indexes = {each.uuid: each.info.index for each in self._cards.inventory.gpus}
         self._follow_ups.report_skipped(node, self._cards.inventory.skipped)
         if self._cards.inventory.gpus:
@@ -308,9 +315,11 @@ class SliceManager:
 
     # Executors and plugins of the cards -------------------------------------------------------------------------
 
-    async def _own(self, group: asyncio.TaskGroup, owned: frozenset[str], inventory: SliceableGpus) -> None:
+    async def _own(
+        self, group: asyncio.TaskGroup, owned: frozenset[str], refused: Mapping[str, str] | None = None
+    ) -> None:
         """Starts an executor on each new card, and ends those of cards that the manager no longer owns."""
-        inventory = inventory.only(owned)
+        inventory = sliceable_gpus(self._reader.inventory, refused, self._ownership.claimed_gpus()).only(owned)
         if owned == self._cards.uuids and inventory == self._cards.inventory:
             return
         self._cards = _OwnedCards(owned, inventory)
@@ -320,7 +329,8 @@ class SliceManager:
             self._machine.handle(GpuReleased(uuid))
         for card in inventory.gpus:
             if card.uuid not in self._executors:
-                executor = GpuSliceExecutor(
+                make = WholeCardExecutor if card.is_whole else GpuSliceExecutor
+                executor = make(
                     card, self._runtime, machine=self._machine, journal=self._journal, inventory=self._reader
                 )
                 await executor.read()

@@ -27,7 +27,7 @@ from contextlib import suppress
 
 from tessera.agent.base.change_notifier import Fact
 from tessera.agent.base.runtime import AgentRuntime
-from tessera.agent.inventory.sliceable_gpus import SliceableGpus, SlicePosition
+from tessera.agent.inventory.sliceable_gpus import SliceableGpu, SliceableGpus, SlicePosition
 from tessera.agent.slices.slice_table import SliceJournalFile
 from tessera.agent.slices.state_machine import SliceStateMachine
 from tessera.api.dra.claims import RESOURCE_CLAIMS, AllocatedDevice, ResourceClaim
@@ -36,9 +36,10 @@ from tessera.claims.agent.claim_cdi import ClaimCdiFolder
 from tessera.claims.agent.claim_files import ClaimFiles, refusing, usable_slice
 from tessera.claims.agent.claim_promises import ClaimPromises
 from tessera.claims.agent.prepared_claims import PreparedClaim, PreparedClaims
-from tessera.dra.node_devices import partition_name
+from tessera.dra.node_devices import partition_name, whole_name
 from tessera.kube.client.errors import ApiError, NotFound
 from tessera.kubelet.interfaces import ClaimDeviceHealth, ClaimRef, PluginError, PreparedDevice
+from tessera.mig.geometry import Profile
 
 _log = logging.getLogger(__name__)
 
@@ -253,10 +254,16 @@ class ClaimDriver:
         )
 
 
+def device_name(card: SliceableGpu, profile: Profile, start: int) -> str:
+    """The name of a position's device in a ResourceSlice."""
+    minor = card.info.minor
+    return whole_name(minor) if card.is_whole else partition_name(minor, profile, start)
+
+
 def claim_devices(cards: SliceableGpus) -> dict[str, SlicePosition]:
     """By its name in a ResourceSlice, every position on every card."""
     return {
-        partition_name(card.info.minor, row, start): SlicePosition(card.uuid, row.spelling, start)
+        device_name(card, row, start): SlicePosition(card.uuid, row.spelling, start)
         for card in cards.gpus
         if card.info.minor >= 0
         for row in card.geometry.profiles

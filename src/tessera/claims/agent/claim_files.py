@@ -10,7 +10,7 @@ The slices belong to the pod whose promise serves the claim. That a claim uses t
 
 import asyncio
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from weakref import WeakValueDictionary
 
@@ -20,12 +20,12 @@ from tessera.agent.inventory.sliceable_gpus import SlicePosition
 from tessera.agent.slices.events import DevicesBound, ObservedInstance
 from tessera.agent.slices.slice_table import SliceJournalFile, SliceTable, claim_of
 from tessera.agent.slices.state_machine import SliceStateMachine
-from tessera.api.names import PodUid
+from tessera.api.names import CLAIMED_CARD, PodUid
 from tessera.claims.agent.claim_cdi import ClaimCdiFolder
 from tessera.claims.agent.prepared_claims import PreparedClaim, PreparedClaims
 from tessera.kubelet.interfaces import PluginError
 from tessera.nvml.errors import NvmlError
-from tessera.nvml.interface import GpuUuid
+from tessera.nvml.interface import DeviceFile, GpuUuid
 
 _log = logging.getLogger(__name__)
 
@@ -106,7 +106,7 @@ class ClaimFiles:
         made = self._made(pod, positions)
         with refusing("the claim's devices cannot be prepared"):
             for (device, position), (gi_id, ci_id, mig) in zip(positions.items(), made or (), strict=made is not None):
-                devices[device] = mig, await self._hardware.device_files(GpuUuid(position.gpu), gi_id, ci_id)
+                devices[device] = mig, await self._device_files(position, gi_id, ci_id)
             if made is None or made != self._made(pod, positions):
                 names = ", ".join(sorted(each.device_id for each in positions.values()))
                 raise PluginError(f"slices were destroyed in between: {names}; kubelet tries again")
@@ -114,6 +114,12 @@ class ClaimFiles:
             self._journal.save(self._slices.journal())
             self._cdi.write(claim, devices)
             self._defined[claim] = made
+
+    async def _device_files(self, position: SlicePosition, gi_id: int, ci_id: int) -> Sequence[DeviceFile]:
+        card = GpuUuid(position.gpu)
+        if position.profile == CLAIMED_CARD:
+            return await self._hardware.card_files(card)
+        return await self._hardware.device_files(card, gi_id, ci_id)
 
     def remove(self, uid: str) -> None:
         """Removes a claim's file, if there is one.

@@ -63,7 +63,7 @@ class PublishedCards(msgspec.Struct, frozen=True):
 def node_card(
     card: SliceableGpu, foreign: Iterable[ObservedInstance], *, withheld: bool, cordoned: bool = False
 ) -> NodeCard:
-    """A card that is cut on demand, as it is published.
+    """A card that is cut on demand, or given whole, as it is published.
 
     Args:
         card: the card.
@@ -84,8 +84,8 @@ def node_card(
         pci_bus_id=info.pci_bus_id[-12:].lower(),
         pcie_root=info.pcie_root,
         numa_node=info.numa_node,
-        whole=False,
-        geometry=card.geometry,
+        whole=card.is_whole,
+        geometry=None if card.is_whole else card.geometry,
         foreign=tuple(
             Placement(rows.get(each.position.profile, each.position.profile), each.position.start, each.size)
             for each in foreign

@@ -10,6 +10,7 @@ Devices that ``matchAttribute`` compares are given of one card, where all attrib
 planning cannot keep is refused with the field: admin access, ``All``, and ``distinctAttribute``.
 """
 
+import sys
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
 from typing import ClassVar
@@ -27,7 +28,7 @@ from tessera.dra.opaque_configs import ConfigRefused, check_configs
 from tessera.dra.requests import ClaimDemand, ClaimRefused, DeviceDemand, read_demand
 from tessera.dra.selectors import DeviceSelectors
 from tessera.limits.claims import EXPRESSIONS, NAMESPACE_EXPRESSIONS_COST
-from tessera.mig.names import parse_profile_name
+from tessera.mig.names import is_device_profile, parse_profile_name
 
 #: Stands for the claim's own name in what is remembered of a specification.
 _NAME = "claim"
@@ -212,6 +213,8 @@ def claim_name(claim: ResourceClaim) -> str:
 
 
 def _size(profile: str) -> tuple[int, int, str]:
+    if is_device_profile(profile):
+        return sys.maxsize, 0, profile
     name = parse_profile_name(profile)
     return name.memory_gb, name.slices, profile
 

@@ -15,7 +15,7 @@ import msgspec
 
 from tessera.api.dra.resource_slices import Attribute, ResourceSlice, SliceDevice
 from tessera.api.instaslice import Slice
-from tessera.api.names import NodeName
+from tessera.api.names import CLAIMED_CARD, NodeName
 from tessera.dra.devices import Device, DeviceId
 from tessera.dra.node_devices import pool_names
 from tessera.dra.pool_reader import SliceRefused, read_slice
@@ -165,6 +165,8 @@ def _place_of(device: SliceDevice, driver: str) -> Place | None:
 
     if any(f"{driver}/{name}" in device.attributes for name in device.attributes):
         return None  # readers would differ on which of two values an attribute has
+    if value("type").string == "gpu" and not device.allow_multiple_allocations:
+        return (uuid, CLAIMED_CARD, 0) if (uuid := value("uuid").string) else None
     gpu, profile, start = value("parentUUID").string, value("profile").string, value("start").integer
     try:
         parse_profile_name(profile or "")

@@ -88,7 +88,8 @@ class NodeInfo:
 
     def __post_init__(self) -> None:
         failed = self.labels.get(MIG_CONFIG_STATE_LABEL) == MIG_CONFIG_FAILED
-        offers = failed or is_on_demand(self.labels.get(MIG_CONFIG_LABEL, ""))
+        cut = is_on_demand(self.labels.get(MIG_CONFIG_LABEL, ""))
+        offers = failed or cut or gives_by_claims(self.labels)
         object.__setattr__(self, "offers_on_demand", offers)
 
     def closed_reasons(self, devices: Collection[str] = ()) -> Iterator[NodeRule]:

@@ -1,0 +1,60 @@
+"""A card that ResourceClaims get whole, as a card with one place.
+
+Nothing is made on such a card, so the slice state machine gets a stand-in for the GPU instance: it exists from the
+machine's call to create it until the call to destroy it, and that fails as long as a process uses the card. Promise,
+owner, journal, retries and the order of users are those of slices.
+"""
+
+from tessera.agent.base.change_notifier import Fact
+from tessera.agent.inventory.sliceable_gpus import SlicePosition
+from tessera.agent.slices.events import (
+    CreateGpuInstance,
+    DestroyComputeInstance,
+    GpuCall,
+    GpuRead,
+    GpuUnreachable,
+    ObservedInstance,
+)
+from tessera.agent.slices.executor import LOST_RECHECK, GpuSliceExecutor
+from tessera.api.names import CLAIMED_CARD
+from tessera.nvml.errors import NvmlError
+
+#: Stands for the ids of GPU instance and compute instance; NVML's are 0 or more.
+WHOLE = -1
+
+
+class WholeCardExecutor(GpuSliceExecutor):
+    """Executes the instructions for a card that is given whole. See :class:`.GpuSliceExecutor`."""
+
+    #: True while the card is a pod's; ``None`` before the first reading.
+    _given: bool | None = None
+
+    async def read(self) -> None:
+        """Passes to the machine whether the card is given, if it answers."""
+        self._stale = False
+        uuid = self._card.uuid
+        position = SlicePosition(uuid, CLAIMED_CARD, 0)
+        if self._given is None:  # the journal has the owner since before the card was given
+            self._given = position in self._machine.table.owners
+        try:
+            await self._hardware.processes(self._card.info.uuid)
+        except NvmlError:
+            self._machine.handle(GpuUnreachable(uuid, self._clock.monotonic() + LOST_RECHECK))
+        else:
+            computes = ((WHOLE, uuid),)
+            whole = ObservedInstance(gi_id=WHOLE, position=position, size=self._card.geometry.slots, computes=computes)
+            self._machine.handle(GpuRead(uuid, self._card.starts(), (whole,) if self._given else ()))
+        self._changes.notify(Fact.SLICES)
+
+    async def _do(self, call: GpuCall) -> None:
+        match call:
+            case CreateGpuInstance():
+                self._given = True
+            case DestroyComputeInstance():
+                await self._check_idle(call)
+                self._given = False
+            case _:
+                raise AssertionError(f"{call!r} is no instruction for a card that is given whole")
+
+    def _instance_of(self, call: DestroyComputeInstance) -> int | None:  # noqa: ARG002 - the card has no instances
+        return None
