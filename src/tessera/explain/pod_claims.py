@@ -185,7 +185,7 @@ def _kind(view: ClusterView) -> Claims | None:
 def users_of(view: ClusterView, key: str) -> Sequence[PodInfo]:
     """The living pods that use a claim; the first of them asks for its slices."""
     kind = _kind(view)
-    return kind.users(key) if kind is not None else ()
+    return kind.users.living(key) if kind is not None else ()
 
 
 def _explain_first_user(view: ClusterView, pod: Pod, claim: ResourceClaim) -> Explanation:

@@ -5,7 +5,7 @@ slices is on record, the claims are allocated, which is written to their ``statu
 
 Rules:
 
-1.  A claim that several pods use is asked for by the first of them. The others wait for it, and run where it is.
+1.  A claim that several pods use is asked for by the first of them (:mod:`.claim_users`).
 2.  Slices go back only once no claim is allocated from them, whatever became of the pod: kube-controller-manager clears
     an allocation when no pod uses it any more. One that no pod reserved is cleared here. So is one whose slices are on
     record nowhere, as after a node was deleted: others may get its devices, and its next pod could not start.
@@ -17,13 +17,14 @@ Rules:
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 from tessera.api.dra.claims import RESOURCE_CLAIMS, DeviceClass, ResourceClaim
 from tessera.api.dra.resource_slices import ResourceSlice
 from tessera.api.names import DEVICE_API_DRA, DEVICE_API_LABEL, HOSTNAME_LABEL, NodeName, PodUid, gives_by_claims
 from tessera.claims.controller.claim_allocations import ClaimAllocations
 from tessera.claims.controller.claim_profiles import ClaimProfiles, ProfileReader
+from tessera.claims.controller.claim_users import ClaimUsers, named_claims
 from tessera.claims.controller.published_devices import PublishedDevices
 from tessera.controller.filters.avoidance import AVOIDANCE_SECONDS
 from tessera.controller.objects.pod_info import CLAIMS, PodInfo
@@ -77,24 +78,21 @@ class Claims(RequestKind):
     Args:
         state: the slicer's state.
         driver: the driver.
+
+    Attributes:
+        allocated: the claims, and their allocations.
+        users: the pods that use them.
     """
 
     kind = CLAIMS
     records = RESOURCE_CLAIMS
-    #: A record of the state does not have it, and a state that was read makes it anew.
-    TRANSIENT: ClassVar[tuple[str, ...]] = ("_first",)
-    #: The first user of each claim while pods are read again, which changes neither users nor slices; else None. A
-    #: tenant may name one claim in any number of pods, and each of them asks who is the first.
-    _first: dict[str, PodInfo | None] | None = None
 
     def __init__(self, state: SlicerState, driver: str) -> None:
         self._state = state
         self._published = PublishedDevices(driver)
         self._profiles = ProfileReader(driver, self._published)
         self.allocated = ClaimAllocations(self._published, self._profiles)
-        #: Pods that name claims, as observed, and by claim the pods that name it; no set is empty.
-        self._pods: dict[PodUid, PodInfo] = {}
-        self._users: dict[str, set[PodUid]] = {}
+        self.users = ClaimUsers(state)
         #: Pods to read again.
         self._stale: set[PodUid] = set()
         #: Pods whose node made kube-scheduler clear the allocation of a claim.
@@ -127,7 +125,7 @@ class Claims(RequestKind):
         before = self.allocated.put(key, None if deleted else claim)
         for node in {each.status.allocation.node for each in (before, claim) if each and each.status.allocation}:
             self._state.dirty_nodes.add(NodeName(node))
-        users = self._users.get(key, set())
+        users = self.users.of(key)
         for uid in users:
             allocation = self._state.allocations.current_of(uid)
             if allocation is not None:
@@ -136,7 +134,7 @@ class Claims(RequestKind):
                     self._refused.add(uid)
                     self._state.cluster.changed_pods.add(uid)
         if before is None or deleted or _turning_points(before) != _turning_points(claim):
-            self._stale |= users
+            self._stale.update(users)
 
     def _put_class(self, item: DeviceClass, *, deleted: bool) -> None:
         known = self._profiles.classes.pop(item.metadata.name, None)
@@ -159,7 +157,7 @@ class Claims(RequestKind):
         self._profiles.forget()
         self._choices.clear()
         self._unsuited.clear()
-        self._stale |= self._pods.keys()
+        self._stale |= self.users.pods.keys()
 
     def observe_node(self, node: NodeName) -> None:
         """See :class:`RequestKind`; the label may choose the other way to give slices."""
@@ -186,27 +184,21 @@ class Claims(RequestKind):
 
     def let_go(self) -> Iterable[PodInfo]:
         """See :class:`RequestKind`."""
-        return [self._pods[uid] for uid in sorted(self._free)]
+        return [self.users.pods[uid] for uid in sorted(self._free)]
 
     def reread(self) -> Sequence[PodInfo]:
         """See :class:`RequestKind`."""
         stale, self._stale = self._stale, set()
-        found = [self._pods[uid] for uid in sorted(stale & self._pods.keys())]
-        self._first = {} if found else None
-        return found
+        return self.users.take(stale)
 
     def forget(self, uid: PodUid) -> None:
         """See :class:`RequestKind`."""
-        pod = self._pods.pop(uid, None)
+        pod = self.users.pods.get(uid)
         self._refused.discard(uid)
         self._free.discard(uid)
         self._unsuited.pop(uid, None)
+        self._stale |= self.users.forget(uid)
         for key in pod.device_claims if pod is not None else ():
-            users = self._users.get(key, set())
-            users.discard(uid)
-            self._stale |= users
-            if not users:
-                self._users.pop(key, None)
             self._wake_nodes(key)
 
     def _wake_nodes(self, key: str) -> None:
@@ -278,7 +270,7 @@ class Claims(RequestKind):
 
     def _as_observed(self, pod: PodInfo) -> PodInfo:
         """Returns a pod without what :meth:`read` added, since the cycle may have it read once more."""
-        known = self._pods.get(pod.uid)
+        known = self.users.pods.get(pod.uid)
         if known is None or pod.other_kind != CLAIMS:
             return pod
         return replace(
@@ -291,22 +283,10 @@ class Claims(RequestKind):
         )
 
     def _note(self, pod: PodInfo) -> None:
-        known = self._pods.get(pod.uid)
-        self._pods[pod.uid] = pod
-        if known is not None and known.device_claims != pod.device_claims:
-            for key in set(known.device_claims) - set(pod.device_claims):
-                self._users.get(key, set()).discard(pod.uid)
-        made = [key for key in pod.device_claims if key]
-        for key in made:
-            users = self._users.setdefault(key, set())
-            if pod.uid not in users:  # it may be older than the one that asks
-                first = self._first_user(key)
-                self._stale |= {first.uid} if first is not None else set()
-            users.add(pod.uid)
-        if will_never_run(pod) and (known is None or not will_never_run(known)):
-            for key in made:  # the next of its users asks now
-                self._stale |= self._users[key] - {pod.uid}
-                self._wake_nodes(key)
+        ends = self.users.will_end(pod)
+        self._stale |= self.users.note(pod)
+        for key in named_claims(pod) if ends else ():
+            self._wake_nodes(key)
 
     def _offer_choice(self, name: str) -> None:
         """Has all nodes say whether they keep a choice, once for each choice."""
@@ -320,38 +300,13 @@ class Claims(RequestKind):
         claim = self.allocated.claims[key]
         if claim.status.allocation is not None:
             return any(self.allocated.is_from(claim, each) for each in self._state.allocations.of(uid))
-        first = self._first_user(key)
+        first = self.users.first(key)
         return first is not None and first.uid == uid
-
-    def users(self, key: str) -> Sequence[PodInfo]:
-        """Returns the living pods that use a claim, first the one that asks for its slices.
-
-        That is the oldest; one that has slices already stays the first.
-
-        Args:
-            key: ``namespace/name`` of the claim.
-        """
-        return sorted(self._living_users(key), key=self._rank)
-
-    def _first_user(self, key: str) -> PodInfo | None:
-        if self._first is not None and key in self._first:
-            return self._first[key]
-        found = min(self._living_users(key), key=self._rank, default=None)
-        if self._first is not None:
-            self._first[key] = found
-        return found
-
-    def _living_users(self, key: str) -> Iterator[PodInfo]:
-        pods = (self._pods[uid] for uid in self._users.get(key, ()))
-        return (each for each in pods if not will_never_run(each))
-
-    def _rank(self, pod: PodInfo) -> tuple[bool, str, PodUid]:
-        return self._state.allocations.current_of(pod.uid) is None, pod.created, pod.uid
 
     def absorb_node(self, node: NodeName, *, renewed: bool) -> Iterator[Allocation]:
         """See :class:`RequestKind`; pods whose slices are known now may ask for those of allocated claims."""
         if renewed:
-            self._stale |= {each.uid for each in self._state.allocations.on(node)} & self._pods.keys()
+            self._stale |= {each.uid for each in self._state.allocations.on(node)} & self.users.pods.keys()
         yield from ()
 
     def refused(self, pod: PodInfo) -> Allocation | None:
@@ -359,7 +314,7 @@ class Claims(RequestKind):
         cleared = pod.uid in self._refused
         self._refused.discard(pod.uid)
         own = self._state.allocations.current_of(pod.uid)
-        if own is None or pod.node or pod.uid not in self._pods:
+        if own is None or pod.node or pod.uid not in self.users.pods:
             return None
         if pod.fault or sorted(pod.profiles) != sorted(resource_spelling(each.profile) for each in own.slices):
             return own
@@ -375,7 +330,7 @@ class Claims(RequestKind):
         if step in (AllocationStep.REQUEST, AllocationStep.WAIT):
             return (), True
         if step in (AllocationStep.UNGATE, AllocationStep.SETTLED):
-            pod = self._pods.get(allocation.uid)
+            pod = self.users.pods.get(allocation.uid)
             if pod is None or not allocation.requested:
                 return (), True
             found = self.allocated.give(allocation, self._own_claims(pod), self._state.now)
@@ -385,7 +340,7 @@ class Claims(RequestKind):
                 self._state.cluster.changed_pods.add(pod.uid)  # a step is due, though nothing else changes
                 return (), False
             return found
-        return self.allocated.take_back(allocation, lambda key: self._first_user(key) is not None)
+        return self.allocated.take_back(allocation, lambda key: self.users.first(key) is not None)
 
     def lost(self, node: NodeName) -> Sequence[PatchRecord]:
         """See :class:`RequestKind`; rule 2."""
