@@ -7,8 +7,8 @@
 Who places:
 
 - ``stock``: the scheduler's structured allocator. Devices have no taint.
-- ``own``: Tessera's controller, with one agent a node that publishes the devices and makes the slices.
-- ``ungated``: the same for pods without the gate: first the scheduler tries to allocate their claims, in vain.
+- ``own``: Tessera's controller and webhook, with one agent a node that publishes the devices and makes the slices.
+- ``ungated``: the same without the webhook's gate: first the scheduler tries to allocate the claims, in vain.
 - ``limits``: the same without claims: the pods ask by ``nvidia.com/mig-1g.5gb``, and kubelet by the device plugin.
 - ``written``: allocations that are written for gated pods, by a writer that knows a free device without a search:
   finalizer, allocation, gate. So it is the least that a placement of our own costs, and leaves out what its decision
@@ -55,7 +55,7 @@ from tessera.dra.driver_classes import profile_class
 from tessera.dra.node_devices import DRIVER, NodeCard, PublishOptions, node_pools
 from tessera.dra.slice_writer import plan_slices
 from tessera.kube.client.client import Client
-from tessera.kube.resources import NODES, PODS, Pod
+from tessera.kube.resources import MUTATING_WEBHOOKS, NODES, PODS, Pod
 from tessera.kube.watch.cache import WatchEvent
 from tessera.kube.watch.informer import EventKind, Informer, InformerGroup
 from tessera.mig.models import model_by_short_name
@@ -204,8 +204,8 @@ async def written(nodes: int) -> AsyncIterator[SimulatedCluster]:
 
 
 @asynccontextmanager
-async def own(nodes: int, *, by_claims: bool = True) -> AsyncIterator[SimulatedCluster]:
-    """A cluster with Tessera, whose nodes give their slices by claims or by limits."""
+async def own(nodes: int, *, by_claims: bool = True, webhook: bool = True) -> AsyncIterator[SimulatedCluster]:
+    """A cluster with Tessera, whose nodes give their slices by claims or by limits, with or without admission."""
     with tempfile.TemporaryDirectory(dir=FOLDER) as folder:
         specs = parse_nodes(f"{nodes}*{CARDS}xA100-40GB")
         options = ClusterOptions(cdi=Path(folder), by_claims=by_claims)
@@ -214,6 +214,8 @@ async def own(nodes: int, *, by_claims: bool = True) -> AsyncIterator[SimulatedC
         client = cluster.client("bench")
         async with cluster.running():
             await install_tessera(client, claim_driver=DRIVER if by_claims else "")
+            if not webhook:
+                await client.delete(MUTATING_WEBHOOKS, "tessera-webhook")
             slices = Informer(client, RESOURCE_SLICES, clock=cluster.clock, rng=random.Random(1))
             records = Informer(client, INSTASLICES, clock=cluster.clock, rng=random.Random(1))
             group = InformerGroup(slices, records)
@@ -249,8 +251,8 @@ class Placing(msgspec.Struct, frozen=True):
 
 PLACINGS = {
     "stock": Placing(stock),
-    "own": Placing(own, gated=True),
-    "ungated": Placing(own),
+    "own": Placing(own),
+    "ungated": Placing(partial(own, webhook=False)),
     "limits": Placing(partial(own, by_claims=False), limits=True),
     "written": Placing(written, gated=True),
 }

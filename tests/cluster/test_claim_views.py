@@ -1,8 +1,9 @@
-"""What people look at knows pods with ResourceClaims: while they wait without a gate, and where they run."""
+"""What people look at knows pods with ResourceClaims: while they wait, also without a gate, and where they run."""
 
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.cluster.test_resource_claims import claiming, play, profile, template
 from tests.support.virtual_lab import VirtualLab
 
@@ -30,8 +31,11 @@ def is_told(pod: Pod | None) -> bool:
     return pod is not None and pod.status.condition(SLICE_PROMISED_CONDITION) is not None
 
 
-def test_every_view_shows_a_pod_with_claims_as_one_with_limits(tmp_path: Path) -> None:
+@pytest.mark.parametrize("gated", [True, False])
+def test_every_view_shows_a_pod_with_claims_as_one_with_limits(tmp_path: Path, *, gated: bool) -> None:
     async def scenario(lab: VirtualLab) -> None:
+        if not gated:
+            lab.cluster.server.parts.webhooks = None
         await template(lab, "big", profile("7g.40gb"))
         await claiming(lab, "holder", "big")
         await lab.running("holder")
@@ -65,7 +69,7 @@ def test_every_view_shows_a_pod_with_claims_as_one_with_limits(tmp_path: Path) -
         documents = make_documents(FleetUsage(), pods, [lab.instaslice()])
         document = documents["waiting/default/late"]
         assert isinstance(document, WaitingDocument)
-        assert not document.gated
+        assert document.gated == gated
         tiles = [each.tiles for each in documents.values() if isinstance(each, CardDocument)]
         assert [(tile.profile, tile.promise and tile.promise.pod) for tile in tiles[0]] == [("7g.40gb", "holder")]
 

@@ -1,12 +1,13 @@
 """Nothing but the pods that ask for slices is touched."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable
 
 import msgspec
 import pytest
 from tests.support.virtual_lab import InLab, VirtualLab
 
 from tessera.kube.resources import PODS
+from tessera_lab.apiserver.admission.webhooks.callers import Reviewer
 
 PLAIN = [
     {"cpu": "1", "memory": "1Gi"},
@@ -42,8 +43,8 @@ def test_the_webhook_is_not_asked_about_a_pod_without_gpus(in_lab: InLab) -> Non
         asked: list[bytes] = []
         reviewers = lab.cluster.reviewers
 
-        def overhear(review: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
-            def overheard(body: bytes) -> bytes:
+        def overhear(review: Reviewer) -> Reviewer:
+            def overheard(body: bytes) -> bytes | Awaitable[bytes]:
                 asked.append(body)
                 return review(body)
 

@@ -31,9 +31,9 @@ SOURCE = Path(tessera.__file__).parent
 ROOMS = (resources, instaslice, driver_assignment, objects, queues, gangs)
 #: What each process is made of, as far as it talks to the API server.
 MADE_OF = {
-    "tessera-agent": ("agent", "access/reviewer.py", "kube/event_recorder.py"),
+    "tessera-agent": ("agent", "claims/agent", "access/reviewer.py", "kube/event_recorder.py"),
     "tessera-controller": (
-        *("controller", "forecast/queue", "kueue/checks", "scale_up"),
+        *("controller", "claims/controller", "forecast/queue", "kueue/checks", "scale_up"),
         *(f"driver/{room}" for room in ("executor.py", "policies", "run.py", "registry/credentials.py")),
         *(f"driver/{room}" for room in ("rollout", "build", "coverage")),
         *(f"provisioning/{room}" for room in ("run.py", "recording.py", "tracking", "startup/startup_taints.py")),
@@ -202,10 +202,12 @@ def test_the_rights_to_serve_claims_are_those_that_serving_them_takes() -> None:
         "resourceclaims/status",
         "resourceclaims/binding",
     }
+    assert rights["tessera-webhook-claims"] == set(asked("tessera-webhook", (claims,)))
     bound = {each["roleRef"]["name"]: each["subjects"] for each in objects if each["kind"] == "ClusterRoleBinding"}
     assert {name: [each["name"] for each in subjects] for name, subjects in bound.items()} == {
         "tessera-agent-claims": ["tessera-agent"],
         "tessera-controller-claims": ["tessera-controller"],
+        "tessera-webhook-claims": ["tessera-webhook"],
     }
 
 

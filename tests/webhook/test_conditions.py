@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tessera.api.pods.templates import JOB, KINDS
 from tessera.cel.evaluator import compile_expression
-from tessera.webhook.base.options import MANAGED_PATH, MANAGED_TEMPLATE_PATH, REVIEW_PATH, TEMPLATE_PATH
+from tessera.webhook.base.options import CLAIM_PATH, MANAGED_PATH, MANAGED_TEMPLATE_PATH, REVIEW_PATH, TEMPLATE_PATH
 
 CONFIGURATION = yaml.load((Path(__file__).parents[2] / "deploy" / "admission.yaml").read_text(), yaml.CSafeLoader)
 
@@ -145,6 +145,7 @@ def test_what_must_not_slip_through_fails_closed() -> None:
         "gpus.tessera.dev": "Fail",
         "requests.tessera.dev": "Ignore",
         "managed.tessera.dev": "Fail",
+        "claims.tessera.dev": "Ignore",
         "jobs.tessera.dev": "Fail",
         "templates.tessera.dev": "Ignore",
         "managed-jobs.tessera.dev": "Ignore",
@@ -224,3 +225,12 @@ def test_every_kind_with_templates_is_sent_when_it_is_created_and_only_then(path
     assert sent == {(kind.group, kind.plural) for kind in KINDS}
     assert {operation for _, rule in rules for operation in rule["operations"]} == {"CREATE"}
     assert [rule["resources"] for name, rule in rules if name == f"{first}.tessera.dev"] == [[JOB.plural]]
+
+
+@pytest.mark.parametrize(
+    ("spec", "sent"), [({}, False), ({"resourceClaims": []}, False), ({"resourceClaims": [{"name": "gpu"}]}, True)]
+)
+def test_pods_with_claims_are_sent(spec: dict[str, Any], *, sent: bool) -> None:
+    scope = {"object": {"spec": {"containers": [], **spec}}, "oldObject": None, "request": {"operation": "CREATE"}}
+    (condition,) = conditions_of(CLAIM_PATH)["claims"]
+    assert condition.is_true(scope) == sent

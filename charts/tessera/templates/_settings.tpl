@@ -226,5 +226,6 @@ values that are no mapping where the chart has one, and a text for a switch is o
 {{- define "tessera.webhook.args" -}}
 {{- $args := get (.Files.Get "files/workloads.json" | fromJson) "tessera-webhook" | dig "args" list -}}
 {{- if .Values.tessera.webhook.certManager.enabled }}{{ $args = append $args "--certificate-secret=tessera-webhook-tls" }}{{ end -}}
+{{- with .Values.tessera.claims.driver }}{{ $args = append $args (printf "--claim-driver=%s" .) }}{{ end -}}
 {{- concat $args .Values.tessera.webhook.extraArgs | toJson -}}
 {{- end -}}

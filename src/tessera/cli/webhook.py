@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from tessera.api.names import SYSTEM_NAMESPACE
+from tessera.api.names import CLAIM_DRIVERS, SYSTEM_NAMESPACE
 from tessera.cli.base.connection import cluster_options, connect, report_errors
 from tessera.cli.base.process import address_option, log_option, run_process, start_log
 
@@ -44,6 +44,11 @@ from tessera.cli.base.process import address_option, log_option, run_process, st
     help="Cards of nodes that may come: known, those that present nodes have; any, which admits also what no present "
     "node could ever hold.",
 )
+@click.option(
+    "--claim-driver",
+    type=click.Choice(CLAIM_DRIVERS),
+    help="Put the gate on pods with ResourceClaims for devices of this driver.  [default: none]",
+)
 @address_option
 @log_option
 @cluster_options
@@ -52,7 +57,8 @@ def command(kubeconfig: Path | None, context: str | None, log_level: str, **opti
     """Run the admission webhook.
 
     The webhook puts a scheduling gate on pods that request slices; the controller removes the gate when it has reserved
-    the slices. The webhook also turns a pod's GPU requirements (annotations tessera.dev/...) into resource requests.
+    the slices. With --claim-driver it does so for pods with ResourceClaims too. The webhook also turns a pod's GPU
+    requirements (annotations tessera.dev/...) into resource requests.
 
     It runs as a Deployment (deploy/webhook.yaml). It makes and renews its certificates itself, and writes the
     certificate authority into the MutatingWebhookConfiguration; with --certificate-secret, cert-manager does both. Any
@@ -74,6 +80,7 @@ def options_from(values: Mapping[str, Any]) -> Any:
         health_port=values["http_port"],
         address=values["http_address"],
         extra_names=tuple(values["extra_name"]),
+        claim_driver=values["claim_driver"] or "",
         any_new_nodes=values["new_nodes"] == "any",
     )
 

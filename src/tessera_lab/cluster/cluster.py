@@ -28,7 +28,7 @@ from tessera.kube.transport.credentials import Credential, Credentials
 from tessera.kube.transport.interface import Request, Response, Transport
 from tessera.status_pages import JSON, JsonDocuments
 from tessera_lab.apiserver.admission.webhooks.admission_webhooks import AdmissionWebhooks
-from tessera_lab.apiserver.admission.webhooks.callers import HttpCaller, InProcessCaller
+from tessera_lab.apiserver.admission.webhooks.callers import HttpCaller, InProcessCaller, Reviewer
 from tessera_lab.apiserver.authz.identity import BoundObject, bound_pod_extra, service_account_user
 from tessera_lab.apiserver.container_log import ContainerLog
 from tessera_lab.apiserver.handlers.aggregation import Target
@@ -147,7 +147,7 @@ class SimulatedCluster:
             fair_queues=self.options.fair_queues,
             kubernetes=self.options.kubernetes,
         )
-        self.reviewers: dict[tuple[str, str], Callable[[bytes], bytes]] = {}
+        self.reviewers: dict[tuple[str, str], Reviewer] = {}
         self.server.parts.webhooks = self._webhooks()
         self.services: dict[tuple[str, str], Callable[[Request], Awaitable[Response]]] = {}
         self.front_proxy: FrontProxy | None = None

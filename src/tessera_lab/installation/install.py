@@ -41,7 +41,7 @@ from tessera.nvml.asynchronous.async_nvml import AsyncNvml
 from tessera.nvml.errors import DriverNotLoaded, NvmlError
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera.replay.service import NO_RECORDS, fetch_records
-from tessera.webhook.base.options import PATHS, WebhookOptions
+from tessera.webhook.base.options import WebhookOptions
 from tessera.webhook.main.run import WebhookReplica
 from tessera_lab.apiserver.interfaces import CommandResult
 from tessera_lab.installation.image_resolver import SimulatedResolver
@@ -281,8 +281,8 @@ async def _webhook(
     webhook = WebhookReplica(options, client, context.clock, rng=rng)
     if not _listens(context):
         cluster.reviewers[(options.namespace, options.service)] = webhook.review
-        for path in PATHS:
-            cluster.reviewers[(options.namespace, options.service + path)] = partial(webhook.review, path=path)
+        for path, review in webhook.reviews.items():
+            cluster.reviewers[(options.namespace, options.service + path)] = review
     await webhook.run()
 
 

@@ -24,6 +24,7 @@ from tessera.kueue.names import (
     MANAGER,
     VISIBILITY_GROUP,
 )
+from tessera_lab.apiserver.admission.webhooks.callers import Reviewer
 from tessera_lab.kubelet.images.catalogue import ImageProgram
 from tessera_lab.kubelet.images.image_programs import FAILED_EXIT, ProgramContext
 from tessera_lab.kueue.stand_in import StandIn, create_kinds
@@ -32,7 +33,7 @@ from tessera_lab.kueue.webhooks import SERVICE, KueueWebhooks, configuration
 
 Json = dict[str, Any]
 #: Services that are called in this process, by namespace and name.
-Reviewers = dict[tuple[str, str], Callable[[bytes], bytes]]
+Reviewers = dict[tuple[str, str], Reviewer]
 Services = dict[tuple[str, str], Callable[[Request], Awaitable[Response]]]
 
 VERSION = "v1beta2"

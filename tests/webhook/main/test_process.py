@@ -142,7 +142,7 @@ async def test_tls_serves_the_certificate_that_was_loaded_last() -> None:
     context = server_context()
     first, second = (issue(["127.0.0.1"], SystemClock().now(), days=1) for _ in range(2))
     load_certificate(context, first)
-    server = asyncio.create_task(serve_reviews(options, context, lambda body, path: body.upper()))
+    server = asyncio.create_task(serve_reviews(options, context, {"/mutate-v1-pod": bytes.upper}))
     url = f"https://127.0.0.1:{await open_at}/mutate-v1-pod"
     try:
         assert await post(url, first.bundle, b"hello") == b"HELLO"

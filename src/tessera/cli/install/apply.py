@@ -57,7 +57,7 @@ _PAUSE = 0.2
 _RBAC = "rbac.authorization.k8s.io"
 _EVICT = "tessera-agent-evict"
 _REPLACE = "tessera-controller-replace"
-_AGENT_CLAIMS, _CONTROLLER_CLAIMS = "tessera-agent-claims", "tessera-controller-claims"
+_AGENT_CLAIMS = "tessera-agent-claims"
 _VERSIONS = {
     **dict.fromkeys((BINDING_KIND, "ValidatingAdmissionPolicy"), "admissionregistration.k8s.io/v1"),
     "FlowSchema": "flowcontrol.apiserver.k8s.io/v1",
@@ -79,7 +79,7 @@ OPTIONAL: tuple[tuple[str, bool, str], ...] = (
     ("ClusterRole", False, _REPLACE),
     *(
         (kind, False, name)
-        for name in (_AGENT_CLAIMS, _CONTROLLER_CLAIMS)
+        for name in (_AGENT_CLAIMS, "tessera-controller-claims", "tessera-webhook-claims")
         for kind in ("ClusterRoleBinding", "ClusterRole")
     ),
     (BINDING_KIND, False, _AGENT_CLAIMS),

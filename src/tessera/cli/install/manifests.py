@@ -243,6 +243,9 @@ def manifests(
             container["args"] = [*container["args"], *_controllers_arguments(choices)]
             if choices.authorities:
                 each["spec"]["template"] = trust_authorities(each["spec"]["template"], choices.authorities)
+        if each["kind"] == "Deployment" and each["metadata"]["name"] == WEBHOOK:
+            (container,) = each["spec"]["template"]["spec"]["containers"]
+            container["args"] = [*container["args"], *_claim_driver(choices)]
         if each["kind"] == "Deployment" and each["metadata"]["name"] == DASHBOARD:
             (container,) = each["spec"]["template"]["spec"]["containers"]
             container["args"] = [*container["args"], *choices.page]

@@ -21,9 +21,16 @@ from tessera.webhook.admission.decision import decide_admission
 from tessera.webhook.admission.device_admission import check_managed_templates, decide_device_admission
 from tessera.webhook.admission.json_patch import Operation
 from tessera.webhook.admission.pod_schema import PodSchema, Spec, size_of
+from tessera.webhook.admission.slice_admission import gate_claiming_pod
 from tessera.webhook.admission.template_admission import DecideTemplates, decide_templates
 from tessera.webhook.base.budget import PodRefused, ReviewBudget, Rule, refuse_oversized
-from tessera.webhook.base.options import MANAGED_PATH, MANAGED_TEMPLATE_PATH, REVIEW_PATH, WORKLOAD_PATH
+from tessera.webhook.base.options import (
+    CLAIM_PATH,
+    MANAGED_PATH,
+    MANAGED_TEMPLATE_PATH,
+    REVIEW_PATH,
+    WORKLOAD_PATH,
+)
 from tessera.webhook.nodes.capabilities import Capabilities
 
 
@@ -87,12 +94,13 @@ class Reviewer:
         self._schemas = msgspec.json.Decoder(PodSchema | None)
         self._objects = msgspec.json.Decoder(dict[str, Any] | None)
 
-    def review(self, body: bytes, path: str = REVIEW_PATH) -> bytes:
+    def review(self, body: bytes, path: str = REVIEW_PATH, *, our_claims: bool = False) -> bytes:
         """Returns the answer to one AdmissionReview; both are JSON.
 
         Args:
             body: the review.
             path: that of :data:`~tessera.webhook.base.options.PATHS` to which it came.
+            our_claims: the pod has ResourceClaims for devices of ours; only read for the path of such pods.
 
         Raises:
             ReviewError: the body is no AdmissionReview v1 of such an object; the text names the error.
@@ -100,7 +108,7 @@ class Reviewer:
         budget = ReviewBudget()
         request = self._request(body)
         response: dict[str, Any] = {"uid": request.uid, "allowed": True}
-        decide = self._decider(request, budget, path)
+        decide = self._decider(request, budget, path) if our_claims or path != CLAIM_PATH else None
         if decide is None or request.operation not in _OPERATIONS[path == WORKLOAD_PATH]:
             self._count_verdict("untouched", None)
         else:
@@ -127,6 +135,8 @@ class Reviewer:
             shape, pod = _decode(self._schemas, request.object, fault), _decode(self._objects, request.object, fault)
             if shape is None or pod is None:
                 return None
+            if path == CLAIM_PATH:
+                return lambda: _Answer(gate_claiming_pod(pod))
             if path == MANAGED_PATH:
                 return lambda: self._decide_managed_pod(shape, pod, budget)
             return lambda: self._decide_pod(shape, pod, budget)

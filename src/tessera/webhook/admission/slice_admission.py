@@ -187,6 +187,19 @@ def gate_operations(spec: Json) -> Sequence[Operation]:
     return [{"op": "add", "path": "/spec/schedulingGates", "value": [{"name": GATE}]}]
 
 
+def gate_claiming_pod(pod: Json) -> Sequence[Operation]:
+    """Returns the operations that gate a pod with ResourceClaims for devices of ours; none for one that is bound.
+
+    Raises:
+        PodRefused: no size of its gang can be read.
+    """
+    spec = pod.get("spec") or {}
+    if spec.get("nodeName"):
+        return ()
+    refuse_wrong_gang(pod)
+    return gate_operations(spec)
+
+
 def _join_resources(profiles: Sequence[str]) -> str:
     return ", ".join(MIG_RESOURCE_PREFIX + profile for profile in profiles)
 

@@ -30,9 +30,18 @@ class WebhookMetrics:
             "tessera_refusals", "Pods refused at creation, by the rule.", ["rule"], registry=self.registry
         )
         self._refusals = {rule: refusals.labels(rule.value) for rule in Rule}
+        self._unread_claims = Counter(
+            "tessera_unread_claims",
+            "Pods that got no gate since their ResourceClaims could not be read.",
+            registry=self.registry,
+        )
         self._seconds = Histogram(
             "tessera_review_seconds", "Duration of a review.", buckets=_BUCKETS, registry=self.registry
         )
+
+    def count_unread_claims(self) -> None:
+        """Counts a pod whose ResourceClaims could not be read."""
+        self._unread_claims.inc()
 
     def count(self, verdict: str, rule: Rule | None = None) -> None:
         """Counts one review; the verdict is one of :data:`VERDICTS`, and ``rule`` is that of a refusal."""

@@ -15,7 +15,9 @@ MANAGED_PATH = "/mutate-managed-pod"
 MANAGED_TEMPLATE_PATH = "/mutate-managed-templates"
 #: Path for Kubernetes' own kinds with templates, whose authors get warnings only.
 WORKLOAD_PATH = "/warn-workloads"
-PATHS = (REVIEW_PATH, TEMPLATE_PATH, MANAGED_PATH, MANAGED_TEMPLATE_PATH, WORKLOAD_PATH)
+#: Path for pods with ResourceClaims.
+CLAIM_PATH = "/mutate-claiming-pod"
+PATHS = (REVIEW_PATH, TEMPLATE_PATH, MANAGED_PATH, MANAGED_TEMPLATE_PATH, WORKLOAD_PATH, CLAIM_PATH)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +35,7 @@ class WebhookOptions:
         health_port: plain HTTP port for ``/healthz`` and ``/readyz``; None for no such port.
         extra_names: further DNS names or IP addresses of the certificate, for a webhook reached by URL.
         any_new_nodes: nodes with other cards than those present may come, so their pods are admitted.
+        claim_driver: driver of the ResourceClaims that Tessera places, whose pods are gated; empty for none.
         certificate_days: days for which a certificate is valid; it is replaced after two thirds of them.
         on_listening: called with address and port once the TLS server is open.
         on_ready: called once reviews may come: the webhook serves the certificate and the API server trusts it.
@@ -48,6 +51,7 @@ class WebhookOptions:
     health_port: int | None = 8081
     extra_names: tuple[str, ...] = ()
     any_new_nodes: bool = False
+    claim_driver: str = ""
     certificate_days: int = 90
     on_listening: OnListening | None = None
     on_ready: Callable[[], None] | None = None

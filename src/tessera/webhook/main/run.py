@@ -6,6 +6,8 @@ It has no state, so any number may run.
 import asyncio
 import logging
 import random
+from collections.abc import Mapping
+from functools import partial
 
 from prometheus_client import generate_latest
 
@@ -22,13 +24,14 @@ from tessera.serving.connection import server_context
 from tessera.serving.status_server import serve_status
 from tessera.webhook.admission.review import Reviewer, ReviewError
 from tessera.webhook.base.metrics import WebhookMetrics
-from tessera.webhook.base.options import REVIEW_PATH, WebhookOptions
+from tessera.webhook.base.options import CLAIM_PATH, PATHS, REVIEW_PATH, WebhookOptions
 from tessera.webhook.nodes.capabilities import Capabilities
 from tessera.webhook.nodes.gpu_nodes import GpuNodeWatcher
 from tessera.webhook.serving.certificate_manager import CertificateManager
 from tessera.webhook.serving.certificates import Certificate, load_certificate
+from tessera.webhook.serving.claim_reader import ClaimReader
 from tessera.webhook.serving.given_certificate import GivenCertificate
-from tessera.webhook.serving.server import serve_reviews
+from tessera.webhook.serving.server import Answer, serve_reviews
 
 _log = logging.getLogger(__name__)
 
@@ -81,24 +84,37 @@ class WebhookReplica:
         )
         self.metrics = WebhookMetrics()
         self._reviewer = Reviewer(self.capabilities, self.metrics.count)
+        driver = options.claim_driver
+        self._claims = ClaimReader(driver, client, clock, rng=rng, metrics=self.metrics) if driver else None
         self._context = server_context()
         self._trusted = asyncio.Event()
         kind = GivenCertificate if options.given_secret else CertificateManager
         self._certificates = kind(options, client, clock, rng=rng, serve=self._serve)
 
-    def review(self, body: bytes, path: str = REVIEW_PATH) -> bytes:
+    @property
+    def reviews(self) -> Mapping[str, Answer]:
+        """What answers the reviews, by path."""
+        return {**{path: partial(self.review, path=path) for path in PATHS}, CLAIM_PATH: self.review_claiming_pod}
+
+    async def review_claiming_pod(self, body: bytes) -> bytes:
+        """As :meth:`review`, for a pod with ResourceClaims, which are read first."""
+        ours = self._claims is not None and await self._claims.has_our_claims(body)
+        return self.review(body, CLAIM_PATH, our_claims=ours)
+
+    def review(self, body: bytes, path: str = REVIEW_PATH, *, our_claims: bool = False) -> bytes:
         """Returns the answer to an AdmissionReview; both are JSON.
 
         Args:
             body: the review.
             path: that of :data:`~tessera.webhook.base.options.PATHS` to which it came.
+            our_claims: see :meth:`Reviewer.review`.
 
         Raises:
             ReviewError: the body is no AdmissionReview v1 of a pod, or of an object with templates of pods.
         """
         began = self._clock.monotonic()
         try:
-            return self._reviewer.review(body, path)
+            return self._reviewer.review(body, path, our_claims=our_claims)
         except ReviewError:
             self.metrics.count("malformed")
             raise
@@ -130,6 +146,8 @@ class WebhookReplica:
             group.create_task(self._groups.run())
             group.create_task(self._note_missing_groups())
             group.create_task(self._certificates.run())
+            if self._claims is not None:
+                group.create_task(self._claims.run())
             if options.health_port is not None:
                 group.create_task(serve_status(self, options.health_port, address=options.address))
             await self._objects.wait_synced()
@@ -138,7 +156,7 @@ class WebhookReplica:
             await self._groups.reflector.attempted.wait()
             await self._trusted.wait()
             if options.port is not None:
-                group.create_task(serve_reviews(options, self._context, self.review))
+                group.create_task(serve_reviews(options, self._context, self.reviews))
             if options.on_ready is not None:
                 options.on_ready()
 

@@ -3,13 +3,12 @@
 The TLS context lives as long as the server: a new certificate is loaded into it and serves from the next handshake on;
 open connections continue.
 
-Reviews run on the process's event loop, one after the other.
+Reviews run on the process's event loop, one after the other; one that reads objects first lets others go before.
 """
 
 import ssl
-from collections.abc import Callable, Mapping
-from functools import partial
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Mapping
+from inspect import isawaitable
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
@@ -20,33 +19,25 @@ from tessera.serving.connection import Connection
 from tessera.serving.status_server import listening_socket
 from tessera.status_pages import TEXT, Page
 from tessera.webhook.admission.review import ReviewError
-from tessera.webhook.base.options import PATHS, WebhookOptions
+from tessera.webhook.base.options import WebhookOptions
 
 #: Returns the answer to a body.
-Answer = Callable[[bytes], bytes]
+Answer = Callable[[bytes], bytes | Awaitable[bytes]]
 
 
-class Review(Protocol):
-    """Answers AdmissionReviews."""
-
-    def __call__(self, body: bytes, path: str) -> bytes:
-        """Returns the answer to a body that came to one of the paths."""
-        ...
-
-
-async def serve_reviews(options: WebhookOptions, context: ssl.SSLContext, review: Review) -> None:
+async def serve_reviews(options: WebhookOptions, context: ssl.SSLContext, reviews: Mapping[str, Answer]) -> None:
     """Answers AdmissionReviews until cancelled.
 
     Args:
         options: address, port, and the function to call once the port is open.
         context: a context with a certificate.
-        review: answers the reviews.
+        reviews: what answers the reviews, by path.
 
     Raises:
         OSError: the port is taken.
     """
     listener = listening_socket(options.address, options.port or 0)
-    port = ReviewPort({path: partial(review, path=path) for path in PATHS}, context)
+    port = ReviewPort(reviews, context)
     if options.on_listening is not None:
         options.on_listening(*listener.getsockname()[:2])
     await port.serve(listener)
@@ -74,17 +65,18 @@ class ReviewPort(ConnectionPort):
             response = web.Response(status=413, text=text)
             response.force_close()
             return response
-        status, content_type, content = self._answer(request.method, request.path, body)
+        status, content_type, content = await self._answer(request.method, request.path, body)
         return web.Response(status=status, body=content, headers={"content-type": content_type})
 
-    def _answer(self, method: str, path: str, body: bytes) -> Page:
+    async def _answer(self, method: str, path: str, body: bytes) -> Page:
         review = self._reviews.get(path)
         if review is None:
             return Page(404, TEXT, f"reviews are answered at {', '.join(self._reviews)}\n".encode())
         if method != "POST":
             return Page(405, TEXT, b"reviews are sent by POST\n")
         try:
-            return Page(200, "application/json", review(body))
+            answer = review(body)
+            return Page(200, "application/json", await answer if isawaitable(answer) else answer)
         except ReviewError as error:
             return Page(400, TEXT, f"{error}\n".encode(errors="replace"))
 

@@ -1,0 +1,165 @@
+"""Whose devices the claims of a new pod ask for, read within bounds; what cannot be read gates no pod."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+import pytest
+from tests.support.device_claims import claim, claim_template, device_class, exactly
+from tests.webhook.conftest import ADMIN, Lab, in_lab
+
+from tessera.api.dra.claims import DEVICE_CLASSES, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
+from tessera.kube.client.client import Client
+from tessera.kube.transport.interface import Request, Response, Transport
+from tessera.webhook.base.metrics import WebhookMetrics
+from tessera.webhook.serving.claim_reader import ClaimReader
+from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
+
+OURS = "gpu.tessera.dev"
+
+
+class Way(InProcessTransport):
+    """Counts reads of templates and claims, and may hold them for ever."""
+
+    def __init__(self, lab: Lab) -> None:
+        super().__init__(lab.server, ADMIN)
+        self.reads = 0
+        self.silent = False
+
+    async def request(self, request: Request) -> Response:
+        if "/namespaces/" in request.path:
+            self.reads += 1
+            if self.silent:
+                await asyncio.Event().wait()
+        return await super().request(request)
+
+
+class Story:
+    """A reader, and what it says about pods with these claims."""
+
+    def __init__(self, reader: ClaimReader, metrics: WebhookMetrics, way: Way, lab: Lab) -> None:
+        self._reader = reader
+        self._metrics = metrics
+        self.way = way
+        self.lab = lab
+
+    async def gates(self, *claims: dict[str, Any]) -> bool:
+        pod = {"spec": {"resourceClaims": [{"name": "c", **each} for each in claims]}}
+        return await self._reader.has_our_claims(
+            msgspec.json.encode({"request": {"namespace": "default", "object": pod}})
+        )
+
+    @property
+    def unread(self) -> float | None:
+        return self._metrics.registry.get_sample_value("tessera_unread_claims_total")
+
+
+def by_template(name: str) -> dict[str, Any]:
+    return {"resourceClaimTemplateName": name}
+
+
+def named(name: str) -> dict[str, Any]:
+    return {"resourceClaimName": name}
+
+
+def tell(story: Callable[[Story], Awaitable[None]]) -> None:
+    """Plays a story at a server that has a class of ours and one of others, each with a claim and a template."""
+
+    async def play(lab: Lab) -> None:
+        async with _reader(lab) as found:
+            await lab.clock.sleep(5)
+            await story(found)
+
+    in_lab(play)
+
+
+@asynccontextmanager
+async def _reader(lab: Lab) -> AsyncIterator[Story]:
+    for name, driver in (("ours", OURS), ("others", "nic.example.com")):
+        await lab.client.create(DEVICE_CLASSES.as_dicts(), device_class(name, f"device.driver == '{driver}'"))
+        await lab.client.create(
+            RESOURCE_CLAIM_TEMPLATES.as_dicts(), claim_template(name, exactly("r", name)), "default"
+        )
+        await lab.client.create(RESOURCE_CLAIMS.as_dicts(), claim(name, exactly("r", name)), "default")
+    way, metrics = Way(lab), WebhookMetrics()
+    transport: Transport = way
+    client = Client(transport, field_manager="tessera-webhook", clock=lab.clock)
+    reader = ClaimReader(OURS, client, lab.clock, rng=random.Random(0), metrics=metrics)
+    task = asyncio.create_task(reader.run())
+    yield Story(reader, metrics, way, lab)
+    task.cancel()
+    await asyncio.wait({task})
+
+
+@pytest.mark.parametrize(
+    ("claims", "gated"),
+    [
+        ([], False),
+        ([by_template("ours")], True),
+        ([named("ours")], True),
+        ([by_template("others")], False),
+        ([named("others")], False),
+        ([named("others"), by_template("ours")], True),
+        ([by_template("absent"), named("absent")], False),
+        ([named("absent"), named("ours")], True),
+        ([{}], False),
+        ([named("../../secrets")], False),
+        ([named("others")] * 8 + [named("ours")], False),  # a ninth is not read
+    ],
+)
+def test_a_pod_is_gated_for_a_claim_of_ours(claims: list[dict[str, Any]], *, gated: bool) -> None:
+    async def story(story: Story) -> None:
+        assert await story.gates(*claims) == gated
+        assert story.way.reads <= 8
+
+    tell(story)
+
+
+def test_a_template_is_read_once_for_the_pods_of_a_burst() -> None:
+    async def story(story: Story) -> None:
+        for _ in range(5):
+            assert await story.gates(by_template("ours"))
+        assert story.way.reads == 1
+        await story.lab.clock.sleep(10)
+        assert await story.gates(by_template("ours"))
+        assert story.way.reads == 2
+
+    tell(story)
+
+
+def test_a_class_that_changes_counts_for_the_next_pod() -> None:
+    async def story(story: Story) -> None:
+        assert not await story.gates(by_template("others"))
+        selectors = [{"cel": {"expression": f'device.driver == "{OURS}"'}}]
+        await story.lab.client.merge_patch(DEVICE_CLASSES, "others", {"spec": {"selectors": selectors}})
+        await story.lab.client.delete(DEVICE_CLASSES, "ours")
+        await story.lab.clock.sleep(1)
+        assert await story.gates(by_template("others"))
+        assert not await story.gates(by_template("ours"))
+
+    tell(story)
+
+
+def test_a_server_that_does_not_answer_delays_a_pod_by_two_seconds() -> None:
+    async def story(story: Story) -> None:
+        story.way.silent = True
+        began = story.lab.clock.monotonic()
+        assert not await story.gates(*[named("ours")] * 8)
+        assert story.lab.clock.monotonic() - began == pytest.approx(2.0)
+        assert story.unread == 1.0
+
+    tell(story)
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[" * 5000, b'{"request": {"object": {"spec": {"resourceClaims": [7]}}}}', b"\xff"]
+)
+def test_a_body_that_is_no_review_has_no_claims(body: bytes) -> None:
+    async def story(story: Story) -> None:
+        assert not await story._reader.has_our_claims(body)
+        assert story.way.reads == 0
+
+    tell(story)
