@@ -200,6 +200,33 @@ def test_a_claim_that_comes_back_costs_as_many_steps_for_each_of_its_users() -> 
     assert many < 5 * few
 
 
+@pytest.mark.parametrize("order", [1, -1], ids=["oldest first", "youngest first"])
+@pytest.mark.parametrize("placed", [True, False])
+def test_pods_that_come_and_go_with_one_claim_cost_as_many_steps_each(order: int, placed: bool) -> None:
+    """A tenant may name one claim in any number of pods."""
+
+    def steps(users: int) -> int:
+        cluster = ClaimCluster()
+        if placed:
+            cluster.claim_node("n1")
+        key = cluster.claim("shared", request("x", THREE))
+
+        def work() -> None:
+            names = range(users)[::order]
+            pods = [cluster.user(f"p{each}", key, created=f"2026-01-01T00:00:00.{each:04}Z") for each in names]
+            cluster.slicer.decide()
+            cluster.slicer.pop_writes()
+            for pod in pods:
+                cluster.remove(pod)
+            cluster.slicer.decide()
+
+        return count_calls(work)[0]
+
+    few, many = steps(50), steps(200)
+    assert few > 100
+    assert many < 5 * few
+
+
 def test_pods_whose_claims_are_still_to_be_made_cost_nothing_of_each_other() -> None:
     def steps(pods: int) -> int:
         cluster = ClaimCluster()

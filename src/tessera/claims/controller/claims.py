@@ -125,8 +125,7 @@ class Claims(RequestKind):
         before = self.allocated.put(key, None if deleted else claim)
         for node in {each.status.allocation.node for each in (before, claim) if each and each.status.allocation}:
             self._state.dirty_nodes.add(NodeName(node))
-        users = self.users.of(key)
-        for uid in users:
+        for uid in (each.uid for each in self.users.holders(key)):
             allocation = self._state.allocations.current_of(uid)
             if allocation is not None:
                 self._state.dirty_nodes.add(allocation.node)
@@ -134,7 +133,7 @@ class Claims(RequestKind):
                     self._refused.add(uid)
                     self._state.cluster.changed_pods.add(uid)
         if before is None or deleted or _turning_points(before) != _turning_points(claim):
-            self._stale.update(users)
+            self._stale.update(self.users.of(key))
 
     def _put_class(self, item: DeviceClass, *, deleted: bool) -> None:
         known = self._profiles.classes.pop(item.metadata.name, None)
@@ -189,7 +188,7 @@ class Claims(RequestKind):
     def reread(self) -> Sequence[PodInfo]:
         """See :class:`RequestKind`."""
         stale, self._stale = self._stale, set()
-        return self.users.take(stale)
+        return [self.users.pods[uid] for uid in sorted(stale & self.users.pods.keys())]
 
     def forget(self, uid: PodUid) -> None:
         """See :class:`RequestKind`."""
@@ -306,7 +305,10 @@ class Claims(RequestKind):
     def absorb_node(self, node: NodeName, *, renewed: bool) -> Iterator[Allocation]:
         """See :class:`RequestKind`; pods whose slices are known now may ask for those of allocated claims."""
         if renewed:
-            self._stale |= {each.uid for each in self._state.allocations.on(node)} & self.users.pods.keys()
+            found = {each.uid for each in self._state.allocations.on(node)} & self.users.pods.keys()
+            self._stale |= found
+            for uid in found:
+                self.users.note_slices(uid)
         yield from ()
 
     def refused(self, pod: PodInfo) -> Allocation | None:
@@ -327,6 +329,7 @@ class Claims(RequestKind):
 
     def accompany(self, allocation: Allocation, step: AllocationStep) -> tuple[Sequence[PatchRecord], bool]:
         """See :class:`RequestKind`."""
+        self.users.note_slices(allocation.uid)
         if step in (AllocationStep.REQUEST, AllocationStep.WAIT):
             return (), True
         if step in (AllocationStep.UNGATE, AllocationStep.SETTLED):
