@@ -1,8 +1,9 @@
-"""The HTTP transport: who we are, whom we trust, and what a broken or silent connection becomes."""
+"""The HTTP transports: who we are, whom we trust, and what a broken or silent connection becomes."""
 
 import asyncio
+import contextlib
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,23 @@ from tests.kube.certificates import Authority, Certificate
 from tests.kube.conftest import ImpatientClock, ScriptedServer
 
 from tessera.kube.transport.credentials import Credential, StaticCredentials, TokenFile
-from tessera.kube.transport.http import HttpTransport, tls_context
+from tessera.kube.transport.http import HttpTransport
 from tessera.kube.transport.interface import Request
 from tessera.kube.transport.kubeconfig import ClusterConfig
+from tessera.kube.transport.one_shot import OneShotTransport
+from tessera.kube.transport.tls import tls_context
 
 GET = Request(method="GET", path="/api/v1/nodes", query=[("labelSelector", "a in (b,c)&x=1"), ("limit", "5")])
+
+
+Kind = type[HttpTransport] | type[OneShotTransport]
+
+
+@pytest.fixture(params=[HttpTransport, OneShotTransport], ids=["aiohttp", "one-shot"])
+def kind(request: pytest.FixtureRequest) -> Kind:
+    """The transport of long-running processes, and that of commands."""
+    found: Kind = request.param
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -40,10 +53,10 @@ def with_certificate(certificate: Certificate) -> StaticCredentials:
     return StaticCredentials(Credential(certificate=certificate.pem, key=certificate.key))
 
 
-async def test_a_request_reaches_the_server_as_it_is_with_the_bearer_token(server: ScriptedServer) -> None:
+async def test_a_request_reaches_the_server_as_it_is_with_the_bearer_token(kind: Kind, server: ScriptedServer) -> None:
     server.answers({"a": 1}, X_Thing="y")
     credentials = StaticCredentials(Credential(authorization="Bearer secret"))
-    transport = HttpTransport(ClusterConfig(server=server.url + "/prefix/", credentials=credentials))
+    transport = kind(ClusterConfig(server=server.url + "/prefix/", credentials=credentials))
     answer = await transport.request(GET)
     assert (answer.status, answer.body, answer.headers["x-thing"]) == (200, b'{"a": 1}', "y")
     (call,) = server.calls
@@ -55,11 +68,11 @@ async def test_a_request_reaches_the_server_as_it_is_with_the_bearer_token(serve
 
 
 async def test_a_token_that_the_server_rejects_is_read_again_and_the_request_sent_once_more(
-    server: ScriptedServer, clock: ImpatientClock, tmp_path: Path
+    kind: Kind, server: ScriptedServer, clock: ImpatientClock, tmp_path: Path
 ) -> None:
     path = tmp_path / "token"
     path.write_text("old\n")
-    transport = HttpTransport(ClusterConfig(server=server.url, credentials=TokenFile(path, clock=clock)))
+    transport = kind(ClusterConfig(server=server.url, credentials=TokenFile(path, clock=clock)))
     server.answers({})
     await transport.request(GET)
     path.write_text("new\n")
@@ -69,44 +82,46 @@ async def test_a_token_that_the_server_rejects_is_read_again_and_the_request_sen
     await transport.close()
 
 
-async def test_a_rejected_token_that_is_all_there_is_is_not_sent_again(server: ScriptedServer) -> None:
+async def test_a_rejected_token_that_is_all_there_is_is_not_sent_again(kind: Kind, server: ScriptedServer) -> None:
     server.refuses(401, "Unauthorized")
     credentials = StaticCredentials(Credential(authorization="Bearer secret"))
-    transport = HttpTransport(ClusterConfig(server=server.url, credentials=credentials))
+    transport = kind(ClusterConfig(server=server.url, credentials=credentials))
     assert (await transport.request(GET)).status == 401
     assert len(server.calls) == 1
     await transport.close()
 
 
-async def test_a_client_certificate_proves_who_we_are(tls_server: ScriptedServer, authority: Authority) -> None:
+async def test_a_client_certificate_proves_who_we_are(
+    kind: Kind, tls_server: ScriptedServer, authority: Authority
+) -> None:
     tls_server.answers({})
     credentials = with_certificate(authority.issue("me"))
-    transport = HttpTransport(ClusterConfig(server=tls_server.url, credentials=credentials, ca=authority.pem))
+    transport = kind(ClusterConfig(server=tls_server.url, credentials=credentials, ca=authority.pem))
     assert (await transport.request(GET)).status == 200
     await transport.close()
 
 
-async def test_a_server_of_another_authority_is_not_trusted(tls_server: ScriptedServer, authority: Authority) -> None:
+async def test_a_server_of_another_authority_is_not_trusted(
+    kind: Kind, tls_server: ScriptedServer, authority: Authority
+) -> None:
     credentials = with_certificate(authority.issue("me"))
-    transport = HttpTransport(ClusterConfig(server=tls_server.url, credentials=credentials, ca=Authority().pem))
+    transport = kind(ClusterConfig(server=tls_server.url, credentials=credentials, ca=Authority().pem))
     with pytest.raises(ConnectionError, match="its certificate is signed by an unknown authority"):
         await transport.request(GET)
     await transport.close()
 
 
-async def test_a_name_without_an_address_is_told_in_plain_words() -> None:
-    transport = HttpTransport(
-        ClusterConfig(server="http://nosuch.invalid:1", credentials=StaticCredentials(Credential()))
-    )
+async def test_a_name_without_an_address_is_told_in_plain_words(kind: Kind) -> None:
+    transport = kind(ClusterConfig(server="http://nosuch.invalid:1", credentials=StaticCredentials(Credential())))
     with pytest.raises(ConnectionError, match=r"no address is known for the name nosuch\.invalid"):
         await transport.request(GET)
     await transport.close()
 
 
 @pytest.mark.parametrize("junk", [b"---", b"\xff"])
-async def test_an_authority_that_is_no_certificate_is_told_in_plain_words(junk: bytes) -> None:
+async def test_an_authority_that_is_no_certificate_is_told_in_plain_words(kind: Kind, junk: bytes) -> None:
     config = ClusterConfig(server="https://127.0.0.1:1", credentials=StaticCredentials(Credential()), ca=junk)
-    transport = HttpTransport(config)
+    transport = kind(config)
     with pytest.raises(ConnectionError, match=r"certificate-authority-data of the kubeconfig.*no certificate"):
         await transport.request(GET)
     await transport.close()
@@ -123,7 +138,7 @@ async def test_an_authority_that_is_no_certificate_is_told_in_plain_words(junk: 
     ],
 )
 async def test_a_certificate_that_is_not_right_is_told_in_plain_words(
-    host: str, hours: tuple[int, int], called: str, said: str, tmp_path: Path
+    *, kind: Kind, host: str, hours: tuple[int, int], called: str, said: str, tmp_path: Path
 ) -> None:
     authority = Authority()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -131,14 +146,14 @@ async def test_a_certificate_that_is_not_right_is_told_in_plain_words(
     secured = ScriptedServer()
     await secured.start(ssl=context)
     config = ClusterConfig(server=secured.url, credentials=StaticCredentials(), ca=authority.pem, server_name=called)
-    transport = HttpTransport(config)
+    transport = kind(config)
     with pytest.raises(ConnectionError, match=said):
         await transport.request(Request(method="GET", path="/"))
     await transport.close()
     await secured.stop()
 
 
-async def test_an_authority_that_another_one_signed_is_trusted_alone_as_by_kubectl(tmp_path: Path) -> None:
+async def test_an_authority_that_another_one_signed_is_trusted_alone_as_by_kubectl(kind: Kind, tmp_path: Path) -> None:
     lower = Authority(above=Authority())
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(lower.issue("127.0.0.1").write(tmp_path))
@@ -146,7 +161,7 @@ async def test_an_authority_that_another_one_signed_is_trusted_alone_as_by_kubec
     await secured.start(ssl=context)
     secured.answers({})
     config = ClusterConfig(server=secured.url, credentials=StaticCredentials(), ca=lower.pem)
-    transport = HttpTransport(config)
+    transport = kind(config)
     assert (await transport.request(Request(method="GET", path="/"))).status == 200
     await transport.close()
     await secured.stop()
@@ -158,17 +173,17 @@ def test_certificates_are_not_judged_more_strictly_than_by_kubectl(authority: Au
     assert not flags & ssl.VERIFY_X509_STRICT  # Python 3.13 sets it by default
 
 
-async def test_verification_can_be_turned_off(tls_server: ScriptedServer, authority: Authority) -> None:
+async def test_verification_can_be_turned_off(kind: Kind, tls_server: ScriptedServer, authority: Authority) -> None:
     tls_server.answers({})
     credentials = with_certificate(authority.issue("me"))
-    transport = HttpTransport(ClusterConfig(server=tls_server.url, credentials=credentials, verify=False))
+    transport = kind(ClusterConfig(server=tls_server.url, credentials=credentials, verify=False))
     assert (await transport.request(GET)).status == 200
     await transport.close()
 
 
-async def test_nobody_listening_is_a_connection_error(server: ScriptedServer) -> None:
+async def test_nobody_listening_is_a_connection_error(kind: Kind, server: ScriptedServer) -> None:
     await server.stop()
-    transport = HttpTransport(ClusterConfig(server=server.url, credentials=StaticCredentials()))
+    transport = kind(ClusterConfig(server=server.url, credentials=StaticCredentials()))
     with pytest.raises(ConnectionError, match=r"^http://127\.0\.0\.1:\d+: connection refused$"):
         await transport.request(GET)
     await transport.close()
@@ -229,3 +244,95 @@ async def test_a_stream_that_stays_silent_is_a_connection_error(server: Scripted
     with pytest.raises(ConnectionError, match="silent"):
         await drained(transport)
     await transport.close()
+
+
+# The transport of commands
+
+
+async def test_requests_at_the_same_time_have_connections_of_their_own_and_later_ones_use_them_again() -> None:
+    accepted: list[asyncio.StreamWriter] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        accepted.append(writer)
+        while await reader.readuntil(b"\r\n\r\n"):
+            writer.write(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
+            writer.write(b"3;x=y\r\none\r\n4\r\n two\r\n0\r\ntrailer: x\r\n\r\n")
+
+    transport, stop = await one_shot_to(answer)
+    for _ in range(3):
+        found = await asyncio.gather(transport.request(GET), transport.request(GET))
+        assert [(each.status, each.body) for each in found] == [(200, b"one two")] * 2
+    assert len(accepted) == 2
+    await stop()
+
+
+async def test_a_read_is_sent_again_if_the_kept_connection_had_ended_and_a_write_is_not() -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")
+        await reader.readuntil(b"\r\n\r\n")
+        writer.close()
+
+    transport, stop = await one_shot_to(answer)
+    assert (await transport.request(GET)).body == (await transport.request(GET)).body == b"ok"
+    with pytest.raises(ConnectionError, match="the connection ended before the answer"):
+        await transport.request(Request(method="POST", path="/", body=b"{}"))
+    await stop()
+
+
+@pytest.mark.parametrize(
+    "answer", [b"SSH-2.0-OpenSSH\r\n\r\n", b"HTTP/1.1 OK\r\n\r\n", b"HTTP/1.1 200 OK\r\nx: %s" % (b"y" * 2**19)]
+)
+async def test_an_answer_that_is_not_http_is_told(answer: bytes) -> None:
+    async def reply(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+
+    transport, stop = await one_shot_to(reply)
+    with pytest.raises(ConnectionError, match="the answer is not HTTP"):
+        await transport.request(GET)
+    await stop()
+
+
+async def test_an_answer_without_a_length_ends_with_its_connection() -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\nall of it")
+        writer.close()
+
+    transport, stop = await one_shot_to(answer)
+    assert [(await transport.request(GET)).body for _ in range(2)] == [b"all of it"] * 2
+    await stop()
+
+
+async def test_a_line_break_in_a_header_is_sent_to_nobody(server: ScriptedServer) -> None:
+    credentials = StaticCredentials(Credential(authorization="Bearer a\r\nx: y"))
+    transport = OneShotTransport(ClusterConfig(server=server.url, credentials=credentials))
+    with pytest.raises(ConnectionError, match="line break"):
+        await transport.request(GET)
+    assert not server.calls
+
+
+async def one_shot_to(
+    answer: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
+) -> tuple[OneShotTransport, Callable[[], Awaitable[None]]]:
+    """A transport to a server that answers so, and what ends both."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            await answer(reader, writer)
+            await reader.read()
+        writer.close()
+        ended.set()
+
+    ended = asyncio.Event()
+    listener = await asyncio.start_server(serve, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+    transport = OneShotTransport(ClusterConfig(server=url, credentials=StaticCredentials()))
+
+    async def stop() -> None:
+        await transport.close()
+        await ended.wait()
+        listener.close()
+
+    return transport, stop

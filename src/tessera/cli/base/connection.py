@@ -45,8 +45,15 @@ async def connect(
     component: str, kubeconfig: Path | None = None, context: str | None = None
 ) -> AsyncIterator["Client"]:
     """A client for the cluster of :func:`cluster_config`; ``component`` is its field manager."""
-    async with connect_transport(component, kubeconfig, context) as (client, _):
+    from tessera.kube.client.client import Client
+    from tessera.kube.transport.one_shot import OneShotTransport
+
+    transport = OneShotTransport(cluster_config(kubeconfig, context))
+    client = Client(transport, field_manager=component, clock=SystemClock())
+    try:
         yield client
+    finally:
+        await client.close()
 
 
 @asynccontextmanager

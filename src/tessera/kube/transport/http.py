@@ -6,11 +6,8 @@ already. Answers come uncompressed: unpacking would cost more CPU than the netwo
 """
 
 import os
-import ssl
-import tempfile
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
@@ -20,13 +17,13 @@ from yarl import URL
 from tessera.kube.transport.credentials import Credential
 from tessera.kube.transport.interface import Request, Response, Stream
 from tessera.kube.transport.kubeconfig import ClusterConfig
+from tessera.kube.transport.tls import TlsContexts, describe_certificate_error
 
-#: Seconds: to connect, for a whole answer, and of silence in a stream. A watch brings a bookmark every minute, so a
+#: Seconds: to connect, and of silence in a stream. A watch brings a bookmark every minute, so a
 #: stream that is silent for a minute and a half is taken for a half-open connection and begins again from its last
 #: version. (The watch of a kind without changes is silent too if etcd does not report progress to kube-apiserver,
 #: --experimental-watch-progress-notify-interval.)
 CONNECT_TIMEOUT = 10.0
-ANSWER_TIMEOUT = 60.0
 SILENCE_TIMEOUT = 90.0
 #: Seconds that an idle connection is kept: a TLS handshake costs the API server a millisecond of CPU time.
 #: kube-apiserver closes it after 90 s itself (IdleTimeout in k8s.io/apiserver/pkg/server/secure_serving.go).
@@ -54,8 +51,7 @@ class HttpTransport:
         self._base = config.server.rstrip("/")
         self._connections = connections
         self._session: aiohttp.ClientSession | None = None
-        self._tls: ssl.SSLContext | bool = True
-        self._tls_for: Credential | None = None
+        self._tls = TlsContexts(config)
 
     async def request(self, request: Request) -> Response:
         """Sends a request and reads the whole answer.
@@ -65,7 +61,7 @@ class HttpTransport:
             TimeoutError: none came in time.
             CredentialError: no credentials are available.
         """
-        limits = aiohttp.ClientTimeout(total=ANSWER_TIMEOUT, sock_connect=CONNECT_TIMEOUT)
+        limits = aiohttp.ClientTimeout(total=self._config.timeout, sock_connect=CONNECT_TIMEOUT)
         async with self._answer(request, limits) as answer:
             with _translate_errors(self._base):
                 body = await answer.read()
@@ -100,14 +96,14 @@ class HttpTransport:
             CredentialError: no credentials are available.
         """
         credential = await self._config.credentials.current()
-        headers = {"authorization": credential.authorization} if credential.authorization else {}
+        headers = self._config.own_headers(credential)
         extra: dict[str, Any] = {"server_hostname": self._config.server_name} if self._config.server_name else {}
         with _translate_errors(self._base):
             opened = await self._open_session().ws_connect(
                 self._url(request),
                 protocols=protocols,
                 headers=headers,
-                ssl=self._tls_context(credential),
+                ssl=self._tls.of(credential) or True,
                 proxy=self._config.proxy or None,
                 max_msg_size=_MESSAGE,
                 timeout=aiohttp.ClientWSTimeout(ws_receive=self._silence),
@@ -139,9 +135,7 @@ class HttpTransport:
     async def _send(
         self, request: Request, credential: Credential, limits: aiohttp.ClientTimeout
     ) -> aiohttp.ClientResponse:
-        headers = {"accept-encoding": "identity", **request.headers}
-        if credential.authorization:
-            headers["authorization"] = credential.authorization
+        headers = {"accept-encoding": "identity", **request.headers, **self._config.own_headers(credential)}
         extra: dict[str, Any] = {"server_hostname": self._config.server_name} if self._config.server_name else {}
         if self._config.proxy:
             extra["proxy"] = self._config.proxy
@@ -152,7 +146,7 @@ class HttpTransport:
                 headers=headers,
                 data=request.body or None,
                 timeout=limits,
-                ssl=self._tls_context(credential),
+                ssl=self._tls.of(credential) or True,
                 allow_redirects=False,
                 **extra,
             )
@@ -170,18 +164,6 @@ class HttpTransport:
                 read_bufsize=_BUFFER,
             )
         return self._session
-
-    def _tls_context(self, credential: Credential) -> ssl.SSLContext | bool:
-        """The context for this client certificate; a new one only when the certificate has changed."""
-        if self._base.startswith("http://"):
-            return True
-        if self._tls_for is None or (self._tls_for.certificate, self._tls_for.key) != (
-            credential.certificate,
-            credential.key,
-        ):
-            self._tls = tls_context(self._config, credential)
-            self._tls_for = credential
-        return self._tls
 
 
 class _HttpStream:
@@ -202,38 +184,6 @@ class _HttpStream:
             return await self._answer.read()
 
 
-def tls_context(config: ClusterConfig, credential: Credential) -> ssl.SSLContext:
-    """A client context that trusts the cluster's authority and carries the credential's certificate.
-
-    It verifies certificates as Go does, since clusters make theirs for Go. An authority that the configuration names is
-    trusted even if another authority signed it. RFC 5280's optional strictness, which Python 3.13 turns on, is off:
-    authorities of many clusters lack the extensions that it requires.
-    """
-    try:
-        context = ssl.create_default_context(cadata=config.ca.decode() if config.ca else None)
-    except (ssl.SSLError, ValueError) as error:
-        raise ConnectionError("certificate-authority-data of the kubeconfig holds no certificate in PEM") from error
-    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
-    if not config.verify:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    if credential.certificate:
-        _load_certificate(context, credential)
-    return context
-
-
-def _load_certificate(context: ssl.SSLContext, credential: Credential) -> None:
-    """Loads it from a file, as Python's OpenSSL needs; only this user can read the file, and it is removed at once."""
-    handle, path = tempfile.mkstemp(prefix="tessera-", suffix=".pem")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(credential.certificate + b"\n" + credential.key)
-        context.load_cert_chain(path)
-    finally:
-        Path(path).unlink()
-
-
 @contextmanager
 def _translate_errors(server: str) -> Iterator[None]:
     """Raises aiohttp's exceptions as those of the transport protocol."""
@@ -252,7 +202,7 @@ def _translate_errors(server: str) -> Iterator[None]:
 def _describe_error(error: Exception) -> str:
     """Describes an error in plain words, or in the system's. aiohttp's own texts show Python objects."""
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
-        return _describe_certificate_error(error.certificate_error)
+        return describe_certificate_error(error.certificate_error)
     if (
         isinstance(error, aiohttp.ClientConnectorError)
         and not isinstance(error, aiohttp.ClientSSLError)
@@ -267,26 +217,6 @@ def _describe_connect_error(error: aiohttp.ClientConnectorError) -> str:
     if isinstance(error, aiohttp.ClientConnectorDNSError):
         return f"no address is known for the name {error.host}; is it right, and is the network up?"
     return os.strerror(error.errno or 0).lower()
-
-
-#: Meaning of OpenSSL's codes for a certificate that it does not trust (``X509_V_ERR_*``), and the next step.
-_CERTIFICATE_ERRORS: Mapping[int, str] = {
-    7: "is signed by an unknown authority; certificate-authority-data of the kubeconfig must be the server's",
-    9: "is not valid yet; compare the clocks of this machine and the server",
-    10: "has expired; whoever runs the server has to renew it (kubeadm certs renew, or the provider)",
-    18: "is signed by itself and not known here; certificate-authority-data of the kubeconfig must be the server's",
-    19: "is signed by an unknown authority; certificate-authority-data of the kubeconfig must be the server's",
-    20: "is signed by an unknown authority; certificate-authority-data of the kubeconfig must be the server's",
-    21: "is signed by an unknown authority; certificate-authority-data of the kubeconfig must be the server's",
-    62: "is not for this host name; use the name that it has, or set tls-server-name in the kubeconfig",
-    64: "is not for this address; use the name that it has, or set tls-server-name in the kubeconfig",
-}
-
-
-def _describe_certificate_error(error: Exception) -> str:
-    """Describes a certificate that is not trusted."""
-    code = error.verify_code if isinstance(error, ssl.SSLCertVerificationError) else 0
-    return f"its certificate {_CERTIFICATE_ERRORS[code]} ({error})" if code in _CERTIFICATE_ERRORS else str(error)
 
 
 def _lowercase_names(headers: Mapping[str, str]) -> dict[str, str]:

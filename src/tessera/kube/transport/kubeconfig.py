@@ -26,6 +26,8 @@ from tessera.kube.transport.credentials import (
     TokenFile,
 )
 
+#: Seconds for a whole answer, unless the user says otherwise.
+ANSWER_TIMEOUT = 60.0
 #: Where kubelet puts a pod's identity.
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
@@ -46,6 +48,8 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
         server_name: the name in the certificate, if it is not the URL's host.
         proxy: URL of an HTTP proxy, or empty.
         context: the kubeconfig context it came from, empty inside a pod.
+        headers: sent with every request: who is impersonated.
+        timeout: seconds for a whole answer.
     """
 
     server: str
@@ -56,6 +60,13 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
     server_name: str = ""
     proxy: str = ""
     context: str = ""
+    headers: Mapping[str, str] = {}
+    timeout: float = ANSWER_TIMEOUT
+
+    def own_headers(self, credential: Credential) -> dict[str, str]:
+        """The headers of every request that say who asks."""
+        proof = {"authorization": credential.authorization} if credential.authorization else {}
+        return {**self.headers, **proof}
 
 
 def load_config(

@@ -1,0 +1,213 @@
+"""The transport of a command that asks a few times and ends: HTTP/1.1 on asyncio's streams.
+
+aiohttp costs 90 ms of CPU time to import, more than all else that most commands do (``bench/cli.py``). The standard
+library's ``http.client`` blocks its thread, so that Ctrl-C would wait for the server. Watches, WebSockets and servers
+behind a proxy are left to :class:`~tessera.kube.transport.http.HttpTransport`, which is imported only for these.
+"""
+
+import asyncio
+import os
+import re
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import urlencode, urlsplit
+
+from tessera.kube.transport.credentials import Credential
+from tessera.kube.transport.interface import Request, Response, Stream
+from tessera.kube.transport.kubeconfig import ClusterConfig
+from tessera.kube.transport.tls import TlsContexts, describe_certificate_error
+
+if TYPE_CHECKING:
+    from tessera.kube.transport.http import HttpTransport
+
+#: Seconds to connect.
+_CONNECT_TIMEOUT = 10.0
+#: Most bytes of an answer's head, or of one line of it.
+_HEAD = 2**18
+_ERRNO = re.compile(r"\[Errno (\d+)\]")
+
+
+class _Connection:
+    """One connection: a request at a time."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self.reusable = False
+
+    async def ask(self, head: bytes, body: bytes) -> Response:
+        """Sends a request and reads the whole answer.
+
+        Raises:
+            EOFError: the connection ended before the answer did.
+            ValueError: the answer is not HTTP.
+        """
+        self.reusable = False
+        self._writer.write(head + body)
+        found = await self._read_head()
+        while found.status < 200:
+            found = await self._read_head()
+        content = await self._read_body(found)
+        # An answer without a length ends with its connection.
+        self.reusable = found.keeps and not self._reader.at_eof()
+        return Response(status=found.status, headers=found.headers, body=content)
+
+    async def _read_head(self) -> "_Head":
+        return _parse_head(await self._reader.readuntil(b"\r\n\r\n"))
+
+    async def _read_body(self, head: "_Head") -> bytes:
+        if head.status in {204, 304}:
+            return b""
+        if head.headers.get("transfer-encoding", "").lower() == "chunked":
+            return b"".join([chunk async for chunk in self._chunks()])
+        if (length := head.headers.get("content-length")) is not None:
+            return await self._reader.readexactly(int(length))
+        return await self._reader.read()
+
+    async def _chunks(self) -> AsyncIterator[bytes]:
+        while size := int((await self._reader.readuntil(b"\r\n")).partition(b";")[0], 16):
+            yield (await self._reader.readexactly(size + 2))[:-2]
+        while await self._reader.readuntil(b"\r\n") != b"\r\n":
+            pass  # trailers
+
+    def abort(self) -> None:
+        """Ends the connection at once."""
+        self._writer.transport.abort()
+
+
+class _Head(NamedTuple):
+    """Status and headers of an answer; ``keeps`` is False if the server closes the connection after it."""
+
+    status: int
+    headers: dict[str, str]
+    keeps: bool
+
+
+def _parse_head(head: bytes) -> _Head:
+    first, *lines = head.decode("latin-1").split("\r\n")[:-2]
+    version, code, *_ = first.split(" ", 2)
+    if not version.startswith("HTTP/1."):
+        raise ValueError(first[:40])
+    pairs = (line.partition(":") for line in lines)
+    headers = {name.strip().lower(): value.strip() for name, _, value in pairs}
+    return _Head(int(code), headers, version == "HTTP/1.1" and headers.get("connection", "").lower() != "close")
+
+
+class OneShotTransport:
+    """Carries requests to one API server.
+
+    Args:
+        config: the server and the credentials.
+    """
+
+    def __init__(self, config: ClusterConfig) -> None:
+        self._config = config
+        self._base = config.server.rstrip("/")
+        self._tls = TlsContexts(config)
+        self._idle: list[_Connection] = []
+        self._whole: HttpTransport | None = None
+
+    async def request(self, request: Request) -> Response:
+        """Sends a request and reads the whole answer.
+
+        Raises:
+            ConnectionError: no answer was received.
+            TimeoutError: none came in time.
+            CredentialError: no credentials are available.
+        """
+        if self._config.proxy:
+            return await self._http().request(request)
+        credential = await self._config.credentials.current()
+        answer = await self._send(request, credential)
+        if answer.status == 401 and self._config.credentials.reject(credential):
+            answer = await self._send(request, await self._config.credentials.current())
+        return answer
+
+    @asynccontextmanager
+    async def stream(self, request: Request) -> AsyncIterator[Stream]:
+        """Sends a request whose answer is read piece by piece."""
+        async with self._http().stream(request) as found:
+            yield found
+
+    async def close(self) -> None:
+        """Ends all streams and frees the connections."""
+        while self._idle:
+            self._idle.pop().abort()
+        if self._whole is not None:
+            await self._whole.close()
+
+    def _http(self) -> "HttpTransport":
+        from tessera.kube.transport.http import HttpTransport
+
+        self._whole = self._whole or HttpTransport(self._config)
+        return self._whole
+
+    async def _send(self, request: Request, credential: Credential) -> Response:
+        head = self._head(request, credential)
+        try:
+            async with asyncio.timeout(self._config.timeout):
+                while self._idle:
+                    try:
+                        return await self._ask(self._idle.pop(), head, request.body)
+                    except (EOFError, ConnectionError):
+                        if request.method != "GET":
+                            raise  # the server may have acted; a kept connection that had ended is no reason to repeat
+                return await self._ask(await self._connect(credential), head, request.body)
+        except TimeoutError as error:
+            raise TimeoutError(f"{self._base} did not answer in time") from error
+        except (OSError, EOFError, ValueError, asyncio.LimitOverrunError) as error:
+            raise ConnectionError(f"{self._base}: {_describe_error(error, self._base)}") from error
+
+    async def _ask(self, connection: _Connection, head: bytes, body: bytes) -> Response:
+        try:
+            return await connection.ask(head, body)
+        finally:
+            if connection.reusable:
+                self._idle.append(connection)
+            else:
+                connection.abort()
+
+    async def _connect(self, credential: Credential) -> _Connection:
+        url = urlsplit(self._base)
+        context = self._tls.of(credential)
+        port = url.port or (443 if context else 80)
+        name = (self._config.server_name or None) if context else None
+        async with asyncio.timeout(_CONNECT_TIMEOUT):
+            return _Connection(
+                *await asyncio.open_connection(url.hostname, port, ssl=context, server_hostname=name, limit=_HEAD)
+            )
+
+    def _head(self, request: Request, credential: Credential) -> bytes:
+        url = urlsplit(self._base)
+        query = f"?{urlencode(request.query)}" if request.query else ""
+        headers = {
+            "host": url.netloc.rpartition("@")[2],
+            "accept-encoding": "identity",
+            **request.headers,
+            **self._config.own_headers(credential),
+        }
+        if request.body or request.method not in {"GET", "HEAD"}:
+            headers["content-length"] = str(len(request.body))
+        lines = [f"{request.method} {url.path}{request.path}{query} HTTP/1.1", *map(": ".join, headers.items())]
+        if any("\r" in line or "\n" in line for line in lines):
+            raise ConnectionError("a header or the path of the request holds a line break; nothing was sent")
+        return "\r\n".join([*lines, "", ""]).encode()
+
+
+def _describe_error(error: Exception, base: str) -> str:
+    """Describes an error in plain words, or in the system's."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return describe_certificate_error(error)
+    if isinstance(error, socket.gaierror):
+        return f"no address is known for the name {urlsplit(base).hostname}; is it right, and is the network up?"
+    if isinstance(error, EOFError):
+        return "the connection ended before the answer"
+    if isinstance(error, (ValueError, asyncio.LimitOverrunError)):
+        return "the answer is not HTTP"
+    # Of several addresses of a name, each with its failure, the first one counts.
+    numbers = [] if isinstance(error, ssl.SSLError) else [getattr(error, "errno", 0), *_ERRNO.findall(str(error))]
+    number = next((int(each) for each in numbers if each), 0)
+    return os.strerror(number).lower() if number > 0 else str(error) or type(error).__name__
