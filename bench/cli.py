@@ -1,25 +1,42 @@
-"""Start-up of the command line: CPU milliseconds from the start of the process to its end.
+"""The command line: what its start costs, and what a command costs on a large cluster, beside kubectl.
 
-    python bench/cli.py
-    python bench/cli.py --runs 50 --json cli.json
+    python bench/cli.py                                  about ten minutes; 20,000 pods
+    python bench/cli.py --runs 50 --pods 0 --json cli.json
 
-Each row is one command line, run as often as asked after one run that warms the caches. CPU is user and system time
-of the process, as the kernel counts it; the bar is 150 ms for the command line. ``modules`` is how many modules are
-imported, ``of ours`` how many of them are Tessera's.
+The first table is the start. Each row is one command line, run as often as asked after one run that warms the caches.
+CPU is user and system time of the process, as the kernel counts it; the bar is 150 ms. ``modules`` is how many modules
+are imported, ``of ours`` how many of them are Tessera's.
+
+The second table is a lab with two simulated nodes and the given number of other teams' pods on nodes without cards;
+``kubectl get pods -A`` in the same run is the measure: a command may take twice its time. The server is the lab's, in
+Python, so the times compare commands and say little about a real cluster. ``why`` is asked about a pod that runs and
+about one that waits. Without kubectl on the PATH there is no such row.
 """
 
 import argparse
+import asyncio
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tessera.cli.base.connection import connect
+from tessera.kube.resources import NAMESPACES, PODS
+
 #: The most CPU that starting the command line may cost, milliseconds.
 BAR = 150.0
+#: How many times as long as ``kubectl get pods -A`` a command may take.
+FACTOR = 2.0
+#: Namespaces and nodes of the other teams' pods, and how many are made at the same time.
+_TEAMS, _NODES, _PARALLEL = 20, 200, 32
 
 _COUNT = (
     "import sys; from tessera.cli.main import main; sys.argv = ['tessera', *{arguments!r}]; sys.stdout = sys.stderr;"
@@ -38,10 +55,18 @@ ROWS: dict[str, list[str]] = {
 }
 
 
+#: Commands on a cluster with the pods ``runs`` and ``waits``.
+ON_CLUSTER = (
+    *("why runs", "why waits", "map", "queue", "queue -A", "top --once", "health", "idle", "usage"),
+    *("version", "doctor"),
+)
+
+
 def main() -> None:
-    """Measures each row and prints the table."""
+    """Measures each row and prints the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=20, help="runs of each command line")
+    parser.add_argument("--pods", type=int, default=20_000, help="pods of other teams in the cluster")
     parser.add_argument("--json", type=Path, help="write the figures here")
     given = parser.parse_args()
     rows = [measured(name, arguments, given.runs) for name, arguments in ROWS.items()]
@@ -52,11 +77,75 @@ def main() -> None:
         print(
             f"{row['command']:<22}{row['p50']:>8.1f}{row['p90']:>8.1f}{row['max']:>8.1f}{row['wall']:>10.1f}{modules}"
         )
-    figures = {"bar_ms": BAR, "runs": given.runs, "rows": rows}
+    with lab() as environment:
+        asyncio.run(fill(environment["KUBECONFIG"], given.pods))
+        commands = [timed(line, environment, min(given.runs, 5)) for line in ("kubectl", *ON_CLUSTER)]
+    kubectl = commands[0]["wall"]
+    print(f"\non a lab with {given.pods:,} pods of other teams, ms; the bar is {FACTOR:.0f} x kubectl get pods -A")
+    print(f"{'command':<22}{'wall p50':>10}{'CPU p50':>9}{'x kubectl':>11}")
+    for row in commands:
+        times = f"{row['wall'] / kubectl:.2f}" if kubectl and row["wall"] else "-"
+        print(f"{row['command']:<22}{row['wall'] or 0:>10.0f}{row['cpu'] or 0:>9.0f}{times:>11}")
+    figures = {"bar_ms": BAR, "runs": given.runs, "rows": rows, "pods": given.pods, "commands": commands}
     if given.json is None:
         print(json.dumps(figures))
     else:
         given.json.write_text(json.dumps(figures, indent=2))
+
+
+@contextmanager
+def lab() -> Iterator[dict[str, str]]:
+    """A lab with two nodes, a pod that runs and one that waits; yields the environment of its commands."""
+    with tempfile.TemporaryDirectory(prefix="tl-", dir="/tmp") as top:
+        folder = ["--dir", str(Path(top, "lab"))]
+        command = [sys.executable, "-m", "tessera", "lab"]
+        subprocess.run([*command, "up", "--nodes", "4xA100-40GB,4xH100-80GB", *folder], check=True, capture_output=True)
+        try:
+            yield {**os.environ, "KUBECONFIG": str(Path(top, "lab", "kubeconfig"))}
+        finally:
+            subprocess.run([*command, "down", *folder], check=True, capture_output=True)
+
+
+async def fill(kubeconfig: str, pods: int) -> None:
+    """Makes the pods that are asked about, and those of other teams."""
+    limits: dict[str, dict[str, Any]] = {
+        "runs": {"nvidia.com/mig-3g.20gb": 1},
+        "waits": {"nvidia.com/mig-3g.20gb": 1, "cpu": "500"},
+    }
+    free = asyncio.Semaphore(_PARALLEL)
+    async with connect("tessera-bench", Path(kubeconfig)) as client:
+
+        async def add(name: str, namespace: str, limits: dict[str, Any], node: str = "") -> None:
+            spec: dict[str, Any] = {
+                "containers": [{"name": "main", "image": "registry.example.com/app:1", "resources": {"limits": limits}}]
+            }
+            if node:
+                spec["nodeName"] = node
+            async with free:
+                await client.create(PODS.as_dicts(), {"metadata": {"name": name}, "spec": spec}, namespace=namespace)
+
+        for number in range(_TEAMS):
+            await client.create(NAMESPACES.as_dicts(), {"metadata": {"name": f"team-{number:02d}"}})
+        await asyncio.gather(
+            *(add(name, "default", each) for name, each in limits.items()),
+            *(
+                add(f"batch-{number:05d}", f"team-{number % _TEAMS:02d}", {"cpu": "1"}, f"other-{number % _NODES:03d}")
+                for number in range(pods)
+            ),
+        )
+
+
+def timed(line: str, environment: dict[str, str], runs: int) -> dict[str, Any]:
+    """One row: wall and CPU time in milliseconds; None without the program."""
+    command = [sys.executable, "-m", "tessera", *line.split()]
+    if line == "kubectl":
+        command, line = ["kubectl", "get", "pods", "-A"], "kubectl get pods -A"
+        if shutil.which("kubectl") is None:
+            return {"command": line, "wall": None, "cpu": None}
+    _run(command, environment)
+    times = [_run(command, environment) for _ in range(runs)]
+    cpu, wall = (statistics.median(column) for column in zip(*times, strict=True))
+    return {"command": line, "wall": wall, "cpu": cpu}
 
 
 def measured(name: str, arguments: list[str], runs: int) -> dict[str, Any]:
@@ -77,10 +166,10 @@ def measured(name: str, arguments: list[str], runs: int) -> dict[str, Any]:
     }
 
 
-def _run(command: list[str]) -> tuple[float, float]:
+def _run(command: list[str], environment: dict[str, str] | None = None) -> tuple[float, float]:
     """CPU and wall milliseconds of one run."""
     began = time.perf_counter()
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as child:
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment) as child:
         _, _, used = os.wait4(child.pid, 0)
         child.returncode = 0
     return 1000 * (used.ru_utime + used.ru_stime), 1000 * (time.perf_counter() - began)

@@ -25,7 +25,7 @@ def shown(leases: Sequence[tuple[str, str]], *, unknown: bool = False, namespace
     cards = tuple(CardUsage(uuid=str(n), index=n) for n in range(max(1, len(leases))))
     nodes = (NodeUsage(node="n1", cards=cards, leases=found),)
     usage = Usage(
-        fleet=FleetUsage(nodes=nodes, failures=()), cards=card_rows(nodes), leases=lease_rows(nodes, {}), agents=1
+        fleet=FleetUsage(nodes=nodes, failures=()), cards=card_rows(nodes), leases=lease_rows(nodes), agents=1
     )
     return "\n".join(idle_lines(usage, namespace=namespace, unknown=unknown))
 

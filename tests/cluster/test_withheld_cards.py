@@ -75,7 +75,7 @@ def test_every_place_says_which_free_cards_are_left_empty_and_agrees_with_the_sc
         await lab.running("a", "b")
         await lab.clock.sleep(30)
         held = [
-            index for index, each in enumerate((await read_usage(lab.client, owners=False)).cards) if each.held
+            index for index, each in enumerate((await read_usage(lab.client)).cards) if each.held
         ]  # the lab's kubelet chooses
         for index in held:
             break_card(lab, card=index)

@@ -23,7 +23,7 @@ from tessera.driver.registry.resolver import CONFIG_MAP as IMAGES_CONFIG_MAP
 from tessera.driver.rollout.failure_history import FAILURES_CONFIG_MAP
 from tessera.forecast.history_text import HISTORY_NAME
 from tessera.kueue.names import CONFIG_MAP
-from tessera.provisioning.recording import RECORDS_NAME
+from tessera.provisioning.history import RECORDS_NAME
 from tessera.usage.record_text import RECORD_NAME
 from tessera.webhook.base.options import PATHS, WebhookOptions
 

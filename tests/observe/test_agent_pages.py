@@ -159,12 +159,3 @@ async def test_without_the_right_to_the_proxy_the_reading_is_refused(cluster: Ag
     cluster.server.parts.authorizer = Except("pods", "proxy", None)
     with pytest.raises(Forbidden, match="pods/proxy"):
         await read_usage(cluster.client(UserInfo(name="jane")))
-
-
-async def test_without_the_right_to_pods_of_all_namespaces_owners_are_unknown(cluster: AgentCluster) -> None:
-    await cluster.begin()
-    await cluster.add_agent("n1", GOOD)
-    cluster.server.parts.authorizer = Except("pods", "", "")
-    usage = await read_usage(cluster.client(UserInfo(name="jane")))
-    assert not usage.owners_known
-    assert [row.owner for row in usage.leases] == [""]

@@ -6,7 +6,7 @@ from tests.observe.conftest import GIB, card, lease, mig_card
 
 from tessera.api.nodes.usage import DeviceUsage, NodeUsage
 from tessera.kube.resources import Pod
-from tessera.observe.usage_rows import CARD_ORDERS, LEASE_ORDERS, card_rows, lease_rows, owners_of
+from tessera.observe.usage_rows import CARD_ORDERS, LEASE_ORDERS, card_rows, lease_rows
 
 
 def device(uuid: str, share: float, **values: float) -> DeviceUsage:
@@ -66,5 +66,4 @@ def test_the_owner_is_the_workload_that_a_user_made(
     )
     metadata = {"name": "a", "namespace": "team", "uid": "uid-a", "labels": labels, "ownerReferences": references}
     pod = msgspec.convert({"metadata": metadata}, Pod)
-    (row,) = lease_rows([NodeUsage(node="n", leases=(lease("a"),))], owners_of([pod]))
-    assert row.owner == shown
+    assert pod.workload == shown

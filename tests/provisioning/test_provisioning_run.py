@@ -18,11 +18,17 @@ from tessera.kube.event_recorder import EventRecorder
 from tessera.kube.resources import CONFIGMAPS, CRDS, EVENTS, NAMESPACES, NODECLAIMS, NODES, PODS, Node, Taint
 from tessera.kube.runtime import KubeRuntime
 from tessera.kube.watch.informer import Informer, InformerGroup
-from tessera.provisioning.history import BROKEN_KEY, RECORDS_KEY, WORKLOADS_KEY, decode_record, decode_workload
+from tessera.provisioning.history import (
+    BROKEN_KEY,
+    RECORDS_KEY,
+    RECORDS_NAME,
+    WORKLOADS_KEY,
+    decode_record,
+    decode_workload,
+)
 from tessera.provisioning.metrics import ProvisioningMetrics
 from tessera.provisioning.milestones import PROVISIONING_ANNOTATION, Milestone, ProvisioningRecord
 from tessera.provisioning.options import ProvisioningOptions
-from tessera.provisioning.recording import RECORDS_NAME
 from tessera.provisioning.run import Provisioning
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport

@@ -119,7 +119,7 @@ async def _read(node: str | None, kubeconfig: Path | None, context: str | None) 
     async with connect("tessera-health", kubeconfig, context) as client:
         namespace = own_namespace(None, kubeconfig, context)
         nodes = () if node is None else (node,)
-        usage = await read_or_explain(client, nodes, namespace=namespace, owners=False)
+        usage = await read_or_explain(client, nodes, namespace=namespace)
         return judge_fleet(usage.fleet, nodes_known=usage.nodes_known, blocked=usage.blocked)
 
 

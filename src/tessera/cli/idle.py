@@ -109,8 +109,6 @@ def idle_lines(usage: "Usage", *, namespace: str | None, unknown: bool) -> Itera
     yield from table_lines(_HEADER, cells, numbers=frozenset({0, 2}))
     if not unknown:
         yield from _unknown_lines(unjudged)
-    if not usage.owners_known:
-        yield "Owners are not shown: this needs the right to list pods of all namespaces."
 
 
 def _none_line(judged: int, unjudged: int, cards: int, namespace: str | None) -> str:

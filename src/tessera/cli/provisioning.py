@@ -156,8 +156,7 @@ async def _read_records(
 ) -> "tuple[Sequence[ProvisioningRecord], Sequence[WorkloadRecord]]":
     from tessera.kube.client.errors import NotFound
     from tessera.kube.resources import CONFIGMAPS
-    from tessera.provisioning.history import ProvisioningHistory
-    from tessera.provisioning.recording import RECORDS_NAME
+    from tessera.provisioning.history import RECORDS_NAME, ProvisioningHistory
 
     async with connect("tessera-provisioning", kubeconfig, context) as client:
         try:

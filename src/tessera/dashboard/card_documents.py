@@ -32,7 +32,7 @@ from tessera.kube.resources import Node, Pod
 from tessera.kube.resources.meta import key_of
 from tessera.limits.nodes import CARD_EVIDENCE, CARD_HOLDERS
 from tessera.mig.names import resource_spelling
-from tessera.observe.usage_rows import activity, card_activity, held_part, owner_of, owners_of, throttle_reasons
+from tessera.observe.usage_rows import activity, card_activity, held_part, throttle_reasons
 from tessera.reasons.words import verdict
 from tessera.usage.agent_pages import FleetUsage
 
@@ -74,13 +74,12 @@ def make_documents(
     pods, reasons = list(pods), reasons or {}
     queued = {row.key: row for row in queue.pods} if isinstance(queue, QueuePage) else {}
     answering = {usage.node: usage for usage in fleet.nodes}
-    owners = owners_of(pods)
     documents: dict[str, Document] = {}
     offers: dict[str, Sequence[NodeResource]] = {}
     for node in map_fleet(instaslices, fleet.nodes, nodes=nodes, pods=pods):
         usage, offers[node.node] = answering.get(node.node), node.resources
         mapped = {card.uuid: card for card in node.cards}
-        cards = _cards(usage, owners, mapped) if usage else (_silent_card(node.node, card) for card in node.cards)
+        cards = _cards(usage, mapped) if usage else (_silent_card(node.node, card) for card in node.cards)
         for each in cards:
             documents[f"card/{each.node}/{each.uuid}"] = msgspec.structs.replace(each, closed=node.closed)
     for failure in fleet.failures:
@@ -109,13 +108,13 @@ def make_documents(
     return documents
 
 
-def _cards(usage: NodeUsage, owners: Mapping[str, str], mapped: Mapping[str, MappedCard]) -> Iterator[CardDocument]:
+def _cards(usage: NodeUsage, mapped: Mapping[str, MappedCard]) -> Iterator[CardDocument]:
     by_device: dict[str, list[LeaseDocument]] = {}
     unmeasurable = _unmeasurable(usage)
     devices: dict[str, CardUsage | DeviceUsage] = {card.uuid: card for card in usage.cards}
     devices |= {each.uuid: each for card in usage.cards for each in card.devices}
     for lease in usage.leases:
-        found = _lease(lease, owners.get(lease.uid, ""), devices.get(lease.device), lease.device in unmeasurable)
+        found = _lease(lease, devices.get(lease.device), lease.device in unmeasurable)
         by_device.setdefault(lease.device, []).append(found)
     for card in usage.cards:
         busy, values = card_activity(card), card.values
@@ -242,12 +241,12 @@ def _unmeasurable(usage: NodeUsage) -> frozenset[str]:
     return frozenset(each.uuid for each in devices if each.processes and activity(each.values) is None)
 
 
-def _lease(lease: LeaseUsage, owner: str, device: CardUsage | DeviceUsage | None, unmeasurable: bool) -> LeaseDocument:
+def _lease(lease: LeaseUsage, device: CardUsage | DeviceUsage | None, unmeasurable: bool) -> LeaseDocument:
     return LeaseDocument(
         namespace=lease.namespace,
         pod=lease.pod,
         container=lease.container,
-        owner=owner,
+        owner=lease.owner,
         kind=lease.kind,
         share=lease.share,
         state=lease.state,
@@ -287,7 +286,7 @@ def waiting_pod(pod: Pod, row: QueuedPod | None = None) -> WaitingDocument | Non
         pod=pod.metadata.name,
         requests=", ".join(f"{count} x {name.removeprefix(_RESOURCES)}" for name, count in sorted(amounts.items())),
         since=_created(pod),
-        owner=owner_of(pod),
+        owner=pod.workload,
         gated=gated,
     )
 

@@ -54,9 +54,8 @@ from tessera.kube.resources.meta import Resource
 from tessera.kueue.names import PREFIX, QUEUE_LABEL
 from tessera.kueue.queue_reading import read_queues
 from tessera.limits.settings import NAMES_COMPARED
-from tessera.provisioning.history import RECORDS_KEY, ProvisioningHistory
+from tessera.provisioning.history import RECORDS_KEY, RECORDS_NAME, ProvisioningHistory
 from tessera.provisioning.milestones import ProvisioningRecord
-from tessera.provisioning.recording import RECORDS_NAME
 from tessera.text import one_line
 
 T = TypeVar("T")
@@ -332,10 +331,13 @@ async def _history(client: Client) -> Sequence[ProvisioningRecord]:
 async def _read_cluster(client: Client, clock: Clock, namespace: str, pod: Pod | None = None) -> Snapshot:
     """The snapshot of all that the user may read; ``pod`` is the pod in question, if there is one."""
     about = None if pod is None else f"involvedObject.uid={pod.metadata.uid}"
+    # What a pod on its node still meets is on that node.
+    node = pod.spec.node_name if pod is not None else ""
+    named = f"metadata.name={node}" if node else None
     pods, nodes, instaslices, leases, events, quotas = await asyncio.gather(
-        _list_allowed(client, PODS),
-        _list_allowed(client, NODES),
-        _list_allowed(client, INSTASLICES, INSTASLICE_NAMESPACE),
+        _list_pods(client, node),
+        _list_allowed(client, NODES, fields=named),
+        _list_allowed(client, INSTASLICES, INSTASLICE_NAMESPACE, fields=named),
         _list_allowed(client, LEASES, fields=f"metadata.name={LEASE}"),
         _list_allowed(client, EVENTS, namespace, fields=about),
         _list_allowed(client, RESOURCE_QUOTAS, namespace),
@@ -365,6 +367,17 @@ async def _read_cluster(client: Client, clock: Clock, namespace: str, pod: Pod |
         forbidden=frozenset(forbidden),
         order=order,
     )
+
+
+async def _list_pods(client: Client, node: str) -> tuple[Sequence[Pod], bool]:
+    """All pods, or those of a node and Tessera's own; and True if the user may list them."""
+    if not node:
+        return await _list_allowed(client, PODS)
+    there, own = await asyncio.gather(
+        _list_allowed(client, PODS, fields=f"spec.nodeName={node}"), _list_allowed(client, PODS, SYSTEM_NAMESPACE)
+    )
+    every = {each.metadata.uid: each for each in (*there[0], *own[0])}
+    return list(every.values()), there[1] and own[1]
 
 
 def _add_pod(pods: Sequence[Pod], pod: Pod) -> Sequence[Pod]:

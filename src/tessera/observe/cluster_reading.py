@@ -29,6 +29,8 @@ T = TypeVar("T")
 
 #: Least seconds between two readings that are handed out, and the time between two readings of the agents' pages.
 PAUSE, PERIOD = 0.5, 5.0
+#: Nodes without a page whose pods are listed one by one; of more, the pods of the cluster are.
+_NODES_ASKED = 16
 #: Seconds after which the API server counts as silent.
 _PATIENCE = 10.0
 
@@ -39,7 +41,7 @@ class ClusterReading(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         instaslices: the records of nodes with slices on demand.
         nodes: all nodes; None without the right.
-        pods: all pods; None without the right.
+        pods: all pods, or at least those without a node and those on nodes without a page; None without the right.
         fleet: the agents' pages, and the nodes that should have answered and did not; None without the right.
         failure: why the cluster cannot be read now; then the rest is what was read last. None if it can be.
     """
@@ -63,22 +65,36 @@ async def read_cluster(client: Client, nodes: Sequence[str] = (), reader: PageRe
         NotFound: the kind Instaslice is not installed.
         Forbidden: the user may not read Instaslice objects.
     """
-    instaslices, listed, pods = await asyncio.gather(
-        _list(client, INSTASLICES, INSTASLICE_NAMESPACE),
-        _if_allowed(client, NODES),
-        _if_allowed(client, PODS),
+    instaslices, listed = await asyncio.gather(
+        _list(client, INSTASLICES, INSTASLICE_NAMESPACE), _if_allowed(client, NODES)
     )
     fleet = await _pages(client, reader or PageReader(client, SystemClock()), nodes, instaslices, listed)
+    pods = await _read_pods(client, None if fleet is None else [each.node for each in fleet.failures])
     return ClusterReading(instaslices=instaslices, nodes=listed, pods=pods, fleet=fleet)
 
 
-async def _list(client: Client, resource: Resource[T], namespace: str | None = None) -> Sequence[T]:
-    return (await client.list(resource, namespace)).items
+async def _read_pods(client: Client, silent: Sequence[str] | None) -> Sequence[Pod] | None:
+    """The pods that say what the agents' pages do not: those without a node, and those on nodes without a page.
+
+    Args:
+        client: the user's client.
+        silent: the nodes without a page; None if no page was read.
+    """
+    if silent is None or len(silent) > _NODES_ASKED:
+        return await _if_allowed(client, PODS)
+    found = await asyncio.gather(*(_if_allowed(client, PODS, f"spec.nodeName={name}") for name in ("", *silent)))
+    return None if None in found else [pod for pods in found for pod in pods or ()]
 
 
-async def _if_allowed(client: Client, resource: Resource[T]) -> Sequence[T] | None:
+async def _list(
+    client: Client, resource: Resource[T], namespace: str | None = None, fields: str | None = None
+) -> Sequence[T]:
+    return (await client.list(resource, namespace, field_selector=fields)).items
+
+
+async def _if_allowed(client: Client, resource: Resource[T], fields: str | None = None) -> Sequence[T] | None:
     try:
-        return await _list(client, resource)
+        return await _list(client, resource, fields=fields)
     except Forbidden:
         return None
 

@@ -1,4 +1,4 @@
-"""Reads the agents' pages, the pods for the workloads that own them, and who should have answered."""
+"""Reads the agents' pages, and who should have answered."""
 
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,7 +17,7 @@ from tessera.kube.client.client import Client
 from tessera.kube.client.errors import Forbidden, NotFound
 from tessera.kube.resources import NODES, PODS, Node, Pod
 from tessera.kube.resources.meta import PartialObject, Resource
-from tessera.observe.usage_rows import CardRow, LeaseRow, card_rows, lease_rows, owners_of
+from tessera.observe.usage_rows import CardRow, LeaseRow, card_rows, lease_rows
 from tessera.usage.agent_pages import FleetUsage, read_fleet
 
 #: Instaslice objects by name only: their slices are not needed here.
@@ -32,7 +32,6 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
         cards: a row for each card.
         leases: a row for each lease.
         agents: number of agents' pods; 0 where Tessera is not installed.
-        owners_known: False if the user may not list pods of all namespaces, so that no lease names its workload.
         nodes_known: False if the user may not read nodes, so that one without an agent's pod is missing everywhere.
         blocked: sentences about free devices that kube-scheduler gives to no pod.
     """
@@ -41,7 +40,6 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     cards: Sequence[CardRow]
     leases: Sequence[LeaseRow]
     agents: int
-    owners_known: bool = True
     nodes_known: bool = True
     blocked: Sequence[str] = ()
 
@@ -51,13 +49,12 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
         return any(each.simulated for each in self.fleet.nodes)
 
 
-async def read_usage(client: Client, nodes: Sequence[str] = (), *, owners: bool = True) -> Usage:
+async def read_usage(client: Client, nodes: Sequence[str] = ()) -> Usage:
     """Reads the pages of all agents, or of those on ``nodes``.
 
     Args:
         client: the user's client.
         nodes: names of nodes; empty for all.
-        owners: also read the pods, for the workloads that made them.
 
     Raises:
         Forbidden: the user may not list Tessera's pods, or not read their pages.
@@ -68,20 +65,12 @@ async def read_usage(client: Client, nodes: Sequence[str] = (), *, owners: bool 
     read = await _read_nodes(client, nodes)
     silent = None if read is None else await _find_silent(client, chosen, read, nodes)
     fleet = await read_fleet(PageReader(client, SystemClock()), chosen, silent or NONE_SILENT)
-    pods: Sequence[Pod] = ()
-    known = True
-    if owners:
-        try:
-            pods = (await client.list(PODS)).items
-        except Forbidden:
-            known = False
     cards = card_rows(fleet.nodes)
     return Usage(
         fleet=fleet,
         cards=cards,
-        leases=lease_rows(fleet.nodes, owners_of(pods)),
+        leases=lease_rows(fleet.nodes),
         agents=len(agents),
-        owners_known=known,
         nodes_known=silent is not None,
         blocked=tuple(_blocked(read or (), cards)),
     )

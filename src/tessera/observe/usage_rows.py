@@ -8,9 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import msgspec
 
 from tessera.api.nodes.usage import CardUsage, LeaseUsage, NodeUsage
-from tessera.kube.resources import Pod
-
-NO_OWNERS: Mapping[str, str] = {}
 
 #: States in which a lease could serve somebody else.
 WASTED_STATES = ("never_used", "idle", "resident")
@@ -64,7 +61,7 @@ class LeaseRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         card: index of the card; ``None`` if the page does not list the device.
         model: product name of the card.
         profile: of a MIG device; empty for a card.
-        owner: ``Kind/name`` of the workload that made the pod; empty if it has none or is not known.
+        owner: ``Kind/name`` of the workload that made the pod; empty if it has none.
         device_memory: bytes of the device.
         lease: what the agent reports.
     """
@@ -147,17 +144,12 @@ def activity(values: Mapping[str, float]) -> float | None:
     return values.get("engine_active", values.get("gpu_utilization"))
 
 
-def lease_rows(nodes: Iterable[NodeUsage], owners: Mapping[str, str] = NO_OWNERS) -> list[LeaseRow]:
-    """The leases of these nodes; ``owners`` are the workloads by the UID of their pod."""
-    return [row for usage in nodes for row in _lease_rows(usage, owners)]
+def lease_rows(nodes: Iterable[NodeUsage]) -> list[LeaseRow]:
+    """The leases of these nodes."""
+    return [row for usage in nodes for row in _lease_rows(usage)]
 
 
-def owners_of(pods: Iterable[Pod]) -> dict[str, str]:
-    """``Kind/name`` of the workloads that made these pods, by the pod's UID."""
-    return {str(pod.metadata.uid): owner_of(pod) for pod in pods}
-
-
-def _lease_rows(usage: NodeUsage, owners: Mapping[str, str]) -> Iterator[LeaseRow]:
+def _lease_rows(usage: NodeUsage) -> Iterator[LeaseRow]:
     places = {card.uuid: (card, "", card.values) for card in usage.cards}
     for card in usage.cards:
         places |= {each.uuid: (card, each.profile, each.values) for each in card.devices}
@@ -168,21 +160,10 @@ def _lease_rows(usage: NodeUsage, owners: Mapping[str, str]) -> Iterator[LeaseRo
             card=place[0].index if place else None,
             model=place[0].model if place else "",
             profile=place[1] if place else "",
-            owner=owners.get(lease.uid, ""),
+            owner=lease.owner,
             device_memory=place[2].get("memory_total") if place else None,
             lease=lease,
         )
-
-
-def owner_of(pod: Pod) -> str:
-    """``Kind/name`` of the workload that made a pod; a Deployment for the ReplicaSets that one makes."""
-    owner = next((each for each in pod.metadata.owner_references if each.controller), None)
-    if owner is None:
-        return ""
-    template = pod.metadata.labels.get("pod-template-hash", "")
-    if owner.kind == "ReplicaSet" and template and owner.name.endswith(f"-{template}"):
-        return f"Deployment/{owner.name.removesuffix(f'-{template}')}"
-    return f"{owner.kind}/{owner.name}"
 
 
 def _lease_order(value: Callable[[LeaseUsage], float | None]) -> Callable[[LeaseRow], float]:

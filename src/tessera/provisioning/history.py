@@ -137,7 +137,8 @@ class BoundedHistory(Generic[R]):
         return "".join(f"{encode_record(each)}\n" for each in self._records.values())
 
 
-#: Keys of the ConfigMap.
+#: Name of the ConfigMap, and its keys.
+RECORDS_NAME = "provisioning-records"
 RECORDS_KEY = "records.jsonl"
 WORKLOADS_KEY = "workloads.jsonl"
 #: The lines that could not be read the last time, for people; Tessera does not read them back.

@@ -22,7 +22,7 @@ from tessera.kube.event_recorder import EventRecorder, make_reference
 from tessera.kube.persistent_config_map import PersistentConfigMap
 from tessera.kube.resources import CONFIGMAPS, EVENTS, NODES
 from tessera.kube.runtime import KubeRuntime
-from tessera.provisioning.history import BROKEN_KEY, ProvisioningHistory, encode_record
+from tessera.provisioning.history import BROKEN_KEY, RECORDS_NAME, ProvisioningHistory, encode_record
 from tessera.provisioning.metrics import ProvisioningMetrics
 from tessera.provisioning.milestones import PROVISIONING_ANNOTATION, WorkloadRecord, WorkloadStep
 from tessera.provisioning.phases import ROUNDED
@@ -30,8 +30,6 @@ from tessera.provisioning.tracking.timestamps import parse_time
 from tessera.provisioning.tracking.tracker import Tracker
 
 _log = logging.getLogger(__name__)
-
-RECORDS_NAME = "provisioning-records"
 
 
 class HistoryStore:

@@ -221,6 +221,7 @@ def _lease(judged: JudgedLease, device: DeviceSample, *, measured: bool) -> Leas
         uid=lease.uid,
         container=lease.container,
         device=lease.device,
+        owner=lease.owner,
         kind=lease.kind,
         share=device.share * lease.ratio,
         state=judged.state.value,

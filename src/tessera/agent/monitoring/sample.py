@@ -77,6 +77,7 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
         uid: of the pod.
         container: name of the container; empty if kubelet does not list it yet.
         device: UUID of the card or MIG device.
+        owner: ``Kind/name`` of the workload that made the pod; empty if it has none.
         kind: ``whole``, ``time-slicing``, ``mps``, ``mig`` (of a layout) or ``slice`` (made for the pod).
         ratio: its part of the device, 0 to 1.
     """
@@ -86,6 +87,7 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
     uid: PodUid
     container: str
     device: str
+    owner: str = ""
     kind: str
     ratio: float = 1.0
 

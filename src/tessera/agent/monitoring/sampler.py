@@ -16,6 +16,8 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
+from msgspec.structs import replace
+
 from tessera.agent.base.processes import ProcessTable
 from tessera.agent.inventory.device_users import PodSource, match_device_users
 from tessera.agent.inventory.gpu_inventory import GpuState, InventoryReader
@@ -128,7 +130,8 @@ class NodeSampler:
         pods = self._pods.live_pods()
         static = static_leases(match_device_users(listed, pods), self._offer())
         on_demand = slice_leases(self._leases(), pods, _containers(listed))
-        return (*static, *on_demand)
+        owners = {str(pod.metadata.uid): pod.workload for pod in pods}
+        return tuple(replace(each, owner=owners.get(each.uid, "")) for each in (*static, *on_demand))
 
     def _last_leases(self) -> Iterator[Lease]:
         yield from self._last.leases

@@ -93,6 +93,7 @@ class LeaseUsage(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
         uid: of the pod.
         container: its name; empty if kubelet does not list it yet.
         device: UUID of the card or MIG device.
+        owner: ``Kind/name`` of the workload that made the pod; empty if it has none.
         kind: ``whole``, ``time-slicing``, ``mps``, ``mig`` (of a layout) or ``slice`` (made for the pod).
         share: part of the card, 0 to 1.
         state: ``never_used``, ``resident``, ``idle``, ``busy`` or ``unknown``.
@@ -112,6 +113,7 @@ class LeaseUsage(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
     uid: Name = ""
     container: Name = ""
     device: Name = ""
+    owner: Name = ""
     kind: Name = ""
     share: Part = 0.0
     state: Name = "unknown"

@@ -34,9 +34,8 @@ from tessera.provisioning.advise.emit import CAPI_GROUP
 from tessera.provisioning.advise.findings import Labels
 from tessera.provisioning.advise.samples import GroupTimes, from_records
 from tessera.provisioning.advise.timers import Timers
-from tessera.provisioning.history import ProvisioningHistory
+from tessera.provisioning.history import RECORDS_NAME, ProvisioningHistory
 from tessera.provisioning.milestones import ProvisioningRecord
-from tessera.provisioning.recording import RECORDS_NAME
 from tessera.provisioning.tracking.timestamps import KARPENTER_LABEL, has_gpu_limits, node_group
 
 NODE_POOLS = Resource("karpenter.sh", "v1", "nodepools", "NodePool", False, dict[str, Any])

@@ -29,16 +29,13 @@ NODES_UNKNOWN = (
 _HOUR = 3600.0
 
 
-async def read_or_explain(
-    client: "Client", nodes: Sequence[str] = (), *, namespace: str, owners: bool = True
-) -> "Usage":
+async def read_or_explain(client: "Client", nodes: Sequence[str] = (), *, namespace: str) -> "Usage":
     """Reads the agents' pages; with the rights of one namespace, what the API for tenants tells of them.
 
     Args:
         client: the user's client.
         nodes: names of nodes; empty for all.
         namespace: where a tenant has rights.
-        owners: also read the pods, for the workloads that made them.
 
     Raises:
         CommandError: the user lacks a right, Tessera is not installed, or a named node has no agent.
@@ -47,9 +44,9 @@ async def read_or_explain(
     from tessera.observe.reading import read_usage
 
     try:
-        usage = await read_usage(client, nodes, owners=owners)
+        usage = await read_usage(client, nodes)
     except Forbidden:
-        usage = await _read_as_tenant(client, nodes, namespace, owners=owners)
+        usage = await _read_as_tenant(client, nodes, namespace)
     if not usage.agents and not usage.fleet.failures:
         raise CommandError("error: no agent of Tessera runs in this cluster; run tessera install")
     found = {each.node for each in usage.fleet.nodes} | {each.node for each in usage.fleet.failures}
@@ -60,15 +57,11 @@ async def read_or_explain(
     return usage
 
 
-async def _read_as_tenant(client: "Client", nodes: Sequence[str], namespace: str, *, owners: bool) -> "Usage":
-    import contextlib
-
+async def _read_as_tenant(client: "Client", nodes: Sequence[str], namespace: str) -> "Usage":
     from tessera.cli.base.tenant_view import read_as_tenant
     from tessera.dashboard.view.objects import USAGES
-    from tessera.kube.client.errors import Forbidden
-    from tessera.kube.resources import PODS, Pod
     from tessera.observe.reading import Usage
-    from tessera.observe.usage_rows import card_rows, lease_rows, owners_of
+    from tessera.observe.usage_rows import card_rows, lease_rows
     from tessera.usage.agent_pages import FleetUsage
 
     whole = (await read_as_tenant(client, USAGES, namespace)).fleet
@@ -76,14 +69,10 @@ async def _read_as_tenant(client: "Client", nodes: Sequence[str], namespace: str
         nodes=tuple(each for each in whole.nodes if not nodes or each.node in nodes),
         failures=tuple(each for each in whole.failures if not nodes or each.node in nodes),
     )
-    pods: Sequence[Pod] = ()
-    if owners:
-        with contextlib.suppress(Forbidden):
-            pods = (await client.list(PODS, namespace)).items
     return Usage(
         fleet=fleet,
         cards=card_rows(fleet.nodes),
-        leases=lease_rows(fleet.nodes, owners_of(pods)),
+        leases=lease_rows(fleet.nodes),
         agents=len(whole.nodes) + len(whole.failures),
     )
 

@@ -423,3 +423,14 @@ class Pod(Wire, frozen=True, kw_only=True):
     metadata: ObjectMeta = ObjectMeta()
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
+
+    @property
+    def workload(self) -> str:
+        """``Kind/name`` of the workload that made it, a Deployment for the ReplicaSets that one makes; or empty."""
+        owner = next((each for each in self.metadata.owner_references if each.controller), None)
+        if owner is None:
+            return ""
+        template = self.metadata.labels.get("pod-template-hash", "")
+        if owner.kind == "ReplicaSet" and template and owner.name.endswith(f"-{template}"):
+            return f"Deployment/{owner.name.removesuffix(f'-{template}')}"
+        return f"{owner.kind}/{owner.name}"
