@@ -102,10 +102,46 @@ def test_guarded_classes_keep_the_scheduler_away_where_taints_are_dropped() -> N
     assert {each.verdict for each in examine(classes=guarded, slices=bare(published()))} == {Verdict.OK}
 
 
-def test_an_installation_without_a_claim_driver_is_told_nothing_and_a_lack_of_rights_is_no_fault() -> None:
-    assert list(check_claims(HEALTHY)) == []
-    (finding,) = check_claims(msgspec.structs.replace(HEALTHY, claims=FORBIDDEN))
+PROCESSES = [{"spec": {"containers": [{"name": "c", "args": [f"--claim-driver={DRIVER}"]}]}}]
+
+
+def test_a_lack_of_rights_is_no_fault_and_matters_where_claims_are_served() -> None:
+    refused = msgspec.structs.replace(HEALTHY, claims=FORBIDDEN)
+    assert list(check_claims(refused)) == []
+    (finding,) = check_claims(msgspec.structs.replace(refused, pods=PROCESSES))
     assert finding.verdict is Verdict.UNKNOWN
+
+
+def classes(driver: str, *, part_of: str) -> list[DeviceClass]:
+    made = [
+        {**each, "metadata": {**each["metadata"], "labels": {"app.kubernetes.io/part-of": part_of}}}
+        for each in device_classes(driver)
+    ]
+    return msgspec.convert(made, list[DeviceClass])
+
+
+@pytest.mark.parametrize(
+    ("driver", "found", "nodes", "checks"),
+    [
+        ("", [], [node()], []),
+        ("", classes(NVIDIA_DRIVER, part_of="nvidia"), [node()], []),
+        ("", classes(NVIDIA_DRIVER, part_of="tessera"), [node()], ["claim-classes"]),
+        ("", [], [labelled("n1")], ["claim-devices"]),
+        (
+            DRIVER,
+            [*classes(DRIVER, part_of="tessera"), *classes(NVIDIA_DRIVER, part_of="tessera")],
+            [],
+            ["claim-classes"],
+        ),
+        (DRIVER, [*classes(DRIVER, part_of="tessera"), *classes(NVIDIA_DRIVER, part_of="nvidia")], [], []),
+    ],
+)
+def test_what_is_left_of_claims_is_told(
+    driver: str, found: list[DeviceClass], nodes: list[Any], checks: list[str]
+) -> None:
+    findings = examine(driver=driver, classes=found, nodes=nodes, slices=published() if driver else [])
+    assert [each.check for each in findings if each.verdict is Verdict.WARNING] == checks
+    assert all(each.advice for each in findings if each.verdict is Verdict.WARNING)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Checks of ResourceClaims: the API, rights and classes, what nodes publish, and other drivers beside.
 
-In an installation whose controller has no ``--claim-driver`` there is no finding.
+An installation without ``--claim-driver`` has a finding only if something of claims is left over.
 """
 
 from collections.abc import Iterator, Sequence
@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from tessera.api.dra.claims import DeviceClass
 from tessera.api.dra.resource_slices import ResourceSlice
 from tessera.api.names import CLAIM_DRIVERS, DEVICE_API_DRA, DEVICE_API_LABEL, gives_by_claims
-from tessera.doctor.facts import ClaimFacts, ClusterFacts, Refusal
+from tessera.doctor.facts import ClaimFacts, ClusterFacts, Refusal, claim_driver
 from tessera.doctor.findings import Finding, error, ok, unknown, warning
 from tessera.dra.driver_classes import device_classes, find_rival
 from tessera.dra.requests import GUARD
@@ -26,7 +26,13 @@ def check_claims(facts: ClusterFacts) -> Iterator[Finding]:
     if found is None:
         return
     if isinstance(found, Refusal):
+        if not claim_driver(facts.pods):
+            return
         yield unknown("claims", f"not examined: {found.reason}", "ask for the ClusterRole tessera-admin")
+        return
+    yield from _leftovers(found)
+    if not found.driver:
+        yield from _unserved(facts)
         return
     if not found.served:
         text = "the API server does not serve resource.k8s.io/v1, so no ResourceClaim gets slices"
@@ -38,6 +44,36 @@ def check_claims(facts: ClusterFacts) -> Iterator[Finding]:
     yield _classes(found)
     yield from _rivals(found)
     yield _published(facts, found)
+
+
+def _leftovers(found: ClaimFacts) -> Iterator[Finding]:
+    wanted = {each["metadata"]["name"] for each in device_classes(found.driver)} if found.driver else set[str]()
+    others = {each["metadata"]["name"] for name in CLAIM_DRIVERS for each in device_classes(name)} - wanted
+    left = sorted(
+        each.metadata.name
+        for each in found.classes
+        if each.metadata.name in others and each.metadata.labels.get("app.kubernetes.io/part-of") == "tessera"
+    )
+    if left:
+        text = f"DeviceClass {list_names(left)} is left of an earlier installation, and no pod with it gets a device"
+        yield warning("claim-classes", text, f"kubectl delete deviceclass {' '.join(left)}")
+
+
+def _unserved(facts: ClusterFacts) -> Iterator[Finding]:
+    chosen = _chosen(facts)
+    if chosen:
+        yield warning(
+            "claim-devices",
+            f"{count_noun(len(chosen), 'node')} labelled {DEVICE_API_LABEL}={DEVICE_API_DRA} give no slices at all:"
+            " Tessera serves no ResourceClaims, and pods with limits go to other nodes",
+            f"{_INSTALL.format(CLAIM_DRIVERS[0])}, or: kubectl label node NODE {DEVICE_API_LABEL}-",
+            [f"node/{each}" for each in sorted(chosen)],
+        )
+
+
+def _chosen(facts: ClusterFacts) -> set[str]:
+    nodes = () if isinstance(facts.nodes, Refusal) else facts.nodes
+    return {each.metadata.name for each in nodes if gives_by_claims(each.metadata.labels)}
 
 
 def _classes(found: ClaimFacts) -> Finding:
@@ -94,9 +130,7 @@ def _rivals(found: ClaimFacts) -> Iterator[Finding]:
 
 def _published(facts: ClusterFacts, found: ClaimFacts) -> Finding:
     publishing = {each.spec.node_name for each in _ours(found)}
-    nodes = () if isinstance(facts.nodes, Refusal) else facts.nodes
-    chosen = {each.metadata.name for each in nodes if gives_by_claims(each.metadata.labels)}
-    silent = sorted(chosen - publishing)
+    silent = sorted(_chosen(facts) - publishing)
     if silent:
         return warning(
             "claim-devices",

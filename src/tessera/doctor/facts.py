@@ -140,7 +140,7 @@ class ClaimFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What ResourceClaims rest on.
 
     Attributes:
-        driver: the name under which Tessera serves claims.
+        driver: the name under which Tessera serves claims; empty if it serves none.
         served: the API server has the API.
         classes: the DeviceClasses.
         slices: the ResourceSlices of the drivers of NVIDIA cards.
@@ -175,7 +175,7 @@ class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
         trial: the answer to the trial pod in a dry run: the webhook's refusal, another one, or the pod.
         rights: for each command, the rights that the asker lacks.
         kueue: Kueue; missing if it is not installed.
-        claims: what claims rest on; None if the controller serves none.
+        claims: what claims rest on; None if it is not known under which name Tessera serves any.
         skew: seconds by which the API server's clock is ahead of the asker's.
         now: the API server's time, in seconds since 1970.
     """
@@ -238,7 +238,8 @@ async def read_facts(client: Client, clock: Clock, trial_namespace: str) -> Clus
         kueue = group.create_task(try_to_read(_kueue(client)))
     settings = await try_to_read(_settings(client, pods.result()))
     driver = claim_driver(pods.result())
-    claims = await try_to_read(_claims(client, driver)) if driver else None
+    known = driver or not isinstance(pods.result(), Refusal)
+    claims = await try_to_read(_claims(client, driver)) if known else None
     return ClusterFacts(
         version=version,
         skew=skew,
@@ -348,7 +349,7 @@ async def _claims(client: Client, driver: str) -> ClaimFacts:
         return ClaimFacts(driver=driver, served=False)
     slices = [
         each
-        for name in (DRIVER, NVIDIA_DRIVER)
+        for name in ((DRIVER, NVIDIA_DRIVER) if driver else ())
         for each in (await client.list(RESOURCE_SLICES, field_selector=f"spec.driver={name}")).items
     ]
     return ClaimFacts(driver=driver, classes=(await client.list(DEVICE_CLASSES)).items, slices=slices)

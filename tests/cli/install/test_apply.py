@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from tessera.api.documents import load_document
+from tessera.api.dra.claims import DEVICE_CLASSES
 from tessera.api.nodes.node_groups import NODE_GROUPS_KEY, NODE_GROUPS_MAP
 from tessera.cli.base.controller_options import build_arguments
 from tessera.cli.install.apply import apply_all
@@ -16,13 +17,15 @@ from tessera.cli.install.manifests import InstallChoices, Manifest, manifests
 from tessera.cli.install.preflight import missing_namespace, newer_definition, warnings
 from tessera.cli.install.rendering import render
 from tessera.cli.install.results import AppliedObject
+from tessera.dra.driver_classes import device_classes
+from tessera.dra.node_devices import DRIVER, NVIDIA_DRIVER
 from tessera.driver.build.settings import BuildSettings
 from tessera.gpu_operator.settings.settings_reader import read_settings
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import Forbidden, Invalid, NotFound
 from tessera.kube.resources import CONFIGMAPS, CRDS, DAEMONSETS, DEPLOYMENTS, NAMESPACES
 from tessera.kube.resources.meta import FORMAT_ANNOTATION, resource_for
-from tessera.manifests import deploy_folder, install_manifests
+from tessera.manifests import deploy_folder, install_manifests, read_manifests
 from tessera_lab.apiserver.authz.identity import service_account_user
 
 ARTICLE = "{mig: {strategy: mixed}, migManager: {config: {name: layouts}}, devicePlugin: {config: {name: profiles}}}"
@@ -35,7 +38,8 @@ NETWORK_POLICY = {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
 def objects(values: str | None = None, **choices: Any) -> list[Manifest]:
     settings = None if values is None else read_settings(load_document(values))
     eviction = list(yaml.load_all((deploy_folder() / "options" / "evict.yaml").read_text(), yaml.CSafeLoader))
-    return manifests(install_manifests(), eviction, InstallChoices(settings=settings, **choices))
+    claims = read_manifests(deploy_folder() / "options" / "claims.yaml")
+    return manifests(install_manifests(), eviction, InstallChoices(settings=settings, **choices), claims=claims)
 
 
 async def install(place: Any, values: str | None = None, *, dry: bool = False, **choices: Any) -> list[AppliedObject]:
@@ -124,6 +128,21 @@ def test_the_right_to_evict_goes_with_the_option(place: Any) -> None:
         assert "--mig-evict" in (await agent(place))["args"]
         assert results(await install(place))["deleted"] == 4
         assert "--mig-evict" not in (await agent(place))["args"]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("other", ["", DRIVER])
+def test_the_classes_of_a_driver_go_with_it_and_those_of_others_stay(place: Any, other: str) -> None:
+    async def scenario() -> None:
+        client = place.client()
+        await install(place, claim_driver=NVIDIA_DRIVER)
+        taken = {"metadata": {"annotations": {"meta.helm.sh/release-name": "nvidia-dra-driver"}}}
+        await client.merge_patch(DEVICE_CLASSES, "mig.nvidia.com", taken)
+        await install(place, claim_driver=other)
+        names = {each.metadata.name for each in (await client.list(DEVICE_CLASSES)).items}
+        ours = {each["metadata"]["name"] for each in device_classes(DRIVER)} if other else set()
+        assert names == {"mig.nvidia.com"} | ours
 
     asyncio.run(scenario())
 

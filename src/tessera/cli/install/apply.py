@@ -26,7 +26,7 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.names import DEVICE_ACCESS_POLICY, SYSTEM_NAMESPACE
+from tessera.api.names import CLAIM_DRIVERS, DEVICE_ACCESS_POLICY, SYSTEM_NAMESPACE
 from tessera.api.nodes.removal import REMOVAL_ANNOTATION
 from tessera.cli.install.manifests import (
     BINDING_KIND,
@@ -36,12 +36,20 @@ from tessera.cli.install.manifests import (
     builds_mount_it,
 )
 from tessera.cli.install.option_files import APPLY, FILES, is_file, withdraw_file
-from tessera.cli.install.ownership import LAST_APPLIED, has_applied, is_left_alone, is_ours, take_over_fields
+from tessera.cli.install.ownership import (
+    LAST_APPLIED,
+    has_applied,
+    is_left_alone,
+    is_made_class,
+    is_ours,
+    take_over_fields,
+)
 from tessera.cli.install.protections import OBJECTS
 from tessera.cli.install.rendering import DASHBOARD, option
 from tessera.cli.install.results import AppliedObject
 from tessera.cli.install.webhook_certificate import OBJECTS as CERTIFICATES
 from tessera.clock import Clock
+from tessera.dra.driver_classes import device_classes
 from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import Conflict, Forbidden, NotFound
@@ -84,8 +92,7 @@ OPTIONAL: tuple[tuple[str, bool, str], ...] = (
     ),
     (BINDING_KIND, False, _AGENT_CLAIMS),
     ("ValidatingAdmissionPolicy", False, _AGENT_CLAIMS),
-    # Those in NVIDIA's domain stay: they may be of its own driver by now.
-    *(("DeviceClass", False, f"{name}.tessera.dev") for name in ("gpu", "mig", "gpu-shares")),
+    *(("DeviceClass", False, each["metadata"]["name"]) for driver in CLAIM_DRIVERS for each in device_classes(driver)),
     (BINDING_KIND, False, DEVICE_ACCESS_POLICY),
     ("ValidatingAdmissionPolicy", False, DEVICE_ACCESS_POLICY),
     *((kind, kind in _IN_SYSTEM, name) for kinds, names in OBJECTS.values() for kind in kinds for name in names),
@@ -264,6 +271,8 @@ async def _unlisted_objects(
         resource = optional_resource(kind, namespaced=namespaced)
         for item in await _named(client, resource, name, where):
             metadata = item["metadata"]
+            if kind == "DeviceClass" and not is_made_class(item):
+                continue
             if (kind, metadata.get("namespace"), name) not in wanted:
                 yield resource, metadata
 

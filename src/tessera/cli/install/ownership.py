@@ -74,6 +74,17 @@ def is_ours(obj: Mapping[str, Any], manager: str) -> bool:
     return (metadata.get("labels") or {}).get(key) == value or has_applied(obj, manager)
 
 
+def is_made_class(item: Mapping[str, Any]) -> bool:
+    """Returns True for a DeviceClass that an installation made.
+
+    NVIDIA's own driver has classes of the same names. Its chart may have taken one over, with all of its fields.
+    """
+    metadata = item["metadata"]
+    key, value = PART_OF
+    by_helm = "meta.helm.sh/release-name" in (metadata.get("annotations") or {})
+    return (metadata.get("labels") or {}).get(key) == value and not by_helm
+
+
 def has_installed(obj: Mapping[str, Any], manager: str) -> bool:
     """Returns True if an installation gave an object Tessera's label, by its own manager or by ``kubectl apply``.
 

@@ -21,7 +21,7 @@ from tessera.api.nodes.driver_status import DRIVER_APP
 from tessera.cli.install.apply import FIELD_MANAGER, driver_objects, get_object, list_objects
 from tessera.cli.install.manifests import CONFIG_ROLE
 from tessera.cli.install.option_files import withdraw_file
-from tessera.cli.install.ownership import has_applied, has_installed
+from tessera.cli.install.ownership import has_applied, has_installed, is_made_class
 from tessera.cli.uninstall.node_fields import OURS
 from tessera.cli.uninstall.results import Done, Result
 from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
@@ -108,8 +108,7 @@ async def delete_object(client: Client, found: InstalledObject, *, dry: bool) ->
 
 def _is_nvidias(found: InstalledObject, item: Mapping[str, Any]) -> bool:
     """True for a DeviceClass of NVIDIA's own driver, whose name an installation can take."""
-    labels = item["metadata"].get("labels") or {}
-    return found.resource.kind == "DeviceClass" and labels.get("app.kubernetes.io/part-of") != "tessera"
+    return found.resource.kind == "DeviceClass" and not is_made_class(item)
 
 
 async def delete_objects(client: Client, *, drivers_stay: bool, own: bool, dry: bool) -> AsyncIterator[Result]:
