@@ -184,6 +184,10 @@ class _AnyEvent(msgspec.Struct):
     object: msgspec.Raw
 
 
+class _Bookmark(msgspec.Struct):
+    object: PartialObject
+
+
 class Codec(Generic[T]):
     """Decodes objects, list pages and watch lines of one type.
 
@@ -198,6 +202,7 @@ class Codec(Generic[T]):
         self._list: msgspec.json.Decoder[_List[T]] = msgspec.json.Decoder(_List[type_])  # type: ignore[valid-type]
         self._raw_list = msgspec.json.Decoder(_List[msgspec.Raw])
         self._event = msgspec.json.Decoder(_AnyEvent)
+        self._bookmark = msgspec.json.Decoder(_Bookmark)
         self._partial = msgspec.json.Decoder(PartialObject)
         self._status = msgspec.json.Decoder(Status)
 
@@ -227,11 +232,13 @@ class Codec(Generic[T]):
         Raises:
             msgspec.DecodeError: the line is not a watch event at all.
         """
-        if not line.startswith((_BOOKMARK, _ERROR)):
-            try:
+        try:
+            if line.startswith(_BOOKMARK):
+                return BookmarkLine(self._bookmark.decode(line).object.metadata.resource_version)
+            if not line.startswith(_ERROR):
                 return self._change.decode(line)
-            except (msgspec.ValidationError, UnicodeDecodeError, RecursionError):
-                pass
+        except (msgspec.ValidationError, UnicodeDecodeError, RecursionError):
+            pass
         return self._decode_line_in_two_steps(line)
 
     def _decode_line_in_two_steps(self, line: bytes) -> WatchLine[T]:

@@ -67,6 +67,9 @@ class CertificateManager:
         self._serve = serve
         #: The certificate of the server; None before the first.
         self._served: Certificate | None = None
+        #: The Secret as last read, and the certificate in it: it is checked again only when it has changed.
+        self._secret: Secret | None = None
+        self._found: Certificate | None = None
         #: The certificate that the server will use next, from this monotonic time on.
         self._next: Certificate | None = None
         self._next_at = 0.0
@@ -125,7 +128,9 @@ class CertificateManager:
 
     async def _advance(self) -> float | None:
         secret = self._secrets.cache.get(f"{self._options.namespace}/{self._options.secret}")
-        found = read_secret(dict(secret.data)) if secret is not None else None
+        if secret is not self._secret:
+            self._secret, self._found = secret, read_secret(dict(secret.data)) if secret is not None else None
+        found = self._found
         now = self._clock.now()
         if found is None or found == self._unusable or needs_renewal(found, self.names, now):
             await self._protect_served(now)

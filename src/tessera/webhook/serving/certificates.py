@@ -21,6 +21,7 @@ import os
 import ssl
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 
 import msgspec
 from cryptography import x509
@@ -54,11 +55,21 @@ class Certificate(msgspec.Struct, frozen=True):
         return {CERTIFICATE: self.certificate, KEY: self.key, BUNDLE: self.bundle}
 
 
+@lru_cache(maxsize=2 * AUTHORITIES)
+def _load(pem: bytes) -> x509.Certificate:
+    """Returns a certificate; the same few are asked about at every check.
+
+    Raises:
+        ValueError: the text is none.
+    """
+    return x509.load_pem_x509_certificate(pem)
+
+
 def read_secret(data: dict[str, bytes]) -> Certificate | None:
     """Reads a Secret; None if a part is missing or unreadable, which counts as no certificate."""
     found = Certificate(data.get(CERTIFICATE, b""), data.get(KEY, b""), data.get(BUNDLE, b""))
     try:
-        serving = x509.load_pem_x509_certificate(found.certificate)
+        serving = _load(found.certificate)
         key = serialization.load_pem_private_key(found.key, None)
         authorities = x509.load_pem_x509_certificates(found.bundle)
     except (ValueError, TypeError):
@@ -68,6 +79,7 @@ def read_secret(data: dict[str, bytes]) -> Certificate | None:
     return found
 
 
+@lru_cache(maxsize=AUTHORITIES)
 def authority_fingerprints(bundle: bytes) -> frozenset[bytes]:
     """Returns the fingerprints of a bundle's authorities; none if it is no valid bundle."""
     try:
@@ -101,7 +113,7 @@ def load_certificate(context: ssl.SSLContext, certificate: Certificate) -> None:
 
 def is_valid(found: Certificate, now: float) -> bool:
     """True if the certificate is valid now."""
-    serving = x509.load_pem_x509_certificate(found.certificate)
+    serving = _load(found.certificate)
     return serving.not_valid_before_utc.timestamp() <= now < serving.not_valid_after_utc.timestamp()
 
 
@@ -118,7 +130,7 @@ def needs_renewal(found: Certificate, names: Sequence[str], now: float) -> bool:
 
 def renewal_time(found: Certificate) -> float:
     """Returns the time at which two thirds of a certificate's life are over, seconds since 1970."""
-    serving = x509.load_pem_x509_certificate(found.certificate)
+    serving = _load(found.certificate)
     begin, end = serving.not_valid_before_utc.timestamp(), serving.not_valid_after_utc.timestamp()
     return begin + (end - begin) * 2 / 3
 
@@ -192,7 +204,7 @@ def _valid(bundle: bytes, now: float) -> Iterator[x509.Certificate]:
     """Yields the authorities that have not expired; the bundle may contain any other text."""
     for part in bundle.split(_BEGIN)[1:]:
         try:
-            one = x509.load_pem_x509_certificate(_BEGIN + part)
+            one = _load(_BEGIN + part)
         except ValueError:
             continue
         if one.not_valid_after_utc.timestamp() > now:
@@ -200,7 +212,7 @@ def _valid(bundle: bytes, now: float) -> Iterator[x509.Certificate]:
 
 
 def _names(found: Certificate) -> Sequence[str]:
-    serving = x509.load_pem_x509_certificate(found.certificate)
+    serving = _load(found.certificate)
     names = serving.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     addresses = names.get_values_for_type(x509.IPAddress)
     return [*names.get_values_for_type(x509.DNSName), *map(str, addresses)]

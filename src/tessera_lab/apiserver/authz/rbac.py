@@ -21,10 +21,16 @@ Rule = Mapping[str, Any]
 #: Rules, each list with a text that names its binding; and what is said of roles that do not exist.
 BoundRules = tuple[Sequence[tuple[Sequence[Rule], str]], Sequence[str]]
 
+#: All of a request that rules are about: its user's name and groups, and what it wants.
+_Asked = tuple[str, tuple[str, ...], str, str, str, str, str, str, str]
+
 GROUP = "rbac.authorization.k8s.io"
 CLUSTER_ROLES, CLUSTER_BINDINGS = GroupResource(GROUP, "clusterroles"), GroupResource(GROUP, "clusterrolebindings")
 ROLES, BINDINGS = GroupResource(GROUP, "roles"), GroupResource(GROUP, "rolebindings")
 _KINDS = (CLUSTER_ROLES, CLUSTER_BINDINGS, ROLES, BINDINGS)
+
+#: Most allowed requests that are remembered.
+_KEPT = 4096
 
 MASTERS = "system:masters"
 AUTHENTICATED = "system:authenticated"
@@ -33,23 +39,29 @@ AUTHENTICATED = "system:authenticated"
 class RbacAuthorizer:
     """Implements :class:`tessera_lab.apiserver.interfaces.Authorizer` over stored roles and bindings.
 
-    Every request asks for the rules of its user, and roles seldom change: the rules are kept until they do.
+    Roles seldom change, and a user asks for the same again and again: the rules of a user, and what they allow, are
+    kept until roles change.
     """
 
     def __init__(self, reader: ObjectReader) -> None:
         self._reader = reader
         self._revisions: Sequence[int] = ()
         self._known: dict[tuple[str, tuple[str, ...], str], BoundRules] = {}
+        self._allowed: dict[_Asked, AuthorizationDecision] = {}
 
     def authorize(self, attributes: Attributes) -> AuthorizationDecision:
         """Allows the request if any rule bound to the user allows it."""
         if MASTERS in attributes.user.groups:
             return AuthorizationDecision(allowed=True)
+        self._forget_changed()
+        asked = _asked(attributes)
+        if asked in self._allowed:
+            return self._allowed[asked]
         bound, missing = self._find_rules(attributes.user, attributes.namespace)
         for rules, reason in bound:
             for rule in rules:
                 if rule_allows(rule, attributes):
-                    return AuthorizationDecision(allowed=True, reason=reason)
+                    return self._keep(asked, AuthorizationDecision(allowed=True, reason=reason))
         return AuthorizationDecision(allowed=False, reason="RBAC: " + ", ".join(missing) if missing else "")
 
     def rules(self, user: UserInfo, namespace: str) -> tuple[Sequence[Obj], Sequence[Obj]]:
@@ -63,12 +75,22 @@ class RbacAuthorizer:
             each for each in others if "nonResourceURLs" in each
         ]
 
-    def _find_rules(self, user: UserInfo, namespace: str) -> BoundRules:
-        """Returns the rules bound to the user in a namespace, each with the binding's text, and the missing roles."""
+    def _keep(self, asked: _Asked, decision: AuthorizationDecision) -> AuthorizationDecision:
+        if len(self._allowed) >= _KEPT:
+            self._allowed.clear()
+        self._allowed[asked] = decision
+        return decision
+
+    def _forget_changed(self) -> None:
         revisions = [self._reader.revision(each) for each in _KINDS]
         if revisions != self._revisions:
             self._revisions = revisions
             self._known.clear()
+            self._allowed.clear()
+
+    def _find_rules(self, user: UserInfo, namespace: str) -> BoundRules:
+        """Returns the rules bound to the user in a namespace, each with the binding's text, and the missing roles."""
+        self._forget_changed()
         key = (user.name, tuple(user.groups), namespace)
         if key not in self._known:
             missing: list[str] = []
@@ -100,6 +122,21 @@ class RbacAuthorizer:
             missing.append(f'{"clusterrole" if cluster else "role"}.{GROUP} "{name}" not found')
             return ()
         return role.get("rules") or ()
+
+
+def _asked(of: Attributes) -> _Asked:
+    user = of.user
+    return (
+        user.name,
+        tuple(user.groups),
+        of.verb,
+        of.group,
+        of.resource,
+        of.subresource,
+        of.namespace,
+        of.name,
+        of.path,
+    )
 
 
 def rule_allows(rule: Rule, attributes: Attributes) -> bool:
