@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -26,15 +26,15 @@ def make_unreadable(lab: VirtualLab, gpu: GpuUuid) -> None:
     lab.machine().fail("devices", 999, times=None, gpu=gpu)
 
 
-@pytest.mark.parametrize("fault", [None, report_an_xid, lose, make_unreadable])
-def test_a_quiet_hour_costs_no_write(in_lab: InLab, fault: Callable[[Any, str], None] | None) -> None:
+@pytest.mark.parametrize("faults", [(), (report_an_xid, lose, make_unreadable)], ids=["no fault", "a fault on each"])
+def test_a_quiet_hour_costs_no_write(in_lab: InLab, faults: Sequence[Callable[[Any, GpuUuid], None]]) -> None:
     async def scenario(lab: VirtualLab) -> None:
         await lab.label("node-1", layout="all-disabled")
         await lab.becomes({"nvidia.com/gpu": 4})
         await lab.create("holder", {"nvidia.com/gpu": 1})
         await lab.running("holder")
-        if fault is not None:
-            fault(lab, lab.machine().uuids()[0])
+        for fault, gpu in zip(faults, lab.machine().uuids(), strict=False):
+            fault(lab, gpu)
         await asyncio.sleep(300)
         before = Counter(lab.cluster.server.audit.verbs)
         await asyncio.sleep(3600)

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import pytest
 from tests.cluster.driverlab import COSTS, K1, K2, NEWER, REPOSITORY, Drivers, builder, node, play, precompiled
 from tests.cluster.new_nodes import REQUESTS_CRD
 from tests.cluster.test_pod_notices import are_told, break_card
@@ -255,8 +254,7 @@ async def an_add_on_was_there_first(lab: VirtualLab) -> None:
             await lab.client.delete(PODS, pod.metadata.name, "tessera-system", grace_seconds=0)
 
 
-@pytest.mark.parametrize("account", ACCOUNTS)
-def test_every_right_is_used_and_every_use_is_granted(in_lab: InLab, tmp_path: Path, account: str) -> None:
+def test_every_right_is_used_and_every_use_is_granted(in_lab: InLab, tmp_path: Path) -> None:
     """A day in the life of a cluster: slices come and go and fail, nodes too, and a certificate is lost."""
 
     async def scenario(lab: VirtualLab) -> None:
@@ -305,11 +303,11 @@ def test_every_right_is_used_and_every_use_is_granted(in_lab: InLab, tmp_path: P
         await lab.client.merge_patch(SECRETS, "tessera-webhook-cert", {"data": {"tls.crt": ""}}, "tessera-system")
         await an_add_on_was_there_first(lab)
         await lab.clock.sleep(60)
-        found.update(used(lab, account))
+        found.update({account: used(lab, account) for account in ACCOUNTS})
 
-    found = set[Right]()
+    found: dict[str, set[Right]] = {}
     in_lab(scenario, nodes="1xA100-40GB,1xA30", own=True)
-    if account == "tessera-controller":
-        found |= used_for_drivers(tmp_path) | used_with_kueue(in_lab) | WITH_REAL_REGISTRIES
-    assert sorted(found - granted(account)) == []
-    assert sorted(granted(account) - found - FOR_PAGES) == []
+    found["tessera-controller"] |= used_for_drivers(tmp_path) | used_with_kueue(in_lab) | WITH_REAL_REGISTRIES
+    assert {account: sorted(found[account] - granted(account)) for account in ACCOUNTS} == dict.fromkeys(ACCOUNTS, [])
+    unused = {account: sorted(granted(account) - found[account] - FOR_PAGES) for account in ACCOUNTS}
+    assert unused == dict.fromkeys(ACCOUNTS, [])

@@ -17,9 +17,9 @@ from tessera_lab.cloud.autoscaler.process import ClusterAutoscaler
 
 Play = Callable[..., None]
 GPU, ONE, SEVEN = "nvidia.com/gpu", "nvidia.com/mig-1g.5gb", "nvidia.com/mig-7g.40gb"
-HOURS = 3
+HOURS = 2
 #: The first pause is 5 minutes, and each later one as long as the search has lasted. So the tries, each with one node,
-#: begin about 6, 32 and 85 minutes after the first pause began, and the next one after 190 minutes.
+#: begin about 6, 32 and 85 minutes after the first pause began, and the next one after 190 minutes, when it is over.
 TRIES = 3
 
 TEAM_TAINT = ({"key": "team", "value": "x", "effect": "NoSchedule"},)
@@ -107,8 +107,8 @@ async def manage(lab: Nodes) -> None:
     await lab.client.merge_patch(NAMESPACES, "default", {"metadata": {"labels": labels}})
 
 
-#: Of each kind of cause one; the others are long.
-SHORT = {"a taint that the file does not have", "a broken card", "impossible wishes together, of nodes by Karpenter"}
+#: A cause in the nodes, and one in the pods; the others are long.
+SHORT = {"a taint that the file does not have", "impossible wishes together, of nodes by Karpenter"}
 
 
 @pytest.mark.parametrize(

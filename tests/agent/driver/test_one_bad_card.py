@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -129,13 +129,14 @@ FORMS = {
 }
 
 
-#: ``make test`` plays each call with each error in one form, and with some in each; ``make soak`` all in all.
-TURN = 1 if SEARCHING else len(FORMS)
+#: ``make test`` plays one of so many errors of each call in each form; ``make soak`` all of them.
+TURN = 1 if SEARCHING else 3 * len(FORMS)
 
 
-def codes_of(call: str, form: Form, codes: Sequence[int] = CODES) -> Sequence[int]:
-    """The errors of a call that are played in a form."""
-    return codes[(CALLS.index(call) + list(FORMS.values()).index(form)) % TURN :: TURN]
+def errors_in(form: Form, codes: Sequence[int] = CODES) -> Iterator[tuple[str, int]]:
+    """The calls and their errors that are played in a form."""
+    at = list(FORMS.values()).index(form)
+    return ((call, code) for n, call in enumerate(CALLS) for code in codes[(n + at) % TURN :: TURN])
 
 
 async def begin_in_form(scene: DriverScene, form: Form) -> None:
@@ -146,21 +147,20 @@ async def begin_in_form(scene: DriverScene, form: Form) -> None:
     await scene.until(lambda: scene.allocatable(form.resource, 3 * form.each))
 
 
-@pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
-def test_an_error_of_any_call_on_one_card_takes_no_other(play: Callable[..., None], call: str, form: Form) -> None:
+def test_an_error_of_any_call_on_one_card_takes_no_other(play: Callable[..., None], form: Form) -> None:
     """An event has the card read and probed again, and the exporter samples it."""
 
     async def whole(scene: DriverScene) -> None:
         bad = scene.machine.uuids()[2]
         await begin_in_form(scene, form)
-        for code in codes_of(call, form):
+        for call, code in errors_in(form):
             scene.machine.fail(call, code, gpu=bad, times=None)
             scene.machine.report(SimEvent(GpuEventKind.SINGLE_BIT_ECC, bad))
             await scene.clock.sleep(11.0)
             assert scene.agent is not None
-            assert not scene.agent.done(), code
-            assert scene.kubelet.ledger.counts()[1][form.resource] >= 2 * form.each, code
+            assert not scene.agent.done(), (call, code)
+            assert scene.kubelet.ledger.counts()[1][form.resource] >= 2 * form.each, (call, code)
             scene.machine.heal()
 
     play(whole, "3xA100-40GB", mig=bool(form.label))
@@ -177,15 +177,14 @@ def end_daemons(scene: DriverScene) -> None:
 STARTS = [pytest.param(form, True, id=name) for name, form in FORMS.items()]
 
 
-@pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize(("form", "daemons"), [*STARTS, pytest.param(FORMS["MPS"], False, id="MPS daemons end too")])
 def test_an_agent_that_starts_beside_an_error_of_any_call_offers_the_other_cards(
-    play: Callable[..., None], call: str, form: Form, daemons: bool
+    play: Callable[..., None], form: Form, daemons: bool
 ) -> None:
     async def whole(scene: DriverScene) -> None:
         bad = scene.machine.uuids()[2]
         await begin_in_form(scene, form)
-        for code in codes_of(call, form, (3, 4, 9, 15, 999)):
+        for call, code in errors_in(form, (3, 4, 9, 15, 999)):
             await scene.kill_agent()
             if not daemons:
                 end_daemons(scene)
@@ -194,7 +193,7 @@ def test_an_agent_that_starts_beside_an_error_of_any_call_offers_the_other_cards
             await scene.clock.sleep(15.0)
             for _ in range(20):
                 await scene.clock.sleep(0.5)
-                assert scene.kubelet.ledger.counts()[1][form.resource] >= 2 * form.each, code
+                assert scene.kubelet.ledger.counts()[1][form.resource] >= 2 * form.each, (call, code)
             scene.machine.heal()
 
     play(whole, "3xA100-40GB", mig=bool(form.label))
