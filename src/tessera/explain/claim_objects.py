@@ -51,7 +51,7 @@ class ClaimObjects:
     def _reader(self) -> ProfileReader:
         published = PublishedDevices(self.driver)
         for item in self.slices:
-            published.put(item, deleted=False)
+            published.put(item, 0.0, deleted=False)
         reader = ProfileReader(self.driver, published)
         reader.classes.update({each.metadata.name: each for each in self.classes})
         return reader

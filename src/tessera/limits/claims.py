@@ -83,3 +83,16 @@ COUNTERS = Limit(32, "counters", "counters of a set", "Kubernetes' own bound; a 
 DEVICE_COUNTER_SETS = Limit(2, "sets", "counter sets that a device takes from", "Kubernetes' own bound")
 DEVICE_TRAITS = Limit(32, "values", "attributes of a device, and amounts", "Kubernetes' own bound is 32 of both")
 DEVICE_TAINTS = Limit(16, "taints", "taints of a device", "Kubernetes' own bound")
+NODE_SORTS = Limit(
+    64,
+    "kinds",
+    "kinds of devices that a node publishes: devices of a kind differ by card and place alone",
+    "a node has a dozen for each model of its cards; selectors of all claims are evaluated on each",
+)
+SORT_CHANGES = Limit(
+    16,
+    "changes",
+    "changes of a node's kinds of devices at once",
+    "a new driver is one change; each has the claims of all pods read again",
+)
+SORT_CHANGE_SECONDS = 60.0

@@ -1,6 +1,9 @@
 """ResourceClaims get slices by the same decisions as limits, and are written so that a real server takes it."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import msgspec
 import pytest
@@ -12,6 +15,7 @@ from tessera.api.dra.resource_slices import ResourceSlice
 from tessera.api.names import DEVICE_API_DRA, DEVICE_API_LABEL, GATE, HOSTNAME_LABEL, LAST_GATES, NodeName, PodUid
 from tessera.api.pods.gangs import Gang
 from tessera.claims.controller import published_devices
+from tessera.claims.controller.claims import Claims
 from tessera.controller.objects.node_constraints import NodeConstraints
 from tessera.controller.slicing.slicer import Slicer
 from tessera.controller.slicing.state.events import (
@@ -25,6 +29,7 @@ from tessera.controller.slicing.state.instructions import PatchRecord
 from tessera.dra import pool_reader
 from tessera.dra.driver_classes import profile_class
 from tessera.dra.node_devices import DRIVER
+from tessera.limits.claims import SORT_CHANGE_SECONDS, SORT_CHANGES
 from tessera.reasons.reason import NeverFits
 from tessera.reasons.words import sentence
 from tessera.replay.player import DECIDERS
@@ -586,6 +591,80 @@ def test_a_node_that_gives_an_attribute_two_values_draws_no_claims() -> None:
     pods = [cluster.user(f"p{n}", cluster.claim(f"c{n}", request("x", THREE))) for n in range(3)]
     cluster.settle()
     assert [[each[:2] for each in cluster.where(pod)] for pod in pods] == [[("n1", "3g.20gb")]] * 2 + [[]]
+
+
+def forge(cluster: ClaimCluster, node: str, change: Callable[[dict[str, Any], int], None]) -> None:
+    """A node publishes its devices otherwise; ``change`` gets each of them with its number."""
+    number = 0
+    for item in [each for each in cluster.slices.values() if each["spec"]["nodeName"] == node]:
+        for device in item["spec"].get("devices", []):
+            change(device, number)
+            number += 1
+        cluster.slicer.handle(RecordObserved("claims", msgspec.convert(item, ResourceSlice)))
+
+
+def _grow(device: dict[str, Any], _number: int) -> None:
+    device["capacity"]["memory"] = {"value": "80Gi"}
+
+
+def _invent(device: dict[str, Any], _number: int) -> None:
+    device["attributes"]["profile"] = {"string": "1g.1gb"}
+
+
+def _rename(device: dict[str, Any], number: int) -> None:
+    _invent(device, number)
+    device["attributes"]["productName"] = {"string": "NVIDIA A1000-SXM4-40GB"}
+
+
+def _name_product(name: str, device: dict[str, Any], _number: int) -> None:
+    device["attributes"]["productName"] = {"string": name}
+
+
+def _multiply(device: dict[str, Any], number: int) -> None:
+    device["attributes"]["productName"] = {"string": f"NVIDIA A100-{number}"}
+
+
+@pytest.mark.parametrize("change", [_grow, _invent, _rename, _multiply])
+@pytest.mark.parametrize("least", ["1Gi", "15Gi"])
+def test_a_node_that_invents_devices_draws_no_claims_that_others_serve(
+    change: Callable[[dict[str, Any], int], None], least: str
+) -> None:
+    """Planning would ask for the invented profile for all claims, and only this node has it."""
+    cluster = ClaimCluster()
+    cluster.claim_node("n1", count=2)
+    cluster.claim_node("evil", count=5)
+    forge(cluster, "evil", change)
+    memory = selecting(f"device.capacity['gpu.tessera.dev'].memory.compareTo(quantity('{least}')) >= 0")
+    pods = [cluster.user(f"p{n}", cluster.claim(f"c{n}", request("x", "mig.tessera.dev", **memory))) for n in range(4)]
+    cluster.settle()
+    assert [cluster.pods[each.uid].node for each in pods] == ["n1"] * 4
+
+
+def test_a_node_that_changes_its_kinds_of_devices_without_end_is_read_now_and_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each time, all claims of the cluster are read again."""
+    cluster = ClaimCluster()
+    cluster.pass_time(1)
+    cluster.claim_node("n1")
+    cluster.claim_node("evil")
+    pod = cluster.user("p", cluster.claim("c", request("x", ONE)))
+    cluster.settle()
+    reads: list[int] = []
+    monkeypatch.setattr(Claims, "_read_all_again", lambda _self: reads.append(1))
+    for number in range(100):
+        forge(cluster, "evil", partial(_name_product, f"NVIDIA {number}"))
+        cluster.slicer.decide()
+    assert len(reads) <= SORT_CHANGES
+    assert cluster.where(pod)
+    monkeypatch.undo()
+    cluster.pass_time(100 * SORT_CHANGE_SECONDS)
+    cluster.slicer.handle(NodeObserved(cluster.nodes[NodeName("evil")]))
+    cluster.settle()
+    last = "device.attributes['gpu.tessera.dev'].productName == 'NVIDIA 99'"
+    late = cluster.user("late", cluster.claim("late", request("x", "mig.tessera.dev", **selecting(last))))
+    cluster.settle()
+    assert cluster.pods[late.uid].node == "evil"
 
 
 def test_a_slicer_that_is_read_from_its_record_knows_which_nodes_keep_a_choice() -> None:

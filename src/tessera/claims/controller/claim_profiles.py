@@ -20,7 +20,7 @@ import msgspec
 from tessera.api.dra.claims import ClaimSpec, DeviceClass, ResourceClaim
 from tessera.api.names import NodeName
 from tessera.cel.metering import Meter, OutOfBudgetError
-from tessera.claims.controller.published_devices import NodeDevices, PublishedDevices, Sort
+from tessera.claims.controller.published_devices import NodeDevices, PublishedDevices, Sort, is_known
 from tessera.dra.devices import Device
 from tessera.dra.driver_classes import check_served, is_our_class
 from tessera.dra.matching import consumed_amounts
@@ -161,12 +161,12 @@ class ProfileReader:
                 if wrong:
                     raise ClaimRefused(f"{_NAME}: request {demand.name}: {field} is not served: ask for a count")
             matched = [
-                sort[0]
+                (not is_known(sort, device), *_size(sort[0]))
                 for sort, device in self._published.sorts.items()
-                if self._matches(demand, device, problems, meter)
+                if device is not None and self._matches(demand, device, problems, meter)
             ]
             if matched:
-                return demand, min(matched, key=_size)
+                return demand, min(matched)[-1]
         why = "; ".join(problems) or "its class and selectors choose none"
         raise ClaimRefused(
             f"{_NAME}: request {alternatives[0].name}: no node publishes a device for it: {why}; see kubectl get"

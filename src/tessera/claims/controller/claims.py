@@ -25,7 +25,7 @@ from tessera.api.names import DEVICE_API_DRA, DEVICE_API_LABEL, HOSTNAME_LABEL, 
 from tessera.claims.controller.claim_allocations import ClaimAllocations
 from tessera.claims.controller.claim_profiles import ClaimProfiles, ProfileReader
 from tessera.claims.controller.claim_users import ClaimUsers, named_claims
-from tessera.claims.controller.published_devices import PublishedDevices
+from tessera.claims.controller.published_devices import PublishedDevices, Sort
 from tessera.controller.filters.avoidance import AVOIDANCE_SECONDS
 from tessera.controller.objects.pod_info import CLAIMS, PodInfo
 from tessera.controller.slicing.kinds.request_kind import RequestKind
@@ -144,7 +144,10 @@ class Claims(RequestKind):
 
     def _put_slice(self, item: ResourceSlice, *, deleted: bool) -> None:
         sorts = frozenset(self._published.sorts)
-        node = self._published.put(item, deleted=deleted)
+        self._absorb(self._published.put(item, self._state.monotonic, deleted=deleted), sorts)
+
+    def _absorb(self, node: NodeName | None, sorts: frozenset[Sort]) -> None:
+        """Brings all in line with a node whose devices have changed; ``sorts`` are those before."""
         if node is None:
             return
         if self._published.sorts.keys() != sorts:
@@ -160,6 +163,9 @@ class Claims(RequestKind):
 
     def observe_node(self, node: NodeName) -> None:
         """See :class:`RequestKind`; the label may choose the other way to give slices."""
+        if node in self._published.late:
+            sorts = frozenset(self._published.sorts)
+            self._absorb(self._published.read_again(node, self._state.monotonic), sorts)
         if self._gives(node) != (node in self._giving):
             self._offer(node)
 

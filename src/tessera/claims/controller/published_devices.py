@@ -5,6 +5,11 @@ the cluster, for the question which profile a claim asks for. Devices of one sor
 cluster of a thousand alike nodes has a dozen.
 
 A pool that is being written counts as it was before.
+
+A node writes its own devices, so it may invent some, and the claims of the cluster must not all follow. A device that
+has more memory than its profile's name says is given to nobody. A profile that the card's model does not have, or of a
+model that is not known, is asked for only if no other serves the claim. A node with more sorts than any has publishes
+nothing, and one that changes them again and again counts as it was before.
 """
 
 from collections import Counter
@@ -19,7 +24,9 @@ from tessera.api.names import CLAIMED_CARD, NodeName
 from tessera.dra.devices import Device, DeviceId
 from tessera.dra.node_devices import pool_names
 from tessera.dra.pool_reader import SliceRefused, read_slice
-from tessera.mig.names import parse_profile_name, resource_spelling
+from tessera.limits.claims import NODE_SORTS, SORT_CHANGE_SECONDS, SORT_CHANGES
+from tessera.mig.models import model_by_product
+from tessera.mig.names import is_device_profile, parse_profile_name, resource_spelling
 
 #: Attributes in which alike cards, and places of one profile, differ.
 _OWN = frozenset({"uuid", "parentUUID", "index", "minor", "start", "nvlinkGroup"}) | {
@@ -62,13 +69,16 @@ class PublishedDevices:
         self.driver = driver
         #: By node and name the ResourceSlices of its pool; no inner dict is empty.
         self._slices: dict[NodeName, dict[str, ResourceSlice]] = {}
+        #: By node its changes of sorts that count, and when the last was, monotonic seconds.
+        self._changes: dict[NodeName, tuple[float, float]] = {}
+        #: Nodes that are to be read again, since they have changed too often.
+        self.late: set[NodeName] = set()
 
-    def put(self, item: ResourceSlice, *, deleted: bool) -> NodeName | None:
-        """Takes in a ResourceSlice; returns the node whose partitions have changed."""
+    def put(self, item: ResourceSlice, now: float, *, deleted: bool) -> NodeName | None:
+        """Takes in a ResourceSlice at a time, monotonic seconds; returns the node if it is to be read again."""
         spec, node = item.spec, NodeName(item.spec.node_name)
         if spec.driver != self.driver or not node or spec.pool.name != pool_names(node)[0]:
             return None
-        nodes, counts = self._read()
         parts = self._slices.setdefault(node, {})
         if deleted:
             parts.pop(item.metadata.name, None)
@@ -76,9 +86,15 @@ class PublishedDevices:
             parts[item.metadata.name] = item
         if not parts:
             del self._slices[node]
-        found = _read_node(parts.values(), self.driver)
+        return self.read_again(node, now)
+
+    def read_again(self, node: NodeName, now: float) -> NodeName | None:
+        """Reads the objects of a node; returns it if its partitions have changed."""
+        self.late.discard(node)
+        nodes, counts = self._read()
+        found = _read_node(self._slices.get(node, {}).values(), self.driver)
         before = nodes.get(node, _NOTHING)
-        if found is None or found == before:
+        if found is None or found == before or not self._may_change(node, before.sorts, found.sorts, now):
             return None
         counts.subtract(before.sorts.keys())
         counts.update(found.sorts.keys())
@@ -86,6 +102,18 @@ class PublishedDevices:
         if not found.parts:
             del nodes[node]
         return node
+
+    def _may_change(self, node: NodeName, before: Iterable[Sort], found: Iterable[Sort], now: float) -> bool:
+        """True unless a node has changed its sorts too often: each time, all claims of the cluster are read again."""
+        if set(before) == set(found):
+            return True
+        spent, since = self._changes.get(node, (0.0, now))
+        spent = max(0.0, spent - (now - since) / SORT_CHANGE_SECONDS)
+        if spent >= SORT_CHANGES:
+            self.late.add(node)
+            return False
+        self._changes[node] = (spent + 1, now)
+        return True
 
     def _read(self) -> tuple[dict[NodeName, NodeDevices], Counter[Sort]]:
         if self._nodes is None or self._counts is None:
@@ -112,7 +140,7 @@ class PublishedDevices:
                 for sort, (part, device) in found.sorts.items():
                     if sort not in self._sorts:
                         common = msgspec.structs.replace(device, attributes=_common(device, self.driver))
-                        self._sorts[sort] = _read_device(part, common)
+                        self._sorts[sort] = _read_sort(sort, part, common)
         return self._sorts
 
     def at(self, node: NodeName, item: Slice) -> Device | None:
@@ -156,7 +184,25 @@ def _read_node(parts: Iterable[ResourceSlice], driver: str) -> NodeDevices | Non
                 if known.get(place[:2]) != values:
                     known[place[:2]] = values
                     sorts.setdefault(_sort_of(place[1], device, driver), (part, device))
-    return NodeDevices(found, sorts)
+    return NodeDevices(found, sorts) if len(sorts) <= NODE_SORTS else _NOTHING
+
+
+def is_known(sort: Sort, device: Device) -> bool:
+    """True if the model of a sort's cards is known, and has its profile."""
+    model = model_by_product(str(device.attributes.get(f"{device.id.driver}/productName", "")))
+    if model is None or is_device_profile(sort[0]):
+        return model is not None
+    return any(row.spelling == sort[0] for row in model.geometry.profiles)
+
+
+def _read_sort(sort: Sort, part: ResourceSlice, common: SliceDevice) -> Device | None:
+    """Returns a device of a sort; None of one that cannot be read, or has more memory than its profile."""
+    device = _read_device(part, common)
+    if device is None or is_device_profile(sort[0]):
+        return device
+    memory = device.capacity.get(f"{device.id.driver}/memory")
+    most = parse_profile_name(sort[0]).memory_gb * 2**30
+    return device if memory is None or memory.value <= most else None
 
 
 def _place_of(device: SliceDevice, driver: str) -> Place | None:
