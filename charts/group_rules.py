@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from charts.rules import alternatives
-from tessera.api.nodes import group_rules as rules
+from tessera.api.nodes import node_groups as rules
 from tessera.api.nodes.node_groups import GroupKind
 from tessera.mig.geometry import GpuModel
 from tessera.mig.models import MODELS, WHOLE_MODELS

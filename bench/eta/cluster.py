@@ -28,7 +28,7 @@ from tessera.forecast.history_text import History
 from tessera.forecast.lives import LifeHistory
 from tessera.forecast.past_times import StartTimes
 from tessera.forecast.queue.forecaster import Forecaster, Round
-from tessera.forecast.queue.queue_task import PERIOD
+from tessera.forecast.queue.satellite import PERIOD
 from tessera.kube.resources import Pod
 from tessera.kube.resources.meta import ObjectMeta, Uid
 from tessera.mig.models import model_by_short_name

@@ -6,7 +6,7 @@ import pytest
 from tests.support.api_user import ManualClock
 
 from tessera.access.review_cache import BusyError, ReviewCache, SilentError
-from tessera.serving.pace import Pace
+from tessera.serving.fair_shares import Pace
 
 LIFE = 60.0
 

@@ -10,7 +10,7 @@ from tests.support.virtual_lab import VirtualLab
 from tessera.api.names import SLICE_PROMISED_CONDITION
 from tessera.dashboard.card_documents import make_documents
 from tessera.dashboard.documents import CardDocument, WaitingDocument
-from tessera.dashboard.view.cluster_map import make_map
+from tessera.dashboard.view.objects import make_map
 from tessera.doctor.examination import examine
 from tessera.doctor.findings import Verdict
 from tessera.dra.node_devices import DRIVER

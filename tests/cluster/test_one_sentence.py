@@ -15,7 +15,7 @@ from tessera.cli.queue import queue_lines
 from tessera.dashboard.card_documents import make_documents
 from tessera.dashboard.documents import WaitingDocument
 from tessera.explain.query import explain, parse_query
-from tessera.forecast.queue.queue_task import QueueTask
+from tessera.forecast.queue.satellite import QueueTask
 from tessera.forecast.queue_page import QueuePage, decode_page, encode_page
 from tessera.kube.resources import NODES, PODS
 from tessera.observe.queue_reading import QueueReading

@@ -11,7 +11,7 @@ from tessera.cli.map import picture
 from tessera.cli.top import TopScreen
 from tessera.dashboard.card_documents import make_documents
 from tessera.dashboard.documents import CardDocument
-from tessera.dashboard.view.cluster_map import make_map
+from tessera.dashboard.view.objects import make_map
 from tessera.doctor.examination import examine
 from tessera.explain.fleet_map import CardFilter, select, summarize
 from tessera.explain.query import explain, parse_query

@@ -16,7 +16,7 @@ from tessera.dashboard.in_cluster import PageOptions
 from tessera.dashboard.view.front_proxy import CONFIG_MAP
 from tessera.dashboard.view.front_proxy import NAMESPACE as FRONT_PROXY_NAMESPACE
 from tessera.dashboard.view.objects import GROUP, RESOURCES, VERSION
-from tessera.dashboard.view.trust import API_SERVICE, NAMES
+from tessera.dashboard.view.run import API_SERVICE, NAMES
 
 PAGE = rendered("deploy/options/dashboard")
 NAMESPACE = "tessera-system"

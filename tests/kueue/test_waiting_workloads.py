@@ -13,11 +13,11 @@ from tessera.explain.queue import explain_workload_in_queue
 from tessera.kube.transport.interface import Response
 from tessera.kueue.positions import PAGE, PositionReader, QueueSize
 from tessera.kueue.queue_reading import KUEUE_PLACES, QueueReading, read_queues
-from tessera.kueue.turns import Turns
 from tessera.kueue.waiting_workloads import (
     KUEUE_LISTED,
     KUEUE_NAMESPACES,
     KUEUE_READ,
+    Turns,
     WaitingWorkloads,
     read_waiting_workloads,
 )

@@ -29,7 +29,7 @@ from tessera.provisioning.history import (
 from tessera.provisioning.metrics import ProvisioningMetrics
 from tessera.provisioning.milestones import PROVISIONING_ANNOTATION, Milestone, ProvisioningRecord
 from tessera.provisioning.options import ProvisioningOptions
-from tessera.provisioning.run import Provisioning
+from tessera.provisioning.satellite import Provisioning
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 from tessera_lab.apiserver.main.server import ApiServer

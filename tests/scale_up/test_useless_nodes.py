@@ -12,8 +12,15 @@ from tessera.api.names import NodeName, PodUid
 from tessera.api.nodes.node_pauses import FIRST_PAUSE, LONGEST_PAUSE, Pause
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.kube.resources import Taint
-from tessera.scale_up.new_node_look import NewNodeLook, look_at
-from tessera.scale_up.useless_nodes import NODE_PAUSES, NewNode, Standing, UselessNodes, request_kind
+from tessera.scale_up.useless_nodes import (
+    NODE_PAUSES,
+    NewNode,
+    NewNodeLook,
+    Standing,
+    UselessNodes,
+    look_at,
+    request_kind,
+)
 
 ONE, SEVEN = "1g.5gb", "7g.40gb"
 TAINTED = (Taint(key="team", value="x", effect="NoSchedule"),)

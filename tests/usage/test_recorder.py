@@ -19,7 +19,7 @@ from tessera.kube.runtime import KubeRuntime
 from tessera.kube.watch.informer import Informer
 from tessera.usage.record import UNKNOWN, UsageRecord
 from tessera.usage.record_text import BROKEN_KEY, RECORD_KEY, RECORD_NAME, decode_record
-from tessera.usage.recorder import PERIOD, WRITE_PERIOD, UsageOptions, UsageRecorder
+from tessera.usage.satellite import PERIOD, WRITE_PERIOD, UsageOptions, UsageRecorder
 from tessera_lab.simulation.virtual_time import run_virtual
 
 SYSTEM = "tessera-system"

@@ -210,7 +210,7 @@ def _satellite(name: str, site: Site, given: Mapping[str, Any]) -> Any:
                 )
             )
         case "drivers":
-            from tessera.driver.registry.options import RegistryOptions
+            from tessera.driver.registry.client import RegistryOptions
             from tessera.driver.run import DriverOptions
             from tessera.driver.satellite import DriverSatellite
 
@@ -222,8 +222,7 @@ def _satellite(name: str, site: Site, given: Mapping[str, Any]) -> Any:
                 namespace=given["namespace"],
             )
         case "usage":
-            from tessera.usage.recorder import UsageOptions
-            from tessera.usage.satellite import UsageSatellite
+            from tessera.usage.satellite import UsageOptions, UsageSatellite
 
             return UsageSatellite(
                 options=UsageOptions(namespace=given["namespace"], user=given["usage_user"], label=given["usage_label"])

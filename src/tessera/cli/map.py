@@ -29,7 +29,7 @@ from tessera.explain.fleet_map import CardFilter, known_room, select, summarize
 from tessera.text import list_alternatives, one_line
 
 if TYPE_CHECKING:
-    from tessera.dashboard.view.cluster_map import ClusterMap
+    from tessera.dashboard.view.objects import ClusterMap
     from tessera.kube.client.client import Client
 
 #: Columns of the narrowest terminal that is filled; a narrower one wraps lines.
@@ -181,8 +181,7 @@ async def _read(nodes: Sequence[str], home: str, kubeconfig: Path | None, contex
 async def _read_once(client: "Client", nodes: Sequence[str], home: str) -> "ClusterMap":
     """The map of all that the user may read, or what the API for tenants tells a user with the rights of ``home``."""
     from tessera.cli.base.tenant_view import read_as_tenant
-    from tessera.dashboard.view.cluster_map import make_map
-    from tessera.dashboard.view.objects import MAPS, read_view
+    from tessera.dashboard.view.objects import MAPS, make_map, read_view
     from tessera.kube.client.errors import ApiError, Forbidden, NotFound
     from tessera.observe.cluster_reading import read_cluster
 
@@ -244,7 +243,7 @@ async def _frames(
     A tenant gets one every few seconds.
     """
     from tessera.clock import SystemClock
-    from tessera.dashboard.view.cluster_map import make_map
+    from tessera.dashboard.view.objects import make_map
     from tessera.kube.client.errors import Forbidden, NotFound
     from tessera.observe.cluster_reading import PERIOD, watch_cluster
 

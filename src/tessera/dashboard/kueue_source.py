@@ -23,8 +23,7 @@ from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, Forbidden
 from tessera.kueue.objects import LOCAL_QUEUES, WORKLOADS
 from tessera.kueue.positions import PAGE
-from tessera.kueue.turns import KEPT, Turns
-from tessera.kueue.waiting_workloads import WaitingWorkloads, read_waiting_workloads
+from tessera.kueue.waiting_workloads import KEPT, Turns, WaitingWorkloads, read_waiting_workloads
 
 #: Most Workloads of one namespace that wait in Kueue, on the live page; the number of others is shown. A reader gets a
 #: document of some 300 bytes for each.

@@ -31,8 +31,7 @@ from tessera.explain.misplaced_keys import (
     uncounted_quotas,
 )
 from tessera.explain.offered_resources import extended_requests, format_requests
-from tessera.explain.pod_end import explain_ended
-from tessera.explain.pod_health import add_pod_health
+from tessera.explain.pod_health import add_pod_health, explain_ended
 from tessera.explain.pod_requests import explain_request
 from tessera.explain.pod_startup import explain_bound, explain_unscheduled
 from tessera.explain.queue import admitted_facts, count_group, explain_held_pod

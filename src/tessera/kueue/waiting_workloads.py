@@ -3,9 +3,13 @@
 What is kept and asked for is bounded. Which namespaces come first is the caller's choice; the others are counted.
 A list has the order of namespaces, so one that is cut lacks those at the end of the alphabet. Some of these are listed
 by themselves: those that come first, and others with a LocalQueue in turns.
+
+A part of the room is kept for turns. Otherwise readers of many namespaces could take all of it, and others would never
+learn what they may see.
 """
 
-from collections.abc import Mapping, Sequence
+from bisect import bisect
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -15,7 +19,34 @@ from tessera.kube.client.errors import Forbidden, NotFound
 from tessera.kueue.objects import LOCAL_QUEUES, WORKLOADS, Workload, served_resource, served_version
 from tessera.kueue.positions import PositionReader
 from tessera.kueue.queue_reading import QueueReading
-from tessera.kueue.turns import KEPT, Turns
+
+#: One place in so many is kept for names that take turns.
+KEPT = 4
+
+
+class Turns:
+    """Remembers whose turn was last."""
+
+    def __init__(self) -> None:
+        self._last = ""
+
+    def choose(self, names: Collection[str], own: Sequence[str], most: int, kept: int) -> list[str]:
+        """Returns the names whose turn it is now.
+
+        Args:
+            names: those that want a place.
+            own: those of present readers, each once, which come first and in this order.
+            most: the number of places.
+            kept: the places that others have in any case, if there are too few.
+        """
+        mine = [name for name in own if name in names]
+        first = mine[:most] if len(names) <= most else mine[: max(0, most - kept)]
+        rest = sorted(set(names) - set(first))
+        begin = bisect(rest, self._last)
+        turns = [*rest[begin:], *rest[:begin]][: most - len(first)]
+        self._last = turns[-1] if turns else self._last
+        return [*first, *turns]
+
 
 #: Most workloads: waiting Workloads of all namespaces that `tessera queue -A` and the live page read; that there are
 #: more is shown. Each is kept, without its pods.

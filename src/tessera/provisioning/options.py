@@ -15,7 +15,7 @@ DEADLINE = DISCOVERY_SECONDS
 
 @dataclass(frozen=True, kw_only=True)
 class ProvisioningOptions:
-    """Options of :class:`tessera.provisioning.run.Provisioning`; times in seconds.
+    """Options of :class:`tessera.provisioning.satellite.Provisioning`; times in seconds.
 
     Attributes:
         namespace: namespace of the ConfigMap of records, which is the deployment's.

@@ -6,19 +6,25 @@ it, of the class ``best-effort-atomic-scale-up``. The request belongs to the tem
 
 A cluster may serve ProvisioningRequests although its autoscaler takes none: Cluster Autoscaler does so with an option
 only, Karpenter never. A request that nobody accepts within :data:`ACCEPTED_WITHIN` shows that.
+
+A request that would ask for other amounts is deleted and made anew. An autoscaler needs time to answer one: Cluster
+Autoscaler looks every 10 s, Karpenter collects pods for up to 10 s. So a pod that comes and goes could replace the
+requests of all others before they are answered. Amounts stay for :data:`STEADY` seconds therefore.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
 from tessera.clock import parse_time_or_zero
+from tessera.controller.objects.resource_amounts import Amounts
 from tessera.kube.client.errors import ApiError, NotFound
 from tessera.kube.resources import POD_TEMPLATES, PODS, PROVISIONING_REQUESTS, Pod, ProvisioningRequest
 from tessera.kube.runtime import KubeRuntime
 from tessera.kube.watch.informer import Informer
+from tessera.scale_up.new_nodes import NewNodes
 from tessera.scale_up.placeholders import (
     GROUP_LABEL,
     VERSION_LABEL,
@@ -26,6 +32,47 @@ from tessera.scale_up.placeholders import (
     is_placeholder,
     placeholder_labels,
 )
+
+#: Seconds for which a group's requests ask for the same amounts: some looks of an autoscaler.
+STEADY = 60.0
+
+
+class _Asked(NamedTuple):
+    """What the requests of a group ask for, and since when."""
+
+    least: Amounts
+    since: float
+
+
+class SteadyAmounts:
+    """Replaces amounts that changed too early by those before.
+
+    Attributes:
+        due: when the first change that waits is made; None if none waits.
+    """
+
+    def __init__(self) -> None:
+        self.due: float | None = None
+        #: By group that needs nodes.
+        self._asked: Mapping[str, _Asked] = {}
+
+    def hold(self, needed: Mapping[str, NewNodes], now: float) -> Mapping[str, NewNodes]:
+        """Returns the nodes to ask for, with the amounts to ask for now.
+
+        Args:
+            needed: the nodes that are needed, by group.
+            now: the time, in seconds.
+        """
+        asked: dict[str, _Asked] = {}
+        for name, each in needed.items():
+            before = self._asked.get(name)
+            is_steady = before is not None and (before.least == each.least or now < before.since + STEADY)
+            asked[name] = before if before is not None and is_steady else _Asked(each.least, now)
+        self._asked = asked
+        changes = [one.since + STEADY for name, one in asked.items() if one.least != needed[name].least]
+        self.due = min(changes, default=None)
+        return {name: msgspec.structs.replace(each, least=asked[name].least) for name, each in needed.items()}
+
 
 #: Seconds within which an autoscaler that takes ProvisioningRequests sets the condition Accepted; it looks every 10 s.
 ACCEPTED_WITHIN = 120.0

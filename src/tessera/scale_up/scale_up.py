@@ -25,10 +25,9 @@ from tessera.kube.event_recorder import EventRecorder
 from tessera.kube.resources import CONFIGMAPS, ConfigMap, Node, Pod
 from tessera.kube.runtime import KubeRuntime
 from tessera.kube.watch.informer import Informer
-from tessera.scale_up.new_node_look import look_at
 from tessera.scale_up.new_nodes import NewNodes, plan_new_nodes
 from tessera.scale_up.node_notices import NodeNotices
-from tessera.scale_up.node_requests import NodeAsker, NodeRequest, PlaceholderPods, ProvisioningRequests
+from tessera.scale_up.node_requests import NodeAsker, NodeRequest, PlaceholderPods, ProvisioningRequests, SteadyAmounts
 from tessera.scale_up.options import ScaleUpMethod, ScaleUpOptions
 from tessera.scale_up.placeholders import (
     PASSED_HOSTS,
@@ -38,8 +37,7 @@ from tessera.scale_up.placeholders import (
     is_karpenters,
     pod_spec,
 )
-from tessera.scale_up.steady_amounts import SteadyAmounts
-from tessera.scale_up.useless_nodes import NewNode, UselessNodes
+from tessera.scale_up.useless_nodes import NewNode, UselessNodes, look_at
 
 _log = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ from aiohttp import web
 from tessera.clock import Clock, SystemClock
 from tessera.serving.bounded_port import Bounds, ConnectionPort
 from tessera.serving.connection import Connection
-from tessera.serving.pace import Pace
+from tessera.serving.fair_shares import Pace
 from tessera.status_pages import (
     METRICS_PATH,
     NO_DOCUMENTS,

@@ -19,7 +19,7 @@ from tessera.cli.controller import command, parse_options
 from tessera.cli.main import main
 from tessera.controller.base.move_settings import MoveMode, MoveSettings
 from tessera.controller.leadership.options import ControllerOptions
-from tessera.driver.registry.options import RegistryOptions
+from tessera.driver.registry.client import RegistryOptions
 from tessera.driver.satellite import DriverSatellite
 from tessera.provisioning.options import ProvisioningOptions
 from tessera.provisioning.satellite import ProvisioningSatellite

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tessera.cli.install.preflight import refuse_instaslice
-from tessera.doctor.instaslice_operator import is_instaslice
+from tessera.doctor.platform_checks import is_instaslice
 from tessera.kube.resources import DAEMONSETS, DEPLOYMENTS, NAMESPACES
 
 NAMESPACE = "instaslice-system"

@@ -22,7 +22,7 @@ from tessera.clock import SystemClock
 from tessera.dashboard.explainer import PAGE_EXPLANATIONS
 from tessera.dashboard.in_cluster import PageOptions, PageReplica
 from tessera.dashboard.view.objects import MAPS, USAGES, WAITING_PODS, read_view
-from tessera.dashboard.view.trust import API_SERVICE
+from tessera.dashboard.view.run import API_SERVICE
 from tessera.forecast.queue_page import ExpectedStart, QueuedPod, QueuePage
 from tessera.kube.client.errors import Forbidden, NotFound, ServiceUnavailable
 from tessera.manifests import deploy_folder

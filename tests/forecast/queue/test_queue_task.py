@@ -8,7 +8,7 @@ from tests.support.slicer_cluster import SlicerCluster
 from tests.webhook.conftest import NAMESPACE, Lab, in_lab
 
 from tessera.controller.slicing.cycle import take_in
-from tessera.forecast.queue.queue_task import PERIOD, QueueTask
+from tessera.forecast.queue.satellite import PERIOD, QueueTask
 from tessera.forecast.queue_page import QueuePage
 from tessera.kube.event_recorder import EventRecorder
 from tessera.kube.resources import NODES, PODS

@@ -16,8 +16,8 @@ from tessera.clock import LoopClock
 from tessera.controller.slicing.state.events import NodeObserved
 from tessera.kube.client.client import Client
 from tessera.kube.transport.interface import Request, Response, Stream
-from tessera.kueue.checks.check_controller import AdmissionChecks
 from tessera.kueue.checks.check_decisions import PATIENCE
+from tessera.kueue.checks.satellite import AdmissionChecks
 from tessera.kueue.names import CHECK_CONTROLLER
 from tessera_lab.simulation.virtual_time import run_virtual
 

@@ -10,7 +10,7 @@ from tessera.api.names import LAB_SUFFIX
 from tessera.cli.base.simulated_cluster import server_version
 from tessera.cli.install.apply import driver_objects, get_object, list_objects
 from tessera.cli.install.manifests import InstallChoices
-from tessera.doctor.instaslice_operator import REMOVE_IT, is_instaslice
+from tessera.doctor.platform_checks import REMOVE_IT, is_instaslice
 from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import Forbidden, NotFound

@@ -87,7 +87,7 @@ class ControllerMetrics:
         self._seconds.observe(seconds)
 
     def observe_hand_over(self, seconds: float) -> None:
-        """Records a hand-over; see :mod:`tessera.controller.leadership.hand_overs`."""
+        """Records a hand-over; see :mod:`tessera.controller.leadership.leader_session`."""
         self._hand_overs.observe(seconds)
 
     def observe_wait(self, seconds: float) -> None:

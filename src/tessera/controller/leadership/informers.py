@@ -3,6 +3,10 @@
 Watches of pods, nodes and Instaslice objects are necessary. Watches of namespaces, claims, volumes, storage classes and
 CSI nodes refine where a pod may run; a watch costs nothing while nothing changes. A controller without the right to
 watch them (its ClusterRole is of an older version) runs without these rules.
+
+PodGroup objects of the coscheduling plugin state the sizes of gangs. A cluster without the kind costs one small request
+a minute, later less. Pods that name a PodGroup wait until it is known whether there are any. A controller without the
+right to list them plans such pods one by one.
 """
 
 import asyncio
@@ -13,6 +17,7 @@ from typing import Any, TypeVar
 
 from tessera.api.instaslice import Instaslice
 from tessera.api.names import OWN_DOMAIN, NodeName, PodUid
+from tessera.api.pods.gangs import POD_GROUPS, read_pod_group
 from tessera.api.queues import QUEUES, read_queue
 from tessera.clock import Clock
 from tessera.controller.cluster.storage import StorageObject
@@ -28,6 +33,8 @@ from tessera.controller.slicing.state.events import (
     NodeDeleted,
     NodeObserved,
     PodDeleted,
+    PodGroupObserved,
+    PodGroupsListed,
     PodObserved,
     PodVersionsReset,
     QueueDeleted,
@@ -51,6 +58,7 @@ from tessera.kube.resources import (
 from tessera.kube.resources.meta import split_key
 from tessera.kube.watch.cache import EventKind, WatchEvent
 from tessera.kube.watch.informer import Informer, read_parts
+from tessera.kube.watch.optional_kind import wait_served
 
 _log = logging.getLogger(__name__)
 
@@ -231,3 +239,62 @@ class ConstraintInformers(SlicerInput):
     def _namespace_changed(self, event: WatchEvent[Namespace]) -> None:
         meta = event.object.metadata
         self._pass_on(NamespaceObserved(meta.name, None if event.kind is EventKind.DELETED else meta.labels))
+
+
+#: Seconds that pods with a PodGroup wait for the first list of PodGroups.
+
+
+class PodGroupInformer(SlicerInput):
+    """Passes PodGroups to the slicer.
+
+    Args:
+        client: the client that watches.
+        slicer: takes the events.
+        changed: called after each event.
+        clock: times the pauses.
+        rng: for jitter.
+    """
+
+    def __init__(
+        self, client: Client, slicer: Slicer, changed: Callable[[], None], *, clock: Clock, rng: random.Random
+    ) -> None:
+        super().__init__(slicer, changed)
+        self._client = client
+        self._clock = clock
+        self._informer = Informer(client, POD_GROUPS, clock=clock, rng=rng)
+        self._informer.add_handler(self._group_changed)
+
+    async def run(self) -> None:
+        """Watches until cancelled, once the cluster has the kind."""
+        await wait_served(self._is_served, self._clock)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._informer.run())
+            try:
+                async with asyncio.timeout(SYNC_TIMEOUT):
+                    await self._informer.wait_synced()
+            except TimeoutError:
+                _log.warning(
+                    "PodGroups are not listed after %.0f s: their pods are planned one by one; apply the rights of this"
+                    " version (deploy/rbac.yaml)",
+                    SYNC_TIMEOUT,
+                )
+                self._tell(served=False)
+                await self._informer.wait_synced()
+            self._tell(served=True)
+
+    async def _is_served(self) -> bool:
+        """True if the cluster has the kind; pods with a PodGroup wait as long as the server does not answer."""
+        try:
+            served = await self._client.serves(POD_GROUPS.api_version)
+        except (ApiError, ConnectionError, TimeoutError):
+            return True  # the informer tries again
+        if not served:
+            self._tell(served=False)
+        return served
+
+    def _tell(self, *, served: bool) -> None:
+        self._pass_on(PodGroupsListed(served=served))
+
+    def _group_changed(self, event: WatchEvent[dict[str, Any]]) -> None:
+        key, size = read_pod_group(event.object)
+        self._pass_on(PodGroupObserved(key, None if event.kind is EventKind.DELETED else size))

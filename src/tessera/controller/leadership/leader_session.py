@@ -23,11 +23,9 @@ from tessera.controller.health.fault_evictions import FaultEvictions
 from tessera.controller.health.reboot_annotations import RebootAnnotations
 from tessera.controller.health.repair_settings import RepairSettings
 from tessera.controller.health.silent_agents import SilentAgents
-from tessera.controller.leadership.hand_overs import HandOvers
-from tessera.controller.leadership.informers import ConstraintInformers, QueueInformer, SliceInformers
+from tessera.controller.leadership.informers import ConstraintInformers, PodGroupInformer, QueueInformer, SliceInformers
 from tessera.controller.leadership.options import ControllerOptions
 from tessera.controller.leadership.owners import GateOwners, PodOwners
-from tessera.controller.leadership.pod_groups import PodGroupInformer
 from tessera.controller.leadership.satellite import Term
 from tessera.controller.slicing.kinds.request_kind import RequestKind
 from tessera.controller.slicing.slicer import KINDS, Slicer
@@ -38,6 +36,31 @@ from tessera.kube.eviction import Evictor
 from tessera.kube.resources import NODES, PODS
 from tessera.kube.runtime import KubeRuntime
 from tessera.kube.watch.informer import Informer
+
+
+class HandOvers:
+    """The hand-overs under way. They are only in memory: a new leader does not know those that it did not begin.
+
+    Args:
+        observe: receives the seconds of each hand-over that ended.
+
+    Attributes:
+        since: by pod whose hand-over is under way, when it began.
+    """
+
+    def __init__(self, observe: Callable[[float], None]) -> None:
+        self._observe = observe
+        self.since: dict[PodUid, float] = {}
+
+    def update(self, state: SlicerState, now: float) -> None:
+        """Notes hand-overs that began or ended in a decision; ``now`` is the time at which the decision began."""
+        for uid in self.since.keys() - state.pods.handed_over:
+            since, pod = self.since.pop(uid), state.cluster.pods.get(uid)
+            if pod is not None and not pod.gated:
+                self._observe(now - since)
+        for uid in state.pods.handed_over:
+            self.since.setdefault(uid, now)
+
 
 #: Seconds after which a refused pod loses its slices. A node's kubelet publishes an agent's resources within 10 s, and
 #: those of a restarted agent within half a minute.

@@ -20,9 +20,17 @@ from tessera.dashboard.aliases import Aliases, name_own_nodes
 from tessera.dashboard.explainer import PrivateExplainer
 from tessera.dashboard.server import PAGE_BYTES, PAGE_HEADER, PAGE_HEADERS
 from tessera.dashboard.source import ClusterSource
-from tessera.dashboard.view.cluster_map import make_map
 from tessera.dashboard.view.front_proxy import FrontProxy, NotProxiedError
-from tessera.dashboard.view.objects import CLUSTER, EXPLANATIONS, GROUP, RESOURCES, USAGES, VERSION, WAITING_PODS
+from tessera.dashboard.view.objects import (
+    CLUSTER,
+    EXPLANATIONS,
+    GROUP,
+    RESOURCES,
+    USAGES,
+    VERSION,
+    WAITING_PODS,
+    make_map,
+)
 from tessera.dashboard.view.openapi import documents
 from tessera.kube.client.errors import ApiError, ServiceUnavailable, Status
 from tessera.kube.resources.meta import Resource

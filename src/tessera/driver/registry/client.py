@@ -8,6 +8,8 @@ lookups would need a thread, and they cost 120 and 80 ms of CPU at import.
 """
 
 import re
+from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 from yarl import URL
@@ -20,6 +22,20 @@ from tessera.driver.registry.tokens import TokenCache, choose_challenge, parse_c
 from tessera.driver.registry.wire import AccessRefused, ImageNotFound, RegistryAnswer, RegistryHttp, RegistryUnreachable
 from tessera.limits.drivers import REGISTRY_ANSWER, REPOSITORY_TAGS, TAG_PAGES
 from tessera.limits.messages import ECHOED
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegistryOptions:
+    """Options of the access to registries of driver images.
+
+    Attributes:
+        ca: PEM certificates of the authorities that are trusted beside the system's.
+        plain_http: hosts (with port) that the controller asks without TLS.
+    """
+
+    ca: Path | None = None
+    plain_http: tuple[str, ...] = ()
+
 
 #: Tags to ask for in one request; Docker Hub and others give no more.
 _PAGE = 1_000

@@ -1,12 +1,277 @@
-"""The queue's page, positions and expected starts as a satellite of the controller."""
+"""The queue as a satellite of the controller: follows leases, forecasts starts, tells pods, and keeps the history.
 
-from collections.abc import AsyncIterator, Callable
+A round runs every :data:`PERIOD`, or later where forecasts are expensive: at most a twentieth of the time is spent on
+them. It works in pieces, and gives way to decisions after each. The history is one ConfigMap, written at most once in
+:data:`WRITE_PERIOD`.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from tessera.api.names import SLICE_PROMISED_CONDITION, NodeName, PodUid
+from tessera.api.nodes.card_faults import CARDS_ANNOTATION, SPARED_ANNOTATION, decode_cards, decode_spared
+from tessera.clock import rfc3339
 from tessera.controller.leadership.satellite import Process, Task, Term
-from tessera.forecast.queue.queue_task import QueueTask
+from tessera.controller.objects.pod_info import FINISHED
+from tessera.controller.slicing.slicer import Slicer
+from tessera.controller.slicing.state.events import EndsExpected
+from tessera.forecast.calibration import Calibration
+from tessera.forecast.history_text import HISTORY_KEY, HISTORY_NAME, History, decode_history, encode_history
+from tessera.forecast.lives import LifeHistory
+from tessera.forecast.past_times import StartTimes
+from tessera.forecast.queue.announcements import PROMISED, Announcement, Announcer
+from tessera.forecast.queue.forecaster import Forecaster
+from tessera.forecast.queue.job_deadlines import JobReader
+from tessera.forecast.queue.published_reasons import HeldBack
 from tessera.forecast.queue_page import QUEUE_PATH, QueuePage, aged, encode_page
+from tessera.kube.client.errors import ApiError
+from tessera.kube.event_recorder import EventRecorder, make_reference
+from tessera.kube.outage_log import OutageLog
+from tessera.kube.persistent_config_map import PersistentConfigMap
+from tessera.kube.resources import CONFIGMAPS, PODS, Node, Pod
+from tessera.kube.runtime import KubeRuntime
+from tessera.kube.watch.cache import EventKind, WatchEvent
+from tessera.kube.watch.informer import Informer
+from tessera.limits.messages import CONDITION_MESSAGE
+from tessera.text import one_line
+
+_log = logging.getLogger(__name__)
+
+#: Least seconds between two forecasts, and share of the time that they may take.
+PERIOD, _SHARE = 15.0, 0.05
+#: Seconds between two looks if the slicer has taken in all nodes and pods.
+_CATCH_UP = 0.5
+#: Seconds between two writes of the history.
+WRITE_PERIOD = 300.0
+#: Field manager of the condition; it owns no other.
+MANAGER = "tessera-queue"
+#: Conditions that are written at the same time.
+_WRITES_AT_ONCE = 8
+
+
+class QueueTask:
+    """The controller's queue.
+
+    Args:
+        runtime: access to the cluster; ``may_act`` is True while this replica leads.
+        slicer: the state machine; read, and told when leases are expected to end.
+        pods: all pods; run by the caller, and passed to the slicer before.
+        nodes: all nodes; run by the caller.
+        events: records Events on pods.
+        namespace: namespace of the ConfigMap, the deployment's.
+    """
+
+    def __init__(
+        self,
+        runtime: KubeRuntime,
+        slicer: Slicer,
+        *,
+        pods: Informer[Pod],
+        nodes: Informer[Node],
+        events: EventRecorder,
+        namespace: str,
+    ) -> None:
+        self._client = runtime.client
+        self._clock = runtime.clock
+        self._slicer = slicer
+        self._pods = pods
+        self._nodes = nodes
+        self._events = events
+        self._namespace = namespace
+        self._announcer = Announcer()
+        self._outages = OutageLog(_log, "conditions of waiting pods", runtime.clock)
+        self._jobs = JobReader(runtime.client)
+        self._history = self._new_history()
+        self._forecaster = Forecaster(self._history)
+        self._written = 0
+        #: Pods that have changed since the last round: how each was at first, and its slices; and how it is now. Only
+        #: the end of a lease counts at once: the pod itself has the other times.
+        self._changed: dict[PodUid, tuple[Pod, Sequence[str]]] = {}
+        self._last: dict[PodUid, Pod] = {}
+        #: Pods whose condition says that they wait.
+        self._told: set[PodUid] = set()
+        self._map = PersistentConfigMap(
+            runtime.client,
+            runtime.clock,
+            namespace=namespace,
+            name=HISTORY_NAME,
+            data=self._data,
+            rng=runtime.rng,
+            may_act=runtime.may_act,
+        )
+
+    @property
+    def page(self) -> QueuePage:
+        """The last forecast, without the pods that wait no more."""
+        return self._forecaster.current.read(self._slicer.state)
+
+    def follow(self) -> None:
+        """Subscribes to the pods; called after the slicer has."""
+        self._pods.add_handler(self._pod_changed)
+
+    async def write(self) -> None:
+        """Writes the history until cancelled."""
+        await self._map.run()
+
+    async def run(self) -> None:
+        """Forecasts until cancelled; begins once everything is listed."""
+        self._restore(await self._map.load())
+        due = self._clock.monotonic() + WRITE_PERIOD
+        while True:
+            began = self._clock.monotonic()
+            await self._round()
+            now = self._clock.monotonic()
+            if now >= due and self._history.lives.changes != self._written:
+                self._written = self._history.lives.changes
+                self._map.mark_changed()
+                due = now + WRITE_PERIOD
+            await self._clock.sleep(max(PERIOD, (now - began) / _SHARE))
+
+    async def _round(self) -> None:
+        self._track_changed(list(self._changed))
+        jobs = self._forecaster.jobs
+        await self._jobs.read(jobs.due(self._forecaster.tracker.started_of_jobs()), jobs)
+        while not self._slicer.is_caught_up:  # the page stays as it is: waiting pods may be missing in the state
+            await self._clock.sleep(_CATCH_UP)
+        now = self._clock.now()
+        begun = self._forecaster.begin(self._slicer.state, now)
+        for _ in self._forecaster.expect_ends(begun):
+            await asyncio.sleep(0)
+        if ends := self._forecaster.ends.pop():
+            self._slicer.handle(EndsExpected(ends))
+        for _ in self._forecaster.forecast(begun, self._held_back()):
+            await asyncio.sleep(0)
+        due = [*self._announcer.choose(self.page.pods, now), *self._ended_waits()]
+        gate = asyncio.Semaphore(_WRITES_AT_ONCE)
+        await asyncio.gather(*(self._announce(each, gate) for each in due))
+
+    def _held_back(self) -> HeldBack:
+        """By node and card, the source of the fault for which it is not allocated."""
+        found: dict[NodeName, Mapping[str, str]] = {}
+        for node in self._nodes.cache.values():
+            text = node.metadata.annotations.get(CARDS_ANNOTATION, "")
+            if not text:
+                continue
+            spared = decode_spared(node.metadata.annotations.get(SPARED_ANNOTATION, ""))
+            cards = {each.gpu: each.rule for each in decode_cards(text).faults if each.key not in spared}
+            if cards:
+                found[NodeName(node.metadata.name)] = cards
+        return found
+
+    # Telling pods
+
+    def _ended_waits(self) -> list[Announcement]:
+        """Pods that have their slices, while their condition says that they wait."""
+        state = self._slicer.state
+        found: list[Announcement] = []
+        for uid in sorted(self._told):
+            pod = state.cluster.pods.get(uid)
+            if pod is None:
+                self._told.discard(uid)
+            elif not pod.gated and uid not in state.waiting and len(found) < _WRITES_AT_ONCE * 8:
+                text, now = "it has its slices", self._clock.now()
+                found.append(
+                    Announcement(uid, pod.namespace, pod.name, waits=False, reason=PROMISED, text=text, since=now)
+                )
+        return found
+
+    async def _announce(self, one: Announcement, gate: asyncio.Semaphore) -> None:
+        message = one_line(one.text, CONDITION_MESSAGE)
+        if one.waits and self._says_already(one, message):
+            self._told.add(one.uid)
+            return
+        condition = {
+            "type": SLICE_PROMISED_CONDITION,
+            "status": "False" if one.waits else "True",
+            "reason": one.reason,
+            "message": message,
+            "lastProbeTime": rfc3339(self._clock.now()),
+            "lastTransitionTime": rfc3339(one.since),
+        }
+        body = {"metadata": {"uid": one.uid}, "status": {"conditions": [condition]}}
+        async with gate:
+            try:
+                await self._client.with_field_manager(MANAGER).apply(
+                    PODS, one.name, body, one.namespace, subresource="status"
+                )
+            except (ApiError, OSError) as error:
+                if not self._outages.note_failure(error):
+                    _log.info("condition of pod %s/%s: %s", one.namespace, one.name, error)
+                self._announcer.forget(one.uid)
+                return
+        self._outages.note_answer()
+        (self._told.add if one.waits else self._told.discard)(one.uid)
+        if one.event:
+            about = make_reference(PODS, one.name, one.namespace, one.uid)
+            self._events.record(about, "SliceForecast", message, action="Placing")
+
+    def _says_already(self, one: Announcement, message: str) -> bool:
+        """True if the pod has this condition from before, as after a change of the leader."""
+        pod = self._pods.cache.get(f"{one.namespace}/{one.name}")
+        conditions = () if pod is None else pod.status.conditions
+        return any(
+            (each.type, each.status, each.message) == (SLICE_PROMISED_CONDITION, "False", message)
+            for each in conditions
+        )
+
+    # Following leases
+
+    def _pod_changed(self, event: WatchEvent[Pod]) -> None:
+        uid = PodUid(event.object.metadata.uid)
+        if event.kind is not EventKind.DELETED and (used := self._used(uid)):
+            first, _ = self._changed.get(uid, (event.object, used))
+            self._changed[uid] = (first, used)
+            self._last[uid] = event.object
+        if event.kind is EventKind.DELETED or event.object.status.phase in FINISHED:
+            self._track_changed([uid])
+        if event.kind is EventKind.DELETED:
+            self._forecaster.tracker.drop(uid, self._clock.now())
+            self._told.discard(uid)
+
+    def _track_changed(self, pods: Iterable[PodUid]) -> None:
+        for uid in pods:
+            if uid in self._changed:
+                first, used = self._changed.pop(uid)
+                self._track(first, used)
+                self._track(self._last.pop(uid), used)
+
+    def _used(self, uid: PodUid) -> Sequence[str]:
+        """Returns the slices, cards or shares of a pod."""
+        known = self._slicer.state.cluster.pods.get(uid)
+        if known is None:
+            return ()
+        return known.profiles or (known.devices if self._slicer.state.devices.used else ())
+
+    def _track(self, pod: Pod, used: Sequence[str]) -> None:
+        self._forecaster.tracker.observe(pod, used, self._clock.now())
+        if any((each.type, each.status) == (SLICE_PROMISED_CONDITION, "False") for each in pod.status.conditions):
+            self._told.add(PodUid(pod.metadata.uid))
+
+    # The history
+
+    def _new_history(self) -> History:
+        return History(LifeHistory(self._clock.now()), StartTimes(), Calibration())
+
+    def _restore(self, data: Mapping[str, str]) -> None:
+        text = data.get(HISTORY_KEY, "")
+        if text:
+            try:
+                self._history = decode_history(text)
+            except ValueError as error:
+                message = f"the history of leases cannot be read and begins anew: {one_line(str(error))}"
+                _log.warning("ConfigMap %s/%s: %s", self._namespace, HISTORY_NAME, message)
+                about = make_reference(CONFIGMAPS, HISTORY_NAME, self._namespace)
+                self._events.record(about, "RecordsUnreadable", message, type="Warning")
+        self._forecaster = Forecaster(self._history)
+        for pod in list(self._pods.cache.values()):
+            if used := self._used(PodUid(pod.metadata.uid)):
+                self._track(pod, used)
+
+    def _data(self) -> dict[str, str]:
+        return {HISTORY_KEY: encode_history(self._history)}
 
 
 @dataclass(frozen=True, kw_only=True)

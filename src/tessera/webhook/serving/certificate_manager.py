@@ -29,7 +29,7 @@ from tessera.webhook.serving.certificates import (
     read_secret,
     renewal_time,
 )
-from tessera.webhook.serving.watched_objects import watch_objects
+from tessera.webhook.serving.given_certificate import watch_objects
 
 _log = logging.getLogger(__name__)
 
