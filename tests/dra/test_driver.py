@@ -9,7 +9,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.api.dra.claims import ClaimSpec, DeviceClass, DeviceConfig
+from tessera.api.dra.claims import ClaimSpec, DeviceClass, DeviceConfig, is_our_class
 from tessera.api.dra.resource_slices import ResourceSlice
 from tessera.api.names import CLAIM_DRIVERS
 from tessera.dra.devices import Device, DeviceId, Holdings, Pool
@@ -17,7 +17,6 @@ from tessera.dra.driver_classes import (
     check_served,
     device_classes,
     find_rival,
-    is_our_class,
     profile_class,
 )
 from tessera.dra.matching import NoMatch, match_claims

@@ -11,7 +11,7 @@ out. So kube-scheduler's allocator is kept away by a server too that drops taint
 from collections.abc import Iterable
 from typing import Any
 
-from tessera.api.dra.claims import GROUP, ClaimSpec, DeviceClass
+from tessera.api.dra.claims import GROUP, ClaimSpec
 from tessera.api.dra.resource_slices import ResourceSlice
 from tessera.dra.node_devices import DRIVER, NVIDIA_DRIVER
 from tessera.dra.requests import GUARD, ClaimRefused
@@ -82,12 +82,6 @@ def _class(name: str, expression: str, guarded: bool) -> Json:
         "metadata": {"name": name},
         "spec": {"selectors": selectors},
     }
-
-
-def is_our_class(found: DeviceClass, driver: str) -> bool:
-    """True if a class chooses devices of the driver: one of its expressions names the driver."""
-    texts = [each.cel.expression for each in found.spec.selectors if each.cel is not None]
-    return any(f"'{driver}'" in text or f'"{driver}"' in text for text in texts)
 
 
 def check_served(name: str, spec: ClaimSpec, driver: str) -> None:

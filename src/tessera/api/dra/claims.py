@@ -243,6 +243,12 @@ class DeviceClass(Wire, frozen=True, kw_only=True):
     spec: ClassSpec = ClassSpec()
 
 
+def is_our_class(found: DeviceClass, driver: str) -> bool:
+    """True if a class chooses devices of the driver: one of its expressions names the driver."""
+    texts = [each.cel.expression for each in found.spec.selectors if each.cel is not None]
+    return any(f"'{driver}'" in text or f'"{driver}"' in text for text in texts)
+
+
 RESOURCE_CLAIMS = Resource(GROUP, "v1", "resourceclaims", "ResourceClaim", True, ResourceClaim)
 RESOURCE_CLAIM_TEMPLATES = Resource(
     GROUP, "v1", "resourceclaimtemplates", "ResourceClaimTemplate", True, ResourceClaimTemplate

@@ -17,12 +17,12 @@ from typing import ClassVar
 
 import msgspec
 
-from tessera.api.dra.claims import ClaimSpec, DeviceClass, ResourceClaim
+from tessera.api.dra.claims import ClaimSpec, DeviceClass, ResourceClaim, is_our_class
 from tessera.api.names import NodeName
 from tessera.cel.metering import Meter, OutOfBudgetError
 from tessera.claims.controller.published_devices import NodeDevices, PublishedDevices, Sort, is_known
 from tessera.dra.devices import Device
-from tessera.dra.driver_classes import check_served, is_our_class
+from tessera.dra.driver_classes import check_served
 from tessera.dra.matching import consumed_amounts
 from tessera.dra.opaque_configs import ConfigRefused, check_configs
 from tessera.dra.requests import ClaimDemand, ClaimRefused, DeviceDemand, read_demand

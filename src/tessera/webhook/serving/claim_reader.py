@@ -16,9 +16,8 @@ import random
 
 import msgspec
 
-from tessera.api.dra.claims import DEVICE_CLASSES, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, ClaimSpec
+from tessera.api.dra.claims import DEVICE_CLASSES, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, ClaimSpec, is_our_class
 from tessera.clock import Clock
-from tessera.dra.driver_classes import is_our_class
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, NotFound
 from tessera.kube.resources.pods import PodClaim
