@@ -118,6 +118,16 @@ def test_equal_sets_have_equal_forms() -> None:
     assert encode({"b", "a", "c"}) == encode({"c", "b", "a"})
 
 
+class Computed(dict[str, int]):
+    def __missing__(self, key: str) -> int:
+        return len(key)
+
+
+def test_a_mapping_that_would_come_back_as_another_is_refused() -> None:
+    with pytest.raises(NotPlainError, match=r"value\['a'\]: a Computed would be read back as a plain dict"):
+        encode({"a": Computed()})
+
+
 @pytest.mark.parametrize(
     "value", [len, threading.Lock(), Machine, lambda: None], ids=["function", "lock", "class", "lambda"]
 )

@@ -18,7 +18,9 @@ What is computed from the shares is computed anew only when they changed enough:
 import math
 from collections import Counter
 from collections.abc import Callable
+from functools import cached_property
 from itertools import islice
+from typing import ClassVar
 
 from tessera.mig.geometry import Geometry, Placement, Profile
 from tessera.mig.layout_planning import list_packings
@@ -99,17 +101,14 @@ class CardTable:
         number: the geometry's place in its fleet; orders cards of different geometries.
 
     Attributes:
-        names: a profile's name in any spelling -> the geometry's own, None if the cards do not have it.
-        bits: profile, start and size of an existing instance -> the bits that it takes, see
-            ``tessera.mig.occupancy.placement_mask``; ValueError if the instance leaves the card.
-        least_blockers: a profile of the cards and the instances on one -> the fewest instances on a place for one
-            more, and of these the least slots: their number, their slots, and the bits of the place. None for profiles
-            that need more than slots: the bits do not tell which instance holds a media engine.
         mix: the mix of requests for these cards.
         is_device: True if the cards are whole cards or shares.
         chosen: what a policy chose for a mix, by policy: the mix's shares and the costs.
         costs: costs by fragmentation.
     """
+
+    #: Computed again for a state that was read from a record.
+    TRANSIENT: ClassVar[tuple[str, ...]] = ("bits", "names", "least_blockers")
 
     def __init__(self, geometry: Geometry, number: int) -> None:
         self.geometry = geometry
@@ -121,9 +120,6 @@ class CardTable:
         self._usable: dict[int, int] = {}
         self._free: dict[int, int] = {}
         self._packings: dict[tuple[int, Pending], dict[int, tuple[Placement, ...]]] = {}
-        self.bits = Memo(self._bits_of)
-        self.names = Memo(self._name_of)
-        self.least_blockers = Memo(self._least_blockers)
         self._sizes = {row.name: row.size for row in geometry.profiles}
         #: Occupancies that :meth:`add_state` was called with.
         self._states: dict[int, None] = {}
@@ -134,6 +130,28 @@ class CardTable:
         self.mix = RequestMix()
         self.is_device = is_device_profile(geometry.profiles[0].name)
         self.chosen: dict[object, tuple[object, StateCosts]] = {}
+
+    @cached_property
+    def names(self) -> Memo[str, str | None]:
+        """A profile's name in any spelling -> the geometry's own, None if the cards do not have it."""
+        return Memo(self._name_of)
+
+    @cached_property
+    def bits(self) -> Memo[tuple[str, int, int], int]:
+        """Profile, start and size of an existing instance -> the bits that it takes; ValueError if it leaves the card.
+
+        See ``tessera.mig.occupancy.placement_mask``.
+        """
+        return Memo(self._bits_of)
+
+    @cached_property
+    def least_blockers(self) -> Memo[tuple[str, int], tuple[int, int, int] | None]:
+        """A profile of the cards and the instances on one -> the fewest instances on a place for one more.
+
+        Of these, the least slots: their number, their slots, and the bits of the place. None for profiles that need
+        more than slots: the bits do not tell which instance holds a media engine.
+        """
+        return Memo(self._least_blockers)
 
     def name_of(self, profile: str) -> str | None:
         """Returns the geometry's own name for a profile in any spelling; ``None`` if the cards do not have it."""

@@ -12,9 +12,9 @@ hundred values on any known card, whatever the size of the fleet.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from itertools import islice
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from tessera.mig.geometry import Geometry, Placement
 from tessera.mig.occupancy import free_slots
@@ -57,6 +57,8 @@ class RatedCards(Protocol):
 
 class Memo(dict[K, V]):
     """Results of a function of one argument, computed when first asked for.
+
+    A record of a state does not have it, so its owner makes it when it is first needed.
 
     Args:
         compute: the function.
@@ -117,16 +119,27 @@ class StateCosts:
         rating: rates an occupancy; None for its fragmentation.
     """
 
+    #: Computed again for a state that was read from a record.
+    TRANSIENT: ClassVar[tuple[str, ...]] = ("_losses", "_rankings")
+
     def __init__(self, table: RatedCards, states: Collection[int], rating: Rating | None = None) -> None:
         self._table = table
         self._states = states
-        self._losses = Memo[int, float](table.fragmentation if rating is None else partial(rating, table))
+        self._rating = rating
         self._sizes = {row.name: row.size for row in table.geometry.profiles}
         self._best: dict[tuple[int, Pending], tuple[float, tuple[Placement, ...]] | None] = {}
         self._costs: dict[str, dict[tuple[int, Pending], float | None]] = {}
-        #: Remembered rankings by profile, and the number of states that they cover.
-        self._rankings: dict[str, Ranking] = {}
+        #: The number of states that the remembered rankings cover.
         self._covered = 0
+
+    @cached_property
+    def _losses(self) -> Memo[int, float]:
+        return Memo(self._table.fragmentation if self._rating is None else partial(self._rating, self._table))
+
+    @cached_property
+    def _rankings(self) -> dict[str, Ranking]:
+        """Remembered rankings by profile."""
+        return {}
 
     def loss(self, occupancy: int) -> float:
         """The loss of an occupancy."""

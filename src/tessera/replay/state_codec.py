@@ -33,6 +33,7 @@ _FACTORIES: Mapping[str, Callable[[], Any]] = {"list": list, "set": set, "dict":
 #: Numbers that JSON does not have.
 _FLOATS = {"inf": float("inf"), "-inf": float("-inf"), "nan": float("nan")}
 _MAPPINGS: Mapping[str, Callable[[], Any]] = {"d": dict, "od": OrderedDict, "cn": Counter}
+_KINDS_OF_MAPPINGS: Mapping[type, str] = {dict: "d", MappingProxyType: "d", OrderedDict: "od", Counter: "cn"}
 
 
 class NotPlainError(TypeError):
@@ -139,9 +140,10 @@ class _Encoder:
                 if _FACTORIES.get(factory) is not value.default_factory:
                     raise NotPlainError(f"{path}: a defaultdict with the factory {value.default_factory!r}")
                 return {"$": "dd", "m": factory, "v": self._pairs(value, path)}
-            case dict() | MappingProxyType():
-                kind = {OrderedDict: "od", Counter: "cn"}.get(type(value), "d")
-                return {"$": kind, "v": self._pairs(value, path)}
+            case dict() | MappingProxyType() if type(value) in _KINDS_OF_MAPPINGS:
+                return {"$": _KINDS_OF_MAPPINGS[type(value)], "v": self._pairs(value, path)}
+            case dict():
+                raise NotPlainError(f"{path}: a {type(value).__qualname__} would be read back as a plain dict")
             case random.Random():
                 return {"$": "rng", "v": self._items(value.getstate(), path)}
             case msgspec.Struct():

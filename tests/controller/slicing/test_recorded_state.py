@@ -2,13 +2,14 @@
 
 from dataclasses import replace
 
+import pytest
 from tests.support.slicer_cluster import CheckedSlicer, SlicerCluster
 
 from tessera.api.names import NodeName
 from tessera.api.pods.gangs import Gang
 from tessera.clock import rfc3339
 from tessera.controller.base.move_settings import MoveMode, MoveSettings
-from tessera.controller.slicing.state.events import DecisionDue, TimePassed, WritesDue
+from tessera.controller.slicing.state.events import DecisionDue, PodObserved, TimePassed, WritesDue
 from tessera.replay.player import DECIDERS
 from tessera.replay.state_codec import decode, encode
 
@@ -41,3 +42,20 @@ def test_a_slicer_that_is_read_from_its_record_decides_the_same() -> None:
     for event in (TimePassed(4000.0, 4000.0), DecisionDue(), WritesDue()):
         assert copy.handle(event) == slicer.handle(event)
     assert copy.state.reservations.keys() == slicer.state.reservations.keys()
+
+
+@pytest.mark.parametrize("profile", ["1g.5gb", "1g.10gb", "2g.20gb", "7g.80gb", "9g.90gb"])
+def test_a_slicer_of_two_models_read_from_its_record_takes_requests_that_are_new_to_it(profile: str) -> None:
+    cluster = SlicerCluster()
+    cluster.pass_time(0)
+    cluster.node("n1")
+    cluster.node("n2", "H100-80GB")
+    cluster.pod("first", "3g.20gb")
+    cluster.settle()
+    slicer = cluster.slicer
+    copy = decode(encode(slicer, shared=True), (*DECIDERS["slicer"].modules, CheckedSlicer.__module__))
+    made = cluster.pod("next", profile)
+    event = PodObserved(cluster.pods[made.uid])
+    copy.handle(event)
+    for each in (TimePassed(10.0, 10.0), DecisionDue(), WritesDue()):
+        assert copy.handle(each) == slicer.handle(each)
