@@ -14,6 +14,7 @@ from tessera.controller.base.move_settings import NO_MOVES, MoveSettings
 from tessera.controller.objects.node_constraints import NodeConstraints
 from tessera.controller.objects.node_devices import NodeDevices
 from tessera.controller.objects.node_info import NodeInfo
+from tessera.controller.objects.owners import Workload
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.slicer import Slicer
 from tessera.controller.slicing.state.allocation import will_never_run
@@ -100,6 +101,8 @@ class SlicerCluster:
         self.unanswered: set[PodUid] = set()
         #: UIDs of owners that do not exist.
         self.made_up: set[str] = set()
+        #: What owners belong to, by UID; the others want no pods.
+        self.workloads: dict[str, Workload] = {}
         self.version = 0
         #: Tests read its instructions as they come, whatever their kind.
         self.slicer: Any = self.make_slicer()
@@ -266,8 +269,9 @@ class SlicerCluster:
         """Decides and writes until nothing is left to do, without the agents."""
         before = len(self.writes)
         for _ in range(100):
-            for owner in list(self.slicer.state.ages.unknown_owners):
-                self.slicer.handle(OwnerLookedUp(owner, owner.uid not in self.made_up))
+            for owner in list(self.slicer.unknown_owners):
+                workload = self.workloads.get(owner.uid, Workload(owner.uid, 0))
+                self.slicer.handle(OwnerLookedUp(owner, None if owner.uid in self.made_up else workload))
             self.slicer.decide()
             found = self.slicer.pop_writes()
             for instruction in found:

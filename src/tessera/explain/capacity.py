@@ -103,7 +103,7 @@ def _room_facts(view: ClusterView, slicer: Slicer, pod: PodInfo, reason: Reason)
         yield name_blockers(reason)
         for each in slicer.state.reservations.values():
             if each.key in reason.keys:
-                yield f"{each.key} goes first: {_reservation_text(view, slicer, each)}"
+                yield _goes_first(view, slicer, each)
     yield from view.for_kind(pod, "usage", lambda: tuple(_usage_facts(slicer, pod)))
     yield from view.for_kind(pod, "refusals", lambda: tuple(_refusal_facts(slicer, pod)))
     yield from _pods_ahead(view, slicer, pod)
@@ -239,6 +239,14 @@ def _own_reservation(view: ClusterView, slicer: Slicer, pod: PodInfo) -> Iterato
     found = slicer.state.reservations.get(pod.uid)
     if found is not None:
         yield f"slots are reserved for it: {_reservation_text(view, slicer, found)}"
+
+
+def _goes_first(view: ClusterView, slicer: Slicer, found: Reservation) -> str:
+    """Whose slots these are."""
+    if found.kept_for is None:
+        return f"{found.key} goes first: {_reservation_text(view, slicer, found)}"
+    place = f"{view.slices(found.slices)}, on node {found.node}"
+    return f"{found.key} leaves its slots to the next pod of {found.kept_for.maker.lower()}: {place}"
 
 
 def _reservation_text(view: ClusterView, slicer: Slicer, found: Reservation) -> str:

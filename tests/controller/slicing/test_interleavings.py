@@ -12,7 +12,9 @@ from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.api.names import GATE, NodeName
 from tessera.controller.filters.avoidance import AVOIDANCE_SECONDS
+from tessera.controller.objects.owners import Workload
 from tessera.controller.slicing.cycle import take_in
+from tessera.controller.slicing.reservations.inheritance import KEPT_SECONDS
 from tessera.controller.slicing.state.events import (
     LastGatesObserved,
     NodeObserved,
@@ -47,6 +49,7 @@ def interleavings(new_cluster: Any) -> type[RuleBasedStateMachine]:
 
         @initialize()
         def set_up(self) -> None:
+            self.cluster.workloads = {"s": Workload("s", 2)}
             self.cluster.node("n1", count=1)
             self.cluster.node("n2", count=2)
 
@@ -55,10 +58,14 @@ def interleavings(new_cluster: Any) -> type[RuleBasedStateMachine]:
             priority=st.integers(0, 1),
             deadline=st.sampled_from([None, 100.0]),
             gates=st.sampled_from([(GATE,), (GATE,), (OWN, GATE), (KAI, GATE)]),
+            owner=st.sampled_from(["Job/j", "StatefulSet/s"]),
         )
-        def create(self, profiles: list[str], priority: int, deadline: float | None, gates: tuple[str, ...]) -> None:
+        def create(
+            self, profiles: list[str], priority: int, deadline: float | None, gates: tuple[str, ...], owner: str
+        ) -> None:
             self.born += 1
-            facts = {"priority": priority, "deadline": deadline, "gates": gates, "owner": "o", "maker": "Job/j"}
+            owned = {"owner": owner.partition("/")[2], "maker": owner}
+            facts = {"priority": priority, "deadline": deadline, "gates": gates, **owned}
             self.cluster.pod(f"p{self.born}", *sorted(profiles), **facts)
 
         @rule(seconds=st.sampled_from([1.0, 60.0, 1000.0]))
@@ -82,7 +89,8 @@ def interleavings(new_cluster: Any) -> type[RuleBasedStateMachine]:
             pods = sorted((p for p in self.cluster.pods.values() if not p.gated), key=lambda pod: pod.uid)
             if pods:
                 pod = pods[pick % len(pods)]
-                self.cluster.put(replace(pod, finished=True) if pod.node else replace(pod, node=NodeName(pod.hostname)))
+                bound = replace(pod, node=NodeName(pod.hostname), started=pod.started or self.cluster.date)
+                self.cluster.put(replace(pod, finished=True) if pod.node else bound)
 
         @rule(pick=st.integers(0, 99))
         def remove_other_gates(self, pick: int) -> None:
@@ -164,7 +172,8 @@ def interleavings(new_cluster: Any) -> type[RuleBasedStateMachine]:
             )
             first = min((uid for uid, _ in waiting), key=lambda uid: rank(state.cluster.pods[uid], {}), default=None)
             if first is not None:
-                reserved = [state.cluster.pods[uid] for uid in state.reservations if uid != first]
+                waits = [uid for uid, one in state.reservations.items() if one.kept_for is None]
+                reserved = [state.cluster.pods[uid] for uid in waits if uid != first]
                 pods = [state.cluster.pods[first], *reserved]
                 slots, gib = (sum(getattr(holding_of(state, pod), each) for pod in pods) for each in ("total", "gib"))
                 assert state.ledger.is_above_maximum("default", Holding({"A100": slots}, gib))
@@ -177,6 +186,8 @@ def interleavings(new_cluster: Any) -> type[RuleBasedStateMachine]:
             self.no_pod_waits_for_a_maximum_that_lets_it_in()
             for pod in list(self.cluster.pods.values()):
                 self.cluster.remove(pod)
+            self.cluster.settle()
+            self.cluster.pass_time(KEPT_SECONDS)
             self.cluster.settle()
             assert self.cluster.empty()
             assert len(self.cluster.slicer.state.allocations) == 0

@@ -27,6 +27,7 @@ from typing import NamedTuple
 
 from tessera.api.names import PodUid
 from tessera.clock import parse_time_or_zero, rfc3339
+from tessera.controller.objects.owners import Owner
 from tessera.controller.objects.pod_info import PodInfo
 
 #: Most pods that left while they waited, whose age the next pod of their owner takes over. As many as a large queue
@@ -42,14 +43,6 @@ EXPIRY = 86_400.0
 PAUSE = 60.0
 #: Seconds within which a waiting pod is told so (:mod:`tessera.forecast.queue.announcements`).
 UNTOLD = 60.0
-
-
-class Owner(NamedTuple):
-    """The owner that a pod names: namespace, kind and name as in :attr:`PodInfo.maker`, and UID."""
-
-    namespace: str
-    maker: str
-    uid: str
 
 
 class _Age(NamedTuple):

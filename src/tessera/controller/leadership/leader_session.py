@@ -271,8 +271,7 @@ class LeaderSession:
         self._reclaim_slices()
         for event in self._term.after_step:
             event.set()
-        if self._slicer.state.ages.unknown_owners:
-            self._pod_owners.look()
+        self._pod_owners.look()
         for instruction in self._slicer.pop_writes():
             self._executor.start(instruction, group)
 

@@ -1,8 +1,8 @@
 """Asks the API server whether the owners exist that pods name: those of a pod, and those of its gates.
 
-Whoever creates a pod writes its owner. Only a pod that would inherit an age is asked about
-(:mod:`tessera.controller.cluster.waiting_ages`), with one small request for each owner. So no pod inherits by a made-up
-one.
+Whoever creates a pod writes its owner. Only a pod that would inherit an age
+(:mod:`tessera.controller.cluster.waiting_ages`) or slots (:mod:`tessera.controller.slicing.reservations.inheritance`)
+is asked about, with one or two small requests for each owner. So no pod inherits by a made-up one.
 
 The gates of some operators go after Tessera's. A gate's name alone says nothing: any author of a pod can write it.
 Where its owner's API group is not served, nobody removes the gate, and Tessera promises nothing before it is gone, as
@@ -10,31 +10,43 @@ with any gate of others. It costs one small request a minute, later less.
 """
 
 import asyncio
+import re
 from collections.abc import Callable
 from itertools import islice
 
 from tessera.api.names import LAST_GATES
 from tessera.clock import Clock
-from tessera.controller.cluster.waiting_ages import Owner
 from tessera.controller.leadership.informers import SlicerInput
+from tessera.controller.objects.owners import Owner, Workload
 from tessera.controller.slicing.slicer import Slicer
 from tessera.controller.slicing.state.events import LastGatesObserved, OwnerLookedUp
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError
-from tessera.kube.resources import JOBS, REPLICASETS, STATEFULSETS, PartialObject
+from tessera.kube.resources import (
+    DEPLOYMENTS,
+    JOBS,
+    REPLICASETS,
+    STATEFULSETS,
+    Deployment,
+    PartialObject,
+    ReplicaSet,
+)
 from tessera.kube.watch.optional_kind import LOOK_AGAIN, LOOK_SELDOM
 
 #: Owners that are asked about at the same time.
 _AT_ONCE = 8
+#: The revision of a Deployment that a ReplicaSet makes; its Deployment's controller writes it.
+_REVISION = "deployment.kubernetes.io/revision"
+_NUMBER = re.compile("[0-9]{1,9}")
 #: Seconds until an owner is asked about again of which the server could not say anything. The pod waits as a young one.
 _AGAIN = 5.0
 
 
 class PodOwners(SlicerInput):
-    """Answers :attr:`WaitingAges.unknown_owners`.
+    """Answers :attr:`Slicer.unknown_owners`.
 
     Args:
-        client: the API server; needs ``get`` for Jobs, ReplicaSets and StatefulSets.
+        client: the API server; needs ``get`` for Deployments, Jobs, ReplicaSets and StatefulSets.
         slicer: takes the answers.
         changed: called after each answer.
         clock: times the pauses.
@@ -48,7 +60,7 @@ class PodOwners(SlicerInput):
 
     def look(self) -> None:
         """Begins to ask if there is something to ask about."""
-        if self._slicer.state.ages.unknown_owners:
+        if any(True for _ in self._slicer.unknown_owners):
             self._due.set()
 
     async def run(self) -> None:
@@ -56,32 +68,57 @@ class PodOwners(SlicerInput):
         while True:
             await self._due.wait()
             self._due.clear()
-            while owners := [*islice(self._slicer.state.ages.unknown_owners, _AT_ONCE)]:
-                answers = await asyncio.gather(*map(self._exists, owners))
-                for owner, exists in zip(owners, answers, strict=True):
-                    if exists is not None:
-                        self._pass_on(OwnerLookedUp(owner, exists))
+            while owners := [*dict.fromkeys(islice(self._slicer.unknown_owners, _AT_ONCE))]:
+                answers = await asyncio.gather(*map(self._look_up, owners))
+                for answer in answers:
+                    if answer is not None:
+                        self._pass_on(answer)
                 if None in answers:
                     await self._clock.sleep(_AGAIN)
 
-    async def _exists(self, owner: Owner) -> bool | None:
-        """True if an owner of this name and UID exists; None if that is not known."""
+    async def _look_up(self, owner: Owner) -> OwnerLookedUp | None:
+        """Returns what an owner of this name and UID belongs to; None if that is not known."""
         try:
-            found = await self._get(owner)
+            return OwnerLookedUp(owner, await self._read(owner))
         except (ApiError, OSError) as error:
             is_final = isinstance(error, ApiError) and error.code < 500 and error.code not in {401, 408, 429}
-            return False if is_final else None
-        return str(found.metadata.uid) == owner.uid
+            return OwnerLookedUp(owner, None) if is_final else None
 
-    async def _get(self, owner: Owner) -> PartialObject:
+    async def _read(self, owner: Owner) -> Workload | None:
+        """Returns what an owner belongs to; None if the object of its name is another."""
         kind, _, name = owner.maker.partition("/")
+        found: PartialObject | ReplicaSet | Deployment
         match kind:
             case "Job":
-                return await self._client.get(JOBS.metadata_only(), name, owner.namespace)
+                found = await self._client.get(JOBS.metadata_only(), name, owner.namespace)
             case "ReplicaSet":
-                return await self._client.get(REPLICASETS.metadata_only(), name, owner.namespace)
+                found = await self._client.get(REPLICASETS, name, owner.namespace)
             case _:  # the third kind of tessera.controller.objects.pod_info.MAKERS
-                return await self._client.get(STATEFULSETS.metadata_only(), name, owner.namespace)
+                found = await self._client.get(STATEFULSETS, name, owner.namespace)
+        if str(found.metadata.uid) != owner.uid:
+            return None
+        if isinstance(found, ReplicaSet) and (workload := await self._deployment_of(found)) is not None:
+            return workload
+        return Workload(owner.uid, _replicas(found))
+
+    async def _deployment_of(self, found: ReplicaSet) -> Workload | None:
+        """Returns what a ReplicaSet's Deployment wants; None without one."""
+        owners = found.metadata.owner_references
+        name = next((each for each in owners if each.controller and each.kind == "Deployment"), None)
+        if name is None:
+            return None
+        deployment = await self._client.get(DEPLOYMENTS, name.name, found.metadata.namespace)
+        if deployment.metadata.uid != name.uid:
+            return None
+        revision = found.metadata.annotations.get(_REVISION, "")
+        return Workload(name.uid, _replicas(deployment), int(revision) if _NUMBER.fullmatch(revision) else 0)
+
+
+def _replicas(found: PartialObject | ReplicaSet | Deployment) -> int:
+    """Returns the pods that an object wants; Kubernetes reads an absent number as 1."""
+    if isinstance(found, PartialObject):
+        return 0
+    return 1 if found.spec.replicas is None else found.spec.replicas
 
 
 class GateOwners(SlicerInput):

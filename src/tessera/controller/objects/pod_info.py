@@ -156,6 +156,7 @@ class PodInfo:
         pinned: Tessera has pinned it to the node of its whole cards or shares: annotation ``tessera.dev/pinned``.
         gang: the pods with which it gets its slices together; None for a pod that starts by itself.
         succeeded: it has ended well.
+        disrupted: it was evicted or preempted, or its node ended it: condition ``DisruptionTarget``.
         version: orders observations of the pod; 0 if unknown.
     """
 
@@ -201,6 +202,7 @@ class PodInfo:
     pinned: bool = False
     gang: Gang | None = None
     succeeded: bool = False
+    disrupted: bool = False
     version: int = field(default=0, compare=False)
 
     @property
@@ -309,6 +311,7 @@ def read_pod(pod: Pod) -> PodInfo:
         pinned=bool(devices) and meta.annotations.get(PINNED_ANNOTATION) == meta.uid,
         gang=gang,
         succeeded=pod.status.phase == "Succeeded",
+        disrupted=any((each.type, each.status) == ("DisruptionTarget", "True") for each in pod.status.conditions),
         version=version_number(meta.resource_version),
     )
 

@@ -20,9 +20,10 @@ step                    what it does
 Others read the state between two decisions, and only while :attr:`Slicer.is_caught_up` is True.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from tessera.controller.base.move_settings import NO_MOVES, MoveMode, MoveSettings
+from tessera.controller.objects.owners import Owner
 from tessera.controller.slicing.cycle.observe import Observer
 from tessera.controller.slicing.cycle.order import FairOrder, find_candidates
 from tessera.controller.slicing.cycle.plan import Plan
@@ -41,6 +42,7 @@ from tessera.controller.slicing.kinds.slices import Slices
 from tessera.controller.slicing.planning.allocations import Allocations
 from tessera.controller.slicing.planning.planner import Planner
 from tessera.controller.slicing.planning.proposals import Proposer
+from tessera.controller.slicing.reservations.inheritance import Inheritance
 from tessera.controller.slicing.reservations.reserver import Reserver
 from tessera.controller.slicing.state.events import DecisionDue, SlicerEvent, WritesDue
 from tessera.controller.slicing.state.instructions import Instruction
@@ -98,6 +100,7 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         self.kinds = Kinds(kinds, state)
         self._plan = Plan(state, planner, gangs, reserver if reserve_after is not None else None, self.kinds)
         self._reserver = reserver
+        self._inheritance = Inheritance(state)
         #: False until the first decision that has taken in all.
         self._has_decided = False
         #: True if a proposer may have had something to propose in the last decision, and may have left something over.
@@ -105,6 +108,7 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         #: The features of the cycle that are on, in the order in which they propose.
         self._proposers: list[Proposer] = [
             self._plan,
+            *([] if reads else [self._inheritance]),
             reserver,
             *([Preemptor(state, reserver)] if preempts else ()),
             RecordedMoves(state, moves),
@@ -146,7 +150,7 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         if nodes is None:
             return
         self._reserver.searches = int(RESERVATION_SEARCHES)
-        if self.state.may_take_back or not self._has_decided:
+        if self.state.may_take_back or self._inheritance.has_news or not self._has_decided:
             for proposer in self._proposers:
                 self.settlement.settle(proposer.review(nodes))
         if not self._has_decided:
@@ -172,6 +176,12 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         return any(each.next_due is not None and each.next_due <= state.now for each in self._proposers)
 
     # What others ask
+
+    @property
+    def unknown_owners(self) -> Iterator[Owner]:
+        """Owners of pods about which somebody should ask the API server."""
+        yield from self.state.ages.unknown_owners
+        yield from self._inheritance.unknown_owners
 
     @property
     def next_due(self) -> float | None:

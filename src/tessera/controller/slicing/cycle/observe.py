@@ -111,9 +111,11 @@ class Observer:
                 self._state.gangs.note_groups(served=served)
             case events.LastGatesObserved(gates):
                 self._set_last_gates(gates)
-            case events.OwnerLookedUp(owner, exists):
-                for uid in self._state.ages.judge(owner, exists=exists):
+            case events.OwnerLookedUp(owner, workload):
+                for uid in self._state.ages.judge(owner, exists=workload is not None):
                     self._put_pod(self._cluster.pods[uid])
+                for proposer in self._proposers:
+                    proposer.note_owner(owner, workload)
             case events.InstasliceUnreadable(name, error):
                 self._cluster.set_object_error(name, error)
             case events.RecordObserved() | events.RecordsListed():

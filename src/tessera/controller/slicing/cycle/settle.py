@@ -185,9 +185,13 @@ class Settlement:
 
     def _reserve(self, new: NewReservation) -> None:
         made, pod = new.reservation, new.pod
-        self._state.reservations[pod.uid] = made
+        self._state.reservations[made.uid] = made
         self._state.dirty_nodes.add(made.node)
         self._state.reservations_due = True
+        if pod is None:
+            self.allocations.count_usage(made.uid)
+        if pod is None or (made.is_inherited and not made.holders):  # the pod starts at once
+            return
         names = sorted(each.owner for each in holders_of(self._state, made))
         self._state.add_event(pod, "SliceReserved", reserved_text(pod, made, names, new.seconds))
 
@@ -197,7 +201,10 @@ class Settlement:
         for each in [each for each in found if each.uid == one.uid or (one.gang and each.gang == one.gang)]:
             del self._state.reservations[each.uid]
             self._state.dirty_nodes.add(each.node)
-            self._relieve(each)
+            if each.kept_for is None:
+                self._relieve(each)
+            else:
+                self.allocations.count_usage(each.uid)
             self._state.cluster.capacity_changes.room_may_have_grown(each.node)
         self._state.reservations_due = True
 

@@ -187,6 +187,9 @@ class Allocations:
             live = None  # the scheduler placed it
         queue = self._cluster.queue_of(pod) if pod is not None else ""
         holding = held_by(self._state, live) if live is not None else None
+        kept = self._state.reservations.get(uid) if live is None else None
+        if kept is not None and kept.kept_for is not None:  # the pod has left its slots to its owner's next one
+            queue, holding = kept.queue[0], held_by(self._state, kept)
         self._state.ledger.assign(uid, queue, holding, self._state.now)
 
     def _index_pod(self, uid: PodUid, pod: PodInfo | None, home: NodeName | None) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Set as AbstractSet
 import msgspec
 
 from tessera.api.names import NodeName, PodUid
+from tessera.controller.objects.owners import Owner, Workload
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.planning.batch_placement import Placed
 from tessera.controller.slicing.state.allocation import Allocation
@@ -68,9 +69,15 @@ class Backfill(msgspec.Struct, frozen=True):
 
 
 class NewReservation(msgspec.Struct, frozen=True):
-    """Slots are reserved for a waiting pod; they are expected to be free in these seconds."""
+    """Slots are reserved for a waiting pod, or for the next pod of an owner.
 
-    pod: PodInfo
+    Attributes:
+        pod: the pod; None as long as no pod waits for the slots.
+        reservation: the reservation.
+        seconds: seconds until the slots are expected to be free.
+    """
+
+    pod: PodInfo | None
     reservation: Reservation
     seconds: float
 
@@ -116,15 +123,20 @@ class Proposer:
     A proposer is asked only while pods wait for room, something is reserved or moved, or its time has come.
 
     Attributes:
+        has_news: it has taken in something on which :meth:`review` has not acted.
         next_due: time at which it may propose something though nothing changes, seconds since 1970; None if never.
         follows: :meth:`observe` takes in changed pods that have a value of this attribute; empty if it takes in none.
     """
 
+    has_news: bool = False
     next_due: float | None = None
     follows: str = ""
 
     def observe(self, uid: PodUid) -> None:
         """Takes in a pod that changed, or is gone."""
+
+    def note_owner(self, owner: Owner, workload: Workload | None) -> None:
+        """Takes in what the API server says of an owner."""
 
     def review(self, _nodes: AbstractSet[NodeName]) -> Iterable[Proposal]:
         """Proposes, before pods are planned, what of earlier decisions ends, now that these nodes have changed."""

@@ -13,7 +13,8 @@ import msgspec
 
 from tessera.api.instaslice import Instaslice, Name, PodRef, Slices
 from tessera.api.names import NodeName, PodUid
-from tessera.controller.slicing.state.reservation import HORIZON, RESERVATIONS, Reservation
+from tessera.controller.objects.owners import Owner
+from tessera.controller.slicing.state.reservation import HORIZON, INHERITED, RESERVATIONS, Reservation
 from tessera.controller.slicing.state.reservation_rules import make_holds, overlap, queue_key
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.kube.resources import Wire
@@ -45,6 +46,8 @@ class RecordedReservation(Wire, frozen=True, kw_only=True):
     patience: Annotated[float, msgspec.Meta(ge=0, le=100 * HORIZON)]
     holders: Annotated[tuple[Name, ...], msgspec.Meta(max_length=1_000)] = ()
     gang: bool = False
+    kept_for: Annotated[str, msgspec.Meta(max_length=320)] = ""
+    kept_for_uid: Name = ""
 
 
 def format_reservations(found: Iterable[Reservation]) -> str | None:
@@ -60,6 +63,8 @@ def format_reservations(found: Iterable[Reservation]) -> str | None:
             patience=min(each.patience, 100 * HORIZON),
             holders=tuple(sorted(each.holders)),
             gang=bool(each.gang),
+            kept_for=each.kept_for.maker if each.kept_for is not None else "",
+            kept_for_uid=each.kept_for.uid if each.kept_for is not None else "",
         )
         for each in sorted(found, key=lambda each: each.number)
     ]
@@ -84,7 +89,7 @@ def adopt_reservations(state: SlicerState, *, keep: bool) -> int:
 
     Args:
         state: gets the reservations.
-        keep: False to remove them all.
+        keep: False to remove all but those of inherited slots.
 
     Returns:
         The highest number of a reservation; 0 without any.
@@ -93,10 +98,12 @@ def adopt_reservations(state: SlicerState, *, keep: bool) -> int:
         if RESERVATIONS_ANNOTATION in item.metadata.annotations:
             state.dirty_nodes.add(name)
     units: set[str] = set()
-    for node, uid, each in _recorded(state.cluster.objects.values()) if keep else ():
-        found = _adopt(state, node, uid, each)
-        if found is not None and (len(units) < RESERVATIONS or (found.gang or found.uid) in units):
-            units.add(found.gang or found.uid)
+    for node, uid, each in _recorded(state.cluster.objects.values()):
+        found = _adopt(state, node, uid, each) if keep or not each.number else None
+        if found is not None and (
+            found.is_inherited or len(units) < RESERVATIONS or (found.gang or found.uid) in units
+        ):
+            units.update([] if found.is_inherited else [found.gang or found.uid])
             state.reservations[uid] = found
     state.reservations_due = True
     return max((each.number for each in state.reservations.values()), default=0)
@@ -114,18 +121,30 @@ def _adopt(
     uid: PodUid,
     entry: RecordedReservation,
 ) -> Reservation | None:
-    """Returns the reservation of an entry; None if it is not one of a waiting pod, or not legal on the cards."""
+    """Returns the reservation of an entry; None if it is not one of a waiting pod, or not legal on the cards.
+
+    One of slots that a pod has left needs no pod: its owner is asked about anew.
+    """
     pod = state.cluster.pods.get(uid)
-    if pod is None or uid not in state.waiting or uid in state.reservations or not pod.is_held:
+    owner = None
+    if entry.kept_for and not entry.number:
+        owner = Owner(entry.pod_ref.namespace, entry.kept_for, entry.kept_for_uid)
+    elif (
+        pod is None
+        or uid not in state.waiting
+        or not pod.is_held
+        or sorted(resource_spelling(one.profile) for one in entry.slices) != sorted(pod.profiles)
+    ):
         return None
-    holds = make_holds(state, node, entry.slices, pod.key)
-    if holds is None or sorted(resource_spelling(one.profile) for one in entry.slices) != sorted(pod.profiles):
+    key = f"{entry.pod_ref.namespace}/{entry.pod_ref.name}"
+    holds = make_holds(state, node, entry.slices, key)
+    if holds is None or uid in state.reservations:
         return None
     found = Reservation(
         uid=uid,
-        key=pod.key,
-        queue=queue_key(state, pod),
-        priority=pod.priority,
+        key=key,
+        queue=queue_key(state, pod) if pod is not None else (entry.queue, ()),
+        priority=INHERITED if not entry.number else pod.priority if pod is not None else 0,
         number=entry.number,
         node=node,
         slices=entry.slices,
@@ -134,6 +153,7 @@ def _adopt(
         until=entry.until,
         patience=entry.patience,
         holders={PodUid(holder) for holder in entry.holders},
-        gang=pod.gang.key if pod.gang is not None and entry.gang else "",
+        gang=pod.gang.key if pod is not None and pod.gang is not None and entry.gang else "",
+        kept_for=owner,
     )
     return None if any(overlap(other, found) for other in state.reservations.values()) else found

@@ -145,7 +145,7 @@ class Reserver(Proposer):
         if not self._adopted:
             self._adopted = True
             self._number = adopt_reservations(self._state, keep=self._keeps)
-        found = self._state.reservations.values()
+        found = [each for each in self._state.reservations.values() if each.kept_for is None]
         if any(each.node in nodes or each.uid not in self._state.waiting for each in found):
             yield from self._review()
             self.next_due = self._turns.next_due
@@ -190,7 +190,7 @@ class Reserver(Proposer):
 
     def _reserve(self, unit: Unit) -> Iterator[Proposal]:
         """Proposes to keep slots for all pods of a unit; none if one has no place, or no more may be kept."""
-        if any(each.queue == unit.queue for each in self._state.reservations.values()):
+        if any(each.queue == unit.queue and not each.is_inherited for each in self._state.reservations.values()):
             return
         places: Mapping[PodUid, ReservedPlace] = {}
         if len(unit.pods) <= GANG_RESERVED_PODS and self.may_reserve(unit.last):
@@ -223,7 +223,7 @@ class Reserver(Proposer):
     def _last_beyond_bounds(self, pod: PodInfo) -> Reservation | None:
         """Returns the last reservation of other pods if these reach the bounds, so that none may be added."""
         own = pod.gang.key if pod.gang is not None else ""
-        found = self._state.reservations.values()
+        found = [each for each in self._state.reservations.values() if not each.is_inherited]
         reserved = [each for each in found if each.uid != pod.uid and not (own and each.gang == own)]
         slots = sum(each.slots for each in reserved)
         fleet = self._state.inventory.fleet
@@ -243,7 +243,7 @@ class Reserver(Proposer):
         own = self._state.reservations.get(pod.uid)
         if own is not None:
             yield EndOfReservation(own)
-        number = own.number if own is not None else self._next_number()
+        number = (own.number if own is not None else 0) or self._next_number()
         yield from self._add(pod, queue_key(self._state, pod), place, number, patience)
         if own is None:
             yield from self._keep_bounds(pod)
@@ -282,9 +282,10 @@ class Reserver(Proposer):
     # Checking reservations
 
     def _review(self) -> Iterator[Proposal]:
-        """Proposes to end or move reservations that are no longer right."""
+        """Proposes to end or move reservations of waiting pods that are no longer right."""
         units: dict[str, list[Reservation]] = {}
-        for each in () if self._reads else sorted(self._state.reservations.values(), key=lambda one: one.rank):
+        found = () if self._reads else self._state.reservations.values()
+        for each in sorted([one for one in found if one.kept_for is None], key=lambda one: one.rank):
             units.setdefault(each.gang or each.uid, []).append(each)
         for held in units.values():
             if self._state.reservations.get(held[0].uid) is held[0]:
@@ -367,4 +368,5 @@ class Reserver(Proposer):
         """Moves a pod's reservation. A gang gets others in its next turn."""
         yield EndOfReservation(one)
         if not one.gang:
-            yield from self._add(pods[one.uid], one.queue, places[one.uid], one.number, one.patience * 2)
+            number = one.number or self._next_number()
+            yield from self._add(pods[one.uid], one.queue, places[one.uid], number, one.patience * 2)

@@ -102,7 +102,7 @@ class ReservationTurns:
 
     def first_units(self) -> Iterator[Unit]:
         """Yields of each queue without a reservation the first pod or gang that may get one now."""
-        taken = {each.queue for each in self._state.reservations.values()}
+        taken = {each.queue for each in self._state.reservations.values() if not each.is_inherited}
         gangs = self._first_gangs()
         blocked = dict(self._state.pods.blocked.heads())
         for queue in dict.fromkeys((*blocked, *gangs)):

@@ -12,8 +12,8 @@ from tessera.api.instaslice import Instaslice
 from tessera.api.names import NodeName, PodUid
 from tessera.api.queues import Queue
 from tessera.controller.cluster.storage import StorageObject
-from tessera.controller.cluster.waiting_ages import Owner
 from tessera.controller.objects.node_info import NodeInfo
+from tessera.controller.objects.owners import Owner, Workload
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.state.instructions import Ungate, Write
 
@@ -184,10 +184,15 @@ class DenialExpired(msgspec.Struct, frozen=True):
 
 
 class OwnerLookedUp(msgspec.Struct, frozen=True):
-    """Whether an owner exists that waiting pods name: one of :attr:`WaitingAges.unknown_owners`."""
+    """What the API server says of an owner that somebody asked about (:attr:`Slicer.unknown_owners`).
+
+    Attributes:
+        owner: the owner.
+        workload: what it belongs to; None if no such owner exists.
+    """
 
     owner: Owner
-    exists: bool
+    workload: Workload | None
 
 
 class RefusalTimedOut(msgspec.Struct, frozen=True):

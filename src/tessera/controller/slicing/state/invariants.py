@@ -25,7 +25,8 @@ def broken_rules(state: SlicerState) -> Iterator[str]:
     for uid in pods.handed_over - {one.uid for one in pods if one.state in PROMISED}:
         yield f"pod {uid} is handed over and has no slices"
     if not state.reservations_due:
-        for uid in state.reservations.keys() - pods.waiting.keys() - due:
+        kept = {uid for uid, one in state.reservations.items() if one.kept_for is None}
+        for uid in kept - pods.waiting.keys() - due:
             yield f"slots are reserved for pod {uid}, which does not wait"
     # What nodes record of a pod that is gone goes back, of however many nodes.
     known = state.cluster.pods

@@ -117,6 +117,9 @@ def overstay_text(pod: PodInfo) -> str:
     return f"Its activeDeadlineSeconds and its grace period are over, and it is still there: {asked}"
 
 
+_NO_YOUNGER = "younger pods do not get these slots"
+
+
 def reserved_text(pod: PodInfo, reservation: Reservation, holders: Sequence[str], seconds: float) -> str:
     """Returns the event message of a pod for which slots are kept."""
     places = (
@@ -124,9 +127,8 @@ def reserved_text(pod: PodInfo, reservation: Reservation, holders: Sequence[str]
         if pod.devices
         else ", ".join(f"{each.profile} at memory slot {each.start} of {each.gpu_uuid}" for each in reservation.slices)
     )
-    kept = (
-        f"Reserved for {profiles_text(pod)}: {places}, on node {reservation.node}; younger pods do not get these slots"
-    )
+    rule = "a pod of the same owner held these slots" if reservation.is_inherited else _NO_YOUNGER
+    kept = f"Reserved for {profiles_text(pod)}: {places}, on node {reservation.node}; {rule}"
     if not holders:
         return f"{kept}. They are free now; the pod starts with its gang, expected in about {age(seconds)}"
     return (

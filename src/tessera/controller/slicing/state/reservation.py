@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from tessera.api.instaslice import Slice
 from tessera.api.names import NodeName, PodUid
+from tessera.controller.objects.owners import Owner
 from tessera.controller.slicing.state.waiting_pod import QueueKey
 from tessera.placement.reserved_slots import Hold
 
@@ -20,18 +21,20 @@ HORIZON = 86_400.0
 PATIENCE = 600.0
 #: Seconds until a pod without a possible place is searched for again.
 RETRY = 30.0
+#: Priority of reservations of inherited slots: higher than any pod's. Whoever has held them loses nothing to others.
+INHERITED = 2**31
 
 
 @dataclass(slots=True, eq=False)
 class Reservation:
-    """Slots that are kept for a waiting pod.
+    """Slots that are kept for a waiting pod, or for the next pod of an owner.
 
     Attributes:
-        uid: the pod.
+        uid: the pod; one that has left its slots to its owner's next pod.
         key: its ``namespace/name``.
         queue: the queue that it counts for.
         priority: the pod's priority.
-        number: reservations of one priority go in the order of their numbers.
+        number: reservations of one priority go in the order of their numbers; 0 for inherited slots.
         node: the node.
         slices: the positions, in the order of the pod's profiles.
         holds: the same as bits of cards.
@@ -41,6 +44,7 @@ class Reservation:
         holders: pods that were known to hold slots of it: those at the beginning, and backfilled ones.
         gang: the gang of the pod if its pods have reservations together; empty for a pod that starts by itself. All of
             a gang have the same number and time, and none remains if one ends.
+        kept_for: the owner for whose next pod the slots are kept; None once that pod waits.
     """
 
     uid: PodUid
@@ -56,6 +60,12 @@ class Reservation:
     patience: float = PATIENCE
     holders: set[PodUid] = field(default_factory=set)
     gang: str = ""
+    kept_for: Owner | None = None
+
+    @property
+    def is_inherited(self) -> bool:
+        """True if a pod of the same owner held the slots before."""
+        return not self.number
 
     @property
     def slots(self) -> int:

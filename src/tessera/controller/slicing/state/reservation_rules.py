@@ -169,8 +169,8 @@ def add_holdings(holdings: Iterable[Holding]) -> Holding:
     return Holding(slots, gib)
 
 
-def held_by(state: SlicerState, allocation: Allocation) -> Holding:
-    """Returns what an allocation holds."""
+def held_by(state: SlicerState, allocation: Allocation | Reservation) -> Holding:
+    """Returns what an allocation holds, or a reservation keeps."""
     slots: Counter[str] = Counter()
     gib = 0
     for each in allocation.slices:

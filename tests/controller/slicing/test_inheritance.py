@@ -1,0 +1,316 @@
+"""Inheritance: the slots of a deleted pod are kept for its owner's next pod."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.support.slicer_cluster import SlicerCluster
+
+from tessera.api.names import NodeName
+from tessera.clock import rfc3339
+from tessera.controller.objects.owners import Workload
+from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.slicing.reservations.inheritance import KEPT_PODS, KEPT_SECONDS
+from tessera.controller.slicing.reservations.reservation_record import RESERVATIONS_ANNOTATION
+
+OLD, NEW = "ReplicaSet/svc-1", "ReplicaSet/svc-2"
+
+
+@pytest.fixture
+def cluster() -> SlicerCluster:
+    """One A100 card; a Deployment that wants one pod, with an old and a new ReplicaSet."""
+    made = SlicerCluster()
+    made.pass_time(0)
+    made.node("n1")
+    made.workloads = {"old": Workload("svc", 1, 1), "new": Workload("svc", 1, 2)}
+    return made
+
+
+def waiting(cluster: SlicerCluster, name: str, *profiles: str, **facts: Any) -> PodInfo:
+    """A pod that is created now."""
+    return cluster.pod(name, *profiles, created=rfc3339(cluster.date), **facts)
+
+
+def running(cluster: SlicerCluster, name: str, *profiles: str, maker: str = OLD, owner: str = "old") -> PodInfo:
+    """A pod of an owner, which has run for a minute."""
+    pod = waiting(cluster, name, *profiles, maker=maker, owner=owner)
+    cluster.settle()
+    ((node, _, _), *_) = cluster.where(pod)
+    pod = cluster.put(replace(cluster.pods[pod.uid], node=NodeName(node), started=cluster.date))
+    cluster.pass_time(60)
+    cluster.settle()
+    return pod
+
+
+def end(cluster: SlicerCluster, pod: PodInfo, **facts: Any) -> PodInfo:
+    """Somebody deletes a pod, whose containers end in their grace period."""
+    gone = cluster.put(replace(cluster.pods[pod.uid], terminating=True, gone_by=cluster.date + 30, **facts))
+    cluster.settle()
+    return gone
+
+
+def gone(cluster: SlicerCluster, pod: PodInfo) -> None:
+    """A deleted pod has ended."""
+    cluster.remove(pod)
+    cluster.settle()
+
+
+def has_slices(cluster: SlicerCluster, pod: PodInfo) -> bool:
+    return bool(cluster.where(pod))
+
+
+def test_an_update_gets_the_slots_of_its_old_pod_though_another_pod_has_waited_longer(cluster: SlicerCluster) -> None:
+    old = running(cluster, "svc-1-a", "7g.40gb")
+    batch = waiting(cluster, "batch", "3g.20gb", namespace="team-b")
+    cluster.settle()
+    end(cluster, old)
+    heir = waiting(cluster, "svc-2-a", "7g.40gb", maker=NEW, owner="new")
+    cluster.settle()
+    gone(cluster, old)
+    assert has_slices(cluster, heir)
+    assert not has_slices(cluster, batch)
+
+
+def test_slots_wait_for_a_pod_that_comes_only_once_they_are_free(cluster: SlicerCluster) -> None:
+    old = running(cluster, "svc-0", "7g.40gb", maker="StatefulSet/svc", owner="sts")
+    cluster.workloads["sts"] = Workload("sts", 1)
+    batch = waiting(cluster, "batch", "3g.20gb", namespace="team-b")
+    cluster.settle()
+    end(cluster, old)
+    gone(cluster, old)
+    assert not has_slices(cluster, batch)
+    cluster.pass_time(KEPT_SECONDS - 1)
+    cluster.settle()
+    heir = waiting(cluster, "svc-0-again", "7g.40gb", maker="StatefulSet/svc", owner="sts")
+    cluster.settle()
+    assert has_slices(cluster, heir)
+    assert not has_slices(cluster, batch)
+
+
+def test_slots_for_which_no_pod_comes_go_to_others(cluster: SlicerCluster) -> None:
+    old = running(cluster, "svc-1-a", "7g.40gb")
+    batch = waiting(cluster, "batch", "3g.20gb", namespace="team-b")
+    end(cluster, old)
+    gone(cluster, old)
+    assert not has_slices(cluster, batch)
+    assert cluster.slicer.next_due == cluster.date + KEPT_SECONDS
+    cluster.pass_time(KEPT_SECONDS)
+    cluster.settle()
+    assert has_slices(cluster, batch)
+    assert not cluster.slicer.state.reservations
+
+
+def scaled_down(cluster: SlicerCluster, old: PodInfo) -> None:
+    cluster.workloads = {"old": Workload("svc", 0, 1)}
+    end(cluster, old)
+
+
+def made_up(cluster: SlicerCluster, old: PodInfo) -> None:
+    cluster.made_up = {"old"}
+    end(cluster, old)
+
+
+def evicted(cluster: SlicerCluster, old: PodInfo) -> None:
+    end(cluster, old, disrupted=True)
+
+
+def ended(cluster: SlicerCluster, old: PodInfo) -> None:
+    end(cluster, cluster.put(replace(old, finished=True)))
+
+
+def never_ran(cluster: SlicerCluster, old: PodInfo) -> None:
+    end(cluster, cluster.put(replace(old, started=0.0)))
+
+
+@pytest.mark.parametrize("way", [scaled_down, made_up, evicted, ended, never_ran])
+def test_nothing_is_kept(cluster: SlicerCluster, way: Callable[[SlicerCluster, PodInfo], None]) -> None:
+    old = running(cluster, "svc-1-a", "7g.40gb")
+    batch = waiting(cluster, "batch", "3g.20gb", namespace="team-b")
+    cluster.settle()
+    way(cluster, old)
+    gone(cluster, cluster.pods[old.uid])
+    assert has_slices(cluster, batch)
+
+
+def test_a_job_leaves_nothing(cluster: SlicerCluster) -> None:
+    old = running(cluster, "train-a", "7g.40gb", maker="Job/train", owner="job")
+    batch = waiting(cluster, "batch", "3g.20gb", namespace="team-b")
+    end(cluster, old)
+    gone(cluster, old)
+    assert has_slices(cluster, batch)
+
+
+def test_a_pod_that_ran_briefly_leaves_its_slots_as_briefly(cluster: SlicerCluster) -> None:
+    old = running(cluster, "svc-1-a", "7g.40gb")
+    old = cluster.put(replace(cluster.pods[old.uid], started=cluster.date - 5))
+    batch = waiting(cluster, "batch", "3g.20gb", namespace="team-b")
+    end(cluster, old)
+    gone(cluster, old)
+    cluster.pass_time(5)
+    cluster.settle()
+    assert has_slices(cluster, batch)
+
+
+def test_only_as_many_slots_are_kept_as_pods_are_wanted(cluster: SlicerCluster) -> None:
+    olds = [running(cluster, f"svc-1-{i}", "3g.20gb") for i in range(2)]
+    cluster.workloads = {"old": Workload("svc", 1, 1)}
+    batch = [waiting(cluster, f"batch-{i}", "3g.20gb", namespace="team-b") for i in range(2)]
+    for each in olds:
+        end(cluster, each)
+    for each in olds:
+        gone(cluster, each)
+    assert [has_slices(cluster, each) for each in batch] == [True, False]
+
+
+def test_the_newest_revision_goes_first(cluster: SlicerCluster) -> None:
+    old = running(cluster, "svc-1-a", "7g.40gb")
+    end(cluster, old)
+    same = waiting(cluster, "svc-1-b", "7g.40gb", maker=OLD, owner="old")
+    cluster.pass_time(1)
+    newer = waiting(cluster, "svc-2-a", "7g.40gb", maker=NEW, owner="new")
+    cluster.settle()
+    gone(cluster, old)
+    assert [has_slices(cluster, each) for each in (newer, same)] == [True, False]
+
+
+def test_a_pod_that_asks_for_less_gets_a_part_and_others_the_rest(cluster: SlicerCluster) -> None:
+    old = running(cluster, "svc-1-a", "7g.40gb")
+    batch = waiting(cluster, "batch", "3g.20gb", namespace="team-b")
+    heir = waiting(cluster, "svc-2-a", "3g.20gb", maker=NEW, owner="new")
+    end(cluster, old)
+    gone(cluster, old)
+    assert has_slices(cluster, heir)
+    assert has_slices(cluster, batch)
+
+
+def test_a_pod_that_asks_for_more_inherits_nothing(cluster: SlicerCluster) -> None:
+    old = running(cluster, "svc-1-a", "3g.20gb")
+    filler = running(cluster, "other", "3g.20gb", maker="StatefulSet/other", owner="other")
+    heir = waiting(cluster, "svc-2-a", "7g.40gb", maker=NEW, owner="new")
+    end(cluster, old)
+    gone(cluster, old)
+    cluster.pass_time(KEPT_SECONDS)
+    cluster.settle()
+    assert not has_slices(cluster, heir)
+    assert has_slices(cluster, filler)
+
+
+def test_a_pod_of_higher_priority_that_waits_takes_nothing(cluster: SlicerCluster) -> None:
+    old = running(cluster, "svc-1-a", "7g.40gb")
+    urgent = waiting(cluster, "urgent", "7g.40gb", priority=1000)
+    cluster.settle()
+    end(cluster, old)
+    heir = waiting(cluster, "svc-2-a", "7g.40gb", maker=NEW, owner="new")
+    gone(cluster, old)
+    assert [has_slices(cluster, each) for each in (heir, urgent)] == [True, False]
+
+
+def test_a_reservation_of_another_pod_ends(cluster: SlicerCluster) -> None:
+    cluster = SlicerCluster(reserve_after=0.0)
+    cluster.pass_time(0)
+    cluster.node("n1")
+    cluster.workloads = {"old": Workload("svc", 1, 1), "new": Workload("svc", 1, 2)}
+    old = running(cluster, "svc-1-a", "7g.40gb")
+    batch = waiting(cluster, "batch", "3g.20gb", namespace="team-b")
+    cluster.settle()
+    assert batch.uid in cluster.slicer.state.reservations
+    end(cluster, old)
+    heir = waiting(cluster, "svc-2-a", "7g.40gb", maker=NEW, owner="new")
+    gone(cluster, old)
+    assert [has_slices(cluster, each) for each in (heir, batch)] == [True, False]
+
+
+def test_whole_cards_are_inherited_too() -> None:
+    cluster = SlicerCluster()
+    cluster.pass_time(0)
+    cluster.device_node("n1", count=1)
+    cluster.workloads = {"sts": Workload("sts", 1)}
+    old = cluster.whole("svc-0", maker="StatefulSet/svc", owner="sts", created=rfc3339(cluster.date))
+    cluster.settle()
+    old = cluster.put(replace(cluster.pods[old.uid], node=NodeName("n1"), started=cluster.date))
+    cluster.pass_time(60)
+    batch = cluster.whole("batch", created=rfc3339(cluster.date), namespace="team-b")
+    cluster.settle()
+    end(cluster, old)
+    gone(cluster, old)
+    cluster.pass_time(1)
+    heir = cluster.whole("svc-0-again", maker="StatefulSet/svc", owner="sts", created=rfc3339(cluster.date))
+    cluster.settle()
+    assert [cluster.pods[each.uid].gated for each in (heir, batch)] == [False, True]
+
+
+@pytest.mark.parametrize("moment", ["being deleted", "gone"])
+def test_a_new_controller_keeps_the_slots(cluster: SlicerCluster, moment: str) -> None:
+    old = running(cluster, "svc-1-a", "7g.40gb")
+    batch = waiting(cluster, "batch", "3g.20gb", namespace="team-b")
+    cluster.settle()
+    end(cluster, old)
+    if moment == "being deleted":
+        cluster.objects["n1"]["metadata"]["annotations"].pop(RESERVATIONS_ANNOTATION)  # it was not written yet
+        cluster.restart()
+        cluster.settle()
+        gone(cluster, old)
+    else:
+        gone(cluster, old)
+        cluster.restart()
+    cluster.settle()
+    assert not has_slices(cluster, batch)
+    heir = waiting(cluster, "svc-2-a", "7g.40gb", maker=NEW, owner="new")
+    cluster.settle()
+    assert has_slices(cluster, heir)
+    assert RESERVATIONS_ANNOTATION not in cluster.objects["n1"]["metadata"].get("annotations", {})
+
+
+def test_kept_slots_count_for_the_queue(cluster: SlicerCluster) -> None:
+    cluster.queue("default", weight=1)
+    old = running(cluster, "svc-1-a", "7g.40gb")
+    ledger = cluster.slicer.state.ledger
+    before = ledger.account("default").held.total()
+    assert before
+    end(cluster, old)
+    gone(cluster, old)
+    assert cluster.slicer.state.ledger.account("default").held.total() == before
+    cluster.pass_time(KEPT_SECONDS)
+    cluster.settle()
+    assert cluster.slicer.state.ledger.account("default").held.total() == 0
+
+
+def test_an_owner_that_deletes_for_ever_holds_no_more_than_its_pods_run(cluster: SlicerCluster) -> None:
+    """Each of its pods runs a second: then its slots are kept for a second, and the pod that waits gets them."""
+    old = running(cluster, "svc-0", "7g.40gb", maker="StatefulSet/svc", owner="sts")
+    cluster.workloads["sts"] = Workload("sts", 1)
+    batch = waiting(cluster, "batch", "3g.20gb", namespace="team-b")
+    for number in range(1, 4):
+        end(cluster, old)
+        gone(cluster, old)
+        cluster.pass_time(0.5)
+        old = waiting(cluster, f"svc-0-{number}", "7g.40gb", maker="StatefulSet/svc", owner="sts")
+        cluster.settle()
+        old = cluster.put(replace(cluster.pods[old.uid], node=NodeName("n1"), started=cluster.date))
+        cluster.pass_time(1)
+        cluster.settle()
+    end(cluster, old)
+    gone(cluster, old)
+    cluster.pass_time(1)
+    cluster.settle()
+    assert has_slices(cluster, batch)
+
+
+def test_a_namespace_keeps_its_share_of_the_bound() -> None:
+    cluster = SlicerCluster()
+    cluster.pass_time(0)
+    for number in range(80):
+        cluster.node(f"n{number}")
+    cluster.workloads = {"old": Workload("svc", KEPT_PODS + 48, 1)}
+    pods = [waiting(cluster, f"svc-1-{i}", "1g.5gb", maker=OLD, owner="old") for i in range(KEPT_PODS + 48)]
+    cluster.settle()
+    for pod in pods:
+        ((node, _, _),) = cluster.where(pod)
+        cluster.put(replace(cluster.pods[pod.uid], node=NodeName(node), started=cluster.date))
+    cluster.pass_time(60)
+    cluster.settle()
+    for pod in pods:
+        cluster.put(replace(cluster.pods[pod.uid], terminating=True))
+    cluster.settle()
+    assert len(cluster.slicer.state.reservations) == KEPT_PODS
