@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tessera.api.dra.claims import ClaimSpec, DeviceClass, DeviceConfig, is_our_class
 from tessera.api.dra.resource_slices import ResourceSlice
 from tessera.api.names import CLAIM_DRIVERS
-from tessera.dra.devices import Device, DeviceId, Holdings, Pool
+from tessera.dra.devices import Holdings, Pool
 from tessera.dra.driver_classes import (
     check_served,
     device_classes,
@@ -161,29 +161,25 @@ def test_a_configuration_of_another_driver_is_not_read() -> None:
         check_configs([(PLACE, DeviceConfig())], DRIVER)
 
 
-def _device(kind: str) -> Device:
-    return Device(id=DeviceId(DRIVER, "n1", "d"), attributes={f"{DRIVER}/type": kind})
-
-
 def test_the_last_configuration_for_a_request_counts() -> None:
     configs = [
         ("class", config(gpu(strategy="MPS"))),
         ("claim", config(gpu(strategy="TimeSlicing"), "a", "b/x")),
         ("claim", config(mig(strategy="MPS"))),
     ]
-    found = [settings_of(configs, DRIVER, name, _device("gpu")).strategy for name in ("a", "b/x", "b/y", "a/z")]
+    found = [settings_of(configs, DRIVER, name, "gpu").strategy for name in ("a", "b/x", "b/y", "a/z")]
     assert found == ["TimeSlicing", "TimeSlicing", "MPS", "TimeSlicing"]
-    assert settings_of(configs, DRIVER, "c", _device("mig")) == DeviceSettings(
+    assert settings_of(configs, DRIVER, "c", "mig") == DeviceSettings(
         kind="MigDeviceConfig", strategy="MPS", mps=MpsSettings()
     )
-    assert settings_of([], DRIVER, "a", _device("gpu")) == DeviceSettings(kind="GpuConfig")
+    assert settings_of([], DRIVER, "a", "gpu") == DeviceSettings(kind="GpuConfig")
 
 
 def test_a_configuration_for_a_request_must_be_of_its_devices_kind() -> None:
     with pytest.raises(
-        ConfigRefused, match=r"x\.opaque\.parameters\.kind is GpuConfig, but request a has the device d"
+        ConfigRefused, match=r"x\.opaque\.parameters\.kind is GpuConfig, but request a has a device of type mig"
     ):
-        settings_of([("x", config(gpu(strategy="MPS"), "a"))], DRIVER, "a", _device("mig"))
+        settings_of([("x", config(gpu(strategy="MPS"), "a"))], DRIVER, "a", "mig")
 
 
 # -- name and classes -------------------------------------------------------------------------------------------------

@@ -129,7 +129,7 @@ def test_any_objects_lead_to_an_answer(claim_item: Any, class_item: Any, slice_i
         configs = [(f"spec.devices.config[{number}]", each) for number, each in enumerate(claim.spec.devices.config)]
         for each in () if isinstance(chosen, NoMatch) else chosen:
             try:
-                settings_of(configs, "d", each.demand.name, each.device)
+                settings_of(configs, "d", each.demand.name, "gpu")
             except ConfigRefused as refused:
                 answer = str(refused)
     event(re.sub(r"[0-9]+|'.*?'", "", answer)[:40])

@@ -108,6 +108,8 @@ EVEN = " || ".join(f"device.attributes['gpu.nvidia.com'].index == {each}" for ea
 EVEN_A100 = f"device.attributes['gpu.nvidia.com'].productName.lowerAscii().matches('^.*a100.*$')\n&&\n({EVEN})\n"
 NO_PASSTHROUGH = "exactly.deviceClassName is vfio.gpu.nvidia.com: cards are not given to virtual machines"
 CHANNEL = {"requests": [gpu("channel", CHANNELS.metadata.name)]}
+NO_INTERVAL = "spec.devices.config[0].opaque.parameters.sharing.timeSlicingConfig.interval is {}: NVML cannot set it"
+NO_MPS = "spec.devices.config[0].opaque.parameters.sharing.strategy is MPS: claims get no MPS daemon"
 RUNS, ELSEWHERE = "runs", "another driver's"
 
 
@@ -158,6 +160,7 @@ SPECS = [
                 "config": [config("ts-gpu", "GpuConfig", LONG), config("mps-gpu", "GpuConfig", HALF_MPS)],
             }
         ],
+        answer=NO_INTERVAL.format("Long"),
     ),
     Spec(
         files="quickstart/v1/gpu-test6 quickstart/v1beta1/gpu-test6",
@@ -168,15 +171,25 @@ SPECS = [
             }
         ],
         pods=4,
+        answer=NO_INTERVAL.format("Long"),
     ),
     Spec(files="quickstart/gpu-test7 gpu-two-claims-one-pod", claims=[ONE, ONE]),
     Spec(files="quickstart/gpu-test8", claims=[{"requests": [gpu(count=2)]}]),
     Spec(
         files="quickstart/v1/gpu-test-mps quickstart/v1beta1/gpu-test-mps",
         claims=[{"requests": [gpu("mps-gpu")], "config": [config("mps-gpu", "GpuConfig", HALF_MPS)]}],
+        answer=NO_MPS,
     ),
-    Spec(files="gpu-mps", claims=[{"requests": [gpu()], "config": [config("gpu", "GpuConfig", HALF_MPS)]}]),
-    Spec(files="gpu-timeslicing", claims=[{"requests": [gpu()], "config": [config("gpu", "GpuConfig", SHORT)]}]),
+    Spec(
+        files="gpu-mps",
+        claims=[{"requests": [gpu()], "config": [config("gpu", "GpuConfig", HALF_MPS)]}],
+        answer=NO_MPS,
+    ),
+    Spec(
+        files="gpu-timeslicing",
+        claims=[{"requests": [gpu()], "config": [config("gpu", "GpuConfig", SHORT)]}],
+        answer=NO_INTERVAL.format("Short"),
+    ),
     Spec(files="consumable-shares/integer-sharing", claims=[ONE], pods=4, on=SHARED),
     Spec(
         files="consumable-shares/unlimited-sharing consumable-shares-unlimited",
@@ -397,7 +410,8 @@ def answer(spec: Spec) -> str:
             return found.reason
         for each in found:
             holdings.take(each.device, each.amounts)
-            settings_of(_configs(claims[each.claim]), NVIDIA_DRIVER, each.demand.name, each.device)
+            kind = str(each.device.attributes["gpu.nvidia.com/type"])
+            settings_of(_configs(claims[each.claim]), NVIDIA_DRIVER, each.demand.name, kind)
     return RUNS
 
 

@@ -18,11 +18,17 @@ from tessera.controller.slicing.slicer import KINDS, Slicer
 from tessera.controller.slicing.state.events import RecordObserved, RecordsListed, RetryDue, WriteRefused
 from tessera.controller.slicing.state.instructions import Instruction, PatchRecord, Write
 from tessera.dra.driver_classes import device_classes, profile_class
-from tessera.dra.node_devices import DRIVER, NodeCard, PublishOptions, node_pools
+from tessera.dra.node_devices import DRIVER, Engines, NodeCard, PublishOptions, node_pools
 from tessera.dra.slice_writer import plan_slices
 from tessera.mig.models import model_by_short_name
 
 Json = dict[str, Any]
+#: `nvidia-smi mig -lgip` on A100: multiprocessors by compute slices.
+_MULTIPROCESSORS = {1: 14, 2: 28, 3: 42, 4: 56, 7: 98}
+PROFILES = {
+    row.name: Engines(multiprocessors=_MULTIPROCESSORS[row.compute_slices])
+    for row in model_by_short_name("A100-40GB").geometry.profiles
+}
 
 
 def request(name: str, device_class: str, **more: Any) -> Json:
@@ -80,15 +86,17 @@ class ClaimCluster(SlicerCluster):
 
     # What users and nodes do
 
-    def claim_node(self, name: str, cards: str = "A100-40GB", count: int = 1, **facts: Any) -> NodeInfo:
-        """A node that gives its slices to claims, and publishes them."""
+    def claim_node(
+        self, name: str, cards: str = "A100-40GB", count: int = 1, *, whole: bool = False, **facts: Any
+    ) -> NodeInfo:
+        """A node that gives its slices to claims, or its cards whole, and publishes them."""
         labels = {MIG_CONFIG_LABEL: "dynamic", "kubernetes.io/hostname": name, DEVICE_API_LABEL: DEVICE_API_DRA}
-        made = self.node(name, cards, count, **{"labels": labels, **facts})
-        self.publish(name, cards, count)
+        made = self.node(name, cards, count, whole=whole, **{"labels": labels, **facts})
+        self.publish(name, cards, count, whole=whole)
         return made
 
-    def publish(self, node: str, cards: str = "A100-40GB", count: int = 1) -> None:
-        """The node's agent publishes its devices."""
+    def publish(self, node: str, cards: str = "A100-40GB", count: int = 1, *, whole: bool = False) -> None:
+        """The node's agent publishes its devices. Two cards have one PCIe root."""
         model = model_by_short_name(cards)
         found = [
             NodeCard(
@@ -98,8 +106,11 @@ class ClaimCluster(SlicerCluster):
                 product=model.product_name,
                 compute_capability=model.compute_capability,
                 memory_mib=model.memory_mib,
-                whole=False,
-                geometry=model.geometry,
+                pci_bus_id=f"0000:{index:02x}:00.0",
+                pcie_root=f"pci0000:{index // 2:02x}",
+                whole=whole,
+                geometry=None if whole else model.geometry,
+                profiles={} if whole else PROFILES,
             )
             for index in range(count)
         ]

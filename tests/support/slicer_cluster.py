@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from tessera.agent.inventory.sliceable_gpus import placements
+from tessera.agent.inventory.sliceable_gpus import placements, whole_geometry
 from tessera.api.instaslice import AllocationStatus, Instaslice, make_result
 from tessera.api.names import GATE, MIG_CONFIG_LABEL, NodeName, PodUid, resource_of
 from tessera.api.queues import read_queue
@@ -115,10 +115,13 @@ class SlicerCluster:
 
     # What users and the cluster do
 
-    def node(self, name: str, cards: str = "A100-40GB", count: int = 1, **facts: Any) -> NodeInfo:
-        """A node that offers on-demand slices, with its agent's object."""
+    def node(
+        self, name: str, cards: str = "A100-40GB", count: int = 1, *, whole: bool = False, **facts: Any
+    ) -> NodeInfo:
+        """A node that offers on-demand slices, or whole cards to claims, with its agent's object."""
         model = model_by_short_name(cards)
-        table = msgspec.to_builtins(placements(model.geometry))
+        geometry = whole_geometry(model.product_name, model.memory_mib) if whole else model.geometry
+        table = msgspec.to_builtins(placements(geometry))
         gpus = [
             {"gpuUuid": f"GPU-{name}-{i}", "gpuName": model.product_name, "gpuMemory": "40960Mi"} for i in range(count)
         ]
@@ -132,7 +135,7 @@ class SlicerCluster:
                 "cpu": 64000,
                 "memory": 2**40,
                 "pods": 110,
-                **{resource_of(row.name): row.max_count * count for row in model.geometry.profiles},
+                **{resource_of(row.name): row.max_count * count for row in geometry.profiles},
             },
         }
         self.nodes[NodeName(name)] = NodeInfo(name=NodeName(name), hostname=name, **{**default, **facts})

@@ -16,7 +16,6 @@ import msgspec
 
 from tessera.api.dra.claims import DeviceConfig
 from tessera.api.problems import FileRefused, ProblemCollector, join_path, quote_value
-from tessera.dra.devices import Device, qualify
 from tessera.kube.quantity import integer_value, quantity_text
 from tessera.text import one_line
 
@@ -66,7 +65,7 @@ class DeviceSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def settings_of(
-    configs: Sequence[tuple[str, DeviceConfig]], driver: str, request: str, device: Device
+    configs: Sequence[tuple[str, DeviceConfig]], driver: str, request: str, device_type: str
 ) -> DeviceSettings:
     """Returns the configuration of one device.
 
@@ -74,12 +73,12 @@ def settings_of(
         configs: place, for messages, and configuration: those of the class first, as in an allocation.
         driver: our driver's name.
         request: the request or ``request/alternative`` that the device fulfils.
-        device: the device.
+        device_type: the attribute ``type`` of the device.
 
     Raises:
         ConfigRefused: a configuration for this driver cannot be read, or names a request with devices of another kind.
     """
-    kind = _KINDS.get(str(device.attributes.get(qualify("type", driver))), GPU_CONFIG)
+    kind = _KINDS.get(device_type, GPU_CONFIG)
     found = DeviceSettings(kind=kind)
     for place, config in configs:
         settings = read_config(place, config, driver)
@@ -87,7 +86,7 @@ def settings_of(
             continue
         named = request in config.requests or request.partition("/")[0] in config.requests
         if named and settings.kind != kind:
-            text = f"is {settings.kind}, but request {request} has the device {device.id.device}, which takes {kind}"
+            text = f"is {settings.kind}, but request {request} has a device of type {device_type}, which takes {kind}"
             raise ConfigRefused(f"{place}.opaque.parameters.kind {text}")
         if settings.kind == kind and (named or not config.requests):
             found = settings
@@ -98,10 +97,12 @@ def check_configs(configs: Iterable[tuple[str, DeviceConfig]], driver: str) -> N
     """Reads all configurations, so that a claim is refused before it is placed.
 
     Raises:
-        ConfigRefused: one for this driver cannot be read.
+        ConfigRefused: one for this driver cannot be read, or asks for what no node does.
     """
     for place, config in configs:
-        read_config(place, config, driver)
+        settings = read_config(place, config, driver)
+        if settings is not None:
+            _check_served(place, settings)
 
 
 def read_config(place: str, config: DeviceConfig, driver: str) -> DeviceSettings | None:
@@ -126,6 +127,20 @@ def read_config(place: str, config: DeviceConfig, driver: str) -> DeviceSettings
     except FileRefused as error:
         raise ConfigRefused(f"{place}.opaque.{one_line(error)}") from None
     return settings
+
+
+def _check_served(place: str, settings: DeviceSettings) -> None:
+    """Refuses a configuration that asks for what no node of Tessera does."""
+    field = ""
+    if settings.strategy == MPS:
+        field = "strategy is MPS: claims get no MPS daemon; share cards by MPS with a sharing profile, or leave it out"
+    elif settings.interval not in ("", INTERVALS[0]):
+        field = (
+            f"timeSlicingConfig.interval is {settings.interval}: NVML cannot set it, and Tessera runs no nvidia-smi;"
+            f" write {INTERVALS[0]}, or leave it out"
+        )
+    if field:
+        raise ConfigRefused(f"{place}.opaque.parameters.sharing.{field}")
 
 
 class _Reader:

@@ -107,6 +107,12 @@ class DeviceSelectors:
             self._excess[expression] = self._excess.get(expression, 0) + excess
 
 
+def attributes_read(expression: str) -> frozenset[str] | None:
+    """Returns the qualified names of the attributes that an expression reads; None if it may read any."""
+    compiled = _compile(expression)
+    return None if compiled.everything else frozenset(compiled.attributes)
+
+
 @lru_cache(maxsize=1024)
 def _compile(expression: str) -> _Compiled:
     try:

@@ -65,6 +65,12 @@ CLAIM_EXPRESSIONS = Limit(
     "all selectors of a claim and of its classes together",
     "eight requests have 2,000; Kubernetes allows 32 x 8 x 64 selectors, which would have to be compiled for each node",
 )
+CARD_CHOICES = Limit(
+    256,
+    "choices",
+    "different selectors of single cards that claims have now, until classes or devices change",
+    "each is a name that planning compares with every card; a cluster whose users name their cards has tens",
+)
 CLAIM_ALTERNATIVES = Limit(8, "alternatives", "`firstAvailable` of a request", "Kubernetes' own bound")
 CLAIM_TOLERATIONS = Limit(16, "tolerations", "tolerations of a request", "Kubernetes' own bound")
 CLAIM_CONSUMERS = Limit(256, "pods", "`reservedFor` of a claim", "Kubernetes' own bound")

@@ -74,6 +74,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
         aliases: other names that NVIDIA's tools have used for the same profile.
         memory_mib: memory of an instance as NVML reports it, less than the name states (a 1g.18gb of an H200 has
             16 GiB); 0 where it is not known.
+        multiprocessors: of an instance, as NVML reports them; 0 where they are not known.
     """
 
     name: str
@@ -86,6 +87,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     gi_profile_id: int | None = None
     aliases: tuple[str, ...] = ()
     memory_mib: int = 0
+    multiprocessors: int = 0
 
     @property
     def spelling(self) -> str:

@@ -350,11 +350,14 @@ def test_selectors_choose_among_models() -> None:
 @pytest.mark.parametrize(
     ("devices", "text"),
     [
-        ({"requests": [request("x", ONE, adminAccess=True)]}, "request x: adminAccess is not served: ask for a count"),
-        ({"requests": [request("x", ONE, allocationMode="All")]}, "allocationMode All is not served: ask for a count"),
+        ({"requests": [request("x", ONE, adminAccess=True)]}, "request x: adminAccess is not served: leave it out"),
+        (
+            {"requests": [request("x", ONE, allocationMode="All")]},
+            "allocationMode All chooses slices, which exclude one another: ask for a count",
+        ),
         (
             {"requests": [request("x", ONE, count=2)], "constraints": [{"distinctAttribute": "gpu.tessera.dev/start"}]},
-            "spec.devices.constraints[0].distinctAttribute is not served for several devices: leave it out",
+            "spec.devices.constraints[0].distinctAttribute is not served for several slices",
         ),
         ({"requests": [request("x", "gpu.tessera.dev")]}, "request x: no node publishes a device for it"),
         ({"requests": [request("x", "gpu.tessera.dev.x")]}, ""),

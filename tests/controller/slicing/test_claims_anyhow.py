@@ -6,14 +6,33 @@ gone, nothing is left: neither slices nor allocations.
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
-from tests.support.claim_cluster import ClaimCluster, request
+from tests.support.claim_cluster import ClaimCluster, request, selecting
 
 from tessera.api.names import GATE
 
-NODES = ("n1", "n2")
-CLASSES = ("mig-1g.5gb.tessera.dev", "mig-3g.20gb.tessera.dev")
+#: Each node with the number of its cards, and whether they are given whole.
+NODES: dict[str, tuple[int, bool]] = {"n1": (1, False), "n2": (1, False), "w1": (3, True), "w2": (2, True)}
+WHOLE = "gpu.tessera.dev"
+REQUESTS: tuple[dict[str, Any], ...] = (
+    request("x", "mig-1g.5gb.tessera.dev"),
+    request("x", "mig-1g.5gb.tessera.dev"),
+    request("x", "mig-3g.20gb.tessera.dev"),
+    request("x", WHOLE),
+    request("x", WHOLE, count=2),
+    request("x", WHOLE, allocationMode="All"),
+    request("x", WHOLE, **selecting("device.attributes['gpu.tessera.dev'].index == 1")),
+    {
+        "name": "x",
+        "firstAvailable": [
+            {"name": "a", "deviceClassName": WHOLE, "count": 4},
+            {"name": "b", "deviceClassName": "mig-3g.20gb.tessera.dev"},
+        ],
+    },
+)
+SAME_ROOT = [{"matchAttribute": "resource.kubernetes.io/pcieRoot"}]
 STEPS = ("create", "create", "share", "delete", "finish", "serve", "serve", "decide", "die", "clear", "refuse", "move")
 
 
@@ -25,16 +44,22 @@ class History:
         self.cluster = ClaimCluster()
         self.cluster.pass_time(1)
         for name in NODES:
-            self.cluster.claim_node(name)
+            self.node(name)
         self.given = 0
+
+    def node(self, name: str, *, new: bool = True) -> None:
+        """A node comes, or publishes its devices again."""
+        count, whole = NODES[name]
+        (self.cluster.claim_node if new else self.cluster.publish)(name, count=count, whole=whole)
 
     def step(self, number: int) -> None:
         """One thing happens."""
         cluster, choice = self.cluster, self.random.choice
         match choice(STEPS):
             case "create":
-                classes = self.random.choices(CLASSES, k=choice((1, 1, 2)))
-                keys = [cluster.claim(f"c{number}-{n}", request("x", each)) for n, each in enumerate(classes)]
+                requests = self.random.choices(REQUESTS, k=choice((1, 1, 2)))
+                rules = choice(([], SAME_ROOT)) if requests[0].get("exactly", {}).get("count") else []
+                keys = [cluster.claim(f"c{number}-{n}", each, constraints=rules) for n, each in enumerate(requests)]
                 cluster.user(f"p{number}", *keys, gates=choice(((), (GATE,))))
             case "share" if cluster.claims:
                 keys = self.random.choices(sorted(cluster.claims), k=choice((1, 2)))
@@ -59,13 +84,13 @@ class History:
             case "clear":
                 cluster.release()
             case "refuse":
-                cluster.refusing ^= {choice(NODES)}
+                cluster.refusing ^= {choice(list(NODES))}
                 cluster.pass_time(choice((1, 700)))
             case "move":
-                node = choice(NODES)
+                node = choice(list(NODES))
                 cluster.withdraw(node)
                 if choice((True, False)):
-                    cluster.publish(node)
+                    self.node(node, new=False)
 
     def end(self) -> None:
         """All nodes take pods again; then all pods go."""
@@ -74,7 +99,7 @@ class History:
         cluster.refusing.clear()
         for node in NODES:
             cluster.withdraw(node)
-            cluster.publish(node)
+            self.node(node, new=False)
         for _ in range(3):
             cluster.settle()
             cluster.pass_time(4_000)

@@ -1,24 +1,28 @@
-"""Claim specs of NVIDIA's driver, placed by the controller on nodes whose cards are cut on demand.
+"""Claim specs of NVIDIA's driver, placed by the controller: one node's cards are cut on demand, another's are whole.
 
-Each of them runs, is another driver's, or is refused with the field or request. Such nodes publish no whole cards, no
-shares, and no multiprocessors of slices.
+Each of them runs, is another driver's, or is refused with the field or request. These nodes publish no shares.
 """
 
 import msgspec
 import pytest
-from tests.dra.test_nvidia_specs import CHANNELS, ELSEWHERE, NO_PASSTHROUGH, SERVED, SPECS, Spec
+from tests.dra.test_nvidia_specs import CHANNELS, ELSEWHERE, RUNS, SERVED, SPECS, Spec
 from tests.support.claim_cluster import ClaimCluster
 
 from tessera.dra.driver_classes import device_classes, profile_class
 from tessera.dra.node_devices import NVIDIA_DRIVER
 
-#: The first files of the specs that ask for slices, by what these nodes publish.
-RUNNING = {"quickstart/v1/gpu-test4", "gpu-anymig"}
 NOT_PUBLISHED = "no node publishes a device for it"
+#: What is said where the table of :mod:`tests.dra.test_nvidia_specs` has other nodes or another caller.
+OTHERWISE = {
+    "gpu-consumable-shares-integer": "its class and selectors choose none and capacity.requests.shares",
+    "extended-resources/mig-1g-12gb": NOT_PUBLISHED,
+    "error-handling": NOT_PUBLISHED,
+    "gpu-cel-nomatch": NOT_PUBLISHED,
+}
 
 
 def play(spec: Spec) -> tuple[ClaimCluster, list[str]]:
-    """A node of eight A100s after the pods of a file were made; what each pod is told."""
+    """Two nodes of eight A100s after the pods of a file were made; what each pod is told."""
     cluster = ClaimCluster(driver=NVIDIA_DRIVER)
     cluster.classes = [
         msgspec.to_builtins(CHANNELS),
@@ -27,6 +31,7 @@ def play(spec: Spec) -> tuple[ClaimCluster, list[str]]:
     ]
     cluster.tell_claims()
     cluster.claim_node("n1", count=8)
+    cluster.claim_node("n2", count=8, whole=True)
     pods = []
     for number in range(spec.pods):
         keys = []
@@ -43,9 +48,8 @@ def play(spec: Spec) -> tuple[ClaimCluster, list[str]]:
 
 def answer(spec: Spec) -> str:
     """What the pods of a file are told; empty if they run."""
-    if spec.files.split()[0] in RUNNING:
-        return ""
-    return spec.answer if spec.answer == ELSEWHERE or NO_PASSTHROUGH in spec.answer else NOT_PUBLISHED
+    found = OTHERWISE.get(spec.files.split()[0], spec.answer)
+    return "" if found == RUNS else found
 
 
 @pytest.mark.parametrize(

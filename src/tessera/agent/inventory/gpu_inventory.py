@@ -316,6 +316,7 @@ def geometry_of(info: GpuInfo, profiles: Sequence[GiProfileInfo]) -> Geometry:
             gi_profile_index=each.index,
             gi_profile_id=each.id,
             memory_mib=each.memory_mib,
+            multiprocessors=each.multiprocessors,
         )
         for each in profiles
         if each.starts

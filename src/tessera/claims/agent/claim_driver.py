@@ -30,13 +30,14 @@ from tessera.agent.base.runtime import AgentRuntime
 from tessera.agent.inventory.sliceable_gpus import SliceableGpu, SliceableGpus, SlicePosition
 from tessera.agent.slices.slice_table import SliceJournalFile
 from tessera.agent.slices.state_machine import SliceStateMachine
-from tessera.api.dra.claims import RESOURCE_CLAIMS, AllocatedDevice, ResourceClaim
-from tessera.api.names import PodUid
+from tessera.api.dra.claims import RESOURCE_CLAIMS, AllocatedDevice, DeviceConfig, ResourceClaim
+from tessera.api.names import CLAIMED_CARD, PodUid
 from tessera.claims.agent.claim_cdi import ClaimCdiFolder
 from tessera.claims.agent.claim_files import ClaimFiles, refusing, usable_slice
 from tessera.claims.agent.claim_promises import ClaimPromises
 from tessera.claims.agent.prepared_claims import PreparedClaim, PreparedClaims
 from tessera.dra.node_devices import partition_name, whole_name
+from tessera.dra.opaque_configs import ConfigRefused, check_configs, settings_of
 from tessera.kube.client.errors import ApiError, NotFound
 from tessera.kubelet.interfaces import ClaimDeviceHealth, ClaimRef, PluginError, PreparedDevice
 from tessera.mig.geometry import Profile
@@ -216,7 +217,19 @@ class ClaimDriver:
                 raise PluginError(f"{name}: device {each.device} is of pool {each.pool}; this node's is {self._pool}")
             if each.admin_access:
                 raise PluginError(f"{name}: request {each.request}: adminAccess is not served")
+        self._check_configs(name, claim.status.allocation.devices.config, results)
         return results
+
+    def _check_configs(self, name: str, configs: Sequence[DeviceConfig], results: Sequence[AllocatedDevice]) -> None:
+        """Refuses a configuration that this node does not carry out: none is ignored."""
+        fields = [(f"{name}: status.allocation.devices.config[{n}]", each) for n, each in enumerate(configs)]
+        try:
+            check_configs(fields, self.driver_name)
+            for each in results:
+                device_type = "gpu" if self._position(each).profile == CLAIMED_CARD else "mig"
+                settings_of(fields, self.driver_name, each.request, device_type)
+        except ConfigRefused as error:
+            raise PluginError(str(error)) from None
 
     def _position(self, result: AllocatedDevice) -> SlicePosition:
         position = self._devices().get(result.device)

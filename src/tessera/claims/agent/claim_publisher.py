@@ -32,7 +32,7 @@ from tessera.agent.slices.events import ObservedInstance
 from tessera.api.dra.resource_slices import RESOURCE_SLICES, ResourceSlice
 from tessera.dra.devices import Pool
 from tessera.dra.driver_classes import find_rival
-from tessera.dra.node_devices import DRIVER, NodeCard, PublishOptions, node_pools
+from tessera.dra.node_devices import DRIVER, Engines, NodeCard, PublishOptions, node_pools
 from tessera.dra.slice_writer import Json, SlicePlan, dropped_fields, find_salt, is_ours, plan_slices
 from tessera.kube.backoff import Backoff
 from tessera.kube.client.errors import AlreadyExists, ApiError, NotFound
@@ -86,6 +86,11 @@ def node_card(
         numa_node=info.numa_node,
         whole=card.is_whole,
         geometry=None if card.is_whole else card.geometry,
+        profiles={
+            row.name: Engines(multiprocessors=row.multiprocessors)
+            for row in card.geometry.profiles
+            if row.multiprocessors
+        },
         foreign=tuple(
             Placement(rows.get(each.position.profile, each.position.profile), each.position.start, each.size)
             for each in foreign

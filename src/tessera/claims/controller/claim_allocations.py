@@ -159,10 +159,11 @@ class ClaimAllocations:
         return [
             _clear(node, PodUid(""), each)
             for each in claims
-            if not each.status.reserved_for and self._is_ours(each) and not any(self.is_from(each, one) for one in here)
+            if not each.status.reserved_for and self.is_ours(each) and not any(self.is_from(each, one) for one in here)
         ]
 
-    def _is_ours(self, claim: ResourceClaim) -> bool:
+    def is_ours(self, claim: ResourceClaim) -> bool:
+        """True if a claim is allocated with a device of the driver."""
         found = claim.status.allocation
         return found is not None and any(each.driver == self._published.driver for each in found.devices.results)
 

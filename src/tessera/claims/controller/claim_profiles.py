@@ -6,29 +6,37 @@ only, for instance those of one model, the claim has a *choice*: nodes that have
 no places for its pod. Selectors that choose the same sorts are one choice, so there are few, however many selectors
 tenants write.
 
-Devices that ``matchAttribute`` compares are given of one card, where all attributes but the places' are equal. What
-planning cannot keep is refused with the field: admin access, ``All``, and ``distinctAttribute``.
+Whole cards have one profile. A request that chooses single ones, or cards of one value, asks for a further name of it
+(:mod:`tessera.claims.controller.card_choices`). Where several values would do for a constraint, each claim gets one of
+them by its UID, so that all are used.
+
+Slices that ``matchAttribute`` compares are given of one card, where all attributes but the places' are equal. What
+planning cannot keep is refused with the field.
 """
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from hashlib import sha256
 from typing import ClassVar
+from zlib import crc32
 
 import msgspec
 
-from tessera.api.dra.claims import ClaimSpec, DeviceClass, ResourceClaim, is_our_class
-from tessera.api.names import NodeName
+from tessera.api.dra.claims import ClaimSpec, DeviceClass, DeviceConfig, ResourceClaim, is_our_class
+from tessera.api.names import CLAIMED_CARD, NodeName
 from tessera.cel.metering import Meter, OutOfBudgetError
+from tessera.claims.controller.card_choices import Answer, CardChoices, find_comparison, most_common
 from tessera.claims.controller.published_devices import NodeDevices, PublishedDevices, Sort, is_known
 from tessera.dra.devices import Device
 from tessera.dra.driver_classes import check_served
 from tessera.dra.matching import consumed_amounts
-from tessera.dra.opaque_configs import ConfigRefused, check_configs
+from tessera.dra.opaque_configs import ConfigRefused, check_configs, settings_of
 from tessera.dra.requests import ClaimDemand, ClaimRefused, DeviceDemand, read_demand
 from tessera.dra.selectors import DeviceSelectors
-from tessera.limits.claims import EXPRESSIONS, NAMESPACE_EXPRESSIONS_COST
+from tessera.limits.claims import CARD_CHOICES, EXPRESSIONS, NAMESPACE_EXPRESSIONS_COST
 from tessera.mig.names import is_device_profile, parse_profile_name
+from tessera.text import one_line
 
 #: Stands for the claim's own name in what is remembered of a specification.
 _NAME = "claim"
@@ -42,17 +50,24 @@ class ClaimProfiles(msgspec.Struct, frozen=True):
         choices: the choices that a node must keep.
         one_card: all devices are of one card, since a constraint compares them.
         problem: why no device is given; empty if nothing is wrong.
+        others: the same for other values of an attribute that a constraint compares.
     """
 
     profiles: tuple[str, ...] = ()
     choices: tuple[str, ...] = ()
     one_card: bool = False
     problem: str = ""
+    others: tuple["ClaimProfiles", ...] = ()
 
 
 _TOO_COSTLY = ClaimProfiles(
     problem=f"{_NAME}: the selectors of claims in its namespace cost more than {NAMESPACE_EXPRESSIONS_COST:,} units;"
     " make them shorter, and create the claims again"
+)
+
+
+_TOO_MANY = ClaimProfiles(
+    problem=f"{_NAME} chooses single cards, and the claims of the cluster do so in {CARD_CHOICES} ways already"
 )
 
 
@@ -72,10 +87,12 @@ class ProfileReader:
     """
 
     #: A record of the state does not have them, and a state that was read makes them anew.
-    TRANSIENT: ClassVar[tuple[str, ...]] = ("_selectors", "_known", "_meters")
+    TRANSIENT: ClassVar[tuple[str, ...]] = ("_selectors", "_known", "_meters", "_counting")
     _selectors: DeviceSelectors | None = None
     #: By specification; emptied at the limit.
     _known: dict[bytes, ClaimProfiles] | None = None
+    #: The specifications whose answers depend on which cards there are.
+    _counting: set[bytes] | None = None
     #: By namespace, what selectors of its claims may still cost.
     _meters: dict[str, Meter] | None = None
 
@@ -84,10 +101,19 @@ class ProfileReader:
         self._published = published
         self.classes: dict[str, DeviceClass] = {}
         self._choices: dict[str, _Choice] = {}
+        self.cards = CardChoices(published)
 
     def forget(self) -> None:
         """Forgets what is remembered: classes or sorts of devices have changed."""
-        self._known, self._meters, self._choices = None, None, {}
+        self._known, self._meters, self._choices, self._counting = None, None, {}, None
+        self.cards.clear()
+
+    def forget_counts(self) -> AbstractSet[bytes]:
+        """Forgets the answers that depend on which cards there are; returns their specifications."""
+        counting, self._counting = self._counting or set(), None
+        for key in counting:
+            (self._known or {}).pop(key, None)
+        return counting
 
     @property
     def selectors(self) -> DeviceSelectors:
@@ -108,13 +134,18 @@ class ProfileReader:
         """Returns what a claim asks for."""
         if self._known is None or len(self._known) >= EXPRESSIONS:
             self._known = {}
-        key = msgspec.json.encode(claim.spec)
+        key = spec_key(claim)
         found = self._known.get(key)
         if found is None:
             meter = self._meter(claim.metadata.namespace)
+            self.cards.counted = False
             found = self._read(claim.spec, meter)
             if meter.left >= 0:
                 self._known[key] = found
+            if self.cards.counted:
+                self._counting = {*(self._counting or ()), key}
+        if found.others:
+            found = (found, *found.others)[crc32(claim.metadata.uid.encode()) % (1 + len(found.others))]
         if not found.problem:
             return found
         own = claim_name(claim) + found.problem.removeprefix(_NAME)
@@ -132,7 +163,7 @@ class ProfileReader:
             self.classes[query.device_class_name] for query in queries if query.device_class_name in self.classes
         ]
         ours = [is_our_class(each, self._driver) for each in classes]
-        if not any(ours):
+        if not any(ours) and len(classes) == len(queries):
             return ClaimProfiles()
         if not all(ours):
             return ClaimProfiles(problem=f"{_NAME} asks for devices of several drivers: make a claim for each")
@@ -141,36 +172,67 @@ class ProfileReader:
         try:
             check_served(_NAME, spec, self._driver)
             demand = read_demand(_NAME, spec, self.classes)
-            fields = enumerate(spec.devices.config)
-            check_configs(((f"{_NAME}: spec.devices.config[{n}]", each) for n, each in fields), self._driver)
-            chosen = [self._choose(alternatives, meter) for alternatives in demand.requests]
-            one_card = _compares(demand, [one for one, _ in chosen])
-            choices = [self._choice(one, profile, meter) for one, profile in chosen]
+            configs = self._read_configs(spec, demand)
+            answers = [self._choose(alternatives, meter) for alternatives in demand.requests]
+            for each in answers:
+                device_type = "gpu" if each.profile == CLAIMED_CARD else "mig"
+                settings_of(configs, self._driver, each.demand.name, device_type)
+            return self._join(demand, answers, meter)
         except OutOfBudgetError:
             return _TOO_COSTLY
+        except OverflowError:
+            return _TOO_MANY
         except (ClaimRefused, ConfigRefused) as error:
             return ClaimProfiles(problem=str(error))
-        profiles = tuple(profile for one, profile in chosen for _ in range(one.count))
-        return ClaimProfiles(profiles, tuple(dict.fromkeys(each for each in choices if each)), one_card)
 
-    def _choose(self, alternatives: Sequence[DeviceDemand], meter: Meter) -> tuple[DeviceDemand, str]:
+    def _read_configs(self, spec: ClaimSpec, demand: ClaimDemand) -> list[tuple[str, DeviceConfig]]:
+        fields = [(f"{_NAME}: spec.devices.config[{n}]", each) for n, each in enumerate(spec.devices.config)]
+        for name in dict.fromkeys(each.class_name for alternatives in demand.requests for each in alternatives):
+            configs = enumerate(self.classes[name].spec.config)
+            fields += [(f"DeviceClass {name}: spec.config[{n}]", each) for n, each in configs]
+        check_configs(fields, self._driver)
+        return fields
+
+    def _join(self, demand: ClaimDemand, answers: Sequence[Answer], meter: Meter) -> ClaimProfiles:
+        compared, one_card = find_comparison(_NAME, demand, answers)
+        choices = [self._choice(each.demand, each.profile, meter) for each in answers]
+        choices += [self.cards.all_of(each) for each in answers if not each.demand.count]
+        kept = tuple(dict.fromkeys(each for each in choices if each))
+        values = self.cards.values(compared, self.selectors, meter) if compared is not None else [()]
+        if not values:
+            raise ClaimRefused(f"{compared.field if compared else _NAME} leaves too few cards on every node")
+        found = [ClaimProfiles(self.cards.profiles(answers, compared, each), kept, one_card) for each in values]
+        return msgspec.structs.replace(found[0], others=tuple(found[1:]))
+
+    def _choose(self, alternatives: Sequence[DeviceDemand], meter: Meter) -> Answer:
         """Returns the first alternative of which the cluster has a device, and the smallest profile for it."""
         problems: dict[str, None] = {}
         for demand in alternatives:
-            for wrong, field in ((demand.admin, "adminAccess"), (not demand.count, "allocationMode All")):
-                if wrong:
-                    raise ClaimRefused(f"{_NAME}: request {demand.name}: {field} is not served: ask for a count")
-            matched = [
-                (not is_known(sort, device), *_size(sort[0]))
+            if demand.admin:
+                raise ClaimRefused(f"{_NAME}: request {demand.name}: adminAccess is not served: leave it out")
+            found = {
+                sort[0]: (not is_known(sort, device), *_size(sort[0]))
                 for sort, device in self._published.sorts.items()
                 if device is not None and self._matches(demand, device, problems, meter)
-            ]
-            if matched:
-                return demand, min(matched)[-1]
-        why = "; ".join(problems) or "its class and selectors choose none"
+            }
+            count = demand.count
+            if (found.keys() == {CLAIMED_CARD} and not count) or self.cards.is_by_card(demand):
+                counts = self.cards.count(demand, self.selectors, meter)
+                rank = found.pop(CLAIMED_CARD, (True, *_size(CLAIMED_CARD)))
+                found |= {CLAIMED_CARD: rank} if counts else {}
+                count = count or most_common(counts)
+            if found and (not count or (not demand.count and found.keys() != {CLAIMED_CARD})):
+                raise ClaimRefused(
+                    f"{_NAME}: request {demand.name}: allocationMode All chooses slices, which exclude one another: ask"
+                    " for a count"
+                )
+            if found:
+                return Answer(demand, min(found, key=found.__getitem__), count)
+        wanted = alternatives[0]
+        amounts = [f"capacity.requests.{one_line(key, 60)}" for key in wanted.amounts]
+        why = "; ".join(problems) or " and ".join(["its class and selectors choose none", *amounts])
         raise ClaimRefused(
-            f"{_NAME}: request {alternatives[0].name}: no node publishes a device for it: {why}; see kubectl get"
-            " resourceslices"
+            f"{_NAME}: request {wanted.name}: no node publishes a device for it: {why}; see kubectl get resourceslices"
         )
 
     def _matches(self, demand: DeviceDemand, device: Device | None, problems: dict[str, None], meter: Meter) -> bool:
@@ -187,6 +249,8 @@ class ProfileReader:
     # Choices --------------------------------------------------------------------------------------------------------
 
     def _choice(self, demand: DeviceDemand, profile: str, meter: Meter) -> str:
+        if profile == CLAIMED_CARD and self.cards.is_by_card(demand):
+            return ""
         every = {sort: device for sort, device in self._published.sorts.items() if sort[0] == profile}
         chosen = frozenset(sort for sort, device in every.items() if self._matches(demand, device, {}, meter))
         if len(chosen) == len(every):
@@ -196,15 +260,21 @@ class ProfileReader:
         self._choices[name] = _Choice(profile, chosen)
         return name
 
-    def kept_by(self, node: NodeName) -> frozenset[str]:
-        """Returns the choices that a node keeps: all of its devices of the profile are chosen."""
+    def kept_by(self, node: NodeName) -> AbstractSet[str]:
+        """Returns the choices that a node keeps: all of its devices of the profile are chosen, or as many as wanted."""
         devices = self._published.nodes.get(node)
-        return frozenset(name for name, each in self._choices.items() if devices is not None and _keeps(devices, each))
+        kept = {name for name, each in self._choices.items() if devices is not None and _keeps(devices, each)}
+        return kept | self.cards.all_kept_by(node, self.selectors)
 
 
 def _keeps(devices: NodeDevices, choice: _Choice) -> bool:
     found = {sort for sort in devices.sorts if sort[0] == choice.profile}
     return bool(found) and found <= choice.sorts
+
+
+def spec_key(claim: ResourceClaim) -> bytes:
+    """Returns what claims with the same specification have in common."""
+    return msgspec.json.encode(claim.spec)
 
 
 def claim_name(claim: ResourceClaim) -> str:
@@ -217,19 +287,3 @@ def _size(profile: str) -> tuple[int, int, str]:
         return sys.maxsize, 0, profile
     name = parse_profile_name(profile)
     return name.memory_gb, name.slices, profile
-
-
-def _compares(demand: ClaimDemand, chosen: Iterable[DeviceDemand]) -> bool:
-    """True if a constraint compares several devices.
-
-    Raises:
-        ClaimRefused: it wants them to differ.
-    """
-    counted, found = list(chosen), False
-    for index, rule in enumerate(demand.rules):
-        if sum(each.count for each in counted if rule.concerns(each)) > 1:
-            if rule.distinct:
-                field = f"spec.devices.constraints[{index}].distinctAttribute"
-                raise ClaimRefused(f"{_NAME}: {field} is not served for several devices: leave it out")
-            found = True
-    return found

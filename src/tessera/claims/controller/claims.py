@@ -22,8 +22,9 @@ from typing import Any, NamedTuple
 from tessera.api.dra.claims import RESOURCE_CLAIMS, DeviceClass, ResourceClaim
 from tessera.api.dra.resource_slices import ResourceSlice
 from tessera.api.names import DEVICE_API_DRA, DEVICE_API_LABEL, HOSTNAME_LABEL, NodeName, PodUid, gives_by_claims
+from tessera.claims.controller.card_choices import plain_profile
 from tessera.claims.controller.claim_allocations import ClaimAllocations
-from tessera.claims.controller.claim_profiles import ClaimProfiles, ProfileReader
+from tessera.claims.controller.claim_profiles import ClaimProfiles, ProfileReader, spec_key
 from tessera.claims.controller.claim_users import ClaimUsers, named_claims
 from tessera.claims.controller.published_devices import PublishedDevices, Sort
 from tessera.controller.filters.avoidance import AVOIDANCE_SECONDS
@@ -105,6 +106,8 @@ class Claims(RequestKind):
         self._giving: set[NodeName] = set()
         #: Choices of which all nodes were asked whether they keep them.
         self._choices: set[str] = set()
+        #: True if nodes publish other devices since claims that depend on their number were read.
+        self._recount = False
 
     # What is observed -----------------------------------------------------------------------------------------------
 
@@ -152,6 +155,7 @@ class Claims(RequestKind):
             return
         if self._published.sorts.keys() != sorts:
             self._read_all_again()
+        self._recount = True
         self._offer(node)
         self._state.dirty_nodes.add(node)
 
@@ -179,6 +183,20 @@ class Claims(RequestKind):
         (self._giving.add if gives else self._giving.discard)(node)
         found = {OFFER, *self._profiles.kept_by(node)} if gives else ()
         self._state.cluster.offer(node, CLAIMS.name, frozenset(found))
+        self._name_cards(node, self._names(node) if gives else {})
+
+    def prepare(self) -> None:
+        """See :class:`RequestKind`; once a step, however many nodes have changed."""
+        recount, self._recount = self._recount, False
+        counting = self._profiles.forget_counts() if recount else ()
+        if counting:
+            found = {uid for uid, pod in self.users.pods.items() if any(each in counting for each in self._specs(pod))}
+            self._stale |= found
+            self._state.cluster.changed_pods |= found  # a step is due, though nothing else changes
+
+    def _specs(self, pod: PodInfo) -> Iterator[bytes]:
+        claims = (self.allocated.claims.get(key) for key in pod.device_claims)
+        return (spec_key(each) for each in claims if each is not None)
 
     def note_listed(self) -> None:
         """See :class:`RequestKind`."""
@@ -227,7 +245,7 @@ class Claims(RequestKind):
             if pod.gated and not pod.earlier_gates and not will_never_run(pod):
                 self._free.add(pod.uid)
             return pod
-        for name in asked.choices:
+        for name in (*asked.choices, *(each for each in asked.profiles if each != plain_profile(each))):
             self._offer_choice(name)
         return replace(
             pod,
@@ -249,7 +267,8 @@ class Claims(RequestKind):
         for key in pod.device_claims:
             claim = self.allocated.claims[key]
             found = self._profiles.read(claim)
-            problem = problem or found.problem
+            if claim.status.allocation is None or self.allocated.is_ours(claim):
+                problem = problem or found.problem
             if found.profiles and self._asks(pod.uid, key):
                 parts.append(found)
             elif claim.status.allocation is not None:
@@ -294,11 +313,26 @@ class Claims(RequestKind):
             self._wake_nodes(key)
 
     def _offer_choice(self, name: str) -> None:
-        """Has all nodes say whether they keep a choice, once for each choice."""
-        if name not in self._choices:
-            self._choices.add(name)
+        """Has all nodes say whether they keep a choice, or which cards have a name; once for each."""
+        if name in self._choices:
+            return
+        self._choices.add(name)
+        if name == plain_profile(name):
             for node in self._published.nodes:
                 self._offer(node)
+            return
+        for node in self._giving:
+            names = dict(self._state.inventory.names.get(node, {}))
+            for uuid, found in self._names(node, name).items():
+                names[uuid] = tuple(sorted({*names.get(uuid, ()), *found}))
+            self._name_cards(node, names)
+
+    def _names(self, node: NodeName, only: str = "") -> Mapping[str, tuple[str, ...]]:
+        return self._profiles.cards.names_on(node, self._profiles.selectors, only)
+
+    def _name_cards(self, node: NodeName, names: Mapping[str, tuple[str, ...]]) -> None:
+        if self._state.inventory.name_cards(node, names):
+            self._state.cluster.changed_nodes.add(node)
 
     def _asks(self, uid: PodUid, key: str) -> bool:
         """True if the slices of a claim are this pod's: they are from its own, or it is the first to use it."""
@@ -324,7 +358,8 @@ class Claims(RequestKind):
         own = self._state.allocations.current_of(pod.uid)
         if own is None or pod.node or pod.uid not in self.users.pods:
             return None
-        if pod.fault or sorted(pod.profiles) != sorted(resource_spelling(each.profile) for each in own.slices):
+        wanted = sorted(map(plain_profile, pod.profiles))
+        if pod.fault or wanted != sorted(resource_spelling(each.profile) for each in own.slices):
             return own
         if not cleared or pod.preempting:
             return None

@@ -1,4 +1,4 @@
-"""The partitions of cards that nodes publish in ResourceSlices, by the place of their slice.
+"""The partitions of cards, and whole cards, that nodes publish in ResourceSlices, by the place of their slice.
 
 Planning places profiles. So two views are kept: the device at a place, for allocations; and the *sorts* of devices in
 the cluster, for the question which profile a claim asks for. Devices of one sort differ by card and place alone, so a
@@ -29,7 +29,7 @@ from tessera.mig.models import model_by_product
 from tessera.mig.names import is_device_profile, parse_profile_name, resource_spelling
 
 #: Attributes in which alike cards, and places of one profile, differ.
-_OWN = frozenset({"uuid", "parentUUID", "index", "minor", "start", "nvlinkGroup"}) | {
+OWN_ATTRIBUTES = frozenset({"uuid", "parentUUID", "index", "minor", "start", "nvlinkGroup"}) | {
     f"resource.kubernetes.io/{name}" for name in ("pciBusID", "pcieRoot", "numaNode")
 }
 
@@ -59,11 +59,13 @@ class PublishedDevices:
     """
 
     #: A record of the state does not have them, and a state that was read makes them anew.
-    TRANSIENT: ClassVar[tuple[str, ...]] = ("_nodes", "_counts", "_sorts")
+    TRANSIENT: ClassVar[tuple[str, ...]] = ("_nodes", "_counts", "_sorts", "_whole")
     _nodes: dict[NodeName, NodeDevices] | None = None
     _counts: Counter[Sort] | None = None
     #: A device of each sort that was asked for, without its own values; None if those of the sort cannot be read.
     _sorts: dict[Sort, Device | None] | None = None
+    #: By node that was asked for, its whole cards by UUID.
+    _whole: dict[NodeName, Mapping[str, Device]] | None = None
 
     def __init__(self, driver: str) -> None:
         self.driver = driver
@@ -99,6 +101,8 @@ class PublishedDevices:
         counts.subtract(before.sorts.keys())
         counts.update(found.sorts.keys())
         nodes[node] = found
+        if self._whole is not None:
+            self._whole.pop(node, None)
         if not found.parts:
             del nodes[node]
         return node
@@ -142,6 +146,16 @@ class PublishedDevices:
                         common = msgspec.structs.replace(device, attributes=_common(device, self.driver))
                         self._sorts[sort] = _read_sort(sort, part, common)
         return self._sorts
+
+    def whole_cards(self, node: NodeName) -> Mapping[str, Device]:
+        """Returns the whole cards of a node, by UUID, with all of their values."""
+        if self._whole is None:
+            self._whole = {}
+        if node not in self._whole:
+            parts = self.nodes.get(node, _NOTHING).parts
+            read = {place[0]: _read_device(*part) for place, part in parts.items() if place[1] == CLAIMED_CARD}
+            self._whole[node] = {uuid: card for uuid, card in read.items() if card is not None}
+        return self._whole[node]
 
     def at(self, node: NodeName, item: Slice) -> Device | None:
         """Returns the device of a slice on a node; None if the node publishes none."""
@@ -222,7 +236,9 @@ def _place_of(device: SliceDevice, driver: str) -> Place | None:
 
 
 def _common(device: SliceDevice, driver: str) -> dict[str, Attribute]:
-    return {key: value for key, value in device.attributes.items() if key.removeprefix(f"{driver}/") not in _OWN}
+    return {
+        key: value for key, value in device.attributes.items() if key.removeprefix(f"{driver}/") not in OWN_ATTRIBUTES
+    }
 
 
 def _sort_of(profile: str, device: SliceDevice, driver: str) -> Sort:

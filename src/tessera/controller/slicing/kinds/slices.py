@@ -32,7 +32,7 @@ class Slices(RequestKind):
         if resources is None:
             if self._state.cards.pop(node, None) is not None:
                 self._state.inventory.put_cards(SLICES, node, {})
-        elif renewed or self._state.cards.get(node) != resources:
+        elif renewed or node in self._state.inventory.renamed or self._state.cards.get(node) != resources:
             self._state.cards[node] = resources
             yield from self._rebuild(node, resources)
             known = self._cluster.pods.keys()
@@ -56,7 +56,9 @@ class Slices(RequestKind):
     def profiles(self, node: NodeName) -> frozenset[str]:
         """See :class:`RequestKind`."""
         resources = self._state.cards.get(node)
-        return resources.profiles if resources is not None else frozenset()
+        if resources is None:
+            return frozenset()
+        return resources.profiles.union(*self._state.inventory.names.get(node, {}).values())
 
     def adopt(self, pod: PodInfo) -> Allocation | None:
         """Returns the slices that the node's agent reports for a pod without an allocation.

@@ -8,12 +8,15 @@ record claims counts as occupied.
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
+import msgspec
+
 from tessera.api.instaslice import ForeignSlice, NodeResources, Slice
 from tessera.api.names import NodeName
 from tessera.api.nodes.card_geometries import CardGeometries
 from tessera.controller.objects.pod_info import SLICES, KindOfRequest
 from tessera.controller.slicing.state.allocation import Allocation
 from tessera.mig.geometry import Geometry
+from tessera.mig.names import is_device_profile
 from tessera.placement.fleet import CardPlacement, Fleet, PlaceOccupied, UnknownCard
 
 #: Owner, in the fleet, of slots that are occupied without an allocation.
@@ -35,6 +38,20 @@ class FleetInventory:
         #: By kind of request and node, the cards that the kind has put there; none is empty.
         self._cards: dict[tuple[str, NodeName], Mapping[str, Geometry]] = {}
         self.geometries = CardGeometries()
+        #: By node and UUID of a whole card, further names of its profile, by which requests choose it.
+        self.names: dict[NodeName, Mapping[str, tuple[str, ...]]] = {}
+        #: Nodes whose names have changed since their cards were put.
+        self.renamed: set[NodeName] = set()
+
+    def name_cards(self, node: NodeName, names: Mapping[str, tuple[str, ...]]) -> bool:
+        """Sets the further names of a node's cards, from its next :meth:`rebuild` on; False if they are the same."""
+        if names == self.names.get(node, {}):
+            return False
+        self.names[node] = names
+        self.renamed.add(node)
+        if not names:
+            del self.names[node]
+        return True
 
     def rebuild(self, node: NodeName, resources: NodeResources, held: Iterable[Allocation]) -> Sequence[Allocation]:
         """Replaces a node's cards, with the allocations and foreign slices on them.
@@ -47,7 +64,10 @@ class FleetInventory:
         Returns:
             Allocations that collide with an earlier one, or whose card is missing.
         """
-        self.put_cards(SLICES, node, self.geometries.of(resources))
+        self.renamed.discard(node)
+        names = self.names.get(node, {})
+        cards = self.geometries.of(resources)
+        self.put_cards(SLICES, node, {gpu: _named(each, names.get(gpu, ())) for gpu, each in cards.items()})
         collided = [allocation for allocation in held if not self.occupy(allocation)]
         for item in resources.foreign:
             self._occupy_foreign(node, item)
@@ -132,6 +152,13 @@ class FleetInventory:
         except (UnknownCard, PlaceOccupied, ValueError):
             return False
         return True
+
+
+def _named(geometry: Geometry, names: tuple[str, ...]) -> Geometry:
+    row = geometry.profiles[0]
+    if not names or not is_device_profile(row.name):
+        return geometry
+    return msgspec.structs.replace(geometry, profiles=(msgspec.structs.replace(row, aliases=names),))
 
 
 def _placement(node: NodeName, item: Slice) -> CardPlacement:

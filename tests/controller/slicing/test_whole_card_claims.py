@@ -1,0 +1,140 @@
+"""Whole cards by claims: which cards a claim gets, card by card."""
+
+import pytest
+from tests.support.claim_cluster import ClaimCluster, request, selecting
+
+WHOLE = "gpu.tessera.dev"
+INDEX = "device.attributes['gpu.tessera.dev'].index"
+ROOT = "resource.kubernetes.io/pcieRoot"
+
+
+@pytest.fixture
+def cluster() -> ClaimCluster:
+    found = ClaimCluster()
+    found.claim_node("n1", count=4, whole=True)
+    return found
+
+
+def remove(cluster: ClaimCluster, name: str) -> None:
+    cluster.remove(next(each for each in cluster.pods.values() if each.name == name))
+
+
+def cards(cluster: ClaimCluster, *keys: str) -> list[str]:
+    return [device for key in keys for _, device in cluster.devices(key)]
+
+
+def test_claims_get_all_cards_and_the_next_one_waits(cluster: ClaimCluster) -> None:
+    keys = [cluster.claim(f"c{number}", request("gpu", WHOLE, count=2)) for number in range(3)]
+    for number, key in enumerate(keys):
+        cluster.user(f"p{number}", key)
+    cluster.settle()
+    assert sorted(cards(cluster, *keys)) == ["gpu-0", "gpu-1", "gpu-2", "gpu-3"]
+    (waiting,) = [number for number, key in enumerate(keys) if not cluster.devices(key)]
+    remove(cluster, f"p{(waiting + 1) % 3}")
+    cluster.settle()
+    assert len(cluster.devices(keys[waiting])) == 2
+
+
+@pytest.mark.parametrize(
+    ("expression", "chosen"),
+    [
+        (f"{INDEX} == 2", {"gpu-2"}),
+        (f"{INDEX} in [1, 3]", {"gpu-1", "gpu-3"}),
+        ("device.attributes['gpu.tessera.dev'].uuid == 'GPU-n1-3'", {"gpu-3"}),
+        ("device.attributes['resource.kubernetes.io'].pciBusID == '0000:01:00.0'", {"gpu-1"}),
+        (f"device.attributes.exists(name, name == 'gpu.tessera.dev') && {INDEX} == 0", {"gpu-0"}),
+    ],
+)
+def test_a_selector_chooses_single_cards(cluster: ClaimCluster, expression: str, chosen: set[str]) -> None:
+    keys = [cluster.claim(f"c{number}", request("gpu", WHOLE, **selecting(expression))) for number in range(4)]
+    for number, key in enumerate(keys):
+        cluster.user(f"p{number}", key)
+    cluster.settle()
+    assert sorted(cards(cluster, *keys)) == sorted(chosen)
+    assert all(not pod.fault for pod in cluster.slicer.state.cluster.pods.values())
+
+
+def test_cards_that_come_later_are_chosen_too(cluster: ClaimCluster) -> None:
+    key = cluster.claim("c", request("gpu", WHOLE, count=2, **selecting(f"{INDEX} >= 3")))
+    cluster.user("p", key)
+    cluster.settle()
+    assert cards(cluster, key) == []
+    cluster.claim_node("n2", count=5, whole=True)
+    cluster.settle()
+    assert sorted(cluster.devices(key)) == [("n2", "gpu-3"), ("n2", "gpu-4")]
+
+
+def test_all_gets_every_card_of_a_node(cluster: ClaimCluster) -> None:
+    cluster.claim_node("n2", count=4, whole=True)
+    keys = [cluster.claim(f"c{number}", request("gpu", WHOLE, allocationMode="All")) for number in range(3)]
+    for number, key in enumerate(keys):
+        cluster.user(f"p{number}", key)
+    cluster.settle()
+    assert sorted(len(cluster.devices(key)) for key in keys) == [0, 4, 4]
+
+
+def test_all_gets_every_card_that_the_selectors_choose(cluster: ClaimCluster) -> None:
+    key = cluster.claim("c", request("gpu", WHOLE, allocationMode="All", **selecting(f"{INDEX} >= 1")))
+    cluster.user("p", key)
+    cluster.settle()
+    assert sorted(cards(cluster, key)) == ["gpu-1", "gpu-2", "gpu-3"]
+
+
+def test_cards_of_a_claim_have_one_value_or_different_ones(cluster: ClaimCluster) -> None:
+    same = [
+        cluster.claim(f"s{number}", request("gpu", WHOLE, count=2), constraints=[{"matchAttribute": ROOT}])
+        for number in range(6)
+    ]
+    for number, key in enumerate(same):
+        cluster.user(f"p{number}", key)
+    cluster.settle()
+    given = sorted(sorted(cards(cluster, key)) for key in same if cluster.devices(key))
+    assert given == [["gpu-0", "gpu-1"], ["gpu-2", "gpu-3"]]
+    for number in range(6):
+        remove(cluster, f"p{number}")
+    cluster.settle()
+    other = cluster.claim("d", request("gpu", WHOLE, count=2), constraints=[{"distinctAttribute": ROOT}])
+    cluster.user("q", other)
+    cluster.settle()
+    assert {int(each.removeprefix("gpu-")) // 2 for each in cards(cluster, other)} == {0, 1}
+
+
+def test_more_cards_of_one_value_than_any_node_has_are_refused_with_the_field(cluster: ClaimCluster) -> None:
+    key = cluster.claim("c", request("gpu", WHOLE, count=3), constraints=[{"matchAttribute": ROOT}])
+    pod = cluster.user("p", key)
+    cluster.settle()
+    fault = cluster.slicer.state.cluster.pods[pod.uid].fault
+    assert "claim default/c: spec.devices.constraints[0].matchAttribute leaves too few cards on every node" in fault
+
+
+def test_a_claim_may_prefer_a_whole_card_and_take_a_slice() -> None:
+    cluster = ClaimCluster()
+    cluster.claim_node("n1")
+    either = {
+        "name": "gpu",
+        "firstAvailable": [
+            {"name": "card", "deviceClassName": WHOLE},
+            {"name": "slice", "deviceClassName": "mig-3g.20gb.tessera.dev"},
+        ],
+    }
+    sliced = cluster.claim("sliced", either)
+    cluster.user("p", sliced)
+    cluster.settle()
+    assert "mig-3g20gb" in cards(cluster, sliced)[0]
+    cluster.claim_node("n2", whole=True)
+    whole = cluster.claim("whole", either)
+    cluster.user("q", whole)
+    cluster.settle()
+    assert cluster.devices(whole) == [("n2", "gpu-0")]
+
+
+def test_slices_are_not_chosen_by_all_or_by_card() -> None:
+    cluster = ClaimCluster()
+    cluster.claim_node("n1")
+    for name, more, text in (
+        ("a", {"allocationMode": "All"}, "allocationMode All chooses slices, which exclude one another"),
+        ("b", selecting(f"{INDEX} == 0"), "index"),
+    ):
+        pod = cluster.user(name, cluster.claim(name, request("gpu", "mig.tessera.dev", **more)))
+        cluster.settle()
+        assert text in cluster.slicer.state.cluster.pods[pod.uid].fault
