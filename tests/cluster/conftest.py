@@ -3,14 +3,14 @@
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
-from functools import cache, partial
+from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.cluster import driverlab, new_nodes
-from tests.support.booted_lab import BootedLab, play
+from tests.support.booted_lab import BootedLabs, play
 from tests.support.mortal_process import MortalAgent, MortalController
 from tests.support.slicer_cluster import react_and_validate
 from tests.support.virtual_lab import InLab, Scenario, VirtualLab
@@ -20,10 +20,10 @@ from tessera.kube.resources import NAMESPACES
 from tessera_lab.cluster.cluster import SimulatedCluster
 from tessera_lab.simulation.virtual_time import run_virtual
 
-#: Types of clusters, and nodes with their MIG layout, that several tests have. A lab of another kind boots for its own:
-#: to keep it would cost more than its boot.
+#: Types of clusters, and nodes with their MIG layout and options, that several tests have. A lab of another kind boots
+#: for its own: to keep it would cost more than its boot.
 TYPES = (SimulatedCluster, MortalController, MortalAgent)
-COMMON = {
+COMMON: set[tuple[Any, ...]] = {
     ("1xA100-40GB", "dynamic"),
     ("2xA100-40GB", "dynamic"),
     ("4xA100-40GB", "dynamic"),
@@ -32,6 +32,7 @@ COMMON = {
     ("1xA100-40GB", ""),
     ("4xA100-40GB", ""),
     ("A100-40GB,A100-40GB", ""),
+    ("1xH100-80GB", "", ("pages", True)),
 }
 
 
@@ -53,23 +54,15 @@ def node_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def booted_labs(valid_states: None, node_files: Path) -> Iterator[Callable[..., BootedLab]]:
-    """Returns the booted cluster of the given kind."""
-
-    @cache
-    def find(nodes: str, mig_config: str, cluster_type: Callable[..., SimulatedCluster]) -> BootedLab:
-        folder = Path(tempfile.mkdtemp(dir=node_files))
-        labs.append(BootedLab(folder, nodes, cluster_type=cluster_type, mig_config=mig_config))
-        return labs[-1]
-
-    labs: list[BootedLab] = []
-    yield find
-    for lab in labs:
-        lab.close()
+def booted_labs(valid_states: None, node_files: Path) -> Iterator[BootedLabs]:
+    """Returns the clusters that boot once."""
+    labs = BootedLabs(node_files)
+    yield labs
+    labs.close()
 
 
 @pytest.fixture
-def in_lab(node_files: Path, booted_labs: Callable[..., BootedLab]) -> InLab:
+def in_lab(node_files: Path, booted_labs: BootedLabs) -> InLab:
     """Runs a scenario in a cluster of the given nodes on virtual time, which has just booted."""
 
     def run(
@@ -81,10 +74,14 @@ def in_lab(node_files: Path, booted_labs: Callable[..., BootedLab]) -> InLab:
         mig_config: str = "dynamic",
         **options: Any,
     ) -> Any:
-        if own or options or cluster_type not in TYPES or (nodes, mig_config) not in COMMON:
+        def boot(scenario: Scenario, folder: Path) -> Coroutine[Any, Any, Any]:
+            return play(scenario, nodes, folder, cluster_type, mig_config=mig_config, **options)
+
+        kind = (nodes, mig_config, *options.items())
+        if own or cluster_type not in TYPES or kind not in COMMON:
             with tempfile.TemporaryDirectory(dir=node_files) as folder:
-                return run_virtual(play(scenario, nodes, Path(folder), cluster_type, mig_config=mig_config, **options))
-        return booted_labs(nodes, mig_config, cluster_type).run(scenario)
+                return run_virtual(boot(scenario, Path(folder)))
+        return booted_labs.run((*kind, cluster_type), boot, scenario)
 
     return run
 
@@ -112,6 +109,14 @@ def with_drivers(node_files: Path) -> Callable[..., None]:
 
 
 @pytest.fixture
-def with_new_nodes(node_files: Path) -> Callable[..., None]:
+def with_new_nodes(node_files: Path, booted_labs: BootedLabs) -> Callable[..., None]:
     """Runs a scenario in a cluster that begins with one node without cards."""
-    return partial(new_nodes.play, node_files)
+
+    def run(scenario: new_nodes.Scenario, *, drivers: bool = True, **options: Any) -> None:
+        boot = partial(new_nodes.play, drivers=drivers, **options)
+        if options:
+            run_virtual(boot(scenario, Path(tempfile.mkdtemp(dir=node_files))))
+        else:
+            booted_labs.run(("new nodes", drivers), boot, scenario)
+
+    return run

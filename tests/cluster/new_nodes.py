@@ -1,6 +1,5 @@
 """A cluster to which nodes come while it runs: with a registry of driver images, the real controller and agents."""
 
-import tempfile
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -22,7 +21,6 @@ from tessera_lab.drivers.driver_catalogue import build_catalogue, builder_image,
 from tessera_lab.installation.install import build_entrypoint, install_tessera
 from tessera_lab.kubelet.images.catalogue import ImageCatalogue
 from tessera_lab.simulation.cost_model import CostModel
-from tessera_lab.simulation.virtual_time import run_virtual
 
 COSTS = CostModel()
 #: Kernels: of the first there is a precompiled driver.
@@ -120,29 +118,26 @@ class Nodes(VirtualLab):
 Scenario = Callable[[Nodes], Awaitable[None]]
 
 
-def play(folder: Path, scenario: Scenario, *, drivers: bool = True, costs: CostModel = COSTS, **options: Any) -> None:
+async def play(
+    scenario: Scenario, folder: Path, *, drivers: bool = True, costs: CostModel = COSTS, **options: Any
+) -> None:
     """Runs a scenario in a cluster that begins with one node without cards."""
-    cdi = Path(tempfile.mkdtemp(dir=folder))
     images = {
         f"{REPOSITORY}:{VERSION}-{K1}-ubuntu22.04": driver_image(VERSION, costs, kernel=K1),
         f"{REPOSITORY}:{VERSION}-ubuntu22.04": builder_image(VERSION, costs),
     }
-
-    async def whole() -> None:
-        registries = build_catalogue(costs, images)
-        given: dict[str, Any] = {"catalogue": registries, "drivers": True} if drivers else {}
-        cluster = SimulatedCluster(
-            [LabNodeSpec(name="plain", cards=())],
-            clock=LoopClock(1_800_000_000),
-            options=ClusterOptions(cdi=cdi, mig_config="", **given, **options),
-            entrypoint=build_entrypoint(COMMANDS),
-        )
-        async with AsyncExitStack() as stack:
-            await stack.enter_async_context(cluster.running())
-            await install_tessera(cluster.client("install"))
-            lab = Nodes(cluster, registries)
-            await stack.enter_async_context(lab.watched.running())
-            await lab.clock.sleep(60)
-            await scenario(lab)
-
-    run_virtual(whole())
+    registries = build_catalogue(costs, images)
+    given: dict[str, Any] = {"catalogue": registries, "drivers": True} if drivers else {}
+    cluster = SimulatedCluster(
+        [LabNodeSpec(name="plain", cards=())],
+        clock=LoopClock(1_800_000_000),
+        options=ClusterOptions(cdi=folder, mig_config="", **given, **options),
+        entrypoint=build_entrypoint(COMMANDS),
+    )
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(cluster.running())
+        await install_tessera(cluster.client("install"))
+        lab = Nodes(cluster, registries)
+        await stack.enter_async_context(lab.watched.running())
+        await lab.clock.sleep(60)
+        await scenario(lab)

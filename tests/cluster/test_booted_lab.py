@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.cluster.conftest import COMMON
-from tests.support.booted_lab import BootedLab
+from tests.support.booted_lab import BootedLab, play
 from tests.support.virtual_lab import InLab, VirtualLab
 
 CERTIFICATES = {"caBundle", "ca.crt", "tls.crt", "tls.key"}
@@ -86,4 +86,4 @@ def test_a_fork_that_dies_is_told(in_lab: InLab) -> None:
 
 def test_a_lab_that_does_not_boot_says_why(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="X900"):
-        BootedLab(tmp_path, "1xX900")
+        BootedLab(tmp_path, lambda scenario, folder: play(scenario, "1xX900", folder))

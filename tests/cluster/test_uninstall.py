@@ -1,14 +1,15 @@
 """Tessera is removed from a whole cluster: nothing stays behind, and running pods run on."""
 
 import asyncio
-import tempfile
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.cluster.driverlab import K1, VERSION, Drivers, node, precompiled
 from tests.cluster.test_pod_notices import are_told, break_card
+from tests.support.booted_lab import BootedLabs
 from tests.support.leftovers import Snapshot, differences, snapshot
 from tests.support.mortal_transport import KilledError, TransportUntilWrite
 from tests.support.virtual_lab import COMMANDS, InLab, VirtualLab
@@ -29,7 +30,6 @@ from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.cluster.cluster import ClusterOptions, SimulatedCluster
 from tessera_lab.cluster.options import parse_nodes
 from tessera_lab.installation.install import build_entrypoint, install_tessera
-from tessera_lab.simulation.virtual_time import run_virtual
 
 _READS = {"apiGroups": [""], "resources": ["pods", "nodes"], "verbs": ["list", "watch"]}
 #: Resources that kubelet may go on showing with 0.
@@ -101,39 +101,40 @@ def notes_of(results: list[Result], node: str = "node-1") -> tuple[str, ...]:
 Scenario = Callable[[Removable], Awaitable[None]]
 
 
-@pytest.fixture
-def removable(tmp_path: Path) -> Callable[..., None]:
+async def play(
+    scenario: Scenario,
+    folder: Path,
+    nodes: str = "2*1xA100-40GB",
+    cluster_type: Callable[..., SimulatedCluster] = SimulatedCluster,
+    **options: Any,
+) -> None:
     """Runs a scenario in a cluster in which Tessera was installed after a snapshot."""
+    cluster = cluster_type(
+        parse_nodes(nodes),
+        clock=LoopClock(1_800_000_000),
+        options=ClusterOptions(cdi=folder, **options),
+        entrypoint=build_entrypoint(COMMANDS),
+    )
+    async with cluster.running():
+        client = cluster.client("test")
+        while len((await client.list(NODES)).items) < len(cluster.nodes):
+            await cluster.clock.sleep(1)
+        await cluster.clock.sleep(30)
+        lab = Removable(cluster, folder, await snapshot(client, [folder]))
+        await install_tessera(cluster.client("install"))
+        async with lab.watched.running():
+            with_cards = [name for name, node in cluster.nodes.items() if node.machine is not None]
+            await lab.until(lambda: all(map(lab.offers, with_cards)), "every node has joined")
+            await lab.until(lab.trusts_webhook, "the webhook is trusted")
+            await scenario(lab)
 
-    def run(
-        scenario: Scenario,
-        nodes: str = "2*1xA100-40GB",
-        cluster_type: Callable[..., SimulatedCluster] = SimulatedCluster,
-        **options: Any,
-    ) -> None:
-        folder = Path(tempfile.mkdtemp(dir=tmp_path))
 
-        async def play() -> None:
-            cluster = cluster_type(
-                parse_nodes(nodes),
-                clock=LoopClock(1_800_000_000),
-                options=ClusterOptions(cdi=folder, **options),
-                entrypoint=build_entrypoint(COMMANDS),
-            )
-            async with cluster.running():
-                client = cluster.client("test")
-                while len((await client.list(NODES)).items) < len(cluster.nodes):
-                    await cluster.clock.sleep(1)
-                await cluster.clock.sleep(30)
-                lab = Removable(cluster, folder, await snapshot(client, [folder]))
-                await install_tessera(cluster.client("install"))
-                async with lab.watched.running():
-                    with_cards = [name for name, node in cluster.nodes.items() if node.machine is not None]
-                    await lab.until(lambda: all(map(lab.offers, with_cards)), "every node has joined")
-                    await lab.until(lab.trusts_webhook, "the webhook is trusted")
-                    await scenario(lab)
+@pytest.fixture
+def removable(booted_labs: BootedLabs) -> Callable[..., None]:
+    """Runs a scenario in such a cluster, which boots once for each kind."""
 
-        run_virtual(play())
+    def run(scenario: Scenario, **options: Any) -> None:
+        booted_labs.run(("removable", *options.items()), partial(play, **options), scenario)
 
     return run
 

@@ -19,8 +19,9 @@ import selectors
 import shutil
 import socket
 import sys
+import tempfile
 import traceback
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -72,29 +73,32 @@ async def play(
             return await scenario(lab)
 
 
+#: Boots a cluster whose nodes keep their files in the folder, plays a scenario in it, and returns what that does.
+Boot = Callable[[Callable[[Any], Awaitable[Any]], Path], Coroutine[Any, Any, Any]]
+
+
 class BootedLab:
     """A cluster that has booted and waits for scenarios.
 
     Args:
         folder: for the nodes' files; it must be empty, and nobody else may use it.
-        nodes: as for :func:`play`.
-        options: as for :func:`play`.
+        boot: boots it.
     """
 
-    def __init__(self, folder: Path, nodes: str, **options: Any) -> None:
+    def __init__(self, folder: Path, boot: Boot) -> None:
         self._files, self._saved = folder / "files", folder / "saved"
         self._files.mkdir()
         self._loop = VirtualTimeLoop()
         self._scenario = self._loop.create_future()
         booted = self._loop.create_future()
 
-        async def wait(lab: VirtualLab) -> Any:
+        async def wait(lab: Any) -> Any:
             booted.set_result(None)
             scenario = await self._scenario
             return await scenario(lab)
 
         with collect_garbage_seldom():
-            self._main = self._loop.create_task(play(wait, nodes, self._files, **options))
+            self._main = self._loop.create_task(boot(wait, self._files))
             self._loop.run_until_complete(asyncio.wait({self._main, booted}, return_when=asyncio.FIRST_COMPLETED))
         if self._main.done():
             self.close()
@@ -103,7 +107,7 @@ class BootedLab:
         self._locks, self._listeners = self._find_locks(), self._find_listeners()
         self._copy_files()
 
-    def run(self, scenario: Callable[[VirtualLab], Awaitable[Any]]) -> Any:
+    def run(self, scenario: Callable[[Any], Awaitable[Any]]) -> Any:
         """Runs a scenario in a fork, and returns what it returns."""
         sys.stdout.flush()
         sys.stderr.flush()
@@ -124,7 +128,7 @@ class BootedLab:
             pytest.fail(found, pytrace=False)
         return found
 
-    def _become(self, scenario: Callable[[VirtualLab], Awaitable[Any]], writer: int) -> NoReturn:
+    def _become(self, scenario: Callable[[Any], Awaitable[Any]], writer: int) -> NoReturn:
         """Runs the scenario in this process, a fork, and ends it."""
         try:
             answer = True, self._play_on(scenario)
@@ -136,13 +140,13 @@ class BootedLab:
         sys.stderr.flush()
         os._exit(0)
 
-    def _play_on(self, scenario: Callable[[VirtualLab], Awaitable[Any]]) -> Any:
+    def _play_on(self, scenario: Callable[[Any], Awaitable[Any]]) -> Any:
         gc.freeze()  # a collection would copy each object that it looks at from the process that booted
         self._take_files()
         _renew_selector(self._loop)
         ended = self._loop.create_future()
 
-        async def until_its_end(lab: VirtualLab) -> None:
+        async def until_its_end(lab: Any) -> None:
             try:
                 ended.set_result(await scenario(lab))
             except Exception as error:  # noqa: BLE001 - raised below
@@ -200,6 +204,29 @@ class BootedLab:
         self._loop.run_until_complete(asyncio.wait({self._main}))
         self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         self._loop.close()
+
+
+class BootedLabs:
+    """The booted clusters of a run of tests, each booted by the first test that has one of its kind.
+
+    Args:
+        folder: for the nodes' files.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._labs: dict[Hashable, BootedLab] = {}
+
+    def run(self, kind: Hashable, boot: Boot, scenario: Callable[[Any], Awaitable[Any]]) -> Any:
+        """Runs a scenario in a fork of the cluster of this kind, and returns what it returns."""
+        if kind not in self._labs:
+            self._labs[kind] = BootedLab(Path(tempfile.mkdtemp(dir=self._folder)), boot)
+        return self._labs[kind].run(scenario)
+
+    def close(self) -> None:
+        """Ends the clusters."""
+        for lab in self._labs.values():
+            lab.close()
 
 
 def _renew_selector(loop: VirtualTimeLoop) -> None:
