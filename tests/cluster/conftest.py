@@ -113,7 +113,9 @@ def with_new_nodes(node_files: Path, booted_labs: BootedLabs) -> Callable[..., N
     """Runs a scenario in a cluster that begins with one node without cards."""
 
     def run(scenario: new_nodes.Scenario, *, drivers: bool = True, **options: Any) -> None:
-        boot = partial(new_nodes.play, drivers=drivers, **options)
+        def boot(scenario: new_nodes.Scenario, folder: Path) -> Coroutine[Any, Any, None]:
+            return new_nodes.play(scenario, folder, drivers=drivers, **options)
+
         if options:
             run_virtual(boot(scenario, Path(tempfile.mkdtemp(dir=node_files))))
         else:

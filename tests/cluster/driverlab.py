@@ -117,9 +117,9 @@ class Drivers(VirtualLab):
 Scenario = Callable[[Drivers], Awaitable[None]]
 
 
-def play(
-    folder: Path,
+async def boot(
     scenario: Scenario,
+    folder: Path,
     nodes: Sequence[LabNodeSpec],
     images: Mapping[str, SimulatedImage],
     *,
@@ -131,8 +131,8 @@ def play(
     """Runs a scenario in a fresh cluster on virtual time.
 
     Args:
-        folder: where nodes keep files.
         scenario: what is done.
+        folder: where nodes keep files.
         nodes: its machines.
         images: what registries hold beside Tessera's own and what runs with drivers.
         registries: what they are.
@@ -140,22 +140,28 @@ def play(
         cluster_type: how its parts reach each other.
         options: of the cluster.
     """
-    cdi = Path(tempfile.mkdtemp(dir=folder))
+    found = build_catalogue(COSTS, images, kind=registries)
+    cluster = cluster_type(
+        nodes,
+        clock=LoopClock(BEGAN),
+        options=ClusterOptions(cdi=folder, catalogue=found, drivers=True, mig_config="", **options),
+        entrypoint=processes or build_entrypoint(COMMANDS),
+    )
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(cluster.running())
+        await install_tessera(cluster.client("install"))
+        lab = Drivers(cluster, found)
+        lab.watched = type(lab.watched)(*lab.everything, lab.pods, lab.nodes, lab.events)
+        await stack.enter_async_context(lab.watched.running())
+        await scenario(lab)
 
-    async def main() -> None:
-        found = build_catalogue(COSTS, images, kind=registries)
-        cluster = cluster_type(
-            nodes,
-            clock=LoopClock(BEGAN),
-            options=ClusterOptions(cdi=cdi, catalogue=found, drivers=True, mig_config="", **options),
-            entrypoint=processes or build_entrypoint(COMMANDS),
-        )
-        async with AsyncExitStack() as stack:
-            await stack.enter_async_context(cluster.running())
-            await install_tessera(cluster.client("install"))
-            lab = Drivers(cluster, found)
-            lab.watched = type(lab.watched)(*lab.everything, lab.pods, lab.nodes, lab.events)
-            await stack.enter_async_context(lab.watched.running())
-            await scenario(lab)
 
-    run_virtual(main())
+def play(
+    folder: Path,
+    scenario: Scenario,
+    nodes: Sequence[LabNodeSpec],
+    images: Mapping[str, SimulatedImage],
+    **options: Any,
+) -> None:
+    """Runs a scenario in a cluster of its own; the options are those of :func:`boot`."""
+    run_virtual(boot(scenario, Path(tempfile.mkdtemp(dir=folder)), nodes, images, **options))

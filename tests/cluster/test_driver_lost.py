@@ -5,11 +5,11 @@ A driver cannot be unloaded under them, nor come back over itself.
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cluster.driverlab import K1, NEWER, REPOSITORY, Drivers, node, play, precompiled
+from tests.cluster.driverlab import K1, NEWER, REPOSITORY, Drivers, boot, node, precompiled
+from tests.support.booted_lab import BootedLabs
 
 from tessera.api.nodes.driver_status import PAUSE_LABEL, PAUSED, UPGRADE_STATE_LABEL, DriverPhase, DriverStatus
 from tessera.driver.nodes.upgrade_record import REQUESTED_ANNOTATION
@@ -26,10 +26,10 @@ TIMEOUT = 3600.0
 
 
 @pytest.fixture
-def with_drivers(tmp_path: Path) -> Callable[..., None]:
+def with_drivers(booted_labs: BootedLabs) -> Callable[..., None]:
     """Runs a scenario on one node without a driver, for which there are two precompiled ones."""
     images = precompiled(K1) | precompiled(K1, NEWER)
-    return lambda scenario: partial(play, tmp_path)(scenario, [node("a")], images)
+    return partial(booted_labs.run, "one of two drivers", partial(boot, nodes=[node("a")], images=images))
 
 
 async def run_workload(lab: Drivers) -> None:

@@ -103,6 +103,7 @@ class BootedLab:
         if self._main.done():
             self.close()
             self._main.result()  # raises why it has not booted
+        self._refuse_watched_folders()
         self._files.rename(self._saved)
         self._locks, self._listeners = self._find_locks(), self._find_listeners()
         self._copy_files()
@@ -158,6 +159,12 @@ class BootedLab:
             self._loop.run_until_complete(asyncio.wait({self._main, ended}, return_when=asyncio.FIRST_COMPLETED))
         return ended.result() if ended.done() else self._main.result()
 
+    def _refuse_watched_folders(self) -> None:
+        """Raises if a process of the cluster watches a folder: in a fork, the kernel would go on watching the old one."""
+        descriptors = self._loop._selector.get_map()  # type: ignore[attr-defined]
+        if any(os.readlink(f"/proc/self/fd/{each}") == "anon_inode:inotify" for each in descriptors):
+            raise RuntimeError("a process of the cluster watches a folder of its node: boot a lab for each test")
+
     def _find_locks(self) -> Mapping[int, Path]:
         """The locked files that processes of the cluster have open, by their descriptors."""
         files = {file.stat().st_ino: file for file in self._saved.rglob("*.lock")}
@@ -202,6 +209,11 @@ class BootedLab:
         """Ends the cluster."""
         self._main.cancel()
         self._loop.run_until_complete(asyncio.wait({self._main}))
+        rest = asyncio.all_tasks(self._loop)  # of machines, which nobody awaits
+        for task in rest:
+            task.cancel()
+        if rest:
+            self._loop.run_until_complete(asyncio.wait(rest))
         self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         self._loop.close()
 
