@@ -162,7 +162,7 @@ class BootedLab:
     def _refuse_watched_folders(self) -> None:
         """Raises if a process of the cluster watches a folder: in a fork, the kernel would go on watching the old one."""
         descriptors = self._loop._selector.get_map()  # type: ignore[attr-defined]
-        if any(os.readlink(f"/proc/self/fd/{each}") == "anon_inode:inotify" for each in descriptors):
+        if any(str(Path(f"/proc/self/fd/{each}").readlink()) == "anon_inode:inotify" for each in descriptors):
             raise RuntimeError("a process of the cluster watches a folder of its node: boot a lab for each test")
 
     def _find_locks(self) -> Mapping[int, Path]:
