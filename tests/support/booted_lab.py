@@ -160,7 +160,7 @@ class BootedLab:
         return ended.result() if ended.done() else self._main.result()
 
     def _refuse_watched_folders(self) -> None:
-        """Raises if a process of the cluster watches a folder: in a fork, the kernel would go on watching the old one."""
+        """Raises if a process of the cluster watches a folder, which in a fork is another one for the kernel."""
         descriptors = self._loop._selector.get_map()  # type: ignore[attr-defined]
         if any(str(Path(f"/proc/self/fd/{each}").readlink()) == "anon_inode:inotify" for each in descriptors):
             raise RuntimeError("a process of the cluster watches a folder of its node: boot a lab for each test")

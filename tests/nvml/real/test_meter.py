@@ -5,7 +5,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 from tests.nvml.real.conftest import Pair
-from tests.nvml.real.test_one_bad_card import CODES, FUNCTIONS, SEARCHES
+from tests.nvml.real.test_one_bad_card import FUNCTIONS, SEARCHES, codes_of
 
 from tessera.agent.monitoring.card_states import find_errors
 from tessera.nvml.errors import GpuLost, NotSupported, NvmlNotFound
@@ -162,7 +162,7 @@ def test_a_refused_call_takes_its_own_quantities_and_no_others(pair: Callable[..
     (gpu,) = machine.uuids()
     for _ in range(2):
         whole = real.measure(gpu)
-    for code in set(CODES) - {GpuLost.code}:
+    for code in set(codes_of(function)) - {GpuLost.code}:
         library.broken = {(function, gpu): code}
         found = real.measure(gpu)
         library.broken = {}
