@@ -32,7 +32,7 @@ FUNCTIONS = sorted(
 
 
 def codes_of(function: str) -> Sequence[int]:
-    """The errors with which a function is played: all in ``make soak``, a sixth in ``make test``, another for the next."""
+    """The errors with which a function is played: all in ``make soak``, in ``make test`` a sixth, by turns."""
     return CODES if SEARCHING else CODES[FUNCTIONS.index(function) % 6 :: 6]
 
 
