@@ -11,6 +11,7 @@ from tessera.api.instaslice import AllocationStatus, Instaslice, make_result
 from tessera.api.names import GATE, MIG_CONFIG_LABEL, NodeName, PodUid, resource_of
 from tessera.api.queues import read_queue
 from tessera.controller.base.move_settings import NO_MOVES, MoveSettings
+from tessera.controller.leadership.owners import unknown_owners
 from tessera.controller.objects.node_constraints import NodeConstraints
 from tessera.controller.objects.node_devices import NodeDevices
 from tessera.controller.objects.node_info import NodeInfo
@@ -272,7 +273,7 @@ class SlicerCluster:
         """Decides and writes until nothing is left to do, without the agents."""
         before = len(self.writes)
         for _ in range(100):
-            for owner in list(self.slicer.unknown_owners):
+            for owner in list(unknown_owners(self.slicer)):
                 workload = self.workloads.get(owner.uid, Workload(owner.uid, 0))
                 self.slicer.handle(OwnerLookedUp(owner, None if owner.uid in self.made_up else workload))
             self.slicer.decide()

@@ -11,8 +11,8 @@ with any gate of others. It costs one small request a minute, later less.
 
 import asyncio
 import re
-from collections.abc import Callable
-from itertools import islice
+from collections.abc import Callable, Iterator
+from itertools import chain, islice
 
 from tessera.api.names import LAST_GATES
 from tessera.clock import Clock
@@ -42,8 +42,13 @@ _NUMBER = re.compile("[0-9]{1,9}")
 _AGAIN = 5.0
 
 
+def unknown_owners(slicer: Slicer) -> Iterator[Owner]:
+    """Yields owners of pods about which somebody should ask the API server."""
+    return chain(slicer.state.ages.unknown_owners, slicer.inheritance.unknown_owners)
+
+
 class PodOwners(SlicerInput):
-    """Answers :attr:`Slicer.unknown_owners`.
+    """Answers :func:`unknown_owners`.
 
     Args:
         client: the API server; needs ``get`` for Deployments, Jobs, ReplicaSets and StatefulSets.
@@ -60,7 +65,7 @@ class PodOwners(SlicerInput):
 
     def look(self) -> None:
         """Begins to ask if there is something to ask about."""
-        if any(True for _ in self._slicer.unknown_owners):
+        if any(True for _ in unknown_owners(self._slicer)):
             self._due.set()
 
     async def run(self) -> None:
@@ -68,7 +73,7 @@ class PodOwners(SlicerInput):
         while True:
             await self._due.wait()
             self._due.clear()
-            while owners := [*dict.fromkeys(islice(self._slicer.unknown_owners, _AT_ONCE))]:
+            while owners := [*dict.fromkeys(islice(unknown_owners(self._slicer), _AT_ONCE))]:
                 answers = await asyncio.gather(*map(self._look_up, owners))
                 for answer in answers:
                     if answer is not None:

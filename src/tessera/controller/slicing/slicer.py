@@ -20,10 +20,9 @@ step                    what it does
 Others read the state between two decisions, and only while :attr:`Slicer.is_caught_up` is True.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from tessera.controller.base.move_settings import NO_MOVES, MoveMode, MoveSettings
-from tessera.controller.objects.owners import Owner
 from tessera.controller.slicing.cycle.observe import Observer
 from tessera.controller.slicing.cycle.order import FairOrder, find_candidates
 from tessera.controller.slicing.cycle.plan import Plan
@@ -73,6 +72,7 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         mover: recommends or makes such moves.
         order: the order of waiting pods.
         kinds: the kinds of requests.
+        inheritance: keeps the slots of deleted pods for the next pods of their owners.
         intake: knows which pods and objects were observed.
         settlement: counts what was decided.
         steps: steps of planning taken so far; never decreases.
@@ -91,6 +91,7 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         self.state = state = SlicerState()
         self.planner = planner = Planner(state)
         self.order = FairOrder(state, planner)
+        self.inheritance = Inheritance(state)
         gangs = GangPlanner(state, planner)
         keeps = preempts or moves.mode is MoveMode.EVICT
         reserver = Reserver(state, planner, gangs, reserve_after, reads=reads, keeps=keeps)
@@ -100,7 +101,6 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         self.kinds = Kinds(kinds, state)
         self._plan = Plan(state, planner, gangs, reserver if reserve_after is not None else None, self.kinds)
         self._reserver = reserver
-        self._inheritance = Inheritance(state)
         #: False until the first decision that has taken in all.
         self._has_decided = False
         #: True if a proposer may have had something to propose in the last decision, and may have left something over.
@@ -108,7 +108,7 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         #: The features of the cycle that are on, in the order in which they propose.
         self._proposers: list[Proposer] = [
             self._plan,
-            *([] if reads else [self._inheritance]),
+            *([] if reads else [self.inheritance]),
             reserver,
             *([Preemptor(state, reserver)] if preempts else ()),
             RecordedMoves(state, moves),
@@ -150,7 +150,7 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         if nodes is None:
             return
         self._reserver.searches = int(RESERVATION_SEARCHES)
-        if self.state.may_take_back or self._inheritance.has_news or not self._has_decided:
+        if self.state.may_take_back or self.inheritance.has_news or not self._has_decided:
             for proposer in self._proposers:
                 self.settlement.settle(proposer.review(nodes))
         if not self._has_decided:
@@ -176,13 +176,6 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         return any(each.next_due is not None and each.next_due <= state.now for each in self._proposers)
 
     # What others ask
-
-    @property
-    def unknown_owners(self) -> Iterator[Owner]:
-        """Owners of pods about which somebody should ask the API server."""
-        yield from self.state.ages.unknown_owners
-        yield from self._inheritance.unknown_owners
-
     @property
     def next_due(self) -> float | None:
         """The time, seconds since 1970, at which time alone makes a step due; None if never."""

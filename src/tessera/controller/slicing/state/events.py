@@ -184,7 +184,7 @@ class DenialExpired(msgspec.Struct, frozen=True):
 
 
 class OwnerLookedUp(msgspec.Struct, frozen=True):
-    """What the API server says of an owner that somebody asked about (:attr:`Slicer.unknown_owners`).
+    """What the API server says of an owner that somebody asked about.
 
     Attributes:
         owner: the owner.
