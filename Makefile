@@ -41,7 +41,7 @@ types: $(VENV)/.dev
 page: $(VENV)/.dev  ## the live page: makes its types, then lint, types, and that its built files are those of its sources
 	@$(BIN)/python scripts/page_types.py > web/src/documents.ts
 	@command -v npm >/dev/null || { echo "page: npm is missing, so the built files are not compared"; exit 0; }; \
-	cd web && npm ci --silent --no-audit --no-fund && npm run --silent lint && npm run --silent check && \
+	cd web && { test node_modules/.package-lock.json -nt package-lock.json || npm ci --silent --no-audit --no-fund; } && npm run --silent lint && npm run --silent check && \
 	node build.mjs ../$(VENV)/page && diff -r ../$(VENV)/page ../src/tessera/dashboard/assets
 
 # Those that pages show; all of them are below .venv/pictures.

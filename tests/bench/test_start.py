@@ -8,10 +8,10 @@ import pytest
 from bench.__main__ import BENCHMARKS, ROOT
 
 FOLDER = ROOT / "bench"
-#: Those that take more than some seconds of CPU at their smallest size.
+#: Those that take more than a second of CPU at their smallest size.
 SLOW = {
-    *("cli", "eta", "experiments", "new_nodes", "ports", "preferred", "reservations", "scrape", "sharing"),
-    *("slices", "state_values", "top", "two_cards"),
+    *("claims", "cli", "eta", "experiments", "large", "new_nodes", "pod_notices", "ports", "preferred", "reservations"),
+    *("scrape", "sharing", "slices", "state_values", "top", "two_cards", "watch"),
 }
 #: Files that are no benchmark: this runner, the unit of speed, another way to start one, policies that are compared,
 #: and counts of the source.

@@ -21,7 +21,7 @@ class Drill(msgspec.Struct, frozen=True, kw_only=True):
         lab: arguments of the lab; pages with the same ones share it.
         fault: brings the lab into the state that the alert is about.
         repair: what the page asks people to do without a command: repair hardware, change a pod.
-        is_long: takes half a minute, so that only `make soak` plays it.
+        is_long: only `make soak` plays it: it takes half a minute, or other pages have its commands.
     """
 
     lab: tuple[str, ...]
@@ -208,7 +208,9 @@ DRILLS: Mapping[str, Drill] = {
         lab=CARDS, fault=all_of(broken("node-1/0", fault="heat"), later(2)), repair=mended("node-1/0")
     ),
     "TesseraGpuMemoryNearlyFull": Drill(
-        lab=CARDS, fault=all_of(held("node-2", "server", {"nvidia.com/gpu": 1}), full("server", "79Gi"))
+        lab=CARDS,
+        fault=all_of(held("node-2", "server", {"nvidia.com/gpu": 1}), full("server", "79Gi")),
+        is_long=True,
     ),
     "TesseraGpuIdleButHeld": Drill(
         lab=CARDS, fault=all_of(held("node-2", "notebook", {"nvidia.com/gpu": 1}), later(15))
@@ -232,6 +234,7 @@ DRILLS: Mapping[str, Drill] = {
             broken("node-1/0", "node-1/1", "node-2/0", "node-2/1", xid=119),
         ),
         repair=all_of(*map(mended, ("node-1/0", "node-1/1", "node-2/0", "node-2/1"))),
+        is_long=True,
     ),
     "TesseraContainersWithoutSlice": Drill(
         lab=SLICES,
@@ -255,7 +258,9 @@ DRILLS: Mapping[str, Drill] = {
         ),
     ),
     "TesseraNodesOverdue": Drill(
-        lab=NEW_NODES, fault=all_of(driver(HANGING), waiting("train", {"nvidia.com/gpu": 1}), later(17))
+        lab=NEW_NODES,
+        fault=all_of(driver(HANGING), waiting("train", {"nvidia.com/gpu": 1}), later(17)),
+        is_long=True,
     ),
     "TesseraProvisioningLoop": Drill(lab=LOST_NODES, fault=lose_nodes, is_long=True),
     "TesseraDriverRolloutStopped": Drill(

@@ -10,6 +10,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from tests.support.cluster_user import ClusterUser
 from tests.support.running_lab import TIMEOUT
 
 
@@ -82,35 +83,53 @@ def test_an_interrupted_demo_leaves_nothing_either(temporary: Path, arguments: t
     assert list(temporary.iterdir()) == []
 
 
-def test_the_demo_can_stay(temporary: Path, lab_folder: Path) -> None:
+def test_the_demo_can_stay_and_every_line_that_it_suggests_works(temporary: Path, lab_folder: Path) -> None:
     run = demo(temporary, "--keep", TESSERA_LAB=str(lab_folder))
     assert (run.returncode, run.stderr) == (0, "")
     assert f"export KUBECONFIG={lab_folder / 'kubeconfig'}" in run.stdout
-    env = {**os.environ, "KUBECONFIG": str(lab_folder / "kubeconfig"), "TESSERA_LAB": str(lab_folder)}
     page = re.search(r"^Look at it in a browser: (http://localhost:\d+/)$", run.stdout, re.MULTILINE)
     assert page is not None
     with urllib.request.urlopen(page[1], timeout=TIMEOUT) as answer:
         assert answer.status == 200
-    moving = ["kubectl", "get", "pods", "-A", "-l", "lab.tessera.dev/scenario=busy-cluster", "-o", "name"]
-    deadline = time.monotonic() + TIMEOUT
-    while not (pods := subprocess.run(moving, env=env, capture_output=True, text=True, timeout=180).stdout):
-        assert time.monotonic() < deadline
-    assert "pod/train-1" in pods
+    cluster = ClusterUser(lab_folder / "kubeconfig")
+    cluster.env["TESSERA_LAB"] = str(lab_folder)
+    moving = ("pods", "-A", "-l", "lab.tessera.dev/scenario=busy-cluster")
+    cluster.eventually(
+        lambda: any(each["metadata"]["name"].startswith("train-1") for each in cluster.get(*moving)["items"])
+    )
     shown = run.stdout.splitlines()
     assert shown.index(page[0]) < shown.index("$ tessera map"), "the page's address comes before the story"
     assert "Three things to try" in run.stdout
-    top = [sys.executable, "-m", "tessera", "top", "--once"]
     kinds = {"slice", "mig", "time-slicing", "whole"}
-    while not kinds <= set(subprocess.run(top, env=env, capture_output=True, text=True, timeout=180).stdout.split()):
-        assert time.monotonic() < deadline + TIMEOUT
-    command = ["kubectl", "get", "deployment", "vllm", "-o", "jsonpath={.status.readyReplicas}"]
-    assert subprocess.run(command, env=env, capture_output=True, text=True, timeout=180).stdout == "1"
+    cluster.eventually(lambda: kinds <= set(cluster.tessera("top", "--once").split()))
+    assert cluster.get("deployment", "vllm")["status"]["readyReplicas"] == 1
     again = demo(temporary, "--keep", TESSERA_LAB=str(lab_folder))
     assert again.returncode == 1
     assert again.stderr.count("\n") == 1
     for fact in ("error: ", f"a lab is already running in {lab_folder}", "end it with: tessera lab down"):
         assert fact in again.stderr
-    down = [sys.executable, "-m", "tessera", "lab", "down"]
-    assert subprocess.run(down, env=env, capture_output=True, text=True, timeout=180).stdout == "lab is down\n"
+
+    # A newcomer types the commands that the output suggests; the last of them ends the lab.
+    asked = {**cluster.env, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONUTF8": "1"}
+    suggested = re.findall(r"^  ((?:kubectl|tessera) .*)$", run.stdout, re.MULTILINE)
+    assert len(suggested) >= 6
+    for line in suggested:
+        command = line.partition("#")[0].partition("| jq")[0]
+        ran = subprocess.run(command, shell=True, env=asked, capture_output=True, text=True, timeout=180)
+        assert (ran.returncode, ran.stderr) == (0, ""), line
     assert not lab_folder.exists()
     assert processes_below(lab_folder) == []
+
+
+def test_when_its_reader_goes_away_it_ends_quietly_and_leaves_nothing(temporary: Path) -> None:
+    env = {**os.environ, "TMPDIR": str(temporary), "PYTHONUTF8": "1"}
+    command = [sys.executable, "-m", "tessera", "demo"]
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
+        assert run.stdout is not None
+        assert run.stderr is not None
+        while "cluster is up" not in run.stdout.readline():
+            pass
+        run.stdout.close()
+        assert run.stderr.read() == ""
+        assert run.wait(timeout=180) == 0
+    assert list(temporary.iterdir()) == []

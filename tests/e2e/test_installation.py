@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 
-def test_installing_again_changes_nothing(cluster: Any) -> None:
-    def bundle() -> Any:
-        hooks = cluster.get("mutatingwebhookconfiguration", "tessera-webhook")["webhooks"]
-        return [hook["clientConfig"]["caBundle"] for hook in hooks]
+def trust(cluster: Any) -> list[str]:
+    """The authorities by which the API server trusts the webhook: Tessera itself writes them."""
+    hooks = cluster.get("mutatingwebhookconfiguration", "tessera-webhook")["webhooks"]
+    return [hook["clientConfig"].get("caBundle", "") for hook in hooks]
 
+
+def test_installing_again_changes_nothing(cluster: Any) -> None:
     def generations() -> Any:
         kinds = "deployments,daemonsets,poddisruptionbudgets,customresourcedefinitions"
         return {
@@ -21,16 +23,16 @@ def test_installing_again_changes_nothing(cluster: Any) -> None:
     def pods() -> Any:
         return sorted(each["metadata"]["uid"] for each in cluster.get("pods", "-n", "tessera-system")["items"])
 
-    before = bundle(), generations(), pods()
+    before = trust(cluster), generations(), pods()
     assert all(before[0])
     cluster.kubectl("apply", "-k", "deploy/")
-    assert (bundle(), generations(), pods()) == before
+    assert (trust(cluster), generations(), pods()) == before
     again = cluster.kubectl("apply", "-k", "deploy/").splitlines()
     # The patch strategy of a budget's selector is to replace it: kubectl always sends it and says configured.
     assert {line.split()[0].split("/")[0] for line in again if not line.endswith(" unchanged")} <= {
         "poddisruptionbudget.policy"
     }
-    assert (bundle(), generations(), pods()) == before
+    assert (trust(cluster), generations(), pods()) == before
 
     cluster.kubectl("apply", "-f", "-", manifest=cluster.pod("after", {"nvidia.com/mig-1g.5gb": 1}))
     cluster.kubectl("wait", "pod/after", "--for=condition=Ready", "--timeout=180s")
@@ -38,9 +40,11 @@ def test_installing_again_changes_nothing(cluster: Any) -> None:
 
 
 def test_installing_on_the_server_changes_nothing_either(cluster: Any) -> None:
-    cluster.kubectl("apply", "-k", "deploy/", "--server-side", "--force-conflicts")
-    hooks = cluster.get("mutatingwebhookconfiguration", "tessera-webhook")["webhooks"]
-    assert all(hook["clientConfig"]["caBundle"] for hook in hooks)
+    """Also without ``--force-conflicts``, and a second time."""
+    before = trust(cluster)
+    for more in ((), ("--force-conflicts",)):
+        cluster.kubectl("apply", "-k", "deploy/", "--server-side", *more)
+        assert trust(cluster) == before
     assert cluster.kubectl("diff", "-k", "deploy/", "--server-side", "--force-conflicts") == ""
 
 
@@ -99,3 +103,21 @@ def test_a_wrong_and_immutable_file_of_node_groups_is_told(cluster: Any, tmp_pat
         f"error: ConfigMap tessera-system/{name} is immutable, so groups.yaml cannot be replaced; nothing was" in told
     )
     cluster.kubectl("delete", "configmap", name, "-n", "tessera-system")
+
+
+def test_one_option_is_changed_without_a_repeat_of_the_others(cluster: Any, tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("preflight: none\n")
+    cluster.tessera("install", "--memory-limits", "warn", "--mig-evict", "--repairs", str(file))
+    assert cluster.tessera("install", "--show") == (
+        "tessera install --mig-evict --memory-limits=warn --repairs=repairs.yaml\n"
+    )
+    file.unlink()
+    cluster.tessera("install", "--reuse", "--memory-limits", "evict")
+    agent = cluster.get("daemonset", "tessera-agent", "-n", "tessera-system")
+    arguments = agent["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert "--memory-limits=evict" in arguments
+    repairs = cluster.get("configmap", "tessera-repairs", "-n", "tessera-system")
+    assert repairs["data"]["repairs.yaml"] == "preflight: none\n"
+    cluster.tessera("install")
+    assert cluster.tessera("install", "--show") == "tessera install\n"

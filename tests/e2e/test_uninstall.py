@@ -74,18 +74,7 @@ def test_nothing_is_left_and_a_running_pod_runs_on(installed: RunningLab, bare: 
     installed.kubectl("delete", "pods", "--all", "--now")
 
 
-def test_a_program_confirms_it_and_reads_what_was_removed(installed: RunningLab, bare: Mapping[str, Any]) -> None:
-    assert "add --yes" in installed.tessera("uninstall", fails=True), "without a terminal"
-    document = json.loads(installed.tessera("uninstall", "--yes", "-o", "json"))
-    assert document["left"] == []
-    assert {"name": "daemonset.apps/tessera-agent in tessera-system", "result": "deleted", "notes": []} in document[
-        "removed"
-    ]
-    assert inventory(installed) == bare
-    assert installed.kubectl("delete", "-k", "deploy/", "--ignore-not-found") == "", "nothing is left for kubectl"
-
-
-def test_a_missing_right_stops_it_and_another_account_continues(
+def test_a_missing_right_stops_it_and_a_program_with_another_account_continues(
     installed: RunningLab, bare: Mapping[str, Any], tmp_path: Path
 ) -> None:
     """The account may delete what goes before Deployments: policies that guard gates, webhook configurations."""
@@ -105,8 +94,13 @@ def test_a_missing_right_stops_it_and_another_account_continues(
     for kind in ("clusterrole", "clusterrolebinding"):
         installed.kubectl("delete", kind, "weak")
     installed.kubectl("delete", "serviceaccount", "weak")
-    installed.tessera("uninstall", "--yes")
+    assert "add --yes" in installed.tessera("uninstall", fails=True), "without a terminal"
+    document = json.loads(installed.tessera("uninstall", "--yes", "-o", "json"))
+    assert document["left"] == []
+    deleted = {"name": "deployment.apps/tessera-controller in tessera-system", "result": "deleted", "notes": []}
+    assert deleted in document["removed"]
     assert inventory(installed) == bare
+    assert installed.kubectl("delete", "-k", "deploy/", "--ignore-not-found") == "", "nothing is left for kubectl"
 
 
 def helm(cluster: RunningLab, *arguments: str) -> str:
@@ -147,7 +141,9 @@ def test_helm_uninstall_leaves_only_the_definitions(release: RunningLab, bare: M
     remove_definitions(release)
 
 
+@pytest.mark.soak
 def test_helm_uninstall_keeps_what_users_have_beside_instaslices(release: RunningLab, bare: Mapping[str, Any]) -> None:
+    """`make test` has the namespace that stays for such a pod in :mod:`tests.cluster.test_uninstall`."""
     pod = RunningLab.pod("mine", {})
     release.kubectl("apply", "-n", "instaslice-system", "-f", "-", manifest=pod)
     helm(release, "uninstall", "tessera")

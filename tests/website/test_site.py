@@ -4,8 +4,9 @@ import functools
 import json
 import re
 from collections.abc import Iterator
-from html.parser import HTMLParser
+from html import unescape
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
 import pytest
@@ -23,29 +24,38 @@ DOCS = ROOT / "docs"
 LOADED = {"img": "src", "script": "src", "iframe": "src", "link": "href", "source": "src", "form": "action"}
 
 
-class PageParts(HTMLParser):
+#: A tag, and one of its attributes. Each page has the whole navigation: a parser of all their HTML takes seconds.
+TAG = re.compile(r"<([a-z][a-z0-9]*)\b((?:[^>\"]|\"[^\"]*\")*)>")
+ATTRIBUTE = re.compile(r"\b(id|name|href|src|action)=(?:\"([^\"]*)\"|([^\s>]+))")
+
+
+class PageParts(NamedTuple):
     """What a page loads, where its links lead, and its anchors."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.loads: list[str] = []
-        self.links: list[str] = []
-        self.anchors: set[str] = set()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        found = {name: value or "" for name, value in attrs}
-        self.anchors |= {found[name] for name in ("id", "name") if name in found}
-        if tag in LOADED and LOADED[tag] in found:
-            self.loads.append(found[LOADED[tag]])
-        if tag == "a" and "href" in found:
-            self.links.append(found["href"])
+    loads: set[str]
+    links: set[str]
+    anchors: set[str]
 
 
 @functools.cache
 def parts(page: Path) -> PageParts:
-    found = PageParts()
-    found.feed(page.read_text(encoding="utf-8"))
+    found = PageParts(set(), set(), set())
+    for tag, text in TAG.findall(page.read_text(encoding="utf-8")):
+        attributes = {name: unescape(quoted or plain) for name, quoted, plain in ATTRIBUTE.findall(text)}
+        found.anchors.update(attributes[name] for name in ("id", "name") if name in attributes)
+        if tag in LOADED and LOADED[tag] in attributes:
+            found.loads.add(attributes[LOADED[tag]])
+        if tag == "a" and "href" in attributes:
+            found.links.add(attributes["href"])
     return found
+
+
+def test_the_parts_of_a_page_are_found(tmp_path: Path) -> None:
+    file = tmp_path / "page.html"
+    file.write_text(
+        '<h2 id="a>b"><img alt="1" src=x.png><a title=">" name=n href="c?d&amp;e#f">x</a><link href="s.css"/>'
+    )
+    assert parts(file) == PageParts({"x.png", "s.css"}, {"c?d&e#f"}, {"a>b", "n"})
 
 
 def pages(site: Path) -> list[Path]:
@@ -80,16 +90,23 @@ def test_every_link_leads_somewhere(site: Path) -> None:
 
 
 def broken(site: Path, page: Path) -> Iterator[str]:
-    for link in {*parts(page).links, *parts(page).loads}:
+    for link in parts(page).links | parts(page).loads:
         target = urlsplit(link)
         if target.scheme in {"http", "https", "mailto", "data"}:
             continue
-        path = (page.parent / unquote(target.path)).resolve() if target.path else page
-        path = path / "index.html" if path.is_dir() else path
+        path = linked(page.parent, target.path) if target.path else page
         anchor = unquote(target.fragment)
-        missing = not path.is_relative_to(site) or not path.is_file()
-        if missing or (anchor and path.suffix == ".html" and anchor not in parts(path).anchors):
+        missing = path is None or not path.is_relative_to(site)
+        if missing or (path and anchor and path.suffix == ".html" and anchor not in parts(path).anchors):
             yield link
+
+
+@functools.cache
+def linked(folder: Path, target: str) -> Path | None:
+    """The file to which pages of a folder link; None if there is none."""
+    path = (folder / unquote(target)).resolve()
+    path = path / "index.html" if path.is_dir() else path
+    return path if path.is_file() else None
 
 
 def test_its_search_knows_the_pages_without_a_server(site: Path) -> None:

@@ -9,6 +9,7 @@ import pynvml
 import pytest
 from tests.agent.driver.conftest import DriverScene
 from tests.support.nvml_metering import MeteringLibrary
+from tests.support.searching import SEARCHING
 
 from tessera.agent.base.runtime import AgentEnvironment
 from tessera.agent.main.run import run_components
@@ -46,19 +47,27 @@ def load(monkeypatch: pytest.MonkeyPatch) -> Callable[[SimulatedMachine], Meteri
     return loaded
 
 
+FUNCTIONS = [
+    "nvmlDeviceGetHandleByIndex_v2",
+    "nvmlDeviceGetUUID",
+    "nvmlDeviceGetMinorNumber",
+    "nvmlDeviceGetPciInfo_v3",
+    "nvmlDeviceGetMigMode",
+    "nvmlDeviceGetMemoryInfo",
+    "nvmlDeviceGetCudaComputeCapability",
+]
+CODES = [4, 8, 10, 11, 15, 16, 28, 999]
+
+
+#: ``make test`` plays each function with two errors, and each error with some function; ``make soak`` all with all.
 @pytest.mark.parametrize(
-    "function",
+    ("function", "code"),
     [
-        "nvmlDeviceGetHandleByIndex_v2",
-        "nvmlDeviceGetUUID",
-        "nvmlDeviceGetMinorNumber",
-        "nvmlDeviceGetPciInfo_v3",
-        "nvmlDeviceGetMigMode",
-        "nvmlDeviceGetMemoryInfo",
-        "nvmlDeviceGetCudaComputeCapability",
+        (function, code)
+        for number, function in enumerate(FUNCTIONS)
+        for code in (CODES if SEARCHING else CODES[number % 4 :: 4])
     ],
 )
-@pytest.mark.parametrize("code", [4, 8, 10, 11, 15, 16, 28, 999])
 def test_seven_cards_of_eight_stay_over_a_restart(
     play: Callable[..., None],
     load: Callable[[SimulatedMachine], MeteringLibrary],
