@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 
 from tessera.api.pods.templates import JOB, KINDS
 from tessera.cel.evaluator import compile_expression
-from tessera.webhook.base.options import CLAIM_PATH, MANAGED_PATH, MANAGED_TEMPLATE_PATH, REVIEW_PATH, TEMPLATE_PATH
+from tessera.webhook.base.options import (
+    CLAIM_PATH,
+    LIMIT_PATH,
+    MANAGED_PATH,
+    MANAGED_TEMPLATE_PATH,
+    REVIEW_PATH,
+    TEMPLATE_PATH,
+)
 
 CONFIGURATION = yaml.load((Path(__file__).parents[2] / "deploy" / "admission.yaml").read_text(), yaml.CSafeLoader)
 
@@ -142,6 +149,8 @@ def test_a_condition_has_a_value_for_every_pod_and_no_pod_is_sent_twice(found: d
 def test_what_must_not_slip_through_fails_closed() -> None:
     policies = {hook["name"]: hook["failurePolicy"] for hook in CONFIGURATION["webhooks"]}
     assert policies == {
+        "limits.tessera.dev": "Fail",
+        "limits-of-nodes.tessera.dev": "Fail",
         "gpus.tessera.dev": "Fail",
         "requests.tessera.dev": "Ignore",
         "managed.tessera.dev": "Fail",
@@ -234,3 +243,27 @@ def test_pods_with_claims_are_sent(spec: dict[str, Any], *, sent: bool) -> None:
     scope = {"object": {"spec": {"containers": [], **spec}}, "oldObject": None, "request": {"operation": "CREATE"}}
     (condition,) = conditions_of(CLAIM_PATH)["claims"]
     assert condition.is_true(scope) == sent
+
+
+@pytest.mark.parametrize(
+    ("found", "by_namespace", "by_selector"),
+    [
+        (pod(None), False, False),
+        (pod({"cpu": "1"}), False, False),
+        (pod({"nvidia.com/gpu": "1"}), True, False),
+        (pod({QUOTA: "5Gi"}), False, False),
+        (pod({"deviceclass.resource.kubernetes.io/mig.tessera.dev": "1"}), True, False),
+        (pod({"nvidia.com/gpu": "1"}, nodeSelector={"tessera.dev/device-api": "dra"}), True, True),
+        (pod({"nvidia.com/gpu": "1"}, nodeSelector={"tessera.dev/device-api": "deviceplugin"}), True, False),
+        (pod(None, nodeSelector={"tessera.dev/device-api": "dra"}), False, False),
+    ],
+)
+def test_pods_whose_limits_may_become_claims_are_sent(
+    found: dict[str, Any], *, by_namespace: bool, by_selector: bool
+) -> None:
+    scope = {"object": found, "oldObject": None, "request": {"operation": "CREATE"}}
+    sent = {name: all(each.is_true(scope) for each in every) for name, every in conditions_of(LIMIT_PATH).items()}
+    assert sent == {"limits": by_namespace, "limits-of-nodes": by_selector}
+    selectors = {hook["name"]: hook.get("namespaceSelector") for hook in hooks_at(LIMIT_PATH)}
+    assert selectors["limits.tessera.dev"] == {"matchLabels": {"tessera.dev/device-api": "dra"}}
+    assert selectors["limits-of-nodes.tessera.dev"] is None

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.searching import examples
 
-from tessera.webhook.admission.review import Reviewer, ReviewError
+from tessera.webhook.admission.review import NO_CLAIMS, KnownClaims, Reviewer, ReviewError
+from tessera.webhook.base.options import LIMIT_PATH, REVIEW_PATH
 from tessera.webhook.nodes.capabilities import Capabilities
 from tessera.webhook.nodes.gpu_nodes import GpuNode
 
@@ -54,6 +55,8 @@ PLAIN = json.dumps(REVIEW).replace("tessera.dev/gpu-memory", "x")
 SLICED = json.loads(PLAIN.replace('"cpu"', '"nvidia.com/mig-1g.5gb"'))
 SHARED = json.loads(PLAIN.replace('"cpu"', '"nvidia.com/gpu"'))
 
+#: Limits of these pods become claims.
+MAPPED = KnownClaims(classes={"nvidia.com/gpu": "a", "nvidia.com/mig-1g.5gb": "b", "cpu": "c"})
 VALUES = st.one_of(
     st.none(),
     st.booleans(),
@@ -101,8 +104,9 @@ def test_every_field_in_turn_may_be_anything(name: str, new: Any) -> None:
     for path in PATHS[name]:
         body = json.dumps(changed(MADE[name], path, new)).encode()
         with suppress(ReviewError):
-            answer = msgspec.json.decode(reviewer.review(body))
-            answered += answer["response"].keys() >= {"uid", "allowed"}
+            for path_of, claims in ((REVIEW_PATH, NO_CLAIMS), (LIMIT_PATH, MAPPED)):
+                answer = msgspec.json.decode(reviewer.review(body, path_of, claims=claims))
+                answered += answer["response"].keys() >= {"uid", "allowed"}
     assert answered, "fields that are not read may be anything"
 
 

@@ -41,16 +41,15 @@ class Story:
     """A reader, and what it says about pods with these claims."""
 
     def __init__(self, reader: ClaimReader, metrics: WebhookMetrics, way: Way, lab: Lab) -> None:
-        self._reader = reader
+        self.reader = reader
         self._metrics = metrics
         self.way = way
         self.lab = lab
 
     async def gates(self, *claims: dict[str, Any]) -> bool:
         pod = {"spec": {"resourceClaims": [{"name": "c", **each} for each in claims]}}
-        return await self._reader.has_our_claims(
-            msgspec.json.encode({"request": {"namespace": "default", "object": pod}})
-        )
+        body = msgspec.json.encode({"request": {"namespace": "default", "object": pod}})
+        return (await self.reader.read_claims(body)).ours
 
     @property
     def unread(self) -> float | None:
@@ -159,7 +158,8 @@ def test_a_server_that_does_not_answer_delays_a_pod_by_two_seconds() -> None:
 )
 def test_a_body_that_is_no_review_has_no_claims(body: bytes) -> None:
     async def story(story: Story) -> None:
-        assert not await story._reader.has_our_claims(body)
+        assert not (await story.reader.read_claims(body)).ours
+        assert (await story.reader.make_templates(body)).problem == ""
         assert story.way.reads == 0
 
     tell(story)

@@ -20,7 +20,7 @@ class _JsonObject(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Named(_JsonObject, frozen=True):
-    """An object with a name: an environment variable, a scheduling gate."""
+    """An object with a name: an environment variable, a scheduling gate, a claim."""
 
     name: Text = None
 
@@ -30,6 +30,7 @@ class Resources(_JsonObject, frozen=True):
 
     limits: Quantities = None
     requests: Quantities = None
+    claims: list[Named] | None = None
 
 
 class ContainerSchema(_JsonObject, frozen=True):
@@ -86,6 +87,7 @@ class Spec(_JsonObject, frozen=True):
     affinity: AffinitySchema | None = None
     scheduling_gates: list[Named] | None = None
     tolerations: list[Any] | None = None
+    resource_claims: list[Named] | None = None
 
 
 class Owner(_JsonObject, frozen=True):

@@ -8,7 +8,7 @@ capabilities at each call, so that a card that just appeared counts at once.
 """
 
 import base64
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -20,12 +20,14 @@ from tessera.webhook.admission.apply_warnings import find_template_warnings, fin
 from tessera.webhook.admission.decision import decide_admission
 from tessera.webhook.admission.device_admission import check_managed_templates, decide_device_admission
 from tessera.webhook.admission.json_patch import Operation
+from tessera.webhook.admission.limit_claims import claim_limits
 from tessera.webhook.admission.pod_schema import PodSchema, Spec, size_of
 from tessera.webhook.admission.slice_admission import gate_claiming_pod
 from tessera.webhook.admission.template_admission import DecideTemplates, decide_templates
 from tessera.webhook.base.budget import PodRefused, ReviewBudget, Rule, refuse_oversized
 from tessera.webhook.base.options import (
     CLAIM_PATH,
+    LIMIT_PATH,
     MANAGED_PATH,
     MANAGED_TEMPLATE_PATH,
     REVIEW_PATH,
@@ -63,6 +65,22 @@ class _Answer(msgspec.Struct, frozen=True):
     warnings: Sequence[str] = ()
 
 
+class KnownClaims(msgspec.Struct, frozen=True):
+    """What was read about a pod's ResourceClaims before its review.
+
+    Attributes:
+        ours: a claim asks for a device of ours.
+        classes: by extended resource, the DeviceClass whose claims stand for limits.
+        problem: why no claim can stand for a limit.
+    """
+
+    ours: bool = False
+    classes: Mapping[str, str] = {}
+    problem: str = ""
+
+
+NO_CLAIMS = KnownClaims()
+
 T = TypeVar("T")
 
 #: The operations that are reviewed, of all paths and of that for workloads: ``kubectl apply`` corrects those in place.
@@ -94,13 +112,13 @@ class Reviewer:
         self._schemas = msgspec.json.Decoder(PodSchema | None)
         self._objects = msgspec.json.Decoder(dict[str, Any] | None)
 
-    def review(self, body: bytes, path: str = REVIEW_PATH, *, our_claims: bool = False) -> bytes:
+    def review(self, body: bytes, path: str = REVIEW_PATH, *, claims: KnownClaims = NO_CLAIMS) -> bytes:
         """Returns the answer to one AdmissionReview; both are JSON.
 
         Args:
             body: the review.
             path: that of :data:`~tessera.webhook.base.options.PATHS` to which it came.
-            our_claims: the pod has ResourceClaims for devices of ours; only read for the path of such pods.
+            claims: what is known of the pod's ResourceClaims.
 
         Raises:
             ReviewError: the body is no AdmissionReview v1 of such an object; the text names the error.
@@ -108,7 +126,7 @@ class Reviewer:
         budget = ReviewBudget()
         request = self._request(body)
         response: dict[str, Any] = {"uid": request.uid, "allowed": True}
-        decide = self._decider(request, budget, path) if our_claims or path != CLAIM_PATH else None
+        decide = self._decider(request, budget, path, claims)
         if decide is None or request.operation not in _OPERATIONS[path == WORKLOAD_PATH]:
             self._count_verdict("untouched", None)
         else:
@@ -128,7 +146,9 @@ class Reviewer:
             )
         return found.request
 
-    def _decider(self, request: _Request, budget: ReviewBudget, path: str) -> Callable[[], _Answer] | None:
+    def _decider(
+        self, request: _Request, budget: ReviewBudget, path: str, claims: KnownClaims
+    ) -> Callable[[], _Answer] | None:
         """Returns the decision to make about the object of a request; None if there is no object."""
         if request.kind.kind in {"", "Pod"}:
             fault = "request.object is no pod"
@@ -136,7 +156,9 @@ class Reviewer:
             if shape is None or pod is None:
                 return None
             if path == CLAIM_PATH:
-                return lambda: _Answer(gate_claiming_pod(pod))
+                return lambda: _Answer(gate_claiming_pod(pod) if claims.ours else ())
+            if path == LIMIT_PATH:
+                return lambda: _claim_limits(shape, pod, claims)
             if path == MANAGED_PATH:
                 return lambda: self._decide_managed_pod(shape, pod, budget)
             return lambda: self._decide_pod(shape, pod, budget)
@@ -184,6 +206,14 @@ class Reviewer:
         self._count_verdict("patched", None)
         patch = base64.b64encode(msgspec.json.encode(made.operations)).decode()
         return {"patchType": "JSONPatch", "patch": patch, **warnings}
+
+
+def _claim_limits(shape: PodSchema, pod: dict[str, Any], claims: KnownClaims) -> _Answer:
+    refuse_oversized(size_of(shape.spec or Spec()))
+    if claims.problem:
+        raise PodRefused(Rule.CLAIM_TEMPLATE, claims.problem)
+    operations = claim_limits(pod, claims.classes).operations
+    return _Answer([*operations, *gate_claiming_pod(pod)] if operations else ())
 
 
 def _shorten(warning: str) -> str:

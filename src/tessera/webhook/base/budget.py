@@ -38,6 +38,8 @@ class Rule(Enum):
     IMPOSSIBLE = "impossible"
     #: The author bound the pod to a node.
     BOUND = "bound"
+    #: The template of a claim that stands for a limit cannot be made.
+    CLAIM_TEMPLATE = "claim_template"
     #: The resource is that of another slicer.
     FOREIGN_RESOURCE = "foreign_resource"
     #: The author wrote a wrong amount of the quota resource.

@@ -17,7 +17,9 @@ MANAGED_TEMPLATE_PATH = "/mutate-managed-templates"
 WORKLOAD_PATH = "/warn-workloads"
 #: Path for pods with ResourceClaims.
 CLAIM_PATH = "/mutate-claiming-pod"
-PATHS = (REVIEW_PATH, TEMPLATE_PATH, MANAGED_PATH, MANAGED_TEMPLATE_PATH, WORKLOAD_PATH, CLAIM_PATH)
+#: Path for pods whose limits become ResourceClaims.
+LIMIT_PATH = "/mutate-limits"
+PATHS = (REVIEW_PATH, TEMPLATE_PATH, MANAGED_PATH, MANAGED_TEMPLATE_PATH, WORKLOAD_PATH, CLAIM_PATH, LIMIT_PATH)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,9 +22,9 @@ from tessera.kube.watch.cache import EventKind, WatchEvent
 from tessera.kube.watch.informer import Informer, read_parts
 from tessera.serving.connection import server_context
 from tessera.serving.status_server import serve_status
-from tessera.webhook.admission.review import Reviewer, ReviewError
+from tessera.webhook.admission.review import NO_CLAIMS, KnownClaims, Reviewer, ReviewError
 from tessera.webhook.base.metrics import WebhookMetrics
-from tessera.webhook.base.options import CLAIM_PATH, PATHS, REVIEW_PATH, WebhookOptions
+from tessera.webhook.base.options import CLAIM_PATH, LIMIT_PATH, PATHS, REVIEW_PATH, WebhookOptions
 from tessera.webhook.nodes.capabilities import Capabilities
 from tessera.webhook.nodes.gpu_nodes import GpuNodeWatcher
 from tessera.webhook.serving.certificate_manager import CertificateManager
@@ -94,27 +94,33 @@ class WebhookReplica:
     @property
     def reviews(self) -> Mapping[str, Answer]:
         """What answers the reviews, by path."""
-        return {**{path: partial(self.review, path=path) for path in PATHS}, CLAIM_PATH: self.review_claiming_pod}
+        others = {path: partial(self.review, path=path) for path in PATHS}
+        return {**others, CLAIM_PATH: self._review_claims, LIMIT_PATH: self._review_limits}
 
-    async def review_claiming_pod(self, body: bytes) -> bytes:
-        """As :meth:`review`, for a pod with ResourceClaims, which are read first."""
-        ours = self._claims is not None and await self._claims.has_our_claims(body)
-        return self.review(body, CLAIM_PATH, our_claims=ours)
+    async def _review_claims(self, body: bytes) -> bytes:
+        """Reviews a pod with ResourceClaims, which are read first."""
+        known = await self._claims.read_claims(body) if self._claims is not None else NO_CLAIMS
+        return self.review(body, CLAIM_PATH, claims=known)
 
-    def review(self, body: bytes, path: str = REVIEW_PATH, *, our_claims: bool = False) -> bytes:
+    async def _review_limits(self, body: bytes) -> bytes:
+        """Reviews a pod whose limits become ResourceClaims, whose templates are made first."""
+        known = await self._claims.make_templates(body) if self._claims is not None else NO_CLAIMS
+        return self.review(body, LIMIT_PATH, claims=known)
+
+    def review(self, body: bytes, path: str = REVIEW_PATH, *, claims: KnownClaims = NO_CLAIMS) -> bytes:
         """Returns the answer to an AdmissionReview; both are JSON.
 
         Args:
             body: the review.
             path: that of :data:`~tessera.webhook.base.options.PATHS` to which it came.
-            our_claims: see :meth:`Reviewer.review`.
+            claims: what is known of the pod's ResourceClaims.
 
         Raises:
             ReviewError: the body is no AdmissionReview v1 of a pod, or of an object with templates of pods.
         """
         began = self._clock.monotonic()
         try:
-            return self._reviewer.review(body, path, our_claims=our_claims)
+            return self._reviewer.review(body, path, claims=claims)
         except ReviewError:
             self.metrics.count("malformed")
             raise

@@ -1,28 +1,37 @@
-"""Tells whether a new pod has ResourceClaims for Tessera's devices, so that it gets the gate.
+"""Reads what a new pod's ResourceClaims ask for, and makes the templates of claims that stand for limits.
 
 A review shows only the names of claims and templates. They are read when a pod comes, and not watched: a cluster may
 have hundreds of thousands of claims, and a watch needs the right to list those of all tenants. DeviceClasses are few,
 and are watched, so a class that changes counts for the next pod. Rules:
 
-- Nothing depends on the answer: the controller places pods without the gate too, and frees those at the gate whose
+- No gate depends on the answer: the controller places pods without the gate too, and frees those at the gate whose
   claims are of other drivers. So a pod is not gated if its claims do not exist yet, or cannot be read in time.
+- A template for limits is owned by its DeviceClass, and goes with it. A pod that needs one is refused if it cannot be
+  made. A dry run makes none.
 - A template never changes, and pods of one owner name the same, so it is remembered for a while. One that was made
   again meanwhile counts as its predecessor.
 """
 
 import asyncio
+import contextlib
 import logging
 import random
+from typing import Any
 
 import msgspec
 
 from tessera.api.dra.claims import DEVICE_CLASSES, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, ClaimSpec, is_our_class
 from tessera.clock import Clock
 from tessera.kube.client.client import Client
-from tessera.kube.client.errors import ApiError, NotFound
+from tessera.kube.client.errors import AlreadyExists, ApiError, NotFound
 from tessera.kube.resources.pods import PodClaim
 from tessera.kube.watch.informer import Informer
 from tessera.kube.watch.optional_kind import wait_served
+from tessera.text import list_names, one_line
+from tessera.webhook.admission.limit_claims import IMPLICIT_PREFIX, ClaimTemplate, claim_limits
+from tessera.webhook.admission.pod_schema import PodSchema, Spec, size_of
+from tessera.webhook.admission.review import NO_CLAIMS, KnownClaims
+from tessera.webhook.base.budget import PodRefused, refuse_oversized
 from tessera.webhook.base.metrics import WebhookMetrics
 
 _log = logging.getLogger(__name__)
@@ -35,6 +44,10 @@ _KEPT, _TEMPLATES = 10.0, 4096
 _OF_A_POD = 8
 
 
+#: What a body that is no review of a pod may raise; the review names the error.
+_MALFORMED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
 class _PodSpec(msgspec.Struct, frozen=True, rename="camel"):
     resource_claims: tuple[PodClaim, ...] = ()
 
@@ -43,9 +56,10 @@ class _Pod(msgspec.Struct, frozen=True):
     spec: _PodSpec = _PodSpec()
 
 
-class _Request(msgspec.Struct, frozen=True):
+class _Request(msgspec.Struct, frozen=True, rename="camel"):
     namespace: str = ""
-    object: _Pod = _Pod()
+    dry_run: bool | None = False
+    object: msgspec.Raw = msgspec.Raw(b"{}")
 
 
 class _Review(msgspec.Struct, frozen=True):
@@ -72,6 +86,9 @@ class ClaimReader:
         self._metrics = metrics
         self._classes = Informer(client, DEVICE_CLASSES, clock=clock, rng=rng)
         self._decoder = msgspec.json.Decoder(_Review)
+        self._pods = msgspec.json.Decoder(_Pod)
+        self._schemas = msgspec.json.Decoder(PodSchema)
+        self._objects = msgspec.json.Decoder(dict[str, Any])
         #: By namespace and template, the classes that it names, and until when that is remembered.
         self._known: dict[tuple[str, str], tuple[frozenset[str], float]] = {}
 
@@ -86,25 +103,74 @@ class ClaimReader:
         except (ApiError, ConnectionError, TimeoutError):
             return True  # the informer tries again
 
-    async def has_our_claims(self, body: bytes) -> bool:
-        """True if a claim of the pod in a review is known to ask for a device of ours.
+    async def read_claims(self, body: bytes) -> KnownClaims:
+        """Returns whether a claim of the pod in a review is known to ask for a device of ours.
 
         Args:
             body: the review; one that cannot be read has no claims.
         """
         try:
             request = self._decoder.decode(body).request
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return False
+            claims = self._pods.decode(request.object).spec.resource_claims
+        except _MALFORMED:
+            return NO_CLAIMS
         try:
             async with asyncio.timeout(_READ_TIME):
-                for each in request.object.spec.resource_claims[:_OF_A_POD]:
+                for each in claims[:_OF_A_POD]:
                     if self._are_ours(await self._read(request.namespace, each)):
-                        return True
+                        return KnownClaims(ours=True)
         except (ApiError, ConnectionError, TimeoutError, ValueError) as error:
             _log.warning("a pod of namespace %s is not gated, its claims cannot be read: %s", request.namespace, error)
             self._metrics.count_unread_claims()
-        return False
+        return NO_CLAIMS
+
+    async def make_templates(self, body: bytes) -> KnownClaims:
+        """Makes the templates that the claims for the limits of a pod in a review need; returns the classes.
+
+        Args:
+            body: the review; of one that cannot be read no limit becomes a claim.
+        """
+        classes = self._mapped()
+        try:
+            request = self._decoder.decode(body).request
+            refuse_oversized(size_of(self._schemas.decode(request.object).spec or Spec()))
+            wanted = claim_limits(self._objects.decode(request.object), classes).templates
+        except (*_MALFORMED, PodRefused):
+            return KnownClaims(classes=classes)  # the review tells the reason
+        try:
+            async with asyncio.timeout(_READ_TIME):
+                for each in wanted if not request.dry_run else ():
+                    await self._make_template(request.namespace, each)
+        except (ApiError, ConnectionError, TimeoutError, ValueError) as error:
+            names = list_names([each.name for each in wanted])
+            return KnownClaims(problem=f"ResourceClaimTemplate {names} of its limits cannot be made: {one_line(error)}")
+        return KnownClaims(classes=classes)
+
+    def _mapped(self) -> dict[str, str]:
+        """The classes that stand for extended resources; of two the newer one, as for kube-scheduler."""
+        ours = [each for each in self._classes.cache.values() if is_our_class(each, self._driver)]
+        ours.sort(key=lambda each: (each.metadata.creation_timestamp, each.metadata.name))
+        named = {each.spec.extended_resource_name: each.metadata.name for each in ours}
+        implicit = {IMPLICIT_PREFIX + each.metadata.name: each.metadata.name for each in ours}
+        return {name: found for name, found in {**implicit, **named}.items() if name}
+
+    async def _make_template(self, namespace: str, wanted: ClaimTemplate) -> None:
+        try:
+            await self._read_template(namespace, wanted.name)
+        except NotFound:
+            found = self._classes.cache.get(wanted.device_class)
+            uid = found.metadata.uid if found is not None else ""
+            owner = {
+                "apiVersion": DEVICE_CLASSES.api_version,
+                "kind": DEVICE_CLASSES.kind,
+                "name": wanted.device_class,
+                "uid": uid,
+            }
+            labels = {"app.kubernetes.io/part-of": "tessera"}
+            metadata = {"name": wanted.name, "labels": labels, "ownerReferences": [owner]}
+            with contextlib.suppress(AlreadyExists):  # another replica made it
+                body = {"metadata": metadata, "spec": wanted.spec}
+                await self._client.create(RESOURCE_CLAIM_TEMPLATES, body, namespace)
 
     def _are_ours(self, names: frozenset[str]) -> bool:
         found = (self._classes.cache.get(name) for name in names)

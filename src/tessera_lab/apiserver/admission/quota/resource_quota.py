@@ -12,10 +12,13 @@ from typing import Any
 
 from tessera.kube.quantity import parse_quantity
 from tessera_lab.apiserver.admission.quota.usage import (
+    DEVICE_CLASSES,
     PODS,
+    RESOURCE_CLAIMS,
     Usage,
-    counted_resource,
+    counted_resources,
     counts_for_quota,
+    extended_names,
     format_amount,
     object_usage,
     requests_of,
@@ -48,14 +51,17 @@ class QuotaAdmission:
             return ()
         resource = GroupResource(attributes.group, attributes.resource)
         for quota in reader.list(QUOTAS, attributes.namespace):
-            reason = quota_exceeded_error(quota, resource, request.obj, request.old)
+            extended = extended_names(reader.list(DEVICE_CLASSES, None)) if resource == RESOURCE_CLAIMS else {}
+            reason = quota_exceeded_error(quota, resource, request.obj, request.old, extended)
             if reason:
                 name = request.obj["metadata"].get("name") or attributes.name
                 raise forbidden_error(attributes.group, attributes.resource, name, reason)
         return ()
 
 
-def quota_exceeded_error(quota: Part, resource: GroupResource, obj: Part, old: Part | None) -> str:
+def quota_exceeded_error(
+    quota: Part, resource: GroupResource, obj: Part, old: Part | None, extended: Mapping[str, str]
+) -> str:
     """Returns why the quota refuses the object; empty if it admits the object."""
     if not quota_selects(quota, resource, obj):
         return ""
@@ -64,10 +70,10 @@ def quota_exceeded_error(quota: Part, resource: GroupResource, obj: Part, old: P
         missing = _unset_resources(hard, obj)
         if missing:
             return f"failed quota: {quota['metadata']['name']}: must specify {missing}"
-    before = object_usage(resource, old) if old is not None and quota_selects(quota, resource, old) else {}
+    before = _usage_in_quota(quota, resource, old, extended) if old is not None else {}
     used_now = (quota.get("status") or {}).get("used") or {}
     over: list[tuple[str, Decimal, str]] = []
-    for name, value in sorted(object_usage(resource, obj).items()):
+    for name, value in sorted(object_usage(resource, obj, extended).items()):
         more = value - before.get(name, Decimal(0))
         used = str(used_now.get(name, "0"))
         if name in hard and more > 0 and parse_quantity(used) + more > parse_quantity(hard[name]):
@@ -168,11 +174,14 @@ class QuotaTracker:
             return
         hard = hard_limits(quota)
         total: Usage = {key: Decimal(0) for key in hard}
-        for resource in {found for key in hard if (found := counted_resource(key))}:
+        for resource in {found for key in hard for found in counted_resources(key)}:
             self._follow(resource)
             for obj in self._store.list(resource, namespace):
-                _add_usage(total, _usage_in_quota(quota, resource, obj), 1)
+                _add_usage(total, _usage_in_quota(quota, resource, obj, self._extended(resource)), 1)
         self._write(namespace, name, hard, total)
+
+    def _extended(self, resource: GroupResource) -> Mapping[str, str]:
+        return extended_names(self._store.list(DEVICE_CLASSES, None)) if resource == RESOURCE_CLAIMS else {}
 
     def _follow(self, resource: GroupResource) -> None:
         if resource not in self._followed:
@@ -185,11 +194,12 @@ class QuotaTracker:
             used = (quota.get("status") or {}).get("used")
             if used is None or not _is_usage_change(resource, change, hard_limits(quota)):
                 continue
+            extended = self._extended(resource)
             total = {name: parse_quantity(str(value)) for name, value in used.items()}
             if change.old is not None:
-                _add_usage(total, _usage_in_quota(quota, resource, change.old.obj), -1)
+                _add_usage(total, _usage_in_quota(quota, resource, change.old.obj, extended), -1)
             if change.kind != "DELETED":
-                _add_usage(total, _usage_in_quota(quota, resource, change.new.obj), 1)
+                _add_usage(total, _usage_in_quota(quota, resource, change.new.obj, extended), 1)
             self._write(namespace, quota["metadata"]["name"], hard_limits(quota), total)
 
     def _write(self, namespace: str, name: str, hard: Mapping[str, str], total: Usage) -> None:
@@ -207,11 +217,11 @@ def _is_usage_change(resource: GroupResource, change: Change, hard: Iterable[str
         same = change.old.obj.get("spec") == change.new.obj.get("spec")
         if same and counts_for_quota(change.old.obj) == counts_for_quota(change.new.obj):
             return False
-    return any(counted_resource(name) == resource for name in hard)
+    return any(resource in counted_resources(name) for name in hard)
 
 
-def _usage_in_quota(quota: Part, resource: GroupResource, obj: Part) -> Usage:
-    return object_usage(resource, obj) if quota_selects(quota, resource, obj) else {}
+def _usage_in_quota(quota: Part, resource: GroupResource, obj: Part, extended: Mapping[str, str]) -> Usage:
+    return object_usage(resource, obj, extended) if quota_selects(quota, resource, obj) else {}
 
 
 def _add_usage(total: Usage, part: Usage, sign: int) -> None:

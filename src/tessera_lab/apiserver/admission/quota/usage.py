@@ -3,13 +3,15 @@
 A pod's requests are summed as in the scheduler (``k8s.io/component-helpers/resource``): app containers add up; an init
 container adds to the sidecars started before it; sidecars add to everything after them; overhead is added last. A
 missing request equals the limit. The pod's own ``spec.resources`` replace the sums of CPU, memory and huge pages; it
-cannot have extended resources. A claim counts the devices that it may get, by class; the extended resources that a
-class stands for are not counted. While a container is being resized, the largest of its desired, allocated and actual
-requests counts. A pod that has ended counts as an object (``count/pods``) only.
+cannot have extended resources. A claim counts the devices that it may get by class, and by the extended resource that
+the class stands for (``pkg/quota/v1/evaluator/core/resource_claims.go``), which quotas count of pods too. While a
+container is being resized, the largest of its desired, allocated and actual requests counts. A pod that has ended
+counts as an object (``count/pods``) only.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from decimal import Decimal
+from types import MappingProxyType
 from typing import Any
 
 from tessera.kube.quantity import format_quantity, parse_quantity
@@ -21,8 +23,10 @@ Part = Mapping[str, Any]
 
 PODS = GroupResource("", "pods")
 RESOURCE_CLAIMS = GroupResource("resource.k8s.io", "resourceclaims")
+DEVICE_CLASSES = GroupResource("resource.k8s.io", "deviceclasses")
 #: Quota resource of the devices of a class, after the class's name.
 _DEVICES = ".deviceclass.resource.k8s.io/devices"
+_IMPLICIT = "requests.deviceclass.resource.kubernetes.io/"
 COMPUTE = ("cpu", "memory", "ephemeral-storage")
 #: Core resources that may be counted by their bare name.
 LEGACY = frozenset(
@@ -30,8 +34,14 @@ LEGACY = frozenset(
 )
 
 
-def object_usage(resource: GroupResource, obj: Part) -> Usage:
-    """The object's usage, by quota resource name."""
+def extended_names(classes: Iterable[Part]) -> Mapping[str, str]:
+    """The extended resource that each class stands for, where it names one."""
+    names = {each["metadata"]["name"]: each["spec"].get("extendedResourceName") for each in classes}
+    return {name: found for name, found in names.items() if found}
+
+
+def object_usage(resource: GroupResource, obj: Part, extended: Mapping[str, str] = MappingProxyType({})) -> Usage:
+    """The object's usage, by quota resource name; ``extended`` is of :func:`extended_names`."""
     group, plural = resource
     counted: Usage = {f"count/{plural}.{group}" if group else f"count/{plural}": Decimal(1)}
     if resource == PODS:
@@ -41,7 +51,7 @@ def object_usage(resource: GroupResource, obj: Part) -> Usage:
     if resource == GroupResource("", "services"):
         counted |= _service(obj.get("spec") or {})
     if resource == RESOURCE_CLAIMS:
-        counted |= _claim(obj.get("spec") or {})
+        counted |= _claim(obj.get("spec") or {}, extended)
     return counted
 
 
@@ -56,31 +66,34 @@ def counts_for_quota(pod: Part) -> bool:
     return (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed")
 
 
-def counted_resource(name: str) -> GroupResource | None:
-    """The resource whose objects a quota resource counts; None for an unknown quota resource."""
+def counted_resources(name: str) -> frozenset[GroupResource]:
+    """The resources whose objects a quota resource counts; none for an unknown quota resource."""
     if name.startswith("count/"):
         plural, _, group = name.removeprefix("count/").partition(".")
-        return GroupResource(group, plural)
+        return frozenset({GroupResource(group, plural)})
     if name.partition(".")[0] == "services":
-        return GroupResource("", "services")
+        return frozenset({GroupResource("", "services")})
     if name in LEGACY:
-        return GroupResource("", name)
+        return frozenset({GroupResource("", name)})
     if name.endswith(_DEVICES):
-        return RESOURCE_CLAIMS
+        return frozenset({RESOURCE_CLAIMS})
+    if name.startswith("requests.") and "/" in name:
+        return frozenset({PODS, RESOURCE_CLAIMS})
     compute = name in ("pods", *COMPUTE) or name.startswith(("requests.", "limits.", "hugepages-"))
-    return PODS if compute else None
+    return frozenset({PODS} if compute else ())
 
 
-def _claim(spec: Part) -> Usage:
-    """Devices by class; of alternatives the largest of each class."""
+def _claim(spec: Part, extended: Mapping[str, str]) -> Usage:
+    """Devices by class and extended resource; of alternatives the largest of each class."""
     found: Usage = {}
     for request in (spec.get("devices") or {}).get("requests") or ():
         most: Usage = {}
         for each in [request.get("exactly"), *(request.get("firstAvailable") or ())]:
             if each:
-                name = f"{each.get('deviceClassName', '')}{_DEVICES}"
+                name = each.get("deviceClassName", "")
                 count = RESULTS if each.get("allocationMode") == "All" else each.get("count") or 1
-                most = _max_amounts(most, {name: Decimal(count)})
+                names = [f"{name}{_DEVICES}", f"{_IMPLICIT}{name}", f"requests.{extended.get(name, '')}"]
+                most = _max_amounts(most, dict.fromkeys(names, Decimal(count)))
         found = _sum_amounts([found, most])
     return found
 
