@@ -1,9 +1,11 @@
-"""Limits on input from outside are defined in one package, and the page of limits lists them with their values."""
+"""Limits on input from outside are defined in one package; the page has those that users meet, and names the others."""
 
 import ast
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+
+import pytest
 
 from tessera import limits
 from tessera.limits import (
@@ -25,7 +27,7 @@ SOURCE = ROOT / "src"
 PAGE = ROOT / "docs" / "limits.md"
 FOLDER = Path(limits.__file__).parent
 
-#: The modules of limits in the order of the page, each with the title of its table.
+#: The modules of limits in the order of the page, each with its title there.
 TABLES: dict[str, ModuleType] = {
     "Text in messages": messages,
     "Files of settings": settings,
@@ -53,10 +55,20 @@ OTHERS = {
 }
 
 
-def test_the_page_lists_every_limit_with_its_value() -> None:
-    wanted = "".join(table(title, module) for title, module in TABLES.items())
+#: Those whose limits authors of pods and files meet; for the others the page has a link to the module.
+SHOWN = {"Files of settings", "Pods"}
+
+
+def test_the_page_lists_the_limits_of_pods_and_files_with_their_values() -> None:
+    wanted = "".join(table(title, module) for title, module in TABLES.items() if title in SHOWN)
     listed = PAGE.read_text(encoding="utf-8").partition("## ")
     assert listed[1] + listed[2] == wanted.removesuffix("\n"), "docs/limits.md should have:\n" + wanted
+
+
+@pytest.mark.parametrize("title", TABLES)
+def test_the_page_leads_to_every_module_of_limits(title: str) -> None:
+    path = Path(str(TABLES[title].__file__)).relative_to(ROOT)
+    assert f"[{title}](../{path})" in PAGE.read_text(encoding="utf-8")
 
 
 def test_every_limit_has_its_reason() -> None:

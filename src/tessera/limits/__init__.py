@@ -2,7 +2,7 @@
 
 Tenants, nodes and files are hostile or broken at times. Each text, count and number that comes from them is compared
 with a limit *before* any work is done with it. A limit has a row here, with its reason, if a refusal names it or if
-more than one module needs it; the tables in ``docs/limits.md`` list it. Any other bound, as of Tessera's own memories,
+more than one module needs it; ``docs/limits.md`` leads to it. Any other bound, as of Tessera's own memories,
 is a constant beside the one place that keeps it. Limits of the simulated cluster are in ``tessera_lab.limits``.
 """
 
