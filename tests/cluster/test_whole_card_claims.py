@@ -3,10 +3,12 @@
 from collections.abc import Callable
 
 from tests.cluster.test_resource_claims import claiming, in_lab, template
-from tests.support.device_claims import exactly
+from tests.support.device_claims import claim, exactly
 from tests.support.virtual_lab import VirtualLab
 
+from tessera.agent.mps.interfaces import PIPE_VARIABLE
 from tessera.api.dra.claims import RESOURCE_CLAIMS
+from tessera.nvml.attributes import ComputeMode
 
 __all__ = ["in_lab"]
 
@@ -31,3 +33,34 @@ def test_a_whole_card_runs_from_its_template_to_the_container(in_lab: Callable[.
         assert (await lab.client.list(RESOURCE_CLAIMS, "default")).items == []
 
     in_lab(scenario, "2xT4")
+
+
+def test_pods_share_a_card_by_the_mps_daemon_of_their_claim(in_lab: Callable[..., None]) -> None:
+    async def scenario(lab: VirtualLab) -> None:
+        sharing = {
+            "strategy": "MPS",
+            "mpsConfig": {"defaultActiveThreadPercentage": 50, "defaultPinnedDeviceMemoryLimit": "4Gi"},
+        }
+        parameters = {"apiVersion": "resource.nvidia.com/v1beta1", "kind": "GpuConfig", "sharing": sharing}
+        config = [{"opaque": {"driver": "gpu.tessera.dev", "parameters": parameters}}]
+        shared = claim("shared", exactly("gpu", "gpu.tessera.dev"), config=config)
+        await lab.client.create(RESOURCE_CLAIMS.as_dicts(), shared, "default")
+        for name in ("p", "q"):
+            await claiming(lab, name, "shared", shared=True)
+        await lab.running("p")
+        await lab.running("q")
+        assert lab.devices("p", "main") == lab.devices("q", "main")
+        pipes = {lab.environment(name, "main")[PIPE_VARIABLE] for name in ("p", "q")}
+        (pipe,) = pipes
+        assert pipe.startswith("/mps/claim-")
+        machine = lab.machine()
+        (gpu,) = machine.uuids()
+        assert machine.compute_mode(gpu) is ComputeMode.EXCLUSIVE_PROCESS
+        for name in ("p", "q"):
+            await lab.delete(name)
+        await lab.until(lambda: lab.pod("p") is None and lab.pod("q") is None, "the pods are gone")
+        await lab.client.delete(RESOURCE_CLAIMS, "shared", "default")
+        await lab.empty()
+        assert machine.compute_mode(gpu) is ComputeMode.DEFAULT
+
+    in_lab(scenario, "1xT4")

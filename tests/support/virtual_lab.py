@@ -232,8 +232,11 @@ class VirtualLab:
 
     def devices(self, pod: str, container: str = "c0") -> list[Any]:
         """The UUIDs, of cards or of MIG devices, that a container was given."""
-        env = self.cluster.nodes[self.existing_pod(pod).spec.node_name].pods.container_env("default", pod, container)
-        return env["NVIDIA_VISIBLE_DEVICES"].split(",")
+        return self.environment(pod, container)["NVIDIA_VISIBLE_DEVICES"].split(",")
+
+    def environment(self, pod: str, container: str = "c0") -> Mapping[str, str]:
+        """The environment of a container."""
+        return self.cluster.nodes[self.existing_pod(pod).spec.node_name].pods.container_env("default", pod, container)
 
     def events_of(self, pod: str, reason: str) -> list[CoreEvent]:
         """A pod's events of one reason."""

@@ -132,8 +132,12 @@ def read_config(place: str, config: DeviceConfig, driver: str) -> DeviceSettings
 def _check_served(place: str, settings: DeviceSettings) -> None:
     """Refuses a configuration that asks for what no node of Tessera does."""
     field = ""
-    if settings.strategy == MPS:
-        field = "strategy is MPS: claims get no MPS daemon; share cards by MPS with a sharing profile, or leave it out"
+    if settings.mps is not None and settings.kind == MIG_CONFIG:
+        field = "strategy is MPS: a slice gets no MPS daemon; leave it out, or claim a whole card"
+    elif settings.mps is not None and settings.mps.multi_user:
+        field = "mpsConfig.multiUser is true: a daemon serves one user at a time; leave it out"
+    elif settings.mps is not None and settings.mps.thread_percent == 0:
+        field = "mpsConfig.defaultActiveThreadPercentage is 0: no client could compute; write 1 to 100"
     elif settings.interval not in ("", INTERVALS[0]):
         field = (
             f"timeSlicingConfig.interval is {settings.interval}: NVML cannot set it, and Tessera runs no nvidia-smi;"

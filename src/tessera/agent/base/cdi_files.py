@@ -20,6 +20,7 @@ from pathlib import Path, PurePosixPath
 import msgspec
 
 from tessera.api.names import CDI_KIND, VISIBLE_DEVICES
+from tessera.kubelet.interfaces import Mount
 from tessera.nvml.interface import DeviceFile
 
 #: Lowest version that has all that we use (names that begin with a digit came with 0.5.0); containerd 1.7 and CRI-O
@@ -64,7 +65,12 @@ class _Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 def define_device(
-    name: str, env: Iterable[str], files: Iterable[DeviceFile] = (), *, mounted: Iterable[str] = ()
+    name: str,
+    env: Iterable[str],
+    files: Iterable[DeviceFile] = (),
+    *,
+    mounted: Iterable[str] = (),
+    folders: Iterable[Mount] = (),
 ) -> CdiDefinition:
     """Returns a device of a CDI file.
 
@@ -74,11 +80,17 @@ def define_device(
         files: device nodes that its container may open; each path counts once.
         mounted: UUIDs that NVIDIA's runtime finds listed as mounts. It adds the driver's libraries for them, even where
             it ignores the variable (``docs/decisions/container-environment.md``).
+        folders: of the host, that its container gets.
     """
     by_path = {each.path: each for each in files}
     nodes = tuple(_Node(path=each.path, major=each.major, minor=each.minor) for each in by_path.values())
-    mounts = tuple(_Mount(container_path=str(MOUNTED_DEVICES / each)) for each in mounted)
+    mounts = (*(_Mount(container_path=str(MOUNTED_DEVICES / each)) for each in mounted), *map(_bind, folders))
     return CdiDefinition(name=name, container_edits=_Edits(env=tuple(env), device_nodes=nodes, mounts=mounts))
+
+
+def _bind(folder: Mount) -> _Mount:
+    options = ("ro" if folder.read_only else "rw", "nosuid", "nodev", "rbind", "rprivate")
+    return _Mount(host_path=folder.host_path, container_path=folder.container_path, options=options)
 
 
 def write_cdi_file(path: Path, kind: str, devices: Sequence[CdiDefinition]) -> None:

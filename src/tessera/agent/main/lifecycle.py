@@ -48,9 +48,8 @@ from tessera.agent.driver.ready_condition import ReadyConditionWriter
 from tessera.agent.main.programs import NodePrograms
 from tessera.agent.main.removal import AnswerWriter, NodeRemoval
 from tessera.agent.main.run import run_components
-from tessera.agent.main.wiring import Components
+from tessera.agent.main.wiring import Components, MakeNodeGiver
 from tessera.agent.mps.interfaces import ControlFailed
-from tessera.agent.slices.slice_giver import MakeSliceGiver
 from tessera.api.nodes.driver_status import DRIVER_SET_LABEL, PAUSE_LABEL
 from tessera.api.nodes.gpu_labels import keep_off_label
 from tessera.api.nodes.removal import REMOVAL_ANNOTATION
@@ -85,7 +84,7 @@ async def run_lifecycle(
     host: RunOnHost | None = None,
     processes: ProcessTable | None = None,
     programs: NodePrograms | None = None,
-    make_giver: MakeSliceGiver | None = None,
+    make_giver: MakeNodeGiver | None = None,
     on_started: Callable[[], None] = lambda: None,
     publish: Callable[[JsonDocuments], None] | None = None,
 ) -> None:
@@ -141,7 +140,7 @@ class _Lifecycle:
         on_started: Callable[[], None],
         *,
         programs: NodePrograms | None,
-        make_giver: MakeSliceGiver | None,
+        make_giver: MakeNodeGiver | None,
     ) -> None:
         options, client = environment.options, environment.client
         clock, rng = environment.clock, environment.rng

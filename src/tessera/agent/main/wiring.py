@@ -4,7 +4,7 @@ Only this module decides which component uses which other one. :mod:`tessera.age
 they start.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from prometheus_client import generate_latest
 from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.host import NodeReboot
 from tessera.agent.base.node_objects import NodeMirror, changed_facts, changed_pod_facts
-from tessera.agent.base.runtime import AgentEnvironment, make_runtime
+from tessera.agent.base.runtime import AgentEnvironment, AgentRuntime, make_runtime
 from tessera.agent.config.config_watcher import ConfigWatcher
 from tessera.agent.health.executor import CardResetter
 from tessera.agent.health.monitor import HealthMonitor
@@ -46,13 +46,16 @@ from tessera.agent.sharing.offer import SharingSettings
 from tessera.agent.sharing.resource_advertiser import ResourceAdvertiser, StaticDevices
 from tessera.agent.sharing.served_resources import AdvertisedNames, ServedResources
 from tessera.agent.sharing.strategies import NodeStrategies
-from tessera.agent.slices.slice_giver import MakeSliceGiver
+from tessera.agent.slices.slice_giver import NodeSlices, SliceGiver
 from tessera.agent.slices.slice_manager import SliceManager
 from tessera.agent.validation.preflight_runner import PreflightRunner
 from tessera.kube.eviction import Evictor
 from tessera.kube.resources import NODES
 from tessera.kubelet.interfaces import Kubelet
 from tessera.nvml.asynchronous.async_nvml import AsyncNvml
+
+#: Makes a further way to give a node's slices, which may want MPS daemons.
+MakeNodeGiver = Callable[[AgentRuntime, NodeSlices, MpsDaemons], SliceGiver]
 
 
 class Components:
@@ -81,7 +84,7 @@ class Components:
         driver_root: Path | None = None,
         host_driver: bool = False,
         programs: NodePrograms | None = None,
-        make_giver: MakeSliceGiver | None = None,
+        make_giver: MakeNodeGiver | None = None,
     ) -> None:
         self.runtime = runtime = make_runtime(environment, hardware, kubelet, node=node, changes=changes)
         self.shows_pages = runtime.options.http_port is not None or runtime.publish is not None
@@ -115,7 +118,8 @@ class Components:
             is_unhealthy=self.health.is_unhealthy,
             static_gpus=self._static_gpus,
             start_check=self._pod_preflights,
-            make_giver=make_giver,
+            make_giver=None if make_giver is None else lambda runtime, slices: make_giver(runtime, slices, self.mps),
+            is_exclusive=self.mps.has_card,
         )
         self.advertiser = self.cards.advertiser = self._build_advertiser()
         self.memory = self._build_memory()
@@ -264,8 +268,11 @@ class Components:
         await self.advertiser.close(devices)
 
     def _describe_occupant(self, uuid: str) -> str:
-        """See :meth:`.ResourceAdvertiser.describe_occupant`; the MPS daemons are made before the advertiser."""
-        return self.advertiser.describe_occupant(uuid)
+        """See :meth:`.ResourceAdvertiser.describe_occupant`; the MPS daemons are made before the advertiser.
+
+        A card of ResourceClaims is no business of the advertiser: the claim that wants a daemon has it alone.
+        """
+        return "" if uuid in self.ownership.claimed_gpus() else self.advertiser.describe_occupant(uuid)
 
     async def _patch_node_status(self, patch: Mapping[str, Any]) -> None:
         name = self.runtime.options.node_name

@@ -1,8 +1,8 @@
 """The MPS daemons of a node: one for each resource that shares cards by MPS.
 
-The plans come from the offer in force, the running daemons from the record of an earlier agent; each gets a supervisor
-(:mod:`tessera.agent.mps.supervisor`). Supervision begins with the first plans: until then daemons of an earlier agent
-go on serving their clients.
+The plans come from the offer in force and from ResourceClaims, the running daemons from the record of an earlier agent;
+each gets a supervisor (:mod:`tessera.agent.mps.supervisor`). Supervision begins with the first plans: until then
+daemons of an earlier agent go on serving their clients.
 
 This module does not know pods. The advertiser reads the health of each share from :meth:`MpsDaemons.ready`, and does
 not allocate :attr:`MpsDaemons.fenced_devices` in another form.
@@ -41,16 +41,33 @@ class MpsDaemons:
         self._cards = ExclusiveCards(runtime.hardware, self._record, runtime.clock, describe_occupant)
         self._host = MpsPaths(runtime.options.mps_root)
         self._wake = ChangeNotifier()
-        #: The desired daemons by resource; ``None`` before the first plans are set.
-        self._plans: Mapping[str, ServicePlan] | None = None
+        #: The desired daemons of the offer by resource; ``None`` before the first plans are set.
+        self._offered: Mapping[str, ServicePlan] | None = None
+        #: The desired daemons of ResourceClaims.
+        self._claimed: Mapping[str, ServicePlan] = {}
         #: The supervisor of each resource with a daemon or a plan. It ends after its daemon, once it has no plan.
         self._supervisors: dict[str, DaemonSupervisor] = {}
 
     def set_plans(self, plans: Mapping[str, ServicePlan]) -> None:
-        """Sets the desired daemons, by resource; all others end once their clients have ended."""
-        if plans != self._plans:
-            self._plans = dict(plans)
+        """Sets the desired daemons of the offer, by resource; all others end once their clients have ended."""
+        if plans != self._offered:
+            self._offered = dict(plans)
             self._wake.notify()
+
+    def set_claim_plans(self, plans: Mapping[str, ServicePlan]) -> None:
+        """Sets the desired daemons of ResourceClaims, by a name for each claim."""
+        if plans != self._claimed:
+            self._claimed = dict(plans)
+            self._wake.notify()
+
+    @property
+    def _plans(self) -> Mapping[str, ServicePlan] | None:
+        """All desired daemons; ``None`` before those of the offer are known."""
+        return None if self._offered is None else {**self._offered, **self._claimed}
+
+    def has_card(self, gpu: str) -> bool:
+        """True if a daemon serves a card, or its compute mode is not the default one again."""
+        return gpu in self._record.exclusive
 
     def ready(self, resource: str, gpu: str | None = None) -> bool:
         """True if shares can be used now: those of one card, or of every card in the resource's plan.
@@ -102,13 +119,13 @@ class MpsDaemons:
             await self._wake.wait(self._wake.count)
         async with asyncio.TaskGroup() as group:
             while True:
-                count = self._wake.count
-                for resource in {*self._plans, *self._record.daemons, *self._record.exclusive.values()}:
+                count, plans = self._wake.count, self._plans
+                for resource in {*plans, *self._record.daemons, *self._record.exclusive.values()}:
                     if resource not in self._supervisors:
                         self._supervisors[resource] = self._supervisor(resource)
                         group.create_task(self._supervise(resource), name=f"MPS daemon {resource}")
                 for resource, supervisor in self._supervisors.items():
-                    supervisor.set_plan(self._plans.get(resource))
+                    supervisor.set_plan(plans.get(resource))
                 await self._wake.wait(count)
 
     @property

@@ -21,6 +21,7 @@ from tessera.agent.inventory.card_ownership import CardOwnership, StaticGpus, ow
 from tessera.agent.inventory.device_health import StartCheck
 from tessera.agent.inventory.gpu_inventory import InventoryReader
 from tessera.agent.inventory.sliceable_gpus import (
+    SliceableGpu,
     SliceableGpus,
     SliceLease,
     enable_mig,
@@ -100,6 +101,7 @@ class SliceManager:
             was charged for slices on demand can run on them too.
         start_check: tests the slices of pods that ask for it.
         make_giver: makes a further way to give slices; ``None`` for the device plugins alone.
+        is_exclusive: true for a card, by UUID, that an MPS daemon has.
     """
 
     def __init__(
@@ -112,6 +114,7 @@ class SliceManager:
         static_gpus: StaticGpus,
         start_check: StartCheck,
         make_giver: MakeSliceGiver | None,
+        is_exclusive: Callable[[str], bool],
     ) -> None:
         options, mirror = runtime.options, runtime.mirror
         self._runtime = runtime
@@ -123,6 +126,7 @@ class SliceManager:
         self._reader = inventory
         self._is_unhealthy = is_unhealthy
         self._static_gpus = static_gpus
+        self._is_exclusive = is_exclusive
         self._changes = runtime.changes
         self._clock = runtime.clock
         self._backoff = Backoff(runtime.rng)
@@ -329,14 +333,24 @@ class SliceManager:
             self._machine.handle(GpuReleased(uuid))
         for card in inventory.gpus:
             if card.uuid not in self._executors:
-                make = WholeCardExecutor if card.is_whole else GpuSliceExecutor
-                executor = make(
-                    card, self._runtime, machine=self._machine, journal=self._journal, inventory=self._reader
-                )
+                executor = self._make_executor(card)
                 await executor.read()
                 task = group.create_task(executor.run(), name=f"card {card.uuid}")
                 self._executors[card.uuid] = (executor, task)
         self._changes.notify(Fact.SLICES)
+
+    def _make_executor(self, card: SliceableGpu) -> GpuSliceExecutor:
+        machine, journal, inventory = self._machine, self._journal, self._reader
+        if not card.is_whole:
+            return GpuSliceExecutor(card, self._runtime, machine=machine, journal=journal, inventory=inventory)
+        return WholeCardExecutor(
+            card,
+            self._runtime,
+            machine=machine,
+            journal=journal,
+            inventory=inventory,
+            is_exclusive=lambda: self._is_exclusive(card.uuid),
+        )
 
     def _serve_plugins(self, group: asyncio.TaskGroup) -> None:
         served = self._served_resources()

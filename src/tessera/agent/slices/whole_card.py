@@ -5,8 +5,12 @@ machine's call to create it until the call to destroy it, and that fails as long
 owner, journal, retries and the order of users are those of slices.
 """
 
+from collections.abc import Callable
+
 from tessera.agent.base.change_notifier import Fact
-from tessera.agent.inventory.sliceable_gpus import SlicePosition
+from tessera.agent.base.runtime import AgentRuntime
+from tessera.agent.inventory.gpu_inventory import InventoryReader
+from tessera.agent.inventory.sliceable_gpus import SliceableGpu, SlicePosition
 from tessera.agent.slices.events import (
     CreateGpuInstance,
     DestroyComputeInstance,
@@ -16,15 +20,35 @@ from tessera.agent.slices.events import (
     ObservedInstance,
 )
 from tessera.agent.slices.executor import LOST_RECHECK, GpuSliceExecutor
+from tessera.agent.slices.slice_table import SliceJournalFile
+from tessera.agent.slices.state_machine import SliceStateMachine
 from tessera.api.names import CLAIMED_CARD
-from tessera.nvml.errors import NvmlError
+from tessera.nvml.errors import InUse, NvmlError
 
 #: Stands for the ids of GPU instance and compute instance; NVML's are 0 or more.
 WHOLE = -1
 
 
 class WholeCardExecutor(GpuSliceExecutor):
-    """Executes the instructions for a card that is given whole. See :class:`.GpuSliceExecutor`."""
+    """Executes the instructions for a card that is given whole. See :class:`.GpuSliceExecutor`.
+
+    Args:
+        gpu, runtime, machine, journal, inventory: as there.
+        is_exclusive: true while an MPS daemon has the card, or has left it in its compute mode.
+    """
+
+    def __init__(
+        self,
+        gpu: SliceableGpu,
+        runtime: AgentRuntime,
+        *,
+        machine: SliceStateMachine,
+        journal: SliceJournalFile,
+        inventory: InventoryReader,
+        is_exclusive: Callable[[], bool],
+    ) -> None:
+        super().__init__(gpu, runtime, machine=machine, journal=journal, inventory=inventory)
+        self._is_exclusive = is_exclusive
 
     #: True while the card is a pod's; ``None`` before the first reading.
     _given: bool | None = None
@@ -52,6 +76,8 @@ class WholeCardExecutor(GpuSliceExecutor):
                 self._given = True
             case DestroyComputeInstance():
                 await self._check_idle(call)
+                if self._is_exclusive():
+                    raise InUse(f"card {self._card.uuid} is still served by the MPS daemon of its last claim")
                 self._given = False
             case _:
                 raise AssertionError(f"{call!r} is no instruction for a card that is given whole")

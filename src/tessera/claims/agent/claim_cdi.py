@@ -10,9 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from tessera.agent.base.cdi_files import define_device, environment, write_cdi_file
+from tessera.agent.base.desired_config import ContainerEdits
 from tessera.nvml.interface import DeviceFile
 
 _log = logging.getLogger(__name__)
+
+_NONE = ContainerEdits({}, ())
 
 
 class ClaimCdiFolder:
@@ -32,12 +35,18 @@ class ClaimCdiFolder:
         """The full CDI name of a claim's device."""
         return f"{self._kind}={uid}-{device}"
 
-    def write(self, uid: str, devices: Mapping[str, tuple[str, Sequence[DeviceFile]]]) -> None:
+    def write(
+        self,
+        uid: str,
+        devices: Mapping[str, tuple[str, Sequence[DeviceFile]]],
+        edits: Mapping[str, ContainerEdits],
+    ) -> None:
         """Defines the devices of a claim.
 
         Args:
             uid: of the claim.
-            devices: by device, its MIG UUID and the files that a container must be able to open to use it.
+            devices: by device, its UUID and the files that a container must be able to open to use it.
+            edits: by device that an MPS daemon serves, what a client of the daemon needs.
 
         Raises:
             OSError: the folder cannot be written.
@@ -47,8 +56,14 @@ class ClaimCdiFolder:
             self._path / f"{self._prefix}{uid}.json",
             self._kind,
             [
-                define_device(f"{uid}-{device}", env, files, mounted=(mig,) if files else ())
-                for device, (mig, files) in devices.items()
+                define_device(
+                    f"{uid}-{device}",
+                    [*env, *(f"{key}={value}" for key, value in edits.get(device, _NONE).envs.items())],
+                    files,
+                    mounted=(uuid,) if files else (),
+                    folders=edits.get(device, _NONE).mounts,
+                )
+                for device, (uuid, files) in devices.items()
             ],
         )
 

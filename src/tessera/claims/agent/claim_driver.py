@@ -22,25 +22,28 @@ Rules:
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import suppress
 
 from tessera.agent.base.change_notifier import Fact
+from tessera.agent.base.desired_config import ServicePlan
 from tessera.agent.base.runtime import AgentRuntime
 from tessera.agent.inventory.sliceable_gpus import SliceableGpu, SliceableGpus, SlicePosition
 from tessera.agent.slices.slice_table import SliceJournalFile
 from tessera.agent.slices.state_machine import SliceStateMachine
-from tessera.api.dra.claims import RESOURCE_CLAIMS, AllocatedDevice, DeviceConfig, ResourceClaim
+from tessera.api.dra.claims import RESOURCE_CLAIMS, AllocatedDevice, ResourceClaim
 from tessera.api.names import CLAIMED_CARD, PodUid
 from tessera.claims.agent.claim_cdi import ClaimCdiFolder
+from tessera.claims.agent.claim_daemons import ClaimDaemons, plan_daemon
 from tessera.claims.agent.claim_files import ClaimFiles, refusing, usable_slice
 from tessera.claims.agent.claim_promises import ClaimPromises
 from tessera.claims.agent.prepared_claims import PreparedClaim, PreparedClaims
 from tessera.dra.node_devices import partition_name, whole_name
-from tessera.dra.opaque_configs import ConfigRefused, check_configs, settings_of
+from tessera.dra.opaque_configs import ConfigRefused, DeviceSettings, check_configs, settings_of
 from tessera.kube.client.errors import ApiError, NotFound
 from tessera.kubelet.interfaces import ClaimDeviceHealth, ClaimRef, PluginError, PreparedDevice
 from tessera.mig.geometry import Profile
+from tessera.nvml.interface import GpuInfo
 
 _log = logging.getLogger(__name__)
 
@@ -57,10 +60,11 @@ class ClaimDriver:
     Args:
         runtime: options, API server, clock and change notifier of this agent.
         driver_name: the driver.
-        devices: by name of a published device of this node, the position of its slice.
+        cards: the cards of which devices are published.
         machine: the slices and their owners.
         journal: written to disk before a container gets its slices.
         prepared: the prepared claims.
+        daemons: the MPS daemons of claims.
         is_withheld: true for a card, by UUID, of which nothing may be given out because of its health.
     """
 
@@ -69,10 +73,11 @@ class ClaimDriver:
         runtime: AgentRuntime,
         driver_name: str,
         *,
-        devices: Callable[[], Mapping[str, SlicePosition]],
+        cards: Callable[[], SliceableGpus],
         machine: SliceStateMachine,
         journal: SliceJournalFile,
         prepared: PreparedClaims,
+        daemons: ClaimDaemons,
         is_withheld: Callable[[str], bool],
     ) -> None:
         self.driver_name = driver_name
@@ -81,12 +86,15 @@ class ClaimDriver:
         self._changes = runtime.changes.about(Fact.SLICES)
         self._health_changes = runtime.changes.about(Fact.HEALTH | Fact.SLICES)
         self._pool = runtime.options.node_name
-        self._devices = devices
+        self._cards = cards
+        self._daemons = daemons
         self._slices = machine.table
         self._prepared = prepared
         self._is_withheld = is_withheld
         self._cdi = ClaimCdiFolder(runtime.options.cdi_dir, driver_name)
-        self._files = ClaimFiles(runtime, self._cdi, machine=machine, journal=journal, prepared=prepared)
+        self._files = ClaimFiles(
+            runtime, self._cdi, machine=machine, journal=journal, prepared=prepared, daemons=daemons
+        )
         self._promises = ClaimPromises(runtime, machine, prepared)
 
     def adopt(self) -> None:
@@ -147,10 +155,11 @@ class ClaimDriver:
             known, pod = self._prepared.get(claim.uid), self._prepared.promise(claim.uid)
             if known is not None and pod is not None and self._holds(pod, known.slices().values()):
                 with self._promises.reserve(claim.uid, pod, known.slices().values()):
-                    await self._hand_out(claim.uid, pod, known.slices(), deadline)
+                    await self._hand_out(claim.uid, pod, known, deadline)
                 return known.devices
             found = await self._read(claim)
             results = self._read_results(found)
+            daemon = self._read_configs(found, results)
             positions = {each.device: self._position(each) for each in results}
             if not positions:
                 return ()
@@ -160,11 +169,15 @@ class ClaimDriver:
                 name=claim.name,
                 devices=tuple(self._device(claim, each) for each in results),
                 positions={device: position.device_id for device, position in positions.items()},
+                daemon=daemon,
             )
-            with self._promises.reserve(claim.uid, pod, positions.values()):
-                await self._hand_out(claim.uid, pod, positions, deadline)
-                with refusing("the claim cannot be noted on this node"):
-                    self._prepared.add(claim.uid, prepared, pod)
+            try:
+                with self._promises.reserve(claim.uid, pod, positions.values()):
+                    await self._hand_out(claim.uid, pod, prepared, deadline)
+                    with refusing("the claim cannot be noted on this node"):
+                        self._prepared.add(claim.uid, prepared, pod)
+            finally:
+                self._daemons.settle(claim.uid)
             return prepared.devices
 
     async def unprepare(self, claim: ClaimRef) -> None:
@@ -173,6 +186,7 @@ class ClaimDriver:
             with refusing("the claim cannot be taken back on this node"):
                 self._files.remove(claim.uid)
                 self._prepared.remove(claim.uid)
+            self._daemons.update()
             self._promises.leave(claim.uid)
 
     async def watch_health(self) -> AsyncIterator[Sequence[ClaimDeviceHealth]]:
@@ -217,28 +231,36 @@ class ClaimDriver:
                 raise PluginError(f"{name}: device {each.device} is of pool {each.pool}; this node's is {self._pool}")
             if each.admin_access:
                 raise PluginError(f"{name}: request {each.request}: adminAccess is not served")
-        self._check_configs(name, claim.status.allocation.devices.config, results)
         return results
 
-    def _check_configs(self, name: str, configs: Sequence[DeviceConfig], results: Sequence[AllocatedDevice]) -> None:
-        """Refuses a configuration that this node does not carry out: none is ignored."""
+    def _read_configs(self, claim: ResourceClaim, results: Sequence[AllocatedDevice]) -> ServicePlan | None:
+        """The MPS daemon that a claim needs. Refuses what this node does not carry out: nothing is ignored."""
+        name = f"claim {claim.metadata.namespace}/{claim.metadata.name}"
+        configs = claim.status.allocation.devices.config if claim.status.allocation is not None else ()
         fields = [(f"{name}: status.allocation.devices.config[{n}]", each) for n, each in enumerate(configs)]
+        cards: list[tuple[GpuInfo, DeviceSettings]] = []
         try:
             check_configs(fields, self.driver_name)
             for each in results:
-                device_type = "gpu" if self._position(each).profile == CLAIMED_CARD else "mig"
-                settings_of(fields, self.driver_name, each.request, device_type)
+                position = self._position(each)
+                whole = position.profile == CLAIMED_CARD
+                settings = settings_of(fields, self.driver_name, each.request, "gpu" if whole else "mig")
+                card = self._cards().gpu(position.gpu)
+                if card is not None:
+                    cards.append((card.info, settings))
+            return plan_daemon(name, cards)
         except ConfigRefused as error:
             raise PluginError(str(error)) from None
 
     def _position(self, result: AllocatedDevice) -> SlicePosition:
-        position = self._devices().get(result.device)
+        position = claim_devices(self._cards()).get(result.device)
         if position is None:
             raise PluginError(f"this node has no device {result.device}; see kubectl get resourceslices")
         return position
 
-    async def _hand_out(self, uid: str, pod: PodUid, positions: Mapping[str, SlicePosition], deadline: float) -> None:
-        """Waits for the slices of a claim and defines them for its containers."""
+    async def _hand_out(self, uid: str, pod: PodUid, claim: PreparedClaim, deadline: float) -> None:
+        """Waits for the slices of a claim, and for its MPS daemon, and defines them for its containers."""
+        positions = claim.slices()
 
         def missing() -> list[SlicePosition]:
             return [each for each in positions.values() if usable_slice(self._slices, pod, each) is None]
@@ -248,7 +270,9 @@ class ClaimDriver:
             reason = released or self._slices.last_problem_text(pod) or "the card has not made it yet"
             names = ", ".join(each.device_id for each in missing())
             raise PluginError(f"not ready after {PREPARE_TIMEOUT:.0f} s: {names}: {reason}; kubelet tries again")
-        await self._files.write(uid, pod, positions)
+        if claim.daemon is not None:
+            await self._daemons.start(uid, claim.daemon, deadline)
+        await self._files.write(uid, pod, positions, claim.daemon)
 
     def _holds(self, pod: PodUid, positions: Iterable[SlicePosition]) -> bool:
         """True if every position is still a pod's; else its devices were given back without a call of kubelet."""

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from weakref import WeakValueDictionary
 
 from tessera.agent.base.change_notifier import Fact
+from tessera.agent.base.desired_config import ServicePlan
 from tessera.agent.base.runtime import AgentRuntime
 from tessera.agent.inventory.sliceable_gpus import SlicePosition
 from tessera.agent.slices.events import DevicesBound, ObservedInstance
@@ -22,6 +23,7 @@ from tessera.agent.slices.slice_table import SliceJournalFile, SliceTable, claim
 from tessera.agent.slices.state_machine import SliceStateMachine
 from tessera.api.names import CLAIMED_CARD, PodUid
 from tessera.claims.agent.claim_cdi import ClaimCdiFolder
+from tessera.claims.agent.claim_daemons import ClaimDaemons
 from tessera.claims.agent.prepared_claims import PreparedClaim, PreparedClaims
 from tessera.kubelet.interfaces import PluginError
 from tessera.nvml.errors import NvmlError
@@ -44,6 +46,7 @@ class ClaimFiles:
         machine: the slices and their owners.
         journal: written to disk before a container gets its slices.
         prepared: the prepared claims.
+        daemons: the MPS daemons of claims.
 
     Attributes:
         locks: by claim that is being prepared or unprepared, its lock. Kubelet may repeat a call that it has given up.
@@ -57,6 +60,7 @@ class ClaimFiles:
         machine: SliceStateMachine,
         journal: SliceJournalFile,
         prepared: PreparedClaims,
+        daemons: ClaimDaemons,
     ) -> None:
         self.locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._changes = runtime.changes.about(Fact.SLICES)
@@ -66,6 +70,7 @@ class ClaimFiles:
         self._slices = machine.table
         self._journal = journal
         self._prepared = prepared
+        self._daemons = daemons
         #: By claim, the slices in the file that this agent wrote last.
         self._defined: dict[str, _Made] = {}
         #: Claims whose note is lost, and the pods whose promises serve them. They keep a file that they have as long as
@@ -91,13 +96,16 @@ class ClaimFiles:
             complete = await self._define_prepared()
             await self._changes.wait(count, None if complete else RETRY)
 
-    async def write(self, claim: str, pod: PodUid, positions: Mapping[str, SlicePosition]) -> None:
+    async def write(
+        self, claim: str, pod: PodUid, positions: Mapping[str, SlicePosition], daemon: ServicePlan | None
+    ) -> None:
         """Writes a claim's file and binds its slices.
 
         Args:
             claim: UID of the claim, whose lock the caller holds.
             pod: the pod whose promise serves it.
             positions: by device, the position of its slice.
+            daemon: the MPS daemon that serves its cards; ``None`` without one.
 
         Raises:
             PluginError: a slice does not exist, or the file cannot be written.
@@ -112,7 +120,8 @@ class ClaimFiles:
                 raise PluginError(f"slices were destroyed in between: {names}; kubelet tries again")
             bind_claim(self._machine, claim, pod, positions)
             self._journal.save(self._slices.journal())
-            self._cdi.write(claim, devices)
+            served = {device for device, each in positions.items() if daemon is not None and each.gpu in daemon.devices}
+            self._cdi.write(claim, devices, dict.fromkeys(served, self._daemons.edits(claim)))
             self._defined[claim] = made
 
     async def _device_files(self, position: SlicePosition, gi_id: int, ci_id: int) -> Sequence[DeviceFile]:
@@ -150,7 +159,7 @@ class ClaimFiles:
 
     async def _define(self, uid: str, claim: PreparedClaim) -> bool:
         try:
-            await self.write(uid, self._pod(uid), claim.slices())
+            await self.write(uid, self._pod(uid), claim.slices(), claim.daemon)
         except PluginError as error:
             _log.warning("claim %s/%s: %s", claim.namespace, claim.name, error)
             return False

@@ -17,9 +17,11 @@ import asyncio
 
 from tessera.agent.base.change_notifier import Fact
 from tessera.agent.base.runtime import AgentRuntime
+from tessera.agent.mps.daemons import MpsDaemons
 from tessera.agent.slices.slice_giver import NodeSlices, SliceGiver
 from tessera.api.names import PodUid, gives_by_claims
-from tessera.claims.agent.claim_driver import ClaimDriver, claim_devices
+from tessera.claims.agent.claim_daemons import ClaimDaemons
+from tessera.claims.agent.claim_driver import ClaimDriver
 from tessera.claims.agent.claim_publisher import ClaimPublisher, PublishedCards, node_card
 from tessera.claims.agent.prepared_claims import PreparedClaims
 from tessera.dra.node_devices import PublishOptions
@@ -31,9 +33,10 @@ class ClaimService(SliceGiver):
     Args:
         runtime: options, API server, kubelet and change notifier of this agent.
         slices: the slices to give.
+        daemons: the node's MPS daemons.
     """
 
-    def __init__(self, runtime: AgentRuntime, slices: NodeSlices) -> None:
+    def __init__(self, runtime: AgentRuntime, slices: NodeSlices, daemons: MpsDaemons) -> None:
         options = runtime.options
         self._kubelet = runtime.kubelet
         self._node = runtime.mirror.node
@@ -46,7 +49,8 @@ class ClaimService(SliceGiver):
         self._driver = ClaimDriver(
             runtime,
             options.claim_driver,
-            devices=lambda: claim_devices(slices.cards()),
+            cards=slices.cards,
+            daemons=ClaimDaemons(runtime, daemons, self._prepared),
             machine=slices.machine,
             journal=slices.journal,
             prepared=self._prepared,

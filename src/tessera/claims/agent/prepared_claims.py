@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from tessera.agent.base.desired_config import ServicePlan
 from tessera.agent.base.state_file import StateFile
 from tessera.agent.inventory.sliceable_gpus import SlicePosition, parse_device_id
 from tessera.api.names import PodUid
@@ -27,12 +28,14 @@ class PreparedClaim(msgspec.Struct, frozen=True, kw_only=True):
         name: of the claim.
         devices: what kubelet was answered.
         positions: by device, the id of its slice's position (:attr:`.SlicePosition.device_id`).
+        daemon: the MPS daemon that serves its cards; ``None`` without one.
     """
 
     namespace: str
     name: str
     devices: tuple[PreparedDevice, ...]
     positions: Mapping[str, str]
+    daemon: ServicePlan | None = None
 
     def slices(self) -> dict[str, SlicePosition]:
         """By device, the position of its slice."""
