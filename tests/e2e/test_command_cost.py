@@ -12,7 +12,7 @@ from tests.support.running_lab import RunningLab
 #: Runs a command, and prints its modules and its requests at the end.
 _PROGRAM = """
 import json, sys
-from tessera.kube.transport.one_shot import OneShotTransport
+from tessera.cli.base.one_shot import OneShotTransport
 asked, send = [], OneShotTransport.request
 async def request(self, given):
     asked.append([given.method, given.path, dict(given.query)])

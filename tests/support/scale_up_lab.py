@@ -13,7 +13,7 @@ from tessera.kube.event_recorder import EventRecorder
 from tessera.kube.resources import CONFIGMAPS, NODES, PODS
 from tessera.kube.runtime import KubeRuntime
 from tessera.kube.watch.informer import Informer
-from tessera.scale_up.options import ScaleUpOptions
+from tessera.scale_up.node_requests import ScaleUpOptions
 from tessera.scale_up.scale_up import ScaleUp
 
 #: The ConfigMap of node groups.

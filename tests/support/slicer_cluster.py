@@ -10,7 +10,7 @@ from tessera.agent.inventory.sliceable_gpus import placements, whole_geometry
 from tessera.api.instaslice import AllocationStatus, Instaslice, make_result
 from tessera.api.names import GATE, MIG_CONFIG_LABEL, NodeName, PodUid, resource_of
 from tessera.api.queues import read_queue
-from tessera.controller.base.move_settings import NO_MOVES, MoveSettings
+from tessera.controller.base.settings import NO_MOVES, MoveSettings
 from tessera.controller.leadership.owners import unknown_owners
 from tessera.controller.objects.node_constraints import NodeConstraints
 from tessera.controller.objects.node_devices import NodeDevices

@@ -13,13 +13,11 @@ from tessera.clock import Clock
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, NotFound
 from tessera.kube.resources import PODS, Pod
+from tessera.kube.trial_pod import TRIAL_POLL, TRIAL_SECONDS, trial_spec
 from tessera.text import one_line
 
 #: The namespace of the pod: one without exceptions for Tessera.
 NAMESPACE = "default"
-#: Seconds that the pod may wait for its card and run, and then be deleted in.
-_SECONDS = 180.0
-_POLL = 0.5
 #: NVML answers, and two vectors are added on the card that the pod got. It leaves no marker.
 _SCRIPT = "tessera validate --markers-dir /nonexistent; exit $?"
 _WHOLE = "nvidia.com/gpu"
@@ -57,7 +55,7 @@ def trial_pod(agent: Mapping[str, Any], *, hostname: str, resource: str) -> dict
         hostname: the node's label ``kubernetes.io/hostname``; the scheduler places the pod as any other.
         resource: the resource that it asks for.
     """
-    container = agent["containers"][0]
+    image = agent["containers"][0]["image"]
     secrets = {"imagePullSecrets": agent["imagePullSecrets"]} if "imagePullSecrets" in agent else {}
     return {
         "metadata": {
@@ -68,20 +66,7 @@ def trial_pod(agent: Mapping[str, Any], *, hostname: str, resource: str) -> dict
             **secrets,
             "nodeSelector": {"kubernetes.io/hostname": hostname},
             "tolerations": [{"operator": "Exists"}],
-            "restartPolicy": "Never",
-            "activeDeadlineSeconds": int(_SECONDS),
-            "automountServiceAccountToken": False,
-            "terminationGracePeriodSeconds": 1,
-            "securityContext": {"runAsNonRoot": True, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}},
-            "containers": [
-                {
-                    "name": "compute",
-                    "image": container["image"],
-                    "command": ["sh", "-c", _SCRIPT],
-                    "resources": {"limits": {resource: "1"}},
-                    "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
-                }
-            ],
+            **trial_spec("compute", image, ["sh", "-c", _SCRIPT], resources={"limits": {resource: "1"}}),
         },
     }
 
@@ -111,9 +96,9 @@ async def _follow(client: Client, clock: Clock, name: str, found: PodTrial, bega
             found = msgspec.structs.replace(found, bound=passed)
         if pod.status.phase == "Succeeded":
             return msgspec.structs.replace(found, ended=passed)
-        if pod.status.phase == "Failed" or passed > _SECONDS:
+        if pod.status.phase == "Failed" or passed > TRIAL_SECONDS:
             return msgspec.structs.replace(found, error=f"the pod is {_words(pod)} after {passed:.0f} s")
-        await clock.sleep(_POLL)
+        await clock.sleep(TRIAL_POLL)
 
 
 def _words(pod: Pod) -> str:
@@ -128,10 +113,10 @@ async def _delete(client: Client, clock: Clock, name: str) -> tuple[float, str]:
     try:
         with suppress(NotFound):
             await client.delete(PODS, name, NAMESPACE)
-            while clock.monotonic() - began < _SECONDS:
+            while clock.monotonic() - began < TRIAL_SECONDS:
                 await client.get(PODS, name, NAMESPACE)
-                await clock.sleep(_POLL)
-            return 0.0, f"pod {NAMESPACE}/{name} is still there {_SECONDS:g} s after its deletion"
+                await clock.sleep(TRIAL_POLL)
+            return 0.0, f"pod {NAMESPACE}/{name} is still there {TRIAL_SECONDS:g} s after its deletion"
     except (ApiError, OSError) as error:
         return 0.0, f"pod {NAMESPACE}/{name} cannot be deleted: {one_line(error)}"
     return round(clock.monotonic() - began, 3), ""

@@ -1,13 +1,100 @@
-"""Claims as a satellite of the controller: a further kind of request, and what feeds it."""
+"""Claims as a satellite of the controller: a further kind of request, and the informers that feed it.
 
-from collections.abc import AsyncIterator, Callable
+Until all claims are listed, no slices go back: a claim that nobody has seen might still have them. A server without the
+API (before Kubernetes 1.34) has no claims. A controller without the right to list them places none, and says so.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
-from tessera.claims.controller.claim_informers import ClaimInformers
+from tessera.api.dra.claims import DEVICE_CLASSES, RESOURCE_CLAIMS
+from tessera.api.dra.resource_slices import RESOURCE_SLICES
 from tessera.claims.controller.claims import Claims
+from tessera.controller.leadership.informers import SlicerInput
 from tessera.controller.leadership.satellite import Process, Task, Term
+from tessera.controller.objects.pod_info import CLAIMS
+from tessera.controller.slicing.slicer import Slicer
+from tessera.controller.slicing.state.events import RecordObserved, RecordsListed
+from tessera.kube.client.errors import ApiError
+from tessera.kube.runtime import KubeRuntime
+from tessera.kube.watch.cache import EventKind, WatchEvent
+from tessera.kube.watch.informer import Informer
+from tessera.kube.watch.optional_kind import wait_served
+
+_log = logging.getLogger(__name__)
+
+#: Seconds that a new leader waits for the lists; with the rights granted, they are complete together with the others.
+SYNC_TIMEOUT = 10.0
+
+
+class ClaimInformers(SlicerInput):
+    """Passes events of claims, classes and published devices to the slicer.
+
+    Args:
+        runtime: access to the cluster.
+        slicer: takes the events.
+        changed: called after each event.
+        driver: the driver whose devices count.
+    """
+
+    def __init__(self, runtime: KubeRuntime, slicer: Slicer, changed: Callable[[], None], driver: str) -> None:
+        super().__init__(slicer, changed)
+        client, clock, rng = runtime.client, runtime.clock, runtime.rng
+        self._client, self._clock = client, clock
+        classes = Informer(client, DEVICE_CLASSES, clock=clock, rng=rng)
+        slices = Informer(client, RESOURCE_SLICES, field_selector=f"spec.driver={driver}", clock=clock, rng=rng)
+        claims = Informer(client, RESOURCE_CLAIMS, clock=clock, rng=rng)
+        self._informers: Sequence[Informer[Any]] = (classes, slices, claims)
+        for informer in self._informers:
+            informer.add_handler(self._changed_object)
+        #: Set once it is known that the server has no claims.
+        self._absent = asyncio.Event()
+
+    async def run(self) -> None:
+        """Watches until cancelled, once the server has the API."""
+        await wait_served(self._is_served, self._clock)
+        async with asyncio.TaskGroup() as group:
+            for informer in self._informers:
+                group.create_task(informer.run())
+            await self._wait_listed()
+            self._pass_on(RecordsListed(CLAIMS.name))
+
+    async def wait_synced(self) -> None:
+        """Returns once everything is listed, or cannot be; after :data:`SYNC_TIMEOUT` with a warning."""
+        tasks = [asyncio.ensure_future(self._wait_listed()), asyncio.ensure_future(self._absent.wait())]
+        try:
+            done, _ = await asyncio.wait(tasks, timeout=SYNC_TIMEOUT, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+        if not done:
+            _log.warning(
+                "ResourceClaims, DeviceClasses or ResourceSlices are not listed after %.0f s: no claim gets slices, and"
+                " no slices go back until they are; apply the rights of this version (deploy/rbac.yaml)",
+                SYNC_TIMEOUT,
+            )
+
+    async def _is_served(self) -> bool:
+        try:
+            served = await self._client.serves(RESOURCE_CLAIMS.api_version)
+        except (ApiError, ConnectionError, TimeoutError):
+            return True  # the informers try again
+        if not served:
+            self._absent.set()
+            self._pass_on(RecordsListed(CLAIMS.name))
+        return served
+
+    async def _wait_listed(self) -> None:
+        for informer in self._informers:
+            await informer.wait_synced()
+
+    def _changed_object(self, event: WatchEvent[Any]) -> None:
+        self._pass_on(RecordObserved(CLAIMS.name, event.object, deleted=event.kind is EventKind.DELETED))
 
 
 @dataclass(frozen=True, kw_only=True)

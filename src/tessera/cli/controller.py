@@ -138,8 +138,7 @@ def command(kubeconfig: Path | None, context: str | None, log_level: str, **opti
 
 def options_from(values: Mapping[str, Any]) -> Any:
     """The controller's options for values of the command line."""
-    from tessera.controller.base.breaker_limits import BreakerLimits
-    from tessera.controller.base.move_settings import MoveMode, MoveSettings
+    from tessera.controller.base.settings import BreakerLimits, MoveMode, MoveSettings
     from tessera.controller.leadership.options import ControllerOptions
 
     given = dict(values)
@@ -236,7 +235,7 @@ def _satellite(name: str, site: Site, given: Mapping[str, Any]) -> Any:
 
             return ForecastSatellite()
         case "scale-up":
-            from tessera.scale_up.options import ScaleUpMethod, ScaleUpOptions
+            from tessera.scale_up.node_requests import ScaleUpMethod, ScaleUpOptions
             from tessera.scale_up.satellite import ScaleUpSatellite
 
             options = ScaleUpOptions(method=ScaleUpMethod(site.scale_up or "auto"), image=given["placeholder_image"])

@@ -89,7 +89,7 @@ def command(
 def _report(work: Callable[[], int]) -> int:
     """Does the work; an error of a step becomes the command's."""
     from tessera.agent.validation.cuda import CudaError
-    from tessera.agent.validation.steps import ValidationFailed
+    from tessera.cli.base.validation_steps import ValidationFailed
     from tessera.nvml.errors import NvmlError
 
     try:
@@ -104,7 +104,7 @@ def _report(work: Callable[[], int]) -> int:
 
 def _validate(folder: Path) -> int:
     from tessera.agent.base.marker_files import MarkerFiles
-    from tessera.agent.validation.steps import validate
+    from tessera.cli.base.validation_steps import validate
 
     validate(MarkerFiles(folder), _say)
     return 0

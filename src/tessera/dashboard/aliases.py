@@ -14,8 +14,8 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from tessera.api.instaslice import Instaslice, NodeResources, PodRef, Slice
-from tessera.api.nodes.agent_pod import is_agent
 from tessera.api.nodes.card_faults import CARDS_ANNOTATION, decode_cards, encode_cards
+from tessera.api.nodes.conditions import is_agent
 from tessera.api.nodes.health import CardHealth
 from tessera.api.nodes.offers import OFFERS_ANNOTATION
 from tessera.api.nodes.silence import SilentNode

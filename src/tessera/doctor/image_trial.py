@@ -13,13 +13,11 @@ from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, NotFound
 from tessera.kube.resources import PODS, Pod
 from tessera.kube.resources.pods import NOT_PULLED
+from tessera.kube.trial_pod import TRIAL_POLL, TRIAL_SECONDS, trial_spec
 from tessera.manifests import BUILD_IMAGE, UNPUBLISHED
 from tessera.text import one_line
 
 CHECK = "image"
-#: Seconds for the pull; an image of Tessera has 47 MB.
-_SECONDS = 180.0
-_POLL = 0.5
 
 
 async def try_image(client: Client, clock: Clock, image: str, namespace: str) -> Finding:
@@ -37,15 +35,15 @@ async def try_image(client: Client, clock: Clock, image: str, namespace: str) ->
     except ApiError as refused:
         return error(CHECK, f"no pod could be made to try {image}: {one_line(refused, 300)}", "choose another -n")
     try:
-        while clock.monotonic() - began < _SECONDS:
+        while clock.monotonic() - began < TRIAL_SECONDS:
             pod = await client.get(PODS, name, namespace)
             if finding := _judge(pod, image, clock.monotonic() - began):
                 return finding
-            await clock.sleep(_POLL)
+            await clock.sleep(TRIAL_POLL)
     finally:
         with suppress(NotFound):
             await asyncio.shield(client.delete(PODS, name, namespace))
-    return error(CHECK, f"{image} did not start within {_SECONDS:.0f} s", "try again, or look at the pod's events")
+    return error(CHECK, f"{image} did not start within {TRIAL_SECONDS:.0f} s", "try again, or look at the pod's events")
 
 
 def _judge(pod: Pod, image: str, seconds: float) -> Finding | None:
@@ -75,19 +73,5 @@ def _advice(image: str) -> str:
 def _pod(image: str) -> dict[str, Any]:
     return {
         "metadata": {"generateName": "tessera-image-", "labels": {"app.kubernetes.io/part-of": "tessera"}},
-        "spec": {
-            "restartPolicy": "Never",
-            "activeDeadlineSeconds": int(_SECONDS),
-            "automountServiceAccountToken": False,
-            "terminationGracePeriodSeconds": 1,
-            "securityContext": {"runAsNonRoot": True, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}},
-            "containers": [
-                {
-                    "name": "version",
-                    "image": image,
-                    "command": ["tessera", "--version"],
-                    "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
-                }
-            ],
-        },
+        "spec": trial_spec("version", image, ["tessera", "--version"]),
     }

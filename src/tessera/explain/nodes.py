@@ -11,9 +11,8 @@ from typing import NamedTuple
 
 from tessera.api.instaslice import OBJECT_CONDITION
 from tessera.api.names import MIG_CONFIG_LABEL, MIG_CONFIG_STATE_LABEL, gives_by_claims, is_on_demand
-from tessera.api.nodes.agent_pod import AGENT_LABEL
 from tessera.api.nodes.card_faults import read_node_faults
-from tessera.api.nodes.conditions import HEALTH, LAYOUT, MPS, SHARING, is_marked_silent
+from tessera.api.nodes.conditions import AGENT_LABEL, HEALTH, LAYOUT, MPS, SHARING, is_marked_silent
 from tessera.api.nodes.driver_status import ADVERTISED_CONDITION as ADVERTISED
 from tessera.api.nodes.driver_status import DRIVER_ANNOTATION, WAITING_FOR_KUBELET, DriverPhase, DriverStatus
 from tessera.api.nodes.gpu_labels import ACCELERATOR_LABELS, PRESENT_LABELS, brings_agent, keep_off_label

@@ -15,7 +15,7 @@ import msgspec
 from tessera.access.page_reader import PageReader
 from tessera.api.instaslice import INSTASLICES, Instaslice
 from tessera.api.names import INSTASLICE_NAMESPACE, SYSTEM_NAMESPACE
-from tessera.api.nodes.agent_pod import AGENT_LABEL
+from tessera.api.nodes.conditions import AGENT_LABEL
 from tessera.api.nodes.silence import silent_nodes
 from tessera.clock import Clock, SystemClock
 from tessera.kube.client.client import Client

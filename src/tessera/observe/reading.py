@@ -8,7 +8,7 @@ import msgspec
 from tessera.access.page_reader import PageReader
 from tessera.api.instaslice import INSTASLICES
 from tessera.api.names import INSTASLICE_NAMESPACE, SYSTEM_NAMESPACE
-from tessera.api.nodes.agent_pod import AGENT_LABEL
+from tessera.api.nodes.conditions import AGENT_LABEL
 from tessera.api.nodes.health import TAKEN
 from tessera.api.nodes.scheduler_sums import read_withheld_holds
 from tessera.api.nodes.silence import NONE_SILENT, SilentNode, silent_nodes

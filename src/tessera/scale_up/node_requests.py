@@ -14,6 +14,8 @@ requests of all others before they are answered. Amounts stay for :data:`STEADY`
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -32,6 +34,30 @@ from tessera.scale_up.placeholders import (
     is_placeholder,
     placeholder_labels,
 )
+
+
+class ScaleUpMethod(Enum):
+    """How new nodes are asked for."""
+
+    OFF = "off"
+    PLACEHOLDER = "placeholder"
+    PROVISIONING_REQUEST = "provisioning-request"
+    #: ProvisioningRequests where the cluster serves them and an autoscaler accepts them, else placeholders.
+    AUTO = "auto"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScaleUpOptions:
+    """Options of the search for new nodes.
+
+    Attributes:
+        method: how new nodes are asked for; without groups in the file nothing is asked for.
+        image: image that placeholders name; it is never pulled.
+    """
+
+    method: ScaleUpMethod = ScaleUpMethod.AUTO
+    image: str = "registry.k8s.io/pause:3.10"
+
 
 #: Seconds for which a group's requests ask for the same amounts: some looks of an autoscaler.
 STEADY = 60.0

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from tessera.api.nodes.undecided_nodes import DISCOVERY_SECONDS
 from tessera.controller.leadership.satellite import Process, Task, Term
-from tessera.scale_up.options import ScaleUpOptions
+from tessera.scale_up.node_requests import ScaleUpOptions
 from tessera.scale_up.scale_up import ScaleUp
 
 
@@ -39,7 +39,7 @@ class ScaleUpSatellite:
     """Asks autoscalers for new nodes.
 
     Attributes:
-        options: see :class:`~tessera.scale_up.options.ScaleUpOptions`.
+        options: see :class:`~tessera.scale_up.node_requests.ScaleUpOptions`.
         startup: seconds from a node's registration for which its cards are awaited.
     """
 

@@ -27,8 +27,15 @@ from tessera.kube.runtime import KubeRuntime
 from tessera.kube.watch.informer import Informer
 from tessera.scale_up.new_nodes import NewNodes, plan_new_nodes
 from tessera.scale_up.node_notices import NodeNotices
-from tessera.scale_up.node_requests import NodeAsker, NodeRequest, PlaceholderPods, ProvisioningRequests, SteadyAmounts
-from tessera.scale_up.options import ScaleUpMethod, ScaleUpOptions
+from tessera.scale_up.node_requests import (
+    NodeAsker,
+    NodeRequest,
+    PlaceholderPods,
+    ProvisioningRequests,
+    ScaleUpMethod,
+    ScaleUpOptions,
+    SteadyAmounts,
+)
 from tessera.scale_up.placeholders import (
     PASSED_HOSTS,
     asks_for_cards,

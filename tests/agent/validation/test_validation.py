@@ -10,8 +10,8 @@ from tests.support.libcuda import Libcuda
 from tessera.agent.base.marker_files import MarkerFiles
 from tessera.agent.validation import cuda as cuda_module
 from tessera.agent.validation.cuda import COUNT, CudaError, load_cuda
-from tessera.agent.validation.steps import ValidationFailed, validate
 from tessera.api.nodes.driver_status import CUDA_READY, DRIVER_CONTAINER_READY, TOOLKIT_READY
+from tessera.cli.base.validation_steps import ValidationFailed, validate
 from tessera.nvml.errors import DriverNotLoaded, GpuLost, NvmlError
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 

@@ -17,13 +17,13 @@ from tessera.cli.base.controller_options import Site, site_arguments
 from tessera.cli.base.inputs import LONGEST
 from tessera.cli.controller import command, parse_options
 from tessera.cli.main import main
-from tessera.controller.base.move_settings import MoveMode, MoveSettings
+from tessera.controller.base.settings import MoveMode, MoveSettings
 from tessera.controller.leadership.options import ControllerOptions
 from tessera.driver.registry.client import RegistryOptions
 from tessera.driver.satellite import DriverSatellite
 from tessera.provisioning.options import ProvisioningOptions
 from tessera.provisioning.satellite import ProvisioningSatellite
-from tessera.scale_up.options import ScaleUpMethod, ScaleUpOptions
+from tessera.scale_up.node_requests import ScaleUpMethod, ScaleUpOptions
 from tessera.scale_up.satellite import ScaleUpSatellite
 
 SITE = Site(

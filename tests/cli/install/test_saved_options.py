@@ -7,8 +7,8 @@ import pytest
 from tests.cli.install.conftest import Place
 
 from tessera.cli.base.connection import CommandError
+from tessera.cli.install.choices import SavedOptions, load, save, words_of
 from tessera.cli.install.command import command
-from tessera.cli.install.saved_options import SavedOptions, load, save, words_of
 from tessera.kube.resources import NAMESPACES
 
 SAVED = SavedOptions(("--image=r/t:1", "--pull-secret=a b"), {"values": "mig: {}\n", "registry_ca": "PEM"})

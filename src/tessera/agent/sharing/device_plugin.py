@@ -9,14 +9,14 @@ container starts, its CDI set exists (``docs/decisions/container-environment.md`
 the machine; only that may take a while.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from tessera.agent.base.change_notifier import ChangeNotifier
+from tessera.agent.base.change_notifier import ChangeNotifier, Fact
 from tessera.agent.base.desired_config import ContainerEdits
 from tessera.agent.base.device_plugin import ResourcePlugin
+from tessera.agent.inventory.device_health import StartCheck
 from tessera.agent.sharing.allocate_response import (
     AllocateOptions,
     build_allocation,
@@ -24,8 +24,10 @@ from tessera.agent.sharing.allocate_response import (
     set_name,
     unique,
 )
-from tessera.agent.sharing.cdi import CdiFile
+from tessera.agent.sharing.cdi import CdiFile, CdiPublisher
+from tessera.agent.sharing.offer import DecidedOffer, SharingSettings
 from tessera.agent.sharing.refusals import fence_reason
+from tessera.agent.sharing.strategies import NodeStrategies
 from tessera.api.sharing.devices import AdvertisedDevice, AdvertisedResource, RequestRefused, check_request
 from tessera.api.sharing.devices import AdvertisedDevice as Entry
 from tessera.api.sharing.profile import AllocationPolicy
@@ -55,33 +57,85 @@ class AllocationTerms(msgspec.Struct, frozen=True, kw_only=True):
     joint: bool = False
 
 
-class AllocationHost(Protocol):
-    """Answers the plugin's calls; see :class:`tessera.agent.sharing.allocation_calls.AllocationCalls`."""
+class AllocationCalls:
+    """What kubelet's calls about a container need beyond a plugin's entries: CDI, strategies, and who holds devices.
+
+    Args:
+        cdi: the CDI file, and the containers that hold devices.
+        strategies: the sharing strategies.
+        settings: the installation's defaults.
+        is_joint: true if a container of this node may have devices of several resources.
+        changes: notified when kubelet has read a list.
+        start_check: tests the devices of pods that ask for it; ``None`` for nobody.
+        closed_devices: returns the UUIDs of devices that must not be allocated now.
+
+    Attributes:
+        decided: the offer in force.
+    """
+
+    def __init__(
+        self,
+        *,
+        cdi: CdiPublisher,
+        strategies: NodeStrategies,
+        settings: SharingSettings,
+        is_joint: Callable[[], bool],
+        changes: ChangeNotifier,
+        start_check: StartCheck | None,
+        closed_devices: Callable[[], frozenset[str]],
+    ) -> None:
+        self.decided = DecidedOffer()
+        self._closed_devices = closed_devices
+        self._cdi = cdi
+        self._strategies = strategies
+        self._settings = settings
+        self._is_joint = is_joint
+        self._changes = changes
+        self._start_check = start_check
+
+    @property
+    def options(self) -> AllocateOptions:
+        """How containers learn of their devices."""
+        return self._settings.options(self.decided.applied)
+
+    @property
+    def joint(self) -> bool:
+        """True if a container of this node may have devices of several resources."""
+        return self._is_joint()
 
     @property
     def cdi_file(self) -> CdiFile:
         """The file that defines the sets of devices."""
-        ...
+        return self._cdi.file
 
     def closed_devices(self) -> frozenset[str]:
         """UUIDs of devices that must not be allocated now."""
-        ...
+        return self._closed_devices()
 
-    def container_edits(self, resource: str, devices: Sequence[Entry], /) -> ContainerEdits | None:
+    def container_edits(self, resource: str, devices: Sequence[Entry]) -> ContainerEdits | None:
         """The edits of a container with these entries, besides its devices; ``None`` if it needs none."""
-        ...
+        return self._strategies.container_edits(resource, devices)
 
-    def note_allocated(self, resource: str, ids: Sequence[str], /) -> None:
+    def note_allocated(self, resource: str, ids: Sequence[str]) -> None:
         """Notes that kubelet gave entries to a container."""
-        ...
+        self._cdi.occupancy.note_allocated(resource, ids)
 
-    async def prepare_container(self, resource: str, ids: Sequence[str], /) -> None:
-        """Completes the CDI set of a container that is about to start; raises ConnectionError or OSError."""
-        ...
+    async def prepare_container(self, resource: str, ids: Sequence[str]) -> None:
+        """Completes the CDI set of a container that is about to start, and tests its devices if its pod asks for it.
+
+        Raises:
+            ConnectionError: kubelet does not say which devices it has.
+            OSError: the CDI file cannot be written.
+            PluginError: a device failed its test.
+        """
+        self._cdi.occupancy.note_starting()
+        await self._cdi.complete_set(resource, ids, joint=self.joint, needed=self.options.uses_cdi)
+        if self._start_check is not None:
+            await self._start_check.check(resource, self.decided.unshared(ids))
 
     def note_listed(self) -> None:
         """Notes that kubelet has read a list, or listens no more."""
-        ...
+        self._changes.notify(Fact.LISTS)
 
 
 class StaticDevicePlugin(ResourcePlugin):
@@ -95,7 +149,7 @@ class StaticDevicePlugin(ResourcePlugin):
         terms: the entries that can be allocated now, and how; none before they are set.
     """
 
-    def __init__(self, resource: str, host: AllocationHost) -> None:
+    def __init__(self, resource: str, host: AllocationCalls) -> None:
         self._host = host
         self._list: tuple[Device, ...] = ()
         self._list_changed = ChangeNotifier()

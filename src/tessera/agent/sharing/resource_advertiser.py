@@ -25,10 +25,9 @@ from tessera.agent.base.desired_config import ServicePlan, drop_cards
 from tessera.agent.inventory.device_health import DeviceHealth, DeviceScope, StartCheck, entry_health
 from tessera.agent.inventory.gpu_inventory import GpuState
 from tessera.agent.sharing.allocate_response import unique
-from tessera.agent.sharing.allocation_calls import AllocationCalls
 from tessera.agent.sharing.cdi import CdiPublisher
 from tessera.agent.sharing.device_nodes import RETRY, DeviceNodes
-from tessera.agent.sharing.device_plugin import AllocationTerms, StaticDevicePlugin
+from tessera.agent.sharing.device_plugin import AllocationCalls, AllocationTerms, StaticDevicePlugin
 from tessera.agent.sharing.offer import (
     AppliedSharing,
     DecidedOffer,
@@ -137,7 +136,7 @@ class ResourceAdvertiser:
             cdi=cdi,
             strategies=strategies,
             settings=settings,
-            names=names,
+            is_joint=lambda: len(names.known_resources) > 1,
             changes=changes,
             start_check=start_check,
             closed_devices=self.closed_devices,

@@ -29,7 +29,7 @@ from typing import Any
 
 from tessera.agent.base.change_notifier import ChangeNotifier, Fact
 from tessera.agent.base.state_file import StateFile
-from tessera.agent.sharing.device_plugin import AllocationHost, StaticDevicePlugin
+from tessera.agent.sharing.device_plugin import AllocationCalls, StaticDevicePlugin
 from tessera.clock import Clock
 from tessera.kube.client.errors import ApiError
 from tessera.kube.quantity import count_or_zero
@@ -92,12 +92,12 @@ class ServedResources:
         self._clock = clock
         #: Owner of the serving tasks, and host of the plugins; set by :meth:`start`, before any call of :meth:`update`.
         self._group: asyncio.TaskGroup | None = None
-        self._host: AllocationHost | None = None
+        self._host: AllocationCalls | None = None
         self._served: dict[str, _Served] = {}
         self._ending: dict[str, asyncio.Task[None]] = {}
         self._refused: dict[str, str] = {}
 
-    def start(self, group: asyncio.TaskGroup, host: AllocationHost) -> None:
+    def start(self, group: asyncio.TaskGroup, host: AllocationCalls) -> None:
         """Begins to serve.
 
         Args:

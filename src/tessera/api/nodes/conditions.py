@@ -1,17 +1,38 @@
-"""The conditions that a node's agent writes on its Node, and how the controller marks those of a silent agent.
+"""What shows a node's agent: its pod, and the conditions that it writes on its Node, also marked as a silent agent's.
 
 A silent agent cannot take back what it said, so the controller sets its conditions to ``Unknown``, as Kubernetes does
 with kubelet's: there, reason ``NodeStatusUnknown`` and message "Kubelet stopped posting node status.". The controller
 writes as the agent's own field manager. So the agent's next write takes every field over, and a condition that a later
 agent no longer has disappears with it.
+
+Kubelet reports for every pod if it is ready, at once when a container ends and after each failed probe. So an agent's
+own pod is its heartbeat, and costs the API server no extra writes.
 """
 
 from typing import Any
 
+from tessera.api.names import SYSTEM_NAMESPACE
 from tessera.api.nodes.driver_status import ADVERTISED_CONDITION
-from tessera.kube.resources import Condition
+from tessera.kube.resources import Condition, Pod
 from tessera.limits.messages import CONDITION_MESSAGE
 from tessera.text import one_line
+
+#: DaemonSet of the agents. This owner makes a pod an agent: every user may set the label, but only a user with rights
+#: in Tessera's namespace can create a pod there.
+AGENT_DAEMON_SET = ("apps/v1", "DaemonSet", "tessera-agent")
+
+
+#: Label of the agents' pods, as deploy/ has it; it finds them, and proves nothing.
+AGENT_LABEL = ("app.kubernetes.io/name", "tessera-agent")
+
+
+def is_agent(pod: Pod) -> bool:
+    """True if the agents' DaemonSet made the pod. The label alone proves nothing: any user can set it on a pod."""
+    return pod.metadata.namespace == SYSTEM_NAMESPACE and any(
+        owner.controller and (owner.api_version, owner.kind, owner.name) == AGENT_DAEMON_SET
+        for owner in pod.metadata.owner_references
+    )
+
 
 SHARING, LAYOUT, HEALTH, MPS = "GpuSharingApplied", "GpuMigLayoutApplied", "GpuHealthy", "GpuMpsReady"
 #: Every type that an agent may have written while there is a driver.

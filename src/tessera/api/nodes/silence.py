@@ -19,9 +19,8 @@ from enum import Enum
 import msgspec
 
 from tessera.api.names import INSTASLICE_NAMESPACE, SYSTEM_NAMESPACE
-from tessera.api.nodes.agent_pod import AGENT_DAEMON_SET, is_agent
 from tessera.api.nodes.card_faults import CARDS_ANNOTATION
-from tessera.api.nodes.conditions import AGENT_CONDITIONS, is_marked_silent
+from tessera.api.nodes.conditions import AGENT_CONDITIONS, AGENT_DAEMON_SET, is_agent, is_marked_silent
 from tessera.api.nodes.driver_status import ADVERTISED_CONDITION
 from tessera.api.nodes.gpu_labels import brings_agent, keep_off_label
 from tessera.api.nodes.offers import OFFERS_ANNOTATION

@@ -45,8 +45,8 @@ async def connect(
     component: str, kubeconfig: Path | None = None, context: str | None = None
 ) -> AsyncIterator["Client"]:
     """A client for the cluster of :func:`cluster_config`; ``component`` is its field manager."""
+    from tessera.cli.base.one_shot import OneShotTransport
     from tessera.kube.client.client import Client
-    from tessera.kube.transport.one_shot import OneShotTransport
 
     transport = OneShotTransport(cluster_config(kubeconfig, context))
     client = Client(transport, field_manager=component, clock=SystemClock())

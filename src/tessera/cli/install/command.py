@@ -15,8 +15,8 @@ from tessera.cli.base.page_options import origin_option, without_token_option
 from tessera.text import one_line
 
 if TYPE_CHECKING:
+    from tessera.cli.install.choices import SavedOptions
     from tessera.cli.install.manifests import InstallChoices
-    from tessera.cli.install.saved_options import SavedOptions
 
 _FILE = click.Path(path_type=Path, dir_okay=False, exists=True, allow_dash=True)
 _NETWORK = "write a CIDR, as in 192.0.2.0/28, or 192.0.2.7/32 for one address"
@@ -60,7 +60,7 @@ class _Install(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """As click has it."""
-        from tessera.cli.install.saved_options import words_of
+        from tessera.cli.install.choices import words_of
 
         given = list(args)
         left = super().parse_args(ctx, args)
@@ -315,8 +315,7 @@ def command(
       tessera install --values values.yaml --registry-ca authority.crt --startup-deadline 20m
       tessera install --image localhost/tessera:0.2.0 --simulate 4xA100-40GB
     """
-    from tessera.cli.install.choices import choices_from
-    from tessera.cli.install.saved_options import SavedOptions
+    from tessera.cli.install.choices import SavedOptions, choices_from
 
     if output is not None and (reuse or show):
         raise CommandError("error: --reuse and --show read the cluster, and -o contacts none; leave one of them out")
@@ -359,7 +358,7 @@ def command(
 
 async def _load(kubeconfig: Path | None, context: str | None) -> "SavedOptions":
     from tessera.cli.install.apply import FIELD_MANAGER
-    from tessera.cli.install.saved_options import load
+    from tessera.cli.install.choices import load
 
     async with connect(FIELD_MANAGER, kubeconfig, context) as client:
         return await load(client)
@@ -391,6 +390,7 @@ async def _install(
 ) -> None:
     from tessera.cli.install.adoption import stop_others
     from tessera.cli.install.apply import FIELD_MANAGER, apply_all, withdraw_removals
+    from tessera.cli.install.choices import save
     from tessera.cli.install.owners import find_owner, refuse_install
     from tessera.cli.install.preflight import (
         ask_cluster,
@@ -403,7 +403,6 @@ async def _install(
     )
     from tessera.cli.install.rendering import render
     from tessera.cli.install.results import DRY_RUN, next_steps, result_line, summary_line
-    from tessera.cli.install.saved_options import save
     from tessera.clock import SystemClock
 
     async with connect(FIELD_MANAGER, kubeconfig, context) as client:

@@ -8,7 +8,7 @@ import click
 from tessera.cli.base.connection import CommandError, cluster_options, connect, report_errors
 from tessera.cli.base.console import say, say_document
 from tessera.cli.base.inputs import display_name, read_text
-from tessera.cli.kueue.api_version import api_version_option
+from tessera.cli.kueue.options import api_version_option
 from tessera.kueue.names import Version
 
 
@@ -61,7 +61,7 @@ def command(
         -o jsonpath='{.data.controller_manager_config\\.yaml}' | tessera kueue config --extend -
     """
     from tessera.api.documents import load_document
-    from tessera.cli.kueue.card_models import parse_models, profiles_of
+    from tessera.cli.kueue.options import parse_models, profiles_of
     from tessera.kueue.configuration import extend_configuration, make_configuration, write_configuration
     from tessera.mig.models import model_by_short_name
 

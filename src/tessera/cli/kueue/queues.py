@@ -10,7 +10,7 @@ import click
 
 from tessera.cli.base.connection import CommandError, cluster_options, connect, report_errors
 from tessera.cli.base.console import say, say_document
-from tessera.cli.kueue.api_version import api_version_option
+from tessera.cli.kueue.options import api_version_option
 from tessera.kueue.names import Version
 from tessera.text import list_alternatives, list_names, one_line
 
@@ -124,7 +124,7 @@ async def _nodes(kubeconfig: Path | None, context: str | None) -> Sequence["Node
 
 def _model_pools(models: str, *, by_model: bool) -> list["CardPool"]:
     from tessera.api.nodes.gpu_labels import product_label
-    from tessera.cli.kueue.card_models import parse_models
+    from tessera.cli.kueue.options import parse_models
     from tessera.kueue.configuration import charged_gigabytes
     from tessera.kueue.queues import ALL_CARDS, PRODUCT_LABEL, CardPool, flavor_name
     from tessera.mig.models import model_by_short_name

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from tessera.api.nodes.card_faults import CardRule, NodeCards
-from tessera.controller.base.breaker_limits import BreakerLimits
+from tessera.controller.base.settings import BreakerLimits
 
 
 class RuleCount(msgspec.Struct, frozen=True, kw_only=True):

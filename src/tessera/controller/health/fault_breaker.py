@@ -18,8 +18,8 @@ from tessera.api.nodes.card_faults import (
     encode_spared,
 )
 from tessera.clock import Clock
-from tessera.controller.base.breaker_limits import BreakerLimits
 from tessera.controller.base.metrics import ControllerMetrics
+from tessera.controller.base.settings import BreakerLimits
 from tessera.controller.health.breaker import BreakerPlan, RuleCount, plan_breaker
 from tessera.kube.backoff import Backoff
 from tessera.kube.client.client import Client

@@ -23,12 +23,12 @@ from prometheus_client.registry import Collector
 
 from tessera.api.instaslice import INSTASLICES, Instaslice
 from tessera.api.names import INSTASLICE_NAMESPACE, MPS_HOST_LABEL, OWN_DOMAIN, QUOTA_RESOURCE
-from tessera.api.nodes.agent_pod import is_agent
 from tessera.api.nodes.conditions import (
     AGENT_CONDITIONS,
     CARDS_MANAGER,
     MARKED_BY_MANAGER,
     PROVISIONED,
+    is_agent,
     is_marked_silent,
     mark_silent,
 )

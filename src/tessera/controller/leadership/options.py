@@ -4,8 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from tessera.api.names import SYSTEM_NAMESPACE
-from tessera.controller.base.breaker_limits import BreakerLimits
-from tessera.controller.base.move_settings import MoveSettings
+from tessera.controller.base.settings import BreakerLimits, MoveSettings
 from tessera.controller.leadership.satellite import Satellite
 from tessera.replay.service import SOCKET
 from tessera.status_pages import OnListening

@@ -21,7 +21,7 @@ from tessera.api.names import (
     NodeName,
     PodUid,
 )
-from tessera.api.nodes.agent_pod import is_agent
+from tessera.api.nodes.conditions import is_agent
 from tessera.api.pods.gangs import Gang, GangError, read_gang
 from tessera.api.pods.size_limits import find_excess
 from tessera.api.pods.slice_requests import SliceRequestError, pod_slices, slices_of

@@ -22,7 +22,7 @@ Others read the state between two decisions, and only while :attr:`Slicer.is_cau
 
 from collections.abc import Callable, Sequence
 
-from tessera.controller.base.move_settings import NO_MOVES, MoveMode, MoveSettings
+from tessera.controller.base.settings import NO_MOVES, MoveMode, MoveSettings
 from tessera.controller.slicing.cycle.observe import Observer
 from tessera.controller.slicing.cycle.order import FairOrder, find_candidates
 from tessera.controller.slicing.cycle.plan import Plan

@@ -15,7 +15,7 @@ from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.planning.batch_placement import Unplaced
 from tessera.controller.slicing.planning.planner import Planner
 from tessera.controller.slicing.state.slicer_state import SlicerState
-from tessera.placement.enough_ends import find_enough_ends
+from tessera.forecast.queue.enough_ends import find_enough_ends
 from tessera.placement.explain import RefusalExplainer, blocker_of
 from tessera.placement.step_budget import StepBudget
 from tessera.reasons.reason import (

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 from tessera.api.names import PodUid
 from tessera.clock import parse_time_or_zero
-from tessera.controller.base.move_settings import MoveMode, MoveSettings
+from tessera.controller.base.settings import MoveMode, MoveSettings
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.evictions.move_finder import FoundRoom, MoveFinder
 from tessera.controller.slicing.planning.proposals import EndOfReservation, Notice, Proposal, Proposer, evict

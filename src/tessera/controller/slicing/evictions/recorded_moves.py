@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from tessera.controller.base.move_settings import MoveSettings
+from tessera.controller.base.settings import MoveSettings
 from tessera.controller.slicing.planning.proposals import Proposal, Proposer
 from tessera.controller.slicing.state.move_record import MOVE_COUNTS, MOVES_ANNOTATION, read_moves
 from tessera.controller.slicing.state.slicer_state import SlicerState

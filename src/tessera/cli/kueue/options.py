@@ -1,11 +1,34 @@
-"""The cards that a command of ``tessera kueue`` is about: models on the command line, or the cluster's."""
+"""Options of ``tessera kueue``: the version of what it writes, and the models of cards that a command is about."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
+import click
+
+from tessera.kueue.names import VERSIONS
 from tessera.mig.geometry import GpuModel, MigUnsupported
 from tessera.mig.models import MODELS, model_by_short_name
 from tessera.text import one_line
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def api_version_option(kind: str) -> Callable[[F], F]:
+    """Adds the option; the function gets ``version``.
+
+    Args:
+        kind: names in the help what has the version.
+    """
+    return click.option(
+        "--api-version",
+        "version",
+        type=click.Choice(VERSIONS),
+        default="v1beta2",
+        show_default=True,
+        help=f"Version of {kind}; v1beta1 for Kueue 0.14 and older.",
+    )
+
 
 #: Stands for every model that Tessera knows.
 ALL = "all"
