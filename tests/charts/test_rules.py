@@ -13,7 +13,7 @@ from tests.charts.conftest import Helm
 from charts import rules
 from tessera import __version__
 from tessera.cli.base.controller_options import check_hosts, check_keys
-from tessera.cli.base.inputs import parse_duration
+from tessera.cli.base.durations import parse_duration
 from tessera.cli.install.command import command as install_command
 from tessera.dashboard.names import PageNames
 from tessera.driver.build.settings import BuildSettings, check_settings

@@ -81,7 +81,7 @@ def test_zsh_and_fish_complete(shell: str, script: list[str], typed: str, words:
     ("typed", "answer"),
     [
         (["pl"], ["plan\tCompute a MIG layout for a card model, without a cluster.", ":4"]),
-        (["why", "--output", "j"], ["json", ":4"]),
+        (["why", "--output", "j"], ["json", "jsonpath=", ":4"]),
         (["config", "check", ""], [":0"]),
         (["nothing-of-this-name"], [":4"]),
     ],

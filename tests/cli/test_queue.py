@@ -76,7 +76,7 @@ def test_a_narrow_terminal_shortens_long_names_before_position_and_reason_are_lo
 def test_notes_stay_below_a_queue_that_is_longer_than_the_screen() -> None:
     page = QueuePage(leads=True, taken=NOW, pods=(FIRST,) * 50, omitted=0)
     found = Queues(QueueReading(page=page, note="no controller leads at this moment"), KueueRows())
-    lines = frame(found, None, 80, 12)
+    lines = frame(found, 80, 12)
     assert len(lines) == 12
     assert lines[-2:] == ["... 41 more lines", "note: no controller leads at this moment"]
 

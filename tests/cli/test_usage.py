@@ -139,7 +139,8 @@ def test_a_record_that_cannot_be_read_says_what_to_do(
     ("options", "words"),
     [
         (["--since", "0d"], "between a second and a year"),
-        (["--since", "900d"], "between a second and a year"),
+        (["--since", "900d"], "more than a year"),
+        (["--since", "53w"], "more than a year"),
         (["--since", "week"], "is not a duration"),
         (["--by", "pod"], "'pod' is not one of"),
     ],

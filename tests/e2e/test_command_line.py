@@ -31,7 +31,8 @@ def failed(run: Run) -> str:
 def test_without_a_command_the_overview_is_shown() -> None:
     run = tessera()
     assert run.returncode == 0
-    assert all(name in run.stdout + run.stderr for name in ("demo", "map", "why", "lab", "agent"))
+    assert all(name in run.stdout + run.stderr for name in ("demo", "map", "why", "lab", "Operate"))
+    assert "mps-host" not in run.stdout + run.stderr, "what runs in containers is not shown"
 
 
 @pytest.mark.parametrize(

@@ -129,7 +129,6 @@ def test_a_user_without_rights_is_told_which_role_to_bind(used: RunningLab) -> N
     assert "total" in used.tessera("usage", "--kubeconfig", str(used.folder / "jane"))
     shown = used.tessera("idle", "--unknown", "--kubeconfig", str(used.folder / "jane"))
     assert "default/whole" in shown
-    assert "Owners are not shown" in shown
 
 
 def test_top_is_live_on_a_terminal_until_q(used: RunningLab) -> None:

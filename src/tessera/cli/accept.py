@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import click
 
 from tessera.cli.base.connection import cluster_options, connect, report_errors
-from tessera.cli.base.console import say, say_json
+from tessera.cli.base.console import say
 from tessera.cli.base.driver_thread import run_within
+from tessera.cli.base.grammar import Output, output_option
 from tessera.cli.base.inputs import check_cards
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ _TIMEOUT = 300.0
 
 @click.command()
 @click.argument("node", required=False)
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="Output format.")
+@output_option("text")
 @click.option(
     "--identified", is_flag=True, help="Keep UUIDs, PCI addresses, host name and node name in the JSON document."
 )
@@ -69,7 +70,7 @@ _TIMEOUT = 300.0
 def command(
     *,
     node: str | None,
-    output: str,
+    output: Output,
     identified: bool,
     driver_root: Path,
     timeout: float,
@@ -121,8 +122,8 @@ def command(
         seconds = math.ceil(timeout)
         run = _accept_node(node, trials, pod=pod, seconds=seconds, kubeconfig=kubeconfig, context=context)
         document = asyncio.run(run)
-    if output == "json":
-        say_json(document if identified else hide_names(document))
+    if output.for_programs:
+        output.show(document if identified else hide_names(document), ())
     else:
         _print(document)
     return FAILED if worst(document.checks) is Status.FAILED else 0

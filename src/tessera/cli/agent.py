@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from tessera.api.names import CLAIM_DRIVERS
-from tessera.cli.base.connection import cluster_options, connect, report_errors
+from tessera.cli.base.connection import connect, report_errors, server_options
 from tessera.cli.base.inputs import check_cards
 from tessera.cli.base.process import (
     address_option,
@@ -191,7 +191,7 @@ _PASSED_ON = ("DP_DISABLE_HEALTHCHECKS", "DP_ENABLE_HEALTHCHECKS")
 @record_option
 @address_option
 @log_option
-@cluster_options
+@server_options
 @report_errors
 def command(kubeconfig: Path | None, context: str | None, log_level: str, **options: Any) -> None:
     """Run the node's process.
@@ -204,6 +204,10 @@ def command(kubeconfig: Path | None, context: str | None, log_level: str, **opti
     \b
     Try it on a node without GPUs:
       tessera agent --node-name "$(hostname)" --simulate 4xA100-40GB
+
+    \b
+    Example:
+      tessera agent --node-name node-1
     """
     start_log(log_level)
     run_process(_run(options_from(options, os.environ), kubeconfig, context))

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from tessera.api.names import CLAIM_DRIVERS, SYSTEM_NAMESPACE
-from tessera.cli.base.connection import cluster_options, connect, report_errors
+from tessera.cli.base.connection import connect, report_errors, server_options
 from tessera.cli.base.controller_options import (
     Site,
     build_options,
@@ -123,7 +123,7 @@ _READERS: Mapping[str, tuple[str, ...]] = {
 @record_option
 @address_option
 @log_option
-@cluster_options
+@server_options
 @report_errors
 def command(kubeconfig: Path | None, context: str | None, log_level: str, **options: Any) -> None:
     """Run the cluster's process.
@@ -131,6 +131,10 @@ def command(kubeconfig: Path | None, context: str | None, log_level: str, **opti
     The controller places slices, installs drivers, and measures how long new nodes take until their cards can be used.
     It runs as a Deployment (deploy/controller.yaml), or on your machine for the cluster of your kubeconfig. Several
     replicas may run; the one that holds the Lease acts.
+
+    \b
+    Example:
+      tessera controller --kubeconfig admin.conf
     """
     start_log(log_level)
     run_process(_run(options_from(options), kubeconfig, context))

@@ -11,7 +11,8 @@ import click
 
 from tessera.api.names import SYSTEM_NAMESPACE
 from tessera.cli.base.connection import CommandError, cluster_options, connect_transport, report_errors
-from tessera.cli.base.console import say, say_json
+from tessera.cli.base.console import say
+from tessera.cli.base.grammar import Output, output_option
 
 if TYPE_CHECKING:
     from tessera.kube.client.client import Client
@@ -51,7 +52,13 @@ def command() -> None:
 def record(
     *, file: Path | None, node: str | None, namespace: str, here: bool, kubeconfig: Path | None, context: str | None
 ) -> None:
-    """Write the recorded decisions of the controller, or of a node's agent, into FILE."""
+    """Write the recorded decisions of the controller, or of a node's agent, into FILE.
+
+    \b
+    Examples:
+      tessera debug record controller.json
+      tessera debug record node-1.json --node node-1
+    """
     if here:
         sys.stdout.buffer.write(asyncio.run(_fetch_here()))
         return
@@ -71,12 +78,16 @@ def record(
 
 @command.command()
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False, exists=True))
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", help="How to show it.")
+@output_option("table")
 @report_errors
-def replay(file: Path, output: str) -> None:
+def replay(file: Path, output: Output) -> None:
     """Decide again with this version's code, and show each decision that differs from the records in FILE.
 
     The exit code is 1 if a decision differs.
+
+    \b
+    Example:
+      tessera debug replay controller.json
     """
     from tessera.limits.processes import RECORD_SIZE
     from tessera.replay.service import read_records
@@ -91,10 +102,10 @@ def replay(file: Path, output: str) -> None:
     if not records:
         raise CommandError(f"error: {file} has no records")
     results = [(each, _differences(each, file)) for each in records]
-    if output == "json":
-        say_json([_as_json(each, found) for each, found in results])
-    else:
-        say(*(line for each, found in results for line in _lines(each, found)))
+    output.show(
+        [_as_json(each, found) for each, found in results],
+        (line for each, found in results for line in _lines(each, found)),
+    )
     if any(found for _, found in results):
         sys.exit(1)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tessera.cli.base.connection import cluster_options, connect, report_errors
-from tessera.cli.base.console import say, say_json
+from tessera.cli.base.grammar import Output, output_option
 from tessera.text import age, count_noun, list_names
 
 if TYPE_CHECKING:
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option("--plan", "shows_plan", is_flag=True, help="Show the plan. This is all that the command does.")
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="Output format.")
+@output_option("text")
 @cluster_options
 @report_errors
-def command(*, shows_plan: bool, output: str, kubeconfig: Path | None, context: str | None) -> None:
+def command(*, shows_plan: bool, output: Output, kubeconfig: Path | None, context: str | None) -> None:
     """Show the moves of running pods that would make room for pods that wait, and what each would free.
 
     A pod may move if it has the annotation tessera.dev/movable: "true", holds one slice, and has an owner that makes
@@ -42,10 +42,7 @@ def command(*, shows_plan: bool, output: str, kubeconfig: Path | None, context: 
     if not shows_plan:
         raise click.UsageError("add --plan: the command shows which pods could move, and moves none")
     found = asyncio.run(_read(kubeconfig, context))
-    if output == "json":
-        say_json(found)
-    else:
-        say(*plan_lines(found))
+    output.show(found, plan_lines(found))
 
 
 async def _read(kubeconfig: Path | None, context: str | None) -> "MovesPlan":

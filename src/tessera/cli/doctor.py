@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import click
 
 from tessera.cli.base.connection import CommandError, cluster_options, connect_transport, report_errors
-from tessera.cli.base.console import say, say_json
+from tessera.cli.base.console import say
 from tessera.cli.base.controller_options import check_image
+from tessera.cli.base.grammar import Output, output_option
 from tessera.text import count_noun, one_line
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     help="Let a node pull this image of Tessera: by a pod in that namespace, which is deleted again.",
 )
 @click.option("--all", "shows_all", is_flag=True, help="Show also the checks that pass.")
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="Output format.")
+@output_option("text")
 @click.option(
     "--bundle",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -50,7 +51,7 @@ def command(
     namespace: str,
     image: str | None,
     shows_all: bool,
-    output: str,
+    output: Output,
     bundle: Path | None,
     records: bool,
     kubeconfig: Path | None,
@@ -84,10 +85,11 @@ def command(
 
     findings = asyncio.run(_examine(namespace, image, kubeconfig, context))
     verdict = worst(findings)
-    if output == "json":
-        say_json({"verdict": verdict, "findings": findings})
-    else:
-        say(*_lines(findings, shows_all=shows_all))
+    output.show(
+        {"verdict": verdict, "findings": findings},
+        _lines(findings, shows_all=shows_all),
+        (f"check/{each.check}" for each in findings),
+    )
     return int(verdict is Verdict.ERROR)
 
 

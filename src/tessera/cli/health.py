@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tessera.cli.base.connection import cluster_options, connect, own_namespace, report_errors
-from tessera.cli.base.console import say, say_json
+from tessera.cli.base.grammar import Output, node_names, output_option
 from tessera.cli.base.usage import NODES_UNKNOWN, SILENT
 from tessera.text import age, count_noun, list_names, one_line
 
@@ -30,7 +30,7 @@ _WIDTH = 100
 
 
 @click.command()
-@click.argument("node", required=False)
+@click.argument("node", required=False, callback=node_names)
 @click.option(
     "--explain",
     "term",
@@ -39,10 +39,10 @@ _WIDTH = 100
     flag_value="",
     help="Explain an XID by its number, or another error by its name, and end.",
 )
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="Output format.")
+@output_option("text")
 @cluster_options
 @report_errors
-def command(*, node: str | None, term: str | None, output: str, kubeconfig: Path | None, context: str | None) -> int:
+def command(*, node: str | None, term: str | None, output: Output, kubeconfig: Path | None, context: str | None) -> int:
     """Show which cards are not well, why, who holds them, and what happens next.
 
     With NODE, the command lists every card of that node; without it, those of the cluster that are not healthy. It
@@ -81,21 +81,16 @@ def command(*, node: str | None, term: str | None, output: str, kubeconfig: Path
         _explain(term, output)
         return 0
     health = asyncio.run(_read(node, kubeconfig, context))
-    if output == "json":
-        say_json(_document(health))
-    else:
-        say(*_lines(health, node))
+    names = dict.fromkeys(f"node/{row.node}" for row in health.cards)
+    output.show(_document(health), _lines(health, node), names)
     return 0 if health.complete else NOT_HEALTHY
 
 
-def _explain(word: str, output: str) -> None:
+def _explain(word: str, output: Output) -> None:
     from tessera.observe.health_terms import explain_term
 
     term = explain_term(word)
-    if output == "json":
-        say_json(term)
-    else:
-        say(*_term_lines(term))
+    output.show(term, _term_lines(term), [f"term/{term.term}"])
 
 
 def _term_lines(term: "Term") -> Iterator[str]:

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 import click
 
 from tessera.cli.base.connection import cluster_options, connect, own_namespace, report_errors
-from tessera.cli.base.console import say, say_json
+from tessera.cli.base.grammar import (
+    Output,
+    namespace_options,
+    node_option,
+    output_option,
+    selected_pods,
+    selector_option,
+)
 from tessera.text import count_noun
 
 if TYPE_CHECKING:
@@ -19,18 +26,20 @@ _HEADER = ("GPU-HOURS", "STATE", "HELD", "POD", "CONTAINER", "OWNER", "DEVICE", 
 
 
 @click.command()
-@click.option("-n", "--namespace", metavar="NAME", help="Show pods of this namespace only.  [default: all]")
-@click.option("--node", "nodes", metavar="NAME", multiple=True, help="Show this node only; repeatable.")
+@namespace_options()
+@selector_option
+@node_option
 @click.option("--unknown", is_flag=True, help="Show also leases whose use cannot be measured.")
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", help="Output format.")
+@output_option("table")
 @cluster_options
 @report_errors
 def command(
     *,
     namespace: str | None,
+    selector: str | None,
     nodes: tuple[str, ...],
     unknown: bool,
-    output: str,
+    output: Output,
     kubeconfig: Path | None,
     context: str | None,
 ) -> None:
@@ -50,21 +59,25 @@ def command(
     """
     from tessera.cli.base.usage import warn_of_failures
 
-    usage = asyncio.run(_read(nodes, own_namespace(namespace, kubeconfig, context), kubeconfig, context))
-    if output == "json":
-        rows = idle_rows(usage.leases, namespace=namespace, unknown=unknown)
-        leases = [_document(row) for row in rows]
-        say_json({"simulated": usage.simulated, "leases": leases, "silent": usage.fleet.failures})
-    else:
-        say(*idle_lines(usage, namespace=namespace, unknown=unknown))
+    usage = asyncio.run(_read(nodes, namespace, selector, kubeconfig, context))
+    rows = idle_rows(usage.leases, namespace=namespace, unknown=unknown)
+    output.show(
+        {"simulated": usage.simulated, "leases": [_document(row) for row in rows], "silent": usage.fleet.failures},
+        idle_lines(usage, namespace=namespace, unknown=unknown),
+        (f"pod/{row.lease.pod}" for row in rows),
+    )
     warn_of_failures(usage)
 
 
-async def _read(nodes: Sequence[str], namespace: str, kubeconfig: Path | None, context: str | None) -> "Usage":
-    from tessera.cli.base.usage import read_or_explain
+async def _read(
+    nodes: Sequence[str], namespace: str | None, selector: str | None, kubeconfig: Path | None, context: str | None
+) -> "Usage":
+    from tessera.cli.base.usage import read_or_explain, with_labels
 
+    home = own_namespace(namespace, kubeconfig, context)
     async with connect("tessera-idle", kubeconfig, context) as client:
-        return await read_or_explain(client, nodes, namespace=namespace)
+        usage = await read_or_explain(client, nodes, namespace=home)
+        return with_labels(usage, await selected_pods(client, selector, namespace, home))
 
 
 def idle_rows(rows: Sequence["LeaseRow"], *, namespace: str | None, unknown: bool) -> list["LeaseRow"]:

@@ -15,7 +15,7 @@ from tessera.cli.base.command_group import LazyCommands, Table
 from tessera.cli.base.console import print_error, say, tolerate_any_encoding
 
 #: The product's commands, in the order of the overview; the package tessera-gpu-lab adds its own.
-COMMANDS: Table = {
+USE: Table = {
     "map": ("tessera.cli.map", "Show each card's slices, the pods that have them, and the free slots."),
     "why": ("tessera.cli.why", "Explain why a pod waits or why a node's cards are not as configured."),
     "queue": ("tessera.cli.queue", "Show the pods that wait for slices: position, reason and expected start."),
@@ -25,25 +25,34 @@ COMMANDS: Table = {
     "usage": ("tessera.cli.usage", "Show GPU-hours by namespace, user, label or model, and their cost."),
     "idle": ("tessera.cli.idle", "List cards and slices that pods hold and do not use."),
     "health": ("tessera.cli.health", "Show which cards are not well, why, and what happens next."),
+}
+OPERATE: Table = {
     "accept": ("tessera.cli.accept", "Check everything that Tessera uses of a machine's cards, before they get work."),
     "cordon": ("tessera.cli.cordon", "Take one card out of service: no new pod gets it, running pods stay."),
     "uncordon": ("tessera.cli.uncordon", "Give a cordoned card back to pods."),
+    "install": ("tessera.cli.install.command", "Install Tessera, or take over the settings of NVIDIA's gpu-operator."),
+    "uninstall": ("tessera.cli.uninstall.command", "Remove Tessera from a cluster, without a trace."),
+    "doctor": ("tessera.cli.doctor", "Check a cluster before and after the installation, and say what to do."),
+    "version": ("tessera.cli.version", "Show the versions of this program, the cluster, and Tessera in it."),
+    "driver": ("tessera.cli.driver", "Show the nodes' drivers; find, build and mirror driver images."),
+    "debug": ("tessera.cli.debug", "Fetch the decisions of a process, and replay them."),
+    "completion": ("tessera.cli.completion", "Print the script that completes commands in a shell or in kubectl."),
+}
+PLAN: Table = {
     "plan": ("tessera.cli.plan", "Compute a MIG layout for a card model, without a cluster."),
     "config": (
         "tessera.cli.config.command",
         "Check and explain files of sharing, MIG or gpu-operator settings.",
     ),
     "kueue": ("tessera.cli.kueue", "Write Kueue's configuration and queues, with GPU memory as quota."),
-    "install": ("tessera.cli.install.command", "Install Tessera, or take over the settings of NVIDIA's gpu-operator."),
-    "uninstall": ("tessera.cli.uninstall.command", "Remove Tessera from a cluster, without a trace."),
-    "doctor": ("tessera.cli.doctor", "Check a cluster before and after the installation, and say what to do."),
-    "version": ("tessera.cli.version", "Show the versions of this program, the cluster, and Tessera in it."),
-    "driver": ("tessera.cli.driver", "Show the nodes' drivers; find, build and mirror driver images."),
     "provisioning": ("tessera.cli.provisioning", "Show how long new nodes took until their cards could be used."),
     "autoscaler": (
         "tessera.cli.autoscaler",
         "Compute an autoscaler's timers from measured times, and the size of a warm pool.",
     ),
+}
+#: What runs in the cluster's containers; the overview does not show it.
+PROCESSES: Table = {
     "controller": ("tessera.cli.controller", "Run the cluster's process: places slices and installs drivers."),
     "webhook": (
         "tessera.cli.webhook",
@@ -56,10 +65,9 @@ COMMANDS: Table = {
     ),
     "mps-host": ("tessera.cli.mps_host", "Start the MPS daemons of a node for its agent."),
     "wait-for": ("tessera.cli.wait_for", "Wait on a node until its driver, toolkit or cards are ready."),
-    "debug": ("tessera.cli.debug", "Fetch the decisions of a process, and replay them."),
     "validate": ("tessera.cli.validate", "Run a small CUDA program on every card of this node."),
-    "completion": ("tessera.cli.completion", "Print the script that completes commands in a shell or in kubectl."),
 }
+COMMANDS: Table = {**USE, **OPERATE, **PLAN, **PROCESSES}
 
 #: The variable by which a shell's script asks for words (tessera.cli.completion).
 _COMPLETE = "_TESSERA_COMPLETE"
@@ -72,6 +80,9 @@ On a cluster (kubeconfig as for kubectl):
   tessera map
   tessera why my-pod -n my-namespace
   tessera why node/my-node
+\b
+Exit codes: 0; 1 after an error, if the named object does not exist, or if a check
+failed; 2 if health finds a card that is not allocated or unknown; 130 after Ctrl-C.
 """
 
 
@@ -86,6 +97,7 @@ def _print_version(ctx: click.Context, _param: click.Parameter, wanted: bool) ->
 @click.command(
     cls=LazyCommands,
     table=COMMANDS,
+    sections={"Use": USE, "Operate": OPERATE, "Plan": PLAN},
     group="",
     epilog=EPILOG,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},

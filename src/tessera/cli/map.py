@@ -21,11 +21,13 @@ from tessera.cli.base.connection import (
     own_namespace,
     report_errors,
 )
-from tessera.cli.base.console import say, say_coloured, say_json, shows_colours
+from tessera.cli.base.console import say, say_coloured, shows_colours
+from tessera.cli.base.grammar import Output, check_watch, namespace_options, node_names, output_option, watch_option
 from tessera.cli.base.live_picture import Picture, outdated, read_again, show_pictures
 from tessera.cli.base.tenant_view import HIDDEN, HIDDEN_NAMES
 from tessera.cli.base.tiles import ESCAPE, WIDTH, draw, draw_summary
 from tessera.explain.fleet_map import CardFilter, known_room, select, summarize
+from tessera.mig.names import nvml_spelling
 from tessera.text import list_alternatives, one_line
 
 if TYPE_CHECKING:
@@ -39,8 +41,8 @@ _SUMMARY_FROM = 9
 
 
 @click.command()
-@click.argument("nodes", nargs=-1, metavar="[NODE]...")
-@click.option("-n", "--namespace", default="", metavar="NAME", help="Show cards that pods of this namespace hold.")
+@click.argument("nodes", nargs=-1, metavar="[NODE]...", callback=node_names)
+@namespace_options()
 @click.option("--model", default="", metavar="TEXT", help="Show cards whose model contains this text, e.g. A100.")
 @click.option(
     "--free",
@@ -52,9 +54,9 @@ _SUMMARY_FROM = 9
 @click.option(
     "--held-by", default="", metavar="TEXT", help="Show cards of pods whose NAMESPACE/NAME contains this text."
 )
-@click.option("--watch", "watches", is_flag=True, help="Draw again whenever something changes, until Ctrl-C.")
+@watch_option
 @click.option("--summary", is_flag=True, help="Show only the sums by model.")
-@click.option("-o", "--output", type=click.Choice(["tiles", "json"]), default="tiles", help="Output format.")
+@output_option("tiles")
 @click.option(
     "--colour/--no-colour", "--color/--no-color", default=None, help="Use colours.  [default: on a terminal only]"
 )
@@ -63,13 +65,13 @@ _SUMMARY_FROM = 9
 def command(
     *,
     nodes: tuple[str, ...],
-    namespace: str,
+    namespace: str | None,
     model: str,
     free: str,
     held_by: str,
     watches: bool,
     summary: bool,
-    output: str,
+    output: Output,
     colour: bool | None,
     kubeconfig: Path | None,
     context: str | None,
@@ -88,26 +90,20 @@ def command(
       tessera map -n team-a --watch
       tessera map -o json | jq '.nodes[].cards[].possible'
     """
-    chosen = CardFilter(namespace=namespace, model=model, free=free, held_by=held_by)
+    chosen = CardFilter(namespace=namespace or "", model=model, free=nvml_spelling(free), held_by=held_by)
     paints = shows_colours() if colour is None else colour
+    if watches:
+        check_watch(output)
     home = own_namespace(namespace, kubeconfig, context)
     if watches:
-        if output == "json" or not sys.stdout.isatty():
-            raise click.UsageError("--watch draws on a terminal; leave it out for files and programs")
         asyncio.run(_watch(nodes, home, chosen, kubeconfig, context, colour=paints, summary=summary))
         return
     found = asyncio.run(_read(nodes, home, kubeconfig, context))
     shown = choose(found, nodes, chosen)
-    if output == "json":
-        say_json(
-            {
-                "simulated": shown.simulated,
-                "nodes": shown.nodes,
-                "pending": shown.pending,
-                "models": summarize(shown.nodes),
-                "waiting": shown.waiting,
-            }
-        )
+    if output.for_programs:
+        sums = {"models": summarize(shown.nodes), "waiting": shown.waiting}
+        document = {"simulated": shown.simulated, "nodes": shown.nodes, "pending": shown.pending, **sums}
+        output.show(document, (), (f"node/{each.node}" for each in shown.nodes))
     else:
         say_coloured(*picture(shown, chosen, colour=paints, summary=summary, width=_width()))
     if any(each.node.startswith(HIDDEN) for each in shown.nodes):

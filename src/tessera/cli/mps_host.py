@@ -25,6 +25,10 @@ def command(path: Path, log_level: str) -> None:
     The daemons end with this process's container, not with the agent's, so an update of the agent leaves their clients
     alone. It runs as the DaemonSet tessera-mps (deploy/mps.yaml) on nodes with MPS shares, and needs the host's
     processes, the driver, and the folders of MPS.
+
+    \b
+    Example:
+      tessera mps-host
     """
     from tessera.agent.mps.spawning import MpsHost
 

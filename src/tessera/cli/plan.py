@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from tessera.cli.base.connection import CommandError, report_errors
-from tessera.cli.base.console import say, say_json
+from tessera.cli.base.console import say
+from tessera.cli.base.grammar import Output, output_option
 from tessera.text import count_noun, list_alternatives, one_line
 
 if TYPE_CHECKING:
@@ -18,15 +19,20 @@ if TYPE_CHECKING:
 
 @click.group()
 def command() -> None:
-    """Compute a layout without a cluster and without cards."""
+    """Compute a layout without a cluster and without cards.
+
+    \b
+    Example:
+      tessera plan mig A100-40GB 2g.10gb=2 1g.5gb=3
+    """
 
 
 @command.command()
 @click.argument("model", metavar="[MODEL]", default="")
 @click.argument("wanted", nargs=-1, metavar="[PROFILE=COUNT]...")
-@click.option("-o", "--output", type=click.Choice(["tiles", "json"]), default="tiles", help="Output format.")
+@output_option("tiles")
 @report_errors
-def mig(model: str, wanted: Sequence[str], output: str) -> int:
+def mig(model: str, wanted: Sequence[str], output: Output) -> int:
     """Show how MIG slices are laid out on one card, or why they do not fit.
 
     The layout is the one that Tessera makes on an empty card of the model. The exit code is 1 if the slices do not fit.
@@ -54,8 +60,8 @@ def mig(model: str, wanted: Sequence[str], output: str) -> int:
         return _list_profiles(found, output)
     counts, geometry = _counts(wanted), found.geometry
     plan = plan_layout(geometry, counts)
-    if output == "json":
-        say_json(_as_json(found.short_name, geometry, plan))
+    if output.for_programs:
+        output.show(_as_json(found.short_name, geometry, plan), ())
         return 1 if isinstance(plan, Infeasible) else 0
     if isinstance(plan, Infeasible):
         raise CommandError(plan.reason)
@@ -63,22 +69,23 @@ def mig(model: str, wanted: Sequence[str], output: str) -> int:
     return 0
 
 
-def _list_models(output: str) -> int:
+def _list_models(output: Output) -> int:
     """Prints every model that can be cut, with its profiles."""
     from tessera.mig.models import MODELS
 
-    if output == "json":
-        say_json([_model_json(each) for each in MODELS])
-        return 0
     width = max(len(each.short_name) for each in MODELS)
-    say(*(f"{each.short_name:<{width}}   {' '.join(each.profile_names)}" for each in MODELS))
+    output.show(
+        [_model_json(each) for each in MODELS],
+        (f"{each.short_name:<{width}}   {' '.join(each.profile_names)}" for each in MODELS),
+        (f"model/{each.short_name}" for each in MODELS),
+    )
     return 0
 
 
-def _list_profiles(model: "GpuModel", output: str) -> int:
+def _list_profiles(model: "GpuModel", output: Output) -> int:
     """Prints the profiles of one model; an error for one that cannot be cut."""
-    if output == "json":
-        say_json(_model_json(model))
+    if output.for_programs:
+        output.show(_model_json(model), (), [f"model/{model.short_name}"])
         return 0
     if not model.mig_capable or model.table is None:
         say(f"{model.short_name}   {', '.join(model.product_names)}")
@@ -113,6 +120,8 @@ def _model_json(model: "GpuModel") -> dict[str, object]:
 
 def _counts(wanted: Sequence[str]) -> Counter[str]:
     """Reads ``1g.5gb=3`` or ``3x1g.5gb``; a profile alone means one, and counts of the same profile are added."""
+    from tessera.mig.names import nvml_spelling
+
     counts: Counter[str] = Counter()
     for each in wanted:
         name, sign, number = each.partition("=")
@@ -121,7 +130,7 @@ def _counts(wanted: Sequence[str]) -> Counter[str]:
             number, name = times[1], times[2]
         if not name or (sign and re.fullmatch(r"[0-9]{1,6}", number, re.ASCII) is None):
             raise ValueError(f'"{one_line(each)}" is not PROFILE=COUNT; write 1g.5gb=3, for example')
-        counts[name] += int(number) if sign or times else 1
+        counts[nvml_spelling(name)] += int(number) if sign or times else 1
     return counts
 
 

@@ -23,7 +23,12 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 @click.group()
 def command() -> None:
-    """Show how long new nodes took until their cards could be used, and which phase took the time."""
+    """Show how long new nodes took until their cards could be used, and which phase took the time.
+
+    \b
+    Example:
+      tessera provisioning report --since 1w
+    """
 
 
 @command.command()

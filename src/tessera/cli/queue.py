@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from tessera.cli.base.connection import CommandError, cluster_options, connect, own_namespace, report_errors
-from tessera.cli.base.console import say, say_json
+from tessera.cli.base.console import say
+from tessera.cli.base.grammar import (
+    Output,
+    check_watch,
+    namespace_options,
+    output_option,
+    selected_pods,
+    selector_option,
+    watch_option,
+)
 from tessera.cli.base.live_picture import Picture, read_again, show_pictures, with_notes
 from tessera.cli.base.table import fit_terminal, table_lines
 from tessera.text import age, count_noun, one_line
@@ -35,10 +44,10 @@ _STALE = 60.0
 
 @click.command()
 @click.argument("pod", required=False, metavar="[POD]")
-@click.option("-n", "--namespace", metavar="NAME", help="Whose pods.  [default: the context's, or default]")
-@click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="Show pods of all namespaces.")
-@click.option("--watch", "watches", is_flag=True, help="Draw again every few seconds, until Ctrl-C.")
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", help="Output format.")
+@namespace_options(everywhere=True)
+@selector_option
+@watch_option
+@output_option("table")
 @cluster_options
 @report_errors
 def command(
@@ -46,8 +55,9 @@ def command(
     pod: str | None,
     namespace: str | None,
     everywhere: bool,
+    selector: str | None,
     watches: bool,
-    output: str,
+    output: Output,
     kubeconfig: Path | None,
     context: str | None,
 ) -> None:
@@ -72,28 +82,43 @@ def command(
       tessera queue -A --watch
       tessera queue -A -o json | jq '.pods[] | select(.start.basis == "unknown").name'
     """
-    if everywhere and namespace:
-        raise click.UsageError("-A shows all namespaces, -n one of them; leave one out")
-    if watches and (output == "json" or not sys.stdout.isatty()):
-        raise click.UsageError("--watch draws on a terminal; leave it out for files and programs")
-    wanted = None if everywhere else own_namespace(namespace, kubeconfig, context)
     if watches:
-        asyncio.run(_watch(wanted, pod, kubeconfig, context))
+        check_watch(output)
+    home = own_namespace(namespace, kubeconfig, context)
+    wanted = Wanted(namespace if pod is None else home, None if everywhere else home, pod, selector)
+    if watches:
+        asyncio.run(_watch(wanted, kubeconfig, context))
         return
-    found = asyncio.run(_read_once(wanted, pod, kubeconfig, context))
-    if output == "json":
-        say_json(_plain(found))
-    else:
-        say(*lines_of(found, wanted, width=_width()))
+    found = asyncio.run(_read_once(wanted, kubeconfig, context))
+    width = 0 if output.form == "wide" else _width()
+    names = (f"pod/{each.name}" for each in found.reading.page.pods)
+    output.show(_plain(found), lines_of(found, width=width), names)
     for note in found.notes:
         say(f"note: {note}", err=True)
 
 
+class Wanted(NamedTuple):
+    """What is asked for.
+
+    Attributes:
+        namespace: whose pods; None for all that the user may see.
+        home: the namespace that a user sees who may not see all; None if they ask for all.
+        pod: the only pod to show; None for all.
+        selector: labels of the pods to show; None for all.
+    """
+
+    namespace: str | None
+    home: str | None
+    pod: str | None = None
+    selector: str | None = None
+
+
 class Queues(NamedTuple):
-    """The controller's queue and Kueue's, as one user sees them; of one pod alone if ``pod`` names it."""
+    """The controller's queue and Kueue's, as one user sees them; of one namespace and one pod, if these are named."""
 
     reading: "QueueReading"
     kueue: "KueueRows"
+    namespace: str | None = None
     pod: str | None = None
 
     @property
@@ -112,44 +137,43 @@ def _width() -> int:
     return shutil.get_terminal_size((0, 24)).columns if sys.stdout.isatty() else 0
 
 
-async def _watch(wanted: str | None, pod: str | None, kubeconfig: Path | None, context: str | None) -> None:
+async def _watch(wanted: Wanted, kubeconfig: Path | None, context: str | None) -> None:
     from tessera.clock import SystemClock
 
     async with connect("tessera-queue", kubeconfig, context) as client:
 
         async def read_picture() -> Picture:
-            found = await read(client, wanted, pod)
-            return lambda width, height: frame(found, wanted, width, height)
+            found = await read(client, wanted)
+            return lambda width, height: frame(found, width, height)
 
         await show_pictures(read_again(read_picture, SystemClock(), _INTERVAL))
 
 
-def frame(found: "Queues", namespace: str | None, width: int, height: int) -> Sequence[str]:
+def frame(found: "Queues", width: int, height: int) -> Sequence[str]:
     """The tables and the notes, cut to a screen; the last line of a table says how many more there are."""
 
     def tables(width: int, height: int) -> Sequence[str]:
-        lines = list(lines_of(found, namespace, width=width))
+        lines = list(lines_of(found, width=width))
         more = len(lines) - height
         return lines if more <= 0 else [*lines[: height - 1], f"... {more + 1} more lines"]
 
     return with_notes(tables, [f"note: {note}" for note in found.notes], width, height)
 
 
-async def _read_once(wanted: str | None, pod: str | None, kubeconfig: Path | None, context: str | None) -> Queues:
+async def _read_once(wanted: Wanted, kubeconfig: Path | None, context: str | None) -> Queues:
     async with connect("tessera-queue", kubeconfig, context) as client:
-        return await read(client, wanted, pod)
+        return await read(client, wanted)
 
 
-async def read(client: "Client", namespace: str | None, pod: str | None = None) -> Queues:
+async def read(client: "Client", wanted: Wanted) -> Queues:
     """Reads the queues as far as the user may.
 
     Args:
         client: the user's client.
-        namespace: whose pods; None for all.
-        pod: the only pod to show; None for all.
+        wanted: what is asked for.
 
     Raises:
-        CommandError: the user may read neither the controller's page nor the pods.
+        CommandError: the user may read neither the controller's page nor the pods, or there is no such pod.
     """
     import msgspec
 
@@ -157,35 +181,58 @@ async def read(client: "Client", namespace: str | None, pod: str | None = None) 
     from tessera.explain.kueue_rows import read_kueue_rows
 
     now = SystemClock().now()
-    found, kueue = await _read_slices(client, namespace, now), await read_kueue_rows(client, namespace, now)
-    if pod is None:
-        return Queues(found, kueue)
-    rows = tuple(row for row in found.page.pods if row.name == pod)
+    found, namespace = await _read_slices(client, wanted, now)
+    kueue = await read_kueue_rows(client, namespace, now)
+    pods = await selected_pods(client, wanted.selector, namespace, wanted.home or "default")
+    if pods is not None:
+        kept = tuple(row for row in found.page.pods if (row.namespace, row.name) in pods)
+        found = msgspec.structs.replace(found, page=msgspec.structs.replace(found.page, pods=kept))
+    if wanted.pod is None:
+        return Queues(found, kueue, namespace)
+    rows = tuple(row for row in found.page.pods if row.name == wanted.pod)
     omitted = 0 if rows else found.page.omitted  # the pod may be one of those
     found = msgspec.structs.replace(found, page=msgspec.structs.replace(found.page, pods=rows, omitted=omitted))
-    own = tuple(row for row in kueue.rows if row.owner.rpartition("/")[2] == pod)
-    return Queues(found, msgspec.structs.replace(kueue, rows=own), pod)
+    own = tuple(row for row in kueue.rows if row.owner.rpartition("/")[2] == wanted.pod)
+    if not rows and not own:
+        await _check_exists(client, wanted.namespace or "default", wanted.pod)
+    return Queues(found, msgspec.structs.replace(kueue, rows=own), namespace, wanted.pod)
 
 
-async def _read_slices(client: "Client", namespace: str | None, now: float) -> "QueueReading":
+async def _check_exists(client: "Client", namespace: str, pod: str) -> None:
+    """Raises an error if there is no such pod."""
+    from tessera.kube.client.errors import ApiError, NotFound
+    from tessera.kube.resources import PODS
+
+    try:
+        await client.get(PODS, pod, namespace)
+    except NotFound as error:
+        raise CommandError(f'error: there is no pod "{pod}" in namespace {namespace}; -n names another') from error
+    except ApiError:
+        return  # the user may not know
+
+
+async def _read_slices(client: "Client", wanted: Wanted, now: float) -> "tuple[QueueReading, str | None]":
+    """What waits for slices, and of which namespace; a user who may not read of all reads of ``wanted.home``."""
     from tessera.forecast.queue_page import in_namespace
     from tessera.kube.client.errors import Forbidden
     from tessera.observe.queue_reading import QueueReading, read_queue, read_told
 
+    namespace = wanted.namespace
     try:
         page = await read_queue(client)
     except Forbidden:
+        namespace = namespace or wanted.home
         found = await _read_as_tenant(client, namespace)
         if isinstance(found, QueueReading):
-            return found
+            return found, namespace
         why, note = found, f"this is what the pods were told. {found}"
     else:
         if not isinstance(page, str):
             shown = page if namespace is None else in_namespace(page, [namespace])
-            return QueueReading(page=shown, note=stale_note(page.age))
+            return QueueReading(page=shown, note=stale_note(page.age)), namespace
         why = note = page
     try:
-        return await read_told(client, namespace, now, note)
+        return await read_told(client, namespace, now, note), namespace
     except Forbidden as error:
         where = "all namespaces: name one with -n" if namespace is None else f"namespace {namespace}"
         raise CommandError(" ".join(str(error).split()), f"You may not list the pods of {where}", why) from error
@@ -218,8 +265,9 @@ async def _read_as_tenant(client: "Client", namespace: str | None) -> "QueueRead
     return QueueReading(page=page, note=HIDDEN_NAMES if any(name.startswith(HIDDEN) for name in names) else "")
 
 
-def lines_of(found: Queues, namespace: str | None, *, width: int = 0) -> Iterator[str]:
+def lines_of(found: Queues, *, width: int = 0) -> Iterator[str]:
     """The tables; that of Kueue only if something waits there."""
+    namespace = found.namespace
     yield from queue_lines(found.reading, namespace, found.pod, width=width)
     if found.kueue.rows:
         yield ""

@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING
 import click
 
 from tessera.cli.base.connection import cluster_options, connect, own_namespace, report_errors
-from tessera.cli.base.console import say, say_json, write_frame
+from tessera.cli.base.console import write_frame
+from tessera.cli.base.grammar import (
+    Output,
+    namespace_options,
+    node_option,
+    output_option,
+    selected_pods,
+    selector_option,
+)
 from tessera.cli.base.live_picture import PATIENCE, SILENT, Picture, call_on_resize, failure_of, outdated
 
 if TYPE_CHECKING:
@@ -73,8 +81,9 @@ _RESIZED = "resized"
     show_default=True,
     help="name, busy or memory; for pods also held and wasted, for cards power and temperature.",
 )
-@click.option("-n", "--namespace", metavar="NAME", help="Show pods of this namespace only.  [default: all]")
-@click.option("--node", "nodes", metavar="NAME", multiple=True, help="Show this node only; repeatable.")
+@namespace_options()
+@selector_option
+@node_option
 @click.option("--once", is_flag=True, help="Print one table and end.  [default: if no terminal reads it]")
 @click.option(
     "--interval",
@@ -84,7 +93,7 @@ _RESIZED = "resized"
     metavar="SECONDS",
     help="Time between two readings.",
 )
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", help="Output format.")
+@output_option("table")
 @cluster_options
 @report_errors
 def command(
@@ -92,10 +101,11 @@ def command(
     by: str,
     sort: str,
     namespace: str | None,
+    selector: str | None,
     nodes: tuple[str, ...],
     once: bool,
     interval: float,
-    output: str,
+    output: Output,
     kubeconfig: Path | None,
     context: str | None,
 ) -> None:
@@ -116,17 +126,19 @@ def command(
     view = TopView(view=View(by), order=sort)
     if sort not in view.orders:
         raise click.BadParameter(f"{sort!r} is no order of {by}; orders: {', '.join(view.orders)}", param_hint="--sort")
-    live = not once and output == "table" and sys.stdout.isatty() and sys.stdin.isatty()
-    screen = TopScreen(view, namespace, nodes, own_namespace(namespace, kubeconfig, context))
+    live = not once and not output.for_programs and sys.stdout.isatty() and sys.stdin.isatty()
+    screen = TopScreen(view, namespace, nodes, own_namespace(namespace, kubeconfig, context), selector)
     if live:
         asyncio.run(_run_live(screen, interval, kubeconfig, context))
         return
     usage = asyncio.run(_read_once(screen, kubeconfig, context))
-    if output == "json":
-        rows: Sequence[object] = view.select_cards(usage) if view.view is View.CARDS else view.select_leases(usage)
-        say_json({"simulated": usage.simulated, by: rows, "silent": usage.fleet.failures})
-    else:
-        say(*screen.table(usage), *screen.warnings(usage))
+    cards, leases = view.select_cards(usage), view.select_leases(usage)
+    is_cards = view.view is View.CARDS
+    output.show(
+        {"simulated": usage.simulated, by: cards if is_cards else leases, "silent": usage.fleet.failures},
+        [*screen.table(usage), *screen.warnings(usage)],
+        [f"node/{row.node}" for row in cards] if is_cards else [f"pod/{row.lease.pod}" for row in leases],
+    )
     warn_of_failures(usage)
 
 
@@ -138,10 +150,19 @@ class TopScreen:
         namespace: whose pods are shown; None for all.
         nodes: nodes that are shown; empty for all.
         home: the namespace in which a tenant has rights.
+        selector: labels of the pods that are shown; None for all.
     """
 
-    def __init__(self, view: "TopView", namespace: str | None, nodes: Sequence[str], home: str = "default") -> None:
+    def __init__(
+        self,
+        view: "TopView",
+        namespace: str | None,
+        nodes: Sequence[str],
+        home: str = "default",
+        selector: str | None = None,
+    ) -> None:
         self.view = view
+        self._selector = selector
         self._namespace = namespace
         self._nodes = nodes
         self._home = home
@@ -150,9 +171,10 @@ class TopScreen:
         """Reads the cluster; only leases of the chosen namespace remain."""
         import msgspec
 
-        from tessera.cli.base.usage import read_or_explain
+        from tessera.cli.base.usage import read_or_explain, with_labels
 
         usage = await read_or_explain(client, self._nodes, namespace=self._home)
+        usage = with_labels(usage, await selected_pods(client, self._selector, self._namespace, self._home))
         if self._namespace is None:
             return usage
         kept = [row for row in usage.leases if row.lease.namespace == self._namespace]

@@ -11,8 +11,10 @@ import click
 
 from tessera.api.names import SYSTEM_NAMESPACE
 from tessera.cli.base.connection import CommandError, cluster_options, connect, report_errors
-from tessera.cli.base.console import say, say_json
-from tessera.cli.base.inputs import DAYS, read_text
+from tessera.cli.base.console import say
+from tessera.cli.base.durations import DAYS
+from tessera.cli.base.grammar import Output, namespace_options, output_option
+from tessera.cli.base.inputs import read_text
 from tessera.clock import SystemClock, rfc3339
 from tessera.errors import UserError
 from tessera.text import percent
@@ -34,22 +36,22 @@ _SOURCE = "the controller's record"
     help="What a row is.",
 )
 @click.option("--since", type=DAYS, default="7d", show_default=True, help="Length of the window until now: 7d, 12h.")
-@click.option("-n", "--namespace", "namespaces", metavar="NAME", multiple=True, help="Only this one; repeatable.")
+@namespace_options(multiple=True)
 @click.option(
     "--prices",
     type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
     help="File with the price of a GPU-hour by model, for the cost.",
 )
-@click.option("-o", "--output", type=click.Choice(["table", "csv", "json"]), default="table", help="Output format.")
+@output_option("table", "csv")
 @cluster_options
 @report_errors
 def command(
     *,
     by: str,
     since: float,
-    namespaces: tuple[str, ...],
+    namespace: tuple[str, ...],
     prices: Path | None,
-    output: str,
+    output: Output,
     kubeconfig: Path | None,
     context: str | None,
 ) -> None:
@@ -73,13 +75,9 @@ def command(
 
     listed = None if prices is None else read_prices(read_text(prices))
     totals = asyncio.run(_read(since, kubeconfig, context))
-    report = make_report(totals, Grouping(by), namespaces=namespaces, prices=listed)
-    if output == "json":
-        say_json(_document(totals, report, listed))
-    elif output == "csv":
-        say(*_csv_lines(report, listed))
-    else:
-        say(*table(totals, report, listed))
+    report = make_report(totals, Grouping(by), namespaces=namespace, prices=listed)
+    lines = _csv_lines(report, listed) if output.form == "csv" else table(totals, report, listed)
+    output.show(_document(totals, report, listed), lines, (f"{by}/{row.name}" for row in report.rows))
     for note in totals.notes:
         say(f"note: {note}", err=True)
 

@@ -71,6 +71,10 @@ def command(
     each card and reads it again, multiplies matrices, and times copies within the card, to the host and to the next
     card. A rate far below the board's figure, or below the other cards of the node, is a finding; the exit code is then
     2.
+
+    \b
+    Example:
+      tessera validate
     """
     if card is not None and not preflight:
         raise click.UsageError("--card is for --preflight")

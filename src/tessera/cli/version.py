@@ -12,7 +12,7 @@ import msgspec
 
 from tessera import __version__
 from tessera.cli.base.connection import cluster_options, connect, report_errors
-from tessera.cli.base.console import say, say_json
+from tessera.cli.base.grammar import Output, output_option
 from tessera.text import count_noun, one_line
 
 #: The commit of an image and of the kubectl plugin; their builds set it.
@@ -31,10 +31,10 @@ class Running(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 @click.command()
 @click.option("--client", "alone", is_flag=True, help="Show this program only; contact no cluster.")
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="Output format.")
+@output_option("text")
 @cluster_options
 @report_errors
-def command(*, alone: bool, output: str, kubeconfig: Path | None, context: str | None) -> None:
+def command(*, alone: bool, output: Output, kubeconfig: Path | None, context: str | None) -> None:
     """Show the version and commit of this program, the cluster's version, and the images of Tessera's processes.
 
     \b
@@ -44,15 +44,12 @@ def command(*, alone: bool, output: str, kubeconfig: Path | None, context: str |
       tessera version -o json
     """
     document: dict[str, Any] = {"client": {"version": __version__, "commit": commit()}}
-    if output == "text":
-        say(f"tessera      {__version__}, commit {commit() or 'not known'}")
+    lines = [f"tessera      {__version__}, commit {commit() or 'not known'}"]
     if not alone:
         server, running, refused = asyncio.run(_read(kubeconfig, context))
         document |= {"server": server, "installed": running, "notRead": refused}
-        if output == "text":
-            say(f"Kubernetes   {server or 'not known'}", *_lines(running, refused))
-    if output == "json":
-        say_json(document)
+        lines += [f"Kubernetes   {server or 'not known'}", *_lines(running, refused)]
+    output.show(document, lines)
 
 
 def commit() -> str:

@@ -36,6 +36,10 @@ def command(markers: tuple[str, ...], folder: Path, timeout: float | None) -> in
     \b
     In an init container, with the host's folder mounted:
       tessera wait-for driver-ready
+
+    \b
+    Example:
+      tessera wait-for driver-ready
     """
     for name in markers:
         if not _NAME.fullmatch(name):

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from tessera.api.names import CLAIM_DRIVERS, SYSTEM_NAMESPACE
-from tessera.cli.base.connection import cluster_options, connect, report_errors
+from tessera.cli.base.connection import connect, report_errors, server_options
 from tessera.cli.base.process import address_option, log_option, run_process, start_log
 
 
@@ -51,7 +51,7 @@ from tessera.cli.base.process import address_option, log_option, run_process, st
 )
 @address_option
 @log_option
-@cluster_options
+@server_options
 @report_errors
 def command(kubeconfig: Path | None, context: str | None, log_level: str, **options: Any) -> None:
     """Run the admission webhook.
@@ -63,6 +63,10 @@ def command(kubeconfig: Path | None, context: str | None, log_level: str, **opti
     It runs as a Deployment (deploy/webhook.yaml). It makes and renews its certificates itself, and writes the
     certificate authority into the MutatingWebhookConfiguration; with --certificate-secret, cert-manager does both. Any
     number of replicas may run.
+
+    \b
+    Example:
+      tessera webhook --kubeconfig admin.conf
     """
     start_log(log_level)
     run_process(_run(options_from(options), kubeconfig, context), on_uvloop=False)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import click
 
 from tessera.cli.base.connection import CommandError, cluster_config, cluster_options, connect, report_errors
-from tessera.cli.base.console import say, say_json
+from tessera.cli.base.console import say
+from tessera.cli.base.grammar import Output, output_option
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,12 +19,14 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("what", metavar="POD|KIND/NAME")
+@click.argument("what", nargs=-1, required=True, metavar="POD|KIND/NAME|KIND NAME")
 @click.option("-n", "--namespace", metavar="NAME", help="Its namespace.  [default: the context's, or default]")
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="Output format.")
+@output_option("text")
 @cluster_options
 @report_errors
-def command(what: str, namespace: str | None, output: str, kubeconfig: Path | None, context: str | None) -> None:
+def command(
+    what: tuple[str, ...], namespace: str | None, output: Output, kubeconfig: Path | None, context: str | None
+) -> None:
     """Explain why a pod waits or why a node's cards are not as configured, and how to help.
 
     The first line is the answer; the facts and the remedies follow. KIND is pod, deployment, replicaset, statefulset,
@@ -44,11 +47,10 @@ def command(what: str, namespace: str | None, output: str, kubeconfig: Path | No
     """
     from tessera.explain.explanation import report_lines
 
-    found = asyncio.run(_report(what, namespace, kubeconfig, context))
-    if output == "json":
-        say_json(found)
-    else:
-        say(*report_lines(found))
+    if len(what) > 2:
+        raise click.UsageError(f"one object is explained, and {len(what)} words are given: write KIND/NAME")
+    found = asyncio.run(_report("/".join(what), namespace, kubeconfig, context))
+    output.show(found, report_lines(found), [f"{found.kind}/{found.name}"])
 
 
 async def _report(

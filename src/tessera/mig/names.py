@@ -100,6 +100,11 @@ def resource_spelling(name: str) -> str:
     return name.replace("+", ".")
 
 
+def nvml_spelling(name: str) -> str:
+    """Returns a profile's name as NVML has it, from either spelling: ``1g.5gb+me`` for ``nvidia.com/mig-1g.5gb.me``."""
+    return re.sub(r"(?<=gb)\.(?=me\b|gfx\b)", "+", name.removeprefix(RESOURCE_PREFIX))
+
+
 def profile_gb(card_mib: int, eighths: int) -> int:
     """The GB in a profile's name.
 

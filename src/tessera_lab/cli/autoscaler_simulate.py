@@ -7,7 +7,8 @@ import click
 
 from tessera.cli.base.connection import report_errors
 from tessera.cli.base.console import say, say_json
-from tessera.cli.base.inputs import Duration, Number
+from tessera.cli.base.durations import Duration
+from tessera.cli.base.inputs import Number
 from tessera.text import count_noun
 
 if TYPE_CHECKING:

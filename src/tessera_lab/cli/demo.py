@@ -119,6 +119,10 @@ def command(keep: bool) -> int:
 
     With --keep, the cluster has two more nodes with four H100 cards each, and goes on running: pods come, wait, work
     and go, and a card fails and is mended. Some cards are cut on demand; others are fixed instances, shares and whole.
+
+    \b
+    Example:
+      tessera demo
     """
     clock = SystemClock()
     progress = Progress(clock)

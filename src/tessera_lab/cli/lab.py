@@ -157,6 +157,11 @@ def command() -> None:
     The lab has an API server for kubectl, a scheduler, workload controllers and a simulated kubelet for each node,
     which uses the real device-plugin protocol. Tessera is installed in it from deploy/ and runs its production code;
     cards, images and all other containers are simulated.
+
+    \b
+    Examples:
+      tessera lab up --nodes 4xA100-40GB
+      tessera lab down
     """
 
 
@@ -228,7 +233,12 @@ def _arguments(options: dict[str, Any]) -> list[str]:
 @dir_option
 @report_errors
 def down(folder: Path | None) -> None:
-    """End the lab and remove its folder."""
+    """End the lab and remove its folder.
+
+    \b
+    Example:
+      tessera lab down
+    """
     from tessera_lab.daemon import lab_folder
 
     where = _folder(folder)
@@ -242,7 +252,13 @@ def down(folder: Path | None) -> None:
 @dir_option
 @report_errors
 def status(folder: Path | None, output: str) -> int:
-    """Show the running lab and its kubeconfig. The exit code is 1 if no lab runs."""
+    """Show the running lab and its kubeconfig. The exit code is 1 if no lab runs.
+
+    \b
+    Examples:
+      tessera lab status
+      tessera lab status -o kubeconfig
+    """
     from tessera_lab.daemon import lab_folder
 
     where = _folder(folder)
@@ -267,7 +283,12 @@ def status(folder: Path | None, output: str) -> int:
 @dir_option
 @report_errors
 def smi(folder: Path | None, node: str) -> None:
-    """List a node's simulated cards and their MIG devices, as `nvidia-smi -L` would."""
+    """List a node's simulated cards and their MIG devices, as `nvidia-smi -L` would.
+
+    \b
+    Example:
+      tessera lab smi node-1
+    """
     from tessera_lab.daemon.control_socket import send_request
 
     say_document(send_request(running_lab_folder(folder), "smi", node))
@@ -291,6 +312,10 @@ def reboot(folder: Path | None, node: str, kernel: str) -> None:
       tessera lab reboot node-1
       kubectl get events --field-selector reason=Rebooted
       kubectl get pods -A -o wide --watch
+
+    \b
+    Example:
+      tessera lab reboot node-1
     """
     from tessera_lab.daemon.control_socket import send_request
 
@@ -302,7 +327,12 @@ def reboot(folder: Path | None, node: str, kernel: str) -> None:
 @dir_option
 @report_errors
 def serve(folder: Path | None, **options: Any) -> None:
-    """Run a lab in the foreground until it gets a signal; `up` does this in the background."""
+    """Run a lab in the foreground until it gets a signal; `up` does this in the background.
+
+    \b
+    Example:
+      tessera lab serve --nodes 4xA100-40GB
+    """
     from tessera.cli.base.process import reduce_garbage_collection, start_log
     from tessera_lab.cli.own_commands import own_commands
     from tessera_lab.daemon.lab_folder import files_of

@@ -23,7 +23,12 @@ def send(folder: Path | None, word: str, arguments: dict[str, Any]) -> None:
 
 @click.group("break")
 def break_command() -> None:
-    """Break hardware of the lab."""
+    """Break hardware of the lab.
+
+    \b
+    Example:
+      tessera lab break gpu node-1/0 --xid 79
+    """
 
 
 @break_command.command("gpu")
@@ -82,7 +87,12 @@ def break_gpu(folder: Path | None, card: str, xid: int | None, fault: str, code:
 
 @click.group("mend")
 def mend_command() -> None:
-    """Mend hardware of the lab."""
+    """Mend hardware of the lab.
+
+    \b
+    Example:
+      tessera lab mend gpu node-1/0
+    """
 
 
 @mend_command.command("gpu")
@@ -93,6 +103,10 @@ def mend_gpu(folder: Path | None, card: str) -> None:
     """Remove all faults from a simulated card.
 
     The node reboots if the card had fallen off the bus: a driver does not find such a card again before that.
+
+    \b
+    Example:
+      tessera lab mend gpu node-1/0
     """
     send(folder, "mend", {"card": card})
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from tessera.cli.base.inputs import parse_duration
+from tessera.cli.base.durations import parse_duration
 from tessera.clock import Clock
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, NotFound

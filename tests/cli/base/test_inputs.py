@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tessera.cli.base.connection import CommandError
-from tessera.cli.base.inputs import parse_duration, read_text
+from tessera.cli.base.durations import parse_duration
+from tessera.cli.base.inputs import read_text
 from tessera.provisioning.advise.findings import span
 
 
@@ -22,13 +23,15 @@ from tessera.provisioning.advise.findings import span
         ("1.5h", 5400),
         ("500ms", 0.5),
         ("0", 0),
+        ("1w", 604_800),
+        ("1d12h", 129_600),
     ],
 )
 def test_what_go_reads_is_read(text: str, seconds: float) -> None:
     assert parse_duration(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "m", "5 m", "-5m", "5m3", "5d", "1e3s", "\u0665m", "9" * 40 + "s", "400h" * 30])
+@pytest.mark.parametrize("text", ["", "m", "5 m", "-5m", "5m3", "5x", "1e3s", "\u0665m", "9" * 40 + "s", "400h" * 30])
 def test_what_is_no_time_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"is not a duration|is more than a year"):
         parse_duration(text)

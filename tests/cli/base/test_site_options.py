@@ -14,7 +14,7 @@ from tests.kube.certificates import Authority
 from tests.support.satellites import satellite
 
 from tessera.cli.base.controller_options import Site, site_arguments
-from tessera.cli.base.inputs import LONGEST
+from tessera.cli.base.durations import LONGEST
 from tessera.cli.controller import command, parse_options
 from tessera.cli.main import main
 from tessera.controller.base.settings import MoveMode, MoveSettings

@@ -17,7 +17,7 @@ from tests.support.api_user import ApiUser, pod
 from tests.support.ports import free_port
 
 from tessera.api.nodes.usage import NodeUsage
-from tessera.cli.queue import lines_of, read
+from tessera.cli.queue import Wanted, lines_of, read
 from tessera.clock import SystemClock
 from tessera.dashboard.explainer import PAGE_EXPLANATIONS
 from tessera.dashboard.in_cluster import PageOptions, PageReplica
@@ -157,14 +157,17 @@ async def test_a_tenant_sees_its_own_place_in_the_queue_and_no_name_of_a_neighbo
         client = in_process_client(view.cluster.server, SystemClock(), "ann", "system:authenticated")
         page = (await read_view(client, WAITING_PODS, "team")).queue
         assert [(row.name, row.position, row.of, row.start) for row in page.pods] == [("train", 2, 2, start)]
-        found = await read(client, "team")
-        _, row = lines_of(found, "team")
+        found = await read(client, Wanted(None, "team"))  # of all, as far as the user may
+        _, row = lines_of(found)
         assert re.split("  +", row)[:7] == ["train", "7g.40gb", "60s", "2/2", "4m-10m", "history", "full"]
         assert re.fullmatch(r"~/~[0-9a-f]{8} on ~[0-9a-f]{8}", re.split("  +", row)[7])
         assert any("names that begin with ~" in note for note in found.notes)
         text = (await view.user("ann").raw("GET", f"{API}/namespaces/team/waitingpods")).body
         assert not [name for name in (b"beta", b"hidden", b"machine-1", b"other") if name in text]
-        assert [row.name for row in (await read(view.cluster.client(), None)).reading.page.pods] == ["hidden", "train"]
+        assert [row.name for row in (await read(view.cluster.client(), Wanted(None, "team"))).reading.page.pods] == [
+            "hidden",
+            "train",
+        ]
 
 
 async def test_without_a_controller_the_queue_is_said_to_be_unknown() -> None:
@@ -173,7 +176,7 @@ async def test_without_a_controller_the_queue_is_said_to_be_unknown() -> None:
         client = in_process_client(view.cluster.server, SystemClock(), "ann", "system:authenticated")
         with pytest.raises(ServiceUnavailable, match="no controller runs in tessera-system"):
             await read_view(client, WAITING_PODS, "team")
-        assert (await read(client, "team")).reading.told
+        assert (await read(client, Wanted("team", "team"))).reading.told
 
 
 async def test_rbac_decides_by_the_namespace_who_may_ask() -> None:

@@ -19,4 +19,9 @@ COMMANDS: Table = {
 
 @click.command(cls=LazyCommands, table=COMMANDS, group="autoscaler", no_args_is_help=True)
 def command() -> None:
-    """Compute an autoscaler's timers, and the size of a pool of warm nodes, from measured start times."""
+    """Compute an autoscaler's timers, and the size of a pool of warm nodes, from measured start times.
+
+    \b
+    Example:
+      tessera autoscaler advise
+    """

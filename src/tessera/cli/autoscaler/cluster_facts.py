@@ -22,7 +22,7 @@ from tessera.cli.autoscaler.settings import (
     from_deployment,
     from_openshift,
 )
-from tessera.cli.base.inputs import parse_duration
+from tessera.cli.base.durations import parse_duration
 from tessera.clock import parse_time_or_zero
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, NotFound

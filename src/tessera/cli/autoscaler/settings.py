@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from tessera.cli.base.inputs import parse_duration
+from tessera.cli.base.durations import parse_duration
 from tessera.kube.resources.meta import Resource
 from tessera.provisioning.advise.emit import CAPI_GROUP, CAPI_OPTIONS, OPENSHIFT_GROUP
 from tessera.provisioning.advise.timers import DEFAULTS, Timers

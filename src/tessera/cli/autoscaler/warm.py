@@ -9,7 +9,8 @@ import click
 from tessera.cli.autoscaler.measured_times import FILE, times_and_facts
 from tessera.cli.base.connection import CommandError, cluster_options, report_errors
 from tessera.cli.base.console import say, say_document, say_json
-from tessera.cli.base.inputs import Duration, Number
+from tessera.cli.base.durations import Duration
+from tessera.cli.base.inputs import Number
 
 if TYPE_CHECKING:
     from tessera.provisioning.advise.samples import GroupTimes

@@ -46,11 +46,20 @@ class LazyCommands(click.Group):
     Args:
         table: the product's commands, in the order of the overview.
         group: the name under which other packages add commands; None if they may not.
+        sections: the commands that the overview shows, by title; all under one title if None.
     """
 
-    def __init__(self, *args: Any, table: Table, group: str | None = None, **settings: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        table: Table,
+        group: str | None = None,
+        sections: Mapping[str, Table] | None = None,
+        **settings: Any,
+    ) -> None:
         super().__init__(*args, **settings)
         self._table = table
+        self._sections = {"Commands": table} if sections is None else sections
         self._group = group
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -89,10 +98,7 @@ class LazyCommands(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Writes the overview without importing any command."""
         del ctx
-        for title, table in (
-            ("Commands", self._table),
-            (f"Commands of the package {LAB_PACKAGE}", self._added_commands()),
-        ):
+        for title, table in (*self._sections.items(), (f"Try, from the package {LAB_PACKAGE}", self._added_commands())):
             if table:
                 with formatter.section(title):
                     formatter.write_dl([(name, summary) for name, (_, summary) in table.items()])

@@ -1,13 +1,14 @@
 """Connects a command to the cluster and reports its errors, as kubectl does."""
 
 import functools
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import click
 
+from tessera.cli.base.durations import Duration
 from tessera.clock import SystemClock
 from tessera.errors import UserError
 from tessera.limits.messages import LINE_SHOWN
@@ -32,7 +33,40 @@ def cluster_config(kubeconfig: Path | None = None, context: str | None = None) -
     """
     from tessera.kube.transport.kubeconfig import load_config
 
-    return load_config(clock=SystemClock(), kubeconfig=None if kubeconfig is None else str(kubeconfig), context=context)
+    found = load_config(
+        clock=SystemClock(), kubeconfig=None if kubeconfig is None else str(kubeconfig), context=context
+    )
+    running = click.get_current_context(silent=True)
+    return found if running is None else _as_asked(found, running.find_root().meta)
+
+
+#: Keys of click's context under which the options of :func:`cluster_options` leave what was given.
+_AS, _GROUPS, _TOKEN, _TIMEOUT = (f"tessera.{name}" for name in ("as", "as-group", "token", "request-timeout"))
+#: Seconds that stand for no limit: a day.
+_NO_LIMIT = 86_400.0
+
+
+def _as_asked(config: "ClusterConfig", given: Mapping[str, Any]) -> "ClusterConfig":
+    """The configuration with the identity and the time-out that the command line names."""
+    import msgspec
+
+    from tessera.kube.transport.credentials import Credential, StaticCredentials
+
+    changes: dict[str, Any] = {}
+    if given.get(_TOKEN):
+        changes["credentials"] = StaticCredentials(Credential(authorization=f"Bearer {given[_TOKEN]}"))
+    if given.get(_GROUPS) and not given.get(_AS):
+        raise click.UsageError("--as-group needs --as")
+    if given.get(_AS):
+        changes["impersonated"] = (given[_AS], *given.get(_GROUPS, ()))
+    if given.get(_TIMEOUT) is not None:
+        changes["timeout"] = given[_TIMEOUT] or _NO_LIMIT
+    return msgspec.structs.replace(config, **changes) if changes else config
+
+
+def _keep(ctx: click.Context, param: click.Parameter, value: object) -> None:
+    """A callback: leaves the value where :func:`cluster_config` finds it, so that no command has to pass it on."""
+    ctx.find_root().meta[f"tessera.{param.opts[0].lstrip('-')}"] = value
 
 
 def own_namespace(given: str | None, kubeconfig: Path | None = None, context: str | None = None) -> str:
@@ -73,6 +107,18 @@ async def connect_transport(
 
 
 def cluster_options(function: Callable[P, T]) -> Callable[P, T]:
+    """Adds :func:`server_options`, and kubectl's options that say as whom to ask, and how long to wait."""
+    for names, settings in (
+        (("--request-timeout",), {"type": Duration(), "help": "Longest wait for one answer: 30s; 0 for no limit."}),
+        (("--token",), {"metavar": "TOKEN", "help": "Ask with this bearer token."}),
+        (("--as-group",), {"metavar": "GROUP", "multiple": True, "help": "With --as: in this group too; repeatable."}),
+        (("--as",), {"metavar": "USER", "help": "Ask as this user; needs the right to impersonate."}),
+    ):
+        function = click.option(*names, expose_value=False, callback=_keep, **settings)(function)
+    return server_options(function)
+
+
+def server_options(function: Callable[P, T]) -> Callable[P, T]:
     """Adds ``--kubeconfig`` and ``--context``.
 
     ``kubectl tessera`` needs them here, since kubectl accepts no flags of its own before a plugin's name.

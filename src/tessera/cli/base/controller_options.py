@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 import click
 import msgspec
 
-from tessera.cli.base.inputs import Duration, parse_duration
+from tessera.cli.base.durations import Duration, parse_duration
 
 if TYPE_CHECKING:
     from tessera.driver.build.settings import BuildSettings

@@ -1,11 +1,7 @@
-"""Reads values of the command line: durations, numbers, simulated cards, and files.
-
-Durations are written as in autoscalers: ``5m``, ``1h30m``, or seconds. The file ``-`` is standard input.
-"""
+"""Reads values of the command line: numbers, simulated cards, and files. The file ``-`` is standard input."""
 
 import io
 import math
-import re
 import sys
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -14,62 +10,6 @@ import click
 
 from tessera.cli.base.connection import CommandError
 from tessera.limits.processes import INPUT_FILE
-
-#: Units of Go's ParseDuration, in seconds.
-_UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
-_PART = re.compile(r"(\d{1,12}(?:\.\d{0,12})?|\.\d{1,12})(h|ms|m|s|us|µs|ns)", re.ASCII)
-_DAYS = re.compile(r"(\d{1,4})d", re.ASCII)
-#: The longest accepted duration, seconds: a year. A longer one is a mistake in the unit.
-LONGEST = 366 * 86_400.0
-
-
-def parse_duration(text: str) -> float:
-    """The seconds of a duration.
-
-    Raises:
-        ValueError: the text has another form, or is more than :data:`LONGEST`.
-    """
-    parts = _PART.findall(text)
-    if text.isascii() and text.isdecimal():
-        seconds = float(text)
-    elif parts and "".join(number + unit for number, unit in parts) == text:
-        seconds = sum(float(number) * _UNITS[unit] for number, unit in parts)
-    else:
-        raise ValueError(f'"{text[:40]}" is not a duration; write 5m, 1h30m, 45s or a number of seconds')
-    if seconds > LONGEST:
-        raise ValueError(f'"{text[:40]}" is more than a year')
-    return seconds
-
-
-class Duration(click.ParamType[float]):
-    """An option whose value is a duration; gives seconds."""
-
-    name = "time"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """The seconds; fails with click's error for a wrong value."""
-        if isinstance(value, float):
-            return value
-        try:
-            return parse_duration(str(value))
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-
-
-class LongDuration(Duration):
-    """A duration that may also be written in days, as ``7d``; gives seconds."""
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """The seconds; fails with click's error for a wrong value."""
-        days = _DAYS.fullmatch(str(value))
-        seconds = float(days[1]) * 86_400 if days else super().convert(value, param, ctx)
-        if not 0 < seconds <= LONGEST:
-            self.fail(f'"{str(value)[:40]}" is not between a second and a year; write 7d, 12h or 1h30m', param, ctx)
-        return seconds
-
-
-#: A length of the past.
-DAYS = LongDuration()
 
 
 class Number(click.FloatRange):

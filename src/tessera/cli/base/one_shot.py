@@ -183,15 +183,15 @@ class OneShotTransport:
     def _head(self, request: Request, credential: Credential) -> bytes:
         url = urlsplit(self._base)
         query = f"?{urlencode(request.query)}" if request.query else ""
-        headers = {
-            "host": url.netloc.rpartition("@")[2],
-            "accept-encoding": "identity",
-            **request.headers,
-            **self._config.own_headers(credential),
-        }
+        headers = [
+            ("host", url.netloc.rpartition("@")[2]),
+            ("accept-encoding", "identity"),
+            *request.headers.items(),
+            *self._config.own_headers(credential),
+        ]
         if request.body or request.method not in {"GET", "HEAD"}:
-            headers["content-length"] = str(len(request.body))
-        lines = [f"{request.method} {url.path}{request.path}{query} HTTP/1.1", *map(": ".join, headers.items())]
+            headers.append(("content-length", str(len(request.body))))
+        lines = [f"{request.method} {url.path}{request.path}{query} HTTP/1.1", *map(": ".join, headers)]
         if any("\r" in line or "\n" in line for line in lines):
             raise ConnectionError("a header or the path of the request holds a line break; nothing was sent")
         return "\r\n".join([*lines, "", ""]).encode()

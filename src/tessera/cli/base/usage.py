@@ -77,6 +77,16 @@ async def _read_as_tenant(client: "Client", nodes: Sequence[str], namespace: str
     )
 
 
+def with_labels(usage: "Usage", pods: frozenset[tuple[str, str]] | None) -> "Usage":
+    """The reading with the leases of these pods, by namespace and name; with all if None."""
+    import msgspec
+
+    if pods is None:
+        return usage
+    kept = [row for row in usage.leases if (row.lease.namespace, row.lease.pod) in pods]
+    return msgspec.structs.replace(usage, leases=kept)
+
+
 def warn_of_failures(usage: "Usage") -> None:
     """Writes a line to standard error for each node that did not answer, at most ten, and one about hidden names."""
     if any(each.node.startswith(HIDDEN) for each in usage.fleet.nodes):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tessera.cli.base.connection import report_errors
-from tessera.cli.base.console import say, say_json
+from tessera.cli.base.grammar import Output, output_option
 
 if TYPE_CHECKING:
     from tessera.cli.config.part_report import PartReport
@@ -15,7 +15,12 @@ if TYPE_CHECKING:
 
 @click.group()
 def command() -> None:
-    """Check files of settings before you use them in a cluster."""
+    """Check files of settings before you use them in a cluster.
+
+    \b
+    Example:
+      tessera config check values.yaml
+    """
 
 
 @command.command()
@@ -27,9 +32,9 @@ def command() -> None:
     metavar="[Nx]MODEL",
     help="Show the effect on a node with these cards, such as 4xA100-40GB; repeatable.",
 )
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="Output format.")
+@output_option("text")
 @report_errors
-def check(file: Path, models: Sequence[str], output: str) -> int:
+def check(file: Path, models: Sequence[str], output: Output) -> int:
     """Explain a file of settings: its effect, the settings without effect, and the mistakes.
 
     FILE is a sharing profile, a file of MIG layouts, manifests of ConfigMaps that hold these, or settings of NVIDIA's
@@ -57,10 +62,7 @@ def check(file: Path, models: Sequence[str], output: str) -> int:
 
     nodes = [parse_node(each) for each in models]
     parts = check_file(read_text(file), nodes)
-    if output == "json":
-        say_json({"parts": parts})
-    else:
-        say(*_lines(parts))
+    output.show({"parts": parts}, _lines(parts))
     return 1 if any(part.problems for part in parts) else 0
 
 

@@ -17,4 +17,10 @@ COMMANDS: Table = {
 
 @click.command(cls=LazyCommands, table=COMMANDS, no_args_is_help=True)
 def command() -> None:
-    """Show the nodes' drivers; find, build and mirror driver images."""
+    """Show the nodes' drivers; find, build and mirror driver images.
+
+    \b
+    Examples:
+      tessera driver status
+      tessera driver images --cluster
+    """

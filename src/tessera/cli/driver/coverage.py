@@ -11,7 +11,8 @@ from pathlib import Path
 import click
 
 from tessera.cli.base.connection import cluster_options, connect, report_errors
-from tessera.cli.base.console import say, say_json
+from tessera.cli.base.console import say
+from tessera.cli.base.grammar import Output
 from tessera.cli.base.simulated_cluster import lab_registries
 from tessera.cli.driver.pool_images import align_columns
 from tessera.cli.driver.registry_access import (
@@ -19,8 +20,8 @@ from tessera.cli.driver.registry_access import (
     REPOSITORY,
     Access,
     connect_registries,
-    output_option,
     registry_options,
+    table_option,
 )
 from tessera.cli.driver.subjects import (
     announce_kernels,
@@ -92,7 +93,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
 @click.option("--image", default=IMAGE, show_default=True, help="Name of driver images, without --cluster.")
 @click.option("--fail-if-unknown", is_flag=True, help="Exit with 4 instead of 0 if the next kernel is unknown.")
 @click.option("--announce", is_flag=True, help="Add the kernels to ConfigMap driver-next-kernels; with --cluster.")
-@output_option
+@table_option
 @registry_options
 @cluster_options
 @report_errors
@@ -114,7 +115,7 @@ def command(
     image: str,
     fail_if_unknown: bool,
     announce: bool,
-    output: str,
+    output: Output,
     access: Access,
     kubeconfig: Path | None,
     context: str | None,
@@ -159,8 +160,8 @@ def command(
     else:
         policy = policy_of_command_line(ImageSource(repository=repository, image=image, version=driver))
         report = asyncio.run(_report_for_policy(access, kernels, policy))
-    if output == "json":
-        say_json(report_document(report))
+    if output.for_programs:
+        output.show(report_document(report), ())
     else:
         say(*report_table(report))
     if not report.complete:

@@ -12,7 +12,8 @@ import msgspec
 
 from tessera.api.image_reference import parse_repository
 from tessera.cli.base.connection import CommandError, cluster_options, connect, report_errors
-from tessera.cli.base.console import say, say_json
+from tessera.cli.base.console import say
+from tessera.cli.base.grammar import Output
 from tessera.cli.base.simulated_cluster import lab_registries
 from tessera.cli.driver.pool_images import (
     PoolImages,
@@ -30,8 +31,8 @@ from tessera.cli.driver.registry_access import (
     Registries,
     connect_registries,
     image_option,
-    output_option,
     registry_options,
+    table_option,
     version_option,
 )
 from tessera.cli.driver.subjects import (
@@ -63,7 +64,7 @@ _LOOKED_UP = 100
 )
 @image_option
 @click.option("--cluster", is_flag=True, help="Use the nodes and the policy of the cluster.")
-@output_option
+@table_option
 @registry_options
 @cluster_options
 @report_errors
@@ -76,7 +77,7 @@ def command(
     repository: str,
     image: str,
     cluster: bool,
-    output: str,
+    output: Output,
     access: Access,
     kubeconfig: Path | None,
     context: str | None,
@@ -110,13 +111,15 @@ def command(
     return asyncio.run(_list_tags(access, source, (kernel, system, arch), output))
 
 
-async def _list_for_kernel(access: Access, source: ImageSource, node: tuple[str, str, str | None], output: str) -> int:
+async def _list_for_kernel(
+    access: Access, source: ImageSource, node: tuple[str, str, str | None], output: Output
+) -> int:
     subject = ImageSubject(policy=policy_of_command_line(source), pool=pool_of(*node))
     async with connect_registries(access) as registries:
         return _print_pools([await _look_up(registries, subject)], ClusterSubjects(subjects=(subject,)), output)
 
 
-async def _list_for_cluster(access: Access, output: str, kubeconfig: Path | None, context: str | None) -> int:
+async def _list_for_cluster(access: Access, output: Output, kubeconfig: Path | None, context: str | None) -> int:
     lab = lab_registries(kubeconfig, context)
     async with (
         connect("tessera-driver", kubeconfig, context) as client,
@@ -141,10 +144,10 @@ async def _look_up(registries: Registries, subject: ImageSubject) -> PoolImages:
     return describe_images(subject, answers, tags, notes)
 
 
-def _print_pools(found: Sequence[PoolImages], cluster: ClusterSubjects, output: str) -> int:
-    if output == "json":
+def _print_pools(found: Sequence[PoolImages], cluster: ClusterSubjects, output: Output) -> int:
+    if output.for_programs:
         document = {"images": found, "others": [{"node": node, "reason": why} for node, why in cluster.others]}
-        say_json(document)
+        output.show(document, ())
     else:
         for subject, each in zip(cluster.subjects, found, strict=True):
             source = subject.policy.source
@@ -161,7 +164,7 @@ async def _tags_of(registries: Registries, source: ImageSource) -> Sequence[str]
 
 
 async def _list_tags(
-    access: Access, source: ImageSource, node: tuple[str | None, str | None, str | None], output: str
+    access: Access, source: ImageSource, node: tuple[str | None, str | None, str | None], output: Output
 ) -> int:
     """Prints the tags; with a kernel, also each tag's digest and size. Returns 1 if there are none."""
     kernel, system, architecture = node
@@ -195,18 +198,18 @@ def _filter_tags(tags: Sequence[str], version: str, system: str | None) -> list[
     )
 
 
-def _print_names(source: ImageSource, found: list[str], output: str) -> int:
-    if output == "json":
-        say_json({"Repository": f"{source.repository}/{source.image}", "Tags": found})
+def _print_names(source: ImageSource, found: list[str], output: Output) -> int:
+    if output.for_programs:
+        output.show({"Repository": f"{source.repository}/{source.image}", "Tags": found}, ())
     elif found:
         say(*found)
     return 0 if found else 1
 
 
-def _print_images(source: ImageSource, nodes: PoolKey, found: dict[str, Resolution], output: str) -> int:
+def _print_images(source: ImageSource, nodes: PoolKey, found: dict[str, Resolution], output: Output) -> int:
     name = f"{source.repository}/{source.image}"
-    if output == "json":
-        say_json({"repository": name, "pool": nodes.text, "tags": list(_rows(found))})
+    if output.for_programs:
+        output.show({"repository": name, "pool": nodes.text, "tags": list(_rows(found))}, ())
     elif found:
         rows = [(tag, each.outcome.value, size(each.size_bytes), each.digest) for tag, each in found.items()]
         say(*align_columns([("TAG", "ANSWER", "SIZE", "DIGEST"), *rows]))

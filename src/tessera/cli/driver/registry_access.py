@@ -12,6 +12,7 @@ import click
 import msgspec
 
 from tessera.cli.base.connection import CommandError
+from tessera.cli.base.grammar import output_option
 from tessera.clock import SystemClock
 from tessera.driver.registry.client import RegistryClient
 from tessera.driver.registry.credentials import (
@@ -140,6 +141,4 @@ image_option = click.option(
 version_option = click.option(
     "--version", "driver", metavar="NAME", default="", help="Driver version or branch: 525.125.06, 525."
 )
-output_option = click.option(
-    "-o", "--output", type=click.Choice(["table", "json"]), default="table", help="Output format."
-)
+table_option = output_option("table")

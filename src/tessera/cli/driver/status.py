@@ -9,7 +9,7 @@ import msgspec
 
 from tessera.api.nodes.driver_status import DriverPhase, RejectedStrategy
 from tessera.cli.base.connection import cluster_options, connect, report_errors
-from tessera.cli.base.console import say, say_json
+from tessera.cli.base.grammar import Output, output_option
 from tessera.cli.base.simulated_cluster import has_virtual_time
 from tessera.clock import SystemClock, parse_rfc3339
 from tessera.driver.nodes.node_facts import read_node_facts
@@ -21,10 +21,12 @@ from tessera.text import age
 @click.command()
 @click.argument("nodes", nargs=-1, metavar="[NODE]...")
 @click.option("-v", "--verbose", is_flag=True, help="Show why better strategies were rejected, and whole digests.")
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", help="Output format.")
+@output_option("table")
 @cluster_options
 @report_errors
-def command(nodes: tuple[str, ...], *, verbose: bool, output: str, kubeconfig: Path | None, context: str | None) -> int:
+def command(
+    nodes: tuple[str, ...], *, verbose: bool, output: Output, kubeconfig: Path | None, context: str | None
+) -> int:
     """Show how each node with cards gets its driver.
 
     The table has the strategy, the image by digest, the version, the pool, the phase with its age, and the reason. The
@@ -38,10 +40,7 @@ def command(nodes: tuple[str, ...], *, verbose: bool, output: str, kubeconfig: P
       tessera driver status -o json | jq -r '.[] | select(.phase != "ready") | .node'
     """
     found = asyncio.run(_read(nodes, kubeconfig, context))
-    if output == "json":
-        say_json(found)
-    else:
-        say(*status_lines(found, verbose=verbose))
+    output.show(found, status_lines(found, verbose=verbose), (f"node/{each.node}" for each in found))
     return 1 if any(map(is_stuck, found)) else 0
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from tessera.cli.base.connection import cluster_options, connect, report_errors
+from tessera.cli.base.connection import connect, report_errors, server_options
 from tessera.cli.base.process import log_option, run_process, start_log
 
 
@@ -31,7 +31,7 @@ from tessera.cli.base.process import log_option, run_process, start_log
 )
 @click.option("--http-port", type=click.IntRange(0, 65535), help="Serve /healthz and /readyz here.")
 @log_option
-@cluster_options
+@server_options
 @report_errors
 def command(kubeconfig: Path | None, context: str | None, log_level: str, **options: Any) -> None:
     """Run the operator of the OLM bundle.
@@ -41,6 +41,10 @@ def command(kubeconfig: Path | None, context: str | None, log_level: str, **opti
     gpu-operator, as for --values), ca.crt (certificate authorities, as for --registry-ca), groups.yaml (groups of new
     nodes, as for --node-groups) and repairs.yaml (what is done about faulty cards, as for --repairs). Without the
     ConfigMap, everything has its default.
+
+    \b
+    Example:
+      tessera operator --namespace tessera-system
     """
     start_log(log_level)
     run_process(_run(options_from(options), kubeconfig, context))

@@ -13,4 +13,10 @@ COMMANDS: Table = {
 
 @click.command(cls=LazyCommands, table=COMMANDS, no_args_is_help=True)
 def command() -> None:
-    """Write Kueue's configuration and queues, so that slices are charged their GPU memory."""
+    """Write Kueue's configuration and queues, so that slices are charged their GPU memory.
+
+    \b
+    Examples:
+      tessera kueue config
+      tessera kueue queues
+    """

@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 import aiohttp
+from multidict import CIMultiDict
 from yarl import URL
 
 from tessera.kube.transport.credentials import Credential
@@ -96,7 +97,7 @@ class HttpTransport:
             CredentialError: no credentials are available.
         """
         credential = await self._config.credentials.current()
-        headers = self._config.own_headers(credential)
+        headers = CIMultiDict(self._config.own_headers(credential))
         extra: dict[str, Any] = {"server_hostname": self._config.server_name} if self._config.server_name else {}
         with _translate_errors(self._base):
             opened = await self._open_session().ws_connect(
@@ -135,7 +136,8 @@ class HttpTransport:
     async def _send(
         self, request: Request, credential: Credential, limits: aiohttp.ClientTimeout
     ) -> aiohttp.ClientResponse:
-        headers = {"accept-encoding": "identity", **request.headers, **self._config.own_headers(credential)}
+        given = [("accept-encoding", "identity"), *request.headers.items(), *self._config.own_headers(credential)]
+        headers = CIMultiDict(given)
         extra: dict[str, Any] = {"server_hostname": self._config.server_name} if self._config.server_name else {}
         if self._config.proxy:
             extra["proxy"] = self._config.proxy

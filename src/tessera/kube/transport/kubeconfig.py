@@ -9,7 +9,7 @@ field. Inside a pod without any kubeconfig, the service account is used.
 import base64
 import binascii
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,7 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
         server_name: the name in the certificate, if it is not the URL's host.
         proxy: URL of an HTTP proxy, or empty.
         context: the kubeconfig context it came from, empty inside a pod.
-        headers: sent with every request: who is impersonated.
+        impersonated: as whom to ask: the user, then groups; empty for nobody else.
         timeout: seconds for a whole answer.
     """
 
@@ -60,13 +60,14 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
     server_name: str = ""
     proxy: str = ""
     context: str = ""
-    headers: Mapping[str, str] = {}
+    impersonated: Sequence[str] = ()
     timeout: float = ANSWER_TIMEOUT
 
-    def own_headers(self, credential: Credential) -> dict[str, str]:
+    def own_headers(self, credential: Credential) -> list[tuple[str, str]]:
         """The headers of every request that say who asks."""
-        proof = {"authorization": credential.authorization} if credential.authorization else {}
-        return {**self.headers, **proof}
+        proof = [("authorization", credential.authorization)] if credential.authorization else []
+        names = ("impersonate-user", *("impersonate-group" for _ in self.impersonated[1:]))
+        return [*proof, *zip(names, self.impersonated, strict=False)]
 
 
 def load_config(
@@ -238,7 +239,12 @@ def _select(merged: _MergedConfig, name: str, env: Mapping[str, str], clock: Clo
         server_name=cluster.body.get("tls-server-name") or "",
         proxy=cluster.body.get("proxy-url") or "",
         context=name,
+        impersonated=_impersonated(user.body) if user else (),
     )
+
+
+def _impersonated(body: Mapping[str, Any]) -> tuple[str, ...]:
+    return (str(body["as"]), *map(str, body.get("as-groups") or ())) if body.get("as") else ()
 
 
 def _find_referenced(context: _Entry, field: str, known: Mapping[str, _Entry]) -> _Entry:
@@ -250,11 +256,10 @@ def _find_referenced(context: _Entry, field: str, known: Mapping[str, _Entry]) -
 
 def _credentials(user: _Entry, cluster: _Entry, env: Mapping[str, str], clock: Clock) -> Credentials:
     body = user.body
-    for field in ("auth-provider", "as"):
-        if body.get(field):
-            raise ClusterConfigError(
-                f"{user.where}: {field!r} is not supported; use an exec plugin, a token or a certificate"
-            )
+    if body.get("auth-provider"):
+        raise ClusterConfigError(
+            f"{user.where}: 'auth-provider' is not supported; use an exec plugin, a token or a certificate"
+        )
     if body.get("exec"):
         return ExecCredentials(_plugin(user, cluster), environment=env, clock=clock)
     base = Credential(certificate=user.content("client-certificate"), key=user.content("client-key"))

@@ -20,4 +20,9 @@ COMMANDS: Table = {
 
 @click.command(cls=LazyCommands, table=COMMANDS, no_args_is_help=True)
 def command() -> None:
-    """Measure how long nodes take until their cards can be used, and compare ways to install the driver."""
+    """Measure how long nodes take until their cards can be used, and compare ways to install the driver.
+
+    \b
+    Example:
+      tessera bench costs
+    """

@@ -15,6 +15,10 @@ def command(output: str) -> None:
 
     Numbers marked "calibrated" are not measured: they were chosen so that the reference operator's order of steps gives
     Red Hat's means. The others name their source.
+
+    \b
+    Example:
+      tessera bench costs
     """
     costs = list_costs(CostModel())
     if output == "json":

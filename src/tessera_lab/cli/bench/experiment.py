@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import click
 
 from tessera.cli.base.connection import CommandError, connect
-from tessera.cli.base.inputs import Duration
+from tessera.cli.base.durations import Duration
 
 if TYPE_CHECKING:
     from tessera.kube.client.client import Client

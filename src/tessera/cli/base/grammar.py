@@ -1,0 +1,218 @@
+"""kubectl's grammar, the same for every command that reads: ``-o``, ``-n`` and ``-A``, ``-w``, ``-l``, ``TYPE/NAME``.
+
+One default holds everywhere: a command shows all that its user may see, ``-n`` limits it to a namespace. A command that
+names one object looks in the context's namespace, as kubectl does.
+"""
+
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
+
+import click
+
+from tessera.cli.base.console import say, say_document, say_json
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+    from tessera.kube.client.client import Client
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+#: Forms for programs, which every command has.
+_FORMS = ("json", "yaml", "name")
+_JSONPATH = "jsonpath="
+#: kubectl's names of nodes, before a slash or a name.
+_NODE_KINDS = ("node", "nodes", "no")
+
+
+class Output(NamedTuple):
+    """The form in which a command shows what it found.
+
+    Attributes:
+        form: the command's own form, ``wide``, ``json``, ``yaml``, ``name`` or ``jsonpath``.
+        template: of ``jsonpath``.
+    """
+
+    form: str
+    template: str = ""
+
+    @property
+    def for_programs(self) -> bool:
+        """True if a program reads it."""
+        return self.form in {*_FORMS, "jsonpath"}
+
+    def show(self, document: object, lines: Iterable[str], names: Iterable[str] = ()) -> None:
+        """Writes it.
+
+        Args:
+            document: the answer as a value that can be JSON.
+            lines: the command's own form.
+            names: the objects that it tells of, ``kind/name``.
+        """
+        match self.form:
+            case "json":
+                say_json(document)
+            case "yaml":
+                say_document(_yaml(document))
+            case "name":
+                if found := dict.fromkeys(names):
+                    say(*found)
+            case "jsonpath":
+                say_document(_by_template(self.template, document))
+            case _:
+                say(*lines)
+
+
+def _builtins(document: object) -> Any:
+    import msgspec
+
+    return msgspec.json.decode(msgspec.json.encode(document))
+
+
+def _yaml(document: object) -> str:
+    import yaml
+
+    return yaml.safe_dump(_builtins(document), sort_keys=False, allow_unicode=True)
+
+
+def _by_template(template: str, document: object) -> str:
+    from tessera.cli.base.jsonpath import render
+
+    return render(template, _builtins(document))
+
+
+class _OutputForm(click.ParamType[Output]):
+    name = "form"
+
+    def __init__(self, forms: Sequence[str]) -> None:
+        self._forms = forms
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Output:
+        if isinstance(value, Output):
+            return value
+        text = str(value)
+        if text.startswith(_JSONPATH):
+            return Output("jsonpath", text.removeprefix(_JSONPATH))
+        if text not in self._forms:
+            self.fail(f"{text[:40]!r} is not one of {', '.join(self._forms)}, {_JSONPATH}TEMPLATE", param, ctx)
+        return Output(text)
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> "list[CompletionItem[str]]":
+        from click.shell_completion import CompletionItem
+
+        del ctx, param
+        return [CompletionItem(each) for each in (*self._forms, _JSONPATH) if each.startswith(incomplete)]
+
+
+def output_option(*own: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Adds ``-o``; the first of the command's own forms is the default, and ``wide`` shows all columns of a table."""
+    forms = [*own, *(["wide"] if "table" in own else []), *_FORMS]
+    return click.option(
+        "-o",
+        "--output",
+        type=_OutputForm(forms),
+        default=own[0],
+        metavar="FORM",
+        help=f"Output format: {', '.join(forms)} or {_JSONPATH}TEMPLATE.  [default: {own[0]}]",
+    )
+
+
+def namespace_options(
+    *, multiple: bool = False, everywhere: bool = False
+) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Adds ``-n`` and ``-A``; the parameter ``namespace`` is None, or empty, for all that the user may see.
+
+    Args:
+        multiple: several namespaces may be named.
+        everywhere: the command has a parameter ``everywhere``, since it tells ``-A`` from nothing.
+    """
+    every = click.option(
+        "-A",
+        "--all-namespaces",
+        "everywhere",
+        is_flag=True,
+        expose_value=everywhere,
+        callback=_check_everywhere,
+        help="Show all namespaces, as without -n.",
+    )
+    text = f"Show this namespace only{'; repeatable' * multiple}."
+    one = click.option("-n", "--namespace", metavar="NAME", multiple=multiple, is_eager=True, help=text)
+    return lambda function: one(every(function))
+
+
+def node_option(function: Callable[P, T]) -> Callable[P, T]:
+    """Adds ``--node``, repeatable; the parameter is ``nodes``."""
+    text = "Show this node only; repeatable."
+    return click.option("--node", "nodes", metavar="NAME", multiple=True, callback=node_names, help=text)(function)
+
+
+def _check_everywhere(ctx: click.Context, _param: click.Parameter, everywhere: bool) -> bool:
+    if everywhere and ctx.params.get("namespace"):
+        raise click.UsageError("-A shows all namespaces, -n one of them; leave one out")
+    return everywhere
+
+
+def selector_option(function: Callable[P, T]) -> Callable[P, T]:
+    """Adds ``-l``: only pods with these labels, as ``kubectl get pods -l`` selects them."""
+    return click.option("-l", "--selector", metavar="LABELS", help="Show pods with these labels: app=web.")(function)
+
+
+async def selected_pods(
+    client: "Client", selector: str | None, namespace: str | None, home: str
+) -> frozenset[tuple[str, str]] | None:
+    """Namespace and name of the pods with these labels; None if no labels are given, for all.
+
+    Args:
+        client: the user's client.
+        selector: kubectl's ``-l``.
+        namespace: the only namespace; None for all, or for ``home`` if the user may not list the pods of all.
+        home: where the user has rights.
+    """
+    from tessera.kube.client.errors import Forbidden
+    from tessera.kube.resources import PODS
+
+    if selector is None:
+        return None
+    try:
+        found = await client.list(PODS, namespace, label_selector=selector)
+    except Forbidden:
+        if namespace is not None:
+            raise
+        found = await client.list(PODS, home, label_selector=selector)
+    return frozenset((each.metadata.namespace, each.metadata.name) for each in found.items)
+
+
+def watch_option(function: Callable[P, T]) -> Callable[P, T]:
+    """Adds ``-w``: the answer is shown again when it changes, until Ctrl-C."""
+    return click.option("-w", "--watch", "watches", is_flag=True, help="Show it again as it changes, until Ctrl-C.")(
+        function
+    )
+
+
+def check_watch(output: Output) -> None:
+    """Refuses to watch where no terminal shows it.
+
+    Raises:
+        UsageError: a program reads the output.
+    """
+    if output.for_programs or not sys.stdout.isatty():
+        raise click.UsageError("--watch draws on a terminal; leave it out for files and programs")
+
+
+def node_names(
+    _ctx: click.Context, _param: click.Parameter, names: str | Sequence[str] | None
+) -> str | tuple[str, ...] | None:
+    """A click callback: reads ``NAME``, ``node/NAME`` and, of several words, ``node NAME``."""
+    if names is None or isinstance(names, str):
+        return names and _node_name(names)
+    words = names[1:] if len(names) > 1 and names[0] in _NODE_KINDS else names
+    return tuple(map(_node_name, words))
+
+
+def _node_name(word: str) -> str:
+    kind, slash, name = word.partition("/")
+    return name if slash and kind in _NODE_KINDS else word

@@ -1,0 +1,153 @@
+"""kubectl's grammar holds for every command: one table over all of them."""
+
+import json
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from tessera.cli.base.grammar import Output
+from tessera.cli.base.jsonpath import render
+from tessera.cli.main import PROCESSES, main, tessera
+from tessera.mig.names import nvml_spelling
+
+Words = tuple[str, ...]
+
+#: Commands whose answer is a file for another program; they have forms of their own.
+OWN_FORMS = {
+    ("install",): "it prints manifests",
+    ("uninstall",): "its answer is what it did, line by line",
+    ("validate",): "agents read it",
+    ("provisioning", "report"): "it draws charts",
+    ("autoscaler", "advise"): "it writes settings of autoscalers",
+    ("autoscaler", "warm"): "it writes manifests",
+    ("autoscaler", "simulate"): "of the lab",
+    ("bench", "costs"): "of the lab",
+    ("lab", "status"): "of the lab",
+}
+
+
+def commands(group: click.Group, words: Words = ()) -> dict[Words, click.Command]:
+    found: dict[Words, click.Command] = {}
+    for name in group.list_commands(click.Context(group)):
+        command = group.get_command(click.Context(group), name)
+        assert command is not None
+        found[*words, name] = command
+        found |= commands(command, (*words, name)) if isinstance(command, click.Group) else {}
+    return found
+
+
+COMMANDS = commands(tessera)
+OPTIONS = {words: {name for each in command.params for name in each.opts} for words, command in COMMANDS.items()}
+#: Those that a person runs.
+OF_PERSONS = {words: options for words, options in OPTIONS.items() if words[0] not in PROCESSES}
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_each_help_has_an_example(words: Words) -> None:
+    shown = CliRunner().invoke(tessera, [*words, "--help"], prog_name="tessera").stdout
+    after = shown.partition("Example")[2]
+    assert f"tessera {words[0]}" in after
+
+
+@pytest.mark.parametrize("words", OF_PERSONS, ids=" ".join)
+def test_an_option_means_the_same_everywhere(words: Words) -> None:
+    options = OF_PERSONS[words]
+    if "--kubeconfig" in options:
+        assert {"--context", "--as", "--as-group", "--token", "--request-timeout"} <= options
+    if "--watch" in options:
+        assert "-w" in options
+    assert ("--namespace" in options) == ("-n" in options)
+    if "--output" in options and words not in OWN_FORMS:
+        assert "-o" in options
+        (form,) = (each for each in COMMANDS[words].params if "--output" in each.opts)
+        for text in ("json", "yaml", "name", "jsonpath={.a}"):
+            assert isinstance(form.type.convert(text, form, None), Output)
+
+
+def test_the_fleets_commands_take_one_namespace_or_all_and_labels() -> None:
+    for name in ("map", "queue", "top", "idle", "usage"):
+        assert {"-n", "-A"} <= OPTIONS[name,], name
+    for name in ("queue", "top", "idle"):
+        assert "-l" in OPTIONS[name,], name
+
+
+def test_the_overview_shows_commands_in_groups_and_no_process() -> None:
+    shown = CliRunner().invoke(tessera, ["--help"]).stdout
+    titles = [line.rstrip(":") for line in shown.splitlines() if line in {"Use:", "Operate:", "Plan:"}]
+    assert titles == ["Use", "Operate", "Plan"]
+    assert not [name for name in PROCESSES if f"\n  {name} " in shown]
+    assert "Exit codes" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["queue", "-A", "-n", "team"], "-A shows all namespaces, -n one of them"),
+        (["queue", "-n", "team", "-A"], "-A shows all namespaces, -n one of them"),
+        (["map", "-o", "xml"], "'xml' is not one of tiles, json, yaml, name, jsonpath=TEMPLATE"),
+        (["map", "-w", "-o", "yaml"], "--watch draws on a terminal"),
+        (["why", "pod", "a", "b"], "one object is explained, and 3 words are given"),
+        (["map", "--request-timeout", "soon"], '"soon" is not a duration'),
+    ],
+)
+def test_a_mistake_is_told(arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 1
+    assert text in capsys.readouterr().err
+
+
+def test_a_form_for_programs_is_written(capsys: pytest.CaptureFixture[str]) -> None:
+    for form in ("json", "yaml", "name", "jsonpath={.profiles[0].profile}"):
+        assert main(["plan", "mig", "A100-40GB", "-o", form]) == 0
+    assert main(["plan", "mig", "A100-40GB", "-o", 'jsonpath={range .profiles[*]}{.profile}{"\\n"}{end}']) == 0
+    shown = capsys.readouterr().out
+    assert shown.count('"profile"') >= 5
+    assert "model: A100-40GB" in shown
+    assert "model/A100-40GB" in shown
+    assert shown.endswith("1g.5gb\n1g.5gb+me\n1g.10gb\n2g.10gb\n3g.20gb\n4g.20gb\n7g.40gb\n")
+
+
+DOCUMENT: dict[str, Any] = {"items": [{"n": "a", "c": {"x.y/z": 1}}, {"n": "b", "ok": True}], "none": None}
+
+
+@pytest.mark.parametrize(
+    ("template", "text"),
+    [
+        ("{.items[*].n}", "a b"),
+        ("{.items[-1].n}", "b"),
+        (".items[0].n", "a"),
+        ("{$.items[0].c.x\\.y/z} {.items[0].c['x.y/z']}", "1 1"),
+        ("{.items[9].n}{.nothing.at.all}", ""),
+        ("{range .items[*]}{.n}={.ok};{end}.", "a=;b=true;."),
+        ("{range .nothing[*]}{.n}{end}x", "x"),
+        ("{.none}", "null"),
+        ("{.items[0].c}", '{"x.y/z": 1}'),
+        ("{.items.*.n}", "a b"),
+    ],
+)
+def test_a_template_is_read_as_kubectl_reads_it(template: str, text: str) -> None:
+    assert render(template, DOCUMENT) == text
+
+
+@pytest.mark.parametrize(
+    "template", ["{.a", "{range .a[*]}x", "{end}", "{.a[?(@.b==1)]}", "{.a[0:2]}", "{.a b}", '{"a}']
+)
+def test_a_template_of_another_form_is_refused_with_the_part(template: str) -> None:
+    with pytest.raises(ValueError, match="jsonpath"):
+        render(template, json.loads('{"a": [1, 2]}'))
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ("1g.5gb.me", "1g.5gb+me"),
+        ("nvidia.com/mig-1g.5gb.me", "1g.5gb+me"),
+        ("1g.24gb.me.all", "1g.24gb+me.all"),
+        ("1g.24gb-me", "1g.24gb-me"),
+        ("3g.20gb.shared", "3g.20gb.shared"),
+        ("gpu", "gpu"),
+    ],
+)
+def test_both_spellings_of_a_profile_are_read(given: str, name: str) -> None:
+    assert nvml_spelling(given) == name
