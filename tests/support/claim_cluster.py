@@ -135,6 +135,13 @@ class ClaimCluster(SlicerCluster):
         self._show(key)
         return key
 
+    def template_claim(self, name: str, pod: str, *requests: Json) -> str:
+        """The claim of a pod's template, which the claim controller has made; returns its key."""
+        key = self.claim(name, *requests)
+        owner = {"apiVersion": "v1", "kind": "Pod", "name": pod, "uid": f"uid-{pod}", "controller": True}
+        self.patch_claim(key, {"metadata": {"ownerReferences": [owner]}})
+        return key
+
     def drop_claim(self, key: str) -> None:
         """A claim is gone."""
         item = self.read_claim(key)
@@ -182,7 +189,8 @@ class ClaimCluster(SlicerCluster):
             assert not stored["status"].get("reservedFor"), f"{write.name} is taken from a pod that has it"
         else:
             assert not before, f"the allocation of {write.name} is immutable"
-            assert "resource.kubernetes.io/delete-protection" in stored["metadata"]["finalizers"]
+            of_pod = "ownerReferences" in stored["metadata"]
+            assert of_pod or "resource.kubernetes.io/delete-protection" in stored["metadata"]["finalizers"]
             assert after["allocationTimestamp"]
             given = {each for key in self.claims for each in self.devices(key)}
             for each in after["devices"]["results"]:

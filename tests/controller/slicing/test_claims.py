@@ -52,7 +52,7 @@ def test_a_pod_without_a_gate_is_placed_by_its_claim_alone() -> None:
     ((node, profile, start),) = cluster.where(pod)
     assert (node, profile) == ("n1", "1g.5gb")
     assert cluster.devices(key) == [("n1", f"gpu-0-mig-1g5gb-19-{start}")]
-    assert kinds(cluster)[:3] == ["PatchRequests", "PatchRecord", "PatchRecord"]
+    assert kinds(cluster)[:3] == ["PatchRecord", "PatchRequests", "PatchRecord"]
 
 
 def test_claims_of_several_slices_lie_on_one_node_and_share_nothing() -> None:
@@ -76,7 +76,26 @@ def test_a_pod_at_the_gate_leaves_it_once_its_claims_are_allocated() -> None:
     pod = cluster.user("p", key, gates=(GATE,))
     cluster.settle()
     assert cluster.pods[pod.uid].node == "n1"
-    assert kinds(cluster)[:4] == ["PatchRequests", "PatchRecord", "PatchRecord", "Ungate"]
+    assert kinds(cluster)[:4] == ["PatchRecord", "PatchRequests", "PatchRecord", "Ungate"]
+
+
+@pytest.mark.parametrize("end", ["deleted", "finished"])
+def test_a_claim_of_a_template_costs_one_write_and_needs_no_finalizer(end: str) -> None:
+    """Kube-controller-manager deletes it once the pod is done."""
+    cluster = ClaimCluster()
+    cluster.claim_node("n1")
+    key = cluster.template_claim("c", "p", request("slice", ONE))
+    pod = cluster.user("p", key, gates=(GATE,))
+    cluster.settle()
+    assert kinds(cluster)[:3] == ["PatchRequests", "PatchRecord", "Ungate"]
+    assert cluster.devices(key)
+    if end == "deleted":
+        cluster.remove(pod)
+    else:
+        cluster.put(replace(cluster.pods[pod.uid], finished=True))
+    cluster.drop_claim(key)
+    cluster.settle()
+    assert cluster.empty()
 
 
 def test_claims_and_limits_get_slices_of_different_nodes() -> None:

@@ -3,9 +3,10 @@
 A claim is *from* an allocation if it has a device of it. Only the names of devices decide that; annotations, which its
 author may change, do not.
 
-The order of writes is kube-scheduler's: first the finalizer, without which kube-controller-manager never clears the
-allocation; then the allocation, with its time (kube-scheduler 1.36 adds a missing one, which the server refuses). Both
-name the version of the claim, so neither overwrites what somebody else wrote meanwhile.
+The order of writes is kube-scheduler's: first the finalizer, then the allocation, with its time (kube-scheduler 1.36
+adds a missing one, which the server refuses). Both name the version of the claim, so neither overwrites what somebody
+else wrote meanwhile. The finalizer is written at the same time as the node's record. Without it kube-controller-manager
+never clears the allocation; but it deletes a claim of a template once the pod is done, so this one needs none.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -72,9 +73,7 @@ class ClaimAllocations:
         found = claim.status.allocation
         if found is None or found.node != allocation.node or claim.metadata.namespace != allocation.namespace:
             return False
-        own = {self._published.id_at(allocation.node, each) for each in allocation.slices}
-        results = (each for each in found.devices.results if each.driver == self._published.driver)
-        has = {DeviceId(each.driver, each.pool, each.device) for each in results}
+        own, has = self._devices_of(allocation), self._has(claim)
         return bool(has & own) or (None in own and not has <= self._published.ids_on(allocation.node))
 
     def is_cleared(self, before: ResourceClaim, claim: ResourceClaim | None, allocation: Allocation) -> bool:
@@ -105,9 +104,8 @@ class ClaimAllocations:
             claim = self.claims[key]
             if key not in due or claim.metadata.deletion_timestamp is not None:
                 continue
-            if FINALIZER not in claim.metadata.finalizers:
-                patch: dict[str, Any] = {"metadata": {"finalizers": [*claim.metadata.finalizers, FINALIZER]}}
-                writes.append(_write(allocation.node, allocation.uid, claim, patch))
+            if _lacks_finalizer(claim):
+                writes.append(_protect(allocation, claim))
                 continue
             found = write_allocation(
                 claim.metadata.uid,
@@ -117,9 +115,18 @@ class ClaimAllocations:
                 node_selector=select_node(allocation.node),
                 time=rfc3339(now),
             )
-            patch = {"status": {"allocation": found}}
+            patch: dict[str, Any] = {"status": {"allocation": found}}
             writes.append(_write(allocation.node, allocation.uid, claim, patch, "status"))
         return writes, False
+
+    def protect(self, allocation: Allocation, keys: Sequence[str]) -> Sequence[PatchRecord]:
+        """Returns the writes of finalizers that are due before :meth:`give`, for the same claims."""
+        claims = [self.claims[key] for key in keys]
+        return [
+            _protect(allocation, each)
+            for each in claims
+            if _lacks_finalizer(each) and each.metadata.deletion_timestamp is None and each.status.allocation is None
+        ]
 
     def _match(self, allocation: Allocation, keys: Sequence[str]) -> Sequence[ChosenDevice] | str:
         """Divides the devices of an allocation among claims; none if they are not published now, or why none suits."""
@@ -154,18 +161,43 @@ class ClaimAllocations:
 
     def lost(self, node: NodeName, allocations: Iterable[Allocation]) -> Sequence[PatchRecord]:
         """Returns the due writes that clear unreserved claims of a node that are from none of its allocations."""
-        here = list(allocations)
         claims = [self.claims[key] for key in sorted(self._by_node.get(node, ()))] if self.listed else []
+        free = [each for each in claims if not each.status.reserved_for]
+        if not free:
+            return ()
+        here = list(allocations)
+        given = {(each.namespace, device) for each in here for device in self._devices_of(each)}
+        lost = [each for each in free if given.isdisjoint((each.metadata.namespace, one) for one in self._has(each))]
         return [
             _clear(node, PodUid(""), each)
-            for each in claims
-            if not each.status.reserved_for and self.is_ours(each) and not any(self.is_from(each, one) for one in here)
+            for each in lost
+            if self.is_ours(each) and not any(self.is_from(each, one) for one in here)
         ]
 
     def is_ours(self, claim: ResourceClaim) -> bool:
         """True if a claim is allocated with a device of the driver."""
+        return bool(self._has(claim))
+
+    def _has(self, claim: ResourceClaim) -> set[DeviceId]:
+        """Returns the devices of the driver that a claim has."""
         found = claim.status.allocation
-        return found is not None and any(each.driver == self._published.driver for each in found.devices.results)
+        results = found.devices.results if found is not None else ()
+        driver = self._published.driver
+        return {DeviceId(each.driver, each.pool, each.device) for each in results if each.driver == driver}
+
+    def _devices_of(self, allocation: Allocation) -> set[DeviceId | None]:
+        """Returns the devices of an allocation; None among them for one that its node does not publish any more."""
+        return {self._published.id_at(allocation.node, each) for each in allocation.slices}
+
+
+def _lacks_finalizer(claim: ResourceClaim) -> bool:
+    of_pod = any(each.kind == "Pod" and each.controller for each in claim.metadata.owner_references)
+    return not of_pod and FINALIZER not in claim.metadata.finalizers
+
+
+def _protect(allocation: Allocation, claim: ResourceClaim) -> PatchRecord:
+    patch = {"metadata": {"finalizers": [*claim.metadata.finalizers, FINALIZER]}}
+    return _write(allocation.node, allocation.uid, claim, patch)
 
 
 def _clear(node: NodeName, uid: PodUid, claim: ResourceClaim) -> PatchRecord:

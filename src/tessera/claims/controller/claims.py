@@ -371,10 +371,12 @@ class Claims(RequestKind):
     def accompany(self, allocation: Allocation, step: AllocationStep) -> tuple[Sequence[PatchRecord], bool]:
         """See :class:`RequestKind`."""
         self.users.note_slices(allocation.uid)
+        pod = self.users.pods.get(allocation.uid)
+        if step is AllocationStep.REQUEST and pod is not None:
+            return self.allocated.protect(allocation, self._own_claims(pod)), True
         if step in (AllocationStep.REQUEST, AllocationStep.WAIT):
             return (), True
         if step in (AllocationStep.UNGATE, AllocationStep.SETTLED):
-            pod = self.users.pods.get(allocation.uid)
             if pod is None or not allocation.requested:
                 return (), True
             found = self.allocated.give(allocation, self._own_claims(pod), self._state.now)

@@ -104,6 +104,8 @@ class PodWorker:
         #: True if its deadline ended it.
         self._overdue = False
         self._status_due = asyncio.Event()
+        #: The body of the last write of the status; kubelet does not write the same again (``status_manager``).
+        self._written: dict[str, Any] | None = None
         self._writing = asyncio.Lock()
         self._reference = make_reference(PODS, pod["metadata"]["name"], pod["metadata"]["namespace"], self._uid)
 
@@ -409,6 +411,8 @@ class PodWorker:
         metadata = self.pod["metadata"]
         path = PODS.path(metadata["namespace"], metadata["name"], "status")
         body = {"metadata": {"uid": self._uid}, "status": status_patch(self._status())}
+        if body == self._written:
+            return True
         try:
             await self._services.client.request("PATCH", path, body=body, content_type=STRATEGIC)
         except (NotFound, Conflict):
@@ -417,6 +421,7 @@ class PodWorker:
             return any(cause.field == "metadata.uid" for cause in error.causes)
         except (ApiError, ConnectionError, TimeoutError):
             return False
+        self._written = body
         return True
 
     def _status(self) -> dict[str, Any]:
