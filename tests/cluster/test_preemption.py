@@ -6,6 +6,7 @@ from tests.support.virtual_lab import InLab, VirtualLab
 
 from tessera.kube.resources import DEPLOYMENTS, PODS
 from tessera.kube.resources.meta import Resource
+from tessera.provisioning.advise.warm import placeholders
 
 BUDGETS = Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget", True, dict[str, Any])
 PRIORITIES = Resource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", False, dict[str, Any])
@@ -81,3 +82,22 @@ def test_two_halves_go_where_every_other_card_is_taken_by_pods_that_may_not_be_e
         assert [name for name in ("half-1", "half-2") if lab.events_of(name, "SlicePreempted")] == ["half-1", "half-2"]
 
     in_lab(scenario, "2xA100-40GB")
+
+
+def test_placeholders_keep_slices_and_any_pod_takes_their_place(in_lab: InLab) -> None:
+    async def scenario(lab: VirtualLab) -> None:
+        priority, deployment = placeholders("warm", 2, resource="nvidia.com/mig-7g.40gb")
+        await lab.client.create(PRIORITIES, priority)
+        await lab.client.create(DEPLOYMENTS.as_dicts(), deployment, "default")
+        kept = {"app.kubernetes.io/name": "warm"}
+
+        def running() -> int:
+            pods = [each for each in lab.pods.cache.values() if kept.items() <= each.metadata.labels.items()]
+            return sum(lab.ready(each.metadata.name) for each in pods)
+
+        await lab.until(lambda: running() == 2, "the placeholders run")
+        await lab.create("real", WHOLE)
+        await lab.running("real")
+        assert running() == 1
+
+    in_lab(scenario, "1xA100-40GB,1xA100-40GB")

@@ -30,6 +30,8 @@ PLACEMENT_LABEL, PLACEMENT_MANAGED = "tessera.dev/placement", "managed"
 LAST_GATES = {"kai.scheduler/queue-admission": "scheduling.run.ai"}
 #: Annotation of a pod that may be ended and made anew elsewhere so that another pod gets room; its value is "true".
 MOVABLE_ANNOTATION = "tessera.dev/movable"
+#: On a pod, ``"true"``: it only keeps room, and ends when a pod of higher priority waits for its slices or cards.
+YIELDS_ANNOTATION = "tessera.dev/yields"
 #: Label of each pod of a StatefulSet; Kubernetes sets it.
 STATEFUL_SET_POD_LABEL = "statefulset.kubernetes.io/pod-name"
 #: Condition of a pod whose promised slices were taken back; the controller writes it.

@@ -19,6 +19,7 @@ from tessera.api.names import (
     PLACEMENT_LABEL,
     POD_PREFLIGHT,
     QUEUE_LABEL,
+    YIELDS_ANNOTATION,
 )
 from tessera.api.pods.gangs import GANG_LABEL, GANG_SIZE_ANNOTATION, POD_GROUP_LABEL
 from tessera.api.pods.requirements import KEYS, MEMORY
@@ -35,6 +36,7 @@ _ANNOTATIONS = frozenset(
         *KEYS,
         GANG_SIZE_ANNOTATION,
         MOVABLE_ANNOTATION,
+        YIELDS_ANNOTATION,
         FAULT_TOLERATION,
         POD_PREFLIGHT,
         MEMORY_LIMIT_ANNOTATION,

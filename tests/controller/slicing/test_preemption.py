@@ -141,3 +141,50 @@ def test_a_node_without_cpu_for_the_pod_loses_nobody(cluster: SlicerCluster) -> 
     cluster.pod("plain", gates=(), node=NodeName("n1"), amounts={"cpu": 6000, "pods": 1})
     waiting(cluster, "high", "7g.40gb", priority=10, amounts={"cpu": 4000, "pods": 1})
     assert evicted(cluster) == []
+
+
+@pytest.fixture
+def polite() -> SlicerCluster:
+    """Pods do not preempt; only those that keep room for others end."""
+    made = SlicerCluster()
+    made.pass_time(0)
+    return made
+
+
+def test_a_pod_that_keeps_room_ends_for_any_pod_of_higher_priority(polite: SlicerCluster) -> None:
+    polite.node("n1")
+    running(polite, "low", "3g.20gb", priority=-10)
+    running(polite, "spare", "3g.20gb", priority=-10, yields=True)
+    pod = waiting(polite, "pod", "3g.20gb")
+    assert evicted(polite) == ["spare"]
+    assert polite.where(pod)
+    waiting(polite, "second", "3g.20gb")
+    assert evicted(polite) == ["spare"]
+
+
+def test_a_pod_that_keeps_room_does_not_end_for_its_like(polite: SlicerCluster) -> None:
+    polite.node("n1")
+    running(polite, "spare", "7g.40gb", yields=True)
+    waiting(polite, "pod", "7g.40gb")
+    assert evicted(polite) == []
+
+
+def test_pods_that_keep_room_end_first(cluster: SlicerCluster) -> None:
+    cluster.node("n1")
+    spare = running(cluster, "spare", "3g.20gb", priority=-10, yields=True)
+    running(cluster, "low", "3g.20gb", priority=-10)
+    cluster.pass_time(600)
+    pod = waiting(cluster, "pod", "3g.20gb")
+    assert spare.uid not in cluster.pods
+    assert cluster.where(pod)
+
+
+def test_a_whole_card_that_is_kept_goes_to_a_pod(polite: SlicerCluster) -> None:
+    polite.device_node("n1", count=1)
+    spare = polite.whole("spare", priority=-10, yields=True, created=rfc3339(polite.date))
+    polite.settle()
+    polite.put(replace(polite.pods[spare.uid], node=NodeName("n1"), started=polite.date))
+    pod = polite.whole("pod", created=rfc3339(polite.date))
+    polite.settle()
+    assert evicted(polite) == ["spare"]
+    assert not polite.pods[pod.uid].gated

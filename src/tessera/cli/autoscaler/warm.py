@@ -86,10 +86,9 @@ def command(
 ) -> None:
     """Compute the size of a pool of warm nodes.
 
-    Placeholder pods of low priority keep the nodes warm; the scheduler evicts a placeholder when a real pod needs its
-    place. The size follows from the number of new pods in an hour, the start time of a node and the price of an idle
-    node. -o yaml prints the placeholders. Their priority is low, but high enough that the autoscaler makes nodes for
-    them.
+    Placeholder pods of low priority keep the nodes warm; a placeholder ends when a real pod needs its place. The size
+    follows from the number of new pods in an hour, the start time of a node and the price of an idle node. -o yaml
+    prints the placeholders. Their priority is low, but high enough that the autoscaler makes nodes for them.
 
     \b
     Examples:

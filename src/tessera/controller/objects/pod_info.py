@@ -18,6 +18,7 @@ from tessera.api.names import (
     PINNED_ANNOTATION,
     SLICE_CONDITION,
     SLICE_PROMISED_CONDITION,
+    YIELDS_ANNOTATION,
     NodeName,
     PodUid,
 )
@@ -153,6 +154,7 @@ class PodInfo:
         started: seconds since 1970 when its node's kubelet took it; 0 before.
         preempts: it may take slots of pods of lower priority: its ``preemptionPolicy`` is not ``Never``.
         movable: its author allows Tessera to end it to make room: annotation ``tessera.dev/movable: "true"``.
+        yields: it keeps room for others, and ends for any pod of higher priority: annotation ``tessera.dev/yields``.
         pinned: Tessera has pinned it to the node of its whole cards or shares: annotation ``tessera.dev/pinned``.
         gang: the pods with which it gets its slices together; None for a pod that starts by itself.
         succeeded: it has ended well.
@@ -199,6 +201,7 @@ class PodInfo:
     started: float = 0.0
     preempts: bool = True
     movable: bool = False
+    yields: bool = False
     pinned: bool = False
     gang: Gang | None = None
     succeeded: bool = False
@@ -308,6 +311,7 @@ def read_pod(pod: Pod) -> PodInfo:
         started=parse_time_or_zero(pod.status.start_time) if asks else 0.0,
         preempts=spec.preemption_policy != "Never",
         movable=meta.annotations.get(MOVABLE_ANNOTATION) == "true",
+        yields=meta.annotations.get(YIELDS_ANNOTATION) == "true",
         pinned=bool(devices) and meta.annotations.get(PINNED_ANNOTATION) == meta.uid,
         gang=gang,
         succeeded=pod.status.phase == "Succeeded",

@@ -110,7 +110,7 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
             self._plan,
             *([] if reads else [self.inheritance]),
             reserver,
-            *([Preemptor(state, reserver)] if preempts else ()),
+            Preemptor(state, reserver, all_pods=preempts),
             RecordedMoves(state, moves),
             *([self.mover] if moves_pods else ()),
             Overstays(state),

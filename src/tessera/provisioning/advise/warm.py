@@ -5,8 +5,9 @@ the time to a GPU. So the number of nodes being made at any moment is a Poisson 
 (Palm's theorem: for any distribution of the time). A pod waits if it finds the pool empty: if at least as many nodes
 are being made as are kept. That is the base-stock model of a spare-parts store.
 
-A placeholder keeps a node warm: a pod of low priority that requests the node's GPUs, and that a real pod preempts. Its
-priority must not be below the autoscaler's cutoff of -10, or the autoscaler never makes a node for it.
+A placeholder keeps a node warm: a pod of low priority that requests the node's GPUs, and that ends for a real pod. The
+scheduler preempts it; where Tessera places pods, Tessera evicts it, because its annotation asks for that. Its priority
+must not be below the autoscaler's cutoff of -10, or the autoscaler never makes a node for it.
 """
 
 import itertools
@@ -14,6 +15,8 @@ import math
 from typing import Any
 
 import msgspec
+
+from tessera.api.names import YIELDS_ANNOTATION
 
 #: The lowest priority for which the cluster autoscaler still makes nodes (``--expendable-pods-priority-cutoff``).
 CUTOFF = -10
@@ -161,7 +164,7 @@ def placeholders(
             "spec": {
                 "replicas": nodes,
                 "selector": {"matchLabels": dict(labels)},
-                "template": {"metadata": {"labels": labels}, "spec": spec},
+                "template": {"metadata": {"labels": labels, "annotations": {YIELDS_ANNOTATION: "true"}}, "spec": spec},
             },
         },
     ]

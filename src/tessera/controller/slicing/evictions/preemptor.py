@@ -1,6 +1,6 @@
-"""Evicts pods of lower priority, so that a waiting pod of higher priority gets their slots. Off by default.
+"""Evicts pods of lower priority, so that a waiting pod of higher priority gets their slots.
 
-Rules:
+By default only pods that keep room for others end: those with the annotation ``tessera.dev/yields``. Rules:
 
 - Only the first waiting pod of a queue preempts, at most one pod in a decision, and each once in :data:`RETRY` seconds.
   A pod with ``preemptionPolicy: Never`` does not.
@@ -9,6 +9,7 @@ Rules:
 - Victims go through the eviction API, which keeps PodDisruptionBudgets. A victim that stays is not asked again for
   :data:`ASKED_AGAIN` seconds: the next time another place is sought.
 - The slots are reserved for the pod, so nobody else gets them.
+- For whole cards and shares only pods that keep room end.
 """
 
 from collections.abc import Iterator
@@ -36,13 +37,19 @@ class Preemptor(Proposer):
     Args:
         state: the slicer's state.
         reserver: makes the reservation of the slots.
+        all_pods: True if any pod of lower priority may end for one of higher priority.
 
     Attributes:
         evicted: pods that were asked to end; never decreases.
     """
 
-    def __init__(self, state: SlicerState, reserver: Reserver) -> None:
+    follows = "yields"
+
+    def __init__(self, state: SlicerState, reserver: Reserver, *, all_pods: bool) -> None:
         self.evicted = 0
+        self._all_pods = all_pods
+        #: Pods that keep room for others.
+        self._yielding: set[PodUid] = set()
         self._state = state
         self._reserver = reserver
         #: By waiting pod, the time of its next try.
@@ -50,11 +57,18 @@ class Preemptor(Proposer):
         #: By victim, when it was asked.
         self._asked: dict[PodUid, float] = {}
 
+    def observe(self, uid: PodUid) -> None:
+        """Takes in a pod that keeps room for others, or that is gone."""
+        if uid in self._state.cluster.pods:
+            self._yielding.add(uid)
+        else:
+            self._yielding.discard(uid)
+
     def propose(self) -> Iterator[Proposal]:
         """Lets the first waiting pod that is due preempt."""
         now = self._state.now
         self._forget(now)
-        if now:
+        if now and (self._all_pods or self._yielding):
             yield from self._preempt_for_first(now)
         self.next_due = min(self._next_try.values(), default=None)
 
@@ -70,7 +84,7 @@ class Preemptor(Proposer):
                     return
 
     def _may_preempt(self, pod: PodInfo, now: float) -> bool:
-        if not pod.preempts or pod.kind.record is not Record.NODE or self._next_try.get(pod.uid, 0.0) > now:
+        if not pod.preempts or self._next_try.get(pod.uid, 0.0) > now:
             return False
         found = self._state.reservations.get(pod.uid)
         if found is None:
@@ -98,11 +112,13 @@ class Preemptor(Proposer):
         victim = self._state.cluster.pods.get(allocation.uid)
         if victim is None or victim.is_held or victim.priority >= pod.priority:
             return None
+        if not victim.yields and (not self._all_pods or pod.kind.record is not Record.NODE):
+            return None
         if allocation.given_up or victim.terminating:
             return 0.0
         if allocation.uid in self._asked:
             return None
-        ran = max(0.0, now - victim.started) if victim.started else 0.0
+        ran = max(0.0, now - victim.started) if victim.started and not victim.yields else 0.0
         return one.placement.size * ran
 
     def _preempt(self, pod: PodInfo, place: ReservedPlace, now: float) -> Iterator[Proposal]:
