@@ -138,3 +138,12 @@ def test_slices_are_not_chosen_by_all_or_by_card() -> None:
         pod = cluster.user(name, cluster.claim(name, request("gpu", "mig.tessera.dev", **more)))
         cluster.settle()
         assert text in cluster.slicer.state.cluster.pods[pod.uid].fault
+
+
+def test_where_no_card_is_whole_the_claim_is_told_why() -> None:
+    cluster = ClaimCluster()
+    cluster.claim_node("n1")
+    pod = cluster.user("p", cluster.claim("c", request("gpu", WHOLE)))
+    cluster.settle()
+    fault = cluster.slicer.state.cluster.pods[pod.uid].fault
+    assert "request gpu: no node publishes a device for it: no node gives whole cards to claims" in fault

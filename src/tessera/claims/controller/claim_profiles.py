@@ -28,7 +28,7 @@ from tessera.api.names import CLAIMED_CARD, NodeName
 from tessera.cel.metering import Meter, OutOfBudgetError
 from tessera.claims.controller.card_choices import Answer, CardChoices, find_comparison, most_common
 from tessera.claims.controller.published_devices import NodeDevices, PublishedDevices, Sort, is_known
-from tessera.dra.devices import Device
+from tessera.dra.devices import Device, DeviceId
 from tessera.dra.driver_classes import check_served
 from tessera.dra.matching import consumed_amounts
 from tessera.dra.opaque_configs import ConfigRefused, check_configs, settings_of
@@ -231,9 +231,18 @@ class ProfileReader:
         wanted = alternatives[0]
         amounts = [f"capacity.requests.{one_line(key, 60)}" for key in wanted.amounts]
         why = "; ".join(problems) or " and ".join(["its class and selectors choose none", *amounts])
+        if self._asks_for_whole(wanted) and not any(sort[0] == CLAIMED_CARD for sort in self._published.sorts):
+            why = "no node gives whole cards to claims: a card that is cut on demand is in MIG mode, and never whole"
         raise ClaimRefused(
             f"{_NAME}: request {wanted.name}: no node publishes a device for it: {why}; see kubectl get resourceslices"
         )
+
+    def _asks_for_whole(self, demand: DeviceDemand) -> bool:
+        """True if the class chooses a device of which nothing is known but that it is a whole card."""
+        bare = Device(id=DeviceId(self._driver, "", ""), attributes={f"{self._driver}/type": "gpu"})
+        place = f"DeviceClass {demand.class_name}:"
+        texts = [text for where, text in demand.selectors if where.startswith(place)]
+        return bool(texts) and all(self.selectors.matches(text, bare).matches for text in texts)
 
     def _matches(self, demand: DeviceDemand, device: Device | None, problems: dict[str, None], meter: Meter) -> bool:
         if device is None:
