@@ -17,7 +17,7 @@ from tessera.api.nodes.usage import NodeUsage
 from tessera.cli.install.manifests import AGENT, InstallChoices, manifests
 from tessera.clock import LoopClock
 from tessera.dra.node_devices import DRIVER, NVIDIA_DRIVER
-from tessera.kube.resources import NODES, PODS
+from tessera.kube.resources import DAEMONSETS, NODES, PODS
 from tessera.kube.watch.informer import Informer, InformerGroup
 from tessera.manifests import deploy_folder, install_manifests, read_manifests
 from tessera_lab.cluster.cluster import ClusterOptions, SimulatedCluster
@@ -25,6 +25,7 @@ from tessera_lab.cluster.options import parse_nodes
 from tessera_lab.installation.install import apply_manifests, build_entrypoint
 from tessera_lab.simulation.virtual_time import run_virtual
 
+NS = "tessera-system"
 Scenario = Callable[[VirtualLab], Awaitable[None]]
 
 
@@ -206,6 +207,34 @@ def test_agents_that_are_replaced_lose_no_claim(in_lab: Callable[..., None]) -> 
         assert lab.devices("runs", "main") == uuid
 
     in_lab(scenario)
+
+
+@pytest.mark.parametrize("late", [0.0, 0.2, 0.4])
+def test_a_rolling_update_of_the_agents_holds_up_no_claim(in_lab: Callable[..., None], late: float) -> None:
+    """Kubelet repeats a failed prepare only after a minute, so one of the two agents must answer each."""
+
+    async def scenario(lab: VirtualLab) -> None:
+        async def agents() -> dict[str, bool]:
+            found = await lab.client.list(PODS, NS, label_selector=f"app.kubernetes.io/name={AGENT}")
+            return {each.metadata.name: each.metadata.deletion_timestamp is not None for each in found.items}
+
+        await template(lab, "one", profile("1g.5gb"))
+        (before,) = await agents()
+        again = {"metadata": {"annotations": {"kubectl.kubernetes.io/restartedAt": "now"}}}
+        await lab.client.merge_patch(DAEMONSETS, AGENT, {"spec": {"template": again}}, NS)
+        while not (await agents())[before]:
+            await lab.clock.sleep(0.05)
+        await lab.clock.sleep(late)
+        names = [f"p{number}" for number in range(56)]
+        for name in names:
+            await claiming(lab, name, "one")
+            await lab.clock.sleep(0.029)
+        await lab.clock.sleep(45.0)
+        assert before not in await agents()
+        assert [name for name in names if not lab.ready(name)] == []
+        assert len({lab.devices(name, "main")[0] for name in names}) == len(names)
+
+    in_lab(scenario, "1*8xA100-40GB")
 
 
 def test_a_cordoned_node_gets_no_claims(in_lab: Callable[..., None]) -> None:
