@@ -14,6 +14,7 @@ from bundle.files import FOLDER as BUNDLE
 from charts.files import FOLDER
 from click.testing import CliRunner
 from tests.support.helm_program import HELM
+from tests.support.rendered_yaml import read_documents
 
 from tessera.api.names import LAB_SUFFIX
 from tessera.cli.main import tessera
@@ -46,17 +47,16 @@ class Helm:
 
     def template(self, values: Mapping[str, Any], namespace: str, *more: str) -> list[Manifest]:
         """The objects of a release."""
-        objects: list[Manifest] = msgspec.json.decode(_rendered(yaml.safe_dump(dict(values)), namespace, *more))
-        return objects
+        return read_documents(_rendered(yaml.safe_dump(dict(values)), namespace, *more))
 
 
 @cache
-def _rendered(values: str, namespace: str, *more: str) -> bytes:
-    """The objects of a release as JSON: several tests look at the same release."""
+def _rendered(values: str, namespace: str, *more: str) -> str:
+    """A release as Helm prints it: several tests look at the same release."""
     command = [HELM, "template", "tessera", str(FOLDER), "--namespace", namespace, *IN_LAB, *more, "--values", "-"]
     done = subprocess.run(command, input=values, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
-    return msgspec.json.encode([each for each in yaml.load_all(done.stdout, yaml.CSafeLoader) if each])
+    return done.stdout
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def install(folder: Path, *arguments: str, values: Mapping[str, Any] | None = No
         named = ["--values", str(file)]
     done = CliRunner().invoke(tessera, ["install", "-o", "yaml", *named, *arguments])
     assert done.exit_code == 0, done.output
-    return list(yaml.load_all(done.stdout, yaml.CSafeLoader))
+    return read_documents(done.stdout)
 
 
 def bundled() -> list[Manifest]:

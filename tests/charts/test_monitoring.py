@@ -11,6 +11,7 @@ import yaml
 from monitoring.alerts import ALERTS
 from monitoring.manifests import prometheus_rule
 from tests.charts.conftest import Helm, by_name, is_hook, leaves
+from tests.support.rendered_yaml import read_documents
 
 ROOT = Path(__file__).parents[2]
 #: Options of the chart, and the folder with the same manifests.
@@ -25,7 +26,7 @@ def test_monitoring_is_that_of_the_manifests(options: Mapping[str, Any], folder:
     plain = by_name(helm.template({}, "kube-system"))
     chart = by_name(helm.template({"tessera": {"monitoring": options}}, "kube-system"))
     done = subprocess.run(["kubectl", "kustomize", str(ROOT / folder)], capture_output=True, text=True, check=True)
-    manifests = by_name(list(yaml.load_all(done.stdout, yaml.CSafeLoader)))
+    manifests = by_name(read_documents(done.stdout))
     assert chart.keys() - plain.keys() == manifests.keys()
     for key, manifest in manifests.items():
         assert sorted(leaves(chart[key])) == sorted(leaves(manifest)), key
@@ -37,7 +38,7 @@ def test_annotations_let_a_prometheus_find_the_pods(helm: Helm, tmp_path: Path) 
     overlay = {"resources": [deploy], "components": [f"{deploy}/monitoring/annotations"]}
     (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(overlay), encoding="utf-8")
     done = subprocess.run(["kubectl", "kustomize", str(tmp_path)], capture_output=True, text=True, check=True)
-    assert scraped(chart) == scraped(list(yaml.load_all(done.stdout, yaml.CSafeLoader)))
+    assert scraped(chart) == scraped(read_documents(done.stdout))
     assert scraped(chart) == {"tessera-agent": "8082", "tessera-controller": "8081", "tessera-webhook": "8081"}
     assert scraped(helm.template({}, "kube-system")) == {}
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-import yaml
+from tests.support.rendered_yaml import read_documents
 
 Obj = Mapping[str, Any]
 
@@ -50,7 +50,7 @@ def rendered(name: str) -> Installation:
 def kustomized(name: str) -> Installation:
     """All objects of a kustomization."""
     done = subprocess.run(["kubectl", "kustomize", str(ROOT / name)], capture_output=True, text=True, check=True)
-    return Installation(name, list(yaml.load_all(done.stdout, yaml.CSafeLoader)))
+    return Installation(name, read_documents(done.stdout))
 
 
 def _name(manifest: Obj) -> tuple[str, str, str]:
