@@ -15,7 +15,7 @@ from typing import Any
 from tessera.api.dra.claims import DEVICE_CLASSES, RESOURCE_CLAIMS
 from tessera.api.dra.resource_slices import RESOURCE_SLICES
 from tessera.claims.controller.claims import Claims
-from tessera.controller.leadership.informers import SlicerInput
+from tessera.controller.leadership.informers import ClusterInput
 from tessera.controller.leadership.satellite import Process, Task, Term
 from tessera.controller.objects.pod_info import CLAIMS
 from tessera.controller.slicing.slicer import Slicer
@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 SYNC_TIMEOUT = 10.0
 
 
-class ClaimInformers(SlicerInput):
+class ClaimInformers(ClusterInput):
     """Passes events of claims, classes and published devices to the slicer.
 
     Args:
@@ -43,12 +43,10 @@ class ClaimInformers(SlicerInput):
     """
 
     def __init__(self, runtime: KubeRuntime, slicer: Slicer, changed: Callable[[], None], driver: str) -> None:
-        super().__init__(slicer, changed)
-        client, clock, rng = runtime.client, runtime.clock, runtime.rng
-        self._client, self._clock = client, clock
-        classes = Informer(client, DEVICE_CLASSES, clock=clock, rng=rng)
-        slices = Informer(client, RESOURCE_SLICES, field_selector=f"spec.driver={driver}", clock=clock, rng=rng)
-        claims = Informer(client, RESOURCE_CLAIMS, clock=clock, rng=rng)
+        super().__init__(runtime, slicer, changed)
+        classes = self._watch(DEVICE_CLASSES)
+        slices = self._watch(RESOURCE_SLICES, field_selector=f"spec.driver={driver}")
+        claims = self._watch(RESOURCE_CLAIMS)
         self._informers: Sequence[Informer[Any]] = (classes, slices, claims)
         for informer in self._informers:
             informer.add_handler(self._changed_object)

@@ -1,6 +1,7 @@
 """A waiting pod inherits only if the owner exists that it names: with this kind, name and UID, in its namespace."""
 
 import asyncio
+import random
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,6 +17,7 @@ from tessera.controller.slicing.state.events import PodDeleted, PodObserved, Tim
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, Status
 from tessera.kube.resources import JOBS, NAMESPACES, REPLICASETS, STATEFULSETS
+from tessera.kube.runtime import KubeRuntime
 
 NOW = 1_700_000_000.0
 KINDS = {each.kind: each for each in (JOBS, REPLICASETS, STATEFULSETS)}
@@ -44,7 +46,8 @@ def heirs(slicer: Slicer) -> set[str]:
 
 
 async def ask(client: Client, lab: Lab, slicer: Slicer, seconds: float = 1.0) -> None:
-    owners = PodOwners(client, slicer, lambda: None, clock=lab.clock)
+    runtime = KubeRuntime(client=client, clock=lab.clock, rng=random.Random(0))
+    owners = PodOwners(runtime, slicer, lambda: None)
     owners.look()
     task = asyncio.create_task(owners.run())
     await lab.clock.sleep(seconds)

@@ -11,7 +11,6 @@ right to list them plans such pods one by one.
 
 import asyncio
 import logging
-import random
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -19,7 +18,6 @@ from tessera.api.instaslice import Instaslice
 from tessera.api.names import OWN_DOMAIN, NodeName, PodUid
 from tessera.api.pods.gangs import POD_GROUPS, read_pod_group
 from tessera.api.queues import QUEUES, read_queue
-from tessera.clock import Clock
 from tessera.controller.cluster.storage import StorageObject
 from tessera.controller.objects.node_info import read_node
 from tessera.controller.objects.pod_info import read_pod
@@ -43,7 +41,6 @@ from tessera.controller.slicing.state.events import (
     StorageListed,
     StorageObserved,
 )
-from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, NotFound
 from tessera.kube.resources import (
     CSI_NODES,
@@ -54,8 +51,10 @@ from tessera.kube.resources import (
     Namespace,
     Node,
     Pod,
+    Resource,
 )
 from tessera.kube.resources.meta import split_key
+from tessera.kube.runtime import KubeRuntime
 from tessera.kube.watch.cache import EventKind, WatchEvent
 from tessera.kube.watch.informer import Informer, read_parts
 from tessera.kube.watch.optional_kind import wait_served
@@ -63,9 +62,10 @@ from tessera.kube.watch.optional_kind import wait_served
 _log = logging.getLogger(__name__)
 
 _Stored = TypeVar("_Stored", bound=StorageObject)
+_Object = TypeVar("_Object")
 
-#: Seconds that a new leader waits for the informers of :class:`ConstraintInformers`; with the rights granted, they are
-#: complete together with the others.
+#: Seconds that a new leader waits for the informers of :class:`ConstraintInformers`, and pods with a PodGroup for the
+#: first list of PodGroups; with the rights granted, they are complete together with the others.
 SYNC_TIMEOUT = 10.0
 #: Seconds that a new leader waits for Queue objects, without which the order is another.
 QUEUE_SYNC_TIMEOUT = 2.0
@@ -89,6 +89,24 @@ class SlicerInput:
     def _pass_on(self, event: SlicerEvent) -> None:
         self._slicer.handle(event)
         self._changed()
+
+
+class ClusterInput(SlicerInput):
+    """The way of events to the slicer from what asks the API server by itself.
+
+    Args:
+        runtime: access to the cluster.
+        slicer: takes the events.
+        changed: called after each event.
+    """
+
+    def __init__(self, runtime: KubeRuntime, slicer: Slicer, changed: Callable[[], None]) -> None:
+        super().__init__(slicer, changed)
+        self._client, self._clock, self._rng = runtime.client, runtime.clock, runtime.rng
+
+    def _watch(self, resource: Resource[_Object], **options: Any) -> Informer[_Object]:
+        """An informer; the caller runs it."""
+        return Informer(self._client, resource, clock=self._clock, rng=self._rng, **options)
 
 
 class SliceInformers(SlicerInput):
@@ -135,23 +153,12 @@ class SliceInformers(SlicerInput):
         self._slicer.handle(InstasliceVersionsReset())
 
 
-class QueueInformer(SlicerInput):
-    """Passes events of Queue objects to the slicer. A cluster without the definition of Queue has no queues.
+class QueueInformer(ClusterInput):
+    """Passes events of Queue objects to the slicer. A cluster without the definition of Queue has no queues."""
 
-    Args:
-        client: the client that watches.
-        slicer: takes the events.
-        changed: called after each event.
-        clock: times the pauses.
-        rng: for jitter.
-    """
-
-    def __init__(
-        self, client: Client, slicer: Slicer, changed: Callable[[], None], *, clock: Clock, rng: random.Random
-    ) -> None:
-        super().__init__(slicer, changed)
-        self._client = client
-        self._informer = Informer(client, QUEUES, clock=clock, rng=rng)
+    def __init__(self, runtime: KubeRuntime, slicer: Slicer, changed: Callable[[], None]) -> None:
+        super().__init__(runtime, slicer, changed)
+        self._informer = self._watch(QUEUES)
         self._informer.add_handler(self._queue_changed)
 
     async def run(self) -> None:
@@ -182,26 +189,16 @@ class QueueInformer(SlicerInput):
         self._pass_on(QueueDeleted(queue.name) if deleted else QueueObserved(queue))
 
 
-class ConstraintInformers(SlicerInput):
-    """Passes events of namespaces, claims, volumes, storage classes and CSI nodes to the slicer.
+class ConstraintInformers(ClusterInput):
+    """Passes events of namespaces, claims, volumes, storage classes and CSI nodes to the slicer."""
 
-    Args:
-        client: the client that watches.
-        slicer: takes the events.
-        changed: called after each event.
-        clock: times the pauses.
-        rng: for jitter.
-    """
-
-    def __init__(
-        self, client: Client, slicer: Slicer, changed: Callable[[], None], *, clock: Clock, rng: random.Random
-    ) -> None:
-        super().__init__(slicer, changed)
-        namespaces = Informer(client, NAMESPACES, clock=clock, rng=rng)
-        claims = Informer(client, PERSISTENT_VOLUME_CLAIMS, clock=clock, rng=rng)
-        volumes = Informer(client, PERSISTENT_VOLUMES, clock=clock, rng=rng)
-        classes = Informer(client, STORAGE_CLASSES, clock=clock, rng=rng)
-        csi_nodes = Informer(client, CSI_NODES, clock=clock, rng=rng)
+    def __init__(self, runtime: KubeRuntime, slicer: Slicer, changed: Callable[[], None]) -> None:
+        super().__init__(runtime, slicer, changed)
+        namespaces = self._watch(NAMESPACES)
+        claims = self._watch(PERSISTENT_VOLUME_CLAIMS)
+        volumes = self._watch(PERSISTENT_VOLUMES)
+        classes = self._watch(STORAGE_CLASSES)
+        csi_nodes = self._watch(CSI_NODES)
         namespaces.add_handler(self._namespace_changed)
         claims.add_handler(self._storage_changed)
         volumes.add_handler(self._storage_changed)
@@ -241,27 +238,12 @@ class ConstraintInformers(SlicerInput):
         self._pass_on(NamespaceObserved(meta.name, None if event.kind is EventKind.DELETED else meta.labels))
 
 
-#: Seconds that pods with a PodGroup wait for the first list of PodGroups.
+class PodGroupInformer(ClusterInput):
+    """Passes PodGroups to the slicer."""
 
-
-class PodGroupInformer(SlicerInput):
-    """Passes PodGroups to the slicer.
-
-    Args:
-        client: the client that watches.
-        slicer: takes the events.
-        changed: called after each event.
-        clock: times the pauses.
-        rng: for jitter.
-    """
-
-    def __init__(
-        self, client: Client, slicer: Slicer, changed: Callable[[], None], *, clock: Clock, rng: random.Random
-    ) -> None:
-        super().__init__(slicer, changed)
-        self._client = client
-        self._clock = clock
-        self._informer = Informer(client, POD_GROUPS, clock=clock, rng=rng)
+    def __init__(self, runtime: KubeRuntime, slicer: Slicer, changed: Callable[[], None]) -> None:
+        super().__init__(runtime, slicer, changed)
+        self._informer = self._watch(POD_GROUPS)
         self._informer.add_handler(self._group_changed)
 
     async def run(self) -> None:

@@ -162,11 +162,12 @@ class LeaderSession:
         self._refused = RefusedPods()
         self._hand_overs = HandOvers(metrics.observe_hand_over)
         self._timer: asyncio.TimerHandle | None = None
-        self._constraints = ConstraintInformers(client, self._slicer, self._wake.set, clock=clock, rng=rng)
-        self._queues = QueueInformer(client, self._slicer, self._wake.set, clock=clock, rng=rng)
-        self._pod_owners = PodOwners(client, self._slicer, self._wake.set, clock=clock)
-        self._gate_owners = GateOwners(client, self._slicer, self._wake.set, clock=clock)
-        self._pod_groups = PodGroupInformer(client, self._slicer, self._wake.set, clock=clock, rng=rng)
+        reach = runtime, self._slicer, self._wake.set
+        self._constraints = ConstraintInformers(*reach)
+        self._queues = QueueInformer(*reach)
+        self._pod_owners = PodOwners(*reach)
+        self._gate_owners = GateOwners(*reach)
+        self._pod_groups = PodGroupInformer(*reach)
         self._breaker = FaultBreaker(
             client,
             nodes=self._nodes,

@@ -15,12 +15,10 @@ from collections.abc import Callable, Iterator
 from itertools import chain, islice
 
 from tessera.api.names import LAST_GATES
-from tessera.clock import Clock
-from tessera.controller.leadership.informers import SlicerInput
+from tessera.controller.leadership.informers import ClusterInput
 from tessera.controller.objects.owners import Owner, Workload
 from tessera.controller.slicing.slicer import Slicer
 from tessera.controller.slicing.state.events import LastGatesObserved, OwnerLookedUp
-from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError
 from tessera.kube.resources import (
     DEPLOYMENTS,
@@ -31,6 +29,7 @@ from tessera.kube.resources import (
     PartialObject,
     ReplicaSet,
 )
+from tessera.kube.runtime import KubeRuntime
 from tessera.kube.watch.optional_kind import LOOK_AGAIN, LOOK_SELDOM
 
 #: Owners that are asked about at the same time.
@@ -47,20 +46,14 @@ def unknown_owners(slicer: Slicer) -> Iterator[Owner]:
     return chain(slicer.state.ages.unknown_owners, slicer.inheritance.unknown_owners)
 
 
-class PodOwners(SlicerInput):
+class PodOwners(ClusterInput):
     """Answers :func:`unknown_owners`.
 
-    Args:
-        client: the API server; needs ``get`` for Deployments, Jobs, ReplicaSets and StatefulSets.
-        slicer: takes the answers.
-        changed: called after each answer.
-        clock: times the pauses.
+    It needs ``get`` for Deployments, Jobs, ReplicaSets and StatefulSets.
     """
 
-    def __init__(self, client: Client, slicer: Slicer, changed: Callable[[], None], *, clock: Clock) -> None:
-        super().__init__(slicer, changed)
-        self._client = client
-        self._clock = clock
+    def __init__(self, runtime: KubeRuntime, slicer: Slicer, changed: Callable[[], None]) -> None:
+        super().__init__(runtime, slicer, changed)
         self._due = asyncio.Event()
 
     def look(self) -> None:
@@ -126,20 +119,11 @@ def _replicas(found: PartialObject | ReplicaSet | Deployment) -> int:
     return 1 if found.spec.replicas is None else found.spec.replicas
 
 
-class GateOwners(SlicerInput):
-    """Asks now and then which of these operators exist.
+class GateOwners(ClusterInput):
+    """Asks now and then which of these operators exist; every account may ask which API groups a server serves."""
 
-    Args:
-        client: the API server; every account may ask which API groups it serves.
-        slicer: takes the events.
-        changed: called after each event.
-        clock: times the pauses.
-    """
-
-    def __init__(self, client: Client, slicer: Slicer, changed: Callable[[], None], *, clock: Clock) -> None:
-        super().__init__(slicer, changed)
-        self._client = client
-        self._clock = clock
+    def __init__(self, runtime: KubeRuntime, slicer: Slicer, changed: Callable[[], None]) -> None:
+        super().__init__(runtime, slicer, changed)
         #: The last answers; None before the first.
         self._known: frozenset[str] | None = None
 
