@@ -3,11 +3,16 @@
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from tests.cluster.test_pod_notices import break_card
 from tests.cluster.test_resource_claims import claiming, play, profile, template
+from tests.support.device_claims import claim
 from tests.support.virtual_lab import VirtualLab
 
+from tessera.api.dra.claims import RESOURCE_CLAIMS
 from tessera.api.names import SLICE_PROMISED_CONDITION
+from tessera.api.nodes.usage import NodeUsage
 from tessera.dashboard.card_documents import make_documents
 from tessera.dashboard.documents import CardDocument, WaitingDocument
 from tessera.dashboard.view.objects import make_map
@@ -80,3 +85,35 @@ def test_every_view_shows_a_pod_with_claims_as_one_with_limits(tmp_path: Path, *
         }, judged
 
     run_virtual(play(scenario, "1xA100-40GB", tmp_path / "cdi", DRIVER))
+
+
+def test_all_users_of_a_claim_have_leases_and_are_told_of_a_fault(tmp_path: Path) -> None:
+    async def scenario(lab: VirtualLab) -> None:
+        await lab.client.create(RESOURCE_CLAIMS.as_dicts(), claim("both", profile("3g.20gb")), "default")
+        await template(lab, "one", profile("1g.5gb"))
+        for name in ("first", "second"):
+            await claiming(lab, name, "both", shared=True)
+        await claiming(lab, "alone", "one")
+        await lab.running("first", "second", "alone")
+        await lab.clock.sleep(30.0)
+        (pages,) = lab.cluster.documents.values()
+        leases = msgspec.json.decode(pages["/usage"](), type=NodeUsage).leases
+        assert sorted((each.pod, each.container, each.share) for each in leases) == [
+            ("alone", "main", 1 / 8),
+            ("first", "main", 2 / 8),  # half of four slots
+            ("second", "main", 2 / 8),
+        ]
+        assert {each.device for each in leases if each.pod != "alone"} == set(lab.devices("second", "main"))
+        for xid in (63, 79):
+            break_card(lab, xid=xid)
+            await lab.clock.sleep(60.0)
+            told = {name: [each.message for each in lab.events_of(name, REASONS[xid])] for name in ("first", "second")}
+            assert told["first"] == told["second"]
+            assert all(f"XID {xid}" in each for each in told["second"])
+            assert told["second"]
+
+    run_virtual(play(scenario, "1xA100-40GB", tmp_path / "cdi", DRIVER, pages=True))
+
+
+#: The Events of pods by the error of their card.
+REASONS = {63: "GpuDegraded", 79: "GpuNeedsReboot"}

@@ -5,6 +5,7 @@ layout or Tessera made for it. The ratios of all leases of a card sum to at most
 twice.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
@@ -202,7 +203,7 @@ def _kind(device: str, entry: AdvertisedDevice | None) -> str:
 def slice_leases(
     slices: Iterable[SliceLease], pods: Iterable[Pod], containers: Mapping[tuple[str, str, str], str]
 ) -> Iterator[Lease]:
-    """Yields the leases of slices on demand.
+    """Yields the leases of slices on demand; pods that share a slice by a claim have equal parts of it.
 
     Args:
         slices: the slices that pods hold.
@@ -211,18 +212,20 @@ def slice_leases(
             the pod's only container with ResourceClaims.
     """
     by_uid = {PodUid(pod.metadata.uid): pod.metadata for pod in pods}
-    for each in slices:
-        pod = by_uid.get(each.pod)
-        if pod is not None:
-            by_claim = containers.get((pod.namespace, pod.name, ""), "")
-            yield Lease(
-                namespace=pod.namespace,
-                pod=pod.name,
-                uid=each.pod,
-                container=containers.get((pod.namespace, pod.name, each.device_id), by_claim),
-                device=each.device,
-                kind=SLICE,
-            )
+    held = [each for each in slices if each.pod in by_uid]
+    holders = Counter(each.device for each in held)
+    for each in held:
+        pod = by_uid[each.pod]
+        by_claim = containers.get((pod.namespace, pod.name, ""), "")
+        yield Lease(
+            namespace=pod.namespace,
+            pod=pod.name,
+            uid=each.pod,
+            container=containers.get((pod.namespace, pod.name, each.device_id), by_claim),
+            device=each.device,
+            kind=SLICE,
+            ratio=1 / holders[each.device],
+        )
 
 
 #: Memory of a MIG device.

@@ -3,14 +3,15 @@
 The slices are promised, made and destroyed by the same rules; the other way only hands them out.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from tessera.agent.base.runtime import AgentRuntime
 from tessera.agent.inventory.gpu_inventory import InventoryReader
-from tessera.agent.inventory.sliceable_gpus import SliceableGpus
+from tessera.agent.inventory.sliceable_gpus import SliceableGpus, SlicePosition
 from tessera.agent.slices.slice_table import SliceJournalFile
 from tessera.agent.slices.state_machine import SliceStateMachine
+from tessera.api.names import PodUid
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +47,10 @@ class SliceGiver:
     def has_given(self) -> bool:
         """True if containers may use slices that they got this way; kubelet lists no device of these."""
         return False
+
+    def users(self) -> Iterator[tuple[PodUid, SlicePosition]]:
+        """Yields the pods that use slices that were promised to another pod, each with such a slice."""
+        yield from ()
 
     def adopt(self) -> None:
         """Tells the machine what was given before; called before the machine decides anything."""

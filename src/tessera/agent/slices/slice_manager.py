@@ -222,7 +222,9 @@ class SliceManager:
 
     def leases(self) -> Sequence[SliceLease]:
         """The slices that pods hold, with the MIG device of each."""
-        return list(self._slices.leases())
+        used = ((pod, self._slices.instance_at(position)) for pod, position in self._giver.users())
+        further = (SliceLease(pod, each[1]) for pod, made in used if made is not None for each in made.computes)
+        return [*self._slices.leases(), *further]
 
     def suspect(self, gpu: str | None) -> None:
         """Has a card read again after an event on it; all cards for ``None``."""

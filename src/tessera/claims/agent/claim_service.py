@@ -14,9 +14,11 @@ effect without a restart: what is no longer wanted is offered no longer, and sta
 """
 
 import asyncio
+from collections.abc import Iterator
 
 from tessera.agent.base.change_notifier import Fact
 from tessera.agent.base.runtime import AgentRuntime
+from tessera.agent.inventory.sliceable_gpus import SlicePosition
 from tessera.agent.mps.daemons import MpsDaemons
 from tessera.agent.slices.slice_giver import NodeSlices, SliceGiver
 from tessera.api.names import PodUid, gives_by_claims
@@ -24,6 +26,7 @@ from tessera.claims.agent.claim_daemons import ClaimDaemons
 from tessera.claims.agent.claim_driver import ClaimDriver
 from tessera.claims.agent.claim_publisher import ClaimPublisher, PublishedCards, node_card
 from tessera.claims.agent.prepared_claims import PreparedClaims
+from tessera.controller.objects.pod_relations import read_device_claims
 from tessera.dra.node_devices import PublishOptions
 
 
@@ -39,7 +42,7 @@ class ClaimService(SliceGiver):
     def __init__(self, runtime: AgentRuntime, slices: NodeSlices, daemons: MpsDaemons) -> None:
         options = runtime.options
         self._kubelet = runtime.kubelet
-        self._node = runtime.mirror.node
+        self._node, self._pods = runtime.mirror.node, runtime.mirror.live_pods
         self._changes = runtime.changes.about(Fact.DEVICE_API | Fact.SLICES)
         self._node_slices, self._slices = slices, slices.machine.table
         self._events = runtime.object_events
@@ -73,6 +76,17 @@ class ClaimService(SliceGiver):
     def has_given(self) -> bool:
         """See :attr:`.SliceGiver.has_given`."""
         return self._driver.has_prepared
+
+    def users(self) -> Iterator[tuple[PodUid, SlicePosition]]:
+        """See :meth:`.SliceGiver.users`: all pods but the first that use a claim."""
+        users: dict[str, list[PodUid]] = {}
+        for pod in self._pods():
+            for key in read_device_claims(pod):
+                users.setdefault(key, []).append(PodUid(pod.metadata.uid))
+        for uid, claim in self._prepared.items():
+            for user in users.get(f"{claim.namespace}/{claim.name}", ()):
+                if user != self._prepared.promise(uid):
+                    yield from ((user, position) for position in claim.slices().values())
 
     def adopt(self) -> None:
         """Tells the machine the claims that are prepared; before it decides anything."""
