@@ -1,9 +1,10 @@
 """Each satellite can be left out: the core imports none, and gives slices without any."""
 
 import ast
+import json
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pytest
@@ -18,35 +19,45 @@ NAMES = [each.name for each in JOINING]
 LEFT_OUT = [*([name] for name in NAMES), NAMES]
 #: Options by which a satellite has something to do.
 NEEDED = {"claims": ["--claim-driver=gpu.tessera.dev"]}
-#: Imports what the first argument names, while the packages of the others cannot be imported.
+#: Imports what the first list names while the packages of the second cannot be imported; then, of each case, the
+#: satellites of a controller with these options while these packages cannot be imported.
 PROGRAM = """
-import importlib, sys
+import importlib, json, sys
 from importlib.abc import MetaPathFinder
 
 class Missing(MetaPathFinder):
+    packages = ()
+
+    def has(self, name):
+        return any(name == each or name.startswith(each + ".") for each in self.packages)
+
     def find_spec(self, name, path, target=None):
-        if any(name == each or name.startswith(each + ".") for each in sys.argv[3:]):
+        if self.has(name):
             raise ImportError("left out: " + name)
 
-sys.meta_path.insert(0, Missing())
-for module in sys.argv[1].split(","):
+missing = Missing()
+sys.meta_path.insert(0, missing)
+modules, satellites, cases = json.load(sys.stdin)
+missing.packages = satellites
+for module in modules:
     importlib.import_module(module)
-if sys.argv[2]:
+found = []
+for arguments, packages in cases:
+    missing.packages = satellites
+    for name in [name for name in sys.modules if missing.has(name)]:
+        del sys.modules[name]
+    missing.packages = packages
     from tessera.cli.controller import parse_options
-    print(*[type(each).__name__ for each in parse_options(sys.argv[2].split(","), {"POD_NAME": "p"}).satellites])
+    found.append([type(each).__name__ for each in parse_options(arguments, {"POD_NAME": "p"}).satellites])
+print(json.dumps(found))
 """
-PROCESSES = "tessera.controller.main.run,tessera.agent.main.lifecycle,tessera.webhook.main.run"
+PROCESSES = ["tessera.controller.main.run", "tessera.agent.main.lifecycle", "tessera.webhook.main.run"]
 
 
 def packages(feature: Feature) -> list[str]:
     """Its packages, as Python names them."""
     found = [Path(each) for each in feature.folders if each.startswith("src/")]
     return [".".join(each.relative_to("src").parts) for each in found]
-
-
-def start(modules: str, arguments: Sequence[str], missing: Sequence[str]) -> list[str]:
-    command = [sys.executable, "-c", PROGRAM, modules, ",".join(arguments), *missing]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
 
 
 def test_every_folder_of_a_feature_exists_and_belongs_to_one() -> None:
@@ -79,19 +90,25 @@ def imports(path: Path) -> set[str]:
     return found
 
 
-def test_the_processes_start_where_no_satellite_is_installed() -> None:
-    assert start(PROCESSES, (), [package for each in FEATURES for package in packages(each)]) == []
+def options_of(names: Iterable[str]) -> list[str]:
+    """The options by which these satellites have something to do."""
+    return [each for name in names for each in NEEDED.get(name, ())]
 
 
-@pytest.mark.parametrize("names", LEFT_OUT, ids="+".join)
-def test_a_controller_leaves_out_what_is_not_installed(names: Sequence[str]) -> None:
-    needed = [each for name in NAMES if name not in names for each in NEEDED.get(name, ())]
-    arguments = [*needed, *(f"--without={name}" for name in names)]
-    missing = [package for each in JOINING if each.name in names for package in packages(each)]
-    everything = [each for options in NEEDED.values() for each in options]
-    all_of_them = [type(each).__name__ for each in parse_options(everything, {"POD_NAME": "p"}).satellites]
-    assert start(PROCESSES, arguments, missing) == [
-        kind for name, kind in zip(NAMES, all_of_them, strict=True) if name not in names
+def test_processes_start_where_no_satellite_is_installed_and_a_controller_leaves_out_what_is_not() -> None:
+    everything = [package for each in FEATURES for package in packages(each)]
+    cases = [
+        (
+            [*options_of(name for name in NAMES if name not in names), *(f"--without={name}" for name in names)],
+            [package for each in JOINING if each.name in names for package in packages(each)],
+        )
+        for names in LEFT_OUT
+    ]
+    asked = json.dumps([PROCESSES, everything, cases])
+    ran = subprocess.run([sys.executable, "-c", PROGRAM], input=asked, check=True, capture_output=True, text=True)
+    all_of_them = [type(each).__name__ for each in parse_options(options_of(NAMES), {"POD_NAME": "p"}).satellites]
+    assert json.loads(ran.stdout) == [
+        [kind for name, kind in zip(NAMES, all_of_them, strict=True) if name not in names] for names in LEFT_OUT
     ]
 
 

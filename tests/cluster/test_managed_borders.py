@@ -116,7 +116,7 @@ def test_the_controller_may_die_at_any_write(managed: Managed, when: str) -> Non
     def outlives(at: int) -> bool:
         return bool(managed(gang(at, after=when == "after"), cluster_type=MortalController))
 
-    die_at(range(1, WRITES + 1), outlives, every=2)
+    die_at(range(1, WRITES + 1), outlives, every=4)
 
 
 def test_pods_that_wait_keep_their_turn_when_the_label_goes_and_new_ones_are_the_schedulers(managed: Managed) -> None:

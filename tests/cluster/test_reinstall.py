@@ -172,7 +172,7 @@ def test_the_controller_may_die_at_any_write(in_lab: InLab, after: bool) -> None
         story = death_after_the_return(at, after=after)
         return bool(in_lab(story, nodes="1xA100-40GB", cluster_type=MortalController))
 
-    die_at(range(1, WRITES + 1), outlives, every=2)
+    die_at(range(1, WRITES + 1), outlives, every=4)
 
 
 @pytest.mark.parametrize("at", [*CALLS, *(pytest.param(each, marks=pytest.mark.soak) for each in MORE_CALLS)])

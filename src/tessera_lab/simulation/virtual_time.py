@@ -45,7 +45,7 @@ BRIEF = 0.0003
 
 
 #: Thresholds of the garbage collector's generations while a cluster runs on virtual time; Python's are 700, 10, 10.
-_COLLECT = (100_000, 20, 20)
+_COLLECT = (300_000, 20, 20)
 
 
 class Deadlock(RuntimeError):  # noqa: N818 - the word says what happened
