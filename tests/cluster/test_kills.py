@@ -13,7 +13,7 @@ OFTEN = [("before", 0), ("after", 2)]
 RARELY = [("before", 1), ("before", 2), ("before", 3), ("after", 0), ("after", 1), ("after", 3)]
 PARTS = [*OFTEN, *(pytest.param(*each, marks=pytest.mark.soak) for each in RARELY)]
 #: More writes of the controller than a pod's whole life has; the test proves that it is.
-WRITES = 4
+WRITES = 5
 #: More NVML calls of the agent than a pod's whole life has; the test proves that it is.
 CALLS = 40
 
