@@ -107,12 +107,6 @@ class Drivers(VirtualLab):
     def driver_sets(self) -> list[Any]:
         return [made for each in self.sets.cache.values() if (made := set_of(each.metadata)) is not None]
 
-    async def restart_controller(self) -> None:
-        """Kills the controller's pod; its Deployment makes another one."""
-        for pod in list(self.own_pods.cache.values()):
-            if pod.metadata.labels.get("app.kubernetes.io/name") == "tessera-controller":
-                await self.client.delete(PODS, pod.metadata.name, "tessera-system", grace_seconds=0)
-
 
 Scenario = Callable[[Drivers], Awaitable[None]]
 

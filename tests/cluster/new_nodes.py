@@ -11,7 +11,7 @@ from tessera.clock import LoopClock
 from tessera.explain.query import explain, parse_query
 from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES
 from tessera.kube.client.errors import NotFound
-from tessera.kube.resources import CONFIGMAPS, PODS
+from tessera.kube.resources import CONFIGMAPS
 from tessera.provisioning.history import RECORDS_KEY, decode_record
 from tessera.provisioning.milestones import PROVISIONING_ANNOTATION, Milestone, ProvisioningRecord
 from tessera.provisioning.options import STARTUP_TAINT
@@ -108,11 +108,6 @@ class Nodes(VirtualLab):
 
     async def why(self, name: str) -> Any:
         return (await explain(self.client, self.clock, parse_query(f"node/{name}"), "default")).answers[0]
-
-    async def kill_controller(self) -> None:
-        for pod in (await self.client.list(PODS, "tessera-system")).items:
-            if pod.metadata.labels.get("app.kubernetes.io/name") == "tessera-controller":
-                await self.client.delete(PODS, pod.metadata.name, "tessera-system", grace_seconds=0)
 
 
 Scenario = Callable[[Nodes], Awaitable[None]]

@@ -15,12 +15,6 @@ WHOLE = {"nvidia.com/mig-7g.40gb": 1}
 OWN = "tenant.example/mine"
 
 
-async def kill_controllers(lab: VirtualLab) -> None:
-    for pod in (await lab.client.list(PODS, "tessera-system")).items:
-        if pod.metadata.labels.get("app.kubernetes.io/name") == "tessera-controller":
-            await lab.client.delete(PODS, pod.metadata.name, "tessera-system", grace_seconds=0)
-
-
 async def holder_runs(lab: VirtualLab) -> None:
     await lab.create("holder", WHOLE)
     await lab.running("holder")
@@ -46,7 +40,7 @@ def test_time_behind_a_gate_of_its_own_gives_a_pod_no_age(in_lab: InLab, wait: f
         await lab.client.merge_patch(PODS, "early", {"spec": {"schedulingGates": [{"name": GATE}]}}, "default")
         if wait is not None:
             await lab.clock.sleep(wait)
-            await kill_controllers(lab)
+            await lab.kill()
             await lab.clock.sleep(20)
         await victim_first(lab, "early")
 

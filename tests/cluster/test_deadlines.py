@@ -33,12 +33,6 @@ async def cheat_runs(lab: VirtualLab) -> None:
     await lab.running("cheat")
 
 
-async def kill_controllers(lab: VirtualLab) -> None:
-    for pod in (await lab.client.list(PODS, "tessera-system")).items:
-        if pod.metadata.labels.get("app.kubernetes.io/name") == "tessera-controller":
-            await lab.client.delete(PODS, pod.metadata.name, "tessera-system", grace_seconds=0)
-
-
 def test_a_deletion_with_a_long_grace_is_refused(in_lab: InLab) -> None:
     async def scenario(lab: VirtualLab) -> None:
         await cheat_runs(lab)
@@ -60,7 +54,7 @@ def test_an_eviction_with_a_long_grace_ends_at_the_deadline(in_lab: InLab, kille
         await lab.client.evict("cheat", "default", grace_seconds=DAY)
         await lab.until(lambda: lab.existing_pod("cheat").metadata.deletion_timestamp, "it is being deleted")
         if killed:
-            await kill_controllers(lab)
+            await lab.kill()
         await lab.until(lambda: lab.pod("cheat") is None, "it is gone")
         assert lab.clock.now() - began < (120 if killed else 75)
         assert lab.events_of("cheat", "SliceDeadline")

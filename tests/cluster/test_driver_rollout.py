@@ -9,7 +9,7 @@ from tests.cluster.fleet import BAD, NEW, OLD, SECOND_KERNEL, Fleet, play
 
 from tessera.api.nodes.driver_status import DRIVER_ANNOTATION, DRIVER_SET_LABEL
 from tessera.driver.rollout.failure_history import FAILURES_CONFIG_MAP
-from tessera.kube.resources import CONFIGMAPS, NODES, PODS
+from tessera.kube.resources import CONFIGMAPS, NODES
 
 
 @pytest.fixture
@@ -163,10 +163,7 @@ def test_a_controller_that_is_killed_at_every_state_brings_the_rollout_to_its_en
         while set(fleet.states().values()) != {"upgrade-done"}:
             await fleet.reach(new_states, "a node comes to another state")
             seen |= new_states()
-            found = await fleet.client.list(PODS, "tessera-system")
-            for pod in found.items:
-                if pod.metadata.name.startswith("tessera-controller"):
-                    await fleet.client.delete(PODS, pod.metadata.name, "tessera-system", grace_seconds=0)
+            await fleet.kill()
         assert {state for _, state in seen} >= {
             "upgrade-required",
             "cordon-required",

@@ -182,7 +182,7 @@ def test_a_newer_version_that_a_registry_refuses_touches_no_node_that_serves(
         lab.nodes.add_handler(lambda _: seen.append(pods_and_nodes(lab)))
         await lab.policy(version=NEWER)
         await lab.clock.sleep(1800)
-        await lab.restart_controller()
+        await lab.kill()
         await lab.clock.sleep(1800)
         assert {repr(each) for each in seen} == {repr(before)}
         assert lab.driver_sets == sets
@@ -219,7 +219,7 @@ def test_nodes_on_an_uncovered_kernel_cause_one_build_even_if_the_controller_die
         await lab.policy(annotations={"tessera.dev/driver-build-repository": built})
         covered = await took(lab, "covered")
         await lab.until(lambda: len(lab.jobs.cache) == 1, "a build has begun")
-        await lab.restart_controller()
+        await lab.kill()
         while not lab.catalogue.tags(f"{built}/driver"):
             await lab.clock.sleep(1)
         names = [f"n{number}" for number in range(4)]
@@ -259,7 +259,7 @@ def test_a_newer_version_comes_node_by_node_and_a_controller_that_dies_goes_on(
         await lab.policy(version=NEWER)
         for _ in range(4):
             await lab.clock.sleep(20)
-            await lab.restart_controller()
+            await lab.kill()
 
         def newer() -> bool:
             found = [lab.told(name) for name in ("a", "b")]
@@ -320,7 +320,7 @@ def test_a_policy_with_a_mistake_changes_nothing_and_says_what_is_wrong(with_dri
         before = lab.driver_sets
         await lab.policy(version="525 125")
         await lab.clock.sleep(60)
-        await lab.restart_controller()
+        await lab.kill()
         await lab.clock.sleep(600)
         assert lab.serves("a")
         assert lab.driver_sets == before

@@ -51,7 +51,7 @@ def test_a_controller_that_is_killed_meanwhile_orders_no_second_build(with_drive
         await lab.served("a")
         await lab.config_map(CONFIG_MAP, {"ubuntu22.04": K2})
         await lab.until(lambda: len(lab.jobs.cache) == 1, "its build is under way", 60)
-        await lab.restart_controller()
+        await lab.kill()
         await comes_to(lab, "1/1 covered", COSTS.build_seconds + 300)
         assert len(lab.jobs.cache) == 1
 

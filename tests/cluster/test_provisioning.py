@@ -83,7 +83,7 @@ def test_the_time_in_which_nobody_asked_for_a_driver_is_no_time_to_a_gpu(
         await lab.policy()
         await lab.until(lambda: (found := lab.record("gpu-1")) and found.asked, "its driver is asked for", seconds=30)
         if dies:
-            await lab.kill_controller()
+            await lab.kill()
         await lab.until(lambda: lab.done("gpu-1", M.ALLOCATABLE), "it came up", seconds=600)
         await lab.clock.sleep(30)
         found = (await lab.kept())["gpu-1"]
@@ -176,7 +176,7 @@ def test_a_controller_that_dies_again_and_again_knows_what_objects_say(with_new_
         lab.add("gpu-1")
         for _ in range(int(300 / every)):
             await lab.clock.sleep(every)
-            await lab.kill_controller()
+            await lab.kill()
         await lab.until(lambda: lab.taints("gpu-1") == [], "it is there", seconds=1200)
         await lab.clock.sleep(60)
         found = (await lab.kept())["gpu-1"]

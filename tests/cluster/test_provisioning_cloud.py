@@ -168,7 +168,7 @@ def test_a_node_that_waits_for_the_one_build_is_told_so_kept_and_comes_up(with_n
             assert answer.facts[0] == message
             seconds = COSTS.build_seconds
             while dies and seconds > 0:
-                await lab.kill_controller()
+                await lab.kill()
                 await lab.clock.sleep(47)
                 seconds -= 47
             await lab.until(lambda: lab.taints(name) == [], "the node has come up", seconds=1800)

@@ -249,9 +249,7 @@ async def an_add_on_was_there_first(lab: VirtualLab) -> None:
     """A controller that leads for the first time in a cluster with a namespace of an add-on."""
     await lab.client.create(NAMESPACES.as_dicts(), {"metadata": {"name": "cilium"}})
     await lab.client.delete(CONFIGMAPS, RECORD, "tessera-system")
-    for pod in (await lab.client.list(PODS, "tessera-system")).items:
-        if pod.metadata.labels.get("app.kubernetes.io/name") == "tessera-controller":
-            await lab.client.delete(PODS, pod.metadata.name, "tessera-system", grace_seconds=0)
+    await lab.kill()
 
 
 def test_every_right_is_used_and_every_use_is_granted(in_lab: InLab, tmp_path: Path) -> None:

@@ -56,9 +56,7 @@ def test_slices_of_running_pods_are_recorded_again(in_lab: InLab, restarted: boo
         await install_tessera(lab.client)
         await offers_again(lab)
         if restarted:
-            for pod in (await lab.client.list(PODS, "tessera-system")).items:
-                if "controller" in pod.metadata.name:
-                    await lab.client.delete(PODS, pod.metadata.name, "tessera-system", grace_seconds=0)
+            await lab.kill()
         await lab.until(lambda: lab.settled("one") and lab.settled("two"), "both are recorded")
         await lab.clock.sleep(60)
         assert tiles(lab) == drawn

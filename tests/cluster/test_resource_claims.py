@@ -197,9 +197,7 @@ def test_agents_that_are_replaced_lose_no_claim(in_lab: Callable[..., None]) -> 
             await claiming(lab, name, "one")
         await lab.running("runs", "ends")
         uuid = lab.devices("runs", "main")
-        selector = f"app.kubernetes.io/name={AGENT}"
-        for each in (await lab.client.list(PODS, "tessera-system", label_selector=selector)).items:
-            await lab.client.delete(PODS, each.metadata.name, "tessera-system")
+        await lab.kill(AGENT, grace_seconds=None)
         await lab.delete("ends")
         await claiming(lab, "starts", "one")
         await lab.running("runs", "starts")

@@ -149,7 +149,7 @@ def test_a_restarted_controller_asks_for_no_second_node(with_new_nodes: Play) ->
         async with autoscaled(lab) as scaler:
             await lab.create("p", {SEVEN: 2})
             await lab.until(lambda: made(scaler), "a node is asked for")
-            await lab.kill_controller()
+            await lab.kill()
             await lab.running("p")
             await lab.clock.sleep(1200)
             assert (made(scaler), await placeholders(lab)) == (1, [])

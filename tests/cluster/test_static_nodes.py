@@ -7,7 +7,7 @@ import pytest
 import yaml
 from tests.support.virtual_lab import InLab, VirtualLab
 
-from tessera.kube.resources import DAEMONSETS, PODS
+from tessera.kube.resources import DAEMONSETS
 from tessera.manifests import deploy_folder
 from tessera.nvml.attributes import CardAttributes, ComputeMode
 from tessera.nvml.interface import GpuEventKind
@@ -149,7 +149,7 @@ def test_a_bad_profile_keeps_the_old_one_also_when_the_agent_starts_again(static
         await lab.label("node-1", profile="typo")
         await lab.until(lambda: lab.condition("GpuSharingApplied")[0] == "False", "the condition says so")
         assert "replica: unknown; did you mean replicas?" in lab.condition("GpuSharingApplied")[2]
-        await _delete_agents(lab)
+        await lab.kill("tessera-agent")
         await lab.until(lambda: lab.gpus() == {}, "the agent is gone")
         await lab.becomes({"nvidia.com/gpu.shared": 40})
         await lab.config_map("sharing-profiles", PROFILES | {"typo": PROFILES["slice-4"]})
@@ -183,7 +183,7 @@ def test_a_card_that_an_init_container_has_is_held_also_by_an_agent_that_starts_
         first = {"name": "init", "image": "busybox", "command": ["sleep", "300"], **limits}
         await lab.create("p", {}, initContainers=[first])
         await lab.clock.sleep(60)
-        await _delete_agents(lab)
+        await lab.kill("tessera-agent")
         await lab.until(lambda: lab.gpus() == {}, "the agent is gone")
         await lab.becomes(WHOLE)
         await lab.label("node-1", profile="renamed")
@@ -277,7 +277,7 @@ def test_an_agent_that_finds_no_file_of_its_own_leaves_cards_alone_that_pods_hol
         (held,) = lab.devices("card")
         assert lab.cluster.options.cdi is not None
         (lab.cluster.options.cdi / "node-1-state" / "owners.json").write_text("")
-        await _delete_agents(lab)
+        await lab.kill("tessera-agent")
         await lab.label("node-1", layout="dynamic")
         await lab.until(lambda: lab.gpus().get("nvidia.com/mig-7g.40gb") == 3, "the three idle cards are joined")
         await lab.clock.sleep(60)
@@ -303,12 +303,6 @@ def test_what_takes_the_place_of_an_evicted_pod_is_not_sent_to_the_node_that_giv
         assert lab.phase("second") == "Pending"
 
     static(scenario, publish_every=10.0)
-
-
-async def _delete_agents(lab: VirtualLab) -> None:
-    agents = await lab.client.list(PODS, "tessera-system", label_selector="app.kubernetes.io/name=tessera-agent")
-    for pod in agents.items:
-        await lab.client.delete(PODS, pod.metadata.name, "tessera-system", grace_seconds=0)
 
 
 async def _let_agents_evict(lab: VirtualLab) -> None:

@@ -9,7 +9,6 @@ has just given. A pod that finds no device any more waits.
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -55,12 +54,6 @@ async def roll(lab: VirtualLab) -> None:
     """The DaemonSet replaces all agents, as by an upgrade."""
     again = {"metadata": {"annotations": {"kubectl.kubernetes.io/restartedAt": "now"}}}
     await lab.client.merge_patch(DAEMONSETS, "tessera-agent", {"spec": {"template": again}}, "tessera-system")
-
-
-async def kill(lab: VirtualLab, app: str) -> None:
-    """All pods of a DaemonSet are gone at once; the DaemonSet makes others."""
-    for name in (await own_pods(lab, app)).values():
-        await lab.client.delete(PODS, name, "tessera-system", grace_seconds=0)
 
 
 async def stream(
@@ -219,7 +212,7 @@ def test_the_kill_of_the_agents_fails_only_pods_that_were_bound_already(in_lab: 
     """The support page says so. It also shows that these streams meet the moment at which kubelet refuses."""
 
     async def scenario(lab: VirtualLab) -> None:
-        ended = await agents_stream(lab, partial(kill, app="tessera-agent"), 2.0)
+        ended = await agents_stream(lab, lambda lab: lab.kill("tessera-agent"), 2.0)
         assert ended.keys() == {"Succeeded", "UnexpectedAdmissionError"}
         assert ended["UnexpectedAdmissionError"] < 10
 
@@ -230,7 +223,7 @@ def test_a_restart_of_the_mps_daemons_fails_their_clients_and_pods_that_were_bou
     """NVIDIA's daemon takes its clients with it; the support page says so."""
 
     async def scenario(lab: VirtualLab) -> None:
-        ended = await follow(lab, CHANGES["from MPS"], partial(kill, app="tessera-mps"), 3.0)
+        ended = await follow(lab, CHANGES["from MPS"], lambda lab: lab.kill("tessera-mps"), 3.0)
         refused = sum(count for reason, count in ended.items() if reason.startswith(REFUSALS))
         assert ended["Succeeded"] > 80
         assert ended["Failed"] + refused < 20

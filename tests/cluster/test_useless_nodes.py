@@ -138,7 +138,7 @@ def test_a_new_leader_keeps_the_pause_and_a_change_of_the_group_ends_it(with_new
             await lab.until(lambda: len(lab.events_of("p", NO_HELP_REASON)) > 1, "two nodes were of no use", 7200)
             assert made(scaler) == 2
             for _ in range(2):
-                await lab.kill_controller()
+                await lab.kill()
                 await lab.clock.sleep(200)
             assert made(scaler) == 2
             await lab.client.merge_patch(

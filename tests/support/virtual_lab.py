@@ -77,6 +77,12 @@ class VirtualLab:
         """Deletes a pod at once."""
         await self.client.delete(PODS, name, "default", grace_seconds=0)
 
+    async def kill(self, app: str = "tessera-controller", *, grace_seconds: int | None = 0) -> None:
+        """Ends all pods of one of Tessera's programs; its Deployment or DaemonSet makes others."""
+        found = await self.client.list(PODS, "tessera-system", label_selector=f"app.kubernetes.io/name={app}")
+        for pod in found.items:
+            await self.client.delete(PODS, pod.metadata.name, "tessera-system", grace_seconds=grace_seconds)
+
     async def join(self, node: str) -> None:
         """Gives a node's cards to on-demand slicing."""
         await self.client.merge_patch(NODES, node, {"metadata": {"labels": {MIG_CONFIG_LABEL: MIG_CONFIG_DYNAMIC}}})
