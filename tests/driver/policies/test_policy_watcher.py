@@ -94,3 +94,20 @@ def test_what_an_object_said_before_a_mistake_outlives_the_process() -> None:
             assert policies.select_policy(NODES).nodes == said
 
     play(story)
+
+
+def test_objects_that_are_as_they_were_are_not_read_again() -> None:
+    async def story(lab: ServerWithPolicies) -> None:
+        await lab.define()
+        async with lab.following() as policies:
+            await lab.write()
+            policies.select_policy(NODES)  # the first one is a valid version to remember
+            first = policies.select_policy(NODES)
+            assert policies.select_policy({**NODES}) is first
+            labels = {"a": {**NODES["a"], "zone": "z1"}}
+            assert policies.select_policy(labels) is not first
+            assert policies.select_policy(labels).nodes.keys() == {"a"}
+            await lab.write(version="535.54.03")
+            assert policies.select_policy(labels).nodes["a"] != first.nodes["a"]
+
+    play(story)

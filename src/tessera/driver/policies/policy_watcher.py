@@ -97,6 +97,9 @@ class PolicyWatcher:
         self._drivers: Informer[Obj] = Informer(client, NVIDIA_DRIVERS, clock=clock, rng=rng)
         self._valid = ValidPolicies(runtime, namespace=NAMESPACE)
         self._changed = changed
+        #: The last selection, and what it was made from.
+        self._selection = PolicySelection()
+        self._selected_from: tuple[PolicyObjects, Labels] | None = None
         self._cluster_policies.add_handler(partial(self._on_object, CLUSTER_POLICIES))
         self._drivers.add_handler(partial(self._on_object, NVIDIA_DRIVERS))
 
@@ -115,7 +118,7 @@ class PolicyWatcher:
         await self._valid.load()
 
     def select_policy(self, nodes: Labels) -> PolicySelection:
-        """Selects the policy of each node, and remembers the valid versions.
+        """Selects the policy of each node, and remembers the valid versions; reads no object again that is as it was.
 
         Args:
             nodes: labels of the nodes with GPUs, by name.
@@ -125,9 +128,11 @@ class PolicyWatcher:
             nvidia_drivers=_objects(self._drivers),
             last_valid=self._valid.last_valid,
         )
-        selection = select_policy(objects, nodes)
-        self._valid.update(selection.last_valid)
-        return selection
+        if self._selected_from != (objects, nodes):
+            self._selected_from = objects, nodes
+            self._selection = select_policy(objects, nodes)
+            self._valid.update(self._selection.last_valid)
+        return self._selection
 
     def _on_object(self, kind: Resource[Obj], event: WatchEvent[Obj]) -> None:
         self._changed((f"policy/{kind.kind}/{event.object['metadata']['name']}",))
