@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 from tests.cluster.driverlab import COSTS, K1, K2, NEWER, REPOSITORY, Drivers, builder, node, play, precompiled
 from tests.cluster.new_nodes import REQUESTS_CRD
+from tests.cluster.test_inheritance import runs, workload
 from tests.cluster.test_pod_notices import are_told, break_card
 from tests.support.kueue.cluster import KueueCluster
 from tests.support.virtual_lab import InLab, VirtualLab, manifest
@@ -25,6 +26,7 @@ from tessera.kube.resources import (
     CONFIGMAPS,
     CRDS,
     DAEMONSETS,
+    DEPLOYMENTS,
     JOBS,
     NAMESPACES,
     NODECLAIMS,
@@ -245,6 +247,20 @@ async def owners_make_waiting_pods_anew(lab: VirtualLab) -> None:
         await lab.until(lambda pods=pods: not pods(), "its pods are gone")
 
 
+async def a_service_is_updated(lab: VirtualLab) -> None:
+    """Its next pod gets the slices of the one before, though another pod waits for them."""
+    strategy = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}}
+    await lab.client.create(DEPLOYMENTS.as_dicts(), workload("i:1", "7g.40gb", 1, strategy=strategy), "default")
+    await lab.until(lambda: runs(lab, "i:1", 1), "the service runs")
+    await lab.create("waits", {"nvidia.com/mig-7g.40gb": 1})
+    await lab.until(lambda: lab.events_of("waits", "SliceWaiting"), "another pod waits")
+    updated = {"spec": {"template": workload("i:2", "7g.40gb", 1)["spec"]["template"]}}
+    await lab.client.merge_patch(DEPLOYMENTS.as_dicts(), "svc", updated, "default")
+    await lab.until(lambda: runs(lab, "i:2", 1), "the service is updated")
+    await lab.delete("waits")
+    await lab.client.delete(DEPLOYMENTS, "svc", "default", propagation="Background")
+
+
 async def an_add_on_was_there_first(lab: VirtualLab) -> None:
     """A controller that leads for the first time in a cluster with a namespace of an add-on."""
     await lab.client.create(NAMESPACES.as_dicts(), {"metadata": {"name": "cilium"}})
@@ -298,6 +314,7 @@ def test_every_right_is_used_and_every_use_is_granted(in_lab: InLab, tmp_path: P
         await lab.client.delete(NODES, "node-2")
         await lab.until(lambda: f"{INSTASLICE_NAMESPACE}/node-2" not in lab.slices.cache, "its object goes with it")
         await new_nodes_are_asked_for(lab)
+        await a_service_is_updated(lab)
         await lab.client.merge_patch(SECRETS, "tessera-webhook-cert", {"data": {"tls.crt": ""}}, "tessera-system")
         await an_add_on_was_there_first(lab)
         await lab.clock.sleep(60)
