@@ -13,11 +13,12 @@ from tests.support.virtual_lab import COMMANDS, VirtualLab
 from tessera.api.dra.claims import RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
 from tessera.api.dra.resource_slices import RESOURCE_SLICES
 from tessera.api.names import DEVICE_API_DRA, DEVICE_API_LABEL
+from tessera.api.nodes.repairs import REPAIRS_KEY, REPAIRS_MAP
 from tessera.api.nodes.usage import NodeUsage
 from tessera.cli.install.manifests import AGENT, InstallChoices, manifests
 from tessera.clock import LoopClock
 from tessera.dra.node_devices import DRIVER, NVIDIA_DRIVER
-from tessera.kube.resources import DAEMONSETS, NODES, PODS
+from tessera.kube.resources import CONFIGMAPS, DAEMONSETS, NODES, PODS
 from tessera.kube.watch.informer import Informer, InformerGroup
 from tessera.manifests import deploy_folder, install_manifests, read_manifests
 from tessera_lab.cluster.cluster import ClusterOptions, SimulatedCluster
@@ -243,6 +244,36 @@ def test_a_cordoned_node_gets_no_claims(in_lab: Callable[..., None]) -> None:
             await claiming(lab, name, "one")
         await lab.running("a", "b")
         assert {lab.node_of("a"), lab.node_of("b")} == {"node-2"}
+
+    in_lab(scenario, "1xA100-40GB,1xA100-40GB")
+
+
+@pytest.mark.parametrize("evicts", [True, False])
+def test_a_fault_of_a_card_ends_its_pods_with_claims_if_the_administrator_says_so(
+    in_lab: Callable[..., None], evicts: bool
+) -> None:
+    async def scenario(lab: VirtualLab) -> None:
+        if evicts:
+            data = {REPAIRS_KEY: "evictClaims: true"}
+            await lab.client.apply(CONFIGMAPS, REPAIRS_MAP, {"data": data}, NS)
+        await template(lab, "one", profile("3g.20gb"))
+        for name in ("a", "b"):
+            await claiming(lab, name, "one")
+            await lab.running(name)
+        await lab.clock.sleep(5.0)
+        nodes = {lab.node_of(name): name for name in ("a", "b")}
+        assert len(nodes) == 1  # on one card
+        (node,) = nodes
+        machine = lab.machine(node)
+        machine.lose(machine.uuids()[0])
+        if evicts:
+            await lab.until(lambda: lab.pod("a") is None and lab.pod("b") is None, "both pods are deleted", 60.0)
+        else:
+            await lab.clock.sleep(60.0)
+            assert lab.pod("a") is not None
+        await claiming(lab, "next", "one")
+        await lab.running("next")
+        assert lab.node_of("next") != node
 
     in_lab(scenario, "1xA100-40GB,1xA100-40GB")
 

@@ -205,13 +205,13 @@ def test_the_longest_names_are_valid() -> None:
 def test_a_fault_of_one_card_writes_one_object_and_keeps_the_generation() -> None:
     server, cards = Server(), [card(index) for index in range(8)]
     server.publish(*pools(cards))
-    cards[5] = card(5, fault="XID 79: fell off!", cordoned=True)
-    assert server.publish(*pools(cards, evict=True)) == 1
+    cards[5] = card(5, fault="XID 79: fell off!", cordoned=True, evicts=True)
+    assert server.publish(*pools(cards)) == 1
     (pool,) = read_pools(server.stored)
     assert [(each.key, each.value, each.effect) for each in find([pool], "gpu-5").taints] == [
         ("tessera.dev/placed-by", "tessera", "NoSchedule"),
         ("tessera.dev/fault", "XID-79-fell-off", "NoExecute"),
-        ("tessera.dev/cordoned", "", "NoExecute"),
+        ("tessera.dev/cordoned", "", "NoSchedule"),
     ]
     assert {each.spec.pool.generation for each in server.stored} == {1}
     times = {

@@ -78,6 +78,7 @@ class NodeCard(msgspec.Struct, frozen=True, kw_only=True):
         sharing: ``time-slicing`` or ``mps``.
         fault: what is wrong with it, in a word; empty if nothing is.
         cordoned: an administrator takes it out of service.
+        evicts: its fault ends the pods that have devices of it (``NoExecute``).
     """
 
     uuid: str
@@ -101,6 +102,7 @@ class NodeCard(msgspec.Struct, frozen=True, kw_only=True):
     sharing: str = ""
     fault: str = ""
     cordoned: bool = False
+    evicts: bool = False
 
 
 class PublishOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,7 +111,6 @@ class PublishOptions(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         driver: name of the driver, and domain of its attributes.
         placed_by_us: the controller places, so kube-scheduler must not: all devices are tainted.
-        evict: a fault or a cordon ends the pods of the card (``NoExecute``).
         taints: the server keeps taints of devices (Kubernetes 1.36, or the gate DRADeviceTaints).
         counters: it keeps counters (DRAPartitionableDevices). Without them partitions are published only if we place
             and all classes for them are guarded: kube-scheduler would give a memory slice twice.
@@ -119,7 +120,6 @@ class PublishOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     driver: str = DRIVER
     placed_by_us: bool = True
-    evict: bool = False
     taints: bool = True
     counters: bool = True
     guarded: bool = False
@@ -329,13 +329,12 @@ class _CardDevices:
         return {name: Capacity(value=Decimal(value)) for name, value in numbers.items() if value is not None}
 
     def _taints(self) -> Iterator[DeviceTaint]:
-        effect = NO_EXECUTE if self._options.evict else NO_SCHEDULE
         if self._options.placed_by_us:
             yield PLACED_BY
         if self._card.fault:
-            yield DeviceTaint(FAULT_TAINT, _label(self._card.fault), effect)
+            yield DeviceTaint(FAULT_TAINT, _label(self._card.fault), NO_EXECUTE if self._card.evicts else NO_SCHEDULE)
         if self._card.cordoned:
-            yield DeviceTaint(CORDON_TAINT, "", effect)
+            yield DeviceTaint(CORDON_TAINT, "", NO_SCHEDULE)
 
 
 def _label(text: str) -> str:

@@ -16,6 +16,7 @@ from tessera.api.nodes.repairs import (
 
 FILE = """
 evict: true
+evictClaims: true
 evictNodes: 2
 tolerationSeconds: 600
 preflight: all
@@ -50,6 +51,7 @@ def test_the_file_is_read() -> None:
     found = parse_repairs(FILE)
     assert found == Repairs(
         evict=True,
+        evict_claims=True,
         evict_nodes=2,
         toleration_seconds=600,
         preflight=PreflightMode.ALL,

@@ -120,6 +120,7 @@ class Components:
             start_check=self._pod_preflights,
             make_giver=None if make_giver is None else lambda runtime, slices: make_giver(runtime, slices, self.mps),
             is_exclusive=self.mps.has_card,
+            faults_evict=lambda: self.health.state_machine.repairs.evict_claims,
         )
         self.advertiser = self.cards.advertiser = self._build_advertiser()
         self.memory = self._build_memory()

@@ -25,6 +25,7 @@ class NodeSlices:
         cards: the cards that are cut on demand.
         is_ready: true once all cards were read.
         is_withheld: true for a card, by UUID, of which nothing may be given out because of its health.
+        faults_evict: true if a fault of a card ends the pods that have slices of it this way.
     """
 
     machine: SliceStateMachine
@@ -33,6 +34,7 @@ class NodeSlices:
     cards: Callable[[], SliceableGpus]
     is_ready: Callable[[], bool]
     is_withheld: Callable[[str], bool]
+    faults_evict: Callable[[], bool]
 
 
 class SliceGiver:

@@ -102,6 +102,7 @@ class SliceManager:
         start_check: tests the slices of pods that ask for it.
         make_giver: makes a further way to give slices; ``None`` for the device plugins alone.
         is_exclusive: true for a card, by UUID, that an MPS daemon has.
+        faults_evict: true if a fault of a card ends the pods with claims for its slices.
     """
 
     def __init__(
@@ -115,6 +116,7 @@ class SliceManager:
         start_check: StartCheck,
         make_giver: MakeSliceGiver | None,
         is_exclusive: Callable[[str], bool],
+        faults_evict: Callable[[], bool],
     ) -> None:
         options, mirror = runtime.options, runtime.mirror
         self._runtime = runtime
@@ -160,6 +162,7 @@ class SliceManager:
             cards=lambda: self._cards.inventory,
             is_ready=lambda: self.ready,
             is_withheld=self._is_withheld,
+            faults_evict=faults_evict,
         )
         self._giver = SliceGiver() if make_giver is None else make_giver(runtime, slices)
         #: Time at which cards that wait for a reset are read again, monotonic seconds.

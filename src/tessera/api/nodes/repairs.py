@@ -3,6 +3,7 @@
 The controller and the agents follow the same file, so a sentence about the next step names the step that will happen::
 
     evict: true
+    evictClaims: true
     evictNodes: 2
     tolerationSeconds: 3600
     preflight: all
@@ -78,6 +79,7 @@ class Repairs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     Attributes:
         evict: evict pods with an owner from a card that must be empty to be repaired.
+        evict_claims: the devices of a card with a fault get a taint that ends the pods with ResourceClaims for them.
         evict_nodes: nodes from whose cards pods are evicted at a time.
         toleration_seconds: longest time that a pod may stay on such a card by its annotation.
         preflight: the cards that are tested before they are allocated.
@@ -88,6 +90,7 @@ class Repairs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """
 
     evict: bool = False
+    evict_claims: bool = False
     evict_nodes: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 1
     toleration_seconds: Annotated[int, msgspec.Meta(ge=0, le=31_536_000)] = 3600
     preflight: PreflightMode = PreflightMode.NONE
@@ -112,6 +115,7 @@ class Repairs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         """What is done, for people."""
         done = [
             *(["pods with an owner are evicted"] if self.evict else ()),
+            *(["pods with ResourceClaims are deleted"] if self.evict_claims else ()),
             *([f"preflight of cards: {self.preflight}"] if self.preflight is not PreflightMode.NONE else ()),
             *(["preflight of pods that ask for it"] if self.pod_preflight else ()),
             *([f"reboots by {self.reboot}"] if self.reboot is not RebootWay.NONE else ()),

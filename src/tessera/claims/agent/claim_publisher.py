@@ -61,7 +61,12 @@ class PublishedCards(msgspec.Struct, frozen=True):
 
 
 def node_card(
-    card: SliceableGpu, foreign: Iterable[ObservedInstance], *, withheld: bool, cordoned: bool = False
+    card: SliceableGpu,
+    foreign: Iterable[ObservedInstance],
+    *,
+    withheld: bool,
+    cordoned: bool = False,
+    evicts: bool = False,
 ) -> NodeCard:
     """A card that is cut on demand, or given whole, as it is published.
 
@@ -70,6 +75,7 @@ def node_card(
         foreign: instances on the node that nobody's claim or pod explains.
         withheld: nothing of the card may be given out now.
         cordoned: a person has taken it out of service, which withholds it too.
+        evicts: a fault ends the pods of the card.
     """
     info = card.info
     rows = {row.spelling: row.name for row in card.geometry.profiles}
@@ -98,6 +104,7 @@ def node_card(
         ),
         fault="withheld" if withheld and not cordoned else "",
         cordoned=cordoned,
+        evicts=evicts,
     )
 
 

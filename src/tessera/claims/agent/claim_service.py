@@ -107,7 +107,13 @@ class ClaimService(SliceGiver):
         foreign = [each for each, pod in self._slices.observed_instances() if pod is None]
         cordoned = {each.gpu for each in self._events.cordons() or ()}
         cards = [
-            node_card(card, foreign, withheld=is_withheld(card.uuid), cordoned=card.uuid in cordoned)
+            node_card(
+                card,
+                foreign,
+                withheld=is_withheld(card.uuid),
+                cordoned=card.uuid in cordoned,
+                evicts=self._node_slices.faults_evict(),
+            )
             for card in self._node_slices.cards().gpus
         ]
         versions = inventory.driver_version, inventory.cuda_version
