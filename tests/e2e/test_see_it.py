@@ -123,7 +123,7 @@ def test_a_user_without_rights_is_told_which_role_to_bind(used: RunningLab) -> N
     refused = used.tessera("top", "--kubeconfig", str(used.folder / "jane"), fails=True)
     assert "--clusterrole=tessera-view --serviceaccount=default:jane -n default" in refused
     refused = used.tessera("usage", "--kubeconfig", str(used.folder / "jane"), fails=True)
-    assert "gpu-readers --clusterrole=tessera-usage-reader --serviceaccount=default:jane -n tessera-system" in refused
+    assert "--clusterrole=tessera-view --serviceaccount=default:jane -n default" in refused
     binding = ("create", "rolebinding", "jane", "--clusterrole=tessera-usage-reader", "--serviceaccount=default:jane")
     used.kubectl(*binding, "-n", "tessera-system")
     assert "total" in used.tessera("usage", "--kubeconfig", str(used.folder / "jane"))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tessera.api.names import SYSTEM_NAMESPACE
-from tessera.cli.base.connection import CommandError, cluster_options, connect, report_errors
+from tessera.cli.base.connection import cluster_options, connect, own_namespace, report_errors
 from tessera.cli.base.console import say
 from tessera.cli.base.durations import DAYS
 from tessera.cli.base.grammar import Output, namespace_options, output_option
@@ -20,6 +20,7 @@ from tessera.errors import UserError
 from tessera.text import percent
 
 if TYPE_CHECKING:
+    from tessera.kube.client.client import Client
     from tessera.usage.prices import PriceList
     from tessera.usage.report import CardHours, UsageReport, UsageRow, UsageTotals
 
@@ -74,21 +75,22 @@ def command(
     from tessera.usage.report import Grouping, make_report
 
     listed = None if prices is None else read_prices(read_text(prices))
-    totals = asyncio.run(_read(since, kubeconfig, context))
-    report = make_report(totals, Grouping(by), namespaces=namespace, prices=listed)
+    home = own_namespace(None, kubeconfig, context)
+    totals, namespaces = asyncio.run(_read(since, namespace, home, kubeconfig, context))
+    report = make_report(totals, Grouping(by), namespaces=namespaces, prices=listed)
     lines = _csv_lines(report, listed) if output.form == "csv" else table(totals, report, listed)
     output.show(_document(totals, report, listed), lines, (f"{by}/{row.name}" for row in report.rows))
     for note in totals.notes:
         say(f"note: {note}", err=True)
 
 
-async def _read(since: float, kubeconfig: Path | None, context: str | None) -> "UsageTotals":
-    """The totals of the controller's record."""
-    from tessera.cli.base.tenant_view import READ_PAGES, describe_role
+async def _read(
+    since: float, namespaces: Sequence[str], home: str, kubeconfig: Path | None, context: str | None
+) -> "tuple[UsageTotals, Sequence[str]]":
+    """The totals of the controller's record, and the namespaces to report: a tenant may read of some only."""
     from tessera.kube.client.errors import Forbidden, NotFound
     from tessera.kube.resources import CONFIGMAPS
-    from tessera.usage.record_text import RECORD_KEY, RECORD_NAME, decode_record
-    from tessera.usage.report import totals_of_record
+    from tessera.usage.record_text import RECORD_KEY, RECORD_NAME
 
     end, where = SystemClock().now(), f"ConfigMap {SYSTEM_NAMESPACE}/{RECORD_NAME}"
     async with connect("tessera-usage", kubeconfig, context) as client:
@@ -99,15 +101,35 @@ async def _read(since: float, kubeconfig: Path | None, context: str | None) -> "
                 f"{where} does not exist: the controller first writes it about two minutes after its first start; is"
                 " Tessera installed (tessera doctor), and does its controller run?"
             ) from None
-        except Forbidden as error:
-            role = await describe_role(client, READ_PAGES)
-            advice = f"To get the ConfigMap {RECORD_NAME} in {SYSTEM_NAMESPACE}, you need {role}"
-            raise CommandError(" ".join(str(error).split()), advice) from error
+        except Forbidden:
+            return await _read_as_tenant(client, namespaces or (home,), end - since, end)
     text = found.data.get(RECORD_KEY, "")
     if not text:
         raise UserError(f"{where} has no key {RECORD_KEY}: delete it, and the controller begins anew")
+    return _totals(text, where, end - since, end), namespaces
+
+
+async def _read_as_tenant(
+    client: "Client", namespaces: Sequence[str], begin: float, end: float
+) -> "tuple[UsageTotals, Sequence[str]]":
+    """The totals of namespaces from the API for tenants, each with the rights of that namespace."""
+    import msgspec
+
+    from tessera.cli.base.tenant_view import read_as_tenant
+    from tessera.dashboard.view.objects import GPU_HOURS
+
+    texts = [(await read_as_tenant(client, GPU_HOURS, each)).record for each in namespaces]
+    found = [_totals(text, "the record of GPU-hours", begin, end) for text in texts]
+    rows = {key: row for each in found for key, row in each.rows.items()}
+    return msgspec.structs.replace(found[0], rows=rows), namespaces
+
+
+def _totals(text: str, where: str, begin: float, end: float) -> "UsageTotals":
+    from tessera.usage.record_text import decode_record
+    from tessera.usage.report import totals_of_record
+
     try:
-        return totals_of_record(decode_record(text), end - since, end)
+        return totals_of_record(decode_record(text), begin, end)
     except ValueError as error:
         raise UserError(f"{where}: {error}; the controller sets it aside at its next start") from None
 

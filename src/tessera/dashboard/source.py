@@ -16,7 +16,7 @@ import msgspec
 
 from tessera.access.page_reader import PageReader
 from tessera.api.instaslice import INSTASLICES, Instaslice
-from tessera.api.names import INSTASLICE_NAMESPACE
+from tessera.api.names import INSTASLICE_NAMESPACE, SYSTEM_NAMESPACE
 from tessera.api.nodes.silence import SilentNode, silent_nodes
 from tessera.clock import Clock
 from tessera.dashboard.aliases import Objects
@@ -32,11 +32,12 @@ from tessera.explain.order_objects import OrderObjects, read_order_objects
 from tessera.forecast.queue_page import QueuePage
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, Forbidden
-from tessera.kube.resources import NODES, PODS, Pod
+from tessera.kube.resources import CONFIGMAPS, NODES, PODS, Pod
 from tessera.kube.resources.meta import Resource
 from tessera.kube.watch.informer import Informer
 from tessera.observe.queue_reading import read_queue
 from tessera.usage.agent_pages import FleetUsage, read_fleet
+from tessera.usage.record_text import RECORD_KEY, RECORD_NAME
 
 _log = logging.getLogger(__name__)
 
@@ -167,6 +168,15 @@ class ClusterSource:
                 except (ApiError, OSError) as error:
                     self._queue = " ".join(str(error).split())
             return self._queue
+
+    async def read_usage_record(self) -> str:
+        """The controller's record of GPU-hours.
+
+        Raises:
+            ApiError: there is none yet, or it cannot be read.
+        """
+        found = await self._client.get(CONFIGMAPS, RECORD_NAME, SYSTEM_NAMESPACE)
+        return found.data.get(RECORD_KEY, "")
 
     def _page(self) -> QueuePage | None:
         return self._queue if isinstance(self._queue, QueuePage) else None

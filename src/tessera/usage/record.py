@@ -9,7 +9,7 @@ where allocated is the sum of the rows, and free is what remains.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
@@ -177,6 +177,25 @@ def with_label(record: UsageRecord, label: str) -> UsageRecord:
             period.add_lease(msgspec.structs.replace(key, label=""), amount)
     record.label = label
     return record
+
+
+def of_namespaces(record: UsageRecord, shows: Callable[[str], bool]) -> UsageRecord:
+    """The leases of some namespaces: the cards and the nodes are everybody's, so they are left out.
+
+    Args:
+        record: the whole record.
+        shows: True for a namespace that is shown.
+    """
+    return UsageRecord(
+        began=record.began,
+        label=record.label,
+        simulated=record.simulated,
+        periods=[
+            Period(each.start, each.seconds, rows={key: row for key, row in each.rows.items() if shows(key.namespace)})
+            for each in record.periods
+        ],
+        nodes={"": NodeMark(record.until, record.until, {})},
+    )
 
 
 def fold(rows: Mapping[UsageKey, LeaseSeconds], most: int) -> dict[UsageKey, LeaseSeconds]:

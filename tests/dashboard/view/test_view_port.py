@@ -21,12 +21,15 @@ from tessera.cli.queue import Wanted, lines_of, read
 from tessera.clock import SystemClock
 from tessera.dashboard.explainer import PAGE_EXPLANATIONS
 from tessera.dashboard.in_cluster import PageOptions, PageReplica
-from tessera.dashboard.view.objects import MAPS, USAGES, WAITING_PODS, read_view
+from tessera.dashboard.view.objects import GPU_HOURS, MAPS, RESOURCES, USAGES, WAITING_PODS, read_view
 from tessera.dashboard.view.run import API_SERVICE
 from tessera.forecast.queue_page import ExpectedStart, QueuedPod, QueuePage
 from tessera.kube.client.errors import Forbidden, NotFound, ServiceUnavailable
 from tessera.manifests import deploy_folder
 from tessera.reasons.reason import Blocker, Full
+from tessera.usage.record import HOUR, OTHER, CardSeconds, LeaseSeconds, NodeMark, Period, UsageKey, UsageRecord
+from tessera.usage.record_text import RECORD_KEY, RECORD_NAME, decode_record, encode_record
+from tessera.usage.report import totals_of_record
 from tessera_lab.apiserver.authz.certificates import CertificateAuthority, CertificatePair
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.cluster.front_proxy import FrontProxy
@@ -170,6 +173,30 @@ async def test_a_tenant_sees_its_own_place_in_the_queue_and_no_name_of_a_neighbo
         ]
 
 
+async def test_a_tenant_reads_the_gpu_hours_of_the_own_namespace_and_nothing_of_others() -> None:
+    period = Period(HOUR, HOUR)
+    period.add_cards("A100", CardSeconds(capacity=9999.0))
+    for namespace in ("team", "other", OTHER):
+        period.add_lease(UsageKey(namespace, f"of-{namespace}", "", "A100"), LeaseSeconds(held=3600.0))
+    marks = {"machine-1": NodeMark(2 * HOUR, 2 * HOUR, {"A100": 2})}
+    record = UsageRecord(began=HOUR, periods=[period], nodes=marks)
+    async with served() as view:
+        data = {"metadata": {"name": RECORD_NAME}, "data": {RECORD_KEY: encode_record(record)}}
+        await view.admin("POST", "/api/v1/namespaces/tessera-system/configmaps", data)
+        await view.allow("ann", "team")
+        await view.until(f"{API}/namespaces/team/gpuhours", b"of-other")  # an administrator reads all
+        client = in_process_client(view.cluster.server, SystemClock(), "ann", "system:authenticated")
+        text = (await read_view(client, GPU_HOURS, "team")).record
+        totals = totals_of_record(decode_record(text), 0.0, 2.0 * HOUR)
+        assert {key.namespace: row.held for key, row in totals.rows.items()} == {"team": 3600.0}
+        assert (totals.cards, totals.end, totals.notes) == (
+            {},
+            2.0 * HOUR,
+            ("the record begins later than the window",),
+        )
+        assert not [name for name in ("other", OTHER, "machine-1", "9999") if name in text]
+
+
 async def test_without_a_controller_the_queue_is_said_to_be_unknown() -> None:
     async with served() as view:
         await view.allow("ann", "team")
@@ -206,7 +233,7 @@ async def test_discovery_lists_the_group_beside_those_of_the_server() -> None:
         group = await view.admin("GET", "/apis/view.tessera.dev")
         assert group["preferredVersion"]["groupVersion"] == "view.tessera.dev/v1alpha1"
         listed = await view.admin("GET", API)
-        assert {each["name"] for each in listed["resources"]} == {"usages", "maps", "explanations", "waitingpods"}
+        assert {each["name"] for each in listed["resources"]} == {each.plural for each in RESOURCES}
 
 
 @pytest.mark.parametrize(

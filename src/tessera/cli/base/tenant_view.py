@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tessera.cli.base.connection import CommandError
 
 if TYPE_CHECKING:
-    from tessera.dashboard.view.objects import Explanation, Map, Usage, WaitingPods
+    from tessera.dashboard.view.objects import Explanation, GpuHours, Map, Usage, WaitingPods
     from tessera.kube.client.client import Client
     from tessera.kube.client.errors import ApiError
     from tessera.kube.resources.meta import Resource
 
-T = TypeVar("T", "Usage", "Map", "Explanation", "WaitingPods")
+T = TypeVar("T", "Usage", "Map", "Explanation", "WaitingPods", "GpuHours")
 
 #: Begins the alias of a name that the user may not see.
 HIDDEN = "~"

@@ -1,8 +1,8 @@
 """The objects of the API ``view.tessera.dev/v1alpha1``, as the page's process writes and the commands read them.
 
 All are in a namespace. What they tell of is the whole cluster, with the names that the user may see; RBAC decides by
-the namespace who may ask. ``usages``, ``maps`` and ``waitingpods`` have one object each, with the name ``cluster``;
-``explanations`` have one for each pod of the namespace. They can be read, not written or watched.
+the namespace who may ask. ``usages``, ``maps``, ``waitingpods`` and ``gpuhours`` have one object each, with
+the name ``cluster``; ``explanations`` have one for each pod of the namespace. They can be read, not written or watched.
 """
 
 from collections.abc import Sequence
@@ -103,13 +103,21 @@ class WaitingPods(Wire, frozen=True, kw_only=True):
     queue: QueuePage = QueuePage()
 
 
-T = TypeVar("T", Usage, Map, Explanation, WaitingPods)
+class GpuHours(Wire, frozen=True, kw_only=True):
+    """The record of GPU-hours, as ``tessera usage`` reads it, with the pods of the namespaces that the user may see."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    record: str = ""
+
+
+T = TypeVar("T", Usage, Map, Explanation, WaitingPods, GpuHours)
 
 USAGES = Resource(GROUP, VERSION, "usages", "Usage", True, Usage)
 MAPS = Resource(GROUP, VERSION, "maps", "Map", True, Map)
 EXPLANATIONS = Resource(GROUP, VERSION, "explanations", "Explanation", True, Explanation)
 WAITING_PODS = Resource(GROUP, VERSION, "waitingpods", "WaitingPods", True, WaitingPods)
-RESOURCES = (USAGES, MAPS, EXPLANATIONS, WAITING_PODS)
+GPU_HOURS = Resource(GROUP, VERSION, "gpuhours", "GpuHours", True, GpuHours)
+RESOURCES = (USAGES, MAPS, EXPLANATIONS, WAITING_PODS, GPU_HOURS)
 
 
 async def read_view(client: Client, resource: Resource[T], namespace: str, name: str = CLUSTER) -> T:

@@ -24,6 +24,7 @@ from tessera.dashboard.view.front_proxy import FrontProxy, NotProxiedError
 from tessera.dashboard.view.objects import (
     CLUSTER,
     EXPLANATIONS,
+    GPU_HOURS,
     GROUP,
     RESOURCES,
     USAGES,
@@ -39,6 +40,8 @@ from tessera.serving.bounded_port import Bounds, ConnectionPort
 from tessera.serving.connection import Connection
 from tessera.serving.fair_shares import FairTurns, NoTurnError
 from tessera.usage.agent_pages import FleetUsage
+from tessera.usage.record import of_namespaces
+from tessera.usage.record_text import decode_record, encode_record
 from tessera.visibility import Redactor, Visibility
 
 #: Most answers of the API view.tessera.dev that the page remembers for two seconds; the oldest is forgotten. One for
@@ -119,6 +122,8 @@ class ViewAnswers:
 
     async def _make(self, resource: Resource[Any], visibility: Visibility) -> bytes:
         visibility = name_own_nodes(visibility, self._source.objects.pods)
+        if resource is GPU_HOURS:
+            return await asyncio.to_thread(_make_record, await self._source.read_usage_record(), visibility)
         if resource is not WAITING_PODS:
             return await asyncio.to_thread(self._make_cards, resource, visibility, await self._source.read_fleet())
         page = await self._source.read_queue()
@@ -136,6 +141,17 @@ class ViewAnswers:
         objects = aliases.hide(self._source.objects)
         reading = ClusterReading(instaslices=objects.instaslices, nodes=objects.nodes, pods=objects.pods, fleet=fleet)
         return msgspec.json.encode({"map": make_map(reading)})
+
+
+def _make_record(text: str, visibility: Visibility) -> bytes:
+    """The record of GPU-hours for one reader: without the cards, what others held cannot be told from it."""
+    if not visibility.full:
+        try:
+            record = decode_record(text)
+        except ValueError as error:
+            raise ServiceUnavailable(Status(code=503, reason="ServiceUnavailable", message=str(error))) from None
+        text = encode_record(of_namespaces(record, visibility.allows_pods))
+    return msgspec.json.encode({"record": text})
 
 
 class ViewPort(ConnectionPort):
