@@ -69,6 +69,7 @@ VERBS = {
     "apply": ("patch",),
     "delete": ("delete",),
     "Informer": ("list", "watch"),
+    "_watch": ("list", "watch"),  # of ClusterInput, which makes an informer
     "OptionalKind": ("list", "watch"),
 }
 

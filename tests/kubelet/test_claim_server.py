@@ -12,6 +12,7 @@ import grpc
 import grpc.aio
 import pytest
 
+from tessera.claims.agent.claim_server import serve_claims
 from tessera.clock import SystemClock
 from tessera.kubelet.grpc import REGISTERED, GrpcKubelet
 from tessera.kubelet.inotify import watch_folder
@@ -61,7 +62,9 @@ class Node:
         self.registry, self.plugins = folder / "r", folder / "p"
         self.registry.mkdir()
         self.plugins.mkdir()
-        self.kubelet = GrpcKubelet(folder, registry=self.registry, claim_plugins=self.plugins, clock=SystemClock())
+        self.kubelet = GrpcKubelet(
+            folder, registry=self.registry, claim_plugins=self.plugins, serve_claims=serve_claims, clock=SystemClock()
+        )
 
     def sockets(self) -> list[Path]:
         return sorted(self.registry.glob("*-reg.sock"))
@@ -229,6 +232,6 @@ async def test_a_removed_folder_comes_again(node: Node) -> None:
 async def test_a_folder_with_a_long_path_is_told(tmp_path: Path) -> None:
     long = tmp_path / ("x" * 90)
     long.mkdir()
-    kubelet = GrpcKubelet(tmp_path, registry=long, claim_plugins=long, clock=SystemClock())
+    kubelet = GrpcKubelet(tmp_path, registry=long, claim_plugins=long, serve_claims=serve_claims, clock=SystemClock())
     with pytest.raises(ValueError, match="may have 107"):
         await kubelet.serve_claims(FakeDriver())

@@ -285,27 +285,32 @@ async def _run(options: Any, kubeconfig: Path | None, context: str | None) -> No
 
     clock = SystemClock()
     options.state_dir.mkdir(parents=True, exist_ok=True)
+    serve_claims, giver = _claims(options)
     kubelet = GrpcKubelet(
         options.plugin_dir,
         options.pod_resources / "kubelet.sock",
         clock=clock,
         registry=options.kubelet_root / REGISTRY_DIR.name,
         claim_plugins=options.kubelet_root / CLAIM_PLUGIN_DIR.name,
+        serve_claims=serve_claims,
     )
     async with connect(CARDS_MANAGER, kubeconfig, context) as client:
         driver, programs = _driver(options, clock)
         host = _host(options)
-        giver = _giver(options)
         await run_lifecycle(options, client, driver, kubelet, clock, host=host, programs=programs, make_giver=giver)
 
 
-def _giver(options: Any) -> Any:
-    """Makes a further way to give slices than the device plugins; None for none. Its modules are imported only here."""
+def _claims(options: Any) -> tuple[Any, Any]:
+    """What serves the driver of claims to kubelet, and what gives slices by them; none without such a driver.
+
+    Their modules are imported only here.
+    """
     if not options.claim_driver:
-        return None
+        return None, None
+    from tessera.claims.agent.claim_server import serve_claims
     from tessera.claims.agent.claim_service import ClaimService
 
-    return ClaimService
+    return serve_claims, ClaimService
 
 
 def _host(options: Any) -> Callable[[Sequence[str]], Awaitable[None]] | None:

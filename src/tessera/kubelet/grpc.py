@@ -34,7 +34,6 @@ import grpc
 import grpc.aio
 
 from tessera.clock import Clock
-from tessera.kubelet.claim_server import ClaimServer
 from tessera.kubelet.inotify import FolderWatch
 from tessera.kubelet.interfaces import PRE_START_TIMEOUT, ClaimPlugin, DevicePlugin, PodResources
 from tessera.kubelet.methods import LIST, OPTIONS, REGISTER
@@ -68,6 +67,10 @@ RENEWAL_PAUSE = 1.0
 RATE_LIMIT_PAUSE = 0.05
 
 REGISTERED = "registered"
+
+#: Serves a driver of claims until cancelled: the driver, kubelet's folders of registrations and of plugins, and who is
+#: told what kubelet said about the registration: the error; empty for none.
+ServeClaims = Callable[[ClaimPlugin, Path, Path, Callable[[str], None]], Awaitable[None]]
 
 _log = logging.getLogger(__name__)
 
@@ -127,6 +130,7 @@ class GrpcKubelet:
         pod_resources_socket: the socket of its pod-resources API.
         registry: the folder in which it looks for drivers of claims.
         claim_plugins: the folder in which these have their folders.
+        serve_claims: serves a driver of claims; None if none will be served.
         clock: for pauses between attempts.
     """
 
@@ -137,12 +141,14 @@ class GrpcKubelet:
         *,
         registry: Path = REGISTRY_DIR,
         claim_plugins: Path = CLAIM_PLUGIN_DIR,
+        serve_claims: ServeClaims | None = None,
         clock: Clock,
     ) -> None:
         self._folder = plugin_dir.absolute()
         self._kubelet = self._folder / KUBELET_SOCKET
         self._pod_resources = pod_resources_socket.absolute()
         self._registry, self._claim_plugins = registry.absolute(), claim_plugins.absolute()
+        self._serve_claims = serve_claims
         self._clock = clock
         self._watch = FolderWatch(self._folder)
         self._list = Coalesced(self._list_within_limits)
@@ -208,8 +214,9 @@ class GrpcKubelet:
                 self._states[plugin.driver_name] = REGISTERED
 
         self._states[plugin.driver_name] = "kubelet has not asked for it yet"
+        assert self._serve_claims is not None
         try:
-            await ClaimServer(plugin, registry=self._registry, plugins=self._claim_plugins, on_status=note).run()
+            await self._serve_claims(plugin, self._registry, self._claim_plugins, note)
         finally:
             self._states.pop(plugin.driver_name, None)
 

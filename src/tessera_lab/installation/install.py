@@ -24,6 +24,7 @@ from tessera.agent.driver.driver_state import DriverHome
 from tessera.agent.driver.hardware import DriverBackend
 from tessera.agent.main.lifecycle import run_lifecycle
 from tessera.agent.simulated.driver import SimulatedDriver, SimulatedPrograms
+from tessera.claims.agent.claim_server import serve_claims
 from tessera.claims.agent.claim_service import ClaimService
 from tessera.cli.install.manifests import InstallChoices
 from tessera.cli.install.rendering import render
@@ -252,6 +253,7 @@ def _kubelet(context: ContainerContext) -> Kubelet:
         folders.pod_resources / "kubelet.sock",
         registry=folders.registry,
         claim_plugins=folders.claim_plugins,
+        serve_claims=serve_claims,
         clock=context.clock,
     )
 

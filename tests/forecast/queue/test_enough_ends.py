@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.searching import examples
 
-from tessera.forecast.queue.enough_ends import find_enough_ends
+from tessera.forecast.queue.published_reasons import find_enough_ends
 from tessera.mig.models import model_by_short_name
 from tessera.placement.cards import OwnedPlacement
 from tessera.placement.demand import Demand

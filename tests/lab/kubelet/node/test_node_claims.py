@@ -24,6 +24,7 @@ from tests.support.device_claims import (
     resource_slice,
 )
 
+from tessera.claims.agent.claim_server import serve_claims
 from tessera.clock import SystemClock
 from tessera.kube.client.client import Client
 from tessera.kube.resources import NODES, PODS
@@ -362,6 +363,7 @@ async def test_a_driver_registers_over_sockets_and_pod_resources_names_its_devic
                 directories.pod_resources / "kubelet.sock",
                 registry=directories.registry,
                 claim_plugins=directories.claim_plugins,
+                serve_claims=serve_claims,
                 clock=SystemClock(),
             )
             serving = asyncio.create_task(kubelet.serve_claims(driver))

@@ -170,6 +170,16 @@ class ClaimServer:
                 raise
 
 
+async def serve_claims(plugin: ClaimPlugin, registry: Path, plugins: Path, on_status: Callable[[str], None]) -> None:
+    """See :data:`tessera.kubelet.grpc.ServeClaims`.
+
+    Raises:
+        OSError: the folders cannot be written.
+        ValueError: a folder's path is too long for a socket.
+    """
+    await ClaimServer(plugin, registry=registry, plugins=plugins, on_status=on_status).run()
+
+
 async def _start(server: grpc.aio.Server) -> None:
     """Starts a server, to the end also when the caller is cancelled: gRPC does not stop one that has half started."""
     started = asyncio.create_task(server.start())
