@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.cluster.test_pod_notices import break_card
+from tests.cluster.test_queues import page_source
 from tests.cluster.test_resource_claims import claiming, play, profile, template
 from tests.support.device_claims import claim
 from tests.support.virtual_lab import VirtualLab
@@ -15,6 +16,7 @@ from tessera.api.names import SLICE_PROMISED_CONDITION
 from tessera.api.nodes.usage import NodeUsage
 from tessera.dashboard.card_documents import make_documents
 from tessera.dashboard.documents import CardDocument, WaitingDocument
+from tessera.dashboard.explainer import explain_privately
 from tessera.dashboard.view.objects import make_map
 from tessera.doctor.examination import examine
 from tessera.doctor.findings import Verdict
@@ -24,6 +26,7 @@ from tessera.kube.resources import PODS, Pod
 from tessera.observe.cluster_reading import read_cluster
 from tessera.observe.queue_reading import told_rows
 from tessera.usage.agent_pages import FleetUsage
+from tessera.visibility import Redactor, Visibility
 from tessera_lab.simulation.virtual_time import run_virtual
 
 
@@ -117,3 +120,34 @@ def test_all_users_of_a_claim_have_leases_and_are_told_of_a_fault(tmp_path: Path
 
 #: The Events of pods by the error of their card.
 REASONS = {63: "GpuDegraded", 79: "GpuNeedsReboot"}
+
+
+def test_a_tenants_view_knows_pods_with_claims_though_the_page_reads_no_claim(tmp_path: Path) -> None:
+    async def scenario(lab: VirtualLab) -> None:
+        await template(lab, "bad", profile("1g.5gb", allocationMode="All"))
+        for name, of in (("runs", "3g.20gb"), ("waits", "7g.40gb")):
+            await lab.client.create(RESOURCE_CLAIMS.as_dicts(), claim(name, profile(of)), "default")
+            for user in ("first", "second"):
+                await claiming(lab, f"{name}-{user}", name, shared=True)
+                await lab.clock.sleep(2.0)
+        await claiming(lab, "bad", "bad")
+        await claiming(lab, "unmade", "absent")
+        await lab.running("runs-first", "runs-second")
+        await lab.until(lambda: is_told(lab.pod("waits-first")), "it is told")
+        async with page_source(lab) as source:
+            tenant = Visibility(namespaces=frozenset({"default"}))
+            told = {}
+            for name in ("runs-second", "waits-second", "unmade", "bad"):
+                (private,) = explain_privately(source.objects, [lab.existing_pod(name)], tenant, Redactor(b"key"))
+                told[name] = (private, await why(lab, name))
+        for name in ("runs-second", "waits-second", "unmade"):
+            private, own = told[name]
+            assert (private.case, private.verdict) == (own.case, own.verdict), name
+        assert told["runs-second"][0].facts[0] == (
+            "it shares claim runs with pod runs-first: 3g.20gb on GPU 0, memory slots 4-7"
+        )
+        assert told["waits-second"][0].case == "shared-claim"
+        assert told["bad"][1].case == "claim-refused"
+        assert "see its events: kubectl describe pod -n default bad" in told["bad"][0].help
+
+    run_virtual(play(scenario, "1xA100-40GB", tmp_path / "cdi", DRIVER))

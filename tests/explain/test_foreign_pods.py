@@ -353,7 +353,7 @@ ROWS = {
         never=("scheduling gates",),
     ),
     "claims of devices": Row(
-        pod({}, spec={"resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "one"}]}),
+        pod({}, spec={"resourceClaims": [{"name": "gpu", "resourceClaimName": "one"}]}),
         "claims",
         "asks for devices by its ResourceClaims gpu; who serves them is not known here",
         ("kubectl get resourceclaims,deviceclasses -n team",),

@@ -9,8 +9,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from tessera.api.dra.claims import DeviceQuery, ResourceClaim
 from tessera.api.names import NodeName
 from tessera.claims.controller.claims import Claims
-from tessera.controller.objects.pod_info import CLAIMS, PodInfo
+from tessera.controller.objects.pod_info import CLAIMS, FINISHED, PodInfo
+from tessera.controller.objects.pod_relations import read_device_claims
 from tessera.controller.slicing.state.allocation import Allocation
+from tessera.controller.slicing.state.messages import profiles_text
 from tessera.explain.claim_objects import ClaimObjects, claim_keys
 from tessera.explain.controller_words import told_by_condition
 from tessera.explain.explanation import Explanation
@@ -22,6 +24,8 @@ from tessera.text import list_names, one_line
 
 #: Ends the name of a quota on the devices of a class (``ResourceClaimsPerClass``, pkg/quota/v1/evaluator/core).
 _QUOTA_OF_CLASS = ".deviceclass.resource.k8s.io/devices"
+#: What a claim asks for, where nobody may read it.
+_UNKNOWN = "devices that are not known here"
 #: Events and quotas that are told of one pod.
 _TOLD = 3
 #: The step for a claim that somebody else allocated.
@@ -112,7 +116,23 @@ def explain_others(view: ClusterView, pod: Pod) -> Explanation:
 
 
 def _explain_unread(view: ClusterView, pod: Pod, claims: ClaimObjects | None) -> Explanation:
-    """Explains a pod to a reader who may not read what its claims ask for: by what the pod was told."""
+    """Explains a pod to a reader who may not read what its claims ask for.
+
+    What other pods with its claims got or wait for is known, and what the pod was told.
+    """
+    namespace, shared = pod.metadata.namespace, list[str]()
+    for name, key in claim_keys(pod):
+        if not key:
+            return _explain_unmade(view, pod, name)
+        first = _known_user(view, pod, key)
+        slices = view.recorded(first.metadata.uid) if first is not None else ()
+        if first is not None and not slices:
+            asked = profiles_text(view.read_pod(first)) or _UNKNOWN
+            return _explain_shared(view, pod, key, first.metadata.name, asked)
+        if first is not None:
+            shared.append(
+                f"it shares claim {key.partition('/')[2]} with pod {first.metadata.name}: {view.slices(slices)}"
+            )
     names = list_names([each.name for each in pod.spec.resource_claims])
     told, hidden = told_by_condition(view, pod), sorted(claims.forbidden if claims is not None else ())
     unread = [f"you may not list {', '.join(hidden)}: this is from the pod alone"] if hidden else []
@@ -124,12 +144,33 @@ def _explain_unread(view: ClusterView, pod: Pod, claims: ClaimObjects | None) ->
         else f"waits; {told.text}"
         if told is not None
         else f"asks for devices by its ResourceClaims {names}; who serves them is not known here",
-        facts=(f"its ResourceClaims are {names}", *scheduler_facts(view, pod), *unread),
+        facts=(*(shared or [f"its ResourceClaims are {names}"]), *scheduler_facts(view, pod), *unread),
         help=(
-            f"see who serves them: kubectl get resourceclaims,deviceclasses -n {pod.metadata.namespace}",
+            *([] if runs else [f"see its events: kubectl describe pod -n {namespace} {pod.metadata.name}"]),
+            f"see who serves them: kubectl get resourceclaims,deviceclasses -n {namespace}",
             *([CLUSTER_ROLE] if hidden else []),
         ),
     )
+
+
+def _known_user(view: ClusterView, pod: Pod, key: str) -> Pod | None:
+    """The pod that asks for a claim before this one; None if there is none, or nothing is known of it."""
+    users: dict[str, list[Pod]] = view.once("users of claims", lambda: _users_by_claim(view.snapshot.pods))
+    first = min(
+        users.get(key, (pod,)),
+        key=lambda each: (not view.recorded(each.metadata.uid), each.metadata.creation_timestamp, each.metadata.uid),
+    )
+    is_known = bool(view.read_pod(first).profiles) or told_by_condition(view, first) is not None
+    return first if first.metadata.uid != pod.metadata.uid and is_known else None
+
+
+def _users_by_claim(pods: Iterable[Pod]) -> dict[str, list[Pod]]:
+    found: dict[str, list[Pod]] = {}
+    for pod in pods:
+        if pod.spec.resource_claims and pod.status.phase not in FINISHED:
+            for key in read_device_claims(pod):
+                found.setdefault(key, []).append(pod)
+    return found
 
 
 #: The step for a reader who lacks a right.
@@ -191,12 +232,18 @@ def users_of(view: ClusterView, key: str) -> Sequence[PodInfo]:
 def _explain_first_user(view: ClusterView, pod: Pod, claim: ResourceClaim) -> Explanation:
     key = key_of(claim)
     first = next((each for each in users_of(view, key) if each.name != pod.metadata.name), None)
-    name = first.name if first is not None else "another pod"
+    return _explain_shared(view, pod, key, first.name if first is not None else "another pod", profiles_of(view, claim))
+
+
+def _explain_shared(view: ClusterView, pod: Pod, key: str, first: str, asked: str) -> Explanation:
     return Explanation(
         case="shared-claim",
-        verdict=f"waits for its claim {claim.metadata.name}, which pod {name} asks for first",
-        facts=(f"claim {key} asks for {profiles_of(view, claim)}; all of its pods run on the node of its slices",),
-        help=(f"see why that one waits: tessera why {name} -n {claim.metadata.namespace}",),
+        verdict=f"waits for its claim {key.partition('/')[2]}, which pod {first} asks for first",
+        facts=(
+            f"claim {key} asks for {asked}; all of its pods run on the node of its slices",
+            *scheduler_facts(view, pod),
+        ),
+        help=(f"see why that one waits: tessera why {first} -n {pod.metadata.namespace}",),
     )
 
 
@@ -204,7 +251,7 @@ def profiles_of(view: ClusterView, claim: ResourceClaim) -> str:
     """What a claim asks for: ``1 x 3g.20gb``."""
     found = view.snapshot.claims.profiles(claim) if view.snapshot.claims is not None else None
     if found is None or not found.profiles:
-        return "devices that are not known here"
+        return _UNKNOWN
     counts = {each: found.profiles.count(each) for each in sorted(found.profiles)}
     return ", ".join(f"{count} x {name}" for name, count in counts.items())
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 
 from tessera.api.names import GATE
 from tessera.api.pods.resource_advice import find_correction
-from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.objects.pod_info import CLAIMS, PodInfo
 from tessera.explain.explanation import Explanation
 from tessera.explain.fixed_resources import explain_fixed_request
 from tessera.explain.offered_resources import extended_requests, format_requests, offered_resources
@@ -17,7 +17,7 @@ from tessera.text import list_names, one_line
 
 def explain_request(view: ClusterView, pod: Pod, facts: PodInfo) -> Explanation | None:
     """Explains a pod that does not wait for slices on demand, or cannot; None for any other."""
-    if facts.fault and facts.device_claims and not facts.gates and not facts.devices:
+    if facts.fault and facts.kind == CLAIMS:
         return explain_refused(facts)
     if facts.fault:
         return Explanation(

@@ -161,10 +161,11 @@ class ClusterView:
         if self.slicer is not None and self.snapshot.plans_claims:
             return self.slicer.state.cluster.pods.get(facts.uid, facts)
         row = self.queue_row(pod)
-        profiles = row.profiles if row is not None else tuple(each.profile for each in self._recorded(facts.uid))
+        profiles = row.profiles if row is not None else tuple(each.profile for each in self.recorded(facts.uid))
         return replace(facts, profiles=profiles, other_kind=CLAIMS) if profiles else facts
 
-    def _recorded(self, uid: str) -> Sequence[Slice]:
+    def recorded(self, uid: str) -> Sequence[Slice]:
+        """The slices that are on record for a pod."""
         entries = (
             (each.spec.pod_allocation_requests.get(uid), each.status.pod_allocation_results.get(uid))
             for each in self.snapshot.instaslices

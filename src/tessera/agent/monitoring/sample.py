@@ -223,7 +223,7 @@ def slice_leases(
             uid=each.pod,
             container=containers.get((pod.namespace, pod.name, each.device_id), by_claim),
             device=each.device,
-            kind=SLICE,
+            kind=SLICE if each.device.startswith("MIG-") else WHOLE,
             ratio=1 / holders[each.device],
         )
 
