@@ -38,7 +38,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 #: Tests that mostly wait for processes of their own, and tests that compute; long files first. They start by turns, so
 #: that a core computes while another worker waits, and no worker has a long file at the end.
 WAITING = ("tests/e2e/test_drivers_page", "tests/e2e/test_sharing_page", "tests/e2e/")
-COMPUTING = ("tests/cluster/test_kills", "tests/cluster/", "tests/lab/", "tests/cli/", "tests/")
+COMPUTING = ("tests/cluster/test_streamed_pods", "tests/cluster/", "tests/lab/", "tests/cli/", "tests/")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -78,7 +78,7 @@ def test_a_bad_image_on_5_nodes_costs_one_which_is_rolled_back_and_told(in_fleet
 
         await fleet.ask_for(BAD)
         await fleet.reach(back, "the canary failed and was rolled back")
-        await fleet.clock.sleep(3600)
+        await fleet.clock.sleep(1200)
         assert back()
         assert {name: fleet.node(name).metadata.labels[DRIVER_SET_LABEL] for name in before} == before
         (failed,) = [name for name, state in fleet.states().items() if state == "upgrade-failed"]
@@ -108,7 +108,7 @@ def test_a_policy_whose_driver_pods_cannot_be_made_empties_no_node(in_fleet: Cal
 
         await fleet.ask_for(NEW, kernelModuleConfig={"name": "modules"})
         await fleet.reach(told, "every node tells that the ConfigMap is missing")
-        await fleet.clock.sleep(1800)
+        await fleet.clock.sleep(600)
         assert told()
         assert fleet.all_serve()
 
@@ -145,7 +145,7 @@ def test_a_node_that_a_person_cordoned_is_upgraded_when_idle_and_stays_cordoned(
         await fleet.reach(lambda: set(fleet.states().values()) == {"upgrade-done"}, "all are done")
         assert [name for name in fleet.cluster.nodes if fleet.node(name).spec.unschedulable] == ["node-2"]
 
-    in_fleet(scenario)
+    in_fleet(scenario, nodes="2*1xA100-40GB")
 
 
 def test_a_controller_that_is_killed_at_every_state_brings_the_rollout_to_its_end(
@@ -179,7 +179,7 @@ def test_a_controller_that_is_killed_at_every_state_brings_the_rollout_to_its_en
         assert evicted
         assert len(evicted) == len(set(evicted))
 
-    in_fleet(scenario, nodes="3*1xA100-40GB")
+    in_fleet(scenario, nodes="2*1xA100-40GB")
 
 
 def test_nodes_that_boot_or_go_in_the_middle_hold_up_nobody(in_fleet: Callable[..., None]) -> None:

@@ -1,6 +1,6 @@
 """At one time `tessera why`, `tessera queue`, live page, condition and event of a pod say the same sentence."""
 
-import gc
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -28,8 +28,9 @@ Lab = Any
 
 def page_of_controller() -> QueuePage:
     """The page as it is served; a controller's page needs sockets, which the lab on virtual time has not."""
-    gc.unfreeze()  # a fork of a booted lab is frozen, and its objects would not be found
-    (task,) = [each for each in gc.get_objects() if isinstance(each, QueueTask) and each.page.pods]
+    coroutines: list[Any] = [each.get_coro() for each in asyncio.all_tasks()]
+    found = [each.cr_frame.f_locals.get("self") for each in coroutines if each.cr_frame is not None]
+    (task,) = {each for each in found if isinstance(each, QueueTask) and each.page.pods}
     return decode_page(encode_page(task.page))
 
 
