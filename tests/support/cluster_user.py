@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import time
 from collections.abc import Callable
@@ -19,6 +20,8 @@ TIMEOUT = 180.0
 PAUSES = 0.05, 0.5
 
 ROOT = Path(__file__).parents[2]
+#: Arguments of kubectl that store an object of the test.
+_PLAIN = re.compile(r"(-n [\w-]+ )?(apply|create)( -n [\w-]+)? -f -")
 
 
 class ClusterUser:
@@ -41,7 +44,14 @@ class ClusterUser:
         )
 
     def kubectl(self, *arguments: str, manifest: Any = None, fails: bool = False) -> str:
-        """Runs kubectl and returns what it printed; standard error if it is expected to fail."""
+        """Runs kubectl and returns what it printed; standard error if it is expected to fail.
+
+        Objects that a test applies or creates from here go to the server without it, and nothing is printed.
+        """
+        if manifest is not None and not fails and _PLAIN.fullmatch(" ".join(arguments)):
+            namespace = arguments[arguments.index("-n") + 1] if "-n" in arguments else None
+            self._reader.apply(manifest, namespace)
+            return ""
         done = self.run("kubectl", *arguments, text=None if manifest is None else json.dumps(manifest))
         assert (done.returncode != 0) is fails, f"kubectl {' '.join(arguments)}: {done.stdout}{done.stderr}"
         return done.stderr if fails else done.stdout
