@@ -7,7 +7,8 @@ from tests.support.device_claims import claim, exactly
 from tests.support.virtual_lab import VirtualLab
 
 from tessera.agent.mps.interfaces import PIPE_VARIABLE
-from tessera.api.dra.claims import RESOURCE_CLAIMS
+from tessera.api.dra.claims import DEVICE_CLASSES, RESOURCE_CLAIMS
+from tessera.kube.resources import NAMESPACES
 from tessera.nvml.attributes import ComputeMode
 
 __all__ = ["in_lab"]
@@ -64,3 +65,28 @@ def test_pods_share_a_card_by_the_mps_daemon_of_their_claim(in_lab: Callable[...
         assert machine.compute_mode(gpu) is ComputeMode.DEFAULT
 
     in_lab(scenario, "1xT4")
+
+
+def test_admin_access_is_for_labelled_namespaces_and_takes_nothing(in_lab: Callable[..., None]) -> None:
+    async def scenario(lab: VirtualLab) -> None:
+        labels = {"resource.kubernetes.io/admin-access": "true"}
+        await lab.client.merge_patch(NAMESPACES, "default", {"metadata": {"labels": labels}})
+        expression = "device.driver == 'gpu.tessera.dev' && device.attributes['gpu.tessera.dev'].type == 'gpu'"
+        cards = {"metadata": {"name": "cards"}, "spec": {"selectors": [{"cel": {"expression": expression}}]}}
+        await lab.client.create(DEVICE_CLASSES.as_dicts(), cards)
+        tolerations = [{"key": "tessera.dev/placed-by", "operator": "Exists"}]
+        await template(lab, "one", exactly("gpu", "gpu.tessera.dev"))
+        await template(
+            lab, "all", exactly("gpu", "cards", adminAccess=True, allocationMode="All", tolerations=tolerations)
+        )
+        for name, of in (("p", "one"), ("monitor", "all"), ("q", "one")):
+            await claiming(lab, name, of)
+            await lab.running(name)
+        assert len(lab.devices("monitor", "main")) == 2
+        assert {*lab.devices("p", "main"), *lab.devices("q", "main")} == set(lab.devices("monitor", "main"))
+        for name in ("p", "q"):
+            await lab.delete(name)
+        await lab.empty()
+        assert lab.ready("monitor")
+
+    in_lab(scenario, "2xT4")

@@ -395,7 +395,7 @@ def test_a_prepared_claim_keeps_its_slice_though_its_promise_is_lost(play: Calla
     [
         ({"pool": "another-node"}, "is of pool another-node; this node's is node-1"),
         ({"device": "gpu-7-mig-1g5gb-19-0"}, "this node has no device gpu-7-mig-1g5gb-19-0"),
-        ({"adminAccess": True}, "adminAccess is not served"),
+        ({"adminAccess": True}, "request r0 does not ask for adminAccess"),
         ({}, "promised GPU-.*:3g.20gb:4 to no pod of status.reservedFor: somebody else wrote its status"),
     ],
 )

@@ -369,7 +369,6 @@ def test_selectors_choose_among_models() -> None:
 @pytest.mark.parametrize(
     ("devices", "text"),
     [
-        ({"requests": [request("x", ONE, adminAccess=True)]}, "request x: adminAccess is not served: leave it out"),
         (
             {"requests": [request("x", ONE, allocationMode="All")]},
             "allocationMode All chooses slices, which exclude one another: ask for a count",

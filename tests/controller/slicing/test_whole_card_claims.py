@@ -1,7 +1,12 @@
 """Whole cards by claims: which cards a claim gets, card by card."""
 
+from typing import Any
+
 import pytest
 from tests.support.claim_cluster import ClaimCluster, request, selecting
+
+from tessera.dra.driver_classes import device_classes
+from tessera.dra.node_devices import DRIVER
 
 WHOLE = "gpu.tessera.dev"
 INDEX = "device.attributes['gpu.tessera.dev'].index"
@@ -147,3 +152,26 @@ def test_where_no_card_is_whole_the_claim_is_told_why() -> None:
     cluster.settle()
     fault = cluster.slicer.state.cluster.pods[pod.uid].fault
     assert "request gpu: no node publishes a device for it: no node gives whole cards to claims" in fault
+
+
+@pytest.mark.parametrize(
+    ("requests", "text"),
+    [
+        (
+            [request("gpu", WHOLE, adminAccess=True)],
+            "request gpu: adminAccess is given by kube-scheduler, which a selector of DeviceClass gpu.tessera.dev",
+        ),
+        (
+            [request("gpu", WHOLE), request("all", WHOLE, adminAccess=True)],
+            "request gpu: adminAccess is wanted by other requests: make a claim of its own for them",
+        ),
+    ],
+)
+def test_admin_access_that_kube_scheduler_cannot_give_is_refused(requests: list[dict[str, Any]], text: str) -> None:
+    cluster = ClaimCluster()
+    cluster.classes = device_classes(DRIVER, guarded=True)
+    cluster.tell_claims()
+    cluster.claim_node("n1", whole=True)
+    pod = cluster.user("p", cluster.claim("c", *requests))
+    cluster.settle()
+    assert text in cluster.slicer.state.cluster.pods[pod.uid].fault

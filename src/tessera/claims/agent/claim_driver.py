@@ -16,7 +16,8 @@ Rules:
 4.  Unprepare of an unknown claim succeeds. The slices are destroyed once the promise is gone, no claim that it serves
     is prepared, and no process uses them: the next pod that shares the claim may come first.
 5.  A prepared claim has a CDI file exactly while it has its slices (:mod:`tessera.claims.agent.claim_files`).
-6.  A prepared claim that is neither promised nor on the API server any more is given back without kubelet, which may
+6.  A claim with admin access takes nothing from others, so it needs no promise: it gets the nodes of whole cards.
+7.  A prepared claim that is neither promised nor on the API server any more is given back without kubelet, which may
     have lost its own note of it.
 """
 
@@ -106,7 +107,7 @@ class ClaimDriver:
         await self._files.restore()
 
     async def run(self) -> None:
-        """Keeps rules 5 and 6 until cancelled."""
+        """Keeps rules 5 and 7 until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._files.run())
             group.create_task(self._forget_released())
@@ -163,14 +164,20 @@ class ClaimDriver:
             positions = {each.device: self._position(each) for each in results}
             if not positions:
                 return ()
-            pod = await self._promises.find(found, positions.values(), deadline)
             prepared = PreparedClaim(
                 namespace=claim.namespace,
                 name=claim.name,
                 devices=tuple(self._device(claim, each) for each in results),
                 positions={device: position.device_id for device, position in positions.items()},
                 daemon=daemon,
+                admin=results[0].admin_access,
             )
+            if prepared.admin:
+                await self._files.write(claim.uid, PodUid(""), prepared)
+                with refusing("the claim cannot be noted on this node"):
+                    self._prepared.add(claim.uid, prepared, None)
+                return prepared.devices
+            pod = await self._promises.find(found, positions.values(), deadline)
             try:
                 with self._promises.reserve(claim.uid, pod, positions.values()):
                     await self._hand_out(claim.uid, pod, prepared, deadline)
@@ -229,9 +236,25 @@ class ClaimDriver:
         for each in results:
             if each.pool != self._pool:
                 raise PluginError(f"{name}: device {each.device} is of pool {each.pool}; this node's is {self._pool}")
-            if each.admin_access:
-                raise PluginError(f"{name}: request {each.request}: adminAccess is not served")
+        if any(each.admin_access for each in results):
+            self._check_admin(name, claim, results)
         return results
+
+    def _check_admin(self, name: str, claim: ResourceClaim, results: Sequence[AllocatedDevice]) -> None:
+        """Refuses admin access for which the claim does not ask: an allocation alone proves nothing.
+
+        The spec of a claim cannot change, and the API server admits one that asks for it only in namespaces with the
+        label ``resource.kubernetes.io/admin-access``.
+        """
+        configured = claim.status.allocation is not None and bool(claim.status.allocation.devices.config)
+        asking = {
+            each.name for each in claim.spec.devices.requests if each.exactly is not None and each.exactly.admin_access
+        }
+        for each in results:
+            if not each.admin_access or each.request not in asking:
+                raise PluginError(f"{name}: request {each.request} does not ask for adminAccess, as others of it do")
+            if self._position(each).profile != CLAIMED_CARD or configured:
+                raise PluginError(f"{name}: request {each.request}: adminAccess is for whole cards without a config")
 
     def _read_configs(self, claim: ResourceClaim, results: Sequence[AllocatedDevice]) -> ServicePlan | None:
         """The MPS daemon that a claim needs. Refuses what this node does not carry out: nothing is ignored."""
@@ -272,7 +295,7 @@ class ClaimDriver:
             raise PluginError(f"not ready after {PREPARE_TIMEOUT:.0f} s: {names}: {reason}; kubelet tries again")
         if claim.daemon is not None:
             await self._daemons.start(uid, claim.daemon, deadline)
-        await self._files.write(uid, pod, positions, claim.daemon)
+        await self._files.write(uid, pod, claim)
 
     def _holds(self, pod: PodUid, positions: Iterable[SlicePosition]) -> bool:
         """True if every position is still a pod's; else its devices were given back without a call of kubelet."""

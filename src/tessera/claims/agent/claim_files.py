@@ -15,12 +15,12 @@ from contextlib import contextmanager
 from weakref import WeakValueDictionary
 
 from tessera.agent.base.change_notifier import Fact
-from tessera.agent.base.desired_config import ServicePlan
 from tessera.agent.base.runtime import AgentRuntime
 from tessera.agent.inventory.sliceable_gpus import SlicePosition
 from tessera.agent.slices.events import DevicesBound, ObservedInstance
 from tessera.agent.slices.slice_table import SliceJournalFile, SliceTable, claim_of
 from tessera.agent.slices.state_machine import SliceStateMachine
+from tessera.agent.slices.whole_card import WHOLE
 from tessera.api.names import CLAIMED_CARD, PodUid
 from tessera.claims.agent.claim_cdi import ClaimCdiFolder
 from tessera.claims.agent.claim_daemons import ClaimDaemons
@@ -96,33 +96,31 @@ class ClaimFiles:
             complete = await self._define_prepared()
             await self._changes.wait(count, None if complete else RETRY)
 
-    async def write(
-        self, claim: str, pod: PodUid, positions: Mapping[str, SlicePosition], daemon: ServicePlan | None
-    ) -> None:
+    async def write(self, uid: str, pod: PodUid, claim: PreparedClaim) -> None:
         """Writes a claim's file and binds its slices.
 
         Args:
-            claim: UID of the claim, whose lock the caller holds.
+            uid: of the claim, whose lock the caller holds.
             pod: the pod whose promise serves it.
-            positions: by device, the position of its slice.
-            daemon: the MPS daemon that serves its cards; ``None`` without one.
+            claim: the claim.
 
         Raises:
             PluginError: a slice does not exist, or the file cannot be written.
         """
-        devices = {}
-        made = self._made(pod, positions)
+        devices, positions, daemon = {}, claim.slices(), claim.daemon
+        made = self._made(pod, claim)
         with refusing("the claim's devices cannot be prepared"):
             for (device, position), (gi_id, ci_id, mig) in zip(positions.items(), made or (), strict=made is not None):
                 devices[device] = mig, await self._device_files(position, gi_id, ci_id)
-            if made is None or made != self._made(pod, positions):
+            if made is None or made != self._made(pod, claim):
                 names = ", ".join(sorted(each.device_id for each in positions.values()))
                 raise PluginError(f"slices were destroyed in between: {names}; kubelet tries again")
-            bind_claim(self._machine, claim, pod, positions)
-            self._journal.save(self._slices.journal())
+            if not claim.admin:
+                bind_claim(self._machine, uid, pod, positions)
+                self._journal.save(self._slices.journal())
             served = {device for device, each in positions.items() if daemon is not None and each.gpu in daemon.devices}
-            self._cdi.write(claim, devices, dict.fromkeys(served, self._daemons.edits(claim)))
-            self._defined[claim] = made
+            self._cdi.write(uid, devices, dict.fromkeys(served, self._daemons.edits(uid)))
+            self._defined[uid] = made
 
     async def _device_files(self, position: SlicePosition, gi_id: int, ci_id: int) -> Sequence[DeviceFile]:
         card = GpuUuid(position.gpu)
@@ -145,11 +143,11 @@ class ClaimFiles:
         slices = self._slices
         gone = {uid for uid, pod in self._others.items() if slices.is_released(pod) or not slices.positions_of(pod)}
         self._others = {uid: pod for uid, pod in self._others.items() if uid not in gone}
-        claims = [(uid, claim, self._made(self._pod(uid), claim.slices())) for uid, claim in self._prepared.items()]
+        claims = [(uid, claim, self._made(self._pod(uid), claim)) for uid, claim in self._prepared.items()]
         for uid in (*gone, *(uid for uid, _, made in claims if made is None)):
             complete &= self._undefine(uid)
         for uid, claim, _ in claims:
-            lock, made = self.lock(uid), self._made(self._pod(uid), claim.slices())
+            lock, made = self.lock(uid), self._made(self._pod(uid), claim)
             if lock.locked() or made is None or made == self._defined.get(uid):
                 continue  # a call of kubelet's for the claim ends with the right file
             async with lock:
@@ -159,7 +157,7 @@ class ClaimFiles:
 
     async def _define(self, uid: str, claim: PreparedClaim) -> bool:
         try:
-            await self.write(uid, self._pod(uid), claim.slices(), claim.daemon)
+            await self.write(uid, self._pod(uid), claim)
         except PluginError as error:
             _log.warning("claim %s/%s: %s", claim.namespace, claim.name, error)
             return False
@@ -177,9 +175,12 @@ class ClaimFiles:
         """The pod whose promise serves a claim; empty, which owns nothing, once nobody knows."""
         return self._prepared.promise(uid) or PodUid("")
 
-    def _made(self, pod: PodUid, positions: Mapping[str, SlicePosition]) -> _Made | None:
-        """All slices of a claim that a pod's promise serves; ``None`` if one is missing."""
-        found = [usable_slice(self._slices, pod, each) for each in positions.values()]
+    def _made(self, pod: PodUid, claim: PreparedClaim) -> _Made | None:
+        """All slices of a claim that a pod's promise serves; ``None`` if one is missing. A card is always there."""
+        positions = claim.slices().values()
+        if claim.admin:
+            return tuple((WHOLE, WHOLE, each.gpu) for each in positions)
+        found = [usable_slice(self._slices, pod, each) for each in positions]
         return None if None in found else tuple((each.gi_id, *each.computes[0]) for each in found if each is not None)
 
 

@@ -29,6 +29,7 @@ class PreparedClaim(msgspec.Struct, frozen=True, kw_only=True):
         devices: what kubelet was answered.
         positions: by device, the id of its slice's position (:attr:`.SlicePosition.device_id`).
         daemon: the MPS daemon that serves its cards; ``None`` without one.
+        admin: it takes nothing from others, so no promise serves it.
     """
 
     namespace: str
@@ -36,6 +37,7 @@ class PreparedClaim(msgspec.Struct, frozen=True, kw_only=True):
     devices: tuple[PreparedDevice, ...]
     positions: Mapping[str, str]
     daemon: ServicePlan | None = None
+    admin: bool = False
 
     def slices(self) -> dict[str, SlicePosition]:
         """By device, the position of its slice."""
@@ -63,7 +65,7 @@ class _NotesFile(StateFile[_Notes]):
         """
         for uid, claim in value.prepared.items():
             claim.slices()
-            if uid not in value.promises:
+            if uid not in value.promises and not claim.admin:
                 raise ValueError(f"claim {uid} has no promise")
 
 
@@ -99,13 +101,13 @@ class PreparedClaims:
         claims = [uid for uid, each in self._notes.promises.items() if each == pod]
         return any(uid in self._notes.prepared for uid in claims) if claims else None
 
-    def add(self, uid: str, claim: PreparedClaim, pod: PodUid) -> None:
-        """Notes a claim that the promise to a pod serves.
+    def add(self, uid: str, claim: PreparedClaim, pod: PodUid | None) -> None:
+        """Notes a claim that the promise to a pod serves; ``None`` if it needs none.
 
         Raises:
             OSError: the file cannot be written; the claim is not noted.
         """
-        self._save(self._notes.prepared | {uid: claim}, self._notes.promises | {uid: pod})
+        self._save(self._notes.prepared | {uid: claim}, self._notes.promises | ({} if pod is None else {uid: pod}))
 
     def remove(self, uid: str) -> None:
         """Notes that a claim is no longer prepared.

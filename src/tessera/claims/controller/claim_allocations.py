@@ -171,19 +171,18 @@ class ClaimAllocations:
         return [
             _clear(node, PodUid(""), each)
             for each in lost
-            if self.is_ours(each) and not any(self.is_from(each, one) for one in here)
+            if self._is_ours(each) and not any(self.is_from(each, one) for one in here)
         ]
 
-    def is_ours(self, claim: ResourceClaim) -> bool:
-        """True if a claim is allocated with a device of the driver."""
+    def _is_ours(self, claim: ResourceClaim) -> bool:
         return bool(self._has(claim))
 
     def _has(self, claim: ResourceClaim) -> set[DeviceId]:
-        """Returns the devices of the driver that a claim has."""
+        """Returns the devices of the driver that a claim has; with admin access it takes none from others."""
         found = claim.status.allocation
         results = found.devices.results if found is not None else ()
-        driver = self._published.driver
-        return {DeviceId(each.driver, each.pool, each.device) for each in results if each.driver == driver}
+        own = (each for each in results if each.driver == self._published.driver and not each.admin_access)
+        return {DeviceId(each.driver, each.pool, each.device) for each in own}
 
     def _devices_of(self, allocation: Allocation) -> set[DeviceId | None]:
         """Returns the devices of an allocation; None among them for one that its node does not publish any more."""

@@ -31,8 +31,9 @@ from tessera.claims.controller.published_devices import NodeDevices, PublishedDe
 from tessera.dra.devices import Device, DeviceId
 from tessera.dra.driver_classes import check_served
 from tessera.dra.matching import consumed_amounts
+from tessera.dra.node_devices import PLACED_BY
 from tessera.dra.opaque_configs import ConfigRefused, check_configs, settings_of
-from tessera.dra.requests import ClaimDemand, ClaimRefused, DeviceDemand, read_demand
+from tessera.dra.requests import GUARD, ClaimDemand, ClaimRefused, DeviceDemand, read_demand
 from tessera.dra.selectors import DeviceSelectors
 from tessera.limits.claims import CARD_CHOICES, EXPRESSIONS, NAMESPACE_EXPRESSIONS_COST
 from tessera.mig.names import is_device_profile, parse_profile_name
@@ -50,6 +51,7 @@ class ClaimProfiles(msgspec.Struct, frozen=True):
         choices: the choices that a node must keep.
         one_card: all devices are of one card, since a constraint compares them.
         problem: why no device is given; empty if nothing is wrong.
+        foreign: of a claim without a class of ours, the class that does not exist: nobody allocates it.
         others: the same for other values of an attribute that a constraint compares.
     """
 
@@ -57,6 +59,7 @@ class ClaimProfiles(msgspec.Struct, frozen=True):
     choices: tuple[str, ...] = ()
     one_card: bool = False
     problem: str = ""
+    foreign: str = ""
     others: tuple["ClaimProfiles", ...] = ()
 
 
@@ -163,8 +166,8 @@ class ProfileReader:
             self.classes[query.device_class_name] for query in queries if query.device_class_name in self.classes
         ]
         ours = [is_our_class(each, self._driver) for each in classes]
-        if not any(ours) and len(classes) == len(queries):
-            return ClaimProfiles()
+        if not any(ours):
+            return ClaimProfiles(foreign=self._find_absent(spec) if len(classes) < len(queries) else "")
         if not all(ours):
             return ClaimProfiles(problem=f"{_NAME} asks for devices of several drivers: make a claim for each")
         if meter.left < 0:
@@ -172,6 +175,9 @@ class ProfileReader:
         try:
             check_served(_NAME, spec, self._driver)
             demand = read_demand(_NAME, spec, self.classes)
+            if any(each.admin for alternatives in demand.requests for each in alternatives):
+                self._check_admin(demand)
+                return ClaimProfiles()
             configs = self._read_configs(spec, demand)
             answers = [self._choose(alternatives, meter) for alternatives in demand.requests]
             for each in answers:
@@ -184,6 +190,27 @@ class ProfileReader:
             return _TOO_MANY
         except (ClaimRefused, ConfigRefused) as error:
             return ClaimProfiles(problem=str(error))
+
+    def _find_absent(self, spec: ClaimSpec) -> str:
+        """Names the first class that the cluster does not have."""
+        try:
+            read_demand(_NAME, spec, self.classes)
+        except ClaimRefused as error:
+            return str(error).removeprefix(f"{_NAME}: ")
+        return ""
+
+    def _check_admin(self, demand: ClaimDemand) -> None:
+        """Leaves a claim for admin access to kube-scheduler: it takes no room, so there is nothing to plan."""
+        for each in (each for alternatives in demand.requests for each in alternatives):
+            selectors = self.classes[each.class_name].spec.selectors
+            field = f"{_NAME}: request {each.name}: adminAccess"
+            if not each.admin:
+                raise ClaimRefused(f"{field} is wanted by other requests: make a claim of its own for them")
+            if any(one.cel is not None and one.cel.expression == GUARD for one in selectors):
+                raise ClaimRefused(
+                    f"{field} is given by kube-scheduler, which a selector of DeviceClass {each.class_name} keeps away:"
+                    f" use a class without it, and tolerate {PLACED_BY.key}"
+                )
 
     def _read_configs(self, spec: ClaimSpec, demand: ClaimDemand) -> list[tuple[str, DeviceConfig]]:
         fields = [(f"{_NAME}: spec.devices.config[{n}]", each) for n, each in enumerate(spec.devices.config)]
@@ -208,8 +235,6 @@ class ProfileReader:
         """Returns the first alternative of which the cluster has a device, and the smallest profile for it."""
         problems: dict[str, None] = {}
         for demand in alternatives:
-            if demand.admin:
-                raise ClaimRefused(f"{_NAME}: request {demand.name}: adminAccess is not served: leave it out")
             found = {
                 sort[0]: (not is_known(sort, device), *_size(sort[0]))
                 for sort, device in self._published.sorts.items()

@@ -263,12 +263,13 @@ class Claims(RequestKind):
     def _add_up(self, pod: PodInfo) -> _Asked | None:
         """Returns what all claims of a pod ask for; None if another pod asks for one of them first."""
         parts: list[ClaimProfiles] = []
-        nodes, problem = dict[str, str](), self._unsuited.get(pod.uid, "")
+        nodes, problem, foreign = dict[str, str](), self._unsuited.get(pod.uid, ""), ""
         for key in pod.device_claims:
             claim = self.allocated.claims[key]
             found = self._profiles.read(claim)
-            if claim.status.allocation is None or self.allocated.is_ours(claim):
-                problem = problem or found.problem
+            problem = problem or found.problem
+            if found.foreign and claim.status.allocation is None:
+                foreign = f"claim {key}: {found.foreign}"
             if found.profiles and self._asks(pod.uid, key):
                 parts.append(found)
             elif claim.status.allocation is not None:
@@ -280,7 +281,7 @@ class Claims(RequestKind):
             choices=frozenset(choice for each in parts for choice in each.choices),
             hosts={self._host(NodeName(node)): (node, key) for node, key in nodes.items() if node},
             one_card=any(each.one_card for each in parts),
-            problem=problem,
+            problem=problem or (foreign if parts else ""),  # else a device of ours would wait for it in vain
         )
 
     def _is_going(self, key: str) -> bool:
