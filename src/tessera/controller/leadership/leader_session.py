@@ -272,7 +272,8 @@ class LeaderSession:
         self._reclaim_slices()
         for event in self._term.after_step:
             event.set()
-        self._pod_owners.look()
+        if self._slicer.state.ages.unknown_owners or self._slicer.state.reservations:  # kept slots are reservations
+            self._pod_owners.look()
         for instruction in self._slicer.pop_writes():
             self._executor.start(instruction, group)
 
