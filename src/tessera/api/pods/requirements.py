@@ -25,6 +25,9 @@ CAPABILITY = PREFIX + "compute-capability"
 PRODUCT = PREFIX + "product"
 KEYS = (MEMORY, NVLINK, ECC, CAPABILITY, PRODUCT)
 
+#: With the value :data:`SLICE`, whole cards become slices of whole cards where no node offers those.
+WHOLE_CARD, SLICE = PREFIX + "whole-card", "slice"
+
 #: Annotations that record the choice for a pod, and its reason.
 CHOSEN = PREFIX + "chosen-resource"
 CHOSEN_REASON = PREFIX + "chosen-resource-reason"
@@ -89,9 +92,9 @@ def _refuse_long(key: str, text: str) -> None:
 
 
 def _refuse_misspelt(key: str) -> None:
-    if key in KEYS or len(key) > len(PREFIX) + _LONGEST_NAME:
+    if key in {*KEYS, WHOLE_CARD} or len(key) > len(PREFIX) + _LONGEST_NAME:
         return  # the API server refuses the longer ones
-    names = [known.removeprefix(PREFIX) for known in KEYS]
+    names = [known.removeprefix(PREFIX) for known in (*KEYS, WHOLE_CARD)]
     close = get_close_matches(key.removeprefix(PREFIX), names, n=1, cutoff=0.75)
     if close:
         raise RequirementError(f"annotation {one_line(key)}: unknown; did you mean {PREFIX}{close[0]}?")

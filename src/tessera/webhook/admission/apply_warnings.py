@@ -18,13 +18,14 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.names import MIG_RESOURCE_PREFIX, profile_of
+from tessera.api.names import MIG_RESOURCE_PREFIX, WHOLE_CARDS, profile_of
 from tessera.api.pods.resource_advice import advise, find_correction, is_gpu_like
 from tessera.api.pods.templates import TemplateKind, find_templates
 from tessera.kube.quantity import count_or_zero
 from tessera.offers.selection import Nodes
 from tessera.text import one_line
 from tessera.webhook.admission.device_admission import find_impossible_devices, requested_devices
+from tessera.webhook.admission.requirements import whole_card_slice
 from tessera.webhook.admission.template_admission import decide_template
 from tessera.webhook.base.budget import PodRefused, SpendTime, spend_nothing
 from tessera.webhook.nodes.capabilities import Capabilities
@@ -48,18 +49,20 @@ def find_warnings(pod: Json, capabilities: Capabilities, spend: SpendTime = spen
         return
     spec = pod.get("spec") or {}
     nodes = capabilities.selected_by(spec, spend)
-    asked = False
+    replaced, asked = whole_card_slice(pod, nodes, capabilities, spend), False
     for container in (*(spec.get("initContainers") or ()), *(spec.get("containers") or ())):
         spend()
         limits = (container.get("resources") or {}).get("limits") or {}
         wanted = {name: str(amount) for name, amount in limits.items() if is_gpu_like(name) and str(amount) != "0"}
+        if replaced:
+            wanted.pop(WHOLE_CARDS, None)
         asked = asked or bool(wanted)
         where = f'container "{one_line(container.get("name") or "")}":'
         yield from (f"{where} {each}" for each in _not_offered(wanted, capabilities))
         yield from (f"{where} {each}" for each in _hidden_slices(wanted, nodes, capabilities))
     if not asked:
         return
-    devices = requested_devices(spec)
+    devices = {} if replaced else requested_devices(spec)
     if why := find_impossible_devices(devices, capabilities, nodes, capabilities.groups_for(spec, spend)):
         yield why
 

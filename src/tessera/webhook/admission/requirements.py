@@ -7,6 +7,7 @@ Rules:
 - The container that ``kubectl.kubernetes.io/default-container`` names gets the resource, else the first container.
 - A restriction to nodes is added to the author's own and never replaces it: every alternative of a required node
   affinity gets it too.
+- A request for whole cards becomes one for slices of whole cards only if the pod says so (``tessera.dev/whole-card``).
 - The webhook records its choice and the reason on the pod. It does not change a pod that has the record and the
   resource, so a second call (reinvocation) patches nothing.
 
@@ -16,15 +17,23 @@ A later step decides on the gate and the charge that a chosen slice on demand ne
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tessera.api.names import HOSTNAME_LABEL
+from tessera.api.names import HOSTNAME_LABEL, WHOLE_CARDS, resource_of
 from tessera.api.nodes.gpu_labels import count_label
-from tessera.api.pods.requirements import CHOSEN, CHOSEN_REASON, RequirementError, requirements_of
+from tessera.api.pods.requirements import (
+    CHOSEN,
+    CHOSEN_REASON,
+    SLICE,
+    WHOLE_CARD,
+    RequirementError,
+    requirements_of,
+)
 from tessera.api.pods.size_limits import PodSize
 from tessera.offers.requirements import Requirements
 from tessera.offers.selection import Nodes, NoOfferFits, OfferChoice, RestrictionKind, choose_offer
+from tessera.text import one_line
 from tessera.webhook.admission.json_patch import Operation, add_operation
 from tessera.webhook.base.budget import PodRefused, Rule, SpendTime, refuse_oversized, spend_nothing
-from tessera.webhook.nodes.capabilities import Capabilities
+from tessera.webhook.nodes.capabilities import WHOLE_PROFILES, Capabilities
 from tessera.webhook.nodes.restriction import read_restriction, required_terms
 
 Json = Mapping[str, Any]
@@ -56,9 +65,11 @@ def translate_requirements(
         requirements = requirements_of(annotations, requested, capabilities.gpu_resources)
     except RequirementError as error:
         raise PodRefused(Rule.REQUIREMENT, str(error)) from None
-    if requirements is None or not spec.get("containers"):
+    if (requirements is None and WHOLE_CARD not in annotations) or not spec.get("containers"):
         return ()  # the API server reports that a pod without containers is wrong
     nodes = capabilities.selected_by(spec, spend)
+    if requirements is None:
+        return _slices_for_cards(spec, whole_card_slice(pod, nodes, capabilities, spend))
     spend()
     choice = _choose(requirements, nodes, capabilities, _SELECTED if read_restriction(spec) else "the cluster")
     spend()
@@ -67,6 +78,59 @@ def translate_requirements(
         *_add_affinity(spec, _expressions(choice, nodes, capabilities)),
         *_record_choice(choice),
     ]
+
+
+def whole_card_slice(
+    pod: Json, nodes: Nodes, capabilities: Capabilities, spend: SpendTime = spend_nothing
+) -> str | None:
+    """Returns the slice of a whole card that a pod gets instead of a whole card; None if it stays as it is.
+
+    It does without the annotation; where a node of the pod's choice, or one that may come, offers whole cards; and
+    where no card is cut on demand. Of several models, that of most nodes counts, and of equal ones the smallest card.
+
+    Args:
+        pod: the pod to be created.
+        nodes: the nodes that its author selects.
+        capabilities: the GPU resources of the cluster.
+        spend: called before each piece of work.
+
+    Raises:
+        PodRefused: the annotation has another value.
+    """
+    spec, annotations = pod.get("spec") or {}, (pod.get("metadata") or {}).get("annotations") or {}
+    given = annotations.get(WHOLE_CARD)
+    if given is None:
+        return None
+    if given != SLICE:
+        raise PodRefused(
+            Rule.REQUIREMENT,
+            f'annotation {WHOLE_CARD}: "{one_line(str(given), 40)}" is no value; the only one is {SLICE}',
+        )
+    sets = (capabilities.undescribed, capabilities.single_share, capabilities.multiple_shares)
+    coming = (name for group in capabilities.groups_for(spec, spend) for name, _ in group.devices)
+    if WHOLE_CARDS not in _requested_resources(spec) or WHOLE_CARDS in coming:
+        return None
+    if any(each.get(WHOLE_CARDS, 0) & nodes for each in sets):
+        return None
+    found = {each: (capabilities.on_demand.get(each, 0) & nodes).bit_count() for each in WHOLE_PROFILES}
+    best = max(found, key=lambda each: (found[each], -WHOLE_PROFILES[each]))
+    return best if found[best] else None
+
+
+def _slices_for_cards(spec: Json, profile: str | None) -> list[Operation]:
+    """Returns the operations that put slices of whole cards in the place of whole cards."""
+    if profile is None:
+        return []
+    resource, operations = resource_of(profile), []
+    for group in ("initContainers", "containers"):
+        for index, container in enumerate(spec.get(group) or ()):
+            for field, amounts in (container.get("resources") or {}).items():
+                if field in {"limits", "requests"} and WHOLE_CARDS in (amounts or {}):
+                    left = {name: amount for name, amount in amounts.items() if name != WHOLE_CARDS}
+                    path = ("spec", group, str(index), "resources", field)
+                    operations.append(add_operation(path, {**left, resource: amounts[WHOLE_CARDS]}))
+    reason = f"{WHOLE_CARD}: {SLICE}, and no node offers {WHOLE_CARDS}; {resource} is all of a card"
+    return [*operations, *_record(resource, reason)]
 
 
 def _requested_resources(spec: Json) -> list[str]:
@@ -149,8 +213,12 @@ def _cross(term: Json, expressions: Sequence[Json]) -> list[Json]:
 
 
 def _record_choice(choice: OfferChoice) -> list[Operation]:
-    """Returns the operations that record the choice; the pod has annotations, since they hold its requirements."""
+    return _record(choice.resource, choice.reason)
+
+
+def _record(resource: str, reason: str) -> list[Operation]:
+    """Returns the operations that record a choice; the pod has annotations, since they hold its requirements."""
     return [
         add_operation(("metadata", "annotations", key), value)
-        for key, value in ((CHOSEN, choice.resource), (CHOSEN_REASON, choice.reason))
+        for key, value in ((CHOSEN, resource), (CHOSEN_REASON, reason))
     ]

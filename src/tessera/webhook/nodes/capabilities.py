@@ -276,5 +276,15 @@ def _model_profiles() -> frozenset[str]:
     return frozenset(map(resource_spelling, names))
 
 
+def _whole_profiles() -> Mapping[str, int]:
+    tables = [model.table for model in MODELS if model.table is not None]
+    plain = [[row for row in table.profiles if row.name.partition("gb")[2] == ""] for table in tables]
+    largest = [max(rows, key=lambda row: (row.size, row.compute_slices)) for rows in plain]
+    return {resource_spelling(row.name): row.memory_gb for row in largest}
+
+
+#: The profile that is a whole card, of every model, with its GB; of no model is it a part of a card.
+WHOLE_PROFILES = _whole_profiles()
+
 #: Every MIG profile of every model that NVIDIA lists, in the resource's spelling.
 MODEL_PROFILES = _model_profiles()
