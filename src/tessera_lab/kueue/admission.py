@@ -3,12 +3,13 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from tessera.api.dra.claims import RESOURCE_CLAIM_TEMPLATES
 from tessera.clock import Clock, parse_rfc3339, rfc3339
 from tessera.kube.client.client import Client
 from tessera_lab.kueue.eviction import Eviction
 from tessera_lab.kueue.objects import Kinds, condition, is_true, key_of, order
 from tessera_lab.kueue.quota import Usage
-from tessera_lab.kueue.requests import as_quantities, pod_set_requests
+from tessera_lab.kueue.requests import Amounts, as_quantities, pod_set_requests
 from tessera_lab.kueue.workload_status import WorkloadStatus
 from tessera_lab.kueue.workloads import Job
 
@@ -70,12 +71,15 @@ class Admission:
         self._clock = clock
         self._kinds = kinds
         self._resources = resources
+        #: The ResourceClaimTemplates by namespace and name, where the Configuration maps DeviceClasses.
+        self._templates: dict[str, dict[str, Json]] = {}
         self._status = status
         self._eviction = eviction
 
     async def admit(self, found: Mapping[str, Job]) -> None:
         """Reserves quota for those that wait, or says why not; ``found`` has the jobs by key."""
         queues = await self._read_queues()
+        await self._read_templates()
         workloads = list((await self._client.list(self._kinds.workloads)).items)
         usage = self._usage(queues.cluster, workloads)
         waiting = [each for each in workloads if key_of(each) in found and self._is_waiting(each)]
@@ -90,6 +94,15 @@ class Admission:
                     await self._preempt(item, name, workloads, found)
                 await self._status.set_condition(item, "QuotaReserved", False, "Pending", refused)
         await self._show_usage(queues.cluster, usage)
+
+    async def _read_templates(self) -> None:
+        if self._resources.get("deviceClassMappings"):
+            self._templates.clear()
+            for each in (await self._client.list(RESOURCE_CLAIM_TEMPLATES.as_dicts())).items:
+                self._templates.setdefault(each["metadata"]["namespace"], {})[each["metadata"]["name"]] = each
+
+    def _requests(self, item: Json, pods: Json) -> Amounts:
+        return pod_set_requests(pods, self._resources, self._templates.get(item["metadata"]["namespace"], {}))
 
     async def _read_queues(self) -> _Queues:
         cluster = (await self._client.list(self._kinds.cluster_queues)).items
@@ -108,7 +121,7 @@ class Admission:
             admission = item.get("status", {}).get("admission")
             if admission and not is_true(item, "Finished") and admission["clusterQueue"] in usage:
                 for stored, pods in zip(admission["podSetAssignments"], item["spec"]["podSets"], strict=True):
-                    amounts = pod_set_requests(pods, self._resources)
+                    amounts = self._requests(item, pods)
                     usage[admission["clusterQueue"]].add(stored.get("flavors") or {}, amounts)
         return usage
 
@@ -116,7 +129,7 @@ class Admission:
         """Reserves quota; returns the reason if there is not enough."""
         assignments = []
         for pods in item["spec"]["podSets"]:
-            amounts = pod_set_requests(pods, self._resources)
+            amounts = self._requests(item, pods)
             flavors, text = usage.assign(pods["name"], amounts, old=self._kinds.workloads.version == "v1beta1")
             if text:
                 return text

@@ -1,10 +1,12 @@
 """What Kueue charges for a pod set: requests of its pods, without excluded prefixes, after the transformations.
 
-By Kueue's documentation ("Resource transformations", "Configuration"): prefixes are dropped first.
+By Kueue's documentation ("Resource transformations", "Configuration", "Dynamic Resource Allocation"): prefixes are
+dropped first. Claims of templates count their devices under the names to which the Configuration maps their classes.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
+from types import MappingProxyType
 from typing import Any
 
 from tessera.kube.quantity import format_quantity, parse_quantity
@@ -13,10 +15,33 @@ Json = dict[str, Any]
 Amounts = dict[str, Decimal]
 
 
-def pod_set_requests(pod_set: Json, resources: Mapping[str, Any]) -> Amounts:
-    """Returns what all pods of a set are charged; ``resources`` is that part of the Configuration."""
-    one = _transform(_pod_requests(pod_set["template"]["spec"]), resources)
+def pod_set_requests(
+    pod_set: Json, resources: Mapping[str, Any], templates: Mapping[str, Json] = MappingProxyType({})
+) -> Amounts:
+    """Returns what all pods of a set are charged.
+
+    Args:
+        pod_set: the pods.
+        resources: that part of the Configuration.
+        templates: the ResourceClaimTemplates of their namespace, by name.
+    """
+    spec = pod_set["template"]["spec"]
+    one = _transform(_pod_requests(spec), resources)
+    _add(one, _devices(spec, resources.get("deviceClassMappings") or (), templates))
     return {name: amount * pod_set["count"] for name, amount in one.items()}
+
+
+def _devices(spec: Json, mappings: Iterable[Json], templates: Mapping[str, Json]) -> Amounts:
+    """Devices of the claims of a pod by mapped name."""
+    names = {each: mapping["name"] for mapping in mappings for each in mapping["deviceClassNames"]}
+    found: Amounts = {}
+    for claim in spec.get("resourceClaims") or ():
+        template = templates.get(claim.get("resourceClaimTemplateName") or "", {})
+        for request in template.get("spec", {}).get("spec", {}).get("devices", {}).get("requests") or ():
+            exactly = request.get("exactly") or {}
+            if name := names.get(exactly.get("deviceClassName", "")):
+                _add(found, {name: Decimal(exactly.get("count") or 1)})
+    return found
 
 
 def _pod_requests(spec: Json) -> Amounts:
