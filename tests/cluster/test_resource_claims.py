@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.support.device_claims import claim, claim_template, claiming_pod, exactly
+from tests.support.device_claims import claim, claim_template, claiming_pod, exactly, resource_slice
 from tests.support.virtual_lab import COMMANDS, VirtualLab
 
 from tessera.api.dra.claims import RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
@@ -18,7 +18,8 @@ from tessera.api.nodes.usage import NodeUsage
 from tessera.cli.install.manifests import AGENT, InstallChoices, manifests
 from tessera.clock import LoopClock
 from tessera.dra.node_devices import DRIVER, NVIDIA_DRIVER
-from tessera.kube.resources import CONFIGMAPS, DAEMONSETS, NODES, PODS
+from tessera.dra.slice_writer import is_ours
+from tessera.kube.resources import CONFIGMAPS, DAEMONSETS, EVENTS, NODES, PODS
 from tessera.kube.watch.informer import Informer, InformerGroup
 from tessera.manifests import deploy_folder, install_manifests, read_manifests
 from tessera_lab.cluster.cluster import ClusterOptions, SimulatedCluster
@@ -157,6 +158,41 @@ def test_nvidias_claims_run_unchanged_where_its_driver_is_not(in_lab: Callable[.
         await claiming(lab, "p", "mig")
         await lab.running("p")
         assert [each[1] for each in lab.hardware()] == ["1g.5gb"]
+
+    in_lab(scenario, driver=NVIDIA_DRIVER)
+
+
+def test_a_node_goes_back_to_nvidias_driver_and_comes_again_under_a_running_pod(in_lab: Callable[..., None]) -> None:
+    """Two drivers of one name never publish the same cards, and the pod keeps its slice all the time."""
+
+    async def scenario(lab: VirtualLab) -> None:
+        async def publishers() -> set[bool]:
+            found = (await lab.client.list(RESOURCE_SLICES)).items
+            return {is_ours(each) for each in found if each.spec.driver == NVIDIA_DRIVER}
+
+        async def give_by_claims(way: str | None) -> None:
+            await lab.client.merge_patch(NODES, "node-1", {"metadata": {"labels": {DEVICE_API_LABEL: way}}})
+            await lab.clock.sleep(5.0)
+
+        await template(lab, "mig", profile("1g.5gb", NVIDIA_DRIVER))
+        await claiming(lab, "stays", "mig")
+        await lab.running("stays")
+        device = lab.devices("stays", "main")
+        await give_by_claims(None)
+        assert await publishers() == set()
+        theirs = resource_slice("theirs", NVIDIA_DRIVER, "node-1", {"name": "gpu-0"})
+        await lab.client.create(RESOURCE_SLICES.as_dicts(), theirs)
+        await give_by_claims(DEVICE_API_DRA)
+        await claiming(lab, "waits", "mig")
+        await lab.clock.sleep(30.0)
+        assert await publishers() == {False}
+        assert not lab.node_of("waits")
+        events = (await lab.client.list(EVENTS)).items
+        assert any(each.reason == "ClaimDriverConflict" and "theirs" in each.message for each in events)
+        await lab.client.delete(RESOURCE_SLICES, "theirs")
+        await lab.running("waits")
+        assert await publishers() == {True}
+        assert lab.devices("stays", "main") == device != lab.devices("waits", "main")
 
     in_lab(scenario, driver=NVIDIA_DRIVER)
 
