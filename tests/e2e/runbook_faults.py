@@ -95,7 +95,7 @@ def held(node: str, name: str, limits: Mapping[str, int]) -> Play:
     def play(lab: RunningLab) -> None:
         others = [each["metadata"]["name"] for each in lab.get("nodes")["items"] if each["metadata"]["name"] != node]
         lab.kubectl("cordon", *others)
-        lab.kubectl("apply", "-f", "-", manifest=stateful(name, "research", limits))
+        lab.apply(stateful(name, "research", limits))
         lab.kubectl("rollout", "status", "-n", "research", f"statefulset/{name}", "--timeout=180s")
         lab.kubectl("uncordon", *others)
 
@@ -104,7 +104,7 @@ def held(node: str, name: str, limits: Mapping[str, int]) -> Play:
 
 def waiting(name: str, limits: Mapping[str, int], replicas: int = 1) -> Play:
     """Pods of this kind are wanted, and nobody waits for them."""
-    return lambda lab: lab.kubectl("apply", "-f", "-", manifest=stateful(name, "research", limits, replicas))
+    return lambda lab: lab.apply(stateful(name, "research", limits, replicas))
 
 
 def cordoned(node: str) -> Play:
@@ -120,7 +120,7 @@ def opened(node: str) -> Play:
 def scattered(lab: RunningLab) -> None:
     """Of many small slices of node-1 one is left on each card, one of them of pod research/small-0."""
     fill = [lab.pod(f"fill-{n}", {"nvidia.com/mig-1g.5gb": 1}) for n in range(7)]
-    lab.kubectl("apply", "-f", "-", manifest={"apiVersion": "v1", "kind": "List", "items": fill})
+    lab.apply({"apiVersion": "v1", "kind": "List", "items": fill})
     names = [f"pod/{each['metadata']['name']}" for each in fill]
     lab.kubectl("wait", *names, "--for=condition=Ready", "--timeout=180s")
     held("node-1", "small", {"nvidia.com/mig-1g.5gb": 1})(lab)
@@ -169,7 +169,7 @@ def agent_kept_off(lab: RunningLab) -> None:
 def driver(version: str, **settings: Any) -> Play:
     """The policy asks for a version of the driver."""
     spec = {"driver": {**POLICY["spec"]["driver"], "version": version, **settings}}
-    return lambda lab: lab.kubectl("apply", "-f", "-", manifest={**POLICY, "spec": spec})
+    return lambda lab: lab.apply({**POLICY, "spec": spec})
 
 
 def lose_nodes(lab: RunningLab) -> None:
@@ -192,7 +192,7 @@ def next_kernel(lab: RunningLab) -> None:
     """The nodes will boot a kernel for which no driver was built."""
     data = {"rhcos4.13": "5.14.0-999.1.1.el9_2.x86_64"}
     head = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "driver-next-kernels"}}
-    lab.kubectl("apply", "-n", "tessera-system", "-f", "-", manifest={**head, "data": data})
+    lab.apply({**head, "data": data}, "tessera-system")
 
 
 PROFILE = "nvidia.com/device-plugin.config"

@@ -60,7 +60,7 @@ def book() -> dict[str, str]:
 def recorded(cluster: RunningLab) -> RunningLab:
     """A cluster with records, and a node without the accelerator label."""
     cluster.kubectl("create", "namespace", "tessera-system")
-    cluster.kubectl("apply", "-f", "-", manifest=DEFINITION)
+    cluster.apply(DEFINITION)
     cluster.kubectl("wait", "--for=condition=Established", "crd/clusterautoscalers.autoscaling.openshift.io")
     metadata = {"name": "provisioning-records", "namespace": "tessera-system"}
     records = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": book()}
@@ -105,10 +105,10 @@ def test_placeholders_are_taken_by_the_server_and_keep_their_priority(scaled: Ru
 
 def test_a_placeholder_that_the_autoscaler_overlooks_is_found(scaled: RunningLab) -> None:
     kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
-    scaled.kubectl("apply", "-f", "-", manifest={**kind, "metadata": {"name": "low"}, "value": -1000})
+    scaled.apply({**kind, "metadata": {"name": "low"}, "value": -1000})
     pod = scaled.pod("overlooked", {"nvidia.com/gpu": 1})
     pod["spec"]["priorityClassName"] = "low"
-    scaled.kubectl("apply", "-n", "default", "-f", "-", manifest=pod)
+    scaled.apply(pod, "default")
     told = scaled.tessera("autoscaler", "advise")
     for fact in ("no node is ever made for default/overlooked", "priority is below the autoscaler's cutoff of -10"):
         assert fact in told

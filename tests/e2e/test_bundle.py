@@ -55,7 +55,7 @@ def identity(manifest: Mapping[str, Any]) -> tuple[str, str, str]:
 def options(cluster: RunningLab, text: str) -> None:
     settings = {"apiVersion": "v1", "kind": "ConfigMap", "data": {"options": text}}
     metadata = {"name": "tessera-install", "namespace": NAMESPACE}
-    cluster.kubectl("apply", "-f", "-", manifest={**settings, "metadata": metadata})
+    cluster.apply({**settings, "metadata": metadata})
 
 
 @pytest.mark.usefixtures("olm")
@@ -64,7 +64,7 @@ def test_a_pod_gets_its_slice_and_the_instaslice_shows_it(cluster: RunningLab) -
     for name in ("tessera-controller", "tessera-webhook"):
         cluster.kubectl("rollout", "status", f"deployment/{name}", "-n", "tessera-system", "--timeout=180s")
     cluster.eventually(lambda: cluster.get("instaslices", "-n", NAMESPACE)["items"])
-    cluster.kubectl("apply", "-n", NAMESPACE, "-f", "-", manifest=cluster.pod("vllm", {"nvidia.com/mig-3g.20gb": 1}))
+    cluster.apply(cluster.pod("vllm", {"nvidia.com/mig-3g.20gb": 1}), NAMESPACE)
     cluster.kubectl("wait", "pod/vllm", "-n", NAMESPACE, "--for=condition=Ready", "--timeout=180s")
     uid = cluster.get("pod", "vllm", "-n", NAMESPACE)["metadata"]["uid"]
     assert cluster.slices("node-1")[uid]["allocationStatus"] == {

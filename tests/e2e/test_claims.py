@@ -33,8 +33,8 @@ def test_a_pod_runs_on_the_slice_of_its_claim(cluster: RunningLab, lab_arguments
     if "--no-tessera" in lab_arguments:
         cluster.tessera("install", "--claim-driver", "gpu.tessera.dev", "--image", "tessera:dev")
         cluster.kubectl("label", "node", "node-1", "tessera.dev/device-api=dra")
-    cluster.kubectl("apply", "-f", "-", manifest=TEMPLATE)
-    cluster.kubectl("apply", "-f", "-", manifest=POD)
+    cluster.apply(TEMPLATE)
+    cluster.apply(POD)
     cluster.kubectl("wait", "--for=condition=Ready", "pod/p", "--timeout=120s")
     assert cluster.kubectl("get", "resourceclaims", "--no-headers").split()[1] == "allocated,reserved"
     assert "3g.20gb" in cluster.tessera("map")

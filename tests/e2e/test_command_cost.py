@@ -42,7 +42,7 @@ def lab(cluster: RunningLab) -> RunningLab:
     for name, limits in {"runs": {"nvidia.com/mig-3g.20gb": 1}, "waits": {"nvidia.com/mig-3g.20gb": 1}}.items():
         pod = cluster.pod(name, limits)
         pod["spec"] |= {"nodeSelector": {"no": "such"}} if name == "waits" else {}
-        cluster.kubectl("apply", "-f", "-", manifest=pod)
+        cluster.apply(pod)
     cluster.kubectl("wait", "pod/runs", "--for=condition=Ready", "--timeout=180s")
     return cluster
 

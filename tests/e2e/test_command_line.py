@@ -89,7 +89,7 @@ def pods(cluster: Any) -> None:
     pair = cluster.pod("pair", {"nvidia.com/mig-2g.10gb": 1, "nvidia.com/mig-1g.5gb": 1})
     alone = cluster.pod("alone", {"nvidia.com/mig-2g.35gb": 1})
     for each in (pair, alone):
-        cluster.kubectl("apply", "-f", "-", manifest=each)
+        cluster.apply(each)
     cluster.kubectl("wait", "pod/pair", "pod/alone", "--for=condition=Ready", "--timeout=180s")
     cluster.eventually(lambda: "creating" not in cluster.tessera("map"))
 

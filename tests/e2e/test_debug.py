@@ -26,7 +26,7 @@ def recorded(cluster: RunningLab, tmp_path_factory: pytest.TempPathFactory) -> d
     pod = cluster.pod("a", {"nvidia.com/mig-3g.20gb": 1})
     pod["spec"]["containers"][0]["env"] = [{"name": "PASSWORD", "value": SECRET}]
     pod["metadata"]["annotations"] = {"example.com/password": SECRET}
-    cluster.kubectl("apply", "-f", "-", manifest=pod)
+    cluster.apply(pod)
     cluster.kubectl("wait", "pod/a", "--for=condition=Ready", "--timeout=180s")
     cluster.kubectl("delete", "pod", "a", "--now")
     cluster.kubectl(

@@ -60,7 +60,7 @@ def policy(cluster: Any, origin: str) -> str:
         "metadata": {"name": "pull", "namespace": SYSTEM},
         "data": {".dockerconfigjson": encoded},
     }
-    cluster.kubectl("apply", "-f", "-", manifest=secret)
+    cluster.apply(secret)
     there = {"repository": f"{origin}/nvidia", "imagePullSecrets": ["pull"]}
     driver = {
         "enabled": True,
@@ -77,7 +77,7 @@ def policy(cluster: Any, origin: str) -> str:
         "metadata": {"name": "cluster-policy"},
         "spec": {"driver": driver, "toolkit": toolkit},
     }
-    cluster.kubectl("apply", "-f", "-", manifest=made)
+    cluster.apply(made)
     return "cluster-policy"
 
 
@@ -118,7 +118,7 @@ def test_a_site_gets_what_its_nodes_and_their_next_kernels_need(
         "metadata": {"name": "driver-next-kernels", "namespace": SYSTEM},
         "data": {"ubuntu22.04": "5.15.0-119-generic\n"},
     }
-    cluster.kubectl("apply", "-f", "-", manifest=coming)
+    cluster.apply(coming)
     told = mirror()
     tags = {line.split()[3].rpartition("/")[2] for line in told.splitlines() if line.startswith("copied: ")}
     assert tags == {

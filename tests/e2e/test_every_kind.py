@@ -66,7 +66,7 @@ def cluster(cluster: Any) -> Any:
     layouts = {"config.yaml": yaml.safe_dump({"version": "v1", "mig-configs": LAYOUTS})}
     for name, data in (("sharing-profiles", profiles), ("mig-layouts", layouts)):
         manifest = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data}
-        cluster.kubectl("apply", "-n", "tessera-system", "-f", "-", manifest=manifest)
+        cluster.apply(manifest, "tessera-system")
     return cluster
 
 
@@ -96,7 +96,7 @@ def test_a_node_offers_what_its_labels_say_and_containers_get_it(
     wanted = {f"nvidia.com/{name}": count for name, count in offered.items()}
     cluster.eventually(lambda: _gpus(cluster) == wanted)
     for resource in wanted:
-        cluster.kubectl("apply", "-f", "-", manifest=cluster.pod("one", {resource: 1}))
+        cluster.apply(cluster.pod("one", {resource: 1}))
         cluster.kubectl("wait", "pod/one", "--for=condition=Ready", "--timeout=180s")
         cluster.kubectl("delete", "pod", "one", "--wait", "--timeout=180s")
 
@@ -107,7 +107,7 @@ def test_half_of_the_cards_may_be_cut_on_demand(cluster: Any) -> None:
         lambda: (_gpus(cluster).get("nvidia.com/gpu"), _gpus(cluster).get("nvidia.com/mig-7g.40gb")) == (8, 2)
     )
     for name, resource in (("share", "nvidia.com/gpu"), ("slice", "nvidia.com/mig-3g.20gb")):
-        cluster.kubectl("apply", "-f", "-", manifest=cluster.pod(name, {resource: 1}))
+        cluster.apply(cluster.pod(name, {resource: 1}))
         cluster.kubectl("wait", f"pod/{name}", "--for=condition=Ready", "--timeout=180s")
     assert cluster.tessera("lab", "smi", "node-1").count("MIG 3g.20gb") == 1
     cluster.kubectl("delete", "pods", "--all", "--wait", "--timeout=180s")

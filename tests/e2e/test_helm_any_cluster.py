@@ -118,7 +118,7 @@ def node(user: ClusterUser, values: list[str]) -> str:
     resource = user.eventually(lambda: smallest_slices(user.get("node", name)))[0]
     pod = user.pod(POD, {resource: 1})
     pod["spec"]["nodeSelector"] = {"kubernetes.io/hostname": user.get("node", name)["metadata"]["labels"][HOSTNAME]}
-    user.kubectl("apply", "-n", "default", "-f", "-", manifest=pod)
+    user.apply(pod, "default")
     user.kubectl("wait", f"pod/{POD}", "-n", "default", "--for=condition=Ready", "--timeout=170s")
     return name
 

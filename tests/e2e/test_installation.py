@@ -34,7 +34,7 @@ def test_installing_again_changes_nothing(cluster: Any) -> None:
     }
     assert (trust(cluster), generations(), pods()) == before
 
-    cluster.kubectl("apply", "-f", "-", manifest=cluster.pod("after", {"nvidia.com/mig-1g.5gb": 1}))
+    cluster.apply(cluster.pod("after", {"nvidia.com/mig-1g.5gb": 1}))
     cluster.kubectl("wait", "pod/after", "--for=condition=Ready", "--timeout=180s")
     cluster.kubectl("delete", "pod", "after")
 
@@ -89,7 +89,7 @@ def test_a_wrong_and_immutable_file_of_node_groups_is_told(cluster: Any, tmp_pat
     group = "groups: [{name: a, selector: {pool: POOL}, cards: {model: L40S, kind: whole}}]"
     metadata = {"name": name, "namespace": "tessera-system"}
     theirs = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "immutable": True}
-    cluster.kubectl("apply", "-f", "-", manifest=theirs | {"data": {"groups.yaml": group.replace("POOL", "x y")}})
+    cluster.apply(theirs | {"data": {"groups.yaml": group.replace("POOL", "x y")}})
     found = cluster.run_tessera("doctor")
     assert found.returncode == 1
     assert (

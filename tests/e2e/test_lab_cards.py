@@ -66,7 +66,7 @@ def test_a_card_that_asks_for_a_reset_gets_it(cluster: RunningLab) -> None:
 def test_the_fault_of_a_pods_card_is_told_in_one_sentence_wherever_one_looks(cluster: RunningLab) -> None:
     pod = cluster.pod("owner", {"nvidia.com/gpu": 2})
     pod["spec"]["nodeSelector"] = {"kubernetes.io/hostname": "node-1"}
-    cluster.kubectl("apply", "-f", "-", manifest=pod)
+    cluster.apply(pod)
     cluster.kubectl("wait", "pod/owner", "--for=condition=Ready", "--timeout=180s")
     cluster.tessera("lab", "break", "gpu", "node-1/0", "--xid", "48")
     cluster.kubectl("wait", "pod/owner", "--for=condition=tessera.dev/GpuHealthy=False", "--timeout=180s")
@@ -152,7 +152,7 @@ def test_a_cordon_that_cannot_be_is_answered_with_what_to_write(
 
 def test_a_pod_that_takes_its_neighbours_memory_is_ended(shared: RunningLab) -> None:
     for name in ("neighbour", "hog"):
-        shared.kubectl("apply", "-f", "-", manifest=shared.pod(name, {"nvidia.com/gpu.shared": 1}))
+        shared.apply(shared.pod(name, {"nvidia.com/gpu.shared": 1}))
     shared.kubectl("wait", "pod/neighbour", "pod/hog", "--for=condition=Ready", "--timeout=180s")
     assert "is e.g. 12Gi" in shared.tessera("lab", "use-memory", "hog", "much", fails=True)
     assert "default/hog" in shared.tessera("lab", "use-memory", "nobody", "1Gi", fails=True)

@@ -23,7 +23,7 @@ def test_a_standing_lab_has_the_seconds_of_the_experiment(cluster: Any) -> None:
     """From the node's Ready until the workload runs; the record has whole seconds."""
     cluster.kubectl("apply", "-f", str(ROOT / "examples" / "drivers" / "cluster-policy.yaml"))
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "workload"}, "spec": dict(WORKLOAD)}
-    cluster.kubectl("apply", "-f", "-", manifest=pod)
+    cluster.apply(pod)
 
     def taken() -> float | None:
         for node in json.loads(cluster.kubectl("get", "nodes", "-o", "json"))["items"]:

@@ -13,7 +13,7 @@ def lab_arguments() -> list[str]:
 def test_a_group_grows_from_zero_and_shrinks_to_it(cluster: Any) -> None:
     assert cluster.kubectl("get", "nodes", "-o", "name") == "node/node-1\n"
     pod = cluster.pod("wants-a-gpu", {"nvidia.com/gpu": 1}, command=("sleep", "60"))
-    cluster.kubectl("apply", "-f", "-", manifest=pod)
+    cluster.apply(pod)
     cluster.kubectl("wait", "pod/wants-a-gpu", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=180s")
     node = cluster.get("pod", "wants-a-gpu")["spec"]["nodeName"]
     assert node.startswith("gpu-")

@@ -49,9 +49,9 @@ def test_the_page_s_commands_queue_a_pod(cluster: Any, tmp_path: Path) -> None:
     kueue = [line for line in cluster.run_tessera("doctor", "--all").stdout.splitlines() if "kueue-" in line]
     assert [line.split()[:2] for line in kueue] == [["ok", "kueue-charges:"]]
     pod = (ROOT / "examples" / "kueue" / "pod.yaml").read_text(encoding="utf-8").replace('"60"', '"infinity"')
-    cluster.kubectl("apply", "-f", "-", manifest=yaml.safe_load(pod))
+    cluster.apply(yaml.safe_load(pod))
     cluster.kubectl("wait", "-n", "team-a", "pod/queued", "--for=condition=Ready", "--timeout=120s")
-    cluster.kubectl("apply", "-f", "-", manifest=yaml.safe_load(pod.replace("name: queued", "name: second")))
+    cluster.apply(yaml.safe_load(pod.replace("name: queued", "name: second")))
     cluster.eventually(lambda: verdict(cluster, "second") == "kueue-quota")
     (place,) = json.loads(cluster.kubectl("get", "--raw", PLACES))["items"]
     assert (place["positionInLocalQueue"], place["positionInClusterQueue"]) == (0, 0)

@@ -27,7 +27,7 @@ def test_a_node_comes_back_with_its_layout_and_its_pods(cluster: Any) -> None:
             },
         },
     }
-    cluster.kubectl("apply", "-f", "-", manifest=deployment)
+    cluster.apply(deployment)
     cluster.kubectl("wait", "deployment/web", "--for=condition=Available", "--timeout=180s")
     before, other = boot_id(cluster, "node-1"), boot_id(cluster, "node-2")
     assert cluster.tessera("lab", "smi", "node-1").count("MIG 1g.5gb") == 7

@@ -95,7 +95,7 @@ def lab(cluster: RunningLab) -> RunningLab:
     cluster.kubectl("create", "namespace", "team-secret")
     for name in NAMES[0], NAMES[3]:
         made = RunningLab.pod(name, {"nvidia.com/mig-7g.40gb": 1})
-        cluster.kubectl("-n", "team-secret", "create", "-f", "-", manifest=made)
+        cluster.apply(made, "team-secret")
     cluster.kubectl("-n", "team-secret", "wait", f"pod/{NAMES[0]}", "--for=condition=Ready", "--timeout=180s")
     workloads = {name for name, _ in PORTS}
     cluster.eventually(lambda: all(addresses(cluster, name) for name in workloads))

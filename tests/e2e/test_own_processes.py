@@ -105,7 +105,7 @@ def _churn(cluster: Any, processes: Processes, rng: random.Random, *, rounds: in
     alive: list[str] = []
     for number in range(rounds):
         name = f"p{number}"
-        cluster.kubectl("apply", "-f", "-", manifest=cluster.pod(name, {f"nvidia.com/mig-{rng.choice(PROFILES)}": 1}))
+        cluster.apply(cluster.pod(name, {f"nvidia.com/mig-{rng.choice(PROFILES)}": 1}))
         alive.append(name)
         # The moment of death is the test's input, so this waits for nothing.
         time.sleep(rng.random() * 0.4)

@@ -30,7 +30,7 @@ def page(cluster: RunningLab) -> "Page":
     for team in ("team-a", "team-b"):
         cluster.kubectl("create", "namespace", team)
         cluster.kubectl("-n", team, "create", "serviceaccount", "member")
-        cluster.kubectl("-n", team, "create", "-f", "-", manifest=holder(f"holder-{team}"))
+        cluster.apply(holder(f"holder-{team}"), team)
     role = ["--verb=get,list,watch", "--resource=pods"]
     cluster.kubectl("create", "clusterrole", "pod-reader", *role)
     for team, name in (("team-a", "tessera-view"), ("team-b", "pod-reader")):
@@ -112,7 +112,7 @@ def test_each_team_sees_all_cards_and_the_names_of_its_own_pods(page: Page) -> N
 
 def test_a_waiting_pod_is_explained_to_its_team_only_and_without_names_of_others(page: Page) -> None:
     waiting = RunningLab.pod("waits", {"nvidia.com/mig-7g.40gb": 1})
-    page.lab.kubectl("-n", "team-b", "create", "-f", "-", manifest=waiting)
+    page.lab.apply(waiting, "team-b")
     status, text = page.lab.eventually(lambda: page.reason("waits", "team-b"))
     assert (status, json.loads(text)["answers"][0]["case"]) == (200, "full")
     assert "team-a" not in text
@@ -124,7 +124,7 @@ def test_a_waiting_pod_is_explained_to_its_team_only_and_without_names_of_others
 def test_the_queue_shows_a_tenant_its_place_and_no_name_of_others(page: Page) -> None:
     for team in ("team-a", "team-b"):
         waiting = RunningLab.pod("waits", {"nvidia.com/mig-7g.40gb": 1})
-        page.lab.kubectl("-n", team, "create", "-f", "-", manifest=waiting)
+        page.lab.apply(waiting, team)
 
     def placed() -> subprocess.CompletedProcess[str] | None:
         done = page.run("team-a", "queue")
@@ -226,7 +226,7 @@ def roles(page: Page) -> "dict[str, str]":
         page.lab.kubectl("-n", "team-a", *binding)
         found[role] = f"of-{role}"
     for kind in ("Deployment", "StatefulSet", "Job", "DaemonSet"):
-        page.lab.kubectl("-n", "team-a", "create", "-f", "-", manifest=workload(kind))
+        page.lab.apply(workload(kind), "team-a")
     return found
 
 

@@ -27,8 +27,8 @@ def lab_arguments() -> list[str]:
 def used(cluster: RunningLab) -> RunningLab:
     """A lab with a pod on a slice of node-1 and a pod on the whole card of node-2."""
     cluster.kubectl("label", "node", "node-1", "nvidia.com/mig.config=dynamic")
-    cluster.kubectl("apply", "-f", "-", manifest=cluster.pod("sliced", {"nvidia.com/mig-3g.20gb": 1}))
-    cluster.kubectl("apply", "-f", "-", manifest=cluster.pod("whole", {"nvidia.com/gpu": 1}))
+    cluster.apply(cluster.pod("sliced", {"nvidia.com/mig-3g.20gb": 1}))
+    cluster.apply(cluster.pod("whole", {"nvidia.com/gpu": 1}))
     cluster.kubectl("wait", "pod/sliced", "pod/whole", "--for=condition=Ready", "--timeout=180s")
     cluster.eventually(lambda: len(leases(cluster)) == 2)
     return cluster
@@ -155,7 +155,7 @@ def test_a_picture_follows_the_terminal_and_outlives_a_lost_connection(
     used: RunningLab, command: tuple[str, ...], wide: str
 ) -> None:
     """The last picture stays, with a note, until the API server answers again."""
-    used.kubectl("apply", "-f", "-", manifest=used.pod("too-large", {"nvidia.com/mig-7g.40gb": 2}))
+    used.apply(used.pod("too-large", {"nvidia.com/mig-7g.40gb": 2}))
     config = yaml.safe_load((used.folder / "kubeconfig").read_text())
     cluster = config["clusters"][0]["cluster"]
     url = urllib.parse.urlsplit(cluster["server"])
@@ -195,7 +195,7 @@ def test_the_live_page_shows_the_cards_and_follows_the_cluster(used: RunningLab)
             tiles = [tile for card in cards(documents) for tile in card.get("tiles", ())]
             assert [(tile["profile"], tile["leases"][0]["pod"]) for tile in tiles] == [("3g.20gb", "sliced")]
             assert documents["summary"]["simulated"]
-            used.kubectl("apply", "-f", "-", manifest=used.pod("greedy", {"nvidia.com/gpu": 9}))
+            used.apply(used.pod("greedy", {"nvidia.com/gpu": 9}))
             follow(feed, lambda documents: "waiting/default/greedy" in documents)
         with urllib.request.urlopen(f"{url[0]}why/default/greedy", timeout=TIMEOUT) as reason:
             assert "9 nvidia.com/gpu" in json.load(reason)["answers"][0]["verdict"]

@@ -147,7 +147,7 @@ def test_whole_shared_fixed_and_on_demand_nodes_live_in_one_cluster(cluster: Any
         ("shared", "nvidia.com/gpu.shared", "node-1"),
         ("whole", "nvidia.com/gpu", "node-3"),
     ):
-        cluster.kubectl("apply", "-f", "-", manifest=cluster.pod(name, {resource: 1}))
+        cluster.apply(cluster.pod(name, {resource: 1}))
         cluster.kubectl("wait", f"pod/{name}", "--for=condition=Ready", "--timeout=180s")
         assert cluster.get("pod", name)["spec"]["nodeName"] == node
     cluster.kubectl("delete", "pod", "on-demand", "shared", "whole", "--wait", "--timeout=180s")

@@ -77,7 +77,7 @@ def installed(cluster: RunningLab) -> RunningLab:
     cluster.kubectl("label", "node", "node-2", "nvidia.com/device-plugin.config=slice-4")
     cluster.eventually(lambda: offered(cluster, "node-1", "nvidia.com/mig-3g.20gb"))
     cluster.eventually(lambda: offered(cluster, "node-2", "nvidia.com/gpu.shared"))
-    cluster.kubectl("apply", "-f", "-", manifest=cluster.pod("lasting", {"nvidia.com/mig-3g.20gb": 1}))
+    cluster.apply(cluster.pod("lasting", {"nvidia.com/mig-3g.20gb": 1}))
     cluster.kubectl("wait", "pod/lasting", "--for=condition=Ready", "--timeout=120s")
     return cluster
 
@@ -109,7 +109,7 @@ def test_pods_get_slices_and_shares_and_give_them_back(installed: RunningLab, mi
     described = cluster.pod("described", {})
     described["metadata"]["annotations"] = {"tessera.dev/gpu-memory": "4Gi"}
     for pod in (*wanted, described):
-        cluster.kubectl("apply", "-f", "-", manifest=pod)
+        cluster.apply(pod)
     names = ("pod/slice", "pod/share", "pod/described")
     cluster.kubectl("wait", *names, "--for=condition=Ready", "--timeout=120s")
     assert lasting in cluster.slices("node-1")

@@ -47,10 +47,10 @@ def offers(node: Mapping[str, Any]) -> bool:
 
 
 def test_nothing_is_left_and_a_running_pod_runs_on(installed: RunningLab, bare: Mapping[str, Any]) -> None:
-    installed.kubectl("apply", "-f", "-", manifest=RunningLab.pod("runs", {"nvidia.com/mig-3g.20gb": 1}))
+    installed.apply(RunningLab.pod("runs", {"nvidia.com/mig-3g.20gb": 1}))
     installed.kubectl("wait", "pod/runs", "--for=condition=Ready", "--timeout=120s")
     for name in ("large-1", "large-2"):
-        installed.kubectl("apply", "-f", "-", manifest=RunningLab.pod(name, {"nvidia.com/mig-7g.40gb": 1}))
+        installed.apply(RunningLab.pod(name, {"nvidia.com/mig-7g.40gb": 1}))
     installed.eventually(
         lambda: [each for each in installed.get("pods")["items"] if each["spec"].get("schedulingGates")]
     )
@@ -119,7 +119,7 @@ def release(cluster: RunningLab, bare: Mapping[str, Any]) -> RunningLab:
 
 
 def test_helm_uninstall_leaves_only_the_definitions(release: RunningLab, bare: Mapping[str, Any]) -> None:
-    release.kubectl("apply", "-f", "-", manifest=RunningLab.pod("runs", {"nvidia.com/mig-3g.20gb": 1}))
+    release.apply(RunningLab.pod("runs", {"nvidia.com/mig-3g.20gb": 1}))
     release.kubectl("wait", "pod/runs", "--for=condition=Ready", "--timeout=120s")
     refused = release.tessera("uninstall", "--yes", fails=True)
     assert 'Helm installed Tessera as release "tessera"; run: helm uninstall tessera -n kube-system' in refused
@@ -145,7 +145,7 @@ def test_helm_uninstall_leaves_only_the_definitions(release: RunningLab, bare: M
 def test_helm_uninstall_keeps_what_users_have_beside_instaslices(release: RunningLab, bare: Mapping[str, Any]) -> None:
     """`make test` has the namespace that stays for such a pod in :mod:`tests.cluster.test_uninstall`."""
     pod = RunningLab.pod("mine", {})
-    release.kubectl("apply", "-n", "instaslice-system", "-f", "-", manifest=pod)
+    release.apply(pod, "instaslice-system")
     helm(release, "uninstall", "tessera")
     assert release.get("pod", "mine", "-n", "instaslice-system")
     release.kubectl("delete", "pod", "mine", "-n", "instaslice-system", "--now")
@@ -207,10 +207,10 @@ def test_a_cluster_of_nvidia_s_operator_is_adopted_and_given_back(cluster: Runni
     assert bare
     definition = yaml.safe_load((ROOT / "deploy" / "crds" / "clusterpolicies.yaml").read_text(encoding="utf-8"))
     del definition["metadata"]["labels"]
-    cluster.kubectl("create", "-f", "-", manifest=definition)
+    cluster.apply(definition)
     cluster.kubectl("wait", "--for=condition=Established", "crd/clusterpolicies.nvidia.com")
     policy = {"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "metadata": {"name": "cluster-policy"}}
-    cluster.kubectl("create", "-f", "-", manifest=policy | {"spec": {"mig": {"strategy": "single"}}})
+    cluster.apply(policy | {"spec": {"mig": {"strategy": "single"}}})
     cluster.kubectl("create", "namespace", "gpu-operator")
     for part, image in NVIDIA.items():
         key = f"nvidia.com/gpu.deploy.{part}"
@@ -219,7 +219,7 @@ def test_a_cluster_of_nvidia_s_operator_is_adopted_and_given_back(cluster: Runni
         pod = {"nodeSelector": {key: "true"}, "containers": [{"name": "c", "image": image, "command": ["run"]}]}
         spec = {"selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels}, "spec": pod}}
         manifest = {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": part}, "spec": spec}
-        cluster.kubectl("create", "-n", "gpu-operator", "-f", "-", manifest=manifest)
+        cluster.apply(manifest, "gpu-operator")
     cluster.eventually(lambda: len(cluster.get("pods", "-n", "gpu-operator")["items"]) == 2 * len(NVIDIA))
     before = inventory(cluster)
 

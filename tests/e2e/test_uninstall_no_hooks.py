@@ -14,9 +14,9 @@ __all__ = ["bare", "lab_arguments", "release"]
 
 
 def test_after_helm_without_hooks_the_command_removes_the_rest(release: RunningLab, bare: Mapping[str, Any]) -> None:
-    release.kubectl("apply", "-f", "-", manifest=RunningLab.pod("large-1", {"nvidia.com/mig-7g.40gb": 1}))
+    release.apply(RunningLab.pod("large-1", {"nvidia.com/mig-7g.40gb": 1}))
     release.kubectl("wait", "pod/large-1", "--for=condition=Ready", "--timeout=120s")
-    release.kubectl("apply", "-f", "-", manifest=RunningLab.pod("large-2", {"nvidia.com/mig-7g.40gb": 1}))
+    release.apply(RunningLab.pod("large-2", {"nvidia.com/mig-7g.40gb": 1}))
     helm(release, "uninstall", "tessera", "--no-hooks")
     left = inventory(release)
     assert left != bare

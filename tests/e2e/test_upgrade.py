@@ -147,7 +147,7 @@ def under_load(cluster: RunningLab) -> RunningLab:
         cluster.kubectl("label", "node", node, *labels)
     cluster.eventually(lambda: all(offered(cluster, resource) for resource in PODS.values()))
     for name, resource in PODS.items():
-        cluster.kubectl("apply", "-f", "-", manifest=cluster.pod(name, {resource: 1}))
+        cluster.apply(cluster.pod(name, {resource: 1}))
     cluster.kubectl("wait", "pod", "--all", "--for=condition=Ready", "--timeout=120s")
     settle(cluster, previous_version())
     return cluster
@@ -175,7 +175,7 @@ def test_an_upgrade_and_a_downgrade_disturb_no_pod_and_no_resource(under_load: R
     assert versions(cluster)["tessera-mps"] == {previous_version()}, "an update leaves the MPS hosts alone"
     more = cluster.pod("more", {"nvidia.com/mig-1g.5gb": 1})
     more["spec"]["nodeSelector"] = {"kubernetes.io/hostname": "node-1"}
-    cluster.kubectl("apply", "-f", "-", manifest=more)
+    cluster.apply(more)
     cluster.kubectl("wait", "pod/more", "--for=condition=Ready", "--timeout=120s")
     pods, on_cards = pod_states(cluster), cards(cluster)
 

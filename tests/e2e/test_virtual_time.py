@@ -21,9 +21,9 @@ def cpu_seconds(pid: int) -> float:
 def test_hours_of_simulated_waiting_pass_at_once(cluster: Any) -> None:
     long = cluster.pod("long", {"nvidia.com/mig-7g.40gb": 1}, command=("sleep", "4000"))
     next_one = cluster.pod("next", {"nvidia.com/mig-7g.40gb": 1})
-    cluster.kubectl("apply", "-f", "-", manifest=long)
+    cluster.apply(long)
     cluster.kubectl("wait", "pod/long", "--for=condition=PodScheduled", "--timeout=180s")
-    cluster.kubectl("apply", "-f", "-", manifest=next_one)
+    cluster.apply(next_one)
     # Tokens of Tessera's own processes live for one hour: they were renewed, or nothing would be handed on.
     cluster.kubectl("wait", "pod/next", "--for=condition=Ready", "--timeout=180s")
     status = cluster.get("pod", "long")["status"]

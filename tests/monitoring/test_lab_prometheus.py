@@ -72,7 +72,7 @@ def is_ready(pod: Mapping[str, Any]) -> bool:
 def configuration(lab: RunningLab, folder: Path) -> dict[str, Any]:
     """The configuration that ships, with the lab's pods for the discovery, and tokens as kubelet would make them."""
     for each in metrics_reader():
-        lab.kubectl("apply", "-f", "-", manifest=dict(each))
+        lab.apply(dict(each))
     made = json.loads(json.dumps(prometheus()))
     made["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
     for job in made["scrape_configs"]:
@@ -87,7 +87,7 @@ def configuration(lab: RunningLab, folder: Path) -> dict[str, Any]:
 
 def install_drivers(lab: RunningLab) -> None:
     """Requests drivers, announces the next kernel, and runs the scenario once all nodes have their cards."""
-    lab.kubectl("apply", "-f", "-", manifest=NEXT_KERNELS)
+    lab.apply(NEXT_KERNELS)
     lab.kubectl("apply", "-f", "examples/drivers/cluster-policy.yaml")
     lab.kubectl("wait", "clusterpolicy/cluster-policy", "--for=condition=Ready", "--timeout=180s")
     send_request(lab.folder, "scenario", json.dumps({"name": "busy", "text": json.dumps(SCENARIO)}))

@@ -168,7 +168,7 @@ def on_new_nodes(course: Course) -> None:
     lab = course.lab
     apply_policy(lab, HANGING)
     course.expect(silent=["TesseraNodesOverdue", "TesseraProvisioningLoop"])
-    lab.kubectl("apply", "-f", "-", manifest=lab.pod("wants", {"nvidia.com/gpu": 1}))
+    lab.apply(lab.pod("wants", {"nvidia.com/gpu": 1}))
     lab.eventually(lambda: lost_nodes(scrape(lab)) >= 3)
     course.expect("TesseraNodesOverdue", "TesseraProvisioningLoop", silent=["TesseraNoLeader"])
 
@@ -196,7 +196,7 @@ def on_drivers(course: Course) -> None:
 
 def apply_policy(lab: RunningLab, version: str, **driver: Any) -> None:
     spec = {"driver": {**POLICY["spec"]["driver"], "version": version, **driver}}
-    lab.kubectl("apply", "-f", "-", manifest={**POLICY, "spec": spec})
+    lab.apply({**POLICY, "spec": spec})
 
 
 def driver_phases(lab: RunningLab) -> set[str]:

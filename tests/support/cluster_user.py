@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import subprocess
 import time
 from collections.abc import Callable
@@ -20,8 +19,6 @@ TIMEOUT = 180.0
 PAUSES = 0.05, 0.5
 
 ROOT = Path(__file__).parents[2]
-#: Arguments of kubectl that store an object of the test.
-_PLAIN = re.compile(r"(-n [\w-]+ )?(apply|create)( -n [\w-]+)? -f -")
 
 
 class ClusterUser:
@@ -44,17 +41,14 @@ class ClusterUser:
         )
 
     def kubectl(self, *arguments: str, manifest: Any = None, fails: bool = False) -> str:
-        """Runs kubectl and returns what it printed; standard error if it is expected to fail.
-
-        Objects that a test applies or creates from here go to the server without it, and nothing is printed.
-        """
-        if manifest is not None and not fails and _PLAIN.fullmatch(" ".join(arguments)):
-            namespace = arguments[arguments.index("-n") + 1] if "-n" in arguments else None
-            self._reader.apply(manifest, namespace)
-            return ""
+        """Runs kubectl and returns what it printed; standard error if it is expected to fail."""
         done = self.run("kubectl", *arguments, text=None if manifest is None else json.dumps(manifest))
         assert (done.returncode != 0) is fails, f"kubectl {' '.join(arguments)}: {done.stdout}{done.stderr}"
         return done.stderr if fails else done.stdout
+
+    def apply(self, manifest: Any, namespace: str | None = None) -> None:
+        """Applies an object, or a ``List``, as kubectl does on the server; a start of kubectl would cost more."""
+        self._reader.apply(manifest, namespace)
 
     def get(self, *arguments: str) -> Any:
         """What ``kubectl get ... -o json`` shows, decoded; several kinds or ``-k`` are left to kubectl itself."""

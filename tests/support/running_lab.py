@@ -37,6 +37,6 @@ class RunningLab(ClusterUser):
     def pass_time(self, seconds: int) -> None:
         """Lets virtual time pass: a container that ends by itself runs that long."""
         name = f"clock-{seconds}"
-        self.kubectl("apply", "-f", "-", manifest=self.pod(name, {}, command=("sleep", str(seconds))))
+        self.apply(self.pod(name, {}, command=("sleep", str(seconds))))
         self.kubectl("wait", f"pod/{name}", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=180s")
         self.kubectl("delete", "pod", name)

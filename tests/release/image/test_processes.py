@@ -69,7 +69,7 @@ def test_a_pod_gets_its_slice_from_the_processes_of_the_image(cluster: RunningLa
                 )
             cluster.eventually(lambda: "node-1" in cluster.kubectl("get", "instaslices", "-A"))
             cluster.eventually(lambda: "mig-3g.20gb" in cluster.kubectl("get", "node", "node-1", "-o", "yaml"))
-            cluster.kubectl("apply", "-f", "-", manifest=RunningLab.pod("p", {"nvidia.com/mig-3g.20gb": 1}))
+            cluster.apply(RunningLab.pod("p", {"nvidia.com/mig-3g.20gb": 1}))
             cluster.eventually(lambda: cluster.get("pod", "p")["status"]["phase"] == "Running")
             (result,) = cluster.slices("node-1").values()
             assert result["migPlacement"]["size"] == 4
