@@ -1,6 +1,7 @@
 """kubectl's grammar holds for every command: one table over all of them."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import click
@@ -151,3 +152,56 @@ def test_a_template_of_another_form_is_refused_with_the_part(template: str) -> N
 )
 def test_both_spellings_of_a_profile_are_read(given: str, name: str) -> None:
     assert nvml_spelling(given) == name
+
+
+# Defaults and the manual page
+
+
+@pytest.fixture
+def defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's file."""
+    monkeypatch.setenv("TESSERA_CONFIG", str(tmp_path / "config.yaml"))
+    return tmp_path / "config.yaml"
+
+
+def test_the_users_file_has_defaults_that_the_command_line_overrides(
+    defaults: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    defaults.write_text("plan: {mig: {output: name}}\nusage: {since: 1w, namespace: [a, b]}\n")
+    assert main(["plan", "mig", "A30"]) == 0
+    assert capsys.readouterr().out == "model/A30\n"
+    assert main(["plan", "mig", "A30", "-o", "jsonpath={.model}"]) == 0
+    assert capsys.readouterr().out == "A30\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("nosuch: {a: 1}", "there is no command 'nosuch'"),
+        ("plan: {mig: {outptu: json}}", "mig has no option 'outptu'; it has"),
+        ("plan: {mig: json}", "mig has no option ''"),
+        ("- a", "commands are expected"),
+        ("plan: {mig: {output: xml}}", "'xml' is not one of"),
+        (":\n- {", "config.yaml: "),
+    ],
+)
+def test_a_wrong_default_is_told_with_the_file(
+    defaults: Path, text: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    defaults.write_text(text)
+    assert main(["plan", "mig", "A30"]) == 1
+    assert told in capsys.readouterr().err
+
+
+def test_a_named_file_that_is_not_there_is_told(defaults: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "mig"]) == 1
+    assert str(defaults) in capsys.readouterr().err
+
+
+def test_the_manual_page_has_every_command_and_no_line_that_roff_would_run(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", "man"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert {f".SS tessera {' '.join(words)}".replace("-", "\\-") for words in COMMANDS} <= set(lines)
+    assert {line.split()[0] for line in lines if line.startswith((".", "'"))} == {
+        *(".TH", ".SH", ".SS", ".PP", ".TP", ".nf", ".fi"),
+    }

@@ -6,12 +6,13 @@ click has the scripts of bash, zsh and fish. kubectl completes a plugin's argume
 
 import sys
 from pathlib import PurePath
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import click
 from click.shell_completion import CompletionItem, ShellComplete, add_completion_class, get_completion_class
 
 from tessera.cli.base.console import say
+from tessera.cli.base.man_page import man_page
 
 #: The variable by which the scripts ask the program for words.
 VARIABLE = "_TESSERA_COMPLETE"
@@ -52,10 +53,10 @@ class KubectlComplete(ShellComplete):
 
 
 @click.command()
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish", "kubectl"]))
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish", "kubectl", "man"]))
 @click.pass_context
 def command(ctx: click.Context, shell: str) -> None:
-    """Print the script that completes this program's commands and options in a shell.
+    """Print the script that completes this program's commands and options in a shell; or the manual page.
 
     "kubectl" prints a program for kubectl, which then completes "kubectl tessera" in each shell whose completion of
     kubectl is set up.
@@ -65,9 +66,13 @@ def command(ctx: click.Context, shell: str) -> None:
       source <(tessera completion bash)                     # bash 4.4 or newer; put it into ~/.bashrc
       source <(tessera completion zsh)                      # after compinit in ~/.zshrc
       tessera completion fish > ~/.config/fish/completions/tessera.fish
+      tessera completion man > ~/.local/share/man/man1/tessera.1
       kubectl tessera completion kubectl > ~/.local/bin/kubectl_complete-tessera
       chmod +x ~/.local/bin/kubectl_complete-tessera        # a folder in PATH
     """
+    if shell == "man":
+        say(*man_page(cast(click.Group, ctx.find_root().command)))
+        return
     program = "kubectl-tessera" if PurePath(sys.argv[0]).name.startswith("kubectl-") else "tessera"
     chosen = get_completion_class(shell)
     assert chosen, f"click has no completion of {shell}"

@@ -8,11 +8,13 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import click
 
 from tessera.cli.base.command_group import LazyCommands, Table
 from tessera.cli.base.console import print_error, say, tolerate_any_encoding
+from tessera.cli.base.defaults import default_file, read_defaults
 
 #: The product's commands, in the order of the overview; the package tessera-gpu-lab adds its own.
 USE: Table = {
@@ -126,7 +128,11 @@ def main(args: Sequence[str] | None = None) -> int:
         importlib.import_module("tessera.cli.completion")  # kubectl's form of answers
     try:
         result = tessera.main(
-            args=None if args is None else list(args), prog_name=name, standalone_mode=False, complete_var=_COMPLETE
+            args=None if args is None else list(args),
+            prog_name=name,
+            standalone_mode=False,
+            complete_var=_COMPLETE,
+            default_map=_defaults(),
         )
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
@@ -148,6 +154,15 @@ def main(args: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     return result if isinstance(result, int) else 0
+
+
+def _defaults() -> dict[str, Any]:
+    """The user's defaults; an error for a command that does not exist."""
+    found = read_defaults() or {}
+    wrong = next((each for each in found if each not in tessera.list_commands(click.Context(tessera))), None)
+    if wrong is not None:
+        raise click.ClickException(f"defaults in {default_file()}: there is no command {str(wrong)[:60]!r}")
+    return dict(found)
 
 
 def _report_missing_library(library: str) -> int:

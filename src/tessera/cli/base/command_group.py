@@ -23,6 +23,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tessera.cli.base.defaults import defaults_of
+
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
@@ -68,12 +70,15 @@ class LazyCommands(click.Group):
         return [*self._table, *self._added_commands()]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command itself, from the module's ``command``."""
-        del ctx
+        """The command itself, from the module's ``command``; its defaults get click's names of its parameters."""
         found = self._table.get(cmd_name) or self._added_commands().get(cmd_name)
         if found is None:
             return None
         command: click.Command = importlib.import_module(found[0]).command
+        given = (ctx.default_map or {}).get(cmd_name)
+        if given is not None and isinstance(ctx.default_map, dict):
+            below = dict.fromkeys(command.list_commands(ctx)) if isinstance(command, click.Group) else {}
+            ctx.default_map[cmd_name] = defaults_of(command, cmd_name, given, below)
         return command
 
     def resolve_command(
