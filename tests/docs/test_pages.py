@@ -64,7 +64,7 @@ def _anchors(page: Path) -> set[str]:
 
 def test_the_list_of_decisions_has_every_page_once() -> None:
     folder = ROOT / "docs" / "decisions"
-    listed = re.findall(r"^\| \[([\w-]+)\]\(\1\.md\)", (folder / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+    listed = re.findall(r"^- \[([\w-]+)\]\(\1\.md\)", (folder / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert sorted(listed) == sorted(path.stem for path in folder.glob("*.md") if path.stem != "README")
 
 

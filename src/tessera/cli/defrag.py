@@ -26,7 +26,7 @@ def command(*, shows_plan: bool, output: Output, kubeconfig: Path | None, contex
     A pod may move if it has the annotation tessera.dev/movable: "true", holds one slice, and has an owner that makes
     it anew, such as a Deployment or a Job. A slice cannot be moved while it is used: to move a pod is to end it, so it
     loses its work since its last checkpoint and starts anew. The plan moves as few pods as possible, and at most three
-    for each waiting pod. Its gain is the wait that the waiting pod is spared, its price the work that is lost and the
+    for each waiting pod. Its gain is the time that the pod waits less, its price the work that is lost and the
     time until the moved pods work again, both times the memory slots.
 
     The command changes nothing. To carry out a move, delete the pod: kubectl delete pod POD. Its owner makes another

@@ -70,7 +70,7 @@ class PlannedRoom(msgspec.Struct, frozen=True):
         slots: memory slots that it gets.
         place: where.
         moves: the pods that move; none for a pod that fits into the room of the moves above it.
-        gain: slot seconds of the wait that the waiting pod is spared.
+        gain: slot seconds that the waiting pod waits less.
         price: slot seconds of work that the moves lose, and of the time until the moved pods work again.
     """
 

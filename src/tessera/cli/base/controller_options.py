@@ -196,7 +196,7 @@ _SITE_OPTIONS: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
         {
             "metavar": "TIME",
             "type": ReservationTime(),
-            "help": "Reserve slots for a pod that has waited for room so long: off, always, or a time.  [default: 60s]",
+            "help": "Reserve slots for a pod that has waited this long for room: off, always, a time.  [default: 60s]",
         },
     ),
     (

@@ -7,7 +7,7 @@ Rules:
 - A pod on slots that are reserved for another pod stays: that pod counts on them.
 - The next pod of its owner must have a place now, on a node that takes it, outside all reservations.
 - The price of a move is the work that is lost and the time until the next pod works, times the memory slots. The gain
-  is the wait that the waiting pod is spared, times its slots. Both are slot seconds.
+  is the time that the waiting pod waits less, times its slots. Both are slot seconds.
 """
 
 from collections.abc import Sequence
@@ -152,7 +152,7 @@ class MoveFinder:
         return slots * (min(ran, MOST_LOST) + self.starts.seconds(pod.owner))
 
     def _spared(self, pod: PodInfo, grace: float) -> float:
-        """Seconds of the wait that a waiting pod is spared, at most those for which it will use its place.
+        """Seconds that a waiting pod waits less, at most those for which it will use its place.
 
         Args:
             pod: the waiting pod.
