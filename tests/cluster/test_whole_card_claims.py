@@ -2,14 +2,18 @@
 
 from collections.abc import Callable
 
+from tests.cluster.test_claim_views import is_told, why
 from tests.cluster.test_resource_claims import claiming, in_lab, template
 from tests.support.device_claims import claim, exactly
 from tests.support.virtual_lab import VirtualLab
 
 from tessera.agent.mps.interfaces import PIPE_VARIABLE
 from tessera.api.dra.claims import DEVICE_CLASSES, RESOURCE_CLAIMS
+from tessera.dashboard.view.objects import make_map
 from tessera.kube.resources import NAMESPACES
 from tessera.nvml.attributes import ComputeMode
+from tessera.observe.cluster_reading import read_cluster
+from tessera.provisioning.node_readiness import missing_offer, offers_gpus
 
 __all__ = ["in_lab"]
 
@@ -90,3 +94,25 @@ def test_admin_access_is_for_labelled_namespaces_and_takes_nothing(in_lab: Calla
         assert lab.ready("monitor")
 
     in_lab(scenario, "2xT4")
+
+
+def test_views_show_whole_cards_by_claims(in_lab: Callable[..., None]) -> None:
+    async def scenario(lab: VirtualLab) -> None:
+        await template(lab, "one", exactly("gpu", "gpu.tessera.dev"))
+        await claiming(lab, "holder", "one")
+        await lab.running("holder")
+        await claiming(lab, "late", "one")
+        await lab.until(lambda: is_told(lab.pod("late")), "it is told")
+        held, waiting = await why(lab, "holder"), await why(lab, "late")
+        assert (held.case, held.facts[0]) == ("runs", "it has 1 x tessera.dev/gpu")
+        assert waiting.case == "full", waiting
+        assert "it requests tessera.dev/gpu" in waiting.facts
+        shown = make_map(await read_cluster(lab.client))
+        tiles = [(tile.pod, tile.profile) for card in shown.nodes[0].cards for tile in card.tiles]
+        assert tiles == [("default/holder", "tessera.dev/gpu")]
+        node = lab.existing_node()
+        assert missing_offer(node) == ""
+        assert offers_gpus(node)
+        assert not any("quota" in name for name in node.status.allocatable)
+
+    in_lab(scenario, "1xT4")

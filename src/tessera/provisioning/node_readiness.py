@@ -24,14 +24,17 @@ def offers_gpus(node: Node) -> bool:
 
 
 def _has_claim_slices(node: Node) -> bool:
-    """True if the agent has reported slices on demand that go to ResourceClaims: kubelet counts none of them."""
+    """True if the agent has reported cards that go to ResourceClaims, in slices or whole: kubelet counts none of them.
+
+    Whole ones are no offer, since only a request for a device of kubelet's needs to know them.
+    """
     if not gives_by_claims(node.metadata.labels):
         return False
     try:
-        offers = decode_offers(node.metadata.annotations.get(OFFERS_ANNOTATION, "[]"))
-    except ValueError:
+        offers = decode_offers(node.metadata.annotations[OFFERS_ANNOTATION])
+    except (KeyError, ValueError):
         return False
-    return any(each.kind is OfferKind.DYNAMIC_SLICE for each in offers)
+    return not offers or any(each.kind is OfferKind.DYNAMIC_SLICE for each in offers)
 
 
 def _missing_offers(node: Node) -> Iterator[str]:
@@ -50,7 +53,7 @@ def _missing_offers(node: Node) -> Iterator[str]:
         yield str(error)
         return
     yield from _not_in_force(node)
-    if not offers:
+    if not offers and not gives_by_claims(node.metadata.labels):
         yield "its cards offer nothing"
     yield from _not_allocatable(node, offers)
 
@@ -90,7 +93,7 @@ def allocatable_text(node: Node) -> str:
     found = [f"{n} {name}" for name, n in sorted(node.status.allocatable.items()) if name.startswith("nvidia.com/")]
     given = ", ".join(each for each in found if not each.startswith("0 "))
     kubelet = f"kubelet gives {given}" if given else ""
-    claims = "slices go to ResourceClaims" if _has_claim_slices(node) else ""
+    claims = "cards go to ResourceClaims" if _has_claim_slices(node) else ""
     return ", ".join(each for each in (kubelet, claims) if each)
 
 

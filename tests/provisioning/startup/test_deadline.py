@@ -123,7 +123,7 @@ def test_slices_by_resource_claims_are_never_allocatable_and_not_waited_for() ->
     found = judge_startup(claims, with_(allocatable=130), keys=KEYS, deadline=DEADLINE, now=T0 + 132)
     assert found.remove_taints
     assert found.condition is not None
-    assert found.condition.text.endswith(", slices go to ResourceClaims")
+    assert found.condition.text.endswith(", cards go to ResourceClaims")
     mixed = node(annotations=offering(ON_DEMAND, WHOLE), allocatable={}, labels=by_claims)
     assert missing_offer(mixed) == "kubelet gives 0 of 1 nvidia.com/gpu"
     assert not offers_gpus(node(annotations=offering(WHOLE), allocatable={}, labels=by_claims))

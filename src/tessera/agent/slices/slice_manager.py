@@ -292,7 +292,7 @@ class SliceManager:
         if self._cards.inventory.gpus:
             await self._capacity.ensure_object(self._mirror.instaslice())
             self._serve_plugins(group)
-            await self._capacity.ensure_quota(node, self._cards.quota + self._static_gpus.mig_memory_gib())
+            await self._capacity.ensure_quota(node, self._cards.quota + self._static_gpus.mig_memory_gib() or None)
 
     async def _withdraw(self, node: Node | None) -> None:
         self._next_recheck = -math.inf
