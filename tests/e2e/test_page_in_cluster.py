@@ -260,14 +260,6 @@ def test_kubectl_reads_the_api_and_rbac_decides(page: Page) -> None:
     assert 'cannot list resource "usages" in API group "view.tessera.dev" in the namespace "team-b"' in refused
 
 
-def test_kubernetes_own_role_view_is_enough(page: Page) -> None:
-    page.lab.kubectl("-n", "team-a", "create", "serviceaccount", "guest")
-    binding = ("create", "rolebinding", "guests", "--clusterrole=view", "--serviceaccount=team-a:guest")
-    page.lab.kubectl("-n", "team-a", *binding)
-    done = page.run("team-a", "map", account="guest")
-    assert (done.returncode, "team-a/holder-team-a" in done.stdout, "team-b" in done.stdout) == (0, True, False)
-
-
 def test_a_token_ends_with_its_account_and_one_option_removes_the_page(page: Page) -> None:
     token = page.token("team-b")
     assert page.ask("/whoami", token)[0] == 200
