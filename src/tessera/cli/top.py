@@ -39,13 +39,13 @@ _CARD_HEADER = (
     "POWER W",
     "TEMP C",
     "SM MHZ",
-    "HELD",
+    "USED",
     "PODS",
     "THROTTLED BY",
 )
 _POD_HEADER = ("POD", "CONTAINER", "OWNER", "DEVICE", "KIND", "SHARE", "BUSY", "MEM GIB", "STATE", "HELD")
 #: Columns that a narrow terminal does not show, the first one first.
-_CARD_DROPPED = ("SM MHZ", "THROTTLED BY", "TEMP C", "PODS", "MODEL", "HELD")
+_CARD_DROPPED = ("SM MHZ", "THROTTLED BY", "TEMP C", "PODS", "MODEL", "USED")
 _POD_DROPPED = ("CONTAINER", "KIND", "HELD", "OWNER", "SHARE", "DEVICE")
 #: Faults and excesses of memory that are shown.
 _WARNINGS = 5
