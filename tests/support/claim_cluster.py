@@ -23,6 +23,8 @@ from tessera.dra.slice_writer import plan_slices
 from tessera.mig.models import model_by_short_name
 
 Json = dict[str, Any]
+#: Holds a claim until nobody uses it.
+FINALIZER = "resource.kubernetes.io/delete-protection"
 #: `nvidia-smi mig -lgip` on A100: multiprocessors by compute slices.
 _MULTIPROCESSORS = {1: 14, 2: 28, 3: 42, 4: 56, 7: 98}
 PROFILES = {
@@ -135,9 +137,9 @@ class ClaimCluster(SlicerCluster):
         self._show(key)
         return key
 
-    def template_claim(self, name: str, pod: str, *requests: Json) -> str:
+    def template_claim(self, name: str, pod: str, *requests: Json, **devices: Any) -> str:
         """The claim of a pod's template, which the claim controller has made; returns its key."""
-        key = self.claim(name, *requests)
+        key = self.claim(name, *requests, **devices)
         owner = {"apiVersion": "v1", "kind": "Pod", "name": pod, "uid": f"uid-{pod}", "controller": True}
         self.patch_claim(key, {"metadata": {"ownerReferences": [owner]}})
         return key
@@ -190,7 +192,7 @@ class ClaimCluster(SlicerCluster):
         else:
             assert not before, f"the allocation of {write.name} is immutable"
             of_pod = "ownerReferences" in stored["metadata"]
-            assert of_pod or "resource.kubernetes.io/delete-protection" in stored["metadata"]["finalizers"]
+            assert of_pod or FINALIZER in stored["metadata"]["finalizers"]
             assert after["allocationTimestamp"]
             given = {each for key in self.claims for each in self.devices(key)}
             for each in after["devices"]["results"]:
@@ -248,13 +250,30 @@ class ClaimCluster(SlicerCluster):
     def release(self) -> bool:
         """The claim controller forgets pods that have ended, and clears what nobody uses; True if it did something."""
         changed = False
-        for key, claim in self.claims.items():
+        for key, claim in list(self.claims.items()):
             users: Sequence[Json] = claim.get("status", {}).get("reservedFor", [])
             left = [each for each in users if not self._has_ended(PodUid(each["uid"]))]
+            freed = not left and FINALIZER in (claim["metadata"].get("finalizers") or ())
             if len(left) < len(users):
-                self.patch_claim(key, {"status": {"reservedFor": left, **({} if left else {"allocation": None})}})
+                self.patch_claim(key, {"status": {"reservedFor": left, **({"allocation": None} if freed else {})}})
+                changed = True
+            if not left and self._is_over(claim["metadata"]):
+                self.drop_claim(key)
                 changed = True
         return changed
+
+    def _is_over(self, metadata: Json) -> bool:
+        """True for a claim that goes once no pod has it: it is being deleted, or its template's pod is done."""
+        owners = [PodUid(each["uid"]) for each in metadata.get("ownerReferences", ())]
+        ends = "deletionTimestamp" in metadata or any(map(self._has_ended, owners))
+        return ends and set(metadata.get("finalizers") or ()) <= {FINALIZER}
+
+    def delete_claim(self, key: str) -> None:
+        """A user deletes a claim; the finalizer holds it."""
+        if FINALIZER in (self.claims[key]["metadata"].get("finalizers") or ()):
+            self.patch_claim(key, {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}})
+        else:
+            self.drop_claim(key)
 
     def _has_ended(self, uid: PodUid) -> bool:
         pod = self.pods.get(uid)

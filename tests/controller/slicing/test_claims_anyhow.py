@@ -6,6 +6,7 @@ gone, nothing is left: neither slices nor allocations.
 
 import random
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -33,7 +34,10 @@ REQUESTS: tuple[dict[str, Any], ...] = (
     },
 )
 SAME_ROOT = [{"matchAttribute": "resource.kubernetes.io/pcieRoot"}]
-STEPS = ("create", "create", "share", "delete", "finish", "serve", "serve", "decide", "die", "clear", "refuse", "move")
+STEPS = (
+    *("create", "create", "share", "drop", "delete", "finish"),
+    *("serve", "serve", "decide", "die", "clear", "refuse", "move"),
+)
 
 
 class History:
@@ -52,6 +56,9 @@ class History:
         count, whole = NODES[name]
         (self.cluster.claim_node if new else self.cluster.publish)(name, count=count, whole=whole)
 
+    def template(self, pod: str, name: str, *requests: Any, **devices: Any) -> str:
+        return self.cluster.template_claim(name, pod, *requests, **devices)
+
     def step(self, number: int) -> None:
         """One thing happens."""
         cluster, choice = self.cluster, self.random.choice
@@ -59,11 +66,14 @@ class History:
             case "create":
                 requests = self.random.choices(REQUESTS, k=choice((1, 1, 2)))
                 rules = choice(([], SAME_ROOT)) if requests[0].get("exactly", {}).get("count") else []
-                keys = [cluster.claim(f"c{number}-{n}", each, constraints=rules) for n, each in enumerate(requests)]
+                make = choice((cluster.claim, partial(self.template, f"p{number}")))
+                keys = [make(f"c{number}-{n}", each, constraints=rules) for n, each in enumerate(requests)]
                 cluster.user(f"p{number}", *keys, gates=choice(((), (GATE,))))
             case "share" if cluster.claims:
                 keys = self.random.choices(sorted(cluster.claims), k=choice((1, 2)))
                 cluster.user(f"p{number}", *dict.fromkeys(keys), gates=choice(((), (GATE,))))
+            case "drop" if cluster.claims:
+                cluster.delete_claim(choice(sorted(cluster.claims)))
             case "delete" if cluster.pods:
                 cluster.remove(cluster.pods[choice(sorted(cluster.pods))])
             case "finish" if cluster.pods:
