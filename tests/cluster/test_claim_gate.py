@@ -13,7 +13,7 @@ from tessera.api.dra.claims import DEVICE_CLASSES, RESOURCE_CLAIMS
 from tessera.api.dra.resource_slices import RESOURCE_SLICES
 from tessera.api.names import GATE
 from tessera.dra.node_devices import DRIVER
-from tessera.kube.resources import PODS, Pod
+from tessera.kube.resources import DEPLOYMENTS, PODS, Pod
 from tessera.kube.resources.meta import Resource
 from tessera.kube.watch.cache import EventKind, WatchEvent
 from tessera_lab.simulation.virtual_time import run_virtual
@@ -145,6 +145,26 @@ def test_a_pod_at_the_gate_is_freed_once_its_class_is_another_drivers(in_lab: Ca
         await claiming(lab, "next", "any")
         await bound(lab, "next")
         assert ("", True) not in gates.found[-1:]
+
+    in_lab(scenario)
+
+
+def test_pods_at_the_gate_are_freed_once_nobody_serves_claims(in_lab: Callable[..., None]) -> None:
+    async def scenario(lab: VirtualLab) -> None:
+        await template(lab, "whole", profile("7g.40gb"))
+        for name in ("holder", "waits"):
+            await claiming(lab, name, "whole")
+            await lab.clock.sleep(5.0)
+        await lab.running("holder")
+        assert is_gated(lab.pod("waits"))
+        for name in ("tessera-controller", "tessera-webhook"):
+            found = await lab.client.get(DEPLOYMENTS.as_dicts(), name, "tessera-system")
+            (container,) = found["spec"]["template"]["spec"]["containers"]
+            container["args"] = [each for each in container["args"] if not each.startswith("--claim-driver")]
+            spec = {"template": {"spec": {"containers": [container]}}}
+            await lab.client.merge_patch(DEPLOYMENTS, name, {"spec": spec}, "tessera-system")
+        await lab.until(lambda: not is_gated(lab.pod("waits")), "it is free")
+        assert lab.ready("holder")
 
     in_lab(scenario)
 

@@ -38,6 +38,7 @@ from tessera.controller.slicing.gangs.gang_planner import GangPlanner
 from tessera.controller.slicing.kinds.devices import Devices
 from tessera.controller.slicing.kinds.request_kind import Kinds, RequestKind
 from tessera.controller.slicing.kinds.slices import Slices
+from tessera.controller.slicing.kinds.unserved_claims import UnservedClaims
 from tessera.controller.slicing.planning.allocations import Allocations
 from tessera.controller.slicing.planning.planner import Planner
 from tessera.controller.slicing.planning.proposals import Proposer
@@ -52,7 +53,7 @@ from tessera.placement.step_budget import StepBudget
 from tessera.replay.recorder import Decider
 
 #: The kinds of requests, in the order in which the cycle asks them.
-KINDS: tuple[Callable[[SlicerState], RequestKind], ...] = (Slices, Devices)
+KINDS: tuple[Callable[[SlicerState], RequestKind], ...] = (Slices, Devices, UnservedClaims)
 
 
 class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):

@@ -121,7 +121,7 @@ class Kinds:
     """The kinds that a cluster may use.
 
     Args:
-        kinds: make them, in the order in which the cycle asks them.
+        kinds: make them, in the order in which the cycle asks them; of two with one name the later one counts.
         state: the slicer's state.
 
     Attributes:
@@ -133,7 +133,7 @@ class Kinds:
     def __init__(self, kinds: Sequence[Callable[[SlicerState], RequestKind]], state: SlicerState) -> None:
         found = [make(state) for make in kinds]
         self.by_name = {each.kind.name: each for each in found}
-        self.asleep = {each.kind.name: each for each in found if not each.used}
+        self.asleep = {name: each for name, each in self.by_name.items() if not each.used}
         self.having: Mapping[str, Sequence[RequestKind]] = {}
         self._sort()
 
