@@ -816,3 +816,25 @@ def test_a_gate_that_would_go_last_holds_the_pod_where_its_owner_does_not_exist(
     found = answer(pod(gates=("kai.scheduler/queue-admission", GATE)))
     assert found.case == "other-gate"
     assert found.help[0] == "find the gate's owner: kubectl get pods -A | grep -i kai"
+
+
+def test_a_running_pod_is_told_which_preferences_its_node_meets() -> None:
+    def prefers(value: str, weight: int) -> dict[str, Any]:
+        tests = [{"key": "kubernetes.io/hostname", "operator": "In", "values": [value]}]
+        return {"weight": weight, "preference": {"matchExpressions": tests}}
+
+    own = {"labelSelector": {"matchLabels": {"app": "web"}}, "topologyKey": "kubernetes.io/hostname"}
+    affinity = {
+        "nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [prefers("n1", 10), prefers("n2", 5)]},
+        "podAntiAffinity": {
+            "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": own}]
+        },
+    }
+    running = bound(labels={"app": "web"}, spec={"affinity": affinity}, status={"phase": "Running"})
+    found = answer(running, nodes=[node("n1"), node("n2")], instaslices=[cards(("a", "3g.20gb", 4, 4, "created"))])
+    not_met = "not met; where it would be, there was no room, or a place would have cost the cards more"
+    assert [each for each in found.facts if each.startswith("it prefers")] == [
+        "it prefers nodes by kubernetes.io/hostname (weight 10): met",
+        f"it prefers nodes by kubernetes.io/hostname (weight 5): {not_met}",
+        "it prefers apart from pods by kubernetes.io/hostname (weight 100): met",
+    ]

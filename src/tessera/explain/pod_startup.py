@@ -181,12 +181,22 @@ def explain_bound(
             verdict=f"runs on node {facts.node}",
             facts=(
                 f"it has {where}",
+                *_wishes(slicer, facts),
                 *view.cordons(promise.slices if promise is not None else ()),
                 *waiting_containers(pod),
                 *_restarts(pod),
             ),
         )
     return _explain_starting(view, pod, facts, promise, where)
+
+
+def _wishes(slicer: Slicer, facts: PodInfo) -> Iterator[str]:
+    """What the pod prefers of its node, and has there or not."""
+    for wish, met in slicer.planner.wishes_met(facts, facts.node).items():
+        yield f"it prefers {wish.text} (weight {wish.weight}): {'met' if met else _NOT_MET}"
+
+
+_NOT_MET = "not met; where it would be, there was no room, or a place would have cost the cards more"
 
 
 def _is_made_on_demand(view: ClusterView, slicer: Slicer, facts: PodInfo) -> bool:

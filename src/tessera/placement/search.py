@@ -1,6 +1,7 @@
 """Finds the best cards for one demand in the fleet's present state. Changes nothing on the fleet.
 
-- One slice goes to the card that the policy ranks first.
+- One slice goes to the card that the policy ranks first; of cards with its cost, to one on a node that the demand
+  prefers.
 - Several slices go to the node where they cost least by the policy, among the first that have room.
 - Whole cards and shares go to the first node in the order of the caller that admits the demand. If none does, all other
   nodes are asked as for slices, for the reason.
@@ -12,7 +13,7 @@ from collections.abc import Mapping
 from itertools import islice
 
 from tessera.mig.names import is_device_profile
-from tessera.placement.demand import Demand, NodeAllows, NodeRanking
+from tessera.placement.demand import Demand, NodeAllows, NodeRanking, WishesMet
 from tessera.placement.fleet import Fleet, FleetCard, FleetNode
 from tessera.placement.node_fit import fit_in_parts
 from tessera.placement.policies import Policy
@@ -21,6 +22,8 @@ from tessera.reasons.node_rules import NodeRule
 
 #: Nodes with room from which a demand of several slices takes the best; it is refused only after all were tried.
 _NODES_COMPARED = 16
+#: Cards of equal cost among which a demand with preferences chooses.
+_CARDS_COMPARED = 512
 
 
 def is_rated(demand: Demand) -> bool:
@@ -37,11 +40,18 @@ class CardSearch:
         node_allows: returns a node's refusal of a demand; None if the node takes it.
         policy: ranks cards and nodes.
         rank_nodes: ranks nodes for whole cards and shares; by default the policy does.
+        met: tells how much of what a demand prefers a node has.
     """
 
     def __init__(
-        self, fleet: Fleet, node_allows: NodeAllows, policy: Policy, rank_nodes: NodeRanking | None = None
+        self,
+        fleet: Fleet,
+        node_allows: NodeAllows,
+        policy: Policy,
+        rank_nodes: NodeRanking | None = None,
+        met: WishesMet | None = None,
     ) -> None:
+        self._met = met
         self._rank_nodes = rank_nodes
         self._policy = policy
         self._fleet = fleet
@@ -94,6 +104,8 @@ class CardSearch:
     def _find_card(self, demand: Demand, work: StepBudget, policy: Policy | None) -> tuple[FleetCard, ...] | None:
         """The card that the policy ranks first for one slice."""
         rule = policy or self._policy
+        if demand.wishes and self._met is not None:
+            return self._find_preferred(demand, work, rule, self._met)
         if demand.nodes is None:
             first = rule.first_place(self._fleet, demand.profiles[0])
             if first is None:
@@ -104,6 +116,26 @@ class CardSearch:
             if self._admits(demand, card.node.name, work):
                 return (card,)
         return None
+
+    def _find_preferred(
+        self, demand: Demand, work: StepBudget, rule: Policy, met: WishesMet
+    ) -> tuple[FleetCard, ...] | None:
+        """Of the cards that cost as little as the first one that takes the slice, one that the demand prefers."""
+        best: tuple[int, float, FleetCard] | None = None
+        for number, card in enumerate(rule.rank_cards(self._fleet, demand.profiles[0], demand.nodes, work)):
+            work.spend()
+            name = card.table.name_of(demand.profiles[0])
+            cost = rule.cost(card.table, card.occupancy, card.pending, name) if name is not None else None
+            if cost is None:
+                continue
+            if best is not None and (cost > best[1] or number >= _CARDS_COMPARED):
+                break
+            weight = met(demand, card.node.name)
+            if (best is None or weight > best[0]) and self._admits(demand, card.node.name, work):
+                best = (weight, cost, card)
+                if weight >= demand.wishes:
+                    break
+        return None if best is None else (best[2],)
 
     def find_other(
         self, demand: Demand, refusals: Mapping[str, NodeRule], work: StepBudget
@@ -128,7 +160,7 @@ class CardSearch:
 
     def _find_node(self, demand: Demand, work: StepBudget) -> Parts[tuple[FleetCard, ...] | None]:
         """Cards of the node where several slices cost least, among the first that have room."""
-        best: tuple[float, tuple[FleetCard, ...]] | None = None
+        best: tuple[tuple[float, int], tuple[FleetCard, ...]] | None = None
         compared = 0
         costs = self._costs.setdefault((demand.one_card, tuple(sorted(demand.profiles))), {})
         need = self.slots_needed(demand)
@@ -145,10 +177,13 @@ class CardSearch:
                 costs[shape] = found and found[0]
             cost = costs[shape]
             compared += cost is not None
-            if cost is None or (best is not None and cost >= best[0]) or not self._admits(demand, node.name, work):
+            if cost is None:
+                continue
+            rank = (cost, -self._met(demand, node.name) if demand.wishes and self._met is not None else 0)
+            if (best is not None and rank >= best[0]) or not self._admits(demand, node.name, work):
                 continue
             found = yield from self._fit(node, demand, work)
-            best = found and (cost, found[1])
+            best = found and (rank, found[1])
         return best and best[1]
 
     def _fit(

@@ -10,7 +10,7 @@ selector admits, unless the constraint says otherwise; so it then counts over on
 asks for a minimum number of domains, the node itself must also have few enough of the counted pods.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -28,6 +28,7 @@ from tessera.controller.objects.pod_relations import (
     PodRelations,
     TopologySpread,
 )
+from tessera.controller.objects.pod_wishes import Wish
 from tessera.kube.resources.label_index import union
 from tessera.limits.planning import NEIGHBOUR_STEPS
 from tessera.placement.step_budget import StepBudget
@@ -133,6 +134,8 @@ class PodAffinityFilter:
         #: By pod, its kind and the masks of that kind; ``_shared`` has one value for each kind.
         self._kinds: dict[PodUid, _Kind] = {}
         self._answers: dict[PodUid, _KindMasks] = {}
+        #: By pod, the version of the pod index, and the nodes that satisfy each of its preferences.
+        self._wished: dict[PodUid, tuple[int, Sequence[tuple[Wish, int]]]] = {}
         self._shared: dict[_Kind, _KindMasks] = {}
         #: Pods of the batch that this filter added to ``pods``; :meth:`end` removes them.
         self._reserved: dict[PodUid, PodInfo] = {}
@@ -185,6 +188,28 @@ class PodAffinityFilter:
             answer.version = self._pods.version
             self._work.spend(1 + (self._pods.cost - before) // _COMPARISONS_A_STEP)
         return answer.masks
+
+    def wishes(self, pod: PodInfo) -> Sequence[tuple[Wish, int]]:
+        """Returns what a pod prefers, each with the nodes that satisfy it now."""
+        known = self._wished.get(pod.uid)
+        if known is None or known[0] != self._pods.version:
+            before = self._pods.cost
+            self._limit = before + NEIGHBOUR_STEPS
+            known = self._wished[pod.uid] = (
+                self._pods.version,
+                [(each, self._wish_mask(each, pod)) for each in pod.wishes],
+            )
+            self._work.spend(1 + (self._pods.cost - before) // _COMPARISONS_A_STEP)
+        return known[1]
+
+    def _wish_mask(self, wish: Wish, pod: PodInfo) -> int:
+        match wish.rule:
+            case NodeConstraints():
+                return self._nodes.selected_nodes(wish.rule)
+            case TopologySpread():
+                return self._spread_mask(wish.rule, pod)
+            case _:
+                return self._anti_affinity_mask(wish.rule) if wish.repels else self._affinity_mask((wish.rule,), pod)
 
     def _kind(self, pod: PodInfo) -> _Kind:
         kind = self._kinds.get(pod.uid)

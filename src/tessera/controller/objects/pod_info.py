@@ -39,6 +39,7 @@ from tessera.controller.objects.pod_relations import (
     read_labels,
     read_relations,
 )
+from tessera.controller.objects.pod_wishes import Wish, read_wishes
 from tessera.controller.objects.resource_amounts import Amounts, allocated_amounts, pod_amounts
 from tessera.kube.resources import OwnerReference, Pod
 from tessera.kube.resources.meta import OBJECT_NAME, version_number
@@ -133,6 +134,7 @@ class PodInfo:
         waits_since: the same, from the condition by which a controller told the pod that it waits; empty if none did.
         labels: its labels, sorted.
         relations: its rules about other pods.
+        wishes: what it prefers of its node.
         ports: the host ports that it uses.
         claims: the claims that it uses, as ``namespace/name``.
         owner: UID of the controller that replaces it after a deletion; empty if it has none.
@@ -183,6 +185,7 @@ class PodInfo:
     waits_since: str = field(default="", compare=False)
     labels: Labels = ()
     relations: PodRelations = NO_RELATIONS
+    wishes: tuple[Wish, ...] = ()
     ports: frozenset[HostPort] = frozenset()
     claims: tuple[str, ...] = ()
     owner: str = ""
@@ -293,6 +296,7 @@ def read_pod(pod: Pod) -> PodInfo:
         waits_since=_waits_since(pod),
         labels=read_labels(pod),
         relations=read_relations(pod, wants_slices=bool(profiles or claims)) if not fault else NO_RELATIONS,
+        wishes=read_wishes(pod) if not fault and (profiles or claims) else (),
         ports=read_host_ports(spec),
         claims=read_claims(pod),
         owner=owner.uid if owner else "",

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from tessera.api.pods.size_limits import selector_values
-from tessera.kube.resources import LabelSelector, Pod, PodAffinity, PodSpec
+from tessera.kube.resources import LabelSelector, Pod, PodAffinity, PodAffinityTerm, PodSpec
 from tessera.kube.resources.selectors import Requirement, make_selector
 from tessera.limits.pods import POD_AFFINITY_TERMS, SELECTOR_VALUES
 
@@ -60,7 +60,7 @@ class PodSelection:
 
 @dataclass(frozen=True, slots=True)
 class PodAffinityRule:
-    """A required term of affinity or anti-affinity to pods."""
+    """A term of affinity or anti-affinity to pods."""
 
     selection: PodSelection
     key: str
@@ -68,7 +68,7 @@ class PodAffinityRule:
 
 @dataclass(frozen=True, slots=True)
 class TopologySpread:
-    """A topology spread constraint with DoNotSchedule.
+    """A topology spread constraint.
 
     Attributes:
         selection: the pods that are counted.
@@ -130,7 +130,7 @@ def read_relations(pod: Pod, *, wants_slices: bool) -> PodRelations:
         return PodRelations(
             affinity=_terms(affinity.pod_affinity, namespace) if affinity is not None and wants_slices else (),
             anti_affinity=_terms(affinity.pod_anti_affinity, namespace) if affinity is not None else (),
-            spread=tuple(_spreads(pod)) if spread else (),
+            spread=tuple(read_spreads(pod, "DoNotSchedule")) if spread else (),
         )
     except ValueError:  # an operator that no API server lets through
         return NO_RELATIONS
@@ -179,13 +179,17 @@ def read_device_claims(pod: Pod) -> tuple[str, ...]:
 
 def _terms(rule: PodAffinity | None, namespace: str) -> tuple[PodAffinityRule, ...]:
     found = dict.fromkeys(
-        PodAffinityRule(
-            _selection(term.label_selector, namespace, term.namespaces, term.namespace_selector), term.topology_key
-        )
+        read_term(term, namespace)
         for term in islice(rule.required if rule is not None else (), POD_AFFINITY_TERMS)
         if selector_values(term) <= SELECTOR_VALUES
     )
     return tuple(found)
+
+
+def read_term(term: PodAffinityTerm, namespace: str) -> PodAffinityRule:
+    """Reads one term of a pod of this namespace."""
+    selection = _selection(term.label_selector, namespace, term.namespaces, term.namespace_selector)
+    return PodAffinityRule(selection, term.topology_key)
 
 
 def _selection(
@@ -200,10 +204,11 @@ def _selection(
     return PodSelection(named, _tests(namespace_selector), _tests(selector))
 
 
-def _spreads(pod: Pod) -> Iterable[TopologySpread]:
+def read_spreads(pod: Pod, effect: str) -> Iterable[TopologySpread]:
+    """Reads the spread constraints that have this effect where they cannot be satisfied."""
     labels, namespace = pod.metadata.labels, pod.metadata.namespace
     for rule in pod.spec.topology_spread_constraints:
-        if rule.when_unsatisfiable != "DoNotSchedule":
+        if rule.when_unsatisfiable != effect:
             continue
         selection = _selection(rule.label_selector, namespace)
         keys = [Requirement(key, "In", (labels[key],)) for key in rule.match_label_keys if key in labels]

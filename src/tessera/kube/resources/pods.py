@@ -38,11 +38,21 @@ class PodAffinityTerm(Wire, frozen=True, kw_only=True):
     namespace_selector: LabelSelector | None = None
 
 
+class WeightedPodAffinityTerm(Wire, frozen=True, kw_only=True):
+    """A rule about other pods that a pod prefers, with a weight from 1 to 100."""
+
+    weight: int = 0
+    pod_affinity_term: PodAffinityTerm = PodAffinityTerm()
+
+
 class PodAffinity(Wire, frozen=True, kw_only=True):
-    """Affinity or anti-affinity to other pods; only the scheduler uses the preferred terms."""
+    """Affinity or anti-affinity to other pods."""
 
     required: tuple[PodAffinityTerm, ...] = msgspec.field(
         name="requiredDuringSchedulingIgnoredDuringExecution", default=()
+    )
+    preferred: tuple[WeightedPodAffinityTerm, ...] = msgspec.field(
+        name="preferredDuringSchedulingIgnoredDuringExecution", default=()
     )
 
 

@@ -11,6 +11,7 @@ from itertools import islice
 from tessera.api.instaslice import Slice
 from tessera.api.names import NodeName, PodUid, device_id
 from tessera.controller.cluster.node_index import NodeIndex
+from tessera.controller.filters.pod_affinity import PodAffinityFilter
 from tessera.controller.filters.resources import Filter, FreeAmounts
 from tessera.controller.objects.node_constraints import MISMATCH, NodeConstraints, first_closed_reason
 from tessera.controller.objects.node_info import NodeInfo
@@ -120,6 +121,7 @@ def place(pods: Sequence[PodInfo], context: PlacementContext, work: StepBudget) 
         work=work,
         kept=context.kept_nodes,
         rank_nodes=rules.rank if context.ratings is not None else None,
+        met=rules.met,
     )
     rules.end()
     placed: list[Placed | Unplaced] = []
@@ -199,6 +201,7 @@ class _BatchFilters:
         self._fleet = context.fleet
         self._ratings = context.ratings
         self._amounts = next((rule for rule in context.filters if type(rule) is FreeAmounts), None)
+        self._affinity = next((rule for rule in context.filters if isinstance(rule, PodAffinityFilter)), None)
         #: Nodes to which the batch gave pods, or from which it took them back.
         self._touched: set[NodeName] = set()
         self._nodes = context.nodes
@@ -239,7 +242,10 @@ class _BatchFilters:
             nodes = frozenset((home,))
         elif grown is None and (mask := self._open[self._kinds[pod.uid]]).bit_count() <= self._few_nodes(pod):
             nodes = self._index.names(mask)
-        return Demand(pod.key, pod.profiles, 0, number, nodes, one_card=pod.one_card, again=grown is not None)
+        wishes = sum(each.weight for each in pod.wishes)
+        return Demand(
+            pod.key, pod.profiles, 0, number, nodes, one_card=pod.one_card, again=grown is not None, wishes=wishes
+        )
 
     def _few_nodes(self, pod: PodInfo) -> int:
         """Returns the number of open nodes up to which they are listed.
@@ -247,6 +253,14 @@ class _BatchFilters:
         For a large gang each listed card costs too much; where most nodes are open, one of the first asked is.
         """
         return _FEW_NODES if pod.gang is None else min(_FEW_NODES, len(self._nodes) // 2)
+
+    def met(self, demand: Demand, node: str) -> int:
+        """Returns the weight of what the pod prefers and has on the node."""
+        if self._affinity is None:
+            return 0
+        bit = self._index.mask_of(NodeName(node))
+        wishes = self._affinity.wishes(self._pods[demand.key])
+        return sum(each.weight for each, mask in wishes if mask & bit)
 
     def allows(self, demand: Demand, node: str) -> NodeRule | None:
         """Returns the refusal of a node; None if the node takes the pod."""
@@ -283,7 +297,8 @@ class _BatchFilters:
     def _kind(self, pod: PodInfo) -> Hashable:
         special = pod.uid if self._required_nodes[pod.uid] is not None or self._allocations.of(pod.uid) else ""
         filtered = tuple(rule.kind(pod) for rule in self._filters)
-        return (pod.profiles, pod.one_card, self._kinds[pod.uid], filtered, special, self._changed_nodes.get(pod.uid))
+        changed = self._changed_nodes.get(pod.uid)
+        return (pod.profiles, pod.one_card, pod.wishes, self._kinds[pod.uid], filtered, special, changed)
 
     def reserve(self, demand: Demand, node: str) -> None:
         """Takes in that the batch places the pod on the node."""

@@ -1,0 +1,70 @@
+"""What a pod prefers of its node: preferred node affinity, preferred affinity to pods, and soft spread constraints.
+
+Among places that cost the packing nothing more, the controller takes one on a node that meets most of them by weight.
+Kubernetes' scheduler adds further scores, and gets no choice: the controller pins the pod to its node.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+from tessera.api.pods.size_limits import selector_values
+from tessera.controller.objects.node_constraints import NodeConstraints
+from tessera.controller.objects.pod_relations import PodAffinityRule, TopologySpread, read_spreads, read_term
+from tessera.kube.resources import Pod, PodAffinity
+from tessera.limits.pods import POD_AFFINITY_TERMS, SELECTOR_VALUES
+
+#: Weight of a soft spread constraint, which has none of its own: that of the strongest preference.
+SPREAD_WEIGHT = 100
+#: Most preferences of one kind that count, the first ones.
+WISHES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A preference of a pod.
+
+    Attributes:
+        weight: from 1 to 100.
+        rule: nodes that are preferred, pods beside which the pod prefers to run, or a spread.
+        repels: True if the pod prefers to run apart from those pods.
+        text: what its author wrote, for messages.
+    """
+
+    weight: int
+    rule: NodeConstraints | PodAffinityRule | TopologySpread
+    repels: bool = False
+    text: str = ""
+
+
+def read_wishes(pod: Pod) -> tuple[Wish, ...]:
+    """Reads the preferences of a pod."""
+    if pod.spec.affinity is None and not pod.spec.topology_spread_constraints:
+        return ()
+    try:
+        return tuple(_wishes(pod))
+    except ValueError:  # an operator that no API server lets through
+        return ()
+
+
+def _wishes(pod: Pod) -> Iterator[Wish]:
+    affinity = pod.spec.affinity
+    if affinity is not None:
+        preferred = affinity.node_affinity.preferred if affinity.node_affinity is not None else ()
+        for each in islice(preferred, WISHES):
+            tests = sum(len(one.values) for one in each.preference.match_expressions)
+            if each.weight > 0 and tests <= SELECTOR_VALUES:
+                keys = ", ".join(one.key for one in each.preference.match_expressions) or "the node's name"
+                yield Wish(each.weight, NodeConstraints(terms=(each.preference,)), text=f"nodes by {keys}")
+        yield from _pod_wishes(affinity.pod_affinity, pod.metadata.namespace, repels=False)
+        yield from _pod_wishes(affinity.pod_anti_affinity, pod.metadata.namespace, repels=True)
+    for rule in islice(read_spreads(pod, "ScheduleAnyway"), WISHES):
+        yield Wish(SPREAD_WEIGHT, rule, text=f"its like spread over {rule.key}")
+
+
+def _pod_wishes(rule: PodAffinity | None, namespace: str, *, repels: bool) -> Iterator[Wish]:
+    for each in islice(rule.preferred if rule is not None else (), min(WISHES, POD_AFFINITY_TERMS)):
+        term = each.pod_affinity_term
+        if each.weight > 0 and selector_values(term) <= SELECTOR_VALUES:
+            text = f"{'apart from' if repels else 'beside'} pods by {term.topology_key}"
+            yield Wish(each.weight, read_term(term, namespace), repels=repels, text=text)
