@@ -37,8 +37,7 @@ from tessera.controller.slicing.evictions.recorded_moves import RecordedMoves
 from tessera.controller.slicing.gangs.gang_planner import GangPlanner
 from tessera.controller.slicing.kinds.devices import Devices
 from tessera.controller.slicing.kinds.request_kind import Kinds, RequestKind
-from tessera.controller.slicing.kinds.slices import Slices
-from tessera.controller.slicing.kinds.unserved_claims import UnservedClaims
+from tessera.controller.slicing.kinds.slices import Slices, UnservedClaims
 from tessera.controller.slicing.planning.allocations import Allocations
 from tessera.controller.slicing.planning.planner import Planner
 from tessera.controller.slicing.planning.proposals import Proposer

@@ -1,12 +1,12 @@
 """Slices, which agents cut on demand. The node's Instaslice object records them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from tessera.api.instaslice import NodeResources
 from tessera.api.names import NodeName, PodUid
-from tessera.controller.objects.pod_info import SLICES, PodInfo, Record
+from tessera.controller.objects.pod_info import CLAIMS, SLICES, PodInfo, Record
 from tessera.controller.slicing.kinds.request_kind import RequestKind
-from tessera.controller.slicing.state.allocation import Allocation, reported_slices
+from tessera.controller.slicing.state.allocation import Allocation, reported_slices, will_never_run
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.mig.names import resource_spelling
 
@@ -77,3 +77,33 @@ class Slices(RequestKind):
             return None
         found = Allocation(pod.node, pod.uid, pod.namespace, pod.name, slices, pod.amounts, kind=pod.kind)
         return found if self._state.inventory.adopt_foreign(found) else None
+
+
+class UnservedClaims(RequestKind):
+    """Pods at the gate with ResourceClaims, in an installation that serves none: they go, unless they ask by limits.
+
+    The webhook gated them before the claim driver was taken out of the installation. The satellite of claims has a kind
+    of the same name, which takes the place of this one.
+    """
+
+    kind = CLAIMS
+
+    def __init__(self, _state: SlicerState) -> None:
+        self._held: dict[PodUid, PodInfo] = {}
+
+    def read(self, pod: PodInfo) -> PodInfo:
+        """See :class:`RequestKind`."""
+        asks = pod.profiles or pod.devices or pod.fault
+        if pod.device_claims and pod.gated and not (asks or pod.earlier_gates or will_never_run(pod)):
+            self._held[pod.uid] = pod
+        else:
+            self._held.pop(pod.uid, None)
+        return pod
+
+    def forget(self, uid: PodUid) -> None:
+        """See :class:`RequestKind`."""
+        self._held.pop(uid, None)
+
+    def let_go(self) -> Iterable[PodInfo]:
+        """See :class:`RequestKind`."""
+        return [self._held[uid] for uid in sorted(self._held)]
