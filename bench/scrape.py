@@ -16,7 +16,7 @@ import json
 import math
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +89,7 @@ class Node:
         """No device plugin is served here."""
         raise NotImplementedError(plugin)
 
-    async def serve_claims(self, plugin: ClaimPlugin) -> None:
+    async def serve_claims(self, plugin: ClaimPlugin, on_registered: Callable[[], None] = lambda: None) -> None:
         """No driver is served here."""
         raise NotImplementedError(plugin)
 

@@ -40,3 +40,29 @@ def test_a_pod_runs_on_the_slice_of_its_claim(cluster: RunningLab, lab_arguments
     assert "3g.20gb" in cluster.tessera("map")
     cluster.kubectl("delete", "pod", "p")
     cluster.kubectl("wait", "--for=delete", "resourceclaims", "--all", "--timeout=60s")
+
+
+def test_an_update_of_the_agent_fails_no_claim(cluster: RunningLab, lab_arguments: list[str]) -> None:
+    """Pods come until the next agent alone serves; kubelet would repeat a failed prepare after a minute only."""
+    if "--no-tessera" not in lab_arguments:
+        pytest.skip("one process has no two agents")
+    (before,) = _agents(cluster)
+    cluster.kubectl("rollout", "restart", "daemonset/tessera-agent", "-n", "tessera-system")
+    names: list[str] = []
+    while before in _agents(cluster) or len(names) < 3:
+        name = f"u{len(names)}"
+        cluster.apply({**POD, "metadata": {**POD["metadata"], "name": name}})
+        cluster.kubectl("wait", "--for=condition=Ready", f"pod/{name}", "--timeout=120s")
+        cluster.kubectl("delete", "pod", name, "--wait=false")
+        names.append(name)
+    cluster.kubectl("rollout", "status", "daemonset/tessera-agent", "-n", "tessera-system", "--timeout=120s")
+    assert len(_agents(cluster)) == 1
+    events = [(each["reason"], each.get("message", "")) for each in cluster.get("events")["items"]]
+    assert [each for each in events if each[0].startswith("FailedPrepare")] == []
+
+
+def _agents(cluster: RunningLab) -> list[str]:
+    found = cluster.kubectl(
+        "get", "pods", "-n", "tessera-system", "-l", "app.kubernetes.io/name=tessera-agent", "-o", "name"
+    )
+    return found.split()

@@ -3,6 +3,7 @@
 import asyncio
 import shutil
 import socket
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
@@ -12,6 +13,8 @@ import grpc
 import grpc.aio
 import pytest
 
+from tessera.agent.base.change_notifier import ChangeNotifier
+from tessera.agent.driver.kubelet_gate import GatedKubelet
 from tessera.claims.agent.claim_server import serve_claims
 from tessera.clock import SystemClock
 from tessera.kubelet.grpc import REGISTERED, GrpcKubelet
@@ -21,6 +24,7 @@ from tessera.kubelet.methods import CLAIM_SERVICES, GET_INFO, NOTIFY_STATUS, OPT
 from tessera.kubelet.proto import dra_pb2 as dra
 from tessera.kubelet.proto import drahealth_pb2 as health
 from tessera.kubelet.proto import pluginregistration_pb2 as registration
+from tessera_lab.kubelet.device_plugins.claim_client import ClaimPluginClient, ClaimRegistry
 
 T = TypeVar("T")
 
@@ -235,3 +239,157 @@ async def test_a_folder_with_a_long_path_is_told(tmp_path: Path) -> None:
     kubelet = GrpcKubelet(tmp_path, registry=long, claim_plugins=long, serve_claims=serve_claims, clock=SystemClock())
     with pytest.raises(ValueError, match="may have 107"):
         await kubelet.serve_claims(FakeDriver())
+
+
+class Instance:
+    """One of the agents of an update, behind its gate; all have the node's state in common.
+
+    Attributes:
+        state: by claim, how often it was prepared.
+    """
+
+    def __init__(self, node: Node, state: Counter[str]) -> None:
+        self.state = state
+        self.proceeds = asyncio.Event()
+        self.begun = asyncio.Event()
+        self.driver_name = DRIVER
+        self.registered = asyncio.Event()
+        clock = SystemClock()
+        self.gate = GatedKubelet(node.kubelet, ChangeNotifier(), clock)
+        self.task = asyncio.create_task(self.gate.serve_claims(self, self.registered.set))
+
+    async def prepare(self, claim: ClaimRef) -> Sequence[PreparedDevice]:
+        self.begun.set()
+        await self.proceeds.wait()
+        self.state[claim.name] += 1
+        return [DEVICE]
+
+    async def unprepare(self, claim: ClaimRef) -> None:
+        await self.proceeds.wait()
+        del self.state[claim.name]
+
+    async def watch_health(self) -> AsyncIterator[Sequence[ClaimDeviceHealth]]:
+        yield ()
+        await asyncio.Event().wait()
+
+    async def end_owner(self) -> None:
+        self.task.cancel()
+        await asyncio.wait({self.task})
+
+
+class Kubelet:
+    """Kubelet's drivers: calls the newest that it is connected to, and gives no call a second try."""
+
+    def __init__(self) -> None:
+        self.clients: list[ClaimPluginClient] = []
+        self._changed = asyncio.Condition()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def add_driver(self, name: str, client: ClaimPluginClient) -> None:
+        assert name == DRIVER
+        self.clients.append(client)
+        self._tell()
+
+    def remove_driver(self, name: str, client: ClaimPluginClient) -> None:
+        assert name == DRIVER
+        if client in self.clients:
+            self.clients.remove(client)
+            self._tell()
+
+    def _tell(self) -> None:
+        async def tell() -> None:
+            async with self._changed:
+                self._changed.notify_all()
+
+        task = asyncio.create_task(tell())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def until(self, count: int) -> None:
+        async with asyncio.timeout(20), self._changed:
+            await self._changed.wait_for(lambda: len(self.clients) == count)
+
+    def prepare(self, name: str) -> asyncio.Future[Any]:
+        return asyncio.ensure_future(self.clients[-1].prepare([ClaimRef("team", name, f"uid-{name}")]))
+
+    def unprepare(self, name: str) -> asyncio.Future[Any]:
+        return asyncio.ensure_future(self.clients[-1].unprepare([ClaimRef("team", name, f"uid-{name}")]))
+
+
+@asynccontextmanager
+async def watched_by_kubelet(node: Node) -> AsyncIterator[Kubelet]:
+    kubelet = Kubelet()
+    task = asyncio.create_task(ClaimRegistry(node.registry, kubelet).run())
+    try:
+        yield kubelet
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+
+
+async def test_every_claim_of_an_update_is_prepared_once_and_at_the_first_try(node: Node) -> None:
+    """Claims come before, while nobody acts, and afterwards; the first agent's registration outlives its calls."""
+    state: Counter[str] = Counter()
+    async with watched_by_kubelet(node) as kubelet:
+        first = Instance(node, state)
+        await kubelet.until(1)
+        running = kubelet.prepare("running")
+        await first.begun.wait()
+        await first.gate.hold()
+        await first.end_owner()
+        between = [kubelet.prepare(f"between-{number}") for number in range(56)]
+        first.proceeds.set()  # nothing of the first agent acts any more
+        assert not state
+        second = Instance(node, state)
+        await second.registered.wait()
+        await kubelet.until(2)
+        after = kubelet.prepare("after")
+        undone = kubelet.unprepare("gone")
+        ending = asyncio.create_task(first.gate.end())
+        second.proceeds.set()
+        answers = await asyncio.gather(running, *between, after)
+        assert await undone == {"uid-gone": None}
+        await ending
+        await kubelet.until(1)
+        await kubelet.prepare("last")
+        await second.end_owner()
+    assert all(tuple(one.values()) == ((DEVICE,),) for one in answers)
+    names = {"running", "after", "last", *(f"between-{number}" for number in range(56))}
+    assert state == dict.fromkeys(names, 1)
+    assert not node.sockets()
+    assert not list((node.plugins / DRIVER).iterdir())
+
+
+async def test_a_call_outlasts_a_successor_that_dies(node: Node) -> None:
+    """The dead one leaves its socket; the agent after it answers."""
+    state: Counter[str] = Counter()
+    async with watched_by_kubelet(node) as kubelet:
+        first = Instance(node, state)
+        await kubelet.until(1)
+        await first.gate.hold()
+        await first.end_owner()
+        waiting = kubelet.prepare("one")
+        dead = Instance(node, state)
+        await dead.begun.wait()
+        await dead.end_owner()
+        assert not state
+        third = Instance(node, state)
+        third.proceeds.set()
+        assert (await waiting) == {"uid-one": (DEVICE,)}
+        await first.gate.end()
+        await third.end_owner()
+    assert state == {"one": 1}
+
+
+async def test_a_call_that_nobody_takes_over_ends_with_kubelets_deadline(node: Node) -> None:
+    first = Instance(node, Counter())
+    await node.until(node.sockets)
+    (own,) = node.sockets()
+    await first.gate.hold()
+    await first.end_owner()
+    async with channel((await node.info(own)).endpoint) as to:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await PREPARE["v1.DRAPlugin"].unary(to)(dra.NodePrepareResourcesRequest(claims=[claim("one")]), timeout=0.2)
+    assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    await first.gate.end()
+    assert not node.sockets()

@@ -199,8 +199,12 @@ class GrpcKubelet:
             if current is not None:
                 await current.stop()
 
-    async def serve_claims(self, plugin: ClaimPlugin) -> None:
+    async def serve_claims(self, plugin: ClaimPlugin, on_registered: Callable[[], None] = lambda: None) -> None:
         """Serves and registers the plugin until cancelled; its sockets are removed then.
+
+        Args:
+            plugin: the plugin.
+            on_registered: called whenever kubelet has registered it.
 
         Raises:
             OSError: a folder does not exist or cannot be written.
@@ -212,6 +216,7 @@ class GrpcKubelet:
                 self._log_failure(plugin.driver_name, f"kubelet did not register the driver: {error}")
             else:
                 self._states[plugin.driver_name] = REGISTERED
+                on_registered()
 
         self._states[plugin.driver_name] = "kubelet has not asked for it yet"
         assert self._serve_claims is not None

@@ -5,7 +5,7 @@ lab's simulated kubelet can also connect directly, in one process and without so
 ``k8s.io/kubelet/pkg/apis``.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -65,6 +65,10 @@ class PluginOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 class PluginError(Exception):
     """A call that the plugin refuses; its text reaches the pod's status through kubelet."""
+
+
+class HandedOverError(PluginError):
+    """A call for a claim that this agent answers no more: its successor does."""
 
 
 class DevicePlugin(Protocol):
@@ -218,8 +222,15 @@ class Kubelet(Protocol):
         """Serves and registers the plugin until cancelled, again whenever kubelet restarts."""
         ...
 
-    async def serve_claims(self, plugin: ClaimPlugin) -> None:
-        """Serves and registers the driver until cancelled. Several instances of one driver may be served at once."""
+    async def serve_claims(self, plugin: ClaimPlugin, on_registered: Callable[[], None] = lambda: None) -> None:
+        """Serves and registers the driver until cancelled. Several instances of one driver may be served at once.
+
+        A call that the plugin ends with :class:`HandedOverError` is answered by the instance that was served next.
+
+        Args:
+            plugin: the driver.
+            on_registered: called whenever kubelet has registered it.
+        """
         ...
 
     async def pod_resources(self) -> Sequence[PodResources]:

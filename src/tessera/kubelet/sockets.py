@@ -71,13 +71,14 @@ def remove_leftovers(folder: Path, prefix: str = PREFIX) -> list[Path]:
 
     Sockets of another agent that still runs, during an upgrade, stay.
     """
-    dead = [path for path in sorted(folder.glob(f"{glob.escape(prefix)}*.sock")) if not _is_listening(path)]
+    dead = [path for path in sorted(folder.glob(f"{glob.escape(prefix)}*.sock")) if not is_listening(path)]
     for path in dead:
         path.unlink(missing_ok=True)
     return dead
 
 
-def _is_listening(path: Path) -> bool:
+def is_listening(path: Path) -> bool:
+    """True if a process listens on a socket."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         try:
             probe.connect(os.fspath(path))

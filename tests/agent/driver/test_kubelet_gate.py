@@ -187,7 +187,7 @@ def test_a_gate_that_holds_serves_the_last_list_on_after_its_owner_has_ended() -
         node.start()
         await node.counts(2)
         served = node.advertising._served[0]
-        node.advertising.hold()
+        await node.advertising.hold()
         await node.end_owner()
         node.plugin.show(7)
         await asyncio.sleep(60.0)

@@ -78,7 +78,7 @@ class Ledger:
         """No plugin is served here."""
         raise NotImplementedError(plugin.resource_name)
 
-    async def serve_claims(self, plugin: ClaimPlugin) -> None:
+    async def serve_claims(self, plugin: ClaimPlugin, on_registered: Callable[[], None] = lambda: None) -> None:
         """No driver is served here."""
         raise NotImplementedError(plugin.driver_name)
 

@@ -7,27 +7,35 @@ out no further device.
 Before another agent takes the node over, the gate holds the lists instead: the plugins go on with their last lists
 until the successor has registered its own, although the parts of the agent that made them have ended. So kubelet counts
 the devices all the time. Kubelet may still ask for a device; the answer rests on the last reading of the cards. A
-container's start is refused, since nobody makes its slice now: kubelet starts it again.
+container's start is refused, since nobody makes its slice now: kubelet starts it again. A call for a claim is handed
+on to the successor instead, since kubelet repeats a failed one only after a minute.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
+from typing import Any, TypeVar
 
 from tessera.agent.base.change_notifier import ChangeNotifier, Fact
 from tessera.clock import Clock
 from tessera.kube.quantity import count_or_zero
 from tessera.kubelet.interfaces import (
+    ClaimDeviceHealth,
     ClaimPlugin,
+    ClaimRef,
     ContainerAllocateResponse,
     Device,
     DevicePlugin,
+    HandedOverError,
     Kubelet,
     PluginError,
     PluginOptions,
     PodResources,
     PreferredRequest,
+    PreparedDevice,
 )
+
+T = TypeVar("T")
 
 #: Seconds that kubelet has to read the empty lists; a silent kubelet must not delay the driver.
 EMPTY_LISTS_TIMEOUT = 5.0
@@ -57,7 +65,20 @@ class GatedKubelet:
         """See :meth:`.Kubelet.serve`."""
         served = _GatedPlugin(plugin, self._gate, self._changes)
         self._served.append(served)
-        task = asyncio.create_task(self._kubelet.serve(served))
+        try:
+            await self._serve_unless_held(self._kubelet.serve(served))
+        finally:
+            if not self._gate.holds:
+                self._served.remove(served)
+                self._changes.notify(Fact.LISTS)  # kubelet has to read one list less
+
+    async def serve_claims(self, plugin: ClaimPlugin, on_registered: Callable[[], None] = lambda: None) -> None:
+        """See :meth:`.Kubelet.serve_claims`."""
+        await self._serve_unless_held(self._kubelet.serve_claims(_GatedClaims(plugin, self._gate), on_registered))
+
+    async def _serve_unless_held(self, serving: Coroutine[Any, Any, None]) -> None:
+        """Serves until cancelled; while the gate holds, until :meth:`end`."""
+        task = asyncio.create_task(serving)
         try:
             await asyncio.shield(task)
         finally:
@@ -66,12 +87,6 @@ class GatedKubelet:
             else:
                 task.cancel()
                 await asyncio.wait({task})
-                self._served.remove(served)
-                self._changes.notify(Fact.LISTS)  # kubelet has to read one list less
-
-    async def serve_claims(self, plugin: ClaimPlugin) -> None:
-        """See :meth:`.Kubelet.serve_claims`; the devices are no list of kubelet's, so the gate does not matter."""
-        await self._kubelet.serve_claims(plugin)
 
     async def pod_resources(self) -> Sequence[PodResources]:
         """See :meth:`.Kubelet.pod_resources`."""
@@ -103,10 +118,16 @@ class GatedKubelet:
         if await self._changes.wait_until(lambda: not self.devices, EMPTY_LISTS_TIMEOUT):
             await self._clock.sleep(HANDOVER)
 
-    def hold(self) -> None:
-        """Keeps the lists as they are; from now on the plugins are served until :meth:`end`."""
+    async def hold(self) -> None:
+        """Keeps the lists as they are; from now on the plugins are served until :meth:`end`.
+
+        Returns once no call for a claim changes anything on the node any more.
+        """
         self._gate.holds = True
         self._gate.closed.set()
+        for call in self._gate.calls:
+            call.cancel()
+        await asyncio.gather(*self._gate.calls, return_exceptions=True)
 
     async def end(self) -> None:
         """Ends the plugins that are served on."""
@@ -123,12 +144,54 @@ class _Gate:
         closed: set once the plugins' own lists count no more.
         holds: true if the last lists stay after that.
         empty: set once kubelet has to get empty lists, whatever was held.
+        calls: the calls for claims that run now.
     """
 
     def __init__(self) -> None:
         self.closed = asyncio.Event()
         self.empty = asyncio.Event()
         self.holds = False
+        self.calls: set[asyncio.Future[Any]] = set()
+
+
+class _GatedClaims:
+    """A driver of claims, as kubelet sees it; once the gate holds, all its calls are the successor's."""
+
+    def __init__(self, plugin: ClaimPlugin, gate: _Gate) -> None:
+        self._plugin = plugin
+        self._gate = gate
+
+    @property
+    def driver_name(self) -> str:
+        """See :attr:`.ClaimPlugin.driver_name`."""
+        return self._plugin.driver_name
+
+    async def prepare(self, claim: ClaimRef) -> Sequence[PreparedDevice]:
+        """See :meth:`.ClaimPlugin.prepare`."""
+        return await self._unless_held(lambda: self._plugin.prepare(claim))
+
+    async def unprepare(self, claim: ClaimRef) -> None:
+        """See :meth:`.ClaimPlugin.unprepare`."""
+        await self._unless_held(lambda: self._plugin.unprepare(claim))
+
+    def watch_health(self) -> AsyncIterator[Sequence[ClaimDeviceHealth]]:
+        """See :meth:`.ClaimPlugin.watch_health`."""
+        return self._plugin.watch_health()
+
+    async def _unless_held(self, make_call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        if self._gate.holds:
+            raise HandedOverError
+        call = asyncio.ensure_future(make_call())
+        self._gate.calls.add(call)
+        try:
+            return await call
+        except asyncio.CancelledError:
+            caller = asyncio.current_task()
+            if self._gate.holds and caller is not None and not caller.cancelling():
+                raise HandedOverError from None
+            raise
+        finally:
+            self._gate.calls.discard(call)
 
 
 class _GatedPlugin:

@@ -258,7 +258,7 @@ class _Lifecycle:
             await kubelet.close()
         except asyncio.CancelledError:
             if self._turn.has_successor:
-                kubelet.hold()
+                await kubelet.hold()
                 await _cancel(agent, release)
                 await self._hand_over(kubelet)
             elif not agent.done() and self._is_kept_off():
@@ -312,15 +312,17 @@ class _Lifecycle:
         The report then holds for as long as this driver is used: other conditions report later changes of cards and of
         kubelet's counts.
         """
-        published = False
+        published = served = False
         while self._gate.is_usable(opened):
-            changes = self._changes.about(Fact.DRIVER if published else _PUBLISHED)
+            changes = self._changes.about(Fact.DRIVER if published and served else _PUBLISHED)
             count = changes.count
             accepted = components.ready and kubelet.is_accepted and (kubelet.devices or not components.has_devices)
             if accepted and not published:
                 node = self._node.node()
                 published = node is not None and kubelet.is_published(node.status.allocatable)
                 self._gate.note_advertised(published=published)
+            if accepted and not served and components.slices.is_registered:
+                served = True
                 self._turn.note_serving()
                 if published:
                     continue

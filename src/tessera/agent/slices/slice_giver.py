@@ -50,6 +50,11 @@ class SliceGiver:
         """True if containers may use slices that they got this way; kubelet lists no device of these."""
         return False
 
+    @property
+    def is_registered(self) -> bool:
+        """True if kubelet calls this agent for what is given this way, or calls nobody."""
+        return True
+
     def users(self) -> Iterator[tuple[PodUid, SlicePosition]]:
         """Yields the pods that use slices that were promised to another pod, each with such a slice."""
         yield from ()

@@ -215,6 +215,11 @@ class SliceManager:
         """See :attr:`.SliceGiver.has_given`."""
         return self._giver.has_given
 
+    @property
+    def is_registered(self) -> bool:
+        """See :attr:`.SliceGiver.is_registered`."""
+        return self._giver.is_registered
+
     def is_busy(self, gpu: str) -> bool:
         """True if a slice of a card is promised, exists or is about to be made."""
         return self._slices.is_busy(gpu)

@@ -2,21 +2,32 @@
 
 Kubelet finds the plugin by a socket in its folder ``plugins_registry`` and asks it there for the socket that serves the
 claims. It keeps both over its own restart, so nothing has to be registered again. Each instance has sockets of its own:
-during an upgrade two agents are registered and kubelet may call either (kubelet 1.33 and newer). Kubelet removes a
-node's ResourceSlices 30 s after the last instance of their driver has gone (``defaultWipingDelay``).
+during an upgrade two agents are registered and kubelet calls the newest that it is connected to (kubelet 1.33 and
+newer). An instance that has handed its node over answers with what the next instance says. It stays registered until
+it has, since kubelet ends the calls of an instance whose registration goes. Kubelet removes a node's ResourceSlices
+30 s after the last instance of their driver has gone (``defaultWipingDelay``).
 """
 
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 import grpc.aio
+from google.protobuf.message import Message
 
 from tessera.kubelet.inotify import FolderWatch
-from tessera.kubelet.interfaces import ClaimDeviceHealth, ClaimPlugin, ClaimRef, PluginError, PreparedDevice
+from tessera.kubelet.interfaces import (
+    ClaimDeviceHealth,
+    ClaimPlugin,
+    ClaimRef,
+    HandedOverError,
+    PluginError,
+    PreparedDevice,
+)
 from tessera.kubelet.methods import (
     CLAIM_HEALTH,
     CLAIM_SERVICES,
@@ -27,19 +38,28 @@ from tessera.kubelet.methods import (
     PREPARE,
     UNPREPARE,
     WATCH_HEALTH,
+    Method,
     service,
 )
 from tessera.kubelet.plugin_server import iterate_until
 from tessera.kubelet.proto import dra_pb2 as dra
 from tessera.kubelet.proto import drahealth_pb2 as health
 from tessera.kubelet.proto import pluginregistration_pb2 as registration
-from tessera.kubelet.sockets import claim_sockets, remove_leftovers
+from tessera.kubelet.sockets import claim_sockets, is_listening, remove_leftovers
 
 #: ``type`` of a driver of claims in kubelet's registry.
 TYPE = "DRAPlugin"
+#: Seconds that kubelet gives a call (``DefaultPluginClientTimeout``).
+CALL_TIMEOUT = 45.0
+#: Most seconds until the answers of calls that were handed on have left.
+ANSWER_TIMEOUT = 1.0
+_VERSION = next(iter(CLAIM_SERVICES))
+#: How gRPC says that a server has ended.
+_ENDED = grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED
 
 _log = logging.getLogger(__name__)
 
+T = TypeVar("T", bound=Message)
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
@@ -59,6 +79,13 @@ class ClaimServer:
         self._registry = registry
         self._folder = plugins / plugin.driver_name
         self._closing = asyncio.Event()
+        #: Calls that the next instance answers.
+        self._handed_on: set[asyncio.Future[Any]] = set()
+        #: Of the two folders.
+        self._watches: tuple[FolderWatch, FolderWatch]
+        #: When the socket for claims was bound.
+        self._bound_ns = 0
+        self._has_handed_on = False
         #: Socket that kubelet finds, and the one that serves claims.
         self.registration, self.claims = claim_sockets(plugin.driver_name, registry, self._folder)
 
@@ -82,25 +109,24 @@ class ClaimServer:
 
     async def _serve_until_removed(self) -> None:
         servers = [self._claim_server(), self._registration_server()]
-        with FolderWatch(self._registry).changes() as in_registry, FolderWatch(self._folder).changes() as in_folder:
+        self._watches = FolderWatch(self._registry), FolderWatch(self._folder)
+        with self._watches[0].changes() as in_registry, self._watches[1].changes() as in_folder:
             try:
                 for server, socket in zip(servers, (self.claims, self.registration), strict=True):
                     server.add_insecure_port(f"unix:{socket}")
+                    if socket == self.claims:
+                        self._bound_ns = socket.stat().st_mtime_ns
                     await _start(server)
                 await self._wait_until_removed(in_registry, in_folder)
+            except asyncio.CancelledError:
+                await self._finish_handed_on(servers[0])
+                raise
             finally:
                 await self._stop(servers)
 
     async def _wait_until_removed(self, *changes: asyncio.Event) -> None:
         while self.registration.exists() and self.claims.exists():
-            for change in changes:
-                change.clear()
-            waits = [asyncio.ensure_future(change.wait()) for change in changes]
-            try:
-                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                for wait in waits:
-                    wait.cancel()
+            await _wait_for_any(*changes)
 
     async def _stop(self, servers: Sequence[grpc.aio.Server]) -> None:
         """The registration goes first, so that kubelet begins no further call."""
@@ -142,21 +168,76 @@ class ClaimServer:
         return registration.RegistrationStatusResponse()
 
     async def _prepare(
-        self, request: dra.NodePrepareResourcesRequest, _context: Context
+        self, request: dra.NodePrepareResourcesRequest, context: Context
     ) -> dra.NodePrepareResourcesResponse:
-        answers = await _for_each(request.claims, self._plugin.prepare)
+        try:
+            answers = await _for_each(request.claims, self._plugin.prepare)
+        except HandedOverError:
+            return await self._hand_on(PREPARE[_VERSION], request, context)
         return dra.NodePrepareResourcesResponse(claims={uid: _prepared(answer) for uid, answer in answers.items()})
 
     async def _unprepare(
-        self, request: dra.NodeUnprepareResourcesRequest, _context: Context
+        self, request: dra.NodeUnprepareResourcesRequest, context: Context
     ) -> dra.NodeUnprepareResourcesResponse:
-        answers = await _for_each(request.claims, self._plugin.unprepare)
+        try:
+            answers = await _for_each(request.claims, self._plugin.unprepare)
+        except HandedOverError:
+            return await self._hand_on(UNPREPARE[_VERSION], request, context)
         return dra.NodeUnprepareResourcesResponse(
             claims={
                 uid: dra.NodeUnprepareResourceResponse(error=str(answer) if isinstance(answer, PluginError) else "")
                 for uid, answer in answers.items()
             }
         )
+
+    async def _hand_on(self, method: Method[Any, T], request: Any, context: Context) -> T:
+        """What the next instance answers, as soon as there is one."""
+        until = context.time_remaining()
+        call = asyncio.ensure_future(self._call_successor(method, request))
+        self._handed_on.add(call)
+        self._has_handed_on = True
+        try:
+            return await asyncio.wait_for(call, CALL_TIMEOUT if until is None else min(until, CALL_TIMEOUT))
+        except grpc.aio.AioRpcError as error:
+            return await context.abort(error.code(), error.details() or "")
+        except TimeoutError:
+            return await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "no agent has taken this node over yet")
+        finally:
+            self._handed_on.discard(call)
+
+    async def _call_successor(self, method: Method[Any, T], request: Any) -> T:
+        tried: set[Path] = set()
+        with self._watches[0].changes() as in_registry, self._watches[1].changes() as in_folder:
+            while True:
+                for socket in self._successors() - tried:
+                    tried.add(socket)
+                    async with grpc.aio.insecure_channel(f"unix:{socket}", options=OPTIONS) as channel:
+                        try:
+                            return await method.unary(channel)(request, timeout=CALL_TIMEOUT)
+                        except grpc.aio.AioRpcError as error:
+                            if error.code() not in _ENDED:
+                                raise
+                await _wait_for_any(in_registry, in_folder)
+
+    def _successors(self) -> set[Path]:
+        """The sockets of instances that began after this one: calls are never handed back."""
+        found = set()
+        for each in self._folder.glob("*.sock"):
+            with suppress(FileNotFoundError):
+                if each.stat().st_mtime_ns > self._bound_ns and is_listening(each):
+                    found.add(each)
+        return found
+
+    async def _finish_handed_on(self, server: grpc.aio.Server) -> None:
+        """Waits for the answers of the next instance; kubelet has given up each call after its timeout."""
+        if not self._has_handed_on:
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CALL_TIMEOUT):
+                while self._handed_on:
+                    await asyncio.wait(set(self._handed_on))
+        self._closing.set()
+        await server.stop(ANSWER_TIMEOUT)
 
     async def _watch_health(
         self, _request: health.NodeWatchResourcesRequest, _context: Context
@@ -190,8 +271,24 @@ async def _start(server: grpc.aio.Server) -> None:
         raise
 
 
+async def _wait_for_any(*changes: asyncio.Event) -> None:
+    """Returns at the next change of any folder."""
+    waits = [asyncio.ensure_future(change.wait()) for change in changes]
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()
+        for change in changes:
+            change.clear()
+
+
 async def _for_each(claims: Sequence[dra.Claim], call: Callable[[ClaimRef], Awaitable[Any]]) -> Mapping[str, Any]:
-    """By claim's UID the answer, or the refusal, of a call for each claim, all at once."""
+    """By claim's UID the answer, or the refusal, of a call for each claim, all at once.
+
+    Raises:
+        HandedOverError: the next instance answers; what was done is in its files.
+    """
 
     async def answer(claim: dra.Claim) -> Any:
         try:
@@ -199,7 +296,10 @@ async def _for_each(claims: Sequence[dra.Claim], call: Callable[[ClaimRef], Awai
         except PluginError as error:
             return error
 
-    return dict(zip((claim.uid for claim in claims), await asyncio.gather(*map(answer, claims)), strict=True))
+    answers = await asyncio.gather(*map(answer, claims))
+    if any(isinstance(each, HandedOverError) for each in answers):
+        raise HandedOverError
+    return dict(zip((claim.uid for claim in claims), answers, strict=True))
 
 
 def _prepared(answer: Sequence[PreparedDevice] | PluginError) -> dra.NodePrepareResourceResponse:

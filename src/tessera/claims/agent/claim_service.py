@@ -48,6 +48,7 @@ class ClaimService(SliceGiver):
         self._events = runtime.object_events
         #: The pods that had a promise when the label last said to give slices by claims.
         self._served: frozenset[PodUid] = frozenset()
+        self._registered = False
         self._prepared = PreparedClaims(options.claims_file)
         self._driver = ClaimDriver(
             runtime,
@@ -76,6 +77,11 @@ class ClaimService(SliceGiver):
     def has_given(self) -> bool:
         """See :attr:`.SliceGiver.has_given`."""
         return self._driver.has_prepared
+
+    @property
+    def is_registered(self) -> bool:
+        """See :attr:`.SliceGiver.is_registered`."""
+        return self._registered or not self._must_serve()
 
     def users(self) -> Iterator[tuple[PodUid, SlicePosition]]:
         """See :meth:`.SliceGiver.users`: all pods but the first that use a claim."""
@@ -125,11 +131,15 @@ class ClaimService(SliceGiver):
         while True:
             count = self._changes.count
             if self._must_serve() and serving is None:
-                serving = group.create_task(self._kubelet.serve_claims(self._driver), name="claims")
+                serving = group.create_task(self._kubelet.serve_claims(self._driver, self._note_registered))
             elif serving is not None and not self._must_serve():
                 serving.cancel()
                 serving = None
             await self._changes.wait(count)
+
+    def _note_registered(self) -> None:
+        self._registered = True
+        self._changes.notify(Fact.SLICES)
 
     def _must_serve(self) -> bool:
         promised, wanted = frozenset(self._slices.promises), self.is_wanted and not self._publisher.rival

@@ -7,7 +7,7 @@ registers those of the same process.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,7 +16,14 @@ import grpc
 import grpc.aio
 
 from tessera.kubelet.inotify import watch_folder
-from tessera.kubelet.interfaces import ClaimDeviceHealth, ClaimPlugin, ClaimRef, PluginError, PreparedDevice
+from tessera.kubelet.interfaces import (
+    ClaimDeviceHealth,
+    ClaimPlugin,
+    ClaimRef,
+    HandedOverError,
+    PluginError,
+    PreparedDevice,
+)
 from tessera.kubelet.methods import (
     CLAIM_SERVICES,
     GET_INFO,
@@ -174,24 +181,37 @@ def _health(device: health.DeviceHealth) -> ClaimDeviceHealth:
 
 
 class InProcessClaimClient:
-    """Calls a driver in the same process."""
+    """Calls a driver in the same process.
 
-    def __init__(self, plugin: ClaimPlugin) -> None:
+    Args:
+        plugin: the driver.
+        successor: waits for the driver that answers the calls that a driver has handed over.
+    """
+
+    def __init__(self, plugin: ClaimPlugin, successor: Callable[[ClaimPlugin], Awaitable[ClaimPlugin]]) -> None:
         self._plugin = plugin
+        self._successor = successor
+        #: True once a call was handed over.
+        self._hands_on = False
         self._calls: set[asyncio.Future[Any]] = set()
         self._closed = False
 
     async def prepare(self, claims: Sequence[ClaimRef]) -> Prepared:
         """See :class:`ClaimPluginClient`."""
-        return await self._for_each(claims, self._plugin.prepare)
+        return await self._for_each(claims, lambda plugin, claim: plugin.prepare(claim))
 
     async def unprepare(self, claims: Sequence[ClaimRef]) -> Mapping[str, PluginError | None]:
         """See :class:`ClaimPluginClient`."""
-        return await self._for_each(claims, self._plugin.unprepare)
+        return await self._for_each(claims, lambda plugin, claim: plugin.unprepare(claim))
 
     def watch_health(self) -> AsyncIterator[Sequence[ClaimDeviceHealth]]:
         """See :class:`ClaimPluginClient`."""
         return self._plugin.watch_health()
+
+    async def finish_handed_on(self) -> None:
+        """Waits for running calls if the driver has handed them over."""
+        if self._hands_on and self._calls:
+            await asyncio.wait(set(self._calls))
 
     async def close(self) -> None:
         """Ends running calls with ConnectionError."""
@@ -200,11 +220,11 @@ class InProcessClaimClient:
             call.cancel()
 
     async def _for_each(
-        self, claims: Sequence[ClaimRef], call: Callable[[ClaimRef], Coroutine[Any, Any, Any]]
+        self, claims: Sequence[ClaimRef], call: Callable[[ClaimPlugin, ClaimRef], Coroutine[Any, Any, Any]]
     ) -> Mapping[str, Any]:
         if self._closed:
             raise ConnectionResetError("the driver has ended")
-        work = asyncio.ensure_future(asyncio.gather(*(self._one(call(each)) for each in claims)))
+        work = asyncio.ensure_future(asyncio.gather(*(self._one(call, each) for each in claims)))
         self._calls.add(work)
         try:
             async with asyncio.timeout(CALL_TIMEOUT):
@@ -221,11 +241,16 @@ class InProcessClaimClient:
             work.cancel()
         return {claim.uid: answer for claim, answer in zip(claims, answers, strict=True)}
 
-    async def _one(self, call: Coroutine[Any, Any, Any]) -> Any:
-        try:
-            return await call
-        except PluginError as error:
-            return error
+    async def _one(self, call: Callable[[ClaimPlugin, ClaimRef], Coroutine[Any, Any, Any]], claim: ClaimRef) -> Any:
+        plugin = self._plugin
+        while True:
+            try:
+                return await call(plugin, claim)
+            except HandedOverError:
+                self._hands_on = True
+                plugin = await self._successor(plugin)
+            except PluginError as error:
+                return error
 
 
 class ClaimRegistry:

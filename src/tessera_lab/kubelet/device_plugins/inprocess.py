@@ -10,7 +10,7 @@ that stops, ends the running calls with ConnectionError.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from tessera.kubelet.interfaces import (
@@ -121,6 +121,9 @@ class InProcessKubelet:
         self._registered: RegistrationHandler | None = None
         self._source: PodResourcesSource | None = None
         self._drivers: ClaimDrivers | None = None
+        #: The drivers of claims that are served, oldest first.
+        self._served: list[ClaimPlugin] = []
+        self._news = asyncio.Event()
         self._changed = asyncio.Event()
 
     def start(
@@ -151,20 +154,37 @@ class InProcessKubelet:
             else:
                 await changed.wait()
 
-    async def serve_claims(self, plugin: ClaimPlugin) -> None:
+    async def serve_claims(self, plugin: ClaimPlugin, on_registered: Callable[[], None] = lambda: None) -> None:
         """Registers a driver of ResourceClaims, and again whenever kubelet starts, until cancelled."""
+        self._served.append(plugin)
+        news, self._news = self._news, asyncio.Event()
+        news.set()
+        try:
+            await self._serve_claims(plugin, on_registered)
+        finally:
+            self._served.remove(plugin)
+
+    async def _serve_claims(self, plugin: ClaimPlugin, on_registered: Callable[[], None]) -> None:
         while True:
             changed, drivers = self._changed, self._drivers
             if drivers is None:
                 await changed.wait()
                 continue
-            client = InProcessClaimClient(plugin)
+            client = InProcessClaimClient(plugin, self._successor)
             try:
                 drivers.add_driver(plugin.driver_name, client)
+                on_registered()
                 await changed.wait()
             finally:
+                await client.finish_handed_on()
                 drivers.remove_driver(plugin.driver_name, client)
                 await client.close()
+
+    async def _successor(self, plugin: ClaimPlugin) -> ClaimPlugin:
+        """The newest driver of claims, once it is another one."""
+        while not self._served or self._served[-1] is plugin:
+            await self._news.wait()
+        return self._served[-1]
 
     async def pod_resources(self) -> Sequence[PodResources]:
         """Returns the devices that each container holds now.
