@@ -30,6 +30,7 @@ from tessera.cli.install.protections import POD_SECURITY_LABEL
 from tessera.cli.install.rendering import CERTIFICATES, OPENSHIFT
 from tessera.cli.install.rendering import DASHBOARD as DASHBOARD_FILE
 from tessera.cli.install.webhook_certificate import INJECT, reading_rules
+from tessera.dra.requests import GUARD
 from tessera.kube.resources.meta import FORMAT_ANNOTATION
 from tessera.manifests import deploy_folder
 
@@ -157,6 +158,8 @@ def _changed(manifest: Manifest) -> Manifest:
     # Users' pods may be in instaslice-system; the Job of templates/removal.yaml deletes it if nothing is.
     if kind == "CustomResourceDefinition" or (kind, name) == ("Namespace", INSTASLICE_NAMESPACE):
         metadata["annotations"] = {**metadata.get("annotations", {}), **_KEEP}
+    if kind == "DeviceClass":
+        changed["spec"]["selectors"][1] = block(f'include "tessera.claims.guard" (list . "{GUARD}")')
     if name in WORKLOADS and kind in {"Deployment", "DaemonSet"}:
         _change_workload(changed, WORKLOADS[name])
     if name == WEBHOOK and _certificate_rights(changed):

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.names import CLAIM_DRIVERS
+from tessera.api.names import CLAIM_DRIVERS, CLAIM_PLACEMENTS
 from tessera.api.nodes.node_groups import NODE_GROUPS, NodeGroup
 from tessera.api.nodes.repairs import Repairs
 from tessera.gpu_operator.fields.keys import VALUES, Leaf, Shape
@@ -195,7 +195,7 @@ def _own() -> Schema:
                     ),
                 }
             ),
-            "claims": _closed({"driver": {"enum": ["", *CLAIM_DRIVERS]}}),
+            "claims": _closed({"driver": {"enum": ["", *CLAIM_DRIVERS]}, "placement": {"enum": [*CLAIM_PLACEMENTS]}}),
             "mps": _closed(workload),
             "repairs": _of_type(Repairs),
             "agent": _closed(

@@ -269,6 +269,11 @@ SETTINGS: Mapping[str, Case] = {
         f"claims of {driver}": chosen(nvidia, {"claims": {"driver": driver}}, ["--claim-driver", driver])
         for driver, nvidia in zip(CLAIM_DRIVERS, (None, {"hostPaths": {"kubeletRootDir": "/kubelet/"}}), strict=True)
     },
+    "claims by the scheduler": chosen(
+        None,
+        {"claims": {"driver": CLAIM_DRIVERS[0], "placement": "scheduler"}},
+        ["--claim-driver", CLAIM_DRIVERS[0], "--claim-placement", "scheduler"],
+    ),
     "open metrics": chosen(None, {"monitoring": {"metricsAccess": "open"}}, ["--metrics-access", "open"]),
     "evicting memory": chosen(None, {"agent": {"memoryLimits": "evict"}}, ["--memory-limits", "evict"]),
     "controller": chosen(

@@ -49,7 +49,9 @@ async def claiming(lab: VirtualLab, name: str, of: str, *, shared: bool = False)
     await lab.client.create(PODS.as_dicts(), body, "default")
 
 
-async def play(scenario: Scenario, nodes: str, folder: Path, driver: str, *, pages: bool = False) -> None:
+async def play(
+    scenario: Scenario, nodes: str, folder: Path, driver: str, *, pages: bool = False, placement: str = "controller"
+) -> None:
     """Installs Tessera with the driver; all nodes give their slices to claims."""
     cluster = SimulatedCluster(
         parse_nodes(nodes),
@@ -57,7 +59,7 @@ async def play(scenario: Scenario, nodes: str, folder: Path, driver: str, *, pag
         options=ClusterOptions(cdi=folder, mig_config="dynamic", pages=pages),
         entrypoint=build_entrypoint(COMMANDS),
     )
-    choices = InstallChoices(claim_driver=driver)
+    choices = InstallChoices(claim_driver=driver, claim_placement=placement)
     async with cluster.running():
         client = cluster.client("install")
         wanted = manifests(

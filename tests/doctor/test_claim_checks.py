@@ -102,6 +102,13 @@ def test_guarded_classes_keep_the_scheduler_away_where_taints_are_dropped() -> N
     assert {each.verdict for each in examine(classes=guarded, slices=bare(published()))} == {Verdict.OK}
 
 
+@pytest.mark.parametrize(("guarded", "verdict"), [(True, Verdict.ERROR), (False, Verdict.OK)])
+def test_a_guard_is_wrong_where_the_scheduler_places(*, guarded: bool, verdict: Verdict) -> None:
+    classes = msgspec.convert(device_classes(DRIVER, guarded=guarded), list[DeviceClass])
+    finding, _ = examine(classes=classes, slices=bare(published()), by_scheduler=True)
+    assert finding.verdict is verdict
+
+
 PROCESSES = [{"spec": {"containers": [{"name": "c", "args": [f"--claim-driver={DRIVER}"]}]}}]
 
 

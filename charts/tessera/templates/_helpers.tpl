@@ -93,6 +93,22 @@ volumes: [{name: registry-ca, configMap: {name: tessera-registry-ca}}]
 {{- end -}}
 {{- end -}}
 
+{{- define "tessera.claims.args" -}}
+{{- $claims := .Values.tessera.claims -}}
+{{- $args := list -}}
+{{- with $claims.driver }}{{ $args = append $args (printf "--claim-driver=%s" .) }}{{ end -}}
+{{- if and $claims.driver (ne $claims.placement "controller") }}{{ $args = append $args (printf "--claim-placement=%s" $claims.placement) }}{{ end -}}
+{{- toJson $args -}}
+{{- end -}}
+
+{{- /* The second selector of a DeviceClass, which keeps kube-scheduler's allocator away. */ -}}
+{{- define "tessera.claims.guard" -}}
+{{- if ne (index . 0).Values.tessera.claims.placement "scheduler" -}}
+- cel:
+    expression: {{ index . 1 }}
+{{- end -}}
+{{- end -}}
+
 {{- /* The folders of a driver of claims, in the agents' pods: registration by the first, calls by the second. */ -}}
 {{- define "tessera.claims.mounts" -}}
 {{- if .Values.tessera.claims.driver -}}

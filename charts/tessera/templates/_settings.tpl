@@ -164,7 +164,7 @@ values that are no mapping where the chart has one, and a text for a switch is o
 {{- with $settings.folders.driverRoot }}{{ $args = append $args (printf "--driver-root=%s" .) }}{{ end -}}
 {{- end -}}
 {{- with .Values.tessera.monitoring.metricsAccess }}{{ if ne . "reviewed" }}{{ $args = append $args (printf "--metrics-access=%s" .) }}{{ end }}{{ end -}}
-{{- with .Values.tessera.claims.driver }}{{ $args = append $args (printf "--claim-driver=%s" .) }}{{ end -}}
+{{- $args = concat $args (include "tessera.claims.args" . | fromJsonArray) -}}
 {{- if $values.migEvict }}{{ $args = append $args "--mig-evict" }}{{ end -}}
 {{- with $values.memoryLimits }}{{ $args = append $args (printf "--memory-limits=%s" .) }}{{ end -}}
 {{- with $values.simulate }}{{ $args = append $args (printf "--simulate=%s" .) }}{{ end -}}
@@ -195,7 +195,7 @@ values that are no mapping where the chart has one, and a text for a switch is o
 {{- with $own.controller.moves }}{{ $args = append $args (printf "--moves=%s" .) }}{{ end -}}
 {{- if gt (int $own.controller.movesPerHour) 0 }}{{ $args = append $args (printf "--moves-per-hour=%d" (int $own.controller.movesPerHour)) }}{{ end -}}
 {{- with $own.monitoring.metricsAccess }}{{ if ne . "reviewed" }}{{ $args = append $args (printf "--metrics-access=%s" .) }}{{ end }}{{ end -}}
-{{- with $own.claims.driver }}{{ $args = append $args (printf "--claim-driver=%s" .) }}{{ end -}}
+{{- $args = concat $args (include "tessera.claims.args" . | fromJsonArray) -}}
 {{- $builds := $own.builds -}}
 {{- with $builds.buildahImage }}{{ $args = append $args (printf "--buildah-image=%s" .) }}{{ end -}}
 {{- range $system, $image := $builds.baseImages }}{{ $args = append $args (printf "--build-base-image=%s=%s" $system $image) }}{{ end -}}
@@ -226,6 +226,6 @@ values that are no mapping where the chart has one, and a text for a switch is o
 {{- define "tessera.webhook.args" -}}
 {{- $args := get (.Files.Get "files/workloads.json" | fromJson) "tessera-webhook" | dig "args" list -}}
 {{- if .Values.tessera.webhook.certManager.enabled }}{{ $args = append $args "--certificate-secret=tessera-webhook-tls" }}{{ end -}}
-{{- with .Values.tessera.claims.driver }}{{ $args = append $args (printf "--claim-driver=%s" .) }}{{ end -}}
+{{- if ne .Values.tessera.claims.placement "scheduler" }}{{ $args = concat $args (include "tessera.claims.args" . | fromJsonArray) }}{{ end -}}
 {{- concat $args .Values.tessera.webhook.extraArgs | toJson -}}
 {{- end -}}

@@ -82,6 +82,8 @@ MPS_HOST_LABEL = "tessera.dev/mps"
 DEVICE_API_LABEL, DEVICE_API_DRA = "tessera.dev/device-api", "dra"
 #: Drivers of ResourceClaims that an installation can have: ours, and the name of NVIDIA's, whose place it takes.
 CLAIM_DRIVERS = ("gpu.tessera.dev", "gpu.nvidia.com")
+#: Who places ResourceClaims: Tessera's controller, or kube-scheduler's own allocator. The first is the default.
+CLAIM_PLACEMENTS = ("controller", "scheduler")
 MIG_CONFIG_DYNAMIC = "dynamic"
 #: Value of the state label of a node that does not have its requested layout.
 MIG_CONFIG_FAILED = "failed"

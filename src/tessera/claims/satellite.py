@@ -15,6 +15,7 @@ from typing import Any
 from tessera.api.dra.claims import DEVICE_CLASSES, RESOURCE_CLAIMS
 from tessera.api.dra.resource_slices import RESOURCE_SLICES
 from tessera.claims.controller.claims import Claims
+from tessera.claims.controller.scheduler_claims import SchedulerClaims
 from tessera.controller.leadership.informers import ClusterInput
 from tessera.controller.leadership.satellite import Process, Task, Term
 from tessera.controller.objects.pod_info import CLAIMS
@@ -97,13 +98,15 @@ class ClaimInformers(ClusterInput):
 
 @dataclass(frozen=True, kw_only=True)
 class ClaimSatellite:
-    """Places pods by their ResourceClaims.
+    """Places pods by their ResourceClaims, or counts what kube-scheduler gives to them.
 
     Attributes:
         driver: name of the driver by which agents publish devices.
+        by_scheduler: kube-scheduler's allocator places.
     """
 
     driver: str
+    by_scheduler: bool = False
 
     @asynccontextmanager
     async def open(self, process: Process) -> AsyncIterator[Callable[[Term], None]]:
@@ -115,5 +118,5 @@ class ClaimSatellite:
                 Task(name="ResourceClaims", run=informers.run, at_once=True, wait_listed=informers.wait_synced)
             )
 
-        process.kinds.append(partial(Claims, driver=self.driver))
+        process.kinds.append(partial(SchedulerClaims if self.by_scheduler else Claims, driver=self.driver))
         yield join

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from tessera.api.names import CLAIM_DRIVERS
+from tessera.api.names import CLAIM_DRIVERS, CLAIM_PLACEMENTS
 from tessera.cli.base.connection import connect, report_errors, server_options
 from tessera.cli.base.inputs import check_cards
 from tessera.cli.base.process import (
@@ -109,6 +109,13 @@ _PASSED_ON = ("DP_DISABLE_HEALTHCHECKS", "DP_ENABLE_HEALTHCHECKS")
     "--claim-driver",
     type=click.Choice(CLAIM_DRIVERS),
     help="Serve ResourceClaims as this driver if the node has the label tessera.dev/device-api=dra.  [default: none]",
+)
+@click.option(
+    "--claim-placement",
+    type=click.Choice(CLAIM_PLACEMENTS),
+    default=CLAIM_PLACEMENTS[0],
+    show_default=True,
+    help="Who places ResourceClaims; scheduler: kube-scheduler's own allocator.",
 )
 @click.option(
     "--memory-limits",

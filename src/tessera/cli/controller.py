@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from tessera.api.names import CLAIM_DRIVERS, SYSTEM_NAMESPACE
+from tessera.api.names import CLAIM_DRIVERS, CLAIM_PLACEMENTS, SYSTEM_NAMESPACE
 from tessera.cli.base.connection import connect, report_errors, server_options
 from tessera.cli.base.controller_options import (
     Site,
@@ -36,7 +36,7 @@ _READERS: Mapping[str, tuple[str, ...]] = {
     "startup_deadline": ("provisioning", "scale-up"),
     **dict.fromkeys(("usage_user", "usage_label"), ("usage",)),
     **dict.fromkeys(("scale_up", "placeholder_image"), ("scale-up",)),
-    "claim_driver": ("claims",),
+    **dict.fromkeys(("claim_driver", "claim_placement"), ("claims",)),
 }
 
 
@@ -70,6 +70,13 @@ _READERS: Mapping[str, tuple[str, ...]] = {
     "--claim-driver",
     type=click.Choice(CLAIM_DRIVERS),
     help="Place ResourceClaims for devices that agents publish as this driver.  [default: none]",
+)
+@click.option(
+    "--claim-placement",
+    type=click.Choice(CLAIM_PLACEMENTS),
+    default=CLAIM_PLACEMENTS[0],
+    show_default=True,
+    help="Who places ResourceClaims; scheduler: kube-scheduler's own allocator, and what it gave is counted.",
 )
 @click.option(
     "--health-breaker-share",
@@ -248,7 +255,9 @@ def _satellite(name: str, site: Site, given: Mapping[str, Any]) -> Any:
         case "claims":
             from tessera.claims.satellite import ClaimSatellite
 
-            return ClaimSatellite(driver=given["claim_driver"]) if given["claim_driver"] else None
+            by_scheduler = given["claim_placement"] == "scheduler"
+            driver = given["claim_driver"]
+            return ClaimSatellite(driver=driver, by_scheduler=by_scheduler) if driver else None
     raise AssertionError(name)
 
 

@@ -83,7 +83,11 @@ def _classes(found: ClaimFacts) -> Finding:
     if missing:
         return error("claim-classes", f"there is no DeviceClass {list_names(missing)}", _INSTALL.format(found.driver))
     open_ = [name for name in wanted if not _is_guarded(there[name])]
-    if open_ and _drops_taints(found):
+    guarded = [name for name in wanted if name not in open_]
+    if found.by_scheduler and guarded:
+        text = f"DeviceClass {list_names(guarded)} has a guard, so kube-scheduler, which places claims, takes no device"
+        return error("claim-classes", text, _INSTALL.format(found.driver) + " --claim-placement scheduler")
+    if open_ and not found.by_scheduler and _drops_taints(found):
         text = (
             f"the API server drops taints of devices, and DeviceClass {list_names(open_)} has no guard, so"
             " kube-scheduler gives devices away itself"

@@ -141,12 +141,14 @@ class ClaimFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         driver: the name under which Tessera serves claims; empty if it serves none.
+        by_scheduler: kube-scheduler's allocator places them.
         served: the API server has the API.
         classes: the DeviceClasses.
         slices: the ResourceSlices of the drivers of NVIDIA cards.
     """
 
     driver: str
+    by_scheduler: bool = False
     served: bool = True
     classes: Sequence[DeviceClass] = ()
     slices: Sequence[ResourceSlice] = ()
@@ -239,7 +241,8 @@ async def read_facts(client: Client, clock: Clock, trial_namespace: str) -> Clus
     settings = await try_to_read(_settings(client, pods.result()))
     driver = claim_driver(pods.result())
     known = driver or not isinstance(pods.result(), Refusal)
-    claims = await try_to_read(_claims(client, driver)) if known else None
+    by_scheduler = "--claim-placement=scheduler" in _arguments(pods.result())
+    claims = await try_to_read(_claims(client, driver, by_scheduler=by_scheduler)) if known else None
     return ClusterFacts(
         version=version,
         skew=skew,
@@ -335,24 +338,33 @@ def followed_config_maps(pods: Sequence[Object]) -> Sequence[tuple[str, str]]:
 
 def claim_driver(pods: Sequence[Object] | Refusal) -> str:
     """The driver under whose name Tessera serves claims, by the arguments of its pods; empty if it serves none."""
-    for pod in () if isinstance(pods, Refusal) else pods:
-        for container in (pod.get("spec") or {}).get("containers", ()):
-            for argument in container.get("args") or ():
-                option, _, name = argument.partition("=")
-                if option == "--claim-driver" and name in {DRIVER, NVIDIA_DRIVER}:
-                    return str(name)
+    for argument in _arguments(pods):
+        option, _, name = argument.partition("=")
+        if option == "--claim-driver" and name in {DRIVER, NVIDIA_DRIVER}:
+            return name
     return ""
 
 
-async def _claims(client: Client, driver: str) -> ClaimFacts:
+def _arguments(pods: Sequence[Object] | Refusal) -> Sequence[str]:
+    """The arguments of all containers."""
+    containers = (
+        container
+        for pod in (() if isinstance(pods, Refusal) else pods)
+        for container in (pod.get("spec") or {}).get("containers", ())
+    )
+    return [str(argument) for container in containers for argument in container.get("args") or ()]
+
+
+async def _claims(client: Client, driver: str, *, by_scheduler: bool) -> ClaimFacts:
     if not await client.serves(RESOURCE_CLAIMS.api_version):
-        return ClaimFacts(driver=driver, served=False)
+        return ClaimFacts(driver=driver, by_scheduler=by_scheduler, served=False)
     slices = [
         each
         for name in ((DRIVER, NVIDIA_DRIVER) if driver else ())
         for each in (await client.list(RESOURCE_SLICES, field_selector=f"spec.driver={name}")).items
     ]
-    return ClaimFacts(driver=driver, classes=(await client.list(DEVICE_CLASSES)).items, slices=slices)
+    classes = (await client.list(DEVICE_CLASSES)).items
+    return ClaimFacts(driver=driver, by_scheduler=by_scheduler, classes=classes, slices=slices)
 
 
 async def _settings(client: Client, pods: Sequence[Object] | Refusal) -> Mapping[str, bool]:

@@ -51,11 +51,17 @@ def test_an_argument_takes_precedence_over_the_device_plugins_variables() -> Non
         "PATH": "/bin",
     }
     options = parse_options(
-        ["--mig-strategy=none", "--memory-limits=evict", "--claim-driver=gpu.nvidia.com"], environment
+        [
+            "--mig-strategy=none",
+            "--memory-limits=evict",
+            "--claim-driver=gpu.nvidia.com",
+            "--claim-placement=scheduler",
+        ],
+        environment,
     )
     assert options.mig_strategy is MigStrategy.NONE
     assert options.memory_limits is EnforcementMode.EVICT
-    assert options.claim_driver == "gpu.nvidia.com"
+    assert (options.claim_driver, options.claim_placement) == ("gpu.nvidia.com", "scheduler")
     assert options.device_list_strategies == ("envvar", "cdi-annotations")
     assert not options.device_ids_are_uuids
     assert options.environment == {"DP_DISABLE_HEALTHCHECKS": "all"}

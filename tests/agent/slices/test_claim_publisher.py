@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import msgspec
 import pytest
 from tests.agent.conftest import NODE, Scene
 from tests.agent.slices.test_claim_driver import DRIVER, begin
@@ -192,6 +193,24 @@ def test_an_old_server_gets_what_it_keeps(play: Callable[..., None]) -> None:
         assert await stored(scene) == before
 
     play(story, kubernetes="1.34")
+
+
+@pytest.mark.parametrize("kubernetes", ["1.34", "1.36"])
+def test_where_the_scheduler_places_it_may_take_what_excludes_one_another(
+    play: Callable[..., None], kubernetes: str
+) -> None:
+    """Partitions are published with counters only, and nothing keeps the allocator away."""
+
+    async def story(scene: Scene) -> None:
+        scene.options = msgspec.structs.replace(scene.options, claim_placement="scheduler")
+        await begin(scene)
+        await scene.clock.sleep(60)
+        devices = [device for each in await stored(scene) for device in each.spec.devices]
+        assert not any(device.taints for device in devices)
+        assert all(device.consumes_counters for device in devices)
+        assert bool(devices) == (kubernetes == "1.36")
+
+    play(story, kubernetes=kubernetes)
 
 
 def a_card(index: int) -> NodeCard:

@@ -80,6 +80,7 @@ class AgentOptions(msgspec.Struct, frozen=True, kw_only=True):
         max_series: most series of ``/metrics`` with labels of pods.
         claim_timeout: seconds that PreStartContainer waits for a slice; kubelet itself gives up after 30.
         claim_driver: name of the driver by which kubelet asks for the slices of ResourceClaims; empty: it does not.
+        claim_placement: who places ResourceClaims, one of :data:`~tessera.api.names.CLAIM_PLACEMENTS`.
         sharing_config: the ConfigMap of sharing profiles, ``namespace/name``; ``None`` for no profiles.
         sharing_default: profile of nodes without a label that names one; empty for none.
         repairs: the ConfigMap of what is done about cards with faults, ``namespace/name``; ``None`` for nothing.
@@ -121,6 +122,7 @@ class AgentOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_series: int = 10_000
     claim_timeout: float = 25.0
     claim_driver: str = ""
+    claim_placement: str = "controller"
     sharing_config: ConfigMapName | None = None
     sharing_default: str = ""
     repairs: ConfigMapName | None = None

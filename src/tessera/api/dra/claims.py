@@ -213,6 +213,12 @@ class ResourceClaim(Wire, frozen=True, kw_only=True):
     spec: ClaimSpec = ClaimSpec()
     status: ClaimStatus = ClaimStatus()
 
+    @property
+    def pod(self) -> str:
+        """UID of the pod for which it was made from a template; empty for any other claim."""
+        owners = self.metadata.owner_references
+        return next((each.uid for each in owners if each.kind == "Pod" and each.controller), "")
+
 
 class TemplateSpec(Wire, frozen=True, kw_only=True):
     """The claim that a template makes."""

@@ -6,7 +6,9 @@ handed out only if the promise to a pod that may use the claim has its place, an
 place. A forged ``status.reservedFor`` may name a pod of another tenant, so promise and claim must be of one namespace.
 
 A promise may outlive its pod: then it serves the next pod that shares the claim, which it may never have served before.
-A promise precedes its allocation on the API server, so a claim is refused at once for which none is there.
+A promise precedes its allocation on the API server, so a claim is refused at once for which none is there. Where
+kube-scheduler's allocator places, the promise follows its allocation, once the device's former promise has gone: so a
+claim waits for it, and a claim of a template never takes what another pod has left.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -43,6 +45,8 @@ class ClaimPromises:
         self._machine = machine
         self._slices = machine.table
         self._prepared = prepared
+        #: Promises follow the allocations of kube-scheduler.
+        self._follows = runtime.options.claim_placement == "scheduler"
         #: By position that is about to be handed out, the UID of its claim.
         self._reserved: dict[SlicePosition, str] = {}
 
@@ -106,11 +110,12 @@ class ClaimPromises:
 
         if not serving():
             stored = await self._read_promises(claim.metadata.namespace, positions)
-            left = [each.pod for each in stored if each.pod not in pods and await self._is_left(each)]
+            others = [each for each in stored if each.pod not in pods and self._may_inherit(claim, each.pod)]
+            left = [each.pod for each in others if await self._is_left(each)]
             pods = [*pods, *left]
             for pod in left:
                 self._machine.handle(PromiseServes(pod, prepared=True))
-            comes = any(each.pod in pods for each in stored)
+            comes = self._follows or any(each.pod in pods for each in stored)
             if not (comes and await self._wait_until(lambda: bool(serving()), deadline)):
                 self.settle(*left)
                 self._refuse(claim, pods, min((missing(pod) for pod in pods), key=len, default=[]))
@@ -135,6 +140,9 @@ class ClaimPromises:
         places = {each.pod: {one.position for one in each.slices} for each in promises}
         return [each for each in promises if each.namespace == namespace and places[each.pod].issuperset(positions)]
 
+    def _may_inherit(self, claim: ResourceClaim, pod: PodUid) -> bool:
+        return not (self._follows and claim.pod) or claim.pod == pod
+
     async def _is_left(self, promise: SlicePromise) -> bool:
         """True if a promise outlives its pod: the controller keeps it only for those that share the pod's claim."""
         if promise.pod in self._slices.pods:
@@ -144,6 +152,11 @@ class ClaimPromises:
 
     def _refuse(self, claim: ResourceClaim, pods: Sequence[PodUid], missing: Sequence[str]) -> None:
         names = ", ".join(missing)
+        if self._follows:
+            raise PluginError(
+                f"{_name(claim)}: Tessera's controller has not recorded {names or 'its devices'} for a pod of"
+                " status.reservedFor: another pod still has them, or no controller runs; kubelet tries again"
+            )
         strangers = [pod for pod in pods if pod in self._slices.promises and not self._is_neighbour(pod, claim)]
         if any(self._slices.is_released(pod) and pod in self._slices.promises for pod in pods):
             raise PluginError(f"{_name(claim)}: {names}: former slices are still being released; kubelet tries again")

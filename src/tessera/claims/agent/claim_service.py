@@ -50,6 +50,7 @@ class ClaimService(SliceGiver):
         self._served: frozenset[PodUid] = frozenset()
         self._registered = False
         self._prepared = PreparedClaims(options.claims_file)
+        by_scheduler = options.claim_placement == "scheduler"
         self._driver = ClaimDriver(
             runtime,
             options.claim_driver,
@@ -62,7 +63,7 @@ class ClaimService(SliceGiver):
         )
         self._publisher = ClaimPublisher(
             runtime,
-            PublishOptions(driver=options.claim_driver, guarded=True),
+            PublishOptions(driver=options.claim_driver, placed_by_us=not by_scheduler, guarded=not by_scheduler),
             node=runtime.mirror,
             cards=lambda: self._published_cards() if self.is_wanted else PublishedCards((), ("", 0)),
         )

@@ -9,7 +9,7 @@ else wrote meanwhile. The finalizer is written at the same time as the node's re
 never clears the allocation; but it deletes a claim of a template once the pod is done, so this one needs none.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from tessera.api.dra.claims import ResourceClaim
@@ -63,6 +63,10 @@ class ClaimAllocations:
                 self._by_node.setdefault(NodeName(claim.status.allocation.node), set()).add(key)
         return before
 
+    def on(self, node: NodeName) -> Mapping[str, ResourceClaim]:
+        """Returns the claims that are allocated on a node."""
+        return {key: self.claims[key] for key in self._by_node.get(node, ())}
+
     # Which claims have which slices ---------------------------------------------------------------------------------
 
     def is_from(self, claim: ResourceClaim, allocation: Allocation) -> bool:
@@ -73,7 +77,7 @@ class ClaimAllocations:
         found = claim.status.allocation
         if found is None or found.node != allocation.node or claim.metadata.namespace != allocation.namespace:
             return False
-        own, has = self._devices_of(allocation), self._has(claim)
+        own, has = self._devices_of(allocation), self.devices(claim)
         return bool(has & own) or (None in own and not has <= self._published.ids_on(allocation.node))
 
     def is_cleared(self, before: ResourceClaim, claim: ResourceClaim | None, allocation: Allocation) -> bool:
@@ -167,7 +171,7 @@ class ClaimAllocations:
             return ()
         here = list(allocations)
         given = {(each.namespace, device) for each in here for device in self._devices_of(each)}
-        lost = [each for each in free if given.isdisjoint((each.metadata.namespace, one) for one in self._has(each))]
+        lost = [each for each in free if given.isdisjoint((each.metadata.namespace, one) for one in self.devices(each))]
         return [
             _clear(node, PodUid(""), each)
             for each in lost
@@ -175,9 +179,9 @@ class ClaimAllocations:
         ]
 
     def _is_ours(self, claim: ResourceClaim) -> bool:
-        return bool(self._has(claim))
+        return bool(self.devices(claim))
 
-    def _has(self, claim: ResourceClaim) -> set[DeviceId]:
+    def devices(self, claim: ResourceClaim) -> set[DeviceId]:
         """Returns the devices of the driver that a claim has; with admin access it takes none from others."""
         found = claim.status.allocation
         results = found.devices.results if found is not None else ()
@@ -190,8 +194,7 @@ class ClaimAllocations:
 
 
 def _lacks_finalizer(claim: ResourceClaim) -> bool:
-    of_pod = any(each.kind == "Pod" and each.controller for each in claim.metadata.owner_references)
-    return not of_pod and FINALIZER not in claim.metadata.finalizers
+    return not claim.pod and FINALIZER not in claim.metadata.finalizers
 
 
 def _protect(allocation: Allocation, claim: ResourceClaim) -> PatchRecord:

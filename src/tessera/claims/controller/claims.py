@@ -58,9 +58,16 @@ class _Asked(NamedTuple):
     problem: str
 
 
-def _find_fault(pod: PodInfo, asked: _Asked) -> str:
+def find_mixture(pod: PodInfo) -> str:
+    """Returns the fault of a pod whose claims ask for devices, if it asks by limits too; else an empty text."""
     if pod.profiles or pod.devices:
         return "asks for cards by limits and by ResourceClaims: use one of them, or two pods"
+    return ""
+
+
+def _find_fault(pod: PodInfo, asked: _Asked) -> str:
+    if mixture := find_mixture(pod):
+        return mixture
     if not asked.problem and len(asked.profiles) > POD_SLICES:
         return f"its ResourceClaims ask for {len(asked.profiles):,} slices; a pod has at most {POD_SLICES:d}"
     if asked.problem or not pod.hostname:

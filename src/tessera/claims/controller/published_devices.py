@@ -167,6 +167,11 @@ class PublishedDevices:
         part = self._part(node, item)
         return None if part is None else DeviceId(self.driver, part[0].spec.pool.name, part[1].name)
 
+    def place_of(self, node: NodeName, name: str) -> Place | None:
+        """Returns the place of a device of a node's pool; None if the node publishes none of that name."""
+        parts = self.nodes.get(node, _NOTHING).parts.items()
+        return next((place for place, (_, device) in parts if device.name == name), None)
+
     def ids_on(self, node: NodeName) -> frozenset[DeviceId]:
         """Returns the identities of all devices of a node."""
         parts = self.nodes.get(node, _NOTHING).parts.values()

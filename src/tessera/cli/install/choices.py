@@ -14,7 +14,7 @@ from typing import Any
 import click
 import msgspec
 
-from tessera.api.names import SYSTEM_NAMESPACE
+from tessera.api.names import CLAIM_PLACEMENTS, SYSTEM_NAMESPACE
 from tessera.api.nodes.node_groups import NODE_GROUPS_KEY, parse_node_groups
 from tessera.api.nodes.repairs import REPAIRS_KEY, parse_repairs
 from tessera.api.problems import Notice
@@ -134,6 +134,8 @@ def choices_from(
     given = dict(options)
     if given["issuer"] and given["certificate"] != CERT_MANAGER:
         raise CommandError("error: --issuer needs --certificate cert-manager; the webhook's own certificate has none")
+    if given["claim_placement"] != CLAIM_PLACEMENTS[0] and not given["claim_driver"]:
+        raise CommandError(f"error: --claim-placement {given['claim_placement']} needs --claim-driver")
     drivers, namespace = given.pop("drivers"), given.pop("namespace")
     settings = None if file is None else read_text_settings(*file, drivers)
     objects, notices = driver_objects(settings, drivers)

@@ -30,7 +30,7 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.names import DEVICE_ACCESS_POLICY, OWN_LAYOUTS, OWN_PROFILES, SYSTEM_NAMESPACE
+from tessera.api.names import CLAIM_PLACEMENTS, DEVICE_ACCESS_POLICY, OWN_LAYOUTS, OWN_PROFILES, SYSTEM_NAMESPACE
 from tessera.api.nodes.node_groups import NODE_GROUPS_KEY, NODE_GROUPS_MAP
 from tessera.api.nodes.repairs import REPAIRS_KEY, REPAIRS_MAP
 from tessera.cli.install.protections import without_protections
@@ -115,6 +115,7 @@ class InstallChoices(msgspec.Struct, frozen=True, kw_only=True):
         memory_limits: the agents' ``--memory-limits``; empty for their default.
         simulate: cards that each agent simulates; empty for the node's own cards.
         claim_driver: driver of ResourceClaims, one of :data:`~tessera.api.names.CLAIM_DRIVERS`; empty for none.
+        claim_placement: who places them, one of :data:`~tessera.api.names.CLAIM_PLACEMENTS`.
         drivers: the ClusterPolicy and NVIDIADriver by which Tessera installs drivers; empty to use the hosts' drivers.
         ask_for_drivers: True for ``--drivers``, False for ``--no-drivers``, None without either.
         replace_failed: the most nodes of a group that the controller replaces in an hour; 0 for none.
@@ -142,6 +143,7 @@ class InstallChoices(msgspec.Struct, frozen=True, kw_only=True):
     memory_limits: str = ""
     simulate: str = ""
     claim_driver: str = ""
+    claim_placement: str = CLAIM_PLACEMENTS[0]
     drivers: Sequence[Manifest] = ()
     ask_for_drivers: bool | None = None
     replace_failed: int = 0
@@ -216,7 +218,7 @@ def manifests(
             *(eviction if choices.may_evict else ()),
             *(replacing if choices.replace_failed else ()),
             *(constraints if choices.openshift else ()),
-            *(each for each in claims if choices.claim_driver and _is_chosen(each, choices.claim_driver)),
+            *(_class_for(each, choices) for each in claims if _is_chosen(each, choices.claim_driver)),
             *([file_map(CONFIG_MAP, KEY, choices.authorities)] if choices.authorities else ()),
             *([file_map(NODE_GROUPS_MAP, NODE_GROUPS_KEY, choices.node_groups)] if choices.node_groups else ()),
             *([file_map(REPAIRS_MAP, REPAIRS_KEY, choices.repairs)] if choices.repairs else ()),
@@ -245,7 +247,8 @@ def manifests(
                 each["spec"]["template"] = trust_authorities(each["spec"]["template"], choices.authorities)
         if each["kind"] == "Deployment" and each["metadata"]["name"] == WEBHOOK:
             (container,) = each["spec"]["template"]["spec"]["containers"]
-            container["args"] = [*container["args"], *_claim_driver(choices)]
+            driver = () if choices.claim_placement == "scheduler" else _claim_driver(choices)  # it gates no claims then
+            container["args"] = [*container["args"], *driver]
         if each["kind"] == "Deployment" and each["metadata"]["name"] == DASHBOARD:
             (container,) = each["spec"]["template"]["spec"]["containers"]
             container["args"] = [*container["args"], *choices.page]
@@ -253,8 +256,17 @@ def manifests(
 
 
 def _is_chosen(manifest: Manifest, driver: str) -> bool:
-    """False for the DeviceClasses of the driver that was not chosen."""
-    return manifest["kind"] != "DeviceClass" or f"'{driver}'" in manifest["spec"]["selectors"][0]["cel"]["expression"]
+    """False for the DeviceClasses of the driver that was not chosen, and for all objects without a driver."""
+    if manifest["kind"] != "DeviceClass":
+        return bool(driver)
+    return f"'{driver}'" in manifest["spec"]["selectors"][0]["cel"]["expression"]
+
+
+def _class_for(manifest: Manifest, choices: InstallChoices) -> Manifest:
+    """Leaves the guard of a DeviceClass out, the second selector, where kube-scheduler's allocator places."""
+    if manifest["kind"] != "DeviceClass" or choices.claim_placement != "scheduler":
+        return manifest
+    return {**manifest, "spec": {**manifest["spec"], "selectors": manifest["spec"]["selectors"][:1]}}
 
 
 def drivers_in_charge(drivers: Sequence[Manifest]) -> list[Manifest]:
@@ -319,6 +331,8 @@ def _metrics_access(choices: InstallChoices) -> Iterator[str]:
 def _claim_driver(choices: InstallChoices) -> Iterator[str]:
     if choices.claim_driver:
         yield f"--claim-driver={choices.claim_driver}"
+        if choices.claim_placement != CLAIM_PLACEMENTS[0]:
+            yield f"--claim-placement={choices.claim_placement}"
 
 
 # The agents' container
