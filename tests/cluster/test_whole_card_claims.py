@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import pytest
 from tests.cluster.test_claim_views import is_told, why
 from tests.cluster.test_resource_claims import claiming, in_lab, template
 from tests.support.device_claims import claim, exactly
@@ -10,7 +11,7 @@ from tests.support.virtual_lab import VirtualLab
 from tessera.agent.mps.interfaces import PIPE_VARIABLE
 from tessera.api.dra.claims import DEVICE_CLASSES, RESOURCE_CLAIMS
 from tessera.dashboard.view.objects import make_map
-from tessera.kube.resources import NAMESPACES
+from tessera.kube.resources import EVENTS, NAMESPACES
 from tessera.nvml.attributes import ComputeMode
 from tessera.observe.cluster_reading import read_cluster
 from tessera.provisioning.node_readiness import missing_offer, offers_gpus
@@ -114,5 +115,56 @@ def test_views_show_whole_cards_by_claims(in_lab: Callable[..., None]) -> None:
         assert missing_offer(node) == ""
         assert offers_gpus(node)
         assert not any("quota" in name for name in node.status.allocatable)
+
+    in_lab(scenario, "1xT4")
+
+
+@pytest.mark.parametrize("restart", [False, True])
+@pytest.mark.parametrize("seconds", [20.0, 60.0])
+def test_a_card_that_somebody_else_computes_on_is_given_when_that_has_ended(
+    in_lab: Callable[..., None], seconds: float, restart: bool
+) -> None:
+    """Its process was started by hand, or has the card from another driver. Kubelet gives a call 45 s."""
+
+    async def scenario(lab: VirtualLab) -> None:
+        machine = lab.machine()
+        (gpu,) = machine.uuids()
+        pid = machine.start_process(gpu, 2**30)
+        await template(lab, "one", exactly("gpu", "gpu.tessera.dev"))
+        await claiming(lab, "p", "one")
+        await lab.clock.sleep(seconds / 2)
+        if restart:
+            await lab.kill("tessera-agent", grace_seconds=None)
+        await lab.clock.sleep(seconds / 2)
+        assert not lab.ready("p")
+        events = await lab.client.list(EVENTS, "default")
+        told = {each.message for each in events.items if each.reason == "SliceInUse"}
+        assert told == {f"card {gpu} cannot be given to a claim, it is used by process {pid}"}
+        failed = [each.message for each in events.items if each.reason == "FailedPrepareDynamicResources"]
+        if not restart:  # else the call ended with the agent
+            assert bool(failed) is (seconds > 45)
+            assert all(f"used by process {pid}" in each for each in failed)
+        machine.end_process(pid)
+        await lab.running("p")
+        assert set(lab.devices("p", "main")) == {gpu}
+
+    in_lab(scenario, "1xT4")
+
+
+def test_a_card_of_a_claim_stays_given_over_a_restart_of_the_agent(in_lab: Callable[..., None]) -> None:
+    """The process on it is the claim's own."""
+
+    async def scenario(lab: VirtualLab) -> None:
+        await template(lab, "one", exactly("gpu", "gpu.tessera.dev"))
+        await claiming(lab, "p", "one")
+        await lab.running("p")
+        machine = lab.machine()
+        (gpu,) = machine.uuids()
+        machine.start_process(gpu, 2**30)
+        await lab.kill("tessera-agent", grace_seconds=None)
+        await lab.clock.sleep(60.0)
+        assert lab.ready("p")
+        events = await lab.client.list(EVENTS, "default")
+        assert not [each for each in events.items if each.reason == "SliceInUse"]
 
     in_lab(scenario, "1xT4")

@@ -167,14 +167,21 @@ class GpuSliceExecutor:
                 await self._hardware.destroy_gpu_instance(gpu, call.gi_id)
 
     async def _check_idle(self, call: DestroyComputeInstance) -> None:
-        found = await self._hardware.processes(self._card.info.uuid)
-        if users := [each.pid for each in found if each.gi_id == self._instance_of(call)]:
-            pids = ", ".join(map(str, users))
-            raise InUse(f"slice {call.position.device_id} must be destroyed, but is used by process {pids}")
+        if users := await self._users(call):
+            raise InUse(f"slice {call.position.device_id} must be destroyed, but is used by process {users}")
 
-    def _instance_of(self, call: DestroyComputeInstance) -> int | None:
+    async def _users(self, call: GpuCall) -> str:
+        """The PIDs of the processes for whose end a call waits; empty if there is none."""
+        instance, found = self._instance_of(call), await self._hardware.processes(self._card.info.uuid)
+        return ", ".join(str(each.pid) for each in found if each.gi_id == instance)
+
+    def _instance_of(self, call: GpuCall) -> int | None:
         """The GPU instance whose processes use the slice; ``None`` for the whole card."""
-        return call.gi_id
+        return call.gi_id if isinstance(call, DestroyComputeInstance) else None
+
+    def _is_of_users(self, call: GpuCall) -> bool:
+        """True for a call that waits until no process uses its slice."""
+        return isinstance(call, DestroyComputeInstance)
 
     def _report_failure(self, call: GpuCall, failure: CallFailure, error: Exception) -> None:
         level = logging.INFO if failure is CallFailure.BUSY else logging.WARNING
@@ -187,15 +194,14 @@ class GpuSliceExecutor:
 
         NVML may report "in use" and list no process. Then only the next try can tell.
         """
-        if isinstance(call, DestroyComputeInstance) and call.position not in self._idle_watches:
+        if self._is_of_users(call) and call.position not in self._idle_watches:
             watch = asyncio.create_task(self._retry_when_idle(call), name=f"idle {call.position.device_id}")
             self._idle_watches[call.position] = watch
 
-    async def _retry_when_idle(self, call: DestroyComputeInstance) -> None:
-        gpu, instance = self._card.info.uuid, self._instance_of(call)
+    async def _retry_when_idle(self, call: GpuCall) -> None:
         try:
-            if any(each.gi_id == instance for each in await self._hardware.processes(gpu)):
-                await self._hardware.wait_idle(gpu, instance)
+            if await self._users(call):
+                await self._hardware.wait_idle(self._card.info.uuid, self._instance_of(call))
                 self._machine.handle(SliceIdle(call.position))
         except NvmlError as error:
             _log.info("slice %s cannot be watched, it is tried again in a while: %s", call.position.device_id, error)

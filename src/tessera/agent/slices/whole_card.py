@@ -1,8 +1,9 @@
 """A card that ResourceClaims get whole, as a card with one place.
 
 Nothing is made on such a card, so the slice state machine gets a stand-in for the GPU instance: it exists from the
-machine's call to create it until the call to destroy it, and that fails as long as a process uses the card. Promise,
-owner, journal, retries and the order of users are those of slices.
+machine's call to create it until the call to destroy it. Both fail as long as a process uses the card, of whomever: a
+container that was started by hand, or one that another driver gave the card. Promise, owner, journal, retries and the
+order of users are those of slices.
 """
 
 from collections.abc import Callable
@@ -58,8 +59,8 @@ class WholeCardExecutor(GpuSliceExecutor):
         self._stale = False
         uuid = self._card.uuid
         position = SlicePosition(uuid, CLAIMED_CARD, 0)
-        if self._given is None:  # the journal has the owner since before the card was given
-            self._given = position in self._machine.table.owners
+        if self._given is None:  # the journal has the owner since before it was known that nobody used the card
+            self._given = position in self._machine.table.owners and self._is_bound(position)
         try:
             await self._hardware.processes(self._card.info.uuid)
         except NvmlError:
@@ -73,6 +74,8 @@ class WholeCardExecutor(GpuSliceExecutor):
     async def _do(self, call: GpuCall) -> None:
         match call:
             case CreateGpuInstance():
+                if not self._is_bound(call.position) and (users := await self._users(call)):
+                    raise InUse(f"card {self._card.uuid} cannot be given to a claim, it is used by process {users}")
                 self._given = True
             case DestroyComputeInstance():
                 await self._check_idle(call)
@@ -82,5 +85,12 @@ class WholeCardExecutor(GpuSliceExecutor):
             case _:
                 raise AssertionError(f"{call!r} is no instruction for a card that is given whole")
 
-    def _instance_of(self, call: DestroyComputeInstance) -> int | None:  # noqa: ARG002 - the card has no instances
+    def _is_bound(self, position: SlicePosition) -> bool:
+        """True if a claim has the card, so that its containers may use it."""
+        return any(position in devices.values() for devices in self._machine.table.bindings.values())
+
+    def _instance_of(self, call: GpuCall) -> int | None:  # noqa: ARG002 - the card has no instances
         return None
+
+    def _is_of_users(self, call: GpuCall) -> bool:
+        return isinstance(call, CreateGpuInstance | DestroyComputeInstance)
