@@ -314,7 +314,8 @@ class _Lifecycle:
         """
         published = served = False
         while self._gate.is_usable(opened):
-            changes = self._changes.about(Fact.DRIVER if published and served else _PUBLISHED)
+            done = published and served
+            changes = self._changes.about(Fact.DRIVER if done else _PUBLISHED)
             count = changes.count
             accepted = components.ready and kubelet.is_accepted and (kubelet.devices or not components.has_devices)
             if accepted and not published:
@@ -324,9 +325,8 @@ class _Lifecycle:
             if accepted and not served and components.slices.is_registered:
                 served = True
                 self._turn.note_serving()
-                if published:
-                    continue
-            await changes.wait(count)
+            if done is (published and served):
+                await changes.wait(count)
 
     # State for the HTTP server ----------------------------------------------------------------------------------
 
