@@ -95,6 +95,17 @@ def test_a_user_without_the_right_is_told_the_role(server: Server, capsys: pytes
     assert "an administrator adds Tessera's API for tenants: tessera install --reuse --dashboard" in shown
 
 
+def test_a_tenant_who_comes_before_the_first_record_is_told_when_it_comes(
+    server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server[0].refused = frozenset({"configmaps"})
+    server[0].found = {**server[0].found, "gpuhours": []}
+    assert main(["usage", *server[1]]) == 1
+    shown = capsys.readouterr().err
+    assert "the controller first writes it about two minutes after its first start" in shown
+    assert "tessera install" not in shown
+
+
 @pytest.mark.parametrize(
     ("seconds", "shown"),
     [

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 #: The source of all hours, in words.
 _SOURCE = "the controller's record"
+#: What is said of a record that is not there, after its name.
+_MISSING = "does not exist: the controller first writes it about two minutes after its first start"
 
 
 @click.command()
@@ -97,10 +99,7 @@ async def _read(
         try:
             found = await client.get(CONFIGMAPS, RECORD_NAME, SYSTEM_NAMESPACE)
         except NotFound:
-            raise UserError(
-                f"{where} does not exist: the controller first writes it about two minutes after its first start; is"
-                " Tessera installed (tessera doctor), and does its controller run?"
-            ) from None
+            raise UserError(f"{where} {_MISSING}; is Tessera installed (tessera doctor), and does it run?") from None
         except Forbidden:
             return await _read_as_tenant(client, namespaces or (home,), end - since, end)
     text = found.data.get(RECORD_KEY, "")
@@ -117,8 +116,12 @@ async def _read_as_tenant(
 
     from tessera.cli.base.tenant_view import read_as_tenant
     from tessera.dashboard.view.objects import GPU_HOURS
+    from tessera.kube.client.errors import NotFound
 
-    texts = [(await read_as_tenant(client, GPU_HOURS, each)).record for each in namespaces]
+    try:
+        texts = [(await read_as_tenant(client, GPU_HOURS, each)).record for each in namespaces]
+    except NotFound:
+        raise UserError(f"the record of GPU-hours {_MISSING}; if it stays so, ask an administrator") from None
     found = [_totals(text, "the record of GPU-hours", begin, end) for text in texts]
     rows = {key: row for each in found for key, row in each.rows.items()}
     return msgspec.structs.replace(found[0], rows=rows), namespaces

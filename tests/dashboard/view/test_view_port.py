@@ -182,10 +182,12 @@ async def test_a_tenant_reads_the_gpu_hours_of_the_own_namespace_and_nothing_of_
     record = UsageRecord(began=HOUR, periods=[period], nodes=marks)
     async with served() as view:
         data = {"metadata": {"name": RECORD_NAME}, "data": {RECORD_KEY: encode_record(record)}}
-        await view.admin("POST", "/api/v1/namespaces/tessera-system/configmaps", data)
         await view.allow("ann", "team")
-        await view.until(f"{API}/namespaces/team/gpuhours", b"of-other")  # an administrator reads all
         client = in_process_client(view.cluster.server, SystemClock(), "ann", "system:authenticated")
+        with pytest.raises(NotFound, match='"cluster" not found'):  # no record yet; the API is there
+            await read_view(client, GPU_HOURS, "team")
+        await view.admin("POST", "/api/v1/namespaces/tessera-system/configmaps", data)
+        await view.until(f"{API}/namespaces/team/gpuhours", b"of-other")  # an administrator reads all
         text = (await read_view(client, GPU_HOURS, "team")).record
         totals = totals_of_record(decode_record(text), 0.0, 2.0 * HOUR)
         assert {key.namespace: row.held for key, row in totals.rows.items()} == {"team": 3600.0}

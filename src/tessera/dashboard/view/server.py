@@ -33,7 +33,7 @@ from tessera.dashboard.view.objects import (
     make_map,
 )
 from tessera.dashboard.view.openapi import documents
-from tessera.kube.client.errors import ApiError, ServiceUnavailable, Status
+from tessera.kube.client.errors import ApiError, NotFound, ServiceUnavailable, Status
 from tessera.kube.resources.meta import Resource
 from tessera.observe.cluster_reading import ClusterReading
 from tessera.serving.bounded_port import Bounds, ConnectionPort
@@ -123,7 +123,7 @@ class ViewAnswers:
     async def _make(self, resource: Resource[Any], visibility: Visibility) -> bytes:
         visibility = name_own_nodes(visibility, self._source.objects.pods)
         if resource is GPU_HOURS:
-            return await asyncio.to_thread(_make_record, await self._source.read_usage_record(), visibility)
+            return await asyncio.to_thread(_make_record, await self._read_record(), visibility)
         if resource is not WAITING_PODS:
             return await asyncio.to_thread(self._make_cards, resource, visibility, await self._source.read_fleet())
         page = await self._source.read_queue()
@@ -132,6 +132,18 @@ class ViewAnswers:
             raise ServiceUnavailable(Status(code=503, reason="ServiceUnavailable", message=text))
         shown = Aliases(visibility, self._redactor).hide_queue(page)
         return msgspec.json.encode({"queue": shown})
+
+    async def _read_record(self) -> str:
+        """The record of GPU-hours.
+
+        Raises:
+            NotFound: there is none yet; it names this API's object, as for every object that is missing.
+        """
+        try:
+            return await self._source.read_usage_record()
+        except NotFound:
+            text = f'{GPU_HOURS.label} "{CLUSTER}" not found'
+            raise NotFound(Status(code=404, reason="NotFound", message=text)) from None
 
     def _make_cards(self, resource: Resource[Any], visibility: Visibility, whole: FleetUsage) -> bytes:
         aliases = Aliases(visibility, self._redactor)
