@@ -73,7 +73,7 @@ FEATURES = (
     Feature(
         name="claims",
         folders=("src/tessera/claims", "src/tessera/dra", "src/tessera/cel"),
-        text="Gives slices by ResourceClaims.",
+        text="Gives slices and whole cards by ResourceClaims.",
         off="`tessera controller --without claims`; agents without `--claim-driver`",
         joins=True,
     ),
