@@ -46,8 +46,8 @@ def test_how_it_works_lists_the_layers_in_the_order_of_the_contract() -> None:
         "contracts"
     ]
     layers = [{name.strip().removeprefix("tessera.") for name in layer.split("|")} for layer in contracts[0]["layers"]]
-    table = HOW_IT_WORKS.read_text(encoding="utf-8").partition("| layer, from the top |")[2].partition("\n\n")[0]
-    rows = [set(re.findall(r"`([\w]+)`", line.split("|")[1])) for line in table.splitlines() if line.startswith("| `")]
+    listed = HOW_IT_WORKS.read_text(encoding="utf-8").partition("Layers, from the top:\n\n")[2].partition("\n\n")[0]
+    rows = [set(re.findall(r"`([\w]+)`", line.split(": ")[0])) for line in listed.splitlines()]
     assert rows == layers
 
 
