@@ -74,7 +74,7 @@ def test_a_page_has_every_option_of_the_agent() -> None:
 
 
 def test_a_page_has_every_decider_that_can_be_replayed() -> None:
-    assert {name for name in DECIDERS if f"| `{name}` |" not in _text("debug-records")} == set()
+    assert {name for name in DECIDERS if f"- `{name}` (" not in _text("debug-records")} == set()
 
 
 class _Cards:
