@@ -11,9 +11,10 @@ from tests.webhook.conftest import Lab, in_lab
 from tessera.api.names import GATE, PodUid
 from tessera.clock import rfc3339
 from tessera.controller.leadership.owners import PodOwners
+from tessera.controller.objects.owners import Owner, Workload
 from tessera.controller.objects.pod_info import MAKERS, PodInfo
 from tessera.controller.slicing.slicer import Slicer
-from tessera.controller.slicing.state.events import PodDeleted, PodObserved, TimePassed
+from tessera.controller.slicing.state.events import OwnerLookedUp, PodDeleted, PodObserved, TimePassed
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, Status
 from tessera.kube.resources import JOBS, NAMESPACES, REPLICASETS, STATEFULSETS
@@ -123,5 +124,26 @@ def test_without_the_right_to_ask_no_pod_inherits(code: int) -> None:
         await ask(RefusingClient(lab.client, ApiError(Status(code=code))), lab, slicer)
         assert not heirs(slicer)
         assert not slicer.state.ages.unknown_owners
+
+    in_lab(story)
+
+
+def test_an_owner_that_is_being_deleted_wants_no_pods() -> None:
+    """As after `kubectl delete --cascade=foreground`, which deletes the pods first."""
+
+    async def story(lab: Lab) -> None:
+        template = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+        body = {
+            "metadata": {"name": "svc", "finalizers": ["example.com/pods"]},
+            "spec": {"replicas": 3, "serviceName": "s", "selector": {"matchLabels": {"a": "b"}}, "template": template},
+        }
+        made = await lab.client.create(STATEFULSETS.as_dicts(), body, "default")
+        owner = Owner("default", "StatefulSet/svc", made["metadata"]["uid"])
+        owners = PodOwners(
+            KubeRuntime(client=lab.client, clock=lab.clock, rng=random.Random(0)), Slicer(), lambda: None
+        )
+        assert await owners._look_up(owner) == OwnerLookedUp(owner, Workload(owner.uid, 3))
+        await lab.client.delete(STATEFULSETS, "svc", "default")
+        assert await owners._look_up(owner) == OwnerLookedUp(owner, Workload(owner.uid, 0))
 
     in_lab(story)

@@ -9,9 +9,16 @@ from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.api.names import NodeName
 from tessera.clock import rfc3339
+from tessera.controller.leadership.owners import unknown_owners
+from tessera.controller.objects.node_constraints import NodeConstraints
 from tessera.controller.objects.owners import Workload
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.controller.slicing.reservations.inheritance import KEPT_PODS, KEPT_SECONDS
+from tessera.controller.slicing.reservations.inheritance import (
+    KEPT_PODS,
+    KEPT_SECONDS,
+    TRIED_KINDS,
+    Inheritance,
+)
 from tessera.controller.slicing.reservations.reservation_record import RESERVATIONS_ANNOTATION
 
 OLD, NEW = "ReplicaSet/svc-1", "ReplicaSet/svc-2"
@@ -136,7 +143,12 @@ def test_nothing_is_kept(cluster: SlicerCluster, way: Callable[[SlicerCluster, P
 def test_a_job_leaves_nothing(cluster: SlicerCluster) -> None:
     old = running(cluster, "train-a", "7g.40gb", maker="Job/train", owner="job")
     batch = waiting(cluster, "batch", "3g.20gb", namespace="team-b")
-    end(cluster, old)
+    writes = len(cluster.writes)
+    cluster.put(replace(cluster.pods[old.uid], terminating=True))
+    cluster.slicer.decide()
+    assert not list(unknown_owners(cluster.slicer))  # thousands of jobs may be deleted together
+    cluster.settle()
+    assert len(cluster.writes) == writes
     gone(cluster, old)
     assert has_slices(cluster, batch)
 
@@ -274,6 +286,106 @@ def test_kept_slots_count_for_the_queue(cluster: SlicerCluster) -> None:
     cluster.pass_time(KEPT_SECONDS)
     cluster.settle()
     assert cluster.slicer.state.ledger.account("default").held.total() == 0
+
+
+@pytest.fixture
+def full_queue(cluster: SlicerCluster) -> SlicerCluster:
+    """The same with room on a second node, which a queue may not use once it holds a card."""
+    cluster.node("n2")
+    cluster.queue("default", maximum=8)
+    return cluster
+
+
+@pytest.mark.parametrize("priority", [0, 100])
+@pytest.mark.parametrize("first", ["the next pod", "the end of the last one"])
+def test_at_its_queues_maximum_the_next_pod_goes_before_pods_that_have_waited_longer(
+    full_queue: SlicerCluster, first: str, priority: int
+) -> None:
+    old = running(full_queue, "svc-1-a", "7g.40gb")
+    batch = waiting(full_queue, "batch", "7g.40gb", priority=priority)
+    full_queue.settle()
+    end(full_queue, old)
+    if first == "the next pod":
+        heir = waiting(full_queue, "svc-2-a", "7g.40gb", maker=NEW, owner="new")
+        full_queue.settle()
+        assert not has_slices(full_queue, heir)  # both would be more than the maximum
+        full_queue.remove(old)
+        full_queue.run()  # the agent has not destroyed the slices yet
+        assert not has_slices(full_queue, batch)
+    else:
+        gone(full_queue, old)
+        full_queue.pass_time(1)
+        heir = waiting(full_queue, "svc-2-a", "7g.40gb", maker=NEW, owner="new")
+    full_queue.settle()
+    assert [has_slices(full_queue, each) for each in (heir, batch)] == [True, False]
+    assert full_queue.slicer.state.ledger.account("default").held.total() == 8
+
+
+def test_kept_slots_count_once_for_the_maximum(full_queue: SlicerCluster) -> None:
+    full_queue.queue("default", maximum=16)
+    old = running(full_queue, "svc-1-a", "7g.40gb")
+    end(full_queue, old)
+    batch = waiting(full_queue, "batch", "7g.40gb")
+    full_queue.settle()
+    assert has_slices(full_queue, batch)
+    heir = waiting(full_queue, "svc-2-a", "7g.40gb", maker=NEW, owner="new")
+    full_queue.settle()
+    gone(full_queue, full_queue.pods[batch.uid])
+    assert has_slices(full_queue, heir)  # on the other node, beside its last pod
+
+
+def test_a_maximum_that_is_lowered_holds_the_next_pod_back_too(full_queue: SlicerCluster) -> None:
+    old, other = (running(full_queue, name, "3g.20gb") for name in ("svc-1-a", "svc-1-b"))
+    full_queue.workloads = {"old": Workload("svc", 2, 1), "new": Workload("svc", 2, 2)}
+    end(full_queue, old)
+    heir = waiting(full_queue, "svc-2-a", "3g.20gb", maker=NEW, owner="new")
+    full_queue.settle()
+    full_queue.queue("default", maximum=4)
+    gone(full_queue, old)
+    assert [has_slices(full_queue, each) for each in (heir, other)] == [False, True]
+    assert not full_queue.slicer.state.reservations
+
+
+def test_slots_on_two_cards_go_to_no_pod_that_needs_one_card() -> None:
+    cluster = SlicerCluster()
+    cluster.pass_time(0)
+    cluster.node("n1", count=2)
+    cluster.workloads = {"old": Workload("svc", 1, 1), "new": Workload("svc", 1, 2)}
+    old = running(cluster, "svc-1-a", "4g.20gb", "4g.20gb")
+    assert len(cluster.slicer.state.allocations.current_of(old.uid).slices) == 2
+    end(cluster, old)
+    heir = waiting(cluster, "svc-2-a", "1g.5gb", "1g.5gb", maker=NEW, owner="new", one_card=True)
+    cluster.settle()
+    gone(cluster, old)
+    cluster.pass_time(KEPT_SECONDS)
+    cluster.settle()
+    cards = {each.gpu_uuid for each in cluster.slicer.state.allocations.current_of(heir.uid).slices}
+    assert len(cards) == 1
+
+
+@pytest.mark.parametrize("kinds", [1, 60])
+def test_many_waiting_pods_of_an_owner_are_tried_in_kept_slots_by_kinds(
+    monkeypatch: pytest.MonkeyPatch, kinds: int
+) -> None:
+    """A tenant's pods that ask for more than was kept, each with constraints of its own or none."""
+    cluster = SlicerCluster()
+    cluster.pass_time(0)
+    for number in range(6):
+        cluster.node(f"n{number}")
+    cluster.workloads = {"old": Workload("svc", 1000, 1)}
+    olds = [running(cluster, f"svc-1-{number}", "1g.5gb") for number in range(40)]
+    for number in range(120):
+        rules = NodeConstraints(selector=(("disk", str(number)),)) if number < kinds > 1 else NodeConstraints()
+        waiting(cluster, f"svc-1-more-{number}", "7g.40gb", maker=OLD, owner="old", constraints=rules)
+    cluster.settle()
+    for each in olds:
+        cluster.put(replace(cluster.pods[each.uid], terminating=True))
+    cluster.run()
+    tried = []
+    places_in = Inheritance._places_in
+    monkeypatch.setattr(Inheritance, "_places_in", lambda *args: tried.append(args) or places_in(*args))
+    list(cluster.slicer.inheritance.propose())
+    assert len(olds) <= len(tried) <= len(olds) * min(kinds + 1, TRIED_KINDS)
 
 
 def test_an_owner_that_deletes_for_ever_holds_no_more_than_its_pods_run(cluster: SlicerCluster) -> None:

@@ -113,8 +113,8 @@ class PodOwners(ClusterInput):
 
 
 def _replicas(found: PartialObject | ReplicaSet | Deployment) -> int:
-    """Returns the pods that an object wants; Kubernetes reads an absent number as 1."""
-    if isinstance(found, PartialObject):
+    """Returns the pods that an object wants; Kubernetes reads an absent number as 1. One that is deleted wants none."""
+    if isinstance(found, PartialObject) or found.metadata.deletion_timestamp is not None:
         return 0
     return 1 if found.spec.replicas is None else found.spec.replicas
 

@@ -16,7 +16,7 @@ class Workload(NamedTuple):
 
     Attributes:
         top: UID of the topmost owner: the Deployment of a ReplicaSet that has one, else the owner itself.
-        wanted: the pods that the topmost owner wants; 0 for a Job, whose pods inherit no slots.
+        wanted: the pods that the topmost owner wants; 0 for one that is being deleted, and for a Job.
         revision: the revision of a Deployment's ReplicaSet, the newest has the highest; 0 for others.
     """
 

@@ -18,8 +18,8 @@ would otherwise lose its slots to whoever waits: its new pod is the youngest of 
 The node's Instaslice object records kept slots like other reservations, so a new controller keeps them.
 """
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Hashable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -45,6 +45,8 @@ KEPT_SECONDS = 30.0
 KEPT_PODS = 512
 #: Most ReplicaSets of one name that are asked about for one ended pod; a Deployment keeps 10 old ones by default.
 ASKED_SIBLINGS = 32
+#: Most kinds of waiting pods of one owner that are tried in kept slots. A rollout has two: the new pods and the old.
+TRIED_KINDS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +76,9 @@ class Inheritance(Proposer):
     def __init__(self, state: SlicerState) -> None:
         self._state = state
         self._members: dict[PodUid, _Member] = {}
-        #: The same by owner, and the owners by namespace; nothing in them is empty.
+        #: The same by owner, and the owners by namespace and common part of their names; nothing in them is empty.
         self._pods: dict[Owner, dict[PodUid, None]] = {}
-        self._owners: dict[str, dict[Owner, None]] = {}
+        self._owners: dict[tuple[str, str], dict[Owner, None]] = {}
         #: Pods that have left slots since the last review.
         self._left: list[_Member] = []
         #: What the API server says of owners; None if one does not exist. Only while slots are kept.
@@ -91,14 +93,14 @@ class Inheritance(Proposer):
         """Takes in a pod that changed, or is gone."""
         pod, known = self._state.cluster.pods.get(uid), self._members.get(uid)
         if pod is not None and not pod.terminating and not pod.finished:
-            if pod.gang is None and (pod.profiles or pod.devices or pod.device_claims):
+            if _may_leave(pod) and (pod.profiles or pod.devices or pod.device_claims):
                 self._add(_Member(pod, self._state.allocations.current_of(uid)))
         elif known is not None:
             self._drop(known.pod)
             self._leave(replace(known, pod=pod or known.pod, was_asked=pod is not None))
-        elif pod is not None and pod.gang is None and not self._has_begun:  # it was asked to end before that
+        elif pod is not None and _may_leave(pod) and not self._has_begun:  # it was asked to end before that
             self._leave(_Member(pod, self._state.allocations.current_of(uid), was_asked=True))
-        if self.keeps and pod is not None and pod.is_held:
+        if pod is not None and pod.is_held and self.keeps:
             self._state.reservations_due = True
 
     def _leave(self, member: _Member) -> None:
@@ -111,15 +113,16 @@ class Inheritance(Proposer):
         owner = _owner_of(member.pod)
         self._members[member.pod.uid] = member
         self._pods.setdefault(owner, {})[member.pod.uid] = None
-        self._owners.setdefault(owner.namespace, {})[owner] = None
+        self._owners.setdefault(_family_of(owner), {})[owner] = None
 
     def _drop(self, pod: PodInfo) -> None:
         owner = _owner_of(pod)
         del self._members[pod.uid], self._pods[owner][pod.uid]
+        family = _family_of(owner)
         if not self._pods[owner]:
-            del self._pods[owner], self._owners[owner.namespace][owner]
-        if not self._owners.get(owner.namespace, True):
-            del self._owners[owner.namespace]
+            del self._pods[owner], self._owners[family][owner]
+        if not self._owners.get(family, True):
+            del self._owners[family]
 
     def review(self, _nodes: AbstractSet[NodeName]) -> Iterator[Proposal]:
         """Keeps the slots that pods have left; then gives them to waiting pods, or ends what is over."""
@@ -176,7 +179,7 @@ class Inheritance(Proposer):
     @property
     def keeps(self) -> bool:
         """True if slots are kept for pods that have not come."""
-        return bool(self._kept())
+        return any(each.kept_for is not None for each in self._state.reservations.values())
 
     def _kept_owners(self) -> Iterator[Owner]:
         return (owner for owner, _ in self._kept())
@@ -191,8 +194,7 @@ class Inheritance(Proposer):
         """Yields an owner, and others whose names say that they are of the same Deployment."""
         yield owner
         if owner.maker.startswith("ReplicaSet/"):
-            stem = owner.maker.rpartition("-")[0] + "-"
-            alike = (each for each in self._owners.get(owner.namespace, ()) if each.maker.startswith(stem))
+            alike = self._owners.get(_family_of(owner), ())
             yield from islice((each for each in alike if each != owner), ASKED_SIBLINGS)
 
     def note_owner(self, owner: Owner, workload: Workload | None) -> None:
@@ -247,15 +249,19 @@ class Inheritance(Proposer):
         wanted = max((each.wanted for each in self._workloads.values() if each and each.top == top), default=0)
         waiting = [(revision, pod) for revision, pod in members if self._may_inherit(pod)]
         waiting.sort(key=lambda each: (-each[0], -each[1].priority, each[1].created, each[1].key))
+        kinds: dict[Hashable, deque[PodInfo]] = {}
+        for revision, pod in waiting:
+            kinds.setdefault((revision, pod.priority, pod.profiles, pod.one_card, pod.constraints), deque()).append(pod)
         for index, (_, one) in enumerate(kept):
             if holding + index >= wanted:
                 yield EndOfReservation(one)
                 continue
-            for each in waiting:
-                slices = self._places_in(one, each[1])
+            for kind, pods in islice(kinds.items(), TRIED_KINDS):
+                slices = self._places_in(one, pods[0])
                 if slices is not None:
-                    waiting.remove(each)
-                    yield from self._hand_over(one, each[1], slices)
+                    yield from self._hand_over(one, pods.popleft(), slices)
+                    if not pods:
+                        del kinds[kind]
                     break
 
     def _has_slots(self, uid: PodUid) -> bool:
@@ -270,6 +276,8 @@ class Inheritance(Proposer):
         """Returns the slices of a pod within kept slots; None if it asks for more, or may not run on the node."""
         index = self._state.cluster.index
         if not index.open_to(pod.constraints) & index.mask_of(one.node):
+            return None
+        if pod.one_card and len(one.holds) > 1:
             return None
         if pod.profiles == tuple(resource_spelling(each.profile) for each in one.slices):
             return one.slices
@@ -330,3 +338,13 @@ class Inheritance(Proposer):
 
 def _owner_of(pod: PodInfo) -> Owner:
     return Owner(pod.namespace, pod.maker, pod.owner)
+
+
+def _may_leave(pod: PodInfo) -> bool:
+    """True if a pod may leave slots: its owner makes others in its place, and they start one by one."""
+    return pod.gang is None and not pod.maker.startswith("Job/")
+
+
+def _family_of(owner: Owner) -> tuple[str, str]:
+    """Returns what the ReplicaSets of one Deployment have in common: the namespace, and the name without the hash."""
+    return owner.namespace, owner.maker.rpartition("-")[0] or owner.maker
