@@ -5,7 +5,8 @@ below what it is guaranteed goes before all others. A pod in the order counts fo
 alternate. Within a queue the order is age.
 
 A queue at its maximum waits as a whole: a younger and smaller pod does not start before an older one of its queue,
-which would wait for ever. Three pods do not hold back others: one that is larger than the maximum itself;
+which would wait for ever. A pod that inherits slots does, since its queue holds no more than before. Three pods do not
+hold back others: one that is larger than the maximum itself;
 one that the rules of all nodes refuse, those about other pods and volumes too; and a pod of a gang that constraints on
 nodes refuse, since rules about the others of its gang hold once they have places.
 """
@@ -17,7 +18,7 @@ from heapq import heapify, heappop, heapreplace
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.planning.lasting_refusals import LastingRefusal, LastingRefusals
 from tessera.controller.slicing.state.queue_ledger import Holding
-from tessera.controller.slicing.state.reservation_rules import holding_of
+from tessera.controller.slicing.state.reservation_rules import counts_for_queue, holding_of
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.reasons.reason import QueueFull
 
@@ -37,7 +38,7 @@ class FairQueues:
         self._closed: set[str] = set()
         for each in state.reservations.values():
             pod = state.cluster.pods.get(each.uid)
-            if pod is not None:
+            if pod is not None and counts_for_queue(state, each):
                 self._count(pod)
 
     def merge(self, pods: Iterable[PodInfo]) -> Iterator[tuple[PodInfo, float]]:
@@ -111,13 +112,14 @@ class FairQueues:
         refused = self.lasting_refusal(pod)
         if refused is not None:
             return refused
+        reserved = self._state.reservations.get(pod.uid)
         own = holding_of(self._state, pod)
-        more = own if pod.uid in self._state.reservations else self._with(queue, own)
+        more = own if reserved is not None else self._with(queue, own)
         alone = own.gib if known.maximum.gib else own.total
         never = alone > known.maximum.amount
         if not never and not self._is_closed(queue, pod) and not self._ledger.is_above_maximum(queue, more):
             return None
-        if not never:
+        if not never and (reserved is None or not reserved.is_inherited):
             self._closed.add(queue)
         account = self._ledger.account(queue)
         held = f"{account.gib}Gi" if known.maximum.gib else f"{account.held.total()} memory slots"
@@ -125,6 +127,9 @@ class FairQueues:
 
     def _is_closed(self, queue: str, pod: PodInfo) -> bool:
         """True if a pod of the queue that goes before this one waits for the maximum."""
+        own = self._state.reservations.get(pod.uid)
+        if own is not None and own.is_inherited:
+            return False
         if queue in self._closed:
             return True
         uid = self._state.pods.first_limited(queue)

@@ -190,6 +190,10 @@ class Settlement:
         self._state.reservations_due = True
         if pod is None:
             self.allocations.count_usage(made.uid)
+        elif made.is_inherited:  # a refusal from before, as by its queue's maximum, says nothing
+            self._state.pods.move(pod.uid, PodState.QUEUED)
+            self._state.pods.forget_refusal(pod.uid)
+            self._state.waiting[pod.uid].reason = None
         if pod is None or (made.is_inherited and not made.holders):  # the pod starts at once
             return
         names = sorted(each.owner for each in holders_of(self._state, made))

@@ -308,6 +308,8 @@ class Reserver(Proposer):
         """Returns the pods of a unit; empty if one waits no more, for something else than room, or as one of a gang."""
         pods = {each.uid: self._cluster.pods[each.uid] for each in held if each.uid in self._state.waiting}
         reasons = [self._state.pods.reason_of(uid) for uid in pods]
+        if held[0].is_inherited and not is_refused(self._state, held[0]):
+            reasons = [each for each in reasons if not isinstance(each, QueueFull)]  # the pod before it counts still
         if len(pods) < len(held) or any(isinstance(each, QueueFull) for each in reasons):
             return {}
         gang = self._state.gangs.gang_of(held[0].uid)

@@ -8,7 +8,7 @@ from tessera.api.instaslice import Slice
 from tessera.api.names import NodeName
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.objects.resource_amounts import Amounts, add_amounts
-from tessera.controller.slicing.state.allocation import Allocation
+from tessera.controller.slicing.state.allocation import Allocation, will_never_run
 from tessera.controller.slicing.state.queue_ledger import Holding
 from tessera.controller.slicing.state.reservation import Reservation
 from tessera.controller.slicing.state.slicer_state import SlicerState
@@ -149,11 +149,18 @@ def holding_of(state: SlicerState, pod: PodInfo) -> Holding:
     return Holding({best[1]: best[2]}, best[3])
 
 
+def counts_for_queue(state: SlicerState, one: Reservation) -> bool:
+    """True if reserved slots count for a queue besides what it holds; inherited ones do once the last pod does not."""
+    if not one.is_inherited or one.kept_for is not None:
+        return not one.is_inherited
+    return all(will_never_run(state.cluster.pods.get(each.uid)) for each in holders_of(state, one))
+
+
 def reserved_for_others(state: SlicerState, queue: str, pod: PodInfo) -> Holding:
     """Returns what is reserved for pods of a queue besides this one and its gang."""
     own = pod.gang.key if pod.gang is not None else ""
     others = (each for each in state.reservations.values() if each.uid != pod.uid and not (own and each.gang == own))
-    pods = (state.cluster.pods.get(each.uid) for each in others)
+    pods = (state.cluster.pods.get(each.uid) for each in others if counts_for_queue(state, each))
     return add_holdings(
         holding_of(state, each) for each in pods if each is not None and state.cluster.queue_of(each) == queue
     )
