@@ -71,6 +71,12 @@ CARD_CHOICES = Limit(
     "different selectors of single cards that claims have now, until classes or devices change",
     "each is a name that planning compares with every card; a cluster whose users name their cards has tens",
 )
+NAMESPACE_CARD_CHOICES = Limit(
+    64,
+    "choices",
+    "the same of one namespace",
+    "a quarter, so that one namespace does not use up what all have; eight cards by index and PCIe root are 40",
+)
 CLAIM_ALTERNATIVES = Limit(8, "alternatives", "`firstAvailable` of a request", "Kubernetes' own bound")
 CLAIM_TOLERATIONS = Limit(16, "tolerations", "tolerations of a request", "Kubernetes' own bound")
 CLAIM_CONSUMERS = Limit(256, "pods", "`reservedFor` of a claim", "Kubernetes' own bound")

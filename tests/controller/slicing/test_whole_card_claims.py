@@ -5,8 +5,10 @@ from typing import Any
 import pytest
 from tests.support.claim_cluster import ClaimCluster, request, selecting
 
+from tessera.claims.controller import card_choices
 from tessera.dra.driver_classes import device_classes
 from tessera.dra.node_devices import DRIVER
+from tessera.limits.claims import NAMESPACE_CARD_CHOICES
 
 WHOLE = "gpu.tessera.dev"
 INDEX = "device.attributes['gpu.tessera.dev'].index"
@@ -175,3 +177,35 @@ def test_admin_access_that_kube_scheduler_cannot_give_is_refused(requests: list[
     pod = cluster.user("p", cluster.claim("c", *requests))
     cluster.settle()
     assert text in cluster.slicer.state.cluster.pods[pod.uid].fault
+
+
+@pytest.mark.parametrize(("more", "names"), [({}, 1), ({"allocationMode": "All"}, 2)])
+def test_a_namespace_does_not_use_up_the_choices_of_all(more: dict[str, Any], names: int) -> None:
+    cluster = ClaimCluster()
+    cluster.claim_node("n1", count=1, whole=True)
+    wanted = [request("gpu", WHOLE, **more, **selecting(f"{INDEX} != {number}")) for number in range(1, 100)]
+    for number, each in enumerate(wanted):
+        cluster.user(f"p{number}", cluster.claim(f"c{number}", each))
+    faults = [cluster.slicer.state.cluster.pods[f"uid-p{number}"].fault for number in range(len(wanted))]
+    assert [bool(each) for each in faults] == [
+        names * number >= NAMESPACE_CARD_CHOICES for number in range(len(wanted))
+    ]
+    assert "in 64 ways in a namespace" in faults[-1]
+    other = cluster.claim("c", wanted[-1], namespace="team-b")
+    assert not cluster.user("q", other, namespace="team-b").fault
+
+
+def test_a_new_choice_of_all_cards_looks_at_no_other_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = ClaimCluster()
+    for number in range(3):
+        cluster.claim_node(f"n{number}", count=1, whole=True)
+    asked: list[object] = []
+    chooses = card_choices._chooses
+    monkeypatch.setattr(card_choices, "_chooses", lambda *args: asked.append(args) or chooses(*args))
+    counts = []
+    for number in range(1, 31):
+        wanted = request("gpu", WHOLE, allocationMode="All", **selecting(f"{INDEX} != {number}"))
+        cluster.user(f"p{number}", cluster.claim(f"c{number}", wanted))
+        counts.append(len(asked))
+        asked.clear()
+    assert counts[-1] == counts[0]

@@ -24,7 +24,7 @@ from tessera.dra.devices import Device, Value
 from tessera.dra.matching import consumed_amounts
 from tessera.dra.requests import AttributeRule, ClaimDemand, ClaimRefused, DeviceDemand
 from tessera.dra.selectors import DeviceSelectors, attributes_read
-from tessera.limits.claims import CARD_CHOICES
+from tessera.limits.claims import CARD_CHOICES, NAMESPACE_CARD_CHOICES
 
 #: Attributes of which every card of a cluster has another value, or every card of a node.
 UNIQUE = frozenset({"uuid", "index", "minor", "pciBusID"})
@@ -115,6 +115,7 @@ class CardChoices:
 
     Attributes:
         counted: True once an answer depended on which cards there are; the caller sets it back.
+        namespace: that of the claim that is read; the caller sets it.
     """
 
     def __init__(self, published: PublishedDevices) -> None:
@@ -123,12 +124,16 @@ class CardChoices:
         self._choices: dict[str, CardChoice] = {}
         #: The nodes on which a request for all cards gets them, by name: the request, and the number of cards.
         self._all: dict[str, tuple[DeviceDemand, int]] = {}
+        #: The names of both kinds that a namespace was the first to use.
+        self._first_uses = Counter[str]()
         self.counted = False
+        self.namespace = ""
 
     def clear(self) -> None:
         """Forgets all names: all claims are read again."""
         self._choices.clear()
         self._all.clear()
+        self._first_uses.clear()
 
     # What a claim asks for --------------------------------------------------------------------------------------------
 
@@ -180,17 +185,28 @@ class CardChoices:
         return tuple(found)
 
     def all_of(self, answer: Answer) -> str:
-        """Returns the choice of nodes where a request for all cards gets as many as the answer has."""
+        """Returns the choice of nodes where a request for all cards gets as many as the answer has.
+
+        Raises:
+            OverflowError: claims use too many such choices.
+        """
         name = f"{answer.count} cards for allocationMode All ({_digest(answer.demand, str(answer.count))})"
+        self._count(name, self._all)
         self._all[name] = answer.demand, answer.count
         return name
 
     def _add(self, choice: CardChoice) -> str:
         name = choice.name
-        if name not in self._choices and len(self._choices) >= CARD_CHOICES:
-            raise OverflowError
+        self._count(name, self._choices)
         self._choices[name] = choice
         return name
+
+    def _count(self, name: str, known: Mapping[str, object]) -> None:
+        if name in known:
+            return
+        if len(known) >= CARD_CHOICES or self._first_uses[self.namespace] >= NAMESPACE_CARD_CHOICES:
+            raise OverflowError
+        self._first_uses[self.namespace] += 1
 
     def _chosen(
         self, demand: DeviceDemand, selectors: DeviceSelectors, meter: Meter
@@ -219,12 +235,13 @@ class CardChoices:
                 found[uuid] = names
         return found
 
-    def all_kept_by(self, node: NodeName, selectors: DeviceSelectors) -> AbstractSet[str]:
-        """Returns the choices of nodes for ``All`` that a node keeps."""
-        cards = self._published.whole_cards(node).values() if self._all else ()
+    def all_kept_by(self, node: NodeName, selectors: DeviceSelectors, only: str = "") -> AbstractSet[str]:
+        """Returns the choices of nodes for ``All`` that a node keeps; only this one if it is named."""
+        choices = {only: self._all[only]} if only in self._all else {} if only else self._all
+        cards = self._published.whole_cards(node).values() if choices else ()
         return {
             name
-            for name, (demand, count) in self._all.items()
+            for name, (demand, count) in choices.items()
             if sum(_chooses(demand, card, selectors, None) for card in cards) == count
         }
 

@@ -35,7 +35,7 @@ from tessera.dra.node_devices import PLACED_BY
 from tessera.dra.opaque_configs import ConfigRefused, check_configs, settings_of
 from tessera.dra.requests import GUARD, ClaimDemand, ClaimRefused, DeviceDemand, read_demand
 from tessera.dra.selectors import DeviceSelectors
-from tessera.limits.claims import CARD_CHOICES, EXPRESSIONS, NAMESPACE_EXPRESSIONS_COST
+from tessera.limits.claims import CARD_CHOICES, EXPRESSIONS, NAMESPACE_CARD_CHOICES, NAMESPACE_EXPRESSIONS_COST
 from tessera.mig.names import is_device_profile, parse_profile_name
 from tessera.text import one_line
 
@@ -70,7 +70,8 @@ _TOO_COSTLY = ClaimProfiles(
 
 
 _TOO_MANY = ClaimProfiles(
-    problem=f"{_NAME} chooses single cards, and the claims of the cluster do so in {CARD_CHOICES} ways already"
+    problem=f"{_NAME} chooses single cards, or All; claims may do so in {NAMESPACE_CARD_CHOICES:d} ways in a namespace,"
+    f" and in {CARD_CHOICES:d} in the cluster: write the selectors as other claims do"
 )
 
 
@@ -141,9 +142,9 @@ class ProfileReader:
         found = self._known.get(key)
         if found is None:
             meter = self._meter(claim.metadata.namespace)
-            self.cards.counted = False
+            self.cards.counted, self.cards.namespace = False, claim.metadata.namespace
             found = self._read(claim.spec, meter)
-            if meter.left >= 0:
+            if meter.left >= 0 and found is not _TOO_MANY:  # those say something of the namespace
                 self._known[key] = found
             if self.cards.counted:
                 self._counting = {*(self._counting or ()), key}
@@ -294,11 +295,17 @@ class ProfileReader:
         self._choices[name] = _Choice(profile, chosen)
         return name
 
-    def kept_by(self, node: NodeName) -> AbstractSet[str]:
-        """Returns the choices that a node keeps: all of its devices of the profile are chosen, or as many as wanted."""
+    def kept_by(self, node: NodeName, only: str = "") -> AbstractSet[str]:
+        """Returns the choices that a node keeps: all of its devices of the profile are chosen, or as many as wanted.
+
+        Args:
+            node: the node.
+            only: the one choice that is looked at; empty for all. A tenant makes new ones at will.
+        """
         devices = self._published.nodes.get(node)
-        kept = {name for name, each in self._choices.items() if devices is not None and _keeps(devices, each)}
-        return kept | self.cards.all_kept_by(node, self.selectors)
+        choices = {only: self._choices[only]} if only in self._choices else {} if only else self._choices
+        kept = {name for name, each in choices.items() if devices is not None and _keeps(devices, each)}
+        return kept | self.cards.all_kept_by(node, self.selectors, only)
 
 
 def _keeps(devices: NodeDevices, choice: _Choice) -> bool:

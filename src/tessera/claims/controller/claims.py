@@ -326,8 +326,9 @@ class Claims(RequestKind):
             return
         self._choices.add(name)
         if name == plain_profile(name):
-            for node in self._published.nodes:
-                self._offer(node)
+            for node in sorted(self._giving):
+                offered = self._state.cluster.offered_by(node, CLAIMS.name)
+                self._state.cluster.offer(node, CLAIMS.name, offered | self._profiles.kept_by(node, name))
             return
         for node in self._giving:
             names = dict(self._state.inventory.names.get(node, {}))

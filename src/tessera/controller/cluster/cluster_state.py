@@ -181,8 +181,14 @@ class ClusterState:
         self.changed_nodes.add(node.name)
         self.capacity_changes.room_may_have_grown(node.name)
 
+    def offered_by(self, name: NodeName, kind: str) -> frozenset[str]:
+        """Returns what a node has for a kind of request besides its devices."""
+        return self._offers.get(name, {}).get(kind, frozenset())
+
     def offer(self, name: NodeName, kind: str, resources: frozenset[str]) -> None:
         """Notes what a node, which may not be known yet, has for a kind of request besides its devices."""
+        if resources == self.offered_by(name, kind):
+            return
         offers = self._offers.setdefault(name, {})
         offers[kind] = resources
         if not resources:
