@@ -321,6 +321,29 @@ def test_at_its_queues_maximum_the_next_pod_goes_before_pods_that_have_waited_lo
     assert full_queue.slicer.state.ledger.account("default").held.total() == 8
 
 
+def test_a_new_controller_counts_kept_slots_for_the_maximum(full_queue: SlicerCluster) -> None:
+    old = running(full_queue, "svc-1-a", "7g.40gb")
+    end(full_queue, old)
+    batch = waiting(full_queue, "batch", "1g.5gb")
+    full_queue.settle()
+    full_queue.restart()
+    gone(full_queue, old)
+    assert not has_slices(full_queue, batch)
+    assert full_queue.slicer.state.ledger.account("default").held.total() == 8
+
+
+@pytest.mark.parametrize("priority", [0, 100])
+def test_the_next_pod_beside_its_last_one_counts_for_the_maximum(full_queue: SlicerCluster, priority: int) -> None:
+    """A pod of 8 slots and the next pod of 1 would both fit beside the last pod of 4, but not together."""
+    full_queue.queue("default", maximum=12)
+    old = running(full_queue, "svc-1-a", "4g.20gb")
+    end(full_queue, old)
+    waiting(full_queue, "svc-2-a", "1g.5gb", maker=NEW, owner="new")
+    waiting(full_queue, "batch", "7g.40gb", priority=priority)
+    full_queue.settle()
+    assert full_queue.slicer.state.ledger.account("default").held.total() <= 12
+
+
 def test_kept_slots_count_once_for_the_maximum(full_queue: SlicerCluster) -> None:
     full_queue.queue("default", maximum=16)
     old = running(full_queue, "svc-1-a", "7g.40gb")

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from heapq import heapify, heappop, heapreplace
 
+from tessera.api.names import PodUid
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.planning.lasting_refusals import LastingRefusal, LastingRefusals
 from tessera.controller.slicing.state.queue_ledger import Holding
@@ -36,9 +37,12 @@ class FairQueues:
         self._gib: Counter[str] = Counter()
         #: Queues of which a pod waits for their maximum.
         self._closed: set[str] = set()
+        #: Pods whose reservations count already.
+        self._reserved: set[PodUid] = set()
         for each in state.reservations.values():
             pod = state.cluster.pods.get(each.uid)
             if pod is not None and counts_for_queue(state, each):
+                self._reserved.add(each.uid)
                 self._count(pod)
 
     def merge(self, pods: Iterable[PodInfo]) -> Iterator[tuple[PodInfo, float]]:
@@ -87,7 +91,7 @@ class FairQueues:
 
     def take(self, pod: PodInfo) -> None:
         """Counts a pod that may start as held by its queue; one with a reservation counts already."""
-        if pod.uid not in self._state.reservations and self.may_start(pod):
+        if pod.uid not in self._reserved and self.may_start(pod):
             self._count(pod)
 
     def _count(self, pod: PodInfo) -> None:
@@ -112,23 +116,25 @@ class FairQueues:
         refused = self.lasting_refusal(pod)
         if refused is not None:
             return refused
-        reserved = self._state.reservations.get(pod.uid)
         own = holding_of(self._state, pod)
-        more = own if reserved is not None else self._with(queue, own)
+        more = own if pod.uid in self._reserved else self._with(queue, own)
         alone = own.gib if known.maximum.gib else own.total
         never = alone > known.maximum.amount
         if not never and not self._is_closed(queue, pod) and not self._ledger.is_above_maximum(queue, more):
             return None
-        if not never and (reserved is None or not reserved.is_inherited):
+        if not never and not self._inherits(pod):
             self._closed.add(queue)
         account = self._ledger.account(queue)
         held = f"{account.gib}Gi" if known.maximum.gib else f"{account.held.total()} memory slots"
         return QueueFull(pod.profiles, queue, known.maximum.text, held, never)
 
+    def _inherits(self, pod: PodInfo) -> bool:
+        own = self._state.reservations.get(pod.uid)
+        return own is not None and own.is_inherited
+
     def _is_closed(self, queue: str, pod: PodInfo) -> bool:
         """True if a pod of the queue that goes before this one waits for the maximum."""
-        own = self._state.reservations.get(pod.uid)
-        if own is not None and own.is_inherited:
+        if self._inherits(pod):
             return False
         if queue in self._closed:
             return True

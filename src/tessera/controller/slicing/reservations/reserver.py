@@ -145,6 +145,8 @@ class Reserver(Proposer):
         if not self._adopted:
             self._adopted = True
             self._number = adopt_reservations(self._state, keep=self._keeps)
+            kept = [each for each in self._state.reservations.values() if each.kept_for is not None]
+            yield from (NewReservation(None, each, 0.0) for each in kept)  # they count for their queues
         found = [each for each in self._state.reservations.values() if each.kept_for is None]
         if any(each.node in nodes or each.uid not in self._state.waiting for each in found):
             yield from self._review()
