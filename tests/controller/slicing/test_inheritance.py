@@ -377,7 +377,7 @@ def test_slots_on_two_cards_go_to_no_pod_that_needs_one_card() -> None:
     old = running(cluster, "svc-1-a", "4g.20gb", "4g.20gb")
     assert len(cluster.slicer.state.allocations.current_of(old.uid).slices) == 2
     end(cluster, old)
-    heir = waiting(cluster, "svc-2-a", "1g.5gb", "1g.5gb", maker=NEW, owner="new", one_card=True)
+    heir = waiting(cluster, "svc-2-a", "3g.20gb", "3g.20gb", maker=NEW, owner="new", one_card=True)
     cluster.settle()
     gone(cluster, old)
     cluster.pass_time(KEPT_SECONDS)
