@@ -379,11 +379,7 @@ def test_slots_on_two_cards_go_to_no_pod_that_needs_one_card() -> None:
     end(cluster, old)
     heir = waiting(cluster, "svc-2-a", "3g.20gb", "3g.20gb", maker=NEW, owner="new", one_card=True)
     cluster.settle()
-    gone(cluster, old)
-    cluster.pass_time(KEPT_SECONDS)
-    cluster.settle()
-    cards = {each.gpu_uuid for each in cluster.slicer.state.allocations.current_of(heir.uid).slices}
-    assert len(cards) == 1
+    assert heir.uid not in cluster.slicer.state.reservations
 
 
 @pytest.mark.parametrize("kinds", [1, 60])
