@@ -43,6 +43,7 @@ from typing import Any
 
 import msgspec
 import uvloop
+from tests.support.device_claims import profile_class
 
 from tessera.api.instaslice import INSTASLICES
 from tessera.api.names import GATE, resource_of
@@ -51,7 +52,6 @@ from tessera.cli.base.process import reduce_garbage_collection
 from tessera.clock import SystemClock
 from tessera.dra.allocation import select_node
 from tessera.dra.devices import Pool
-from tessera.dra.driver_classes import profile_class
 from tessera.dra.node_devices import DRIVER, NodeCard, PublishOptions, node_pools
 from tessera.dra.slice_writer import plan_slices
 from tessera.kube.client.client import Client

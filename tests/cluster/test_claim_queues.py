@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 from tests.cluster.test_resource_claims import play
-from tests.support.device_claims import claim_template, claiming_pod, exactly
+from tests.support.device_claims import claim_template, claiming_pod, exactly, profile_class
 from tests.support.kueue.cluster import KueueCluster
 from tests.support.virtual_lab import VirtualLab
 
 from tessera.api.dra.claims import DEVICE_CLASSES, RESOURCE_CLAIM_TEMPLATES
-from tessera.dra.driver_classes import profile_class
 from tessera.dra.node_devices import DRIVER
 from tessera.kube.resources import JOBS
 from tessera.kueue.names import QUEUE_LABEL

@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 from tests.cluster.test_resource_claims import Scenario, play
-from tests.support.device_claims import device_class
+from tests.support.device_claims import device_class, profile_class
 from tests.support.virtual_lab import VirtualLab
 
 from tessera.api.dra.claims import DEVICE_CLASSES, RESOURCE_CLAIM_TEMPLATES
 from tessera.api.names import DEVICE_API_DRA, DEVICE_API_LABEL
-from tessera.dra.driver_classes import profile_class
 from tessera.dra.node_devices import DRIVER
 from tessera.kube.client.errors import Forbidden, Invalid
 from tessera.kube.resources import NAMESPACES, NODES, PODS, RESOURCE_QUOTAS

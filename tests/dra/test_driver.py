@@ -8,6 +8,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.device_claims import profile_class
 
 from tessera.api.dra.claims import ClaimSpec, DeviceClass, DeviceConfig, is_our_class
 from tessera.api.dra.resource_slices import ResourceSlice
@@ -17,7 +18,6 @@ from tessera.dra.driver_classes import (
     check_served,
     device_classes,
     find_rival,
-    profile_class,
 )
 from tessera.dra.matching import NoMatch, match_claims
 from tessera.dra.node_devices import DRIVER, NVIDIA_DRIVER, NodeCard, PublishOptions, node_pools

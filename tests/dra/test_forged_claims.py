@@ -1,7 +1,6 @@
 """Claims, classes and slices of any content, from their JSON to an answer: read, or refused with a reason."""
 
 import re
-from decimal import Decimal
 from typing import Any
 
 import msgspec
@@ -11,11 +10,9 @@ from tests.support.searching import examples
 
 from tessera.api.dra.claims import DEVICE_CLASSES, RESOURCE_CLAIMS, ClaimSpec, DeviceClass, ResourceClaim
 from tessera.api.dra.resource_slices import RESOURCE_SLICES, ResourceSlice
-from tessera.dra.devices import Device, DeviceId, Holdings, Pool
 from tessera.dra.holdings_reader import read_holdings
 from tessera.dra.matching import NoMatch, match_claims
 from tessera.dra.opaque_configs import ConfigRefused, settings_of
-from tessera.dra.packing import NodePacking
 from tessera.dra.pool_reader import read_pools
 from tessera.dra.requests import ClaimRefused, read_demand
 from tessera.dra.selectors import DeviceSelectors
@@ -124,7 +121,7 @@ def test_any_objects_lead_to_an_answer(claim_item: Any, class_item: Any, slice_i
     except ClaimRefused as refused:
         answer = str(refused)
     else:
-        chosen = match_claims([demand], pools, holdings, DeviceSelectors(), NodePacking(pools).costs(holdings))
+        chosen = match_claims([demand], pools, holdings, DeviceSelectors())
         answer = chosen.reason if isinstance(chosen, NoMatch) else "has devices"
         configs = [(f"spec.devices.config[{number}]", each) for number, each in enumerate(claim.spec.devices.config)]
         for each in () if isinstance(chosen, NoMatch) else chosen:
@@ -135,19 +132,3 @@ def test_any_objects_lead_to_an_answer(claim_item: Any, class_item: Any, slice_i
     event(re.sub(r"[0-9]+|'.*?'", "", answer)[:40])
     assert answer
     assert len(answer) < 2_000
-
-
-def test_a_card_without_a_geometry_costs_the_same_everywhere() -> None:
-    """Partitions whose names or sizes contradict each other, as a node may forge them."""
-    rows = [("1g.5gb", "0"), ("1g.5gb", "1"), ("1g.5gb", "x"), ("no profile", "1"), ("1g.5gb", "999999999")]
-    devices = tuple(
-        Device(
-            id=DeviceId("d", "n1", f"d{number}"),
-            attributes={"d/parentUUID": f"GPU-{number // 2}", "d/profile": profile},
-            counters={("s", f"memory-slice-{slot}"): Decimal(number + 1) for slot in (start, "2")},
-        )
-        for number, (profile, start) in enumerate(rows)
-    )
-    pool = Pool(driver="d", name="n1", devices=devices, counters={("s", "memory-slice-2"): Decimal(9)})
-    cost = NodePacking([pool]).costs(Holdings())
-    assert [cost(each, ()) for each in devices[2:4]] == [0.0, 0.0]

@@ -8,10 +8,11 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.support.device_claims import profile_class
 
 from tessera.api.dra.claims import ClaimSpec, DeviceClass, DeviceConfig, is_our_class
 from tessera.dra.devices import Holdings, Pool
-from tessera.dra.driver_classes import check_served, device_classes, profile_class
+from tessera.dra.driver_classes import check_served, device_classes
 from tessera.dra.matching import NoMatch, match_claims
 from tessera.dra.node_devices import NVIDIA_DRIVER, Engines, NodeCard, PublishOptions, node_pools
 from tessera.dra.opaque_configs import ConfigRefused, check_configs, settings_of

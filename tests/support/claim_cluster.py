@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 import msgspec
+from tests.support.device_claims import profile_class
 from tests.support.slicer_cluster import CheckedSlicer, SlicerCluster, merge
 
 from tessera.api.dra.claims import DeviceClass, ResourceClaim
@@ -17,7 +18,7 @@ from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.slicer import KINDS, Slicer
 from tessera.controller.slicing.state.events import RecordObserved, RecordsListed, RetryDue, WriteRefused
 from tessera.controller.slicing.state.instructions import Instruction, PatchRecord, Write
-from tessera.dra.driver_classes import device_classes, profile_class
+from tessera.dra.driver_classes import device_classes
 from tessera.dra.node_devices import DRIVER, Engines, NodeCard, PublishOptions, node_pools
 from tessera.dra.slice_writer import plan_slices
 from tessera.mig.models import model_by_short_name

@@ -3,6 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
+from tessera.dra.requests import GUARD
+from tessera.mig.names import resource_spelling
+
 Obj = dict[str, Any]
 
 API = "/apis/resource.k8s.io/v1"
@@ -16,6 +19,18 @@ def _object(kind: str, name: str, spec: Obj) -> Obj:
 def device_class(name: str, *expressions: str, **spec: Any) -> Obj:
     """A DeviceClass with CEL selectors."""
     return _object("DeviceClass", name, {"selectors": [{"cel": {"expression": each}} for each in expressions], **spec})
+
+
+def profile_class(driver: str, profile: str, *, guarded: bool = False) -> Obj:
+    """A DeviceClass of one MIG profile, with the extended resource of the device plugin: ``mig-1g.5gb``."""
+    spelling = resource_spelling(profile)
+    device = f"device.attributes['{driver}']"
+    expression = f"device.driver == '{driver}' && {device}.type == 'mig' && {device}.profile == '{profile}'"
+    return device_class(
+        f"mig-{spelling}.{driver.removeprefix('gpu.')}",
+        *(expression, GUARD)[: 1 + guarded],
+        extendedResourceName=f"nvidia.com/mig-{spelling}",
+    )
 
 
 def exactly(name: str, device_class_name: str, *expressions: str, **fields: Any) -> Obj:

@@ -16,7 +16,6 @@ from tessera.api.dra.resource_slices import ResourceSlice
 from tessera.dra.node_devices import DRIVER, NVIDIA_DRIVER
 from tessera.dra.requests import GUARD, ClaimRefused
 from tessera.dra.slice_writer import is_ours
-from tessera.mig.names import resource_spelling
 
 Json = dict[str, Any]
 
@@ -58,15 +57,6 @@ def device_classes(driver: str, *, guarded: bool = False) -> list[Json]:
     found = [_class(f"{name}.{domain}", expression, guarded) for name, expression in wanted.items()]
     if not guarded:  # else kube-scheduler would look for a device that it never finds, for every pod with cards
         found[0]["spec"]["extendedResourceName"] = "nvidia.com/gpu"
-    return found
-
-
-def profile_class(driver: str, profile: str, *, guarded: bool = False) -> Json:
-    """Returns the class of one MIG profile, with the extended resource of the device plugin: ``mig-1g.5gb``."""
-    spelling = resource_spelling(profile)
-    expression = f"{_typed(driver, 'mig')} && device.attributes['{driver}'].profile == '{profile}'"
-    found = _class(f"mig-{spelling}.{_DOMAINS[driver]}", expression, guarded)
-    found["spec"]["extendedResourceName"] = f"nvidia.com/mig-{spelling}"
     return found
 
 

@@ -1,6 +1,6 @@
 """Which devices of a node fulfil the claims of a pod: an exact search.
 
-Claims, requests and devices are filled one after the other, the cheapest device first. A request tries sets of devices,
+Claims, requests and devices are filled one after the other, in the order of the pools. A request tries sets of devices,
 not their orders; ``firstAvailable`` tries its alternatives in order. The first solution counts. If there is one, the
 search finds it, unless it tries more devices than ``CLAIM_STEPS``.
 
@@ -15,7 +15,7 @@ Rules, as in kube-scheduler's allocator (k8s.io/dynamic-resource-allocation/stru
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 
 import msgspec
@@ -25,10 +25,6 @@ from tessera.dra.devices import NO_EXECUTE, NO_SCHEDULE, Device, Holdings, Pool,
 from tessera.dra.requests import AttributeRule, ClaimDemand, DeviceDemand
 from tessera.dra.selectors import DeviceSelectors
 from tessera.limits.claims import CLAIM_ENTRIES, CLAIM_STEPS, EXPRESSION_COST
-
-#: Cost of a device beside those that are chosen already; None if it must not be given. The lowest comes first, and a
-#: device that may not be given now may not be given beside more devices.
-DeviceCost = Callable[[Device, Sequence[Device]], float | None]
 
 
 class ChosenDevice(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,7 +60,6 @@ def match_claims(
     pools: Sequence[Pool],
     holdings: Holdings,
     selectors: DeviceSelectors,
-    cost: DeviceCost | None = None,
 ) -> tuple[ChosenDevice, ...] | NoMatch:
     """Returns devices for all claims, or why there are none.
 
@@ -73,9 +68,8 @@ def match_claims(
         pools: the pools of the node.
         holdings: what other claims hold of them.
         selectors: evaluates and remembers selectors.
-        cost: orders the devices; without it they are taken in the order of the pools.
     """
-    search = _Search(claims, pools, holdings.copy(), selectors, cost or (lambda _device, _chosen: 0.0))
+    search = _Search(claims, pools, holdings.copy(), selectors)
     name = claims[0].name if claims else "the pod"
     try:
         if search.solve():
@@ -115,13 +109,11 @@ class _Search:
         pools: Sequence[Pool],
         holdings: Holdings,
         selectors: DeviceSelectors,
-        cost: DeviceCost,
     ) -> None:
         self._claims = claims
         self._pools = pools
         self._holdings = holdings
         self._selectors = selectors
-        self._cost = cost
         self.chosen: list[ChosenDevice] = []
         self.reason = ""
         self._farthest = (-1, -1)
@@ -210,17 +202,14 @@ class _Search:
     def _usable(
         self, claim: int, demand: DeviceDemand, candidates: Sequence[_Candidate], refused: Counter[str]
     ) -> list[_Candidate]:
-        chosen = [each.device for each in self.chosen]
-        found: list[tuple[float, int, _Candidate]] = []
-        for number, candidate in enumerate(candidates):
+        found = []
+        for candidate in candidates:
             self._count_step()
-            why = self._obstacle(claim, demand, candidate)
-            cost = None if why else self._cost(candidate.device, chosen)
-            if cost is None:
-                refused[why or "withheld"] += 1
+            if why := self._obstacle(claim, demand, candidate):
+                refused[why] += 1
             else:
-                found.append((cost, number, candidate))
-        return [candidate for _cost, _number, candidate in sorted(found, key=lambda each: each[:2])]
+                found.append(candidate)
+        return found
 
     # -- one device ---------------------------------------------------------------------------------------------------
 

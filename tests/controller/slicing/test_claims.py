@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from tests.support.claim_cluster import ClaimCluster, request, selecting
 from tests.support.cost import count_calls
+from tests.support.device_claims import profile_class
 from tests.support.slicer_cluster import CheckedSlicer
 
 from tessera.api.dra.resource_slices import ResourceSlice
@@ -27,7 +28,6 @@ from tessera.controller.slicing.state.events import (
 )
 from tessera.controller.slicing.state.instructions import PatchRecord
 from tessera.dra import pool_reader
-from tessera.dra.driver_classes import profile_class
 from tessera.dra.node_devices import DRIVER
 from tessera.limits.claims import SORT_CHANGE_SECONDS, SORT_CHANGES
 from tessera.reasons.reason import NeverFits

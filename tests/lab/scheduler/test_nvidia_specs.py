@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 from tests.dra.test_nvidia_specs import CHANNELS, RUNS, SERVED, SPECS, Spec
-from tests.support.device_claims import claiming_pod
+from tests.support.device_claims import claiming_pod, profile_class
 
 from tessera.clock import LoopClock
-from tessera.dra.driver_classes import device_classes, profile_class
+from tessera.dra.driver_classes import device_classes
 from tessera.dra.node_devices import NVIDIA_DRIVER
 from tessera.dra.slice_writer import plan_slices
 from tessera.kube.client.client import Client

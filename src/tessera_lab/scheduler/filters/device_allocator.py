@@ -1,6 +1,6 @@
 """kube-scheduler's structured allocator: devices for the claims of a pod that have none, by the driver's order.
 
-The rules are those of :func:`tessera.dra.matching.match_claims` without costs: the first device in the order of pools,
+The rules are those of :func:`tessera.dra.matching.match_claims`: the first device in the order of pools,
 slices and lists that fits. Where a selector has an error, or a claim asks for more devices than a claim can have,
 kube-scheduler stops for the whole pod (:class:`AllocatorError`). Binding conditions are not waited for; the result has
 them, and a driver can read them.
