@@ -36,9 +36,12 @@ COMMON: set[tuple[Any, ...]] = {
 }
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(autouse=True)
 def valid_states() -> Iterator[None]:
-    """Checks the slicer's state after each event; a rule that is broken ends the controller, and with it the test."""
+    """Checks the slicer's state after each event; a rule that is broken ends the controller, and with it the test.
+
+    Only while a test of this folder runs: other tests of the process count what the controller calls.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Slicer, "react", react_and_validate)
         yield
@@ -54,7 +57,7 @@ def node_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def booted_labs(valid_states: None, node_files: Path) -> Iterator[BootedLabs]:
+def booted_labs(node_files: Path) -> Iterator[BootedLabs]:
     """Returns the clusters that boot once."""
     labs = BootedLabs(node_files)
     yield labs
