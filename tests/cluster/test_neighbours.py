@@ -236,7 +236,7 @@ def test_a_pod_pushes_a_placeholder_of_the_printed_manifest_aside(
         await lab.client.create(DEPLOYMENTS.as_dicts(), deployment, "default")
 
         def warm() -> list[str]:
-            pods = [pod for pod in lab.pods.cache.values() if pod.spec.priority_class_name == "tessera-warm"]
+            pods = [pod for pod in lab.pods.cache.values() if pod.spec.priority == -10]
             return sorted(pod.spec.node_name for pod in pods if lab.ready(pod.metadata.name))
 
         await lab.until(lambda: warm() == ["node-1", "node-2"], "a placeholder keeps each node")

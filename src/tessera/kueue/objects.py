@@ -36,11 +36,10 @@ class WorkloadSpec(Wire, frozen=True, kw_only=True):
 
 
 class PodSetAssignment(Wire, frozen=True, kw_only=True):
-    """The flavor of each resource of a pod set, and what it is charged."""
+    """The flavor of each resource of a pod set."""
 
     name: str = ""
     flavors: dict[str, str] = {}
-    resource_usage: dict[str, str | int] = {}
 
 
 class Admission(Wire, frozen=True, kw_only=True):
@@ -134,7 +133,6 @@ class LocalQueueSpec(Wire, frozen=True, kw_only=True):
     """The ClusterQueue behind it."""
 
     cluster_queue: str = ""
-    stop_policy: str = ""
 
 
 class LocalQueue(Wire, frozen=True, kw_only=True):

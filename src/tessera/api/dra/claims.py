@@ -172,7 +172,6 @@ class Allocation(Wire, frozen=True, kw_only=True):
 
     devices: DeviceAllocation = DeviceAllocation()
     node_selector: NodeSelector | None = None
-    allocation_timestamp: str = ""
 
     @property
     def node(self) -> str:

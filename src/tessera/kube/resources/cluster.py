@@ -2,8 +2,6 @@
 
 # ruff: noqa: RUF012 - msgspec gives every object its own copy of an empty default
 
-import msgspec
-
 from tessera.kube.resources.meta import ObjectMeta, ObjectReference, Wire
 from tessera.kube.resources.pods import Condition
 
@@ -53,11 +51,10 @@ class ServicePort(Wire, frozen=True, kw_only=True):
 
 
 class ServiceSpec(Wire, frozen=True, kw_only=True):
-    """Selector, ports and address of a Service."""
+    """Selector and ports of a Service."""
 
     selector: dict[str, str] = {}
     ports: tuple[ServicePort, ...] = ()
-    cluster_ip: str = msgspec.field(name="clusterIP", default="")
     type: str = ""
 
 
@@ -115,7 +112,6 @@ class CoreEvent(Wire, frozen=True, kw_only=True):
     source: EventSource = EventSource()
     action: str = ""
     reporting_component: str = ""
-    reporting_instance: str = ""
 
 
 class ResourceQuotaSpec(Wire, frozen=True, kw_only=True):
@@ -165,7 +161,6 @@ class Webhook(Wire, frozen=True, kw_only=True):
 
     name: str = ""
     client_config: WebhookClientConfig = WebhookClientConfig()
-    failure_policy: str = ""
 
 
 class WebhookConfiguration(Wire, frozen=True, kw_only=True):

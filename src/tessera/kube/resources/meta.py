@@ -41,14 +41,12 @@ class ObjectMeta(Wire, frozen=True, kw_only=True):
     """``metav1.ObjectMeta`` without managedFields, which are most of its bytes. Times are RFC 3339 texts."""
 
     name: str = ""
-    generate_name: str = ""
     namespace: str = ""
     uid: Uid = Uid("")
     resource_version: str = ""
     generation: int = 0
     creation_timestamp: str | None = None
     deletion_timestamp: str | None = None
-    deletion_grace_period_seconds: int | None = None
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
     owner_references: tuple[OwnerReference, ...] = ()
@@ -99,7 +97,6 @@ class ObjectReference(Wire, frozen=True, kw_only=True):
     name: str = ""
     uid: Uid = Uid("")
     resource_version: str = ""
-    field_path: str = ""
 
 
 @dataclass(frozen=True)

@@ -40,13 +40,11 @@ class NodeSystemInfo(Wire, frozen=True, kw_only=True):
     """
 
     boot_id: str = msgspec.field(name="bootID", default="")
-    machine_id: str = msgspec.field(name="machineID", default="")
     kernel_version: str = ""
     os_image: str = ""
     container_runtime_version: str = ""
     kubelet_version: str = ""
     architecture: str = ""
-    operating_system: str = ""
 
 
 class NodeStatus(Wire, frozen=True, kw_only=True):

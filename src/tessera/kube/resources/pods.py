@@ -231,7 +231,6 @@ class PodSpec(Wire, frozen=True, kw_only=True):
     scheduling_gates: tuple[SchedulingGate, ...] = ()
     containers: tuple[Container, ...] = ()
     init_containers: tuple[Container, ...] = ()
-    ephemeral_containers: tuple[Container, ...] = ()
     volumes: tuple[Volume, ...] = ()
     restart_policy: str = ""
     active_deadline_seconds: int | None = None
@@ -240,14 +239,12 @@ class PodSpec(Wire, frozen=True, kw_only=True):
     tolerations: tuple[Toleration, ...] = ()
     topology_spread_constraints: tuple[TopologySpreadConstraint, ...] = ()
     priority: int = 0
-    priority_class_name: str = ""
     preemption_policy: str = ""
     termination_grace_period_seconds: int | None = None
     overhead: _Quantities = {}
     scheduler_name: str = ""
     runtime_class_name: str = ""
     resource_claims: tuple[PodClaim, ...] = ()
-    service_account_name: str = ""
     host_network: bool = False
     resources: ResourceRequirements | None = None
 
@@ -312,7 +309,6 @@ class ComputeRequests(Wire, frozen=True, kw_only=True):
 class DeviceHealth(Wire, frozen=True, kw_only=True):
     """What kubelet says of one device of a container: ``Healthy``, ``Unhealthy`` or ``Unknown``."""
 
-    resource_id: str = msgspec.field(default="", name="resourceID")
     health: str = ""
     message: str = ""
 

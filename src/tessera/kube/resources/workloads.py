@@ -60,9 +60,6 @@ class WorkloadStatus(Wire, frozen=True, kw_only=True):
 
     observed_generation: int = 0
     replicas: int = 0
-    updated_replicas: int = 0
-    ready_replicas: int = 0
-    available_replicas: int = 0
     conditions: tuple[Condition, ...] = ()
 
 
@@ -83,12 +80,10 @@ class ReplicaSet(Wire, frozen=True, kw_only=True):
 
 
 class DaemonSetStatus(Wire, frozen=True, kw_only=True):
-    """The number of nodes that should run the pod, and the number that run it."""
+    """The number of nodes that should run the pod."""
 
     observed_generation: int = 0
     desired_number_scheduled: int = 0
-    current_number_scheduled: int = 0
-    number_ready: int = 0
 
 
 class DaemonSet(Wire, frozen=True, kw_only=True):
@@ -105,7 +100,6 @@ class JobSpec(Wire, frozen=True, kw_only=True):
     parallelism: int | None = None
     completions: int | None = None
     active_deadline_seconds: int | None = None
-    backoff_limit: int | None = None
     suspend: bool = False
     template: PodTemplateSpec = PodTemplateSpec()
 
