@@ -293,7 +293,6 @@ class GpuModel(msgspec.Struct, frozen=True, kw_only=True):
             nominal GB times 1024, which leads to the same profile names.
         pci_device_ids: hexadecimal PCI device ids (vendor 10DE).
         compute_capability: CUDA compute capability.
-        min_driver: the first driver that cuts the card; ``None`` where NVIDIA's guide does not say.
         profile_names: the profiles by name.
         table: profiles with their placements; ``None`` where these are unknown or there are none.
     """
@@ -303,7 +302,6 @@ class GpuModel(msgspec.Struct, frozen=True, kw_only=True):
     memory_mib: int
     pci_device_ids: tuple[str, ...]
     compute_capability: tuple[int, int]
-    min_driver: str | None
     profile_names: tuple[str, ...]
     table: Geometry | None
     other_short_names: tuple[str, ...] = ()

@@ -132,7 +132,6 @@ def _model(
     *,
     pci: str,
     cc: tuple[int, int],
-    driver: str | None,
     also: tuple[str, ...] = (),
     aliases: Mapping[str, tuple[str, ...]] | None = None,
 ) -> GpuModel:
@@ -143,7 +142,6 @@ def _model(
         memory_mib=memory_mib,
         pci_device_ids=tuple(pci.split()),
         compute_capability=cc,
-        min_driver=driver,
         profile_names=table.names,
         table=table,
         other_short_names=also,
@@ -151,7 +149,7 @@ def _model(
 
 
 def _model_without_placements(
-    short_name: str, products: tuple[str, ...], memory_mib: int, profiles: str, *, cc: tuple[int, int], driver: str
+    short_name: str, products: tuple[str, ...], memory_mib: int, profiles: str, *, cc: tuple[int, int]
 ) -> GpuModel:
     return GpuModel(
         short_name=short_name,
@@ -159,7 +157,6 @@ def _model_without_placements(
         memory_mib=memory_mib,
         pci_device_ids=(),
         compute_capability=cc,
-        min_driver=driver,
         profile_names=tuple(profiles.split()),
         table=None,
     )
@@ -174,14 +171,11 @@ def _model_without_mig(
         memory_mib=memory_mib,
         pci_device_ids=(pci,),
         compute_capability=cc,
-        min_driver=None,
         profile_names=(),
         table=None,
         other_short_names=also,
     )
 
-
-_A100, _H100, _B200, _B300 = "450.80.02", "525.85.12", "570.133.20", "580.82.07"
 
 MODELS: tuple[GpuModel, ...] = (
     _model(
@@ -191,7 +185,6 @@ MODELS: tuple[GpuModel, ...] = (
         _SEVEN_SLICE,
         pci="20B0 20B1 20F0 20F1 20F6",
         cc=(8, 0),
-        driver=_A100,
         also=("A100-SXM4-40GB", "A100-PCIE-40GB", "A800-40GB", "A100"),
     ),
     _model(
@@ -201,7 +194,6 @@ MODELS: tuple[GpuModel, ...] = (
         _SEVEN_SLICE,
         pci="20B3",
         cc=(8, 0),
-        driver=_A100,
         also=("A100-SXM-64GB", "A100-SXM4-64GB"),
     ),
     _model(
@@ -218,7 +210,6 @@ MODELS: tuple[GpuModel, ...] = (
         _SEVEN_SLICE,
         pci="20B2 20B5 20B8 20F2 20F3 20F5",
         cc=(8, 0),
-        driver=_A100,
         also=("A100-SXM4-80GB", "A100-PCIE-80GB", "A100X", "A800-80GB", "A800"),
         aliases=_A100_80_ALIASES,
     ),
@@ -229,7 +220,6 @@ MODELS: tuple[GpuModel, ...] = (
         _FOUR_SLICE,
         pci="20B7 20B9",
         cc=(8, 0),
-        driver="460.73.01",
         also=("A30-24GB", "A30X"),
     ),
     _model(
@@ -239,12 +229,11 @@ MODELS: tuple[GpuModel, ...] = (
         _SEVEN_SLICE,
         pci="2330 2331 2336 2313 2322 2324",
         cc=(9, 0),
-        driver=_H100,
         also=("H100-SXM5-80GB", "H100-PCIE-80GB", "H100-CNX", "H800-80GB", "H100", "H800"),
     ),
-    _model("H100-64GB", ("NVIDIA H100 64GB",), 64 * 1024, _SEVEN_SLICE, pci="2337", cc=(9, 0), driver=_H100),
+    _model("H100-64GB", ("NVIDIA H100 64GB",), 64 * 1024, _SEVEN_SLICE, pci="2337", cc=(9, 0)),
     # NVIDIA's name of this board has no memory size; "H100" in common use is the 80 GB one.
-    _model("H100-SXM5-94GB", ("NVIDIA H100",), 94 * 1024, _SEVEN_SLICE, pci="2339", cc=(9, 0), driver=_H100),
+    _model("H100-SXM5-94GB", ("NVIDIA H100",), 94 * 1024, _SEVEN_SLICE, pci="2339", cc=(9, 0)),
     _model(
         "H100-NVL",
         ("NVIDIA H100 NVL", "NVIDIA H800 NVL"),
@@ -252,10 +241,9 @@ MODELS: tuple[GpuModel, ...] = (
         _SEVEN_SLICE,
         pci="2321 233A",
         cc=(9, 0),
-        driver=_H100,
         also=("H100-94GB", "H100-NVL-94GB", "H800-NVL"),
     ),
-    _model("H100-96GB", ("NVIDIA H100 96GB HBM3",), 96 * 1024, _SEVEN_SLICE, pci="233D 2338", cc=(9, 0), driver=_H100),
+    _model("H100-96GB", ("NVIDIA H100 96GB HBM3",), 96 * 1024, _SEVEN_SLICE, pci="233D 2338", cc=(9, 0)),
     _model(
         "GH200-96GB",
         ("NVIDIA GH200 480GB", "NVIDIA GH200 120GB"),
@@ -263,13 +251,10 @@ MODELS: tuple[GpuModel, ...] = (
         _SEVEN_SLICE,
         pci="2342",
         cc=(9, 0),
-        driver=None,
         also=("GH200",),
     ),
-    _model(
-        "H20-96GB", ("NVIDIA H20",), 96 * 1024, _SEVEN_SLICE, pci="2329", cc=(9, 0), driver="535.161.07", also=("H20",)
-    ),
-    _model("PG506-96GB", ("NVIDIA PG506-232",), 96 * 1024, _SEVEN_SLICE, pci="20B6", cc=(8, 0), driver=_A100),
+    _model("H20-96GB", ("NVIDIA H20",), 96 * 1024, _SEVEN_SLICE, pci="2329", cc=(9, 0), also=("H20",)),
+    _model("PG506-96GB", ("NVIDIA PG506-232",), 96 * 1024, _SEVEN_SLICE, pci="20B6", cc=(8, 0)),
     _model(
         "H200",
         ("NVIDIA H200", "NVIDIA H200 NVL"),
@@ -277,12 +262,11 @@ MODELS: tuple[GpuModel, ...] = (
         _SEVEN_SLICE,
         pci="2335 233B",
         cc=(9, 0),
-        driver="550.90.07",
         also=("H200-141GB", "H200-NVL"),
     ),
-    _model("H20-141GB", ("NVIDIA H20-3e",), 141 * 1024, _SEVEN_SLICE, pci="232C", cc=(9, 0), driver="535.161.07"),
-    _model("GH200-144GB", ("NVIDIA GH200 144G HBM3e",), 144 * 1024, _SEVEN_SLICE, pci="2348", cc=(9, 0), driver=None),
-    _model("B200", ("NVIDIA B200",), 183359, _SEVEN_SLICE, pci="2901", cc=(10, 0), driver=_B200, also=("B200-180GB",)),
+    _model("H20-141GB", ("NVIDIA H20-3e",), 141 * 1024, _SEVEN_SLICE, pci="232C", cc=(9, 0)),
+    _model("GH200-144GB", ("NVIDIA GH200 144G HBM3e",), 144 * 1024, _SEVEN_SLICE, pci="2348", cc=(9, 0)),
+    _model("B200", ("NVIDIA B200",), 183359, _SEVEN_SLICE, pci="2901", cc=(10, 0), also=("B200-180GB",)),
     _model(
         "GB200",
         ("NVIDIA GB200",),
@@ -290,12 +274,11 @@ MODELS: tuple[GpuModel, ...] = (
         _SEVEN_SLICE,
         pci="2941",
         cc=(10, 0),
-        driver=_B200,
         also=("GB200-186GB",),
         aliases=_GB200_ALIASES,
     ),
-    _model("B300", ("NVIDIA B300 SXM6 AC",), 269 * 1024, _SEVEN_SLICE, pci="3182", cc=(10, 3), driver=_B300),
-    _model("GB300", ("NVIDIA GB300",), 284208, _SEVEN_SLICE, pci="31C2", cc=(10, 3), driver="595.58.03"),
+    _model("B300", ("NVIDIA B300 SXM6 AC",), 269 * 1024, _SEVEN_SLICE, pci="3182", cc=(10, 3)),
+    _model("GB300", ("NVIDIA GB300",), 284208, _SEVEN_SLICE, pci="31C2", cc=(10, 3)),
     _model(
         "RTX-PRO-6000",
         (
@@ -307,7 +290,6 @@ MODELS: tuple[GpuModel, ...] = (
         _TWELVE_SLOT,
         pci="2BB5",
         cc=(12, 0),
-        driver="575.51.03",
         also=("RTX-PRO-6000-96GB",),
     ),
     _model_without_placements(
@@ -316,7 +298,6 @@ MODELS: tuple[GpuModel, ...] = (
         48 * 1024,
         "1g.24gb 1g.24gb+me 1g.24gb+gfx 1g.24gb+me.all 1g.24gb-me 2g.48gb 2g.48gb+gfx",
         cc=(12, 0),
-        driver="575.57.08",
     ),
     _model_without_placements(
         "RTX-PRO-4500",
@@ -324,7 +305,6 @@ MODELS: tuple[GpuModel, ...] = (
         32 * 1024,
         "1g.16gb 1g.16gb+gfx 1g.16gb+me.all 1g.16gb-me 2g.32gb 2g.32gb+gfx",
         cc=(12, 0),
-        driver="575.64",
     ),
     _model_without_placements(
         "Thor",
@@ -332,7 +312,6 @@ MODELS: tuple[GpuModel, ...] = (
         128 * 1024,
         "1g.0gb 1g.0gb+me 1g.0gb+gfx 2g.0gb 2g.0gb+gfx 3g.0gb 3g.0gb+gfx",
         cc=(11, 0),
-        driver="595",
     ),
 )
 
