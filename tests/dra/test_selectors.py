@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tessera.cel.kubernetes_values import read_semver
+from tessera.cel.metering import Meter
 from tessera.dra.devices import Capacity, Device, DeviceId
 from tessera.dra.selectors import DeviceSelectors
 
@@ -101,10 +102,12 @@ def test_true_and_one_are_not_the_same_value() -> None:
 
 
 def test_alike_devices_cost_one_evaluation() -> None:
-    selectors = DeviceSelectors()
+    selectors, budget, costs = DeviceSelectors(), Meter(1_000_000), set[float]()
     for number in range(50):
-        selectors.matches(f"device.attributes['{OURS}'].profile == '1g.5gb'", device(uuid=f"GPU-{number}"))
-    assert selectors.evaluations == 1
+        selectors.matches(f"device.attributes['{OURS}'].profile == '1g.5gb'", device(uuid=f"GPU-{number}"), budget)
+        costs.add(budget.limit - budget.left)
+    assert 0 not in costs
+    assert len(costs) == 1
 
 
 def test_an_expensive_selector_is_refused_after_some_devices() -> None:

@@ -48,11 +48,9 @@ class NoMatch(msgspec.Struct, frozen=True):
 
     Attributes:
         reason: names claim, request and the devices in the way.
-        too_costly: the search was given up, so the claims themselves are at fault: other nodes need not be tried.
     """
 
     reason: str
-    too_costly: bool = False
 
 
 def match_claims(
@@ -76,12 +74,12 @@ def match_claims(
             return tuple(search.chosen)
     except _OutOfStepsError:
         text = f"more than {CLAIM_STEPS:,} tries of devices are needed to fulfil all constraints and selectors"
-        return NoMatch(f"{name}: {text}", too_costly=True)
+        return NoMatch(f"{name}: {text}")
     except RecursionError:  # three calls deep for each device, so some 300 devices
         count = sum(len(each.requests) for each in claims)
-        return NoMatch(f"{name}: the pod's claims have {count:,} requests, too many for one pod", too_costly=True)
+        return NoMatch(f"{name}: the pod's claims have {count:,} requests, too many for one pod")
     except OutOfBudgetError:
-        return NoMatch(f"{name}: its selectors cost more than {EXPRESSION_COST:,} units on a node", too_costly=True)
+        return NoMatch(f"{name}: its selectors cost more than {EXPRESSION_COST:,} units on a node")
     return NoMatch(search.reason)
 
 

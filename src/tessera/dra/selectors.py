@@ -86,11 +86,6 @@ class DeviceSelectors:
                 budget.charge(meter.limit - meter.left)
         return found
 
-    @property
-    def evaluations(self) -> int:
-        """The number of evaluations whose results are remembered."""
-        return len(self._results)
-
     def _evaluate(self, compiled: _Compiled, device: Device, expression: str, meter: Meter) -> SelectorResult:
         if compiled.program is None:
             return SelectorResult(False, compiled.problem)

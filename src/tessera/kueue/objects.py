@@ -45,7 +45,6 @@ class PodSetAssignment(Wire, frozen=True, kw_only=True):
 class Admission(Wire, frozen=True, kw_only=True):
     """The quota that is reserved."""
 
-    cluster_queue: str = ""
     pod_set_assignments: tuple[PodSetAssignment, ...] = ()
 
 
@@ -129,17 +128,10 @@ class ResourceFlavor(Wire, frozen=True, kw_only=True):
     spec: ResourceFlavorSpec = ResourceFlavorSpec()
 
 
-class LocalQueueSpec(Wire, frozen=True, kw_only=True):
-    """The ClusterQueue behind it."""
-
-    cluster_queue: str = ""
-
-
 class LocalQueue(Wire, frozen=True, kw_only=True):
     """A namespace's queue."""
 
     metadata: ObjectMeta = ObjectMeta()
-    spec: LocalQueueSpec = LocalQueueSpec()
     status: ConditionsStatus = ConditionsStatus()
 
 

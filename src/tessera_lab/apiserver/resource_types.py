@@ -121,11 +121,6 @@ class ResourceType(msgspec.Struct, frozen=True, kw_only=True):
         return GroupResource(self.group, self.plural)
 
     @property
-    def qualified_name(self) -> str:
-        """The resource as error texts name it: ``pods``, ``deployments.apps``."""
-        return f"{self.plural}.{self.group}" if self.group else self.plural
-
-    @property
     def status_subresource(self) -> bool:
         """True if ``status`` is written through its subresource only."""
         return "status" in self.subresources

@@ -42,12 +42,11 @@ class ServiceAccount(Wire, frozen=True, kw_only=True):
 
 
 class ServicePort(Wire, frozen=True, kw_only=True):
-    """A port of a Service; ``target_port`` is a number or a container port's name."""
+    """A port of a Service."""
 
     name: str = ""
     port: int = 0
     protocol: str = ""
-    target_port: int | str | None = None
 
 
 class ServiceSpec(Wire, frozen=True, kw_only=True):

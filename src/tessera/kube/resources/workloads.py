@@ -58,7 +58,6 @@ class WorkloadSpec(Wire, frozen=True, kw_only=True):
 class WorkloadStatus(Wire, frozen=True, kw_only=True):
     """Common part of Deployment and ReplicaSet."""
 
-    observed_generation: int = 0
     replicas: int = 0
     conditions: tuple[Condition, ...] = ()
 
@@ -82,7 +81,6 @@ class ReplicaSet(Wire, frozen=True, kw_only=True):
 class DaemonSetStatus(Wire, frozen=True, kw_only=True):
     """The number of nodes that should run the pod."""
 
-    observed_generation: int = 0
     desired_number_scheduled: int = 0
 
 
