@@ -1,7 +1,7 @@
 """DeviceClass, ResourceClaim and ResourceClaimTemplate.
 
 Claims are written by tenants. The API server bounds them; the same bounds hold here, so an object beyond them does not
-decode. A field that a later Kubernetes adds is not read: :func:`tessera.dra.requests.read_requests` refuses a request
+decode. A field that a later Kubernetes adds is not read: :func:`tessera.dra.requests.read_demand` refuses a request
 of an unknown form rather than guess. Sources of all fields and bounds: ``k8s.io/api/resource/v1/types.go``.
 """
 

@@ -4,7 +4,7 @@ Structs here and in :mod:`tessera.kube.resources` are partial: they hold the fie
 object must never be sent back whole; writes are patches that name their fields. Attribute names are snake case, the
 wire's are camel case. Lists are tuples, so that readers cannot change a cached object.
 
-A resource may also be used untyped (:meth:`Resource.untyped`): its objects are then plain dicts. The functions
+A resource may also be used untyped (:meth:`Resource.as_dicts`): its objects are then plain dicts. The functions
 :func:`key_of`, :func:`uid_of` and :func:`version_of` read both kinds.
 """
 
