@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -129,14 +129,15 @@ FORMS = {
 }
 
 
-#: ``make test`` plays one of so many errors of each call in each form; ``make soak`` all of them.
-TURN = 1 if SEARCHING else 3 * len(FORMS)
+#: ``make test`` plays one of so many errors in each form, by turns, so that each call and each error is played;
+#: ``make soak`` plays all of them.
+TURN = 1 if SEARCHING else 3 * len(FORMS) - 1
 
 
-def errors_in(form: Form, codes: Sequence[int] = CODES) -> Iterator[tuple[str, int]]:
+def errors_in(form: Form, codes: Sequence[int] = CODES) -> Sequence[tuple[str, int]]:
     """The calls and their errors that are played in a form."""
     at = list(FORMS.values()).index(form)
-    return ((call, code) for n, call in enumerate(CALLS) for code in codes[(n + at) % TURN :: TURN])
+    return [(call, code) for call in CALLS for code in codes][3 * at % TURN :: TURN]
 
 
 async def begin_in_form(scene: DriverScene, form: Form) -> None:
