@@ -51,7 +51,7 @@ def test_the_controller_may_die_at_any_write(in_lab: InLab, when: str) -> None:
         story = life_of_a_pod(at, after=when == "after")
         return bool(in_lab(story, nodes="1xA100-40GB", cluster_type=MortalController))
 
-    die_at(range(1, WRITES + 1), outlives, every=2)
+    die_at(range(1, WRITES + 1), outlives)
 
 
 @pytest.mark.parametrize(("when", "part"), PARTS)
