@@ -36,6 +36,7 @@ from tessera.controller.slicing.state.reservation_rules import holders_of, make_
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.mig.names import resource_spelling
 from tessera.placement.fleet import UnknownCard
+from tessera.placement.reserved_slots import Hold
 
 #: Most seconds for which free slots wait for the next pod. A StatefulSet or a ReplicaSet makes it within a second; a
 #: controller manager that changes leaders takes some 15.
@@ -140,20 +141,8 @@ class Inheritance(Proposer):
         holds = make_holds(state, one.node, one.slices, pod.key)
         if not holds:
             return
-        made = Reservation(
-            uid=pod.uid,
-            key=pod.key,
-            queue=queue_key(state, pod),
-            priority=INHERITED,
-            number=0,
-            node=one.node,
-            slices=one.slices,
-            holds=holds,
-            made=state.now,
-            until=state.now,
-            patience=seconds,
-            kept_for=_owner_of(pod),
-        )
+        made = self._inherited(pod, one.node, one.slices, holds)
+        made.patience, made.kept_for = seconds, _owner_of(pod)
         made.holders = {each.uid for each in holders_of(state, made)}
         if not made.holders <= {pod.uid}:  # another pod has got them meanwhile
             return
@@ -318,22 +307,27 @@ class Inheritance(Proposer):
             yield EndOfReservation(own)
         if holds is None:
             return
-        made = Reservation(
-            uid=pod.uid,
-            key=pod.key,
-            queue=queue_key(state, pod),
-            priority=INHERITED,
-            number=0,
-            node=one.node,
-            slices=slices,
-            holds=holds,
-            made=state.now,
-            until=state.now,
-        )
+        made = self._inherited(pod, one.node, slices, holds)
         holders = holders_of(state, made)
         seconds = max((residual_seconds(state, each) for each in holders), default=0.0)
         made.holders, made.until = {each.uid for each in holders}, state.now + seconds
         yield NewReservation(pod, made, seconds)
+
+    def _inherited(
+        self, pod: PodInfo, node: NodeName, slices: tuple[Slice, ...], holds: tuple[Hold, ...]
+    ) -> Reservation:
+        return Reservation(
+            uid=pod.uid,
+            key=pod.key,
+            queue=queue_key(self._state, pod),
+            priority=INHERITED,
+            number=0,
+            node=node,
+            slices=slices,
+            holds=holds,
+            made=self._state.now,
+            until=self._state.now,
+        )
 
 
 def _owner_of(pod: PodInfo) -> Owner:
