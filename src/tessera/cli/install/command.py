@@ -12,6 +12,7 @@ from tessera.cli.base.console import say, say_document
 from tessera.cli.base.controller_options import build_options, check_image, site_options
 from tessera.cli.base.inputs import check_cards, display_name, read_text
 from tessera.cli.base.page_options import origin_option, without_token_option
+from tessera.cli.install.protections import PROTECTIONS
 from tessera.text import one_line
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
 _FILE = click.Path(path_type=Path, dir_okay=False, exists=True, allow_dash=True)
 _NETWORK = "write a CIDR, as in 192.0.2.0/28, or 192.0.2.7/32 for one address"
-_LIMITS = ["off", "observe", "warn", "evict", "kill"]
 
 
 def _networks(_context: click.Context, _parameter: click.Parameter, texts: tuple[str, ...]) -> tuple[str, ...]:
@@ -108,7 +108,7 @@ _WORDS = "tessera.install.words"
 )
 @click.option(
     "--memory-limits",
-    type=click.Choice(_LIMITS),
+    type=click.Choice(["off", "observe", "warn", "evict", "kill"]),
     help="Action on pods that use more than their share of a card's memory.  [default: observe]",
 )
 @click.option(
@@ -176,12 +176,7 @@ _WORDS = "tessera.install.words"
 @click.option(
     "--without",
     multiple=True,
-    type=click.Choice(
-        [
-            *("agent-policy", "driver-policy", "namespace-policy", "pin-policy"),
-            *("flow-schemas", "network-policies", "pod-security"),
-        ]
-    ),
+    type=click.Choice(PROTECTIONS),
     help="Leave out a protection, where the cluster has its own; repeatable. See docs/protections.md.",
 )
 @click.option(
