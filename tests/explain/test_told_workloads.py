@@ -5,9 +5,9 @@ import pytest
 from tests.explain.test_pods import NOW, pod
 
 from tessera.explain.explanation import Explanation
-from tessera.explain.query import cron_job, parse_query
+from tessera.explain.query import parse_query
 from tessera.explain.snapshot import ClusterView, Snapshot
-from tessera.explain.workloads import WorkloadState, explain_workload
+from tessera.explain.workloads import WorkloadState, cron_job, explain_workload
 from tessera.kube.resources import CronJob, Job, OwnerReference, Pod, Uid
 
 FORBIDDEN = frozenset({"nodes", "pods", "instaslices", "leases"})

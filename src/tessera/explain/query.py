@@ -25,7 +25,15 @@ from tessera.explain.pods import explain_pod
 from tessera.explain.queue import count_group, explain_held_pod
 from tessera.explain.rollouts import keeps_old_pods, old_pods, owner_of
 from tessera.explain.snapshot import LEASE, REQUIRED_KINDS, ClusterView, Snapshot
-from tessera.explain.workloads import WorkloadState, exhausted_quotas, explain_workload
+from tessera.explain.workloads import (
+    DEFAULT_REPLICAS,
+    WorkloadState,
+    cron_job,
+    daemon_set,
+    exhausted_quotas,
+    explain_workload,
+    job,
+)
 from tessera.forecast.queue_page import QueuePage
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, Forbidden, NotFound
@@ -44,14 +52,12 @@ from tessera.kube.resources import (
     RESOURCE_QUOTAS,
     STATEFULSETS,
     Condition,
-    CronJob,
-    DaemonSet,
     Job,
     Pod,
     ReplicaSet,
 )
 from tessera.kube.resources.meta import Resource
-from tessera.kueue.names import PREFIX, QUEUE_LABEL
+from tessera.kueue.names import PREFIX
 from tessera.kueue.queue_reading import read_queues
 from tessera.limits.settings import NAMES_COMPARED
 from tessera.provisioning.history import RECORDS_KEY, RECORDS_NAME, ProvisioningHistory
@@ -91,7 +97,6 @@ _ALIASES = {
 }
 #: Kinds of single objects, each with an explanation of its own.
 _SINGLE = ("pod", "node", "claim")
-_DEFAULT_REPLICAS = 1
 #: Controllers of a workload's pods that are asked about: ReplicaSets of a Deployment, Jobs of a CronJob.
 _OWNERS = 8
 #: Form and length of the names of these kinds (RFC 1123 subdomain).
@@ -402,13 +407,13 @@ async def _list_allowed(
 
 async def _workload(client: Client, query: Query, namespace: str) -> WorkloadState:
     if query.kind == "job":
-        return _job(await client.get(JOBS, query.name, namespace))
+        return job(await client.get(JOBS, query.name, namespace))
     if query.kind == "cronjob":
         found = await client.get(CRONJOBS, query.name, namespace)
         jobs = (await client.list(JOBS, namespace)).items
         return cron_job(found, [each for each in jobs if _is_owned(each, found.metadata.uid)])
     if query.kind == "daemonset":
-        return _daemon_set(await client.get(DAEMONSETS, query.name, namespace))
+        return daemon_set(await client.get(DAEMONSETS, query.name, namespace))
     item = await client.get(_WORKLOADS[query.kind], query.name, namespace)
     replica_sets: list[ReplicaSet] = []
     if query.kind == "deployment":
@@ -420,7 +425,7 @@ async def _workload(client: Client, query: Query, namespace: str) -> WorkloadSta
         namespace=namespace,
         name=query.name,
         controller_uids=frozenset({item.metadata.uid, *(each.metadata.uid for each in replica_sets)}),
-        desired=_DEFAULT_REPLICAS if replicas is None else replicas,
+        desired=DEFAULT_REPLICAS if replicas is None else replicas,
         keeps_old=query.kind == "deployment" and keeps_old_pods(item),
         conditions=(*_conditions(replica_sets), *item.status.conditions),
     )
@@ -432,50 +437,3 @@ def _is_owned(item: ReplicaSet | Job, uid: str) -> bool:
 
 def _conditions(replica_sets: Sequence[ReplicaSet]) -> list[Condition]:
     return [condition for each in replica_sets if each.spec.replicas for condition in each.status.conditions]
-
-
-def _daemon_set(item: DaemonSet) -> WorkloadState:
-    """A DaemonSet runs one pod on each node that its controller counts."""
-    return WorkloadState(
-        kind="daemonset",
-        namespace=item.metadata.namespace,
-        name=item.metadata.name,
-        controller_uids=frozenset({item.metadata.uid}),
-        desired=item.status.desired_number_scheduled,
-    )
-
-
-def cron_job(item: CronJob, jobs: Sequence[Job]) -> WorkloadState:
-    """A CronJob has the pods of its Jobs that have not ended.
-
-    Args:
-        item: the CronJob.
-        jobs: the Jobs that it made.
-    """
-    parts = [_job(each) for each in jobs]
-    return WorkloadState(
-        kind="cronjob",
-        namespace=item.metadata.namespace,
-        name=item.metadata.name,
-        controller_uids=frozenset({item.metadata.uid}).union(*(each.controller_uids for each in parts)),
-        desired=sum(each.desired for each in parts),
-        suspended=item.spec.suspend and not any(each.desired for each in parts),
-    )
-
-
-def _job(job: Job) -> WorkloadState:
-    """A Job runs as many pods at a time as its parallelism, but no more than it has completions missing."""
-    ended = any(each.type in {"Complete", "Failed"} and each.status == "True" for each in job.status.conditions)
-    wanted = _DEFAULT_REPLICAS if job.spec.parallelism is None else job.spec.parallelism
-    if job.spec.completions is not None:
-        wanted = min(wanted, max(0, job.spec.completions - job.status.succeeded))
-    return WorkloadState(
-        kind="job",
-        namespace=job.metadata.namespace,
-        name=job.metadata.name,
-        controller_uids=frozenset({job.metadata.uid}),
-        desired=0 if ended or job.spec.suspend else wanted,
-        suspended=job.spec.suspend,
-        queue=job.metadata.labels.get(QUEUE_LABEL, ""),
-        conditions=job.status.conditions,
-    )

@@ -22,12 +22,15 @@ from tessera.explain.queue import explain_workload_in_queue
 from tessera.explain.rollouts import ways_out
 from tessera.explain.snapshot import ClusterView, event_time
 from tessera.kube.quantity import parse_quantity
-from tessera.kube.resources import Condition, Pod, ResourceQuota
+from tessera.kube.resources import Condition, CronJob, DaemonSet, Job, Pod, ResourceQuota
+from tessera.kueue.names import QUEUE_LABEL
 from tessera.kueue.queue_reading import QueueReading
 from tessera.text import count_noun
 
 #: The condition of a ReplicaSet whose pods the API server refuses.
 _FAILURE = "ReplicaFailure"
+#: Pods of a workload that does not say how many it wants.
+DEFAULT_REPLICAS = 1
 #: Cases of pods that need nobody's attention.
 _FINE = frozenset({"runs", "finished", "leaving"})
 
@@ -57,6 +60,53 @@ class WorkloadState:
     queue: str = ""
     keeps_old: bool = False
     conditions: tuple[Condition, ...] = ()
+
+
+def daemon_set(item: DaemonSet) -> WorkloadState:
+    """A DaemonSet runs one pod on each node that its controller counts."""
+    return WorkloadState(
+        kind="daemonset",
+        namespace=item.metadata.namespace,
+        name=item.metadata.name,
+        controller_uids=frozenset({item.metadata.uid}),
+        desired=item.status.desired_number_scheduled,
+    )
+
+
+def cron_job(item: CronJob, jobs: Sequence[Job]) -> WorkloadState:
+    """A CronJob has the pods of its Jobs that have not ended.
+
+    Args:
+        item: the CronJob.
+        jobs: the Jobs that it made.
+    """
+    parts = [job(each) for each in jobs]
+    return WorkloadState(
+        kind="cronjob",
+        namespace=item.metadata.namespace,
+        name=item.metadata.name,
+        controller_uids=frozenset({item.metadata.uid}).union(*(each.controller_uids for each in parts)),
+        desired=sum(each.desired for each in parts),
+        suspended=item.spec.suspend and not any(each.desired for each in parts),
+    )
+
+
+def job(item: Job) -> WorkloadState:
+    """A Job runs as many pods at a time as its parallelism, but no more than it has completions missing."""
+    ended = any(each.type in {"Complete", "Failed"} and each.status == "True" for each in item.status.conditions)
+    wanted = DEFAULT_REPLICAS if item.spec.parallelism is None else item.spec.parallelism
+    if item.spec.completions is not None:
+        wanted = min(wanted, max(0, item.spec.completions - item.status.succeeded))
+    return WorkloadState(
+        kind="job",
+        namespace=item.metadata.namespace,
+        name=item.metadata.name,
+        controller_uids=frozenset({item.metadata.uid}),
+        desired=0 if ended or item.spec.suspend else wanted,
+        suspended=item.spec.suspend,
+        queue=item.metadata.labels.get(QUEUE_LABEL, ""),
+        conditions=item.status.conditions,
+    )
 
 
 def explain_workload(view: ClusterView, workload: WorkloadState, told: Iterable[Explanation] = ()) -> ExplanationReport:
