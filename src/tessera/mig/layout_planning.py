@@ -234,11 +234,6 @@ class Transition(msgspec.Struct, frozen=True, kw_only=True):
         """The instances to destroy, in the order of the steps."""
         return tuple(step.placement for step in self.steps if step.action is TransitionAction.DESTROY)
 
-    @property
-    def must_leave(self) -> tuple[Placement, ...]:
-        """The instances in use that no layout of the target can keep beside the others that stay."""
-        return tuple(step.placement for step in self.steps if step.in_use)
-
 
 def plan_transition(
     geometry: Geometry, held: Iterable[HeldInstance], wanted: Mapping[str, int] | Iterable[str]

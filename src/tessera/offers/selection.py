@@ -201,12 +201,6 @@ class OfferOnNodes(msgspec.Struct, frozen=True):
     nodes: Nodes
 
 
-def list_unmet(requirements: Requirements, offer: Offer) -> tuple[str, ...]:
-    """Returns the names of the requirements that an offer does not fulfil."""
-    product = offer.card.product
-    return _unmet(requirements, offer, named=any(is_product_name(each, product) for each in requirements.products))
-
-
 def _unmet(requirements: Requirements, offer: Offer, *, named: bool) -> tuple[str, ...]:
     card = offer.card
     verdicts = {
