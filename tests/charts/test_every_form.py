@@ -30,8 +30,6 @@ SEED = yaml.load((ROOT / "examples" / "sharing" / "values.yaml").read_text(encod
 PROFILES = {"slice-4": "version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}\n"}
 LAYOUTS = {"config.yaml": "version: v1\nmig-configs: {all-disabled: [{devices: all, mig-enabled: false}]}\n"}
 PEM = "-----BEGIN CERTIFICATE-----\n"
-#: Kinds of NVIDIA's objects, which the chart's Job applies.
-BY_JOB = {"ClusterPolicy", "NVIDIADriver"}
 
 
 class Case(NamedTuple):

@@ -334,9 +334,6 @@ def part(name: str, **spec: Any) -> ResourceSlice:
     return msgspec.convert({"metadata": {"name": name}, "spec": whole}, ResourceSlice)
 
 
-_TAKES = [{"counterSet": "s", "counters": {"c": {"value": "1"}}}]
-
-
 @pytest.mark.parametrize(
     ("parts", "problem"),
     [

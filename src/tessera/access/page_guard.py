@@ -64,7 +64,6 @@ class PageGuard:
 
     def __init__(self, reviewer: Reviewer, clock: Clock, *, audience: str, open_metrics: bool = False) -> None:
         self._reviewer = reviewer
-        self._clock = clock
         self._audience = audience
         self._open_metrics = open_metrics
         self._secret = secrets.token_bytes(32)

@@ -94,7 +94,6 @@ class ScaleUp:
         #: A pod that present nodes are too small for counts as one that may start: new nodes may be larger.
         self._order = FairOrder(slicer.state)
         self._nodes, self._pods = nodes, pods
-        self._events = events
         self._namespace = namespace
         self._options = options
         self._startup = startup

@@ -20,7 +20,6 @@ class Drops:
         self._name = name
         self._counts: Counter[str] = Counter()
         self._timer: asyncio.TimerHandle | None = None
-        self._since = 0.0
 
     def add(self, why: str) -> None:
         """Counts one; logs the first after a quiet time at once."""

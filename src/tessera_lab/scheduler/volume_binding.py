@@ -31,7 +31,7 @@ class VolumeBinder:
         client: writes to the API server.
         storage: the scheduler's cache, which this class keeps up to date.
         changed: called after every change of the cache.
-        clock: for deadlines.
+        clock: the time.
         rng: for the mirrors' jitter.
     """
 
@@ -41,7 +41,6 @@ class VolumeBinder:
         self._client = client
         self._storage = storage
         self._changed = changed
-        self._clock = clock
         self._bound = asyncio.Event()
         kinds: tuple[tuple[Resource[Any], dict[str, Any]], ...] = (
             (PERSISTENT_VOLUME_CLAIMS, storage.claims),

@@ -50,7 +50,6 @@ class TokenGate:
     def __init__(self, reviewer: Reviewer, rights: Rights, clock: Clock, *, nameless: bool) -> None:
         self._reviewer = reviewer
         self._rights = rights
-        self._clock = clock
         self._known_pace: FairPace[str] = FairPace(PAGE_REVIEWS)
         self._new_pace: FairPace[str] = FairPace(TOKEN_REVIEWS)
         self._nameless = nameless

@@ -50,7 +50,6 @@ class BuildJobs:
         client, clock, rng = runtime.client, runtime.clock, runtime.rng
         self._client = client
         self._clock = clock
-        self._rng = rng
         self._may_act = runtime.may_act
         self._retries = retries or BuildRetries()
         self._listeners: list[Callable[[str, BuildPhase], None]] = []

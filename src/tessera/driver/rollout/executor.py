@@ -97,7 +97,6 @@ class RolloutExecutor:
         self._client = runtime.client
         self._namespace = namespace
         self._events = events
-        self._clock = runtime.clock
         self._may_act = runtime.may_act
 
     async def load_failures(self) -> None:

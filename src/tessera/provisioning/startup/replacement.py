@@ -157,7 +157,6 @@ class Replacer:
         served: Callable[[Resource[Machine]], Resource[Machine]],
     ) -> None:
         self._client = runtime.client
-        self._clock = runtime.clock
         self._pods = pods
         self._tracker = tracker
         self._store = store

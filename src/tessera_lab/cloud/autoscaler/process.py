@@ -65,7 +65,6 @@ class ClusterAutoscaler:
         *,
         on_action: Callable[[float, ScalingAction], None] = lambda _now, _action: None,
     ) -> None:
-        self._client = client
         self._clock = clock
         self.cloud = cloud
         self._timers = timers

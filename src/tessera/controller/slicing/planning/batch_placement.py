@@ -198,7 +198,6 @@ class _BatchFilters:
     """
 
     def __init__(self, ordered: Sequence[PodInfo], context: PlacementContext, work: StepBudget) -> None:
-        self._fleet = context.fleet
         self._ratings = context.ratings
         self._amounts = next((rule for rule in context.filters if type(rule) is FreeAmounts), None)
         self._affinity = next((rule for rule in context.filters if isinstance(rule, PodAffinityFilter)), None)
