@@ -402,7 +402,12 @@ def test_many_waiting_pods_of_an_owner_are_tried_in_kept_slots_by_kinds(
     cluster.run()
     tried = []
     places_in = Inheritance._places_in
-    monkeypatch.setattr(Inheritance, "_places_in", lambda *args: tried.append(args) or places_in(*args))
+
+    def count(*args: Any) -> Any:
+        tried.append(args)
+        return places_in(*args)
+
+    monkeypatch.setattr(Inheritance, "_places_in", count)
     list(cluster.slicer.inheritance.propose())
     assert len(olds) <= len(tried) <= len(olds) * min(kinds + 1, TRIED_KINDS)
 

@@ -201,7 +201,12 @@ def test_a_new_choice_of_all_cards_looks_at_no_other_choice(monkeypatch: pytest.
         cluster.claim_node(f"n{number}", count=1, whole=True)
     asked: list[object] = []
     chooses = card_choices._chooses
-    monkeypatch.setattr(card_choices, "_chooses", lambda *args: asked.append(args) or chooses(*args))
+
+    def count(*args: Any) -> Any:
+        asked.append(args)
+        return chooses(*args)
+
+    monkeypatch.setattr(card_choices, "_chooses", count)
     counts = []
     for number in range(1, 31):
         wanted = request("gpu", WHOLE, allocationMode="All", **selecting(f"{INDEX} != {number}"))
