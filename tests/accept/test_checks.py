@@ -229,9 +229,9 @@ def test_a_failed_check_shows_some_of_its_evidence() -> None:
     assert lines == ["failed  calls       3", "        - a", "        - b", "        - 1 more; see -o json"]
 
 
-def test_the_page_has_a_row_for_each_check() -> None:
+def test_the_page_says_what_each_check_expects() -> None:
     checks = PAGE.read_text(encoding="utf-8").partition("## Checks")[2].partition("##")[0]
-    assert re.findall(r"^\| `([^`]+)` ", checks, re.MULTILINE) == list(CHECKS)
+    assert re.findall(r"^- `([^`]+)`:", checks, re.MULTILINE) == list(CHECKS)
 
 
 def test_the_page_has_the_share_below_which_each_rate_is_too_slow() -> None:
