@@ -149,7 +149,9 @@ def measure(arguments: list[str], config: Path, seconds: float) -> dict[str, flo
     outer, inner = pty.openpty()
     fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", SIZE[1], SIZE[0], 0, 0))
     command = [sys.executable, "-m", "tessera", *arguments]
-    env = {**os.environ, "KUBECONFIG": str(config), "TERM": "xterm"}
+    sized = {"COLUMNS", "LINES"}  # these would count more than the terminal's size
+    env = {name: value for name, value in os.environ.items() if name not in sized}
+    env |= {"KUBECONFIG": str(config), "TERM": "xterm"}
     process = subprocess.Popen(command, stdin=inner, stdout=inner, stderr=inner, env=env)
     os.close(inner)
     try:
