@@ -305,6 +305,18 @@ async def test_an_answer_without_a_length_ends_with_its_connection() -> None:
     await stop()
 
 
+async def test_a_request_that_outlives_the_transport_keeps_no_connection() -> None:
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        await transport.close()
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")
+
+    transport, stop = await one_shot_to(answer)
+    assert (await transport.request(GET)).body == b"ok"
+    await stop()  # it waits until the server has seen the end of each connection
+
+
 async def test_a_line_break_in_a_header_is_sent_to_nobody(server: ScriptedServer) -> None:
     credentials = StaticCredentials(Credential(authorization="Bearer a\r\nx: y"))
     transport = OneShotTransport(ClusterConfig(server=server.url, credentials=credentials))
@@ -317,22 +329,24 @@ async def one_shot_to(
     answer: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
 ) -> tuple[OneShotTransport, Callable[[], Awaitable[None]]]:
     """A transport to a server that answers so, and what ends both."""
+    served: list[asyncio.Task[Any] | None] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        served.append(asyncio.current_task())
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             await answer(reader, writer)
             await reader.read()
         writer.close()
-        ended.set()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
 
-    ended = asyncio.Event()
     listener = await asyncio.start_server(serve, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
     transport = OneShotTransport(ClusterConfig(server=url, credentials=StaticCredentials()))
 
     async def stop() -> None:
         await transport.close()
-        await ended.wait()
+        await asyncio.wait([each for each in served if each is not None])
         listener.close()
 
     return transport, stop

@@ -108,6 +108,7 @@ class OneShotTransport:
         self._base = config.server.rstrip("/")
         self._tls = TlsContexts(config)
         self._idle: list[_Connection] = []
+        self._closed = False
         self._whole: HttpTransport | None = None
 
     async def request(self, request: Request) -> Response:
@@ -134,8 +135,10 @@ class OneShotTransport:
 
     async def close(self) -> None:
         """Ends all streams and frees the connections."""
+        self._closed = True
         while self._idle:
             self._idle.pop().abort()
+        await asyncio.sleep(0)  # asyncio closes the sockets in its next round, and the loop may end with this call
         if self._whole is not None:
             await self._whole.close()
 
@@ -165,7 +168,7 @@ class OneShotTransport:
         try:
             return await connection.ask(head, body)
         finally:
-            if connection.reusable:
+            if connection.reusable and not self._closed:
                 self._idle.append(connection)
             else:
                 connection.abort()
