@@ -70,6 +70,8 @@ def test_every_view_shows_a_pod_with_claims_as_one_with_limits(tmp_path: Path, *
         waiting = await why(lab, f"claim/{names['late']}")
         assert (waiting.case, waiting.verdict[:22]) == ("full", "waits with pod late, w")
 
+        (entry,) = lab.instaslice().spec.pod_allocation_requests.values()
+        assert (entry.pod_ref.name, [each.profile for each in entry.slices]) == ("holder", ["7g.40gb"])
         shown = make_map(await read_cluster(lab.client))
         (card,) = shown.nodes[0].cards
         assert [(tile.pod, tile.profile) for tile in card.tiles] == [("default/holder", "7g.40gb")]
@@ -120,6 +122,37 @@ def test_all_users_of_a_claim_have_leases_and_are_told_of_a_fault(tmp_path: Path
 
 #: The Events of pods by the error of their card.
 REASONS = {63: "GpuDegraded", 79: "GpuNeedsReboot"}
+
+
+def test_each_user_of_a_shared_claim_that_waits_is_in_the_queue(tmp_path: Path) -> None:
+    """Only the first had a row, so the others looked as if nobody knew them."""
+
+    async def scenario(lab: VirtualLab) -> None:
+        await template(lab, "big", profile("7g.40gb"))
+        await claiming(lab, "holder", "big")
+        await lab.running("holder")
+        await lab.client.create(RESOURCE_CLAIMS.as_dicts(), claim("shared", profile("3g.20gb")), "default")
+        for name in ("first", "second", "third"):
+            await claiming(lab, name, "shared", shared=True)
+            await lab.clock.sleep(2.0)
+        await lab.until(lambda: all(is_told(lab.pod(name)) for name in ("first", "second", "third")), "all are told")
+        rows = told_rows((await lab.client.list(PODS)).items)
+        assert [(row.name, row.reason) for row in rows] == [
+            ("first", "full"),
+            ("second", "shared-claim"),
+            ("third", "shared-claim"),
+        ]
+        assert rows[1].detail.startswith("Another pod asks for its ResourceClaim first. Its start is unknown")
+        found = await why(lab, "second")
+        assert (found.case, found.verdict) == ("shared-claim", "waits; another pod asks for its ResourceClaim first")
+        assert "pod first asks first for 1 x 3g.20gb of claim default/shared" in found.facts[0]
+        await lab.delete("holder")
+        await lab.running("first", "second", "third")
+        await lab.clock.sleep(60.0)
+        conditions = [lab.existing_pod(name).status.condition(SLICE_PROMISED_CONDITION) for name in ("second", "third")]
+        assert [each and each.status for each in conditions] == ["True", "True"]
+
+    run_virtual(play(scenario, "1xA100-40GB", tmp_path / "cdi", DRIVER))
 
 
 def test_a_tenants_view_knows_pods_with_claims_though_the_page_reads_no_claim(tmp_path: Path) -> None:

@@ -1,20 +1,36 @@
 """Whole cards by ResourceClaims in a whole cluster: installed with --claim-driver, placed by the controller."""
 
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 from tests.cluster.test_claim_views import is_told, why
-from tests.cluster.test_resource_claims import claiming, in_lab, template
+from tests.cluster.test_queues import page_source
+from tests.cluster.test_resource_claims import claiming, in_lab, play, template
 from tests.support.device_claims import claim, exactly
 from tests.support.virtual_lab import VirtualLab
 
 from tessera.agent.mps.interfaces import PIPE_VARIABLE
 from tessera.api.dra.claims import DEVICE_CLASSES, RESOURCE_CLAIMS
+from tessera.api.nodes.usage import NodeUsage
+from tessera.cli.base.tiles import draw
+from tessera.dashboard.aliases import Aliases
+from tessera.dashboard.card_documents import make_documents
+from tessera.dashboard.documents import CardDocument
 from tessera.dashboard.view.objects import make_map
+from tessera.dra.node_devices import DRIVER
+from tessera.explain.fleet_map import map_fleet
+from tessera.forecast.queue_page import QueuedPod, QueuePage
 from tessera.kube.resources import EVENTS, NAMESPACES
 from tessera.nvml.attributes import ComputeMode
-from tessera.observe.cluster_reading import read_cluster
+from tessera.observe.cluster_reading import ClusterReading, read_cluster
+from tessera.observe.usage_rows import lease_rows
 from tessera.provisioning.node_readiness import missing_offer, offers_gpus
+from tessera.usage.agent_pages import FleetUsage
+from tessera.visibility import Redactor, Visibility
+from tessera_lab.simulation.virtual_time import run_virtual
 
 __all__ = ["in_lab"]
 
@@ -97,6 +113,62 @@ def test_admin_access_is_for_labelled_namespaces_and_takes_nothing(in_lab: Calla
     in_lab(scenario, "2xT4")
 
 
+def test_map_top_and_page_show_whole_cards_of_claims_as_those_of_limits(tmp_path: Path) -> None:
+    """They were drawn as cards of eight slots with one slice of unknown profile."""
+
+    async def scenario(lab: VirtualLab) -> None:
+        shared = claim("shared", exactly("gpu", "gpu.tessera.dev"))
+        await lab.client.create(RESOURCE_CLAIMS.as_dicts(), shared, "default")
+        for name in ("first", "second"):
+            await claiming(lab, name, "shared", shared=True)
+        await lab.running("first", "second")
+        await template(lab, "two", exactly("gpu", "gpu.tessera.dev", count=2))
+        await claiming(lab, "late", "two")
+        await lab.until(lambda: is_told(lab.pod("late")), "it is told")
+        (pages,) = lab.cluster.documents.values()
+        usage = msgspec.json.decode(pages["/usage"](), type=NodeUsage)
+        record, pods = lab.instaslice(), [lab.existing_pod(name) for name in ("first", "second", "late")]
+        row = QueuedPod(namespace="default", name="late", profiles=("tessera.dev/gpu",) * 2)
+
+        def page(*nodes: NodeUsage) -> dict[str, Any]:
+            found = make_documents(FleetUsage(nodes=nodes), pods, [record], queue=QueuePage(leads=True, pods=(row,)))
+            return {name: each for name, each in found.items() if isinstance(each, CardDocument) or name[0] != "c"}
+
+        def cards(found: dict[str, Any]) -> list[tuple[Any, ...]]:
+            shown = [each for each in found.values() if isinstance(each, CardDocument)]
+            return [
+                (card.kind, card.mig, card.slots, card.tiles, card.held, card.free, {each.pod for each in card.leases})
+                for card in sorted(shown, key=lambda card: -card.held)
+            ]
+
+        answering = page(usage)
+        assert cards(answering) == [
+            ("whole", False, 0, (), 1.0, {"gpu": 0}, {"first", "second"}),
+            ("whole", False, 0, (), 0.0, {"gpu": 1}, set()),
+        ]
+        assert answering["summary"].starting == 0
+        assert answering["waiting/default/late"].requests == "2 x tessera.dev/gpu"
+        assert page(msgspec.structs.replace(usage, leases=()))["summary"].starting == 1
+        silent = cards(page())
+        assert silent[0] == ("whole", False, 0, (), 1.0, {}, {"first"})
+        assert silent[1][4:] == (0.0, {}, set())
+
+        holders = [{each.pod for each in card.holders} for card in map_fleet([record], [usage])[0].cards]
+        assert sorted(holders, key=len) == [set(), {"default/first", "default/second"}]
+        tenant = Aliases(Visibility(namespaces=frozenset({"others"})), Redactor(b"key"))
+        async with page_source(lab) as source:
+            objects = tenant.hide(source.objects)
+        fleet = tenant.hide_fleet(FleetUsage(nodes=(usage,)))
+        view = make_map(ClusterReading(instaslices=objects.instaslices, fleet=fleet))
+        (names,) = [{each.pod for each in card.holders} for card in view.nodes[0].cards if card.holders]
+        assert len(names) == 2
+        assert all(each.startswith("~/~") for each in names)
+        rows = [(each.card is not None, each.lease.share, each.lease.namespace) for each in lease_rows([usage])]
+        assert rows == [(True, 0.5, "default")] * 2
+
+    run_virtual(play(scenario, "2xT4", tmp_path / "cdi", DRIVER, pages=True))
+
+
 def test_views_show_whole_cards_by_claims(in_lab: Callable[..., None]) -> None:
     async def scenario(lab: VirtualLab) -> None:
         await template(lab, "one", exactly("gpu", "gpu.tessera.dev"))
@@ -109,8 +181,12 @@ def test_views_show_whole_cards_by_claims(in_lab: Callable[..., None]) -> None:
         assert waiting.case == "full", waiting
         assert "it requests tessera.dev/gpu" in waiting.facts
         shown = make_map(await read_cluster(lab.client))
-        tiles = [(tile.pod, tile.profile) for card in shown.nodes[0].cards for tile in card.tiles]
-        assert tiles == [("default/holder", "tessera.dev/gpu")]
+        (card,) = shown.nodes[0].cards
+        assert (card.kind, card.slots, card.tiles, card.possible) == ("whole", 0, (), {"gpu": 0})
+        assert [each.pod for each in card.holders] == ["default/holder"]
+        shows = list(draw(shown.nodes, colour=False))
+        assert "1 of 1 card held" in shows[0]
+        assert "[a whole card" in shows[2]
         node = lab.existing_node()
         assert missing_offer(node) == ""
         assert offers_gpus(node)

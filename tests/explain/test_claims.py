@@ -179,7 +179,7 @@ ROWS = {
     "not first": Row(
         [user("b", "c", at=10), user("a", "c"), claim(), *OTHERS],
         "shared-claim",
-        ["waits for its claim c, which pod a asks for first", "1 x 3g.20gb"],
+        ["waits; another pod asks for its ResourceClaim first", "pod a asks first for 1 x 3g.20gb of claim"],
         {"records": FULL},
     ),
     "shares": Row(

@@ -23,6 +23,7 @@ from tessera.reasons.reason import (
     Reason,
     Reserved,
     RuleCount,
+    SharedClaim,
     UnknownProfile,
 )
 from tessera.reasons.words import for_namespace, name_blockers, name_rule, remedy, rule_fact, sentence, steps, verdict
@@ -158,6 +159,13 @@ WORDS: Mapping[Reason, Words] = {
     ),
     OtherGate(("kueue.x-k8s.io/admission",)): Words(
         "other-gate", WAITS, "Kueue holds it by the gate kueue.x-k8s.io/admission"
+    ),
+    SharedClaim("team-a/first"): Words(
+        "shared-claim",
+        WAITS,
+        "another pod asks for its ResourceClaim first",
+        all="team-a/first asks for it",
+        team="team-a/first asks for it",
     ),
     Planning(): Words("planning", WAITS, "the controller has not planned it yet"),
 }

@@ -366,5 +366,6 @@ def _before(row: "QueuedPod") -> str:
     if not row.blockers:
         return "-"
     one, more = row.blockers[0], len({each.pod for each in row.blockers}) - 1
-    first = f"{one.pod} on {one.node}" if one.node else f"{one.pod} (reserved)"
+    how = "(asks first)" if row.reason == "shared-claim" else "(reserved)"
+    first = f"{one.pod} on {one.node}" if one.node else f"{one.pod} {how}"
     return f"{first} and {more} more" if more else first

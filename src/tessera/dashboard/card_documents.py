@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from tessera.api.instaslice import Instaslice
-from tessera.api.names import GATE, GPU_RESOURCES, MIG_RESOURCE_PREFIX, PINNED_ANNOTATION
+from tessera.api.names import GATE, GPU_RESOURCES, PINNED_ANNOTATION, resource_of
 from tessera.api.nodes.health import CardHealth, CardState, name_source
 from tessera.api.nodes.usage import CardUsage, DeviceUsage, LeaseUsage, NodeUsage
 from tessera.clock import parse_rfc3339
@@ -24,14 +24,14 @@ from tessera.dashboard.documents import (
     TileDocument,
     WaitingDocument,
 )
-from tessera.explain.card_map import MappedCard, NodeResource, Tile
+from tessera.explain.card_map import CardHolder, MappedCard, NodeResource, Tile
 from tessera.explain.explanation import Explanation
 from tessera.explain.fleet_map import map_fleet, waits_by_claims
 from tessera.forecast.queue_page import QueuedPod, QueuePage
 from tessera.kube.resources import Node, Pod
 from tessera.kube.resources.meta import key_of
 from tessera.limits.nodes import CARD_EVIDENCE, CARD_HOLDERS
-from tessera.mig.names import resource_spelling
+from tessera.mig.names import is_device_profile
 from tessera.observe.usage_rows import activity, card_activity, held_part, throttle_reasons
 from tessera.reasons.words import verdict
 from tessera.usage.agent_pages import FleetUsage
@@ -75,10 +75,14 @@ def make_documents(
     queued = {row.key: row for row in queue.pods} if isinstance(queue, QueuePage) else {}
     answering = {usage.node: usage for usage in fleet.nodes}
     documents: dict[str, Document] = {}
+    #: Pods that have whole cards on record which no agent lists as theirs yet.
+    starting: set[str] = set()
     offers: dict[str, Sequence[NodeResource]] = {}
     for node in map_fleet(instaslices, fleet.nodes, nodes=nodes, pods=pods):
         usage, offers[node.node] = answering.get(node.node), node.resources
         mapped = {card.uuid: card for card in node.cards}
+        if usage is not None:
+            starting |= {each.pod for card in node.cards for each in card.holders if not each.container}
         cards = _cards(usage, mapped) if usage else (_silent_card(node.node, card) for card in node.cards)
         for each in cards:
             documents[f"card/{each.node}/{each.uuid}"] = msgspec.structs.replace(each, closed=node.closed)
@@ -101,7 +105,8 @@ def make_documents(
             if why is not None:
                 waiting = msgspec.structs.replace(waiting, case=why.case, reason=why.verdict)
             documents[f"waiting/{waiting.namespace}/{waiting.pod}"] = _in_queue(waiting, row) if row else waiting
-    summary = _summary(fleet, documents.values(), _count_starting(fleet, pods), simulated=simulated)
+    count = len(starting) + _count_starting(fleet, pods)
+    summary = _summary(fleet, documents.values(), count, simulated=simulated)
     if isinstance(queue, str):
         summary = msgspec.structs.replace(summary, unqueued=True, unqueued_detail=queue)
     documents["summary"] = summary
@@ -145,18 +150,37 @@ def _cards(usage: NodeUsage, mapped: Mapping[str, MappedCard]) -> Iterator[CardD
 
 
 def _silent_card(node: str, card: MappedCard) -> CardDocument:
-    """A card that is cut on demand, as Tessera's records have it; nothing new is promised on it meanwhile."""
+    """A card on record; nothing new is promised on it meanwhile."""
+    whole = card.kind == "whole"
     return CardDocument(
         node=node,
         index=card.index,
         uuid=card.uuid,
         model=card.model,
-        mig=True,
+        mig=not whole,
         slots=card.slots,
-        held=card.used / card.slots if card.slots else 0.0,
+        held=card.used / card.slots if card.slots else float(whole and bool(card.holders)),
         tiles=tuple(_recorded(tile) for tile in card.tiles if tile.state != "deleted"),
+        leases=tuple(map(_recorded_lease, card.holders)),
         kind=card.kind,
         silent=True,
+    )
+
+
+def _recorded_lease(holder: CardHolder) -> LeaseDocument:
+    """A pod's hold of a whole card, as Tessera's records have it."""
+    namespace, _, pod = holder.pod.partition("/")
+    return LeaseDocument(
+        namespace=namespace,
+        pod=pod,
+        container="",
+        owner="",
+        kind="whole",
+        share=holder.share,
+        state="unknown",
+        evidence="on record; the agent of its node does not answer",
+        held=0.0,
+        wasted=0.0,
     )
 
 
@@ -278,7 +302,7 @@ def waiting_pod(pod: Pod, row: QueuedPod | None = None) -> WaitingDocument | Non
             if name.startswith(_RESOURCES) and amount.isdecimal():
                 amounts[name] = amounts.get(name, 0) + int(amount[:9])
     if pod.spec.resource_claims and not amounts and row is not None:
-        amounts = dict(Counter(f"{MIG_RESOURCE_PREFIX}{resource_spelling(name)}" for name in row.profiles))
+        amounts = dict(Counter(name if is_device_profile(name) else resource_of(name) for name in row.profiles))
     if not gated and not amounts and not waits_by_claims(pod):
         return None
     return WaitingDocument(

@@ -1,4 +1,4 @@
-"""The map of cards that are cut on demand: each memory position of each card, with its pod and its state.
+"""The map of the cards on record: those that are cut on demand by memory slot, and whole cards of ResourceClaims.
 
 Pure. This part of the map is made from Instaslice objects alone, so it shows Tessera's records. Nodes are read only to
 find those that are labelled for slices on demand and have no cards yet. :mod:`tessera.explain.fleet_map` adds the cards
@@ -16,6 +16,10 @@ from tessera.api.nodes.conditions import LAYOUT
 from tessera.api.nodes.driver_status import ADVERTISED_CONDITION
 from tessera.api.nodes.silence import NONE_SILENT, SilentNode
 from tessera.kube.resources import Node
+from tessera.mig.names import is_device_profile
+
+#: What :attr:`MappedCard.possible` calls a whole card.
+WHOLE_CARD = "gpu"
 
 
 class Tile(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -40,7 +44,10 @@ class Tile(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defau
 
 
 class CardHolder(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Hold of a container on a card that is not cut: ``namespace/name`` of its pod, and its part of the card."""
+    """Hold of a container on a card that is not cut: ``namespace/name`` of its pod, and its part of the card.
+
+    Tessera's records name no container.
+    """
 
     pod: str
     container: str = ""
@@ -180,6 +187,8 @@ def _cards(instaslice: Instaslice) -> tuple[MappedCard, ...]:
 
 
 def _card(index: int, gpu: NodeGpu, placements: dict[str, ProfilePlacements], tiles: Sequence[Tile]) -> MappedCard:
+    if any(map(is_device_profile, placements)):
+        return _whole_card(index, gpu, tiles, dict.fromkeys((WHOLE_CARD,), 0 if tiles else 1))
     ends = (position.start + position.size for each in placements.values() for position in each.placements)
     return MappedCard(
         index=index,
@@ -193,8 +202,26 @@ def _card(index: int, gpu: NodeGpu, placements: dict[str, ProfilePlacements], ti
     )
 
 
+def _whole_card(index: int, gpu: NodeGpu, tiles: Iterable[Tile], possible: dict[str, int]) -> MappedCard:
+    """A card that goes to ResourceClaims whole: its record is one slice over all of it."""
+    return MappedCard(
+        index=index,
+        uuid=gpu.gpu_uuid,
+        model=gpu.gpu_name,
+        memory=gpu.gpu_memory,
+        slots=0,
+        used=0,
+        tiles=(),
+        possible=possible,
+        kind="whole",
+        holders=tuple(CardHolder(pod=each.pod) for each in tiles if each.pod),
+    )
+
+
 def _withheld(index: int, gpu: str, slots: int, tiles: Sequence[Tile]) -> MappedCard:
     """A card that the agent does not list, such as a lost one, with the slices on it; its page tells the rest."""
+    if any(is_device_profile(each.profile) for each in tiles):
+        return _whole_card(index, NodeGpu(gpu_uuid=gpu, gpu_name="", gpu_memory=""), tiles, {})
     return MappedCard(
         index=index,
         uuid=gpu,

@@ -16,11 +16,11 @@ from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, de
 from tessera.api.nodes.scheduler_sums import read_withheld_holds
 from tessera.api.nodes.silence import NONE_SILENT, Silence, SilentNode
 from tessera.api.nodes.usage import CardUsage, LeaseUsage, NodeUsage
-from tessera.explain.card_map import CardHolder, MappedCard, NodeCards, NodeResource, Tile, cards_of
+from tessera.explain.card_map import WHOLE_CARD, CardHolder, MappedCard, NodeCards, NodeResource, Tile, cards_of
 from tessera.kube.resources import Node, Pod
 
-#: Names of whole cards and of shares beside the profiles of slices.
-WHOLE_CARD, SHARE = "gpu", "share"
+#: Name of shares, beside that of whole cards and the profiles of slices.
+SHARE = "share"
 #: End of the name of a share of a MIG device, as in the name of its resource.
 SHARED = ".shared"
 #: State of a MIG device of a layout that a container holds, and of one that is free.
@@ -182,22 +182,25 @@ def _merge(sliced: Sequence[MappedCard], page: NodeUsage | None) -> tuple[Mapped
     for lease in page.leases:
         leases.setdefault(lease.device, []).append(lease)
     found = [
-        _recorded(recorded.pop(card.uuid), card) if card.uuid in recorded else _card(card, leases)
+        _recorded(recorded.pop(card.uuid), card, leases) if card.uuid in recorded else _card(card, leases)
         for card in page.cards
     ]
     return tuple(sorted([*found, *recorded.values()], key=lambda card: (card.index, card.uuid)))
 
 
-def _recorded(mapped: MappedCard, card: CardUsage) -> MappedCard:
+def _recorded(mapped: MappedCard, card: CardUsage, leases: Mapping[str, Sequence[LeaseUsage]]) -> MappedCard:
+    """A card on record, as the agent reports it; all pods of a claim have the card, the record names one of them."""
+    is_whole = mapped.kind == "whole"
     possible = mapped.possible if card.health.state not in TAKEN else dict.fromkeys(mapped.possible, 0)
     return msgspec.structs.replace(
         mapped,
         index=card.index,
         model=mapped.model or card.model,
         memory=mapped.memory or _memory(card),
-        slots=mapped.slots if mapped.model else card.slots or mapped.slots,
+        slots=mapped.slots if mapped.model or is_whole else card.slots or mapped.slots,
         health=_health(card),
         possible=possible,
+        holders=(_holders(leases.get(card.uuid, ())) if is_whole else ()) or mapped.holders,
     )
 
 
@@ -208,10 +211,7 @@ def _health(card: CardUsage) -> str:
 
 def _card(card: CardUsage, leases: Mapping[str, Sequence[LeaseUsage]]) -> MappedCard:
     tiles = tuple(_tiles(card, leases))
-    holders = tuple(
-        CardHolder(pod=f"{each.namespace}/{each.pod}", container=each.container, share=each.share)
-        for each in leases.get(card.uuid, ())
-    )
+    holders = _holders(leases.get(card.uuid, ()))
     return MappedCard(
         index=card.index,
         uuid=card.uuid,
@@ -225,6 +225,12 @@ def _card(card: CardUsage, leases: Mapping[str, Sequence[LeaseUsage]]) -> Mapped
         replicas=card.replicas,
         holders=holders,
         health=_health(card),
+    )
+
+
+def _holders(leases: Iterable[LeaseUsage]) -> tuple[CardHolder, ...]:
+    return tuple(
+        CardHolder(pod=f"{each.namespace}/{each.pod}", container=each.container, share=each.share) for each in leases
     )
 
 

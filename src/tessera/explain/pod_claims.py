@@ -20,6 +20,8 @@ from tessera.explain.scheduler_words import scheduler_facts
 from tessera.explain.snapshot import ClusterView
 from tessera.kube.resources import Pod, ResourceQuota
 from tessera.kube.resources.meta import key_of
+from tessera.reasons.reason import SharedClaim
+from tessera.reasons.words import verdict
 from tessera.text import list_names, one_line
 
 #: Ends the name of a quota on the devices of a class (``ResourceClaimsPerClass``, pkg/quota/v1/evaluator/core).
@@ -238,9 +240,9 @@ def _explain_first_user(view: ClusterView, pod: Pod, claim: ResourceClaim) -> Ex
 def _explain_shared(view: ClusterView, pod: Pod, key: str, first: str, asked: str) -> Explanation:
     return Explanation(
         case="shared-claim",
-        verdict=f"waits for its claim {key.partition('/')[2]}, which pod {first} asks for first",
+        verdict=verdict(SharedClaim(first)),
         facts=(
-            f"claim {key} asks for {asked}; all of its pods run on the node of its slices",
+            f"pod {first} asks first for {asked} of claim {key}; all of its pods run on the node of its slices",
             *scheduler_facts(view, pod),
         ),
         help=(f"see why that one waits: tessera why {first} -n {pod.metadata.namespace}",),

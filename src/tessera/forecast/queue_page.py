@@ -62,7 +62,8 @@ class QueuedPod(_Wire, frozen=True):
         since: when it began to compete for room, seconds since 1970; its creation, as long as it does not.
         priority: a higher one goes first.
         position: its place among the pods that compete for the same room, from 1; 0 for a pod that none
-            of them waits for: another gate holds it, its gang is incomplete, it never fits, or no node lets it in.
+            of them waits for: another gate holds it, its gang is incomplete, it never fits, no node lets it in, or
+            another pod asks for its ResourceClaim.
         of: the number of these pods.
         reason: its ``case``, one word for scripts: ``full``, ``fragmented``, ``reserved``, ``other-gate``, ...
         detail: its sentence (:mod:`tessera.reasons.words`), which names no other pod.
@@ -101,7 +102,8 @@ class QueuePage(_Wire, frozen=True):
         leads: False on a replica that does not lead: it knows nothing.
         taken: when it was made, by the controller's clock.
         age: seconds from then until the controller answered, by the same clock.
-        pods: in the order in which they get room; those that another gate holds last.
+        pods: in the order in which they get room; last those that follow another pod or that another
+            gate holds.
         omitted: number of further pods.
     """
 

@@ -368,6 +368,21 @@ class OtherGate(_Reason, frozen=True):
     gates: tuple[Public, ...]
 
 
+class SharedClaim(_Reason, frozen=True):
+    """Another pod asks for a ResourceClaim that both use; once it is allocated, both start.
+
+    Attributes:
+        first: that pod, as ``namespace/name``.
+    """
+
+    first: PodKey
+
+    @property
+    def blockers(self) -> tuple[Blocker, ...]:
+        """The other pod."""
+        return (Blocker(self.first),)
+
+
 class Planning(_Reason, frozen=True):
     """The controller has not planned the pod yet."""
 
@@ -388,4 +403,4 @@ Refusal = (
     | GangNoRoom
 )
 #: All reasons.
-Reason = Refusal | CardsAway | OtherGate | Planning
+Reason = Refusal | CardsAway | OtherGate | SharedClaim | Planning

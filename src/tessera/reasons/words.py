@@ -28,6 +28,7 @@ from tessera.reasons.reason import (
     QueueFull,
     Reason,
     Reserved,
+    SharedClaim,
     UnknownProfile,
 )
 from tessera.text import count_noun, list_names
@@ -79,6 +80,8 @@ def sentence(reason: Reason) -> str:
             return f"{count_noun(cards, 'card')} that might serve it {held} held back for a fault{why}; {sentence(of)}"
         case OtherGate(gates=gates):
             return _other_gate(gates)
+        case SharedClaim():
+            return "another pod asks for its ResourceClaim first"
         case Planning():
             return "the controller has not planned it yet"
 
@@ -127,6 +130,8 @@ def steps(reason: Reason, namespace: str) -> tuple[str, ...]:
             return steps(of, namespace)
         case CardsAway(reason=of):
             return ("see which cards have a fault, and what ends it: tessera health", *steps(of, namespace))
+        case SharedClaim():
+            return ("see why the pod waits that asks for it: tessera queue, and tessera why POD",)
         case Planning():
             return ("check again in a moment; if nothing changes, read the controller's log", CONTROLLER_LOG)
         case _:
@@ -150,6 +155,8 @@ def name_blockers(reason: Reason) -> str:
             return f"{member} finds no place beside the others{f'; {more}' if more else ''}"
         case CardsAway(reason=of):
             return name_blockers(of)
+        case SharedClaim(first=first):
+            return f"{first} asks for it"
         case _:
             return ""
 

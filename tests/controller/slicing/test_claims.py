@@ -278,6 +278,28 @@ def test_when_the_first_user_goes_before_it_is_placed_the_next_one_asks() -> Non
     assert cluster.pods[second.uid].node == "n1"
 
 
+def test_those_who_wait_for_a_claim_that_another_asks_for_follow_that_pod() -> None:
+    cluster = ClaimCluster()
+    cluster.claim_node("n1")
+    cluster.user("holder", cluster.claim("all", request("slice", THREE, count=2)))
+    cluster.settle()
+    shared, own = cluster.claim("shared", request("slice", THREE)), cluster.claim("own", request("slice", THREE))
+    pods = [cluster.user(name, shared) for name in ("first", "second", "third")]
+    cluster.user("alone", own)
+    cluster.user("unmade", shared, "")
+    cluster.user("held", shared, gates=("example.com/hold", GATE))
+
+    def followers() -> list[tuple[str, tuple[str, ...], str]]:
+        kind = cluster.slicer.kinds.by_name["claims"]
+        return sorted((pod.name, pod.profiles, first.name) for pod, first in kind.followers())
+
+    cluster.settle()
+    assert followers() == [("second", ("3g.20gb",), "first"), ("third", ("3g.20gb",), "first")]
+    cluster.remove(pods[0])
+    cluster.settle()
+    assert followers() == [("third", ("3g.20gb",), "second")]
+
+
 def test_a_node_that_refuses_the_pod_is_left_for_another() -> None:
     cluster = ClaimCluster()
     cluster.pass_time(1)

@@ -244,6 +244,22 @@ def test_a_pod_of_another_operator_has_no_position(cluster: ForecastCluster) -> 
     assert "Kueue holds it by the gate kueue.x-k8s.io/admission" in row.detail
 
 
+def test_a_pod_that_follows_another_starts_with_it_and_leaves_the_page_with_its_node(cluster: ForecastCluster) -> None:
+    cluster.submit("holder", WHOLE, deadline=600)
+    first = _waits(cluster, "first", WHOLE)
+    second = cluster.pod("second")
+    cluster.settle()
+    begun = cluster.expect_ends()
+    for _ in cluster.forecaster.forecast(begun, {}, [(replace(second, profiles=(WHOLE,)), first)]):
+        pass
+    ahead, row = cluster.forecaster.page.pods
+    assert (row.name, row.position, row.reason, row.start) == ("second", 0, "shared-claim", ahead.start)
+    assert [each.pod for each in row.blockers] == [first.key]
+    cluster.put(replace(second, node=NodeName("n1")))
+    cluster.settle()
+    assert [each.name for each in cluster.forecaster.current.read(cluster.slicer.state).pods] == ["first"]
+
+
 def test_scattered_free_slots_are_told_from_a_full_card(cluster: ForecastCluster) -> None:
     pods = [cluster.submit(f"s{number}", "1g.5gb") for number in range(7)]
     for pod in pods:

@@ -221,6 +221,18 @@ class Claims(RequestKind):
         stale, self._stale = self._stale, set()
         return [self.users.pods[uid] for uid in sorted(stale & self.users.pods.keys())]
 
+    def followers(self) -> Iterator[tuple[PodInfo, PodInfo]]:
+        """See :class:`RequestKind`."""
+        for pod in self.users.pods.values():
+            if pod.node or pod.earlier_gates or will_never_run(pod) or not self._are_made(pod):
+                continue
+            for key in pod.device_claims:
+                claim, first = self.allocated.claims[key], self.users.first(key)
+                profiles = self._profiles.read(claim).profiles if claim.status.allocation is None else ()
+                if profiles and first is not None and first.uid != pod.uid:
+                    yield replace(pod, profiles=profiles), first
+                    break
+
     def forget(self, uid: PodUid) -> None:
         """See :class:`RequestKind`."""
         pod = self.users.pods.get(uid)
@@ -243,8 +255,8 @@ class Claims(RequestKind):
         pod = self._as_observed(pod)
         self._note(pod)
         self._free.discard(pod.uid)
-        if any(key not in self.allocated.claims or self._is_going(key) for key in pod.device_claims):
-            return pod  # one is still to be made
+        if not self._are_made(pod):
+            return pod
         asked = self._add_up(pod)
         if asked is None:
             return pod  # another pod asks for one first
@@ -291,10 +303,13 @@ class Claims(RequestKind):
             problem=problem or (foreign if parts else ""),  # else a device of ours would wait for it in vain
         )
 
-    def _is_going(self, key: str) -> bool:
-        """True for a claim that is being deleted and has nothing: kube-scheduler waits for the next of its name."""
-        claim = self.allocated.claims[key]
-        return claim.metadata.deletion_timestamp is not None and claim.status.allocation is None
+    def _are_made(self, pod: PodInfo) -> bool:
+        """False if a claim is still to be made, also while one without allocation of its name is being deleted."""
+        claims = [self.allocated.claims.get(key) for key in pod.device_claims]
+        return all(
+            each is not None and not (each.metadata.deletion_timestamp is not None and each.status.allocation is None)
+            for each in claims
+        )
 
     def _host(self, node: NodeName) -> str:
         facts = self._state.cluster.nodes.get(node)

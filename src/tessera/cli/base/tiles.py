@@ -103,7 +103,7 @@ def _wrap(line: str, width: int) -> list[str]:
 def _draw_node(node: NodeCards, *, colour: bool, width: int) -> Iterator[str]:
     yield from _heading(node, width)
     if node.unread:
-        which = "only cards on demand are shown" if node.cards else "its cards are not shown"
+        which = "only cards on record are shown" if node.cards else "its cards are not shown"
         yield f"  {which}: {one_line(node.unread)}"
     elif not node.cards and not node.resources:
         yield "  none of this node's cards can be sliced"

@@ -18,7 +18,7 @@ from tessera.controller.slicing.cycle.order import FairOrder
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.controller.slicing.state.waiting_pod import competes_for_room
 from tessera.forecast.queue_page import QueuedPod, QueuePage
-from tessera.reasons.reason import OtherGate
+from tessera.reasons.reason import OtherGate, SharedClaim
 
 #: Kinds of pods that wait no more, by the nodes that might have taken them, up to which positions are counted anew: the
 #: cost is so much for each row. With more kinds, positions stay as they are until the next round.
@@ -95,8 +95,8 @@ class CurrentPage:
     def __init__(self, page: QueuePage, places: Sequence[Place] = ()) -> None:
         self._page = page
         self._places = places
-        #: Rows of pods that other gates hold; they have no place.
-        self._held = [row for row in page.pods if isinstance(row.why, OtherGate)]
+        #: Rows of pods that other gates hold, or that follow another pod; they have no place.
+        self._held = [row for row in page.pods if isinstance(row.why, OtherGate | SharedClaim)]
         #: The last answer, and the pods that it leaves out.
         self._current = page
         self._gone: AbstractSet[PodUid] = frozenset()
@@ -105,7 +105,7 @@ class CurrentPage:
         """Returns the page without the pods that wait no more; positions count the others."""
         pods = state.cluster.pods
         gone = {each.pod.uid for each in self._places if each.pod.uid not in pods or each.pod.uid not in state.waiting}
-        gone |= {PodUid(row.uid) for row in self._held if row.uid not in pods}
+        gone |= {PodUid(row.uid) for row in self._held if row.uid not in pods or pods[PodUid(row.uid)].node}
         if gone != self._gone:
             self._gone = gone
             omitted = self._page.omitted - len(gone - {row.uid for row in self._page.pods})

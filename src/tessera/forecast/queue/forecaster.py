@@ -28,7 +28,7 @@ from tessera.forecast.queue_page import DEADLINE, HISTORY, RATE, UNKNOWN, Expect
 from tessera.forecast.rate import RecentStarts
 from tessera.forecast.simulation import HORIZON, Simulation, StartForecast
 from tessera.forecast.survival import SurvivalCurve
-from tessera.reasons.reason import OtherGate, Reason
+from tessera.reasons.reason import OtherGate, Reason, SharedClaim
 from tessera.reasons.words import sentence
 from tessera.text import one_line
 
@@ -125,12 +125,15 @@ class Forecaster:
         yield from begun.reader.run()
         self.ends.update(begun.reader.ends, begun.now)
 
-    def forecast(self, begun: Round, held_back: HeldBack) -> Iterator[None]:
+    def forecast(
+        self, begun: Round, held_back: HeldBack, followers: Sequence[tuple[PodInfo, PodInfo]] = ()
+    ) -> Iterator[None]:
         """Makes :attr:`page` once the ends are made; yields after each piece of work.
 
         Args:
             begun: the round.
             held_back: by node and card, the source of the fault for which it is not allocated.
+            followers: pods that wait for what another asks for first, each with that pod.
         """
         state, now = begun.state, begun.now
         self.recent.begin(now)
@@ -151,9 +154,14 @@ class Forecaster:
             if number % _ROWS_A_PIECE == 0 or known.reasons.searches > searched:
                 searched = known.reasons.searches
                 yield
+        starts = {row.uid: row.start for row in rows}
+        rows += [
+            _row(pod, SharedClaim(first.key), start=starts.get(first.uid))
+            for pod, first in followers[: QUEUE_PODS - len(rows)]
+        ]
         gated = _held_by_others(state)
         rows += [_row(pod, OtherGate(pod.earlier_gates)) for pod in gated[: QUEUE_PODS - len(rows)]]
-        omitted = len(begun.waiting) + len(gated) - len(rows)
+        omitted = len(begun.waiting) + len(followers) + len(gated) - len(rows)
         self.page = QueuePage(leads=True, taken=now, pods=tuple(rows), omitted=max(0, omitted))
         self.current = CurrentPage(self.page, [begun.places[pod.uid] for pod in begun.waiting])
 

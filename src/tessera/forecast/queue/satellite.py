@@ -93,6 +93,8 @@ class QueueTask:
         self._last: dict[PodUid, Pod] = {}
         #: Pods whose condition says that they wait.
         self._told: set[PodUid] = set()
+        #: Pods that wait for what another asks for first, as of the last round.
+        self._followers: set[PodUid] = set()
         self._map = PersistentConfigMap(
             runtime.client,
             runtime.clock,
@@ -142,7 +144,10 @@ class QueueTask:
             await asyncio.sleep(0)
         if ends := self._forecaster.ends.pop():
             self._slicer.handle(EndsExpected(ends))
-        for _ in self._forecaster.forecast(begun, self._held_back()):
+        asking = self._slicer.kinds.having["followers"]
+        followers = sorted((each for kind in asking for each in kind.followers()), key=lambda found: found[0].created)
+        self._followers = {pod.uid for pod, _ in followers}
+        for _ in self._forecaster.forecast(begun, self._held_back(), followers):
             await asyncio.sleep(0)
         due = [*self._announcer.choose(self.page.pods, now), *self._ended_waits()]
         gate = asyncio.Semaphore(_WRITES_AT_ONCE)
@@ -171,7 +176,7 @@ class QueueTask:
             pod = state.cluster.pods.get(uid)
             if pod is None:
                 self._told.discard(uid)
-            elif not pod.gated and uid not in state.waiting and len(found) < _WRITES_AT_ONCE * 8:
+            elif not (pod.gated or uid in state.waiting or uid in self._followers) and len(found) < _WRITES_AT_ONCE * 8:
                 text, now = "it has its slices", self._clock.now()
                 found.append(
                     Announcement(uid, pod.namespace, pod.name, waits=False, reason=PROMISED, text=text, since=now)

@@ -44,6 +44,10 @@ class RequestKind:
         """Returns pods at the gate that ask for nothing: others place them."""
         return ()
 
+    def followers(self) -> Iterable[tuple[PodInfo, PodInfo]]:
+        """Returns pods that wait for what another asks for first, with what they will have; and each one's other."""
+        return ()
+
     def forget(self, uid: PodUid) -> None:
         """Takes in that a pod does not exist any more."""
 
