@@ -16,8 +16,14 @@ POD = claiming_pod("p", {"name": "gpu", "resourceClaimTemplateName": "slice"}, t
 OWN_PROCESSES = ["--no-tessera", "--image", f"tessera:dev={ROOT / 'src'}"]
 
 
+IN_THE_LAB = ["--claim-driver", "gpu.tessera.dev"]
+BY_SCHEDULER = [*IN_THE_LAB, "--claim-placement", "scheduler"]
+
+
 @pytest.fixture(
-    scope="module", params=[["--claim-driver", "gpu.tessera.dev"], OWN_PROCESSES], ids=["in the lab", "processes"]
+    scope="module",
+    params=[IN_THE_LAB, BY_SCHEDULER, OWN_PROCESSES],
+    ids=["in the lab", "by kube-scheduler", "processes"],
 )
 def lab_arguments(request: pytest.FixtureRequest) -> list[str]:
     return ["--nodes", "2xA100-40GB", *request.param]
@@ -38,6 +44,8 @@ def test_a_pod_runs_on_the_slice_of_its_claim(cluster: RunningLab, lab_arguments
     cluster.kubectl("wait", "--for=condition=Ready", "pod/p", "--timeout=120s")
     assert cluster.kubectl("get", "resourceclaims", "--no-headers").split()[1] == "allocated,reserved"
     assert "3g.20gb" in cluster.tessera("map")
+    controller = cluster.kubectl("get", "deployment", "tessera-controller", "-n", "tessera-system", "-o", "yaml")
+    assert ("--claim-placement=scheduler" in controller) == (lab_arguments[-1] == "scheduler")
     cluster.kubectl("delete", "pod", "p")
     cluster.kubectl("wait", "--for=delete", "resourceclaims", "--all", "--timeout=60s")
 

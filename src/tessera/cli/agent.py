@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from tessera.api.names import CLAIM_DRIVERS, CLAIM_PLACEMENTS
+from tessera.cli.base.claim_options import claim_driver_option, claim_placement_option
 from tessera.cli.base.connection import connect, report_errors, server_options
 from tessera.cli.base.inputs import check_cards
 from tessera.cli.base.process import (
@@ -105,18 +105,10 @@ _PASSED_ON = ("DP_DISABLE_HEALTHCHECKS", "DP_ENABLE_HEALTHCHECKS")
     is_flag=True,
     help="Reboot the node if a reset of the card cannot change its MIG mode; at most once for each layout.",
 )
-@click.option(
-    "--claim-driver",
-    type=click.Choice(CLAIM_DRIVERS),
-    help="Serve ResourceClaims as this driver if the node has the label tessera.dev/device-api=dra.  [default: none]",
+@claim_driver_option(
+    "Serve ResourceClaims as this driver if the node has the label tessera.dev/device-api=dra.  [default: none]"
 )
-@click.option(
-    "--claim-placement",
-    type=click.Choice(CLAIM_PLACEMENTS),
-    default=CLAIM_PLACEMENTS[0],
-    show_default=True,
-    help="Who places ResourceClaims; scheduler: kube-scheduler's own allocator.",
-)
+@claim_placement_option
 @click.option(
     "--memory-limits",
     type=click.Choice(["off", "observe", "warn", "evict", "kill"]),

@@ -7,7 +7,8 @@ from typing import Any
 
 import click
 
-from tessera.api.names import CLAIM_DRIVERS, CLAIM_PLACEMENTS, SYSTEM_NAMESPACE
+from tessera.api.names import SYSTEM_NAMESPACE
+from tessera.cli.base.claim_options import claim_driver_option, claim_placement_option
 from tessera.cli.base.connection import connect, report_errors, server_options
 from tessera.cli.base.controller_options import (
     Site,
@@ -66,18 +67,8 @@ _READERS: Mapping[str, tuple[str, ...]] = {
     help="Replace nodes that miss the startup deadline, at most N of a group in an hour; needs the rights of"
     " deploy/options/replace.yaml. 0 replaces none.",
 )
-@click.option(
-    "--claim-driver",
-    type=click.Choice(CLAIM_DRIVERS),
-    help="Place ResourceClaims for devices that agents publish as this driver.  [default: none]",
-)
-@click.option(
-    "--claim-placement",
-    type=click.Choice(CLAIM_PLACEMENTS),
-    default=CLAIM_PLACEMENTS[0],
-    show_default=True,
-    help="Who places ResourceClaims; scheduler: kube-scheduler's own allocator, and what it gave is counted.",
-)
+@claim_driver_option("Place ResourceClaims for devices that agents publish as this driver.  [default: none]")
+@claim_placement_option
 @click.option(
     "--health-breaker-share",
     type=click.FloatRange(0, 1),

@@ -6,7 +6,8 @@ from typing import Any
 
 import click
 
-from tessera.api.names import CLAIM_DRIVERS, SYSTEM_NAMESPACE
+from tessera.api.names import SYSTEM_NAMESPACE
+from tessera.cli.base.claim_options import claim_driver_option
 from tessera.cli.base.connection import connect, report_errors, server_options
 from tessera.cli.base.process import address_option, log_option, run_process, start_log
 
@@ -44,11 +45,7 @@ from tessera.cli.base.process import address_option, log_option, run_process, st
     help="Cards of nodes that may come: known, those that present nodes have; any, which admits also what no present "
     "node could ever hold.",
 )
-@click.option(
-    "--claim-driver",
-    type=click.Choice(CLAIM_DRIVERS),
-    help="Put the gate on pods with ResourceClaims for devices of this driver.  [default: none]",
-)
+@claim_driver_option("Put the gate on pods with ResourceClaims for devices of this driver.  [default: none]")
 @address_option
 @log_option
 @server_options

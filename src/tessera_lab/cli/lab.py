@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from tessera.api.names import CLAIM_DRIVERS
+from tessera.cli.base.claim_options import check_claim_options, claim_driver_option, claim_placement_option
 from tessera.cli.base.connection import report_errors
 from tessera.cli.base.console import say, say_document, say_json
 from tessera_lab.apiserver.kinds.versions import CLUSTERS, DEFAULT
@@ -109,12 +109,11 @@ def lab_options(function: Any) -> Any:
                 help="Value of the label nvidia.com/mig.config of nodes with MIG cards; '' for no label, which offers"
                 " whole cards.",
             ),
-            click.option(
-                "--claim-driver",
-                type=click.Choice(CLAIM_DRIVERS),
-                help="Install Tessera with this driver of ResourceClaims; nodes with MIG cards give their slices"
-                " by claims.  [default: by limits]",
+            claim_driver_option(
+                "Install Tessera with this driver of ResourceClaims; nodes with MIG cards give their slices"
+                " by claims.  [default: by limits]"
             ),
+            claim_placement_option,
             click.option(
                 "--drivers",
                 is_flag=True,
@@ -197,6 +196,7 @@ def up(context: click.Context, /, folder: Path | None, **options: Any) -> None:
     lab_nodes(options["nodes"], options["nodes_from"])
     parse_system(options["system"], options["kernel"])
     parse_groups(options["groups"])
+    check_claim_options(options["claim_driver"], options["claim_placement"])
     state = lab_folder.start(_folder(folder), _arguments(options))
     say(f"lab is up: {state.server}, {_simulation_speed(state)}", *_page(state), _export(state))
 
@@ -223,7 +223,7 @@ def _arguments(options: dict[str, Any]) -> list[str]:
     pairs += [("--nodes-from", each) for each in options["nodes_from"]]
     pairs += [("--group", each) for each in options["groups"]] + [("--idle-time", options["idle_time"])]
     pairs += [("--image", each) for each in options["images"]]
-    pairs += [("--claim-driver", options["claim_driver"])]
+    pairs += [("--claim-driver", options["claim_driver"]), ("--claim-placement", options["claim_placement"])]
     pairs += [("--os", options["system"]), ("--kernel", options["kernel"]), ("--kubernetes", options["kubernetes"])]
     pairs += [("--mig-config", options["mig_config"]), ("--boot-time", options["boot_time"])]
     return flags + [str(part) for pair in pairs if pair[1] is not None for part in pair]

@@ -118,6 +118,7 @@ class LabOptions(msgspec.Struct, frozen=True, kw_only=True):
     kernel: str
     kubernetes: str
     claim_driver: str | None
+    claim_placement: str
     groups: tuple[str, ...]
     idle_time: float
     port: int
@@ -264,8 +265,12 @@ class LabProcess:
                     lambda: len(nodes.cache) == len(self._nodes), START_TIMEOUT, "the nodes are registered"
                 )
             return
+        lab = self._lab_options
         await install_tessera(
-            client, page=not self._lab_options.virtual_time, claim_driver=self._lab_options.claim_driver or ""
+            client,
+            page=not lab.virtual_time,
+            claim_driver=lab.claim_driver or "",
+            claim_placement=lab.claim_placement,
         )
         slices = Informer(client, INSTASLICES, clock=clock, rng=rng, namespace=INSTASLICE_NAMESPACE)
         hooks = Informer(client, MUTATING_WEBHOOKS.as_dicts(), clock=clock, rng=rng)

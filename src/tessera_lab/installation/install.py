@@ -24,6 +24,7 @@ from tessera.agent.driver.driver_state import DriverHome
 from tessera.agent.driver.hardware import DriverBackend
 from tessera.agent.main.lifecycle import run_lifecycle
 from tessera.agent.simulated.driver import SimulatedDriver, SimulatedPrograms
+from tessera.api.names import CLAIM_PLACEMENTS
 from tessera.claims.agent.claim_server import serve_claims
 from tessera.claims.agent.claim_service import ClaimService
 from tessera.cli.install.manifests import InstallChoices
@@ -296,7 +297,12 @@ async def _dashboard(options: PageOptions, context: ContainerContext, client: Cl
 
 
 async def install_tessera(
-    client: Client, *, without: Collection[str] = (), page: bool = False, claim_driver: str = ""
+    client: Client,
+    *,
+    without: Collection[str] = (),
+    page: bool = False,
+    claim_driver: str = "",
+    claim_placement: str = CLAIM_PLACEMENTS[0],
 ) -> None:
     """``kubectl apply -k deploy/``, by server-side apply.
 
@@ -305,10 +311,11 @@ async def install_tessera(
         page: also the live page and the API for tenants, which need processes that listen.
         without: Deployments that are left out, since somebody else runs what they would.
         claim_driver: as ``tessera install --claim-driver``; empty for no claims.
+        claim_placement: as ``tessera install --claim-placement``.
     """
     found = [*install_manifests(), *(page_manifests() if page else ())]
     if claim_driver:
-        found = render(InstallChoices(claim_driver=claim_driver, dashboard=page))
+        found = render(InstallChoices(claim_driver=claim_driver, claim_placement=claim_placement, dashboard=page))
     await apply_manifests(
         client,
         (

@@ -14,10 +14,11 @@ from typing import Any
 import click
 import msgspec
 
-from tessera.api.names import CLAIM_PLACEMENTS, SYSTEM_NAMESPACE
+from tessera.api.names import SYSTEM_NAMESPACE
 from tessera.api.nodes.node_groups import NODE_GROUPS_KEY, parse_node_groups
 from tessera.api.nodes.repairs import REPAIRS_KEY, parse_repairs
 from tessera.api.problems import Notice
+from tessera.cli.base.claim_options import check_claim_options
 from tessera.cli.base.connection import CommandError
 from tessera.cli.base.controller_options import build_arguments, pop_build_settings, pop_site, site_arguments
 from tessera.cli.install.manifests import CONFIG_MAP, InstallChoices
@@ -134,8 +135,7 @@ def choices_from(
     given = dict(options)
     if given["issuer"] and given["certificate"] != CERT_MANAGER:
         raise CommandError("error: --issuer needs --certificate cert-manager; the webhook's own certificate has none")
-    if given["claim_placement"] != CLAIM_PLACEMENTS[0] and not given["claim_driver"]:
-        raise CommandError(f"error: --claim-placement {given['claim_placement']} needs --claim-driver")
+    check_claim_options(given["claim_driver"], given["claim_placement"])
     drivers, namespace = given.pop("drivers"), given.pop("namespace")
     settings = None if file is None else read_text_settings(*file, drivers)
     objects, notices = driver_objects(settings, drivers)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tessera.api.names import CLAIM_DRIVERS, CLAIM_PLACEMENTS
+from tessera.cli.base.claim_options import claim_driver_option, claim_placement_option
 from tessera.cli.base.connection import CommandError, cluster_options, connect, report_errors
 from tessera.cli.base.console import say, say_document
 from tessera.cli.base.controller_options import build_options, check_image, site_options
@@ -117,19 +117,11 @@ _WORDS = "tessera.install.words"
     callback=check_cards,
     help="Simulate these cards on every node with an agent, e.g. 4xA100-40GB.",
 )
-@click.option(
-    "--claim-driver",
-    type=click.Choice(CLAIM_DRIVERS),
-    help="Serve ResourceClaims under this driver's name; gpu.nvidia.com takes the place of NVIDIA's DRA driver, which"
-    " must not be installed.  [default: none]",
+@claim_driver_option(
+    "Serve ResourceClaims under this driver's name; gpu.nvidia.com takes the place of NVIDIA's DRA driver, which"
+    " must not be installed.  [default: none]"
 )
-@click.option(
-    "--claim-placement",
-    type=click.Choice(CLAIM_PLACEMENTS),
-    default=CLAIM_PLACEMENTS[0],
-    show_default=True,
-    help="Who places ResourceClaims; scheduler: kube-scheduler's own allocator, in nodes' order of cards.",
-)
+@claim_placement_option
 @click.option(
     "--drivers/--no-drivers",
     default=None,
