@@ -3,8 +3,8 @@
     python scripts/builtin_schemas.py > src/tessera_lab/apiserver/schemas/builtin.json
 
 Source: the OpenAPI definitions of Kubernetes 1.32 as the development dependency kubernetes-validate carries them; those
-of 1.36 for ``resource.k8s.io/v1``, which 1.32 does not have, and for the field of a pod's status that came with it;
-those of 1.37 for DeviceTaintRule, which came into ``v1`` then.
+of 1.36 for ``resource.k8s.io/v1``, which 1.32 does not have, for the field of a pod's status that came with it, and for
+the tolerances of ``autoscaling/v2``; those of 1.37 for DeviceTaintRule, which came into ``v1`` then.
 Kept: types, formats, properties, required, references and the ``x-kubernetes-*`` merge rules. Dropped: descriptions,
 and ``null`` beside every type (for a built-in kind null is the same as absent). Added: what the published definitions
 do not say but the server knows, see ENUMS and DEFAULTS.
@@ -46,7 +46,8 @@ KINDS = {
     ("policy", "v1"): ("io.k8s.api.policy.v1.", "Eviction PodDisruptionBudget"),
     ("scheduling.k8s.io", "v1"): ("io.k8s.api.scheduling.v1.", "PriorityClass"),
     ("storage.k8s.io", "v1"): ("io.k8s.api.storage.v1.", "CSINode StorageClass"),
-    ("autoscaling", "v1"): ("io.k8s.api.autoscaling.v1.", "Scale"),
+    ("autoscaling", "v1"): ("io.k8s.api.autoscaling.v1.", "HorizontalPodAutoscaler Scale"),
+    ("autoscaling", "v2"): ("io.k8s.api.autoscaling.v2.", "HorizontalPodAutoscaler"),
     ("rbac.authorization.k8s.io", "v1"): (
         "io.k8s.api.rbac.v1.",
         "ClusterRole ClusterRoleBinding Role RoleBinding",
@@ -201,7 +202,12 @@ DEFAULTS = {
 KEPT = ("format", "required")
 
 #: Definitions of the newer version, and the field of a pod's status that uses one of them.
-NEWER = ("io.k8s.api.resource.v1.", CORE + "PodExtendedResourceClaimStatus", CORE + "ContainerExtendedResourceRequest")
+NEWER = (
+    "io.k8s.api.resource.v1.",
+    "io.k8s.api.autoscaling.v2.",
+    CORE + "PodExtendedResourceClaimStatus",
+    CORE + "ContainerExtendedResourceRequest",
+)
 RULES = ("io.k8s.api.resource.v1.DeviceTaintRule", "io.k8s.api.resource.v1.DeviceTaintSelector")
 CLAIM_STATUS = "extendedResourceClaimStatus"
 

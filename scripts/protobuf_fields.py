@@ -18,6 +18,7 @@ from pathlib import Path
 ROOTS = {
     "core/v1": "Namespace ConfigMap Secret ServiceAccount Service ResourceQuota Pod Binding Event",
     "apps/v1": "Deployment",
+    "autoscaling/v1": "HorizontalPodAutoscaler",
     "batch/v1": "Job CronJob",
     "policy/v1": "PodDisruptionBudget Eviction",
     "rbac/v1": "Role ClusterRole RoleBinding ClusterRoleBinding",

@@ -107,6 +107,16 @@ async def test_scale_replace_and_delete(kubectl: Kubectl) -> None:
     await kubectl("get", "deployment", "a", fails=True)
 
 
+async def test_autoscale_a_deployment(kubectl: Kubectl) -> None:
+    await kubectl("create", "-f", "-", manifest=deployment("a"))
+    done = await kubectl("autoscale", "deployment", "a", "--min=2", "--max=5", "--cpu-percent=70")
+    assert done == "horizontalpodautoscaler.autoscaling/a autoscaled\n"
+    header, row = (await kubectl("get", "hpa", "a")).splitlines()
+    assert header.split() == ["NAME", "REFERENCE", "TARGETS", "MINPODS", "MAXPODS", "REPLICAS", "AGE"]
+    assert row.split()[:4] == ["a", "Deployment/a", "cpu:", "<unknown>/70%"]
+    assert "70" in await kubectl("get", "horizontalpodautoscalers.v1.autoscaling", "a", "-o", "json")
+
+
 async def test_dry_run_and_diff(kubectl: Kubectl) -> None:
     text = await kubectl("create", "-f", "-", "--dry-run=server", manifest=configmap("a"))
     assert text == "configmap/a created (server dry run)\n"

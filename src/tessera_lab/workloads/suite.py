@@ -11,6 +11,7 @@ from tessera_lab.workloads.apps.deployment import DeploymentController
 from tessera_lab.workloads.apps.job import JobController
 from tessera_lab.workloads.apps.replicaset import ReplicaSetController
 from tessera_lab.workloads.apps.statefulset import StatefulSetController
+from tessera_lab.workloads.autoscaling.horizontal import HorizontalPodAutoscalerController
 from tessera_lab.workloads.base.mirrors import ObjectMirrors
 from tessera_lab.workloads.nodes.device_taints import DeviceTaintEviction
 from tessera_lab.workloads.nodes.node_lifecycle import NodeLifecycle, NodeTaints, PodGarbageCollector
@@ -66,6 +67,7 @@ class WorkloadControllers:
             EphemeralClaims(self._mirrors),
             ResourceClaimController(self._mirrors),
             DeviceTaintEviction(self._mirrors),
+            HorizontalPodAutoscalerController(self._mirrors),
             ApiServiceController(client, clock, rng),
         )
 

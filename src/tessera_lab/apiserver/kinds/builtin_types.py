@@ -214,6 +214,18 @@ _OTHERS = (
         generation=True,
         fields=("status.successful",),
     ),
+    *(
+        _type(
+            "autoscaling",
+            version,
+            "horizontalpodautoscalers",
+            "HorizontalPodAutoscaler",
+            short=("hpa",),
+            categories=("all",),
+            subresources=(_STATUS,),
+        )
+        for version in ("v2", "v1")
+    ),
     _type("coordination.k8s.io", "v1", "leases", "Lease"),
     _type("events.k8s.io", "v1", "events", "Event", short=("ev",), storage=GroupResource("", "events")),
     _type(_RBAC, "v1", "clusterrolebindings", "ClusterRoleBinding", namespaced=False),

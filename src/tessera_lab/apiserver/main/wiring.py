@@ -1,7 +1,7 @@
 """Built-in types with their schemas, table columns and merge rules; and the initial objects of every cluster.
 
 Events are served as ``v1`` and as ``events.k8s.io/v1`` over one storage; the two versions name their fields
-differently, and the conversion is here.
+differently, and the conversion is here. That of HorizontalPodAutoscalers is with their rules.
 """
 
 from collections.abc import Iterable
@@ -11,6 +11,7 @@ import msgspec
 from tessera_lab.apiserver.authz.bootstrap_roles import bootstrap_roles
 from tessera_lab.apiserver.authz.rbac import GROUP as RBAC_GROUP
 from tessera_lab.apiserver.interfaces import GroupResource, Obj
+from tessera_lab.apiserver.kinds.autoscaler_rules import to_first_autoscaler, to_stored_autoscaler
 from tessera_lab.apiserver.kinds.builtin_types import builtin_types
 from tessera_lab.apiserver.main.role_aggregation import keep_aggregated
 from tessera_lab.apiserver.request.server_state import ServerState
@@ -44,6 +45,8 @@ def _complete_type(each: ResourceType) -> ResourceType:
     )
     if each.storage == CORE_EVENTS and each.group:
         return msgspec.structs.replace(wired, from_storage=to_new_event, to_storage=to_core_event)
+    if (each.kind, each.version) == ("HorizontalPodAutoscaler", "v1"):
+        return msgspec.structs.replace(wired, from_storage=to_first_autoscaler, to_storage=to_stored_autoscaler)
     return wired
 
 

@@ -1,4 +1,4 @@
-"""Columns of apps, batch and policy kinds."""
+"""Columns of apps, autoscaling, batch and policy kinds."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -124,6 +124,42 @@ def _revision(obj: Part, now: float) -> Sequence[Any]:
     return [name_of(obj), shown, obj.get("revision", 0), age_of(obj, now)]
 
 
+def _autoscaler(obj: Part, now: float) -> Sequence[Any]:
+    spec, status = obj.get("spec") or {}, obj.get("status") or {}
+    reference = spec.get("scaleTargetRef") or {}
+    least = spec.get("minReplicas")
+    return [
+        name_of(obj),
+        f"{reference.get('kind')}/{reference.get('name')}",
+        _metrics(spec.get("metrics") or (), status.get("currentMetrics") or ()),
+        "<unset>" if least is None else str(least),
+        spec.get("maxReplicas", 0),
+        status.get("currentReplicas") or 0,
+        age_of(obj, now),
+    ]
+
+
+def _metrics(wanted: Sequence[Part], current: Sequence[Part]) -> str:
+    """Each metric as current/target, at most two (``formatHPAMetrics``)."""
+    shown = []
+    for index, metric in enumerate(wanted[:2]):
+        field = metric["type"][0].lower() + metric["type"][1:]
+        now = (current[index].get(field) or {}).get("current") or {} if index < len(current) else {}
+        shown.append(_use(metric[field], now))
+    rest = len(wanted) - len(shown)
+    return (", ".join(shown) + (f" + {rest} more..." if rest else "")) or "<none>"
+
+
+def _use(source: Part, now: Part) -> str:
+    target = source.get("target") or {}
+    name = f"{source['name']}: " if "name" in source else ""
+    if "averageUtilization" in target:
+        used = now.get("averageUtilization")
+        return f"{name}{'<unknown>' if used is None else f'{used}%'}/{target['averageUtilization']}%"
+    key, suffix = ("averageValue", " (avg)") if "averageValue" in target else ("value", "")
+    return f"{name}{now.get(key, '<unknown>')}/{target.get(key)}{suffix}"
+
+
 COLUMNS = {
     ("apps", "Deployment"): (
         ("Name", "Ready", "Up-to-date:integer", "Available:integer", "Age", *WIDE),
@@ -150,6 +186,10 @@ COLUMNS = {
     ),
     ("apps", "ControllerRevision"): (("Name", "Controller", "Revision:integer", "Age"), _revision),
     ("batch", "Job"): (("Name", "Status", "Completions", "Duration", "Age", *WIDE), _job),
+    ("autoscaling", "HorizontalPodAutoscaler"): (
+        ("Name", "Reference", "Targets", "MinPods", "MaxPods:integer", "Replicas:integer", "Age"),
+        _autoscaler,
+    ),
     ("policy", "PodDisruptionBudget"): (
         ("Name", "Min Available", "Max Unavailable", "Allowed Disruptions:integer", "Age"),
         _budget,

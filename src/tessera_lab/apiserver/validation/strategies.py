@@ -20,6 +20,7 @@ from tessera_lab.apiserver.kinds import defaults, network_rules
 from tessera_lab.apiserver.kinds import slice_rules as slices
 from tessera_lab.apiserver.kinds import volume_rules as volumes
 from tessera_lab.apiserver.kinds.api_service_rules import default_api_service, validate_api_service
+from tessera_lab.apiserver.kinds.autoscaler_rules import default_autoscaler, validate_autoscaler
 from tessera_lab.apiserver.kinds.cluster_role_rules import validate_cluster_role
 from tessera_lab.apiserver.kinds.data_rules import (
     validate_config_map,
@@ -156,6 +157,9 @@ _BY_KIND: Mapping[GroupResource, Strategy] = {
         prepare_create=defaults.prepare_new_job,
         validate=validate_job,
         validate_update=validate_job_update,
+    ),
+    GroupResource("autoscaling", "horizontalpodautoscalers"): Strategy(
+        default=default_autoscaler, validate=validate_autoscaler
     ),
     GroupResource("coordination.k8s.io", "leases"): _CONDITIONAL,
     GroupResource("apiextensions.k8s.io", "customresourcedefinitions"): Strategy(

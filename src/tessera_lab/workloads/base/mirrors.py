@@ -43,6 +43,8 @@ OWNER = "owner"
 ORPHANS = "orphans"
 NODE = "node"
 
+AUTOSCALERS = Resource("autoscaling", "v2", "horizontalpodautoscalers", "HorizontalPodAutoscaler", True, dict[str, Any])
+
 #: Events that may wait to be sent; a burst of a thousand pods makes several thousand.
 _EVENT_CAPACITY = 20_000
 
@@ -81,7 +83,7 @@ class ObjectMirrors:
         self.client = client
         self.clock = clock
         self.rng = rng
-        self._devices_rng = random.Random(RESOURCE_CLAIMS.group)
+        self._own_rngs = {group: random.Random(group) for group in (RESOURCE_CLAIMS.group, AUTOSCALERS.group)}
         self._recorder = EventRecorder(client, component=component, clock=clock, rng=rng, capacity=_EVENT_CAPACITY)
         self.pods = self._mirror(PODS, {**_OWNED, NODE: _node})
         self.replicasets = self._mirror(REPLICASETS, _OWNED)
@@ -101,6 +103,7 @@ class ObjectMirrors:
         self.storage_classes = self._mirror(STORAGE_CLASSES)
         self.resource_claims = self._mirror(RESOURCE_CLAIMS, _OWNED)
         self.resource_slices = self._mirror(RESOURCE_SLICES)
+        self.autoscalers = self._mirror(AUTOSCALERS)
         self.device_taint_rules = self._mirror(DEVICE_TAINT_RULES) if taint_rules else None
 
     def _mirror(self, resource: Resource[Any], indexes: Mapping[str, Any] | None = None) -> Informer[dict[str, Any]]:
@@ -108,8 +111,8 @@ class ObjectMirrors:
         return LabInformer(self.client, resource.as_dicts(), clock=self.clock, rng=rng, indexes=indexes)
 
     def rng_of(self, resource: Resource[Any]) -> random.Random:
-        """Random numbers for one mirror's jitter; devices have their own, so that no experiment changes by them."""
-        return self._devices_rng if resource.group == RESOURCE_CLAIMS.group else self.rng
+        """Random numbers for one mirror's jitter; later kinds have their own, so that no experiment changes by them."""
+        return self._own_rngs.get(resource.group, self.rng)
 
     @property
     def all(self) -> tuple[Informer[dict[str, Any]], ...]:
