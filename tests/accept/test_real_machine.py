@@ -9,6 +9,7 @@ from tessera.accept.checks import Status, judge_all
 from tessera.accept.document import Document, read_document
 from tessera.accept.facts import Outcome
 from tessera.agent.inventory.gpu_inventory import geometry_of
+from tessera.mig.geometry import Engines
 from tessera.mig.models import model_by_product
 from tessera.nvml.interface import GiProfileInfo
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
@@ -43,7 +44,7 @@ def test_the_table_of_the_model_is_the_cards(document: Document, profiles: list[
     (card,) = document.facts.cards
     model = model_by_product(card.name)
     assert model is not None
-    read = {row.name: msgspec.structs.replace(row, multiprocessors=0) for row in geometry_of(card, profiles).profiles}
+    read = {row.name: msgspec.structs.replace(row, engines=Engines()) for row in geometry_of(card, profiles).profiles}
     assert read == {row.name: row for row in model.geometry.profiles}
 
 
@@ -51,7 +52,9 @@ def test_a_simulated_card_cuts_as_the_real_one(profiles: list[GiProfileInfo]) ->
     machine = SimulatedMachine("H200", seed="n")
     (gpu,) = machine.uuids()
     machine.set_mig_mode(gpu, True)
-    assert sorted(machine.gi_profiles(gpu), key=lambda row: row.index) == profiles
+    engines = dict.fromkeys(("copy_engines", "decoders", "encoders", "jpeg_engines", "ofa_engines"), 0)
+    made = [msgspec.structs.replace(row, **engines) for row in machine.gi_profiles(gpu)]  # the document has none
+    assert sorted(made, key=lambda row: row.index) == profiles
 
 
 def test_a_simulated_card_measures_what_the_real_one_does(document: Document) -> None:

@@ -105,6 +105,25 @@ def test_a_claim_runs_from_its_template_to_the_container(in_lab: Callable[..., N
     in_lab(scenario)
 
 
+def test_agents_publish_engines_brand_and_nvlinks(in_lab: Callable[..., None]) -> None:
+    async def scenario(lab: VirtualLab) -> None:
+        names = {"cut": "mig", "joined": "gpu"}
+        selectors = {
+            "cut": "device.capacity['gpu.tessera.dev'].decoders.isGreaterThan(quantity('0'))",
+            "joined": "device.attributes['gpu.tessera.dev'].nvlinkGroup != ''",
+        }
+        for name, kind in names.items():
+            brand = "device.attributes['gpu.tessera.dev'].brand == 'Nvidia'"
+            request = exactly("r0", f"{kind}.tessera.dev", selectors[name], brand, count=1 + (kind == "gpu"))
+            await template(lab, name, request)
+            await claiming(lab, name, name)
+            await lab.running(name)
+        assert [each[1] for each in lab.hardware("node-1")] == ["1g.5gb+me"]  # the smallest with a decoder
+        assert len(lab.devices("joined", "main")) == 2
+
+    in_lab(scenario, "1xA100-40GB,2xV100-SXM2-16GB")
+
+
 def test_a_full_node_gets_all_of_its_claims_at_once(in_lab: Callable[..., None]) -> None:
     async def scenario(lab: VirtualLab) -> None:
         await template(lab, "one", profile("1g.5gb"))

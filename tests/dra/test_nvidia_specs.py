@@ -8,21 +8,19 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.support.device_claims import profile_class
+from tests.support.device_claims import profile_class, read_geometry
 
 from tessera.api.dra.claims import ClaimSpec, DeviceClass, DeviceConfig, is_our_class
 from tessera.dra.devices import Holdings, Pool
 from tessera.dra.driver_classes import check_served, device_classes
 from tessera.dra.matching import NoMatch, match_claims
-from tessera.dra.node_devices import NVIDIA_DRIVER, Engines, NodeCard, PublishOptions, node_pools
+from tessera.dra.node_devices import NVIDIA_DRIVER, NodeCard, PublishOptions, node_pools
 from tessera.dra.opaque_configs import ConfigRefused, check_configs, settings_of
 from tessera.dra.requests import ClaimRefused, read_demand
 from tessera.dra.selectors import DeviceSelectors
-from tessera.mig.geometry import GpuModel
+from tessera.mig.geometry import Engines, GpuModel
 from tessera.mig.models import model_by_short_name
 
-#: `nvidia-smi mig -lgip` on A100: multiprocessors by compute slices.
-MULTIPROCESSORS = {1: 14, 2: 28, 3: 42, 4: 56, 7: 98}
 A100, H100_94 = model_by_short_name("A100-40GB"), model_by_short_name("H100-SXM5-94GB")
 #: A class of NVIDIA's other driver, which is installed beside ours.
 CHANNELS = msgspec.convert(
@@ -56,10 +54,7 @@ def cards(model: GpuModel, count: int = 8, **more: Any) -> list[NodeCard]:
             compute_capability=model.compute_capability,
             memory_mib=model.memory_mib,
             engines=Engines(multiprocessors=108),
-            geometry=model.table,
-            profiles={
-                row.name: Engines(multiprocessors=MULTIPROCESSORS[row.compute_slices]) for row in model.table.profiles
-            },
+            geometry=read_geometry(model.table),
             **more,
         )
         for index in range(count)

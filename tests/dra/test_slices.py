@@ -16,7 +16,6 @@ from tessera.dra.devices import Device, Holdings, Pool
 from tessera.dra.holdings_reader import read_holdings
 from tessera.dra.node_devices import (
     NVIDIA_DRIVER,
-    Engines,
     NodeCard,
     PublishOptions,
     node_pools,
@@ -25,7 +24,7 @@ from tessera.dra.node_devices import (
 )
 from tessera.dra.pool_reader import read_pools
 from tessera.dra.slice_writer import SlicePlan, dropped_fields, plan_slices
-from tessera.mig.geometry import Placement
+from tessera.mig.geometry import Engines, Placement
 from tessera.mig.models import MODELS, model_by_short_name
 from tessera.mig.occupancy import occupancy_of
 from tessera_lab.apiserver.kinds.slice_rules import default_slice, validate_slice, validate_slice_update
@@ -98,40 +97,74 @@ def find(wanted: Sequence[Pool], name: str) -> Device:
     return next(device for pool in wanted for device in pool.devices if device.id.device == name)
 
 
-def test_names_and_attributes_are_those_of_nvidia_and_more() -> None:
-    engines = Engines(multiprocessors=14, copy_engines=1, decoders=0)
-    found = pools(
-        [card(pci_bus_id="0000:07:00.0", pcie_root="pci0000:00", numa_node=1, profiles={"1g.5gb": engines})],
-        driver=NVIDIA_DRIVER,
+#: What NVIDIA's driver publishes (dra-driver-nvidia-gpu 0545e9e5 and 095b7a19: deviceinfo.go, partitions.go, mig.go).
+_COMMON = {
+    *("type", "productName", "brand", "architecture", "cudaComputeCapability", "driverVersion", "cudaDriverVersion"),
+    *(f"resource.kubernetes.io/{name}" for name in ("pciBusID", "pcieRoot", "numaNode")),
+}
+_ENGINES = {"multiprocessors", "copyEngines", "decoders", "encoders", "jpegEngines", "ofaEngines"}
+NVIDIAS: dict[str, tuple[set[str], set[str]]] = {
+    "gpu-0": ({*_COMMON, "uuid", "addressingMode"}, {"memory"}),
+    "gpu-0-mig-1g5gb-19-6": ({*_COMMON, "parentUUID", "profile"}, {"memory", *_ENGINES}),
+}
+
+
+def known_card() -> NodeCard:
+    """A card of which everything is known."""
+    engines = dict.fromkeys(("copy_engines", "decoders", "encoders", "jpeg_engines", "ofa_engines"), 1)
+    rows = [
+        msgspec.structs.replace(row, engines=Engines(multiprocessors=14, **engines)) for row in A100.geometry.profiles
+    ]
+    return card(
+        pci_bus_id="0000:07:00.0",
+        pcie_root="pci0000:00",
+        numa_node=1,
+        brand="Nvidia",
+        addressing_mode="HMM",
+        nvlink_group="GPU-0",
+        geometry=msgspec.structs.replace(A100.geometry, profiles=tuple(rows)),
     )
+
+
+@pytest.mark.parametrize("name", NVIDIAS)
+def test_names_of_values_are_those_of_nvidia_and_more(name: str) -> None:
+    found = find(pools([known_card()], driver=NVIDIA_DRIVER), name)
+    attributes, capacities = NVIDIAS[name]
+    assert attributes <= {each.removeprefix("gpu.nvidia.com/") for each in found.attributes}
+    assert capacities <= {each.removeprefix("gpu.nvidia.com/") for each in found.capacity}
+    assert found.attributes["gpu.nvidia.com/nvlinkGroup"] == "GPU-0"
+
+
+def test_values_are_written_as_nvidia_writes_them() -> None:
+    found = pools([known_card()], driver=NVIDIA_DRIVER)
     one = find(found, "gpu-0-mig-1g5gb-19-6")
-    assert one.attributes == {
-        "gpu.nvidia.com/type": "mig",
-        "gpu.nvidia.com/parentUUID": "GPU-0",
-        "gpu.nvidia.com/profile": "1g.5gb",
-        "gpu.nvidia.com/productName": "NVIDIA A100-SXM4-40GB",
-        "gpu.nvidia.com/architecture": "Ampere",
-        "gpu.nvidia.com/cudaComputeCapability": one.attributes["gpu.nvidia.com/cudaComputeCapability"],
-        "gpu.nvidia.com/cudaDriverVersion": one.attributes["gpu.nvidia.com/cudaDriverVersion"],
-        "gpu.nvidia.com/driverVersion": one.attributes["gpu.nvidia.com/driverVersion"],
-        "gpu.nvidia.com/index": 0,
-        "gpu.nvidia.com/minor": 0,
-        "gpu.nvidia.com/start": 6,
-        "gpu.nvidia.com/size": 1,
+    values = {name.removeprefix("gpu.nvidia.com/"): value for name, value in one.attributes.items()}
+    assert {name: str(values.pop(name)) for name in list(values) if name.endswith(("Version", "Capability"))} == {
+        "cudaComputeCapability": "8.0.0",
+        "cudaDriverVersion": "13.0.0",
+        "driverVersion": "580.159.4",
+    }
+    assert values == {
+        "type": "mig",
+        "parentUUID": "GPU-0",
+        "profile": "1g.5gb",
+        "productName": "NVIDIA A100-SXM4-40GB",
+        "architecture": "Ampere",
+        "brand": "Nvidia",
+        "addressingMode": "HMM",
+        "nvlinkGroup": "GPU-0",
+        "index": 0,
+        "minor": 0,
+        "start": 6,
+        "size": 1,
         "resource.kubernetes.io/pciBusID": "0000:07:00.0",
         "resource.kubernetes.io/pcieRoot": "pci0000:00",
         "resource.kubernetes.io/numaNode": 1,
     }
-    versions = [str(value) for name, value in one.attributes.items() if name.endswith(("Version", "Capability"))]
-    assert versions == ["8.0.0", "13.0.0", "580.159.4"]
-    assert {name: str(each.value) for name, each in one.capacity.items()} == {
-        "gpu.nvidia.com/memory": str(4864 * 2**20),
-        "gpu.nvidia.com/multiprocessors": "14",
-        "gpu.nvidia.com/copyEngines": "1",
-        "gpu.nvidia.com/decoders": "0",
-    }
+    assert one.capacity["gpu.nvidia.com/memory"].value == 4864 * 2**20
     assert find(found, "gpu-0").attributes["gpu.nvidia.com/uuid"] == "GPU-0"
     assert find(found, "gpu-0-mig-1g5gb-me-20-0").attributes["gpu.nvidia.com/profile"] == "1g.5gb+me"
+    assert len(pools([card()])[0].devices[0].capacity) == 1  # what the driver does not say is not published
 
 
 @pytest.mark.parametrize("model", [each for each in MODELS if each.table], ids=lambda each: each.short_name)

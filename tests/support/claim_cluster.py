@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 import msgspec
-from tests.support.device_claims import profile_class
+from tests.support.device_claims import profile_class, read_geometry
 from tests.support.slicer_cluster import CheckedSlicer, SlicerCluster, merge
 
 from tessera.api.dra.claims import DeviceClass, ResourceClaim
@@ -19,19 +19,13 @@ from tessera.controller.slicing.slicer import KINDS, Slicer
 from tessera.controller.slicing.state.events import RecordObserved, RecordsListed, RetryDue, WriteRefused
 from tessera.controller.slicing.state.instructions import Instruction, PatchRecord, Write
 from tessera.dra.driver_classes import device_classes
-from tessera.dra.node_devices import DRIVER, Engines, NodeCard, PublishOptions, node_pools
+from tessera.dra.node_devices import DRIVER, NodeCard, PublishOptions, node_pools
 from tessera.dra.slice_writer import plan_slices
 from tessera.mig.models import model_by_short_name
 
 Json = dict[str, Any]
 #: Holds a claim until nobody uses it.
 FINALIZER = "resource.kubernetes.io/delete-protection"
-#: `nvidia-smi mig -lgip` on A100: multiprocessors by compute slices.
-_MULTIPROCESSORS = {1: 14, 2: 28, 3: 42, 4: 56, 7: 98}
-PROFILES = {
-    row.name: Engines(multiprocessors=_MULTIPROCESSORS[row.compute_slices])
-    for row in model_by_short_name("A100-40GB").geometry.profiles
-}
 
 
 def request(name: str, device_class: str, **more: Any) -> Json:
@@ -112,8 +106,7 @@ class ClaimCluster(SlicerCluster):
                 pci_bus_id=f"0000:{index:02x}:00.0",
                 pcie_root=f"pci0000:{index // 2:02x}",
                 whole=whole,
-                geometry=None if whole else model.geometry,
-                profiles={} if whole else PROFILES,
+                geometry=None if whole else read_geometry(model.geometry),
             )
             for index in range(count)
         ]

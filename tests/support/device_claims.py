@@ -3,13 +3,27 @@
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from tessera.dra.requests import GUARD
+from tessera.mig.geometry import Engines, Geometry
 from tessera.mig.names import resource_spelling
 
 Obj = dict[str, Any]
+#: `nvidia-smi mig -lgip` on A100: multiprocessors by compute slices.
+_MULTIPROCESSORS = {1: 14, 2: 28, 3: 42, 4: 56, 7: 98}
 
 API = "/apis/resource.k8s.io/v1"
 FINALIZER = "resource.kubernetes.io/delete-protection"
+
+
+def read_geometry(table: Geometry) -> Geometry:
+    """A table with multiprocessors, as NVML reports it."""
+    rows = [
+        msgspec.structs.replace(row, engines=Engines(multiprocessors=_MULTIPROCESSORS[row.compute_slices]))
+        for row in table.profiles
+    ]
+    return Geometry(table.family, table.slots, tuple(rows))
 
 
 def _object(kind: str, name: str, spec: Obj) -> Obj:

@@ -34,21 +34,23 @@ _SINCE_525 = {
 _SINCE_535 = {"nvmlDeviceGetCurrentClocksEventReasons"}
 _SINCE_550 = {"nvmlDeviceGetGpuFabricInfoV", "nvmlDeviceGetSramEccErrorStatus"}
 _SINCE_570 = {"nvmlDeviceGetMarginTemperature"}
+_SINCE_580 = {"nvmlDeviceGetAddressingMode"}
 BRANCHES: Mapping[str, frozenset[str]] = {
-    "470.256.02": frozenset(_SINCE_510 | _SINCE_525 | _SINCE_535 | _SINCE_550 | _SINCE_570),
-    "510.108.03": frozenset(_SINCE_525 | _SINCE_535 | _SINCE_550 | _SINCE_570),
-    "515.105.01": frozenset(_SINCE_525 | _SINCE_535 | _SINCE_550 | _SINCE_570),
-    "525.147.05": frozenset(_SINCE_535 | _SINCE_550 | _SINCE_570),
-    "535.54.03": frozenset(_SINCE_550 | _SINCE_570),
+    "470.256.02": frozenset(_SINCE_510 | _SINCE_525 | _SINCE_535 | _SINCE_550 | _SINCE_570 | _SINCE_580),
+    "510.108.03": frozenset(_SINCE_525 | _SINCE_535 | _SINCE_550 | _SINCE_570 | _SINCE_580),
+    "515.105.01": frozenset(_SINCE_525 | _SINCE_535 | _SINCE_550 | _SINCE_570 | _SINCE_580),
+    "525.147.05": frozenset(_SINCE_535 | _SINCE_550 | _SINCE_570 | _SINCE_580),
+    "535.54.03": frozenset(_SINCE_550 | _SINCE_570 | _SINCE_580),
     # This release has withdrawn the third version of the lists, which came back later with the layout of the second.
     "535.98": frozenset(
         {"nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetMPSComputeRunningProcesses_v3"}
         | _SINCE_550
         | _SINCE_570
+        | _SINCE_580
     ),
-    "535.183.01": frozenset(_SINCE_550 | _SINCE_570),
-    "550.90.07": frozenset(_SINCE_570),
-    "570.86.15": frozenset(),
+    "535.183.01": frozenset(_SINCE_550 | _SINCE_570 | _SINCE_580),
+    "550.90.07": frozenset(_SINCE_570 | _SINCE_580),
+    "570.86.15": frozenset(_SINCE_580),
     "580.65.06": frozenset(),
 }
 
@@ -220,6 +222,15 @@ class NvmlLibrary:
         info = self.info(device)
         current._obj.value, pending._obj.value = info.mig_enabled, info.mig_pending
 
+    def c_nvmlDeviceGetBrand(self, device: Any, brand: Any) -> None:
+        brand._obj.value = {"": 0, "Tesla": 2, "Nvidia": 14}[self.machine.attributes(self.gpu(device)).brand]
+
+    def c_nvmlDeviceGetAddressingMode(self, device: Any, mode: Any) -> None:
+        told = self.machine.attributes(self.gpu(device)).addressing_mode
+        if not told:
+            raise NotSupported("addressing mode")
+        mode._obj.value = ["None", "HMM", "ATS"].index(told)
+
     def c_nvmlDeviceGetEccMode(self, device: Any, current: Any, pending: Any) -> None:
         current._obj.value, pending._obj.value = self.machine.attributes(self.gpu(device)).ecc, 0
 
@@ -295,7 +306,9 @@ class NvmlLibrary:
         struct = info._obj
         struct.id, struct.sliceCount, struct.instanceCount = row.id, row.compute_slices, row.max_count
         struct.memorySizeMB, struct.name = row.memory_mib, f"MIG {row.name}"
-        struct.multiprocessorCount = row.multiprocessors
+        struct.multiprocessorCount, struct.copyEngineCount = row.multiprocessors, row.copy_engines
+        struct.decoderCount, struct.encoderCount = row.decoders, row.encoders
+        struct.jpegCount, struct.ofaCount = row.jpeg_engines, row.ofa_engines
 
     def c_nvmlDeviceGetGpuInstancePossiblePlacements_v2(self, device: Any, id_: int, found: Any, count: Any) -> None:
         row = self.profile(self.gpu(device), "id", id_)

@@ -24,7 +24,7 @@ from tessera.api.names import CLAIM_DRIVERS
 from tessera.cel.kubernetes_values import Semver, normalize_version, read_semver
 from tessera.dra.card_counters import card_counters, compute_counter, partition_counters, slot_counters
 from tessera.dra.devices import NO_EXECUTE, NO_SCHEDULE, Capacity, Device, DeviceId, DeviceTaint, Pool, Value, qualify
-from tessera.mig.geometry import Geometry, Placement, Profile
+from tessera.mig.geometry import Engines, Geometry, Placement, Profile
 from tessera.mig.occupancy import placement_mask
 
 #: Name of our driver, and of NVIDIA's, whose place it can take.
@@ -42,17 +42,6 @@ _NOT_IN_NAME = re.compile(r"[^a-z0-9-]+")
 _TEXT, _LABEL, _POOL = 64, 63, 253
 
 
-class Engines(msgspec.Struct, frozen=True, kw_only=True):
-    """Multiprocessors and engines of a card or profile; None where the driver does not say."""
-
-    multiprocessors: int | None = None
-    copy_engines: int | None = None
-    decoders: int | None = None
-    encoders: int | None = None
-    jpeg_engines: int | None = None
-    ofa_engines: int | None = None
-
-
 class NodeCard(msgspec.Struct, frozen=True, kw_only=True):
     """A card as its agent knows it.
 
@@ -68,11 +57,11 @@ class NodeCard(msgspec.Struct, frozen=True, kw_only=True):
         pci_bus_id: ``0000:07:00.0``; empty if unknown.
         pcie_root: ``pci0000:00``, the root complex; empty if unknown.
         numa_node: None if the platform does not report it.
+        addressing_mode: how the card reaches memory of the host, ``HMM``, ``ATS`` or ``None``; empty if unknown.
         nvlink_group: cards with the same text are joined by NVLink; empty for none.
         engines: of the whole card.
         whole: it can be given whole.
         geometry: how it is cut on demand; None if it is not.
-        profiles: engines of its profiles, by name.
         foreign: instances on the card that no claim of ours made.
         shares: shares of the card, 0 for any number; None if it is not shared.
         sharing: ``time-slicing`` or ``mps``.
@@ -92,11 +81,11 @@ class NodeCard(msgspec.Struct, frozen=True, kw_only=True):
     pci_bus_id: str = ""
     pcie_root: str = ""
     numa_node: int | None = None
+    addressing_mode: str = ""
     nvlink_group: str = ""
     engines: Engines = Engines()
     whole: bool = True
     geometry: Geometry | None = None
-    profiles: Mapping[str, Engines] = {}
     foreign: tuple[Placement, ...] = ()
     shares: int | None = None
     sharing: str = ""
@@ -252,7 +241,7 @@ class _CardDevices:
             "size": placement.size,
         }
         memory = profile.memory_mib or profile.memory_gb * 1024
-        amounts = self._amounts(memory, self._card.profiles.get(profile.name, Engines()))
+        amounts = self._amounts(memory, profile.engines)
         name = partition_name(self._card.minor, profile, placement.start)
         return self._device(pool, name, values, amounts, counters if self._options.counters else {})
 
@@ -306,6 +295,7 @@ class _CardDevices:
             "architecture": card.architecture.replace("-", " ").title(),
             "cudaComputeCapability": Semver((major, minor, 0)),
             "cudaDriverVersion": Semver((cuda // 1000, cuda % 1000 // 10, 0)),
+            "addressingMode": card.addressing_mode,
             "nvlinkGroup": card.nvlink_group,
             f"{_STANDARD}pciBusID": card.pci_bus_id,
             f"{_STANDARD}pcieRoot": card.pcie_root,

@@ -59,6 +59,17 @@ class Placement(msgspec.Struct, frozen=True, order=True):
     size: int
 
 
+class Engines(msgspec.Struct, frozen=True, kw_only=True):
+    """Multiprocessors and engines of a card, or of an instance; None where the driver does not say."""
+
+    multiprocessors: int | None = None
+    copy_engines: int | None = None
+    decoders: int | None = None
+    encoders: int | None = None
+    jpeg_engines: int | None = None
+    ofa_engines: int | None = None
+
+
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
     """One row of a card's table of GPU-instance profiles.
 
@@ -74,7 +85,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
         aliases: other names that NVIDIA's tools have used for the same profile.
         memory_mib: memory of an instance as NVML reports it, less than the name states (a 1g.18gb of an H200 has
             16 GiB); 0 where it is not known.
-        multiprocessors: of an instance, as NVML reports them; 0 where they are not known.
+        engines: of an instance, as NVML reports them.
     """
 
     name: str
@@ -87,7 +98,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     gi_profile_id: int | None = None
     aliases: tuple[str, ...] = ()
     memory_mib: int = 0
-    multiprocessors: int = 0
+    engines: Engines = Engines()
 
     @property
     def spelling(self) -> str:

@@ -29,6 +29,8 @@ class CardAttributes(msgspec.Struct, frozen=True, kw_only=True):
         fabric: cluster UUID and clique id of a card that has joined an NVLink fabric; ``None`` for any other.
         recovery_action: the driver's verdict, ``NVML_GPU_RECOVERY_ACTION_*`` (0: nothing is to be done); ``None``
             where the driver gives none.
+        brand: NVML's brand as NVIDIA's DRA driver writes it, ``Nvidia``, ``GeForceRTX``; empty when it cannot be read.
+        addressing_mode: how it reaches memory of the host: ``HMM``, ``ATS`` or ``None``; empty when it cannot be read.
         pcie_bandwidth: bytes per second that its PCIe link carries in each direction; 0 when it cannot be read.
     """
 
@@ -37,6 +39,8 @@ class CardAttributes(msgspec.Struct, frozen=True, kw_only=True):
     ecc: bool = False
     fabric: tuple[str, str] | None = None
     recovery_action: int | None = None
+    brand: str = ""
+    addressing_mode: str = ""
     pcie_bandwidth: float = 0.0
 
 

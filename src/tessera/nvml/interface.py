@@ -124,7 +124,12 @@ class GiProfileInfo(msgspec.Struct, frozen=True, kw_only=True):
         starts: every legal first slot, ascending.
         max_count: how many fit on an empty card.
         memory_mib: memory of one instance in MiB.
-        multiprocessors: SMs of one instance, 0 when unknown.
+        multiprocessors: SMs of one instance, 0 when unknown; then the engines are unknown too.
+        copy_engines: engines of one instance.
+        decoders: likewise.
+        encoders: likewise.
+        jpeg_engines: likewise.
+        ofa_engines: likewise.
     """
 
     name: str
@@ -136,6 +141,11 @@ class GiProfileInfo(msgspec.Struct, frozen=True, kw_only=True):
     max_count: int
     memory_mib: int
     multiprocessors: int = 0
+    copy_engines: int = 0
+    decoders: int = 0
+    encoders: int = 0
+    jpeg_engines: int = 0
+    ofa_engines: int = 0
 
 
 class ComputeInstance(msgspec.Struct, frozen=True, kw_only=True):

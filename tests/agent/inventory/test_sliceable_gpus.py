@@ -5,14 +5,16 @@ from collections.abc import Collection
 import msgspec
 import pytest
 
-from tessera.agent.inventory.gpu_inventory import read_gpu_inventory
+from tessera.agent.inventory.gpu_inventory import GpuState, nvlink_groups, read_gpu_inventory
 from tessera.agent.inventory.sliceable_gpus import SliceableGpu, SliceableGpus, enable_mig, node_gpus, sliceable_gpus
 from tessera.clock import SystemClock
 from tessera.mig.geometry import GpuModel
 from tessera.mig.layout_planning import is_feasible
 from tessera.mig.models import MODELS
 from tessera.nvml.asynchronous.async_nvml import AsyncNvml
+from tessera.nvml.attributes import CardAttributes, NvLink
 from tessera.nvml.errors import NoPermission
+from tessera.nvml.interface import GpuInfo, GpuUuid
 from tessera.nvml.simulated.inline import InlineNvml
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 
@@ -140,3 +142,36 @@ async def test_unhealthy_cards_keep_their_devices() -> None:
     inventory = await read_inventory(hardware)
     devices = inventory.devices("nvidia.com/mig-3g.20gb", unhealthy=frozenset({inventory.gpus[0].uuid}))
     assert [each.healthy for each in devices] == [False, False, True, True]
+
+
+def linked(uuid: str, address: str, *links: NvLink, fabric: tuple[str, str] | None = None) -> GpuState:
+    info = GpuInfo(
+        uuid=GpuUuid(uuid),
+        index=0,
+        minor=0,
+        name="a card",
+        memory_mib=1,
+        pci_bus_id=address,
+        pci_device_id="0x0",
+        compute_capability=(8, 0),
+    )
+    return GpuState(info=info, links=links, attributes=CardAttributes(fabric=fabric))
+
+
+SWITCH = NvLink("00000000:C0:00.0", switch=True)
+
+
+@pytest.mark.parametrize(
+    ("cards", "groups"),
+    [
+        ([linked("a", "1"), linked("b", "2")], {}),
+        ([linked("a", "1", NvLink("2")), linked("b", "2", NvLink("1")), linked("c", "3")], {"a": "a", "b": "a"}),
+        ([linked("a", "1", NvLink("2")), linked("b", "2", NvLink("3")), linked("c", "3")], dict.fromkeys("abc", "a")),
+        ([linked("a", "1", SWITCH), linked("b", "2"), linked("c", "3", SWITCH)], {"a": "a", "c": "a"}),
+        ([linked("a", "1", NvLink("")), linked("b", "2", NvLink(""))], {}),
+        ([linked("a", "1", fabric=("f", "7")), linked("b", "2", fabric=("f", "7"))], {"a": "f.7", "b": "f.7"}),
+    ],
+    ids=["none", "a pair", "a row", "a switch", "ends outside of the machine", "a fabric"],
+)
+def test_cards_that_nvlinks_join_have_one_group(cards: list[GpuState], groups: dict[str, str]) -> None:
+    assert nvlink_groups(cards) == groups

@@ -42,7 +42,7 @@ def test_the_cuda_version_follows_from_the_driver(real: RealNvml, machine: Simul
 
 def test_a_data_centre_card_has_ecc_and_no_display(machine: SimulatedMachine) -> None:
     assert machine.attributes(machine.uuids()[0]) == CardAttributes(
-        pci_class=0x030200, ecc=True, recovery_action=0, pcie_bandwidth=pcie_bandwidth(4, 16)
+        pci_class=0x030200, ecc=True, recovery_action=0, pcie_bandwidth=pcie_bandwidth(4, 16), brand="Nvidia"
     )
 
 
@@ -52,7 +52,15 @@ def test_attributes_are_told_alike(real: RealNvml, machine: SimulatedMachine, tm
         folder = tmp_path / "sys/bus/pci/devices" / bus
         folder.mkdir(parents=True)
         (folder / "class").write_text("0x030200\n")
-    altered(machine, gpu, ecc=False, fabric=(CLUSTER, "7"), recovery_action=4, pci_subsystem_id=0x146310DE)
+    altered(
+        machine,
+        gpu,
+        ecc=False,
+        fabric=(CLUSTER, "7"),
+        recovery_action=4,
+        pci_subsystem_id=0x146310DE,
+        addressing_mode="HMM",
+    )
     assert real.attributes(gpu) == machine.attributes(gpu)
     assert real.attributes(other) == machine.attributes(other)
 
@@ -72,7 +80,7 @@ def test_what_an_old_driver_cannot_be_asked_is_not_known(
         "nvmlDeviceGetFieldValues",
         "nvmlDeviceGetAttributes_v2",
     }
-    assert real.attributes(gpu) == CardAttributes(ecc=True)
+    assert real.attributes(gpu) == CardAttributes(ecc=True, brand="Nvidia")
     assert real.mig_attributes(made(real, gpu, "1g.5gb", 0, 0)) == MigAttributes()
 
 

@@ -27,18 +27,20 @@ import msgspec
 from tessera.agent.base.change_notifier import Fact
 from tessera.agent.base.node_objects import NodeSource
 from tessera.agent.base.runtime import AgentRuntime
+from tessera.agent.inventory.gpu_inventory import GpuState
 from tessera.agent.inventory.sliceable_gpus import SliceableGpu
 from tessera.agent.slices.events import ObservedInstance
 from tessera.api.dra.resource_slices import RESOURCE_SLICES, ResourceSlice
 from tessera.dra.devices import Pool
 from tessera.dra.driver_classes import find_rival
-from tessera.dra.node_devices import DRIVER, Engines, NodeCard, PublishOptions, node_pools
+from tessera.dra.node_devices import DRIVER, NodeCard, PublishOptions, node_pools
 from tessera.dra.slice_writer import Json, SlicePlan, dropped_fields, find_salt, is_ours, plan_slices
 from tessera.kube.backoff import Backoff
 from tessera.kube.client.errors import AlreadyExists, ApiError, NotFound
 from tessera.kube.resources import Node
 from tessera.kube.watch.informer import Informer
 from tessera.mig.geometry import Placement
+from tessera.nvml.attributes import CardAttributes
 from tessera.nvml.interface import family
 
 _log = logging.getLogger(__name__)
@@ -64,6 +66,8 @@ def node_card(
     card: SliceableGpu,
     foreign: Iterable[ObservedInstance],
     *,
+    read: GpuState | None = None,
+    nvlink_group: str = "",
     withheld: bool,
     cordoned: bool = False,
     evicts: bool = False,
@@ -73,11 +77,13 @@ def node_card(
     Args:
         card: the card.
         foreign: instances on the node that nobody's claim or pod explains.
+        read: the card as it was read last.
+        nvlink_group: see :func:`.nvlink_groups`.
         withheld: nothing of the card may be given out now.
         cordoned: a person has taken it out of service, which withholds it too.
         evicts: a fault ends the pods of the card.
     """
-    info = card.info
+    info, attributes = card.info, (read and read.attributes) or CardAttributes()
     rows = {row.spelling: row.name for row in card.geometry.profiles}
     return NodeCard(
         uuid=info.uuid,
@@ -87,16 +93,14 @@ def node_card(
         compute_capability=info.compute_capability,
         memory_mib=info.memory_mib,
         architecture=family(info.compute_capability).replace("undefined", ""),
+        brand=attributes.brand,
+        addressing_mode=attributes.addressing_mode,
+        nvlink_group=nvlink_group,
         pci_bus_id=info.pci_bus_id[-12:].lower(),
         pcie_root=info.pcie_root,
         numa_node=info.numa_node,
         whole=card.is_whole,
         geometry=None if card.is_whole else card.geometry,
-        profiles={
-            row.name: Engines(multiprocessors=row.multiprocessors)
-            for row in card.geometry.profiles
-            if row.multiprocessors
-        },
         foreign=tuple(
             Placement(rows.get(each.position.profile, each.position.profile), each.position.start, each.size)
             for each in foreign

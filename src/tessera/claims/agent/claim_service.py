@@ -18,6 +18,7 @@ from collections.abc import Iterator
 
 from tessera.agent.base.change_notifier import Fact
 from tessera.agent.base.runtime import AgentRuntime
+from tessera.agent.inventory.gpu_inventory import nvlink_groups
 from tessera.agent.inventory.sliceable_gpus import SlicePosition
 from tessera.agent.mps.daemons import MpsDaemons
 from tessera.agent.slices.slice_giver import NodeSlices, SliceGiver
@@ -113,10 +114,13 @@ class ClaimService(SliceGiver):
         inventory, is_withheld = self._node_slices.reader.inventory, self._node_slices.is_withheld
         foreign = [each for each, pod in self._slices.observed_instances() if pod is None]
         cordoned = {each.gpu for each in self._events.cordons() or ()}
+        links = nvlink_groups(inventory.gpus)
         cards = [
             node_card(
                 card,
                 foreign,
+                read=inventory.gpu(card.uuid),
+                nvlink_group=links.get(card.uuid, ""),
                 withheld=is_withheld(card.uuid),
                 cordoned=card.uuid in cordoned,
                 evicts=self._node_slices.faults_evict(),

@@ -33,6 +33,27 @@ _MIB = 1024 * 1024
 #: NVIDIA's vendor id, and PCI classes of GPUs with and without a display (PCI-SIG, class codes 03 00 and 03 02).
 _NVIDIA, _DISPLAY = 0x10DE, 0x0300
 _GPUS = frozenset({_DISPLAY, 0x0302})
+#: NVML's brands and addressing modes (nvml.h, ``nvmlBrandType_t``, ``nvmlDeviceAddressingModeType_t``) in the words of
+#: NVIDIA's DRA driver (go-nvlib).
+_BRANDS = {
+    1: "Quadro",
+    2: "Tesla",
+    3: "NVS",
+    4: "Grid",
+    5: "GeForce",
+    6: "Titan",
+    7: "NvidiaVApps",
+    8: "NvidiaVPC",
+    9: "NvidiaVCS",
+    10: "NvidiaVWS",
+    11: "NvidiaCloudGaming",
+    12: "QuadroRTX",
+    13: "NvidiaRTX",
+    14: "Nvidia",
+    15: "GeForceRTX",
+    16: "TitanRTX",
+}
+_ADDRESSING_MODES = {0: "None", 1: "HMM", 2: "ATS"}
 T = TypeVar("T")
 
 #: Current and pending MIG mode of a card without MIG.
@@ -174,6 +195,8 @@ class RealCardReader:
             ecc=bool(self._read_or(lambda: nvml.nvmlDeviceGetEccMode(handle)[0], f"ECC mode of {gpu}", 0)),
             fabric=self._read_or(lambda: self._fabric(handle), f"NVLink fabric of {gpu}", None),
             recovery_action=self._read_or(lambda: self._recovery_action(handle), f"recovery action of {gpu}", None),
+            brand=_BRANDS.get(self._read_or(lambda: nvml.nvmlDeviceGetBrand(handle), f"brand of {gpu}", 0), ""),
+            addressing_mode=self._addressing_mode(gpu, handle),
             pcie_bandwidth=self._read_or(lambda: self._pcie_bandwidth(handle), f"PCIe link of {gpu}", 0.0),
         )
 
@@ -181,6 +204,10 @@ class RealCardReader:
         """Of the highest generation of card and slot, since an idle card lowers it; and of the lanes in use."""
         generation = self._nvml.nvmlDeviceGetMaxPcieLinkGeneration(handle)
         return pcie_bandwidth(generation, self._nvml.nvmlDeviceGetCurrPcieLinkWidth(handle))
+
+    def _addressing_mode(self, gpu: GpuUuid, handle: Any) -> str:
+        mode = self._read_or(lambda: self._nvml.nvmlDeviceGetAddressingMode(handle), f"addressing mode of {gpu}", None)
+        return "" if mode is None else _ADDRESSING_MODES.get(mode, "")
 
     def _fabric(self, handle: Any) -> tuple[str, str] | None:
         """Cluster UUID and clique of a card that has joined a fabric; the switches of one machine are none."""

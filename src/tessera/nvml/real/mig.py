@@ -69,6 +69,11 @@ class MigReader:
             max_count=info.instanceCount,
             memory_mib=info.memorySizeMB,
             multiprocessors=info.multiprocessorCount,
+            copy_engines=info.copyEngineCount,
+            decoders=info.decoderCount,
+            encoders=info.encoderCount,
+            jpeg_engines=info.jpegCount,
+            ofa_engines=info.ofaCount,
         )
 
     def _profile_info(self, handle: Any, index: int) -> Any:

@@ -17,7 +17,7 @@ from tessera.nvml.simulated.machine_state import SimCard
 
 #: A data-centre card as it is sold: a 3D controller, ECC on, no recovery action, 16 lanes of PCIe 4 (as A100).
 DEFAULT_ATTRIBUTES = CardAttributes(
-    pci_class=0x030200, ecc=True, recovery_action=0, pcie_bandwidth=pcie_bandwidth(4, 16)
+    pci_class=0x030200, ecc=True, recovery_action=0, pcie_bandwidth=pcie_bandwidth(4, 16), brand="Nvidia"
 )
 #: PCI bus of the first NVSwitch of a simulated machine.
 _FIRST_SWITCH_BUS = 0xC0
@@ -219,11 +219,6 @@ def mig_attributes(card: SimCard, profile: Profile, ci_slices: int) -> MigAttrib
 def profile_memory_mib(card: SimCard, profile: Profile) -> int:
     """Returns the memory of a GPU instance of ``profile`` in MiB; if it is unpublished, its part of the card's."""
     return profile.memory_mib or card.gpu_model.memory_mib * profile.size // card.geometry.slots
-
-
-def profile_multiprocessors(card: SimCard, profile: Profile) -> int:
-    """Returns the SMs of a GPU instance of ``profile``, 0 if unpublished."""
-    return _row(card, profile).multiprocessors
 
 
 def _row(card: SimCard, profile: Profile) -> _Row:

@@ -21,7 +21,7 @@ from tessera.nvml.errors import (
     NvmlNotFound,
 )
 from tessera.nvml.interface import ComputeInstance, DeviceMemory, GiProfileInfo, GpuInstance, GpuProcess, MigModeResult
-from tessera.nvml.simulated.boards import mig_attributes, profile_memory_mib, profile_multiprocessors
+from tessera.nvml.simulated.boards import mig_attributes, profile_memory_mib
 from tessera.nvml.simulated.machine_state import (
     MachineState,
     SimCard,
@@ -62,6 +62,7 @@ def set_mig_mode(card: SimCard, enabled: bool, *, passthrough: bool) -> MigModeR
 
 def list_profiles(card: SimCard) -> list[GiProfileInfo]:
     """Returns the card's GPU instance profiles by NVML's index."""
+    engines = {each.name: mig_attributes(card, each, each.compute_slices) for each in card.geometry.profiles}
     rows = [
         GiProfileInfo(
             name=profile.name,
@@ -72,7 +73,12 @@ def list_profiles(card: SimCard) -> list[GiProfileInfo]:
             starts=profile.starts,
             max_count=profile.max_count,
             memory_mib=profile_memory_mib(card, profile),
-            multiprocessors=profile_multiprocessors(card, profile),
+            multiprocessors=engines[profile.name].multiprocessors,
+            copy_engines=engines[profile.name].copy_engines,
+            decoders=engines[profile.name].decoders,
+            encoders=engines[profile.name].encoders,
+            jpeg_engines=engines[profile.name].jpeg_engines,
+            ofa_engines=engines[profile.name].ofa_engines,
         )
         for profile in card.geometry.profiles
     ]
