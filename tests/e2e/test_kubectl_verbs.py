@@ -5,6 +5,7 @@ server in the test's process, and the life of pods with slices in the other stor
 """
 
 import json
+import re
 import subprocess
 from typing import Any
 
@@ -135,10 +136,10 @@ def test_logs(cluster: Any) -> None:
     assert len(cluster.kubectl(*agent, "--tail=1", "--timestamps").splitlines()) == 1
 
 
-@pytest.mark.parametrize("verb", [["exec", "{}", "--", "ls"], ["attach", "{}"], ["port-forward", "{}", ":80"]])
-def test_what_containers_that_do_not_exist_cannot_do(cluster: Any, web: str, verb: list[str]) -> None:
-    pod = cluster.kubectl("get", "pods", "-l", "app=web", "-o", "name").splitlines()[0]
-    assert "not implemented by this API server" in cluster.kubectl(*(part.format(pod) for part in verb), fails=True)
+def test_exec_shows_the_slice_of_the_pod(cluster: Any, web: str) -> None:
+    listing = cluster.kubectl("exec", web, "--", "nvidia-smi", "-L")
+    assert re.fullmatch(r"GPU 0: NVIDIA A100[^\n]+\n  MIG 1g\.5gb +Device  0: \(UUID: MIG-[0-9a-f-]+\)\n", listing)
+    assert "not implemented by this API server" in cluster.kubectl("attach", web, fails=True)
 
 
 def test_bad_requests_are_refused_in_words(cluster: Any) -> None:

@@ -45,6 +45,9 @@ def test_a_deployment_gets_its_slice_and_gives_it_back(cluster: Any, namespace: 
     card = rf"GPU \d: NVIDIA A100-SXM4-40GB \(UUID: {result['gpuUUID']}\)\n"
     assert re.search(card + r"  MIG 3g\.20gb +Device +0: \(UUID: MIG-[0-9a-f-]{36}\)\n", listing)
     assert listing.count("MIG ") == 1
+    own = cluster.kubectl("exec", "deploy/vllm", "--", "nvidia-smi", "-L").splitlines()
+    assert own[0] == f"GPU 0: NVIDIA A100-SXM4-40GB (UUID: {result['gpuUUID']})"
+    assert own[1] in listing.splitlines()
 
     cluster.kubectl("delete", "deployment", "vllm")
     cluster.eventually(lambda: not cluster.slices("node-1"))

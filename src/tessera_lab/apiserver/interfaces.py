@@ -27,17 +27,14 @@ class CommandResult(msgspec.Struct, frozen=True):
         code: its exit code.
         stdout: its standard output.
         stderr: its standard error.
-        message: why it could not be run; empty if it ran.
     """
 
     code: int
     stdout: bytes = b""
     stderr: bytes = b""
-    message: str = ""
 
 
-#: Runs a command in a container, by namespace, pod and container; LookupError if the container does not run,
-#: NotImplementedError if the simulated container has no such command.
+#: Runs a command in a container, by namespace, pod and container; LookupError if the container does not run.
 RunCommand = Callable[[str, str, str, Sequence[str]], Awaitable[CommandResult]]
 #: Gets a page of a pod, by address, port, path and headers; LookupError if the address is none of this server's pods.
 GetPage = Callable[[str, int, str, Mapping[str, str]], Awaitable[Response]]

@@ -47,6 +47,8 @@ from tessera_lab.simulation.supervision import supervise
 from tessera_lab.simulation.virtual_time import CountedClock
 from tessera_lab.workloads.suite import WorkloadControllers
 
+#: The one command of Tessera's own containers that needs nothing but the process in them.
+RECORD_COMMAND = ("tessera", "debug", "record", "--here")
 #: Part of a token's life after which kubelet renews it.
 RENEW_AT = 0.8
 
@@ -157,8 +159,8 @@ class SimulatedCluster:
             self.front_proxy.announce(self.server.core)
         self.server.parts.logs = self._log
         self.server.parts.run_command = self._run_command
-        #: Runs commands in containers that run for real, by namespace, pod and container, while they run.
-        self.commands: dict[tuple[str, str, str], Callable[[Sequence[str]], Awaitable[CommandResult]]] = {}
+        #: Run :data:`RECORD_COMMAND` in containers that run for real, by namespace, pod and container, while they run.
+        self.commands: dict[tuple[str, str, str], Callable[[], Awaitable[CommandResult]]] = {}
         self.documents: dict[str, JsonDocuments] = {}
         if self.options.pages:
             self.server.parts.get_page = self._get_document
@@ -201,10 +203,12 @@ class SimulatedCluster:
 
     async def _run_command(self, namespace: str, pod: str, container: str, command: Sequence[str]) -> CommandResult:
         run = self.commands.get((namespace, pod, container))
-        if run is not None:
-            return await run(command)
-        self._log(namespace, pod, container)
-        raise NotImplementedError("a command in a simulated container, which holds no files,")
+        if run is not None and tuple(command) == RECORD_COMMAND:
+            return await run()
+        for node in self.nodes.values():
+            with contextlib.suppress(LookupError):
+                return node.pods.run_command(namespace, pod, container, command)
+        raise LookupError(f"no node runs container {container} of pod {namespace}/{pod}")
 
     def _webhooks(self) -> AdmissionWebhooks:
         """Returns admission webhooks: those of :attr:`reviewers`, and over TLS all others if the server listens."""

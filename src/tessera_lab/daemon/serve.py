@@ -43,7 +43,7 @@ from tessera_lab.cluster.accepted_nodes import lab_nodes
 from tessera_lab.cluster.cluster import ADMIN, ClusterOptions, SimulatedCluster
 from tessera_lab.cluster.options import parse_system
 from tessera_lab.daemon.card_requests import card_handlers
-from tessera_lab.daemon.control_socket import RequestHandler, format_gpu_list, serve_control_socket
+from tessera_lab.daemon.control_socket import RequestHandler, serve_control_socket
 from tessera_lab.daemon.lab_folder import LabState, lock_folder, publish_state
 from tessera_lab.daemon.live_page import serve_live_page
 from tessera_lab.daemon.pod_pages import pod_page_getter
@@ -55,6 +55,7 @@ from tessera_lab.installation.install import TesseraCommands, build_entrypoint, 
 from tessera_lab.installation.process_logs import container_logs
 from tessera_lab.kubelet.images.catalogue import ImageCatalogue, SimulatedImage
 from tessera_lab.kubelet.node.node import SHUTDOWN, SimulatedNode
+from tessera_lab.kubelet.nvidia_smi.cards import format_gpu_list
 from tessera_lab.kueue.manager import IMAGE as KUEUE_IMAGE
 from tessera_lab.kueue.manager import install_kueue, manager_program
 from tessera_lab.simulation.cost_model import CostModel

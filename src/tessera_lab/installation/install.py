@@ -132,7 +132,7 @@ def build_entrypoint(commands: TesseraCommands) -> "Callable[[SimulatedCluster],
             rng = random.Random(f"{cluster.options.seed}/{context.pod.uid}/{runs[context.pod.uid]}")
             client = await cluster.container_client(context)
             key = context.pod.namespace, context.pod.name, context.container
-            cluster.commands[key] = partial(_run_command, _record_socket(context))
+            cluster.commands[key] = partial(_record, _record_socket(context))
             try:
                 match context.argv[1]:
                     case "agent":
@@ -193,10 +193,8 @@ def _record_socket(context: ContainerContext) -> str:
     return f"tessera-lab-{os.getpid()}-{context.pod.uid}"
 
 
-async def _run_command(socket: str, command: Sequence[str]) -> CommandResult:
-    """Runs ``tessera debug record --here``, the one command that needs nothing but the process in the container."""
-    if list(command) != ["tessera", "debug", "record", "--here"]:
-        raise NotImplementedError(f"the command {' '.join(command)!r} in a container of the lab")
+async def _record(socket: str) -> CommandResult:
+    """Runs ``tessera debug record --here``."""
     try:
         return CommandResult(0, await fetch_records(socket))
     except ConnectionRefusedError:

@@ -7,7 +7,7 @@ import pytest
 
 from tessera.clock import SystemClock
 from tessera.kube.client.errors import ApiError, BadRequest, Forbidden, NotFound
-from tessera.kube.client.exec import Executed, run_in_container
+from tessera.kube.client.exec import PROTOCOLS, Executed, run_in_container
 from tessera.kube.transport.credentials import Credential, StaticCredentials
 from tessera.kube.transport.http import HttpTransport
 from tessera.kube.transport.interface import Request
@@ -38,7 +38,7 @@ async def run(namespace: str, pod: str, container: str, command: Sequence[str]) 
         case ["false"]:
             return CommandResult(3, b"some", b"wrong\n")
         case _:
-            raise NotImplementedError("that")
+            return CommandResult(127, b"", b"no such command\n")
 
 
 @pytest.fixture
@@ -102,7 +102,14 @@ async def test_a_refusal_is_the_servers_own(
 
 async def test_a_command_that_cannot_be_run_says_so(transport: HttpTransport) -> None:
     done = await run_in_container(transport, "default", "p", "c", ["ls"])
-    assert done.failure == "that is not implemented by this API server"
+    assert (done.stderr, done.failure.split()[-1]) == (b"no such command\n", "127")
+
+
+async def test_a_terminal_has_one_stream_with_its_own_line_ends(transport: HttpTransport) -> None:
+    query = [("stdout", "true"), ("stderr", "true"), ("tty", "true"), ("command", "false")]
+    request = Request(method="GET", path="/api/v1/namespaces/default/pods/p/exec", query=query)
+    async with transport.websocket(request, PROTOCOLS) as socket:
+        assert await socket.receive_bytes() == b"\x01wrong\r\nsome"
 
 
 async def test_who_may_not_run_commands_is_told(server: HttpServer, transport: HttpTransport) -> None:

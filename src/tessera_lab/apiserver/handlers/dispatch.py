@@ -8,6 +8,7 @@ import yaml
 
 from tessera.kube.transport.interface import Request, Response
 from tessera_lab.apiserver.authz.identity import TokenAuthenticator
+from tessera_lab.apiserver.handlers.pod_connect import run_in_container
 from tessera_lab.apiserver.handlers.pod_log import TEXT, LogStream, read_pod_log
 from tessera_lab.apiserver.handlers.pod_proxy import get_pod_page, split_proxy_name
 from tessera_lab.apiserver.handlers.read_handler import ReadHandler
@@ -20,7 +21,7 @@ from tessera_lab.apiserver.handlers.request_bodies import (
     write_options,
 )
 from tessera_lab.apiserver.handlers.review_handler import ReviewHandler
-from tessera_lab.apiserver.handlers.subresource_handler import SubresourceHandler, run_in_container
+from tessera_lab.apiserver.handlers.subresource_handler import SubresourceHandler
 from tessera_lab.apiserver.handlers.write_handler import Transform, WriteHandler
 from tessera_lab.apiserver.interfaces import CommandResult, GroupResource, Obj, StatusCause
 from tessera_lab.apiserver.patch.json_patch import APPLY, JSON_PATCH, MERGE, STRATEGIC, json_patch, merge_patch
@@ -113,7 +114,7 @@ class RequestDispatcher:
             log = read_pod_log(request, self._reading.find(request).obj, self._core.parts.logs, self._core.clock.now())
             return log if isinstance(log, Response) else OpenStream(log, log.end, TEXT)
         if (request.resource.plural, request.route.subresource) == ("pods", "exec"):
-            return await run_in_container(request, self._reading.find(request).obj, self._core.parts.run_command)
+            return await run_in_container(request, self._reading.find(request).obj, self._core.parts)
         if (request.resource.plural, request.route.subresource) == ("pods", "proxy"):
             return await self._proxy(request)
         if self._subresources.covers(request):

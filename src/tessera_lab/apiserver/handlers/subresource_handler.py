@@ -1,4 +1,4 @@
-"""Subresources with behaviour of their own: scale, binding, eviction, token and exec. Others are answered 501.
+"""Subresources with behaviour of their own: scale, binding, eviction and token. Others are answered 501.
 
 ``scale`` reads an ``autoscaling/v1`` Scale from an object and writes it back.
 """
@@ -9,11 +9,10 @@ from typing import Any
 import msgspec
 
 from tessera_lab.apiserver.authz.identity import DEFAULT_LIFE, SHORTEST_LIFE, TokenAuthenticator
-from tessera_lab.apiserver.handlers.pod_log import choose_container
 from tessera_lab.apiserver.handlers.read_handler import ReadHandler
 from tessera_lab.apiserver.handlers.request_bodies import check_type, read_body
 from tessera_lab.apiserver.handlers.write_handler import Transform, WriteHandler
-from tessera_lab.apiserver.interfaces import CommandResult, GroupResource, Obj, RunCommand, StatusCause
+from tessera_lab.apiserver.interfaces import GroupResource, Obj, StatusCause
 from tessera_lab.apiserver.pods.binding_and_eviction import (
     bind_pod,
     check_budgets,
@@ -23,13 +22,11 @@ from tessera_lab.apiserver.pods.binding_and_eviction import (
 )
 from tessera_lab.apiserver.request.server_state import ResourceRequest, ServerState
 from tessera_lab.apiserver.resource_types import ScalePaths
-from tessera_lab.apiserver.status import StatusError, bad_request_error, invalid_error, not_implemented_error
+from tessera_lab.apiserver.status import StatusError, invalid_error, not_implemented_error
 from tessera_lab.apiserver.storage.store import StoredObject, deep_copy
 
 BUDGETS = GroupResource("policy", "poddisruptionbudgets")
 _COVERED = frozenset({"scale", "binding", "eviction", "token", "ephemeralcontainers"})
-#: Exit code of a shell for a command that cannot be run.
-CANNOT_RUN = 126
 DONE: Obj = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
 
 
@@ -154,28 +151,6 @@ class SubresourceHandler:
 def _add_disruption_condition(pod: Obj, condition: Obj) -> Obj:
     set_condition(pod, condition)
     return pod
-
-
-async def run_in_container(request: ResourceRequest, pod: Mapping[str, Any], run: RunCommand | None) -> CommandResult:
-    """Runs a command in a container of a pod; its input, if it has one, is not read.
-
-    Raises:
-        StatusError: 400 in Kubernetes' words; 501 where no container can run commands.
-    """
-    command = [value for key, value in request.request.query if key == "command"]
-    if not command:
-        raise bad_request_error("you must specify at least 1 container, command, and one of stdin, stdout, stderr")
-    container = choose_container(request.query.text("container"), pod)
-    if request.request.headers.get("upgrade", "").lower() != "websocket":
-        raise bad_request_error("Upgrade request required")
-    if run is None:
-        raise not_implemented_error("the exec subresource of pods")
-    try:
-        return await run(request.namespace, request.route.name, container, command)
-    except LookupError:
-        raise bad_request_error(f"container not found ({container!r})") from None
-    except NotImplementedError as error:
-        return CommandResult(CANNOT_RUN, message=f"{error} is not implemented by this API server")
 
 
 Read = Mapping[str, Any]

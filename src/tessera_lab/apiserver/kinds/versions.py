@@ -28,5 +28,13 @@ def has_taint_rules(version: str) -> bool:
     return version >= "1.37"
 
 
+def needs_create_to_connect(version: str) -> bool:
+    """True if ``exec`` over a WebSocket needs the right to create, not only to get, ``pods/exec``.
+
+    Feature gate AuthorizePodWebsocketUpgradeCreatePermission, on since 1.35.
+    """
+    return version >= "1.35"
+
+
 #: Versions of a whole cluster: the lab's scheduler and controllers watch ``resource.k8s.io/v1``.
 CLUSTERS = tuple(filter(has_claims, RELEASES))

@@ -174,7 +174,7 @@ async def _exec(raw: web.BaseRequest, result: CommandResult) -> web.StreamRespon
     socket = web.WebSocketResponse(protocols=PROTOCOLS)
     try:
         await socket.prepare(raw)
-        for channel, data in ((STDOUT, result.stdout), (STDERR, result.stderr)):
+        for channel, data in _streams(raw, result):
             for start in range(0, len(data), _EXEC_MESSAGE):
                 await socket.send_bytes(bytes([channel]) + data[start : start + _EXEC_MESSAGE])
         await socket.send_bytes(bytes([STATUS]) + msgspec.json.encode(_exit_status(result)))
@@ -184,11 +184,18 @@ async def _exec(raw: web.BaseRequest, result: CommandResult) -> web.StreamRespon
     return socket
 
 
+def _streams(raw: web.BaseRequest, result: CommandResult) -> Sequence[tuple[int, bytes]]:
+    """The output in the channels that the client reads; a terminal has one stream, with its own line ends."""
+    asked = {name for name in ("stdout", "stderr", "tty") if raw.query.get(name) in {"1", "true"}}
+    if "tty" in asked:
+        return [(STDOUT, (result.stderr + result.stdout).replace(b"\n", b"\r\n"))]
+    streams = {"stdout": (STDOUT, result.stdout), "stderr": (STDERR, result.stderr)}
+    return [stream for name, stream in streams.items() if name in asked]
+
+
 def _exit_status(result: CommandResult) -> Mapping[str, Any]:
     if result.code == 0:
         return {"metadata": {}, "status": "Success"}
-    if result.message:
-        return {"metadata": {}, "status": "Failure", "message": result.message, "reason": "InternalError", "code": 500}
     return {
         "metadata": {},
         "status": "Failure",

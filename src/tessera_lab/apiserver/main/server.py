@@ -109,6 +109,7 @@ class ApiServer:
         self.core.parts.authorizer = NodeAuthorizer(self.core.store, RbacAuthorizer(self.core.store))
         self.core.parts.openapi = OpenApiDocuments(registry, release)
         self.core.parts.quota = QuotaAdmission()
+        self.core.parts.create_to_connect = versions.needs_create_to_connect(kubernetes)
         QuotaTracker(self.core.store)
         nobody = InProcessCaller({})
         self.core.parts.webhooks = AdmissionWebhooks(self.core.store, self.core.registry, nobody, self.core.new_uid)

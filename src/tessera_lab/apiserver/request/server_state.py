@@ -37,7 +37,11 @@ PODS = GroupResource("", "pods")
 
 
 class ServerParts(msgspec.Struct, kw_only=True):
-    """The exchangeable parts; an absent part checks nothing (no quota, everything allowed)."""
+    """The exchangeable parts; an absent part checks nothing (no quota, everything allowed).
+
+    Attributes:
+        create_to_connect: a WebSocket to a pod needs the right to create the subresource, not only to get it.
+    """
 
     authorizer: Authorizer | None = None
     discovery: Discovery | None = None
@@ -47,6 +51,7 @@ class ServerParts(msgspec.Struct, kw_only=True):
     quota: Quota | None = None
     protobuf: BodyDecoder | None = None
     logs: Logs | None = None
+    create_to_connect: bool = False
     run_command: RunCommand | None = None
     get_page: GetPage | None = None
 

@@ -138,12 +138,13 @@ class GpuProcesses(ProcessTable):
         now: seconds of the node's clock.
 
     Attributes:
+        machine: the node's cards.
         containers: the running containers that see cards, in the order of their starts.
     """
 
     def __init__(self, machine: SimulatedMachine, now: Callable[[], float]) -> None:
         super().__init__()
-        self._machine = machine
+        self.machine = machine
         self._now = now
         #: By process, its CPU seconds and when they were read last.
         self._cpu: dict[int, tuple[float, float]] = {}
@@ -165,8 +166,8 @@ class GpuProcesses(ProcessTable):
             NvmlError: a MIG device does not exist, or no driver is loaded.
             MemoryError: a MIG device has too little memory left.
         """
-        container = GpuContainer(self._machine, owner, devices)
-        end_session = self._machine.open_session()
+        container = GpuContainer(self.machine, owner, devices)
+        end_session = self.machine.open_session()
         leave_mps = self._join_mps(container, mps_resource) if mps_resource else lambda: None
         try:
             for device in container.devices:
@@ -186,22 +187,22 @@ class GpuProcesses(ProcessTable):
     def _join_mps(self, container: GpuContainer, resource: str) -> Callable[[], None]:
         """Makes the container a client of a daemon, whose end ends it; the function returned ends that."""
         client = f"{container.owner.uid}/{container.owner.container}"
-        with self._machine.change() as machine:
+        with self.machine.change() as machine:
             joined = next((each for each in machine.mps_daemons if each.resource == resource), None)
             if joined is not None:
                 joined.clients.append(client)
         daemon = "" if joined is None else joined.id
 
         def look() -> None:
-            if not any(each.id == daemon for each in self._machine.mps_daemons):
+            if not any(each.id == daemon for each in self.machine.mps_daemons):
                 container.fail()
 
-        unsubscribe = self._machine.subscribe(look)
+        unsubscribe = self.machine.subscribe(look)
         look()
 
         def leave() -> None:
             unsubscribe()
-            with self._machine.change() as machine:
+            with self.machine.change() as machine:
                 for each in machine.mps_daemons:
                     each.clients = [one for one in each.clients if one != client]
 

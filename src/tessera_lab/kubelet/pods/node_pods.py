@@ -13,8 +13,10 @@ from typing import Any
 from tessera.kube.resources.meta import key_of, uid_of
 from tessera.kube.watch.informer import EventKind, WatchEvent
 from tessera_lab.apiserver.container_log import ContainerLog
+from tessera_lab.apiserver.interfaces import CommandResult
+from tessera_lab.kubelet.containers.commands import run_at_once
 from tessera_lab.kubelet.devices.device_ledger import PodUid
-from tessera_lab.kubelet.pod_status import ContainerRecord
+from tessera_lab.kubelet.pod_status import ContainerRecord, Running
 from tessera_lab.kubelet.pods.node_services import NodeServices
 from tessera_lab.kubelet.pods.pod_worker import PodWorker
 from tessera_lab.scheduler.state.node_cache import CachedPod
@@ -130,6 +132,17 @@ class PodWorkers:
             LookupError: the node has no such container.
         """
         return self._record(namespace, pod, container).env
+
+    def run_command(self, namespace: str, pod: str, container: str, command: Sequence[str]) -> CommandResult:
+        """Runs a command in a simulated container (:mod:`tessera_lab.kubelet.containers.commands`).
+
+        Raises:
+            LookupError: the node has no such container, or it does not run.
+        """
+        record = self._record(namespace, pod, container)
+        if isinstance(record.state, Running):
+            return run_at_once(command, self._services.launcher.runtime.surroundings(pod, record.env))
+        raise LookupError(f"node {self._node}: container {container} of pod {namespace}/{pod} does not run")
 
     def log(self, namespace: str, pod: str, container: str, *, previous: bool = False) -> ContainerLog:
         """The log of a container's present or last run, or of the run before.

@@ -3,7 +3,7 @@
 import pytest
 
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
-from tessera_lab.daemon.control_socket import format_gpu_list
+from tessera_lab.kubelet.nvidia_smi.cards import format_gpu_list
 
 
 @pytest.fixture

@@ -1,0 +1,1 @@
+"""``nvidia-smi`` on simulated cards."""

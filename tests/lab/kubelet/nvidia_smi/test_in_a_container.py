@@ -1,0 +1,114 @@
+"""``nvidia-smi`` in a container: the card or slice that it holds, in the layout of the R550 drivers."""
+
+import pytest
+
+from tessera.nvml.simulated.simulated_machine import SimulatedMachine
+from tessera_lab.kubelet.nvidia_smi.program import run_nvidia_smi
+
+#: Thursday, 1 January 2026, 00:00.
+NOW = 1_767_225_600.0
+#: Values of a card: its name, its MIG mode, how much memory it has and uses, how busy it is.
+FIELDS = "--query-gpu=index,gpu_name,mig.mode.current,memory.total,memory.used,utilization.gpu"
+
+
+@pytest.fixture
+def machine() -> SimulatedMachine:
+    return SimulatedMachine("2xA100-40GB,1xT4", seed="node-1", mig=True)
+
+
+@pytest.fixture
+def slot(machine: SimulatedMachine) -> str:
+    """A slice of card 1 with a process in it."""
+    gpu = machine.uuids()[1]
+    made = machine.create_compute_instance(gpu, machine.create_gpu_instance(gpu, "3g.20gb", 0), 2).mig_uuid
+    machine.start_process(made, 12 << 20)
+    return made
+
+
+def smi(machine: SimulatedMachine, *arguments: str, sees: str) -> tuple[int, list[str]]:
+    ran = run_nvidia_smi(arguments, machine, [sees], NOW)
+    return ran.code, (ran.stdout or ran.stderr).decode().splitlines()
+
+
+def test_a_slice_is_on_card_0_which_shows_no_memory(machine: SimulatedMachine, slot: str) -> None:
+    code, lines = smi(machine, sees=slot)
+    assert (code, {len(line) for line in lines[1:] if line}) == (0, {91})
+    assert lines[0] == "Thu Jan  1 00:00:00 2026"
+    assert lines[8:11] == [
+        "|   0  NVIDIA A100-SXM4-40GB         N/A  |   00000000:11:00.0 Off |                   On |",
+        "| N/A   32C   N/A              60W / 400W |                    N/A |     N/A      Default |",
+        "|                                         |                        |              Enabled |",
+    ]
+    assert lines[20] == "|  0    1   0   0  |              12MiB / 19968MiB    | 42      0 |  3   0    2    0    0 |"
+
+
+def test_a_whole_card_shows_memory_and_use(machine: SimulatedMachine) -> None:
+    whole = machine.uuids()[2]
+    machine.set_process_activity(machine.start_process(whole, 1 << 30), 0.5)
+    _, lines = smi(machine, sees=whole)
+    assert lines[9].split("|")[2:4] == ["    1024MiB /   15360MiB ".removeprefix(" "), "     50%      Default "]
+    assert not any("MIG devices" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "lines"),
+    [
+        (
+            [FIELDS, "--format=csv"],
+            [
+                "index, gpu_name, mig.mode.current, memory.total [MiB], memory.used [MiB], utilization.gpu [%]",
+                "0, Tesla T4, N/A, 15360 MiB, 0 MiB, 0 %",
+            ],
+        ),
+        ([FIELDS, "--format=csv,noheader,nounits"], ["0, Tesla T4, N/A, 15360, 0, 0"]),
+        ([FIELDS, "--format=noheader", "--format=csv"], ["0, Tesla T4, N/A, 15360 MiB, 0 MiB, 0 %"]),
+    ],
+)
+def test_fields_as_csv(machine: SimulatedMachine, arguments: list[str], lines: list[str]) -> None:
+    assert smi(machine, *arguments, sees=machine.uuids()[2]) == (0, lines)
+
+
+def test_the_report_names_the_slice(machine: SimulatedMachine, slot: str) -> None:
+    code, lines = smi(machine, "-q", sees=slot)
+    values = dict(line.split(":", 1) for line in lines if ":" in line and not line.startswith("GPU"))
+    read = {name.strip(): value.strip() for name, value in values.items()}
+    assert code == 0
+    assert (read["Attached GPUs"], read["GPU UUID"], read["MIG Device 0"]) == ("1", machine.uuids()[1], slot)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--query-gpu=nam", "--format=csv"], 'Field "nam" is not a valid field to query.'),
+        (["--query-gpu=name"], "does not know '--query-gpu=name'"),
+        (["-i", "0"], "does not know '-i 0'; it knows: nvidia-smi; nvidia-smi -L;"),
+        (["mig", "-dci"], "does not know 'mig -dci'"),
+    ],
+)
+def test_other_arguments_are_refused(machine: SimulatedMachine, arguments: list[str], said: str) -> None:
+    code, lines = smi(machine, *arguments, sees=machine.uuids()[2])
+    assert code == 2
+    assert said in lines[0]
+
+
+@pytest.mark.parametrize("arguments", [[], ["-L"], ["-q"]])
+def test_the_slice_of_a_lost_card(machine: SimulatedMachine, slot: str, arguments: list[str]) -> None:
+    machine.lose(machine.uuids()[1])
+    lost = "Unable to determine the device handle for GPU 00000000:11:00.0: GPU is lost. Reboot to recover this GPU"
+    assert smi(machine, *arguments, sees=slot) == (15, [lost])
+
+
+def test_a_lost_card_is_no_matter_of_other_cards_slices(machine: SimulatedMachine, slot: str) -> None:
+    machine.lose(machine.uuids()[0])
+    code, lines = smi(machine, "-L", sees=slot)
+    assert (code, len(lines)) == (0, 2)
+
+
+def test_a_slice_that_is_gone(machine: SimulatedMachine) -> None:
+    assert smi(machine, "-L", sees="MIG-00000000-0000-0000-0000-000000000000") == (6, ["No devices were found"])
+
+
+def test_no_driver() -> None:
+    code, lines = smi(SimulatedMachine("1xT4", seed="n", driver=None), sees="GPU-1")
+    assert code == 9
+    assert "couldn't communicate with the NVIDIA driver" in lines[0]
