@@ -1,12 +1,17 @@
 """kubectl's grammar holds for every command: one table over all of them."""
 
 import json
+import os
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
 from click.testing import CliRunner
+from tests.cli.objects import Objects, encoded, objects, serving
+from tests.support.terminal import on_terminal
 
 from tessera.cli.base.grammar import Output
 from tessera.cli.base.jsonpath import render
@@ -15,18 +20,14 @@ from tessera.mig.names import nvml_spelling
 
 Words = tuple[str, ...]
 
-#: Commands whose answer is a file for another program; they have forms of their own.
-OWN_FORMS = {
-    ("install",): "it prints manifests",
-    ("uninstall",): "its answer is what it did, line by line",
-    ("validate",): "agents read it",
-    ("provisioning", "report"): "it draws charts",
-    ("autoscaler", "advise"): "it writes settings of autoscalers",
-    ("autoscaler", "warm"): "it writes manifests",
-    ("autoscaler", "simulate"): "of the lab",
-    ("bench", "costs"): "of the lab",
-    ("lab", "status"): "of the lab",
-}
+#: Reading commands whose answer changes while one looks at it. ``top`` is live without an option, and ``accept`` and
+#: ``doctor`` test a machine or an installation once.
+WATCHED = (
+    *(("map",), ("why",), ("queue",), ("defrag",), ("usage",), ("idle",), ("health",)),
+    ("driver", "status"),
+)
+#: Reading commands about pods. The record of ``usage`` keeps no labels of pods but one, ``--by label``.
+SELECTED = ("map", "queue", "top", "idle", "health")
 
 
 def commands(group: click.Group, words: Words = ()) -> dict[Words, click.Command]:
@@ -60,18 +61,40 @@ def test_an_option_means_the_same_everywhere(words: Words) -> None:
     if "--watch" in options:
         assert "-w" in options
     assert ("--namespace" in options) == ("-n" in options)
-    if "--output" in options and words not in OWN_FORMS:
+    if "--output" in options:
         assert "-o" in options
         (form,) = (each for each in COMMANDS[words].params if "--output" in each.opts)
         for text in ("json", "yaml", "name", "jsonpath={.a}"):
             assert isinstance(form.type.convert(text, form, None), Output)
 
 
-def test_the_fleets_commands_take_one_namespace_or_all_and_labels() -> None:
-    for name in ("map", "queue", "top", "idle", "usage"):
+def test_the_fleets_commands_take_one_namespace_or_all_labels_and_watch() -> None:
+    for name in (*SELECTED, "usage"):
         assert {"-n", "-A"} <= OPTIONS[name,], name
-    for name in ("queue", "top", "idle"):
+    for name in SELECTED:
         assert "-l" in OPTIONS[name,], name
+    assert {words for words, options in OPTIONS.items() if "-w" in options} == set(WATCHED)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[list[str]]:
+    """The options for a server with one of each object."""
+    there = Objects()
+    there.found = encoded(objects())
+    with serving(there, tmp_path) as kubeconfig:
+        yield ["--kubeconfig", str(kubeconfig)]
+
+
+@pytest.mark.parametrize("words", WATCHED, ids=" ".join)
+def test_watch_shows_the_answer_on_a_screen_until_ctrl_c(words: Words, cluster: list[str]) -> None:
+    more = {"why": ["a", "-n", "team"], "defrag": ["--plan"]}.get(words[0], [])
+    with on_terminal(*words, *more, "-w", *cluster, env=os.environ, columns=90, rows=12) as screen:
+        lines = screen.picture().partition("\x1b[?25l\x1b[H")[2].split("\r\n")
+        assert lines[0]
+        assert len(lines) <= 12
+        screen.process.send_signal(signal.SIGINT)
+        assert screen.process.wait(timeout=60) == 130
+        screen.until("\x1b[?1049l")
 
 
 def test_the_overview_shows_commands_in_groups_and_no_process() -> None:
@@ -88,7 +111,7 @@ def test_the_overview_shows_commands_in_groups_and_no_process() -> None:
         (["queue", "-A", "-n", "team"], "-A shows all namespaces, -n one of them"),
         (["queue", "-n", "team", "-A"], "-A shows all namespaces, -n one of them"),
         (["map", "-o", "xml"], "'xml' is not one of tiles, json, yaml, name, jsonpath=TEMPLATE"),
-        (["map", "-w", "-o", "yaml"], "--watch draws on a terminal"),
+        *(([*words, "-w", "-o", "yaml"], "--watch draws on a terminal") for words in WATCHED if len(words) == 1),
         (["why", "pod", "a", "b"], "one object is explained, and 3 words are given"),
         (["map", "--request-timeout", "soon"], '"soon" is not a duration'),
     ],
@@ -202,6 +225,13 @@ def test_the_manual_page_has_every_command_and_no_line_that_roff_would_run(capsy
     assert main(["completion", "man"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert {f".SS tessera {' '.join(words)}".replace("-", "\\-") for words in COMMANDS} <= set(lines)
+    assert "Show every card: its slices or shares, the pods that have them, and what has room." in lines
+    kept = False
+    for line in lines:
+        kept = line == ".nf" or (kept and line != ".fi")
+        assert line.strip()
+        assert kept or not line.startswith(" "), "roff breaks a line that is indented"
+        assert kept or not line.startswith("tessera map"), "examples keep their lines"
     assert {line.split()[0] for line in lines if line.startswith((".", "'"))} == {
         *(".TH", ".SH", ".SS", ".PP", ".TP", ".nf", ".fi"),
     }

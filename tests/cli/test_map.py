@@ -4,7 +4,7 @@ import click
 import pytest
 
 from tessera.api.nodes.usage import CardUsage, DeviceUsage, NodeUsage
-from tessera.cli.map import choose, fit_frame, picture
+from tessera.cli.map import choose, picture
 from tessera.dashboard.view.objects import ClusterMap
 from tessera.explain.fleet_map import CardFilter, map_fleet
 
@@ -21,6 +21,7 @@ FOUND = ClusterMap(
         (CardFilter(namespace="nope"), "none is held by a pod of namespace nope."),
         (CardFilter(model="V100"), "none is of a model with 'V100' in its name."),
         (CardFilter(free="gpu"), "none has room for gpu."),
+        (CardFilter(pods=frozenset()), "none is held by a pod with these labels."),
         (CardFilter(free="share", held_by="a/b"), "room for share and is held by a pod with 'a/b' in its NAMESPACE"),
     ],
 )
@@ -34,9 +35,3 @@ def test_a_profile_that_no_card_can_have_is_refused_with_those_that_are_known() 
     with pytest.raises(click.BadParameter, match=r"'foo'; known are 3g\.20gb, gpu or share"):
         choose(FOUND, (), CardFilter(free="foo"))
     assert choose(FOUND, (), CardFilter(free="3g.20gb")).nodes
-
-
-def test_a_frame_counts_wrapped_lines_so_that_the_heading_stays() -> None:
-    lines = ["heading", "\x1b[48;5;114m" + "x" * 20 + "\x1b[0m", "y" * 21, "z"]
-    assert fit_frame(lines, 20, 5) == lines
-    assert fit_frame(lines, 20, 4) == [*lines[:2], "... 2 more lines: filter, or name nodes"[:20]]

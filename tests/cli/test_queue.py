@@ -5,7 +5,8 @@ import re
 import msgspec
 import pytest
 
-from tessera.cli.queue import Queues, frame, queue_lines, stale_note, starts_in
+from tessera.cli.base.live_picture import answer_picture
+from tessera.cli.queue import Queues, lines_of, queue_lines, stale_note, starts_in
 from tessera.explain.kueue_rows import KueueRows
 from tessera.forecast.queue_page import ExpectedStart, QueuedPod, QueuePage, aged
 from tessera.kube.resources import Pod
@@ -76,7 +77,7 @@ def test_a_narrow_terminal_shortens_long_names_before_position_and_reason_are_lo
 def test_notes_stay_below_a_queue_that_is_longer_than_the_screen() -> None:
     page = QueuePage(leads=True, taken=NOW, pods=(FIRST,) * 50, omitted=0)
     found = Queues(QueueReading(page=page, note="no controller leads at this moment"), KueueRows())
-    lines = frame(found, 80, 12)
+    lines = list(answer_picture(lambda width: lines_of(found, width=width), list(found.notes))(80, 12))
     assert len(lines) == 12
     assert lines[-2:] == ["... 41 more lines", "note: no controller leads at this moment"]
 

@@ -9,7 +9,7 @@ import pytest
 from tests.support.virtual_lab import InLab, VirtualLab
 
 from tessera.api.nodes.conditions import AGENT_CONDITIONS, is_marked_silent
-from tessera.cli.base.usage import warn_of_failures
+from tessera.cli.base.usage import notes_of
 from tessera.cli.idle import idle_lines
 from tessera.controller.main import run as controller_process
 from tessera.controller.main.run import Controller
@@ -60,8 +60,8 @@ class Places:
         return [(each.node, WHY in each.reason) for each in found.silent] == [("node-1", True)]
 
     async def top(self) -> bool:
-        warn_of_failures(await read_usage(self._lab.client))
-        return f"node node-1 is not shown: {WHY}" in self._capsys.readouterr().err
+        notes = "\n".join(notes_of(await read_usage(self._lab.client)))
+        return f"node node-1 is not shown: {WHY}" in notes
 
     async def idle(self) -> bool:
         usage = await read_usage(self._lab.client)

@@ -94,7 +94,9 @@ def test_the_loop_is_found_in_a_clusters_own_records(scaled: RunningLab) -> None
 
 
 def test_placeholders_are_taken_by_the_server_and_keep_their_priority(scaled: RunningLab) -> None:
-    text = scaled.tessera("autoscaler", "warm", "--pods-per-hour", "2", "--max-waiting-share", "0.3", "-o", "yaml")
+    text = scaled.tessera(
+        "autoscaler", "warm", "--pods-per-hour", "2", "--max-waiting-share", "0.3", "-o", "placeholders"
+    )
     done = scaled.run("kubectl", "apply", "--server-side", "-n", "default", "-f", "-", text=text)
     assert done.returncode == 0, done.stderr
     selector = ("-n", "default", "-l", "app.kubernetes.io/name=tessera-warm")

@@ -1,26 +1,28 @@
 """``tessera defrag``: the moves of running pods that would make room for pods that wait."""
 
-import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from tessera.cli.base.connection import cluster_options, connect, report_errors
-from tessera.cli.base.grammar import Output, output_option
+from tessera.cli.base.connection import cluster_options, report_errors
+from tessera.cli.base.grammar import Output, output_option, watch_option
+from tessera.cli.base.live_picture import read_or_watch
 from tessera.text import age, count_noun, list_names
 
 if TYPE_CHECKING:
     from tessera.explain.room_moves import MovesPlan, PlannedRoom, SlicePlace
+    from tessera.kube.client.client import Client
 
 
 @click.command()
 @click.option("--plan", "shows_plan", is_flag=True, help="Show the plan. This is all that the command does.")
+@watch_option
 @output_option("text")
 @cluster_options
 @report_errors
-def command(*, shows_plan: bool, output: Output, kubeconfig: Path | None, context: str | None) -> None:
+def command(*, shows_plan: bool, watches: bool, output: Output, kubeconfig: Path | None, context: str | None) -> None:
     """Show the moves of running pods that would make room for pods that wait, and what each would free.
 
     A pod may move if it has the annotation tessera.dev/movable: "true", holds one slice, and has an owner that makes
@@ -41,16 +43,22 @@ def command(*, shows_plan: bool, output: Output, kubeconfig: Path | None, contex
     """
     if not shows_plan:
         raise click.UsageError("add --plan: the command shows which pods could move, and moves none")
-    found = asyncio.run(_read(kubeconfig, context))
+    found = read_or_watch(
+        "tessera-defrag",
+        _read,
+        lambda found, _: plan_lines(found),
+        watches=watches,
+        kubeconfig=kubeconfig,
+        context=context,
+    )
     output.show(found, plan_lines(found))
 
 
-async def _read(kubeconfig: Path | None, context: str | None) -> "MovesPlan":
+async def _read(client: "Client") -> "MovesPlan":
     from tessera.clock import SystemClock
     from tessera.explain.room_moves import read_moves
 
-    async with connect("tessera-defrag", kubeconfig, context) as client:
-        return await read_moves(client, SystemClock())
+    return await read_moves(client, SystemClock())
 
 
 def plan_lines(found: "MovesPlan") -> Iterator[str]:

@@ -1,6 +1,5 @@
 """``tessera health``: the health of cards with evidence, holders and next step; explains errors."""
 
-import asyncio
 import shutil
 import textwrap
 import time
@@ -10,14 +9,24 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tessera.cli.base.connection import cluster_options, connect, own_namespace, report_errors
-from tessera.cli.base.grammar import Output, node_names, output_option
+from tessera.cli.base.connection import cluster_options, own_namespace, report_errors
+from tessera.cli.base.grammar import (
+    Output,
+    namespace_options,
+    node_names,
+    output_option,
+    selected_pods,
+    selector_option,
+    watch_option,
+)
+from tessera.cli.base.live_picture import read_or_watch
 from tessera.cli.base.usage import NODES_UNKNOWN, SILENT
 from tessera.text import age, count_noun, list_names, one_line
 
 if TYPE_CHECKING:
     from tessera.api.nodes.health import CardHealth, Evidence, Holder
     from tessera.api.nodes.silence import SilentNode
+    from tessera.kube.client.client import Client
     from tessera.observe.health_rows import FleetHealth, HealthRow, PodFindings, RuleState
     from tessera.observe.health_terms import Term
 
@@ -39,14 +48,28 @@ _WIDTH = 100
     flag_value="",
     help="Explain an XID by its number, or another error by its name, and end.",
 )
+@namespace_options()
+@selector_option
+@watch_option
 @output_option("text")
 @cluster_options
 @report_errors
-def command(*, node: str | None, term: str | None, output: Output, kubeconfig: Path | None, context: str | None) -> int:
+def command(
+    *,
+    node: str | None,
+    term: str | None,
+    namespace: str | None,
+    selector: str | None,
+    watches: bool,
+    output: Output,
+    kubeconfig: Path | None,
+    context: str | None,
+) -> int:
     """Show which cards are not well, why, who holds them, and what happens next.
 
     With NODE, the command lists every card of that node; without it, those of the cluster that are not healthy. It
-    also names pods that use their card badly, with the measurements that show it. A card is one of:
+    also names pods that use their card badly, with the measurements that show it. With -n or -l it lists only the cards
+    and findings of those pods. A card is one of:
 
     \b
       healthy       nothing is wrong
@@ -68,6 +91,7 @@ def command(*, node: str | None, term: str | None, output: Output, kubeconfig: P
     Examples:
       tessera health
       tessera health gpu-1
+      tessera health -n team-a --watch
       tessera health --explain 79
       tessera health --explain hw_thermal
       tessera health -o json | jq -r '.cards[] | select(.allocated | not) | .uuid'
@@ -80,7 +104,15 @@ def command(*, node: str | None, term: str | None, output: Output, kubeconfig: P
     if term is not None:
         _explain(term, output)
         return 0
-    health = asyncio.run(_read(node, kubeconfig, context))
+    home = own_namespace(namespace, kubeconfig, context)
+    health = read_or_watch(
+        "tessera-health",
+        lambda client: _read(client, node, namespace, selector, home),
+        lambda health, _: _lines(health, node),
+        watches=watches,
+        kubeconfig=kubeconfig,
+        context=context,
+    )
     names = dict.fromkeys(f"node/{row.node}" for row in health.cards)
     output.show(_document(health), _lines(health, node), names)
     return 0 if health.complete else NOT_HEALTHY
@@ -107,15 +139,21 @@ def _term_lines(term: "Term") -> Iterator[str]:
             yield from _wrap(text, f"  {title + ':':<10}", " " * 12)
 
 
-async def _read(node: str | None, kubeconfig: Path | None, context: str | None) -> "FleetHealth":
+async def _read(
+    client: "Client", node: str | None, namespace: str | None, selector: str | None, home: str
+) -> "FleetHealth":
     from tessera.cli.base.usage import read_or_explain
-    from tessera.observe.health_rows import judge_fleet
+    from tessera.observe.health_rows import judge_fleet, of_pods
 
-    async with connect("tessera-health", kubeconfig, context) as client:
-        namespace = own_namespace(None, kubeconfig, context)
-        nodes = () if node is None else (node,)
-        usage = await read_or_explain(client, nodes, namespace=namespace)
+    usage = await read_or_explain(client, () if node is None else (node,), namespace=home)
+    pods = await selected_pods(client, selector, namespace, home)
+    if namespace is None and pods is None:
         return judge_fleet(usage.fleet, nodes_known=usage.nodes_known, blocked=usage.blocked)
+
+    def selects(pod_namespace: str, name: str) -> bool:
+        return namespace in {None, pod_namespace} and (pods is None or (pod_namespace, name) in pods)
+
+    return judge_fleet(of_pods(usage.fleet, selects), nodes_known=usage.nodes_known)
 
 
 # Text ---------------------------------------------------------------------------------------------------------------

@@ -1,13 +1,13 @@
 """``tessera idle``: cards and slices that are held and not used."""
 
-import asyncio
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from tessera.cli.base.connection import cluster_options, connect, own_namespace, report_errors
+from tessera.cli.base.connection import cluster_options, own_namespace, report_errors
+from tessera.cli.base.console import say
 from tessera.cli.base.grammar import (
     Output,
     namespace_options,
@@ -15,10 +15,13 @@ from tessera.cli.base.grammar import (
     output_option,
     selected_pods,
     selector_option,
+    watch_option,
 )
+from tessera.cli.base.live_picture import read_or_watch
 from tessera.text import count_noun
 
 if TYPE_CHECKING:
+    from tessera.kube.client.client import Client
     from tessera.observe.reading import Usage
     from tessera.observe.usage_rows import LeaseRow
 
@@ -30,6 +33,7 @@ _HEADER = ("GPU-HOURS", "STATE", "HELD", "POD", "CONTAINER", "OWNER", "DEVICE", 
 @selector_option
 @node_option
 @click.option("--unknown", is_flag=True, help="Show also leases whose use cannot be measured.")
+@watch_option
 @output_option("table")
 @cluster_options
 @report_errors
@@ -39,6 +43,7 @@ def command(
     selector: str | None,
     nodes: tuple[str, ...],
     unknown: bool,
+    watches: bool,
     output: Output,
     kubeconfig: Path | None,
     context: str | None,
@@ -57,27 +62,35 @@ def command(
       tessera idle -n team-a
       tessera idle -o json | jq '.leases[] | select(.state == "never_used")'
     """
-    from tessera.cli.base.usage import warn_of_failures
+    from tessera.cli.base.usage import notes_of
 
-    usage = asyncio.run(_read(nodes, namespace, selector, kubeconfig, context))
+    home = own_namespace(namespace, kubeconfig, context)
+    usage = read_or_watch(
+        "tessera-idle",
+        lambda client: _read(client, nodes, namespace, selector, home),
+        lambda usage, _: idle_lines(usage, namespace=namespace, unknown=unknown),
+        notes=notes_of,
+        watches=watches,
+        kubeconfig=kubeconfig,
+        context=context,
+    )
     rows = idle_rows(usage.leases, namespace=namespace, unknown=unknown)
     output.show(
         {"simulated": usage.simulated, "leases": [_document(row) for row in rows], "silent": usage.fleet.failures},
         idle_lines(usage, namespace=namespace, unknown=unknown),
         (f"pod/{row.lease.pod}" for row in rows),
     )
-    warn_of_failures(usage)
+    if notes := list(notes_of(usage)):
+        say(*notes, err=True)
 
 
 async def _read(
-    nodes: Sequence[str], namespace: str | None, selector: str | None, kubeconfig: Path | None, context: str | None
+    client: "Client", nodes: Sequence[str], namespace: str | None, selector: str | None, home: str
 ) -> "Usage":
     from tessera.cli.base.usage import read_or_explain, with_labels
 
-    home = own_namespace(namespace, kubeconfig, context)
-    async with connect("tessera-idle", kubeconfig, context) as client:
-        usage = await read_or_explain(client, nodes, namespace=home)
-        return with_labels(usage, await selected_pods(client, selector, namespace, home))
+    usage = await read_or_explain(client, nodes, namespace=home)
+    return with_labels(usage, await selected_pods(client, selector, namespace, home))
 
 
 def idle_rows(rows: Sequence["LeaseRow"], *, namespace: str | None, unknown: bool) -> list["LeaseRow"]:

@@ -2,11 +2,10 @@
 
 import asyncio
 import contextlib
-import itertools
 import random
 import shutil
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,10 +21,18 @@ from tessera.cli.base.connection import (
     report_errors,
 )
 from tessera.cli.base.console import say, say_coloured, shows_colours
-from tessera.cli.base.grammar import Output, check_watch, namespace_options, node_names, output_option, watch_option
-from tessera.cli.base.live_picture import Picture, outdated, read_again, show_pictures
+from tessera.cli.base.grammar import (
+    Output,
+    namespace_options,
+    node_names,
+    output_option,
+    selected_pods,
+    selector_option,
+    watch_option,
+)
+from tessera.cli.base.live_picture import Picture, fit_frame, outdated, read_again, show_pictures
 from tessera.cli.base.tenant_view import HIDDEN, HIDDEN_NAMES
-from tessera.cli.base.tiles import ESCAPE, WIDTH, draw, draw_summary
+from tessera.cli.base.tiles import WIDTH, draw, draw_summary
 from tessera.explain.fleet_map import CardFilter, known_room, select, summarize
 from tessera.mig.names import nvml_spelling
 from tessera.text import list_alternatives, one_line
@@ -54,6 +61,7 @@ _SUMMARY_FROM = 9
 @click.option(
     "--held-by", default="", metavar="TEXT", help="Show cards of pods whose NAMESPACE/NAME contains this text."
 )
+@selector_option
 @watch_option
 @click.option("--summary", is_flag=True, help="Show only the sums by model.")
 @output_option("tiles")
@@ -69,6 +77,7 @@ def command(
     model: str,
     free: str,
     held_by: str,
+    selector: str | None,
     watches: bool,
     summary: bool,
     output: Output,
@@ -92,13 +101,16 @@ def command(
     """
     chosen = CardFilter(namespace=namespace or "", model=model, free=nvml_spelling(free), held_by=held_by)
     paints = shows_colours() if colour is None else colour
-    if watches:
-        check_watch(output)
     home = own_namespace(namespace, kubeconfig, context)
+
+    async def choose_pods(client: "Client") -> CardFilter:
+        pods = await selected_pods(client, selector, namespace, home)
+        return chosen if pods is None else msgspec.structs.replace(chosen, pods=frozenset(map("/".join, pods)))
+
     if watches:
-        asyncio.run(_watch(nodes, home, chosen, kubeconfig, context, colour=paints, summary=summary))
+        asyncio.run(_watch(nodes, home, choose_pods, kubeconfig, context, colour=paints, summary=summary))
         return
-    found = asyncio.run(_read(nodes, home, kubeconfig, context))
+    found, chosen = asyncio.run(_read(nodes, home, choose_pods, kubeconfig, context))
     shown = choose(found, nodes, chosen)
     if output.for_programs:
         sums = {"models": summarize(shown.nodes), "waiting": shown.waiting}
@@ -142,6 +154,7 @@ def _nothing(chosen: CardFilter) -> str:
         f"is of a model with {chosen.model!r} in its name" if chosen.model else "",
         f"is held by a pod of namespace {chosen.namespace}" if chosen.namespace else "",
         f"is held by a pod with {chosen.held_by!r} in its NAMESPACE/NAME" if chosen.held_by else "",
+        "is held by a pod with these labels" if chosen.pods is not None else "",
     ]
     return f"none {' and '.join(filter(None, parts))}"
 
@@ -169,9 +182,15 @@ def choose(found: "ClusterMap", nodes: Sequence[str], chosen: CardFilter) -> "Cl
     )
 
 
-async def _read(nodes: Sequence[str], home: str, kubeconfig: Path | None, context: str | None) -> "ClusterMap":
+async def _read(
+    nodes: Sequence[str],
+    home: str,
+    choose_pods: Callable[["Client"], Awaitable[CardFilter]],
+    kubeconfig: Path | None,
+    context: str | None,
+) -> "tuple[ClusterMap, CardFilter]":
     async with connect("tessera-map", kubeconfig, context) as client:
-        return await _read_once(client, nodes, home)
+        return await _read_once(client, nodes, home), await choose_pods(client)
 
 
 async def _read_once(client: "Client", nodes: Sequence[str], home: str) -> "ClusterMap":
@@ -199,40 +218,33 @@ def _not_installed() -> CommandError:
     )
 
 
-def fit_frame(lines: Sequence[str], width: int, height: int) -> list[str]:
-    """The first lines that a screen holds, wrapped ones included; the last says how many more there are."""
-    rows = [max(1, -(-len(ESCAPE.sub("", line)) // max(1, width))) for line in lines]
-    if sum(rows) <= height:
-        return list(lines)
-    ends = list(itertools.accumulate(rows))
-    count = sum(end < height for end in ends)
-    return [*lines[:count], f"... {len(lines) - count} more lines: filter, or name nodes"[:width]]
-
-
 async def _watch(
     nodes: Sequence[str],
     home: str,
-    chosen: CardFilter,
+    choose_pods: Callable[["Client"], Awaitable[CardFilter]],
     kubeconfig: Path | None,
     context: str | None,
     *,
     colour: bool,
     summary: bool,
 ) -> None:
-    def frame(whole: "ClusterMap") -> Picture:
-        def draw_frame(width: int, height: int) -> Sequence[str]:
-            found = choose(whole, nodes, chosen)
-            lines = picture(found, chosen, colour=colour, summary=summary, width=max(_LEAST_WIDTH, width))
-            return fit_frame(lines, width, height)
-
-        return draw_frame
-
     async with connect("tessera-map", kubeconfig, context) as client:
+
+        async def frame(whole: "ClusterMap") -> Picture:
+            chosen = await choose_pods(client)
+
+            def draw_frame(width: int, height: int) -> Sequence[str]:
+                found = choose(whole, nodes, chosen)
+                lines = picture(found, chosen, colour=colour, summary=summary, width=max(_LEAST_WIDTH, width))
+                return fit_frame(lines, width, height)
+
+            return draw_frame
+
         await show_pictures(_frames(client, nodes, home, frame), colours=True)
 
 
 async def _frames(
-    client: "Client", nodes: Sequence[str], home: str, frame: Callable[["ClusterMap"], Picture]
+    client: "Client", nodes: Sequence[str], home: str, frame: Callable[["ClusterMap"], Awaitable[Picture]]
 ) -> AsyncIterator[Picture]:
     """A picture whenever something changes, with a note while the cluster does not answer.
 
@@ -240,24 +252,28 @@ async def _frames(
     """
     from tessera.clock import SystemClock
     from tessera.dashboard.view.objects import make_map
-    from tessera.kube.client.errors import Forbidden, NotFound
+    from tessera.kube.client.errors import ApiError, Forbidden, NotFound
     from tessera.observe.cluster_reading import PERIOD, watch_cluster
 
     clock = SystemClock()
 
     async def read_as_tenant() -> Picture:
-        return frame(await _read_once(client, nodes, home))
+        return await frame(await _read_once(client, nodes, home))
 
+    drawn: Picture | None = None
+    answered = clock.monotonic()
     try:
-        answered = clock.monotonic()
         async for reading in watch_cluster(client, clock, random.Random(), nodes):
-            drawn = frame(make_map(reading))
-            if reading.failure is None:
-                answered = clock.monotonic()
-                yield drawn
-            else:
-                reason = describe_error(reading.failure) or str(reading.failure)
-                yield outdated(drawn, clock.monotonic() - answered, reason)
+            failure = reading.failure
+            if failure is None:
+                try:
+                    drawn, answered = await frame(make_map(reading)), clock.monotonic()
+                except (ApiError, OSError) as error:
+                    failure = error
+            if drawn is None:
+                raise failure or AssertionError("a first reading has a picture")
+            reason = "" if failure is None else describe_error(failure) or str(failure)
+            yield outdated(drawn, clock.monotonic() - answered, reason) if reason else drawn
     except NotFound as error:
         raise _not_installed() from error
     except Forbidden:

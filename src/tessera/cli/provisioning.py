@@ -11,7 +11,8 @@ import click
 from tessera.api.names import SYSTEM_NAMESPACE
 from tessera.cli.base.command_group import LAB_INSTALL, LAB_PACKAGE, added_module
 from tessera.cli.base.connection import CommandError, cluster_options, connect, report_errors
-from tessera.cli.base.console import say, say_document, say_json
+from tessera.cli.base.console import say, say_document
+from tessera.cli.base.grammar import Output, output_option
 
 if TYPE_CHECKING:
     from tessera.provisioning.milestones import ProvisioningRecord, WorkloadRecord
@@ -32,14 +33,12 @@ def command() -> None:
 
 
 @command.command()
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["table", "json", "html", "svg"]),
-    default="table",
-    show_default=True,
-    help="Output format; svg is the chart of the phases, or the experiment's chart with --experiment alone. svg and"
-    " html need the package tessera-gpu-lab.",
+@output_option(
+    "table",
+    "html",
+    "svg",
+    text="Output format (svg is the chart of the phases, or the experiment's with --experiment alone; svg and html need"
+    " the package tessera-gpu-lab)",
 )
 @click.option(
     "--file", "files", type=_FILE, multiple=True, help="Read records from this file, not the cluster; repeatable."
@@ -66,7 +65,7 @@ def command() -> None:
 @report_errors
 def report(
     *,
-    output: str,
+    output: Output,
     files: Sequence[Path],
     experiments: Sequence[Path],
     since: str | None,
@@ -100,11 +99,11 @@ def report(
     records, workloads = _select(every, None if since is None else parse_moment(since, now), groups)
     found = summaries(records, [By(each) for each in by])
     pods = workload_summaries(workloads)
-    if output == "json":
+    if output.for_programs:
         whole = {"summaries": found, "pods": pods, "experiments": results, "records": records, "workloads": workloads}
-        say_json(whole)
+        output.show(whole, (), (f"node/{each.node}" for each in records))
     else:
-        _show(output, found, pods, results, now)
+        _show(output.form, found, pods, results, now)
 
 
 def _select(
@@ -132,7 +131,7 @@ def _show(
     from tessera.clock import rfc3339
     from tessera.provisioning.report.table import lines
 
-    if output != "table":
+    if output not in {"table", "wide"}:
         say_document(_drawing().draw(output, found, results, rfc3339(now), pods))
         return
     if found or pods or not results:

@@ -1,6 +1,5 @@
 """``tessera queue``: the pods that wait for slices, in order, with the reason and the expected start."""
 
-import asyncio
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
@@ -9,18 +8,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from tessera.cli.base.connection import CommandError, cluster_options, connect, own_namespace, report_errors
+from tessera.cli.base.connection import CommandError, cluster_options, own_namespace, report_errors
 from tessera.cli.base.console import say
 from tessera.cli.base.grammar import (
     Output,
-    check_watch,
     namespace_options,
     output_option,
     selected_pods,
     selector_option,
     watch_option,
 )
-from tessera.cli.base.live_picture import Picture, read_again, show_pictures, with_notes
+from tessera.cli.base.live_picture import read_or_watch
 from tessera.cli.base.table import fit_terminal, table_lines
 from tessera.text import age, count_noun, one_line
 
@@ -36,8 +34,6 @@ _KUEUE_HEADER = ("NAMESPACE", "WORKLOAD", "QUEUE", "WAITS", "POSITION", "AMONG A
 #: Columns that a narrow terminal does not show, the first one first.
 _DROPPED = ("WHY", "BASIS", "SLICES", "BEFORE IT", "WAITS")
 _KUEUE_DROPPED = ("AMONG ALL", "QUEUE", "WAITS")
-#: Seconds between two readings; the controller forecasts every 15 s.
-_INTERVAL = 5.0
 #: Seconds after which the controller's answer counts as old.
 _STALE = 60.0
 
@@ -82,19 +78,22 @@ def command(
       tessera queue -A --watch
       tessera queue -A -o json | jq '.pods[] | select(.start.basis == "unknown").name'
     """
-    if watches:
-        check_watch(output)
     home = own_namespace(namespace, kubeconfig, context)
     wanted = Wanted(namespace if pod is None else home, None if everywhere else home, pod, selector)
-    if watches:
-        asyncio.run(_watch(wanted, kubeconfig, context))
-        return
-    found = asyncio.run(_read_once(wanted, kubeconfig, context))
+    found = read_or_watch(
+        "tessera-queue",
+        lambda client: read(client, wanted),
+        lambda found, width: lines_of(found, width=width),
+        notes=lambda found: found.notes,
+        watches=watches,
+        kubeconfig=kubeconfig,
+        context=context,
+    )
     width = 0 if output.form == "wide" else _width()
     names = (f"pod/{each.name}" for each in found.reading.page.pods)
     output.show(_plain(found), lines_of(found, width=width), names)
     for note in found.notes:
-        say(f"note: {note}", err=True)
+        say(note, err=True)
 
 
 class Wanted(NamedTuple):
@@ -124,7 +123,7 @@ class Queues(NamedTuple):
     @property
     def notes(self) -> Sequence[str]:
         """Names what could not be read, with the reasons."""
-        return (*([self.reading.note] if self.reading.note else []), *self.kueue.notes)
+        return [f"note: {each}" for each in (self.reading.note, *self.kueue.notes) if each]
 
 
 def _plain(found: Queues) -> dict[str, object]:
@@ -135,34 +134,6 @@ def _plain(found: Queues) -> dict[str, object]:
 
 def _width() -> int:
     return shutil.get_terminal_size((0, 24)).columns if sys.stdout.isatty() else 0
-
-
-async def _watch(wanted: Wanted, kubeconfig: Path | None, context: str | None) -> None:
-    from tessera.clock import SystemClock
-
-    async with connect("tessera-queue", kubeconfig, context) as client:
-
-        async def read_picture() -> Picture:
-            found = await read(client, wanted)
-            return lambda width, height: frame(found, width, height)
-
-        await show_pictures(read_again(read_picture, SystemClock(), _INTERVAL))
-
-
-def frame(found: "Queues", width: int, height: int) -> Sequence[str]:
-    """The tables and the notes, cut to a screen; the last line of a table says how many more there are."""
-
-    def tables(width: int, height: int) -> Sequence[str]:
-        lines = list(lines_of(found, width=width))
-        more = len(lines) - height
-        return lines if more <= 0 else [*lines[: height - 1], f"... {more + 1} more lines"]
-
-    return with_notes(tables, [f"note: {note}" for note in found.notes], width, height)
-
-
-async def _read_once(wanted: Wanted, kubeconfig: Path | None, context: str | None) -> Queues:
-    async with connect("tessera-queue", kubeconfig, context) as client:
-        return await read(client, wanted)
 
 
 async def read(client: "Client", wanted: Wanted) -> Queues:

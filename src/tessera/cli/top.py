@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tessera.cli.base.connection import cluster_options, connect, own_namespace, report_errors
-from tessera.cli.base.console import write_frame
+from tessera.cli.base.console import say, write_frame
 from tessera.cli.base.grammar import (
     Output,
     namespace_options,
@@ -120,7 +120,7 @@ def command(
       tessera top --by cards --sort power
       tessera top -n team-a --sort wasted --once
     """
-    from tessera.cli.base.usage import warn_of_failures
+    from tessera.cli.base.usage import notes_of
     from tessera.observe.top_view import TopView, View
 
     view = TopView(view=View(by), order=sort)
@@ -139,7 +139,8 @@ def command(
         [*screen.table(usage), *screen.warnings(usage)],
         [f"node/{row.node}" for row in cards] if is_cards else [f"pod/{row.lease.pod}" for row in leases],
     )
-    warn_of_failures(usage)
+    if notes := list(notes_of(usage)):
+        say(*notes, err=True)
 
 
 class TopScreen:

@@ -1,6 +1,5 @@
 """``tessera usage``: GPU-hours by namespace, user, label or model."""
 
-import asyncio
 import csv
 import io
 from collections.abc import Iterator, Sequence
@@ -10,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tessera.api.names import SYSTEM_NAMESPACE
-from tessera.cli.base.connection import cluster_options, connect, own_namespace, report_errors
+from tessera.cli.base.connection import cluster_options, own_namespace, report_errors
 from tessera.cli.base.console import say
 from tessera.cli.base.durations import DAYS
-from tessera.cli.base.grammar import Output, namespace_options, output_option
+from tessera.cli.base.grammar import Output, namespace_options, output_option, watch_option
 from tessera.cli.base.inputs import read_text
+from tessera.cli.base.live_picture import read_or_watch
 from tessera.clock import SystemClock, rfc3339
 from tessera.errors import UserError
 from tessera.text import percent
@@ -45,6 +45,7 @@ _MISSING = "does not exist: the controller first writes it about two minutes aft
     type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
     help="File with the price of a GPU-hour by model, for the cost.",
 )
+@watch_option
 @output_option("table", "csv")
 @cluster_options
 @report_errors
@@ -54,6 +55,7 @@ def command(
     since: float,
     namespace: tuple[str, ...],
     prices: Path | None,
+    watches: bool,
     output: Output,
     kubeconfig: Path | None,
     context: str | None,
@@ -78,8 +80,20 @@ def command(
 
     listed = None if prices is None else read_prices(read_text(prices))
     home = own_namespace(None, kubeconfig, context)
-    totals, namespaces = asyncio.run(_read(since, namespace, home, kubeconfig, context))
-    report = make_report(totals, Grouping(by), namespaces=namespaces, prices=listed)
+
+    async def read(client: "Client") -> "tuple[UsageTotals, UsageReport]":
+        totals, namespaces = await _read(client, since, namespace, home)
+        return totals, make_report(totals, Grouping(by), namespaces=namespaces, prices=listed)
+
+    totals, report = read_or_watch(
+        "tessera-usage",
+        read,
+        lambda found, _: table(*found, listed),
+        notes=lambda found: (f"note: {each}" for each in found[0].notes),
+        watches=watches,
+        kubeconfig=kubeconfig,
+        context=context,
+    )
     lines = _csv_lines(report, listed) if output.form == "csv" else table(totals, report, listed)
     output.show(_document(totals, report, listed), lines, (f"{by}/{row.name}" for row in report.rows))
     for note in totals.notes:
@@ -87,7 +101,7 @@ def command(
 
 
 async def _read(
-    since: float, namespaces: Sequence[str], home: str, kubeconfig: Path | None, context: str | None
+    client: "Client", since: float, namespaces: Sequence[str], home: str
 ) -> "tuple[UsageTotals, Sequence[str]]":
     """The totals of the controller's record, and the namespaces to report: a tenant may read of some only."""
     from tessera.kube.client.errors import Forbidden, NotFound
@@ -95,13 +109,12 @@ async def _read(
     from tessera.usage.record_text import RECORD_KEY, RECORD_NAME
 
     end, where = SystemClock().now(), f"ConfigMap {SYSTEM_NAMESPACE}/{RECORD_NAME}"
-    async with connect("tessera-usage", kubeconfig, context) as client:
-        try:
-            found = await client.get(CONFIGMAPS, RECORD_NAME, SYSTEM_NAMESPACE)
-        except NotFound:
-            raise UserError(f"{where} {_MISSING}; is Tessera installed (tessera doctor), and does it run?") from None
-        except Forbidden:
-            return await _read_as_tenant(client, namespaces or (home,), end - since, end)
+    try:
+        found = await client.get(CONFIGMAPS, RECORD_NAME, SYSTEM_NAMESPACE)
+    except NotFound:
+        raise UserError(f"{where} {_MISSING}; is Tessera installed (tessera doctor), and does it run?") from None
+    except Forbidden:
+        return await _read_as_tenant(client, namespaces or (home,), end - since, end)
     text = found.data.get(RECORD_KEY, "")
     if not text:
         raise UserError(f"{where} has no key {RECORD_KEY}: delete it, and the controller begins anew")

@@ -6,8 +6,9 @@ from pathlib import Path
 import click
 
 from tessera.api.nodes.driver_status import CUDA_READY, MARKER_FOLDER, TOOLKIT_READY
-from tessera.cli.base.console import say, say_json
+from tessera.cli.base.console import say
 from tessera.cli.base.driver_thread import run_within
+from tessera.cli.base.grammar import Output, output_option
 
 #: Seconds. Enough for a driver without persistence mode to start many cards and compute on each.
 _TIMEOUT = 300.0
@@ -46,9 +47,7 @@ _TOO_SLOW = 2
     default=True,
     help="With --preflight: also run NVIDIA's dcgmi diag and all_reduce_perf, if this image has them.  [default: run]",
 )
-@click.option(
-    "-o", "--output", type=click.Choice(["text", "json"]), default="text", help="Output format of --preflight."
-)
+@output_option("text", text="Output format of --preflight")
 @click.option("--simulated", is_flag=True, help="Only write the marker files and use no card; for the lab.")
 def command(
     *,
@@ -58,7 +57,7 @@ def command(
     card: str | None,
     quick: bool,
     tools: bool,
-    output: str,
+    output: Output,
     simulated: bool,
 ) -> int:
     """Test every card of this node: query it, then add two vectors on it.
@@ -114,7 +113,7 @@ def _validate(folder: Path) -> int:
     return 0
 
 
-def _preflight(card: str | None, tools: bool, output: str, *, quick: bool) -> int:
+def _preflight(card: str | None, tools: bool, output: Output, *, quick: bool) -> int:
     """Tests cards and prints the result."""
     from tessera.agent.validation.cuda import load_cuda
     from tessera.agent.validation.preflight import preflight_lines, run_preflight, run_quick
@@ -130,10 +129,7 @@ def _preflight(card: str | None, tools: bool, output: str, *, quick: bool) -> in
             found = run_preflight(nvml, load_cuda(), only=only, tools=tools)
     finally:
         nvml.close()
-    if output == "json":
-        say_json(found)
-    else:
-        say(*preflight_lines(found))
+    output.show(found, preflight_lines(found), (f"card/{each.uuid}" for each in found.cards))
     return _TOO_SLOW if found.findings else 0
 
 

@@ -1,19 +1,20 @@
 """``tessera why``: the first obstacle for a pod or for a node's cards, and the ways to remove it."""
 
-import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from tessera.cli.base.connection import CommandError, cluster_config, cluster_options, connect, report_errors
+from tessera.cli.base.connection import CommandError, cluster_config, cluster_options, report_errors
 from tessera.cli.base.console import say
-from tessera.cli.base.grammar import Output, output_option
+from tessera.cli.base.grammar import Output, output_option, watch_option
+from tessera.cli.base.live_picture import read_or_watch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tessera.explain.explanation import Explanation, ExplanationReport
+    from tessera.explain.query import Query
     from tessera.kube.client.client import Client
     from tessera.kube.client.errors import Forbidden
 
@@ -21,11 +22,18 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("what", nargs=-1, required=True, metavar="POD|KIND/NAME|KIND NAME")
 @click.option("-n", "--namespace", metavar="NAME", help="Its namespace.  [default: the context's, or default]")
+@watch_option
 @output_option("text")
 @cluster_options
 @report_errors
 def command(
-    what: tuple[str, ...], namespace: str | None, output: Output, kubeconfig: Path | None, context: str | None
+    *,
+    what: tuple[str, ...],
+    namespace: str | None,
+    watches: bool,
+    output: Output,
+    kubeconfig: Path | None,
+    context: str | None,
 ) -> None:
     """Explain why a pod waits or why a node's cards are not as configured, and how to help.
 
@@ -40,49 +48,64 @@ def command(
     \b
     Examples:
       tessera why my-pod
+      tessera why my-pod --watch
       tessera why deployment/web -n team
       tessera why node/gpu-1
       tessera why claim/training-slice -n team
       tessera why job/train -o json | jq -r '.answers[].case'
     """
     from tessera.explain.explanation import report_lines
+    from tessera.explain.query import parse_query
 
     if len(what) > 2:
         raise click.UsageError(f"one object is explained, and {len(what)} words are given: write KIND/NAME")
-    found = asyncio.run(_report("/".join(what), namespace, kubeconfig, context))
+    wanted = parse_query("/".join(what))
+    home = cluster_config(kubeconfig, context).namespace if namespace is None else namespace
+    found = read_or_watch(
+        "tessera-why",
+        lambda client: report(client, wanted, home),
+        lambda found, _: report_lines(found),
+        watches=watches,
+        kubeconfig=kubeconfig,
+        context=context,
+    )
     output.show(found, report_lines(found), [f"{found.kind}/{found.name}"])
 
 
-async def _report(
-    what: str, namespace: str | None, kubeconfig: Path | None, context: str | None
-) -> "ExplanationReport":
+async def report(client: "Client", wanted: "Query", namespace: str) -> "ExplanationReport":
+    """Explains an object as far as the user may see it.
+
+    Args:
+        client: the user's client.
+        wanted: the object.
+        namespace: its namespace.
+
+    Raises:
+        CommandError: there is no such object, or the user may not read it.
+    """
     from tessera.clock import SystemClock
     from tessera.explain.explanation import OWNED_BY
-    from tessera.explain.query import explain, parse_query
+    from tessera.explain.query import explain
     from tessera.kube.client.errors import Forbidden, NotFound
     from tessera.observe.queue_reading import read_queue
 
-    wanted, clock = parse_query(what), SystemClock()
-    if namespace is None:
-        namespace = cluster_config(kubeconfig, context).namespace
-    async with connect("tessera-why", kubeconfig, context) as client:
-        if wanted.kind == "pod":
-            found = await _explain_as_tenant(client, namespace, wanted.name)
-            if found is not None:
-                return await _with_queue(client, found)
+    if wanted.kind == "pod":
+        found = await _explain_as_tenant(client, namespace, wanted.name)
+        if found is not None:
+            return await _with_queue(client, found)
 
-        async def ask(owner: str) -> "Sequence[Explanation]":
-            told = await _explain_as_tenant(client, namespace, OWNED_BY + owner)
-            return told.answers if told is not None else ()
+    async def ask(owner: str) -> "Sequence[Explanation]":
+        told = await _explain_as_tenant(client, namespace, OWNED_BY + owner)
+        return told.answers if told is not None else ()
 
-        try:
-            return await explain(client, clock, wanted, namespace, read_queue, ask)
-        except NotFound as error:
-            raise CommandError(str(error), *getattr(error, "__notes__", ())) from error
-        except Forbidden as error:
-            if wanted.kind not in {"node", "claim"}:
-                raise
-            raise CommandError(*await _rights(client, wanted.kind, error)) from error
+    try:
+        return await explain(client, SystemClock(), wanted, namespace, read_queue, ask)
+    except NotFound as error:
+        raise CommandError(str(error), *getattr(error, "__notes__", ())) from error
+    except Forbidden as error:
+        if wanted.kind not in {"node", "claim"}:
+            raise
+        raise CommandError(*await _rights(client, wanted.kind, error)) from error
 
 
 async def _with_queue(client: "Client", found: "ExplanationReport") -> "ExplanationReport":

@@ -37,12 +37,14 @@ class CardFilter(msgspec.Struct, frozen=True, kw_only=True):
         model: a part of the product's name, in any case.
         free: a profile, ``gpu`` or ``share`` that has room on the card.
         held_by: a part of ``namespace/name`` of a pod that holds a part of the card.
+        pods: ``namespace/name`` of pods, of which one holds a part of the card; None selects all.
     """
 
     namespace: str = ""
     model: str = ""
     free: str = ""
     held_by: str = ""
+    pods: frozenset[str] | None = None
 
     def selects(self, card: MappedCard) -> bool:
         """True if the card is shown."""
@@ -52,6 +54,7 @@ class CardFilter(msgspec.Struct, frozen=True, kw_only=True):
             and self.model.lower() in card.model.lower()
             and (not self.free or card.possible.get(self.free, 0) > 0)
             and (not self.held_by or any(self.held_by in each for each in pods))
+            and (self.pods is None or not self.pods.isdisjoint(pods))
         )
 
 

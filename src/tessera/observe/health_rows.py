@@ -5,13 +5,13 @@ take away; see docs/decisions/health-breaker.md.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
 from tessera.api.nodes.health import TAKE_AWAY, TAKEN, CardHealth, CardState, fill_card
 from tessera.api.nodes.silence import SilentNode
-from tessera.api.nodes.usage import LeaseUsage
+from tessera.api.nodes.usage import LeaseUsage, NodeUsage
 from tessera.limits.nodes import CARD_EVIDENCE, CARD_HOLDERS
 from tessera.usage.agent_pages import FleetUsage
 
@@ -127,6 +127,28 @@ def judge_fleet(fleet: FleetUsage, *, nodes_known: bool = True, blocked: Sequenc
         nodes_known=nodes_known,
         blocked=blocked,
     )
+
+
+def of_pods(fleet: FleetUsage, selects: Callable[[str, str], bool]) -> FleetUsage:
+    """The pages with the leases of some pods only, and with the cards that these or their processes hold.
+
+    Args:
+        fleet: the pages. Silent nodes stay: the pods may be there.
+        selects: True for the namespace and name of a pod to keep.
+    """
+
+    def select(usage: NodeUsage) -> NodeUsage:
+        leases = tuple(each for each in usage.leases if selects(each.namespace, each.pod))
+        held = {each.device for each in leases}
+        cards = tuple(
+            card
+            for card in usage.cards
+            if held.intersection((card.uuid, *(each.uuid for each in card.devices)))
+            or any(each.pod and selects(each.namespace, each.pod) for each in card.health.holders)
+        )
+        return msgspec.structs.replace(usage, leases=leases, cards=cards)
+
+    return msgspec.structs.replace(fleet, nodes=tuple(map(select, fleet.nodes)))
 
 
 def _bound(health: CardHealth, node: str, index: int) -> CardHealth:

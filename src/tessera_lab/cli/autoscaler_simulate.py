@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 import click
 
 from tessera.cli.base.connection import report_errors
-from tessera.cli.base.console import say, say_json
 from tessera.cli.base.durations import Duration
+from tessera.cli.base.grammar import Output, output_option
 from tessera.cli.base.inputs import Number
 from tessera.text import count_noun
 
@@ -64,7 +64,7 @@ _ORDERS = {"reference": "reference operator", "tessera": "Tessera's order of ste
     "--vm-time", type=_DURATION, help="Time of the cloud to start a virtual machine.  [default: the cost model's]"
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the random numbers.")
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", help="Output format.")
+@output_option("table")
 @report_errors
 def command(
     *,
@@ -80,7 +80,7 @@ def command(
     max_nodes: int,
     vm_time: float | None,
     seed: int,
-    output: str,
+    output: Output,
 ) -> None:
     """Simulate an autoscaler and nodes whose cards can be used only some time after they are Ready.
 
@@ -116,10 +116,7 @@ def command(
         seed=seed,
     )
     played = _simulate(setting)
-    if output == "json":
-        say_json(played)
-        return
-    say(*_report_lines(setting, played))
+    output.show(played, _report_lines(setting, played))
 
 
 def _simulate(setting: "AutoscalingSettings") -> "AutoscalingRun":

@@ -9,7 +9,8 @@ from click.core import ParameterSource
 
 from tessera.cli.base.claim_options import check_claim_options, claim_driver_option, claim_placement_option
 from tessera.cli.base.connection import report_errors
-from tessera.cli.base.console import say, say_document, say_json
+from tessera.cli.base.console import say, say_document
+from tessera.cli.base.grammar import Output, output_option
 from tessera_lab.apiserver.kinds.versions import CLUSTERS, DEFAULT
 from tessera_lab.cli.lab_cards import break_command, mend_command, use_memory_command
 from tessera_lab.cli.lab_folder_option import dir_option, running_lab_folder
@@ -246,12 +247,10 @@ def down(folder: Path | None) -> None:
 
 
 @command.command()
-@click.option(
-    "-o", "--output", type=click.Choice(["text", "json", "kubeconfig"]), default="text", help="Output format."
-)
+@output_option("text", "kubeconfig")
 @dir_option
 @report_errors
-def status(folder: Path | None, output: str) -> int:
+def status(folder: Path | None, output: Output) -> int:
     """Show the running lab and its kubeconfig. The exit code is 1 if no lab runs.
 
     \b
@@ -266,15 +265,12 @@ def status(folder: Path | None, output: str) -> int:
     if state is None:
         say(f"no lab runs in {where}; start one with: tessera lab up", err=True)
         return 1
-    match output:
-        case "json":
-            say_json(state)
-        case "kubeconfig":
-            say(state.kubeconfig)
-        case _:
-            time = "virtual" if state.virtual_time else "real"
-            say(f"lab is up since {state.started}: {state.server}, process {state.pid}, {time} time")
-            say(_simulation_speed(state), *_page(state), _export(state))
+    if output.form == "kubeconfig":
+        say(state.kubeconfig)
+        return 0
+    time = "virtual" if state.virtual_time else "real"
+    title = f"lab is up since {state.started}: {state.server}, process {state.pid}, {time} time"
+    output.show(state, [title, _simulation_speed(state), *_page(state), _export(state)], [f"lab/{where}"])
     return 0
 
 

@@ -52,16 +52,16 @@ def test_what_was_measured_in_the_lab_is_marked_in_every_form(tmp_path: Path, ca
     mark = "simulated: these times come from the lab"
     assert said("a")[0].startswith(f"6 pods an hour, a node takes 6m9s   ({mark})\n")
     assert json.loads(said("a", "-o", "json")[0])["simulated"] is True
-    placeholders, warning = said("a", "-o", "yaml")
+    placeholders, warning = said("a", "-o", "placeholders")
     assert placeholders.startswith(f"# {mark}\n")
     assert warning == f"warning: {mark}; do not size a real pool by them\n"
     assert "simulated" not in said("b")[0]
     assert json.loads(said("b", "-o", "json")[0])["simulated"] is False
-    assert said("b", "-o", "yaml")[1] == ""
+    assert said("b", "-o", "placeholders")[1] == ""
 
 
 def test_placeholders_are_a_class_and_a_deployment_that_stand_by_themselves(capsys: Told) -> None:
-    text = warm("--gpus-per-node", "4", "--selector", "pool=gpu", "-o", "yaml", told=capsys)
+    text = warm("--gpus-per-node", "4", "--selector", "pool=gpu", "-o", "placeholders", told=capsys)
     assert "&id" not in text
     priority, deployment = yaml.safe_load_all(text)
     assert (priority["kind"], priority["value"]) == ("PriorityClass", -10)
@@ -79,7 +79,7 @@ def test_placeholders_are_a_class_and_a_deployment_that_stand_by_themselves(caps
     ],
 )
 def test_a_priority_that_does_nothing_is_told(priority: str, facts: tuple[str, ...], capsys: Told) -> None:
-    assert main(["autoscaler", "warm", *RATES, "-o", "yaml", "--priority", priority]) == 0
+    assert main(["autoscaler", "warm", *RATES, "-o", "placeholders", "--priority", priority]) == 0
     told = capsys.readouterr()
     for fact in facts:
         assert fact in told.err
@@ -90,7 +90,7 @@ def test_a_priority_that_does_nothing_is_told(priority: str, facts: tuple[str, .
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--selector", "gpu", "-o", "yaml"], '--selector "gpu" does not have the form LABEL=VALUE'),
+        (["--selector", "gpu", "-o", "placeholders"], '--selector "gpu" does not have the form LABEL=VALUE'),
         (["--selector", "gpu"], '--selector "gpu" does not have the form LABEL=VALUE'),
         (["--pods-per-hour", "nan"], "'--pods-per-hour': nan is not a finite number"),
         (["--node-price", "inf"], "'--node-price': inf is not a finite number"),

@@ -8,8 +8,8 @@ import click
 
 from tessera.cli.autoscaler.measured_times import FILE, times_and_facts
 from tessera.cli.base.connection import CommandError, cluster_options, report_errors
-from tessera.cli.base.console import say, say_json
 from tessera.cli.base.durations import Duration
+from tessera.cli.base.grammar import Output, output_option
 
 if TYPE_CHECKING:
     from tessera.cli.autoscaler.advice_text import GroupAdvice
@@ -42,12 +42,8 @@ _DURATION = Duration()
 @click.option("--max-node-startup-time", type=_DURATION, help="The present timer.  [default: the cluster's]")
 @click.option("--unneeded-time", type=_DURATION, help="The present timer.  [default: the cluster's]")
 @click.option("--delay-after-add", type=_DURATION, help="The present timer.  [default: the cluster's]")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["table", "json", "openshift", "capi", "flags", "karpenter"]),
-    default="table",
-    help="Output format: a table, JSON, or settings for an autoscaler.",
+@output_option(
+    "table", "openshift", "capi", "flags", "karpenter", text="Output format, or the autoscaler to write settings for"
 )
 @cluster_options
 @report_errors
@@ -57,7 +53,7 @@ def command(
     groups: Sequence[str],
     labelled: bool | None,
     karpenter: bool,
-    output: str,
+    output: Output,
     kubeconfig: Path | None,
     context: str | None,
     **timers: float | None,
@@ -90,7 +86,8 @@ def command(
         *useless_node_findings(facts.paused),
         *expendable_pod_findings(facts.expendable, facts.settings.cutoff),
     )
-    if output in {"table", "json"}:
+    settings = output.form in {"openshift", "capi", "flags", "karpenter"}
+    if not settings:
         times = _with_never_ready(times, facts)
     if groups:
         times = tuple(each for each in times if each.group in groups)
@@ -100,19 +97,17 @@ def command(
             + (f" of node group {', '.join(groups)}" if groups else "")
             + "; the controller records each new node (tessera provisioning report), or give a file with --samples"
         )
-    all_karpenter = karpenter or output == "karpenter"
+    all_karpenter = karpenter or output.form == "karpenter"
     groups_advice = [
         _advise_group(each, facts, timers, labelled, all_karpenter or each.group in facts.karpenter) for each in times
     ]
-    match output:
-        case "table":
-            say(*advice_lines(groups_advice, cluster))
-        case "json":
-            say_json({"groups": groups_advice, "cluster": cluster})
-        case _:
-            from tessera.cli.autoscaler.advice_text import print_for_autoscaler
+    if settings:
+        from tessera.cli.autoscaler.advice_text import print_for_autoscaler
 
-            print_for_autoscaler(groups_advice, cluster, facts, output)
+        print_for_autoscaler(groups_advice, cluster, facts, output.form)
+        return
+    document = {"groups": groups_advice, "cluster": cluster}
+    output.show(document, advice_lines(groups_advice, cluster), (f"group/{each.group}" for each in groups_advice))
 
 
 def _advise_group(

@@ -8,8 +8,9 @@ import click
 
 from tessera.cli.autoscaler.measured_times import FILE, times_and_facts
 from tessera.cli.base.connection import CommandError, cluster_options, report_errors
-from tessera.cli.base.console import say, say_document, say_json
+from tessera.cli.base.console import say, say_document
 from tessera.cli.base.durations import Duration
+from tessera.cli.base.grammar import Output, output_option
 from tessera.cli.base.inputs import Number
 
 if TYPE_CHECKING:
@@ -58,13 +59,7 @@ _ORDINARY = 0
     type=int,
     help="Priority of placeholders.  [default: -10, or the autoscaler's cutoff if that is higher]",
 )
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["table", "json", "yaml"]),
-    default="table",
-    help="Output format; yaml prints the placeholder pods.",
-)
+@output_option("table", "placeholders", text="Output format, or the manifests of the placeholder pods")
 @cluster_options
 @report_errors
 def command(
@@ -80,21 +75,21 @@ def command(
     resource: str,
     selectors: Sequence[str],
     priority: int | None,
-    output: str,
+    output: Output,
     kubeconfig: Path | None,
     context: str | None,
 ) -> None:
     """Compute the size of a pool of warm nodes.
 
     Placeholder pods of low priority keep the nodes warm; a placeholder ends when a real pod needs its place. The size
-    follows from the number of new pods in an hour, the start time of a node and the price of an idle node. -o yaml
-    prints the placeholders. Their priority is low, but high enough that the autoscaler makes nodes for them.
+    follows from the number of new pods in an hour, the start time of a node and the price of an idle node. -o
+    placeholders prints them. Their priority is low, but high enough that the autoscaler makes nodes for them.
 
     \b
     Examples:
       tessera autoscaler warm --pods-per-hour 6 --time-to-gpu 9m --node-price 0.53
       tessera autoscaler warm --pods-per-hour 6 --time-to-gpu 9m --node-price 0.53 --wait-price 20
-      tessera autoscaler warm --pods-per-hour 6 --gpus-per-node 4 -o yaml | kubectl apply -f -
+      tessera autoscaler warm --pods-per-hour 6 --gpus-per-node 4 -o placeholders | kubectl apply -f -
     """
     from tessera.cli.autoscaler.advice_text import SIMULATED
     from tessera.provisioning.advise.findings import span
@@ -109,7 +104,7 @@ def command(
         simulated = any(each.simulated for each in times)
     rates: dict[str, float] = {"per_hour": per_hour, "seconds": seconds, "node_price": node_price}
     chosen = smallest(max_waiting_share, **rates) if wait_price is None else cheapest(**rates, wait_price=wait_price)
-    if output == "yaml":
+    if output.form == "placeholders":
         chosen_priority = max(CUTOFF, cutoff) if priority is None else priority
         _warn(chosen_priority, cutoff)
         if simulated:
@@ -119,12 +114,12 @@ def command(
         return
     sizes = range(max(0, chosen.nodes - 2), chosen.nodes + 3)
     shown = [pool(nodes, **rates, wait_price=wait_price or 0.0) for nodes in sizes]
-    if output == "json":
-        whole = {"time_to_gpu": seconds, "simulated": simulated, "chosen": chosen, "around": shown}
-        say_json(whole)
-        return
-    say(f"{per_hour:g} pods an hour, a node takes {span(seconds)}" + (f"   ({SIMULATED})" if simulated else ""))
-    say(*_pools(shown, chosen, priced=wait_price is not None))
+    title = f"{per_hour:g} pods an hour, a node takes {span(seconds)}" + (f"   ({SIMULATED})" if simulated else "")
+    output.show(
+        {"time_to_gpu": seconds, "simulated": simulated, "chosen": chosen, "around": shown},
+        [title, *_pools(shown, chosen, priced=wait_price is not None)],
+        [f"pool/{chosen.nodes}"],
+    )
 
 
 def _mean(times: "Sequence[GroupTimes]") -> float:

@@ -20,8 +20,9 @@ import click
 from tessera import text
 from tessera.limits.messages import LINE_SHOWN
 
-#: Escape sequences of :mod:`tessera.cli.base.tiles` and of progress lines: a colour, bold, and their end.
-_COLOUR = re.compile(r"(\x1b\[(?:1|0|3[0-7]|48;5;[0-9]{1,3}(?:;38;5;[0-9]{1,3})?)m)")
+#: Escape sequences of pictures and of progress lines: a colour, bold, dim, reversed, and their end. They take no
+#: columns.
+COLOUR = re.compile(r"(\x1b\[(?:[0127]|3[0-7]|38;5;[0-9]{1,3}|48;5;[0-9]{1,3}(?:;38;5;[0-9]{1,3})?)m)")
 
 #: The alias of a pod (:meth:`tessera.visibility.Redactor.pod_key`), with the blanks of a table's cell after it.
 _OTHERS_POD = re.compile(r"~/~[0-9a-f]{8}(  )?")
@@ -52,7 +53,7 @@ def say_coloured(*lines: str) -> None:
 
 
 def _escape_but_colours(line: str) -> str:
-    return "".join(piece if at % 2 else _line(piece) for at, piece in enumerate(_COLOUR.split(line)))
+    return "".join(piece if at % 2 else _line(piece) for at, piece in enumerate(COLOUR.split(line)))
 
 
 def say_live(line: str) -> None:

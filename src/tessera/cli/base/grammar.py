@@ -108,16 +108,22 @@ class _OutputForm(click.ParamType[Output]):
         return [CompletionItem(each) for each in (*self._forms, _JSONPATH) if each.startswith(incomplete)]
 
 
-def output_option(*own: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Adds ``-o``; the first of the command's own forms is the default, and ``wide`` shows all columns of a table."""
+def output_option(*own: str, text: str = "Output format") -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Adds ``-o``; the first of the command's own forms is the default, and ``wide`` shows all columns of a table.
+
+    Args:
+        own: the command's own forms; without any, the parameter is None unless ``-o`` is given.
+        text: begins the help.
+    """
     forms = [*own, *(["wide"] if "table" in own else []), *_FORMS]
     return click.option(
         "-o",
         "--output",
         type=_OutputForm(forms),
-        default=own[0],
+        default=own[0] if own else None,
         metavar="FORM",
-        help=f"Output format: {', '.join(forms)} or {_JSONPATH}TEMPLATE.  [default: {own[0]}]",
+        callback=_check_watch,
+        help=f"{text}: {', '.join(forms)} or {_JSONPATH}TEMPLATE.{f'  [default: {own[0]}]' if own else ''}",
     )
 
 
@@ -188,19 +194,18 @@ async def selected_pods(
 
 def watch_option(function: Callable[P, T]) -> Callable[P, T]:
     """Adds ``-w``: the answer is shown again when it changes, until Ctrl-C."""
-    return click.option("-w", "--watch", "watches", is_flag=True, help="Show it again as it changes, until Ctrl-C.")(
-        function
-    )
+    text = "Show it again as it changes, until Ctrl-C."
+    return click.option("-w", "--watch", "watches", is_flag=True, callback=_check_watch, help=text)(function)
 
 
-def check_watch(output: Output) -> None:
-    """Refuses to watch where no terminal shows it.
-
-    Raises:
-        UsageError: a program reads the output.
-    """
-    if output.for_programs or not sys.stdout.isatty():
+def _check_watch(ctx: click.Context, param: click.Parameter, value: T) -> T:
+    """Refuses to watch where no terminal shows it; called for ``-w`` and for ``-o``, whose order is the user's."""
+    given = {**ctx.params, param.name or "": value}
+    output = given.get("output")
+    for_programs = isinstance(output, Output) and output.for_programs
+    if given.get("watches") and not ctx.resilient_parsing and (for_programs or not sys.stdout.isatty()):
         raise click.UsageError("--watch draws on a terminal; leave it out for files and programs")
+    return value
 
 
 def node_names(

@@ -1,21 +1,28 @@
-"""A picture that stays on the terminal and changes with the cluster: ``--watch`` of several commands.
+"""A picture that stays on the terminal and changes with the cluster: ``--watch`` of every command that has it.
 
 A change of the terminal's size is followed at once. A cluster that does not answer for a while leaves the last
 picture, with the reason below it: a picture that stands still without a word would look like a cluster at rest.
 """
 
 import asyncio
+import itertools
 import shutil
 import signal
 import textwrap
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from tessera.cli.base.connection import describe_error
-from tessera.cli.base.console import write_frame
-from tessera.clock import Clock
+from tessera.cli.base.connection import connect, describe_error
+from tessera.cli.base.console import COLOUR, write_frame
+from tessera.clock import Clock, SystemClock
 from tessera.text import age, one_line
+
+if TYPE_CHECKING:
+    from tessera.kube.client.client import Client
+
+T = TypeVar("T")
 
 #: Draws the lines of a picture for a terminal of so many columns and rows.
 Picture = Callable[[int, int], Iterable[str]]
@@ -26,6 +33,62 @@ _USUAL_SIZE = (80, 24)
 PATIENCE, SILENT = 10.0, "no answer yet"
 #: Rows that notes below a picture may take.
 _NOTE_ROWS = 4
+#: Seconds between two readings of ``--watch``; the controller forecasts every 15 s, and agents measure every 10 s.
+_INTERVAL = 5.0
+
+
+def read_or_watch(
+    component: str,
+    read: Callable[["Client"], Coroutine[Any, Any, T]],
+    lines: Callable[[T, int], Iterable[str]],
+    *,
+    notes: Callable[[T], Iterable[str]] = lambda _: (),
+    watches: bool,
+    kubeconfig: Path | None,
+    context: str | None,
+) -> T:
+    """Reads once; with ``-w`` shows what it reads, again and again until Ctrl-C, and does not return.
+
+    Args:
+        component: the client's field manager.
+        read: reads the cluster.
+        lines: what was read, for a terminal of so many columns.
+        notes: sentences below the lines.
+        watches: ``-w`` was given.
+        kubeconfig: the user's file.
+        context: the user's choice.
+    """
+
+    async def run() -> T:
+        async with connect(component, kubeconfig, context) as client:
+
+            async def read_picture() -> Picture:
+                found = await read(client)
+                return answer_picture(lambda width: lines(found, width), list(notes(found)))
+
+            if watches:
+                await show_pictures(read_again(read_picture, SystemClock(), _INTERVAL))
+            return await read(client)
+
+    return asyncio.run(run())
+
+
+def answer_picture(lines: Callable[[int], Iterable[str]], notes: Sequence[str]) -> Picture:
+    """The lines for a width, as many as fit, with the notes below them."""
+
+    def table(width: int, height: int) -> Sequence[str]:
+        return fit_frame(list(lines(width)), width, height)
+
+    return lambda width, height: with_notes(table, notes, width, height)
+
+
+def fit_frame(lines: Sequence[str], width: int, height: int) -> Sequence[str]:
+    """The first lines that a screen holds, wrapped ones included; the last says how many more there are."""
+    rows = [max(1, -(-len(COLOUR.sub("", line)) // max(1, width))) for line in lines]
+    if sum(rows) <= height:
+        return lines
+    count = sum(end < height for end in itertools.accumulate(rows))
+    return [*lines[:count], f"... {len(lines) - count} more lines"[:width]]
 
 
 async def show_pictures(pictures: AsyncIterator[Picture], *, colours: bool = False) -> None:

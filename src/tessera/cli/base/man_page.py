@@ -1,5 +1,7 @@
 """The manual page ``tessera(1)``, made from the help of every command."""
 
+import inspect
+import re
 from collections.abc import Iterator
 
 import click
@@ -39,15 +41,16 @@ def _commands(group: click.Group, above: click.Context) -> Iterator[str]:
             if (record := each.get_help_record(context)) is not None:
                 yield ".TP"
                 yield f"\\fB{_escape(record[0])}\\fR"
-                yield _escape(" ".join(record[1].split()))
+                if record[1]:
+                    yield _escape(" ".join(record[1].split()))
         if isinstance(command, click.Group):
             yield from _commands(command, context)
 
 
 def _text(text: str) -> Iterator[str]:
     """Paragraphs; those that click's ``\\b`` marks keep their lines."""
-    for paragraph in text.replace("\n\b\n", "\n\n\b\n").split("\n\n"):
-        lines = paragraph.split("\n")
+    for paragraph in re.split(r"\n{2,}|\n(?=\x08\n)", inspect.cleandoc(text)):
+        lines = paragraph.rstrip().split("\n")
         kept = lines[0].strip() == "\b"
         yield ".nf" if kept else ".PP"
         yield from map(_escape, lines[1:] if kept else lines)

@@ -5,10 +5,10 @@ columns, and narrower ones down to 60. A label that does not fit its tile is cut
 full. Names are escaped here, before they are measured and coloured.
 """
 
-import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from tessera.cli.base.console import COLOUR
 from tessera.explain.card_map import CardHolder, MappedCard, NodeCards, PendingNode, Tile
 from tessera.explain.fleet_map import FREE, HELD, ModelSummary
 from tessera.limits.messages import FACT_SHOWN
@@ -37,9 +37,6 @@ KINDS: Mapping[str, str] = {
 #: ANSI background colours, readable with black text on dark and light terminals.
 PALETTE = ("48;5;114", "48;5;111", "48;5;180", "48;5;176", "48;5;80", "48;5;216", "48;5;149", "48;5;147")
 FOREIGN = "48;5;245"
-
-#: An escape sequence of a colour; it takes no columns.
-ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 
 #: The note beside a slice without a record, by its state.
 _UNRECORDED = {
@@ -116,7 +113,7 @@ def _draw_node(node: NodeCards, *, colour: bool, width: int) -> Iterator[str]:
         row = _row if card.slots else _bar
         tiles = f" GPU {card.index:<2} {row(card, letters, width - 8, colour=colour)}"
         health = f" {one_line(card.health)}" if card.health else ""
-        if not health or len(ESCAPE.sub("", tiles)) + len(health) <= width:
+        if not health or len(COLOUR.sub("", tiles)) + len(health) <= width:
             yield tiles + health
         else:  # it has a line of its own, so that the tiles of all cards stay below each other
             yield tiles

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from tessera import text
 from tessera.cli.base.connection import CommandError
-from tessera.cli.base.console import say
 from tessera.cli.base.tenant_view import HIDDEN, HIDDEN_NAMES
 from tessera.text import age, list_names
 
@@ -87,17 +86,17 @@ def with_labels(usage: "Usage", pods: frozenset[tuple[str, str]] | None) -> "Usa
     return msgspec.structs.replace(usage, leases=kept)
 
 
-def warn_of_failures(usage: "Usage") -> None:
-    """Writes a line to standard error for each node that did not answer, at most ten, and one about hidden names."""
+def notes_of(usage: "Usage") -> Iterator[str]:
+    """A line for each node that did not answer, at most ten, and one about hidden names."""
     if any(each.node.startswith(HIDDEN) for each in usage.fleet.nodes):
-        say(f"note: {HIDDEN_NAMES}", err=True)
+        yield f"note: {HIDDEN_NAMES}"
     failures, now = usage.fleet.failures, time.time()
     for each in failures[:10]:
-        say(f"warning: node {each.node} is not shown: {each.text(now) or SILENT}", err=True)
+        yield f"warning: node {each.node} is not shown: {each.text(now) or SILENT}"
     if len(failures) > 10:
-        say(f"warning: {len(failures) - 10} more nodes are not shown", err=True)
+        yield f"warning: {len(failures) - 10} more nodes are not shown"
     if not usage.nodes_known:
-        say(f"note: {NODES_UNKNOWN}", err=True)
+        yield f"note: {NODES_UNKNOWN}"
 
 
 def percent(value: float | None) -> str:

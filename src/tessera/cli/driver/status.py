@@ -1,6 +1,5 @@
 """``tessera driver status``: each node's driver, the way it is installed, its progress, and the rejected ways."""
 
-import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -8,24 +7,33 @@ import click
 import msgspec
 
 from tessera.api.nodes.driver_status import DriverPhase, RejectedStrategy
-from tessera.cli.base.connection import cluster_options, connect, report_errors
-from tessera.cli.base.grammar import Output, output_option
+from tessera.cli.base.connection import cluster_options, report_errors
+from tessera.cli.base.grammar import Output, node_names, output_option, watch_option
+from tessera.cli.base.live_picture import read_or_watch
 from tessera.cli.base.simulated_cluster import has_virtual_time
 from tessera.clock import SystemClock, parse_rfc3339
 from tessera.driver.nodes.node_facts import read_node_facts
 from tessera.driver.nodes.node_status import read_status
+from tessera.kube.client.client import Client
 from tessera.kube.resources import NODES, Node
 from tessera.text import age
 
 
 @click.command()
-@click.argument("nodes", nargs=-1, metavar="[NODE]...")
+@click.argument("nodes", nargs=-1, metavar="[NODE]...", callback=node_names)
 @click.option("-v", "--verbose", is_flag=True, help="Show why better strategies were rejected, and whole digests.")
+@watch_option
 @output_option("table")
 @cluster_options
 @report_errors
 def command(
-    nodes: tuple[str, ...], *, verbose: bool, output: Output, kubeconfig: Path | None, context: str | None
+    nodes: tuple[str, ...],
+    *,
+    verbose: bool,
+    watches: bool,
+    output: Output,
+    kubeconfig: Path | None,
+    context: str | None,
 ) -> int:
     """Show how each node with cards gets its driver.
 
@@ -39,17 +47,23 @@ def command(
       tessera driver status gpu-1 -v
       tessera driver status -o json | jq -r '.[] | select(.phase != "ready") | .node'
     """
-    found = asyncio.run(_read(nodes, kubeconfig, context))
+    found = read_or_watch(
+        "tessera-driver",
+        lambda client: _read(client, nodes),
+        lambda found, _: status_lines(found, verbose=verbose),
+        watches=watches,
+        kubeconfig=kubeconfig,
+        context=context,
+    )
     output.show(found, status_lines(found, verbose=verbose), (f"node/{each.node}" for each in found))
     return 1 if any(map(is_stuck, found)) else 0
 
 
-async def _read(names: tuple[str, ...], kubeconfig: Path | None, context: str | None) -> "list[NodeDriver]":
-    async with connect("tessera-driver", kubeconfig, context) as client:
-        every = [] if names else (await client.list(NODES)).items
-        named = [await client.get(NODES, name) for name in names]
-        found = [*every, *named]
-        now = None if await has_virtual_time(client, found) else SystemClock().now()
+async def _read(client: Client, names: tuple[str, ...]) -> "list[NodeDriver]":
+    every = [] if names else (await client.list(NODES)).items
+    named = [await client.get(NODES, name) for name in names]
+    found = [*every, *named]
+    now = None if await has_virtual_time(client, found) else SystemClock().now()
     return node_drivers(found, now=now, named=bool(names))
 
 

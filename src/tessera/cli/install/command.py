@@ -10,6 +10,7 @@ from tessera.cli.base.claim_options import claim_driver_option, claim_placement_
 from tessera.cli.base.connection import CommandError, cluster_options, connect, report_errors
 from tessera.cli.base.console import say, say_document
 from tessera.cli.base.controller_options import build_options, check_image, site_options
+from tessera.cli.base.grammar import Output, output_option
 from tessera.cli.base.inputs import check_cards, display_name, read_text
 from tessera.cli.base.page_options import origin_option, without_token_option
 from tessera.cli.install.protections import PROTECTIONS
@@ -230,7 +231,7 @@ _WORDS = "tessera.install.words"
 @click.option("--reuse", is_flag=True, help="Take the options of the last run too; those given here come after them.")
 @click.option("--show", is_flag=True, help="Print the last run as a command line; change nothing.")
 @click.option("--dry-run", is_flag=True, help="Show the change of each object; write nothing.")
-@click.option("-o", "--output", type=click.Choice(["yaml"]), help="Print the manifests and contact no cluster.")
+@output_option(text="Print the manifests and contact no cluster")
 @cluster_options
 @click.pass_context
 @report_errors
@@ -245,7 +246,7 @@ def command(
     reuse: bool,
     show: bool,
     dry_run: bool,
-    output: str | None,
+    output: Output | None,
     kubeconfig: Path | None,
     context: str | None,
     **options: Any,
@@ -345,7 +346,7 @@ def command(
     for notice in notices:
         say(f"note: {notice}", err=True)
     if output is not None:
-        _show(choices)
+        _show(choices, output)
         return
     asyncio.run(_install(choices, saved, dry_run, kubeconfig, context, adopt=adopt))
 
@@ -366,11 +367,16 @@ async def _read_policy(kubeconfig: Path | None, context: str | None) -> str:
         return await read_policy(client)
 
 
-def _show(choices: "InstallChoices") -> None:
+def _show(choices: "InstallChoices", output: Output) -> None:
     from tessera.cli.install.rendering import render
     from tessera.manifests import format_manifests
 
-    say_document(format_manifests(render(choices)))
+    objects = render(choices)
+    if output.form == "yaml":
+        say_document(format_manifests(objects))
+        return
+    names = (f"{each['kind'].lower()}/{each['metadata']['name']}" for each in objects)
+    output.show({"apiVersion": "v1", "kind": "List", "items": objects}, (), names)
 
 
 async def _install(

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from tessera.cli.base.connection import CommandError, cluster_options, connect, report_errors
-from tessera.cli.base.console import say, say_json
+from tessera.cli.base.console import say
+from tessera.cli.base.grammar import Output, output_option
 from tessera.text import count_noun
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ COMPONENT = "tessera-uninstall"
 @click.option("--dry-run", is_flag=True, help="Show what would be removed; write nothing.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.option("--from-hook", is_flag=True, help="Leave the objects of a Helm release to Helm, which runs this command.")
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="Output format.")
+@output_option("text")
 @cluster_options
 @report_errors
 def command(
@@ -56,7 +57,7 @@ def command(
     dry_run: bool,
     yes: bool,
     from_hook: bool,
-    output: str,
+    output: Output,
     kubeconfig: Path | None,
     context: str | None,
 ) -> int:
@@ -81,7 +82,7 @@ def command(
     """
     options = _options(keep_slices, keep_crds, force, timeout, from_hook, dry_run)
     may_ask = not (yes or dry_run or from_hook)
-    return asyncio.run(_uninstall(options, kubeconfig, context, may_ask=may_ask, as_json=output == "json"))
+    return asyncio.run(_uninstall(options, kubeconfig, context, output, may_ask=may_ask))
 
 
 def _options(  # noqa: PLR0917 - the command's options in their order
@@ -107,7 +108,7 @@ def parse_removal(arguments: Sequence[str]) -> "RemovalOptions":
 
 
 async def _uninstall(
-    options: "RemovalOptions", kubeconfig: Path | None, context: str | None, *, may_ask: bool, as_json: bool
+    options: "RemovalOptions", kubeconfig: Path | None, context: str | None, output: Output, *, may_ask: bool
 ) -> int:
     from tessera.cli.install.owners import find_owner, refuse_uninstall
     from tessera.clock import SystemClock
@@ -117,12 +118,13 @@ async def _uninstall(
             raise CommandError(refuse_uninstall(owner))
         if may_ask:
             _confirm()
-        results = await report_removal(client, SystemClock(), options, (lambda _: None) if as_json else say)
-    if as_json:
+        results = await report_removal(client, SystemClock(), options, (lambda _: None) if output.for_programs else say)
+    if output.for_programs:
         from tessera.cli.uninstall.results import Left
 
         left = [each for each in results if isinstance(each, Left)]
-        say_json({"removed": [each for each in results if not isinstance(each, Left)], "left": left})
+        removed = [each for each in results if not isinstance(each, Left)]
+        output.show({"removed": removed, "left": left}, (), (each.name for each in results))
     return int(has_left(results))
 
 
