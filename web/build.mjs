@@ -13,5 +13,7 @@ await build({
   target: "es2022",
   legalComments: "inline",
   logLevel: "warning",
+  external: ["/assets/*"],
 });
 await copyFile("src/index.html", `${target}/index.html`);
+await copyFile("../bundle/icon.svg", `${target}/icon.svg`);

@@ -59,6 +59,7 @@ PORTS: Mapping[tuple[str, int], Sequence[Row]] = {
         Row("/", 200),
         Row("/assets/page.js", 200),
         Row("/assets/page.css", 200),
+        Row("/assets/icon.svg", 200),
         Row("/healthz", 200),
         Row("/whoami", 401, "tessera-reader"),
         Row("/feed", 401, "tessera-reader"),

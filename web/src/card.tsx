@@ -4,11 +4,16 @@ import { Component } from "preact";
 import type { Card } from "./documents";
 import { sayCard, stripes, WideBar } from "./mosaic";
 import { store } from "./store";
-import { ABSENCES, celsius, gibOf, HEALTH, isCordoned, kindName, modelName, percent, watts } from "./words";
+import { ABSENCES, celsius, frameOf, gibOf, HEALTH, isCordoned, kindName, modelName, percent, watts } from "./words";
+
+/** A row with values, a line with names, or a tile with colours alone. */
+export type Form = "rows" | "names" | "tiles";
 
 interface CardProps {
   id: string;
-  mosaic: boolean;
+  form: Form;
+  /** `version` of the visitor's own pods. */
+  own: number;
   open: boolean;
   onOpen: (id: string) => void;
 }
@@ -38,32 +43,41 @@ export class CardTile extends Component<CardProps> {
   }
 
   override shouldComponentUpdate(next: CardProps): boolean {
-    const { id, mosaic, open } = this.props;
-    return store.cards.get(next.id) !== this.#drawn || next.id !== id || next.mosaic !== mosaic || next.open !== open;
+    const { id, form, own, open } = this.props;
+    if (next.id !== id || next.form !== form || next.own !== own || next.open !== open) return true;
+    return store.cards.get(next.id) !== this.#drawn;
   }
 
-  override render({ id, mosaic, open, onOpen }: CardProps) {
+  override render({ id, form, open, onOpen }: CardProps) {
     const card = store.cards.get(id);
     this.#drawn = card;
     if (!card) return null;
-    return mosaic ? <SmallCard {...{ id, card, open, onOpen }} /> : <CardRow {...{ id, card, open, onOpen }} />;
+    if (form === "rows") return <CardRow {...{ id, card, open, onOpen }} />;
+    return <SmallCard {...{ id, card, open, onOpen }} names={form === "names"} />;
   }
 }
 
-type Drawn = Omit<CardProps, "mosaic"> & { card: Card };
+type Drawn = Omit<CardProps, "form" | "own"> & { card: Card };
 
-function SmallCard({ id, card, open, onOpen }: Drawn) {
+function SmallCard({ id, card, names, open, onOpen }: Drawn & { names: boolean }) {
   const wrong = trouble(card);
   const words = `card ${card.index}, ${modelName(card.model)}, ${sayCard(card)}${wrong ? `, ${wrong}` : ""}`;
+  const common = { type: "button" as const, "aria-expanded": open, "data-card": id, onClick: () => onOpen(id) };
+  if (names) {
+    return (
+      <button {...common} class={`named ${frameOf(card)}`} aria-label={words}>
+        <span class="index">{card.index}</span>
+        <WideBar card={card} />
+      </button>
+    );
+  }
+  const { image, own } = stripes(card);
   return (
     <button
-      type="button"
-      class={`tile${wrong ? ` ${isCordoned(card) ? "cordoned" : "unwell"}` : ""}${card.silent ? " silent" : ""}`}
-      style={{ backgroundImage: stripes(card) }}
+      {...common}
+      class={`tile ${frameOf(card)}${own ? " own" : ""}`}
+      style={{ backgroundImage: image }}
       title={words}
-      aria-expanded={open}
-      data-card={id}
-      onClick={() => onOpen(id)}
     />
   );
 }
@@ -71,7 +85,7 @@ function SmallCard({ id, card, open, onOpen }: Drawn) {
 function CardRow({ id, card, open, onOpen }: Drawn) {
   const wrong = trouble(card);
   return (
-    <button type="button" class="row" aria-expanded={open} data-card={id} onClick={() => onOpen(id)}>
+    <button type="button" class={`row ${frameOf(card)}`} aria-expanded={open} data-card={id} onClick={() => onOpen(id)}>
       <span class="name">
         <b>card {card.index}</b> {modelName(card.model)} <small>{kindName(card)}</small>
       </span>

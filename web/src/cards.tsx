@@ -1,14 +1,15 @@
 // All cards by node. Of many nodes only those near the window are drawn.
 
 import { useRef } from "preact/hooks";
-import { CardTile } from "./card";
+import { CardTile, type Form } from "./card";
 import { useNear } from "./hooks";
+import { own } from "./own";
 import { store } from "./store";
 import type { CardGroup, Survey } from "./survey";
 import type { View } from "./view";
 import { count, integer, MEANINGS, modelName, roomName, STATES } from "./words";
 
-/** From so many cards on, the mosaic is the first choice. */
+/** From so many cards on, the mosaic has no names. */
 const MANY = 65;
 /** From so many cards on, nodes far from the window are not drawn. */
 const LAZY = 200;
@@ -21,7 +22,7 @@ interface CardsProps {
 }
 
 export function isMosaic(view: View): boolean {
-  return view.form ? view.form === "mosaic" : store.cards.size >= MANY;
+  return view.form !== "rows";
 }
 
 export function Cards({ found, view, change, onOpen }: CardsProps) {
@@ -33,15 +34,14 @@ export function Cards({ found, view, change, onOpen }: CardsProps) {
         Cards{" "}
         <small>{found.shown === all ? count(all, "card") : `${integer(found.shown)} of ${integer(all)} shown`}</small>
         <span class="switch">
+          <button type="button" aria-pressed={mosaic} onClick={() => change({ form: "" })}>
+            mosaic
+          </button>
           <button type="button" aria-pressed={!mosaic} onClick={() => change({ form: "rows" })}>
             rows
           </button>
-          <button type="button" aria-pressed={mosaic} onClick={() => change({ form: "mosaic" })}>
-            mosaic
-          </button>
         </span>
       </h2>
-      <Legend />
       {store.summary !== undefined && all === 0 && <p>No agent has reported a card yet.</p>}
       {all > 0 && found.shown === 0 && (
         <p>
@@ -55,7 +55,7 @@ export function Cards({ found, view, change, onOpen }: CardsProps) {
       {!mosaic && found.shown > 0 && (
         <div class="row heads" aria-hidden="true">
           <span>card</span>
-          <span>memory slots, or shares; the line below a part is its load</span>
+          <span>who holds which part; the dark line shows how busy a part is</span>
           <span class="numbers">
             <span>busy</span>
             <span>memory</span>
@@ -64,20 +64,29 @@ export function Cards({ found, view, change, onOpen }: CardsProps) {
           </span>
         </div>
       )}
-      <div class={mosaic ? "mosaic" : "rows"}>
+      <div class={mosaic ? (all < MANY ? "mosaic names" : "mosaic") : "rows"}>
         {found.groups.map((group) => (
           <NodeGroup
             key={group.node}
             group={group}
             lazy={found.shown >= LAZY}
-            {...{ mosaic, onOpen }}
+            form={mosaic ? (all < MANY ? "names" : "tiles") : "rows"}
+            onOpen={onOpen}
             open={view.open}
           />
         ))}
       </div>
+      {all > 0 && <Legend />}
     </section>
   );
 }
+
+/** Frames of cards, and what they mean. */
+const FRAMES: [string, string][] = [
+  ["frame-degraded", "card has errors, still in use"],
+  ["frame-cordoned", "card cordoned by hand"],
+  ["frame-silent", "node is silent: what its cards do is unknown"],
+];
 
 function Legend() {
   return (
@@ -85,14 +94,21 @@ function Legend() {
       {Object.entries(STATES).map(([state, name]) => (
         <span key={state} title={MEANINGS[state]}>
           <span class={`mark ${state}`} aria-hidden="true" /> {name}
-          <small> {MEANINGS[state] !== name && MEANINGS[state]}</small>
         </span>
       ))}
       <span>
-        <span class="mark none" aria-hidden="true" /> MIG device without holder
+        <span class="mark none" aria-hidden="true" /> slice without a pod
       </span>
       <span>
         <span class="mark slot" aria-hidden="true" /> free
+      </span>
+      {FRAMES.map(([frame, name]) => (
+        <span key={frame}>
+          <span class={`mark ${frame}`} aria-hidden="true" /> {name}
+        </span>
+      ))}
+      <span>
+        <span class="mark own" aria-hidden="true" /> your pods
       </span>
     </p>
   );
@@ -101,27 +117,30 @@ function Legend() {
 interface GroupProps {
   group: CardGroup;
   lazy: boolean;
-  mosaic: boolean;
+  form: Form;
   open: string;
   onOpen: (id: string) => void;
 }
 
-function NodeGroup({ group, lazy, mosaic, open, onOpen }: GroupProps) {
+/** Height of a node's cards while they are not drawn, in rem. */
+const HEIGHTS: Record<Form, (cards: number) => number> = {
+  rows: (cards) => cards * 2.6 + 2,
+  names: (cards) => cards * 2.4 + 2,
+  tiles: (cards) => Math.ceil(cards / 8) * 2 + 3.5,
+};
+
+function NodeGroup({ group, lazy, form, open, onOpen }: GroupProps) {
   const place = useRef<HTMLDivElement>(null);
   const drawn = useNear(place, lazy, "300px");
   const models = [...new Set(group.ids.map((id) => modelName(store.cards.get(id)?.model ?? "")))];
+  const each = { form, own: own.version, onOpen };
   return (
-    <div
-      class="node"
-      ref={place}
-      style={drawn ? undefined : { minHeight: mosaic ? "5.6rem" : `${group.ids.length * 2.6 + 2}rem` }}
-    >
+    <div class="node" ref={place} style={drawn ? undefined : { minHeight: `${HEIGHTS[form](group.ids.length)}rem` }}>
       <h3>
-        {group.node} <small>{mosaic ? models.join(", ") : ""}</small>
+        {group.node} <small>{form === "rows" ? "" : models.join(", ")}</small>
       </h3>
-      <div class={mosaic ? "tiles" : ""}>
-        {drawn &&
-          group.ids.map((id) => <CardTile key={id} id={id} mosaic={mosaic} open={open === id} onOpen={onOpen} />)}
+      <div class={form === "tiles" ? "tiles" : ""}>
+        {drawn && group.ids.map((id) => <CardTile key={id} id={id} open={open === id} {...each} />)}
       </div>
     </div>
   );

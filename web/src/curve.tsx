@@ -4,7 +4,7 @@
 type Curve = (number | null)[];
 
 const WIDTH = 240;
-const HEIGHT = 44;
+const HEIGHT = 64;
 
 interface ChartProps {
   label: string;
@@ -51,7 +51,7 @@ function clock(seconds: number): string {
   return new Date(seconds * 1000).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" });
 }
 
-/** The chart with its range in words, so that it needs no axis. */
+/** The chart with its axes: the range of its values, and the times of the first and the last. */
 export function Chart({ label, values, step, until, lost, most, text }: ChartProps) {
   const known = values.filter((value): value is number => value !== null);
   const last = values[values.length - 1];
@@ -65,23 +65,36 @@ export function Chart({ label, values, step, until, lost, most, text }: ChartPro
     );
   }
   const top = Math.max(most ?? Math.max(...known), 1e-9);
-  const now = lost || last === null || last === undefined ? "n/a" : `${text(last)} at ${clock(until)}`;
+  const now = lost || last === null || last === undefined ? "n/a" : text(last);
+  const from = clock(until - (values.length - 1) * step);
   const range = `${text(Math.min(...known))} to ${text(Math.max(...known))} in ${span(values.length * step)}`;
   return (
     <figure class="chart">
       <figcaption>
-        <b>{label}</b> {now} <small>{range}</small>
+        <b>{label}</b> <span class="now">{now}</span>
       </figcaption>
-      <svg
-        viewBox={`0 0 ${WIDTH} ${HEIGHT}`}
-        preserveAspectRatio="none"
-        role="img"
-        aria-label={`${label}: ${now}, ${range}`}
-      >
-        {pieces(values, top).map((points) => (
-          <polyline key={points} points={points} />
-        ))}
-      </svg>
+      <div class="plot">
+        <svg
+          viewBox={`0 0 ${WIDTH} ${HEIGHT}`}
+          preserveAspectRatio="none"
+          role="img"
+          aria-label={`${label}: ${now} at ${clock(until)}, ${range}`}
+        >
+          <line x1="0" x2={WIDTH} y1={HEIGHT / 2} y2={HEIGHT / 2} />
+          {pieces(values, top).map((points) => (
+            <polyline key={points} points={points} />
+          ))}
+        </svg>
+        <span class="axis" aria-hidden="true">
+          <span>{text(top)}</span>
+          <span>{text(top / 2)}</span>
+          <span>{text(0)}</span>
+        </span>
+        <span class="times" aria-hidden="true">
+          <span>{from}</span>
+          <span>{clock(until)}</span>
+        </span>
+      </div>
     </figure>
   );
 }

@@ -68,14 +68,21 @@ export function Header({ link, simulated, view, change, search, onKeys, showsKey
   return (
     <header>
       <div class="top">
-        <h1>Tessera</h1>
+        <h1>
+          <span class="logo" aria-hidden="true" /> Tessera
+        </h1>
         {simulated && <span class="badge">simulated cards</span>}
         <span class={`badge ${link.state}`} role="status">
           {linkWords(link)}
         </span>
         <span class="tools">
-          <button type="button" onClick={turn} title="light, dark, or as the system">
-            {theme || "system"} theme
+          <button
+            type="button"
+            onClick={turn}
+            title="light, dark, or as the system"
+            aria-label={`${theme || "system"} theme`}
+          >
+            ◐ <span class="word">{theme || "system"} theme</span>
           </button>
           <button type="button" class="keys" aria-expanded={showsKeys} onClick={onKeys}>
             keys
@@ -91,7 +98,7 @@ export function Header({ link, simulated, view, change, search, onKeys, showsKey
               ref={search}
               type="search"
               value={view.text}
-              placeholder="words, or node: model: ns: pod: state:"
+              placeholder="pod, namespace, node… or ns: pod: node: model:"
               onInput={(event) => change({ text: event.currentTarget.value })}
             />
           </label>

@@ -2,7 +2,20 @@
 
 import type { Card, Failure, Health, NodeState } from "./documents";
 import { Panel } from "./panel";
-import { age, HEALTH, isCordoned, modelName, podName } from "./words";
+import { age, count, frameOf, HEALTH, isCordoned, modelName, podName } from "./words";
+
+/** What an error needs, by `asks`. */
+const ASKS: Record<string, string> = {
+  reset: "needs a reset",
+  reboot: "needs a reboot of its node",
+  replace: "the card must be replaced",
+  preflight: "the card must pass its preflight",
+  attention: "somebody should look at it",
+};
+
+function times(number: number): string {
+  return number > 1 ? `seen ${number} times` : "";
+}
 
 /** What is wrong with a card. */
 export function HealthDetails({ health, card }: { health: Health; card: Card }) {
@@ -12,6 +25,7 @@ export function HealthDetails({ health, card }: { health: Health; card: Card }) 
   return (
     <div class="health">
       <p>
+        <span class={`mark ${frameOf(card)}`} aria-hidden="true" />{" "}
         <b class={byHand ? "cordoned" : "warn"}>{HEALTH[health.state] ?? health.state}</b>
         {health.since ? ` for ${age(now - health.since)}` : ""}
       </p>
@@ -20,9 +34,9 @@ export function HealthDetails({ health, card }: { health: Health; card: Card }) 
           <li key={each.source + each.text || number}>
             {!each.text.startsWith(each.source) && <b>{each.source}</b>} {each.text}
             <span class="quiet">
-              {each.asks !== "uncordon" && ` asks for ${each.asks}`}
-              {(each.count ?? 1) > 1 ? `, ${each.count} times` : ""}
-              {each.since ? `, first ${age(now - each.since)} ago` : ""}
+              {[ASKS[each.asks], times(each.count ?? 1), each.since && `since ${age(now - each.since)}`]
+                .filter(Boolean)
+                .map((words) => ` · ${words}`)}
             </span>
             {each.spared && <span> The card stays in use: the breaker spares it.</span>}
           </li>
@@ -48,6 +62,8 @@ interface BrokenProps {
   failures: Failure[];
   /** Nodes whose driver or start went wrong. */
   nodes: NodeState[];
+  /** Cards whose agent does not answer. */
+  silent: number;
   onOpen: (id: string) => void;
 }
 
@@ -56,7 +72,7 @@ export function isBroken({ driver, startup }: NodeState): boolean {
   return startup?.overdue === true || ["failed", "blocked"].includes(driver?.phase ?? "");
 }
 
-export function Broken({ filtered, unwell, failures, nodes, onOpen }: BrokenProps) {
+export function Broken({ filtered, unwell, failures, nodes, silent, onOpen }: BrokenProps) {
   const items = [
     ...failures.map((each) => <FailureItem key={`f/${each.node}`} failure={each} />),
     ...nodes.map((each) => (
@@ -77,7 +93,11 @@ export function Broken({ filtered, unwell, failures, nodes, onOpen }: BrokenProp
       id="broken"
       size={items.length}
       draw={(most) => items.slice(0, most)}
-      empty="Every card is well, and every agent answers."
+      empty={
+        silent > 0
+          ? `No fault is known; ${count(silent, "card")} cannot be asked.`
+          : "Every card is well, and every agent answers."
+      }
       first={3}
     />
   );

@@ -48,3 +48,15 @@ export function useNear(place: RefObject<Element>, lazy: boolean, margin: string
   }, [place, lazy, margin]);
   return !lazy || near;
 }
+
+/** True while the window is as narrow as a phone. */
+export function useNarrow(): boolean {
+  const [query] = useState(() => matchMedia("(max-width: 40rem)"));
+  const [narrow, setNarrow] = useState(query.matches);
+  useEffect(() => {
+    const onChange = (): void => setNarrow(query.matches);
+    query.addEventListener("change", onChange);
+    return () => query.removeEventListener("change", onChange);
+  }, [query]);
+  return narrow;
+}

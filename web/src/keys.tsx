@@ -3,9 +3,9 @@
 const KEYS: [string, string][] = [
   ["/", "filter"],
   ["j, k", "next card, card before"],
-  ["Enter", "open or close the card"],
+  ["Enter", "open or close the card or the pod"],
   ["m", "rows or mosaic"],
-  ["Escape", "close the card, then clear the filter"],
+  ["Escape", "close what is open, then clear the filter"],
   ["?", "this list"],
 ];
 

@@ -2,7 +2,8 @@
 // in the mosaic of a large cluster a card is one element with a striped background, which costs a browser little.
 
 import type { Card, Lease, Tile } from "./documents";
-import { HEALTH, isHidden, percent, podName, SLICES, STATES } from "./words";
+import { own } from "./own";
+import { HEALTH, isHidden, isLost, percent, podName, SLICES, STATES, stateOf } from "./words";
 
 /** States of cards of which pods get nothing. */
 const OUT_OF_USE = ["cordoned", "withheld", "needs_reset", "needs_reboot", "lost"];
@@ -19,6 +20,8 @@ interface Part {
   note: string;
   title: string;
   busy?: number | undefined;
+  /** True for a part that the visitor's own pod holds. */
+  own?: boolean;
 }
 
 export interface Bar {
@@ -42,7 +45,7 @@ export function barOf(card: Card): Bar {
   const shares = Math.max(1, Math.min(card.replicas ?? 1, MOST));
   const leases = card.leases ?? [];
   const parts = leases.map((lease) =>
-    leasePart(lease, 0, Math.max(1, Math.round(lease.share * shares)), "", card.busy),
+    leasePart(lease, card, Math.max(1, Math.round(lease.share * shares)), "", card.busy),
   );
   const units = Math.max(
     shares,
@@ -65,7 +68,7 @@ function slotsOf(card: Card): Bar {
   const free = freePlace(card);
   for (const tile of tiles) {
     for (let slot = tile.start; slot < tile.start + tile.size; slot += 1) taken.add(slot);
-    parts.push(...partsOf(tile, scale));
+    parts.push(...partsOf(tile, card, scale));
   }
   for (let slot = 0; slot < card.slots; slot += 1) {
     if (!taken.has(slot)) {
@@ -75,7 +78,7 @@ function slotsOf(card: Card): Bar {
   return { units: card.slots * scale, parts: parts.sort((left, right) => left.at - right.at) };
 }
 
-function partsOf(tile: Tile, scale: number): Part[] {
+function partsOf(tile: Tile, card: Card, scale: number): Part[] {
   const at = tile.start * scale;
   const size = tile.size * scale;
   const leases = tile.leases ?? [];
@@ -83,16 +86,25 @@ function partsOf(tile: Tile, scale: number): Part[] {
     const state = SLICES[tile.state ?? ""] ?? "";
     const name = tile.promise ? tile.promise.pod : state || "free";
     const note = [tile.profile, tile.promise && state].filter(Boolean).join(", ");
-    const look = state ? `none ${tile.state}` : tile.promise ? "unknown" : "none";
+    const held = isLost(card) ? "lost" : "unknown";
+    const look = state ? `none ${tile.state}` : tile.promise ? held : "none";
     const holder = tile.promise ? podName(tile.promise) : "";
     const free = scale > 1 ? "free shares" : "free";
     return [
-      { at, size, look, name, note, title: `${tile.profile}: ${[holder, state].filter(Boolean).join(", ") || free}` },
+      {
+        at,
+        size,
+        look,
+        name,
+        note,
+        title: `${tile.profile}: ${[holder, state].filter(Boolean).join(", ") || free}`,
+        own: tile.promise !== undefined && own.has(tile.promise),
+      },
     ];
   }
   // Shares of one MIG device stand side by side; the rest of it is free.
   const width = scale > 1 ? tile.size : Math.max(1, Math.floor(size / leases.length));
-  const parts = leases.map((lease) => leasePart(lease, 0, scale > 1 ? width : size, tile.profile, tile.busy));
+  const parts = leases.map((lease) => leasePart(lease, card, scale > 1 ? width : size, tile.profile, tile.busy));
   if (parts.length === 1 && scale === 1) return [{ ...(parts[0] as Part), at, size }];
   const fitting = parts.slice(0, Math.max(1, Math.floor(size / width))).map((part) => ({ ...part, size: width }));
   place(fitting, at);
@@ -112,11 +124,11 @@ function place(parts: Part[], start: number): void {
   }
 }
 
-function leasePart(lease: Lease, at: number, size: number, profile: string, measured: number | undefined): Part {
+function leasePart(lease: Lease, card: Card, size: number, profile: string, measured: number | undefined): Part {
   const busy = lease.busy ?? measured;
-  const state = STATES[lease.state] ?? lease.state;
-  const title = `${profile ? `${profile}: ` : ""}${podName(lease)}, ${state}, busy ${percent(busy)}`;
-  return { at, size, look: lease.state, name: lease.pod, note: profile, title, busy };
+  const look = stateOf(lease, card);
+  const title = `${profile ? `${profile}: ` : ""}${podName(lease)}, ${STATES[look] ?? look}, busy ${percent(busy)}`;
+  return { at: 0, size, look, name: lease.pod, note: profile, title, busy, own: own.has(lease) };
 }
 
 /** The bar with names. */
@@ -127,7 +139,7 @@ export function WideBar({ card }: { card: Card }) {
       {parts.map((part) => (
         <span
           key={`${part.at}-${part.size}`}
-          class={`part ${part.look}${isHidden(part.name) ? " hidden" : ""}`}
+          class={`part ${part.look}${isHidden(part.name) ? " hidden" : ""}${part.own ? " own" : ""}`}
           style={{ gridColumn: `${part.at + 1} / span ${part.size}` }}
           title={part.title}
         >
@@ -145,17 +157,20 @@ export function WideBar({ card }: { card: Card }) {
 const GAP = 1.2;
 const LOOKS: Record<string, string> = { slot: "--free", "slot shut": "--shut" };
 
-/** The bar as a background: a gradient with hard edges, and gaps between its parts. */
-export function stripes(card: Card): string {
+/** The bar as a background: a gradient with hard edges and gaps between its parts; a line marks the visitor's own. */
+export function stripes(card: Card): { image: string; own: boolean } {
   const { units, parts } = barOf(card);
   let text = "linear-gradient(90deg";
+  let line = "";
   for (const part of parts) {
     const from = Math.round((part.at / units) * 1000) / 10;
     const to = Math.round(((part.at + part.size) / units) * 1000) / 10;
     const [look = ""] = part.look.split(" ", 1);
-    text += `,var(${LOOKS[part.look] ?? `--${look}`}) ${from}% ${to - GAP}%,var(--back) ${to - GAP}% ${to}%`;
+    text += `,var(${LOOKS[part.look] ?? `--${look}`}) ${from}% ${to - GAP}%,var(--paper) ${to - GAP}% ${to}%`;
+    if (part.own) line += `,#0000 ${from}%,var(--text) ${from}% ${to - GAP}%,#0000 ${to - GAP}%`;
   }
-  return `${text})`;
+  const mark = line && `linear-gradient(90deg,#0000 0%${line},#0000 100%),`;
+  return { image: `${mark}${text})`, own: line !== "" };
 }
 
 /** The state of a card in words, for those who see no colours. */
@@ -164,9 +179,12 @@ export function sayCard(card: Card): string {
   const states = new Map<string, number>();
   for (const part of parts) {
     if (part.look.startsWith("slot")) continue;
-    const state = STATES[part.look] ?? (part.look === "none" ? "free" : SLICES[part.look.split(" ")[1] ?? ""]);
+    const words = { ...STATES, none: "free", lost: "held" }[part.look];
+    const state = words ?? SLICES[part.look.split(" ")[1] ?? ""];
     if (state) states.set(state, (states.get(state) ?? 0) + 1);
   }
+  const mine = parts.filter((part) => part.own).length;
+  if (mine > 0) states.set("yours", mine);
   const held = [...states].map(([state, number]) => `${number} ${state}`).join(", ");
   return held || (card.kind ? "free" : "not offered");
 }

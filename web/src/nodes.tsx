@@ -18,7 +18,7 @@ export function Nodes({ states }: { states: NodeState[] }) {
   }
   const moving = states.filter(isMoving).sort((left, right) => byName(left.node, right.node));
   return (
-    <section id="nodes" aria-label="Drivers and nodes on their way">
+    <section id="nodes" class="panel" aria-label="Drivers and nodes on their way">
       <h2>Drivers and nodes on their way</h2>
       {groups.size > 0 && (
         <p class="groups">

@@ -7,17 +7,20 @@ import type { Summary } from "./documents";
 import { Feed, type Link } from "./feed";
 import { Header } from "./header";
 import { Broken, Cordoned, isBroken } from "./health";
-import { useChanges, useTicks } from "./hooks";
+import { useChanges, useNarrow, useTicks } from "./hooks";
 import { focusCard, isTyping } from "./keys";
 import { inQueue, KueueWorkloads } from "./kueue";
+import { Mine } from "./mine";
 import { Nodes } from "./nodes";
+import { own } from "./own";
 import { Past } from "./past";
 import { Pods, Wasted } from "./pods";
 import { Room } from "./room";
 import { Sheet } from "./sheet";
 import { HiddenNames, SignIn } from "./signin";
 import { store } from "./store";
-import { survey } from "./survey";
+import { Sums } from "./sums";
+import { type Survey, survey } from "./survey";
 import { Filter, readView, type View, writeView } from "./view";
 import { inOrder, WaitingPods } from "./waiting";
 import { count, decimal, integer, percent, watts } from "./words";
@@ -46,45 +49,61 @@ function Figure({ label, part, children }: { label: string; part?: string; child
   );
 }
 
-/** On how many cards a mean was measured. */
-function measuredOn(measured: number, cards: number): string {
-  return measured > 0 ? `, measured on ${integer(measured)} of ${count(cards, "card")}` : ", no card measures it";
+interface FiguresProps {
+  summary: Summary;
+  found: Survey;
+  filtered: boolean;
+  broken: number;
+  waiting: number;
+  wasted: number;
 }
 
-function Figures({ summary, broken }: { summary: Summary; broken: number }) {
-  const { cards, nodes, held, measured, wastedLeases, silent = 0, cordoned = 0 } = summary;
+/** Sums of the cluster, or of what the filter shows. */
+function Figures({ summary, found, filtered, broken, waiting, wasted }: FiguresProps) {
+  const cards = filtered ? found.shown : summary.cards;
+  const held = filtered ? found.sum.held : summary.held;
   return (
-    <dl class="figures">
-      <Figure label="cards" part="cards">
-        {integer(cards)}{" "}
-        <small>
-          on {count(nodes, "node")}
-          {silent > 0 && `, ${count(silent, "card")} silent`}
-          {cordoned > 0 && `, ${integer(cordoned)} cordoned`}
-        </small>
-      </Figure>
-      <Figure label="held">
-        {decimal(held)} <small>of {integer(cards)} cards</small>
-      </Figure>
-      <Figure label="busy">
-        {percent(summary.busy)}
-        {measured < cards && <small>{measuredOn(measured, cards)}</small>}
-      </Figure>
-      <Figure label="power">{watts(summary.power)}</Figure>
-      <Figure label="pods with cards" part="pods">
-        {integer(summary.pods)}
-      </Figure>
-      <Figure label="broken" part="broken">
-        {broken > 0 ? <b class="warn">{integer(broken)}</b> : 0}
-      </Figure>
-      <Figure label="waiting" part="waiting">
-        {integer(summary.waiting)}
-      </Figure>
-      <Figure label="held, not used" part="wasted">
-        {integer(wastedLeases)}
-      </Figure>
-    </dl>
+    <section id="sum" aria-label={filtered ? "Sums of what is shown" : "Sums of the cluster"}>
+      <dl class="figures">
+        <Figure label="cards" part="cards">
+          {integer(cards)}
+        </Figure>
+        <Figure label="allocated" part="cards">
+          {decimal(held)} <small>{cards > 0 && percent(held / cards)}</small>
+        </Figure>
+        <Figure label="busy" part="past">
+          {percent(filtered ? found.sum.busy : summary.busy)}
+        </Figure>
+        <Figure label="power" part="past">
+          {watts(filtered ? found.power : summary.power)}
+        </Figure>
+        <Figure label="pods" part="pods">
+          {integer(filtered ? found.sum.pods.size : summary.pods)}
+        </Figure>
+        <Figure label="waiting" part="waiting">
+          {integer(waiting)}
+        </Figure>
+        <Figure label="broken" part="broken">
+          {broken > 0 ? <b class="warn">{integer(broken)}</b> : 0}
+        </Figure>
+        <Figure label="not used" part="wasted">
+          {integer(wasted)}
+        </Figure>
+      </dl>
+      <p class="quiet about">{filtered ? "Of what the filter shows." : ofCluster(summary)}</p>
+    </section>
   );
+}
+
+/** What the sums of the cluster are about. */
+function ofCluster({ cards, nodes, measured, silent = 0, cordoned = 0 }: Summary): string {
+  const about = [
+    `${count(cards, "card")} on ${count(nodes, "node")}`,
+    silent > 0 && `${integer(silent)} silent`,
+    cordoned > 0 && `${integer(cordoned)} cordoned`,
+    measured > 0 ? `busy is measured on ${integer(measured)}` : cards > 0 && "no card measures how busy it is",
+  ];
+  return `${about.filter(Boolean).join("; ")}.`;
 }
 
 /** The view and its changes, kept in the address. */
@@ -141,7 +160,7 @@ function Page({ link }: { link: Link }) {
       else if (event.key === "?") setShowsKeys(!showsKeys);
       else if (event.key === "j") focusCard(1);
       else if (event.key === "k") focusCard(-1);
-      else if (event.key === "m") change({ form: isMosaic(view) ? "rows" : "mosaic" });
+      else if (event.key === "m") change({ form: isMosaic(view) ? "rows" : "" });
       else if (event.key === "/") {
         event.preventDefault();
         search.current?.focus();
@@ -161,7 +180,14 @@ function Page({ link }: { link: Link }) {
         {link.state !== "login" && !summary && <p>Reading the cluster…</p>}
         {summary && <Overview summary={summary} {...{ view, change, open }} onSignIn={() => setSignsIn(true)} />}
       </main>
-      {view.open && <Sheet id={view.open} onClose={close} />}
+      {view.open && (
+        <Sheet
+          id={view.open}
+          onOpen={(id) => change({ open: id })}
+          onFilter={(text) => change({ text, open: "", state: "", room: "" })}
+          onClose={close}
+        />
+      )}
     </>
   );
 }
@@ -177,41 +203,66 @@ interface OverviewProps {
 function Overview({ summary, view, change, open, onSignIn }: OverviewProps) {
   const filter = useMemo(() => new Filter(view), [view]);
   const words = useMemo(() => new Filter({ ...view, state: "", room: "" }), [view]);
+  const [, drawOwn] = useState(0);
+  const narrow = useNarrow();
   const found = survey(store, filter, words);
-  const waiting = [...store.waiting.values()].filter((pod) => filter.waiting(pod));
+  own.hideOthers(found.hidesPods);
+  const waiting = [...store.waiting.values()].filter((pod) => filter.waiting(pod)).sort(inOrder);
   const failures = [...store.failures.values()].filter((each) => filter.node(each));
   const nodes = [...store.nodes.values()].filter((each) => filter.node(each));
   const workloads = [...store.workloads.values()].filter((each) => filter.workload(each));
-  const broken = (summary.unwell ?? 0) + store.failures.size + [...store.nodes.values()].filter(isBroken).length;
+  const broken = nodes.filter(isBroken);
+  const filtered = !words.empty;
+  const panels: [number, ComponentChildren][] = [
+    [waiting.length, <WaitingPods key="waiting" filtered={filtered} pods={waiting} onOpen={open} />],
+    [
+      found.unwell.length + failures.length + broken.length,
+      <Broken
+        key="broken"
+        unwell={found.unwell}
+        nodes={broken}
+        silent={summary.silent ?? 0}
+        {...{ filtered, failures }}
+        onOpen={open}
+      />,
+    ],
+    [found.wasted.length, <Wasted key="wasted" filtered={filtered} held={found.wasted} onOpen={open} />],
+  ];
+  if ((summary.cordoned ?? 0) > 0) {
+    const cards = found.cordoned;
+    panels.push([cards.length, <Cordoned key="cordoned" {...{ filtered, cards }} onOpen={open} />]);
+  }
+  if (store.kueue) {
+    const queue = { kueue: store.kueue, filtered, workloads: workloads.sort(inQueue) };
+    panels.push([1, <KueueWorkloads key="kueue" {...queue} unshown={[...store.unshown.values()]} />]);
+  }
+  const lists = (
+    <>
+      <div class="panels">{panels.filter(([size]) => size > 0).map(([, panel]) => panel)}</div>
+      <div class="quiet-panels">{panels.filter(([size]) => size === 0).map(([, panel]) => panel)}</div>
+    </>
+  );
+  const picture = (
+    <>
+      <Room {...{ found, view, change }} onOpen={open} />
+      <Cards {...{ found, view, change }} onOpen={open} />
+    </>
+  );
+  const figures = {
+    broken: found.unwell.length + failures.length + broken.length,
+    waiting: filtered ? waiting.length : summary.waiting,
+    wasted: found.wasted.length,
+  };
   return (
     <>
       <HiddenNames found={found} onSignIn={onSignIn} />
-      <Figures summary={summary} broken={broken} />
-      <Room {...{ found, view, change }} onOpen={open} />
-      <div class="panels">
-        <Broken
-          filtered={!words.empty}
-          unwell={found.unwell}
-          failures={failures}
-          nodes={nodes.filter(isBroken)}
-          onOpen={open}
-        />
-        {(summary.cordoned ?? 0) > 0 && <Cordoned filtered={!words.empty} cards={found.cordoned} onOpen={open} />}
-        <WaitingPods filtered={!words.empty} pods={waiting.sort(inOrder)} />
-        {store.kueue && (
-          <KueueWorkloads
-            kueue={store.kueue}
-            filtered={!words.empty}
-            workloads={workloads.sort(inQueue)}
-            unshown={[...store.unshown.values()]}
-          />
-        )}
-        <Wasted filtered={!words.empty} held={found.wasted} onOpen={open} />
-      </div>
-      <Cards {...{ found, view, change }} onOpen={open} />
-      <Pods held={found.held} onOpen={open} />
-      <Nodes states={nodes} />
+      <Mine {...{ found, waiting }} filtered={words.hasWords} onOpen={open} />
+      <Figures {...{ summary, found, ...figures }} filtered={!filter.empty} />
+      {narrow ? [lists, picture] : [picture, lists]}
       <Past />
+      <Sums {...{ found, change }} onOwn={() => drawOwn((number) => number + 1)} />
+      <Pods held={found.held} pods={found.sum.pods.size} onOpen={open} />
+      <Nodes states={nodes} />
     </>
   );
 }

@@ -1,4 +1,4 @@
-// A short list with its number; the rest of it on request.
+// A short list with its number; the rest of it on request. An empty one is folded into a line.
 
 import type { ComponentChild } from "preact";
 import { useState } from "preact/hooks";
@@ -40,6 +40,13 @@ export function Panel({
   entries = size,
 }: PanelProps) {
   const [all, setAll] = useState(false);
+  if (size === 0 && remarks.length === 0) {
+    return (
+      <section id={id} class="folded" aria-label={title}>
+        <h2>{title}</h2> <span class="quiet">{filtered ? "nothing here has the words of the filter" : empty}</span>
+      </section>
+    );
+  }
   return (
     <section id={id} class="panel" aria-label={title}>
       <h2>

@@ -9,7 +9,7 @@ export function Past() {
   if (past === undefined || past.held.length < 2) return null;
   const { step, until } = past;
   return (
-    <section id="past" aria-label="The last hours">
+    <section id="past" class="panel" aria-label="The last hours">
       <h2>The last hours</h2>
       <div class="charts">
         <Chart

@@ -1,11 +1,13 @@
 // The pods that hold cards: state, load and memory of each, and those that hold without need.
 
 import { useRef, useState } from "preact/hooks";
-import type { Lease } from "./documents";
+import type { Card, Lease } from "./documents";
 import { useNear } from "./hooks";
+import { own } from "./own";
 import { Panel } from "./panel";
+import { PodLink } from "./podlink";
 import { type Held, largest } from "./survey";
-import { age, count, gibOf, integer, isHidden, MEANINGS, modelName, percent, podName, stateName } from "./words";
+import { age, count, gibOf, integer, MEANINGS, modelName, percent, stateName, stateOf } from "./words";
 
 /** The number of pods that are shown at once. */
 const PAGE = 50;
@@ -21,8 +23,8 @@ export function Wasted({ held, filtered, onOpen }: ListProps & { filtered: boole
   const item = ({ id, card, profile, lease }: Held) => (
     <li key={`${id}/${lease.namespace}/${lease.pod}/${lease.container}`} class="item">
       <div class="line">
-        <b class={isHidden(lease.pod) ? "hidden" : ""}>{podName(lease)}</b>
-        <State lease={lease} />
+        <PodLink pod={lease} onOpen={onOpen} />
+        <State lease={lease} card={card} />
       </div>
       <div>
         {profile || (lease.share < 1 ? `${percent(lease.share)} of a card` : "a whole card")} on{" "}
@@ -46,7 +48,7 @@ export function Wasted({ held, filtered, onOpen }: ListProps & { filtered: boole
       id="wasted"
       size={held.length}
       draw={draw}
-      empty="No pod is known to hold a card without use."
+      empty="Every pod uses what it holds, as far as that is measured."
       first={4}
       note="most wasted first"
     />
@@ -57,10 +59,11 @@ function gpuHours(seconds: number): string {
   return (seconds / 3600).toFixed(seconds < 36000 ? 1 : 0);
 }
 
-export function State({ lease }: { lease: Lease }) {
+export function State({ lease, card }: { lease: Lease; card: Card }) {
+  const state = stateOf(lease, card);
   return (
-    <span class="state" title={MEANINGS[lease.state]}>
-      <span class={`mark ${lease.state}`} aria-hidden="true" /> {stateName(lease)}
+    <span class="state" title={MEANINGS[state]}>
+      <span class={`mark ${state}`} aria-hidden="true" /> {stateName(lease, card)}
     </span>
   );
 }
@@ -86,7 +89,7 @@ const ORDERS: Record<string, (lease: Lease) => number> = {
   findings: (lease) => (lease.findings ?? []).length + (lease.fault ? 1 : 0),
 };
 
-export function Pods({ held, onOpen }: ListProps) {
+export function Pods({ held, pods, onOpen }: ListProps & { pods: number }) {
   const [order, setOrder] = useState("busy");
   const [size, setSize] = useState(PAGE);
   const value = ORDERS[order] ?? ((lease: Lease) => lease.held);
@@ -95,9 +98,9 @@ export function Pods({ held, onOpen }: ListProps) {
   const near = useNear(place, held.length > LAZY, "300px");
   const shown = near ? largest(held, size, ({ lease }) => value(lease)) : [];
   return (
-    <section id="pods" aria-label="Pods with cards" ref={place}>
+    <section id="pods" class="panel" aria-label="Pods with cards" ref={place}>
       <h2>
-        Pods with cards <small>{count(held.length, "lease")}</small>
+        Pods with cards <small>{count(pods, "pod")}</small>
         <label class="switch">
           first{" "}
           <select value={order} onChange={(event) => setOrder(event.currentTarget.value)}>
@@ -124,9 +127,9 @@ export function Pods({ held, onOpen }: ListProps) {
           </thead>
           <tbody>
             {shown.map(({ id, card, profile, lease }) => (
-              <tr key={`${id}/${lease.namespace}/${lease.pod}/${lease.container}`}>
+              <tr key={`${id}/${lease.namespace}/${lease.pod}/${lease.container}`} class={own.has(lease) ? "own" : ""}>
                 <th scope="row">
-                  <span class={isHidden(lease.pod) ? "hidden" : ""}>{podName(lease)}</span> <small>{lease.owner}</small>
+                  <PodLink pod={lease} onOpen={onOpen} /> <small>{lease.owner}</small>
                   {lease.fault && <div class="warn">{lease.fault}</div>}
                   {(lease.findings ?? []).map((each) => (
                     <div key={each} class="warn" title={each}>
@@ -135,7 +138,7 @@ export function Pods({ held, onOpen }: ListProps) {
                   ))}
                 </th>
                 <td data-name="state">
-                  <State lease={lease} />
+                  <State lease={lease} card={card} />
                 </td>
                 <td data-name="busy">{percent(lease.busy)}</td>
                 <td data-name="memory">

@@ -20,7 +20,7 @@ export function Room({ found, view, change, onOpen }: RoomProps) {
   return (
     <section id="room" class="room" aria-label="Free room">
       <h2>
-        Room for <small>each alone; choose one to see on which cards</small>
+        Free room <small>what fits now, one kind at a time; select one to see its cards</small>
       </h2>
       <p>
         {found.room.map(([name, number]) => (

@@ -2,10 +2,12 @@
 
 import { useEffect, useRef } from "preact/hooks";
 import { Chart } from "./curve";
-import type { Lease } from "./documents";
+import type { Card, Lease } from "./documents";
 import { HealthDetails } from "./health";
 import { WideBar } from "./mosaic";
+import { PodLink, podOf } from "./podlink";
 import { Memory, State } from "./pods";
+import { PodDetails } from "./podsheet";
 import { leasesOf, store } from "./store";
 import {
   ABSENCES,
@@ -14,7 +16,6 @@ import {
   celsius,
   count,
   gibOf,
-  isHidden,
   kindName,
   modelName,
   percent,
@@ -25,32 +26,37 @@ import {
 
 interface SheetProps {
   id: string;
+  onOpen: (id: string) => void;
+  onFilter: (text: string) => void;
   onClose: () => void;
 }
 
-export function Sheet({ id, onClose }: SheetProps) {
+export function Sheet({ id, onOpen, onFilter, onClose }: SheetProps) {
   const heading = useRef<HTMLHeadingElement>(null);
+  const pod = podOf(id);
   const known = store.cards.has(id);
   // A link is opened before its card has come.
   useEffect(() => heading.current?.focus(), [id, known]);
   const card = store.cards.get(id);
   if (store.summary === undefined) return null;
   return (
-    <aside class="sheet" aria-label="Card">
+    <aside class="sheet" aria-label={pod ? "Pod" : "Card"}>
       <div class="line">
         <h2 ref={heading} tabIndex={-1}>
-          {card ? `${card.node}, card ${card.index}` : "No such card"}
+          {pod ? podName(pod) : card ? `${card.node}, card ${card.index}` : "No such card"}
         </h2>
         <button type="button" onClick={onClose}>
           close
         </button>
       </div>
-      {card ? <Details id={id} /> : <p>{id} is not here, or you may not see its name.</p>}
+      {pod && <PodDetails id={id} onOpen={onOpen} />}
+      {!pod && card && <Details {...{ id, onOpen, onFilter }} />}
+      {!pod && !card && <p>{id} is not here, or you may not see its name.</p>}
     </aside>
   );
 }
 
-function Details({ id }: { id: string }) {
+function Details({ id, onOpen, onFilter }: Omit<SheetProps, "onClose">) {
   const card = store.cards.get(id);
   const curves = store.curves.get(id);
   if (!card) return null;
@@ -67,6 +73,7 @@ function Details({ id }: { id: string }) {
         <br />
         <small>{card.uuid}</small>
       </p>
+      <NodeOf card={card} onFilter={onFilter} />
       {card.silent && <p class="warn">The node's agent does not answer: what is shown are Tessera's records.</p>}
       {card.health && <HealthDetails health={card.health} card={card} />}
       {(card.throttled ?? []).length > 0 && (
@@ -93,10 +100,10 @@ function Details({ id }: { id: string }) {
         </p>
       )}
       <p>{free.length > 0 ? free.map(([name, number]) => `${number} x ${roomName(name)}`).join(", or ") : "None."}</p>
-      <h3>Held by {count(leases.length, "lease")}</h3>
+      <h3>Held by {leases.length === 0 ? "no pod" : count(new Set(leases.map(podName)).size, "pod")}</h3>
       <ul class="plain">
         {leases.map((lease) => (
-          <LeaseItem key={`${lease.namespace}/${lease.pod}/${lease.container}`} lease={lease} />
+          <LeaseItem key={`${lease.namespace}/${lease.pod}/${lease.container}`} {...{ lease, card, onOpen }} />
         ))}
       </ul>
       {curves && axis && curves.held.length > 1 && (
@@ -122,12 +129,39 @@ function Value({ name, children }: { name: string; children: preact.ComponentChi
   );
 }
 
-function LeaseItem({ lease }: { lease: Lease }) {
+/** The way to the other cards of the node, and what is known of the node itself. */
+function NodeOf({ card, onFilter }: { card: Card; onFilter: (text: string) => void }) {
+  const state = store.nodes.get(`node/${card.node}`);
+  const failure = store.failures.get(`failure/${card.node}`);
+  const others = [...store.cards.values()].filter((each) => each.node === card.node).length;
+  return (
+    <p>
+      <button type="button" class="link" onClick={() => onFilter(`node:${card.node}`)}>
+        {card.node}: {count(others, "card")} and their pods
+      </button>
+      {state?.driver && (
+        <small>
+          {" "}
+          driver {state.driver.version} {state.driver.phase}
+        </small>
+      )}
+      {failure && <span class="warn"> {failure.reason}</span>}
+    </p>
+  );
+}
+
+interface LeaseItemProps {
+  lease: Lease;
+  card: Card;
+  onOpen: (id: string) => void;
+}
+
+function LeaseItem({ lease, card, onOpen }: LeaseItemProps) {
   return (
     <li class="item">
       <div class="line">
-        <b class={isHidden(lease.pod) ? "hidden" : ""}>{podName(lease)}</b>
-        <State lease={lease} />
+        <PodLink pod={lease} onOpen={onOpen} />
+        <State lease={lease} card={card} />
       </div>
       <div class="facts">
         <span>busy {percent(lease.busy)}</span>

@@ -1,9 +1,36 @@
 // What the lists of the page need, found in one pass over all cards, since there may be thousands.
 
-import type { Card, Lease } from "./documents";
+import type { Card, Lease, Waiting } from "./documents";
 import type { Store } from "./store";
 import type { Filter } from "./view";
-import { byName, isCordoned, isHidden, WASTED } from "./words";
+import { byName, isCordoned, isHidden, stateOf, WASTED } from "./words";
+
+/** What the shown pods hold together. */
+export class Sum {
+  /** Cards, parts added. */
+  held = 0;
+  /** Cards whose activity is known, parts added, and the same times the activity. */
+  measured = 0;
+  active = 0;
+  /** GPU-seconds that were held and not used. */
+  wasted = 0;
+  readonly pods = new Set<string>();
+  waiting = 0;
+
+  add({ namespace, pod, share, busy, wasted }: Lease): void {
+    this.held += share;
+    this.wasted += wasted;
+    this.pods.add(`${namespace}/${pod}`);
+    if (busy === undefined) return;
+    this.measured += share;
+    this.active += share * busy;
+  }
+
+  /** Mean activity; undefined if nothing measures it. */
+  get busy(): number | undefined {
+    return this.measured > 0 ? this.active / this.measured : undefined;
+  }
+}
 
 /** A lease with its place. */
 export interface Held {
@@ -30,6 +57,12 @@ export interface Survey {
   cordoned: [string, Card][];
   /** Leases that could serve somebody else, chosen by the same words. */
   wasted: Held[];
+  /** What the shown pods hold: all together, by namespace, and by workload. */
+  sum: Sum;
+  namespaces: Map<string, Sum>;
+  owners: Map<string, Sum>;
+  /** Watts of the shown cards that measure it. */
+  power: number | undefined;
   /** What fits, by name, whatever the filter. */
   room: [string, number][];
   /** Cards on nodes that take no new pods, whatever the filter. */
@@ -77,6 +110,10 @@ export function survey(store: Store, filter: Filter, words: Filter): Survey {
     unwell: [],
     cordoned: [],
     wasted: [],
+    sum: new Sum(),
+    namespaces: new Map(),
+    owners: new Map(),
+    power: undefined,
     room: [],
     closed: 0,
     blocked: 0,
@@ -93,16 +130,24 @@ export function survey(store: Store, filter: Filter, words: Filter): Survey {
     if (held[0] && isHidden(held[0].lease.pod)) found.hidesPods = true;
     if (words.card(card)) {
       if (card.health) (isCordoned(card) ? found.cordoned : found.unwell).push([id, card]);
-      for (const each of chosen(held, card, words)) if (WASTED.includes(each.lease.state)) found.wasted.push(each);
+      for (const each of chosen(held, card, words))
+        if (WASTED.includes(stateOf(each.lease, card))) found.wasted.push(each);
     }
     if (!filter.card(card)) continue;
     found.shown += 1;
     const group = groups.get(card.node);
     if (group) group.push(id);
     else groups.set(card.node, [id]);
-    for (const each of chosen(held, card, filter)) found.held.push(each);
+    if (card.power !== undefined) found.power = (found.power ?? 0) + card.power;
+    for (const each of chosen(held, card, filter)) {
+      found.held.push(each);
+      for (const sum of sumsOf(found, each.lease)) sum.add(each.lease);
+    }
   }
-  for (const pod of store.waiting.values()) if (isHidden(pod.pod)) found.hidesPods = true;
+  for (const pod of store.waiting.values()) {
+    if (isHidden(pod.pod)) found.hidesPods = true;
+    if (filter.waiting(pod)) for (const sum of sumsOf(found, pod)) sum.waiting += 1;
+  }
   const order = (id: string): number => store.cards.get(id)?.index ?? 0;
   for (const [node, ids] of groups) found.groups.push({ node, ids: ids.sort((a, b) => order(a) - order(b)) });
   found.groups.sort((left, right) => byName(left.node, right.node));
@@ -110,6 +155,20 @@ export function survey(store: Store, filter: Filter, words: Filter): Survey {
     cards.sort(([, left], [, right]) => byName(left.node, right.node) || left.index - right.index);
   }
   found.room = [...room].sort(([left], [right]) => byName(left, right));
+  return found;
+}
+
+/** The sums that a pod counts in. */
+function sumsOf({ sum, namespaces, owners }: Survey, pod: Lease | Waiting): Sum[] {
+  const hidden = isHidden(pod.pod);
+  const namespace = hidden ? "" : pod.namespace;
+  const owner = hidden ? "" : `${pod.namespace}/${pod.owner || pod.pod}`;
+  return [sum, sumOf(namespaces, namespace), sumOf(owners, owner)];
+}
+
+function sumOf(sums: Map<string, Sum>, name: string): Sum {
+  const found = sums.get(name) ?? new Sum();
+  sums.set(name, found);
   return found;
 }
 

@@ -2,7 +2,7 @@
 
 import type { Card, Lease, NodeState, Waiting, Workload } from "./documents";
 import { leasesOf } from "./store";
-import { HEALTH, isCordoned, kindName, reasonOf, SLICES, STATES, stateName, WASTED } from "./words";
+import { HEALTH, isCordoned, kindName, reasonOf, SLICES, STATES, stateName, stateOf, WASTED } from "./words";
 
 export interface View {
   /** Words of the filter. */
@@ -11,9 +11,9 @@ export interface View {
   state: string;
   /** What shown cards have room for. */
   room: string;
-  /** `idOf` of the open card. */
+  /** `idOf` of the open card, or `podId` of the open pod. */
   open: string;
-  /** `rows` or `mosaic`; empty: by the number of cards. */
+  /** `rows`; else the mosaic. */
   form: string;
 }
 
@@ -25,7 +25,8 @@ export const CHOICES: [string, string][] = [
   ["idle", "idle"],
   ["resident", "resident"],
   ["busy", "busy"],
-  ["unknown", "not known"],
+  ["unknown", "not known yet"],
+  ["blind", "not measurable"],
   ["unwell", "not well"],
   ["cordoned", "cordoned"],
 ];
@@ -93,9 +94,9 @@ function cardFields(card: Card): Fields {
   };
 }
 
-function leaseFields(lease: Lease): Fields {
+function leaseFields(lease: Lease, card: Card): Fields {
   const { namespace, pod, owner, state } = lease;
-  return { namespace, pod: `${namespace}/${pod}`, owner, state: `${state} ${stateName(lease)}` };
+  return { namespace, pod: `${namespace}/${pod}`, owner, state: `${state} ${stateName(lease, card)}` };
 }
 
 function hits(term: Term, fields: Fields): boolean {
@@ -113,6 +114,11 @@ export class Filter {
     this.#terms = readTerms(view.text);
   }
 
+  /** True if words are part of it. */
+  get hasWords(): boolean {
+    return this.#terms.length > 0;
+  }
+
   get empty(): boolean {
     return this.#terms.length === 0 && this.#view.state === "" && this.#view.room === "";
   }
@@ -127,14 +133,14 @@ export class Filter {
     if (this.#terms.length === 0 && !ofLease) return true;
     const rest = this.#restOf(card);
     if (rest.length === 0 && !ofLease) return true;
-    return leasesOf(card).some((lease) => this.#takes(lease, rest));
+    return leasesOf(card).some((lease) => this.#takes(lease, card, rest));
   }
 
   /** The leases of a card that is shown. */
   leases(card: Card): Lease[] {
     if (this.#terms.length === 0 && this.#view.state === "") return leasesOf(card);
     const rest = this.#restOf(card);
-    return leasesOf(card).filter((lease) => this.#takes(lease, rest));
+    return leasesOf(card).filter((lease) => this.#takes(lease, card, rest));
   }
 
   workload(each: Workload): boolean {
@@ -143,9 +149,9 @@ export class Filter {
   }
 
   waiting(pod: Waiting): boolean {
-    const { namespace } = pod;
-    const profile = pod.requests;
-    const fields = { namespace, pod: `${namespace}/${pod.pod}`, profile, state: "waiting", reason: reasonOf(pod) };
+    const { namespace, owner = "", requests: profile } = pod;
+    const name = `${namespace}/${pod.pod}`;
+    const fields = { namespace, pod: name, owner, profile, state: "waiting", reason: reasonOf(pod) };
     return this.#terms.every((term) => hits(term, fields));
   }
 
@@ -162,12 +168,11 @@ export class Filter {
     return this.#terms.filter((term) => !hits(term, fields));
   }
 
-  #takes(lease: Lease, rest: Term[]): boolean {
+  #takes(lease: Lease, card: Card, rest: Term[]): boolean {
     const { state } = this.#view;
-    if (state === "wasted" ? !WASTED.includes(lease.state) : STATES[state] !== undefined && lease.state !== state) {
-      return false;
-    }
-    const fields = leaseFields(lease);
+    const own = stateOf(lease, card);
+    if (state === "wasted" ? !WASTED.includes(own) : STATES[state] !== undefined && own !== state) return false;
+    const fields = leaseFields(lease, card);
     return rest.every((term) => hits(term, fields));
   }
 }

@@ -1,28 +1,12 @@
 // The pods that wait, and why.
 
 import { useState } from "preact/hooks";
+import { Answer, type Explanation, explain } from "./answer";
 import type { Waiting } from "./documents";
-import { readRefusal } from "./feed";
 import { Panel } from "./panel";
-import { session } from "./session";
+import { PodLink } from "./podlink";
 import { store } from "./store";
-import { age, count, integer, isHidden, podName, reasonOf } from "./words";
-
-interface Explanation {
-  answers?: { verdict: string; facts: string[]; help: string[] }[];
-  error?: string;
-}
-
-/** Asks for the whole answer of `tessera why`. */
-async function explain(pod: Waiting): Promise<Explanation> {
-  const path = `/why/${encodeURIComponent(pod.namespace)}/${encodeURIComponent(pod.pod)}`;
-  try {
-    const response = await fetch(path, { headers: session.headers, cache: "no-store" });
-    return response.ok ? ((await response.json()) as Explanation) : await readRefusal(response);
-  } catch (error) {
-    return { error: String(error) };
-  }
-}
+import { age, count, integer, isHidden, reasonOf } from "./words";
 
 /** Pods of one workload that wait for the same, each group by its first pod; any other pod is alone. */
 function alike(pods: Waiting[]): [Waiting, ...Waiting[]][] {
@@ -53,7 +37,7 @@ export function inOrder(left: Waiting, right: Waiting): number {
 }
 
 /** "starts in 4 m to 9 m"; the range that holds the first time and the last. */
-function startsIn(pod: Waiting): string {
+export function startsIn(pod: Waiting): string {
   if (pod.p50 === undefined) return `start not known: ${count(pod.starts ?? 0, "such pod")} started in the last hour`;
   const now = Date.now() / 1000;
   const first = age(pod.p50 - now);
@@ -62,7 +46,7 @@ function startsIn(pod: Waiting): string {
   return first === last ? `starts in about ${first}` : `starts in ${first} to ${last}`;
 }
 
-function Place({ pod }: { pod: Waiting }) {
+export function Place({ pod }: { pod: Waiting }) {
   const basis = pod.p50 === undefined ? undefined : BASES[pod.basis ?? ""];
   return (
     <div class="place">
@@ -84,12 +68,20 @@ function unqueued(): string[] {
     : [];
 }
 
-export function WaitingPods({ pods, filtered }: { pods: Waiting[]; filtered: boolean }) {
+interface WaitingProps {
+  pods: Waiting[];
+  filtered: boolean;
+  onOpen: (id: string) => void;
+}
+
+export function WaitingPods({ pods, filtered, onOpen }: WaitingProps) {
   const groups = alike(pods);
   const draw = (most: number) =>
     groups
       .slice(0, most)
-      .map(([pod, ...others]) => <WaitingPod key={`${pod.namespace}/${pod.pod}`} pod={pod} others={others.length} />);
+      .map(([pod, ...others]) => (
+        <WaitingPod key={`${pod.namespace}/${pod.pod}`} pod={pod} others={others.length} onOpen={onOpen} />
+      ));
   return (
     <Panel
       filtered={filtered}
@@ -106,7 +98,13 @@ export function WaitingPods({ pods, filtered }: { pods: Waiting[]; filtered: boo
   );
 }
 
-function WaitingPod({ pod, others }: { pod: Waiting; others: number }) {
+interface WaitingPodProps {
+  pod: Waiting;
+  others: number;
+  onOpen: (id: string) => void;
+}
+
+function WaitingPod({ pod, others, onOpen }: WaitingPodProps) {
   const [answer, setAnswer] = useState<Explanation | "asked" | undefined>();
   const ask = async (): Promise<void> => {
     if (answer !== undefined) return setAnswer(undefined);
@@ -117,7 +115,7 @@ function WaitingPod({ pod, others }: { pod: Waiting; others: number }) {
   return (
     <li class="item">
       <div class="line">
-        <b class={hidden ? "hidden" : ""}>{podName(pod)}</b>
+        <PodLink pod={pod} onOpen={onOpen} />
         <span class="quiet">waits {age(Date.now() / 1000 - pod.since)}</span>
       </div>
       {others > 0 && (
@@ -138,29 +136,5 @@ function WaitingPod({ pod, others }: { pod: Waiting; others: number }) {
       {answer === "asked" && <p class="quiet">asking…</p>}
       {answer !== undefined && answer !== "asked" && <Answer answer={answer} />}
     </li>
-  );
-}
-
-function Answer({ answer }: { answer: Explanation }) {
-  if (answer.error) return <p class="warn">{answer.error}</p>;
-  return (
-    <>
-      {(answer.answers ?? []).map((each) => (
-        <div class="answer" key={each.verdict}>
-          <p>{each.verdict}</p>
-          <ul>
-            {each.facts.map((fact) => (
-              <li key={fact}>{fact}</li>
-            ))}
-          </ul>
-          {each.help.length > 0 && <p>What would help:</p>}
-          <ul>
-            {each.help.map((help) => (
-              <li key={help}>{help}</li>
-            ))}
-          </ul>
-        </div>
-      ))}
-    </>
   );
 }

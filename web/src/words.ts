@@ -6,7 +6,8 @@ const ABSENT = "n/a";
 const GIB = 2 ** 30;
 
 export function percent(value: number | undefined): string {
-  return value === undefined ? ABSENT : `${Math.round(value * 100)} %`;
+  if (value === undefined) return ABSENT;
+  return value > 0 && value < 0.01 ? "< 1 %" : `${Math.round(value * 100)} %`;
 }
 
 function gib(value: number): string {
@@ -19,7 +20,8 @@ export function gibOf(value: number | undefined, whole: number | undefined): str
 }
 
 export function watts(value: number | undefined): string {
-  return value === undefined ? ABSENT : `${integer(value)} W`;
+  if (value === undefined) return ABSENT;
+  return value < 1000 ? `${integer(value)} W` : `${decimal(value / 1000)} kW`;
 }
 
 export function celsius(value: number | undefined): string {
@@ -58,27 +60,38 @@ export function byName(left: string, right: string): number {
   return order.compare(left, right);
 }
 
-/** States of leases in words. */
+/** What a pod does with what it holds, in words. The last three say that this is not known, and why. */
 export const STATES: Record<string, string> = {
   busy: "busy",
   resident: "resident",
   idle: "idle",
   never_used: "never used",
   unknown: "not known yet",
+  blind: "not measurable",
+  lost: "card failed",
 };
 
-/** What the states of leases mean. */
+/** What these states mean. */
 export const MEANINGS: Record<string, string> = {
-  busy: "computes",
+  busy: "computed in the last minutes",
   resident: "holds memory, computes nothing",
   idle: "no process for 30 minutes",
-  never_used: "no process has held the device",
-  unknown: "too young to tell, or cannot be measured",
+  never_used: "no process has ever held the device",
+  unknown: "too young, or the node is silent",
+  blind: "the driver reports no activity for it",
+  lost: "its card must be reset, replaced, or its node rebooted",
 };
 
+/** The state of a lease, a key of `STATES`; on a card that works for nobody it is the card's. */
+export function stateOf(lease: Lease, card: Card): string {
+  if (isLost(card)) return "lost";
+  return lease.blind ? "blind" : lease.state;
+}
+
 /** The state of a lease in words. */
-export function stateName(lease: Lease): string {
-  return lease.blind ? "cannot be measured" : (STATES[lease.state] ?? lease.state);
+export function stateName(lease: Lease, card: Card): string {
+  const state = stateOf(lease, card);
+  return STATES[state] ?? state;
 }
 
 /** Why the activity of a card is not known. */
@@ -104,6 +117,22 @@ export const HEALTH: Record<string, string> = {
   needs_reboot: "needs a reboot of its node",
   lost: "lost",
 };
+
+/** States of cards on which nothing works. */
+const LOST = ["needs_reset", "needs_reboot", "lost"];
+
+/** True for a card on which nothing works until it is reset, or its node is booted. */
+export function isLost(card: Card): boolean {
+  return LOST.includes(card.health?.state ?? "");
+}
+
+/** How bad a card is, as a class of its frame; empty for one that is well. */
+export function frameOf(card: Card): string {
+  if (card.silent) return "frame-silent";
+  if (!card.health) return (card.throttled ?? []).length > 0 ? "frame-degraded" : "";
+  if (isCordoned(card)) return "frame-cordoned";
+  return isLost(card) ? "frame-lost" : "frame-degraded";
+}
 
 /** True for a card with which nothing is wrong, and that a person has taken out of service. */
 export function isCordoned(card: Card): boolean {

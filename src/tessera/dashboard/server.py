@@ -82,6 +82,7 @@ ASSETS = {
     "/": ("index.html", "text/html"),
     "/assets/page.js": ("page.js", "text/javascript"),
     "/assets/page.css": ("page.css", "text/css"),
+    "/assets/icon.svg": ("icon.svg", "image/svg+xml"),
 }
 #: The answer under a name that is none of the page's; it repeats nothing that the request has.
 _NOT_SERVED = (

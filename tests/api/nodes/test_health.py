@@ -72,7 +72,7 @@ EMPTY = "delete the pods on it, so that their owners start them on other cards"
         ),
         (
             Evidence(source="row-remapping", text="no spare row", asks="attention"),
-            "no spare row; still allocated; ends once the card no longer reports it",
+            "no spare row; still allocated; the fault ends when the card stops reporting it",
         ),
         (
             Evidence(source="XID 999", text=describe_xid(999), asks="withhold"),

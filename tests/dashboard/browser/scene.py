@@ -103,7 +103,9 @@ def wholes() -> NodeUsage:
         "forgotten", "GPU-w", state="never_used", wasted=7200.0, held=7200.0, evidence="no process in the 120 min"
     )
     works = lease("trainer-7", "GPU-h", memory=60 * GIB, busy=0.98, held=86000.0, findings=(SLOWED,))
-    return NodeUsage(node="gpu-2", cards=(whole, sick, hot, shut), leases=(never, works), simulated=True)
+    fault = "its card needs a reset: XID 48, a double-bit ECC error"
+    dead = lease("trainer-0", "GPU-x", namespace="research", state="unknown", held=4000.0, fault=fault)
+    return NodeUsage(node="gpu-2", cards=(whole, sick, hot, shut), leases=(never, works, dead), simulated=True)
 
 
 def withheld() -> tuple[NodeUsage, Node]:

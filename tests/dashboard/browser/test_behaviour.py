@@ -117,14 +117,14 @@ def test_the_keyboard_is_enough(visit: Visits) -> None:
     expect(sheet.get_by_role("heading", name="gpu-1, card 1")).to_be_focused()
     keys.press("Escape")
     expect(sheet).to_have_count(0)
-    expect(visitor.region("Cards").get_by_role("button", name="card 1 Tesla T4")).to_be_focused()
+    expect(visitor.region("Cards").get_by_role("button", name="card 1, Tesla T4")).to_be_focused()
     keys.press("/")
     keys.type("T4")
     expect(visitor.page.get_by_text("1 of 10 shown")).to_be_visible()
     keys.press("Escape")
     expect(visitor.page.get_by_label("Filter")).to_have_value("")
     keys.press("m")
-    expect(visitor.region("Cards").get_by_role("button", name="mosaic")).to_have_attribute("aria-pressed", "true")
+    expect(visitor.region("Cards").get_by_role("button", name="rows")).to_have_attribute("aria-pressed", "true")
     visitor.check()
 
 
@@ -143,12 +143,30 @@ def test_a_filter_without_matches_can_be_cleared_without_a_keyboard(visit: Visit
     expect(visitor.region("Cards").get_by_text("10 cards")).to_be_visible()
 
 
-def test_the_sums_count_the_cards_that_are_shown(visit: Visits) -> None:
+def test_the_sums_are_those_of_what_is_shown(visit: Visits) -> None:
     visitor = visit()
-    figure = visitor.page.get_by_role("definition").first
-    expect(figure).to_have_text("10 on 4 nodes, 1 card silent")
+    figures = visitor.page.get_by_role("definition")
+    expect(figures.nth(0)).to_have_text("10")
+    expect(visitor.page.get_by_text("10 cards on 4 nodes; 1 silent; busy is measured on 5.")).to_be_visible()
     expect(visitor.region("Cards").get_by_text("10 cards")).to_be_visible()
-    expect(visitor.page.get_by_text("measured on")).to_have_text(re.compile(r", measured on \d of 10 cards"))
+    visitor.page.get_by_label("Filter").fill("ns:research")
+    for number, text in enumerate(("1", "1.0 100 %", "n/a", "n/a", "1", "0", "1", "0")):
+        expect(figures.nth(number)).to_have_text(text)
+    expect(visitor.page.get_by_text("Of what the filter shows.")).to_be_visible()
+
+
+def test_own_pods_are_marked_and_stay_so(visit: Visits) -> None:
+    visitor = visit()
+    mine = visitor.region("Cards").locator(".own.part")
+    expect(mine).to_have_count(0)
+    visitor.region("Use by namespace").get_by_role("button", name="research is mine").click()
+    expect(mine).to_have_count(1)
+    visitor.page.reload()
+    expect(mine).to_have_attribute("title", re.compile("research/trainer-0"))
+    expect(visitor.region("Cards").get_by_role("button", name=re.compile("1 yours"))).to_have_count(1)
+    visitor.region("Use by namespace").get_by_role("button", name="research is mine").click()
+    expect(visitor.region("Your pods")).to_have_count(0)
+    assert visitor.page.evaluate("localStorage.length") == 0
 
 
 def test_pods_of_one_workload_that_wait_for_the_same_are_one_entry(visit: Visits, live: LivePage) -> None:
@@ -223,9 +241,13 @@ def test_the_longest_name_leaves_the_other_columns_their_room(visit: Visits, liv
 
 
 def test_an_empty_cluster_says_so(visit: Visits, live: LivePage) -> None:
-    live.publish({"summary": scene(history=False)["summary"]})
+    summary = msgspec.structs.replace(scene(history=False)["summary"], silent=0)
+    live.publish({"summary": summary})
     visitor = visit()
     expect(visitor.page.get_by_text("No agent has reported a card yet.")).to_be_visible()
-    for nothing in ("Every card is well", "No pod waits for cards.", "No pod is known to hold a card without use."):
+    for nothing in ("Every card is well, and every agent answers.", "No pod waits for cards.", "Every pod uses what"):
         expect(visitor.page.get_by_text(nothing)).to_be_visible()
     visitor.check()
+    live.publish({"summary": msgspec.structs.replace(summary, silent=4)})
+    expect(visitor.page.get_by_text("No fault is known; 4 cards cannot be asked.")).to_be_visible()
+    expect(visitor.page.get_by_text("Every card is well")).to_have_count(0)

@@ -35,7 +35,7 @@ def waits(visitor: Visitor) -> Locator:
     queue = visitor.region("Waiting")
     expect(queue.get_by_text("from how long such pods ran and waited before")).to_be_visible()
     expect(queue.get_by_text("not enough free memory slots for 7g.40gb: 3 free, 8 needed")).to_be_visible()
-    queue.get_by_role("listitem").filter(has_text="team/big").get_by_role("button").click()
+    queue.get_by_role("listitem").filter(has_text="team/big").get_by_role("button", name="why").click()
     expect(queue.get_by_text("a smaller slice has room now")).to_be_visible()
     return queue
 
@@ -62,7 +62,25 @@ def is_broken(visitor: Visitor) -> Locator:
     return broken
 
 
-STORIES = {"room": has_room, "waiting": waits, "idle": is_idle, "broken": is_broken}
+def team_uses(visitor: Visitor) -> Locator:
+    use = visitor.region("Use by namespace")
+    row = use.get_by_role("row").filter(has_text="research")
+    expect(row).to_contain_text("1.0")
+    expect(use.get_by_role("row").nth(1)).to_contain_text("team")
+    row.get_by_role("button", name="research is mine").click()
+    expect(use.get_by_role("row").nth(1)).to_contain_text("research")
+    own = visitor.region("Your pods")
+    expect(own).to_contain_text("research/trainer-0")
+    expect(own).to_contain_text("its card needs a reset: XID 48")
+    row.get_by_role("button", name="research", exact=True).click()
+    expect(visitor.region("Sums of what is shown").get_by_role("definition").nth(1)).to_have_text("1.0 100 %")
+    use.get_by_role("button", name="workload").click()
+    expect(use.get_by_role("row")).to_have_count(2)
+    return use
+
+
+#: The questions that a stranger answers within a minute each.
+STORIES = {"room": has_room, "waiting": waits, "idle": is_idle, "broken": is_broken, "team": team_uses}
 #: Themes differ in colours alone, so `make test` looks at the whole page in the dark once, at all widths.
 THEMES = ["light", pytest.param("dark", marks=pytest.mark.soak)]
 
@@ -77,7 +95,7 @@ def test_a_stranger_finds(story: str, theme: str, visit: Visits) -> None:
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_each_kind_of_card_is_drawn_as_it_is(theme: str, visit: Visits) -> None:
-    visitor = visit(theme=theme)
+    visitor = visit("#form=rows", theme=theme)
     cards = visitor.region("Cards")
     expect(cards.get_by_role("button", name=re.compile("^card "))).to_have_count(10)
     kinds = ("slices on demand", "whole", "not offered", "fixed MIG", "4 time slices", "5 MPS shares")
@@ -93,10 +111,9 @@ def test_each_kind_of_card_is_drawn_as_it_is(theme: str, visit: Visits) -> None:
         "free share": 5,
         "team/demo, resident, busy 35 %": 1,
         "not offered": 1,
-        "not given out: needs a reset": 1,
+        "research/trainer-0, card failed, busy n/a": 1,
     }.items():
         expect(cards.get_by_title(title, exact=True)).to_have_count(count)
-    visitor.check_widths("live-page", thorough=WIDTHS if theme == "light" else None)
     visitor.picture_of(cards, "live-page-cards")
 
 
@@ -106,7 +123,7 @@ def test_a_cordoned_card_is_not_broken_and_a_free_one_may_be_for_nobody(
 ) -> None:
     usage, node = withheld()
     live.publish(make_documents(FleetUsage(nodes=(usage,)), (), (), nodes=[node]))
-    visitor = visit(theme=theme)
+    visitor = visit("#form=rows", theme=theme)
     by_hand = visitor.region("Cordoned by hand")
     for text in ("gpu-7, card 0", "cordoned by hand: fan is loud", "team/web-1", "the pods on it keep running"):
         expect(by_hand.get_by_text(text).first).to_be_visible()
@@ -127,15 +144,27 @@ def test_a_cordoned_card_is_not_broken_and_a_free_one_may_be_for_nobody(
 
 def test_the_mosaic_says_in_words_what_it_shows_in_colours(visit: Visits) -> None:
     visitor = visit()
-    visitor.region("Cards").get_by_role("button", name="mosaic").click()
     for name in (
         "card 0, A100-SXM4-40GB, 1 being made, 1 busy",
-        "card 1, H100 80GB HBM3, free, needs a reset: XID 48",
+        "card 1, H100 80GB HBM3, 1 held, needs a reset: XID 48",
         "card 1, A100-SXM4-40GB, 3 busy, 2 free",
     ):
         expect(visitor.region("Cards").get_by_role("button", name=name)).to_be_visible()
     visitor.check()
     visitor.picture("live-page-mosaic")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_picture_of_the_fleet_is_first(theme: str, visit: Visits) -> None:
+    visitor = visit(theme=theme)
+    failed = visitor.region("Cards").get_by_title("research/trainer-0, card failed, busy n/a")
+    expect(failed).to_be_in_viewport()
+    colours = {
+        title: visitor.region("Cards").get_by_title(title).first.evaluate("e => getComputedStyle(e).backgroundColor")
+        for title in ("research/trainer-0, card failed", "3g.20gb: team/batch-3", "team/vllm", "team/forgotten")
+    }
+    assert len(set(colours.values())) == len(colours), "lost, unknown, busy and unused differ"
+    visitor.check_widths("live-page", thorough=WIDTHS if theme == "light" else None)
 
 
 def test_pods_with_state_load_and_memory(visit: Visits) -> None:
@@ -150,13 +179,44 @@ def test_pods_with_state_load_and_memory(visit: Visits) -> None:
     pods.get_by_label("first").select_option("most wasted")
     expect(pods.get_by_role("row").nth(1)).to_contain_text("team/old-notebook")
     pods.get_by_label("first").select_option("with findings")
-    expect(pods.get_by_role("row").nth(1)).to_contain_text("team/trainer-7")
+    expect(pods.get_by_role("row").nth(1)).to_contain_text("its card needs a reset")
     visitor.picture_of(pods, "live-page-pods")
+
+
+@pytest.mark.parametrize("words", ["", "ns:team"])
+def test_a_phone_answers_where_a_pod_is_and_why_it_waits_on_its_first_screen(words: str, visit: Visits) -> None:
+    visitor = visit(f"#q={words}", width=390)
+    first = visitor.region("Pods that match" if words else "Waiting").get_by_role("listitem").first
+    expect(first.get_by_text("team/big")).to_be_in_viewport(ratio=1)
+    expect(first.get_by_text("number 1 of 2")).to_be_in_viewport(ratio=1)
+    expect(first.get_by_text("not enough free memory slots for 7g.40gb")).to_be_in_viewport(ratio=1)
+    visitor.check()
+
+
+def test_a_pod_leads_to_its_reason_its_queue_and_its_card_and_back_to_its_node(visit: Visits) -> None:
+    visitor = visit()
+    visitor.region("Waiting").get_by_role("button", name="team/sweep-9").click()
+    sheet = visitor.page.get_by_role("complementary", name="Pod")
+    expect(sheet.get_by_role("heading", name="team/sweep-9")).to_be_focused()
+    expect(sheet.get_by_text("number 2 of 2")).to_be_visible()
+    expect(sheet.get_by_text("not enough free memory slots for 4g.20gb: 3 free, 4 needed").first).to_be_visible()
+    visitor.check()
+    visitor.picture("live-page-pod", whole=False)
+    sheet.get_by_role("button", name="team/big").click()
+    expect(sheet.get_by_role("heading", name="team/big")).to_be_focused()
+    visitor.page.keyboard.press("Escape")
+    visitor.region("Pods with cards").get_by_role("button", name="team/vllm").click()
+    sheet.get_by_role("button", name="gpu-1, card 0").click()
+    card = visitor.page.get_by_role("complementary", name="Card")
+    card.get_by_role("button", name="gpu-1: 2 cards and their pods").click()
+    expect(visitor.page.get_by_label("Filter")).to_have_value("node:gpu-1")
+    expect(visitor.region("Cards").get_by_text("2 of 10 shown")).to_be_visible()
+    expect(visitor.page.get_by_role("complementary")).to_have_count(0)
 
 
 def test_a_card_says_how_its_pod_uses_it_badly(visit: Visits) -> None:
     visitor = visit()
-    visitor.region("Cards").get_by_role("button", name=re.compile("^card 2 H100")).click()
+    visitor.region("Cards").get_by_role("button", name=re.compile("^card 2, H100")).click()
     sheet = visitor.page.get_by_role("complementary", name="Card")
     expect(sheet.get_by_text("Slowed down: hw thermal.")).to_be_visible()
     expect(sheet.get_by_text("throttled: its card is slowed down by heat")).to_be_visible()
@@ -166,7 +226,7 @@ def test_a_card_says_how_its_pod_uses_it_badly(visit: Visits) -> None:
 
 def test_a_value_that_is_not_measured_says_why(visit: Visits) -> None:
     visitor = visit()
-    visitor.region("Cards").get_by_role("button", name="card 0 A100-SXM4-40GB fixed MIG").click()
+    visitor.region("Cards").get_by_role("button", name=re.compile("^card 0, A100.* 1 idle")).click()
     sheet = visitor.page.get_by_role("complementary", name="Card")
     expect(sheet.get_by_text("the driver does not report it in MIG mode")).to_be_visible()
 
@@ -175,7 +235,7 @@ def test_the_last_hours_of_the_fleet_and_of_a_card(visit: Visits) -> None:
     visitor = visit()
     past = visitor.region("The last hours")
     expect(past.get_by_role("img", name=re.compile(r"busy: 26 % at \d\d:\d\d, 20 % to 58 %"))).to_be_visible()
-    visitor.region("Cards").get_by_role("button", name=re.compile("^card 0 H100")).click()
+    visitor.region("Cards").get_by_role("button", name=re.compile("^card 0, H100")).click()
     expect(visitor.page.get_by_role("img", name=re.compile(r"memory: 3 % at \d\d:\d\d"))).to_be_visible()
     visitor.check()
     visitor.picture("live-page-card", whole=False)

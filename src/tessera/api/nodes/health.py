@@ -188,7 +188,7 @@ def next_step(error: Evidence) -> str:
         case "reboot":
             return f"not allocated until the node is rebooted{_REBOOTS.get(error.reboot, '')}: {_empty_it(error)}"
         case _ if error.source in MEASURED_ERRORS:
-            return "still allocated; ends once the card no longer reports it"
+            return "still allocated; the fault ends when the card stops reporting it"
         case "attention":
             return "still allocated"
         case _:

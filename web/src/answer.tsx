@@ -1,0 +1,44 @@
+// The whole answer of `tessera why` about a pod.
+
+import { readRefusal } from "./feed";
+import { session } from "./session";
+
+export interface Explanation {
+  answers?: { verdict: string; facts: string[]; help: string[] }[];
+  error?: string;
+}
+
+/** Asks for the whole answer of `tessera why`. */
+export async function explain(pod: { namespace: string; pod: string }): Promise<Explanation> {
+  const path = `/why/${encodeURIComponent(pod.namespace)}/${encodeURIComponent(pod.pod)}`;
+  try {
+    const response = await fetch(path, { headers: session.headers, cache: "no-store" });
+    return response.ok ? ((await response.json()) as Explanation) : await readRefusal(response);
+  } catch (error) {
+    return { error: String(error) };
+  }
+}
+
+export function Answer({ answer }: { answer: Explanation }) {
+  if (answer.error) return <p class="warn">{answer.error}</p>;
+  return (
+    <>
+      {(answer.answers ?? []).map((each) => (
+        <div class="answer" key={each.verdict}>
+          <p>{each.verdict}</p>
+          <ul>
+            {each.facts.map((fact) => (
+              <li key={fact}>{fact}</li>
+            ))}
+          </ul>
+          {each.help.length > 0 && <p>What would help:</p>}
+          <ul>
+            {each.help.map((help) => (
+              <li key={help}>{help}</li>
+            ))}
+          </ul>
+        </div>
+      ))}
+    </>
+  );
+}

@@ -1,0 +1,80 @@
+// Where is my pod, and why does it wait: the first thing on the page, for those who marked a namespace, who see the
+// names of their own pods alone, or who typed a name.
+
+import type { Waiting } from "./documents";
+import { own } from "./own";
+import { PodLink } from "./podlink";
+import { State } from "./pods";
+import type { Held, Survey } from "./survey";
+import { startsIn } from "./waiting";
+import { age, integer, percent, reasonOf } from "./words";
+
+/** The most pods that are named. */
+const MOST = 6;
+
+interface MineProps {
+  found: Survey;
+  waiting: Waiting[];
+  /** True if the visitor's words choose the pods. */
+  filtered: boolean;
+  onOpen: (id: string) => void;
+}
+
+export function Mine({ found, waiting, filtered, onOpen }: MineProps) {
+  const held = filtered ? found.held : found.held.filter(({ lease }) => own.has(lease));
+  const queued = filtered ? waiting : waiting.filter((pod) => own.has(pod));
+  if (held.length + queued.length === 0) return null;
+  const rest = Math.max(0, MOST - queued.length);
+  const more = Math.max(0, queued.length - MOST) + Math.max(0, held.length - rest);
+  return (
+    <section id="mine" class="panel mine" aria-label={filtered ? "Pods that match" : "Your pods"}>
+      <h2>
+        {filtered ? "Pods that match" : "Your pods"}{" "}
+        <small>
+          {[
+            queued.length > 0 && `${integer(queued.length)} waiting`,
+            held.length > 0 && `${integer(held.length)} running`,
+          ]
+            .filter(Boolean)
+            .join(", ")}
+        </small>
+      </h2>
+      <ul class="plain">
+        {queued.slice(0, MOST).map((pod) => (
+          <WaitingLine key={`w/${pod.namespace}/${pod.pod}`} pod={pod} onOpen={onOpen} />
+        ))}
+        {held.slice(0, rest).map((each) => (
+          <HeldLine
+            key={`${each.id}/${each.lease.namespace}/${each.lease.pod}/${each.lease.container}`}
+            {...each}
+            {...{ onOpen }}
+          />
+        ))}
+      </ul>
+      {more > 0 && <p class="quiet">and {integer(more)} more below</p>}
+    </section>
+  );
+}
+
+function WaitingLine({ pod, onOpen }: { pod: Waiting; onOpen: (id: string) => void }) {
+  return (
+    <li class="item">
+      <PodLink pod={pod} onOpen={onOpen} /> <b>waits {age(Date.now() / 1000 - pod.since)}</b>
+      {pod.position ? `, number ${integer(pod.position)} of ${integer(pod.of ?? 0)}, ${startsIn(pod)}` : ""}
+      {reasonOf(pod) && <div class="reason">{reasonOf(pod)}</div>}
+    </li>
+  );
+}
+
+function HeldLine({ id, card, profile, lease, onOpen }: Held & { onOpen: (id: string) => void }) {
+  return (
+    <li class="item">
+      <PodLink pod={lease} onOpen={onOpen} /> <State lease={lease} card={card} /> {percent(lease.busy)}, on{" "}
+      <button type="button" class="link" onClick={() => onOpen(id)}>
+        {card.node}, card {card.index}
+      </button>{" "}
+      <small>{profile || (lease.share < 1 ? `${percent(lease.share)} of it` : "whole")}</small>
+      {lease.fault && <div class="warn">{lease.fault}</div>}
+    </li>
+  );
+}

@@ -1,0 +1,116 @@
+// Who uses how much: the pods that are shown, added up by namespace or by workload.
+
+import { useState } from "preact/hooks";
+import { own } from "./own";
+import type { Sum, Survey } from "./survey";
+import type { View } from "./view";
+import { byName, decimal, integer, percent } from "./words";
+
+/** The number of rows that are always shown. */
+const FIRST = 8;
+/** The most rows. */
+const MOST = 200;
+
+interface SumsProps {
+  found: Survey;
+  change: (part: Partial<View>) => void;
+  onOwn: () => void;
+}
+
+export function Sums({ found, change, onOwn }: SumsProps) {
+  const [by, setBy] = useState<"namespaces" | "owners">("namespaces");
+  const [all, setAll] = useState(false);
+  const rows = [...found[by]].sort(order(by === "namespaces"));
+  if (rows.length === 0) return null;
+  const choice = (name: typeof by, label: string) => (
+    <button type="button" aria-pressed={by === name} onClick={() => setBy(name)}>
+      {label}
+    </button>
+  );
+  return (
+    <section id="sums" class="panel" aria-label="Use by namespace">
+      <h2>
+        Use by namespace
+        <span class="switch">
+          {choice("namespaces", "namespace")} {choice("owners", "workload")}
+        </span>
+      </h2>
+      <table class="sums">
+        <thead>
+          <tr>
+            <th scope="col">{by === "namespaces" ? "namespace" : "workload"}</th>
+            <th scope="col">cards</th>
+            <th scope="col">busy</th>
+            <th scope="col">unused</th>
+            <th scope="col">pods</th>
+            <th scope="col">waiting</th>
+          </tr>
+        </thead>
+        <tbody>
+          {rows.slice(0, all ? MOST : FIRST).map(([name, sum]) => (
+            <Row key={name} {...{ name, sum, change, onOwn }} isNamespace={by === "namespaces"} />
+          ))}
+        </tbody>
+      </table>
+      {rows.length > FIRST && (
+        <button type="button" aria-expanded={all} onClick={() => setAll(!all)}>
+          {all ? "show fewer" : `show all ${integer(rows.length)}`}
+        </button>
+      )}
+    </section>
+  );
+}
+
+/** The visitor's own first, hidden names last, then the largest. */
+function order(ofNamespaces: boolean) {
+  const rank = (name: string): number => (name === "" ? 2 : ofNamespaces && own.marks(name) ? 0 : 1);
+  return ([left, a]: [string, Sum], [right, b]: [string, Sum]): number =>
+    rank(left) - rank(right) || b.held - a.held || byName(left, right);
+}
+
+interface RowProps {
+  name: string;
+  sum: Sum;
+  isNamespace: boolean;
+  change: (part: Partial<View>) => void;
+  onOwn: () => void;
+}
+
+function Row({ name, sum, isNamespace, change, onOwn }: RowProps) {
+  const [namespace = "", owner = ""] = name.split(/\/(.*)/s);
+  const text = isNamespace ? `ns:${name}` : `ns:${namespace} ${owner.includes("/") ? "owner" : "pod"}:${owner}`;
+  const turn = (): void => {
+    own.turn(name);
+    onOwn();
+  };
+  return (
+    <tr>
+      <th scope="row">
+        {isNamespace && name && (
+          <button
+            type="button"
+            class="star"
+            aria-pressed={own.marks(name)}
+            aria-label={`${name} is mine`}
+            title="mark the pods of this namespace as yours"
+            onClick={turn}
+          >
+            {own.marks(name) ? "★" : "☆"}
+          </button>
+        )}{" "}
+        {name ? (
+          <button type="button" class="link" onClick={() => change({ text })}>
+            {name}
+          </button>
+        ) : (
+          <span class="hidden">hidden names</span>
+        )}
+      </th>
+      <td data-name="cards">{decimal(sum.held)}</td>
+      <td data-name="busy">{percent(sum.busy)}</td>
+      <td data-name="unused">{sum.wasted > 0 ? `${decimal(sum.wasted / 3600)} GPU-h` : "–"}</td>
+      <td data-name="pods">{integer(sum.pods.size)}</td>
+      <td data-name="waiting">{integer(sum.waiting)}</td>
+    </tr>
+  );
+}
