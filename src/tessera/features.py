@@ -64,6 +64,13 @@ FEATURES = (
         joins=True,
     ),
     Feature(
+        name="signals",
+        folders=("src/tessera/signals",),
+        text="Tells scalers of services their load, and the replicas that still fit.",
+        off="`tessera controller --without signals`",
+        joins=True,
+    ),
+    Feature(
         name="scale-up",
         folders=("src/tessera/scale_up",),
         text="Asks autoscalers for the new nodes that waiting pods need.",

@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+from tessera.signals.page import SIGNALS
+
 ROOT = Path(__file__).parents[2]
 DECLARED = re.compile(r'\b(Counter|Gauge|Histogram)(?:MetricFamily)?\(\s*"(tessera_\w+)"')
 PAGE = (ROOT / "docs" / "own-metrics.md").read_text(encoding="utf-8")
@@ -14,12 +16,13 @@ def declared_types() -> dict[str, str]:
     """The type of each metric by its name in an exposition."""
     sources = (path.read_text(encoding="utf-8") for path in (ROOT / "src" / "tessera").rglob("*.py"))
     found = [match for text in sources for match in DECLARED.findall(text)]
+    found += [("Gauge", name) for name in SIGNALS]
     return {f"{name.removesuffix('_total')}_total" if kind == "Counter" else name: kind.lower() for kind, name in found}
 
 
 def type_of(name: str) -> str:
     """The type by the rule that the page states."""
-    if name.endswith("_seconds") and name != "tessera_oldest_wait_seconds":
+    if name.endswith("_seconds") and name not in {"tessera_oldest_wait_seconds", "tessera_image_ready_seconds"}:
         return "histogram"
     return "counter" if name.endswith("_total") else "gauge"
 

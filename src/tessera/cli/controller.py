@@ -236,6 +236,10 @@ def _satellite(name: str, site: Site, given: Mapping[str, Any]) -> Any:
             from tessera.forecast.queue.satellite import ForecastSatellite
 
             return ForecastSatellite()
+        case "signals":
+            from tessera.signals.satellite import SignalsSatellite
+
+            return SignalsSatellite()
         case "scale-up":
             from tessera.scale_up.node_requests import ScaleUpMethod, ScaleUpOptions
             from tessera.scale_up.satellite import ScaleUpSatellite

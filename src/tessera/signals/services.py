@@ -1,0 +1,104 @@
+"""The services of the cluster with their signals: which there are, and which of their rooms is counted next. Pure.
+
+Rules:
+
+- Owners are written by the authors of pods, so a pod may name one that is not its own. It can only change the numbers
+  of its own namespace: signals are asked for by namespace.
+- At most :data:`SERVICES` are shown. Each namespace gets a first one before any gets a second, so no tenant hides
+  others.
+- One round counts rooms until :data:`ROUND_STEPS` are spent, and goes on in the next round where it stopped. A room
+  that was not counted for :data:`ROOM_AGE` seconds is not known.
+"""
+
+from collections import OrderedDict, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from tessera.api.names import PodUid
+from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.slicing.slicer import Slicer
+from tessera.signals.page import REPLICAS, ROOM, Service, SignalsPage
+from tessera.signals.room import count_room, has_room_number, newest
+
+#: Services with signals: some ten series each in the controller's metrics.
+SERVICES = 1_000
+#: Steps of planning that one round may take: as many as one decision, some 0.3 s of CPU. Each service costs some.
+ROUND_STEPS, _LEAST_STEPS = 40_000, 200
+#: Seconds.
+ROOM_AGE = 120.0
+
+
+class ServiceKey(NamedTuple):
+    """Names a service."""
+
+    namespace: str
+    kind: str
+    name: str
+
+
+class ServiceTable:
+    """Keeps the signals of services.
+
+    Args:
+        slicer: the state machine, which is only read while it is caught up.
+    """
+
+    def __init__(self, slicer: Slicer) -> None:
+        self._slicer = slicer
+        #: When a room was counted, and the room, by service, the one counted the longest ago first.
+        self._rooms: OrderedDict[ServiceKey, tuple[float, int]] = OrderedDict()
+
+    def refresh(self, owners: Mapping[PodUid, ServiceKey], now: float) -> SignalsPage:
+        """Counts rooms, and returns what is known.
+
+        Args:
+            owners: by pod that holds or wants cards, its service.
+            now: seconds since 1970.
+        """
+        services = self._group(owners)
+        shown = first_of_each(services, SERVICES)
+        for gone in self._rooms.keys() - set(shown):
+            del self._rooms[gone]
+        self._count_rooms({key: services[key] for key in shown}, now)
+        made = tuple(self._service(key, services[key], now) for key in sorted(shown))
+        return SignalsPage(leads=True, taken=now, services=made, cut=len(services) - len(shown))
+
+    def _group(self, owners: Mapping[PodUid, ServiceKey]) -> dict[ServiceKey, list[PodInfo]]:
+        found: dict[ServiceKey, list[PodInfo]] = {}
+        for uid, key in owners.items():
+            pod = self._slicer.state.cluster.pods.get(uid)
+            if pod is not None and not pod.finished and not pod.terminating:
+                found.setdefault(key, []).append(pod)
+        return found
+
+    def _count_rooms(self, services: Mapping[ServiceKey, Sequence[PodInfo]], now: float) -> None:
+        left = ROUND_STEPS
+        unknown = [key for key in services if key not in self._rooms]
+        for key in (*unknown, *list(self._rooms)):
+            pod = newest(services[key])
+            if not has_room_number(pod):
+                self._rooms.pop(key, None)
+                continue
+            room, steps = count_room(self._slicer, pod)
+            self._rooms[key] = (now, room)
+            self._rooms.move_to_end(key)
+            left -= max(_LEAST_STEPS, steps)
+            if left <= 0:
+                return
+
+    def _service(self, key: ServiceKey, pods: Sequence[PodInfo], now: float) -> Service:
+        allocations = self._slicer.state.allocations
+        values = {REPLICAS: float(sum(allocations.current_of(pod.uid) is not None for pod in pods))}
+        counted = self._rooms.get(key)
+        if counted is not None and now - counted[0] <= ROOM_AGE:
+            values[ROOM] = float(counted[1])
+        return Service(namespace=key.namespace, kind=key.kind, name=key.name, values=values)
+
+
+def first_of_each(keys: Iterable[ServiceKey], most: int) -> list[ServiceKey]:
+    """As many of these as may be shown: the first of each namespace, then the second of each, and so on."""
+    by_namespace: dict[str, list[ServiceKey]] = defaultdict(list)
+    for key in sorted(keys):
+        by_namespace[key.namespace].append(key)
+    ranked = [(rank, key) for each in by_namespace.values() for rank, key in enumerate(each)]
+    return [key for _, key in sorted(ranked)[:most]]

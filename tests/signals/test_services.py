@@ -1,0 +1,107 @@
+"""Services and their signals: whose, how many, how fresh; and as metrics of the controller."""
+
+import asyncio
+import random
+from collections.abc import Mapping
+
+import msgspec
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from tests.support.slicer_cluster import SlicerCluster
+from tests.webhook.conftest import Lab, in_lab
+
+from tessera.api.names import PodUid
+from tessera.kube.resources import PODS, Pod
+from tessera.kube.watch.informer import EventKind, Informer, WatchEvent
+from tessera.signals import services
+from tessera.signals.page import REPLICAS, ROOM, SignalsPage
+from tessera.signals.satellite import PERIOD, SignalsCollector, SignalsTask
+from tessera.signals.services import ROOM_AGE, ServiceKey, ServiceTable, first_of_each
+
+VLLM = ServiceKey("team", "Deployment", "vllm")
+
+
+def with_services(
+    *names: str, profile: str = "1g.5gb", cards: int = 1
+) -> tuple[SlicerCluster, dict[PodUid, ServiceKey]]:
+    """A cluster with a pod of each of these services."""
+    cluster = SlicerCluster()
+    cluster.node("n1", count=cards)
+    pods = [cluster.pod(f"{name}-0", profile) for name in names]
+    cluster.run()
+    cluster.agents()
+    return cluster, {pod.uid: ServiceKey("team", "Deployment", name) for pod, name in zip(pods, names, strict=True)}
+
+
+def rooms(page: SignalsPage) -> Mapping[str, float | None]:
+    return {each.name: each.values.get(ROOM) for each in page.services}
+
+
+def test_a_service_has_its_replicas_with_slices_and_its_room() -> None:
+    cluster, owners = with_services("vllm", profile="3g.20gb")
+    waits = cluster.pod("vllm-1", "4g.20gb")
+    cluster.run()
+    owners[waits.uid] = VLLM
+    owners[PodUid("of nobody")] = VLLM
+    page = ServiceTable(cluster.slicer).refresh(owners, 10.0)
+    (found,) = page.services
+    assert (found.namespace, found.kind, found.name) == VLLM
+    assert found.values == {REPLICAS: 2.0, ROOM: 0.0}
+
+
+def test_each_namespace_has_a_first_service_before_any_has_a_second() -> None:
+    many = [ServiceKey("a", "Deployment", f"d{number}") for number in range(9)]
+    few = [ServiceKey("z", "Deployment", "only"), ServiceKey("b", "StatefulSet", "db")]
+    assert first_of_each([*many, *few], 4) == [many[0], few[1], few[0], many[1]]
+
+
+def test_of_too_many_services_the_rest_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(services, "SERVICES", 2)
+    cluster, owners = with_services("a", "b", "c")
+    page = ServiceTable(cluster.slicer).refresh(owners, 0.0)
+    assert ([each.name for each in page.services], page.cut) == (["a", "b"], 1)
+
+
+def test_rooms_are_counted_in_turn_and_forgotten_when_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(services, "ROUND_STEPS", 1)
+    cluster, owners = with_services("a", "b", "c")
+    table = ServiceTable(cluster.slicer)
+    assert rooms(table.refresh(owners, 0.0)) == {"a": 4.0, "b": None, "c": None}
+    assert rooms(table.refresh(owners, 15.0)) == {"a": 4.0, "b": 4.0, "c": None}
+    assert rooms(table.refresh(owners, 30.0)) == {"a": 4.0, "b": 4.0, "c": 4.0}
+    assert rooms(table.refresh(owners, ROOM_AGE + 16.0)) == {"a": 4.0, "b": None, "c": 4.0}
+
+
+def pod(name: str, owner: str, kind: str = "ReplicaSet") -> Pod:
+    reference = {"kind": kind, "name": owner, "uid": "u", "apiVersion": "apps/v1", "controller": True}
+    container = {"name": "m", "image": "vllm", "resources": {"limits": {"nvidia.com/mig-1g.5gb": "1"}}}
+    labels = {"pod-template-hash": "5d4f"}
+    names = {"uid": f"uid-{name}", "name": name, "namespace": "team"}
+    metadata = {**names, "labels": labels, "ownerReferences": [reference]}
+    return msgspec.convert({"metadata": metadata, "spec": {"containers": [container]}}, Pod)
+
+
+def test_the_controller_shows_them_as_metrics_while_it_leads() -> None:
+    async def story(lab: Lab) -> None:
+        cluster, _ = with_services("vllm", "job")
+        pods = Informer(lab.client, PODS, clock=lab.clock, rng=random.Random(0))
+        task = SignalsTask(cluster.slicer, pods, lab.clock)
+        registry = CollectorRegistry()
+        present: list[SignalsTask] = [task]
+        registry.register(SignalsCollector(lambda: present[0] if present else None))
+        for each in (pod("vllm-0", "vllm-5d4f"), pod("job-0", "train", "Job")):
+            task.observe(WatchEvent(EventKind.ADDED, each))
+        running = asyncio.create_task(task.run())
+        await lab.clock.sleep(PERIOD + 1)
+        text = generate_latest(registry).decode()
+        assert 'tessera_service_room{kind="Deployment",name="vllm",namespace="team"} 5.0' in text
+        assert 'tessera_service_replicas{kind="Deployment",name="vllm",namespace="team"} 1.0' in text
+        assert "train" not in text
+        task.observe(WatchEvent(EventKind.DELETED, pod("vllm-0", "vllm-5d4f")))
+        await lab.clock.sleep(PERIOD + 1)
+        assert "vllm" not in generate_latest(registry).decode()
+        present.clear()
+        assert "tessera_service_room{" not in generate_latest(registry).decode()
+        running.cancel()
+
+    in_lab(story)
