@@ -231,7 +231,9 @@ def objects() -> dict[str, list[Obj]]:
         "jobs": [{"metadata": meta("train"), "spec": {"parallelism": 2}, "status": {"conditions": [
             {"type": "Suspended", "status": "False", "reason": "r", "message": "m"}]}}],
         "statefulsets": [],
-        "usage": [{"node": "n3", "driver": "580", "cards": [{"uuid": "GPU-1", "model": "NVIDIA A100",
+        "usage": [{"node": "n3", "driver": "580", "topology": {"cards": [{"index": 0, "uuid": "GPU-1", "cpus": "0-7"}],
+            "network": ["mlx5_0"], "rows": ["PIX", ""], "clique": "7f4a.3"},
+            "cards": [{"uuid": "GPU-1", "model": "NVIDIA A100",
             "absent": {"power": "not_supported"}, "throttled": ["sw_power_cap"], "values": {"temperature": 40},
             "health": {"state": "needs_reset", "next": "reset it", "evidence": [
                 {"source": "XID 48", "text": "bad", "asks": "reset", "part": "GPU instance 1"}],

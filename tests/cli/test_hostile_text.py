@@ -43,6 +43,8 @@ READING = (
     ["top"],
     ["top", "--by", "cards"],
     ["top", "-o", "json"],
+    ["topo", "n3"],
+    ["topo", "n3", "-o", "json"],
     ["usage"],
     ["usage", "--by", "user", "-o", "csv"],
     ["usage", "-o", "json"],
@@ -114,6 +116,7 @@ FREE = [path for path in ALL if path[-1] not in STRUCTURE]
 
 
 def check(shown: str, what: object) -> None:
+    shown = shown.replace("\t", "")  # columns of topo
     steering = {each for each in shown if each != "\n" and unicodedata.category(each) in {"Cc", "Cf", "Zl", "Zp"}}
     assert not steering, f"{what}: {steering}"
     assert "\n  - forged" not in shown, what

@@ -65,6 +65,20 @@ def test_a_pod_while_its_slice_is_made_and_when_it_has_ended(in_lab: InLab) -> N
     in_lab(scenario, slice_seconds=60)
 
 
+def test_a_pod_with_several_cards_is_told_how_they_are_joined(in_lab: InLab) -> None:
+    async def scenario(lab: VirtualLab) -> None:
+        await lab.becomes({"nvidia.com/gpu": 4})
+        for name, cards in (("pair", 2), ("single", 1)):
+            await lab.create(name, {"nvidia.com/gpu": cards})
+            await lab.running(name)
+        await lab.clock.sleep(15.0)  # the agent's page follows
+        pair, single = [(await why(lab, name)).answers[0].facts for name in ("pair", "single")]
+        assert "its 2 cards are joined by 12 NVLinks (NV12): tessera topo pair -n default" in pair
+        assert not [each for each in single if "joined" in each]
+
+    in_lab(scenario, mig_config="", pages=True)
+
+
 def test_a_card_that_refuses_says_so_in_nvmls_words(in_lab: InLab) -> None:
     async def scenario(lab: VirtualLab) -> None:
         lab.machine().fail("create_gpu_instance", UnknownNvmlError, times=None)

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from tessera.api.nodes.health import CardHealth, Evidence, Finding, Holder
+from tessera.api.nodes.node_topology import JoinedCard, NodeTopology
 from tessera.api.nodes.silence import SilentNode
 from tessera.api.nodes.usage import CardUsage, DeviceUsage, EndedLease, LeaseUsage, NodeUsage
 from tessera.api.queues import Queue
@@ -71,6 +72,10 @@ FLEET = FleetUsage(
             leases=(lease("team-a", "alpha", "MIG-secret"), lease("team-b", "beta", "GPU-secret")),
             ended=(EndedLease(namespace="team-b", pod="beta"),),
             cut=2,
+            topology=NodeTopology(
+                cards=(JoinedCard(index=0, uuid="GPU-secret"), JoinedCard(index=1, uuid="GPU-secret-too", cpus="0-7")),
+                rows=("NV18", ""),
+            ),
         ),
     ),
     failures=(SilentNode(node="node-secret", reason="failure-secret"),),
@@ -141,7 +146,17 @@ def test_a_new_field_of_a_page_is_hidden_until_somebody_decides() -> None:
         "leases",
         "cut",
         "simulated",
+        "topology",
     }
+
+
+def test_a_tenant_sees_how_the_cards_of_its_own_pods_are_joined() -> None:
+    (page,) = shown(Visibility(namespaces=TEAM_A))[0].nodes
+    assert page.topology is not None
+    assert [each.uuid for each in page.topology.cards] == [page.cards[0].uuid]
+    assert page.topology.of_cards(page.cards_of("team-a", "alpha")) == page.topology
+    assert shown(Visibility(namespaces=frozenset({"team-c"})))[0].nodes[0].topology is None
+    assert shown(Visibility(nodes=True))[0].nodes[0].topology == FLEET.nodes[0].topology
 
 
 QUEUE = QueuePage(

@@ -32,7 +32,7 @@ _SINCE_525 = {
     "nvmlDeviceGetGpuFabricInfo",
 }
 _SINCE_535 = {"nvmlDeviceGetCurrentClocksEventReasons"}
-_SINCE_550 = {"nvmlDeviceGetGpuFabricInfoV", "nvmlDeviceGetSramEccErrorStatus"}
+_SINCE_550 = {"nvmlDeviceGetGpuFabricInfoV", "nvmlDeviceGetNumaNodeId", "nvmlDeviceGetSramEccErrorStatus"}
 _SINCE_570 = {"nvmlDeviceGetMarginTemperature"}
 _SINCE_580 = {"nvmlDeviceGetAddressingMode"}
 BRANCHES: Mapping[str, frozenset[str]] = {
@@ -286,6 +286,10 @@ class NvmlLibrary:
 
     def c_nvmlDeviceGetTopologyCommonAncestor(self, one: Any, other: Any, level: Any) -> None:
         level._obj.value = self.machine.common_ancestor(self.gpu(one), self.gpu(other))
+
+    def c_nvmlDeviceGetNumaNodeId(self, device: Any, node: Any) -> None:
+        if self.machine.place(self.gpu(device)).memory_node is None:
+            raise NotSupported("the card's memory is no NUMA node")
 
     def c_nvmlDeviceGetComputeMode(self, device: Any, mode: Any) -> None:
         if self.info(device).mig_enabled:

@@ -24,6 +24,7 @@ USE: Table = {
     "defrag": ("tessera.cli.defrag", "Show which pods could move so that waiting pods get room."),
     "top": ("tessera.cli.top", "Show live what cards and pods do: load, memory, power."),
     "dashboard": ("tessera.cli.dashboard", "Serve a live page of the cluster's cards on this machine."),
+    "topo": ("tessera.cli.topo", "Show how the cards of a node or pod are joined, as nvidia-smi topo -m does."),
     "usage": ("tessera.cli.usage", "Show GPU-hours by namespace, user, label or model, and their cost."),
     "idle": ("tessera.cli.idle", "List cards and slices that pods hold and do not use."),
     "health": ("tessera.cli.health", "Show which cards are not well, why, and what happens next."),

@@ -17,6 +17,7 @@ from tessera.api.instaslice import Instaslice, NodeResources, PodRef, Slice
 from tessera.api.nodes.card_faults import CARDS_ANNOTATION, decode_cards, encode_cards
 from tessera.api.nodes.conditions import is_agent
 from tessera.api.nodes.health import CardHealth
+from tessera.api.nodes.node_topology import NodeTopology
 from tessera.api.nodes.offers import OFFERS_ANNOTATION
 from tessera.api.nodes.silence import SilentNode
 from tessera.api.nodes.usage import CardUsage, LeaseUsage, NodeUsage
@@ -188,7 +189,17 @@ class Aliases:
             leases=tuple(map(self._lease, page.leases)),
             cut=page.cut,
             simulated=page.simulated,
+            topology=page.topology if self._visibility.nodes else self._own_topology(page),
         )
+
+    def _own_topology(self, page: NodeUsage) -> NodeTopology | None:
+        """How those cards are joined on which pods are that the reader may see; None without any."""
+        pods = {(each.namespace, each.pod) for each in page.leases if self._visible(each.namespace)}
+        own = frozenset(uuid for pod in pods for uuid in page.cards_of(*pod))
+        if page.topology is None or not own:
+            return None
+        part = page.topology.of_cards(own)
+        return _replace(part, cards=tuple(_replace(each, uuid=self._device(each.uuid)) for each in part.cards))
 
     def _card(self, card: CardUsage) -> CardUsage:
         if self._visibility.nodes:

@@ -17,12 +17,13 @@ from collections.abc import Sequence
 from tessera.dashboard.aliases import Aliases, Objects, name_own_nodes
 from tessera.dashboard.source import ClusterSource
 from tessera.explain.explanation import OWNED_BY, Explanation, ExplanationReport
-from tessera.explain.pods import explain_pod
+from tessera.explain.pods import explain_pod, may_hold_several
 from tessera.explain.snapshot import ClusterView, Snapshot
 from tessera.forecast.queue_page import QueuePage
 from tessera.kube.client.errors import NotFound, ServiceUnavailable, Status
 from tessera.kube.resources import Pod
 from tessera.serving.fair_shares import FairTurns, NoTurnError
+from tessera.usage.agent_pages import FleetUsage
 from tessera.visibility import Redactor, Visibility
 
 #: Most explanations of waiting pods that wait to be made, each user's in turn with those of others; a further one takes
@@ -31,6 +32,7 @@ from tessera.visibility import Redactor, Visibility
 PAGE_EXPLANATIONS = 32
 #: Most pods of one owner that an answer explains; a command explains the others from what they were told.
 OWNED_EXPLAINED = 50
+_NO_PAGES = FleetUsage()
 
 
 class PrivateExplainer:
@@ -68,8 +70,9 @@ class PrivateExplainer:
                 queue = await self._source.read_queue()
                 await self._source.read_order()
                 page = queue if isinstance(queue, QueuePage) else None
+                fleet = await self._source.read_fleet() if any(map(may_hold_several, pods)) else _NO_PAGES
                 found = await asyncio.to_thread(
-                    explain_privately, self._source.objects, pods, visibility, self._redactor, page
+                    explain_privately, self._source.objects, pods, visibility, self._redactor, page, fleet=fleet
                 )
         except NoTurnError:
             text = "many explanations are being made, some of them yours; try again"
@@ -85,7 +88,13 @@ class PrivateExplainer:
 
 
 def explain_privately(
-    objects: Objects, pods: Sequence[Pod], visibility: Visibility, redactor: Redactor, page: QueuePage | None = None
+    objects: Objects,
+    pods: Sequence[Pod],
+    visibility: Visibility,
+    redactor: Redactor,
+    page: QueuePage | None = None,
+    *,
+    fleet: FleetUsage = _NO_PAGES,
 ) -> list[Explanation]:
     """Explains pods to a reader who may list the pods of their namespace.
 
@@ -95,6 +104,7 @@ def explain_privately(
         visibility: what the reader may see.
         redactor: gives the aliases of the page.
         page: the controller's queue, if it could be read.
+        fleet: the agents' pages, if a pod may hold several cards.
     """
     visibility = name_own_nodes(visibility, objects.pods)
     aliases = Aliases(visibility, redactor)
@@ -110,6 +120,7 @@ def explain_privately(
         forbidden=frozenset({"leases", "events"}),
         hides_labels=not visibility.nodes,
         page=page and aliases.hide_queue(page),
+        pages=aliases.hide_fleet(fleet).nodes,
     )
     view = ClusterView(snapshot)
     return [explain_pod(view, each) for each in about]

@@ -16,6 +16,7 @@ from tessera.api.names import (
 )
 from tessera.api.nodes.node_groups import NEW_NODE_REASON
 from tessera.api.nodes.node_pauses import NO_HELP_REASON
+from tessera.api.nodes.node_topology import describe_joined
 from tessera.api.pods.requirements import CHOSEN_REASON
 from tessera.controller.objects.pod_info import CLAIMS, FINISHED, PodInfo
 from tessera.controller.slicing.slicer import Slicer
@@ -77,7 +78,13 @@ def explain_pod(view: ClusterView, pod: Pod) -> Explanation:
         found = msgspec.structs.replace(found, facts=(unknown, *found.facts))
     elif not facts.node:
         found = name_rollout(view, put_silent_nodes_first(view, found, pod, facts), pod, explain_pod)
-    more = (*_new_node(view, facts), *_place(view, facts, pod), *_misplaced(view, pod), *_unmatched(view, pod))
+    more = (
+        *_joined(view, pod),
+        *_new_node(view, facts),
+        *_place(view, facts, pod),
+        *_misplaced(view, pod),
+        *_unmatched(view, pod),
+    )
     return add_pod_health(view, _with_pod(found, pod, more), pod)
 
 
@@ -103,6 +110,21 @@ def _with_pod(found: Explanation, pod: Pod, more: Sequence[str]) -> Explanation:
         help=found.help,
         pods=(pod.metadata.name,),
     )
+
+
+def may_hold_several(pod: Pod) -> bool:
+    """True for a pod that runs and asks for several cards or slices, or for some by claims."""
+    several = sum(extended_requests(pod).values()) > 1 or bool(pod.spec.resource_claims)
+    return pod.status.phase == "Running" and several
+
+
+def _joined(view: ClusterView, pod: Pod) -> Iterator[str]:
+    """How the cards of a pod with several are joined, as its node's agent reads them."""
+    name = pod.metadata.name
+    for page in view.snapshot.pages:
+        if page.node == pod.spec.node_name and page.topology is not None:
+            sentence = describe_joined(page.topology, page.cards_of(pod.metadata.namespace, name))
+            yield from [f"{sentence}: tessera topo {name} -n {pod.metadata.namespace}"] if sentence else []
 
 
 def _place(view: ClusterView, facts: PodInfo, pod: Pod) -> Iterator[str]:

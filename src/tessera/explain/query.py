@@ -7,21 +7,25 @@ snapshot. A kind that the cluster does not have (Instaslice without Tessera) cou
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from itertools import islice
 from typing import Any, TypeVar
 
+from tessera.access.page_reader import PageReader
 from tessera.api.dra.claims import RESOURCE_CLAIMS
 from tessera.api.instaslice import INSTASLICES
 from tessera.api.names import GATE, INSTASLICE_NAMESPACE, SYSTEM_NAMESPACE
+from tessera.api.nodes.conditions import is_agent
+from tessera.api.nodes.usage import NodeUsage
 from tessera.clock import Clock
 from tessera.explain.claim_objects import read_all_claim_objects, read_claim_objects
 from tessera.explain.claims import explain_claim
 from tessera.explain.explanation import Explanation, ExplanationReport
 from tessera.explain.nodes import explain_node
 from tessera.explain.order_objects import read_order_objects
-from tessera.explain.pods import explain_pod
+from tessera.explain.pods import explain_pod, may_hold_several
 from tessera.explain.queue import count_group, explain_held_pod
 from tessera.explain.rollouts import keeps_old_pods, old_pods, owner_of
 from tessera.explain.snapshot import LEASE, REQUIRED_KINDS, ClusterView, Snapshot
@@ -63,6 +67,7 @@ from tessera.limits.settings import NAMES_COMPARED
 from tessera.provisioning.history import RECORDS_KEY, RECORDS_NAME, ProvisioningHistory
 from tessera.provisioning.milestones import ProvisioningRecord
 from tessera.text import one_line
+from tessera.usage.agent_pages import read_fleet
 
 T = TypeVar("T")
 
@@ -207,8 +212,18 @@ async def _pod(
     if _waits(pod):
         snapshot = replace(snapshot, page=await _read_page(client, read_queue))
     snapshot = await _add_rollout(client, snapshot, pod)
+    if may_hold_several(pod):
+        snapshot = replace(snapshot, pages=await _read_agent(client, clock, snapshot, pod.spec.node_name))
     view = ClusterView(replace(snapshot, claims=await read_claim_objects(client, namespace, [pod])))
     return ExplanationReport(kind="pod", namespace=namespace, name=query.name, answers=(explain_pod(view, pod),))
+
+
+async def _read_agent(client: Client, clock: Clock, snapshot: Snapshot, node: str) -> Sequence[NodeUsage]:
+    """The page of a node's agent; none if it does not answer, or the user may not read it."""
+    agents = [each for each in snapshot.pods if each.spec.node_name == node and is_agent(each)]
+    with suppress(Forbidden):
+        return (await read_fleet(PageReader(client, clock), agents)).nodes
+    return ()
 
 
 async def _claim(

@@ -18,6 +18,7 @@ from tessera.api.nodes.card_faults import read_node_faults
 from tessera.api.nodes.conditions import is_agent
 from tessera.api.nodes.health import describe_fault
 from tessera.api.nodes.silence import SilentNode, silent_nodes
+from tessera.api.nodes.usage import NodeUsage
 from tessera.clock import parse_rfc3339
 from tessera.controller.objects.pod_info import CLAIMS, PodInfo, read_pod
 from tessera.controller.slicing.planning.pod_kinds import kind_of
@@ -83,6 +84,7 @@ class Snapshot:
         hides_labels: texts must name no label of nodes but those that a pod names.
         page: the controller's queue; None if the user may not read it, or no controller answers.
         claims: what decides on ResourceClaims; None if nothing in question has any, or nobody may read them.
+        pages: pages of agents, for pods with several cards.
     """
 
     now: float
@@ -101,6 +103,7 @@ class Snapshot:
     hides_labels: bool = False
     page: QueuePage | None = None
     claims: ClaimObjects | None = None
+    pages: Sequence[NodeUsage] = ()
 
     @property
     def plans_claims(self) -> bool:

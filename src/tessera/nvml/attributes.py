@@ -65,6 +65,22 @@ class NvLink(msgspec.Struct, frozen=True):
     switch: bool = False
 
 
+class PciPlace(msgspec.Struct, frozen=True):
+    """The place of a card or network card in its machine; empty values are not known.
+
+    Attributes:
+        folders: the kernel's names from the root complex to the device: ``pci0000:15``, bridges, ``0000:1b:00.0``.
+        numa_node: the NUMA node near it.
+        cpus: the CPUs near it, ``0-55,112-167``.
+        memory_node: the NUMA node that a card's own memory is, as on GH200; ``None`` elsewhere.
+    """
+
+    folders: tuple[str, ...] = ()
+    numa_node: int | None = None
+    cpus: str = ""
+    memory_node: int | None = None
+
+
 class MigAttributes(msgspec.Struct, frozen=True, kw_only=True):
     """Engines and memory of a MIG device; 0 if the driver does not report one (nvml.h, ``nvmlDeviceAttributes_t``).
 

@@ -20,7 +20,7 @@ from typing import NewType, Protocol
 
 import msgspec
 
-from tessera.nvml.attributes import CardAttributes, ComputeMode, MigAttributes, NvLink
+from tessera.nvml.attributes import CardAttributes, ComputeMode, MigAttributes, NvLink, PciPlace
 from tessera.nvml.measurements import Measurements, ProcessActivity
 
 #: ``GPU-`` and a UUID; survives reboots. ``GPU-unread-<index>`` for a card whose UUID nobody could read yet.
@@ -401,6 +401,14 @@ class Nvml(Protocol):
         Raises:
             NotSupported: the platform does not report it.
         """
+        ...
+
+    def place(self, gpu: GpuUuid) -> PciPlace:
+        """The card's place in its machine."""
+        ...
+
+    def network_cards(self) -> Mapping[str, PciPlace]:
+        """The places of the machine's RDMA network cards by name, ``mlx5_0``, in the order of their numbers."""
         ...
 
     def compute_mode(self, gpu: GpuUuid) -> ComputeMode:

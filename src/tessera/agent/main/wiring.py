@@ -21,6 +21,7 @@ from tessera.agent.health.pod_preflights import PodPreflights
 from tessera.agent.health.pod_reporter import PartHolders, PodReporter
 from tessera.agent.health.repairs import CardPreflights, RepairReboots
 from tessera.agent.inventory.card_ownership import CardOwnership, StaticGpus
+from tessera.agent.inventory.card_topology import TopologyReader
 from tessera.agent.inventory.device_users import DeviceUsers
 from tessera.agent.inventory.gpu_inventory import InventoryReader
 from tessera.agent.main.agent_cards import AgentCards
@@ -246,7 +247,14 @@ class Components:
             processes=runtime.processes,
             clock=runtime.clock,
         )
-        return Exporter(runtime, sampler, health=self.health, memory_usage=self.memory.memory_usage)
+        topology = TopologyReader(runtime.hardware)
+        return Exporter(
+            runtime,
+            sampler,
+            health=self.health,
+            memory_usage=self.memory.memory_usage,
+            topology=lambda: topology.read(self.inventory_reader.inventory.gpus),
+        )
 
     def _build_node_status(self, *, host_driver: bool) -> NodeStatusPublisher:
         report = NodeReport(

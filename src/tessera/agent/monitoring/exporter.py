@@ -6,7 +6,7 @@ document of ``/usage``.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -20,6 +20,7 @@ from tessera.agent.monitoring.lease_states import MEMORY, JudgedLease, LeaseStat
 from tessera.agent.monitoring.sample import CardOffer, DeviceSample, GpuSample, NodeSample, measure_lease
 from tessera.agent.monitoring.sampler import NodeSampler
 from tessera.api.nodes.health import CardHealth
+from tessera.api.nodes.node_topology import NodeTopology
 from tessera.api.nodes.usage import CardUsage, DeviceUsage, EndedLease, LeaseUsage, NodeUsage
 from tessera.nvml.interface import GpuEvent
 from tessera.nvml.measurements import THROTTLE_REASONS, Quantity
@@ -40,6 +41,7 @@ class Exporter:
         sampler: takes samples.
         health: the faults of the cards.
         memory_usage: the memory of shared cards by pod, of the last sample.
+        topology: reads how the cards are joined.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class Exporter:
         *,
         health: HealthSource,
         memory_usage: Callable[[], Sequence[MemoryUsage]],
+        topology: Callable[[], Awaitable[NodeTopology]],
     ) -> None:
         self._sampler = sampler
         self._options = options = ExpositionOptions(
@@ -64,6 +67,7 @@ class Exporter:
         self._states = LeaseStates()
         self._health = health
         self._memory_usage = memory_usage
+        self._topology = topology
         self._cards = CardStates(health)
         self._findings = LeaseFindings()
         self._report = NodeUsage(node=options.node)
@@ -116,9 +120,10 @@ class Exporter:
             sample = await self._sampler.take(self._health.gpus_to_empty())
             judged, now, self._taken = self._judge(sample), self._clock.now(), sample.taken
             cards = self._cards.handle(sample)
-            self._report = report_usage(
+            report = report_usage(
                 sample, self._options, unix_time=now, judged=judged, health=cards, states=self._states
             )
+            self._report = msgspec.structs.replace(report, topology=await self._topology())
             self._text = render(sample, self._options, unix_time=now, xids=self._xids, judged=judged, health=cards)
             await self._changes.wait(count, PERIOD - SHORTEST)
             await self._clock.sleep(SHORTEST)

@@ -12,6 +12,7 @@ import msgspec
 
 from tessera.api.nodes.bounds import Index, Name, Part, Replicas, Slots, Value, Words
 from tessera.api.nodes.health import CardHealth, Finding
+from tessera.api.nodes.node_topology import NodeTopology
 from tessera.limits.nodes import CARD_SLOTS
 
 #: Most quantities of a card or MIG device on the page `/usage` of an agent. More than twice as many as an agent
@@ -172,6 +173,7 @@ class NodeUsage(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
         ended_window: seconds before the sample; of leases that ended within them, none is missing in ``ended``.
         cut: number of leases beyond the agent's ``--max-series``.
         simulated: True if the cards exist only in a lab.
+        topology: how the cards are joined; None before it was read.
     """
 
     node: Name = ""
@@ -184,3 +186,11 @@ class NodeUsage(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
     ended_window: Value = 0.0
     cut: int = 0
     simulated: bool = False
+    topology: NodeTopology | None = None
+
+    def cards_of(self, namespace: str, pod: str) -> frozenset[str]:
+        """UUIDs of the cards on which a pod has devices."""
+        cards = {card.uuid: card.uuid for card in self.cards}
+        cards |= {device.uuid: card.uuid for card in self.cards for device in card.devices}
+        held = (each.device for each in self.leases if (each.namespace, each.pod) == (namespace, pod))
+        return frozenset(cards[device] for device in held if device in cards)

@@ -42,14 +42,17 @@ async def read_or_explain(client: "Client", nodes: Sequence[str] = (), *, namesp
     from tessera.kube.client.errors import Forbidden
     from tessera.observe.reading import read_usage
 
+    tenant = False
     try:
         usage = await read_usage(client, nodes)
     except Forbidden:
-        usage = await _read_as_tenant(client, nodes, namespace)
+        usage, tenant = await _read_as_tenant(client, nodes, namespace), True
     if not usage.agents and not usage.fleet.failures:
         raise CommandError("error: no agent of Tessera runs in this cluster; run tessera install")
     found = {each.node for each in usage.fleet.nodes} | {each.node for each in usage.fleet.failures}
     missing = sorted(set(nodes) - found)
+    if missing and tenant:
+        raise CommandError(f"error: you have no pod on node {missing[0]!r}, so you may not see its cards")
     if missing:
         look = shlex.join(["tessera", "why", f"node/{missing[0]}"])
         raise CommandError(f"error: no agent of Tessera runs on node {missing[0]!r}; see {look}")

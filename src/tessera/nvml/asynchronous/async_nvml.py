@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Self, TypeVar
 
-from tessera.nvml.attributes import CardAttributes, ComputeMode, MigAttributes, NvLink
+from tessera.nvml.attributes import CardAttributes, ComputeMode, MigAttributes, NvLink, PciPlace
 from tessera.nvml.interface import (
     ComputeInstance,
     DeviceFile,
@@ -169,6 +169,14 @@ class AsyncNvml(ABC):
     async def common_ancestor(self, gpu: GpuUuid, other: GpuUuid) -> int:
         """See :meth:`.Nvml.common_ancestor`."""
         return await self.call("common_ancestor", lambda nvml: nvml.common_ancestor(gpu, other))
+
+    async def place(self, gpu: GpuUuid) -> PciPlace:
+        """See :meth:`.Nvml.place`."""
+        return await self.call("place", lambda nvml: nvml.place(gpu))
+
+    async def network_cards(self) -> Mapping[str, PciPlace]:
+        """See :meth:`.Nvml.network_cards`."""
+        return await self.call("network_cards", lambda nvml: nvml.network_cards())
 
     async def compute_mode(self, gpu: GpuUuid) -> ComputeMode:
         """See :meth:`.Nvml.compute_mode`."""

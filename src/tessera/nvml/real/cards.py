@@ -5,7 +5,6 @@ or driver does not know an attribute, that is a value here and no error: labels 
 card.
 """
 
-import re
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
@@ -14,7 +13,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from tessera.nvml.attributes import CardAttributes, ComputeMode, MigAttributes, NvLink, pcie_bandwidth
+from tessera.nvml.attributes import CardAttributes, ComputeMode, MigAttributes, NvLink, PciPlace, pcie_bandwidth
 from tessera.nvml.errors import (
     DRIVER_CODES,
     LOST_CODES,
@@ -28,6 +27,7 @@ from tessera.nvml.errors import (
 from tessera.nvml.interface import GpuInfo, GpuUuid, MigUuid
 from tessera.nvml.real.events import decode_text
 from tessera.nvml.real.library import fabric_info
+from tessera.nvml.real.pci_places import network_places, read_number, read_place
 
 _MIB = 1024 * 1024
 #: NVIDIA's vendor id, and PCI classes of GPUs with and without a display (PCI-SIG, class codes 03 00 and 03 02).
@@ -146,13 +146,11 @@ class RealCardReader:
 
     def _numa_node(self, pci: Any) -> int | None:
         """The NUMA node at a PCI address; None if the address or the node is not known, -1 to the kernel."""
-        found = None if pci is None else self._pci_number(pci, "numa_node")
-        return found if found is not None and found >= 0 else None
+        return None if pci is None else read_place(self._pci_folder(pci)).numa_node
 
     def _pcie_root(self, pci: Any) -> str:
-        """The root complex of a PCI address: the device is a link to ``/sys/devices/pci0000:00/...``."""
-        parts = self._pci_folder(pci).resolve().parts
-        return next((each for each in parts if re.fullmatch(r"pci[0-9a-f]{4,}:[0-9a-f]{2}", each)), "")
+        """The root complex of a PCI address."""
+        return next(iter(read_place(self._pci_folder(pci)).folders), "")
 
     def bus(self) -> Mapping[str, bool]:
         """The GPUs on the PCI bus by address in NVML's form; false for one that another driver has (``vfio-pci``).
@@ -162,8 +160,8 @@ class RealCardReader:
         """
         found: dict[str, bool] = {}
         for folder in sorted((self._sys / "bus/pci/devices").glob("*:*:*.*")):
-            kind = (_read_number(folder / "class") or 0) >> 8
-            if _read_number(folder / "vendor") != _NVIDIA or kind not in _GPUS or (folder / "physfn").exists():
+            kind = (read_number(folder / "class") or 0) >> 8
+            if read_number(folder / "vendor") != _NVIDIA or kind not in _GPUS or (folder / "physfn").exists():
                 continue
             driver = folder / "driver"
             if driver.exists() or kind != _DISPLAY:
@@ -261,6 +259,19 @@ class RealCardReader:
             remote = decode_text(nvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link).busId)
         return NvLink(remote, switch=kind == nvml.NVML_NVLINK_DEVICE_TYPE_SWITCH)
 
+    def place(self, gpu: GpuUuid, handle: Any) -> PciPlace:
+        """See :meth:`.Nvml.place`; only a card whose memory is a NUMA node (GH200) has a number of it."""
+        call, memory_node = f"NUMA node of the memory of {gpu}", None
+        with self._errors(f"PCI address of {gpu}"):
+            pci = self._nvml.nvmlDeviceGetPciInfo(handle)
+        with suppress(NotSupported, InvalidArgument, UnknownNvmlError), self._errors(call):
+            memory_node = self._nvml.nvmlDeviceGetNumaNodeId(handle)
+        return read_place(self._pci_folder(pci), memory_node)
+
+    def network_cards(self) -> Mapping[str, PciPlace]:
+        """See :meth:`.Nvml.network_cards`."""
+        return network_places(self._sys)
+
     def compute_mode(self, gpu: GpuUuid, handle: Any) -> ComputeMode:
         """See :meth:`.Nvml.compute_mode`. A card that is not asked (MIG mode) has ``DEFAULT``."""
         default = ComputeMode.DEFAULT.value
@@ -281,7 +292,7 @@ class RealCardReader:
 
     def _pci_number(self, pci: Any, file: str) -> int | None:
         """Returns a number from the kernel about a card, in any base; ``None`` if the kernel does not report it."""
-        return _read_number(self._pci_folder(pci) / file)
+        return read_number(self._pci_folder(pci) / file)
 
     def _pci_folder(self, pci: Any) -> Path:
         """The kernel's folder of a card."""
@@ -298,10 +309,3 @@ class RealCardReader:
 
     def _errors(self, call: str) -> AbstractContextManager[None]:
         return translate_errors(self._nvml.NVMLError, call)
-
-
-def _read_number(path: Path) -> int | None:
-    try:
-        return int(path.read_text(), 0)
-    except (OSError, ValueError):
-        return None

@@ -24,7 +24,7 @@ from typing import Any
 import msgspec
 
 from tessera.mig.names import resource_spelling
-from tessera.nvml.attributes import CardAttributes, ComputeMode, MigAttributes, NvLink
+from tessera.nvml.attributes import CardAttributes, ComputeMode, MigAttributes, NvLink, PciPlace
 from tessera.nvml.errors import (
     DRIVER_CODES,
     GpuLost,
@@ -291,6 +291,14 @@ class RealNvml:
         """See :meth:`.Nvml.common_ancestor`."""
         with self._errors(f"PCIe topology of {gpu} and {other}"):
             return int(self._nvml.nvmlDeviceGetTopologyCommonAncestor(self._handle(gpu), self._handle(other)))
+
+    def place(self, gpu: GpuUuid) -> PciPlace:
+        """See :meth:`.Nvml.place`."""
+        return self._cards.place(gpu, self._handle(gpu))
+
+    def network_cards(self) -> Mapping[str, PciPlace]:
+        """See :meth:`.Nvml.network_cards`."""
+        return self._cards.network_cards()
 
     def compute_mode(self, gpu: GpuUuid) -> ComputeMode:
         """See :meth:`.Nvml.compute_mode`."""

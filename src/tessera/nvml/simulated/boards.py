@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from tessera.mig.geometry import Profile
-from tessera.nvml.attributes import CardAttributes, MigAttributes, NvLink, pcie_bandwidth
+from tessera.nvml.attributes import CardAttributes, MigAttributes, NvLink, PciPlace, pcie_bandwidth
 from tessera.nvml.interface import GpuInfo
 from tessera.nvml.simulated.machine_state import SimCard
 
@@ -144,6 +144,21 @@ def common_ancestor(card: SimCard, other: SimCard, cards: int) -> int:
         return 20
     half = max(-(-cards // 2), 1)
     return 40 if card.index // half == other.index // half else 50
+
+
+#: CPUs of either half of a simulated machine: as on DGX H100 with two processors of 56 cores and 112 threads.
+_CPUS = ("0-55,112-167", "56-111,168-223")
+
+
+def place_of(card: SimCard, cards: int) -> PciPlace:
+    """Returns the place of a card by the rule of :func:`common_ancestor`: two neighbours below one root complex."""
+    half = max(-(-cards // 2), 1)
+    bus, node = card.index // 2, min(card.index // half, 1)
+    address = card.pci_bus_id[4:].lower()
+    port = card.index % 2 + 1
+    bridges = (f"0000:{bus:02x}:01.0", f"0000:{bus:02x}:0{port}.1", f"0000:{bus:02x}:0{port}.2")
+    folders = (f"pci0000:{bus:02x}", *bridges, address)
+    return PciPlace(folders=folders, numa_node=node, cpus=_CPUS[node])
 
 
 class _Row(msgspec.Struct, frozen=True):

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from tessera.nvml.attributes import CardAttributes, ComputeMode, MigAttributes, NvLink
+from tessera.nvml.attributes import CardAttributes, ComputeMode, MigAttributes, NvLink, PciPlace
 from tessera.nvml.errors import DriverNotLoaded, GpuLost, InUse, NotSupported, NvmlError, ResetRequired
 from tessera.nvml.interface import (
     ComputeInstance,
@@ -38,7 +38,7 @@ from tessera.nvml.interface import (
 from tessera.nvml.known_cards import KnownCards
 from tessera.nvml.measurements import Measurements, ProcessActivity, Quantity
 from tessera.nvml.simulated import load, mig_rules
-from tessera.nvml.simulated.boards import attributes_of, common_ancestor, cuda_version, gpu_info, nvlinks_of
+from tessera.nvml.simulated.boards import attributes_of, common_ancestor, cuda_version, gpu_info, nvlinks_of, place_of
 from tessera.nvml.simulated.load import GrowingCounters
 from tessera.nvml.simulated.machine_access import FileStore, MachineAccess, MemoryStore
 from tessera.nvml.simulated.machine_state import (
@@ -231,6 +231,18 @@ class SimulatedMachine:
                 if card.lost:
                     raise GpuLost(f"PCIe topology of {card.uuid}")
             return common_ancestor(*cards, len(machine.cards))
+
+    def place(self, gpu: GpuUuid) -> PciPlace:
+        """See :meth:`.Nvml.place`."""
+        with self._access.call("place", gpu) as machine:
+            card = machine.find_card(gpu)
+            if card.lost:
+                raise GpuLost(f"place of {gpu}")
+            return place_of(card, len(machine.cards))
+
+    def network_cards(self) -> Mapping[str, PciPlace]:
+        """Returns none: a simulated machine has no RDMA network card."""
+        return {}
 
     def compute_mode(self, gpu: GpuUuid) -> ComputeMode:
         """See :meth:`.Nvml.compute_mode`."""
