@@ -25,6 +25,7 @@ WITHOUT_NAMESPACE = {"Namespace", "Queue", "ClusterPolicy", "DeviceClass"} | {
     "ResourceFlavor",
     "ClusterQueue",
     "AdmissionCheck",
+    "Topology",
 }
 #: Files that need other nodes than this cluster has, and the refusal that says so; docs/sharing.md shows them.
 REFUSED = {

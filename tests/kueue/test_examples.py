@@ -1,9 +1,11 @@
 """The files of examples/kueue run in a cluster with Kueue, and the commands write what suits the cluster's cards."""
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import yaml
 from tests.support.kueue.cluster import KueueCluster
 from tests.support.virtual_lab import InLab, VirtualLab
@@ -14,6 +16,8 @@ from tessera.kube.resources import NODES
 from tessera.kube.resources.meta import resource_for
 from tessera.kueue.configuration import profiles_in_cluster
 from tessera.kueue.queues import ALL_CARDS, pools_of
+from tessera.nvml.interface import GpuEventKind
+from tessera.nvml.simulated.machine_state import SimEvent
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -76,3 +80,28 @@ def test_the_commands_know_the_clusters_cards(in_lab: InLab) -> None:
             assert any(each.node_labels.items() <= node.metadata.labels.items() for node in nodes)
 
     in_lab(scenario, nodes="2xA100-40GB,1xA30")
+
+
+def test_the_levels_of_the_topology_are_labels_that_nodes_of_one_fabric_have(in_lab: InLab) -> None:
+    topology, flavor, *_, job = documents("kueue/topology.yaml")
+    levels = [each["nodeLabel"] for each in topology["spec"]["levels"]]
+    assert flavor["spec"]["topologyName"] == topology["metadata"]["name"]
+    assert set(job["spec"]["template"]["metadata"]["annotations"].values()) == {levels[0]}
+
+    async def scenario(lab: VirtualLab) -> None:
+        for name in ("node-1", "node-2"):
+            machine = lab.machine(name)
+            for gpu in machine.uuids():
+                machine.set_attributes(gpu, msgspec.structs.replace(machine.attributes(gpu), fabric=("7f4a", "3")))
+                machine.report(SimEvent(GpuEventKind.XID, gpu, 63))  # the card is read again
+
+        async with asyncio.timeout(3600):
+            while True:
+                labels = [node.metadata.labels for node in (await lab.client.list(NODES)).items]
+                if [each.get(levels[0]) for each in labels] == ["7f4a.3"] * 2:
+                    break
+                await lab.clock.sleep(30.0)
+        assert levels[1:] == ["kubernetes.io/hostname"]
+        assert all(flavor["spec"]["nodeLabels"].items() <= each.items() for each in labels)
+
+    in_lab(scenario, nodes="4xGB200,4xGB200", mig_config="", own=True)

@@ -129,6 +129,8 @@ _WORKLOAD_STATUS = fields(
     unhealthyNodes=several(fields("name", name=_TEXT)),
 )
 _FLAVOR = fields(nodeLabels=_TEXTS, nodeTaints=several(_ANY), tolerations=several(_ANY), topologyName=_TEXT)
+_LEVELS = several(fields("nodeLabel", nodeLabel={"type": "string", "minLength": 1, "maxLength": 316}), "nodeLabel", 16)
+_TOPOLOGY = fields("levels", levels={**_LEVELS, "minItems": 1})
 _LOCAL_QUEUE = fields(clusterQueue=_TEXT, stopPolicy=_TEXT, fairSharing=fields(weight=_QUANTITY))
 _PARAMETERS = fields("apiGroup kind name", apiGroup=_TEXT, kind=_TEXT, name=_TEXT)
 
@@ -165,6 +167,7 @@ _KINDS: dict[str, tuple[str, bool, dict[str, tuple[Json, Json]]]] = {
         },
     ),
     "ResourceFlavor": ("resourceflavors", False, {"v1beta1": (_FLAVOR, {}), "v1beta2": (_FLAVOR, {})}),
+    "Topology": ("topologies", False, {"v1beta1": (_TOPOLOGY, {}), "v1beta2": (_TOPOLOGY, {})}),
     "AdmissionCheck": (
         "admissionchecks",
         False,
