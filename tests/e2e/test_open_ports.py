@@ -64,6 +64,7 @@ PORTS: Mapping[tuple[str, int], Sequence[Row]] = {
         Row("/whoami", 401, "tessera-reader"),
         Row("/feed", 401, "tessera-reader"),
         Row("/why/team-secret/waiting-of-team", 401),
+        Row("/events/team-secret/waiting-of-team", 401),
         Row("/metrics", 404),
     ),
     # Only with the certificate of the API server's front proxy: tests/dashboard/view/test_view_port.py.

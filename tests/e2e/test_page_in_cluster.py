@@ -184,6 +184,23 @@ def test_why_explains_a_tenants_pod_without_names_of_others(page: Page) -> None:
     assert (missing.returncode, "did you mean holder-team-a?" in missing.stderr) == (1, True)
 
 
+def test_the_events_of_a_pod_are_for_those_whom_the_api_server_lets_read_them(
+    page: Page, roles: dict[str, str]
+) -> None:
+    token = page.token("team-a", roles["view"])
+
+    def events() -> list[dict[str, Any]] | None:
+        status, text = page.ask("/events/team-a/own-statefulset-0", token)
+        found: list[dict[str, Any]] = json.loads(text) if status == 200 else []
+        return found or None
+
+    assert {"reason", "message", "type"} <= page.lab.eventually(events)[0].keys()
+    refused = page.ask("/events/team-b/holder-team-b", page.token("team-b"))
+    assert (refused[0], "cannot list resource" in refused[1]) == (403, True)
+    assert page.ask("/events/team-b/holder-team-b", token)[0] == 403
+    assert page.ask("/events/team-a/own-statefulset-0")[0] == 401
+
+
 TOO_MUCH = {"nvidia.com/mig-7g.40gb": 1}
 
 

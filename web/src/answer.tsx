@@ -8,15 +8,25 @@ export interface Explanation {
   error?: string;
 }
 
-/** Asks for the whole answer of `tessera why`. */
-export async function explain(pod: { namespace: string; pod: string }): Promise<Explanation> {
-  const path = `/why/${encodeURIComponent(pod.namespace)}/${encodeURIComponent(pod.pod)}`;
+interface Pod {
+  namespace: string;
+  pod: string;
+}
+
+/** Asks the page's server about a pod. */
+export async function askAbout<T>(what: string, { namespace, pod }: Pod): Promise<T | { error: string }> {
+  const path = `/${what}/${encodeURIComponent(namespace)}/${encodeURIComponent(pod)}`;
   try {
     const response = await fetch(path, { headers: session.headers, cache: "no-store" });
-    return response.ok ? ((await response.json()) as Explanation) : await readRefusal(response);
+    return response.ok ? ((await response.json()) as T) : await readRefusal(response);
   } catch (error) {
     return { error: String(error) };
   }
+}
+
+/** Asks for the whole answer of `tessera why`. */
+export function explain(pod: Pod): Promise<Explanation> {
+  return askAbout<Explanation>("why", pod);
 }
 
 export function Answer({ answer }: { answer: Explanation }) {

@@ -1,8 +1,9 @@
-// Everything about one pod, beside the page: where it runs or why it waits, and who is before it.
+// Everything about one pod, beside the page: where it runs or why it waits, who is before it, and its events.
 
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useState } from "preact/hooks";
 import { Answer, type Explanation, explain } from "./answer";
 import type { Waiting } from "./documents";
+import { Events } from "./events";
 import { PodLink, podOf } from "./podlink";
 import { Memory, State } from "./pods";
 import { idOf, leasesOf, store } from "./store";
@@ -47,6 +48,7 @@ export function PodDetails({ id, onOpen }: PodSheetProps) {
       </ul>
       <h3>{waiting ? "Why it waits, and what would help" : "What Tessera says of it"}</h3>
       <Why key={id} pod={pod} />
+      <Events pod={pod} />
     </>
   );
 }
@@ -110,13 +112,10 @@ function Queue({ pod, onOpen }: { pod: Waiting; onOpen: (id: string) => void }) 
 }
 
 /** The answer of `tessera why`, asked for once. */
-function Why({ pod }: { pod: { namespace: string; pod: string } }) {
+function Why({ pod: { namespace, pod } }: { pod: { namespace: string; pod: string } }) {
   const [answer, setAnswer] = useState<Explanation | undefined>();
-  const asked = useRef(false);
   useEffect(() => {
-    if (asked.current) return;
-    asked.current = true;
-    void explain(pod).then(setAnswer);
-  });
+    void explain({ namespace, pod }).then(setAnswer);
+  }, [namespace, pod]);
   return answer ? <Answer answer={answer} /> : <p class="quiet">asking…</p>;
 }

@@ -137,6 +137,7 @@ async def _serve(port: int, opens: bool, kubeconfig: Path | None, context: str |
 
     from tessera.clock import SystemClock
     from tessera.dashboard.feed import FeedGroup
+    from tessera.dashboard.pod_events import PodEvents
     from tessera.dashboard.server import PageAddress, PageServer
     from tessera.dashboard.source import ClusterSource
     from tessera.explain.query import explain, parse_query
@@ -153,7 +154,8 @@ async def _serve(port: int, opens: bool, kubeconfig: Path | None, context: str |
             if opens:
                 webbrowser.open(url)
 
-        server = PageServer(feeds, explain_pod, PageAddress("127.0.0.1", port))
+        events = PodEvents(client, own_account=True)
+        server = PageServer(feeds, explain_pod, PageAddress("127.0.0.1", port), events=events.read)
         source = ClusterSource(client, feeds, watched=lambda: server.readers > 0, clock=clock, rng=random.Random())
         async with asyncio.TaskGroup() as group:
             group.create_task(server.run(announce))

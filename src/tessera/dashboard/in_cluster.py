@@ -18,6 +18,7 @@ from tessera.dashboard.access.token_gate import TokenGate
 from tessera.dashboard.explainer import PrivateExplainer
 from tessera.dashboard.feed import FeedGroup
 from tessera.dashboard.names import PageNames
+from tessera.dashboard.pod_events import PodEvents
 from tessera.dashboard.server import PageAddress, PageServer
 from tessera.dashboard.source import ClusterSource
 from tessera.dashboard.view.run import ViewApi
@@ -92,7 +93,8 @@ class PageReplica:
         names = PageNames(options.origins, loopback=True)
         context = self._tls.context if self._tls is not None and self._tls.load() else None
         address = PageAddress(options.address, options.port or 0, names, context)
-        self._server = PageServer(self._feeds, explainer.explain, address, gate)
+        events = PodEvents(client, own_account=False)
+        self._server = PageServer(self._feeds, explainer.explain, address, gate, events=events.read)
 
     def metrics_text(self) -> None:
         """See :meth:`~tessera.status_pages.ProcessStatus.metrics_text`; the page has no metrics."""

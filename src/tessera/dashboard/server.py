@@ -1,7 +1,8 @@
 """Serves the live page and its feed over HTTP.
 
 Paths: ``/`` and ``/assets/…`` are the page, ``/feed`` its server-sent events, ``/why/NAMESPACE/POD`` the reason of a
-wait as JSON, ``/whoami`` what the visitor may see, ``/healthz`` the state of the process.
+wait as JSON, ``/events/NAMESPACE/POD`` a pod's events, ``/whoami`` what the visitor may see, ``/healthz`` the state of
+the process.
 
 Rules for every request:
 
@@ -16,7 +17,7 @@ Rules for every request:
 """
 
 import ssl
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.resources import files
 from typing import NamedTuple
@@ -28,6 +29,7 @@ from tessera.dashboard.access.visitors import Gate, LoginNeededError, NotNowErro
 from tessera.dashboard.feed import FeedGroup, TooManyViewsError
 from tessera.dashboard.feed_stream import RECHECK, FeedStream
 from tessera.dashboard.names import LOOPBACK, PageNames
+from tessera.dashboard.pod_events import PodEvent
 from tessera.explain.explanation import ExplanationReport
 from tessera.kube.client.errors import ApiError
 from tessera.serving.bounded_port import Bounds, ConnectionPort
@@ -57,6 +59,13 @@ PAGE_READERS = 256
 
 #: Explains why a pod waits, by namespace and name, for a visitor who may see so much and has this key.
 Explain = Callable[[str, str, Visibility, str], Awaitable[ExplanationReport]]
+#: Reads the events of a pod, by namespace and name, for a visitor with this header Authorization, which may be missing.
+ReadEvents = Callable[[str, str, str | None], Awaitable[Sequence[PodEvent] | None]]
+
+
+async def no_events(_namespace: str, _pod: str, _authorization: str | None) -> None:
+    """Reads no events."""
+
 
 PAGE_BOUNDS = Bounds(
     connections=PAGE_CONNECTIONS,
@@ -118,6 +127,7 @@ class PageServer:
         address: where to listen.
         gate: lets visitors in; None takes everybody for the user of the kubeconfig.
         recheck: seconds between two looks at a reader's rights.
+        events: reads the events of a pod.
     """
 
     def __init__(
@@ -127,9 +137,12 @@ class PageServer:
         address: PageAddress,
         gate: Gate | None = None,
         recheck: float = RECHECK,
+        *,
+        events: ReadEvents = no_events,
     ) -> None:
         self._feeds = feeds
         self._explain = explain
+        self._events = events
         self._address = address
         self._gate = gate or OwnRights(PAGE_READERS)
         self._recheck = recheck
@@ -184,6 +197,9 @@ class PageServer:
                 return await self._serve_feed(request, connection, await self._admit(request, connection))
             case ["", "why", namespace, pod]:
                 return await self._serve_reason(await self._admit(request, connection), namespace, pod)
+            case ["", "events", namespace, pod]:
+                visitor = await self._admit(request, connection)
+                return await self._serve_events(visitor, namespace, pod, request.headers.get("Authorization"))
             case ["", "whoami"]:
                 return await self._serve_identity(await self._admit(request, connection))
         return _answer(404, b"there is no such page\n", TEXT)
@@ -200,14 +216,15 @@ class PageServer:
     async def _serve_reason(self, visitor: Visitor, namespace: str, pod: str) -> web.Response:
         visible = await visitor.visibility()
         if not visible.allows_pods(namespace):
-            return _problem(403, f"you may not list pods in the namespace {namespace!r}")
-        try:
-            report = await self._explain(namespace, pod, visible, visitor.key)
-        except ApiError as error:
-            return _problem(error.status.code or 502, str(error))
-        except OSError as error:
-            return _problem(502, f"the API server does not answer: {error}")
-        return _answer(200, msgspec.json.encode(report), JSON)
+            return _not_yours(namespace)
+        return await _relay(self._explain(namespace, pod, visible, visitor.key))
+
+    async def _serve_events(
+        self, visitor: Visitor, namespace: str, pod: str, authorization: str | None
+    ) -> web.Response:
+        if not (await visitor.visibility()).allows_pods(namespace):
+            return _not_yours(namespace)
+        return await _relay(self._events(namespace, pod, authorization))
 
     async def _serve_feed(
         self, request: web.BaseRequest, connection: Connection, visitor: Visitor
@@ -284,6 +301,20 @@ def _answer(code: int, body: bytes, kind: str, **headers: str) -> web.Response:
 
 def _problem(code: int, text: str, **headers: str) -> web.Response:
     return _answer(code, msgspec.json.encode({"error": text}), JSON, **headers)
+
+
+def _not_yours(namespace: str) -> web.Response:
+    return _problem(403, f"you may not list pods in the namespace {namespace!r}")
+
+
+async def _relay(asked: Awaitable[object]) -> web.Response:
+    """What the API server says, or why it does not."""
+    try:
+        return _answer(200, msgspec.json.encode(await asked), JSON)
+    except ApiError as error:
+        return _problem(error.status.code or 502, str(error))
+    except OSError as error:
+        return _problem(502, f"the API server does not answer: {error}")
 
 
 def _login(text: str) -> web.Response:

@@ -18,6 +18,7 @@ from tests.support.browsers import running_browser
 from tessera.dashboard.access.visitors import Gate
 from tessera.dashboard.documents import Document
 from tessera.dashboard.feed import FeedGroup
+from tessera.dashboard.pod_events import PodEvent
 from tessera.dashboard.server import PageAddress, PageServer
 from tessera.explain.explanation import ExplanationReport
 from tessera.visibility import Visibility
@@ -29,6 +30,13 @@ PICTURES = os.environ.get("TESSERA_PICTURES", "")
 async def explain(namespace: str, pod: str, _visible: Visibility, _key: str) -> ExplanationReport:
     answer = explanations()[f"{namespace}/{pod}"]
     return ExplanationReport(kind="pod", namespace=namespace, name=pod, answers=(answer,))
+
+
+async def read_events(_namespace: str, pod: str, _authorization: str | None) -> list[PodEvent]:
+    """The events of a pod that waits; others have none."""
+    text = "Position 1 of 2. Starts between 10:30 and 10:35 UTC."
+    waits = PodEvent(type="Warning", reason="SliceWaiting", message=text, last=NOW - 120, count=3)
+    return [waits] if pod == "big" else []
 
 
 # A busy machine is no failure.
@@ -97,7 +105,8 @@ class LivePage:
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
         self._feeds = FeedGroup()
         gate = await self._make_gate(self._feeds) if self._make_gate is not None else None
-        server = PageServer(self._feeds, explain, PageAddress("127.0.0.1", self._port), gate)
+        address = PageAddress("127.0.0.1", self._port)
+        server = PageServer(self._feeds, explain, address, gate, events=read_events)
 
         def announce(_: str, port: int) -> None:
             self._port = port

@@ -193,17 +193,19 @@ def test_a_phone_answers_where_a_pod_is_and_why_it_waits_on_its_first_screen(wor
     visitor.check()
 
 
-def test_a_pod_leads_to_its_reason_its_queue_and_its_card_and_back_to_its_node(visit: Visits) -> None:
+def test_a_pod_leads_to_its_reason_its_queue_its_events_and_its_card_and_that_to_its_node(visit: Visits) -> None:
     visitor = visit()
     visitor.region("Waiting").get_by_role("button", name="team/sweep-9").click()
     sheet = visitor.page.get_by_role("complementary", name="Pod")
     expect(sheet.get_by_role("heading", name="team/sweep-9")).to_be_focused()
     expect(sheet.get_by_text("number 2 of 2")).to_be_visible()
     expect(sheet.get_by_text("not enough free memory slots for 4g.20gb: 3 free, 4 needed").first).to_be_visible()
-    visitor.check()
-    visitor.picture("live-page-pod", whole=False)
+    expect(sheet.get_by_text("No event of the last hour.")).to_be_visible()
     sheet.get_by_role("button", name="team/big").click()
     expect(sheet.get_by_role("heading", name="team/big")).to_be_focused()
+    expect(sheet.get_by_role("region", name="Events")).to_contain_text("SliceWaiting 2 m ago, 3 times")
+    visitor.check()
+    visitor.picture("live-page-pod", whole=False)
     visitor.page.keyboard.press("Escape")
     visitor.region("Pods with cards").get_by_role("button", name="team/vllm").click()
     sheet.get_by_role("button", name="gpu-1, card 0").click()

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tests.kube.certificates import Authority, Certificate
 from tests.kube.conftest import ImpatientClock, ScriptedServer
@@ -64,6 +65,18 @@ async def test_a_request_reaches_the_server_as_it_is_with_the_bearer_token(kind:
     assert call.query == {"labelSelector": "a in (b,c)&x=1", "limit": "5"}
     assert call.headers["authorization"] == "Bearer secret"
     assert call.headers["accept-encoding"] == "identity"
+    await transport.close()
+
+
+async def test_a_request_of_another_user_has_no_proof_of_our_own(kind: Kind, server: ScriptedServer) -> None:
+    server.answers({})
+    credentials = StaticCredentials(Credential(authorization="Bearer secret", certificate=b"x", key=b"y"))
+    config = ClusterConfig(server=server.url, credentials=credentials, impersonated=("eve", "admins"))
+    transport = kind(config)
+    await transport.request(msgspec.structs.replace(GET, headers={"authorization": "Bearer hers"}))
+    (call,) = server.calls
+    assert call.headers["authorization"] == "Bearer hers"
+    assert not [name for name in call.headers if name.startswith("impersonate")]
     await transport.close()
 
 

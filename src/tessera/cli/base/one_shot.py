@@ -121,10 +121,10 @@ class OneShotTransport:
         """
         if self._config.proxy:
             return await self._http().request(request)
-        credential = await self._config.credentials.current()
+        credential = await self._config.credential_of(request)
         answer = await self._send(request, credential)
         if answer.status == 401 and self._config.credentials.reject(credential):
-            answer = await self._send(request, await self._config.credentials.current())
+            answer = await self._send(request, await self._config.credential_of(request))
         return answer
 
     @asynccontextmanager

@@ -46,6 +46,10 @@ class Credential(msgspec.Struct, frozen=True, kw_only=True):
     key: bytes = b""
 
 
+#: No proof at all: for a request that brings the header of another user.
+NOBODY = Credential()
+
+
 class Credentials(Protocol):
     """A source of credentials."""
 

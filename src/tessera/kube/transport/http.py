@@ -121,11 +121,11 @@ class HttpTransport:
 
     @asynccontextmanager
     async def _answer(self, request: Request, limits: aiohttp.ClientTimeout) -> AsyncIterator[aiohttp.ClientResponse]:
-        credential = await self._config.credentials.current()
+        credential = await self._config.credential_of(request)
         answer = await self._send(request, credential, limits)
         if answer.status == 401 and self._config.credentials.reject(credential):
             answer.release()
-            credential = await self._config.credentials.current()
+            credential = await self._config.credential_of(request)
             answer = await self._send(request, credential, limits)
         try:
             yield answer

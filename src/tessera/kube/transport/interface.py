@@ -22,7 +22,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         method: ``GET``, ``POST``, ``PUT``, ``PATCH`` or ``DELETE``.
         path: absolute path, percent-encoded, without query.
         query: parameters in order; the transport encodes them.
-        headers: names in lower case; credentials are the transport's business.
+        headers: names in lower case; credentials are the transport's business. With ``authorization`` the request is
+            that of another user, and no proof of the transport's own goes with it.
         body: the encoded body, empty for none.
     """
 

@@ -18,6 +18,7 @@ import msgspec
 from tessera.clock import Clock
 from tessera.errors import UserError
 from tessera.kube.transport.credentials import (
+    NOBODY,
     Credential,
     Credentials,
     ExecCredentials,
@@ -25,6 +26,7 @@ from tessera.kube.transport.credentials import (
     StaticCredentials,
     TokenFile,
 )
+from tessera.kube.transport.interface import Request
 
 #: Seconds for a whole answer, unless the user says otherwise.
 ANSWER_TIMEOUT = 60.0
@@ -63,8 +65,18 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
     impersonated: Sequence[str] = ()
     timeout: float = ANSWER_TIMEOUT
 
+    async def credential_of(self, request: Request) -> Credential:
+        """The credential for a request; none of our own goes with the header ``authorization`` of another user.
+
+        Raises:
+            CredentialError: no credential is available.
+        """
+        return NOBODY if "authorization" in request.headers else await self.credentials.current()
+
     def own_headers(self, credential: Credential) -> list[tuple[str, str]]:
         """The headers of every request that say who asks."""
+        if credential is NOBODY:
+            return []
         proof = [("authorization", credential.authorization)] if credential.authorization else []
         names = ("impersonate-user", *("impersonate-group" for _ in self.impersonated[1:]))
         return [*proof, *zip(names, self.impersonated, strict=False)]
