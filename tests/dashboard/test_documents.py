@@ -11,6 +11,7 @@ from tests.provisioning.conftest import make_node, offering
 
 from tessera.api.instaslice import ForeignSlice
 from tessera.api.nodes.health import CardHealth, Evidence, Holder
+from tessera.api.nodes.node_topology import JoinedCard, NodeTopology
 from tessera.api.nodes.silence import SilentNode
 from tessera.api.nodes.usage import DeviceUsage, NodeUsage
 from tessera.dashboard.card_documents import make_documents, waiting_pod
@@ -70,6 +71,19 @@ def test_a_card_tells_why_its_activity_is_not_known() -> None:
     seen = msgspec.structs.replace(card("GPU-2", 1, engine_active=0.5), absent={"gpu_utilization": "mig_mode"})
     documents = make_documents(FleetUsage(nodes=(NodeUsage(node="n1", cards=(blind, seen)),)), [], [])
     assert [card_of(documents, f"card/n1/GPU-{n}").busy_absent for n in (1, 2)] == ["mig_mode", ""]
+
+
+def test_a_pod_with_several_cards_says_how_they_are_joined() -> None:
+    ends = tuple(JoinedCard(index=n, uuid=f"GPU-{n}") for n in (1, 2))
+    usage = NodeUsage(
+        node="n1",
+        cards=(card(), card("GPU-2", 1)),
+        leases=(lease("pair", "GPU-1"), lease("pair", "GPU-2"), lease("single", "GPU-1")),
+        topology=NodeTopology(cards=ends, rows=("NV18", "")),
+    )
+    found = card_of(make_documents(FleetUsage(nodes=(usage,)), [], []), "card/n1/GPU-1")
+    told = "its 2 cards are joined by 18 NVLinks (NV18)"
+    assert [(each.pod, each.joined) for each in found.leases] == [("pair", told), ("single", "")]
 
 
 HAS_WHOLE = NodeUsage(node="n1", cards=(msgspec.structs.replace(card(), kind="whole"),))

@@ -10,7 +10,7 @@ export interface PodPromise {
  * Hold of a container on a device; see tessera.api.nodes.usage.LeaseUsage. `limit` is the memory of the device in
  * bytes; of a shared device, the part that belongs to the lease. `fault` is the sentence about the fault of its card or
  * GPU instance. `blind` is true if processes hold the device, and its activity cannot be measured: its state stays
- * unknown.
+ * unknown. `joined` says how the cards are joined that its pod has.
  */
 export interface Lease {
   namespace: string;
@@ -29,6 +29,7 @@ export interface Lease {
   blind?: boolean;
   findings?: string[];
   fault?: string;
+  joined?: string;
 }
 
 /** A MIG device on a card: its place in memory slots, and who holds it. */

@@ -194,8 +194,8 @@ class Aliases:
 
     def _own_topology(self, page: NodeUsage) -> NodeTopology | None:
         """How those cards are joined on which pods are that the reader may see; None without any."""
-        pods = {(each.namespace, each.pod) for each in page.leases if self._visible(each.namespace)}
-        own = frozenset(uuid for pod in pods for uuid in page.cards_of(*pod))
+        held = page.cards_by_pod().items()
+        own = {uuid for (namespace, _), cards in held if self._visible(namespace) for uuid in cards}
         if page.topology is None or not own:
             return None
         part = page.topology.of_cards(own)

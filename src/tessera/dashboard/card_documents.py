@@ -8,6 +8,7 @@ import msgspec
 from tessera.api.instaslice import Instaslice
 from tessera.api.names import GATE, GPU_RESOURCES, PINNED_ANNOTATION, resource_of
 from tessera.api.nodes.health import CardHealth, CardState, name_source
+from tessera.api.nodes.node_topology import describe_each
 from tessera.api.nodes.usage import CardUsage, DeviceUsage, LeaseUsage, NodeUsage
 from tessera.clock import parse_rfc3339
 from tessera.dashboard.documents import (
@@ -118,8 +119,11 @@ def _cards(usage: NodeUsage, mapped: Mapping[str, MappedCard]) -> Iterator[CardD
     unmeasurable = _unmeasurable(usage)
     devices: dict[str, CardUsage | DeviceUsage] = {card.uuid: card for card in usage.cards}
     devices |= {each.uuid: each for card in usage.cards for each in card.devices}
+    joined = {} if usage.topology is None else describe_each(usage.topology, usage.cards_by_pod())
     for lease in usage.leases:
         found = _lease(lease, devices.get(lease.device), lease.device in unmeasurable)
+        if sentence := joined.get((lease.namespace, lease.pod)):
+            found = msgspec.structs.replace(found, joined=sentence)
         by_device.setdefault(lease.device, []).append(found)
     for card in usage.cards:
         busy, values = card_activity(card), card.values

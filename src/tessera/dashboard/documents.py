@@ -60,7 +60,7 @@ class LeaseDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel", o
 
     ``limit`` is the memory of the device in bytes; of a shared device, the part that belongs to the lease. ``fault`` is
     the sentence about the fault of its card or GPU instance. ``blind`` is true if processes hold the device, and its
-    activity cannot be measured: its state stays unknown.
+    activity cannot be measured: its state stays unknown. ``joined`` says how the cards are joined that its pod has.
     """
 
     namespace: PodNamespace
@@ -79,6 +79,7 @@ class LeaseDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel", o
     blind: bool = False
     findings: tuple[PodText, ...] = ()
     fault: PodText = ""
+    joined: PodText = ""
 
 
 class PromiseDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

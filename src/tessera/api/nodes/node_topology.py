@@ -9,15 +9,17 @@ The text is NVIDIA's, to the tab: a header, a row for each card and network card
 
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from itertools import combinations
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import msgspec
 
 from tessera.api.nodes.bounds import Index, Name
 from tessera.limits.nodes import NODE_CARDS
 from tessera.text import count_noun, one_line
+
+K = TypeVar("K")
 
 #: Most network cards of a node in the matrix of its cards; more are left out. HGX machines with 36 are known.
 NETWORK_CARDS = 64
@@ -142,12 +144,19 @@ def _number(value: int | None) -> str:
 
 def describe_joined(topology: NodeTopology, uuids: Collection[str]) -> str:
     """How a pod's cards are joined, as a sentence without an end; empty for fewer than two, or if nothing is known."""
-    part = topology.of_cards(uuids)
-    count = len(part.cards)
-    cells = part.cells()
-    if count < 2 or not cells:
-        return ""
-    kinds = Counter(cells[one][other] for one, other in combinations(range(count), 2))
+    return next(iter(describe_each(topology, {"": uuids}).values()), "")
+
+
+def describe_each(topology: NodeTopology, pods: Mapping[K, Collection[str]]) -> dict[K, str]:
+    """The same for several pods, each with the UUIDs of its cards; without those of which there is nothing to say."""
+    places = {card.uuid: at for at, card in enumerate(topology.cards)}
+    cells = topology.cells()
+    held = {pod: sorted(places[uuid] for uuid in uuids if uuid in places) for pod, uuids in pods.items()}
+    return {pod: _sentence(cells, cards) for pod, cards in held.items() if cells and len(cards) > 1}
+
+
+def _sentence(cells: Sequence[Sequence[str]], cards: Sequence[int]) -> str:
+    count, kinds = len(cards), Counter(cells[one][other] for one, other in combinations(cards, 2))
     slowest = min(kinds, key=_rank)
     if len(kinds) == 1:
         return f"its {count} cards are {'' if count == 2 else 'all '}joined {_words(slowest)}"

@@ -188,9 +188,16 @@ class NodeUsage(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
     simulated: bool = False
     topology: NodeTopology | None = None
 
-    def cards_of(self, namespace: str, pod: str) -> frozenset[str]:
-        """UUIDs of the cards on which a pod has devices."""
+    def cards_by_pod(self) -> dict[tuple[str, str], set[str]]:
+        """UUIDs of the cards on which each pod has devices, by namespace and name of the pod."""
         cards = {card.uuid: card.uuid for card in self.cards}
         cards |= {device.uuid: card.uuid for card in self.cards for device in card.devices}
-        held = (each.device for each in self.leases if (each.namespace, each.pod) == (namespace, pod))
-        return frozenset(cards[device] for device in held if device in cards)
+        found: dict[tuple[str, str], set[str]] = {}
+        for lease in self.leases:
+            if lease.device in cards:
+                found.setdefault((lease.namespace, lease.pod), set()).add(cards[lease.device])
+        return found
+
+    def cards_of(self, namespace: str, pod: str) -> set[str]:
+        """UUIDs of the cards on which a pod has devices."""
+        return self.cards_by_pod().get((namespace, pod), set())
