@@ -166,6 +166,7 @@ def _own() -> Schema:
                     "scaleUp": {"enum": ["", "off", "placeholder", "provisioning-request", "auto"]},
                     "moves": {"enum": ["", "off", "recommend", "evict"]},
                     "movesPerHour": {"type": "integer", "minimum": 0, "maximum": 400},
+                    "handover": {"enum": ["", "off", "inherit", "on"]},
                     "nodeGroups": {
                         "type": ["array", "null"],
                         "maxItems": int(NODE_GROUPS),

@@ -279,7 +279,7 @@ SETTINGS: Mapping[str, Case] = {
         {
             "controller": {
                 "replaceFailed": 2, "reservations": "always", "preempt": True,
-                "moves": "evict", "movesPerHour": 7, "scaleUp": "off",
+                "moves": "evict", "movesPerHour": 7, "scaleUp": "off", "handover": "off",
             },
             "registries": {"plainHttp": ["registry.local:5000", "*"]},
             "startup": {"taints": ["example.com/gpu"], "deadline": "600s"},
@@ -297,6 +297,7 @@ SETTINGS: Mapping[str, Case] = {
             *("--replace-failed", "2", "--plain-http", "registry.local:5000", "--plain-http", "*"),
             *("--startup-taint", "example.com/gpu", "--startup-deadline", "10m"),
             *("--reservations", "always", "--preempt", "--moves", "evict", "--moves-per-hour", "7"),
+            *("--handover", "off"),
             *("--scale-up", "off"),
             *("--buildah-image", "registry.local/buildah:v1", "--build-base-image", "rhel9=registry.local/ubi9:1"),
             *("--build-base-image", "ubuntu22.04=registry.local/ubuntu:22.04"),

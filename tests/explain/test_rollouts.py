@@ -59,12 +59,14 @@ def test_an_update_that_waits_for_its_own_old_pod_names_the_deadlock_and_two_way
     found = answer(new(), old(), instaslices=HELD, **deployment({"type": "RollingUpdate"}))
     assert found.case == "own-rollout"
     assert found.verdict == (
-        "waits for what the old pod svc-old-x of its own Deployment svc holds, and the Deployment keeps that pod until"
-        " this one is ready (maxUnavailable 0): neither goes on by itself"
+        "waits for room; an old pod of its own Deployment holds what it needs, and ends only when this one is ready"
+        " (maxUnavailable 0): neither goes on by itself"
     )
-    assert found.facts[0] == f"it waits for room; every card that it may use is full for {WHOLE}"
+    assert found.facts[0] == "the old pod is team/svc-old-x"
+    assert found.facts[1] == f"it waits for room; every card that it may use is full for {WHOLE}"
     assert "kubectl patch deployment -n team svc -p" in found.help[0]
-    assert found.help[1].startswith("or make room for one pod more")
+    assert "tessera.dev/update: hand-over" in found.help[1]
+    assert found.help[2].startswith("or make room for one pod more")
 
 
 @pytest.mark.parametrize(
@@ -109,7 +111,7 @@ def test_whole_cards_that_kube_scheduler_places_are_kept_alike() -> None:
     holds = old(profile="", limits=GPU, spec={"nodeName": "g1"})
     found = answer(waits, holds, nodes=[with_gpus()], instaslices=[], **deployment({}))
     assert names_it(found)
-    assert "the old pod svc-old-x" in found.verdict
+    assert "the old pod is team/svc-old-x" in found.facts
 
 
 QUOTA = 'Error creating: pods "x" is forbidden: exceeded quota: gpu, used: requests.nvidia.com/gpu=1, limited: 1'

@@ -17,6 +17,7 @@ from tessera.reasons.reason import (
     GangTooLarge,
     NeverFits,
     NoNode,
+    OldPods,
     OtherGate,
     Planning,
     QueueFull,
@@ -25,6 +26,7 @@ from tessera.reasons.reason import (
     RuleCount,
     SharedClaim,
     UnknownProfile,
+    UpdateStep,
 )
 from tessera.reasons.words import for_namespace, name_blockers, name_rule, remedy, rule_fact, sentence, steps, verdict
 from tessera.visibility import Redactor, Visibility
@@ -153,6 +155,27 @@ WORDS: Mapping[Reason, Words] = {
         " 3g.20gb: 2 free, 4 needed",
         all=EVERYBODY,
         team=TEAM_A,
+    ),
+    OldPods("team-a", "svc", ("team-a/svc-1-x",), reason=FULL): Words(
+        "own-rollout",
+        ROOM,
+        "an old pod of its own Deployment holds what it needs, and ends only when this one is ready (maxUnavailable 0):"
+        " neither goes on by itself",
+        all="the old pod is team-a/svc-1-x",
+        team="the old pod is team-a/svc-1-x",
+    ),
+    OldPods("team-a", "svc", ("team-a/svc-1-x",), UpdateStep.REFUSED, "it would violate the budget."): Words(
+        "hand-over",
+        ROOM,
+        "it gets the slots of an old pod of its own Deployment, and its eviction is refused",
+        all="the old pod is team-a/svc-1-x; the server says: it would violate the budget",
+        team="the old pod is team-a/svc-1-x; the server says: it would violate the budget",
+    ),
+    OldPods("team-a", "svc", (), UpdateStep.FAILED): Words(
+        "hand-over",
+        ROOM,
+        "a pod of this revision did not become ready, and its slots went back to the old revision; this revision gets"
+        " no further try",
     ),
     OtherGate(("example.com/hold",)): Words(
         "other-gate", WAITS, "it has the gate example.com/hold, not Tessera's: its owner removes it"

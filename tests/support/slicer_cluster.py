@@ -10,7 +10,7 @@ from tessera.agent.inventory.sliceable_gpus import placements, whole_geometry
 from tessera.api.instaslice import AllocationStatus, Instaslice, make_result
 from tessera.api.names import GATE, MIG_CONFIG_LABEL, NodeName, PodUid, resource_of
 from tessera.api.queues import read_queue
-from tessera.controller.base.settings import NO_MOVES, MoveSettings
+from tessera.controller.base.settings import NO_MOVES, HandOverMode, MoveSettings
 from tessera.controller.leadership.owners import unknown_owners
 from tessera.controller.objects.node_constraints import NodeConstraints
 from tessera.controller.objects.node_devices import NodeDevices
@@ -87,9 +87,14 @@ class SlicerCluster:
     """A slicer with the objects of its API server and with the agents that answer it."""
 
     def __init__(
-        self, reserve_after: float | None = None, *, preempts: bool = False, moves: MoveSettings = NO_MOVES
+        self,
+        reserve_after: float | None = None,
+        *,
+        preempts: bool = False,
+        moves: MoveSettings = NO_MOVES,
+        updates: HandOverMode = HandOverMode.ON,
     ) -> None:
-        self.reserve_after, self.preempts, self.moves = reserve_after, preempts, moves
+        self.reserve_after, self.preempts, self.moves, self.updates = reserve_after, preempts, moves, updates
         self.date = 0.0
         self.pods: dict[str, PodInfo] = {}
         self.nodes: dict[str, NodeInfo] = {}
@@ -112,7 +117,7 @@ class SlicerCluster:
 
     def make_slicer(self) -> Slicer:
         """A new slicer with the cluster's options."""
-        return CheckedSlicer(self.reserve_after, preempts=self.preempts, moves=self.moves)
+        return CheckedSlicer(self.reserve_after, preempts=self.preempts, moves=self.moves, updates=self.updates)
 
     # What users and the cluster do
 
@@ -280,7 +285,7 @@ class SlicerCluster:
             found = self.slicer.pop_writes()
             for instruction in found:
                 self.answer(instruction)
-            if not found and not self.slicer.has_work:
+            if not found and not self.slicer.has_work and not any(unknown_owners(self.slicer)):
                 return self.writes[before:]
         raise AssertionError("the controller never comes to rest")
 

@@ -32,6 +32,10 @@ LAST_GATES = {"kai.scheduler/queue-admission": "scheduling.run.ai"}
 MOVABLE_ANNOTATION = "tessera.dev/movable"
 #: On a pod, ``"true"``: it only keeps room, and ends when a pod of higher priority waits for its slices or cards.
 YIELDS_ANNOTATION = "tessera.dev/yields"
+#: Annotation of a pod: what happens to the slots of an old pod of its Deployment when this one has no room.
+UPDATE_ANNOTATION = "tessera.dev/update"
+#: Its one value: an old pod is evicted, and this one gets its slots.
+HAND_OVER = "hand-over"
 #: Label of each pod of a StatefulSet; Kubernetes sets it.
 STATEFUL_SET_POD_LABEL = "statefulset.kubernetes.io/pod-name"
 #: Condition of a pod whose promised slices were taken back; the controller writes it.

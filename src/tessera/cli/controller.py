@@ -140,7 +140,7 @@ def command(kubeconfig: Path | None, context: str | None, log_level: str, **opti
 
 def options_from(values: Mapping[str, Any]) -> Any:
     """The controller's options for values of the command line."""
-    from tessera.controller.base.settings import BreakerLimits, MoveMode, MoveSettings
+    from tessera.controller.base.settings import BreakerLimits, HandOverMode, MoveMode, MoveSettings
     from tessera.controller.leadership.options import ControllerOptions
 
     given = dict(values)
@@ -153,12 +153,14 @@ def options_from(values: Mapping[str, Any]) -> Any:
     moves: dict[str, Any] = {} if site.moves is None else {"mode": MoveMode(site.moves)}
     if site.moves_per_hour is not None:
         moves["per_hour"] = site.moves_per_hour
+    handover: dict[str, Any] = {} if site.handover is None else {"handover": HandOverMode(site.handover)}
     return ControllerOptions(
         breaker=BreakerLimits(share=given.pop("health_breaker_share"), cards=given.pop("health_breaker_cards")),
         satellites=tuple(_satellites(site, given)),
         preempt=site.preempt,
         moves=MoveSettings(**moves),
         **reserve,
+        **handover,
         **given,
     )
 

@@ -47,11 +47,12 @@ from tessera.reasons.reason import (
     GangIncomplete,
     GangNoRoom,
     NoNode,
+    OldPods,
     Reason,
     Reserved,
     UnknownProfile,
 )
-from tessera.reasons.words import name_blockers, steps, verdict
+from tessera.reasons.words import name_blockers, sentence, steps, verdict
 from tessera.text import age, count_noun, list_names
 
 _ALL_AT_ONCE = (
@@ -88,6 +89,9 @@ def _facts(view: ClusterView, pod: PodInfo, reason: Reason) -> Iterator[str]:
             yield from _facts(view, pod, of) if of is not None else ()
         case CardsAway(reason=of):
             yield from _facts(view, pod, of)
+        case OldPods(reason=of):
+            yield name_blockers(reason)
+            yield from (f"else: {sentence(of)}", *_facts(view, pod, of)) if of is not None else ()
         case NoNode() if view.slicer is not None:
             yield from not_offered_facts(view) if _missing(view.slicer, pod) else ()
             yield from _refusal_facts(view.slicer, pod)

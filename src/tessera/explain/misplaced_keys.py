@@ -19,6 +19,7 @@ from tessera.api.names import (
     PLACEMENT_LABEL,
     POD_PREFLIGHT,
     QUEUE_LABEL,
+    UPDATE_ANNOTATION,
     YIELDS_ANNOTATION,
 )
 from tessera.api.pods.gangs import GANG_LABEL, GANG_SIZE_ANNOTATION, POD_GROUP_LABEL
@@ -36,6 +37,7 @@ _ANNOTATIONS = frozenset(
         *KEYS,
         GANG_SIZE_ANNOTATION,
         MOVABLE_ANNOTATION,
+        UPDATE_ANNOTATION,
         YIELDS_ANNOTATION,
         FAULT_TOLERATION,
         POD_PREFLIGHT,

@@ -27,7 +27,7 @@ from tessera.explain.nodes import explain_node
 from tessera.explain.order_objects import read_order_objects
 from tessera.explain.pods import explain_pod, may_hold_several
 from tessera.explain.queue import count_group, explain_held_pod
-from tessera.explain.rollouts import keeps_old_pods, old_pods, owner_of
+from tessera.explain.rollouts import old_pods, owner_of
 from tessera.explain.snapshot import LEASE, REQUIRED_KINDS, ClusterView, Snapshot
 from tessera.explain.workloads import (
     DEFAULT_REPLICAS,
@@ -441,7 +441,7 @@ async def _workload(client: Client, query: Query, namespace: str) -> WorkloadSta
         name=query.name,
         controller_uids=frozenset({item.metadata.uid, *(each.metadata.uid for each in replica_sets)}),
         desired=DEFAULT_REPLICAS if replicas is None else replicas,
-        keeps_old=query.kind == "deployment" and keeps_old_pods(item),
+        keeps_old=query.kind == "deployment" and item.keeps_old_pods,
         conditions=(*_conditions(replica_sets), *item.status.conditions),
     )
 

@@ -13,8 +13,10 @@ import msgspec
 
 from tessera.explain.explanation import Explanation
 from tessera.explain.snapshot import ClusterView
-from tessera.kube.resources import Deployment, Pod, RollingUpdate
+from tessera.kube.resources import Deployment, Pod
 from tessera.kube.resources.meta import OwnerReference
+from tessera.reasons.reason import OldPods
+from tessera.reasons.words import name_blockers, steps, verdict, ways_out
 from tessera.text import list_names
 
 #: Labels with which controllers tell the templates of their pods apart.
@@ -28,35 +30,12 @@ WAITS = frozenset(
 )
 #: Cases of a pod that has a place.
 _PLACED = frozenset({"placing", "unscheduled"})
-_PATCH = '{"spec":{"strategy":{"rollingUpdate":{"maxSurge":0,"maxUnavailable":1}}}}'
 
 
 def owner_of(pod: Pod) -> OwnerReference | None:
     """The ReplicaSet that controls a pod; None if none does."""
     owners = pod.metadata.owner_references
     return next((each for each in owners if each.controller and each.kind == "ReplicaSet"), None)
-
-
-def keeps_old_pods(deployment: Deployment) -> bool:
-    """True if a rolling update ends no old pod before a new one is available.
-
-    ``maxUnavailable`` is rounded down, and counts as 1 where ``maxSurge`` is 0 too (``pkg/controller/deployment/util``,
-    ``ResolveFenceposts``).
-    """
-    strategy, replicas = deployment.spec.strategy, deployment.spec.replicas
-    if strategy.type not in {"", "RollingUpdate"}:
-        return False
-    count, rolling = 1 if replicas is None else replicas, strategy.rolling_update or RollingUpdate()
-    unavailable, surge = (_share(each, count) for each in (rolling.max_unavailable, rolling.max_surge))
-    return unavailable < 1 and surge > 0
-
-
-def _share(value: int | str, count: int) -> float:
-    text = str(value).strip()
-    number = text.removesuffix("%")
-    if not number.isdecimal():
-        return 0.0
-    return int(number) * count / 100 if number != text else float(number)
 
 
 def old_pods(pods: Iterable[Pod], pod: Pod) -> Sequence[Pod]:
@@ -107,21 +86,18 @@ def name_rollout(
     if deployment is None:
         return found if view.snapshot.deployments else _tell_of_old(found, pod, old, _IF_KEPT)
     if unplanned:
-        return _tell_of_old(found, pod, old, _KEPT) if keeps_old_pods(deployment) else found
-    if not keeps_old_pods(deployment) or explain(_without(view, pod, old), pod).case not in _PLACED:
+        return _tell_of_old(found, pod, old, _KEPT) if deployment.keeps_old_pods else found
+    if not deployment.keeps_old_pods or explain(_without(view, pod, old), pod).case not in _PLACED:
         return found
-    names = list_names([each.metadata.name for each in old], 3)
-    name, pods, keeps = deployment.metadata.name, f"the old pods {names}", "those pods"
-    if len(old) == 1:
-        pods, keeps = f"the old pod {names}", "that pod"
+    keys = tuple(f"{each.metadata.namespace}/{each.metadata.name}" for each in old)
+    reason = OldPods(deployment.metadata.namespace, deployment.metadata.name, keys)
     return msgspec.structs.replace(
         found,
-        case="own-rollout",
-        verdict=f"waits for what {pods} of its own Deployment {name} {'holds' if len(old) == 1 else 'hold'}, and the"
-        f" Deployment keeps {keeps} until this one is ready (maxUnavailable 0): neither goes on by itself",
-        facts=(f"it {found.verdict}", *found.facts),
+        case=reason.case,
+        verdict=verdict(reason),
+        facts=(name_blockers(reason), f"it {found.verdict}", *found.facts),
         help=(
-            *ways_out(pod.metadata.namespace, name),
+            *steps(reason, pod.metadata.namespace),
             *(step for step in found.help if not any(each.metadata.name in step for each in old)),
         ),
     )
@@ -136,15 +112,6 @@ def _deployment_of(view: ClusterView, owner: OwnerReference) -> Deployment | Non
         return None
     revisions = [each.metadata.annotations.get(_REVISION) for each in (mine, found)]
     return found if revisions[0] == revisions[1] else None
-
-
-def ways_out(namespace: str, name: str) -> tuple[str, ...]:
-    """The two ways out of such an update."""
-    patch = f"kubectl patch deployment -n {namespace} {name} -p '{_PATCH}'"
-    return (
-        f"let an old pod end first; the service is without it meanwhile: {patch}",
-        "or make room for one pod more, and keep the old one until then: end another pod, request less, or add a node",
-    )
 
 
 #: What is known of old pods: by a reader of the Deployment, and by others.

@@ -34,6 +34,8 @@ NO_ROOM = frozenset(
         "too-many",
         "in-use",
         "gang-no-room",
+        "own-rollout",
+        "hand-over",
     }
 )
 #: The kinds of silence that only the agent ends; that a node is not ready, placement says itself.

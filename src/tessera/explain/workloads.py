@@ -19,12 +19,12 @@ from tessera.api.pods.resource_advice import DOMAIN
 from tessera.explain.explanation import Explanation, ExplanationReport
 from tessera.explain.pods import explain_pod
 from tessera.explain.queue import explain_workload_in_queue
-from tessera.explain.rollouts import ways_out
 from tessera.explain.snapshot import ClusterView, event_time
 from tessera.kube.quantity import parse_quantity
 from tessera.kube.resources import Condition, CronJob, DaemonSet, Job, Pod, ResourceQuota
 from tessera.kueue.names import QUEUE_LABEL
 from tessera.kueue.queue_reading import QueueReading
+from tessera.reasons.words import ways_out
 from tessera.text import count_noun
 
 #: The condition of a ReplicaSet whose pods the API server refuses.

@@ -5,11 +5,13 @@ programs decide by a reason are properties here. A new reason is a class and its
 and its words in that one.
 """
 
+from enum import Enum
+
 import msgspec
 
 from tessera.mig.names import is_device_profile
 from tessera.reasons.node_rules import NodeRule
-from tessera.visibility import NodeName, PodKey, Public
+from tessera.visibility import NodeName, PodKey, PodNamespace, PodText, Public
 
 
 class Blocker(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -358,6 +360,48 @@ class CardsAway(_Reason, frozen=True):
         return self.reason.blockers
 
 
+class UpdateStep(Enum):
+    """What happens to the old pods of a Deployment whose slots a new one needs."""
+
+    #: They stay until the new one is ready, which is a deadlock.
+    STAY = "stay"
+    #: One ends once the new pods that have slots are ready.
+    FOLLOW = "follow"
+    #: One was asked to end.
+    END = "end"
+    #: The server refused that.
+    REFUSED = "refused"
+    #: They stay, since a pod of the new revision has failed.
+    FAILED = "failed"
+
+
+class OldPods(_Reason, frozen=True):
+    """Pods of an older revision of the demand's own Deployment hold the slots that it needs.
+
+    Attributes:
+        namespace: the Deployment's namespace.
+        deployment: its name.
+        old: the pods, as ``namespace/name``.
+        step: what happens to them.
+        said: what the server says of a refused eviction.
+        reason: why nothing else serves the demand; None if that was not asked.
+    """
+
+    namespace: PodNamespace
+    deployment: PodText
+    old: tuple[PodKey, ...]
+    step: UpdateStep = UpdateStep.STAY
+    said: PodText = ""
+    reason: "Reason | None" = None
+
+    waits_for_room = True
+
+    @property
+    def case(self) -> str:
+        """``own-rollout`` for a deadlock, or ``hand-over``."""
+        return "own-rollout" if self.step is UpdateStep.STAY else "hand-over"
+
+
 class OtherGate(_Reason, frozen=True):
     """Gates of others hold the pod.
 
@@ -403,4 +447,4 @@ Refusal = (
     | GangNoRoom
 )
 #: All reasons.
-Reason = Refusal | CardsAway | OtherGate | SharedClaim | Planning
+Reason = Refusal | CardsAway | OldPods | OtherGate | SharedClaim | Planning

@@ -23,6 +23,7 @@ from tessera.reasons.reason import (
     GangTooLarge,
     NeverFits,
     NoNode,
+    OldPods,
     OtherGate,
     Planning,
     QueueFull,
@@ -30,6 +31,7 @@ from tessera.reasons.reason import (
     Reserved,
     SharedClaim,
     UnknownProfile,
+    UpdateStep,
 )
 from tessera.text import count_noun, list_names
 from tessera.visibility import OTHERS_POD, Unnamed, Visibility
@@ -78,6 +80,8 @@ def sentence(reason: Reason) -> str:
             held = "is" if cards == 1 else "are"
             why = f" ({list_names(faults, _SHOWN)})" if faults else ""
             return f"{count_noun(cards, 'card')} that might serve it {held} held back for a fault{why}; {sentence(of)}"
+        case OldPods():
+            return _OLD_PODS[reason.step]
         case OtherGate(gates=gates):
             return _other_gate(gates)
         case SharedClaim():
@@ -132,6 +136,17 @@ def steps(reason: Reason, namespace: str) -> tuple[str, ...]:
             return ("see which cards have a fault, and what ends it: tessera health", *steps(of, namespace))
         case SharedClaim():
             return ("see why the pod waits that asks for it: tessera queue, and tessera why POD",)
+        case OldPods(deployment=name, step=UpdateStep.STAY):
+            return ways_out(namespace, name)
+        case OldPods(step=UpdateStep.REFUSED):
+            return (
+                f"set maxUnavailable 1 in its PodDisruptionBudget: kubectl get poddisruptionbudgets -n {namespace}",
+            )
+        case OldPods(deployment=name, step=UpdateStep.FAILED):
+            return (
+                f"see why it failed: kubectl get events -n {namespace}",
+                f"correct the template, or take the update back: kubectl rollout undo -n {namespace} deployment/{name}",
+            )
         case Planning():
             return ("check again in a moment; if nothing changes, read the controller's log", CONTROLLER_LOG)
         case _:
@@ -157,8 +172,34 @@ def name_blockers(reason: Reason) -> str:
             return name_blockers(of)
         case SharedClaim(first=first):
             return f"{first} asks for it"
+        case OldPods(old=old, said=said):
+            names = f"the old {'pod is' if len(old) == 1 else 'pods are'} {name_pods(old[:_SHOWN])}" if old else ""
+            return "; ".join(filter(None, (names, f"the server says: {said.rstrip('.')}" if said else "")))
         case _:
             return ""
+
+
+#: What keeps a new pod of a Deployment that has no room beside the old ones, by step.
+_OLD_PODS = {
+    UpdateStep.STAY: "an old pod of its own Deployment holds what it needs, and ends only when this one is ready"
+    " (maxUnavailable 0): neither goes on by itself",
+    UpdateStep.FOLLOW: "it gets the slots of an old pod of its own Deployment once the new pods before it are ready",
+    UpdateStep.END: "it gets the slots of an old pod of its own Deployment, which was asked to end",
+    UpdateStep.REFUSED: "it gets the slots of an old pod of its own Deployment, and its eviction is refused",
+    UpdateStep.FAILED: "a pod of this revision did not become ready, and its slots went back to the old revision;"
+    " this revision gets no further try",
+}
+_PATCH = '{"spec":{"strategy":{"rollingUpdate":{"maxSurge":0,"maxUnavailable":1}}}}'
+
+
+def ways_out(namespace: str, deployment: str) -> tuple[str, ...]:
+    """The ways out of an update in which old and new pods wait for each other."""
+    patch = f"kubectl patch deployment -n {namespace} {deployment} -p '{_PATCH}'"
+    return (
+        f"let an old pod end first; the service is without it meanwhile: {patch}",
+        "or have Tessera do so, and go back if the new pod fails: annotate its template tessera.dev/update: hand-over",
+        "or make room for one pod more, and keep the old one until then: end another pod, request less, or add a node",
+    )
 
 
 def _name_blockers(frees: Iterable[Blocker]) -> list[str]:

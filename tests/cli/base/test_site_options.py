@@ -35,6 +35,7 @@ SITE = Site(
     preempt=True,
     moves="evict",
     moves_per_hour=7,
+    handover="inherit",
 )
 
 

@@ -13,12 +13,8 @@ from tessera.controller.leadership.owners import unknown_owners
 from tessera.controller.objects.node_constraints import NodeConstraints
 from tessera.controller.objects.owners import Workload
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.controller.slicing.reservations.inheritance import (
-    KEPT_PODS,
-    KEPT_SECONDS,
-    TRIED_KINDS,
-    Inheritance,
-)
+from tessera.controller.slicing.reservations.inheritance import KEPT_PODS, KEPT_SECONDS, TRIED_KINDS, Inheritance
+from tessera.controller.slicing.reservations.owner_pods import place_within
 from tessera.controller.slicing.reservations.reservation_record import RESERVATIONS_ANNOTATION
 
 OLD, NEW = "ReplicaSet/svc-1", "ReplicaSet/svc-2"
@@ -401,13 +397,12 @@ def test_many_waiting_pods_of_an_owner_are_tried_in_kept_slots_by_kinds(
         cluster.put(replace(cluster.pods[each.uid], terminating=True))
     cluster.run()
     tried = []
-    places_in = Inheritance._places_in
 
     def count(*args: Any) -> Any:
         tried.append(args)
-        return places_in(*args)
+        return place_within(*args)
 
-    monkeypatch.setattr(Inheritance, "_places_in", count)
+    monkeypatch.setattr(f"{Inheritance.__module__}.place_within", count)
     list(cluster.slicer.inheritance.propose())
     assert len(olds) <= len(tried) <= len(olds) * min(kinds + 1, TRIED_KINDS)
 

@@ -39,6 +39,7 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
         preempt: True to evict pods of lower priority for waiting pods.
         moves: what is done to make room by moves: ``off``, ``recommend`` or ``evict``.
         moves_per_hour: most moves in an hour.
+        handover: what is done for pods that replace others: ``off``, ``inherit`` or ``on``.
         reservations: ``off``, ``always``, or the time that a pod waits for room before slots are reserved for it.
     """
 
@@ -51,6 +52,7 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     preempt: bool = False
     moves: str | None = None
     moves_per_hour: int | None = None
+    handover: str | None = None
 
 
 def check_hosts(_context: click.Context, _parameter: click.Parameter, hosts: tuple[str, ...]) -> tuple[str, ...]:
@@ -222,6 +224,15 @@ _SITE_OPTIONS: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
             "help": "Most pods that --moves evict evicts in an hour.  [default: 20]",
         },
     ),
+    (
+        "--handover",
+        "handover",
+        {
+            "type": click.Choice(("off", "inherit", "on")),
+            "help": "The slots of a service's pod: free for all once it is deleted, kept for its owner's next pod, or"
+            " besides handed to a new pod with the annotation tessera.dev/update: hand-over.  [default: on]",
+        },
+    ),
 )
 
 
@@ -253,6 +264,8 @@ def site_arguments(site: Site) -> Iterator[str]:
         yield f"--moves={site.moves}"
     if site.moves_per_hour is not None:
         yield f"--moves-per-hour={site.moves_per_hour}"
+    if site.handover is not None:
+        yield f"--handover={site.handover}"
 
 
 def _seconds(duration: float) -> str:

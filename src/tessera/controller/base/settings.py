@@ -1,6 +1,7 @@
 """Settings that several parts of the controller read: limits of the health breaker, and what is done by moves.
 
-Moves end running pods whose authors allow it, to make room for waiting pods.
+Moves end running pods whose authors allow it, to make room for waiting pods. Hand-over ends old pods of a service for
+its new ones.
 """
 
 from collections.abc import Iterable
@@ -51,6 +52,17 @@ class MoveSettings:
 
     mode: MoveMode = MoveMode.RECOMMEND
     per_hour: int = MOVES_PER_HOUR
+
+
+class HandOverMode(Enum):
+    """What is done for the pods that replace others of their owner."""
+
+    #: A deleted pod's slots are free for all.
+    OFF = "off"
+    #: They are kept for its owner's next pod.
+    INHERIT = "inherit"
+    #: Besides, an old pod ends for a new one without room whose annotation says so.
+    ON = "on"
 
 
 #: No moves are looked for.

@@ -140,7 +140,11 @@ class LeaderSession:
         self._clock = clock
         self._metrics = metrics
         self._slicer = Slicer(
-            options.reserve_after, preempts=options.preempt, moves=options.moves, kinds=(*KINDS, *kinds)
+            options.reserve_after,
+            preempts=options.preempt,
+            moves=options.moves,
+            updates=options.handover,
+            kinds=(*KINDS, *kinds),
         )
         self._wake = asyncio.Event()
         self._pods = Informer(client, PODS, clock=clock, rng=rng)
@@ -272,7 +276,8 @@ class LeaderSession:
         self._reclaim_slices()
         for event in self._term.after_step:
             event.set()
-        if self._slicer.state.ages.unknown_owners or self._slicer.state.reservations:  # kept slots are reservations
+        slicer = self._slicer  # kept slots are reservations
+        if slicer.state.ages.unknown_owners or slicer.state.reservations or slicer.hand_over.asks:
             self._pod_owners.look()
         for instruction in self._slicer.pop_writes():
             self._executor.start(instruction, group)

@@ -43,7 +43,7 @@ _AGAIN = 5.0
 
 def unknown_owners(slicer: Slicer) -> Iterator[Owner]:
     """Yields owners of pods about which somebody should ask the API server."""
-    return chain(slicer.state.ages.unknown_owners, slicer.inheritance.unknown_owners)
+    return chain(slicer.state.ages.unknown_owners, slicer.inheritance.unknown_owners, slicer.hand_over.unknown_owners)
 
 
 class PodOwners(ClusterInput):
@@ -109,7 +109,15 @@ class PodOwners(ClusterInput):
         if deployment.metadata.uid != name.uid:
             return None
         revision = found.metadata.annotations.get(_REVISION, "")
-        return Workload(name.uid, _replicas(deployment), int(revision) if _NUMBER.fullmatch(revision) else 0)
+        return Workload(
+            name.uid,
+            _replicas(deployment),
+            int(revision) if _NUMBER.fullmatch(revision) else 0,
+            name.name,
+            deployment.keeps_old_pods,
+            max(0, deployment.spec.min_ready_seconds),
+            max(0, deployment.spec.progress_deadline_seconds),
+        )
 
 
 def _replicas(found: PartialObject | ReplicaSet | Deployment) -> int:

@@ -18,8 +18,16 @@ class Workload(NamedTuple):
         top: UID of the topmost owner: the Deployment of a ReplicaSet that has one, else the owner itself.
         wanted: the pods that the topmost owner wants; 0 for one that is being deleted, and for a Job.
         revision: the revision of a Deployment's ReplicaSet, the newest has the highest; 0 for others.
+        name: the Deployment's name; empty for others.
+        keeps_old: an update ends no old pod before a new one is available.
+        ready_for: seconds for which a new pod must be ready before it counts (``minReadySeconds``).
+        deadline: seconds that a new pod may take until it is ready (``progressDeadlineSeconds``).
     """
 
     top: str
     wanted: int
     revision: int = 0
+    name: str = ""
+    keeps_old: bool = False
+    ready_for: int = 0
+    deadline: int = 600

@@ -11,6 +11,7 @@ from enum import Enum
 from tessera.api.names import (
     GATE,
     GPU_RESOURCES,
+    HAND_OVER,
     HOSTNAME_LABEL,
     LAST_GATES,
     MIG_RESOURCE_PREFIX,
@@ -18,6 +19,7 @@ from tessera.api.names import (
     PINNED_ANNOTATION,
     SLICE_CONDITION,
     SLICE_PROMISED_CONDITION,
+    UPDATE_ANNOTATION,
     YIELDS_ANNOTATION,
     NodeName,
     PodUid,
@@ -158,6 +160,9 @@ class PodInfo:
         movable: its author allows Tessera to end it to make room: annotation ``tessera.dev/movable: "true"``.
         yields: it keeps room for others, and ends for any pod of higher priority: annotation ``tessera.dev/yields``.
         pinned: Tessera has pinned it to the node of its whole cards or shares: annotation ``tessera.dev/pinned``.
+        hands_over: an old pod of its Deployment makes room for it: annotation ``tessera.dev/update: hand-over``.
+        ready_since: of such a pod, seconds since 1970 since when it is ready; 0 while it is not, and for other pods.
+        restarts: of such a pod, how often the container was restarted that was restarted most.
         gang: the pods with which it gets its slices together; None for a pod that starts by itself.
         succeeded: it has ended well.
         disrupted: it was evicted or preempted, or its node ended it: condition ``DisruptionTarget``.
@@ -206,6 +211,9 @@ class PodInfo:
     movable: bool = False
     yields: bool = False
     pinned: bool = False
+    hands_over: bool = False
+    ready_since: float = 0.0
+    restarts: int = 0
     gang: Gang | None = None
     succeeded: bool = False
     disrupted: bool = False
@@ -278,6 +286,7 @@ def read_pod(pod: Pod) -> PodInfo:
         gang = read_gang(meta.namespace, meta.labels, meta.annotations, (owner.name, owner.uid) if owner else ("", ""))
     except GangError as error:
         fault = fault or (str(error) if profiles or claims else "")
+    hands_over = asks and meta.annotations.get(UPDATE_ANNOTATION) == HAND_OVER
     return PodInfo(
         uid=PodUid(meta.uid),
         namespace=meta.namespace,
@@ -317,6 +326,9 @@ def read_pod(pod: Pod) -> PodInfo:
         movable=meta.annotations.get(MOVABLE_ANNOTATION) == "true",
         yields=meta.annotations.get(YIELDS_ANNOTATION) == "true",
         pinned=bool(devices) and meta.annotations.get(PINNED_ANNOTATION) == meta.uid,
+        hands_over=hands_over,
+        ready_since=_ready_since(pod) if hands_over else 0.0,
+        restarts=max((each.restart_count for each in pod.status.containers), default=0) if hands_over else 0,
         gang=gang,
         succeeded=pod.status.phase == "Succeeded",
         disrupted=any((each.type, each.status) == ("DisruptionTarget", "True") for each in pod.status.conditions),
@@ -383,6 +395,11 @@ def _unschedulable_message(pod: Pod) -> str:
         other = pod.spec.scheduler_name not in {"", DEFAULT_SCHEDULER}
         return f"no answer from scheduler {one_line(pod.spec.scheduler_name, 60)}" if other else ""
     return condition.message or condition.reason if condition.status == "False" else ""
+
+
+def _ready_since(pod: Pod) -> float:
+    ready = pod.status.condition("Ready")
+    return parse_time_or_zero(ready.last_transition_time or "") if ready and ready.status == "True" else 0.0
 
 
 def _waits_since(pod: Pod) -> str:

@@ -22,13 +22,14 @@ Others read the state between two decisions, and only while :attr:`Slicer.is_cau
 
 from collections.abc import Callable, Sequence
 
-from tessera.controller.base.settings import NO_MOVES, MoveMode, MoveSettings
+from tessera.controller.base.settings import NO_MOVES, HandOverMode, MoveMode, MoveSettings
 from tessera.controller.slicing.cycle.observe import Observer
 from tessera.controller.slicing.cycle.order import FairOrder, find_candidates
 from tessera.controller.slicing.cycle.plan import Plan
 from tessera.controller.slicing.cycle.settle import Settlement
 from tessera.controller.slicing.cycle.take_in import Intake
 from tessera.controller.slicing.cycle.writes import PendingWrites
+from tessera.controller.slicing.evictions.hand_over import HandOver
 from tessera.controller.slicing.evictions.late_pods import Overstays, UnboundPods
 from tessera.controller.slicing.evictions.move_finder import MoveFinder
 from tessera.controller.slicing.evictions.mover import Mover
@@ -62,6 +63,7 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         reserve_after: seconds that a pod waits for room before slots are reserved for it; None reserves none.
         preempts: True to evict pods of lower priority for waiting pods.
         moves: what is done to make room by moves.
+        updates: what is done for the updates of services.
         kinds: make the kinds of requests that are served.
         reads: True for a reader of the cluster: it keeps the reservations that the controller recorded.
 
@@ -73,6 +75,7 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         order: the order of waiting pods.
         kinds: the kinds of requests.
         inheritance: keeps the slots of deleted pods for the next pods of their owners.
+        hand_over: gives the slots of old pods of an update to its new ones.
         intake: knows which pods and objects were observed.
         settlement: counts what was decided.
         steps: steps of planning taken so far; never decreases.
@@ -85,6 +88,7 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         reads: bool = False,
         preempts: bool = False,
         moves: MoveSettings = NO_MOVES,
+        updates: HandOverMode = HandOverMode.ON,
         kinds: Sequence[Callable[[SlicerState], RequestKind]] = KINDS,
     ) -> None:
         self.steps = 0
@@ -92,9 +96,12 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         self.planner = planner = Planner(state)
         self.order = FairOrder(state, planner)
         self.inheritance = Inheritance(state)
+        acts, evicts = updates is HandOverMode.ON, moves.mode is MoveMode.EVICT
+        self.hand_over = HandOver(state, self.inheritance.pods, acts=acts, moves=evicts)
         gangs = GangPlanner(state, planner)
-        keeps = preempts or moves.mode is MoveMode.EVICT
-        reserver = Reserver(state, planner, gangs, reserve_after, reads=reads, keeps=keeps)
+        keeps = preempts or evicts
+        inherits = updates is not HandOverMode.OFF
+        reserver = Reserver(state, planner, gangs, reserve_after, reads=reads, keeps=keeps, inherits=inherits)
         self.rooms = MoveFinder(state, planner, reserver)
         self.mover = Mover(state, reserver, self.rooms, moves)
         moves_pods = moves.mode is not MoveMode.OFF
@@ -108,17 +115,18 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         #: The features of the cycle that are on, in the order in which they propose.
         self._proposers: list[Proposer] = [
             self._plan,
-            *([] if reads else [self.inheritance]),
+            *([self.inheritance] if inherits and not reads else []),
             reserver,
             Preemptor(state, reserver, all_pods=preempts),
-            RecordedMoves(state, moves),
+            RecordedMoves(state, moves, self.inheritance.pods),
             *([self.mover] if moves_pods else ()),
+            *([self.hand_over] if inherits and not reads else []),
             Overstays(state),
             UnboundPods(state),
         ]
         allocations = Allocations(state, self.kinds)
         self.settlement = Settlement(state, allocations, planner)
-        observer = Observer(state, self.settlement, self._proposers, self.kinds, self.mover if moves_pods else None)
+        observer = Observer(state, self.settlement, self._proposers, self.kinds)
         self.intake = Intake(state, observer, allocations, self._proposers, self.kinds)
         self._writes = PendingWrites(state, allocations, gangs, self.kinds)
 

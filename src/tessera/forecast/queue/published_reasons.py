@@ -169,6 +169,8 @@ class PublishedReasons:
         if reason is None:
             return Planning()
         found = self._with_blockers(pod, nodes, reason)
+        if pod.uid in self._state.updates:
+            return _replace(self._state.updates[pod.uid], reason=found)
         away = self._cards_away(pod)
         if away and not reason.never and not isinstance(reason, QueueFull | Reserved | GangIncomplete):
             return CardsAway(len(away), found, tuple(sorted(set(away))))

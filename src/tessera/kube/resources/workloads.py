@@ -53,6 +53,8 @@ class WorkloadSpec(Wire, frozen=True, kw_only=True):
     strategy: DeploymentStrategy = DeploymentStrategy()
     selector: LabelSelector | None = None
     template: PodTemplateSpec = PodTemplateSpec()
+    min_ready_seconds: int = 0
+    progress_deadline_seconds: int = 600
 
 
 class WorkloadStatus(Wire, frozen=True, kw_only=True):
@@ -68,6 +70,28 @@ class Deployment(Wire, frozen=True, kw_only=True):
     metadata: ObjectMeta = ObjectMeta()
     spec: WorkloadSpec = WorkloadSpec()
     status: WorkloadStatus = WorkloadStatus()
+
+    @property
+    def keeps_old_pods(self) -> bool:
+        """True if a rolling update ends no old pod before a new one is available.
+
+        ``maxUnavailable`` is rounded down, and counts as 1 where ``maxSurge`` is 0 too
+        (``pkg/controller/deployment/util``, ``ResolveFenceposts``).
+        """
+        strategy, replicas = self.spec.strategy, self.spec.replicas
+        if strategy.type not in {"", "RollingUpdate"}:
+            return False
+        count, rolling = 1 if replicas is None else replicas, strategy.rolling_update or RollingUpdate()
+        unavailable, surge = (_share(each, count) for each in (rolling.max_unavailable, rolling.max_surge))
+        return unavailable < 1 and surge > 0
+
+
+def _share(value: int | str, count: int) -> float:
+    text = str(value).strip()
+    number = text.removesuffix("%")
+    if not number.isdecimal():
+        return 0.0
+    return int(number) * count / 100 if number != text else float(number)
 
 
 class ReplicaSet(Wire, frozen=True, kw_only=True):

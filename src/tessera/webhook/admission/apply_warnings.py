@@ -27,6 +27,7 @@ from tessera.text import one_line
 from tessera.webhook.admission.device_admission import find_impossible_devices, requested_devices
 from tessera.webhook.admission.requirements import whole_card_slice
 from tessera.webhook.admission.template_admission import decide_template
+from tessera.webhook.admission.update_annotation import warn_of_idle_update
 from tessera.webhook.base.budget import PodRefused, SpendTime, spend_nothing
 from tessera.webhook.nodes.capabilities import Capabilities
 
@@ -37,13 +38,16 @@ Json = Mapping[str, Any]
 _DRIVER_LABEL, _SEES_ALL = "nvidia.com/cuda.driver-version.major", "570"
 
 
-def find_warnings(pod: Json, capabilities: Capabilities, spend: SpendTime = spend_nothing) -> Iterator[str]:
+def find_warnings(
+    pod: Json, capabilities: Capabilities, spend: SpendTime = spend_nothing, kind: str = "Pod"
+) -> Iterator[str]:
     """Yields the warnings for the author of a pod that is admitted.
 
     Args:
         pod: the pod, or a template of one, as its author wrote it.
         capabilities: the GPU resources of the cluster.
         spend: called before each piece of work.
+        kind: the kind of the object whose template it is.
     """
     if any(each.get("controller") for each in (pod.get("metadata") or {}).get("ownerReferences") or ()):
         return
@@ -62,6 +66,7 @@ def find_warnings(pod: Json, capabilities: Capabilities, spend: SpendTime = spen
         yield from (f"{where} {each}" for each in _hidden_slices(wanted, nodes, capabilities))
     if not asked:
         return
+    yield from warn_of_idle_update(pod, kind)
     devices = {} if replaced else requested_devices(spec)
     if why := find_impossible_devices(devices, capabilities, nodes, capabilities.groups_for(spec, spend)):
         yield why
@@ -113,14 +118,14 @@ def find_template_warnings(
     return [
         f"{'.'.join(path)}: {warning}"
         for path, template in find_templates(kind, item)
-        for warning in _template_warnings(template, capabilities, spend)
+        for warning in _template_warnings(template, kind.kind, capabilities, spend)
     ]
 
 
-def _template_warnings(template: Json, capabilities: Capabilities, spend: SpendTime) -> Sequence[str]:
+def _template_warnings(template: Json, kind: str, capabilities: Capabilities, spend: SpendTime) -> Sequence[str]:
     try:
         decide_template(template, capabilities, spend)
-        return list(find_warnings(template, capabilities, spend))
+        return list(find_warnings(template, capabilities, spend, kind))
     except PodRefused as refused:
         return [f"its pods will be refused: {refused}"]
     except msgspec.ValidationError:

@@ -48,6 +48,7 @@ from tessera.webhook.admission.json_patch import Operation
 from tessera.webhook.admission.pod_schema import PodSchema, Spec, size_of
 from tessera.webhook.admission.slice_admission import gate_operations
 from tessera.webhook.admission.template_admission import decide_each, requested_resources
+from tessera.webhook.admission.update_annotation import refuse_wrong_update
 from tessera.webhook.base.budget import PodRefused, Rule, SpendTime, refuse_oversized, spend_nothing
 from tessera.webhook.nodes.capabilities import Capabilities, GroupNode
 
@@ -162,6 +163,7 @@ def decide_device_admission(
         )
     refuse_impossible_devices(spec, capabilities, spend)
     refuse_wrong_gang(pod)
+    refuse_wrong_update(pod)
     return gate_operations(spec)
 
 

@@ -31,6 +31,7 @@ from tessera.webhook.admission.gang_sizes import refuse_wrong_gang
 from tessera.webhook.admission.impossible_requests import find_impossible
 from tessera.webhook.admission.json_patch import Operation
 from tessera.webhook.admission.quota_charges import ContainerWithSlices, compute_charges, refuse_other_charges
+from tessera.webhook.admission.update_annotation import refuse_wrong_update
 from tessera.webhook.base.budget import PodRefused, Rule, SpendTime, spend_nothing
 from tessera.webhook.nodes.capabilities import MODEL_PROFILES, Capabilities, NodeSets
 from tessera.webhook.nodes.restriction import read_restriction
@@ -75,6 +76,7 @@ def patch_for_slices(
     if static:
         return ()
     _refuse_bound(spec)
+    refuse_wrong_update(pod)
     if gates:
         refuse_wrong_gang(pod)
     gate = gate_operations(spec) if gates else ()
@@ -197,6 +199,7 @@ def gate_claiming_pod(pod: Json) -> Sequence[Operation]:
     if spec.get("nodeName"):
         return ()
     refuse_wrong_gang(pod)
+    refuse_wrong_update(pod)
     return gate_operations(spec)
 
 

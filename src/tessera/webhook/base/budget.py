@@ -30,6 +30,8 @@ class Rule(Enum):
     SLICE_REQUEST = "slice_request"
     #: The size of the pod's gang is missing or no number.
     GANG = "gang"
+    #: The annotation about updates has an unknown value.
+    UPDATE = "update"
     #: No card has the profile.
     UNKNOWN_PROFILE = "unknown_profile"
     #: The profiles are of nodes of both kinds, on demand and fixed.

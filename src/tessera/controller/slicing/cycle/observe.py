@@ -3,14 +3,13 @@
 What a pod or node has to do with its slices changes later, when it is absorbed.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from tessera.api.names import LAST_GATES, QUEUE_LABEL, NodeName, PodUid
 from tessera.api.queues import Queue
 from tessera.controller.objects.pod_info import PodInfo, Record
 from tessera.controller.slicing.cycle.settle import Settlement
-from tessera.controller.slicing.evictions.mover import Mover
 from tessera.controller.slicing.kinds.request_kind import Kinds
 from tessera.controller.slicing.planning.proposals import (
     Notice,
@@ -42,25 +41,22 @@ class Observer:
     Args:
         state: the slicer's state.
         settlement: carries out what follows on outcomes of writes.
-        proposers: may be due once time has passed.
+        proposers: may be due once time has passed, and are told of refused evictions.
         kinds: observe pods, nodes and namespaces.
-        mover: is told of refused evictions; None if nothing moves.
     """
 
     def __init__(
         self,
         state: SlicerState,
         settlement: Settlement,
-        proposers: Iterable[Proposer],
+        proposers: Sequence[Proposer],
         kinds: Kinds,
-        mover: Mover | None,
     ) -> None:
         self._state = state
         self._cluster = state.cluster
         self._settlement = settlement
         self._proposers = proposers
         self._kinds = kinds
-        self._mover = mover
         #: True once the first decision has looked for objects without a node; this happens once.
         self._orphans_found = False
 
@@ -236,9 +232,11 @@ class Observer:
                 self._finish(write)
             case events.WriteRefused(write, reason):
                 self._note_refusal(write, reason)
-            case events.WriteOutcomeUnknown(write):
-                if isinstance(write, Evict) and self._mover is not None:
-                    self._mover.note_no_answer(write.uid)
+            case events.WriteOutcomeUnknown(Evict(uid=uid)):
+                for proposer in self._proposers:
+                    proposer.note_no_answer(uid)
+            case events.WriteOutcomeUnknown():
+                pass
             case events.RetryDue(write):
                 self._state.busy.discard(write.key)
                 self._mark_affected(write)
@@ -268,8 +266,9 @@ class Observer:
             self._settlement.allocations.note_sent(write.node, write.put, sent=False)
         elif isinstance(write, PatchRecord) and not write.drop and self._is_record(write):
             self._settlement.allocations.note_sent(write.node, [write.uid], sent=False)
-        elif isinstance(write, Evict) and self._mover is not None:
-            self._settlement.settle(self._mover.note_refusal(write.uid, reason))
+        elif isinstance(write, Evict):
+            for proposer in self._proposers:
+                self._settlement.settle(proposer.note_refusal(write.uid, reason))
 
     def _is_record(self, write: PatchRecord) -> bool:
         """True if the write is the record of a place, and no write beside it."""

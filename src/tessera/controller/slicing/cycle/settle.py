@@ -13,6 +13,7 @@ from tessera.controller.slicing.planning.proposals import (
     Backfill,
     EndOfReservation,
     Eviction,
+    FailedUpdate,
     KindRefusal,
     NewReservation,
     Notice,
@@ -23,6 +24,7 @@ from tessera.controller.slicing.planning.proposals import (
 )
 from tessera.controller.slicing.state.allocation import Allocation
 from tessera.controller.slicing.state.messages import lost_slices_text, reserved_text, waiting_text
+from tessera.controller.slicing.state.move_record import RecordedMove
 from tessera.controller.slicing.state.reservation import Reservation
 from tessera.controller.slicing.state.reservation_rules import holders_of, queue_key
 from tessera.controller.slicing.state.slicer_state import SlicerState
@@ -79,6 +81,10 @@ class Settlement:
                     self._end(reservation)
                 case Eviction(evict):
                     self._state.evictions[evict.uid] = evict
+                case FailedUpdate(pod, revision, node):
+                    entry = RecordedMove(uid=pod.uid, owner=pod.owner, date=self._state.now, revision=revision)
+                    self._state.moves[node] = (*self._state.moves.get(node, ()), entry)
+                    self._state.dirty_nodes.add(node)
                 case Notice(pod, reason, text, warning):
                     self._state.add_event(pod, reason, text, warning=warning)
         self._texts.clear()
@@ -191,9 +197,10 @@ class Settlement:
         if pod is None:
             self.allocations.count_usage(made.uid)
         elif made.is_inherited:  # a refusal from before, as by its queue's maximum, says nothing
-            self._state.pods.move(pod.uid, PodState.QUEUED)
+            if self._state.pods.state_of(pod.uid) is not PodState.BLOCKED:
+                self._state.pods.move(pod.uid, PodState.QUEUED)
+                self._state.waiting[pod.uid].reason = None
             self._state.pods.forget_refusal(pod.uid)
-            self._state.waiting[pod.uid].reason = None
         if pod is None or (made.is_inherited and not made.holders):  # the pod starts at once
             return
         names = sorted(each.owner for each in holders_of(self._state, made))

@@ -4,8 +4,12 @@ from collections.abc import Iterator
 
 from tessera.controller.base.settings import MoveSettings
 from tessera.controller.slicing.planning.proposals import Proposal, Proposer
-from tessera.controller.slicing.state.move_record import MOVE_COUNTS, MOVES_ANNOTATION, read_moves
+from tessera.controller.slicing.reservations.owner_pods import OwnerPods
+from tessera.controller.slicing.state.move_record import MOVE_COUNTS, MOVES_ANNOTATION, RecordedMove, read_moves
 from tessera.controller.slicing.state.slicer_state import SlicerState
+
+#: Most entries of failed updates that a new controller takes over from one node.
+FAILED_UPDATES = 64
 
 
 class RecordedMoves(Proposer):
@@ -14,12 +18,14 @@ class RecordedMoves(Proposer):
     Args:
         state: the slicer's state, of which this class changes the moves.
         settings: say how many moves an hour has at most.
+        pods: the pods of owners.
     """
 
-    def __init__(self, state: SlicerState, settings: MoveSettings) -> None:
+    def __init__(self, state: SlicerState, settings: MoveSettings, pods: OwnerPods) -> None:
         self.next_due = 0.0
         self._state = state
         self._settings = settings
+        self._pods = pods
         #: True once the recorded moves have been taken over; this happens once, as soon as the time is known.
         self._adopted = False
 
@@ -28,8 +34,8 @@ class RecordedMoves(Proposer):
         if self._state.now:
             self._adopt()
             self._forget()
-            dates = (each.date for found in self._state.moves.values() for each in found)
-            self.next_due = min((each + MOVE_COUNTS for each in dates), default=None)
+            ends = (each.date + MOVE_COUNTS for found in self._state.moves.values() for each in found)
+            self.next_due = min((each for each in ends if each > self._state.now), default=None)
         yield from ()
 
     def _adopt(self) -> None:
@@ -38,15 +44,20 @@ class RecordedMoves(Proposer):
         self._adopted = True
         for node, item in self._state.cluster.objects.items():
             if MOVES_ANNOTATION in item.metadata.annotations:
-                self._state.moves[node] = tuple(read_moves(item))[: self._settings.per_hour]
+                found = sorted(read_moves(item), key=lambda each: not each.revision)
+                self._state.moves[node] = tuple(found[: max(FAILED_UPDATES, self._settings.per_hour)])
                 self._state.dirty_nodes.add(node)
 
     def _forget(self) -> None:
         for node, found in list(self._state.moves.items()):
-            left = tuple(each for each in found if each.counts(self._state.now))
+            left = tuple(each for each in found if each.is_recent(self._state.now) or self._has_failed(each))
             if len(left) < len(found):
                 self._state.dirty_nodes.add(node)
                 if left:
                     self._state.moves[node] = left
                 else:
                     del self._state.moves[node]
+
+    def _has_failed(self, one: RecordedMove) -> bool:
+        """True for an update that failed, while its ReplicaSet has pods."""
+        return bool(one.revision) and self._pods.have_owner(one.owner)

@@ -94,6 +94,20 @@ class Eviction(msgspec.Struct, frozen=True):
     evict: Evict
 
 
+class FailedUpdate(msgspec.Struct, frozen=True):
+    """A pod of a Deployment's new revision has failed, so the revision gets no slots of old pods any more.
+
+    Attributes:
+        pod: the pod.
+        revision: the revision.
+        node: the node whose object records it.
+    """
+
+    pod: PodInfo
+    revision: int
+    node: NodeName
+
+
 class Notice(msgspec.Struct, frozen=True):
     """An Event on a pod."""
 
@@ -113,6 +127,7 @@ Proposal = (
     | NewReservation
     | EndOfReservation
     | Eviction
+    | FailedUpdate
     | Notice
 )
 
@@ -137,6 +152,13 @@ class Proposer:
 
     def note_owner(self, owner: Owner, workload: Workload | None) -> None:
         """Takes in what the API server says of an owner."""
+
+    def note_refusal(self, _uid: PodUid, _reason: str) -> Iterable[Proposal]:
+        """Takes in that the server refused an eviction, by a PodDisruptionBudget or another policy, and its reason."""
+        return ()
+
+    def note_no_answer(self, uid: PodUid) -> None:
+        """Takes in that the server did not answer an eviction, or that it asked for another try."""
 
     def review(self, _nodes: AbstractSet[NodeName]) -> Iterable[Proposal]:
         """Proposes, before pods are planned, what of earlier decisions ends, now that these nodes have changed."""

@@ -21,22 +21,25 @@ The node's Instaslice object records kept slots like other reservations, so a ne
 from collections import Counter, deque
 from collections.abc import Hashable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 
 from tessera.api.instaslice import Slice
-from tessera.api.names import NodeName, PodUid, device_id
+from tessera.api.names import NodeName, PodUid
 from tessera.controller.objects.owners import Owner, Workload
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.planning.proposals import EndOfReservation, NewReservation, Proposal, Proposer
+from tessera.controller.slicing.reservations.owner_pods import (
+    OwnedPod,
+    OwnerPods,
+    owner_of,
+    place_within,
+    reserve_inherited,
+)
 from tessera.controller.slicing.reservations.place_search import residual_seconds
-from tessera.controller.slicing.state.allocation import Allocation
-from tessera.controller.slicing.state.reservation import INHERITED, Reservation
-from tessera.controller.slicing.state.reservation_rules import holders_of, make_holds, overlap, queue_key
+from tessera.controller.slicing.state.reservation import Reservation
+from tessera.controller.slicing.state.reservation_rules import holders_of, make_holds, overlap
 from tessera.controller.slicing.state.slicer_state import SlicerState
-from tessera.mig.names import resource_spelling
-from tessera.placement.fleet import UnknownCard
-from tessera.placement.reserved_slots import Hold
 
 #: Most seconds for which free slots wait for the next pod. A StatefulSet or a ReplicaSet makes it within a second; a
 #: controller manager that changes leaders takes some 15.
@@ -44,25 +47,8 @@ KEPT_SECONDS = 30.0
 #: Most pods whose slots are kept at the same time; each is applied to every decision. Of more, a namespace keeps its
 #: share.
 KEPT_PODS = 512
-#: Most ReplicaSets of one name that are asked about for one ended pod; a Deployment keeps 10 old ones by default.
-ASKED_SIBLINGS = 32
 #: Most kinds of waiting pods of one owner that are tried in kept slots. A rollout has two: the new pods and the old.
 TRIED_KINDS = 8
-
-
-@dataclass(frozen=True, slots=True)
-class _Member:
-    """A pod that a controller made, and the slots that it has or had.
-
-    Attributes:
-        pod: the pod as it lived.
-        allocation: its slots; None without any.
-        was_asked: it was seen while it was being deleted, and not only found gone.
-    """
-
-    pod: PodInfo
-    allocation: Allocation | None
-    was_asked: bool = False
 
 
 class Inheritance(Proposer):
@@ -70,18 +56,18 @@ class Inheritance(Proposer):
 
     Args:
         state: the slicer's state.
+
+    Attributes:
+        pods: the pods of owners.
     """
 
     follows = "maker"
 
     def __init__(self, state: SlicerState) -> None:
         self._state = state
-        self._members: dict[PodUid, _Member] = {}
-        #: The same by owner, and the owners by namespace and common part of their names; nothing in them is empty.
-        self._pods: dict[Owner, dict[PodUid, None]] = {}
-        self._owners: dict[tuple[str, str], dict[Owner, None]] = {}
+        self.pods = OwnerPods()
         #: Pods that have left slots since the last review.
-        self._left: list[_Member] = []
+        self._left: list[OwnedPod] = []
         #: What the API server says of owners; None if one does not exist. Only while slots are kept.
         self._workloads: dict[Owner, Workload | None] = {}
         #: When free slots that are kept go to others, seconds since 1970.
@@ -92,38 +78,23 @@ class Inheritance(Proposer):
 
     def observe(self, uid: PodUid) -> None:
         """Takes in a pod that changed, or is gone."""
-        pod, known = self._state.cluster.pods.get(uid), self._members.get(uid)
+        pod, known = self._state.cluster.pods.get(uid), self.pods.get(uid)
         if pod is not None and not pod.terminating and not pod.finished:
             if _may_leave(pod) and (pod.profiles or pod.devices or pod.device_claims):
-                self._add(_Member(pod, self._state.allocations.current_of(uid)))
+                self.pods.put(OwnedPod(pod, self._state.allocations.current_of(uid)))
         elif known is not None:
-            self._drop(known.pod)
+            self.pods.drop(known.pod)
             self._leave(replace(known, pod=pod or known.pod, was_asked=pod is not None))
         elif pod is not None and _may_leave(pod) and not self._has_begun:  # it was asked to end before that
-            self._leave(_Member(pod, self._state.allocations.current_of(uid), was_asked=True))
+            self._leave(OwnedPod(pod, self._state.allocations.current_of(uid), was_asked=True))
         if pod is not None and pod.is_held and self.keeps:
             self._state.reservations_due = True
 
-    def _leave(self, member: _Member) -> None:
+    def _leave(self, member: OwnedPod) -> None:
         pod = member.pod
         if not pod.finished and not pod.disrupted and pod.uid not in self._state.evictions:
             self._left.append(member)
             self.has_news = True
-
-    def _add(self, member: _Member) -> None:
-        owner = _owner_of(member.pod)
-        self._members[member.pod.uid] = member
-        self._pods.setdefault(owner, {})[member.pod.uid] = None
-        self._owners.setdefault(_family_of(owner), {})[owner] = None
-
-    def _drop(self, pod: PodInfo) -> None:
-        owner = _owner_of(pod)
-        del self._members[pod.uid], self._pods[owner][pod.uid]
-        family = _family_of(owner)
-        if not self._pods[owner]:
-            del self._pods[owner], self._owners[family][owner]
-        if not self._owners.get(family, True):
-            del self._owners[family]
 
     def review(self, _nodes: AbstractSet[NodeName]) -> Iterator[Proposal]:
         """Keeps the slots that pods have left; then gives them to waiting pods, or ends what is over."""
@@ -133,16 +104,15 @@ class Inheritance(Proposer):
             yield from self._keep(member)
         yield from self.propose()
 
-    def _keep(self, member: _Member) -> Iterator[Proposal]:
+    def _keep(self, member: OwnedPod) -> Iterator[Proposal]:
         pod, one, state = member.pod, member.allocation, self._state
         seconds = min(KEPT_SECONDS, state.now - pod.started) if pod.started and state.now else 0.0
         if one is None or one.given_up or seconds <= 0 or pod.uid in state.reservations or self._is_over_share(pod):
             return
-        holds = make_holds(state, one.node, one.slices, pod.key)
-        if not holds:
+        made = reserve_inherited(state, pod, one.node, one.slices)
+        if made is None:
             return
-        made = self._inherited(pod, one.node, one.slices, holds)
-        made.patience, made.kept_for = seconds, _owner_of(pod)
+        made.patience, made.kept_for = seconds, owner_of(pod)
         made.holders = {each.uid for each in holders_of(state, made)}
         if not made.holders <= {pod.uid}:  # another pod has got them meanwhile
             return
@@ -151,7 +121,7 @@ class Inheritance(Proposer):
             return
         for other in others:
             yield EndOfReservation(other)
-        self._workloads.pop(_owner_of(pod), None)  # what it wants now
+        self._workloads.pop(owner_of(pod), None)  # what it wants now
         yield NewReservation(None, made, 0.0)
 
     def _is_over_share(self, pod: PodInfo) -> bool:
@@ -177,14 +147,7 @@ class Inheritance(Proposer):
     def unknown_owners(self) -> Iterator[Owner]:
         """The owners about which somebody should ask the API server."""
         for owner in dict.fromkeys(self._kept_owners()):
-            yield from (each for each in self._siblings(owner) if each not in self._workloads)
-
-    def _siblings(self, owner: Owner) -> Iterator[Owner]:
-        """Yields an owner, and others whose names say that they are of the same Deployment."""
-        yield owner
-        if owner.maker.startswith("ReplicaSet/"):
-            alike = self._owners.get(_family_of(owner), ())
-            yield from islice((each for each in alike if each != owner), ASKED_SIBLINGS)
+            yield from (each for each in self.pods.siblings(owner) if each not in self._workloads)
 
     def note_owner(self, owner: Owner, workload: Workload | None) -> None:
         """Takes in what the API server says of an owner."""
@@ -199,7 +162,7 @@ class Inheritance(Proposer):
         yield from self._end_what_is_over()
         found: dict[str, list[tuple[Owner, Reservation]]] = {}
         for owner, one in self._kept():
-            if all(each in self._workloads for each in self._siblings(owner)):
+            if all(each in self._workloads for each in self.pods.siblings(owner)):
                 workload = self._workloads[owner]
                 if workload is None:
                     yield EndOfReservation(one)
@@ -229,10 +192,10 @@ class Inheritance(Proposer):
         """Gives slots to waiting pods of one topmost owner; what it does not want any more is free."""
         owner = kept[0][0]
         members = [
-            (workload.revision, self._members[uid].pod)
-            for each in self._siblings(owner)
+            (workload.revision, pod)
+            for each in self.pods.siblings(owner)
             if (workload := self._workloads[each]) is not None and workload.top == top
-            for uid in self._pods.get(each, ())
+            for pod in self.pods.of(each)
         ]
         holding = sum(self._has_slots(pod.uid) for _, pod in members)
         wanted = max((each.wanted for each in self._workloads.values() if each and each.top == top), default=0)
@@ -246,7 +209,7 @@ class Inheritance(Proposer):
                 yield EndOfReservation(one)
                 continue
             for kind, pods in islice(kinds.items(), TRIED_KINDS):
-                slices = self._places_in(one, pods[0])
+                slices = place_within(self._state, one, pods[0])
                 if slices is not None:
                     yield from self._hand_over(one, pods.popleft(), slices)
                     if not pods:
@@ -261,84 +224,21 @@ class Inheritance(Proposer):
         own = self._state.reservations.get(pod.uid)
         return pod.uid in self._state.waiting and pod.ready_to_place and (own is None or not own.is_inherited)
 
-    def _places_in(self, one: Reservation, pod: PodInfo) -> tuple[Slice, ...] | None:
-        """Returns the slices of a pod within kept slots; None if it asks for more, or may not run on the node."""
-        index = self._state.cluster.index
-        if not index.open_to(pod.constraints) & index.mask_of(one.node):
-            return None
-        if pod.one_card and len(one.holds) > 1:
-            return None
-        if pod.profiles == tuple(resource_spelling(each.profile) for each in one.slices):
-            return one.slices
-        left = {each.gpu: each.bits for each in one.holds}
-        found: list[Slice] = []
-        for profile in pod.profiles:
-            place = self._place_in(one.node, left, profile)
-            if place is None:
-                return None
-            found.append(place)
-        return tuple(found)
-
-    def _place_in(self, node: NodeName, left: dict[str, int], profile: str) -> Slice | None:
-        """Takes the first place of a profile within these bits of cards; None if there is none."""
-        for gpu, bits in left.items():
-            try:
-                card = self._state.inventory.fleet.card(node, gpu)
-            except UnknownCard:
-                continue
-            row = card.geometry.find(profile)
-            if row is None:
-                continue
-            for start in row.starts:
-                claim = card.geometry.claim(row, start)
-                if claim & bits == claim:
-                    left[gpu] = bits & ~claim
-                    return Slice(
-                        id=device_id(gpu, row.name, start), profile=row.name, gpu_uuid=gpu, start=start, size=row.size
-                    )
-        return None
-
     def _hand_over(self, one: Reservation, pod: PodInfo, slices: tuple[Slice, ...]) -> Iterator[Proposal]:
         state = self._state
-        holds = make_holds(state, one.node, slices, pod.key)
         own = state.reservations.get(pod.uid)
         yield EndOfReservation(one)
         if own is not None:
             yield EndOfReservation(own)
-        if holds is None:
+        made = reserve_inherited(state, pod, one.node, slices)
+        if made is None:
             return
-        made = self._inherited(pod, one.node, slices, holds)
         holders = holders_of(state, made)
         seconds = max((residual_seconds(state, each) for each in holders), default=0.0)
         made.holders, made.until = {each.uid for each in holders}, state.now + seconds
         yield NewReservation(pod, made, seconds)
 
-    def _inherited(
-        self, pod: PodInfo, node: NodeName, slices: tuple[Slice, ...], holds: tuple[Hold, ...]
-    ) -> Reservation:
-        return Reservation(
-            uid=pod.uid,
-            key=pod.key,
-            queue=queue_key(self._state, pod),
-            priority=INHERITED,
-            number=0,
-            node=node,
-            slices=slices,
-            holds=holds,
-            made=self._state.now,
-            until=self._state.now,
-        )
-
-
-def _owner_of(pod: PodInfo) -> Owner:
-    return Owner(pod.namespace, pod.maker, pod.owner)
-
 
 def _may_leave(pod: PodInfo) -> bool:
     """True if a pod may leave slots: its owner makes others in its place, and they start one by one."""
     return pod.gang is None and not pod.maker.startswith("Job/")
-
-
-def _family_of(owner: Owner) -> tuple[str, str]:
-    """Returns what the ReplicaSets of one Deployment have in common: the namespace, and the name without the hash."""
-    return owner.namespace, owner.maker.rpartition("-")[0] or owner.maker

@@ -84,12 +84,13 @@ def read_reservations(item: Instaslice) -> Sequence[tuple[NodeName, PodUid, Reco
     return [(node, PodUid(each.pod_ref.uid), each) for each in entries[:RESERVED_PODS]]
 
 
-def adopt_reservations(state: SlicerState, *, keep: bool) -> int:
+def adopt_reservations(state: SlicerState, *, keep: bool, inherits: bool) -> int:
     """Takes over the recorded reservations of pods that wait; the others are removed from the objects.
 
     Args:
         state: gets the reservations.
         keep: False to remove all but those of inherited slots.
+        inherits: False to remove those that no pod waits for.
 
     Returns:
         The highest number of a reservation; 0 without any.
@@ -99,7 +100,8 @@ def adopt_reservations(state: SlicerState, *, keep: bool) -> int:
             state.dirty_nodes.add(name)
     units: set[str] = set()
     for node, uid, each in _recorded(state.cluster.objects.values()):
-        found = _adopt(state, node, uid, each) if keep or not each.number else None
+        is_kept = (keep or not each.number) and (inherits or not each.kept_for)
+        found = _adopt(state, node, uid, each) if is_kept else None
         if found is not None and (
             found.is_inherited or len(units) < RESERVATIONS or (found.gang or found.uid) in units
         ):

@@ -69,6 +69,7 @@ class Reserver(Proposer):
         after: seconds that a pod waits before it may get a reservation; None makes none.
         reads: True to keep those that are recorded and make none, as a reader of the cluster does.
         keeps: True to take over recorded ones without ``after`` too, since moves or preemption make them.
+        inherits: True to take over slots that are kept for owners' next pods.
 
     Attributes:
         places: finds places for reservations.
@@ -84,6 +85,7 @@ class Reserver(Proposer):
         *,
         reads: bool = False,
         keeps: bool = False,
+        inherits: bool = True,
     ) -> None:
         self.places = PlaceSearch(state, planner)
         self.searches = int(RESERVATION_SEARCHES)
@@ -92,6 +94,7 @@ class Reserver(Proposer):
         self._turns = ReservationTurns(state, gangs, after or 0.0)
         self._after = None if reads else after
         self._reads = reads
+        self._inherits = inherits
         self._keeps = keeps or reads or after is not None
         #: True once the recorded reservations have been taken over; this happens once.
         self._adopted = False
@@ -144,7 +147,7 @@ class Reserver(Proposer):
         self._may_search_gang = True
         if not self._adopted:
             self._adopted = True
-            self._number = adopt_reservations(self._state, keep=self._keeps)
+            self._number = adopt_reservations(self._state, keep=self._keeps, inherits=self._inherits)
             kept = [each for each in self._state.reservations.values() if each.kept_for is not None]
             yield from (NewReservation(None, each, 0.0) for each in kept)  # they count for their queues
         found = [each for each in self._state.reservations.values() if each.kept_for is None]

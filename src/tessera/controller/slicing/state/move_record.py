@@ -1,8 +1,11 @@
 """Moves of the last hour, as the annotation ``tessera.dev/moves`` of the Instaslice object of the moved pod's node.
 
+An update that failed is recorded in the same way, so that its revision gets no further try: the pod that is evicted,
+and its revision. Such an entry stays while its ReplicaSet has pods.
+
 A move is recorded before the pod is evicted, so the budget of an hour and the rest of a moved pod hold after a restart
 of the controller too. The node's agent may write the object, so it may forge an entry. An entry only prevents moves,
-for two hours at most, and is read once, when a controller begins.
+for two hours at most, or hand-overs, and is read once, when a controller begins.
 """
 
 from collections.abc import Iterable, Sequence
@@ -31,14 +34,20 @@ class RecordedMove(Wire, frozen=True, kw_only=True):
         uid: the pod that is moved.
         owner: UID of the controller that makes it anew.
         date: seconds since 1970.
+        revision: 0 for a move; of a pod that failed in an update, its Deployment's revision.
     """
 
     uid: Name
     owner: Name
     date: Annotated[float, msgspec.Meta(ge=0, le=253_402_300_799)]
+    revision: Annotated[int, msgspec.Meta(ge=0, le=999_999_999)] = 0
 
     def counts(self, now: float) -> bool:
-        """True within an hour of the move. The clock may have been set back since, by less than an hour."""
+        """True within an hour of a move. The clock may have been set back since, by less than an hour."""
+        return not self.revision and self.is_recent(now)
+
+    def is_recent(self, now: float) -> bool:
+        """True within an hour of it."""
         return abs(now - self.date) < MOVE_COUNTS
 
 

@@ -24,6 +24,7 @@ from tessera.controller.slicing.state.move_record import RecordedMove
 from tessera.controller.slicing.state.queue_ledger import QueueLedger
 from tessera.controller.slicing.state.waiting_pods import WaitingPods
 from tessera.placement.fleet import CardPlacement
+from tessera.reasons.reason import OldPods
 
 
 class AllocationTable:
@@ -141,6 +142,8 @@ class SlicerState:
         self.reservations_due = False
         #: Moves of the last hour, by the moved pod's node; no tuple is empty.
         self.moves: dict[NodeName, tuple[RecordedMove, ...]] = {}
+        #: Waiting pods whose room is held by old pods of their own Deployment, with what happens to these.
+        self.updates: dict[PodUid, OldPods] = {}
         #: Present time, seconds since 1970; 0 while unknown.
         self.now = 0.0
         #: The same by a clock that never goes back, seconds.

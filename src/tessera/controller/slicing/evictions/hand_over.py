@@ -1,0 +1,464 @@
+"""Gives the slots of a Deployment's old pods to its new ones, one by one, and back if a new one fails.
+
+By default a rolling update ends no old pod before a new one is ready. Where the new pod has no room beside the old one,
+both wait for each other. This module names that, and ends it for pods with the annotation
+``tessera.dev/update: hand-over``. Rules:
+
+- What makes room without the service's loss goes first: a free slot, a preemption, and a move if pods move.
+- The slots are reserved for the new pod, as inherited ones, and the reservation is on record before the old pod is
+  evicted. So nobody else gets them, and a new controller goes on where the old one ended: nothing is only in memory.
+- One old pod ends at a time. The next one does when all new pods with slots have been ready for ``minReadySeconds``.
+- Evictions go through the eviction API, which keeps PodDisruptionBudgets. A refused one is told, and asked for again.
+- A new pod that is not ready within ``progressDeadlineSeconds`` of its start, or whose container was restarted three
+  times, is evicted if a pod of an older revision waits: that one gets the slots. The revision gets no further try; the
+  object of the node records that (:mod:`tessera.controller.slicing.state.move_record`) while pods of it exist.
+- Owner references are written by tenants, and records by agents: only pods end that the API server's answers call pods
+  of an older revision, or of a failed one, of the same Deployment. The answers are fresh when an eviction is decided.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+import msgspec
+
+from tessera.api.names import PodUid
+from tessera.clock import parse_time_or_zero
+from tessera.controller.objects.owners import Owner, Workload
+from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.slicing.evictions.mover import EVICTION_SECONDS, MOVES_AFTER
+from tessera.controller.slicing.planning.proposals import (
+    EndOfReservation,
+    FailedUpdate,
+    NewReservation,
+    Notice,
+    Proposal,
+    Proposer,
+    evict,
+)
+from tessera.controller.slicing.reservations.owner_pods import (
+    ASKED_SIBLINGS,
+    Family,
+    OwnerPods,
+    family_of,
+    owner_of,
+    place_within,
+    reserve_inherited,
+)
+from tessera.controller.slicing.reservations.reservation_record import read_reservations
+from tessera.controller.slicing.state.messages import given_back_text, handed_over_text, update_text
+from tessera.controller.slicing.state.move_record import read_moves
+from tessera.controller.slicing.state.reservation import Reservation
+from tessera.controller.slicing.state.reservation_rules import holders_of, overlap
+from tessera.controller.slicing.state.slicer_state import SlicerState
+from tessera.controller.slicing.state.waiting_pod import competes_for_room
+from tessera.reasons.reason import Fragmented, OldPods, UpdateStep
+from tessera.text import one_line
+
+#: Most updates that are looked at, each at every decision; of more, a namespace has its share.
+UPDATES = 256
+#: Most new pods of one update that are told why they wait.
+TOLD_PODS = 32
+#: Restarts of a container after which a new pod has failed.
+RESTARTS = 3
+#: Seconds for which the API server's answer is fresh enough to evict by it.
+FRESH = 10.0
+#: Seconds after which it is asked again about an update of which nothing changes.
+ASKED_AGAIN = 300.0
+#: Least seconds between two such questions while the pods of an update come and go.
+LEAST_PAUSE = 5.0
+#: Seconds until a pod is asked to end again.
+EVICTED_AGAIN = 15.0
+
+
+@dataclass(frozen=True)
+class _Update:
+    """One Deployment in an update.
+
+    Attributes:
+        family: its owners' family.
+        newest: its newest ReplicaSet.
+        new: the living pods of the newest revision.
+        old: those of older ones, the newest of them first.
+    """
+
+    family: Family
+    newest: Workload
+    new: Sequence[PodInfo]
+    old: Sequence[PodInfo]
+
+
+class HandOver(Proposer):
+    """Names updates that wait for their own old pods, and hands slots over.
+
+    Args:
+        state: the slicer's state.
+        pods: the pods of owners.
+        acts: False to name only.
+        moves: True if pods are moved, which goes first.
+    """
+
+    follows = "maker"
+
+    def __init__(self, state: SlicerState, pods: OwnerPods, *, acts: bool, moves: bool) -> None:
+        self._state = state
+        self._pods = pods
+        self._acts = acts
+        self._moves = moves
+        #: The updates that have a waiting pod, and when the API server was asked about each.
+        self._asked: dict[Family, float] = {}
+        #: What it said of their owners; None if one does not exist.
+        self._answers: dict[Owner, Workload | None] = {}
+        #: Updates of which pods came or went since.
+        self._changed: set[Family] = set()
+        #: By pod that was asked to end, when that was, and what the server said against it.
+        self._evicted: dict[PodUid, float] = {}
+        self._refused: dict[PodUid, str] = {}
+        #: By waiting pod, the step of the last event about it.
+        self._told: dict[PodUid, UpdateStep] = {}
+        #: Pods that were seen while their family was in an update.
+        self._known: set[PodUid] = set()
+        self._dues: list[float] = []
+
+    # What is known
+
+    def observe(self, uid: PodUid) -> None:
+        """Takes in a pod that changed, or is gone."""
+        found = self._pods.get(uid)
+        if found is None:
+            self._known.discard(uid)
+            self._evicted.pop(uid, None)
+            self._refused.pop(uid, None)
+            if self._asked:
+                self._changed.update(self._asked)
+                self._state.reservations_due = True
+            return
+        family = family_of(owner_of(found.pod))
+        if family in self._pods.updating:
+            if uid not in self._known:
+                self._known.add(uid)
+                self._changed.add(family)
+            self._state.reservations_due = True
+
+    @property
+    def asks(self) -> bool:
+        """True if there may be :attr:`unknown_owners`."""
+        return bool(self._asked)
+
+    @property
+    def unknown_owners(self) -> Iterator[Owner]:
+        """The owners about which somebody should ask the API server."""
+        for family in self._asked:
+            yield from (each for each in self._owners(family) if each not in self._answers)
+
+    def note_owner(self, owner: Owner, workload: Workload | None) -> None:
+        """Takes in what the API server says of an owner."""
+        if family_of(owner) in self._asked:
+            self._answers[owner] = workload
+            self._state.reservations_due = True
+
+    def note_refusal(self, uid: PodUid, reason: str) -> Iterator[Proposal]:
+        """Takes in that the server refused an eviction."""
+        if uid in self._evicted:
+            self._refused[uid] = one_line(reason, 200)
+            self._state.reservations_due = True
+        yield from ()
+
+    def _owners(self, family: Family) -> Sequence[Owner]:
+        return tuple(islice(self._pods.owners(family), ASKED_SIBLINGS))
+
+    def _ask(self, family: Family) -> None:
+        """Has the API server asked about an update."""
+        self._asked[family] = self._state.now
+        self._changed.discard(family)
+        for each in self._owners(family):
+            self._answers.pop(each, None)
+
+    # Proposing
+
+    def propose(self) -> Iterator[Proposal]:
+        """Takes each update one step further."""
+        if not self._state.now:
+            return
+        self._dues = []
+        families = self._families()
+        before, self._state.updates = self._state.updates, {}
+        self._forget(families)
+        for family in families:
+            if self._is_answered(family):
+                for update in self._updates(family):
+                    yield from self._advance(update)
+            else:
+                known = {pod.uid for owner in self._owners(family) for pod in self._pods.of(owner)}
+                self._state.updates.update({uid: each for uid, each in before.items() if uid in known})
+        yield from self._tell()
+        self.next_due = min(self._dues, default=None)
+
+    def _families(self) -> list[Family]:
+        """Returns the updates in which a pod waits for room, as many as are looked at."""
+        found = [each for each in self._pods.updating if any(map(self._waits, self._members(each)))]
+        if len(found) <= UPDATES:
+            return found
+        share = UPDATES // len({namespace for namespace, _ in found}) or 1
+        counts: Counter[str] = Counter()
+        few = []
+        for each in found:
+            counts[each[0]] += 1
+            if counts[each[0]] <= share:
+                few.append(each)
+        return few[:UPDATES]
+
+    def _members(self, family: Family) -> Iterator[PodInfo]:
+        return (pod for owner in self._owners(family) for pod in self._pods.of(owner))
+
+    def _waits(self, pod: PodInfo) -> bool:
+        """True if a pod lacks nothing but room."""
+        reason = self._state.pods.reason_of(pod.uid)
+        reserved = self._state.reservations.get(pod.uid)
+        lacks = (reason is not None and competes_for_room(reason)) or (reserved is not None and reserved.is_inherited)
+        return pod.uid in self._state.waiting and pod.ready_to_place and lacks
+
+    def _forget(self, families: Iterable[Family]) -> None:
+        kept = set(families)
+        self._asked = {each: when for each, when in self._asked.items() if each in kept}
+        self._answers = {each: found for each, found in self._answers.items() if family_of(each) in kept}
+        self._changed &= kept
+        if not self._pods.updating:
+            self._known.clear()
+
+    def _is_answered(self, family: Family) -> bool:
+        """True if the API server has said what the owners of an update are; has it asked when that is due."""
+        since = self._state.now - self._asked.get(family, -ASKED_AGAIN)
+        pause = LEAST_PAUSE if family in self._changed else ASKED_AGAIN
+        if since >= pause:
+            self._ask(family)
+        else:
+            self._dues.append(self._asked[family] + pause)
+        return all(each in self._answers for each in self._owners(family))
+
+    def _updates(self, family: Family) -> Iterator[_Update]:
+        by_top: dict[str, list[tuple[Workload, Owner]]] = {}
+        for owner in self._owners(family):
+            workload = self._answers[owner]
+            if workload is not None and workload.wanted and workload.revision:
+                by_top.setdefault(workload.top, []).append((workload, owner))
+        for found in by_top.values():
+            found.sort(key=lambda each: -each[0].revision)
+            (newest, owner), *others = found
+            old = [pod for _, each in others for pod in self._pods.of(each)]
+            yield _Update(family, newest, list(self._pods.of(owner)), old)
+
+    def _advance(self, update: _Update) -> Iterator[Proposal]:
+        """Takes one update a step further."""
+        switch = next((each for each in map(self._switch_to, (*update.new, *update.old)) if each is not None), None)
+        if switch is not None:
+            yield from self._carry_on(update, *switch)
+            return
+        failed = next((pod for pod in update.new if self._has_failed(update, pod)), None)
+        if failed is not None and self._acts:
+            yield from self._give_back(update, failed)
+            return
+        waiting = sorted(filter(self._waits, update.new), key=lambda each: (-each.priority, each.created, each.key))
+        if not waiting:
+            return
+        found = self._find(update, waiting[0])
+        if not found:
+            return
+        if not (self._acts and waiting[0].hands_over):
+            if update.newest.keeps_old:
+                self._name(update, waiting, found, UpdateStep.STAY)
+        elif self._is_marked(waiting[0], update.newest):
+            self._name(update, waiting, found, UpdateStep.FAILED)
+        elif not self._are_ready(update) or self._may_get_room(waiting[0]):
+            self._name(update, waiting, found, UpdateStep.FOLLOW)
+        elif self._state.now - self._asked[update.family] > FRESH:
+            self._name(update, waiting, found, UpdateStep.FOLLOW)
+            self._ask(update.family)
+        else:
+            self._name(update, waiting, found, UpdateStep.FOLLOW)
+            yield from self._reserve(waiting[0], found[0])
+
+    # Whose slots go to whom
+
+    def _find(self, update: _Update, pod: PodInfo) -> list[PodInfo]:
+        """Returns the old pods whose slots would do for a new one, the best first."""
+        held = [(each, self._state.allocations.current_of(each.uid)) for each in update.old]
+        fits = [
+            each
+            for each, one in held
+            if one is not None
+            and not any(self._takes_precedence(other, each, pod) for other in self._overlapping(each))
+            and place_within(self._state, one, pod) is not None
+        ]
+        return sorted(fits, key=lambda each: (bool(each.ready_since), each.profiles != pod.profiles, each.created))
+
+    def _overlapping(self, old: PodInfo) -> Iterator[Reservation]:
+        one = self._state.allocations.current_of(old.uid)
+        made = reserve_inherited(self._state, old, one.node, one.slices) if one is not None else None
+        found = self._state.reservations.values()
+        return (each for each in found if made is not None and overlap(each, made))
+
+    def _takes_precedence(self, one: Reservation, old: PodInfo, pod: PodInfo) -> bool:
+        """True if a reservation of others on an old pod's slots stays: of a preemption, a move, or another update."""
+        if one.uid == pod.uid:
+            return False
+        return one.is_inherited or one.priority > old.priority or old.movable
+
+    def _are_ready(self, update: _Update) -> bool:
+        """True if all new pods with slots are ready for as long as the Deployment asks for."""
+        for pod in update.new:
+            if self._state.allocations.current_of(pod.uid) is None:
+                continue
+            if not pod.ready_since:
+                if pod.started:
+                    self._dues.append(pod.started + update.newest.deadline)
+                return False
+            if self._state.now < pod.ready_since + update.newest.ready_for:
+                self._dues.append(pod.ready_since + update.newest.ready_for)
+                return False
+        return True
+
+    def _may_get_room(self, pod: PodInfo) -> bool:
+        """True if slots come without the service's loss: those reserved for it are about to be free, or pods move."""
+        own = self._state.reservations.get(pod.uid)
+        if own is not None and all(self._ends(each.uid) for each in holders_of(self._state, own)):
+            return True
+        until = parse_time_or_zero(pod.created) + MOVES_AFTER + EVICTION_SECONDS
+        may_move = self._moves and isinstance(self._state.pods.reason_of(pod.uid), Fragmented)
+        if may_move and self._state.now < until:
+            self._dues.append(until)
+            return True
+        return False
+
+    def _ends(self, uid: PodUid) -> bool:
+        pod = self._state.cluster.pods.get(uid)
+        return pod is None or pod.terminating
+
+    def _reserve(self, pod: PodInfo, last: PodInfo) -> Iterator[Proposal]:
+        """Reserves the slots of a pod for another one; its eviction follows once that is on record."""
+        one = self._state.allocations.current_of(last.uid)
+        slices = place_within(self._state, one, pod) if one is not None else None
+        made = reserve_inherited(self._state, pod, one.node, slices) if one is not None and slices is not None else None
+        if made is None:
+            return
+        made.holders = {each.uid for each in holders_of(self._state, made)}
+        own = self._state.reservations.get(pod.uid)
+        for other in [*([own] if own is not None else []), *self._overlapping(last)]:
+            yield EndOfReservation(other)
+        yield NewReservation(pod, made, 0.0)
+
+    # Switching
+
+    def _switch_to(self, pod: PodInfo) -> tuple[PodInfo, Reservation] | None:
+        """Returns a waiting pod for which slots of its service are reserved, with the reservation."""
+        own = self._state.reservations.get(pod.uid)
+        is_one = own is not None and own.is_inherited and pod.uid in self._state.waiting
+        return (pod, own) if is_one and own is not None else None
+
+    def _carry_on(self, update: _Update, pod: PodInfo, own: Reservation) -> Iterator[Proposal]:
+        """Ends the pod whose slots are reserved for another, unless that is no longer right."""
+        members = {each.uid: each for each in (*update.new, *update.old)}
+        holders = [each.uid for each in holders_of(self._state, own) if not self._ends(each.uid)]
+        lasts = [members[uid] for uid in holders if uid in members]
+        is_new = pod in update.new
+        others = [each for each in update.new if each.uid != pod.uid and self._waits(each)]
+        if len(lasts) < len(holders) or any(not self._goes_before(update, each, pod) for each in lasts):
+            yield EndOfReservation(own)
+            return
+        waiting = [pod, *others] if is_new else others
+        step: UpdateStep = UpdateStep.END if is_new else UpdateStep.FAILED
+        if not is_new and others and not lasts and not self._is_marked(others[0], update.newest):
+            step = UpdateStep.FOLLOW
+        self._name(update, waiting, lasts, step)
+        for last in lasts:
+            yield from self._evict(update, last, pod, own)
+
+    def _goes_before(self, update: _Update, last: PodInfo, pod: PodInfo) -> bool:
+        """True if a pod's slots go to another one: to a newer revision, or back from a failed one."""
+        if not self._acts:
+            return False
+        if pod in update.new:
+            return last in update.old and pod.hands_over and not self._is_marked(pod, update.newest)
+        return last in update.new and not last.ready_since and self._is_marked(last, update.newest)
+
+    def _evict(self, update: _Update, last: PodInfo, pod: PodInfo, own: Reservation) -> Iterator[Proposal]:
+        if last.uid in self._refused:
+            refused = self._state.updates.get(pod.uid)
+            if refused is not None and pod in update.new:
+                self._state.updates[pod.uid] = replace_step(refused, UpdateStep.REFUSED, self._refused[last.uid])
+        due = self._evicted.get(last.uid, 0.0) + EVICTED_AGAIN
+        if self._state.now < due or ("pod", last.uid) in self._state.busy:
+            self._dues.append(max(due, self._state.now + 1.0))
+            return
+        if not self._is_recorded(last, own):
+            return
+        if last.uid not in self._evicted:
+            text = handed_over_text(pod) if pod in update.new else given_back_text(last, pod)
+            yield Notice(last, "SliceHandedOver" if pod in update.new else "SliceGivenBack", text)
+        self._evicted[last.uid] = self._state.now
+        self._refused.pop(last.uid, None)
+        self._dues.append(self._state.now + EVICTED_AGAIN)
+        yield from evict(last)
+
+    def _is_recorded(self, last: PodInfo, own: Reservation) -> bool:
+        """True if the node's object shows what a new controller must know; a node without one cannot."""
+        item = self._state.cluster.objects.get(own.node)
+        if item is None:
+            return True
+        marks = [each for each in self._state.moves.get(own.node, ()) if each.uid == last.uid and each.revision]
+        is_reserved = any(uid == own.uid for _, uid, _ in read_reservations(item))
+        return is_reserved and set(marks) <= set(read_moves(item))
+
+    # Going back
+
+    def _has_failed(self, update: _Update, pod: PodInfo) -> bool:
+        """True if a new pod with slots is not ready, and will hardly be."""
+        if not pod.hands_over or pod.ready_since or self._state.allocations.current_of(pod.uid) is None:
+            return False
+        end = pod.started + update.newest.deadline
+        if pod.started and pod.restarts < RESTARTS and self._state.now < end:
+            self._dues.append(end)
+        return pod.restarts >= RESTARTS or bool(pod.started and self._state.now >= end)
+
+    def _give_back(self, update: _Update, failed: PodInfo) -> Iterator[Proposal]:
+        """Gives the slots of a failed pod to one of an older revision, if one waits."""
+        one = self._state.allocations.current_of(failed.uid)
+        heirs = [each for each in update.old if self._waits(each)]
+        heir = next((each for each in heirs if one is not None and place_within(self._state, one, each)), None)
+        waiting = [each for each in update.new if self._waits(each)]
+        if heir is None or one is None:
+            self._name(update, waiting, (), UpdateStep.FOLLOW)
+            return
+        if self._state.now - self._asked[update.family] > FRESH:
+            self._ask(update.family)
+            return
+        yield FailedUpdate(failed, update.newest.revision, one.node)
+        self._name(update, waiting, (), UpdateStep.FAILED)
+        yield from self._reserve(heir, failed)
+
+    def _is_marked(self, pod: PodInfo, newest: Workload) -> bool:
+        """True if a pod of the same ReplicaSet and revision has failed before."""
+        marks = (each for found in self._state.moves.values() for each in found if each.revision)
+        return any((each.owner, each.revision) == (pod.owner, newest.revision) for each in marks)
+
+    # Telling
+
+    def _name(self, update: _Update, waiting: Iterable[PodInfo], old: Iterable[PodInfo], step: UpdateStep) -> None:
+        found = OldPods(update.family[0], update.newest.name, tuple(each.key for each in old), step)
+        self._state.updates.update({each.uid: found for each in islice(waiting, TOLD_PODS)})
+
+    def _tell(self) -> Iterator[Proposal]:
+        updates = self._state.updates
+        self._told = {uid: step for uid, step in self._told.items() if uid in updates}
+        for uid, reason in updates.items():
+            if self._told.get(uid) != reason.step:
+                self._told[uid] = reason.step
+                pod = self._state.cluster.pods[uid]
+                stuck = reason.step in {UpdateStep.STAY, UpdateStep.REFUSED, UpdateStep.FAILED}
+                yield Notice(pod, "SliceUpdate", update_text(pod, reason), warning=stuck)
+
+
+def replace_step(reason: OldPods, step: UpdateStep, said: str) -> OldPods:
+    """Returns a reason with another step."""
+    return msgspec.structs.replace(reason, step=step, said=said)

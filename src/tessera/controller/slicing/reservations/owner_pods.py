@@ -1,0 +1,176 @@
+"""The pods of controllers by owner, and the places that an owner's next pod may take over.
+
+The ReplicaSets of one Deployment have names that differ in a hash, so pods whose owners' names agree up to it may be of
+one Deployment: a *family*. Owner references are written by tenants, so only the API server's answer says which of a
+family belong together.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+from tessera.api.instaslice import Slice
+from tessera.api.names import NodeName, PodUid, device_id
+from tessera.controller.objects.owners import Owner
+from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.slicing.state.allocation import Allocation
+from tessera.controller.slicing.state.reservation import INHERITED, Reservation
+from tessera.controller.slicing.state.reservation_rules import make_holds, queue_key
+from tessera.controller.slicing.state.slicer_state import SlicerState
+from tessera.mig.names import resource_spelling
+from tessera.placement.fleet import UnknownCard
+
+#: Most ReplicaSets of one name that are asked about together; a Deployment keeps 10 old ones by default.
+ASKED_SIBLINGS = 32
+
+#: What the owners of one Deployment's pods have in common: the namespace, and the name without the hash.
+Family = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class OwnedPod:
+    """A pod that a controller made, and the slots that it has or had.
+
+    Attributes:
+        pod: the pod as it lived.
+        allocation: its slots; None without any.
+        was_asked: it was seen while it was being deleted, and not only found gone.
+    """
+
+    pod: PodInfo
+    allocation: Allocation | None
+    was_asked: bool = False
+
+
+class OwnerPods:
+    """Living pods with slices, or that wait for some, by owner.
+
+    Attributes:
+        updating: families of which more than one owner has pods, as in an update; in the order in which they came.
+    """
+
+    def __init__(self) -> None:
+        self._pods: dict[PodUid, OwnedPod] = {}
+        #: The same by owner, and the owners by family; nothing in them is empty.
+        self._by_owner: dict[Owner, dict[PodUid, None]] = {}
+        self._owners: dict[Family, dict[Owner, None]] = {}
+        self.updating: dict[Family, None] = {}
+
+    def get(self, uid: PodUid) -> OwnedPod | None:
+        """Returns a pod; None if it is gone, or has no owner that makes others in its place."""
+        return self._pods.get(uid)
+
+    def put(self, found: OwnedPod) -> None:
+        """Takes in a pod that came, or changed."""
+        owner = owner_of(found.pod)
+        family = family_of(owner)
+        self._pods[found.pod.uid] = found
+        self._by_owner.setdefault(owner, {})[found.pod.uid] = None
+        owners = self._owners.setdefault(family, {})
+        owners[owner] = None
+        if len(owners) > 1:
+            self.updating[family] = None
+
+    def drop(self, pod: PodInfo) -> None:
+        """Forgets a pod that is known."""
+        owner = owner_of(pod)
+        family = family_of(owner)
+        del self._pods[pod.uid], self._by_owner[owner][pod.uid]
+        if not self._by_owner[owner]:
+            del self._by_owner[owner], self._owners[family][owner]
+        if len(self._owners[family]) < 2:
+            self.updating.pop(family, None)
+        if not self._owners[family]:
+            del self._owners[family]
+
+    def siblings(self, owner: Owner) -> Iterator[Owner]:
+        """Yields an owner, and others of its family."""
+        yield owner
+        if owner.maker.startswith("ReplicaSet/"):
+            yield from islice((each for each in self.owners(family_of(owner)) if each != owner), ASKED_SIBLINGS)
+
+    def owners(self, family: Family) -> Iterable[Owner]:
+        """Returns the owners of a family that have pods."""
+        return self._owners.get(family, ())
+
+    def have_owner(self, uid: str) -> bool:
+        """True if the owner with this UID has pods."""
+        return any(each.uid == uid for each in self._by_owner)
+
+    def of(self, owner: Owner) -> Iterator[PodInfo]:
+        """Yields the living pods of an owner."""
+        return (self._pods[uid].pod for uid in self._by_owner.get(owner, ()))
+
+
+def owner_of(pod: PodInfo) -> Owner:
+    """Returns the owner that a pod names."""
+    return Owner(pod.namespace, pod.maker, pod.owner)
+
+
+def family_of(owner: Owner) -> Family:
+    """Returns the family of an owner."""
+    return owner.namespace, owner.maker.rpartition("-")[0] or owner.maker
+
+
+# Places
+
+
+def place_within(state: SlicerState, one: Reservation | Allocation, pod: PodInfo) -> tuple[Slice, ...] | None:
+    """Returns the slices of a pod within these slots; None if it asks for more, or may not run on the node."""
+    index = state.cluster.index
+    if not index.open_to(pod.constraints) & index.mask_of(one.node):
+        return None
+    holds = make_holds(state, one.node, one.slices, pod.key)
+    if holds is None or (pod.one_card and len(holds) > 1):
+        return None
+    if pod.profiles == tuple(resource_spelling(each.profile) for each in one.slices):
+        return tuple(one.slices)
+    left = {each.gpu: each.bits for each in holds}
+    found: list[Slice] = []
+    for profile in pod.profiles:
+        place = _place_in(state, one.node, left, profile)
+        if place is None:
+            return None
+        found.append(place)
+    return tuple(found)
+
+
+def _place_in(state: SlicerState, node: NodeName, left: dict[str, int], profile: str) -> Slice | None:
+    """Takes the first place of a profile within these bits of cards; None if there is none."""
+    for gpu, bits in left.items():
+        try:
+            card = state.inventory.fleet.card(node, gpu)
+        except UnknownCard:
+            continue
+        row = card.geometry.find(profile)
+        if row is None:
+            continue
+        for start in row.starts:
+            claim = card.geometry.claim(row, start)
+            if claim & bits == claim:
+                left[gpu] = bits & ~claim
+                return Slice(
+                    id=device_id(gpu, row.name, start), profile=row.name, gpu_uuid=gpu, start=start, size=row.size
+                )
+    return None
+
+
+def reserve_inherited(
+    state: SlicerState, pod: PodInfo, node: NodeName, slices: tuple[Slice, ...]
+) -> Reservation | None:
+    """Makes the reservation of slots that a pod of the same owner has or had; None if they are not legal any more."""
+    holds = make_holds(state, node, slices, pod.key)
+    if not holds:
+        return None
+    return Reservation(
+        uid=pod.uid,
+        key=pod.key,
+        queue=queue_key(state, pod),
+        priority=INHERITED,
+        number=0,
+        node=node,
+        slices=slices,
+        holds=holds,
+        made=state.now,
+        until=state.now,
+    )

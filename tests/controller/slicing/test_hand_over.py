@@ -1,0 +1,331 @@
+"""Hand-over: an old pod of a Deployment ends for a new one that has no room, and a failed new one for an old one."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+from tests.controller.slicing.test_inheritance import NEW, OLD, has_slices, running, waiting
+from tests.support.slicer_cluster import SlicerCluster
+
+from tessera.api.names import NodeName, PodUid
+from tessera.controller.base.settings import HandOverMode
+from tessera.controller.leadership.owners import unknown_owners
+from tessera.controller.objects.owners import Workload
+from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.slicing.evictions.hand_over import EVICTED_AGAIN, RESTARTS, UPDATES
+from tessera.controller.slicing.reservations.reservation_record import RESERVATIONS_ANNOTATION
+from tessera.controller.slicing.state.events import NodeObserved, OwnerLookedUp
+from tessera.controller.slicing.state.instructions import Evict, PatchRequests
+from tessera.controller.slicing.state.move_record import MOVES_ANNOTATION
+from tessera.reasons.reason import UpdateStep
+
+
+def deployment(revision: int, wanted: int = 1, **facts: Any) -> Workload:
+    return Workload("svc", wanted, revision, **{"name": "svc", "keeps_old": True, **facts})
+
+
+@pytest.fixture
+def cluster() -> SlicerCluster:
+    """One A100 card; a Deployment with an old and a new ReplicaSet."""
+    made = SlicerCluster()
+    made.pass_time(0)
+    made.node("n1")
+    made.workloads = {"old": deployment(1), "new": deployment(2)}
+    return made
+
+
+def surge(cluster: SlicerCluster, name: str = "svc-2-a", profile: str = "7g.40gb", **facts: Any) -> PodInfo:
+    """A new pod of the update."""
+    return waiting(cluster, name, profile, **{"maker": NEW, "owner": "new", "hands_over": True, **facts})
+
+
+def evicted(cluster: SlicerCluster) -> list[str]:
+    return [each.name for each in cluster.writes if isinstance(each, Evict)]
+
+
+def step_of(cluster: SlicerCluster, pod: PodInfo) -> UpdateStep | None:
+    found = cluster.slicer.state.updates.get(pod.uid)
+    return found.step if found is not None else None
+
+
+def test_the_new_pod_gets_the_slots_though_another_pod_has_waited_longer(cluster: SlicerCluster) -> None:
+    running(cluster, "svc-1-a", "7g.40gb")
+    batch = waiting(cluster, "batch", "3g.20gb", namespace="team-b")
+    cluster.settle()
+    new = surge(cluster)
+    cluster.settle()
+    assert evicted(cluster) == ["svc-1-a"]
+    assert [has_slices(cluster, each) for each in (new, batch)] == [True, False]
+
+
+def test_without_the_annotation_the_deadlock_is_named(cluster: SlicerCluster) -> None:
+    running(cluster, "svc-1-a", "7g.40gb")
+    new = surge(cluster, hands_over=False)
+    cluster.settle()
+    assert not evicted(cluster)
+    assert step_of(cluster, new) is UpdateStep.STAY
+    (told,) = [each.message for each in cluster.told if each.reason == "SliceUpdate"]
+    assert "svc-1-a" in told
+    assert '"maxSurge":0' in told
+    assert "tessera.dev/update: hand-over" in told
+
+
+def ready(cluster: SlicerCluster, pod: PodInfo, **facts: Any) -> PodInfo:
+    """A pod with slots runs and is ready."""
+    ((node, _, _), *_) = cluster.where(pod)
+    made = replace(cluster.pods[pod.uid], node=NodeName(node), started=cluster.date, ready_since=cluster.date)
+    return cluster.put(replace(made, **facts))
+
+
+def old_again(cluster: SlicerCluster, name: str = "svc-1-z", profile: str = "7g.40gb") -> PodInfo:
+    """The old ReplicaSet makes a pod in place of the evicted one."""
+    return waiting(cluster, name, profile, maker=OLD, owner="old", hands_over=True)
+
+
+def test_one_old_pod_ends_at_a_time_and_the_next_when_the_new_one_is_ready_for_long_enough() -> None:
+    cluster = SlicerCluster()
+    cluster.pass_time(0)
+    cluster.node("n1")
+    cluster.workloads = {"old": deployment(1, 2), "new": deployment(2, 2, ready_for=30)}
+    for name in ("svc-1-a", "svc-1-b"):
+        running(cluster, name, "3g.20gb")
+    first, second = (surge(cluster, f"svc-2-{each}", "3g.20gb") for each in "ab")
+    cluster.settle()
+    assert len(evicted(cluster)) == 1
+    assert [has_slices(cluster, each) for each in (first, second)] == [True, False]
+    assert step_of(cluster, second) is UpdateStep.FOLLOW
+    ready(cluster, first)
+    cluster.settle()
+    cluster.pass_time(29)
+    cluster.settle()
+    assert len(evicted(cluster)) == 1
+    cluster.pass_time(1)
+    cluster.settle()
+    assert len(evicted(cluster)) == 2
+    assert has_slices(cluster, second)
+
+
+def test_an_eviction_that_a_budget_refuses_is_told_and_asked_for_again(cluster: SlicerCluster) -> None:
+    old = running(cluster, "svc-1-a", "7g.40gb")
+    cluster.protected = {old.uid}
+    new = surge(cluster)
+    cluster.settle()
+    assert step_of(cluster, new) is UpdateStep.REFUSED
+    (told,) = [each.message for each in cluster.told if "refused" in each.message]
+    assert "it would violate the pod's disruption budget" in told
+    assert "set maxUnavailable 1 in its PodDisruptionBudget" in told
+    cluster.protected = set()
+    cluster.pass_time(EVICTED_AGAIN)
+    cluster.settle()
+    assert has_slices(cluster, new)
+    assert step_of(cluster, new) is None
+
+
+@pytest.mark.parametrize("fault", ["restarts", "deadline"])
+def test_a_new_pod_that_fails_gives_the_slots_back_and_its_revision_gets_no_further_try(
+    cluster: SlicerCluster, fault: str
+) -> None:
+    running(cluster, "svc-1-a", "7g.40gb")
+    batch = waiting(cluster, "batch", "3g.20gb", namespace="team-b")
+    new = surge(cluster)
+    cluster.settle()
+    back = old_again(cluster)
+    ready(cluster, new, ready_since=0.0, restarts=RESTARTS if fault == "restarts" else 0)
+    cluster.settle()
+    if fault == "deadline":
+        assert has_slices(cluster, new)
+        cluster.pass_time(cluster.workloads["new"].deadline)
+        cluster.settle()
+    assert evicted(cluster) == ["svc-1-a", "svc-2-a"]
+    again = surge(cluster, "svc-2-b")
+    cluster.settle()
+    assert [has_slices(cluster, each) for each in (back, again, batch)] == [True, False, False]
+    assert step_of(cluster, again) is UpdateStep.FAILED
+    ready(cluster, back)
+    cluster.pass_time(7_200)
+    for _ in range(2):
+        cluster.settle()
+        assert len(evicted(cluster)) == 2
+        assert step_of(cluster, again) is UpdateStep.FAILED
+        cluster.restart()
+    cluster.workloads["new"] = deployment(3)  # the update was taken back, and made again
+    third = surge(cluster, "svc-2-c")
+    cluster.pass_time(60)
+    cluster.settle()
+    assert has_slices(cluster, again) or has_slices(cluster, third)
+
+
+def test_a_new_pod_that_fails_stays_where_no_old_one_waits(cluster: SlicerCluster) -> None:
+    running(cluster, "svc-1-a", "7g.40gb")
+    new = surge(cluster)
+    cluster.settle()
+    ready(cluster, new, ready_since=0.0, restarts=RESTARTS)
+    cluster.pass_time(700)
+    cluster.settle()
+    assert has_slices(cluster, new)
+
+
+def test_a_mark_goes_with_the_pods_of_its_revision(cluster: SlicerCluster) -> None:
+    running(cluster, "svc-1-a", "7g.40gb")
+    new = surge(cluster)
+    cluster.settle()
+    old_again(cluster)
+    ready(cluster, new, ready_since=0.0, restarts=RESTARTS)
+    cluster.settle()
+    assert MOVES_ANNOTATION in cluster.objects["n1"]["metadata"]["annotations"]
+    cluster.pass_time(4_000)
+    cluster.settle()
+    assert MOVES_ANNOTATION not in cluster.objects["n1"]["metadata"]["annotations"]
+
+
+def stranger(cluster: SlicerCluster) -> None:
+    cluster.workloads["new"] = deployment(2)._replace(top="another")
+
+
+def made_up(cluster: SlicerCluster) -> None:
+    cluster.made_up = {"new"}
+
+
+def scaled_to_zero(cluster: SlicerCluster) -> None:
+    cluster.workloads = {"old": deployment(1, 0), "new": deployment(2, 0)}
+
+
+def older(cluster: SlicerCluster) -> None:
+    cluster.workloads["new"] = deployment(2)._replace(revision=1)
+    cluster.workloads["old"] = deployment(2)
+
+
+def switched_off(cluster: SlicerCluster) -> None:
+    cluster.updates = HandOverMode.INHERIT
+    cluster.restart()
+
+
+def cordoned(cluster: SlicerCluster) -> None:
+    node = replace(cluster.nodes[NodeName("n1")], cordoned=True)
+    cluster.nodes[node.name] = node
+    cluster.slicer.handle(NodeObserved(node))
+
+
+@pytest.mark.parametrize("way", [stranger, made_up, scaled_to_zero, older, switched_off, cordoned])
+def test_no_pod_ends(cluster: SlicerCluster, way: Callable[[SlicerCluster], None]) -> None:
+    running(cluster, "svc-1-a", "7g.40gb")
+    way(cluster)
+    surge(cluster)
+    cluster.settle()
+    assert not evicted(cluster)
+
+
+@pytest.mark.parametrize("facts", [{"maker": "", "owner": ""}, {"namespace": "team-b"}, {"profile": "2g.10gb"}])
+def test_no_pod_ends_for_one_without_owner_of_another_namespace_or_with_room(
+    cluster: SlicerCluster, facts: dict[str, Any]
+) -> None:
+    running(cluster, "svc-1-a", "4g.20gb")
+    surge(cluster, **{"profile": "4g.20gb", **facts})
+    cluster.settle()
+    assert not evicted(cluster)
+
+
+@pytest.mark.parametrize("killed", ["before the reservation is written", "before the eviction", "after it"])
+def test_a_new_controller_goes_on_where_the_old_one_ended(cluster: SlicerCluster, killed: str) -> None:
+    running(cluster, "svc-1-a", "7g.40gb")
+    batch = waiting(cluster, "batch", "7g.40gb", namespace="team-b")
+    cluster.settle()
+    new = surge(cluster)
+    for _ in range(20):
+        for owner in list(unknown_owners(cluster.slicer)):
+            cluster.slicer.handle(OwnerLookedUp(owner, cluster.workloads[owner.uid]))
+        cluster.slicer.decide()
+        writes = cluster.slicer.pop_writes()
+        reserves = any(
+            isinstance(each, PatchRequests) and RESERVATIONS_ANNOTATION in each.annotations for each in writes
+        )
+        evicts = any(isinstance(each, Evict) for each in writes)
+        if (killed.startswith("before the reservation") and reserves) or (killed == "before the eviction" and evicts):
+            break
+        for each in writes:
+            cluster.answer(each)
+        if evicts:
+            break
+    cluster.restart()
+    cluster.settle()
+    assert evicted(cluster) == ["svc-1-a"]
+    assert [has_slices(cluster, each) for each in (new, batch)] == [True, False]
+
+
+def test_a_forged_record_ends_no_pod_of_another_owner(cluster: SlicerCluster) -> None:
+    """The node's agent writes that slots of a stranger are kept for the new pod."""
+    running(cluster, "other-a", "7g.40gb", maker="StatefulSet/other", owner="other")
+    cluster.node("n2")
+    running(cluster, "svc-1-a", "7g.40gb")
+    old = cluster.read("n1").spec.pod_allocation_requests["uid-other-a"].slices
+    new = surge(cluster)
+    cluster.protected = {PodUid("uid-svc-1-a")}
+    cluster.settle()
+    entry = {
+        "podRef": {"namespace": "default", "name": new.name, "uid": new.uid},
+        "queue": "default",
+        "slices": msgspec.to_builtins(old),
+        "number": 0,
+        "made": cluster.date,
+        "until": cluster.date,
+        "patience": 600.0,
+        "holders": ["uid-other-a"],
+    }
+    text = msgspec.json.encode([entry]).decode()
+    cluster.patch("n1", {"metadata": {"annotations": {RESERVATIONS_ANNOTATION: text}}})
+    cluster.patch("n2", {"metadata": {"annotations": {RESERVATIONS_ANNOTATION: None}}})
+    cluster.restart()
+    cluster.settle()
+    assert "other-a" not in evicted(cluster)
+
+
+def test_a_preemption_of_the_old_pod_goes_first() -> None:
+    cluster = SlicerCluster(preempts=True)
+    cluster.pass_time(0)
+    cluster.node("n1")
+    cluster.workloads = {"old": deployment(1), "new": deployment(2)}
+    old = running(cluster, "svc-1-a", "7g.40gb")
+    cluster.protected = {old.uid}
+    urgent = waiting(cluster, "urgent", "7g.40gb", priority=100, namespace="team-b")
+    cluster.settle()
+    new = surge(cluster)
+    cluster.settle()
+    assert urgent.uid in cluster.slicer.state.reservations
+    assert step_of(cluster, new) is None
+    cluster.remove(cluster.pods[old.uid])
+    cluster.settle()
+    assert [has_slices(cluster, each) for each in (urgent, new)] == [True, False]
+
+
+def test_a_third_template_gets_the_slots_of_a_second_one_that_is_not_ready(cluster: SlicerCluster) -> None:
+    running(cluster, "svc-1-a", "7g.40gb")
+    second = surge(cluster)
+    cluster.settle()
+    ready(cluster, second, ready_since=0.0)
+    cluster.workloads["newest"] = deployment(3)
+    third = surge(cluster, "svc-3-a", maker="ReplicaSet/svc-3", owner="newest")
+    cluster.pass_time(60)
+    cluster.settle()
+    assert evicted(cluster) == ["svc-1-a", "svc-2-a"]
+    assert has_slices(cluster, third)
+
+
+def test_the_work_for_many_updates_is_bounded() -> None:
+    """A tenant names 400 owners that do not exist, two for each of 200 services, beside another's update."""
+    cluster = SlicerCluster()
+    cluster.pass_time(0)
+    cluster.node("n1")
+    cluster.workloads = {"old": deployment(1), "new": deployment(2)}
+    running(cluster, "svc-1-a", "7g.40gb")
+    for number in range(UPDATES + 50):
+        for which in (1, 2):
+            maker = f"ReplicaSet/x{number}-{which}"
+            waiting(cluster, f"x{number}-{which}", "7g.40gb", maker=maker, owner=maker, namespace="team-b")
+    cluster.settle()
+    new = surge(cluster)
+    cluster.settle()
+    cluster.pass_time(60)
+    cluster.settle()
+    assert has_slices(cluster, new)
