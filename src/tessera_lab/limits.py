@@ -38,6 +38,48 @@ POD_PAGE = Limit(
     "a page of a pod that the API server's proxy passes on",
     "the metrics of a node with 64 cards have 4 MiB",
 )
+SPDY_FRAME = Limit(
+    2**20,
+    "bytes",
+    "a frame of a client of port-forward",
+    "kubectl copies 32 KiB at a time",
+)
+SPDY_HEADERS = Limit(
+    16_384,
+    "bytes",
+    "the headers of one stream of port-forward, decompressed",
+    "kubectl sends three short ones; a few bytes can stand for gigabytes",
+)
+TUNNEL_CONNECTIONS = Limit(
+    20,
+    "connections",
+    "connections in one port-forward of the lab",
+    "a browser opens six to a server",
+)
+TUNNELS = Limit(
+    10,
+    "port-forwards",
+    "port-forwards at a time to the pods of one namespace of the lab",
+    "each connection takes two files of the process, which often has 1,024 in all",
+)
+LAB_SERVER = Limit(
+    1_000,
+    "requests",
+    "requests that wait at a simulated server",
+    "more than clients wait for",
+)
+LAB_SERVER_TEXT = Limit(
+    16_384,
+    "characters",
+    "the declaration of a simulated server, its answer included",
+    "a page of text fits",
+)
+LAB_SERVER_BODY = Limit(
+    2**20,
+    "bytes",
+    "the body of a request to a simulated server",
+    "the longest prompts have a tenth",
+)
 LAB_XID = Limit(
     999,
     "XIDs",

@@ -1,6 +1,8 @@
 """The article's transcript on a node of four A100-SXM4-40GB: one Deployment gets a slice and gives it back."""
 
+import json
 import re
+import subprocess
 from typing import Any
 
 import pytest
@@ -49,10 +51,30 @@ def test_a_deployment_gets_its_slice_and_gives_it_back(cluster: Any, namespace: 
     assert own[0] == f"GPU 0: NVIDIA A100-SXM4-40GB (UUID: {result['gpuUUID']})"
     assert own[1] in listing.splitlines()
 
-    cluster.kubectl("delete", "deployment", "vllm")
+    answer = complete(cluster, namespace)
+    assert (answer["object"], answer["model"]) == ("text_completion", "facebook/opt-125m")
+    assert answer["choices"][0]["text"] == " simulated: no model runs in this lab"
+    assert answer["usage"] == {"prompt_tokens": 5, "total_tokens": 12, "completion_tokens": 7}
+
+    cluster.kubectl("delete", "service/vllm", "deployment/vllm")
     cluster.eventually(lambda: not cluster.slices("node-1"))
     assert cluster.tessera("lab", "smi", "node-1") == before
     assert not cluster.get("instaslice", "node-1", "-n", "instaslice-system")["spec"].get("podAllocationRequests")
+
+
+def complete(cluster: Any, namespace: str) -> Any:
+    """The answer to the article's ``curl``, through its port-forward, on another port of this machine."""
+    command = ["kubectl", "port-forward", "svc/vllm", ":8000", "-n", namespace]
+    with subprocess.Popen(command, env=cluster.env, stdout=subprocess.PIPE, text=True) as forward:
+        try:
+            assert forward.stdout is not None
+            found = re.fullmatch(r"Forwarding from 127\.0\.0\.1:(\d+) -> 8000\n", forward.stdout.readline())
+            assert found
+            asked = {"model": "facebook/opt-125m", "prompt": "San Francisco is a", "max_tokens": 7, "temperature": 0}
+            url, media = f"http://localhost:{found[1]}/v1/completions", "Content-Type: application/json"
+            return json.loads(cluster.run("curl", "-s", url, "-H", media, "-d", json.dumps(asked)).stdout)
+        finally:
+            forward.kill()
 
 
 def _settled(results: dict[str, Any]) -> bool:

@@ -124,10 +124,10 @@ class Watch:
 
 
 class Kubectl:
-    """kubectl against the server, in one namespace."""
+    """kubectl against the server, in one namespace; ``env`` has the variables that it runs with."""
 
     def __init__(self, kubeconfig: Path, namespace: str, home: Path) -> None:
-        self._env = {**os.environ, "KUBECONFIG": str(kubeconfig), "HOME": str(home)}
+        self.env = {**os.environ, "KUBECONFIG": str(kubeconfig), "HOME": str(home)}
         self._namespace = namespace
 
     async def __call__(self, *arguments: str, manifest: Any = None, fails: bool = False) -> str:
@@ -135,7 +135,7 @@ class Kubectl:
         text = None if manifest is None else json.dumps(manifest)
         command = ["kubectl", "-n", self._namespace, *arguments]
         done = await asyncio.to_thread(
-            subprocess.run, command, input=text, env=self._env, capture_output=True, text=True, timeout=TIMEOUT
+            subprocess.run, command, input=text, env=self.env, capture_output=True, text=True, timeout=TIMEOUT
         )
         assert (done.returncode != 0) is fails, f"kubectl {' '.join(arguments)}: {done.stdout}{done.stderr}"
         return str(done.stderr if fails else done.stdout)

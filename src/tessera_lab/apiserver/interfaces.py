@@ -5,12 +5,13 @@ and RBAC are pure modules behind these protocols. An object is a JSON value, a `
 reading must not change it.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from tessera.kube.transport.interface import Response
+from tessera.kube.transport.interface import Request, Response
 from tessera_lab.apiserver.container_log import ContainerLog
 
 #: A Kubernetes object as JSON.
@@ -38,6 +39,32 @@ class CommandResult(msgspec.Struct, frozen=True):
 RunCommand = Callable[[str, str, str, Sequence[str]], Awaitable[CommandResult]]
 #: Gets a page of a pod, by address, port, path and headers; LookupError if the address is none of this server's pods.
 GetPage = Callable[[str, int, str, Mapping[str, str]], Awaitable[Response]]
+
+
+#: One end of a connection to a pod.
+PodPeer = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+#: Opens a connection to a port of a pod; OSError if nothing listens there.
+OpenConnection = Callable[[int], Awaitable[PodPeer]]
+
+
+class PodServers(Protocol):
+    """What listens in pods."""
+
+    async def connect(self, namespace: str, pod: str, port: int) -> PodPeer:
+        """Opens a connection.
+
+        Raises:
+            OSError: nothing listens at that port of the pod.
+        """
+        ...
+
+    async def answer(self, namespace: str, pod: str, port: int, request: Request) -> Response:
+        """Sends a request to a simulated server.
+
+        Raises:
+            LookupError: none listens at that port of the pod.
+        """
+        ...
 
 
 class GroupResource(NamedTuple):

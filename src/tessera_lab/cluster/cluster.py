@@ -40,6 +40,7 @@ from tessera_lab.cluster.client_limits import LIMITS, LimitedTransport
 from tessera_lab.cluster.front_proxy import FrontProxy
 from tessera_lab.cluster.node_maker import NodeMaker
 from tessera_lab.cluster.options import ClusterOptions, LabNodeSpec, cards_file, node_folders
+from tessera_lab.cluster.pod_servers import ClusterServers
 from tessera_lab.kubelet.context import ContainerContext, Entrypoint, PodIdentity
 from tessera_lab.kubelet.node.node import SimulatedNode
 from tessera_lab.scheduler.scheduler import Scheduler
@@ -175,6 +176,7 @@ class SimulatedCluster:
         self._group: asyncio.TaskGroup | None = None
         self._running: dict[str, asyncio.Task[None]] = {}
         self.nodes = {spec.name: self._maker.make_node(spec) for spec in nodes}
+        self.server.parts.servers = ClusterServers(self.nodes, self.server.core.store, self.options.network)
 
     async def _call_service(self, target: Target, request: Request) -> Response:
         """Sends a request to a Service of an APIService."""

@@ -8,9 +8,9 @@ import yaml
 
 from tessera.kube.transport.interface import Request, Response
 from tessera_lab.apiserver.authz.identity import TokenAuthenticator
-from tessera_lab.apiserver.handlers.pod_connect import run_in_container
+from tessera_lab.apiserver.handlers.pod_connect import PortForward, Tunnels, run_in_container
 from tessera_lab.apiserver.handlers.pod_log import TEXT, LogStream, read_pod_log
-from tessera_lab.apiserver.handlers.pod_proxy import get_pod_page, split_proxy_name
+from tessera_lab.apiserver.handlers.pod_proxy import choose_endpoint, proxy_to_pod, split_proxy_name
 from tessera_lab.apiserver.handlers.read_handler import ReadHandler
 from tessera_lab.apiserver.handlers.request_bodies import (
     delete_options,
@@ -28,8 +28,9 @@ from tessera_lab.apiserver.patch.json_patch import APPLY, JSON_PATCH, MERGE, STR
 from tessera_lab.apiserver.patch.strategic_merge import strategic_merge
 from tessera_lab.apiserver.request.negotiation import YAML, parse_accept
 from tessera_lab.apiserver.request.routing import QueryParameters, Route
-from tessera_lab.apiserver.request.server_state import ResourceRequest, ServerState
+from tessera_lab.apiserver.request.server_state import PODS, ResourceRequest, ServerState
 from tessera_lab.apiserver.status import (
+    StatusError,
     bad_request_error,
     invalid_error,
     method_not_allowed_error,
@@ -41,15 +42,20 @@ from tessera_lab.apiserver.storage.store import StoredObject, deep_copy
 from tessera_lab.apiserver.storage.watch import Watcher
 from tessera_lab.apiserver.validation.strategies import find_strategy
 
+_ENDPOINTS = GroupResource("", "endpoints")
 _ON_COLLECTIONS = frozenset({"create", "deletecollection", "list", "watch"})
 _WRITE_OPTIONS = {"create": "CreateOptions", "update": "UpdateOptions", "patch": "PatchOptions"}
 #: Subresources that Kubernetes has and this server does not.
 _NOT_PLAYED = frozenset(
     {
-        *((GroupResource("", "pods"), name) for name in ("attach", "portforward", "resize")),
-        *((GroupResource("", plural), "proxy") for plural in ("nodes", "services")),
+        *((GroupResource("", "pods"), name) for name in ("attach", "resize")),
+        (GroupResource("", "nodes"), "proxy"),
     }
 )
+
+
+#: What a client is connected to by a WebSocket.
+Connected = CommandResult | PortForward
 
 
 class OpenStream(msgspec.Struct, frozen=True):
@@ -68,6 +74,7 @@ class RequestDispatcher:
         self._reading = ReadHandler(core)
         self._writing = writing
         self._reviews = ReviewHandler(core, identities)
+        self._tunnels = Tunnels()
         self._subresources = SubresourceHandler(core, self._reading, writing, identities)
 
     def parse_options(self, request: Request, query: QueryParameters, found: Route) -> Mapping[str, Any]:
@@ -104,7 +111,7 @@ class RequestDispatcher:
         if not allowed:
             raise method_not_allowed_error(resource.group, resource.plural, found.verb)
 
-    async def answer(self, request: ResourceRequest) -> Response | OpenStream | CommandResult:
+    async def answer(self, request: ResourceRequest) -> Response | OpenStream | Connected:
         """Serves the request.
 
         Raises:
@@ -115,7 +122,9 @@ class RequestDispatcher:
             return log if isinstance(log, Response) else OpenStream(log, log.end, TEXT)
         if (request.resource.plural, request.route.subresource) == ("pods", "exec"):
             return await run_in_container(request, self._reading.find(request).obj, self._core.parts)
-        if (request.resource.plural, request.route.subresource) == ("pods", "proxy"):
+        if (request.resource.plural, request.route.subresource) == ("pods", "portforward"):
+            return self._tunnels.open(request, self._reading.find(request).obj, self._core.parts)
+        if request.route.subresource == "proxy":
             return await self._proxy(request)
         if self._subresources.covers(request):
             patch = self._patch_function(request) if request.route.verb == "patch" else None
@@ -131,8 +140,15 @@ class RequestDispatcher:
     async def _proxy(self, request: ResourceRequest) -> Response:
         _, name, port = split_proxy_name(request.route.name)
         route = msgspec.structs.replace(request.route, name=name)
-        pod = self._reading.find(msgspec.structs.replace(request, route=route)).obj
-        return await get_pod_page(request, pod, port, self._core.parts.get_page)
+        found = self._reading.find(msgspec.structs.replace(request, route=route)).obj
+        if request.resource.plural == "pods":
+            return await proxy_to_pod(request, found, port, self._core.parts)
+        endpoints = self._core.store.find(_ENDPOINTS, request.namespace, name)
+        pod_name, number = choose_endpoint(found, endpoints.obj if endpoints else {}, port)
+        pod = self._core.store.find(PODS, request.namespace, pod_name)
+        if pod is None:
+            raise StatusError(503, "ServiceUnavailable", f'no endpoints available for service "{name}"')
+        return await proxy_to_pod(request, pod.obj, str(number), self._core.parts)
 
     async def _verb(self, request: ResourceRequest) -> Response | OpenStream:
         match request.route.verb:

@@ -77,15 +77,15 @@ _EVENT_FIELDS = (
     "type",
 )
 _NO_COLLECTION = tuple(verb for verb in ALL_VERBS if verb != "deletecollection")
+_PROXY = ("get", "create", "update", "patch", "delete")
 _POD_SUBRESOURCES = (
     Subresource(name="binding", verbs=("create",), kind="Binding", version="v1"),
     Subresource(name="ephemeralcontainers", verbs=_GET_PATCH_UPDATE),
     Subresource(name="eviction", verbs=("create",), kind="Eviction", group="policy", version="v1"),
     Subresource(name="log", verbs=("get",)),
-    Subresource(
-        name="proxy", verbs=("get", "create", "update", "patch", "delete"), kind="PodProxyOptions", version="v1"
-    ),
+    Subresource(name="proxy", verbs=_PROXY, kind="PodProxyOptions", version="v1"),
     Subresource(name="exec", verbs=("create", "get"), kind="PodExecOptions", version="v1"),
+    Subresource(name="portforward", verbs=("create", "get"), kind="PodPortForwardOptions", version="v1"),
     _STATUS,
 )
 _TOKEN = Subresource(name="token", verbs=("create",), kind="TokenRequest", group="authentication.k8s.io", version="v1")
@@ -148,7 +148,7 @@ _CORE = (
         "Service",
         short=("svc",),
         categories=("all",),
-        subresources=(_STATUS,),
+        subresources=(Subresource(name="proxy", verbs=_PROXY, kind="ServiceProxyOptions", version="v1"), _STATUS),
         fields=("spec.clusterIP", "spec.type"),
     ),
 )

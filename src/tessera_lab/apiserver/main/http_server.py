@@ -7,25 +7,31 @@ who may impersonate. Sockets run in real time, so virtual time does not work her
 
 import ssl
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from aiohttp import web
+from aiohttp import WSCloseCode, WSMsgType, web
 
 from tessera.kube.client.exec import PROTOCOLS, STATUS, STDERR, STDOUT
 from tessera.kube.transport.interface import Request, Response
 from tessera_lab.apiserver.authz.certificates import CertificateAuthority, CertificatePair
 from tessera_lab.apiserver.authz.identity import ANONYMOUS, AUTHENTICATED, certificate_user
+from tessera_lab.apiserver.handlers.pod_connect import TUNNEL_PROTOCOL, PortForward
 from tessera_lab.apiserver.interfaces import Attributes, CommandResult, UserInfo
 from tessera_lab.apiserver.main.server import ApiServer, StreamResponse, error_response
+from tessera_lab.apiserver.portforward.spdy import SpdyError
+from tessera_lab.apiserver.portforward.tunnel import Tunnel
 from tessera_lab.apiserver.status import StatusError, forbidden_error, unauthorized_error
+from tessera_lab.limits import SPDY_FRAME
 
 #: Largest body, bytes (kube-apiserver: 3 MiB).
 MAX_BODY = 3 * 2**20
 #: Bytes of output in one message, as container runtimes send them.
 _EXEC_MESSAGE = 32 * 2**10
+#: Bytes of the reason in a message that closes a WebSocket (RFC 6455, section 5.5).
+_CLOSE_TEXT = 123
 #: How long open connections may take to end when the server closes, seconds.
 SHUTDOWN = 1.0
 
@@ -84,6 +90,8 @@ class HttpServer:
         answer = await self.server.handle(request, user)
         if isinstance(answer, CommandResult):
             return await _exec(raw, answer)
+        if isinstance(answer, PortForward):
+            return await _forward(raw, answer)
         return _whole(answer) if isinstance(answer, Response) else await _stream(raw, answer)
 
     def _user(self, raw: web.BaseRequest) -> UserInfo:
@@ -182,6 +190,28 @@ async def _exec(raw: web.BaseRequest, result: CommandResult) -> web.StreamRespon
     except ConnectionError:
         pass  # the client is gone
     return socket
+
+
+async def _forward(raw: web.BaseRequest, forward: PortForward) -> web.StreamResponse:
+    """Carries a port-forward until the client goes away or breaks the protocol."""
+    socket = web.WebSocketResponse(protocols=(TUNNEL_PROTOCOL,), max_msg_size=2 * int(SPDY_FRAME), compress=False)
+    with forward.held:
+        try:
+            await socket.prepare(raw)
+            await Tunnel(forward.pod, forward.connect, socket.send_bytes).run(_messages(socket))
+        except* ConnectionError:
+            pass  # the client is gone
+        except* SpdyError as errors:
+            text = "; ".join(str(each) for each in errors.exceptions)
+            await socket.close(code=WSCloseCode.PROTOCOL_ERROR, message=text.encode()[:_CLOSE_TEXT])
+    return socket
+
+
+async def _messages(socket: web.WebSocketResponse) -> AsyncIterator[bytes]:
+    async for message in socket:
+        if message.type is not WSMsgType.BINARY:
+            return
+        yield message.data
 
 
 def _streams(raw: web.BaseRequest, result: CommandResult) -> Sequence[tuple[int, bytes]]:

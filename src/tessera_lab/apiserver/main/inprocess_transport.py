@@ -9,7 +9,8 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 from tessera.kube.transport.interface import Request, Response, Stream
-from tessera_lab.apiserver.interfaces import CommandResult, UserInfo
+from tessera_lab.apiserver.handlers.dispatch import Connected
+from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.server import ApiServer, StreamResponse
 
 
@@ -66,7 +67,7 @@ class InProcessTransport:
             raise ConnectionError("the transport is closed")
         await asyncio.sleep(0)  # as over a network, other tasks run between any two requests
         answer = await self._server.handle(request, self._user)
-        assert not isinstance(answer, CommandResult), "only a WebSocket runs commands"
+        assert not isinstance(answer, Connected), "only a WebSocket is connected"
         return answer
 
 

@@ -28,9 +28,9 @@ from tessera_lab.apiserver.discovery.discovery import DiscoveryDocuments
 from tessera_lab.apiserver.discovery.openapi import OpenApiDocuments
 from tessera_lab.apiserver.handlers.access import not_allowed_error
 from tessera_lab.apiserver.handlers.aggregation import Aggregator
-from tessera_lab.apiserver.handlers.dispatch import OpenStream, RequestDispatcher
+from tessera_lab.apiserver.handlers.dispatch import Connected, OpenStream, RequestDispatcher
 from tessera_lab.apiserver.handlers.write_handler import WriteHandler
-from tessera_lab.apiserver.interfaces import Attributes, CommandResult, GroupResource, Obj, UserInfo
+from tessera_lab.apiserver.interfaces import Attributes, GroupResource, Obj, UserInfo
 from tessera_lab.apiserver.kinds import versions
 from tessera_lab.apiserver.main.wiring import build_builtin_types, create_initial_objects
 from tessera_lab.apiserver.request.fair_queuing import FairQueues, width_of
@@ -137,12 +137,12 @@ class ApiServer:
         """Ends every open watch, as a server does when it stops; clients connect again."""
         self.core.hubs.end_all()
 
-    async def handle(self, request: Request, user: UserInfo) -> Response | StreamResponse | CommandResult:
+    async def handle(self, request: Request, user: UserInfo) -> Response | StreamResponse | Connected:
         """Answers one request; never raises: an invalid request or an error of the server gets an error answer."""
         query = QueryParameters(request)
         warnings: list[str] = []
         found: Route | None = None
-        answer: Response | StreamResponse | CommandResult
+        answer: Response | StreamResponse | Connected
         try:
             found = route(request, query)
             if self._queues is not None:
@@ -154,7 +154,7 @@ class ApiServer:
             self.panics += 1
             _log.exception("%s %s by %s", request.method, request.path, user.name)
             answer = error_response(StatusError(500, "InternalError", _PANIC))
-        self._note(request, query, found, user, 101 if isinstance(answer, CommandResult) else answer.status)
+        self._note(request, query, found, user, 101 if isinstance(answer, Connected) else answer.status)
         return _add_warnings(answer, warnings) if warnings and isinstance(answer, Response) else answer
 
     def _width_of(self, found: Route | None) -> int:
@@ -165,7 +165,7 @@ class ApiServer:
 
     async def _answer(
         self, request: Request, query: QueryParameters, found: Route | None, user: UserInfo, warnings: list[str]
-    ) -> Response | StreamResponse | CommandResult:
+    ) -> Response | StreamResponse | Connected:
         if found is None:
             return await self._aggregated_document(request, user) or self._document(request, user)
         resource = self.core.registry.get(found.group, found.version, found.resource)

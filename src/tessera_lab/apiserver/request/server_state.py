@@ -20,6 +20,7 @@ from tessera_lab.apiserver.interfaces import (
     Logs,
     Obj,
     OpenApi,
+    PodServers,
     Policies,
     Quota,
     RunCommand,
@@ -54,6 +55,7 @@ class ServerParts(msgspec.Struct, kw_only=True):
     create_to_connect: bool = False
     run_command: RunCommand | None = None
     get_page: GetPage | None = None
+    servers: PodServers | None = None
 
 
 class ServerState:

@@ -24,6 +24,7 @@ from tessera_lab.kubelet.containers.image_pulling import ImagePuller, format_pul
 from tessera_lab.kubelet.containers.probes import ProgramRun
 from tessera_lab.kubelet.containers.runtime import ContainerRuntime, CreatedContainer
 from tessera_lab.kubelet.pod_status import ContainerRecord, ContainerRole, Running, Terminated, Waiting
+from tessera_lab.kubelet.servers.behaviour import HttpBehaviour, ServerError, declared_server
 from tessera_lab.simulation.supervision import CREATE_RETRY, CrashBackoff, describe_error, is_being_cancelled
 
 Json = Mapping[str, Any]
@@ -272,7 +273,9 @@ class PodContainers:
         try:
             env = await self._host.environment(record.spec)
             await self._host.pre_start(record.name)
-        except (ContainerConfigError, PluginError) as error:
+            argv = command_line(record.spec, env)
+            server = self._server(record, argv)
+        except (ContainerConfigError, PluginError, ServerError) as error:
             self._fail(record, "CreateContainerConfigError", str(error))
             return None
         except Exception as error:
@@ -284,9 +287,10 @@ class PodContainers:
         try:
             created = self._runtime.create(
                 record.spec.get("image", ""),
-                command_line(record.spec, env),
+                argv,
                 env,
                 self._host.allocations(record.name),
+                server,
             )
         except CdiError as error:
             container_id = f"{self._rng.getrandbits(256):064x}"
@@ -311,6 +315,12 @@ class PodContainers:
         self._host.record_event("Started", f"Started container {record.name}")
         self._host.note_status_change()
         return created
+
+    def _server(self, record: ContainerRecord, argv: Sequence[str]) -> HttpBehaviour | None:
+        """The server that the container declares; the pod's annotation is about its first one."""
+        if record.name != self._pod["spec"]["containers"][0]["name"]:
+            return None
+        return declared_server(self._pod["metadata"].get("annotations") or {}, record.spec, argv)
 
     def _fail(self, record: ContainerRecord, reason: str, message: str) -> None:
         self._wait(record, reason, message)

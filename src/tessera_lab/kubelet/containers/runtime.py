@@ -17,10 +17,12 @@ import msgspec
 from tessera.agent.mps.interfaces import CONTAINER_ROOT, PIPE_VARIABLE
 from tessera.kubelet.interfaces import ContainerAllocateResponse
 from tessera_lab.kubelet.containers.cdi import CdiEdits, CdiRegistry
-from tessera_lab.kubelet.containers.commands import parse_command
+from tessera_lab.kubelet.containers.commands import CommandBehaviour, parse_command
 from tessera_lab.kubelet.containers.gpu_processes import ContainerOwner, GpuProcesses
 from tessera_lab.kubelet.containers.tools import Surroundings, visible_devices
 from tessera_lab.kubelet.images.node_images import NodeImages
+from tessera_lab.kubelet.servers.behaviour import HttpBehaviour
+from tessera_lab.kubelet.servers.server import SimulatedServers
 from tessera_lab.simulation.virtual_time import CountedClock
 
 Json = Mapping[str, Any]
@@ -32,6 +34,7 @@ class CreatedContainer(msgspec.Struct, frozen=True, kw_only=True):
     image: str
     argv: tuple[str, ...]
     env: Mapping[str, str]
+    server: HttpBehaviour | None = None
 
 
 class ContainerRuntime:
@@ -46,6 +49,7 @@ class ContainerRuntime:
 
     Attributes:
         images: the node's images.
+        servers: the servers of its simulated containers.
     """
 
     def __init__(
@@ -62,9 +66,15 @@ class ContainerRuntime:
         self._processes = processes
         self._gpu_memory = gpu_memory
         self.images = images
+        self.servers = SimulatedServers(clock)
 
     def create(
-        self, image: str, argv: Sequence[str], env: Mapping[str, str], allocations: Sequence[ContainerAllocateResponse]
+        self,
+        image: str,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        allocations: Sequence[ContainerAllocateResponse],
+        server: HttpBehaviour | None = None,
     ) -> CreatedContainer:
         """Creates a container.
 
@@ -73,6 +83,7 @@ class ContainerRuntime:
             argv: command and arguments, expanded.
             env: environment from the pod's spec.
             allocations: Allocate responses of device plugins for it.
+            server: the server that it declares.
 
         Raises:
             CdiError: a CDI device does not exist.
@@ -83,7 +94,7 @@ class ContainerRuntime:
             merged |= allocation.envs
             names += allocation.cdi_devices
         edits: CdiEdits = self._cdi.edits(names)
-        return CreatedContainer(image=image, argv=tuple(argv), env={**merged, **env, **edits.env})
+        return CreatedContainer(image=image, argv=tuple(argv), env={**merged, **env, **edits.env}, server=server)
 
     def log_head(self, created: CreatedContainer) -> list[str]:
         """Returns the first lines of a simulated container's log: that it is simulated, its devices and variables."""
@@ -105,6 +116,14 @@ class ContainerRuntime:
         does = parse_command(created.image, created.argv, self.surroundings(owner.pod, created.env))
         for line in (*does.output, *does.errors):
             log(line)
+        if created.server is not None:
+            log(f"simulated: a stand-in serves HTTP on port {created.server.port}")
+        async with self.servers.running(owner.uid, created.server):
+            return await self._work(created, does, owner, log)
+
+    async def _work(
+        self, created: CreatedContainer, does: CommandBehaviour, owner: ContainerOwner, log: Callable[[str], None]
+    ) -> int:
         devices = visible_devices(created.env)
         if self._processes is None or not devices:
             await self._wait(does.seconds)

@@ -33,6 +33,7 @@ from tessera_lab.kubelet.node.node_object import KubeletNodeObject
 from tessera_lab.kubelet.pods.admission import AdmissionRejection, check_admission
 from tessera_lab.kubelet.pods.node_pods import PodWorkers
 from tessera_lab.kubelet.pods.node_services import NodeNetwork, NodeServices
+from tessera_lab.kubelet.servers.server import SimulatedServer
 from tessera_lab.scheduler.state.node_cache import CachedPod
 from tessera_lab.scheduler.state.pod_requests import parse_amounts
 from tessera_lab.simulation.supervision import LabInformer, is_being_cancelled, supervise
@@ -191,6 +192,14 @@ class SimulatedNode:
             markers=self.markers,
             reboot=self.reboot,
         )
+
+    def find_server(self, uid: str, port: int) -> SimulatedServer:
+        """Returns the simulated server at a port of a pod.
+
+        Raises:
+            LookupError: none runs there.
+        """
+        return self._runtime.servers.find(uid, port)
 
     # Life
 

@@ -133,6 +133,14 @@ class PodWorkers:
         """
         return self._record(namespace, pod, container).env
 
+    def address(self, uid: str) -> str:
+        """The address of a pod as the node gave it, whatever its status says.
+
+        Raises:
+            LookupError: the node has no such pod.
+        """
+        return self._workers[uid].address
+
     def run_command(self, namespace: str, pod: str, container: str, command: Sequence[str]) -> CommandResult:
         """Runs a command in a simulated container (:mod:`tessera_lab.kubelet.containers.commands`).
 

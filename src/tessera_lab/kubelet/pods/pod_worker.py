@@ -322,6 +322,11 @@ class PodWorker:
             return False
         return True
 
+    @property
+    def address(self) -> str:
+        """The pod's address; empty before it has one."""
+        return self._pod_ip
+
     # For the containers (tessera_lab.kubelet.containers.containers.PodHost)
 
     async def environment(self, container: Json) -> dict[str, str]:

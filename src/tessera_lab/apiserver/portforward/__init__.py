@@ -1,0 +1,1 @@
+"""``port-forward``: connections to pods through a WebSocket that carries SPDY (KEP-4006)."""

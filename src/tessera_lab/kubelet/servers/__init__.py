@@ -1,0 +1,1 @@
+"""Servers that simulated containers declare: HTTP answers without a process."""
