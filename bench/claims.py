@@ -1,23 +1,29 @@
 """A burst of pods with a resource claim each: how fast their claims are placed, by whom, and at what cost.
 
-    python bench/claims.py                                 1, 10 and 50 nodes, each placed by all: some minutes
-    python bench/claims.py --nodes 50 --placed-by stock    one row
-    python bench/claims.py --json claims.json
+    python -m bench.claims                                 1, 10 and 50 nodes, each placed by all: some minutes
+    python -m bench.claims --nodes 50 --placed-by stock    one row
+    python -m bench.claims --nodes 1 --placed-by own --slice-seconds 0.3     56 claims of one node at once
+    python -m bench.claims --nodes 1000 --pods 20 --placed-by stock,controller,written
+    python -m bench.claims --packing                       memory slots in use under churn, by who places
+    python -m bench.claims --json claims.json
 
 Who places:
 
 - ``stock``: the scheduler's structured allocator. Devices have no taint.
 - ``own``: Tessera's controller and webhook, with one agent a node that publishes the devices and makes the slices.
-- ``ungated``: the same without the webhook's gate: first the scheduler tries to allocate the claims, in vain.
-- ``limits``: the same without claims: the pods ask by ``nvidia.com/mig-1g.5gb``, and kubelet by the device plugin.
+- ``controller``: Tessera's controller alone, as ``stock`` without kubelets and agents; the manifests have the gate.
+- ``ungated``: as ``own`` without the webhook's gate: first the scheduler tries to allocate the claims, in vain.
+- ``limits``: as ``own`` without claims: the pods ask by ``nvidia.com/mig-1g.5gb``, and kubelet by the device plugin.
 - ``written``: allocations that are written for gated pods, by a writer that knows a free device without a search:
   finalizer, allocation, gate. So it is the least that a placement of our own costs, and leaves out what its decision
   costs. Devices have the taint that keeps the stock allocator off.
 
 The nodes have 8 A100-40GB each, published as the agent publishes them; each pod asks for one 1g.5gb. Only with ``own``
 and ``limits`` there are kubelets and agents, which cost time in this process too, and make writes.
-A pod's time is from the moment its create is sent until a watcher sees its node. *writes* are those for one
-pod until the cluster is quiet, without the create and Events.
+A pod's time is from the moment its create is sent until a watcher sees its node. *writes* are those for one pod until
+the cluster is quiet, without the create and Events; *own* are those of who places, and of agents. *prepare p99* is that
+of the agents' answers to kubelet, with the time that a card needs for a slice (``--slice-seconds``). *ms* are CPU
+milliseconds a pod by part, sampled.
 
 What is simulated: API server, scheduler, claim controller, kubelets and cards, all in this process. So rates are those
 of Python on this machine, one core of it, and no forecast for a cluster; kube-scheduler's allocator is faster by
@@ -32,24 +38,41 @@ import json
 import os
 import random
 import resource
+import signal
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import msgspec
 import uvloop
+from bench.churn import MIXES, Cell, simulate
+from bench.rivals import PRODUCTION
 from tests.support.device_claims import profile_class
 
+from tessera.agent.inventory.sliceable_gpus import placements
 from tessera.api.instaslice import INSTASLICES
-from tessera.api.names import GATE, resource_of
+from tessera.api.names import (
+    DEVICE_API_DRA,
+    DEVICE_API_LABEL,
+    GATE,
+    HOSTNAME_LABEL,
+    INSTASLICE_NAMESPACE,
+    MIG_CONFIG_LABEL,
+    SYSTEM_NAMESPACE,
+    resource_of,
+)
+from tessera.claims.agent.claim_driver import ClaimDriver
 from tessera.claims.controller.claim_allocations import FINALIZER
 from tessera.cli.base.process import reduce_garbage_collection
+from tessera.cli.controller import parse_options
 from tessera.clock import SystemClock
+from tessera.controller.main.run import run as run_controller
 from tessera.dra.allocation import select_node
 from tessera.dra.devices import Pool
 from tessera.dra.node_devices import DRIVER, NodeCard, PublishOptions, node_pools
@@ -58,11 +81,13 @@ from tessera.kube.client.client import Client
 from tessera.kube.resources import MUTATING_WEBHOOKS, NODES, PODS, Pod
 from tessera.kube.watch.cache import WatchEvent
 from tessera.kube.watch.informer import EventKind, Informer, InformerGroup
+from tessera.kubelet.interfaces import ClaimRef, PreparedDevice
+from tessera.manifests import install_manifests
 from tessera.mig.models import model_by_short_name
 from tessera_lab.cli.own_commands import own_commands
 from tessera_lab.cluster.cluster import ClusterOptions, SimulatedCluster
 from tessera_lab.cluster.options import parse_nodes
-from tessera_lab.installation.install import build_entrypoint, install_tessera
+from tessera_lab.installation.install import apply_manifests, build_entrypoint, install_tessera
 from tessera_lab.scheduler.claim_binding import (
     DEVICE_CLASSES,
     RESOURCE_CLAIM_TEMPLATES,
@@ -92,11 +117,11 @@ Json = dict[str, Any]
 # The devices
 
 
-def cards() -> list[NodeCard]:
+def cards(node: str) -> list[NodeCard]:
     """The cards of one node."""
     return [
         NodeCard(
-            uuid=f"GPU-{index}",
+            uuid=f"GPU-{node}-{index}",
             minor=index,
             index=index,
             product=MODEL.product_name,
@@ -127,9 +152,10 @@ async def publish(client: Client, nodes: int, *, tainted: bool) -> dict[str, Poo
     status = {"capacity": amounts, "allocatable": amounts, "conditions": [ready]}
     for number in range(nodes):
         name = f"node-{number}"
-        await client.create(NODES.as_dicts(), {"metadata": {"name": name}})
+        labels = {HOSTNAME_LABEL: name, MIG_CONFIG_LABEL: "dynamic", DEVICE_API_LABEL: DEVICE_API_DRA}
+        await client.create(NODES.as_dicts(), {"metadata": {"name": name, "labels": labels}})
         await client.merge_patch(NODES, name, {"status": status}, subresource="status")
-        (made[name],) = node_pools(name, cards(), VERSIONS, options)
+        (made[name],) = node_pools(name, cards(name), VERSIONS, options)
         for each in plan_slices([made[name]], ()).create:
             await client.create(RESOURCE_SLICES, msgspec.json.decode(msgspec.json.encode(each)))
     return made
@@ -180,7 +206,7 @@ class WrittenAllocations:
 
 
 @asynccontextmanager
-async def stock(nodes: int) -> AsyncIterator[SimulatedCluster]:
+async def stock(nodes: int, **_options: float) -> AsyncIterator[SimulatedCluster]:
     """A cluster whose scheduler places by itself."""
     cluster = SimulatedCluster([], clock=SystemClock())
     async with cluster.running():
@@ -189,7 +215,7 @@ async def stock(nodes: int) -> AsyncIterator[SimulatedCluster]:
 
 
 @asynccontextmanager
-async def written(nodes: int) -> AsyncIterator[SimulatedCluster]:
+async def written(nodes: int, **_options: float) -> AsyncIterator[SimulatedCluster]:
     """A cluster in which allocations are written."""
     cluster = SimulatedCluster([], clock=SystemClock())
     client = cluster.client("writer")
@@ -204,11 +230,37 @@ async def written(nodes: int) -> AsyncIterator[SimulatedCluster]:
 
 
 @asynccontextmanager
-async def own(nodes: int, *, by_claims: bool = True, webhook: bool = True) -> AsyncIterator[SimulatedCluster]:
+async def controller(nodes: int, **_options: float) -> AsyncIterator[SimulatedCluster]:
+    """A cluster with Tessera's controller alone, on nodes whose records are there from the start."""
+    cluster = SimulatedCluster([], clock=SystemClock())
+    client = cluster.client("tessera-controller")
+    definitions = {"CustomResourceDefinition", "Namespace"}
+    async with cluster.running():
+        await apply_manifests(client, [each for each in install_manifests() if each["kind"] in definitions])
+        for name in await publish(client, nodes, tainted=True):
+            await client.create(INSTASLICES.as_dicts(), {"metadata": {"name": name}, "spec": {}}, INSTASLICE_NAMESPACE)
+            gpus = [{"gpuUuid": each.uuid, "gpuName": each.product, "gpuMemory": "40960Mi"} for each in cards(name)]
+            table = msgspec.to_builtins(placements(MODEL.geometry))
+            status = {"nodeResources": {"nodeGpus": gpus, "migPlacement": table, "bootId": "boot"}}
+            await client.merge_patch(INSTASLICES, name, {"status": status}, INSTASLICE_NAMESPACE, subresource="status")
+        given = ["--no-leader-election", "--claim-driver", DRIVER]
+        options = parse_options(given, {"POD_NAME": "c", "POD_NAMESPACE": SYSTEM_NAMESPACE})
+        running = asyncio.create_task(run_controller(options, client, cluster.clock, rng=random.Random(1)))
+        await cluster.clock.sleep(2.0 + nodes / 100)
+        yield cluster
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
+
+
+@asynccontextmanager
+async def own(
+    nodes: int, *, by_claims: bool = True, webhook: bool = True, slice_seconds: float = 0.0
+) -> AsyncIterator[SimulatedCluster]:
     """A cluster with Tessera, whose nodes give their slices by claims or by limits, with or without admission."""
     with tempfile.TemporaryDirectory(dir=FOLDER) as folder:
         specs = parse_nodes(f"{nodes}*{CARDS}xA100-40GB")
-        options = ClusterOptions(cdi=Path(folder), by_claims=by_claims)
+        options = ClusterOptions(cdi=Path(folder), by_claims=by_claims, slice_seconds=slice_seconds)
         entrypoint = build_entrypoint(own_commands())
         cluster = SimulatedCluster(specs, clock=SystemClock(), options=options, entrypoint=entrypoint)
         client = cluster.client("bench")
@@ -244,7 +296,7 @@ class Placing(msgspec.Struct, frozen=True):
         limits: pods ask by limits; Tessera's webhook adds the gate.
     """
 
-    cluster: Callable[[int], AbstractAsyncContextManager[SimulatedCluster]]
+    cluster: Callable[..., AbstractAsyncContextManager[SimulatedCluster]]
     gated: bool = False
     limits: bool = False
 
@@ -252,6 +304,7 @@ class Placing(msgspec.Struct, frozen=True):
 PLACINGS = {
     "stock": Placing(stock),
     "own": Placing(own),
+    "controller": Placing(controller, gated=True),
     "ungated": Placing(partial(own, webhook=False)),
     "limits": Placing(partial(own, by_claims=False), limits=True),
     "written": Placing(written, gated=True),
@@ -275,10 +328,88 @@ def pod(name: str, placing: Placing) -> Json:
     return {"metadata": {"name": name}, "spec": spec}
 
 
-def count_writes(cluster: SimulatedCluster) -> int:
-    """Writes since the audit log was cleared, without Events and Leases."""
-    others = {"events", "leases.coordination.k8s.io"}
-    return sum(each.is_write and each.resource not in others for each in cluster.server.audit)
+def count_writes(cluster: SimulatedCluster, *, own: bool = False) -> int:
+    """Writes since the audit log was cleared, without Events and Leases; ``own``: none of Kubernetes' parts."""
+    others, parts = {"events", "leases.coordination.k8s.io"}, ("system:kube-", "system:node:") if own else ()
+    writes = (each for each in cluster.server.audit if each.is_write and each.resource not in others)
+    return sum(not each.user.startswith(parts) for each in writes)
+
+
+#: The parts of the cluster, by the folder of the innermost function that is theirs. A client's own work is nobody's.
+PARTS = {
+    "/tessera_lab/apiserver/": "API server",
+    "/tessera_lab/scheduler/": "scheduler",
+    "/tessera_lab/workloads/": "controller manager",
+    "/tessera_lab/kubelet/": "kubelets",
+    "/tessera/claims/agent/": "agents",
+    "/tessera/agent/": "agents",
+    "/tessera/claims/": "controller",
+    "/tessera/controller/": "controller",
+    "/tessera/placement/": "controller",
+    "/tessera/forecast/": "controller",
+    "/tessera/webhook/": "webhook",
+}
+#: Seconds of CPU time between two samples; the kernel's tick bounds it below.
+SAMPLE = 0.001
+
+
+class PartSampler:
+    """Samples which part of the cluster uses the CPU.
+
+    Attributes:
+        samples: by part.
+    """
+
+    def __init__(self) -> None:
+        self.samples: Counter[str] = Counter()
+        self._part_of: dict[str, str] = {}
+
+    def shares(self) -> dict[str, float]:
+        """The share of each part in all samples."""
+        return {name: count / self.samples.total() for name, count in self.samples.most_common()}
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Samples in this block."""
+        before = signal.signal(signal.SIGPROF, self._take)
+        signal.setitimer(signal.ITIMER_PROF, SAMPLE, SAMPLE)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_PROF, 0.0)
+            signal.signal(signal.SIGPROF, before)
+
+    def _take(self, _number: int, frame: FrameType | None) -> None:
+        part = ""
+        while frame is not None and not part:
+            part = self._find(frame.f_code.co_filename)
+            frame = frame.f_back
+        self.samples[part or "clients"] += 1
+
+    def _find(self, file: str) -> str:
+        if file not in self._part_of:
+            self._part_of[file] = next((part for folder, part in PARTS.items() if folder in file), "")
+        return self._part_of[file]
+
+
+@contextmanager
+def timed_prepares() -> Iterator[list[float]]:
+    """Notes the seconds that each answer of an agent to NodePrepareResources takes, for one claim."""
+    took: list[float] = []
+    prepare, clock = ClaimDriver.prepare, SystemClock()
+
+    async def timed(driver: ClaimDriver, claim: ClaimRef) -> Sequence[PreparedDevice]:
+        began = clock.monotonic()
+        try:
+            return await prepare(driver, claim)
+        finally:
+            took.append(clock.monotonic() - began)
+
+    setattr(ClaimDriver, "prepare", timed)  # noqa: B010 - mypy refuses to assign a method
+    try:
+        yield took
+    finally:
+        setattr(ClaimDriver, "prepare", prepare)  # noqa: B010
 
 
 def cpu_seconds() -> float:
@@ -287,7 +418,7 @@ def cpu_seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
-async def measure(nodes: int, pods: int, placing: Placing, seed: int) -> dict[str, float]:
+async def measure(nodes: int, pods: int, placing: Placing, seed: int, slice_seconds: float = 0.0) -> dict[str, float]:
     """One burst on a fresh cluster."""
     clock, bound, sent = SystemClock(), dict[str, float](), dict[str, float]()
 
@@ -304,7 +435,8 @@ async def measure(nodes: int, pods: int, placing: Placing, seed: int) -> dict[st
             await client.create(PODS.as_dicts(), pod(name, placing), NAMESPACE)
 
     async with AsyncExitStack() as stack:
-        cluster = await stack.enter_async_context(placing.cluster(nodes))
+        prepares = stack.enter_context(timed_prepares())
+        cluster = await stack.enter_async_context(placing.cluster(nodes, slice_seconds=slice_seconds))
         client = cluster.client("bench")
         mirror = Informer(client, PODS, clock=clock, rng=random.Random(seed), namespace=NAMESPACE)
         mirror.add_handler(seen)
@@ -317,13 +449,15 @@ async def measure(nodes: int, pods: int, placing: Placing, seed: int) -> dict[st
         await stack.enter_async_context(group.running())
         await clock.sleep(0.5)
         cluster.server.audit.clear()
-        before = cpu_seconds()
-        await asyncio.gather(*(create(client) for _ in range(CREATORS)))
-        await group.wait_until(lambda: len(bound) == pods, TIMEOUT, "all pods have a node")
+        before, sampler = cpu_seconds(), PartSampler()
+        with sampler.running():
+            await asyncio.gather(*(create(client) for _ in range(CREATORS)))
+            await group.wait_until(lambda: len(bound) == pods, TIMEOUT, "all pods have a node")
         spent, seen_writes = cpu_seconds() - before, -1
         while seen_writes != (writes := count_writes(cluster)):
             seen_writes = writes
             await clock.sleep(QUIET)
+        own_writes = count_writes(cluster, own=True)
     took = sorted(bound[name] - sent[name] for name in bound)
     return {
         "bound/s": pods / (max(bound.values()) - min(sent.values())),
@@ -331,7 +465,28 @@ async def measure(nodes: int, pods: int, placing: Placing, seed: int) -> dict[st
         "p99 s": took[int(pods * 0.99)],
         "CPU ms a pod": spent / pods * 1000,
         "writes a pod": writes / pods - 1,
+        "own writes": own_writes / pods - 1,
+        **({"prepare p99 s": sorted(prepares)[int(len(prepares) * 0.99)]} if prepares else {}),
+        **{f"{part} ms": share * spent / pods * 1000 for part, share in sampler.shares().items()},
     }
+
+
+# Packing
+
+
+def packing(cards: int, seed: int) -> list[dict[str, Any]]:
+    """The share of memory slots in use under churn (bench/churn.py), by who places, for each mix of sizes."""
+    rules = {"own": PRODUCTION, "stock": "device-order"}
+    return [
+        {
+            "placed by": name,
+            **{
+                mix: simulate(Cell(cards, "exponential", 1.0, mix, rule, seed, max(12_000, 94 * cards))).alloc
+                for mix in MIXES
+            },
+        }
+        for name, rule in rules.items()
+    ]
 
 
 # What is shown
@@ -339,10 +494,11 @@ async def measure(nodes: int, pods: int, placing: Placing, seed: int) -> dict[st
 
 def table(rows: list[dict[str, Any]]) -> None:
     """One line a burst."""
-    names = list(rows[0]["figures"])
-    print(f"{'nodes':>6}{'pods':>6}  {'placed by':<10}" + "".join(f"{name:>14}" for name in names))
+    names = list(dict.fromkeys(name for row in rows for name in row["figures"]))
+    widths = {name: max(8, len(name) + 2) for name in names}
+    print(f"{'nodes':>6}{'pods':>6}  {'placed by':<10}" + "".join(f"{name:>{widths[name]}}" for name in names))
     for row in rows:
-        cells = "".join(f"{row['figures'][name]:>14.2f}" for name in names)
+        cells = "".join(f"{row['figures'].get(name, 0.0):>{widths[name]}.2f}" for name in names)
         print(f"{row['nodes']:>6}{row['pods']:>6}  {row['placed by']:<10}{cells}")
 
 
@@ -352,12 +508,19 @@ def main() -> None:
     parser.add_argument("--nodes", default="1,10,50", help="numbers of nodes, a row for each")
     parser.add_argument("--pods", type=int, help=f"default: {PODS_AT_MOST}, or what the nodes have room for")
     parser.add_argument("--placed-by", default=",".join(PLACINGS), metavar="NAME[,NAME]", help="default: %(default)s")
+    parser.add_argument("--slice-seconds", type=float, default=0.0, help="that a card needs to make a slice")
+    parser.add_argument("--packing", type=int, metavar="CARDS", const=256, nargs="?", help="measure packing instead")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path, help="write the figures here")
     given = parser.parse_args()
     chosen = given.placed_by.split(",")
     if unknown := sorted(set(chosen) - PLACINGS.keys()):
         parser.error(f"--placed-by: {', '.join(unknown)}; there are {', '.join(PLACINGS)}")
+    if given.packing:
+        print(f"% of memory slots in use under churn, {given.packing} cards, load 1.0, by the planner alone")
+        for found in packing(given.packing, given.seed):
+            print(f"{found.pop('placed by'):<8}" + "".join(f"  {mix} {share:.1f}" for mix, share in found.items()))
+        return
     load = os.getloadavg()[0]
     reduce_garbage_collection()
     rows: list[dict[str, Any]] = []
@@ -365,7 +528,7 @@ def main() -> None:
         pods = min(given.pods or PODS_AT_MOST, nodes * ROOM)
         for name in chosen:
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                figures = runner.run(measure(nodes, pods, PLACINGS[name], given.seed))
+                figures = runner.run(measure(nodes, pods, PLACINGS[name], given.seed, given.slice_seconds))
             rows.append({"nodes": nodes, "pods": pods, "placed by": name, "figures": figures})
     print(f"simulated cluster in this process; {os.cpu_count()} cores, load {load:.1f} at the start")
     table(rows)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
+from tessera.dra.node_devices import preferred_placements
 from tessera.mig.geometry import Geometry, Placement
 from tessera.mig.occupancy import free_placements, free_slots, free_starts
 from tessera.placement.card_table import CardTable, Pending, reachable_slots
@@ -137,6 +138,27 @@ class Das(_SortedCards):
         return (-int(100 * node.free / total), node.number)
 
 
+class DeviceOrder(_SortedCards):
+    """kube-scheduler with its allocator of ResourceClaims: the node with fewest pods, the first device that fits there.
+
+    Devices are in the order in which Tessera's agents publish them: cards by index, starts by preference.
+    """
+
+    def first_place(self, fleet: Fleet, profile: str) -> tuple[FleetCard, Placement] | None:
+        """The first free device of the node."""
+        card = self.first_card(fleet, profile)
+        if card is None:
+            return None
+        geometry = card.table.geometry
+        name, free = card.table.name_of(profile), free_placements(geometry, card.occupancy)
+        return card, next(each for each in preferred_placements(geometry) if each.profile == name and each in free)
+
+    @staticmethod
+    def node_key(node: FleetNode) -> Key:
+        """The node with fewest pods first: all ask for the same CPU and memory."""
+        return (sum(len(card.allocations) for card in node.cards.values()), node.number)
+
+
 class Hami(_SortedCards):
     """HAMi 2.10 with its scores of MIG placements (pull request 2855, merged in 08/2026), default settings.
 
@@ -240,5 +262,6 @@ POLICIES: Mapping[str, Callable[[], Policy]] = {
     "FGD": Fgd,
     "first-fit": FirstFit,
     "HAMi-2.10": Hami,
+    "device-order": DeviceOrder,
     "2511.18906": BlockedWindows,
 }

@@ -30,6 +30,7 @@ def fleet() -> Fleet:
         ("fragmentation-gradient", ("b", "2", 2)),
         ("FGD", ("b", "2", 2)),
         ("HAMi-2.10", ("b", "2", 2)),
+        ("device-order", ("a", "0", 6)),
         ("2511.18906", ("a", "1", 6)),
     ],
 )

@@ -23,7 +23,7 @@ Rules:
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from tessera.agent.base.change_notifier import Fact
@@ -88,6 +88,8 @@ class ClaimDriver:
         self._health_changes = runtime.changes.about(Fact.HEALTH | Fact.SLICES)
         self._pool = runtime.options.node_name
         self._cards = cards
+        #: The positions by the names of their devices, of the cards as they were when they were last named.
+        self._named: tuple[SliceableGpus, Mapping[str, SlicePosition]] = (SliceableGpus(), {})
         self._daemons = daemons
         self._slices = machine.table
         self._prepared = prepared
@@ -276,7 +278,10 @@ class ClaimDriver:
             raise PluginError(str(error)) from None
 
     def _position(self, result: AllocatedDevice) -> SlicePosition:
-        position = claim_devices(self._cards()).get(result.device)
+        cards = self._cards()
+        if self._named[0] is not cards:
+            self._named = (cards, claim_devices(cards))
+        position = self._named[1].get(result.device)
         if position is None:
             raise PluginError(f"this node has no device {result.device}; see kubectl get resourceslices")
         return position

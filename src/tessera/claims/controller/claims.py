@@ -401,7 +401,7 @@ class Claims(RequestKind):
         if step in (AllocationStep.REQUEST, AllocationStep.WAIT):
             return (), True
         if step in (AllocationStep.UNGATE, AllocationStep.SETTLED):
-            if pod is None or not allocation.requested:
+            if pod is None or pod.node or not allocation.requested:  # no pod is bound before its claims are allocated
                 return (), True
             found = self.allocated.give(allocation, self._own_claims(pod), self._state.now)
             if isinstance(found, str):
