@@ -20,6 +20,7 @@ from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.slicer import Slicer
 from tessera.controller.slicing.state.allocation import will_never_run
 from tessera.controller.slicing.state.events import (
+    ImagesPulled,
     InstasliceDeleted,
     InstasliceObserved,
     NamespaceObserved,
@@ -109,6 +110,8 @@ class SlicerCluster:
         self.made_up: set[str] = set()
         #: What owners belong to, by UID; the others want no pods.
         self.workloads: dict[str, Workload] = {}
+        #: False if no image comes to a node.
+        self.pulls = True
         self.version = 0
         #: Tests read its instructions as they come, whatever their kind.
         self.slicer: Any = self.make_slicer()
@@ -281,11 +284,14 @@ class SlicerCluster:
             for owner in list(unknown_owners(self.slicer)):
                 workload = self.workloads.get(owner.uid, Workload(owner.uid, 0))
                 self.slicer.handle(OwnerLookedUp(owner, None if owner.uid in self.made_up else workload))
+            for uid, node in list(self.slicer.hand_over.pulls.items()) if self.pulls else ():
+                self.slicer.handle(ImagesPulled(uid, node))
             self.slicer.decide()
             found = self.slicer.pop_writes()
             for instruction in found:
                 self.answer(instruction)
-            if not found and not self.slicer.has_work and not any(unknown_owners(self.slicer)):
+            asks = any(unknown_owners(self.slicer)) or (self.pulls and self.slicer.hand_over.pulls)
+            if not found and not asks and not self.slicer.has_work:
                 return self.writes[before:]
         raise AssertionError("the controller never comes to rest")
 

@@ -367,6 +367,8 @@ class UpdateStep(Enum):
     STAY = "stay"
     #: One ends once the new pods that have slots are ready.
     FOLLOW = "follow"
+    #: One ends once the new pod's images are on its node.
+    PULL = "pull"
     #: One was asked to end.
     END = "end"
     #: The server refused that.

@@ -184,6 +184,7 @@ _OLD_PODS = {
     UpdateStep.STAY: "an old pod of its own Deployment holds what it needs, and ends only when this one is ready"
     " (maxUnavailable 0): neither goes on by itself",
     UpdateStep.FOLLOW: "it gets the slots of an old pod of its own Deployment once the new pods before it are ready",
+    UpdateStep.PULL: "it gets the slots of an old pod of its own Deployment once its images are on that pod's node",
     UpdateStep.END: "it gets the slots of an old pod of its own Deployment, which was asked to end",
     UpdateStep.REFUSED: "it gets the slots of an old pod of its own Deployment, and its eviction is refused",
     UpdateStep.FAILED: "a pod of this revision did not become ready, and its slots went back to the old revision;"

@@ -14,7 +14,7 @@ from tessera.controller.base.settings import HandOverMode
 from tessera.controller.leadership.owners import unknown_owners
 from tessera.controller.objects.owners import Workload
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.controller.slicing.evictions.hand_over import EVICTED_AGAIN, RESTARTS, UPDATES
+from tessera.controller.slicing.evictions.hand_over import EVICTED_AGAIN, PULL_SECONDS, RESTARTS, UPDATES
 from tessera.controller.slicing.reservations.reservation_record import RESERVATIONS_ANNOTATION
 from tessera.controller.slicing.state.events import NodeObserved, OwnerLookedUp
 from tessera.controller.slicing.state.instructions import Evict, PatchRequests
@@ -329,3 +329,29 @@ def test_the_work_for_many_updates_is_bounded() -> None:
     cluster.pass_time(60)
     cluster.settle()
     assert has_slices(cluster, new)
+
+
+def test_an_image_that_does_not_come_holds_the_update_up_for_a_while_only(cluster: SlicerCluster) -> None:
+    running(cluster, "svc-1-a", "7g.40gb")
+    cluster.pulls = False
+    new = surge(cluster)
+    cluster.settle()
+    assert step_of(cluster, new) is UpdateStep.PULL
+    assert cluster.slicer.hand_over.pulls == {new.uid: "n1"}
+    cluster.pass_time(PULL_SECONDS - 1)
+    cluster.settle()
+    assert not evicted(cluster)
+    cluster.pass_time(1)
+    cluster.settle()
+    assert has_slices(cluster, new)
+    assert not cluster.slicer.hand_over.pulls
+
+
+def test_a_waiting_pod_that_goes_is_pulled_for_no_more(cluster: SlicerCluster) -> None:
+    running(cluster, "svc-1-a", "7g.40gb")
+    cluster.pulls = False
+    new = surge(cluster)
+    cluster.settle()
+    cluster.remove(new)
+    cluster.settle()
+    assert not cluster.slicer.hand_over.pulls

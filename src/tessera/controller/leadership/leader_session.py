@@ -23,6 +23,7 @@ from tessera.controller.health.fault_evictions import FaultEvictions
 from tessera.controller.health.reboot_annotations import RebootAnnotations
 from tessera.controller.health.repair_settings import RepairSettings
 from tessera.controller.health.silent_agents import SilentAgents
+from tessera.controller.leadership.image_pulls import ImagePulls
 from tessera.controller.leadership.informers import ConstraintInformers, PodGroupInformer, QueueInformer, SliceInformers
 from tessera.controller.leadership.options import ControllerOptions
 from tessera.controller.leadership.owners import GateOwners, PodOwners
@@ -170,6 +171,7 @@ class LeaderSession:
         self._constraints = ConstraintInformers(*reach)
         self._queues = QueueInformer(*reach)
         self._pod_owners = PodOwners(*reach)
+        self._image_pulls = ImagePulls(*reach, pods=self._pods, namespace=options.namespace)
         self._gate_owners = GateOwners(*reach)
         self._pod_groups = PodGroupInformer(*reach)
         self._breaker = FaultBreaker(
@@ -242,6 +244,7 @@ class LeaderSession:
             await self._gate_owners.look()
             group.create_task(self._gate_owners.run(), name="owners of gates")
             group.create_task(self._pod_owners.run(), name="owners of pods")
+            group.create_task(self._image_pulls.run(), name="pulls of images")
             group.create_task(self._breaker.run(), name="health breaker")
             group.create_task(self.silent_agents.run(), name="silent agents")
             group.create_task(self._repairs.run(), name="settings of repairs")
@@ -279,6 +282,7 @@ class LeaderSession:
         slicer = self._slicer  # kept slots are reservations
         if slicer.state.ages.unknown_owners or slicer.state.reservations or slicer.hand_over.asks:
             self._pod_owners.look()
+        self._image_pulls.look()
         for instruction in self._slicer.pop_writes():
             self._executor.start(instruction, group)
 

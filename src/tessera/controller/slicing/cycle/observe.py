@@ -107,11 +107,8 @@ class Observer:
                 self._state.gangs.note_groups(served=served)
             case events.LastGatesObserved(gates):
                 self._set_last_gates(gates)
-            case events.OwnerLookedUp(owner, workload):
-                for uid in self._state.ages.judge(owner, exists=workload is not None):
-                    self._put_pod(self._cluster.pods[uid])
-                for proposer in self._proposers:
-                    proposer.note_owner(owner, workload)
+            case events.OwnerLookedUp() | events.ImagesPulled():
+                self._note_answer(event)
             case events.InstasliceUnreadable(name, error):
                 self._cluster.set_object_error(name, error)
             case events.RecordObserved() | events.RecordsListed():
@@ -126,6 +123,17 @@ class Observer:
                 raise TypeError(f"{event} is no observation")
             case _:
                 self._observe_outcome(event)
+
+    def _note_answer(self, event: events.OwnerLookedUp | events.ImagesPulled) -> None:
+        """Takes in the answer to a question of a proposer, or of the ages."""
+        if isinstance(event, events.ImagesPulled):
+            for proposer in self._proposers:
+                proposer.note_images(event.uid, event.node)
+            return
+        for uid in self._state.ages.judge(event.owner, exists=event.workload is not None):
+            self._put_pod(self._cluster.pods[uid])
+        for proposer in self._proposers:
+            proposer.note_owner(event.owner, event.workload)
 
     def _observe_record(self, event: events.RecordObserved | events.RecordsListed) -> None:
         kind = self._kinds.by_name[event.kind]

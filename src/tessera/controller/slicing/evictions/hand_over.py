@@ -7,6 +7,7 @@ both wait for each other. This module names that, and ends it for pods with the 
 - What makes room without the service's loss goes first: a free slot, a preemption, and a move if pods move.
 - The slots are reserved for the new pod, as inherited ones, and the reservation is on record before the old pod is
   evicted. So nobody else gets them, and a new controller goes on where the old one ended: nothing is only in memory.
+- The new pod's images come to the old pod's node first (:attr:`HandOver.pulls`), for ten minutes at most.
 - One old pod ends at a time. The next one does when all new pods with slots have been ready for ``minReadySeconds``.
 - Evictions go through the eviction API, which keeps PodDisruptionBudgets. A refused one is told, and asked for again.
 - A new pod that is not ready within ``progressDeadlineSeconds`` of its start, or whose container was restarted three
@@ -23,7 +24,7 @@ from itertools import islice
 
 import msgspec
 
-from tessera.api.names import PodUid
+from tessera.api.names import NodeName, PodUid
 from tessera.clock import parse_time_or_zero
 from tessera.controller.objects.owners import Owner, Workload
 from tessera.controller.objects.pod_info import PodInfo
@@ -62,6 +63,8 @@ UPDATES = 256
 TOLD_PODS = 32
 #: Restarts of a container after which a new pod has failed.
 RESTARTS = 3
+#: Most seconds for which a new pod's images are waited for.
+PULL_SECONDS = 600.0
 #: Seconds for which the API server's answer is fresh enough to evict by it.
 FRESH = 10.0
 #: Seconds after which it is asked again about an update of which nothing changes.
@@ -97,6 +100,9 @@ class HandOver(Proposer):
         pods: the pods of owners.
         acts: False to name only.
         moves: True if pods are moved, which goes first.
+
+    Attributes:
+        pulls: by waiting pod, the node to which somebody should bring its images.
     """
 
     follows = "maker"
@@ -115,6 +121,10 @@ class HandOver(Proposer):
         #: By pod that was asked to end, when that was, and what the server said against it.
         self._evicted: dict[PodUid, float] = {}
         self._refused: dict[PodUid, str] = {}
+        self.pulls: dict[PodUid, NodeName] = {}
+        #: By waiting pod, the node on which its images are, and when they were asked for.
+        self._pulled: dict[PodUid, NodeName] = {}
+        self._pull_began: dict[PodUid, float] = {}
         #: By waiting pod, the step of the last event about it.
         self._told: dict[PodUid, UpdateStep] = {}
         #: Pods that were seen while their family was in an update.
@@ -158,6 +168,12 @@ class HandOver(Proposer):
             self._answers[owner] = workload
             self._state.reservations_due = True
 
+    def note_images(self, uid: PodUid, node: NodeName) -> None:
+        """Takes in that the images of a waiting pod are on a node, or cannot be brought there."""
+        if self.pulls.get(uid) == node:
+            self._pulled[uid] = node
+            self._state.reservations_due = True
+
     def note_refusal(self, uid: PodUid, reason: str) -> Iterator[Proposal]:
         """Takes in that the server refused an eviction."""
         if uid in self._evicted:
@@ -193,6 +209,7 @@ class HandOver(Proposer):
                 known = {pod.uid for owner in self._owners(family) for pod in self._pods.of(owner)}
                 self._state.updates.update({uid: each for uid, each in before.items() if uid in known})
         yield from self._tell()
+        self._forget_pulls()
         self.next_due = min(self._dues, default=None)
 
     def _families(self) -> list[Family]:
@@ -272,12 +289,35 @@ class HandOver(Proposer):
             self._name(update, waiting, found, UpdateStep.FAILED)
         elif not self._are_ready(update) or self._may_get_room(waiting[0]):
             self._name(update, waiting, found, UpdateStep.FOLLOW)
+        elif not self._has_images(waiting[0], found[0].node):
+            self._name(update, waiting, found, UpdateStep.FOLLOW)
+            self._name(update, waiting[:1], found, UpdateStep.PULL)
         elif self._state.now - self._asked[update.family] > FRESH:
             self._name(update, waiting, found, UpdateStep.FOLLOW)
             self._ask(update.family)
         else:
             self._name(update, waiting, found, UpdateStep.FOLLOW)
             yield from self._reserve(waiting[0], found[0])
+
+    # Images
+
+    def _has_images(self, pod: PodInfo, node: NodeName) -> bool:
+        """True if a pod's images are on a node, or were waited for long enough; has them brought there otherwise."""
+        if self._pulled.get(pod.uid) == node:
+            return True
+        if self.pulls.get(pod.uid) != node:
+            self.pulls[pod.uid] = node
+            self._pull_began[pod.uid] = self._state.now
+        due = self._pull_began[pod.uid] + PULL_SECONDS
+        self._dues.append(due)
+        return self._state.now >= due
+
+    def _forget_pulls(self) -> None:
+        updates = self._state.updates
+        pulled = {uid for uid, each in updates.items() if each.step is UpdateStep.PULL}
+        self.pulls = {uid: node for uid, node in self.pulls.items() if uid in pulled}
+        self._pull_began = {uid: began for uid, began in self._pull_began.items() if uid in pulled}
+        self._pulled = {uid: node for uid, node in self._pulled.items() if uid in updates}
 
     # Whose slots go to whom
 

@@ -236,6 +236,13 @@ class EndsExpected(msgspec.Struct, frozen=True):
     ends: Mapping[PodUid, float]
 
 
+class ImagesPulled(msgspec.Struct, frozen=True):
+    """The images of a waiting pod are on a node, or cannot be brought there."""
+
+    uid: PodUid
+    node: NodeName
+
+
 class DecisionDue(msgspec.Struct, frozen=True):
     """Events have arrived; decide on them."""
 
@@ -274,6 +281,7 @@ SlicerEvent = (
     | RefusalTimedOut
     | TimePassed
     | EndsExpected
+    | ImagesPulled
     | DecisionDue
     | WritesDue
 )

@@ -1,0 +1,196 @@
+"""Brings the images of new pods to the nodes of the old ones whose slots they get, by pods that pull and never run.
+
+A pull pod has the new pod's images, each with a command that no image has: kubelet pulls, and the container cannot
+start. So nothing of the image runs, on any version of Kubernetes; volumes of images would do the same from 1.36 on, and
+need a container beside them. A pull pod is made in Tessera's own namespace, where the controller may make pods anyway,
+so it has the pull credentials of the node only. An image that needs a secret of the new pod's namespace is pulled after
+the switch: for more, the controller would have to make pods in all namespaces.
+
+Rules:
+
+- The cluster is the record: a pull pod is named after the new pod. A new controller finds it, or makes it again.
+- It is deleted when its images are there or cannot be pulled, when nobody waits for it, and by its own deadline.
+- It holds no card, mounts no token, and has no right on the node.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Callable
+from typing import Any
+
+from tessera.api.names import NodeName, PodUid
+from tessera.controller.leadership.informers import ClusterInput
+from tessera.controller.slicing.evictions.hand_over import PULL_SECONDS
+from tessera.controller.slicing.slicer import Slicer
+from tessera.controller.slicing.state.events import ImagesPulled
+from tessera.kube.client.errors import AlreadyExists, ApiError, NotFound
+from tessera.kube.resources import PODS, ContainerStatus, Pod
+from tessera.kube.runtime import KubeRuntime
+from tessera.kube.watch.cache import EventKind, WatchEvent
+from tessera.kube.watch.informer import Informer
+
+#: Label of a pull pod: UID of the new pod.
+PULL_LABEL = "tessera.dev/pulls-for"
+#: Most pods: pull pods at the same time, and images of one.
+PULLS, PULLED_IMAGES = 16, 8
+#: Seconds until a request without an answer is sent again.
+_AGAIN = 5.0
+#: Why a container waits while its image may still come.
+_COMING = frozenset({"", "ContainerCreating", "PodInitializing"})
+
+
+class ImagePulls(ClusterInput):
+    """Makes and deletes pull pods.
+
+    Args:
+        runtime: the process.
+        slicer: says what to pull, and takes in what is there.
+        changed: called after it has.
+        pods: all pods.
+        namespace: Tessera's own.
+    """
+
+    def __init__(
+        self,
+        runtime: KubeRuntime,
+        slicer: Slicer,
+        changed: Callable[[], None],
+        *,
+        pods: Informer[Pod],
+        namespace: str,
+    ) -> None:
+        super().__init__(runtime, slicer, changed)
+        self._namespace = namespace
+        self._informer = pods
+        #: The pull pods by their name.
+        self._pulls: dict[str, Pod] = {}
+        self._due = asyncio.Event()
+        pods.add_handler(self._observe, only=self._is_pull)
+
+    def _is_pull(self, pod: Pod) -> bool:
+        return PULL_LABEL in pod.metadata.labels and pod.metadata.namespace == self._namespace
+
+    def _observe(self, event: WatchEvent[Pod]) -> None:
+        if event.kind is EventKind.DELETED:
+            self._pulls.pop(event.object.metadata.name, None)
+        else:
+            self._pulls[event.object.metadata.name] = event.object
+        self._due.set()
+
+    def look(self) -> None:
+        """Acts if there is something to pull, or a pull pod."""
+        if self._slicer.hand_over.pulls or self._pulls:
+            self._due.set()
+
+    async def run(self) -> None:
+        """Pulls until cancelled."""
+        while True:
+            await self._due.wait()
+            self._due.clear()
+            try:
+                await self._act()
+            except (ApiError, OSError):
+                await self._clock.sleep(_AGAIN)
+                self._due.set()
+
+    async def _act(self) -> None:
+        wanted = dict(self._slicer.hand_over.pulls)
+        for name, pod in list(self._pulls.items()):
+            uid, node = PodUid(pod.metadata.labels[PULL_LABEL]), NodeName(pod.spec.node_name)
+            if wanted.get(uid) == node and not is_done(pod):
+                continue
+            await self._delete(name, pod)
+            if wanted.get(uid) == node:
+                self._pass_on(ImagesPulled(uid, node))
+        free = PULLS - len(self._pulls)
+        for uid, node in wanted.items():
+            if _name_of(uid) not in self._pulls and free > 0:
+                free -= 1
+                await self._create(uid, node)
+
+    async def _create(self, uid: PodUid, node: NodeName) -> None:
+        info = self._slicer.state.cluster.pods.get(uid)
+        pod = self._informer.cache.get(info.key) if info is not None else None
+        if pod is None or str(pod.metadata.uid) != uid:
+            return
+        body = make_pull_pod(pod, node, secrets.token_hex(16))
+        try:
+            await self._client.create(PODS.as_dicts(), body, self._namespace)
+        except AlreadyExists:
+            return
+        except ApiError as error:
+            if error.code >= 500 or error.code in {401, 408, 429}:
+                raise
+            self._pass_on(ImagesPulled(uid, node))  # it is not allowed here: then after the switch
+
+    async def _delete(self, name: str, pod: Pod) -> None:
+        self._pulls.pop(name, None)
+        try:
+            await self._client.delete(PODS, name, self._namespace, uid=pod.metadata.uid, grace_seconds=0)
+        except NotFound:
+            return
+
+
+def is_done(pod: Pod) -> bool:
+    """True if no image of a pull pod may still come: each is there, or was refused."""
+    statuses = pod.status.container_statuses
+    if pod.status.has_ended:
+        return True
+    return len(statuses) >= len(pod.spec.containers) and not any(map(_may_come, statuses))
+
+
+def _may_come(status: ContainerStatus) -> bool:
+    if status.state is None or (status.state.running is None and status.terminated is None):
+        return (status.waiting.reason if status.waiting is not None else "") in _COMING
+    return False
+
+
+def _name_of(uid: PodUid) -> str:
+    return f"tessera-pull-{uid}"
+
+
+def make_pull_pod(pod: Pod, node: NodeName, nonce: str) -> dict[str, Any]:
+    """Returns the pod that pulls the images of another one to a node.
+
+    Args:
+        pod: the pod.
+        node: the node.
+        nonce: makes the command one that nobody can have put into an image.
+    """
+    images = dict.fromkeys(each.image for each in (*pod.spec.init_containers, *pod.spec.containers) if each.image)
+    confined = {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "readOnlyRootFilesystem": True,
+        "runAsNonRoot": True,
+        "runAsUser": 65534,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    containers = [
+        {
+            "name": f"image-{number}",
+            "image": image,
+            "imagePullPolicy": "IfNotPresent",
+            "command": [f"/no-command-{nonce}"],
+            "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}],
+            "resources": {"requests": {"cpu": "1m", "memory": "8Mi"}, "limits": {"memory": "64Mi"}},
+            "securityContext": confined,
+        }
+        for number, image in enumerate(list(images)[:PULLED_IMAGES])
+    ]
+    return {
+        "metadata": {
+            "name": _name_of(PodUid(pod.metadata.uid)),
+            "labels": {"app.kubernetes.io/name": "tessera-pull", PULL_LABEL: pod.metadata.uid},
+        },
+        "spec": {
+            "nodeName": node,
+            "restartPolicy": "Never",
+            "activeDeadlineSeconds": int(PULL_SECONDS),
+            "terminationGracePeriodSeconds": 0,
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "tolerations": [{"operator": "Exists"}],
+            "containers": containers,
+        },
+    }

@@ -1,0 +1,62 @@
+"""Pods that bring images to a node: what they are, and when their images are there."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from tessera.api.names import NodeName
+from tessera.controller.leadership.image_pulls import PULLED_IMAGES, is_done, make_pull_pod
+from tessera.kube.resources import Pod
+
+
+def pod_of(*images: str) -> Pod:
+    containers = [{"name": f"c{n}", "image": image} for n, image in enumerate(images)]
+    return msgspec.convert({"metadata": {"name": "p", "uid": "u-1"}, "spec": {"containers": containers}}, Pod)
+
+
+def pull_pod(*states: dict[str, Any] | None, phase: str = "Pending") -> Pod:
+    made = make_pull_pod(pod_of("a:1", "b:1"), NodeName("n1"), "nonce")
+    statuses = [{"name": f"image-{n}", **({"state": state} if state else {})} for n, state in enumerate(states)]
+    return msgspec.convert({**made, "status": {"phase": phase, "containerStatuses": statuses}}, Pod)
+
+
+def test_nothing_of_an_image_runs_and_no_token_or_card_is_given() -> None:
+    spec = make_pull_pod(pod_of("a:1", "a:1", "b:1"), NodeName("n1"), "nonce")["spec"]
+    assert spec["nodeName"] == "n1"
+    assert spec["automountServiceAccountToken"] is False
+    assert [each["image"] for each in spec["containers"]] == ["a:1", "b:1"]
+    for each in spec["containers"]:
+        assert each["command"] == ["/no-command-nonce"]
+        assert not any("nvidia" in name for name in each["resources"]["limits"])
+        assert each["securityContext"]["runAsNonRoot"] is True
+
+
+def test_the_images_of_one_pod_are_bounded() -> None:
+    many = pod_of(*(f"i:{n}" for n in range(200)))
+    assert len(make_pull_pod(many, NodeName("n1"), "nonce")["spec"]["containers"]) == PULLED_IMAGES
+
+
+THERE = {"terminated": {"reason": "StartError", "exitCode": 128}}
+COMING = {"waiting": {"reason": "ContainerCreating"}}
+
+
+@pytest.mark.parametrize(
+    ("states", "done"),
+    [
+        ((), False),
+        ((None, None), False),
+        ((THERE,), False),
+        ((THERE, COMING), False),
+        ((THERE, THERE), True),
+        ((THERE, {"running": {"startedAt": "2026-01-01T00:00:00Z"}}), True),
+        ((THERE, {"waiting": {"reason": "ErrImagePull"}}), True),
+        (({"waiting": {"reason": "RunContainerError"}}, {"waiting": {"reason": "ImagePullBackOff"}}), True),
+    ],
+)
+def test_it_is_done_when_each_image_is_there_or_refused(states: tuple[dict[str, Any] | None, ...], done: bool) -> None:
+    assert is_done(pull_pod(*states)) is done
+
+
+def test_a_pod_that_has_ended_is_done() -> None:
+    assert is_done(pull_pod(phase="Failed"))
