@@ -11,7 +11,7 @@ Writers:
 ``spec.podAllocationRequests``               controller
 ``status.podAllocationResults``              agent; the controller writes one state, ``deleting``, to take the
                                              slices from a living pod
-``status.nodeResources``                     agent
+``status.nodeResources``, ``status.summary``  agent
 ===========================================  ==========
 
 Both maps are keyed by pod UID. All writes are JSON merge patches of the writer's own keys, so that neither side can
@@ -22,7 +22,8 @@ A node may be hostile, and an older schema allowed any number. So readers bound 
 schema in ``deploy/crds`` has the same bounds; :func:`find_misfit` checks the rules that neither can express.
 """
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated
 from uuid import NAMESPACE_URL, uuid5
 
@@ -33,6 +34,7 @@ from tessera.kube.resources.meta import FORMAT_ANNOTATION, is_known_format
 from tessera.limits.messages import ECHOED
 from tessera.limits.nodes import CARD_SLOTS, NAMES, NODE_CARDS
 from tessera.mig.names import resource_spelling
+from tessera.text import count_noun
 
 #: Most profiles of a card in an Instaslice object. NVML has 18; the cost of a decision grows with them.
 CARD_PROFILES = 32
@@ -227,6 +229,59 @@ class InstasliceSpec(Wire, frozen=True, kw_only=True):
     )
 
 
+class NodeSummary(Wire, frozen=True, kw_only=True, omit_defaults=False):
+    """The columns of ``kubectl get instaslice``; the agent writes them with the rest of the status.
+
+    Attributes:
+        cards: that are sliced on demand, withheld ones included.
+        model: the product's name of the first card, and how many others are of another.
+        used_slots: memory slots that slices have, those of others included.
+        free_slots: memory slots without a slice, of the cards that are not withheld.
+        pods: with slices.
+        health: ``healthy``, or how many cards are withheld.
+    """
+
+    cards: Annotated[int, msgspec.Meta(ge=0, le=int(NODE_CARDS))]
+    model: Name
+    used_slots: Annotated[int, msgspec.Meta(ge=0, le=int(NODE_CARDS * CARD_SLOTS))]
+    free_slots: Annotated[int, msgspec.Meta(ge=0, le=int(NODE_CARDS * CARD_SLOTS))]
+    pods: Annotated[int, msgspec.Meta(ge=0, le=int(NODE_PROMISES))]
+    health: Name
+
+
+def summarize(results: Mapping[str, Sequence[str]], resources: NodeResources, cards: int) -> NodeSummary:
+    """Makes the columns of a node.
+
+    Args:
+        results: by UID of each pod with slices, for each of its memory slots the UUID of the card.
+        resources: the node's part of the status.
+        cards: the number of its cards that are sliced on demand, withheld ones included.
+    """
+    taken = Counter(card for each in results.values() for card in each)
+    for other in resources.foreign:
+        taken[other.gpu_uuid] += other.size
+    free = (slots_of(resources.placements_of(gpu)) - taken[gpu.gpu_uuid] for gpu in resources.node_gpus)
+    models = [gpu.gpu_name for gpu in resources.node_gpus]
+    others = sum(model != models[0] for model in models)
+    more = f" and {count_noun(others, 'other')}" if others else ""
+    withheld = max(0, cards - len(models))
+    most = int(NODE_CARDS * CARD_SLOTS)
+    return NodeSummary(
+        cards=min(max(cards, len(models)), int(NODE_CARDS)),
+        model=f"{models[0] if models else ''}{more}"[: int(NAMES)],
+        used_slots=min(taken.total(), most),
+        free_slots=sum(max(0, each) for each in free),
+        pods=min(len(results), int(NODE_PROMISES)),
+        health=f"{withheld} of {cards} withheld" if withheld else "healthy",
+    )
+
+
+def slots_of(placements: Mapping[str, ProfilePlacements]) -> int:
+    """The memory slots of a card with this table."""
+    ends = (position.start + position.size for each in placements.values() for position in each.placements)
+    return min(max(ends, default=0), int(CARD_SLOTS))
+
+
 class InstasliceStatus(Wire, frozen=True, kw_only=True):
     """The node's resources, and the result of each request, by pod UID."""
 
@@ -234,6 +289,7 @@ class InstasliceStatus(Wire, frozen=True, kw_only=True):
         msgspec.field(default_factory=dict)
     )
     node_resources: NodeResources = NodeResources()
+    summary: NodeSummary | None = None
 
 
 #: The version that this code reads and writes. It changes if code of the version before would misread an object; a key

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
-from tessera.api.instaslice import Instaslice, NodeGpu, ProfilePlacements, Slice, recorded_slices
+from tessera.api.instaslice import Instaslice, NodeGpu, ProfilePlacements, Slice, recorded_slices, slots_of
 from tessera.api.names import MIG_CONFIG_LABEL, is_on_demand
 from tessera.api.nodes.conditions import LAYOUT
 from tessera.api.nodes.driver_status import ADVERTISED_CONDITION
@@ -189,13 +189,12 @@ def _cards(instaslice: Instaslice) -> tuple[MappedCard, ...]:
 def _card(index: int, gpu: NodeGpu, placements: dict[str, ProfilePlacements], tiles: Sequence[Tile]) -> MappedCard:
     if any(map(is_device_profile, placements)):
         return _whole_card(index, gpu, tiles, dict.fromkeys((WHOLE_CARD,), 0 if tiles else 1))
-    ends = (position.start + position.size for each in placements.values() for position in each.placements)
     return MappedCard(
         index=index,
         uuid=gpu.gpu_uuid,
         model=gpu.gpu_name,
         memory=gpu.gpu_memory,
-        slots=max(ends, default=0),
+        slots=slots_of(placements),
         used=sum(tile.size for tile in tiles),
         tiles=tuple(sorted(tiles, key=lambda tile: tile.start)),
         possible={profile: _count_fitting(each, tiles) for profile, each in sorted(placements.items())},

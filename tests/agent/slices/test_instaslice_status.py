@@ -20,7 +20,16 @@ from tessera.agent.slices.events import (
 from tessera.agent.slices.instaslice_status import NodeDescription, foreign_slices, instaslice_event, status_patch
 from tessera.agent.slices.slice_table import SliceTable
 from tessera.agent.slices.state_machine import SliceStateMachine
-from tessera.api.instaslice import Instaslice, InstasliceStatus, NodeResources, ProfilePlacements
+from tessera.api.instaslice import (
+    ForeignSlice,
+    Instaslice,
+    InstasliceStatus,
+    NodeGpu,
+    NodeResources,
+    NodeSummary,
+    ProfilePlacements,
+    summarize,
+)
 from tessera.api.instaslice import Position as Place
 from tessera.api.names import PodUid
 from tessera.clock import SystemClock
@@ -171,3 +180,39 @@ async def test_cards_keep_the_drivers_index_when_another_card_is_withheld() -> N
     left = description.resources(slices, "b", {cards.gpus[0].uuid})
     assert [each.index for each in left.node_gpus] == [1, 2]
     assert left.indexes() == {cards.gpus[1].uuid: 1, cards.gpus[2].uuid: 2}
+
+
+def gpu(uuid: str, name: str = "A100") -> NodeGpu:
+    return NodeGpu(gpu_uuid=uuid, gpu_name=name, gpu_memory="40Gi")
+
+
+EIGHT = {"1g.5gb": ProfilePlacements(placements=(Place(start=7, size=1),), gi_profile_id=19, ci_profile_id=0)}
+
+
+@pytest.mark.parametrize(
+    ("resources", "cards", "summary"),
+    [
+        (NodeResources(), 0, NodeSummary(cards=0, model="", used_slots=0, free_slots=0, pods=0, health="healthy")),
+        (
+            NodeResources(node_gpus=(gpu("GPU-a"), gpu("GPU-b", "A30")), mig_placement=EIGHT),
+            3,
+            NodeSummary(
+                cards=3, model="A100 and 1 other", used_slots=4, free_slots=12, pods=1, health="1 of 3 withheld"
+            ),
+        ),
+        (
+            NodeResources(
+                node_gpus=(gpu("GPU-a"),),
+                mig_placement=EIGHT,
+                foreign=tuple(ForeignSlice(gpu_uuid=card, start=0, size=n) for card, n in (("GPU-a", 4), ("GPU-x", 8))),
+            ),
+            1,
+            NodeSummary(cards=1, model="A100", used_slots=16, free_slots=0, pods=1, health="healthy"),
+        ),
+    ],
+)
+def test_the_columns_follow_from_the_rest_of_the_status(
+    resources: NodeResources, cards: int, summary: NodeSummary
+) -> None:
+    results = {"pod-1": ["GPU-a"] * 4} if cards else {}
+    assert summarize(results, resources, cards) == summary

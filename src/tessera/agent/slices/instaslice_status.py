@@ -8,7 +8,9 @@ status that names only the differences:
   has removed the promise. It is written when the pod is bound to the node, so that one write says both; a pod that is
   not bound a second later gets its result all the same. ``deleted`` is written only if the controller asks for it
   by ``deleting``;
-* ``nodeResources``: cards, tables, boot id, and the positions that others occupy.
+* ``nodeResources``: cards, tables, boot id, and the positions that others occupy;
+* ``summary``: the columns of kubectl. They follow from the rest, so they cost no write of their own, but one by a new
+  agent. A definition of an earlier version drops the key: then it is not written again.
 """
 
 import logging
@@ -34,6 +36,7 @@ from tessera.api.instaslice import (
     NodeResources,
     make_result,
     recorded_slices,
+    summarize,
 )
 from tessera.api.names import PodUid
 from tessera.kube.backoff import Backoff, pause_after_write
@@ -91,6 +94,11 @@ class NodeDescription:
         gpus, shared = node_gpus(inventory.gpus)
         self._fixed = NodeResources(node_gpus=gpus, mig_placement=shared)
 
+    @property
+    def cards(self) -> int:
+        """The number of cards that are sliced on demand."""
+        return len(self._fixed.node_gpus)
+
     def resources(self, slices: SliceTable, boot_id: str, withheld: Collection[str] = ()) -> NodeResources:
         """Returns the node's part of the object's status at this moment.
 
@@ -141,7 +149,7 @@ def _has_record(slices: SliceTable, pod: PodUid, position: SlicePosition) -> boo
 
 
 def status_patch(
-    item: Instaslice, slices: SliceTable, resources: NodeResources, *, unbound: bool = True
+    item: Instaslice, slices: SliceTable, resources: NodeResources, *, unbound: bool = True, cards: int | None = None
 ) -> dict[str, Any]:
     """Returns the merge patch that brings an object's status up to date; empty if it is up to date.
 
@@ -150,6 +158,7 @@ def status_patch(
         slices: the slices on the cards.
         resources: the node's part of the status.
         unbound: if true, slices of pods that are not yet bound to the node count too.
+        cards: the number of cards that are sliced on demand; None for no summary.
     """
     status: dict[str, Any] = {}
     results = _new_results(item, slices, unbound=unbound) | _changed_results(item, slices)
@@ -157,7 +166,23 @@ def status_patch(
         status["podAllocationResults"] = results
     if item.status.node_resources != resources:
         status["nodeResources"] = _difference(item.status.node_resources, resources)
+    if cards is not None:
+        summary = summarize(_cards_of_results(item, results), resources, cards)
+        if summary != item.status.summary:
+            status["summary"] = msgspec.to_builtins(summary)
     return {"status": status} if status else {}
+
+
+def _cards_of_results(item: Instaslice, changes: dict[str, Any]) -> dict[str, list[str]]:
+    """By pod with slices, for each of its memory slots the card; as after these changes of the results."""
+    kept = {uid: each for uid, each in item.status.pod_allocation_results.items() if changes.get(uid, {}) is not None}
+    new = {uid: msgspec.convert(each, AllocationResult) for uid, each in changes.items() if each and "nodename" in each}
+    found = {}
+    for uid, result in (kept | new).items():
+        state = (changes.get(uid) or {}).get("allocationStatus", {}).get("allocationStatusDaemonset")
+        if (state or result.allocation_status.allocation_status_daemonset) != "deleted":
+            found[uid] = [each.gpu_uuid for each in recorded_slices(None, result) for _ in range(each.size)]
+    return found
 
 
 def _new_results(item: Instaslice, slices: SliceTable, *, unbound: bool) -> dict[str, Any]:
@@ -239,6 +264,7 @@ class InstasliceStatusWriter:
     Args:
         runtime: options, API server and clock of this agent; the node's Instaslice object.
         node_resources: the node's part of the object's status; ``None`` while unknown.
+        cards: the number of cards that are sliced on demand.
         follow_ups: carries out the effects that must come before ``deleted`` is written.
         slices: the slices of the node.
     """
@@ -248,6 +274,7 @@ class InstasliceStatusWriter:
         runtime: AgentRuntime,
         *,
         node_resources: Callable[[], NodeResources | None],
+        cards: Callable[[], int],
         follow_ups: SliceFollowUps,
         slices: SliceTable,
     ) -> None:
@@ -258,6 +285,9 @@ class InstasliceStatusWriter:
         self._changes = runtime.changes.about(Fact.SLICES | Fact.OWNERS | Fact.HEALTH | Fact.NODE_STATUS)
         self._instaslice = runtime.mirror.instaslice
         self._node_resources = node_resources
+        self._cards = cards
+        #: False once the server dropped the summary: its definition of the object is of an earlier version.
+        self._keeps_summary = True
         self._follow_ups = follow_ups
         self._slices = slices
         self._backoff = Backoff(runtime.rng)
@@ -296,6 +326,7 @@ class InstasliceStatusWriter:
         self._written = await self._client.merge_patch(
             INSTASLICES, self._name, patch, self._namespace, subresource="status"
         )
+        self._keeps_summary &= "summary" not in patch["status"] or self._written.status.summary is not None
         return self._clock.monotonic() - began
 
     def _patch(self) -> tuple[dict[str, Any], float | None]:
@@ -304,7 +335,8 @@ class InstasliceStatusWriter:
         if item is None or resources is None:
             return {}, None
         left = self._wait_for_bindings(item)
-        return status_patch(item, self._slices, resources, unbound=left is None), left
+        cards = self._cards() if self._keeps_summary else None
+        return status_patch(item, self._slices, resources, unbound=left is None, cards=cards), left
 
     def _wait_for_bindings(self, item: Instaslice) -> float | None:
         """Seconds for which results of unbound pods can wait; ``None`` if no result has to wait."""

@@ -147,6 +147,7 @@ class SliceManager:
         self._writer = InstasliceStatusWriter(
             runtime,
             node_resources=self._node_resources,
+            cards=lambda: self._cards.description.cards,
             follow_ups=self._follow_ups,
             slices=self._slices,
         )
