@@ -67,6 +67,10 @@ NETWORK = Rule(
     "is no network; write a CIDR, as in 192.0.2.0/28, or 192.0.2.7/32 for one address",
 )
 ORIGIN = Rule("https?://[^/?#@]+/?", "is no origin of a page; write a scheme and a name, as in https://gpu.example.com")
+ISSUER = Rule(
+    r"(https://[^?#@]+|http://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?(/[^?#@]*)?)",
+    "is no issuer; write an address by https and without a query, as in https://login.example.com",
+)
 DURATION = Rule(
     r"[0-9]+|(?:(?:[0-9]{1,12}(?:\.[0-9]{0,12})?|\.[0-9]{1,12})(?:h|ms|m|s|us|µs|ns))+",
     "is no duration; write 5m, 1h30m or 45s",
@@ -130,6 +134,7 @@ _LATER: Mapping[str, Rule] = {
     "--mig-config": CONFIG_MAP,
     "--repairs": CONFIG_MAP,
     "--origin": ORIGIN,
+    "--oidc-issuer": ISSUER,
 }
 
 

@@ -5,7 +5,7 @@ import { build } from "esbuild";
 const target = process.argv[2] ?? "../src/tessera/dashboard/assets";
 await mkdir(target, { recursive: true });
 await build({
-  entryPoints: ["src/page.tsx", "src/page.css"],
+  entryPoints: ["src/page.tsx", "src/page.css", "src/login.ts"],
   outdir: target,
   bundle: true,
   minify: true,

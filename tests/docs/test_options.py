@@ -31,6 +31,8 @@ FOREIGN = {
     "--default-runtime": "k3s",
     "--overwrite": "kubectl label",
     "--register-with-taints": "kubelet",
+    "--oidc-issuer-url": "kube-apiserver",
+    "--pass-authorization-header": "oauth2-proxy",
     "--dist": "pytest",
     "--shuffle": "pytest, an option of this project's tests",
 }

@@ -60,6 +60,8 @@ PORTS: Mapping[tuple[str, int], Sequence[Row]] = {
         Row("/assets/page.js", 200),
         Row("/assets/page.css", 200),
         Row("/assets/icon.svg", 200),
+        Row("/assets/login.js", 200),
+        Row("/login", 200),
         Row("/healthz", 200),
         Row("/whoami", 401, "tessera-reader"),
         Row("/feed", 401, "tessera-reader"),

@@ -95,7 +95,9 @@ export class Feed {
     try {
       const headers: Record<string, string> = { Accept: "text/event-stream", ...session.headers };
       if (this.#lastId) headers["Last-Event-ID"] = this.#lastId;
-      const response = await fetch("/feed", { headers, cache: "no-store", signal: abort.signal });
+      const asked = { headers, cache: "no-store", redirect: "manual", signal: abort.signal } as const;
+      const response = await fetch("/feed", asked);
+      if (response.type === "opaqueredirect") throw new Error("a proxy wants you to sign in again: reload the page");
       if (response.status !== 200 || response.body === null) {
         const { error, login } = await readRefusal(response);
         throw new Refusal(error, login && response.status === 401);

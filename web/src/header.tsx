@@ -31,7 +31,7 @@ function linkWords(link: Link): string {
   }
 }
 
-/** Who is signed in, and the way out. */
+/** Who looks, as the server or a proxy in front of it knows; and the way out for who signed in here. */
 function Account({ live }: { live: boolean }) {
   const [name, setName] = useState("");
   useEffect(() => {
@@ -40,9 +40,11 @@ function Account({ live }: { live: boolean }) {
   return (
     <>
       {name && <span class="quiet account">{name}</span>}
-      <button type="button" onClick={() => session.signOut()}>
-        sign out
-      </button>
+      {session.signedIn && (
+        <button type="button" onClick={() => session.signOut()}>
+          sign out
+        </button>
+      )}
     </>
   );
 }
@@ -87,7 +89,7 @@ export function Header({ link, simulated, view, change, search, onKeys, showsKey
           <button type="button" class="keys" aria-expanded={showsKeys} onClick={onKeys}>
             keys
           </button>
-          {session.signedIn && <Account live={link.state === "live"} />}
+          <Account live={link.state === "live"} />
         </span>
       </div>
       {link.state !== "login" && (

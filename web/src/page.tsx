@@ -15,6 +15,7 @@ import { Nodes } from "./nodes";
 import { own } from "./own";
 import { Past } from "./past";
 import { Pods, Wasted } from "./pods";
+import { problem, returnFromProvider } from "./provider";
 import { Room } from "./room";
 import { Sheet } from "./sheet";
 import { HiddenNames, SignIn } from "./signin";
@@ -137,7 +138,7 @@ function Page({ link }: { link: Link }) {
   useTicks(30_000);
   const [view, change] = useView();
   const [showsKeys, setShowsKeys] = useState(false);
-  const [signsIn, setSignsIn] = useState(false);
+  const [signsIn, setSignsIn] = useState(problem !== "");
   const search = useRef<HTMLInputElement>(null);
   const opened = useRef<HTMLElement | null>(null);
   const open = (id: string): void => {
@@ -273,6 +274,8 @@ if (root) {
   options.debounceRendering = requestAnimationFrame;
   root.textContent = "";
   const feed = new Feed(store, () => render(<Page link={feed.link} />, root));
-  render(<Page link={feed.link} />, root);
-  void feed.run();
+  void returnFromProvider().then(() => {
+    render(<Page link={feed.link} />, root);
+    void feed.run();
+  });
 }

@@ -1,6 +1,7 @@
 // The form that asks for a token, and the sentence about hidden names.
 
-import { useRef, useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
+import { askProvider, problem as lastProblem, leaveForProvider, type Provider } from "./provider";
 import { session } from "./session";
 import type { Survey } from "./survey";
 
@@ -13,7 +14,7 @@ interface SignInProps {
 export function SignIn({ reason, onCancel }: SignInProps) {
   // The field keeps its text itself: drawings come a frame late, and nobody waits for them.
   const field = useRef<HTMLInputElement>(null);
-  const [problem, setProblem] = useState("");
+  const [problem, setProblem] = useState(lastProblem);
   const submit = (event: Event): void => {
     event.preventDefault();
     const wrong = session.signIn(field.current?.value ?? "");
@@ -26,8 +27,10 @@ export function SignIn({ reason, onCancel }: SignInProps) {
     <form class="signin" aria-label="Sign in" onSubmit={submit}>
       <h2>Sign in</h2>
       {reason && session.signedIn && <p role="alert">{reason}</p>}
-      <p>Sign in with a token of your account in the cluster. The page shows what this account may see.</p>
-      <p>This command prints a token of a service account:</p>
+      <p>The page shows what your account in the cluster may see.</p>
+      <ByProvider onProblem={setProblem} />
+      <h3>With a token</h3>
+      <p>Sign in with a token of your account in the cluster. This command prints one of a service account:</p>
       <pre>kubectl create token ACCOUNT -n NAMESPACE</pre>
       <label>
         Token{" "}
@@ -60,6 +63,20 @@ export function SignIn({ reason, onCancel }: SignInProps) {
         stands in an address.
       </p>
     </form>
+  );
+}
+
+/** The way by the cluster's provider, where there is one. */
+function ByProvider({ onProblem }: { onProblem: (problem: string) => void }) {
+  const [provider, setProvider] = useState<Provider | undefined>();
+  useEffect(() => void askProvider().then(setProvider), []);
+  if (!provider) return null;
+  return (
+    <p>
+      <button type="button" class="main" onClick={() => void leaveForProvider(provider).then(onProblem)}>
+        Sign in by {new URL(provider.issuer).host}
+      </button>
+    </p>
   );
 }
 

@@ -8,7 +8,7 @@ import click
 
 from tessera.cli.base.connection import CommandError, cluster_options, connect, report_errors
 from tessera.cli.base.console import say
-from tessera.cli.base.page_options import origin_option, without_token_option
+from tessera.cli.base.page_options import origin_option, provider_options, without_token_option
 from tessera.cli.base.process import log_option, run_process, start_log
 
 if TYPE_CHECKING:
@@ -21,6 +21,9 @@ _IN_CLUSTER: Mapping[str, Any] = {
     "api_port": None,
     "origins": (),
     "without_token": "refuse",
+    "oidc_issuer": None,
+    "oidc_client_id": None,
+    "oidc_extra_scope": (),
     "tls_folder": None,
 }
 
@@ -48,6 +51,7 @@ _IN_CLUSTER: Mapping[str, Any] = {
     "--without-token",
     text="With --in-cluster: ask visitors without a token to log in, or show them the page without names.",
 )
+@provider_options("--", text="With --in-cluster: ")
 @click.option(
     "--tls-folder",
     type=click.Path(path_type=Path, file_okay=False),
@@ -103,14 +107,20 @@ def command(
 
 def options_from(values: Mapping[str, Any]) -> Any:
     """The options of the process in the cluster for values of the command line."""
+    from tessera.dashboard.access.provider import make_provider
     from tessera.dashboard.in_cluster import PageOptions
 
+    try:
+        provider = make_provider(values["oidc_issuer"], values["oidc_client_id"], values["oidc_extra_scope"])
+    except ValueError as error:
+        raise CommandError(f"error: {error}") from None
     return PageOptions(
         port=values["port"],
         http_port=values["http_port"],
         api_port=values["api_port"],
         origins=values["origins"],
         nameless=values["without_token"] == "hide-names",  # noqa: S105 - an option's value
+        provider=provider,
         tls_folder=values["tls_folder"],
     )
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tessera.access.reviewer import Reviewer
 from tessera.clock import Clock
+from tessera.dashboard.access.provider import Provider
 from tessera.dashboard.access.rights import Rights
 from tessera.dashboard.access.token_gate import TokenGate
 from tessera.dashboard.explainer import PrivateExplainer
@@ -47,6 +48,7 @@ class PageOptions:
         api_port: port of the aggregated API; None opens none.
         origins: origins by which visitors reach the page, besides their own machine's.
         nameless: True if visitors without a token see the page without names.
+        provider: by which visitors may sign in; None if by a token alone.
         tls_folder: folder with the page's certificate and key; None, or one without them, for plain HTTP.
         on_listening: called with address and port of the page once it is open.
     """
@@ -57,6 +59,7 @@ class PageOptions:
     api_port: int | None = None
     origins: tuple[str, ...] = ()
     nameless: bool = False
+    provider: Provider | None = None
     tls_folder: Path | None = None
     on_listening: OnListening | None = None
 
@@ -92,7 +95,7 @@ class PageReplica:
         self._tls = _Certificate(options.tls_folder) if options.tls_folder is not None else None
         names = PageNames(options.origins, loopback=True)
         context = self._tls.context if self._tls is not None and self._tls.load() else None
-        address = PageAddress(options.address, options.port or 0, names, context)
+        address = PageAddress(options.address, options.port or 0, names, context, options.provider)
         events = PodEvents(client, own_account=False)
         self._server = PageServer(self._feeds, explainer.explain, address, gate, events=events.read)
 

@@ -1,8 +1,8 @@
 """Serves the live page and its feed over HTTP.
 
 Paths: ``/`` and ``/assets/…`` are the page, ``/feed`` its server-sent events, ``/why/NAMESPACE/POD`` the reason of a
-wait as JSON, ``/events/NAMESPACE/POD`` a pod's events, ``/whoami`` what the visitor may see, ``/healthz`` the state of
-the process.
+wait as JSON, ``/events/NAMESPACE/POD`` a pod's events, ``/whoami`` what the visitor may see, ``/login`` the provider by
+which visitors may sign in, ``/healthz`` the state of the process.
 
 Rules for every request:
 
@@ -10,7 +10,8 @@ Rules for every request:
    open, or one whose name was pointed to the loopback address, gets 403.
 2. Only GET and HEAD are answered. A token belongs in the header Authorization: one in the address is refused, since
    addresses stand in logs and histories.
-3. A strict Content-Security-Policy forbids scripts, styles and connections of other hosts, and frames.
+3. A strict Content-Security-Policy forbids scripts, styles and frames of other hosts, and connections to hosts other
+   than that of the provider.
 4. The page itself is for everybody; what it shows is for those whom a gate lets in. 401 comes as JSON with
    ``"login": true``.
 5. A reader of the feed has no queue: it gets the changes since its version, or a snapshot.
@@ -25,6 +26,7 @@ from typing import NamedTuple
 import msgspec
 from aiohttp import web
 
+from tessera.dashboard.access.provider import Provider
 from tessera.dashboard.access.visitors import Gate, LoginNeededError, NotNowError, OwnRights, Visitor
 from tessera.dashboard.feed import FeedGroup, TooManyViewsError
 from tessera.dashboard.feed_stream import RECHECK, FeedStream
@@ -75,9 +77,10 @@ PAGE_BOUNDS = Bounds(
     header_time=PAGE_HEADER_TIME,
     cancels=True,
 )
+_POLICY, _OWN = "Content-Security-Policy", "connect-src 'self'"
 _HEADERS = {
-    "Content-Security-Policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:;"
+    _POLICY: (
+        f"default-src 'none'; script-src 'self'; style-src 'self'; {_OWN}; img-src 'self' data:;"
         " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     ),
     "X-Content-Type-Options": "nosniff",
@@ -91,6 +94,7 @@ ASSETS = {
     "/": ("index.html", "text/html"),
     "/assets/page.js": ("page.js", "text/javascript"),
     "/assets/page.css": ("page.css", "text/css"),
+    "/assets/login.js": ("login.js", "text/javascript"),
     "/assets/icon.svg": ("icon.svg", "image/svg+xml"),
 }
 #: The answer under a name that is none of the page's; it repeats nothing that the request has.
@@ -103,19 +107,21 @@ _TOKEN_PARAMETERS = frozenset({"token", "access_token", "id_token", "bearer", "a
 
 
 class PageAddress(NamedTuple):
-    """Address and port of the page, and the names by which visitors may reach it.
+    """Address and port of the page, the names by which visitors may reach it, and where they may sign in.
 
     Attributes:
         host: address to listen on; None for all.
         port: TCP port; 0 picks a free one.
         names: None for this machine's names with this port.
         tls: for HTTPS; None for plain HTTP.
+        provider: by which visitors may sign in; None if by a pasted token, or a proxy's, alone.
     """
 
     host: str | None
     port: int
     names: PageNames | None = None
     tls: ssl.SSLContext | None = None
+    provider: Provider | None = None
 
 
 class PageServer:
@@ -148,6 +154,9 @@ class PageServer:
         self._recheck = recheck
         folder = files("tessera.dashboard") / "assets"
         self._files = {path: ((folder / name).read_bytes(), kind) for path, (name, kind) in ASSETS.items()}
+        self._policy = {_POLICY: _HEADERS[_POLICY]}
+        if address.provider is not None:
+            self._policy[_POLICY] = self._policy[_POLICY].replace(_OWN, f"{_OWN} {address.provider.origin}")
         self._names = address.names or PageNames()
         #: The connections of open feeds by user, the oldest first. No user without any.
         self._readers: dict[str, dict[Connection, None]] = {}
@@ -181,7 +190,9 @@ class PageServer:
             return _problem(400, "a token does not belong in an address: send it as Authorization: Bearer TOKEN")
         if request.path in self._files:
             body, kind = self._files[request.path]
-            return _answer(200, body, kind)
+            return _answer(200, body, kind, **self._policy)
+        if request.path == "/login":
+            return _answer(200, msgspec.json.encode(self._address.provider), JSON)
         if request.path == "/healthz":
             return _answer(200, b"ok\n", TEXT)
         try:

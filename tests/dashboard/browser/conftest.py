@@ -15,9 +15,11 @@ from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect
 from tests.dashboard.browser.scene import NOW, explanations
 from tests.support.browsers import running_browser
 
+from tessera.dashboard.access.provider import Provider
 from tessera.dashboard.access.visitors import Gate
 from tessera.dashboard.documents import Document
 from tessera.dashboard.feed import FeedGroup
+from tessera.dashboard.names import PageNames
 from tessera.dashboard.pod_events import PodEvent
 from tessera.dashboard.server import PageAddress, PageServer
 from tessera.explain.explanation import ExplanationReport
@@ -58,13 +60,15 @@ class LivePage:
 
     Args:
         make_gate: lets visitors in; without one, everybody sees everything.
+        provider: by which they may sign in.
 
     Attributes:
         url: the page's address.
     """
 
-    def __init__(self, make_gate: MakeGate | None = None) -> None:
+    def __init__(self, make_gate: MakeGate | None = None, provider: Provider | None = None) -> None:
         self._make_gate = make_gate
+        self._provider = provider
         self._port = 0
         self._listening = threading.Event()
         self._feeds = FeedGroup()
@@ -105,7 +109,8 @@ class LivePage:
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
         self._feeds = FeedGroup()
         gate = await self._make_gate(self._feeds) if self._make_gate is not None else None
-        address = PageAddress("127.0.0.1", self._port)
+        names = PageNames(loopback=True)
+        address = PageAddress("127.0.0.1", self._port, names, provider=self._provider)
         server = PageServer(self._feeds, explain, address, gate, events=read_events)
 
         def announce(_: str, port: int) -> None:
@@ -233,13 +238,17 @@ class Visits:
 
     def before(self, live: LivePage, part: str = "", *, width: int = 1280, theme: str = "light") -> Visitor:
         """A visitor whose page may not show the cluster yet."""
+        return self.at(live.url + part, width=width, theme=theme)
+
+    def at(self, url: str, *, width: int = 1280, theme: str = "light") -> Visitor:
+        """A visitor at an address."""
         context = self._browser.new_context(
             viewport={"width": width, "height": 800},
             color_scheme="dark" if theme == "dark" else "light",
             reduced_motion="reduce",
         )
         self._contexts.append(context)
-        return Visitor(context, live.url + part, theme)
+        return Visitor(context, url, theme)
 
     def close(self) -> None:
         for each in self._contexts:

@@ -27,3 +27,36 @@ def without_token_option(name: str, *, text: str) -> Callable[[F], F]:
     """
     choices = click.Choice(["refuse", "hide-names"])
     return click.option(name, "without_token", type=choices, default="refuse", show_default=True, help=text)
+
+
+def provider_options(prefix: str, *, text: str) -> Callable[[F], F]:
+    """Adds the options of the provider by which visitors sign in; the function gets ``oidc_...``.
+
+    Args:
+        prefix: what their names begin with, ``--`` or ``--dashboard-``.
+        text: the beginning of each help.
+    """
+
+    def add(function: F) -> F:
+        for name, metavar, multiple, help_text in _PROVIDER:
+            variable = f"oidc_{name.replace('-', '_')}"
+            option = click.option(
+                f"{prefix}oidc-{name}", variable, metavar=metavar, multiple=multiple, help=f"{text}{help_text}"
+            )
+            function = option(function)
+        return function
+
+    return add
+
+
+#: Name, value, whether it may be repeated, and help of the options of a provider, the last first.
+_PROVIDER = (
+    ("extra-scope", "SCOPE", True, "ask the provider for this scope too, e.g. groups; repeatable."),
+    (
+        "client-id",
+        "NAME",
+        False,
+        "the page's name there: a public client, whose tokens the API server takes.",
+    ),
+    ("issuer", "URL", False, "let visitors sign in by this OpenID Connect provider too, that of the API server."),
+)

@@ -24,6 +24,7 @@ from tessera.cli.base.controller_options import build_arguments, pop_build_setti
 from tessera.cli.install.manifests import CONFIG_MAP, InstallChoices
 from tessera.cli.install.settings import driver_objects, read_text_settings
 from tessera.cli.install.webhook_certificate import CERT_MANAGER
+from tessera.dashboard.access.provider import make_provider
 from tessera.dashboard.names import PageNames
 from tessera.driver.registry.credentials import read_authorities
 from tessera.kube.client.client import Client
@@ -140,7 +141,7 @@ def choices_from(
     settings = None if file is None else read_text_settings(*file, drivers)
     objects, notices = driver_objects(settings, drivers)
     controller = _controller_choices(given, authorities)
-    page = _page_arguments(given.pop("origins"), given.pop("without_token"), installed=given["dashboard"])
+    page = _page_arguments(given)
     others = {**given, **{name: given[name] or "" for name in ("image", "memory_limits", "simulate", "claim_driver")}}
     choices = InstallChoices(
         settings=settings,
@@ -193,15 +194,25 @@ def _controller_choices(values: dict[str, Any], authorities: str) -> dict[str, A
     return {"site": (*site_arguments(site), *build_arguments(builds)), "authorities": trusted}
 
 
-def _page_arguments(origins: Sequence[str], without_token: str, *, installed: bool) -> Sequence[str]:
-    """The arguments of the page's process.
+def _page_arguments(values: dict[str, Any]) -> Sequence[str]:
+    """The arguments of the page's process; takes its options out of all.
 
     Raises:
-        CommandError: the page is not installed, or an origin is none.
+        CommandError: the page is not installed.
+        ValueError: an option is wrong.
     """
-    refuse = without_token == "refuse"  # noqa: S105 - an option's value
-    if not installed and (origins or not refuse):
-        option = "--dashboard-origin" if origins else "--dashboard-without-token"
-        raise CommandError(f"error: {option} needs the page, which --no-dashboard leaves out")
+    origins, without_token = values.pop("origins"), values.pop("without_token")
+    issuer, client, scopes = (values.pop(f"oidc_{name}") for name in ("issuer", "client_id", "extra_scope"))
+    given = {
+        "origin": origins,
+        "without-token": [] if without_token == "refuse" else [without_token],  # noqa: S105 - an option's value
+        "oidc-issuer": [issuer] if issuer else [],
+        "oidc-client-id": [client] if client else [],
+        "oidc-extra-scope": scopes,
+    }
+    first = next((name for name, found in given.items() if found), None)
+    if first is not None and not values["dashboard"]:
+        raise CommandError(f"error: --dashboard-{first} needs the page, which --no-dashboard leaves out")
     PageNames(origins)
-    return [*(f"--origin={each}" for each in origins), *([] if refuse else [f"--without-token={without_token}"])]
+    make_provider(issuer, client, scopes)
+    return [f"--{name}={each}" for name, found in given.items() for each in found]
