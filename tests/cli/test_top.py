@@ -1,4 +1,6 @@
-"""The picture of ``tessera top`` on terminals of several widths: what it shows, and what it leaves out."""
+"""The picture of ``tessera top`` on terminals of several sizes: what it shows, and what it leaves out."""
+
+import re
 
 import msgspec
 import pytest
@@ -6,9 +8,12 @@ from tests.observe.conftest import GIB, card, lease
 
 from tessera.api.nodes.health import CardHealth, Finding
 from tessera.api.nodes.usage import NodeUsage
-from tessera.cli.top import TopScreen, split_keys
+from tessera.cli.base.console import COLOUR
+from tessera.cli.top.columns import table
+from tessera.cli.top.screen import Look, bar, draw
+from tessera.cli.top.terminal import split_keys
 from tessera.observe.reading import Usage
-from tessera.observe.top_view import TopView, View
+from tessera.observe.top_view import Failed, Pressed, Read, Told, TopView, View
 from tessera.observe.usage_rows import card_rows, lease_rows
 from tessera.usage.agent_pages import FleetUsage
 
@@ -20,33 +25,102 @@ PAGE = NodeUsage(
     leases=(lease("a", memory=1 * GIB, busy=0.5), lease(LONG, "GPU-2", state="idle")),
 )
 USAGE = Usage(fleet=FleetUsage(nodes=(PAGE,)), cards=card_rows([PAGE]), leases=lease_rows([PAGE]), agents=1)
+COLOURED = Look(colours=True, blocks=True)
 
 
-def frame(view: View, width: int, *, shows_help: bool = False) -> list[str]:
-    screen = TopScreen(TopView(view=view, shows_help=shows_help), None, ())
-    return list(screen.frame(USAGE, width, 20))
+def shown(view: TopView, width: int, height: int = 20, *, look: Look = COLOURED, usage: Usage = USAGE) -> list[str]:
+    """The picture as a terminal shows it, without its colours."""
+    view.handle(Read(usage))
+    return [COLOUR.sub("", line).rstrip() for line in draw(view, width, height, look)]
 
 
-@pytest.mark.parametrize("width", [60, 80, 200])
+def usage_with(*leases: object) -> Usage:
+    page = msgspec.structs.replace(PAGE, leases=leases)
+    return msgspec.structs.replace(USAGE, leases=lease_rows([page]))
+
+
+SIZES = [(60, 12), (80, 24), (120, 40), (200, 50), (20, 5)]
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize("keys", ["", "c", "?", "\r", "l", "/xyz"])
+def test_every_picture_fills_its_terminal_and_no_line_is_longer(size: tuple[int, int], keys: str) -> None:
+    view = TopView()
+    view.handle(Read(USAGE))
+    for key in split_keys(keys):
+        for ask in view.handle(Pressed(key)):
+            view.handle(Told(ask, ["a long line of an answer " * 20, *map(str, range(100))]))
+    lines = shown(view, *size)
+    assert len(lines) == size[1]
+    assert max(map(len, lines)) <= size[0]
+    assert lines[0].startswith("simulated cards")
+
+
 @pytest.mark.parametrize("view", View)
-def test_every_line_fits_and_says_that_the_cards_are_simulated(view: View, width: int) -> None:
-    lines = frame(view, width, shows_help=True)
-    assert max(map(len, lines)) <= width
-    assert lines[0].startswith("simulated cards   1 node, 2 cards, 2 pods")
-    assert not any(line.endswith(">") for line in lines)
+def test_colours_and_block_characters_change_no_word(view: View) -> None:
+    plain = list(draw(read(view), 120, 20, Look()))
+    coloured = list(draw(read(view), 120, 20, COLOURED))
+    assert not re.search(r"\x1b\[[34]", "".join(plain)), "no colour"
+    assert "\x1b[7m" in "".join(plain), "the cursor is reversed without colours too"
+    assert re.search(r"\x1b\[3[0-7]m", "".join(coloured))
+    words = [re.sub(r"[ #▏▎▍▌▋▊▉█]+", " ", COLOUR.sub("", line)) for line in plain]
+    assert words == [re.sub(r"[ #▏▎▍▌▋▊▉█]+", " ", COLOUR.sub("", line)) for line in coloured]
+    assert all(line.isascii() for line in plain if LONG[:8] not in line)
+
+
+def read(view: View) -> TopView:
+    found = TopView(view=view)
+    found.handle(Read(USAGE))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("part", "text"),
+    [(0.0, ""), (0.5, "████"), (1.0, "████████"), (7.0, "████████"), (0.02, "▏"), (0.4, "███▎"), (None, "")],
+)
+def test_a_bar_is_as_long_as_its_value(part: float | None, text: str) -> None:
+    assert bar(part, 8, COLOURED) == text.ljust(8)
+    assert set(bar(part, 8, Look())) <= {" ", "#"}
+
+
+def test_the_row_under_the_cursor_is_marked() -> None:
+    view = read(View.PODS)
+    marked = [line for line in shown(view, 80) if line.startswith(">")]
+    assert [line.split()[1] for line in marked] == ["team/a"]
+    view.handle(Pressed("down"))
+    marked = [line for line in shown(view, 80) if line.startswith(">")]
+    assert [line.split()[1][:10] for line in marked] == ["team/train"]
+
+
+def test_the_cursor_is_seen_on_a_list_that_is_longer_than_the_screen() -> None:
+    usage = usage_with(*(lease(f"pod-{number:04}") for number in range(1_000)))
+    view = TopView()
+    for keys, seen in (([], "pod-0000"), (["end"], "pod-0999"), (["up"] * 3, "pod-0996"), (["home"], "pod-0000")):
+        view.handle(Read(usage))
+        for key in keys:
+            view.handle(Pressed(key))
+        (line,) = (each for each in shown(view, 80, 24, usage=usage) if each.startswith(">"))
+        assert f"team/{seen}" in line
 
 
 def test_a_narrow_terminal_shows_what_a_pod_does_and_shortens_its_name() -> None:
-    header, *rows = frame(View.PODS, 60)[2:]
+    lines = shown(TopView(), 60)
+    (header,) = (line for line in lines if "STATE" in line)
     assert {"POD", "BUSY", "MEM", "STATE"} <= set(header.split())
-    assert any("busy" in row and "50%" in row for row in rows)
-    assert any(row.startswith("team/train-") and "…" in row and row.endswith("idle") for row in rows)
+    assert any("busy" in line and "50%" in line for line in lines)
+    assert any(line.startswith("  team/train-") and "…" in line and line.endswith("idle") for line in lines)
+
+
+def test_a_terminal_of_80_columns_shows_the_bar_the_state_and_how_to_quit() -> None:
+    lines = shown(TopView(), 80, 24)
+    assert any("50%  ███" in line and line.endswith("busy") for line in lines)
+    assert {"q quit", "? help", "Enter why", "l log", "d describe"} <= set(lines[-1].split("  "))
 
 
 def test_a_narrow_terminal_shows_load_memory_and_power_of_cards() -> None:
-    header, *rows = frame(View.CARDS, 60)[2:]
-    assert {"BUSY", "POWER"} <= set(header.split())
-    assert "10/700" in rows[0]
+    lines = shown(TopView(view=View.CARDS), 60)
+    assert any({"BUSY", "POWER"} <= set(line.split()) for line in lines)
+    assert any("10/700" in line for line in lines)
 
 
 @pytest.mark.parametrize("width", [60, 200])
@@ -54,25 +128,59 @@ def test_each_card_says_its_state(width: int) -> None:
     sick = msgspec.structs.replace(PAGE.cards[1], health=CardHealth(state="cordoned"))
     page = msgspec.structs.replace(PAGE, cards=(PAGE.cards[0], sick))
     usage = msgspec.structs.replace(USAGE, cards=card_rows([page]), blocked=("node n1: pods hold",))
-    lines = list(TopScreen(TopView(view=View.CARDS, filter="cordoned"), None, ()).frame(usage, width, 20))
-    assert lines[2] == "! node n1: pods hold"
-    assert "STATE" in lines[3].split()
-    assert [line.split()[0] for line in lines[4:] if "cordoned" in line] == ["n1/1"]
+    lines = shown(TopView(view=View.CARDS, filter="cordoned"), width, usage=usage)
+    at = lines.index("! node n1: pods hold")
+    assert "STATE" in lines[at + 1].split()
+    assert [line.split()[1] for line in lines[at:] if "cordoned" in line] == ["n1/1"]
 
 
 def test_a_wide_terminal_shows_all_columns_and_whole_names() -> None:
-    text = "\n".join(frame(View.PODS, 200))
+    text = "\n".join(shown(TopView(), 200))
     assert f"team/{LONG}" in text
     assert "CONTAINER" in text
 
 
 def test_the_mean_of_few_measured_cards_says_so() -> None:
-    assert "busy 50%, measured on 1 of 2 cards" in frame(View.CARDS, 200)[0]
+    assert "busy 50%, measured on 1 of 2 cards" in shown(TopView(view=View.CARDS), 200)[0]
+
+
+def test_printed_once_it_has_every_column_and_no_cursor() -> None:
+    lines = table(TopView(), USAGE)
+    assert lines[1].replace("MEM GIB", "MEM").split()[-5:] == ["SHARE", "BUSY", "MEM", "STATE", "HELD"]
+    assert lines[2].startswith("team/a ")
+
+
+def test_a_message_takes_the_place_of_the_keys_and_is_wrapped() -> None:
+    view = read(View.PODS)
+    (ask,) = view.handle(Pressed("l"))
+    view.handle(Failed(ask, "log pod team/a: you may not read logs in namespace team: ask an administrator for it"))
+    lines = shown(view, 60, 24)
+    assert " ".join(" ".join(lines[-2:]).split()).endswith("ask an administrator for it")
+    assert not [line for line in lines if "q quit" in line]
+
+
+def test_text_of_others_is_escaped_in_table_and_text() -> None:
+    evil = "\x1b[2J\x1b[31m\u202e\n"
+    usage = usage_with(lease(f"a{evil}"))
+    view = TopView()
+    view.handle(Read(usage))
+    raw = "".join(draw(view, 120, 24, Look()))
+    (ask,) = view.handle(Pressed("l"))
+    view.handle(Told(ask, [f"line{evil}"]))
+    raw += "".join(draw(view, 120, 24, Look()))
+    assert "line\\x1b[2J" in raw
+    assert not re.search("\x1b(?!\\[[0127]m)|\u202e|\n", raw)
 
 
 @pytest.mark.parametrize(
     ("sent", "keys"),
-    [("\x1b[H", ["home"]), ("\x1b[4~", ["end"]), ("\x1b[5~j", ["page-up", "j"]), ("\x1b[99;5u.", ["."])],
+    [
+        ("\x1b[H", ["home"]),
+        ("\x1b[4~", ["end"]),
+        ("\x1b[5~j", ["page-up", "j"]),
+        ("\x1b[99;5u.", ["."]),
+        ("\x1bOA\r", ["up", "enter"]),
+    ],
 )
 def test_keys_of_terminals(sent: str, keys: list[str]) -> None:
     assert list(split_keys(sent)) == keys
@@ -84,9 +192,7 @@ def test_a_fault_and_an_excess_of_memory_stand_above_the_pods_with_the_part_that
     )
     hog = msgspec.structs.replace(lease("hog", memory=6 * GIB), limit=4.0 * GIB, findings=(excess,))
     sick = msgspec.structs.replace(lease("sick", "GPU-2"), fault="XID 48, memory lost data")
-    page = msgspec.structs.replace(PAGE, leases=(hog, sick))
-    usage = msgspec.structs.replace(USAGE, leases=lease_rows([page]))
-    lines = list(TopScreen(TopView(view=View.PODS), None, ()).frame(usage, 200, 20))
+    lines = shown(TopView(), 200, usage=usage_with(hog, sick))
     assert "! team/sick on n1/1: XID 48, memory lost data" in lines
     assert "! team/hog on n1/0: holds 6.0 GiB, its part is 4.0 GiB. Make batches smaller." in lines
     assert any("team/hog" in line and "6.0/4" in line for line in lines)
@@ -94,7 +200,6 @@ def test_a_fault_and_an_excess_of_memory_stand_above_the_pods_with_the_part_that
 
 def test_on_a_low_terminal_pods_are_shown_before_their_faults() -> None:
     sick = msgspec.structs.replace(lease("sick", "GPU-2"), fault="XID 48, memory lost data")
-    usage = msgspec.structs.replace(USAGE, leases=lease_rows([msgspec.structs.replace(PAGE, leases=(sick,))]))
-    lines = list(TopScreen(TopView(view=View.PODS), None, ()).frame(usage, 200, 6))
+    lines = shown(TopView(), 200, 6, usage=usage_with(sick))
     assert len(lines) <= 6
-    assert any(line.startswith("team/sick") for line in lines)
+    assert any(line.startswith("> team/sick") for line in lines)

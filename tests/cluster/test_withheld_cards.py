@@ -8,7 +8,7 @@ from tests.cluster.test_pod_notices import break_card
 from tests.support.virtual_lab import InLab, VirtualLab
 
 from tessera.cli.map import picture
-from tessera.cli.top import TopScreen
+from tessera.cli.top.columns import warnings
 from tessera.dashboard.card_documents import make_documents
 from tessera.dashboard.documents import CardDocument
 from tessera.dashboard.view.objects import make_map
@@ -19,7 +19,6 @@ from tessera.kube.resources import DEPLOYMENTS, PODS
 from tessera.observe.cluster_reading import read_cluster
 from tessera.observe.health_rows import judge_fleet
 from tessera.observe.reading import read_usage
-from tessera.observe.top_view import TopView
 from tessera.usage.agent_pages import FleetUsage
 
 GPU = {"nvidia.com/gpu": 1}
@@ -48,7 +47,7 @@ async def told(lab: VirtualLab) -> Mapping[str, str]:
     found = {each.check: each.text for each in await examine(lab.client, lab.clock)}
     return {
         "map": " ".join(picture(shown, CardFilter(), colour=False, summary=False, width=999)),
-        "top": " ".join(TopScreen(TopView(), None, ()).warnings(usage)),
+        "top": " ".join(warnings(usage)),
         "health": " ".join(judge_fleet(usage.fleet, blocked=usage.blocked).blocked),
         "why node": " ".join(node.facts),
         "why pod": " ".join((pod.verdict, *pod.facts)),

@@ -146,6 +146,60 @@ def test_top_is_live_on_a_terminal_until_q(used: RunningLab) -> None:
         screen.until("\x1b[?1049l")
 
 
+def test_keys_of_top_ask_about_the_pod_under_the_cursor(used: RunningLab) -> None:
+    with on_terminal("top", env=used.env, columns=80, rows=24) as screen:
+        screen.until("> ")
+        screen.until("sliced")
+        screen.type("\r")
+        screen.until("why pod default/sliced")
+        screen.until("runs on node node-1")
+        screen.type("l")
+        screen.until("log pod default/sliced")
+        screen.until("simulated container")
+        screen.type("d")
+        screen.until("limits: nvidia.com/mig-3g.20gb 1")
+        screen.until("Events:")
+        screen.type("o")
+        screen.until("http://localhost:8088/#q=ns:default+pod:sliced")
+        screen.type("\x1b")
+        screen.until("q quit")
+        screen.type("c\r")
+        screen.until("why node node-1")
+        screen.type("qq")
+        assert screen.process.wait(timeout=TIMEOUT) == 0
+
+
+def test_top_says_that_the_pod_under_the_cursor_has_ended_and_what_a_key_lacks(used: RunningLab) -> None:
+    used.kubectl("create", "serviceaccount", "reader")
+    binding = ("create", "rolebinding", "reader", "--clusterrole=tessera-usage-reader")
+    used.kubectl(*binding, "--serviceaccount=default:reader", "-n", "tessera-system")
+    used.apply(used.pod("gone", {"nvidia.com/mig-1g.5gb": 1}))
+    used.kubectl("wait", "pod/gone", "--for=condition=Ready", "--timeout=180s")
+    used.eventually(lambda: "gone" in {row["lease"]["pod"] for row in leases(used)})
+    account = "system:serviceaccount:default:reader"
+    with on_terminal("top", "--as", account, "-n", "default", env=used.env) as screen:
+        screen.until("default/gone")
+        screen.type("/gone\rl")
+        screen.until("you may not read logs in namespace default: ask an administrator for get on pods/log")
+        used.kubectl("delete", "pod", "gone", "--now")
+        screen.until("default/gone has ended")
+
+
+@pytest.mark.parametrize(
+    ("more", "live", "coloured"),
+    [({}, True, True), ({"NO_COLOR": "1"}, True, False), ({"TERM": "dumb"}, False, False)],
+    ids=str,
+)
+def test_top_follows_what_the_terminal_can(used: RunningLab, more: dict[str, str], live: bool, coloured: bool) -> None:
+    with on_terminal("top", env={**used.env, "TERM": "xterm", **more}) as screen:
+        shown = screen.until("default/whole")
+        shown += screen.picture() if live else ""
+        assert ("\x1b[?1049h" in shown) == live
+        assert bool(re.search(r"\x1b\[3\d", shown)) == coloured
+        if not live:
+            assert screen.process.wait(timeout=TIMEOUT) == 0
+
+
 @pytest.mark.parametrize(
     ("command", "wide"),
     [(("top",), "OWNER"), (("map", "--watch"), "node-1   2 x NVIDIA"), (("queue", "--watch"), "BEFORE IT")],

@@ -22,7 +22,7 @@ USE: Table = {
     "why": ("tessera.cli.why", "Explain why a pod waits or why a node's cards are not as configured."),
     "queue": ("tessera.cli.queue", "Show the pods that wait for slices: position, reason and expected start."),
     "defrag": ("tessera.cli.defrag", "Show which pods could move so that waiting pods get room."),
-    "top": ("tessera.cli.top", "Show live what cards and pods do: load, memory, power."),
+    "top": ("tessera.cli.top.command", "Show live what cards and pods do: load, memory, power."),
     "dashboard": ("tessera.cli.dashboard", "Serve a live page of the cluster's cards on this machine."),
     "topo": ("tessera.cli.topo", "Show how the cards of a node or pod are joined, as nvidia-smi topo -m does."),
     "usage": ("tessera.cli.usage", "Show GPU-hours by namespace, user, label or model, and their cost."),

@@ -23,6 +23,7 @@ from tessera.cli.base.connection import (
 from tessera.cli.base.console import say, say_coloured, shows_colours
 from tessera.cli.base.grammar import (
     Output,
+    colour_option,
     namespace_options,
     node_names,
     output_option,
@@ -65,9 +66,7 @@ _SUMMARY_FROM = 9
 @watch_option
 @click.option("--summary", is_flag=True, help="Show only the sums by model.")
 @output_option("tiles")
-@click.option(
-    "--colour/--no-colour", "--color/--no-color", default=None, help="Use colours.  [default: on a terminal only]"
-)
+@colour_option
 @cluster_options
 @report_errors
 def command(
@@ -100,7 +99,7 @@ def command(
       tessera map -o json | jq '.nodes[].cards[].possible'
     """
     chosen = CardFilter(namespace=namespace or "", model=model, free=nvml_spelling(free), held_by=held_by)
-    paints = shows_colours() if colour is None else colour
+    paints = shows_colours(colour)
     home = own_namespace(namespace, kubeconfig, context)
 
     async def choose_pods(client: "Client") -> CardFilter:

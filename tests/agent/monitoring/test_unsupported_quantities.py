@@ -11,7 +11,7 @@ from tests.agent.monitoring.test_whole_agent import start
 from tessera.agent.monitoring.families import GPU_FAMILIES
 from tessera.agent.monitoring.sample import ProcessUse, held_memory
 from tessera.api.nodes.usage import NodeUsage
-from tessera.cli.top import TopScreen
+from tessera.cli.top import columns
 from tessera.dashboard.card_documents import make_documents
 from tessera.dashboard.documents import CardDocument
 from tessera.nvml.measurements import Quantity
@@ -60,7 +60,7 @@ def zeros(value: object, path: str = "") -> Iterator[str]:
 
 def table(page: NodeUsage) -> str:
     usage = Usage(fleet=FleetUsage(nodes=(page,)), cards=card_rows([page]), leases=[], agents=1)
-    return "\n".join(TopScreen(TopView(view=View.CARDS), None, ()).table(usage))
+    return "\n".join(columns.table(TopView(view=View.CARDS), usage))
 
 
 def card_document(page: NodeUsage) -> object:

@@ -113,9 +113,14 @@ def print_error(error: click.ClickException) -> None:
     _write(text.lines(message, LINE_SHOWN), err=True)
 
 
-def shows_colours() -> bool:
-    """Returns True if standard output is a terminal with colours and the user has not set ``NO_COLOR``."""
-    return sys.stdout.isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
+def has_screen() -> bool:
+    """Returns True if standard output is a terminal that can draw anywhere on its screen."""
+    return sys.stdout.isatty() and os.environ.get("TERM") not in {"", "dumb"}
+
+
+def shows_colours(wanted: bool | None = None) -> bool:
+    """Returns what the user wants; without a wish, True for a terminal with colours unless ``NO_COLOR`` is set."""
+    return has_screen() and not os.environ.get("NO_COLOR") if wanted is None else wanted
 
 
 def tolerate_any_encoding() -> None:

@@ -4,13 +4,12 @@ One default holds everywhere: a command shows all that its user may see, ``-n`` 
 names one object looks in the context's namespace, as kubectl does.
 """
 
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 
 import click
 
-from tessera.cli.base.console import say, say_document, say_json
+from tessera.cli.base.console import has_screen, say, say_document, say_json
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -198,12 +197,19 @@ def watch_option(function: Callable[P, T]) -> Callable[P, T]:
     return click.option("-w", "--watch", "watches", is_flag=True, callback=_check_watch, help=text)(function)
 
 
+def colour_option(function: Callable[P, T]) -> Callable[P, T]:
+    """Adds ``--no-colour``; the parameter ``colour`` is None for what the terminal can."""
+    return click.option(
+        "--colour/--no-colour", "--color/--no-color", default=None, help="Use colours.  [default: on a terminal only]"
+    )(function)
+
+
 def _check_watch(ctx: click.Context, param: click.Parameter, value: T) -> T:
     """Refuses to watch where no terminal shows it; called for ``-w`` and for ``-o``, whose order is the user's."""
     given = {**ctx.params, param.name or "": value}
     output = given.get("output")
     for_programs = isinstance(output, Output) and output.for_programs
-    if given.get("watches") and not ctx.resilient_parsing and (for_programs or not sys.stdout.isatty()):
+    if given.get("watches") and not ctx.resilient_parsing and (for_programs or not has_screen()):
         raise click.UsageError("--watch draws on a terminal; leave it out for files and programs")
     return value
 

@@ -5,11 +5,12 @@ picture, with the reason below it: a picture that stands still without a word wo
 """
 
 import asyncio
+import contextlib
 import itertools
 import shutil
 import signal
 import textwrap
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -30,7 +31,9 @@ Picture = Callable[[int, int], Iterable[str]]
 #: Size of a terminal that tells none.
 _USUAL_SIZE = (80, 24)
 #: Seconds after which a picture says that its next reading has not ended, and what it says.
-PATIENCE, SILENT = 10.0, "no answer yet"
+_PATIENCE, _SILENT = 10.0, "no answer yet"
+#: Seconds between a change and its reading, and the least between two readings.
+PAUSE = 1.0
 #: Rows that notes below a picture may take.
 _NOTE_ROWS = 4
 #: Seconds between two readings of ``--watch``; the controller forecasts every 15 s, and agents measure every 10 s.
@@ -143,20 +146,48 @@ async def read_again(
         clock: the time.
         interval: seconds between two readings.
     """
-    picture, since = await read(), clock.monotonic()
-    yield picture
+    since = clock.monotonic()
+    async for picture, reason in read_values(read, clock, interval):
+        since = since if reason else clock.monotonic()
+        yield outdated(picture, clock.monotonic() - since, reason) if reason else picture
+
+
+async def read_values(
+    read: Callable[[], Coroutine[Any, Any, T]], clock: Clock, interval: float, early: asyncio.Event | None = None
+) -> AsyncGenerator[tuple[T, str], None]:
+    """A new value every few seconds; while the cluster does not answer, the last one with the reason.
+
+    Args:
+        read: reads the cluster. Its first error is raised.
+        clock: the time.
+        interval: seconds between two readings.
+        early: set when something has changed, which is then read :data:`PAUSE` seconds later.
+    """
+    value = await read()
+    yield value, ""
     while True:
-        await clock.sleep(interval)
+        await _sleep(clock, interval, early)
         reading = asyncio.create_task(read())
         try:
-            while not (await asyncio.wait({reading}, timeout=PATIENCE))[0]:
-                yield outdated(picture, clock.monotonic() - since, SILENT)
+            while not (await asyncio.wait({reading}, timeout=_PATIENCE))[0]:
+                yield value, _SILENT
         finally:
             reading.cancel()
         reason = failure_of(reading)
-        if not reason:
-            picture, since = reading.result(), clock.monotonic()
-        yield outdated(picture, clock.monotonic() - since, reason) if reason else picture
+        value = value if reason else reading.result()
+        yield value, reason
+
+
+async def _sleep(clock: Clock, interval: float, early: asyncio.Event | None) -> None:
+    if early is None:
+        await clock.sleep(interval)
+        return
+    await clock.sleep(min(interval, PAUSE))
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(max(0.0, interval - PAUSE)):
+            await early.wait()
+            await clock.sleep(PAUSE)
+    early.clear()
 
 
 def failure_of(reading: "asyncio.Task[Any]") -> str:

@@ -88,11 +88,19 @@ def table_lines(
         numbers: columns that are aligned to the right.
         width: columns of the terminal; longer lines are cut. 0 cuts none.
     """
+    for row in table_cells(header, rows, numbers=numbers):
+        line = _GAP.join(row).rstrip()
+        yield f"{line[: width - 1]}>" if width and len(line) > width else line
+
+
+def table_cells(
+    header: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: frozenset[int] = frozenset()
+) -> Iterator[Sequence[str]]:
+    """The header and the rows of :func:`table_lines` as cells, each as wide as its column."""
     cells = [list(header), *([one_line(cell) for cell in row] for row in rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
     for row in cells:
-        line = _GAP.join(
+        yield [
             cell.rjust(widths[column]) if column in numbers else cell.ljust(widths[column])
             for column, cell in enumerate(row)
-        ).rstrip()
-        yield f"{line[: width - 1]}>" if width and len(line) > width else line
+        ]

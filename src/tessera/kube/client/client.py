@@ -12,8 +12,8 @@ Rules:
    ``TimeoutError``.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, TypeVar
 
 import msgspec
@@ -27,6 +27,7 @@ from tessera.kube.client.errors import (
     Invalid,
     NotFound,
     Status,
+    error_from_response,
 )
 from tessera.kube.client.requests import (
     APPLY_PATCH,
@@ -356,6 +357,20 @@ class Client:
         return await self._sender.send(
             method, path, query=query, body=body, content_type=content_type, accept=accept, headers=headers
         )
+
+    @asynccontextmanager
+    async def stream(self, path: str, query: Sequence[tuple[str, str]] = ()) -> AsyncIterator[AsyncIterator[bytes]]:
+        """An answer that comes piece by piece, such as a log that is followed.
+
+        Raises:
+            ApiError: the server refused.
+            ConnectionError: no answer, or the connection broke.
+        """
+        request = Request(method="GET", path=path, query=query, headers=self._sender.headers(accept="*/*"))
+        async with self._transport.stream(request) as found:
+            if found.status >= 400:
+                raise error_from_response(found.status, found.headers, await found.read())
+            yield found.chunks()
 
     async def _list(
         self, resource: Resource[T], namespace: str | None, labels: str | None, fields: str | None, limit: int

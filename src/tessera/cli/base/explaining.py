@@ -1,0 +1,121 @@
+"""Explains an object as far as its user may see it: for ``tessera why``, and for the screen of ``tessera top``."""
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from tessera.cli.base.connection import CommandError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tessera.explain.explanation import Explanation, ExplanationReport
+    from tessera.explain.query import Query
+    from tessera.kube.client.client import Client
+    from tessera.kube.client.errors import Forbidden
+
+
+class Explained(NamedTuple):
+    """The report, and what to say of a right that is missing."""
+
+    report: "ExplanationReport"
+    notes: "Sequence[str]"
+
+
+async def explain_as_user(client: "Client", wanted: "Query", namespace: str) -> Explained:
+    """Explains an object as far as the user may see it.
+
+    Args:
+        client: the user's client.
+        wanted: the object.
+        namespace: its namespace.
+
+    Raises:
+        CommandError: there is no such object, or the user may not read it.
+    """
+    notes: list[str] = []
+    return Explained(await _report(client, wanted, namespace, notes), notes)
+
+
+async def _report(client: "Client", wanted: "Query", namespace: str, notes: list[str]) -> "ExplanationReport":
+    from tessera.clock import SystemClock
+    from tessera.explain.explanation import OWNED_BY
+    from tessera.explain.query import explain
+    from tessera.kube.client.errors import Forbidden, NotFound
+    from tessera.observe.queue_reading import read_queue
+
+    if wanted.kind == "pod":
+        found = await _explain_as_tenant(client, namespace, wanted.name, notes)
+        if found is not None:
+            return await _with_queue(client, found)
+
+    async def ask(owner: str) -> "Sequence[Explanation]":
+        told = await _explain_as_tenant(client, namespace, OWNED_BY + owner, notes)
+        return told.answers if told is not None else ()
+
+    try:
+        return await explain(client, SystemClock(), wanted, namespace, read_queue, ask)
+    except NotFound as error:
+        raise CommandError(str(error), *getattr(error, "__notes__", ())) from error
+    except Forbidden as error:
+        if wanted.kind not in {"node", "claim"}:
+            raise
+        raise CommandError(*await _rights(client, wanted.kind, error)) from error
+
+
+async def _with_queue(client: "Client", found: "ExplanationReport") -> "ExplanationReport":
+    """A tenant's report of a pod that Kueue holds, with what Kueue tells that tenant."""
+    import msgspec
+
+    from tessera.clock import SystemClock
+    from tessera.explain.query import explain_queue
+    from tessera.kube.client.errors import ApiError
+    from tessera.kube.resources import PODS
+
+    if [each.case for each in found.answers] != ["other-gate"]:
+        return found
+    try:
+        pod = await client.get(PODS, found.name, found.namespace)
+        answer = await explain_queue(client, SystemClock(), pod)
+    except ApiError:
+        return found
+    return found if answer is None else msgspec.structs.replace(found, answers=(answer,))
+
+
+async def _rights(client: "Client", kind: str, refused: "Forbidden") -> list[str]:
+    """The lines of an error: the refusal, and the role to bind; the API for tenants explains only pods."""
+    from tessera.cli.base.tenant_view import READ_CLUSTER, describe_role
+
+    return [
+        " ".join(str(refused).split()),
+        f"To explain a {kind}, you need {await describe_role(client, READ_CLUSTER)}",
+        "For your own pods, tessera why POD needs less",
+    ]
+
+
+async def _explain_as_tenant(
+    client: "Client", namespace: str, name: str, notes: list[str]
+) -> "ExplanationReport | None":
+    """What the API for tenants says to a user who may not list nodes; None for others, and if it says nothing.
+
+    A right that is missing is noted in one line: the answer is then made from what the pod was told.
+
+    Args:
+        client: the user's client.
+        namespace: of the pod.
+        name: of the pod, or of several, as :data:`~tessera.explain.explanation.OWNED_BY` says.
+        notes: takes the note.
+    """
+    from tessera.cli.base.tenant_view import missing_right
+    from tessera.dashboard.view.objects import EXPLANATIONS, read_view
+    from tessera.kube.client.errors import ApiError, Forbidden, NotFound
+    from tessera.kube.resources import NODES
+
+    try:
+        await client.page(NODES, limit=1)
+    except Forbidden:
+        try:
+            return (await read_view(client, EXPLANATIONS, namespace, name)).report
+        except ApiError as error:
+            if isinstance(error, NotFound) and f'"{name}"' in error.status.message:
+                return None  # there is no such pod; the direct way suggests another name
+            notes.append(f"note: this is what the pod was told: {await missing_right(client, namespace, error)}")
+    return None
