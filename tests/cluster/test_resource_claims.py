@@ -50,13 +50,13 @@ async def claiming(lab: VirtualLab, name: str, of: str, *, shared: bool = False)
 
 
 async def play(
-    scenario: Scenario, nodes: str, folder: Path, driver: str, *, pages: bool = False, placement: str = "controller"
+    scenario: Scenario, nodes: str, folder: Path, driver: str, *, placement: str = "controller", **options: Any
 ) -> None:
-    """Installs Tessera with the driver; all nodes give their slices to claims."""
+    """Installs Tessera with the driver; all nodes give their slices to claims. ``options`` are the cluster's."""
     cluster = SimulatedCluster(
         parse_nodes(nodes),
         clock=LoopClock(1_800_000_000),
-        options=ClusterOptions(cdi=folder, mig_config="dynamic", pages=pages),
+        options=ClusterOptions(cdi=folder, mig_config="dynamic", **options),
         entrypoint=build_entrypoint(COMMANDS),
     )
     choices = InstallChoices(claim_driver=driver, claim_placement=placement)
@@ -81,8 +81,8 @@ async def play(
 def in_lab(tmp_path: Path) -> Callable[..., None]:
     """Runs a scenario on virtual time."""
 
-    def run(scenario: Scenario, nodes: str = "1xA100-40GB", driver: str = DRIVER, *, pages: bool = False) -> None:
-        run_virtual(play(scenario, nodes, tmp_path / "cdi", driver, pages=pages))
+    def run(scenario: Scenario, nodes: str = "1xA100-40GB", driver: str = DRIVER, **options: Any) -> None:
+        run_virtual(play(scenario, nodes, tmp_path / "cdi", driver, **options))
 
     return run
 

@@ -66,12 +66,15 @@ def claim(name: str = "c", of: str = THREE, grant: Grant | None = None, **meta: 
     return msgspec.convert(body, ResourceClaim)
 
 
-def user(name: str, *used: str, at: float = 60, template: str = "", node: str = "", **status: Any) -> Pod:
+def user(
+    name: str, *used: str, at: float = 60, template: str = "", node: str = "", host: str = "", **status: Any
+) -> Pod:
     entries = [{"name": each, "resourceClaimName": each} for each in used]
     entries += [{"name": "slice", "resourceClaimTemplateName": template}] if template else []
+    hosts = {"kubernetes.io/hostname": host} if host else {}
     body = {
         "metadata": {"name": name, "namespace": "team", "uid": f"uid-{name}", "creationTimestamp": rfc3339(NOW - at)},
-        "spec": {"containers": [{"name": "c"}], "resourceClaims": entries, "nodeName": node},
+        "spec": {"containers": [{"name": "c"}], "resourceClaims": entries, "nodeName": node, "nodeSelector": hosts},
         "status": {"phase": "Pending", **status},
     }
     return msgspec.convert(body, Pod)
@@ -200,6 +203,12 @@ ROWS = {
         [user("b", "c", at=10), user("a", "c"), claim(grant=GRANTED)],
         "unscheduled",
         ["waits for kube-scheduler to bind it to the node of its claims"],
+        {"records": HELD},
+    ),
+    "on another host": Row(
+        [user("b", "c", at=10, host="n2"), user("a", "c"), claim(grant=GRANTED)],
+        "claim-elsewhere",
+        ["its claim c is allocated on node n1, and its node selector names n2"],
         {"records": HELD},
     ),
     "refused": Row([user("a", "c"), claim(of="gpu.tessera.dev")], "claim-refused", ["request x: no node publishes"]),

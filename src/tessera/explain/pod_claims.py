@@ -7,7 +7,7 @@ other pods with claims are explained as those with limits are.
 from collections.abc import Iterable, Iterator, Sequence
 
 from tessera.api.dra.claims import DeviceQuery, ResourceClaim
-from tessera.api.names import NodeName
+from tessera.api.names import HOSTNAME_LABEL, NodeName
 from tessera.claims.controller.claims import Claims
 from tessera.controller.objects.pod_info import CLAIMS, FINISHED, PodInfo
 from tessera.controller.objects.pod_relations import read_device_claims
@@ -271,10 +271,34 @@ def promise_of(view: ClusterView, claim: ResourceClaim) -> Allocation | None:
     return next((each for each in promised if kind.allocated.is_from(claim, each)), None)
 
 
+def _hostname(view: ClusterView, name: str) -> str:
+    node = view.node(name)
+    return node.metadata.labels.get(HOSTNAME_LABEL, name) if node is not None else name
+
+
+def _explain_elsewhere(
+    view: ClusterView, pod: Pod, place: tuple[str, NodeName], wanted: str, facts: Sequence[str]
+) -> Explanation:
+    """Explains a pod whose node selector names another host than that of its claim."""
+    claim, node = place
+    see = f"kubectl describe resourceclaim -n {pod.metadata.namespace} {claim}"
+    return Explanation(
+        case="claim-elsewhere",
+        verdict=f"waits: its claim {claim} is allocated on node {node}, and its node selector names {wanted}",
+        facts=(*facts, "a pod runs where its claims are", *scheduler_facts(view, pod)),
+        help=(
+            f"it runs once no other pod uses the claim: {see}",
+            "or create it again without the selector, or with a claim of its own",
+        ),
+    )
+
+
 def _explain_allocated(view: ClusterView, pod: Pod, claims: Sequence[ResourceClaim]) -> Explanation:
     """Explains a pod all of whose claims are allocated, none of them from slices of its own."""
     namespace, name = pod.metadata.namespace, pod.metadata.name
-    node, facts = pod.spec.node_name, []
+    node, facts = pod.spec.node_name, list[str]()
+    elsewhere: Sequence[tuple[str, NodeName]] = ()
+    wanted = pod.spec.node_selector.get(HOSTNAME_LABEL, "")
     for claim in claims:
         promise = promise_of(view, claim)
         if promise is None:
@@ -289,6 +313,10 @@ def _explain_allocated(view: ClusterView, pod: Pod, claims: Sequence[ResourceCla
             f"it shares claim {claim.metadata.name} with pod {promise.owner.partition('/')[2]}:"
             f" {view.slices(promise.slices)}, on node {promise.node}"
         )
+        if wanted and wanted != _hostname(view, promise.node):
+            elsewhere = [(claim.metadata.name, promise.node)]
+    if elsewhere and not node:
+        return _explain_elsewhere(view, pod, elsewhere[0], wanted, facts)
     if pod.status.phase == "Running":
         return Explanation(case="runs", verdict=f"runs on node {node}", facts=tuple(facts))
     see = f"kubectl describe pod -n {namespace} {name}"

@@ -182,7 +182,10 @@ class NodeTurn:
         return await asyncio.start_unix_server(self._meet, sock=listener)
 
     async def _meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._successors.append((reader, writer))
+        if self._server is None:  # it came while the turn was given on
+            writer.close()
+        else:
+            self._successors.append((reader, writer))
 
 
 @contextmanager
