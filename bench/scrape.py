@@ -133,6 +133,7 @@ async def measure(samples: int, scrapes: int) -> dict[str, Any]:
         inventory=inventory,
         offer=lambda: node.offer,
         leases=node.leases,
+        claimed=dict,
         pods=node,
         processes=ProcessTable(),
         clock=SystemClock(),

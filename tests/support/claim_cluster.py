@@ -1,7 +1,9 @@
 """The slicer's cluster with ResourceClaims: kube-scheduler, the claim controller and the API server as functions."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from decimal import Decimal
 from functools import partial
 from typing import Any
 
@@ -21,6 +23,7 @@ from tessera.controller.slicing.state.instructions import Instruction, PatchReco
 from tessera.dra.driver_classes import device_classes
 from tessera.dra.node_devices import DRIVER, NodeCard, PublishOptions, node_pools
 from tessera.dra.slice_writer import plan_slices
+from tessera.kube.quantity import parse_quantity
 from tessera.mig.models import model_by_short_name
 
 Json = dict[str, Any]
@@ -84,15 +87,17 @@ class ClaimCluster(SlicerCluster):
     # What users and nodes do
 
     def claim_node(
-        self, name: str, cards: str = "A100-40GB", count: int = 1, *, whole: bool = False, **facts: Any
+        self, name: str, cards: str = "A100-40GB", count: int = 1, *, whole: bool = False, shares: int = 0, **facts: Any
     ) -> NodeInfo:
-        """A node that gives its slices to claims, or its cards whole, and publishes them."""
+        """A node that gives its slices to claims, or its cards whole or in shares, and publishes them."""
         labels = {MIG_CONFIG_LABEL: "dynamic", "kubernetes.io/hostname": name, DEVICE_API_LABEL: DEVICE_API_DRA}
-        made = self.node(name, cards, count, whole=whole, **{"labels": labels, **facts})
-        self.publish(name, cards, count, whole=whole)
+        made = self.node(name, cards, count, whole=whole, shares=shares, **{"labels": labels, **facts})
+        self.publish(name, cards, count, whole=whole, shares=shares)
         return made
 
-    def publish(self, node: str, cards: str = "A100-40GB", count: int = 1, *, whole: bool = False) -> None:
+    def publish(
+        self, node: str, cards: str = "A100-40GB", count: int = 1, *, whole: bool = False, shares: int = 0
+    ) -> None:
         """The node's agent publishes its devices. Two cards have one PCIe root."""
         model = model_by_short_name(cards)
         found = [
@@ -106,7 +111,9 @@ class ClaimCluster(SlicerCluster):
                 pci_bus_id=f"0000:{index:02x}:00.0",
                 pcie_root=f"pci0000:{index // 2:02x}",
                 whole=whole,
-                geometry=None if whole else read_geometry(model.geometry),
+                geometry=None if whole or shares else read_geometry(model.geometry),
+                shares=shares or None,
+                sharing="time-slicing" if shares else "",
             )
             for index in range(count)
         ]
@@ -188,10 +195,26 @@ class ClaimCluster(SlicerCluster):
             of_pod = "ownerReferences" in stored["metadata"]
             assert of_pod or FINALIZER in stored["metadata"]["finalizers"]
             assert after["allocationTimestamp"]
-            given = {each for key in self.claims for each in self.devices(key)}
-            for each in after["devices"]["results"]:
-                device = (each["pool"], each["device"])
-                assert device not in given, f"{device} is given twice"
+            results = [each for key in self.claims for each in self._results(key)] + after["devices"]["results"]
+            given = Counter((each["pool"], each["device"], each.get("shareID", "")) for each in results)
+            assert not [each for each, count in given.items() if count > 1], f"{given} has a device twice"
+            self._check_shares(results)
+
+    def _check_shares(self, results: Sequence[Json]) -> None:
+        """No card has more shares or memory taken than it has: what the server's allocator would count."""
+        taken: dict[tuple[str, str, str], Decimal] = {}
+        for each in results:
+            for name, amount in each.get("consumedCapacity", {}).items():
+                key = (each["pool"], each["device"], name)
+                taken[key] = taken.get(key, Decimal(0)) + parse_quantity(amount)
+        has = {
+            (item["spec"]["pool"]["name"], device["name"], name): amount["value"]
+            for item in self.slices.values()
+            for device in item["spec"].get("devices", ())
+            for name, amount in device["capacity"].items()
+        }
+        for key, amount in taken.items():
+            assert key not in has or amount <= parse_quantity(has[key]), f"{key}: {amount} of {has[key]} are taken"
 
     def apply(self, write: Write) -> None:
         if isinstance(write, PatchRecord):
@@ -207,8 +230,12 @@ class ClaimCluster(SlicerCluster):
 
     def devices(self, key: str) -> list[tuple[str, str]]:
         """Pool and name of a claim's devices."""
+        return [(each["pool"], each["device"]) for each in self._results(key)]
+
+    def _results(self, key: str) -> list[Json]:
         found = self.allocation(self.claims[key])
-        return [(each["pool"], each["device"]) for each in found["devices"]["results"]] if found else []
+        results: list[Json] = found["devices"]["results"] if found else []
+        return results
 
     def node_of(self, key: str) -> str:
         """The node of a claim's allocation; empty if it has none."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from tessera.agent.inventory.sliceable_gpus import placements, whole_geometry
+from tessera.agent.inventory.sliceable_gpus import claimed_geometry, placements
 from tessera.api.instaslice import AllocationStatus, Instaslice, make_result
 from tessera.api.names import GATE, MIG_CONFIG_LABEL, NodeName, PodUid, resource_of
 from tessera.api.queues import read_queue
@@ -125,11 +125,12 @@ class SlicerCluster:
     # What users and the cluster do
 
     def node(
-        self, name: str, cards: str = "A100-40GB", count: int = 1, *, whole: bool = False, **facts: Any
+        self, name: str, cards: str = "A100-40GB", count: int = 1, *, whole: bool = False, shares: int = 0, **facts: Any
     ) -> NodeInfo:
-        """A node that offers on-demand slices, or whole cards to claims, with its agent's object."""
+        """A node that offers on-demand slices, or whole or shared cards to claims, with its agent's object."""
         model = model_by_short_name(cards)
-        geometry = whole_geometry(model.product_name, model.memory_mib) if whole else model.geometry
+        undivided = whole or shares
+        geometry = claimed_geometry(model.product_name, model.memory_mib, shares) if undivided else model.geometry
         table = msgspec.to_builtins(placements(geometry))
         gpus = [
             {"gpuUuid": f"GPU-{name}-{i}", "gpuName": model.product_name, "gpuMemory": "40960Mi"} for i in range(count)

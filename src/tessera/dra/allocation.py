@@ -68,7 +68,7 @@ def _result(uid: str, number: int, chosen: ChosenDevice) -> Json:
     if demand.tolerations:
         found["tolerations"] = [_toleration(each) for each in demand.tolerations]
     if device.shared and not demand.admin:
-        found["shareID"] = str(uuid5(NAMESPACE_OID, f"{uid}/{number}/{device.id}"))
+        found["shareID"] = chosen.share or str(uuid5(NAMESPACE_OID, f"{uid}/{number}/{device.id}"))
         found["consumedCapacity"] = {
             name.removeprefix(f"{device.id.driver}/"): format_quantity(amount, binary=True)
             for name, amount in chosen.amounts.items()

@@ -33,6 +33,13 @@ class DeviceId(NamedTuple):
         return "/".join(self)
 
 
+class HeldDevice(NamedTuple):
+    """What a claim has: a device, or the share of it that the id names."""
+
+    device: DeviceId
+    share: str = ""
+
+
 class Capacity(msgspec.Struct, frozen=True, kw_only=True):
     """An amount that a device has, and the amounts that one share of it may take.
 

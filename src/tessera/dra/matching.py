@@ -6,7 +6,8 @@ search finds it, unless it tries more devices than ``CLAIM_STEPS``.
 
 Rules, as in kube-scheduler's allocator (k8s.io/dynamic-resource-allocation/structured):
 
-- a device is held by one claim alone, a shared one by many as long as its capacity suffices;
+- a device is held by one claim alone, a shared one by many, and by one request several times, as long as its capacity
+  suffices;
 - what devices take from a counter is at most the counter;
 - a taint NoSchedule or NoExecute must be tolerated;
 - constraints compare values of the same type; a device without the attribute breaks them;
@@ -35,12 +36,14 @@ class ChosenDevice(msgspec.Struct, frozen=True, kw_only=True):
         demand: the request or alternative that the device fulfils.
         device: the device.
         amounts: what is consumed of a shared device.
+        share: id of the share of such a device; empty to have one made.
     """
 
     claim: int
     demand: DeviceDemand
     device: Device
     amounts: Mapping[str, Decimal] = {}
+    share: str = ""
 
 
 class NoMatch(msgspec.Struct, frozen=True):
@@ -152,13 +155,15 @@ class _Search:
             return self._fill_requests(claim, request + 1)
         refused: Counter[str] = Counter()
         usable = self._usable(claim, demand, candidates, refused)
-        if len(usable) < count:
+        repeats = bool(demand.count) and any(each.device.shared for each in usable)
+        if len(usable) < (1 if repeats else count):
             self._note(claim, request, demand, refused + self._admitted[claim, demand.name][1])
             return False
-        for index in range(len(usable) - count + 1):
+        for index in range(len(usable) if repeats else len(usable) - count + 1):
             candidate = usable[index]
+            left = usable[index + (not (repeats and candidate.device.shared)) :]
             before = self._take(claim, demand, candidate)
-            if self._may_go_on(claim, request) and self._fill(claim, request, demand, count - 1, usable[index + 1 :]):
+            if self._may_go_on(claim, request) and self._fill(claim, request, demand, count - 1, left):
                 return True
             self._give_back(demand, candidate.device, before)
         return False
@@ -192,7 +197,7 @@ class _Search:
         left = max(demand.count, 1)
         for each in self._by_value[key].get(value, ()):
             self._count_step()
-            left -= self._has_room(each)
+            left -= left if each.device.shared and self._has_room(each) else self._has_room(each)
             if left <= 0:
                 return True
         return False

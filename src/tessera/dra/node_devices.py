@@ -15,15 +15,18 @@ fewest others, on the right first.
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from decimal import Decimal
+from decimal import ROUND_CEILING, Decimal
 from hashlib import sha256
+from uuid import NAMESPACE_OID, uuid5
 
 import msgspec
 
 from tessera.api.names import CLAIM_DRIVERS
+from tessera.api.sharing.kinds import SharingKind
 from tessera.cel.kubernetes_values import Semver, normalize_version, read_semver
 from tessera.dra.card_counters import card_counters, compute_counter, partition_counters, slot_counters
 from tessera.dra.devices import NO_EXECUTE, NO_SCHEDULE, Capacity, Device, DeviceId, DeviceTaint, Pool, Value, qualify
+from tessera.limits.nodes import CARD_SLOTS
 from tessera.mig.geometry import Engines, Geometry, Placement, Profile
 from tessera.mig.occupancy import placement_mask
 
@@ -152,6 +155,44 @@ def bounded_name(name: str, most: int) -> str:
     return name if len(name) <= most else f"{name[: most - 11].rstrip('.-')}-{digest}"
 
 
+def share_id(gpu: str, start: int) -> str:
+    """Returns the ``shareID`` of a share of a card: it names the place, so no two claims have one place at a time."""
+    return str(uuid5(NAMESPACE_OID, f"{gpu}/{start}"))
+
+
+def shared_name(minor: int) -> str:
+    """Returns the name of a card in shares, ``gpu-0-shares``."""
+    return f"gpu-{minor}-shares"
+
+
+def places_needed(device: Device, amounts: Mapping[str, Decimal]) -> int:
+    """Returns how many shares of a card a claim takes that consumes these amounts: its share of the memory counts."""
+    driver = device.id.driver
+    count, memory = (device.capacity.get(f"{driver}/{name}") for name in ("shares", "memory"))
+    wanted = amounts.get(f"{driver}/shares", Decimal(1))
+    if count is not None and memory is not None and memory.value > 0:
+        wanted = max(wanted, amounts.get(f"{driver}/memory", Decimal(0)) * count.value / memory.value)
+    return max(1, int(wanted.to_integral_value(ROUND_CEILING)))
+
+
+def is_divided(device: Device) -> bool:
+    """True for a shared card with as many shares as a node's object lists, and with memory."""
+    shares, memory = (device.capacity.get(f"{device.id.driver}/{name}") for name in ("shares", "memory"))
+    return shares is not None and 1 <= shares.value <= CARD_SLOTS and memory is not None and memory.value > 0
+
+
+def places_of(device: Device, count: int) -> Device:
+    """Returns a shared card as if it had only a number of its shares, with their part of the memory."""
+    driver, one = device.id.driver, Decimal(1)
+    shares, memory = device.capacity[f"{driver}/shares"], device.capacity[f"{driver}/memory"]
+    part = memory.value * count / shares.value
+    left = {
+        f"{driver}/shares": msgspec.structs.replace(shares, value=Decimal(count), default=one, least=one, step=one),
+        f"{driver}/memory": msgspec.structs.replace(memory, value=part),
+    }
+    return msgspec.structs.replace(device, capacity={**device.capacity, **left})
+
+
 def whole_name(minor: int) -> str:
     """Returns the name of a whole card, ``gpu-0``."""
     return f"gpu-{minor}"
@@ -253,10 +294,14 @@ class _CardDevices:
         if card.shares:
             one, count = Decimal(1), Decimal(card.shares)
             amounts["shares"] = Capacity(value=count, default=one, least=one, most=count, step=one)
+        if card.shares and card.sharing == SharingKind.MPS.value:  # the daemon limits each client to one share
+            part = Decimal(card.memory_mib // card.shares * _MIB)
+            amounts["memory"] = msgspec.structs.replace(amounts["memory"], default=part, most=part)
+            amounts["shares"] = msgspec.structs.replace(amounts["shares"], most=Decimal(1))
         for name in amounts.keys() - {"memory", "shares"}:  # every share sees all engines and takes none
             amounts[name] = msgspec.structs.replace(amounts[name], default=zero)
         values: dict[str, Value] = {"type": "gpu", "uuid": card.uuid, "sharing": card.sharing}
-        return self._device(pool, f"gpu-{card.minor}-shares", values, amounts, {}, shared=True)
+        return self._device(pool, shared_name(card.minor), values, amounts, {}, shared=True)
 
     def _device(
         self,

@@ -105,6 +105,19 @@ def check_configs(configs: Iterable[tuple[str, DeviceConfig]], driver: str) -> N
             _check_served(place, settings)
 
 
+def check_share(place: str, settings: DeviceSettings) -> None:
+    """Refuses a configuration of a share that its card's sharing does not follow.
+
+    Raises:
+        ConfigRefused: the strategy is MPS, whose daemon is the card's and not the claim's.
+    """
+    if settings.strategy == MPS:
+        raise ConfigRefused(
+            f"{place}: sharing.strategy is MPS, but a share has the strategy of its card: leave it out, or claim a"
+            " whole card"
+        )
+
+
 def read_config(place: str, config: DeviceConfig, driver: str) -> DeviceSettings | None:
     """Returns a configuration; None for one of another driver.
 

@@ -16,10 +16,12 @@ from tessera.api.nodes.conditions import LAYOUT
 from tessera.api.nodes.driver_status import ADVERTISED_CONDITION
 from tessera.api.nodes.silence import NONE_SILENT, SilentNode
 from tessera.kube.resources import Node
-from tessera.mig.names import is_device_profile
+from tessera.mig.names import CLAIMED_SHARE, is_device_profile
 
 #: What :attr:`MappedCard.possible` calls a whole card.
 WHOLE_CARD = "gpu"
+#: Name of shares, beside that of whole cards and the profiles of slices.
+SHARE = "share"
 
 
 class Tile(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -187,6 +189,10 @@ def _cards(instaslice: Instaslice) -> tuple[MappedCard, ...]:
 
 
 def _card(index: int, gpu: NodeGpu, placements: dict[str, ProfilePlacements], tiles: Sequence[Tile]) -> MappedCard:
+    if CLAIMED_SHARE in placements:
+        count = len(placements[CLAIMED_SHARE].placements)
+        card = _whole_card(index, gpu, tiles, {SHARE: count - len(tiles)})
+        return msgspec.structs.replace(card, kind="time-slicing", replicas=count)
     if any(map(is_device_profile, placements)):
         return _whole_card(index, gpu, tiles, dict.fromkeys((WHOLE_CARD,), 0 if tiles else 1))
     return MappedCard(
@@ -202,7 +208,7 @@ def _card(index: int, gpu: NodeGpu, placements: dict[str, ProfilePlacements], ti
 
 
 def _whole_card(index: int, gpu: NodeGpu, tiles: Iterable[Tile], possible: dict[str, int]) -> MappedCard:
-    """A card that goes to ResourceClaims whole: its record is one slice over all of it."""
+    """A card that goes to ResourceClaims whole or in shares: its record is a slice for each."""
     return MappedCard(
         index=index,
         uuid=gpu.gpu_uuid,

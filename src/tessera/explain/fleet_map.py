@@ -16,11 +16,9 @@ from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, de
 from tessera.api.nodes.scheduler_sums import read_withheld_holds
 from tessera.api.nodes.silence import NONE_SILENT, Silence, SilentNode
 from tessera.api.nodes.usage import CardUsage, LeaseUsage, NodeUsage
-from tessera.explain.card_map import WHOLE_CARD, CardHolder, MappedCard, NodeCards, NodeResource, Tile, cards_of
+from tessera.explain.card_map import SHARE, WHOLE_CARD, CardHolder, MappedCard, NodeCards, NodeResource, Tile, cards_of
 from tessera.kube.resources import Node, Pod
 
-#: Name of shares, beside that of whole cards and the profiles of slices.
-SHARE = "share"
 #: End of the name of a share of a MIG device, as in the name of its resource.
 SHARED = ".shared"
 #: State of a MIG device of a layout that a container holds, and of one that is free.
@@ -193,7 +191,7 @@ def _merge(sliced: Sequence[MappedCard], page: NodeUsage | None) -> tuple[Mapped
 
 def _recorded(mapped: MappedCard, card: CardUsage, leases: Mapping[str, Sequence[LeaseUsage]]) -> MappedCard:
     """A card on record, as the agent reports it; all pods of a claim have the card, the record names one of them."""
-    is_whole = mapped.kind == "whole"
+    is_whole = mapped.kind not in ("slice", "mig")
     possible = mapped.possible if card.health.state not in TAKEN else dict.fromkeys(mapped.possible, 0)
     return msgspec.structs.replace(
         mapped,
@@ -202,6 +200,7 @@ def _recorded(mapped: MappedCard, card: CardUsage, leases: Mapping[str, Sequence
         memory=mapped.memory or _memory(card),
         slots=mapped.slots if mapped.model or is_whole else card.slots or mapped.slots,
         health=_health(card),
+        kind=card.kind if mapped.replicas > 1 and card.kind else mapped.kind,  # the record does not tell how it shares
         possible=possible,
         holders=(_holders(leases.get(card.uuid, ())) if is_whole else ()) or mapped.holders,
     )

@@ -215,13 +215,21 @@ class Geometry(msgspec.Struct, frozen=True):
     @classmethod
     def _of_device(cls, family: str, row: tuple[str, Sequence[tuple[int, int]]]) -> Self:
         name, placements = row
-        if len(placements) != 1 or placements[0][0]:
-            raise ValueError(f"geometry {family}: {name} is a whole card, so it has one place, at 0")
-        size = placements[0][1]
-        whole = Profile(
-            name=name, compute_slices=size, size=size, starts=(0,), max_count=1, memory_gb=0, gi_profile_index=-1
+        size, count = placements[0][1], len(placements)
+        if sorted(placements) != [(start, size) for start in range(count)] or (count > 1 and size != 1):
+            raise ValueError(
+                f"geometry {family}: {name} is a whole card with one place, at 0, or shares of size 1 from 0"
+            )
+        row_of_devices = Profile(
+            name=name,
+            compute_slices=size,
+            size=size,
+            starts=tuple(range(count)),
+            max_count=count,
+            memory_gb=0,
+            gi_profile_index=-1,
         )
-        return cls.from_profiles(family, [whole])
+        return cls.from_profiles(family, [row_of_devices])
 
     @property
     def names(self) -> tuple[str, ...]:

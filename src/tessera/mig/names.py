@@ -23,6 +23,8 @@ RESOURCE_PREFIX = "nvidia.com/mig-"
 
 #: Memory slots of a whole card: NVIDIA divides the memory of a card with MIG into eight.
 CARD_SLOTS = 8
+#: Stands for a profile: one share of a card that ResourceClaims get in shares.
+CLAIMED_SHARE = "tessera.dev/gpu.shared"
 
 _GRAMMAR = re.compile(r"(?P<slices>[1-9]\d*)g\.(?P<gb>\d+)gb(?P<suffix>(?:[+.-][a-z][a-z0-9.]*)?)")
 

@@ -11,6 +11,27 @@ from tessera.mig.geometry import Geometry, Profile
 SHARE_SLOTS = 1
 
 
+def shared_geometry(model: str, resource: str, count: int, memory_gb: int) -> Geometry:
+    """Returns the geometry of a card with several devices on it: each is a place of its own.
+
+    Args:
+        model: the model of the card.
+        resource: the resource that each device is an amount of.
+        count: devices.
+        memory_gb: memory of each in GiB; 0 if unknown.
+    """
+    row = Profile(
+        name=resource,
+        compute_slices=SHARE_SLOTS,
+        size=SHARE_SLOTS,
+        starts=tuple(range(count)),
+        max_count=count,
+        memory_gb=memory_gb,
+        gi_profile_index=-1,
+    )
+    return Geometry(f"{model} ({resource})", count, (row,))
+
+
 def device_geometry(model: str, resource: str, slots: int, memory_gb: int) -> Geometry:
     """Returns the geometry of one device.
 

@@ -12,7 +12,7 @@
 from collections.abc import Mapping
 from itertools import islice
 
-from tessera.mig.names import is_device_profile
+from tessera.mig.names import CLAIMED_SHARE, is_device_profile
 from tessera.placement.demand import Demand, NodeAllows, NodeRanking, WishesMet
 from tessera.placement.fleet import Fleet, FleetCard, FleetNode
 from tessera.placement.node_fit import fit_in_parts
@@ -27,9 +27,9 @@ _CARDS_COMPARED = 512
 
 
 def is_rated(demand: Demand) -> bool:
-    """True for a demand of whole cards or of shares: the node is all that is left to choose for them."""
+    """True for a demand of whole cards or of shares whose card kubelet chooses: only the node is left to choose."""
     first = demand.profiles[0]
-    return is_device_profile(first) and all(each == first for each in demand.profiles)
+    return is_device_profile(first) and first != CLAIMED_SHARE and all(each == first for each in demand.profiles)
 
 
 class CardSearch:

@@ -6,10 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.agent.inventory.card_ownership import CardOwner, CardOwnership
+from tessera.agent.inventory.card_ownership import CardOwner, CardOwnership, CardShares
+from tessera.api.sharing.kinds import SharingKind
 
 A, B = "GPU-a", "GPU-b"
 ON_DEMAND, STATIC, CLAIMS = CardOwner.ON_DEMAND, CardOwner.STATIC, CardOwner.CLAIMS
+SHARES = CardOwner.SHARES
 
 
 def test_no_part_acts_before_the_owner_of_each_card_is_decided(tmp_path: Path) -> None:
@@ -29,6 +31,22 @@ def test_a_card_changes_hands_only_when_the_side_that_has_it_lets_go(tmp_path: P
     ownership.transfer(A)
     assert ownership.owner(A) is ON_DEMAND
     assert not ownership.is_leaving(A)
+
+
+def test_a_card_in_shares_is_divided_anew_once_it_is_released(tmp_path: Path) -> None:
+    two, four = CardShares(SharingKind.TIME_SLICING, 2), CardShares(SharingKind.TIME_SLICING, 4)
+    ownership = CardOwnership(tmp_path / "owners.json")
+    ownership.set_desired({A: SHARES}, {A: two})
+    assert ownership.claimed_gpus() == {A: two}
+    assert ownership.set_desired({A: SHARES}, {A: four})
+    for each in (ownership, CardOwnership(tmp_path / "owners.json")):
+        each.set_desired({A: SHARES}, {A: four})
+        assert (each.claimed_gpus(), each.is_leaving(A)) == ({A: two}, True)
+    ownership.transfer(A)
+    assert (ownership.claimed_gpus(), ownership.is_leaving(A)) == ({A: four}, False)
+    ownership.set_desired({A: CLAIMS})
+    ownership.transfer(A)
+    assert ownership.claimed_gpus() == {A: None}
 
 
 def test_a_desired_owner_that_changes_back_in_time_changes_nothing(tmp_path: Path) -> None:

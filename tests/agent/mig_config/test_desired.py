@@ -6,11 +6,13 @@ import msgspec
 import pytest
 
 from tessera.agent.base.desired_config import DesiredLayout
-from tessera.agent.inventory.card_ownership import CardOwner
+from tessera.agent.inventory.card_ownership import CardOwner, CardShares
 from tessera.agent.inventory.gpu_inventory import GpuState
 from tessera.agent.mig_config.desired import RejectedLayout, ResolvedLayout, resolve_layout
 from tessera.agent.mig_config.events import CardGoal
 from tessera.api.mig_layouts.layouts_file import DeviceFilter, LayoutEntry, parse_layouts
+from tessera.api.sharing.kinds import SharingKind
+from tessera.api.sharing.profile_parser import parse_profile
 from tessera.mig.models import model_by_short_name
 from tessera.nvml.interface import GpuInfo, GpuUuid
 
@@ -270,6 +272,28 @@ def test_where_claims_get_whole_cards_they_get_those_that_the_layout_does_not_cu
     assert isinstance(found, ResolvedLayout)
     assert {uuid for uuid, owner in found.owners.items() if owner is CardOwner.CLAIMS} == whole
     assert {uuid for uuid, goal in found.goals.items() if goal.owner is CardOwner.CLAIMS} == whole
+
+
+@pytest.mark.parametrize(
+    ("kind", "replicas", "devices", "shares"),
+    [
+        ("timeSlicing", 2, "all", dict.fromkeys(("GPU-0", "GPU-1", "GPU-2"), CardShares(SharingKind.TIME_SLICING, 2))),
+        ("mps", 3, "[1]", {"GPU-1": CardShares(SharingKind.MPS, 3)}),
+        ("timeSlicing", 50, "[0]", {"GPU-0": CardShares(SharingKind.TIME_SLICING, 32)}),  # as many as an object lists
+        ("mps", 49, "all", {}),  # the static side says what is wrong
+        ("timeSlicing", 2, "[7]", {}),
+    ],
+)
+def test_cards_that_a_profile_divides_go_to_claims_in_shares(
+    kind: str, replicas: int, devices: str, shares: dict[str, CardShares]
+) -> None:
+    entry = f"{{name: nvidia.com/gpu, devices: {devices}, replicas: {replicas}}}"
+    profile = parse_profile(f"version: v1\nsharing: {{{kind}: {{resources: [{entry}]}}}}")
+    found = resolve_layout(DesiredLayout(whole_by_claims=True, sharing=profile), CARDS)
+    assert isinstance(found, ResolvedLayout)
+    assert found.shares == shares
+    owners = {uuid: CardOwner.SHARES if uuid in shares else CardOwner.CLAIMS for uuid in STATIC} if shares else STATIC
+    assert found.owners == owners
 
 
 def test_a_node_without_mig_may_be_dynamic_where_claims_get_whole_cards() -> None:

@@ -393,7 +393,7 @@ def test_selectors_choose_among_models() -> None:
     [
         (
             {"requests": [request("x", ONE, allocationMode="All")]},
-            "allocationMode All chooses slices, which exclude one another: ask for a count",
+            "allocationMode All chooses slices, which exclude one another, or shares: ask for a count",
         ),
         (
             {"requests": [request("x", ONE, count=2)], "constraints": [{"distinctAttribute": "gpu.tessera.dev/start"}]},

@@ -14,14 +14,26 @@ from tests.support.claim_cluster import ClaimCluster, request, selecting
 
 from tessera.api.names import GATE
 
-#: Each node with the number of its cards, and whether they are given whole.
-NODES: dict[str, tuple[int, bool]] = {"n1": (1, False), "n2": (1, False), "w1": (3, True), "w2": (2, True)}
-WHOLE = "gpu.tessera.dev"
+#: Each node with the number of its cards, and whether they are given whole, or in how many shares.
+NODES: dict[str, dict[str, int]] = {
+    "n1": {"count": 1},
+    "n2": {"count": 1},
+    "w1": {"count": 3, "whole": True},
+    "w2": {"count": 2, "whole": True},
+    "s1": {"count": 2, "shares": 4},
+    "s2": {"count": 1, "shares": 3},
+}
+WHOLE, SHARES = "gpu.tessera.dev", "gpu-shares.tessera.dev"
 REQUESTS: tuple[dict[str, Any], ...] = (
     request("x", "mig-1g.5gb.tessera.dev"),
     request("x", "mig-1g.5gb.tessera.dev"),
     request("x", "mig-3g.20gb.tessera.dev"),
     request("x", WHOLE),
+    request("x", SHARES),
+    request("x", SHARES, count=2),
+    request("x", SHARES, capacity={"requests": {"shares": "2"}}),
+    request("x", SHARES, capacity={"requests": {"memory": "12Gi"}}),
+    request("x", SHARES, **selecting("device.attributes['gpu.tessera.dev'].index == 1")),
     request("x", WHOLE, count=2),
     request("x", WHOLE, allocationMode="All"),
     request("x", WHOLE, **selecting("device.attributes['gpu.tessera.dev'].index == 1")),
@@ -53,8 +65,8 @@ class History:
 
     def node(self, name: str, *, new: bool = True) -> None:
         """A node comes, or publishes its devices again."""
-        count, whole = NODES[name]
-        (self.cluster.claim_node if new else self.cluster.publish)(name, count=count, whole=whole)
+        make: Any = self.cluster.claim_node if new else self.cluster.publish
+        make(name, **NODES[name])
 
     def template(self, pod: str, name: str, *requests: Any, **devices: Any) -> str:
         return self.cluster.template_claim(name, pod, *requests, **devices)

@@ -1,11 +1,11 @@
 """Claim specs of NVIDIA's driver, placed by the controller: one node's cards are cut on demand, another's are whole.
 
-Each of them runs, is another driver's, or is refused with the field or request. These nodes publish no shares.
+Each of them runs, is another driver's, or is refused with the field or request. Specs of shares have a card in shares.
 """
 
 import msgspec
 import pytest
-from tests.dra.test_nvidia_specs import CHANNELS, ELSEWHERE, RUNS, SERVED, SPECS, Spec
+from tests.dra.test_nvidia_specs import CHANNELS, ELSEWHERE, RUNS, SERVED, SHARED, SPECS, Spec
 from tests.support.claim_cluster import ClaimCluster
 from tests.support.device_claims import profile_class
 
@@ -15,7 +15,6 @@ from tessera.dra.node_devices import NVIDIA_DRIVER
 NOT_PUBLISHED = "no node publishes a device for it"
 #: What is said where the table of :mod:`tests.dra.test_nvidia_specs` has other nodes or another caller.
 OTHERWISE = {
-    "gpu-consumable-shares-integer": "its class and selectors choose none and capacity.requests.shares",
     "extended-resources/mig-1g-12gb": NOT_PUBLISHED,
     "error-handling": NOT_PUBLISHED,
     "gpu-cel-nomatch": NOT_PUBLISHED,
@@ -31,8 +30,11 @@ def play(spec: Spec) -> tuple[ClaimCluster, list[str]]:
         profile_class(NVIDIA_DRIVER, "1g.12gb"),
     ]
     cluster.tell_claims()
-    cluster.claim_node("n1", count=8)
-    cluster.claim_node("n2", count=8, whole=True)
+    if spec.on is SHARED:
+        cluster.claim_node("n1", count=1, shares=4)
+    else:
+        cluster.claim_node("n1", count=8)
+        cluster.claim_node("n2", count=8, whole=True)
     pods = []
     for number in range(spec.pods):
         keys = []
@@ -63,5 +65,5 @@ def test_a_spec_of_nvidia_runs_or_says_why_not(spec: Spec) -> None:
     assert all(expected in each for each in told)
     assert bool(expected) or told == [""] * spec.pods
     given = [device for key in cluster.claims for device in cluster.devices(key)]
-    assert len(given) == len(set(given))
+    assert spec.on is SHARED or len(given) == len(set(given))
     assert bool(given) is not bool(expected)

@@ -71,6 +71,17 @@ def test_cards_that_come_later_are_chosen_too(cluster: ClaimCluster) -> None:
     assert sorted(cluster.devices(key)) == [("n2", "gpu-3"), ("n2", "gpu-4")]
 
 
+def test_a_selector_of_a_model_chooses_cards_of_it(cluster: ClaimCluster) -> None:
+    cluster.claim_node("n2", "T4", count=2, whole=True)
+    selectors = selecting("device.attributes['gpu.tessera.dev'].productName == 'Tesla T4'")
+    keys = [cluster.claim(f"c{number}", request("gpu", WHOLE, **selectors)) for number in range(3)]
+    for number, key in enumerate(keys):
+        cluster.user(f"p{number}", key)
+    cluster.settle()
+    given = sorted(device for key in keys for device in cluster.devices(key))
+    assert given == [("n2", "gpu-0"), ("n2", "gpu-1")]
+
+
 def test_all_gets_every_card_of_a_node(cluster: ClaimCluster) -> None:
     cluster.claim_node("n2", count=4, whole=True)
     keys = [cluster.claim(f"c{number}", request("gpu", WHOLE, allocationMode="All")) for number in range(3)]

@@ -64,6 +64,7 @@ class DesiredLayout(msgspec.Struct, frozen=True, kw_only=True):
         problem_reason: the same for machines: ``LayoutsRefused``, ``LayoutAmbiguous``, ``LayoutsUnreadable``.
         closest: if no file has the layout, the most similar name in the files; may be empty.
         whole_by_claims: ResourceClaims get the cards that the layout leaves whole.
+        sharing: the profile that divides these cards into shares; ``None`` if none does.
     """
 
     name: str = ""
@@ -74,6 +75,7 @@ class DesiredLayout(msgspec.Struct, frozen=True, kw_only=True):
     problem_reason: str | None = None
     closest: str = ""
     whole_by_claims: bool = False
+    sharing: SharingProfile | None = None
 
 
 class ServicePlan(msgspec.Struct, frozen=True):

@@ -109,6 +109,8 @@ class ConfigWatcher:
         self._profile_default = options.sharing_default
         self._layout_default = options.mig_default
         self._has_claim_driver = bool(options.claim_driver)
+        #: The controller gives shares by the record of their places, which kube-scheduler's allocator does not choose.
+        self._gives_shares = options.claim_placement == "controller"
         self._read_profile = lru_cache(maxsize=32)(read_profile)
         self._read_layouts = lru_cache(maxsize=32)(read_layouts)
         self._last = LastAppliedProfile(options.state_dir, self._read_profile)
@@ -146,11 +148,13 @@ class ConfigWatcher:
     def layout(self) -> DesiredLayout:
         """The layout that the node must have; the same object until something changes."""
         _, label, api = self._label_values()
-        by_claims = self._has_claim_driver and api == DEVICE_API_DRA and not self.sharing.profile.blocks
-        inputs = (label, self._layouts.files, by_claims)
+        profile = self.sharing.profile if self.sharing.profile.blocks else None
+        by_claims = self._has_claim_driver and api == DEVICE_API_DRA and (self._gives_shares or profile is None)
+        sharing = profile if by_claims else None
+        inputs = (label, self._layouts.files, by_claims, sharing)
         if self._layout is None or self._layout[0] != inputs:
             found = select_layout(self._layouts.files, label, self._layout_default, self._read_layouts)
-            self._layout = (inputs, msgspec.structs.replace(found, whole_by_claims=by_claims))
+            self._layout = (inputs, msgspec.structs.replace(found, whole_by_claims=by_claims, sharing=sharing))
         return self._layout[1]
 
     @property

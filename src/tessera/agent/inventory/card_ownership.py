@@ -1,40 +1,55 @@
 """Records which side owns a card: the slice manager, which cuts it on demand, or the static side.
 
 The static side offers a card as it is or as its layout cuts it. The slice manager also has the cards that
-ResourceClaims get whole. A layout sets the desired owner of each card. A card changes its owner only after the present
-one has released it: the slice manager once no slice of it is promised or made, the static side once no pod holds the
-card or a part of it and the layout's instances are gone. So a card is never cut under a pod, whatever the node's label
-says and however often it changes. The owners are kept in a file: a process that starts again does not take a card from
-the other side by mistake.
+ResourceClaims get whole or in shares. A layout sets the desired owner of each card. A card changes its owner only after
+the present one has released it: the slice manager once no slice of it is promised or made, the static side once no pod
+holds the card or a part of it and the layout's instances are gone. So a card is never cut under a pod, whatever the
+node's label says and however often it changes. The owners are kept in a file: a process that starts again does not take
+a card from the other side by mistake.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 
+import msgspec
+
 from tessera.agent.base.state_file import StateFile
 from tessera.agent.inventory.gpu_inventory import GpuState, InventoryReader, fixed_memory_gib
 from tessera.api.names import CLAIMED_CARD
+from tessera.api.sharing.kinds import SharingKind
+from tessera.mig.names import CLAIMED_SHARE
+
+
+class CardShares(msgspec.Struct, frozen=True):
+    """How a card is divided for ResourceClaims: the kind of sharing, and the number of shares."""
+
+    kind: SharingKind
+    count: int
 
 
 class CardOwner(Enum):
-    """The present or desired owner of a card: the slice manager, cutting it or giving it whole, or the static side."""
+    """The present or desired owner of a card.
+
+    The slice manager, which cuts it or gives it to ResourceClaims, whole or in shares; or the static side.
+    """
 
     ON_DEMAND = "on-demand"
     CLAIMS = "claims"
+    SHARES = "shares"
     STATIC = "static"
 
 
 def owner_of(profile: str) -> CardOwner:
     """Returns the owner of a card on which a slice of a profile was promised or made."""
-    return CardOwner.CLAIMS if profile == CLAIMED_CARD else CardOwner.ON_DEMAND
+    return {CLAIMED_CARD: CardOwner.CLAIMS, CLAIMED_SHARE: CardOwner.SHARES}.get(profile, CardOwner.ON_DEMAND)
 
 
 class CardOwnership:
     """The owners of a node's cards. A card without a desired owner is static.
 
     Args:
-        path: the file of the owners.
+        path: the file of the owners; that of the shares is beside it.
 
     Attributes:
         decided: true once the desired owners are set; before that no part may act on a card.
@@ -46,6 +61,10 @@ class CardOwnership:
         self._desired: dict[str, CardOwner] = {}
         #: The present owner of each card, as in the file.
         self._owners = self._file.load() or {}
+        self._shares_file = StateFile(path.with_name("shares.json"), dict[str, CardShares])
+        #: By card in shares, how it must be divided, and how it is divided until it is released.
+        self._desired_shares: dict[str, CardShares] = {}
+        self._shares = self._shares_file.load() or {}
         self.decided = False
 
     def assume(self, owners: Mapping[str, CardOwner]) -> None:
@@ -61,18 +80,24 @@ class CardOwnership:
         """True if the owner of a card is known: from the file, or since it was set."""
         return uuid in self._owners
 
-    def set_desired(self, desired: Mapping[str, CardOwner]) -> bool:
+    def set_desired(self, desired: Mapping[str, CardOwner], shares: Mapping[str, CardShares] | None = None) -> bool:
         """Sets the desired owner of each card; returns true if one changed.
 
         A card without an owner gets its desired owner at once.
 
+        Args:
+            desired: the owners.
+            shares: how the cards are divided whose desired owner is :attr:`CardOwner.SHARES`.
+
         Raises:
             OSError: the file cannot be written.
         """
-        changed = not self.decided or self._desired != dict(desired)
-        self._desired = dict(desired)
+        wanted = dict(desired), dict(shares or {})
+        changed = not self.decided or (self._desired, self._desired_shares) != wanted
+        self._desired, self._desired_shares = wanted
         for uuid, owner in self._desired.items():
-            self._owners.setdefault(uuid, owner)
+            if self._owners.setdefault(uuid, owner) is CardOwner.SHARES and uuid in self._desired_shares:
+                self._shares.setdefault(uuid, self._desired_shares[uuid])
         self._save()
         self.decided = True
         return changed
@@ -87,7 +112,9 @@ class CardOwnership:
 
     def is_leaving(self, uuid: str) -> bool:
         """True if the owner of a card must release it; until then it gives nothing of the card to further pods."""
-        return self.owner(uuid) is not self.desired_owner(uuid)
+        return self.owner(uuid) is not self.desired_owner(uuid) or (
+            self.owner(uuid) is CardOwner.SHARES and self._shares.get(uuid) != self._desired_shares.get(uuid)
+        )
 
     def transfer(self, uuid: str) -> None:
         """Makes the desired owner the present one; the former owner has released the card.
@@ -98,17 +125,21 @@ class CardOwnership:
             OSError: the file cannot be written.
         """
         owner, desired = self.owner(uuid), self.desired_owner(uuid)
-        direct = owner is desired or CardOwner.STATIC in (owner, desired)
-        self._owners[uuid] = desired if direct else CardOwner.STATIC
+        direct = CardOwner.STATIC in (owner, desired) or CardOwner.ON_DEMAND not in (owner, desired)
+        self._owners[uuid] = desired if direct or owner is desired else CardOwner.STATIC
+        self._shares.pop(uuid, None)
+        if self._owners[uuid] is CardOwner.SHARES and uuid in self._desired_shares:
+            self._shares[uuid] = self._desired_shares[uuid]
         self._save()
 
     def on_demand_gpus(self) -> frozenset[str]:
         """The cards that the slice manager cuts."""
         return self._owned_by(CardOwner.ON_DEMAND)
 
-    def claimed_gpus(self) -> frozenset[str]:
-        """The cards that the slice manager gives to ResourceClaims whole."""
-        return self._owned_by(CardOwner.CLAIMS)
+    def claimed_gpus(self) -> Mapping[str, CardShares | None]:
+        """The cards that the slice manager gives to ResourceClaims: how each is divided, ``None`` for a whole one."""
+        shared = {uuid: self._shares.get(uuid) for uuid in self._owned_by(CardOwner.SHARES)}
+        return {**dict.fromkeys(self._owned_by(CardOwner.CLAIMS)), **shared}
 
     def static_gpus(self) -> frozenset[str]:
         """The cards that the static side owns."""
@@ -119,6 +150,7 @@ class CardOwnership:
         return frozenset(uuid for uuid in known if self.owner(uuid) is owner)
 
     def _save(self) -> None:
+        self._shares_file.save(dict(sorted(self._shares.items())))
         self._file.save(dict(sorted(self._owners.items())))
 
 

@@ -6,7 +6,8 @@ reason; the agent never resets it here and touches nothing on it.
 
 A slice has a position on the node: card, profile, first memory slot; the device plugin's ID names it.
 
-A card that ResourceClaims get whole is a card with one place, whose profile is :data:`~tessera.api.names.CLAIMED_CARD`.
+A card that ResourceClaims get whole is a card with one place, whose profile is :data:`~tessera.api.names.CLAIMED_CARD`;
+one that they get in shares has a place for each, of the profile :data:`~tessera.api.names.CLAIMED_SHARE`.
 """
 
 from collections import Counter
@@ -14,6 +15,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
+from tessera.agent.inventory.card_ownership import CardShares
 from tessera.agent.inventory.gpu_inventory import GpuInventory, find_gpu
 from tessera.api.instaslice import NodeGpu, ProfilePlacements
 from tessera.api.instaslice import Position as Placed
@@ -21,11 +23,11 @@ from tessera.api.names import CLAIMED_CARD, PodUid, device_id
 from tessera.kubelet.interfaces import Device
 from tessera.mig.geometry import Geometry
 from tessera.mig.layout_planning import max_memory_gb_of_layout
-from tessera.mig.names import CARD_SLOTS, is_device_profile
+from tessera.mig.names import CARD_SLOTS, CLAIMED_SHARE, is_device_profile
 from tessera.nvml.asynchronous.async_nvml import AsyncNvml
 from tessera.nvml.errors import NvmlError
 from tessera.nvml.interface import GpuInfo, MigModeResult
-from tessera.placement.devices import device_geometry
+from tessera.placement.devices import device_geometry, shared_geometry
 
 
 class SlicePosition(msgspec.Struct, frozen=True, order=True):
@@ -67,6 +69,7 @@ class SliceableGpu(msgspec.Struct, frozen=True):
 
     info: GpuInfo
     geometry: Geometry
+    shares: CardShares | None = None
 
     @property
     def uuid(self) -> str:
@@ -75,7 +78,7 @@ class SliceableGpu(msgspec.Struct, frozen=True):
 
     @property
     def is_whole(self) -> bool:
-        """True if it is given whole, and never cut."""
+        """True if it is given whole or in shares, and never cut."""
         return is_device_profile(self.geometry.profiles[0].name)
 
     def starts(self) -> dict[str, tuple[int, ...]]:
@@ -149,24 +152,28 @@ class SliceableGpus(msgspec.Struct, frozen=True):
 
 
 def sliceable_gpus(
-    inventory: GpuInventory, refused: Mapping[str, str] | None = None, whole: Collection[str] = ()
+    inventory: GpuInventory,
+    refused: Mapping[str, str] | None = None,
+    claimed: Mapping[str, CardShares | None] | None = None,
 ) -> SliceableGpus:
     """The GPUs that can be cut into slices now, and the others with the reason.
 
     Args:
         inventory: the node's GPUs as last read.
         refused: by UUID, why MIG mode could not be turned on.
-        whole: UUIDs of those that are given whole.
+        claimed: by UUID of those that are given whole or in shares, how they are divided.
     """
     gpus: list[SliceableGpu] = []
     skipped: list[SkippedGpu] = []
     for gpu in inventory.gpus:
-        if gpu.uuid in whole:
+        if gpu.uuid in (claimed or {}):
             reason, waits = _unfit_whole(gpu.info)
             if reason:
                 skipped.append(SkippedGpu(gpu.info, reason, waits))
             else:
-                gpus.append(SliceableGpu(gpu.info, whole_geometry(gpu.info.name, gpu.info.memory_mib)))
+                shares = (claimed or {})[gpu.uuid]
+                geometry = claimed_geometry(gpu.info.name, gpu.info.memory_mib, 0 if shares is None else shares.count)
+                gpus.append(SliceableGpu(gpu.info, geometry, shares))
             continue
         reason, waits = _unfit(gpu.info)
         if not reason and gpu.geometry is not None and not gpu.mig_problem:
@@ -237,8 +244,10 @@ def placements(geometry: Geometry) -> dict[str, ProfilePlacements]:
     }
 
 
-def whole_geometry(product: str, memory_mib: int) -> Geometry:
-    """Returns the geometry of a card that ResourceClaims get whole."""
+def claimed_geometry(product: str, memory_mib: int, shares: int = 0) -> Geometry:
+    """Returns the geometry of a card that ResourceClaims get whole, or in a number of shares."""
+    if shares:
+        return shared_geometry(product, CLAIMED_SHARE, shares, memory_mib // 1024 // shares)
     return device_geometry(product, CLAIMED_CARD, CARD_SLOTS, memory_mib // 1024)
 
 

@@ -141,7 +141,7 @@ class Components:
     @property
     def has_devices(self) -> bool:
         """True if the node's settings leave any device to advertise."""
-        promised = self.ownership.on_demand_gpus() | self.ownership.claimed_gpus()
+        promised = self.ownership.on_demand_gpus().union(self.ownership.claimed_gpus())
         return bool(self.advertiser.offer.resources or promised)
 
     def metrics_text(self) -> bytes:
@@ -243,6 +243,7 @@ class Components:
             inventory=self.inventory_reader,
             offer=lambda: self.advertiser.offer,
             leases=self.slices.leases,
+            claimed=self.ownership.claimed_gpus,
             pods=runtime.mirror,
             processes=runtime.processes,
             clock=runtime.clock,

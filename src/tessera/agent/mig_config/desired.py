@@ -14,7 +14,8 @@ Rules:
 - A card whose table of profiles is unknown while MIG mode is off is checked once the mode is on.
 - Cards that the layout does not name, and all cards where no layout is desired, stay as they are.
 - Where ResourceClaims get whole cards, they get every card that would be static and is not in MIG mode. A node without
-  MIG may be labelled ``dynamic`` there: it has nothing to cut.
+  MIG may be labelled ``dynamic`` there: it has nothing to cut. Cards that the sharing profile divides are given in
+  shares. If the profile does not suit the cards, all of them stay static, where it is reported.
 """
 
 import re
@@ -24,14 +25,18 @@ from difflib import get_close_matches
 import msgspec
 
 from tessera.agent.base.desired_config import DesiredLayout
-from tessera.agent.inventory.card_ownership import CardOwner
-from tessera.agent.inventory.gpu_inventory import GpuState, mig_cards_of
+from tessera.agent.inventory.card_ownership import CardOwner, CardShares
+from tessera.agent.inventory.gpu_inventory import GpuState, mig_cards_of, sharing_gpus
 from tessera.agent.mig_config.events import CardGoal
 from tessera.api.mig_layouts.generated import BALANCED, ENABLED, LayoutCardModel, generated_layouts, make_named_layout
 from tessera.api.mig_layouts.layouts_file import CardTarget, LayoutEntry, resolve_targets
 from tessera.api.names import MIG_CONFIG_DYNAMIC, MIG_CONFIG_LABEL
 from tessera.api.problems import FileRefused
+from tessera.api.sharing.advertisement import make_advertisement
+from tessera.api.sharing.kinds import SHARING_RULES, SharingKind
+from tessera.api.sharing.profile import MigStrategy, SharingProfile
 from tessera.api.sharing.profile_selection import PROFILE_LABEL
+from tessera.limits.nodes import CARD_SLOTS
 from tessera.mig.layout_planning import Infeasible, plan_layout
 
 #: Layouts with this prefix leave cards to slices on demand.
@@ -47,12 +52,14 @@ class ResolvedLayout(msgspec.Struct, frozen=True, kw_only=True):
         layout: its name; empty if none is desired.
         goals: by card; a card without a goal stays as it is.
         owners: the side that must have each card, for every card of the node.
+        shares: how ResourceClaims get a card that is divided.
         notices: parts of the layout that do not apply to this node, for people.
     """
 
     layout: str
     goals: Mapping[str, CardGoal]
     owners: Mapping[str, CardOwner]
+    shares: Mapping[str, CardShares] = {}
     notices: tuple[str, ...] = ()
 
 
@@ -80,13 +87,39 @@ def resolve_layout(desired: DesiredLayout, cards: Sequence[GpuState]) -> Resolve
     found = _resolve(desired, cards)
     if isinstance(found, RejectedLayout) or not desired.whole_by_claims:
         return found
-    whole = [card.uuid for card in cards if _stays_whole(card, found)]
-    goal = CardGoal(owner=CardOwner.CLAIMS, mig_enabled=False)
+    shares = _divide([card for card in cards if _stays_whole(card, found)], desired.sharing)
+    owners = {uuid: CardOwner.CLAIMS if each is None else CardOwner.SHARES for uuid, each in shares.items()}
+    goals = {uuid: CardGoal(owner=owner, mig_enabled=False) for uuid, owner in owners.items()}
     return msgspec.structs.replace(
         found,
-        goals={**found.goals, **dict.fromkeys(whole, goal)},
-        owners={**found.owners, **dict.fromkeys(whole, CardOwner.CLAIMS)},
+        goals={**found.goals, **goals},
+        owners={**found.owners, **owners},
+        shares={uuid: each for uuid, each in shares.items() if each is not None},
     )
+
+
+def _divide(cards: Sequence[GpuState], profile: SharingProfile | None) -> Mapping[str, CardShares | None]:
+    """Returns how each card is divided, None for one that stays whole; no card if the profile does not suit them."""
+    if profile is None:
+        return {card.uuid: None for card in cards}
+    try:
+        offer = make_advertisement(sharing_gpus(cards), profile, MigStrategy.NONE)
+    except FileRefused:
+        return {}
+    devices = {each.gpu: each for resource in offer.resources.values() for each in resource.devices}
+    shared = [(card, devices[card.uuid]) for card in cards if devices[card.uuid].shared]
+    if any(each.replicas > _most_shares(card, each.kind) for card, each in shared):
+        return {}
+    return {
+        uuid: CardShares(each.kind, min(each.replicas, int(CARD_SLOTS))) if each.shared else None
+        for uuid, each in devices.items()
+    }
+
+
+def _most_shares(card: GpuState, kind: SharingKind) -> int:
+    """Returns the number of shares that a card can have; the static side says what is wrong with more."""
+    clients = SHARING_RULES[kind].clients if kind in SHARING_RULES else None
+    return card.info.memory_mib if clients is None else clients.of(card.info.compute_capability)
 
 
 def _stays_whole(card: GpuState, layout: ResolvedLayout) -> bool:

@@ -135,7 +135,7 @@ class LayoutReconciler:
                 if self._resolved is None:
                     self._was_in_force = self._executor.journal.shows_in_force(layout)
                 self._executor.journal.begin(layout, resumes=self._resolved is None)
-                changed = self._ownership.set_desired(resolved.owners)
+                changed = self._ownership.set_desired(resolved.owners, resolved.shares)
             else:
                 changed = not self._ownership.decided and self._ownership.set_desired(self._present_owners(cards))
         except OSError as error:

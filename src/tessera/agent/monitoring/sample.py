@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
+from tessera.agent.inventory.card_ownership import CardShares
 from tessera.agent.inventory.device_users import DeviceUser
 from tessera.agent.inventory.sliceable_gpus import SliceLease
 from tessera.api.names import PodUid
@@ -201,7 +202,10 @@ def _kind(device: str, entry: AdvertisedDevice | None) -> str:
 
 
 def slice_leases(
-    slices: Iterable[SliceLease], pods: Iterable[Pod], containers: Mapping[tuple[str, str, str], str]
+    slices: Iterable[SliceLease],
+    pods: Iterable[Pod],
+    containers: Mapping[tuple[str, str, str], str],
+    claimed: Mapping[str, CardShares | None],
 ) -> Iterator[Lease]:
     """Yields the leases of slices on demand; pods that share a slice by a claim have equal parts of it.
 
@@ -210,11 +214,16 @@ def slice_leases(
         pods: the pods of the node that have not ended.
         containers: name of the container by namespace, pod, and kubelet's id of the device; by an empty id that of
             the pod's only container with ResourceClaims.
+        claimed: the cards that ResourceClaims get, and how each is divided.
     """
     by_uid = {PodUid(pod.metadata.uid): pod.metadata for pod in pods}
     held = [each for each in slices if each.pod in by_uid]
     holders = Counter(each.device for each in held)
-    for each in held:
+    taken = Counter((each.pod, each.device) for each in held)
+    for each in {
+        (each.pod, each.device, not claimed.get(each.device) and each.device_id): each for each in held
+    }.values():
+        shares = claimed.get(each.device)
         pod = by_uid[each.pod]
         by_claim = containers.get((pod.namespace, pod.name, ""), "")
         yield Lease(
@@ -223,8 +232,8 @@ def slice_leases(
             uid=each.pod,
             container=containers.get((pod.namespace, pod.name, each.device_id), by_claim),
             device=each.device,
-            kind=SLICE if each.device.startswith("MIG-") else WHOLE,
-            ratio=1 / holders[each.device],
+            kind=shares.kind.value if shares else SLICE if each.device.startswith("MIG-") else WHOLE,
+            ratio=min(1.0, taken[each.pod, each.device] / shares.count) if shares else 1 / holders[each.device],
         )
 
 

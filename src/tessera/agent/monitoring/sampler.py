@@ -19,10 +19,12 @@ from contextlib import suppress
 from msgspec.structs import replace
 
 from tessera.agent.base.processes import ProcessTable
+from tessera.agent.inventory.card_ownership import CardShares
 from tessera.agent.inventory.device_users import PodSource, match_device_users
 from tessera.agent.inventory.gpu_inventory import GpuState, InventoryReader
 from tessera.agent.inventory.sliceable_gpus import SliceLease
 from tessera.agent.monitoring.sample import (
+    CardOffer,
     DeviceSample,
     GpuSample,
     Lease,
@@ -54,6 +56,7 @@ class NodeSampler:
         inventory: the cards as last listed.
         offer: the present offer of the static cards.
         leases: the slices on demand that pods hold.
+        claimed: the cards that ResourceClaims get, and how each is divided.
         pods: the pods of the node.
         processes: the machine's processes.
         clock: the time.
@@ -67,6 +70,7 @@ class NodeSampler:
         inventory: InventoryReader,
         offer: Callable[[], Advertisement],
         leases: Callable[[], Sequence[SliceLease]],
+        claimed: Callable[[], Mapping[str, CardShares | None]],
         pods: PodSource,
         processes: ProcessTable,
         clock: Clock,
@@ -76,6 +80,7 @@ class NodeSampler:
         self._inventory = inventory
         self._offer = offer
         self._leases = leases
+        self._claimed = claimed
         self._pods = pods
         self._processes = processes
         self._clock = clock
@@ -105,6 +110,7 @@ class NodeSampler:
         answered = {gpu.info.uuid for gpu in gpus}
         silent = tuple(self._silent(state, leases) for state in inventory.gpus if state.uuid not in answered)
         offers = card_offers(self._offer())
+        offers |= {uuid: CardOffer(each.kind.value, each.count) for uuid, each in self._claimed().items() if each}
         for each in silent:
             if each.info.uuid in self._last.offers:
                 offers.setdefault(each.info.uuid, self._last.offers[each.info.uuid])
@@ -129,7 +135,7 @@ class NodeSampler:
             return tuple(self._last_leases())
         pods = self._pods.live_pods()
         static = static_leases(match_device_users(listed, pods), self._offer())
-        on_demand = slice_leases(self._leases(), pods, _containers(listed))
+        on_demand = slice_leases(self._leases(), pods, _containers(listed), self._claimed())
         owners = {str(pod.metadata.uid): pod.workload for pod in pods}
         return tuple(replace(each, owner=owners.get(each.uid, "")) for each in (*static, *on_demand))
 

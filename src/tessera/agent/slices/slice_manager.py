@@ -17,7 +17,7 @@ from tessera.agent.base.cdi_files import CdiFolder
 from tessera.agent.base.change_notifier import Fact
 from tessera.agent.base.node_objects import asks_by_claims, has_ended
 from tessera.agent.base.runtime import AgentRuntime
-from tessera.agent.inventory.card_ownership import CardOwnership, StaticGpus, owner_of
+from tessera.agent.inventory.card_ownership import CardOwnership, CardShares, StaticGpus, owner_of
 from tessera.agent.inventory.device_health import StartCheck
 from tessera.agent.inventory.gpu_inventory import InventoryReader
 from tessera.agent.inventory.sliceable_gpus import (
@@ -67,13 +67,17 @@ class _OwnedCards:
 
     Attributes:
         uuids: UUIDs of the owned cards.
+        claimed: those that ResourceClaims get, and how each is divided.
         inventory: those of them that can be cut.
         description: describes them to the controller.
         quota: their memory quota, GiB.
     """
 
-    def __init__(self, uuids: frozenset[str], inventory: SliceableGpus) -> None:
+    def __init__(
+        self, uuids: frozenset[str], claimed: Mapping[str, CardShares | None], inventory: SliceableGpus
+    ) -> None:
         self.uuids = uuids
+        self.claimed = claimed
         self.inventory = inventory
         self.description = NodeDescription(inventory)
         self.quota = inventory.quota_gib()
@@ -172,7 +176,7 @@ class SliceManager:
         self._executors: dict[str, tuple[GpuSliceExecutor, asyncio.Task[None]]] = {}
         #: By resource, the task that serves its device plugin.
         self._plugins: dict[str, asyncio.Task[None]] = {}
-        self._cards = _OwnedCards(frozenset(), SliceableGpus())
+        self._cards = _OwnedCards(frozenset(), {}, SliceableGpus())
         mirror.pods.add_handler(self._handle_pod)
         mirror.objects.on_rollback(self._writer.forget_written)
         mirror.objects.add_handler(self._handle_object)
@@ -264,7 +268,7 @@ class SliceManager:
         """Brings the cards in line with their owners; returns the seconds until the next check, or ``None``."""
         owned = self._owned()
         staying = frozenset(uuid for uuid in owned if not self._ownership.is_leaving(uuid))
-        if owned != self._cards.uuids:
+        if owned != self._cards.uuids or self._ownership.claimed_gpus() != self._cards.claimed:
             # Cards come one after the other, and MIG mode of each is to be turned on at once.
             self._next_recheck = -math.inf
             await self._reader.refresh()
@@ -281,7 +285,7 @@ class SliceManager:
         return RESET_RECHECK if staying and self._waits_for_mig_mode() else None
 
     def _owned(self) -> frozenset[str]:
-        return self._ownership.on_demand_gpus() | self._ownership.claimed_gpus()
+        return self._ownership.on_demand_gpus().union(self._ownership.claimed_gpus())
 
     def _waits_for_mig_mode(self) -> bool:
         """True if a reset or another attempt may turn on MIG mode of a card."""
@@ -290,7 +294,7 @@ class SliceManager:
     async def _offer(self, group: asyncio.TaskGroup, node: Node, staying: frozenset[str]) -> None:
         if self._waits_for_mig_mode() and self._clock.monotonic() >= self._next_recheck:
             self._next_recheck = self._clock.monotonic() + RESET_RECHECK
-            refused = await enable_mig(self._hardware, staying - self._ownership.claimed_gpus())
+            refused = await enable_mig(self._hardware, staying.difference(self._ownership.claimed_gpus()))
             await self._reader.refresh()
             await self._own(group, self._cards.uuids, refused)
         self._follow_ups.indexes = {each.uuid: each.info.index for each in self._cards.inventory.gpus}
@@ -334,11 +338,13 @@ class SliceManager:
         self, group: asyncio.TaskGroup, owned: frozenset[str], refused: Mapping[str, str] | None = None
     ) -> None:
         """Starts an executor on each new card, and ends those of cards that the manager no longer owns."""
-        inventory = sliceable_gpus(self._reader.inventory, refused, self._ownership.claimed_gpus()).only(owned)
-        if owned == self._cards.uuids and inventory == self._cards.inventory:
+        claimed = self._ownership.claimed_gpus()
+        inventory = sliceable_gpus(self._reader.inventory, refused, claimed).only(owned)
+        if (owned, claimed, inventory) == (self._cards.uuids, self._cards.claimed, self._cards.inventory):
             return
-        self._cards = _OwnedCards(owned, inventory)
-        for uuid in self._executors.keys() - owned:
+        divided = {uuid for uuid, shares in claimed.items() if self._cards.claimed.get(uuid, shares) != shares}
+        self._cards = _OwnedCards(owned, claimed, inventory)
+        for uuid in (self._executors.keys() - owned) | (self._executors.keys() & divided):
             _, task = self._executors.pop(uuid)
             task.cancel()
             self._machine.handle(GpuReleased(uuid))

@@ -1,9 +1,10 @@
-"""A card that ResourceClaims get whole, as a card with one place.
+"""A card that ResourceClaims get whole, as a card with one place, or in shares, as one with a place for each.
 
 Nothing is made on such a card, so the slice state machine gets a stand-in for the GPU instance: it exists from the
 machine's call to create it until the call to destroy it. Both fail as long as a process uses the card, of whomever: a
-container that was started by hand, or one that another driver gave the card. Promise, owner, journal, retries and the
-order of users are those of slices.
+container that was started by hand, or one that another driver gave the card. Nobody can tell whose process uses a card
+that is shared, so its shares come and go whatever computes there. Promise, owner, journal, retries and the order of
+users are those of slices.
 """
 
 from collections.abc import Callable
@@ -23,7 +24,6 @@ from tessera.agent.slices.events import (
 from tessera.agent.slices.executor import LOST_RECHECK, GpuSliceExecutor
 from tessera.agent.slices.slice_table import SliceJournalFile
 from tessera.agent.slices.state_machine import SliceStateMachine
-from tessera.api.names import CLAIMED_CARD
 from tessera.nvml.errors import InUse, NvmlError
 
 #: Stands for the ids of GPU instance and compute instance; NVML's are 0 or more.
@@ -31,7 +31,7 @@ WHOLE = -1
 
 
 class WholeCardExecutor(GpuSliceExecutor):
-    """Executes the instructions for a card that is given whole. See :class:`.GpuSliceExecutor`.
+    """Executes the instructions for a card that is given whole, or in shares. See :class:`.GpuSliceExecutor`.
 
     Args:
         gpu, runtime, machine, journal, inventory: as there.
@@ -51,37 +51,43 @@ class WholeCardExecutor(GpuSliceExecutor):
         super().__init__(gpu, runtime, machine=machine, journal=journal, inventory=inventory)
         self._is_exclusive = is_exclusive
 
-    #: True while the card is a pod's; ``None`` before the first reading.
-    _given: bool | None = None
+    #: The places that pods have; ``None`` before the first reading.
+    _given: set[SlicePosition] | None = None
 
     async def read(self) -> None:
-        """Passes to the machine whether the card is given, if it answers."""
+        """Passes to the machine which places are given, if the card answers."""
         self._stale = False
         uuid = self._card.uuid
-        position = SlicePosition(uuid, CLAIMED_CARD, 0)
         if self._given is None:  # the journal has the owner since before it was known that nobody used the card
-            self._given = position in self._machine.table.owners and self._is_bound(position)
+            owned = (each for each in self._machine.table.owners if each.gpu == uuid)
+            self._given = {each for each in owned if self._card.shares is not None or self._is_bound(each)}
         try:
             await self._hardware.processes(self._card.info.uuid)
         except NvmlError:
             self._machine.handle(GpuUnreachable(uuid, self._clock.monotonic() + LOST_RECHECK))
         else:
-            computes = ((WHOLE, uuid),)
-            whole = ObservedInstance(gi_id=WHOLE, position=position, size=self._card.geometry.slots, computes=computes)
-            self._machine.handle(GpuRead(uuid, self._card.starts(), (whole,) if self._given else ()))
+            size = self._card.geometry.profiles[0].size
+            made = tuple(
+                ObservedInstance(gi_id=WHOLE - each.start, position=each, size=size, computes=((WHOLE, uuid),))
+                for each in sorted(self._given)
+            )
+            self._machine.handle(GpuRead(uuid, self._card.starts(), made))
         self._changes.notify(Fact.SLICES)
 
     async def _do(self, call: GpuCall) -> None:
+        given = self._given if self._given is not None else set()
         match call:
             case CreateGpuInstance():
-                if not self._is_bound(call.position) and (users := await self._users(call)):
+                alone = self._card.shares is None and not self._is_bound(call.position)
+                if alone and (users := await self._users(call)):
                     raise InUse(f"card {self._card.uuid} cannot be given to a claim, it is used by process {users}")
-                self._given = True
+                given.add(call.position)
             case DestroyComputeInstance():
-                await self._check_idle(call)
-                if self._is_exclusive():
-                    raise InUse(f"card {self._card.uuid} is still served by the MPS daemon of its last claim")
-                self._given = False
+                if self._card.shares is None:
+                    await self._check_idle(call)
+                    if self._is_exclusive():
+                        raise InUse(f"card {self._card.uuid} is still served by the MPS daemon of its last claim")
+                given.discard(call.position)
             case _:
                 raise AssertionError(f"{call!r} is no instruction for a card that is given whole")
 

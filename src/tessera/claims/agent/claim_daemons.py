@@ -1,17 +1,21 @@
 """MPS daemons of claims: one serves the cards of a claim whose configuration has the strategy MPS.
 
+Another serves all cards of the node that claims get in shares by MPS, since a container has one daemon at most.
+
 They are daemons like those of a sharing profile (:mod:`tessera.agent.mps`), with the claim in place of a resource. A
 daemon is wanted from the claim's prepare until its unprepare; what a prepared claim wants is in its note on disk.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from tessera.agent.base.change_notifier import Fact
 from tessera.agent.base.desired_config import ContainerEdits, ServicePlan
 from tessera.agent.base.runtime import AgentRuntime
+from tessera.agent.inventory.sliceable_gpus import SliceableGpu
 from tessera.agent.mps.daemons import MpsDaemons
-from tessera.api.sharing.shares import ClientShare
-from tessera.claims.agent.prepared_claims import PreparedClaims
+from tessera.api.sharing.kinds import SharingKind
+from tessera.api.sharing.shares import ClientShare, client_share
+from tessera.claims.agent.prepared_claims import PreparedClaim, PreparedClaims
 from tessera.dra.opaque_configs import ConfigRefused, DeviceSettings, MpsSettings
 from tessera.kubelet.interfaces import PluginError
 from tessera.nvml.interface import GpuInfo
@@ -34,25 +38,26 @@ class ClaimDaemons:
         self._changes = runtime.changes.about(Fact.MPS | Fact.SLICES)
         self._daemons = daemons
         self._prepared = prepared
-        #: Daemons of claims that are being prepared, by UID.
-        self._starting: dict[str, ServicePlan] = {}
+        #: Claims that are being prepared and need a daemon, by UID.
+        self._starting: dict[str, PreparedClaim] = {}
         self.update()
 
     def update(self) -> None:
         """Wants exactly the daemons of the claims that are prepared, or being prepared."""
-        noted = {uid: claim.daemon for uid, claim in self._prepared.items() if claim.daemon is not None}
-        self._daemons.set_claim_plans({_resource(uid): plan for uid, plan in {**noted, **self._starting}.items()})
+        claims = {**dict(self._prepared.items()), **self._starting}
+        plans = {_resource(uid, claim): claim.daemon for uid, claim in claims.items()}
+        self._daemons.set_claim_plans({name: plan for name, plan in plans.items() if plan is not None})
 
-    async def start(self, uid: str, plan: ServicePlan, deadline: float) -> None:
+    async def start(self, uid: str, claim: PreparedClaim, deadline: float) -> None:
         """Returns once the daemon of a claim serves its cards. The caller notes the claim and calls :meth:`settle`.
 
         Raises:
             PluginError: it does not until the deadline, monotonic seconds.
         """
         if self._prepared.get(uid) is None:
-            self._starting[uid] = plan
+            self._starting[uid] = claim
             self.update()
-        resource = _resource(uid)
+        resource = _resource(uid, claim)
         left = max(0.0, deadline - self._clock.monotonic())
         if not await self._changes.wait_until(lambda: self._daemons.ready(resource), left):
             raise PluginError(f"its MPS daemon does not serve: {self._daemons.problem(resource)}; kubelet tries again")
@@ -62,9 +67,16 @@ class ClaimDaemons:
         if self._starting.pop(uid, None) is not None:
             self.update()
 
-    def edits(self, uid: str) -> ContainerEdits:
+    def edits(self, uid: str, claim: PreparedClaim) -> ContainerEdits:
         """What a container needs to be a client of a claim's daemon."""
-        return self._daemons.container_edits(_resource(uid))
+        return self._daemons.container_edits(_resource(uid, claim))
+
+
+def plan_shares(cards: Iterable[SliceableGpu]) -> ServicePlan | None:
+    """Returns the daemon for all cards of a node that are given in shares by MPS; None without such a card."""
+    counts = {each.info: each.shares.count for each in cards if each.shares and each.shares.kind is SharingKind.MPS}
+    shares: dict[str, ClientShare] = {info.uuid: client_share(info.memory_mib, count) for info, count in counts.items()}
+    return ServicePlan(shares, max(counts.values())) if shares else None
 
 
 def plan_daemon(place: str, cards: Sequence[tuple[GpuInfo, DeviceSettings]]) -> ServicePlan | None:
@@ -100,6 +112,6 @@ def _limits_by_card(place: str, settings: MpsSettings, names: Mapping[str, str])
     return {names[key]: mib for key, mib in settings.pinned_mib_by_device.items()}
 
 
-def _resource(uid: str) -> str:
+def _resource(uid: str, claim: PreparedClaim) -> str:
     """Stands for the resource of a sharing profile, in the names of folders too."""
-    return f"claim-{uid}"
+    return "claim-shares" if claim.shared else f"claim-{uid}"

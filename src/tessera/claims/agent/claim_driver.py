@@ -34,16 +34,18 @@ from tessera.agent.slices.slice_table import SliceJournalFile
 from tessera.agent.slices.state_machine import SliceStateMachine
 from tessera.api.dra.claims import RESOURCE_CLAIMS, AllocatedDevice, ResourceClaim
 from tessera.api.names import CLAIMED_CARD, PodUid
+from tessera.api.sharing.kinds import SharingKind
 from tessera.claims.agent.claim_cdi import ClaimCdiFolder
-from tessera.claims.agent.claim_daemons import ClaimDaemons, plan_daemon
+from tessera.claims.agent.claim_daemons import ClaimDaemons, plan_daemon, plan_shares
 from tessera.claims.agent.claim_files import ClaimFiles, refusing, usable_slice
 from tessera.claims.agent.claim_promises import ClaimPromises
 from tessera.claims.agent.prepared_claims import PreparedClaim, PreparedClaims
-from tessera.dra.node_devices import partition_name, whole_name
-from tessera.dra.opaque_configs import ConfigRefused, DeviceSettings, check_configs, settings_of
+from tessera.dra.node_devices import partition_name, pool_names, share_id, whole_name
+from tessera.dra.opaque_configs import ConfigRefused, DeviceSettings, check_configs, check_share, settings_of
 from tessera.kube.client.errors import ApiError, NotFound
 from tessera.kubelet.interfaces import ClaimDeviceHealth, ClaimRef, PluginError, PreparedDevice
 from tessera.mig.geometry import Profile
+from tessera.mig.names import CLAIMED_SHARE
 from tessera.nvml.interface import GpuInfo
 
 _log = logging.getLogger(__name__)
@@ -86,9 +88,9 @@ class ClaimDriver:
         self._clock = runtime.clock
         self._changes = runtime.changes.about(Fact.SLICES)
         self._health_changes = runtime.changes.about(Fact.HEALTH | Fact.SLICES)
-        self._pool = runtime.options.node_name
+        self._pools = pool_names(runtime.options.node_name)
         self._cards = cards
-        #: The positions by the names of their devices, of the cards as they were when they were last named.
+        #: The positions by the names of their devices, or ids of shares, of the cards as they were when last named.
         self._named: tuple[SliceableGpus, Mapping[str, SlicePosition]] = (SliceableGpus(), {})
         self._daemons = daemons
         self._slices = machine.table
@@ -163,7 +165,7 @@ class ClaimDriver:
             found = await self._read(claim)
             results = self._read_results(found)
             daemon = self._read_configs(found, results)
-            positions = {each.device: self._position(each) for each in results}
+            positions = {_key(each, self._position(each)): self._position(each) for each in results}
             if not positions:
                 return ()
             prepared = PreparedClaim(
@@ -172,6 +174,7 @@ class ClaimDriver:
                 devices=tuple(self._device(claim, each) for each in results),
                 positions={device: position.device_id for device, position in positions.items()},
                 daemon=daemon,
+                shared=any(each.profile == CLAIMED_SHARE for each in positions.values()),
                 admin=results[0].admin_access,
             )
             if prepared.admin:
@@ -203,17 +206,17 @@ class ClaimDriver:
         while True:
             before = self._health()
             yield [
-                ClaimDeviceHealth(pool=self._pool, device=device, healthy=healthy, since=int(self._clock.now()))
-                for device, healthy in before
+                ClaimDeviceHealth(pool=pool, device=device, healthy=healthy, since=int(self._clock.now()))
+                for (pool, device), healthy in before.items()
             ]
             await self._health_changes.wait_differs(self._health, before)
 
-    def _health(self) -> list[tuple[str, bool]]:
-        return [
-            (device, not self._is_withheld(position.gpu))
+    def _health(self) -> dict[tuple[str, str], bool]:
+        return {
+            (device.pool, device.device): not self._is_withheld(position.gpu)
             for _, claim in self._prepared.items()
-            for device, position in claim.slices().items()
-        ]
+            for device, position in zip(claim.devices, claim.slices().values(), strict=True)
+        }
 
     # Steps of prepare -----------------------------------------------------------------------------------------------
 
@@ -236,8 +239,9 @@ class ClaimDriver:
             raise PluginError(f"{name} has no allocation: status.allocation is empty")
         results = [each for each in claim.status.allocation.devices.results if each.driver == self.driver_name]
         for each in results:
-            if each.pool != self._pool:
-                raise PluginError(f"{name}: device {each.device} is of pool {each.pool}; this node's is {self._pool}")
+            if each.pool not in self._pools:
+                own = self._pools[bool(each.share_id)]
+                raise PluginError(f"{name}: device {each.device} is of pool {each.pool}; this node's is {own}")
         if any(each.admin_access for each in results):
             self._check_admin(name, claim, results)
         return results
@@ -264,16 +268,20 @@ class ClaimDriver:
         configs = claim.status.allocation.devices.config if claim.status.allocation is not None else ()
         fields = [(f"{name}: status.allocation.devices.config[{n}]", each) for n, each in enumerate(configs)]
         cards: list[tuple[GpuInfo, DeviceSettings]] = []
+        shared = False
         try:
             check_configs(fields, self.driver_name)
             for each in results:
                 position = self._position(each)
-                whole = position.profile == CLAIMED_CARD
-                settings = settings_of(fields, self.driver_name, each.request, "gpu" if whole else "mig")
+                kind = "mig" if position.profile not in (CLAIMED_CARD, CLAIMED_SHARE) else "gpu"
+                settings = settings_of(fields, self.driver_name, each.request, kind)
                 card = self._cards().gpu(position.gpu)
-                if card is not None:
+                if position.profile == CLAIMED_SHARE:
+                    check_share(name, settings)
+                    shared |= card is not None and card.shares is not None and card.shares.kind is SharingKind.MPS
+                elif card is not None:
                     cards.append((card.info, settings))
-            return plan_daemon(name, cards)
+            return plan_shares(self._cards().gpus) if shared else plan_daemon(name, cards)
         except ConfigRefused as error:
             raise PluginError(str(error)) from None
 
@@ -281,7 +289,7 @@ class ClaimDriver:
         cards = self._cards()
         if self._named[0] is not cards:
             self._named = (cards, claim_devices(cards))
-        position = self._named[1].get(result.device)
+        position = self._named[1].get(result.share_id or result.device)
         if position is None:
             raise PluginError(f"this node has no device {result.device}; see kubectl get resourceslices")
         return position
@@ -299,7 +307,7 @@ class ClaimDriver:
             names = ", ".join(each.device_id for each in missing())
             raise PluginError(f"not ready after {PREPARE_TIMEOUT:.0f} s: {names}: {reason}; kubelet tries again")
         if claim.daemon is not None:
-            await self._daemons.start(uid, claim.daemon, deadline)
+            await self._daemons.start(uid, claim, deadline)
         await self._files.write(uid, pod, claim)
 
     def _holds(self, pod: PodUid, positions: Iterable[SlicePosition]) -> bool:
@@ -314,9 +322,14 @@ class ClaimDriver:
             requests=(result.request.partition("/")[0],),
             pool=result.pool,
             device=result.device,
-            cdi_devices=(self._cdi.name(claim.uid, result.device),),
+            cdi_devices=(self._cdi.name(claim.uid, _key(result, self._position(result))),),
             share_id=result.share_id,
         )
+
+
+def _key(result: AllocatedDevice, position: SlicePosition) -> str:
+    """Names a device within its claim: of a card in shares a claim may have several."""
+    return f"{result.device}-{position.start}" if result.share_id else result.device
 
 
 def device_name(card: SliceableGpu, profile: Profile, start: int) -> str:
@@ -326,9 +339,11 @@ def device_name(card: SliceableGpu, profile: Profile, start: int) -> str:
 
 
 def claim_devices(cards: SliceableGpus) -> dict[str, SlicePosition]:
-    """By its name in a ResourceSlice, every position on every card."""
+    """By its name in a ResourceSlice, or its ``shareID``, every position on every card."""
     return {
-        device_name(card, row, start): SlicePosition(card.uuid, row.spelling, start)
+        share_id(card.uuid, start) if card.shares is not None else device_name(card, row, start): SlicePosition(
+            card.uuid, row.spelling, start
+        )
         for card in cards.gpus
         if card.info.minor >= 0
         for row in card.geometry.profiles

@@ -21,11 +21,12 @@ from tessera.agent.slices.events import DevicesBound, ObservedInstance
 from tessera.agent.slices.slice_table import SliceJournalFile, SliceTable, claim_of
 from tessera.agent.slices.state_machine import SliceStateMachine
 from tessera.agent.slices.whole_card import WHOLE
-from tessera.api.names import CLAIMED_CARD, PodUid
+from tessera.api.names import PodUid
 from tessera.claims.agent.claim_cdi import ClaimCdiFolder
 from tessera.claims.agent.claim_daemons import ClaimDaemons
 from tessera.claims.agent.prepared_claims import PreparedClaim, PreparedClaims
 from tessera.kubelet.interfaces import PluginError
+from tessera.mig.names import is_device_profile
 from tessera.nvml.errors import NvmlError
 from tessera.nvml.interface import DeviceFile, GpuUuid
 
@@ -119,12 +120,12 @@ class ClaimFiles:
                 bind_claim(self._machine, uid, pod, positions)
                 self._journal.save(self._slices.journal())
             served = {device for device, each in positions.items() if daemon is not None and each.gpu in daemon.devices}
-            self._cdi.write(uid, devices, dict.fromkeys(served, self._daemons.edits(uid)))
+            self._cdi.write(uid, devices, dict.fromkeys(served, self._daemons.edits(uid, claim)))
             self._defined[uid] = made
 
     async def _device_files(self, position: SlicePosition, gi_id: int, ci_id: int) -> Sequence[DeviceFile]:
         card = GpuUuid(position.gpu)
-        if position.profile == CLAIMED_CARD:
+        if is_device_profile(position.profile):
             return await self._hardware.card_files(card)
         return await self._hardware.device_files(card, gi_id, ci_id)
 

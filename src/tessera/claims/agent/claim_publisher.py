@@ -31,6 +31,7 @@ from tessera.agent.inventory.gpu_inventory import GpuState
 from tessera.agent.inventory.sliceable_gpus import SliceableGpu
 from tessera.agent.slices.events import ObservedInstance
 from tessera.api.dra.resource_slices import RESOURCE_SLICES, ResourceSlice
+from tessera.api.names import DEVICE_API_LABEL
 from tessera.dra.devices import Pool
 from tessera.dra.driver_classes import find_rival
 from tessera.dra.node_devices import DRIVER, NodeCard, PublishOptions, node_pools
@@ -51,6 +52,11 @@ SETTLE = 0.05
 SHOWN_TIMEOUT = 10.0
 #: Seconds without a write after which a change of the objects gets its answer at once again.
 PEACE = 600.0
+_NOT_KEPT = (
+    "this API server keeps no consumable capacity of devices, so no claim gets a share of this node's cards: turn on"
+    " its feature gate DRAConsumableCapacity, on by default since Kubernetes 1.36, or give the shares by limits,"
+    f" without the label {DEVICE_API_LABEL}"
+)
 #: What the devices depend on.
 _FACTS = Fact.DEVICE_API | Fact.OWNERS | Fact.CARDS | Fact.HEALTH | Fact.SLICES
 
@@ -99,7 +105,9 @@ def node_card(
         pci_bus_id=info.pci_bus_id[-12:].lower(),
         pcie_root=info.pcie_root,
         numa_node=info.numa_node,
-        whole=card.is_whole,
+        whole=card.is_whole and card.shares is None,
+        shares=None if card.shares is None else card.shares.count,
+        sharing="" if card.shares is None else card.shares.kind.value,
         geometry=None if card.is_whole else card.geometry,
         foreign=tuple(
             Placement(rows.get(each.position.profile, each.position.profile), each.position.start, each.size)
@@ -209,8 +217,11 @@ class ClaimPublisher:
         self._settled = None
         dropped = dropped_fields(pools, await self._write(plan, node))
         if dropped:
-            _log.warning("this API server keeps no %s of devices: published without", " and ".join(sorted(dropped)))
+            names = " and ".join(sorted(dropped))
+            _log.warning("this API server keeps no %s of devices: published without", names)
             self._options = msgspec.structs.replace(self._options, **dict.fromkeys(dropped, False))
+            if "shares" in dropped:
+                self._events.record_on_node("SharesNotKept", _NOT_KEPT, "Warning")
         await self._changes.wait_until(lambda: self._shows(plan), SHOWN_TIMEOUT)
         await self._pause_after_repeat(pools)
 

@@ -27,8 +27,10 @@ class PreparedClaim(msgspec.Struct, frozen=True, kw_only=True):
         namespace: of the claim.
         name: of the claim.
         devices: what kubelet was answered.
-        positions: by device, the id of its slice's position (:attr:`.SlicePosition.device_id`).
+        positions: by device, or by device and place of a share, the id of its slice's position
+            (:attr:`.SlicePosition.device_id`); in the order of ``devices``.
         daemon: the MPS daemon that serves its cards; ``None`` without one.
+        shared: the daemon serves the shares of other claims too.
         admin: it takes nothing from others, so no promise serves it.
     """
 
@@ -37,6 +39,7 @@ class PreparedClaim(msgspec.Struct, frozen=True, kw_only=True):
     devices: tuple[PreparedDevice, ...]
     positions: Mapping[str, str]
     daemon: ServicePlan | None = None
+    shared: bool = False
     admin: bool = False
 
     def slices(self) -> dict[str, SlicePosition]:

@@ -1,6 +1,7 @@
-"""Which whole cards a request chooses, card by card, as names that planning knows.
+"""Which whole or shared cards a request chooses, card by card, as names that planning knows.
 
-Planning places profiles, and all whole cards have one: :data:`~tessera.api.names.CLAIMED_CARD`. A request that chooses
+Planning places profiles. All whole cards have one, :data:`~tessera.api.names.CLAIMED_CARD`, and all shares of cards
+another, :data:`~tessera.api.names.CLAIMED_SHARE`. A request that chooses
 only some of them, by a value that alike cards differ in (``index``, ``uuid``, ``pciBusID``), or that must have cards of
 one value of an attribute, asks for a further *name* of this profile. Each chosen card has it, so the search for a place
 is as exact, and as ordered, as for any profile.
@@ -22,9 +23,11 @@ from tessera.cel.metering import Meter
 from tessera.claims.controller.published_devices import OWN_ATTRIBUTES, PublishedDevices
 from tessera.dra.devices import Device, Value
 from tessera.dra.matching import consumed_amounts
+from tessera.dra.node_devices import places_needed
 from tessera.dra.requests import AttributeRule, ClaimDemand, ClaimRefused, DeviceDemand
 from tessera.dra.selectors import DeviceSelectors, attributes_read
 from tessera.limits.claims import CARD_CHOICES, NAMESPACE_CARD_CHOICES
+from tessera.mig.names import CLAIMED_SHARE, is_device_profile
 
 #: Attributes of which every card of a cluster has another value, or every card of a node.
 UNIQUE = frozenset({"uuid", "index", "minor", "pciBusID"})
@@ -37,11 +40,13 @@ class Answer(msgspec.Struct, frozen=True):
         demand: the request, or the alternative of it.
         profile: of each device.
         count: devices.
+        places: shares of a card that each device takes; they lie on one card.
     """
 
     demand: DeviceDemand
     profile: str
     count: int
+    places: int = 1
 
 
 class Comparison(msgspec.Struct, frozen=True):
@@ -98,13 +103,15 @@ class CardChoice(msgspec.Struct, frozen=True):
     demand: DeviceDemand
     attribute: str = ""
     value: Value | None = None
+    profile: str = CLAIMED_CARD
+    places: int = 1
 
     @property
     def name(self) -> str:
         """The further name of the profile of these cards."""
         of_value = f" of one {self.attribute}" if self.attribute else ""
-        digest = _digest(self.demand, self.attribute, f"{type(self.value).__name__} {self.value}")
-        return f"{CLAIMED_CARD} that the claim's selectors choose{of_value} ({digest})"
+        digest = _digest(self.demand, self.attribute, f"{type(self.value).__name__} {self.value}", str(self.places))
+        return f"{self.profile} that the claim's selectors choose{of_value} ({digest})"
 
 
 class CardChoices:
@@ -149,7 +156,17 @@ class CardChoices:
             OutOfBudgetError: this costs too much.
         """
         self.counted = True
-        return Counter(node for node, _ in self._chosen(demand, selectors, meter))
+        return Counter(node for node, card in self._chosen(demand, selectors, meter) if not card.shared)
+
+    def places(self, demand: DeviceDemand, selectors: DeviceSelectors, meter: Meter) -> int:
+        """Returns the fewest shares of a card that serve a demand, of the cards that it chooses; 0 if it chooses none.
+
+        Raises:
+            OutOfBudgetError: this costs too much.
+        """
+        self.counted = True
+        cards = (card for _, card in self._chosen(demand, selectors, meter) if card.shared)
+        return min((shares_needed(demand, card) for card in cards), default=0)
 
     def values(self, compared: Comparison, selectors: DeviceSelectors, meter: Meter) -> Sequence[Values]:
         """Returns the ways to give cards of the values that a constraint wants; none if no node has enough."""
@@ -157,7 +174,7 @@ class CardChoices:
         wanted = sum(each.count for each in compared.answers)
         nodes: dict[Value, Counter[NodeName]] = {}
         for node, card in self._chosen(compared.answers[0].demand, selectors, meter):
-            if (value := card.attributes.get(compared.rule.attribute)) is not None:
+            if not card.shared and (value := card.attributes.get(compared.rule.attribute)) is not None:
                 nodes.setdefault(value, Counter())[node] += 1
         if not compared.rule.distinct:
             able = (value for value, counts in nodes.items() if max(counts.values()) >= wanted)
@@ -178,10 +195,11 @@ class CardChoices:
             if compared is not None and each in compared.answers:
                 choices = [CardChoice(each.demand, compared.rule.attribute, next(left)) for _ in range(each.count)]
                 found += [self._add(choice) for choice in choices]
-            elif each.profile == CLAIMED_CARD and self.is_by_card(each.demand):
-                found += [self._add(CardChoice(each.demand))] * each.count
+            elif is_device_profile(each.profile) and self.is_by_card(each.demand):
+                name = self._add(CardChoice(each.demand, profile=each.profile, places=each.places))
+                found += [name] * each.count * each.places
             else:
-                found += [each.profile] * each.count
+                found += [each.profile] * each.count * each.places
         return tuple(found)
 
     def all_of(self, answer: Answer) -> str:
@@ -212,7 +230,7 @@ class CardChoices:
         self, demand: DeviceDemand, selectors: DeviceSelectors, meter: Meter
     ) -> Iterator[tuple[NodeName, Device]]:
         for node in self._published.nodes:
-            for card in self._published.whole_cards(node).values():
+            for card in self._published.undivided_cards(node).values():
                 meter.charge(1)
                 if _chooses(demand, card, selectors, meter):
                     yield node, card
@@ -229,7 +247,7 @@ class CardChoices:
         """
         choices = [(only, self._choices[only])] if only else sorted(self._choices.items(), key=itemgetter(0))
         found: dict[str, tuple[str, ...]] = {}
-        for uuid, card in self._published.whole_cards(node).items() if choices else ():
+        for uuid, card in self._published.undivided_cards(node).items() if choices else ():
             names = tuple(name for name, each in choices if _has(each, card, selectors))
             if names:
                 found[uuid] = names
@@ -238,7 +256,7 @@ class CardChoices:
     def all_kept_by(self, node: NodeName, selectors: DeviceSelectors, only: str = "") -> AbstractSet[str]:
         """Returns the choices of nodes for ``All`` that a node keeps; only this one if it is named."""
         choices = {only: self._all[only]} if only in self._all else {} if only else self._all
-        cards = self._published.whole_cards(node).values() if choices else ()
+        cards = [each for each in self._published.undivided_cards(node).values() if not each.shared] if choices else ()
         return {
             name
             for name, (demand, count) in choices.items()
@@ -248,7 +266,7 @@ class CardChoices:
 
 def plain_profile(name: str) -> str:
     """Returns the profile that a name is of."""
-    return CLAIMED_CARD if name.startswith(f"{CLAIMED_CARD} ") else name
+    return next((each for each in (CLAIMED_CARD, CLAIMED_SHARE) if name.startswith(f"{each} ")), name)
 
 
 def _on_one_node(values: Values, nodes: Mapping[Value, Mapping[NodeName, int]]) -> bool:
@@ -259,7 +277,14 @@ def _on_one_node(values: Values, nodes: Mapping[Value, Mapping[NodeName, int]]) 
 def _has(choice: CardChoice, card: Device, selectors: DeviceSelectors) -> bool:
     value = card.attributes.get(choice.attribute) if choice.attribute else None
     same = (type(value), value) == (type(choice.value), choice.value)
-    return same and _chooses(choice.demand, card, selectors, None)
+    alike = same and card.shared == (choice.profile == CLAIMED_SHARE)
+    chosen = alike and _chooses(choice.demand, card, selectors, None)
+    return chosen and (not card.shared or shares_needed(choice.demand, card) <= choice.places)
+
+
+def shares_needed(demand: DeviceDemand, card: Device) -> int:
+    """Returns how many shares of a card a demand takes that the card can serve."""
+    return places_needed(card, consumed_amounts(demand, card) or {})
 
 
 def _chooses(demand: DeviceDemand, card: Device, selectors: DeviceSelectors, meter: Meter | None) -> bool:

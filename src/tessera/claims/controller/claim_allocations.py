@@ -9,8 +9,11 @@ else wrote meanwhile. The finalizer is written at the same time as the node's re
 never clears the allocation; but it deletes a claim of a template once the pod is done, so this one needs none.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
+
+import msgspec
 
 from tessera.api.dra.claims import ResourceClaim
 from tessera.api.names import NodeName, PodUid
@@ -21,8 +24,9 @@ from tessera.controller.objects.pod_info import CLAIMS
 from tessera.controller.slicing.state.allocation import Allocation
 from tessera.controller.slicing.state.instructions import PatchRecord
 from tessera.dra.allocation import select_node, write_allocation
-from tessera.dra.devices import DeviceId, Holdings, Pool
+from tessera.dra.devices import DeviceId, HeldDevice, Holdings, Pool
 from tessera.dra.matching import ChosenDevice, NoMatch, match_claims
+from tessera.dra.node_devices import places_of
 from tessera.dra.requests import ClaimRefused
 
 #: Kubernetes' own finalizer of a claim with an allocation (``k8s.io/api/resource/v1``, ``Finalizer``).
@@ -78,7 +82,9 @@ class ClaimAllocations:
         if found is None or found.node != allocation.node or claim.metadata.namespace != allocation.namespace:
             return False
         own, has = self._devices_of(allocation), self.devices(claim)
-        return bool(has & own) or (None in own and not has <= self._published.ids_on(allocation.node))
+        return bool(has & own) or (
+            None in own and not {each.device for each in has} <= self._published.ids_on(allocation.node)
+        )
 
     def is_cleared(self, before: ResourceClaim, claim: ResourceClaim | None, allocation: Allocation) -> bool:
         """True if somebody else took an allocation from a claim that still exists."""
@@ -135,16 +141,30 @@ class ClaimAllocations:
     def _match(self, allocation: Allocation, keys: Sequence[str]) -> Sequence[ChosenDevice] | str:
         """Divides the devices of an allocation among claims; none if they are not published now, or why none suits."""
         devices = [self._published.at(allocation.node, each) for each in allocation.slices]
-        known = tuple(each for each in devices if each is not None)
-        if len(known) < len(devices) or not known:
+        found_all = [each for each in devices if each is not None]
+        if len(found_all) < len(devices) or not found_all:
             return ()
+        counts = Counter(each.id for each in found_all)
+        alone = {each.id: each for each in found_all}.values()
+        known = tuple(places_of(each, counts[each.id]) if each.shared else each for each in alone)
         try:
             demands = [self._profiles.demand(self.claims[key]) for key in keys]
         except ClaimRefused as error:
             return str(error)
         pool = Pool(driver=known[0].id.driver, name=known[0].id.pool, node=allocation.node, devices=known)
         found = match_claims(demands, (pool,), Holdings(), self._profiles.selectors)
-        return found.reason if isinstance(found, NoMatch) else found
+        return found.reason if isinstance(found, NoMatch) else self._name_shares(allocation, found)
+
+    def _name_shares(self, allocation: Allocation, chosen: Sequence[ChosenDevice]) -> Sequence[ChosenDevice]:
+        """Gives each share of a card the id of its first place; a share that takes several keeps the others free."""
+        ids = sorted(each for each in self._devices_of(allocation) if each is not None and each.share)
+        free: dict[DeviceId, list[str]] = {}
+        for each in ids:
+            free.setdefault(each.device, []).append(each.share)
+        return [
+            msgspec.structs.replace(each, share=free[each.device.id].pop(0)) if each.device.shared else each
+            for each in chosen
+        ]
 
     def take_back(self, allocation: Allocation, is_used: Callable[[str], bool]) -> tuple[Sequence[PatchRecord], bool]:
         """Returns the due writes that clear allocations, and True if no claim is allocated from the slices any more.
@@ -181,14 +201,14 @@ class ClaimAllocations:
     def _is_ours(self, claim: ResourceClaim) -> bool:
         return bool(self.devices(claim))
 
-    def devices(self, claim: ResourceClaim) -> set[DeviceId]:
+    def devices(self, claim: ResourceClaim) -> set[HeldDevice]:
         """Returns the devices of the driver that a claim has; with admin access it takes none from others."""
         found = claim.status.allocation
         results = found.devices.results if found is not None else ()
         own = (each for each in results if each.driver == self._published.driver and not each.admin_access)
-        return {DeviceId(each.driver, each.pool, each.device) for each in own}
+        return {HeldDevice(DeviceId(each.driver, each.pool, each.device), each.share_id) for each in own}
 
-    def _devices_of(self, allocation: Allocation) -> set[DeviceId | None]:
+    def _devices_of(self, allocation: Allocation) -> set[HeldDevice | None]:
         """Returns the devices of an allocation; None among them for one that its node does not publish any more."""
         return {self._published.id_at(allocation.node, each) for each in allocation.slices}
 

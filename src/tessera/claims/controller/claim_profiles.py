@@ -6,9 +6,10 @@ only, for instance those of one model, the claim has a *choice*: nodes that have
 no places for its pod. Selectors that choose the same sorts are one choice, so there are few, however many selectors
 tenants write.
 
-Whole cards have one profile. A request that chooses single ones, or cards of one value, asks for a further name of it
-(:mod:`tessera.claims.controller.card_choices`). Where several values would do for a constraint, each claim gets one of
-them by its UID, so that all are used.
+Whole cards have one profile, and so have the shares of cards; a claim that asks for more than one share of a card, or
+for more memory than one has, takes several. A request that chooses single ones, or cards of one value, asks for a
+further name of it (:mod:`tessera.claims.controller.card_choices`). Where several values would do for a constraint, each
+claim gets one of them by its UID, so that all are used.
 
 Slices that ``matchAttribute`` compares are given of one card, where all attributes but the places' are equal. What
 planning cannot keep is refused with the field.
@@ -26,17 +27,17 @@ import msgspec
 from tessera.api.dra.claims import ClaimSpec, DeviceClass, DeviceConfig, ResourceClaim, is_our_class
 from tessera.api.names import CLAIMED_CARD, NodeName
 from tessera.cel.metering import Meter, OutOfBudgetError
-from tessera.claims.controller.card_choices import Answer, CardChoices, find_comparison, most_common
+from tessera.claims.controller.card_choices import Answer, CardChoices, find_comparison, most_common, shares_needed
 from tessera.claims.controller.published_devices import NodeDevices, PublishedDevices, Sort, is_known
 from tessera.dra.devices import Device, DeviceId
 from tessera.dra.driver_classes import check_served
 from tessera.dra.matching import consumed_amounts
 from tessera.dra.node_devices import PLACED_BY
-from tessera.dra.opaque_configs import ConfigRefused, check_configs, settings_of
+from tessera.dra.opaque_configs import ConfigRefused, check_configs, check_share, settings_of
 from tessera.dra.requests import GUARD, ClaimDemand, ClaimRefused, DeviceDemand, read_demand
 from tessera.dra.selectors import DeviceSelectors
 from tessera.limits.claims import CARD_CHOICES, EXPRESSIONS, NAMESPACE_CARD_CHOICES, NAMESPACE_EXPRESSIONS_COST
-from tessera.mig.names import is_device_profile, parse_profile_name
+from tessera.mig.names import CLAIMED_SHARE, is_device_profile, parse_profile_name
 from tessera.text import one_line
 
 #: Stands for the claim's own name in what is remembered of a specification.
@@ -182,8 +183,10 @@ class ProfileReader:
             configs = self._read_configs(spec, demand)
             answers = [self._choose(alternatives, meter) for alternatives in demand.requests]
             for each in answers:
-                device_type = "gpu" if each.profile == CLAIMED_CARD else "mig"
-                settings_of(configs, self._driver, each.demand.name, device_type)
+                device_type = "gpu" if is_device_profile(each.profile) else "mig"
+                settings = settings_of(configs, self._driver, each.demand.name, device_type)
+                if each.profile == CLAIMED_SHARE:
+                    check_share(f"{_NAME}: request {each.demand.name}", settings)
             return self._join(demand, answers, meter)
         except OutOfBudgetError:
             return _TOO_COSTLY
@@ -223,7 +226,12 @@ class ProfileReader:
 
     def _join(self, demand: ClaimDemand, answers: Sequence[Answer], meter: Meter) -> ClaimProfiles:
         compared, one_card = find_comparison(_NAME, demand, answers)
-        choices = [self._choice(each.demand, each.profile, meter) for each in answers]
+        if any(each.places > 1 for each in answers):
+            if len({each.profile for each in answers}) > 1:
+                text = "takes several shares of a card, and other requests whole cards or slices: make a claim for each"
+                raise ClaimRefused(f"{_NAME}: spec.devices.requests: one {text}, in another pod")
+            one_card = True
+        choices = [self._choice(each, meter) for each in answers]
         choices += [self.cards.all_of(each) for each in answers if not each.demand.count]
         kept = tuple(dict.fromkeys(each for each in choices if each))
         values = self.cards.values(compared, self.selectors, meter) if compared is not None else [()]
@@ -242,6 +250,9 @@ class ProfileReader:
                 if device is not None and self._matches(demand, device, problems, meter)
             }
             count = demand.count
+            places = self._places(demand, meter)
+            if places:
+                found.setdefault(CLAIMED_SHARE, (False, *_size(CLAIMED_SHARE)))
             if (found.keys() == {CLAIMED_CARD} and not count) or self.cards.is_by_card(demand):
                 counts = self.cards.count(demand, self.selectors, meter)
                 rank = found.pop(CLAIMED_CARD, (True, *_size(CLAIMED_CARD)))
@@ -249,23 +260,36 @@ class ProfileReader:
                 count = count or most_common(counts)
             if found and (not count or (not demand.count and found.keys() != {CLAIMED_CARD})):
                 raise ClaimRefused(
-                    f"{_NAME}: request {demand.name}: allocationMode All chooses slices, which exclude one another: ask"
-                    " for a count"
+                    f"{_NAME}: request {demand.name}: allocationMode All chooses slices, which exclude one another, or"
+                    " shares: ask for a count"
                 )
             if found:
-                return Answer(demand, min(found, key=found.__getitem__), count)
+                profile = min(found, key=found.__getitem__)
+                return Answer(demand, profile, count, places if profile == CLAIMED_SHARE else 1)
         wanted = alternatives[0]
         amounts = [f"capacity.requests.{one_line(key, 60)}" for key in wanted.amounts]
         why = "; ".join(problems) or " and ".join(["its class and selectors choose none", *amounts])
-        if self._asks_for_whole(wanted) and not any(sort[0] == CLAIMED_CARD for sort in self._published.sorts):
+        given = {sort[0] for sort in self._published.sorts}
+        if self._asks_for(wanted, shared=False) and CLAIMED_CARD not in given:
             why = "no node gives whole cards to claims: a card that is cut on demand is in MIG mode, and never whole"
+        elif self._asks_for(wanted, shared=True) and CLAIMED_SHARE not in given:
+            why = "no node gives shares to claims: a node's sharing profile divides its cards, and its API server must"
+            why += " keep consumable capacity (Kubernetes 1.36)"
         raise ClaimRefused(
             f"{_NAME}: request {wanted.name}: no node publishes a device for it: {why}; see kubectl get resourceslices"
         )
 
-    def _asks_for_whole(self, demand: DeviceDemand) -> bool:
-        """True if the class chooses a device of which nothing is known but that it is a whole card."""
-        bare = Device(id=DeviceId(self._driver, "", ""), attributes={f"{self._driver}/type": "gpu"})
+    def _places(self, demand: DeviceDemand, meter: Meter) -> int:
+        """Returns the fewest shares of a card that serve a demand; 0 if it chooses no share."""
+        if self.cards.is_by_card(demand):
+            return self.cards.places(demand, self.selectors, meter)
+        every = (each for sort, each in self._published.sorts.items() if sort[0] == CLAIMED_SHARE and each is not None)
+        able = (shares_needed(demand, each) for each in every if self._matches(demand, each, {}, meter))
+        return min(able, default=0)
+
+    def _asks_for(self, demand: DeviceDemand, *, shared: bool) -> bool:
+        """True if the class chooses a device of which nothing is known but that it is a whole, or a shared, card."""
+        bare = Device(id=DeviceId(self._driver, "", ""), attributes={f"{self._driver}/type": "gpu"}, shared=shared)
         place = f"DeviceClass {demand.class_name}:"
         texts = [text for where, text in demand.selectors if where.startswith(place)]
         return bool(texts) and all(self.selectors.matches(text, bare).matches for text in texts)
@@ -283,15 +307,21 @@ class ProfileReader:
 
     # Choices --------------------------------------------------------------------------------------------------------
 
-    def _choice(self, demand: DeviceDemand, profile: str, meter: Meter) -> str:
-        if profile == CLAIMED_CARD and self.cards.is_by_card(demand):
+    def _choice(self, answer: Answer, meter: Meter) -> str:
+        demand, profile = answer.demand, answer.profile
+        if is_device_profile(profile) and self.cards.is_by_card(demand):
             return ""
         every = {sort: device for sort, device in self._published.sorts.items() if sort[0] == profile}
-        chosen = frozenset(sort for sort, device in every.items() if self._matches(demand, device, {}, meter))
+        chosen = frozenset(
+            sort
+            for sort, device in every.items()
+            if self._matches(demand, device, {}, meter)
+            and (device is None or not device.shared or shares_needed(demand, device) <= answer.places)
+        )
         if len(chosen) == len(every):
             return ""
         digest = sha256(msgspec.json.encode(sorted(chosen))).hexdigest()[:16]
-        name = f"{profile} that the claim's selectors choose ({digest})"
+        name = f"{'any ' * is_device_profile(profile)}{profile} that the claim's selectors choose ({digest})"
         self._choices[name] = _Choice(profile, chosen)
         return name
 

@@ -1,15 +1,18 @@
-"""The partitions of cards, and whole cards, that nodes publish in ResourceSlices, by the place of their slice.
+"""The partitions of cards, whole and shared cards that nodes publish in ResourceSlices, by the place of their slice.
 
 Planning places profiles. So two views are kept: the device at a place, for allocations; and the *sorts* of devices in
 the cluster, for the question which profile a claim asks for. Devices of one sort differ by card and place alone, so a
 cluster of a thousand alike nodes has a dozen.
 
-A pool that is being written counts as it was before.
+The shares of a card are one device, which stands at its first place.
+
+A node with a pool that is being written counts as it was before.
 
 A node writes its own devices, so it may invent some, and the claims of the cluster must not all follow. A device that
-has more memory than its profile's name says is given to nobody. A profile that the card's model does not have, or of a
-model that is not known, is asked for only if no other serves the claim. A node with more sorts than any has publishes
-nothing, and one that changes them again and again counts as it was before.
+has more memory than its profile's name says is given to nobody, nor is a card with no shares or more than a node's
+object lists. A profile that the card's model does not have, or of a model that is not known, is asked for only if no
+other serves the claim. A node with more sorts than any has publishes nothing, and one that changes them again and again
+counts as it was before.
 """
 
 from collections import Counter
@@ -21,12 +24,12 @@ import msgspec
 from tessera.api.dra.resource_slices import Attribute, ResourceSlice, SliceDevice
 from tessera.api.instaslice import Slice
 from tessera.api.names import CLAIMED_CARD, NodeName
-from tessera.dra.devices import Device, DeviceId
-from tessera.dra.node_devices import pool_names
+from tessera.dra.devices import Device, DeviceId, HeldDevice
+from tessera.dra.node_devices import is_divided, pool_names, share_id
 from tessera.dra.pool_reader import SliceRefused, read_slice
 from tessera.limits.claims import NODE_SORTS, SORT_CHANGE_SECONDS, SORT_CHANGES
 from tessera.mig.models import model_by_product
-from tessera.mig.names import is_device_profile, parse_profile_name, resource_spelling
+from tessera.mig.names import CLAIMED_SHARE, is_device_profile, parse_profile_name, resource_spelling
 
 #: Attributes in which alike cards, and places of one profile, differ.
 OWN_ATTRIBUTES = frozenset({"uuid", "parentUUID", "index", "minor", "start", "nvlinkGroup"}) | {
@@ -79,7 +82,7 @@ class PublishedDevices:
     def put(self, item: ResourceSlice, now: float, *, deleted: bool) -> NodeName | None:
         """Takes in a ResourceSlice at a time, monotonic seconds; returns the node if it is to be read again."""
         spec, node = item.spec, NodeName(item.spec.node_name)
-        if spec.driver != self.driver or not node or spec.pool.name != pool_names(node)[0]:
+        if spec.driver != self.driver or not node or spec.pool.name not in pool_names(node):
             return None
         parts = self._slices.setdefault(node, {})
         if deleted:
@@ -147,13 +150,13 @@ class PublishedDevices:
                         self._sorts[sort] = _read_sort(sort, part, common)
         return self._sorts
 
-    def whole_cards(self, node: NodeName) -> Mapping[str, Device]:
-        """Returns the whole cards of a node, by UUID, with all of their values."""
+    def undivided_cards(self, node: NodeName) -> Mapping[str, Device]:
+        """Returns the whole and the shared cards of a node, by UUID, with all of their values."""
         if self._whole is None:
             self._whole = {}
         if node not in self._whole:
             parts = self.nodes.get(node, _NOTHING).parts
-            read = {place[0]: _read_device(*part) for place, part in parts.items() if place[1] == CLAIMED_CARD}
+            read = {place[0]: _read_device(*part) for place, part in parts.items() if is_device_profile(place[1])}
             self._whole[node] = {uuid: card for uuid, card in read.items() if card is not None}
         return self._whole[node]
 
@@ -162,10 +165,13 @@ class PublishedDevices:
         part = self._part(node, item)
         return None if part is None else _read_device(*part)
 
-    def id_at(self, node: NodeName, item: Slice) -> DeviceId | None:
-        """Returns the same device's identity."""
+    def id_at(self, node: NodeName, item: Slice) -> HeldDevice | None:
+        """Returns the same device's identity, and the id of a share."""
         part = self._part(node, item)
-        return None if part is None else DeviceId(self.driver, part[0].spec.pool.name, part[1].name)
+        if part is None:
+            return None
+        share = share_id(item.gpu_uuid, item.start) if item.profile == CLAIMED_SHARE else ""
+        return HeldDevice(DeviceId(self.driver, part[0].spec.pool.name, part[1].name), share)
 
     def place_of(self, node: NodeName, name: str) -> Place | None:
         """Returns the place of a device of a node's pool; None if the node publishes none of that name."""
@@ -178,19 +184,23 @@ class PublishedDevices:
         return frozenset(DeviceId(self.driver, part.spec.pool.name, device.name) for part, device in parts)
 
     def _part(self, node: NodeName, item: Slice) -> _Part | None:
-        place = (item.gpu_uuid, resource_spelling(item.profile), item.start)
+        start = 0 if item.profile == CLAIMED_SHARE else item.start
+        place = (item.gpu_uuid, resource_spelling(item.profile), start)
         return self.nodes.get(node, _NOTHING).parts.get(place)
 
 
 def _read_node(parts: Iterable[ResourceSlice], driver: str) -> NodeDevices | None:
-    """Reads the newest pool of a node; None for one that is being written."""
-    objects = tuple(parts)
-    if not objects:
-        return _NOTHING
-    newest = max(each.spec.pool.generation for each in objects)
-    current = [each for each in objects if each.spec.pool.generation == newest]
-    if len(current) != current[0].spec.pool.resource_slice_count:
-        return None
+    """Reads the newest pools of a node; None if one is being written."""
+    pools: dict[str, list[ResourceSlice]] = {}
+    for each in parts:
+        pools.setdefault(each.spec.pool.name, []).append(each)
+    current: list[ResourceSlice] = []
+    for objects in pools.values():
+        newest = max(each.spec.pool.generation for each in objects)
+        found_now = [each for each in objects if each.spec.pool.generation == newest]
+        if len(found_now) != found_now[0].spec.pool.resource_slice_count:
+            return None
+        current += found_now
     found: dict[Place, _Part] = {}
     sorts: dict[Sort, _Part] = {}
     known: dict[tuple[str, str], tuple[object, ...]] = {}
@@ -230,8 +240,9 @@ def _place_of(device: SliceDevice, driver: str) -> Place | None:
 
     if any(f"{driver}/{name}" in device.attributes for name in device.attributes):
         return None  # readers would differ on which of two values an attribute has
-    if value("type").string == "gpu" and not device.allow_multiple_allocations:
-        return (uuid, CLAIMED_CARD, 0) if (uuid := value("uuid").string) else None
+    if value("type").string == "gpu":
+        profile_of_all = CLAIMED_SHARE if device.allow_multiple_allocations else CLAIMED_CARD
+        return (uuid, profile_of_all, 0) if (uuid := value("uuid").string) else None
     gpu, profile, start = value("parentUUID").string, value("profile").string, value("start").integer
     try:
         parse_profile_name(profile or "")
@@ -260,6 +271,7 @@ def _read_device(part: ResourceSlice, device: SliceDevice) -> Device | None:
     bare = msgspec.structs.replace(device, consumes_counters=(), taints=())
     spec = msgspec.structs.replace(part.spec, devices=(bare,), shared_counters=())
     try:
-        return read_slice(msgspec.structs.replace(part, spec=spec))[0][0]
+        (found,), _ = read_slice(msgspec.structs.replace(part, spec=spec))
     except SliceRefused:
         return None
+    return None if found.shared and not is_divided(found) else found

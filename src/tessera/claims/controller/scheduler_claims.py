@@ -122,7 +122,7 @@ class SchedulerClaims(Claims):
                 return None
             if any(each.requested and self._serves(each, key, claim) for each in others):
                 continue  # the promise to another pod serves it
-            found += [self._slice(pod.node, each.device) for each in sorted(self.allocated.devices(claim))]
+            found += [self._slice(pod.node, each.device.device) for each in sorted(self.allocated.devices(claim))]
         known = tuple(each for each in found if each is not None)
         return known if len(known) == len(found) else None
 
