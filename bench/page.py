@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from tessera.access.agent_pages import FleetUsage
 from tessera.api.nodes.usage import CardUsage, DeviceUsage, LeaseUsage, NodeUsage
 from tessera.dashboard.card_documents import make_documents
 from tessera.dashboard.documents import CardDocument, Document
@@ -36,7 +37,6 @@ from tessera.dashboard.server import PageAddress, PageServer
 from tessera.dashboard.source import SHORTEST
 from tessera.explain.explanation import ExplanationReport
 from tessera.kube.resources import Pod
-from tessera.usage.agent_pages import FleetUsage
 from tessera.visibility import Visibility
 
 CARDS, SLICES = 8, 7

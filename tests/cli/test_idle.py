@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import pytest
 
+from tessera.access.agent_pages import FleetUsage
 from tessera.api.nodes.usage import CardUsage, LeaseUsage, NodeUsage
 from tessera.cli.idle import idle_lines
 from tessera.observe.reading import Usage
 from tessera.observe.usage_rows import card_rows, lease_rows
-from tessera.usage.agent_pages import FleetUsage
 
 BUSY = ("busy", "up to 90% busy in the last 30 min")
 UNMEASURED = ("unknown", "processes hold it, and its activity cannot be measured")

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from tests.observe.conftest import GIB, card, lease
 
+from tessera.access.agent_pages import FleetUsage
 from tessera.api.nodes.health import CardHealth, Finding
 from tessera.api.nodes.usage import NodeUsage
 from tessera.cli.base.console import COLOUR
@@ -15,7 +16,6 @@ from tessera.cli.top.terminal import split_keys
 from tessera.observe.reading import Usage
 from tessera.observe.top_view import Failed, Pressed, Read, Told, TopView, View
 from tessera.observe.usage_rows import card_rows, lease_rows
-from tessera.usage.agent_pages import FleetUsage
 
 LONG = "train-large-language-model-with-a-long-name-7d9f8c6b5-x2x4z"
 PAGE = NodeUsage(

@@ -11,6 +11,7 @@ from tests.cluster.test_resource_claims import claiming, play, profile, template
 from tests.support.device_claims import claim
 from tests.support.virtual_lab import VirtualLab
 
+from tessera.access.agent_pages import FleetUsage
 from tessera.api.dra.claims import RESOURCE_CLAIMS
 from tessera.api.names import SLICE_PROMISED_CONDITION
 from tessera.api.nodes.usage import NodeUsage
@@ -25,7 +26,6 @@ from tessera.explain.query import explain, parse_query
 from tessera.kube.resources import PODS, Pod
 from tessera.observe.cluster_reading import read_cluster
 from tessera.observe.queue_reading import told_rows
-from tessera.usage.agent_pages import FleetUsage
 from tessera.visibility import Redactor, Visibility
 from tessera_lab.simulation.virtual_time import run_virtual
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from tests.support.virtual_lab import InLab, manifest
 
+from tessera.access.agent_pages import FleetUsage
 from tessera.api.instaslice import INSTASLICES
 from tessera.api.names import INSTASLICE_NAMESPACE, SLICE_PROMISED_CONDITION
 from tessera.api.pods.gangs import GANG_SIZE_ANNOTATION
@@ -19,7 +20,6 @@ from tessera.forecast.queue.satellite import QueueTask
 from tessera.forecast.queue_page import QueuePage, decode_page, encode_page
 from tessera.kube.resources import NODES, PODS
 from tessera.observe.queue_reading import QueueReading
-from tessera.usage.agent_pages import FleetUsage
 from tessera_lab.activity.lab_cards import LabCards
 
 WHOLE, HALF, ONE = ({f"nvidia.com/mig-{each}": 1} for each in ("7g.40gb", "3g.20gb", "1g.5gb"))

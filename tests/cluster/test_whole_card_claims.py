@@ -12,6 +12,7 @@ from tests.cluster.test_resource_claims import claiming, in_lab, play, template
 from tests.support.device_claims import claim, exactly
 from tests.support.virtual_lab import VirtualLab
 
+from tessera.access.agent_pages import FleetUsage
 from tessera.agent.mps.interfaces import PIPE_VARIABLE
 from tessera.api.dra.claims import DEVICE_CLASSES, RESOURCE_CLAIMS
 from tessera.api.nodes.usage import NodeUsage
@@ -28,7 +29,6 @@ from tessera.nvml.attributes import ComputeMode
 from tessera.observe.cluster_reading import ClusterReading, read_cluster
 from tessera.observe.usage_rows import lease_rows
 from tessera.provisioning.node_readiness import missing_offer, offers_gpus
-from tessera.usage.agent_pages import FleetUsage
 from tessera.visibility import Redactor, Visibility
 from tessera_lab.simulation.virtual_time import run_virtual
 

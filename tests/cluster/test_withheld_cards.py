@@ -7,6 +7,7 @@ from tests.cluster.test_cordons import annotate
 from tests.cluster.test_pod_notices import break_card
 from tests.support.virtual_lab import InLab, VirtualLab
 
+from tessera.access.agent_pages import FleetUsage
 from tessera.cli.map import picture
 from tessera.cli.top.columns import warnings
 from tessera.dashboard.card_documents import make_documents
@@ -19,7 +20,6 @@ from tessera.kube.resources import DEPLOYMENTS, PODS
 from tessera.observe.cluster_reading import read_cluster
 from tessera.observe.health_rows import judge_fleet
 from tessera.observe.reading import read_usage
-from tessera.usage.agent_pages import FleetUsage
 
 GPU = {"nvidia.com/gpu": 1}
 SUM = "node node-1: pods hold 2 withheld nvidia.com/gpu; kube-scheduler counts these 2 against the 4 that are left"

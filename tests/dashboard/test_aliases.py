@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from tessera.access.agent_pages import FleetUsage
 from tessera.api.nodes.health import CardHealth, Evidence, Finding, Holder
 from tessera.api.nodes.node_topology import JoinedCard, NodeTopology
 from tessera.api.nodes.silence import SilentNode
@@ -14,7 +15,6 @@ from tessera.dashboard.aliases import Aliases, Objects
 from tessera.explain.order_objects import OrderObjects
 from tessera.forecast.queue_page import ExpectedStart, QueuedPod, QueuePage
 from tessera.reasons.reason import Blocker, Full
-from tessera.usage.agent_pages import FleetUsage
 from tessera.visibility import FULL, Redactor, Visibility
 
 REDACTOR = Redactor(b"key")

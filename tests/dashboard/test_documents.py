@@ -9,6 +9,7 @@ from tests.explain.test_pods import cards
 from tests.observe.conftest import GIB, card, lease, mig_card
 from tests.provisioning.conftest import make_node, offering
 
+from tessera.access.agent_pages import FleetUsage
 from tessera.api.instaslice import ForeignSlice
 from tessera.api.nodes.health import CardHealth, Evidence, Holder
 from tessera.api.nodes.node_topology import JoinedCard, NodeTopology
@@ -28,7 +29,6 @@ from tessera.explain.fleet_map import count_waiting
 from tessera.forecast.queue_page import ExpectedStart, QueuedPod, QueuePage
 from tessera.kube.resources import Pod
 from tessera.observe.queue_reading import told_rows
-from tessera.usage.agent_pages import FleetUsage
 
 #: A slice that others made, as the record and as the agent have it.
 FOREIGN = ForeignSlice(gpu_uuid="GPU-0", start=4, size=4)

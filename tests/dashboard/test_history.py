@@ -3,12 +3,12 @@
 import msgspec
 from tests.observe.conftest import card, lease
 
+from tessera.access.agent_pages import FleetUsage
 from tessera.api.nodes.health import CardHealth
 from tessera.api.nodes.usage import CardUsage, NodeUsage
 from tessera.dashboard.card_documents import make_documents
 from tessera.dashboard.documents import CardHistoryDocument, Document, HistoryDocument
 from tessera.dashboard.history import CARD_STEP, HISTORY_CARDS, SPAN, STEP, History
-from tessera.usage.agent_pages import FleetUsage
 
 
 def documents(*cards: CardUsage) -> dict[str, Document]:

@@ -22,7 +22,8 @@ def declared_types() -> dict[str, str]:
 
 def type_of(name: str) -> str:
     """The type by the rule that the page states."""
-    if name.endswith("_seconds") and name not in {"tessera_oldest_wait_seconds", "tessera_image_ready_seconds"}:
+    gauges = {"tessera_oldest_wait_seconds", "tessera_image_ready_seconds", *SIGNALS}
+    if name.endswith("_seconds") and name not in gauges:
         return "histogram"
     return "counter" if name.endswith("_total") else "gauge"
 

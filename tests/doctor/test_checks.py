@@ -218,6 +218,7 @@ CASES: Sequence[tuple[str, Any, str, Verdict, str]] = [
     ("version", "v1.30.9", "kubernetes", Verdict.ERROR, "v1.30.9"),
     ("version", FORBIDDEN, "kubernetes", Verdict.UNKNOWN, "Forbidden"),
     ("version", "main", "kubernetes", Verdict.UNKNOWN, "main"),
+    ("external_metrics", FORBIDDEN, "external-metrics", Verdict.UNKNOWN, "Forbidden"),
     ("gates", {"PodSchedulingReadiness": False}, "feature-gates", Verdict.ERROR, "PodSchedulingReadiness"),
     ("gates", FORBIDDEN, "feature-gates", Verdict.UNKNOWN, "/metrics"),
     ("nodes", [], "gpu-nodes", Verdict.WARNING, "no node"),
@@ -317,6 +318,21 @@ def test_a_check_finds_what_it_is_for(part: str, value: Any, check: str, verdict
     assert text in finding.text
     if verdict is Verdict.ERROR:
         assert finding.advice
+
+
+@pytest.mark.parametrize(
+    ("server", "text"),
+    [
+        ("", "nobody serves external.metrics.k8s.io; examples/services/external-metrics.yaml lets Tessera"),
+        ("tessera-system/tessera-dashboard", "external.metrics.k8s.io is served by tessera-system/tessera-dashboard"),
+        ("keda/keda-operator-metrics", "external.metrics.k8s.io is served by keda/keda-operator-metrics; scale by"),
+    ],
+)
+def test_the_server_of_external_metrics_is_named(server: str, text: str) -> None:
+    found = examine(msgspec.structs.replace(HEALTHY, external_metrics=server))
+    (finding,) = (each for each in found if each.check == "external-metrics")
+    assert finding.verdict is Verdict.OK
+    assert finding.text.startswith(text)
 
 
 def test_preflights_that_all_cards_passed_are_told() -> None:

@@ -277,6 +277,31 @@ def test_kubectl_reads_the_api_and_rbac_decides(page: Page) -> None:
     assert 'cannot list resource "usages" in API group "view.tessera.dev" in the namespace "team-b"' in refused
 
 
+def test_a_scaler_reads_the_room_of_a_service_where_nobody_else_serves_external_metrics(page: Page) -> None:
+    lab = page.lab
+    lab.kubectl("create", "-f", "examples/services/external-metrics.yaml")
+    again = lab.kubectl("create", "-f", "examples/services/external-metrics.yaml", fails=True)
+    assert "AlreadyExists" in again
+    told = lab.run_tessera("doctor", "-o", "json").stdout
+    assert "external.metrics.k8s.io is served by tessera-system/tessera-dashboard" in told
+    spec = RunningLab.pod("x", {"nvidia.com/mig-1g.5gb": 1})["spec"]
+    spec["restartPolicy"] = "Always"
+    template = {"metadata": {"labels": {"app": "vllm"}}, "spec": spec}
+    body = {"replicas": 1, "selector": {"matchLabels": {"app": "vllm"}}, "template": template}
+    lab.apply({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "vllm"}, "spec": body}, "team-a")
+    lab.kubectl("-n", "team-a", "apply", "-f", "examples/services/hpa.yaml")
+    path = "/apis/external.metrics.k8s.io/v1beta1/namespaces/team-a/tessera_service_room?labelSelector=name%3Dvllm"
+
+    def room() -> list[str]:
+        return [each["value"] for each in json.loads(lab.kubectl("get", "--raw", path))["items"]]
+
+    assert lab.eventually(room) == ["2000m"]  # of seven slices two pods of two hold four, and this one holds one
+    # Nobody knows the load: the scaler says so and changes nothing.
+    scaler = lab.eventually(lambda: lab.get("hpa", "vllm", "-n", "team-a").get("status", {}).get("conditions"))
+    assert {each["reason"] for each in scaler if each["type"] == "ScalingActive"} == {"FailedGetExternalMetric"}
+    assert lab.get("deployment", "vllm", "-n", "team-a")["spec"]["replicas"] == 1
+
+
 def test_a_token_ends_with_its_account_and_one_option_removes_the_page(page: Page) -> None:
     token = page.token("team-b")
     assert page.ask("/whoami", token)[0] == 200

@@ -7,12 +7,12 @@ import msgspec
 import pytest
 from tests.observe.conftest import AgentCluster, card, lease
 
+from tessera.access.agent_pages import STALE
 from tessera.api.nodes.silence import Silence
 from tessera.api.nodes.usage import NodeUsage
 from tessera.kube.client.errors import Forbidden
 from tessera.limits.nodes import NODE_CARDS, USAGE_LEASES, USAGE_PAGE
 from tessera.observe.reading import read_usage
-from tessera.usage.agent_pages import STALE
 from tessera_lab.apiserver.interfaces import Attributes, AuthorizationDecision, Obj, UserInfo
 
 GOOD = NodeUsage(node="n1", cards=(card(gpu_utilization=0.5),), leases=(lease("a"),))

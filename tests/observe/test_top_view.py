@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.observe.conftest import GIB, card, lease
 
+from tessera.access.agent_pages import FleetUsage
 from tessera.api.nodes.usage import LeaseUsage, NodeUsage
 from tessera.observe.reading import Usage
 from tessera.observe.top_view import Ask, Failed, Pressed, Question, Read, Told, TopView, View, visible
 from tessera.observe.usage_rows import card_rows, lease_rows
-from tessera.usage.agent_pages import FleetUsage
 
 LEASES = (lease("b", memory=1 * GIB), lease("a", "GPU-2", memory=5 * GIB, state="idle"), lease("c", memory=3 * GIB))
 

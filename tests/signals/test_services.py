@@ -12,6 +12,7 @@ from tests.webhook.conftest import Lab, in_lab
 
 from tessera.api.names import PodUid
 from tessera.kube.resources import PODS, Pod
+from tessera.kube.runtime import KubeRuntime
 from tessera.kube.watch.informer import EventKind, Informer, WatchEvent
 from tessera.signals import services
 from tessera.signals.page import REPLICAS, ROOM, SignalsPage
@@ -85,7 +86,7 @@ def test_the_controller_shows_them_as_metrics_while_it_leads() -> None:
     async def story(lab: Lab) -> None:
         cluster, _ = with_services("vllm", "job")
         pods = Informer(lab.client, PODS, clock=lab.clock, rng=random.Random(0))
-        task = SignalsTask(cluster.slicer, pods, lab.clock)
+        task = SignalsTask(KubeRuntime(client=lab.client, clock=lab.clock, rng=random.Random(0)), cluster.slicer, pods)
         registry = CollectorRegistry()
         present: list[SignalsTask] = [task]
         registry.register(SignalsCollector(lambda: present[0] if present else None))

@@ -28,6 +28,8 @@ PLACEMENT_LABEL, PLACEMENT_MANAGED = "tessera.dev/placement", "managed"
 #: nobody removes the gate. Tessera goes first, or both would wait for ever. The gate of KAI's queues (KAI Scheduler,
 #: design of queue admission).
 LAST_GATES = {"kai.scheduler/queue-admission": "scheduling.run.ai"}
+#: Annotation by which a pod lets its page of metrics be read, as many Prometheuses do; its value is "true".
+SCRAPE_ANNOTATION = "prometheus.io/scrape"
 #: Annotation of a pod that may be ended and made anew elsewhere so that another pod gets room; its value is "true".
 MOVABLE_ANNOTATION = "tessera.dev/movable"
 #: On a pod, ``"true"``: it only keeps room, and ends when a pod of higher priority waits for its slices or cards.

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from tessera.access.agent_pages import FleetUsage
 from tessera.api.instaslice import Instaslice, NodeResources, PodRef, Slice
 from tessera.api.nodes.card_faults import CARDS_ANNOTATION, decode_cards, encode_cards
 from tessera.api.nodes.conditions import is_agent
@@ -25,7 +26,6 @@ from tessera.api.queues import ANY_NAMESPACE
 from tessera.explain.order_objects import OrderObjects
 from tessera.forecast.queue_page import QueuePage
 from tessera.kube.resources import Node, Pod
-from tessera.usage.agent_pages import FleetUsage
 from tessera.visibility import HIDDEN, Redactor, Visibility
 
 _replace = msgspec.structs.replace

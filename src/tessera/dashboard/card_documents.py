@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
+from tessera.access.agent_pages import FleetUsage
 from tessera.api.instaslice import Instaslice
 from tessera.api.names import GATE, GPU_RESOURCES, PINNED_ANNOTATION, resource_of
 from tessera.api.nodes.health import CardHealth, CardState, name_source
@@ -35,7 +36,6 @@ from tessera.limits.nodes import CARD_EVIDENCE, CARD_HOLDERS
 from tessera.mig.names import is_device_profile
 from tessera.observe.usage_rows import activity, card_activity, held_part, throttle_reasons
 from tessera.reasons.words import verdict
-from tessera.usage.agent_pages import FleetUsage
 
 #: Prefix of the resources whose pods wait for cards.
 _RESOURCES = "nvidia.com/"

@@ -14,6 +14,7 @@ Each visitor gets an answer before any other gets two.
 import asyncio
 from collections.abc import Sequence
 
+from tessera.access.agent_pages import FleetUsage
 from tessera.dashboard.aliases import Aliases, Objects, name_own_nodes
 from tessera.dashboard.source import ClusterSource
 from tessera.explain.explanation import OWNED_BY, Explanation, ExplanationReport
@@ -23,7 +24,6 @@ from tessera.forecast.queue_page import QueuePage
 from tessera.kube.client.errors import NotFound, ServiceUnavailable, Status
 from tessera.kube.resources import Pod
 from tessera.serving.fair_shares import FairTurns, NoTurnError
-from tessera.usage.agent_pages import FleetUsage
 from tessera.visibility import Redactor, Visibility
 
 #: Most explanations of waiting pods that wait to be made, each user's in turn with those of others; a further one takes

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from tessera.access.agent_pages import FleetUsage, read_fleet
 from tessera.access.page_reader import PageReader
 from tessera.api.instaslice import INSTASLICES, Instaslice
 from tessera.api.names import INSTASLICE_NAMESPACE, SYSTEM_NAMESPACE
@@ -35,8 +36,8 @@ from tessera.kube.client.errors import ApiError, Forbidden
 from tessera.kube.resources import CONFIGMAPS, NODES, PODS, Pod
 from tessera.kube.resources.meta import Resource
 from tessera.kube.watch.informer import Informer
-from tessera.observe.queue_reading import read_queue
-from tessera.usage.agent_pages import FleetUsage, read_fleet
+from tessera.observe.queue_reading import read_queue, read_signals
+from tessera.signals.page import SignalsPage
 from tessera.usage.record_text import RECORD_KEY, RECORD_NAME
 
 _log = logging.getLogger(__name__)
@@ -83,6 +84,8 @@ class ClusterSource:
         #: The controller's queue, or why it cannot be read; None before the first reading. Guard and time of the last.
         self._queue: QueuePage | str | None = None
         self._queue_reading, self._queue_read_at = asyncio.Lock(), float("-inf")
+        self._signals: SignalsPage | str | None = None
+        self._signals_reading, self._signals_read_at = asyncio.Lock(), float("-inf")
         #: The last refusal of each kind that the user may not read.
         self._refused: dict[str, str] = {}
         self._pods = Informer(client, PODS, clock=clock, rng=rng)
@@ -168,6 +171,17 @@ class ClusterSource:
                 except (ApiError, OSError) as error:
                     self._queue = " ".join(str(error).split())
             return self._queue
+
+    async def read_signals(self) -> SignalsPage | str:
+        """The controller's signals of services, read again if older than :data:`PERIOD`; or why nobody tells them."""
+        async with self._signals_reading:
+            if self._signals is None or self._clock.monotonic() - self._signals_read_at >= PERIOD:
+                self._signals_read_at = self._clock.monotonic()
+                try:
+                    self._signals = await read_signals(self._client, self._reader)
+                except (ApiError, OSError) as error:
+                    self._signals = " ".join(str(error).split())
+            return self._signals
 
     async def read_usage_record(self) -> str:
         """The controller's record of GPU-hours.

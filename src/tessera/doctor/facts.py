@@ -32,6 +32,7 @@ from tessera.dra.node_devices import DRIVER, NVIDIA_DRIVER
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, Forbidden, NotFound
 from tessera.kube.resources import (
+    API_SERVICES,
     CONFIGMAPS,
     CRDS,
     DAEMONSETS,
@@ -177,6 +178,7 @@ class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
         trial: the answer to the trial pod in a dry run: the webhook's refusal, another one, or the pod.
         rights: for each command, the rights that the asker lacks.
         kueue: Kueue; missing if it is not installed.
+        external_metrics: the Service, as ``NAMESPACE/NAME``, that serves ``external.metrics.k8s.io``; empty for none.
         claims: what claims rest on; None if it is not known under which name Tessera serves any.
         skew: seconds by which the API server's clock is ahead of the asker's.
         now: the API server's time, in seconds since 1970.
@@ -200,6 +202,7 @@ class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
     repairs: Object | Refusal
     trial: Object | Refusal
     rights: Mapping[str, Sequence[str]] | Refusal
+    external_metrics: str | Refusal = ""
     kueue: KueueFacts | Refusal = Refusal("Kueue is not installed", missing=True)
     claims: ClaimFacts | Refusal | None = None
     skew: float | Refusal
@@ -238,6 +241,7 @@ async def read_facts(client: Client, clock: Clock, trial_namespace: str) -> Clus
         trial = group.create_task(try_to_read(_trial(client, trial_namespace)))
         rights = group.create_task(try_to_read(_rights(client)))
         kueue = group.create_task(try_to_read(_kueue(client)))
+        external = group.create_task(try_to_read(_external_metrics(client)))
     settings = await try_to_read(_settings(client, pods.result()))
     driver = claim_driver(pods.result())
     known = driver or not isinstance(pods.result(), Refusal)
@@ -265,6 +269,7 @@ async def read_facts(client: Client, clock: Clock, trial_namespace: str) -> Clus
         trial=trial.result(),
         rights=rights.result(),
         kueue=kueue.result(),
+        external_metrics=external.result(),
         claims=claims,
     )
 
@@ -295,6 +300,15 @@ async def _version(client: Client, clock: Clock) -> tuple[str | Refusal, float |
     except ValueError:
         skew = Refusal("the API server's answer has no date")
     return str(found.get("gitVersion", "")), skew
+
+
+async def _external_metrics(client: Client) -> str:
+    try:
+        found = await client.get(API_SERVICES, "v1beta1.external.metrics.k8s.io")
+    except NotFound:
+        return ""
+    service = found["spec"].get("service") or {}
+    return f"{service.get('namespace', '')}/{service.get('name', '')}"
 
 
 async def _nodes(client: Client) -> Sequence[Node]:

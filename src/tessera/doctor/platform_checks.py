@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from tessera.api.names import SYSTEM_NAMESPACE
 from tessera.api.nodes.gpu_labels import is_gpu_node
 from tessera.clock import parse_time_or_zero
 from tessera.doctor.facts import ClusterFacts, Refusal
@@ -75,8 +76,21 @@ def check_platform(facts: ClusterFacts) -> Iterator[Finding]:
     else:
         yield from _nodes(facts.nodes)
     yield _others(facts)
+    yield _external_metrics(facts.external_metrics)
     yield _own_clock(facts.skew)
     yield _node_clocks(facts)
+
+
+def _external_metrics(server: str | Refusal) -> Finding:
+    """Who serves external metrics: a cluster has one server of this API."""
+    check = "external-metrics"
+    if isinstance(server, Refusal):
+        return unknown(check, f"the APIService of external.metrics.k8s.io cannot be read: {server.reason}")
+    if not server:
+        return ok(check, "nobody serves external.metrics.k8s.io; examples/services/external-metrics.yaml lets Tessera")
+    text = f"external.metrics.k8s.io is served by {server}"
+    own = server == f"{SYSTEM_NAMESPACE}/tessera-dashboard"
+    return ok(check, text if own else f"{text}; scale by Tessera's signals with Prometheus rules or KEDA")
 
 
 def _parse(text: str) -> tuple[int, int] | None:

@@ -13,6 +13,7 @@ from difflib import get_close_matches
 from itertools import islice
 from typing import Any, TypeVar
 
+from tessera.access.agent_pages import read_fleet
 from tessera.access.page_reader import PageReader
 from tessera.api.dra.claims import RESOURCE_CLAIMS
 from tessera.api.instaslice import INSTASLICES
@@ -67,7 +68,6 @@ from tessera.limits.settings import NAMES_COMPARED
 from tessera.provisioning.history import RECORDS_KEY, RECORDS_NAME, ProvisioningHistory
 from tessera.provisioning.milestones import ProvisioningRecord
 from tessera.text import one_line
-from tessera.usage.agent_pages import read_fleet
 
 T = TypeVar("T")
 

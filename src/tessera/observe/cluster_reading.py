@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from tessera.access.agent_pages import FleetUsage, read_fleet
 from tessera.access.page_reader import PageReader
 from tessera.api.instaslice import INSTASLICES, Instaslice
 from tessera.api.names import INSTASLICE_NAMESPACE, SYSTEM_NAMESPACE
@@ -23,7 +24,6 @@ from tessera.kube.client.errors import ApiError, Forbidden
 from tessera.kube.resources import NODES, PODS, Node, Pod
 from tessera.kube.resources.meta import Resource
 from tessera.kube.watch.informer import Informer
-from tessera.usage.agent_pages import FleetUsage, read_fleet
 
 T = TypeVar("T")
 

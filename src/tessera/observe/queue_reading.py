@@ -4,7 +4,9 @@ A user who may not read the page reads the conditions of the pods that he may li
 there in words.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import msgspec
 
@@ -18,9 +20,26 @@ from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, Forbidden, NotFound
 from tessera.kube.resources import PODS, Pod
 from tessera.limits.records import QUEUE_PAGE
+from tessera.signals.page import SIGNALS_PATH, SignalsPage
 
 #: Label of the controller's pods, as deploy/ has it.
 _LABEL = "app.kubernetes.io/name=tessera-controller"
+
+
+P = TypeVar("P", QueuePage, SignalsPage)
+
+
+@dataclass(frozen=True)
+class _PageKind(Generic[P]):
+    """A page of the controller: its path, the feature that it belongs to, and its reader."""
+
+    path: str
+    feature: str
+    decode: Callable[[bytes], P]
+
+
+_QUEUE = _PageKind(QUEUE_PATH, "forecast", decode_page)
+_SIGNALS = _PageKind(SIGNALS_PATH, "signals", msgspec.json.Decoder(SignalsPage).decode)
 
 
 class QueueReading(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,34 +69,42 @@ async def read_queue(client: Client, reader: PageReader | None = None) -> QueueP
     Raises:
         Forbidden: the user may not list Tessera's pods, or not read the page.
     """
+    return await _read_leader(_QUEUE, client, reader or PageReader(client, SystemClock()))
+
+
+async def read_signals(client: Client, reader: PageReader) -> SignalsPage | str:
+    """Reads the signals of services from the controller that leads; arguments, result and errors as above."""
+    return await _read_leader(_SIGNALS, client, reader)
+
+
+async def _read_leader(kind: _PageKind[P], client: Client, reader: PageReader) -> P | str:
     pods = (await client.list(PODS, SYSTEM_NAMESPACE, label_selector=_LABEL)).items
     if not pods:
         return f"no controller runs in {SYSTEM_NAMESPACE}"
-    reader = reader or PageReader(client, SystemClock())
     why = ""
     for pod in sorted(pods, key=lambda each: each.metadata.name):
-        found = await _read_page(reader, pod)
-        if isinstance(found, QueuePage) and found.leads:
+        found = await _read_page(kind, reader, pod)
+        if not isinstance(found, str) and found.leads:
             return found
         why = why or (found if isinstance(found, str) else "")
     return why or "no controller leads at this moment"
 
 
-async def _read_page(reader: PageReader, pod: Pod) -> QueuePage | str:
+async def _read_page(kind: _PageKind[P], reader: PageReader, pod: Pod) -> P | str:
     name = pod.metadata.name
     try:
-        answer = await reader.get(pod.metadata.namespace, name, CONTROLLER_PORT, QUEUE_PATH, CONTROLLER_AUDIENCE)
+        answer = await reader.get(pod.metadata.namespace, name, CONTROLLER_PORT, kind.path, CONTROLLER_AUDIENCE)
     except Forbidden:
         raise
     except NotFound as error:
         words = " ".join(error.status.message.split())
-        return f"the controller {name} has no page {QUEUE_PATH}, as one that runs --without forecast: {words}"
+        return f"the controller {name} has no page {kind.path}, as one that runs --without {kind.feature}: {words}"
     except (ApiError, OSError) as error:
         return f"the controller {name} does not answer: {' '.join(str(error).split())}"
     if len(answer.body) > QUEUE_PAGE:
         return f"the page of the controller {name} is too large; read are {QUEUE_PAGE}"
     try:
-        return decode_page(answer.body)
+        return kind.decode(answer.body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         return f"the page of the controller {name} cannot be read: {error}"
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
+from tessera.access.agent_pages import FleetUsage, read_fleet
 from tessera.access.page_reader import PageReader
 from tessera.api.instaslice import INSTASLICES
 from tessera.api.names import INSTASLICE_NAMESPACE, SYSTEM_NAMESPACE
@@ -18,7 +19,6 @@ from tessera.kube.client.errors import Forbidden, NotFound
 from tessera.kube.resources import NODES, PODS, Node, Pod
 from tessera.kube.resources.meta import PartialObject, Resource
 from tessera.observe.usage_rows import CardRow, LeaseRow, card_rows, lease_rows
-from tessera.usage.agent_pages import FleetUsage, read_fleet
 
 #: Instaslice objects by name only: their slices are not needed here.
 _OBJECTS = Resource(INSTASLICES.group, INSTASLICES.version, INSTASLICES.plural, INSTASLICES.kind, True, PartialObject)

@@ -10,11 +10,25 @@ import msgspec
 
 SIGNALS_PATH = "/signals"
 
-#: The metrics of a service by their names. ``tessera_service_room`` is in replicas.
+#: The metrics of a service by their names.
 ROOM = "tessera_service_room"
 REPLICAS = "tessera_service_replicas"
+LOAD = "tessera_service_load"
+REQUESTS = "tessera_service_requests_per_second"
+RUNNING = "tessera_service_running_requests"
+WAITING = "tessera_service_waiting_requests"
+KV_CACHE = "tessera_service_kv_cache_ratio"
+TTFT_P50 = "tessera_service_first_token_p50_seconds"
+TTFT_P90 = "tessera_service_first_token_p90_seconds"
 SIGNALS: Mapping[str, str] = {
     REPLICAS: "Pods of a service that have their slices.",
+    LOAD: "Requests that the pods of a service compute or that wait in them.",
+    REQUESTS: "Requests of a service that ended well, per second, over a minute.",
+    RUNNING: "Requests that the pods of a service compute.",
+    WAITING: "Requests that wait in the pods of a service.",
+    KV_CACHE: "Part of the KV cache in use, mean of the pods of a service.",
+    TTFT_P50: "Time to the first token, median over a minute.",
+    TTFT_P90: "Time to the first token, nine tenths of the requests of a minute.",
     ROOM: "Further replicas of a service that fit now, 64 at most.",
 }
 
@@ -41,11 +55,13 @@ class SignalsPage(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     Attributes:
         leads: False on a replica that does not lead: it knows nothing.
         taken: when the values were taken, seconds since 1970.
+        age: seconds from then until the controller answered, by its clock.
         services: by namespace, kind and name.
         cut: services beyond the limit.
     """
 
     leads: bool = False
     taken: float = 0.0
+    age: float = 0.0
     services: tuple[Service, ...] = ()
     cut: int = 0

@@ -1,10 +1,11 @@
 """Signals for scaling as a satellite of the controller: keeps them, and shows them as metrics and as a page.
 
-Nothing is written to the API server. A round every :data:`PERIOD` seconds costs a bounded number of steps; without
-services it costs none.
+Nothing is written to the API server. A round every :data:`PERIOD` seconds costs a bounded number of steps, and asks the
+agents of those nodes for their page that have pods with a page of their own; without services it costs nothing.
 """
 
-from collections.abc import AsyncIterator, Callable, Iterator
+import logging
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -12,15 +13,23 @@ import msgspec
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from tessera.api.names import PodUid
-from tessera.clock import Clock
+from tessera.access.agent_pages import read_fleet
+from tessera.access.page_reader import PageReader
+from tessera.api.names import SCRAPE_ANNOTATION, PodUid
+from tessera.api.nodes.conditions import is_agent
+from tessera.api.nodes.usage import ServiceUsage
 from tessera.controller.leadership.satellite import Process, Task, Term
 from tessera.controller.slicing.slicer import Slicer
+from tessera.kube.client.errors import ApiError
 from tessera.kube.resources import Pod
+from tessera.kube.runtime import KubeRuntime
 from tessera.kube.watch.informer import EventKind, Informer, WatchEvent
+from tessera.signals.load import sum_load
 from tessera.signals.page import SIGNALS, SIGNALS_PATH, SignalsPage
 from tessera.signals.ready_times import ReadyTimes, image_of
 from tessera.signals.services import ServiceKey, ServiceTable
+
+_log = logging.getLogger(__name__)
 
 #: Seconds between two rounds: a HorizontalPodAutoscaler asks as often.
 PERIOD = 15.0
@@ -32,21 +41,26 @@ class SignalsTask:
     """Keeps the signals of one term.
 
     Args:
+        runtime: reads the agents' pages.
         slicer: the state machine.
         pods: all pods; run by the caller.
-        clock: the time.
 
     Attributes:
         page: what is known.
         ready_times: how long pods take to be ready.
     """
 
-    def __init__(self, slicer: Slicer, pods: Informer[Pod], clock: Clock) -> None:
+    def __init__(self, runtime: KubeRuntime, slicer: Slicer, pods: Informer[Pod]) -> None:
         self._slicer = slicer
-        self._clock = clock
+        self._pods = pods
+        self._clock = runtime.clock
+        self._reader = PageReader(runtime.client, runtime.clock)
+        self._warned = False
         self._table = ServiceTable(slicer)
         #: By pod that asks for cards, its service.
         self._owners: dict[PodUid, ServiceKey] = {}
+        #: Those of them that are ready and have a page, as ``namespace/name``.
+        self._serving: dict[PodUid, str] = {}
         self.page = SignalsPage(leads=True)
         self.ready_times = ReadyTimes()
         pods.add_handler(self.observe)
@@ -56,19 +70,49 @@ class SignalsTask:
         pod, uid = event.object, PodUid(event.object.metadata.uid)
         if event.kind is EventKind.DELETED:
             self._owners.pop(uid, None)
+            self._serving.pop(uid, None)
             self.ready_times.drop(pod)
             return
         self.ready_times.observe(pod)
         kind, _, name = pod.workload.partition("/")
         if name and kind not in _ENDING and image_of(pod):
             self._owners[uid] = ServiceKey(pod.metadata.namespace, kind, name)
+            if pod.status.is_ready and pod.metadata.annotations.get(SCRAPE_ANNOTATION) == "true":
+                self._serving[uid] = f"{pod.metadata.namespace}/{pod.metadata.name}"
+            else:
+                self._serving.pop(uid, None)
 
     async def run(self) -> None:
         """Keeps them until cancelled."""
         while True:
+            loads = await self._read_loads()
             if self._slicer.is_caught_up:
-                self.page = self._table.refresh(self._owners, self._clock.now())
+                self.page = self._table.refresh(self._owners, self._clock.now(), loads)
             await self._clock.sleep(PERIOD)
+
+    async def _read_loads(self) -> Mapping[ServiceKey, Mapping[str, float]]:
+        """By service with pods that have a page, its load as far as it is known."""
+        serving = {uid: pod for uid, key in self._serving.items() if (pod := self._pods.cache.get(key)) is not None}
+        usages = await self._read_usages({pod.spec.node_name for pod in serving.values()})
+        found: dict[ServiceKey, list[ServiceUsage | None]] = {}
+        for uid, pod in serving.items():
+            found.setdefault(self._owners[uid], []).append(usages.get((pod.spec.node_name, uid)))
+        return {key: sum_load(each) for key, each in found.items()}
+
+    async def _read_usages(self, nodes: Collection[str]) -> Mapping[tuple[str, str], ServiceUsage]:
+        """By node and UID, what agents say of pods; an agent is believed about pods of its own node alone."""
+        if not nodes:
+            return {}
+        agents = [pod for pod in self._pods.cache.values() if is_agent(pod) and pod.spec.node_name in nodes]
+        try:
+            fleet = await read_fleet(self._reader, agents)
+        except (ApiError, OSError) as error:
+            if not self._warned:
+                _log.warning("the load of services is not known: agents' pages cannot be read: %s", error)
+            self._warned = True
+            return {}
+        self._warned = False
+        return {(page.node, each.uid): each for page in fleet.nodes for each in page.services}
 
 
 class SignalsCollector(Collector):
@@ -114,10 +158,12 @@ class SignalsSatellite:
         present: list[SignalsTask] = []
 
         def page() -> bytes:
-            return msgspec.json.encode(present[-1].page if present else SignalsPage())
+            found = present[-1].page if present else SignalsPage()
+            age = max(0.0, process.clock.now() - found.taken) if found.taken else 0.0
+            return msgspec.json.encode(msgspec.structs.replace(found, age=age))
 
         def join(term: Term) -> None:
-            task = SignalsTask(term.slicer, term.pods, term.runtime.clock)
+            task = SignalsTask(term.runtime, term.slicer, term.pods)
             present.append(task)
             term.at_end.callback(present.clear)
             term.tasks.append(Task(name="signals for scaling", run=task.run))

@@ -36,6 +36,9 @@ class ServiceKey(NamedTuple):
     name: str
 
 
+NO_LOADS: Mapping[ServiceKey, Mapping[str, float]] = {}
+
+
 class ServiceTable:
     """Keeps the signals of services.
 
@@ -48,19 +51,25 @@ class ServiceTable:
         #: When a room was counted, and the room, by service, the one counted the longest ago first.
         self._rooms: OrderedDict[ServiceKey, tuple[float, int]] = OrderedDict()
 
-    def refresh(self, owners: Mapping[PodUid, ServiceKey], now: float) -> SignalsPage:
+    def refresh(
+        self,
+        owners: Mapping[PodUid, ServiceKey],
+        now: float,
+        loads: Mapping[ServiceKey, Mapping[str, float]] = NO_LOADS,
+    ) -> SignalsPage:
         """Counts rooms, and returns what is known.
 
         Args:
             owners: by pod that holds or wants cards, its service.
             now: seconds since 1970.
+            loads: by service, what is known of its load.
         """
         services = self._group(owners)
         shown = first_of_each(services, SERVICES)
         for gone in self._rooms.keys() - set(shown):
             del self._rooms[gone]
         self._count_rooms({key: services[key] for key in shown}, now)
-        made = tuple(self._service(key, services[key], now) for key in sorted(shown))
+        made = tuple(self._service(key, services[key], now, loads.get(key, {})) for key in sorted(shown))
         return SignalsPage(leads=True, taken=now, services=made, cut=len(services) - len(shown))
 
     def _group(self, owners: Mapping[PodUid, ServiceKey]) -> dict[ServiceKey, list[PodInfo]]:
@@ -86,9 +95,9 @@ class ServiceTable:
             if left <= 0:
                 return
 
-    def _service(self, key: ServiceKey, pods: Sequence[PodInfo], now: float) -> Service:
+    def _service(self, key: ServiceKey, pods: Sequence[PodInfo], now: float, load: Mapping[str, float]) -> Service:
         allocations = self._slicer.state.allocations
-        values = {REPLICAS: float(sum(allocations.current_of(pod.uid) is not None for pod in pods))}
+        values = {**load, REPLICAS: float(sum(allocations.current_of(pod.uid) is not None for pod in pods))}
         counted = self._rooms.get(key)
         if counted is not None and now - counted[0] <= ROOM_AGE:
             values[ROOM] = float(counted[1])

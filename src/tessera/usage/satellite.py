@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+from tessera.access.agent_pages import FleetUsage, read_fleet
 from tessera.access.page_reader import PageReader
 from tessera.api.names import SYSTEM_NAMESPACE
 from tessera.api.nodes.conditions import is_agent
@@ -23,7 +24,6 @@ from tessera.kube.persistent_config_map import PersistentConfigMap
 from tessera.kube.resources import CONFIGMAPS, Node, Pod
 from tessera.kube.runtime import KubeRuntime
 from tessera.kube.watch.informer import EventKind, Informer, WatchEvent
-from tessera.usage.agent_pages import FleetUsage, read_fleet
 from tessera.usage.ledger import LeaseOwner, NodeGone, NodeSilent, PageRead, UsageLedger
 from tessera.usage.record import UsageRecord, short_name, with_label
 from tessera.usage.record_text import BROKEN_KEY, RECORD_KEY, RECORD_NAME, decode_record, encode_record

@@ -8,6 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.agent.conftest import Scene
 from tests.agent.monitoring.test_whole_agent import start
 
+from tessera.access.agent_pages import FleetUsage
 from tessera.agent.monitoring.families import GPU_FAMILIES
 from tessera.agent.monitoring.sample import ProcessUse, held_memory
 from tessera.api.nodes.usage import NodeUsage
@@ -18,7 +19,6 @@ from tessera.nvml.measurements import Quantity
 from tessera.observe.reading import Usage
 from tessera.observe.top_view import TopView, View
 from tessera.observe.usage_rows import card_rows
-from tessera.usage.agent_pages import FleetUsage
 
 #: Columns of `tessera top` that show a quantity alone.
 COLUMNS = {

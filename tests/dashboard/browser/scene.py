@@ -11,6 +11,7 @@ from tests.explain.test_pods import node as sliced
 from tests.observe.conftest import GIB, lease
 from tests.provisioning.conftest import T0, driver, make_node, offering
 
+from tessera.access.agent_pages import FleetUsage
 from tessera.api.instaslice import Instaslice
 from tessera.api.nodes.card_faults import CARDS_ANNOTATION, encode_cards
 from tessera.api.nodes.driver_status import DriverPhase, DriverStrategy
@@ -28,7 +29,6 @@ from tessera.forecast.queue_page import ExpectedStart, QueuedPod, QueuePage
 from tessera.kube.resources import Node, Pod
 from tessera.provisioning.history import encode_record
 from tessera.provisioning.milestones import PROVISIONING_ANNOTATION
-from tessera.usage.agent_pages import FleetUsage
 
 #: The time in the browser.
 NOW = T0 + 100

@@ -11,9 +11,9 @@ from playwright.sync_api import Locator, expect
 from tests.dashboard.browser.conftest import WIDTHS, LivePage, Visitor, Visits
 from tests.dashboard.browser.scene import NOW, scene, withheld
 
+from tessera.access.agent_pages import FleetUsage
 from tessera.dashboard.card_documents import make_documents
 from tessera.dashboard.documents import Document, KueueDocument, UnshownDocument, WorkloadDocument
-from tessera.usage.agent_pages import FleetUsage
 
 
 @pytest.fixture(autouse=True)

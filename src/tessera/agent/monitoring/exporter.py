@@ -19,6 +19,7 @@ from tessera.agent.monitoring.findings import LeaseFindings, find_excess
 from tessera.agent.monitoring.lease_states import MEMORY, JudgedLease, LeaseStates, PastLease
 from tessera.agent.monitoring.sample import CardOffer, DeviceSample, GpuSample, NodeSample, measure_lease
 from tessera.agent.monitoring.sampler import NodeSampler
+from tessera.agent.monitoring.service_pages import ServicePages
 from tessera.api.nodes.health import CardHealth
 from tessera.api.nodes.node_topology import NodeTopology
 from tessera.api.nodes.usage import CardUsage, DeviceUsage, EndedLease, LeaseUsage, NodeUsage
@@ -42,6 +43,9 @@ class Exporter:
         health: the faults of the cards.
         memory_usage: the memory of shared cards by pod, of the last sample.
         topology: reads how the cards are joined.
+
+    Attributes:
+        services: reads the pages of pods that hold cards.
     """
 
     def __init__(
@@ -71,6 +75,9 @@ class Exporter:
         self._cards = CardStates(health)
         self._findings = LeaseFindings()
         self._report = NodeUsage(node=options.node)
+        self.services = ServicePages(
+            runtime.clock, runtime.mirror.live_pods, lambda: {each.uid for each in self._report.leases}
+        )
         #: Monotonic time of the last sample.
         self._taken = 0.0
         self._text = b""
@@ -83,7 +90,8 @@ class Exporter:
     def usage_json(self) -> bytes:
         """The page ``/usage`` of the last sample; no cards before the first one."""
         age = self._clock.monotonic() - self._taken if self._report.taken else 0.0
-        return msgspec.json.encode(msgspec.structs.replace(self._report, age=round(age, 1)))
+        services = tuple(self.services.usages)
+        return msgspec.json.encode(msgspec.structs.replace(self._report, age=round(age, 1), services=services))
 
     def note_hardware_event(self, event: GpuEvent) -> None:
         """Notes the XID of a hardware event."""

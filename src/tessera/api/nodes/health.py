@@ -4,7 +4,7 @@
 
 Times are Unix times in seconds. Texts are for people; words that programs compare are listed with their field. A reader
 of another agent's page trusts nothing: :mod:`tessera.api.nodes.bounds` bounds numbers and texts,
-:mod:`tessera.usage.agent_pages` the page, and who shows a text escapes it.
+:mod:`tessera.access.agent_pages` the page, and who shows a text escapes it.
 """
 
 from collections.abc import Mapping

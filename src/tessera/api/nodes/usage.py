@@ -159,6 +159,39 @@ class EndedLease(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
     active: Value = 0.0
 
 
+class Bucket(msgspec.Struct, frozen=True, array_like=True):
+    """A bucket of a histogram: its upper bound in seconds, None for none, and the count of all up to it."""
+
+    bound: Value | None
+    count: Value
+
+
+class ServiceUsage(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What the model server in a pod with cards says of its load on its page; None for what it does not say.
+
+    Attributes:
+        namespace: of the pod.
+        pod: name of the pod.
+        uid: of the pod.
+        requests: that ended well, per second, in the last minute.
+        running: requests that are computed.
+        waiting: requests that wait.
+        kv_cache: part of the KV cache in use.
+        first_token: times to the first token in the last minute, as cumulative buckets.
+        error: why the page could not be read; empty if it was.
+    """
+
+    namespace: Name
+    pod: Name
+    uid: Name = ""
+    requests: Value | None = None
+    running: Value | None = None
+    waiting: Value | None = None
+    kv_cache: Part | None = None
+    first_token: Annotated[tuple[Bucket, ...], msgspec.Meta(max_length=int(USAGE_QUANTITIES))] = ()
+    error: Words = ""
+
+
 class NodeUsage(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """The use of one node's cards.
 
@@ -171,6 +204,7 @@ class NodeUsage(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
         leases: what containers hold, by namespace, pod and container.
         ended: leases that ended a short time ago, oldest first.
         ended_window: seconds before the sample; of leases that ended within them, none is missing in ``ended``.
+        services: the load of pods whose page the agent reads, by namespace and pod.
         cut: number of leases beyond the agent's ``--max-series``.
         simulated: True if the cards exist only in a lab.
         topology: how the cards are joined; None before it was read.
@@ -184,6 +218,7 @@ class NodeUsage(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
     leases: tuple[LeaseUsage, ...] = ()
     ended: tuple[EndedLease, ...] = ()
     ended_window: Value = 0.0
+    services: tuple[ServiceUsage, ...] = ()
     cut: int = 0
     simulated: bool = False
     topology: NodeTopology | None = None

@@ -60,11 +60,11 @@ async def read_or_explain(client: "Client", nodes: Sequence[str] = (), *, namesp
 
 
 async def _read_as_tenant(client: "Client", nodes: Sequence[str], namespace: str) -> "Usage":
+    from tessera.access.agent_pages import FleetUsage
     from tessera.cli.base.tenant_view import read_as_tenant
     from tessera.dashboard.view.objects import USAGES
     from tessera.observe.reading import Usage
     from tessera.observe.usage_rows import card_rows, lease_rows
-    from tessera.usage.agent_pages import FleetUsage
 
     whole = (await read_as_tenant(client, USAGES, namespace)).fleet
     fleet = FleetUsage(

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import msgspec
 
+from tessera.access.agent_pages import FleetUsage
 from tessera.api.nodes.silence import SilentNode, silent_nodes
 from tessera.explain.card_map import NodeCards, PendingNode, pending_nodes
 from tessera.explain.explanation import ExplanationReport
@@ -18,7 +19,6 @@ from tessera.forecast.queue_page import QueuePage
 from tessera.kube.client.client import Client
 from tessera.kube.resources.meta import ObjectMeta, Resource, Wire
 from tessera.observe.cluster_reading import ClusterReading
-from tessera.usage.agent_pages import FleetUsage
 
 #: The note for a user who may not read the agents' pages.
 NO_PAGES = (

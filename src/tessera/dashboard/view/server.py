@@ -1,4 +1,4 @@
-"""Serves ``view.tessera.dev``: the port that only kube-apiserver's front proxy can use.
+"""Serves ``view.tessera.dev`` and ``external.metrics.k8s.io``: the port for kube-apiserver's front proxy alone.
 
 It answers discovery, its OpenAPI documents and GET, in the forms of a Kubernetes API; everything else is a Status with
 its code. An answer for one kind of rights is kept for two seconds, and they are made one after the other, so that
@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from tessera.access.agent_pages import FleetUsage
 from tessera.access.reviewer import Person
 from tessera.clock import Clock
 from tessera.dashboard.access.rights import Rights
@@ -20,6 +21,7 @@ from tessera.dashboard.aliases import Aliases, name_own_nodes
 from tessera.dashboard.explainer import PrivateExplainer
 from tessera.dashboard.server import PAGE_BYTES, PAGE_HEADER, PAGE_HEADERS
 from tessera.dashboard.source import ClusterSource
+from tessera.dashboard.view import external_metrics
 from tessera.dashboard.view.front_proxy import FrontProxy, NotProxiedError
 from tessera.dashboard.view.objects import (
     CLUSTER,
@@ -39,7 +41,7 @@ from tessera.observe.cluster_reading import ClusterReading
 from tessera.serving.bounded_port import Bounds, ConnectionPort
 from tessera.serving.connection import Connection
 from tessera.serving.fair_shares import FairTurns, NoTurnError
-from tessera.usage.agent_pages import FleetUsage
+from tessera.signals.page import SignalsPage
 from tessera.usage.record import of_namespaces
 from tessera.usage.record_text import decode_record, encode_record
 from tessera.visibility import Redactor, Visibility
@@ -102,6 +104,10 @@ class ViewAnswers:
         except NoTurnError:
             text = "many answers are being made, some of them yours; try again"
             raise ServiceUnavailable(Status(code=503, reason="ServiceUnavailable", message=text)) from None
+
+    async def signals(self) -> SignalsPage | str:
+        """The signals of services, or why nobody tells them."""
+        return await self._source.read_signals()
 
     def _kept(self, key: tuple[str, Visibility]) -> bytes | None:
         made = self._made.get(key)
@@ -195,7 +201,8 @@ class ViewPort(ConnectionPort):
             return web.Response(body=document, headers={"Content-Type": "application/json"})
         match request.path.strip("/").split("/"):
             case ["apis"]:
-                return _json({"kind": "APIGroupList", "apiVersion": "v1", "groups": [_group()]})
+                groups = [_group(), external_metrics.GROUP_ENTRY]
+                return _json({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
             case ["apis", group] if group == GROUP:
                 return _json({"kind": "APIGroup", "apiVersion": "v1", **_group()})
             case ["apis", group, version] if (group, version) == (GROUP, VERSION):
@@ -205,7 +212,16 @@ class ViewPort(ConnectionPort):
                 VERSION,
             ):
                 return await self._objects(person, namespace, plural, names)
+            case ["apis", external_metrics.GROUP, *rest]:
+                return await self._metrics(rest, request.query.get("labelSelector", ""))
         return _not_found()
+
+    async def _metrics(self, path: list[str], selector: str) -> web.Response:
+        try:
+            document = external_metrics.answer(path, selector, await self._answers.signals())
+        except ApiError as error:
+            return _status(error.status.code or 500, error.status.reason or "InternalError", error.status.message)
+        return _not_found() if document is None else _json(document)
 
     async def _objects(self, person: Person, namespace: str, plural: str, names: list[str]) -> web.Response:
         resource = next((each for each in RESOURCES if each.plural == plural), None)

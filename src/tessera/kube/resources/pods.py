@@ -382,6 +382,7 @@ class PodStatus(Wire, frozen=True, kw_only=True):
     """
 
     phase: str = ""
+    pod_ip: str = msgspec.field(name="podIP", default="")
     reason: str = ""
     message: str = ""
     nominated_node_name: str = ""
