@@ -216,3 +216,17 @@ async def test_a_missing_namespace_is_named(kubectl: Kubectl, unique: str) -> No
     for verb in (("create",), ("apply",), ("apply", "--server-side")):
         refused = await kubectl(*verb, "-n", unique, "-f", "-", manifest=manifest, fails=True)
         assert f'namespaces "{unique}" not found' in refused
+
+
+async def test_a_cron_job(kubectl: Kubectl) -> None:
+    made = ("create", "cronjob", "c", "--image=example.com/a:1", "--schedule=0 3 * * *", "--", "true")
+    assert await kubectl(*made) == "cronjob.batch/c created\n"
+    header, row = (await kubectl("get", "cj", "-o", "wide")).splitlines()
+    columns = "NAME SCHEDULE TIMEZONE SUSPEND ACTIVE LAST SCHEDULE AGE CONTAINERS IMAGES SELECTOR"
+    assert header.split() == columns.split()
+    assert row.split()[:10] == ["c", "0", "3", "*", "*", "*", "<none>", "False", "0", "<none>"]
+    await kubectl("create", "job", "now", "--from=cronjob/c")
+    owner = "jsonpath={.metadata.ownerReferences[0].kind}/{.metadata.ownerReferences[0].name}"
+    assert await kubectl("get", "job", "now", "-o", owner) == "CronJob/c"
+    wrong = await kubectl("create", "cronjob", "d", "--image=a", "--schedule=0 25 * * *", fails=True)
+    assert "spec.schedule: Invalid value" in wrong

@@ -148,3 +148,16 @@ def test_bad_requests_are_refused_in_words(cluster: Any) -> None:
     assert "3g.20gb" in typo
     mixed = cluster.pod("p", {SLICE: 1, "nvidia.com/gpu": 1})
     assert "nvidia.com/gpu" in cluster.kubectl("apply", "-f", "-", manifest=mixed, fails=True)
+
+
+def test_a_cron_job_runs_on_a_slice(cluster: Any) -> None:
+    template = deployment("nightly")["spec"]["template"]
+    template["spec"] |= {"restartPolicy": "Never"}
+    template["spec"]["containers"][0]["command"] = ["nvidia-smi", "-L"]
+    spec = {"schedule": "0 3 * * *", "jobTemplate": {"spec": {"template": template}}}
+    cluster.apply({"apiVersion": "batch/v1", "kind": "CronJob", "metadata": {"name": "nightly"}, "spec": spec})
+    cluster.kubectl("create", "job", "now", "--from=cronjob/nightly")
+    cluster.kubectl("wait", "job/now", "--for=condition=Complete", "--timeout=180s")
+    assert "MIG 1g.5gb" in cluster.kubectl("logs", "job/now")
+    assert "nightly" in cluster.tessera("why", "cronjob/nightly")
+    cluster.kubectl("delete", "cronjob/nightly", "job/now")

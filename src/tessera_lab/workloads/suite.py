@@ -6,6 +6,7 @@ from typing import Protocol
 
 from tessera.clock import Clock
 from tessera.kube.client.client import Client
+from tessera_lab.workloads.apps.cronjob import CronJobController
 from tessera_lab.workloads.apps.daemonset import DaemonSetController
 from tessera_lab.workloads.apps.deployment import DeploymentController
 from tessera_lab.workloads.apps.job import JobController
@@ -54,6 +55,7 @@ class WorkloadControllers:
             DaemonSetController(self._mirrors),
             StatefulSetController(self._mirrors),
             JobController(self._mirrors),
+            CronJobController(self._mirrors),
             EndpointsController(self._mirrors),
             DisruptionBudgetController(self._mirrors),
             NamespaceContents(self._mirrors, ca),

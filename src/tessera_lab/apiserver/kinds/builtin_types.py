@@ -214,6 +214,16 @@ _OTHERS = (
         generation=True,
         fields=("status.successful",),
     ),
+    _type(
+        "batch",
+        "v1",
+        "cronjobs",
+        "CronJob",
+        short=("cj",),
+        categories=("all",),
+        subresources=(_STATUS,),
+        generation=True,
+    ),
     *(
         _type(
             "autoscaling",

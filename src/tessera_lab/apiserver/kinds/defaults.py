@@ -12,7 +12,8 @@ from tessera_lab.apiserver.pods.defaults import canonicalize_quantities, default
 CLIENT_IP_SECONDS = 10800
 
 
-def _template(spec: Obj) -> None:
+def default_template(spec: Obj) -> None:
+    """Defaults of the pods of a workload's template."""
     template = spec.get("template")
     if isinstance(template, dict) and isinstance(template.get("spec"), dict):
         default_pod_spec(template["spec"])
@@ -21,7 +22,7 @@ def _template(spec: Obj) -> None:
 def default_deployment(obj: Obj) -> None:
     """Defaults of a Deployment."""
     spec = obj.setdefault("spec", {})
-    _template(spec)
+    default_template(spec)
     fill_in(spec, replicas=1, revisionHistoryLimit=10, progressDeadlineSeconds=600, strategy={})
     fill_in(spec["strategy"], type="RollingUpdate")
     if spec["strategy"]["type"] == "RollingUpdate":
@@ -32,14 +33,14 @@ def default_deployment(obj: Obj) -> None:
 def default_replica_set(obj: Obj) -> None:
     """Defaults of a ReplicaSet."""
     spec = obj.setdefault("spec", {})
-    _template(spec)
+    default_template(spec)
     fill_in(spec, replicas=1)
 
 
 def default_stateful_set(obj: Obj) -> None:
     """Defaults of a StatefulSet."""
     spec = obj.setdefault("spec", {})
-    _template(spec)
+    default_template(spec)
     fill_in(spec, replicas=1, revisionHistoryLimit=10, podManagementPolicy="OrderedReady", updateStrategy={})
     update = spec["updateStrategy"]
     if not update.get("type"):  # an object that states only the type gets no default partition
@@ -58,7 +59,7 @@ def default_stateful_set(obj: Obj) -> None:
 def default_daemon_set(obj: Obj) -> None:
     """Defaults of a DaemonSet."""
     spec = obj.setdefault("spec", {})
-    _template(spec)
+    default_template(spec)
     fill_in(spec, revisionHistoryLimit=10, updateStrategy={})
     fill_in(spec["updateStrategy"], type="RollingUpdate")
     if spec["updateStrategy"]["type"] == "RollingUpdate":
@@ -69,7 +70,7 @@ def default_daemon_set(obj: Obj) -> None:
 def default_job(obj: Obj) -> None:
     """Defaults of a Job."""
     spec = obj.setdefault("spec", {})
-    _template(spec)
+    default_template(spec)
     if spec.get("completions") is None and spec.get("parallelism") is None:
         spec["completions"] = 1
     policy = spec.get("podFailurePolicy")

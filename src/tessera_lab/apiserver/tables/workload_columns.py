@@ -82,6 +82,22 @@ def _job(obj: Part, now: float) -> Sequence[Any]:
     return [name_of(obj), _job_state(obj), shown, _job_duration(status, now), age_of(obj, now), *wide]
 
 
+def _cron_job(obj: Part, now: float) -> Sequence[Any]:
+    spec, status = obj.get("spec") or {}, obj.get("status") or {}
+    last, job = status.get("lastScheduleTime"), (spec.get("jobTemplate") or {}).get("spec") or {}
+    return [
+        name_of(obj),
+        spec.get("schedule", ""),
+        spec.get("timeZone") or NONE,
+        str(bool(spec.get("suspend"))),
+        len(status.get("active") or ()),
+        format_duration(now - parse_rfc3339(last)) if last else NONE,
+        age_of(obj, now),
+        *_pods({"spec": job}),
+        selector(job.get("selector")),
+    ]
+
+
 def _job_state(obj: Part) -> str:
     true = {
         each.get("type") for each in (obj.get("status") or {}).get("conditions") or () if each.get("status") == "True"
@@ -186,6 +202,10 @@ COLUMNS = {
     ),
     ("apps", "ControllerRevision"): (("Name", "Controller", "Revision:integer", "Age"), _revision),
     ("batch", "Job"): (("Name", "Status", "Completions", "Duration", "Age", *WIDE), _job),
+    ("batch", "CronJob"): (
+        ("Name", "Schedule", "Timezone", "Suspend", "Active:integer", "Last Schedule", "Age", *WIDE),
+        _cron_job,
+    ),
     ("autoscaling", "HorizontalPodAutoscaler"): (
         ("Name", "Reference", "Targets", "MinPods", "MaxPods:integer", "Replicas:integer", "Age"),
         _autoscaler,

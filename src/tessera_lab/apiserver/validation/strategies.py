@@ -22,6 +22,7 @@ from tessera_lab.apiserver.kinds import volume_rules as volumes
 from tessera_lab.apiserver.kinds.api_service_rules import default_api_service, validate_api_service
 from tessera_lab.apiserver.kinds.autoscaler_rules import default_autoscaler, validate_autoscaler
 from tessera_lab.apiserver.kinds.cluster_role_rules import validate_cluster_role
+from tessera_lab.apiserver.kinds.cron_job_rules import default_cron_job, validate_cron_job
 from tessera_lab.apiserver.kinds.data_rules import (
     validate_config_map,
     validate_data_update,
@@ -158,6 +159,7 @@ _BY_KIND: Mapping[GroupResource, Strategy] = {
         validate=validate_job,
         validate_update=validate_job_update,
     ),
+    GroupResource("batch", "cronjobs"): Strategy(default=default_cron_job, validate=validate_cron_job),
     GroupResource("autoscaling", "horizontalpodautoscalers"): Strategy(
         default=default_autoscaler, validate=validate_autoscaler
     ),

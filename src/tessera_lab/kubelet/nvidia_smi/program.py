@@ -8,6 +8,7 @@ from tessera_lab.apiserver.interfaces import CommandResult
 from tessera_lab.kubelet.nvidia_smi.cards import ShownCard, describe_problem, draw_list, find_cards
 from tessera_lab.kubelet.nvidia_smi.query import UnknownField, draw_fields, draw_report
 from tessera_lab.kubelet.nvidia_smi.table import draw_table
+from tessera_lab.kubelet.nvidia_smi.topology import draw_topology
 
 #: Exit codes: a wrong argument, nothing found, no driver, a card that fell off the bus.
 INVALID, NOT_FOUND, NO_DRIVER, LOST = 2, 6, 9, 15
@@ -16,6 +17,7 @@ KNOWN = (
     "nvidia-smi",
     "nvidia-smi -L",
     "nvidia-smi -q",
+    "nvidia-smi topo -m",
     "nvidia-smi --query-gpu=FIELDS --format=csv[,noheader][,nounits]",
 )
 
@@ -67,6 +69,8 @@ def _choose(arguments: Sequence[str]) -> _Draw | None:
             return draw_table
         case ["-L" | "--list-gpus"]:
             return _list
+        case ["topo", "-m" | "--matrix"]:
+            return draw_topology
         case ["-q" | "--query"]:
             return draw_report
         case [query, *rest] if query.startswith("--query-gpu="):

@@ -16,6 +16,7 @@ from tessera.kube.client.errors import Conflict, NotFound
 from tessera.kube.event_recorder import EventRecorder, make_reference
 from tessera.kube.resources import (
     CONFIGMAPS,
+    CRONJOBS,
     DAEMONSETS,
     DEPLOYMENTS,
     JOBS,
@@ -83,14 +84,15 @@ class ObjectMirrors:
         self.client = client
         self.clock = clock
         self.rng = rng
-        self._own_rngs = {group: random.Random(group) for group in (RESOURCE_CLAIMS.group, AUTOSCALERS.group)}
+        later = (RESOURCE_CLAIMS.group, AUTOSCALERS.group, CRONJOBS.plural)
+        self._own_rngs = {name: random.Random(name) for name in later}
         self._recorder = EventRecorder(client, component=component, clock=clock, rng=rng, capacity=_EVENT_CAPACITY)
         self.pods = self._mirror(PODS, {**_OWNED, NODE: _node})
         self.replicasets = self._mirror(REPLICASETS, _OWNED)
         self.deployments = self._mirror(DEPLOYMENTS)
         self.statefulsets = self._mirror(STATEFULSETS)
         self.daemonsets = self._mirror(DAEMONSETS)
-        self.jobs = self._mirror(JOBS)
+        self.jobs = self._mirror(JOBS, _OWNED)
         self.nodes = self._mirror(NODES)
         self.services = self._mirror(SERVICES)
         self.namespaces = self._mirror(NAMESPACES)
@@ -104,6 +106,7 @@ class ObjectMirrors:
         self.resource_claims = self._mirror(RESOURCE_CLAIMS, _OWNED)
         self.resource_slices = self._mirror(RESOURCE_SLICES)
         self.autoscalers = self._mirror(AUTOSCALERS)
+        self.cron_jobs = self._mirror(CRONJOBS)
         self.device_taint_rules = self._mirror(DEVICE_TAINT_RULES) if taint_rules else None
 
     def _mirror(self, resource: Resource[Any], indexes: Mapping[str, Any] | None = None) -> Informer[dict[str, Any]]:
@@ -112,7 +115,7 @@ class ObjectMirrors:
 
     def rng_of(self, resource: Resource[Any]) -> random.Random:
         """Random numbers for one mirror's jitter; later kinds have their own, so that no experiment changes by them."""
-        return self._own_rngs.get(resource.group, self.rng)
+        return self._own_rngs.get(resource.plural) or self._own_rngs.get(resource.group, self.rng)
 
     @property
     def all(self) -> tuple[Informer[dict[str, Any]], ...]:

@@ -76,6 +76,17 @@ def test_the_report_names_the_slice(machine: SimulatedMachine, slot: str) -> Non
     assert (read["Attached GPUs"], read["GPU UUID"], read["MIG Device 0"]) == ("1", machine.uuids()[1], slot)
 
 
+def test_how_the_cards_that_are_seen_are_joined() -> None:
+    machine = SimulatedMachine("8xH100-80GB", seed="node-1")
+    seen = [machine.uuids()[at] for at in (2, 5)]
+    ran = run_nvidia_smi(["topo", "-m"], machine, seen, NOW)
+    header, first, second = ran.stdout.decode().splitlines()[:3]
+    assert header.split("\t")[:3] == ["", "GPU0", "GPU1"]
+    assert first.split("\t")[:3] == ["GPU0", " X ", "NV18"]
+    assert second.split("\t")[:3] == ["GPU1", "NV18", " X "]
+    assert "  NV#  = Connection traversing a bonded set of # NVLinks" in ran.stdout.decode().splitlines()
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
