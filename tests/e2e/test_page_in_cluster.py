@@ -110,6 +110,12 @@ def test_each_team_sees_all_cards_and_the_names_of_its_own_pods(page: Page) -> N
         assert len([key for key in documents if key.startswith("card/")]) == 2
 
 
+def test_the_page_is_reached_by_a_port_forward(page: Page) -> None:
+    with page.lab.forwarded("service/tessera-dashboard", PORT, "-n", "tessera-system") as port:
+        done = page.lab.run("curl", "-s", f"http://localhost:{port}/")
+    assert "<title>Tessera" in done.stdout
+
+
 def test_a_waiting_pod_is_explained_to_its_team_only_and_without_names_of_others(page: Page) -> None:
     waiting = RunningLab.pod("waits", {"nvidia.com/mig-7g.40gb": 1})
     page.lab.apply(waiting, "team-b")

@@ -2,7 +2,6 @@
 
 import json
 import re
-import subprocess
 from typing import Any
 
 import pytest
@@ -64,17 +63,10 @@ def test_a_deployment_gets_its_slice_and_gives_it_back(cluster: Any, namespace: 
 
 def complete(cluster: Any, namespace: str) -> Any:
     """The answer to the article's ``curl``, through its port-forward, on another port of this machine."""
-    command = ["kubectl", "port-forward", "svc/vllm", ":8000", "-n", namespace]
-    with subprocess.Popen(command, env=cluster.env, stdout=subprocess.PIPE, text=True) as forward:
-        try:
-            assert forward.stdout is not None
-            found = re.fullmatch(r"Forwarding from 127\.0\.0\.1:(\d+) -> 8000\n", forward.stdout.readline())
-            assert found
-            asked = {"model": "facebook/opt-125m", "prompt": "San Francisco is a", "max_tokens": 7, "temperature": 0}
-            url, media = f"http://localhost:{found[1]}/v1/completions", "Content-Type: application/json"
-            return json.loads(cluster.run("curl", "-s", url, "-H", media, "-d", json.dumps(asked)).stdout)
-        finally:
-            forward.kill()
+    asked = {"model": "facebook/opt-125m", "prompt": "San Francisco is a", "max_tokens": 7, "temperature": 0}
+    with cluster.forwarded("svc/vllm", 8000, "-n", namespace) as port:
+        url, media = f"http://localhost:{port}/v1/completions", "Content-Type: application/json"
+        return json.loads(cluster.run("curl", "-s", url, "-H", media, "-d", json.dumps(asked)).stdout)
 
 
 def _settled(results: dict[str, Any]) -> bool:

@@ -2,9 +2,11 @@
 
 import json
 import os
+import re
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +47,19 @@ class ClusterUser:
         done = self.run("kubectl", *arguments, text=None if manifest is None else json.dumps(manifest))
         assert (done.returncode != 0) is fails, f"kubectl {' '.join(arguments)}: {done.stdout}{done.stderr}"
         return done.stderr if fails else done.stdout
+
+    @contextmanager
+    def forwarded(self, target: str, port: int, *options: str) -> Iterator[int]:
+        """A port of this machine that kubectl forwards to a port of a pod or Service."""
+        command = ("kubectl", "port-forward", target, f":{port}", *options)
+        with subprocess.Popen(command, env=self.env, stdout=subprocess.PIPE, text=True) as forward:
+            try:
+                assert forward.stdout is not None
+                found = re.fullmatch(r"Forwarding from 127\.0\.0\.1:(\d+) -> \d+\n", forward.stdout.readline())
+                assert found, f"{' '.join(command)} forwards nothing"
+                yield int(found[1])
+            finally:
+                forward.kill()
 
     def apply(self, manifest: Any, namespace: str | None = None) -> None:
         """Applies an object, or a ``List``, as kubectl does on the server; a start of kubectl would cost more."""

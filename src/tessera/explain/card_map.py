@@ -184,8 +184,10 @@ def _cards(instaslice: Instaslice) -> tuple[MappedCard, ...]:
     free = (index for index in itertools.count() if index not in set(indexes.values()))
     slots = {gpu: max(tile.start + tile.size for tile in tiles[gpu]) for gpu in withheld}
     usual = max((card.slots for card in listed), default=0)
-    return (*listed, *(_withheld(index, gpu, max(usual, slots[gpu]), tiles[gpu])
-                       for index, gpu in zip(free, withheld, strict=False)))  # fmt: skip
+    others = [
+        _withheld(index, gpu, max(usual, slots[gpu]), tiles[gpu]) for index, gpu in zip(free, withheld, strict=False)
+    ]
+    return tuple(sorted((*listed, *others), key=lambda card: card.index))
 
 
 def _card(index: int, gpu: NodeGpu, placements: dict[str, ProfilePlacements], tiles: Sequence[Tile]) -> MappedCard:

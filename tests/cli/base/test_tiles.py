@@ -85,6 +85,26 @@ def test_a_slice_of_a_running_pod_without_a_record_is_told_apart() -> None:
         assert fact in lines[2]
 
 
+def test_a_card_that_only_records_name_has_its_place_and_every_line_a_name() -> None:
+    """While a node with a lost card reboots: its agent lists the others, and a pod's request is removed already."""
+    item = node(("vllm", "3g.20gb", 0, 4), ("gone", "1g.5gb", 5, 1))
+    (lost,) = item.status.node_resources.node_gpus
+    others = tuple(msgspec.structs.replace(lost, gpu_uuid=f"GPU-{n}", index=n) for n in (1, 2))
+    resources = msgspec.structs.replace(item.status.node_resources, node_gpus=others)
+    status = msgspec.structs.replace(item.status, node_resources=resources)
+    requests = {uid: each for uid, each in item.spec.pod_allocation_requests.items() if uid != "uid-gone"}
+    spec = msgspec.structs.replace(item.spec, pod_allocation_requests=requests)
+    lines = list(draw(cards_of([msgspec.structs.replace(item, status=status, spec=spec)]), colour=False))
+    assert lines[0].startswith("n1   1 x unknown model, 2 x NVIDIA A100-SXM4-40GB   5 of 24 memory slots used")
+    assert [line.split()[:2] for line in lines[1:4]] == [["GPU", "0"], ["GPU", "1"], ["GPU", "2"]]
+    assert "[b ?    ]" in lines[1]
+    assert lines[4].split() == ["a", "3g.20gb", "GPU", "0", "start", "0", "size", "4", "created", "default/vllm"]
+    assert " ".join(lines[5].split()) == "b ? GPU 0 start 5 size 1 deleting its pod is gone"
+    model = ModelSummary(model="", cards=1, kinds={"slice": 1}, held=0.5, possible={})
+    summary = list(draw_summary([model], nodes=1, waiting=None))
+    assert "1 x unknown model: 1 on demand" in summary[1]
+
+
 def test_plain_text_has_no_escapes_and_colour_has() -> None:
     nodes = cards_of([node(("vllm", "3g.20gb", 4, 4))])
     assert "\x1b" not in "\n".join(draw(nodes, colour=False))

@@ -38,6 +38,10 @@ KINDS: Mapping[str, str] = {
 PALETTE = ("48;5;114", "48;5;111", "48;5;180", "48;5;176", "48;5;80", "48;5;216", "48;5;149", "48;5;147")
 FOREIGN = "48;5;245"
 
+#: The model of a card that only records name, and the profile of a slice of which only the place is on record.
+UNKNOWN_MODEL, UNKNOWN_PROFILE = "unknown model", "?"
+#: The note beside a slice whose pod's request was removed.
+_GONE = "its pod is gone"
 #: The note beside a slice without a record, by its state.
 _UNRECORDED = {
     "foreign": "not made by Tessera, and not touched",
@@ -76,9 +80,8 @@ def draw_summary(
     yield f"{count_noun(nodes, 'node')}, {count_noun(cards, 'card')}{wait}"
     for each in models:
         kinds = ", ".join(f"{count} {kind_name(kind)}" for kind, count in sorted(each.kinds.items()))
-        yield from _wrap(
-            f"  {each.cards} x {one_line(each.model)}: {kinds}; {percent(each.held / each.cards)} held", width
-        )
+        model = one_line(each.model) or UNKNOWN_MODEL
+        yield from _wrap(f"  {each.cards} x {model}: {kinds}; {percent(each.held / each.cards)} held", width)
         room = ", ".join(f"{number} x {one_line(name)}" for name, number in each.possible.items())
         alone = " (each alone)" if len(each.possible) > 1 else ""
         yield from _wrap(f"      room for {room or 'nothing'}{alone}", width)
@@ -161,7 +164,7 @@ def _models(node: NodeCards) -> str:
         counts[card.model] = counts.get(card.model, 0) + 1
     if not counts:
         return "" if node.resources or node.unread else "no cards"
-    return ", ".join(f"{count} x {one_line(model)}" for model, count in counts.items())
+    return ", ".join(f"{count} x {one_line(model) or UNKNOWN_MODEL}" for model, count in counts.items())
 
 
 def _letters(node: NodeCards) -> dict[str, str]:
@@ -195,7 +198,7 @@ def _tile(tile: Tile, letters: dict[str, str], columns: int, *, colour: bool) ->
     if tile.state == FREE:
         label = f"{profile} free" if len(profile) + 5 <= max(1, tile.size) * columns - 2 else profile
     else:
-        label = f"{letters[tile.uid]} {profile}" if tile.uid else f"- {profile or 'foreign'}"
+        label = f"{letters[tile.uid]} {profile or UNKNOWN_PROFILE}" if tile.uid else f"- {profile or 'foreign'}"
     text = _cell(label, max(1, tile.size) * columns)
     if not colour or tile.state == FREE:
         return text
@@ -235,11 +238,11 @@ def _legend(node: NodeCards, letters: dict[str, str]) -> Iterator[tuple[str, str
         for tile in card.tiles:
             where = f"GPU {card.index} start {tile.start} size {tile.size}"
             if tile.uid:
-                row = (letters[tile.uid], tile.profile, where, tile.state, tile.pod)
+                row = (letters[tile.uid], tile.profile or UNKNOWN_PROFILE, where, tile.state, tile.pod or _GONE)
                 rows.setdefault(tile.uid, []).append(row)
             elif tile.state != FREE:
                 note = _UNRECORDED.get(tile.state, "")
-                rows.setdefault("", []).append(("-", tile.profile or "?", where, tile.state, note))
+                rows.setdefault("", []).append(("-", tile.profile or UNKNOWN_PROFILE, where, tile.state, note))
         for each in card.holders:
             what = kind_name(card.kind)
             part = f"GPU {card.index}"
