@@ -137,7 +137,7 @@ def find_zone(name: str) -> tzinfo:
     if name in {"", "UTC"}:
         return UTC
     if name.lower() == "local":
-        raise ValueError("timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones")
+        raise ValueError("timeZone must be an explicit time zone")
     try:
         return ZoneInfo(name)
     except (ValueError, OSError, ZoneInfoNotFoundError):
