@@ -20,6 +20,7 @@ from tessera_lab.kubelet.containers.cdi import CdiEdits, CdiRegistry
 from tessera_lab.kubelet.containers.commands import CommandBehaviour, parse_command
 from tessera_lab.kubelet.containers.gpu_processes import ContainerOwner, GpuProcesses
 from tessera_lab.kubelet.containers.tools import Surroundings, visible_devices
+from tessera_lab.kubelet.images.catalogue import image_variables
 from tessera_lab.kubelet.images.node_images import NodeImages
 from tessera_lab.kubelet.servers.behaviour import HttpBehaviour
 from tessera_lab.kubelet.servers.server import SimulatedServers
@@ -76,7 +77,9 @@ class ContainerRuntime:
         allocations: Sequence[ContainerAllocateResponse],
         server: HttpBehaviour | None = None,
     ) -> CreatedContainer:
-        """Creates a container.
+        """Creates a container. Its variables are those of the image, of device plugins, of the spec, and of CDI.
+
+        As with ``accept-nvidia-visible-devices-envvar-when-unprivileged = false``, the image's ``all`` gives no device.
 
         Args:
             image: its image.
@@ -88,7 +91,7 @@ class ContainerRuntime:
         Raises:
             CdiError: a CDI device does not exist.
         """
-        merged: dict[str, str] = {}
+        merged = dict(image_variables(image))
         names: list[str] = []
         for allocation in allocations:
             merged |= allocation.envs

@@ -57,6 +57,17 @@ class SimulatedImage(msgspec.Struct, frozen=True, kw_only=True):
         return round(self.size_mib * _MIB)
 
 
+#: Repositories of images that ask for all cards by their own variables: CUDA images of NVIDIA, and others made of them.
+_CUDA_IMAGES = ("nvcr.io/nvidia/*", "*nvidia/cuda", "pytorch/pytorch", "vllm/vllm-openai", "*/pytorch/pytorch")
+_CUDA_VARIABLES = {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
+
+
+def image_variables(reference: str) -> Mapping[str, str]:
+    """The environment variables that an image sets (``ENV`` in the Dockerfiles of ``nvidia/cuda``)."""
+    repository = repository_of(reference)
+    return _CUDA_VARIABLES if any(fnmatchcase(repository, each) for each in _CUDA_IMAGES) else {}
+
+
 class ImageCatalogue:
     """All registries of a simulated world; a push changes them.
 
