@@ -7,6 +7,7 @@ import pytest
 from tests.cluster.test_claim_views import why
 from tests.cluster.test_resource_claims import NS, claiming, in_lab, profile, template
 from tests.support.device_claims import claim, claim_template, claiming_pod, exactly
+from tests.support.mortal_process import MortalAgent, MortalController, die_at, fate_of
 from tests.support.virtual_lab import VirtualLab
 
 from tessera.api.dra.claims import DEVICE_CLASSES, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
@@ -15,6 +16,7 @@ from tessera.cli.install.manifests import AGENT
 from tessera.kube.resources import DAEMONSETS, NODES, PODS
 from tessera.nvml.errors import InsufficientResources
 from tessera_lab.apiserver.kinds import versions
+from tessera_lab.cluster.cluster import SimulatedCluster
 
 __all__ = ["in_lab"]
 
@@ -274,6 +276,44 @@ def test_all_claims_of_a_cluster_that_are_released_at_once_are_given_again(in_la
         assert await claims(lab) == []
 
     in_lab(scenario, "1*8xA100-40GB")
+
+
+def life_of_claims(lab_of: InLab, at: int, cluster_type: type[SimulatedCluster], *, after: bool) -> bool:
+    """Two pods with one claim and one with another live and die while a process dies once; True if it died."""
+    struck = False
+
+    async def scenario(lab: VirtualLab) -> None:
+        nonlocal struck
+        await template(lab, "small", profile("1g.5gb"))
+        fate = fate_of(lab)
+        fate.arm(at, after=after)
+        await lab.client.create(RESOURCE_CLAIMS.as_dicts(), claim("c", profile("3g.20gb")), "default")
+        await claiming(lab, "alone", "small")
+        await users(lab, "c", "first", "second")
+        await lab.until(lambda: all(map(lab.ready, ("alone", "first", "second"))), "all run", 300.0)
+        assert lab.devices("first", "main") == lab.devices("second", "main") != lab.devices("alone", "main")
+        assert sorted(each[1] for each in lab.hardware()) == ["1g.5gb", "3g.20gb"]
+        for name in ("first", "alone", "second"):
+            await lab.delete(name)
+            await lab.clock.sleep(1.0)
+        await lab.until(lambda: not lab.hardware(), "nothing is left on the card", 300.0)
+        await lab.until(lambda: not lab.instaslice().spec.pod_allocation_requests, "nor on record", 300.0)
+        found = await lab.client.get(RESOURCE_CLAIMS, "c", "default")
+        assert found.status.allocation is None
+        struck, fate.armed = fate.struck, False
+
+    lab_of(scenario, cluster_type=cluster_type)
+    return struck
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_the_controller_may_die_at_any_write_for_claims(in_lab: InLab, when: str) -> None:
+    die_at(range(1, 15), lambda at: life_of_claims(in_lab, at, MortalController, after=when == "after"), every=3)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_the_agent_may_die_at_any_call_for_claims(in_lab: InLab, when: str) -> None:
+    die_at(range(1, 36), lambda at: life_of_claims(in_lab, at, MortalAgent, after=when == "after"), every=6)
 
 
 # Faults of NVIDIA's dynamic MIG, by the number of the issue of kubernetes-sigs/dra-driver-nvidia-gpu

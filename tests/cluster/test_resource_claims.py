@@ -50,10 +50,17 @@ async def claiming(lab: VirtualLab, name: str, of: str, *, shared: bool = False)
 
 
 async def play(
-    scenario: Scenario, nodes: str, folder: Path, driver: str, *, placement: str = "controller", **options: Any
+    scenario: Scenario,
+    nodes: str,
+    folder: Path,
+    driver: str,
+    *,
+    placement: str = "controller",
+    cluster_type: Callable[..., SimulatedCluster] = SimulatedCluster,
+    **options: Any,
 ) -> None:
     """Installs Tessera with the driver; all nodes give their slices to claims. ``options`` are the cluster's."""
-    cluster = SimulatedCluster(
+    cluster = cluster_type(
         parse_nodes(nodes),
         clock=LoopClock(1_800_000_000),
         options=ClusterOptions(cdi=folder, mig_config="dynamic", **options),

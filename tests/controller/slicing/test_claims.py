@@ -26,7 +26,7 @@ from tessera.controller.slicing.state.events import (
     RecordObserved,
     RefusalTimedOut,
 )
-from tessera.controller.slicing.state.instructions import PatchRecord
+from tessera.controller.slicing.state.instructions import PatchRecord, Ungate
 from tessera.dra import pool_reader
 from tessera.dra.node_devices import DRIVER
 from tessera.limits.claims import SORT_CHANGE_SECONDS, SORT_CHANGES
@@ -831,3 +831,42 @@ def test_costly_selectors_of_a_namespace_stop_that_namespace_alone() -> None:
     other = cluster.user("other", key, namespace="other")
     cluster.settle()
     assert cluster.where(other)
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_pod_that_is_bound_before_the_one_whose_slices_it_shares_takes_them_from_nobody(restarts: bool) -> None:
+    """The controller died before it opened the gate; its successor took back the slices that the other pod has."""
+    cluster = ClaimCluster()
+    cluster.claim_node("n1")
+    shared = cluster.claim("shared", request("slice", THREE))
+    first = cluster.user("first", shared, gates=(GATE,))
+    while not cluster.devices(shared):
+        cluster.agents()
+        cluster.slicer.decide()
+        for write in cluster.slicer.pop_writes():
+            if not isinstance(write, Ungate):
+                cluster.answer(write)
+    second = cluster.user("second", shared)
+    assert cluster.schedule()
+    assert cluster.pods[second.uid].node == "n1"
+    if restarts:
+        cluster.restart()
+    cluster.settle()
+    assert cluster.pods[first.uid].node == "n1"
+    assert cluster.where(first)
+
+
+def test_a_controller_that_comes_back_takes_no_slices_from_pods_at_the_gate() -> None:
+    cluster = ClaimCluster()
+    cluster.claim_node("n1")
+    pod = cluster.user("p", cluster.claim("c", request("slice", THREE)), gates=(GATE,))
+    cluster.slicer.decide()
+    for write in cluster.slicer.pop_writes():
+        cluster.answer(write)
+    place = cluster.where(pod)
+    assert place
+    cluster.restart()
+    before = len(cluster.writes)
+    cluster.settle()
+    assert cluster.where(pod) == place
+    assert [type(each).__name__ for each in cluster.writes[before:]] == ["PatchRecord", "Ungate"]

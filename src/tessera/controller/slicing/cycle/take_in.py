@@ -222,6 +222,8 @@ class Intake:
         else:
             self._state.profiles_by_node.pop(node, None)
         self._state.dirty_nodes.add(node)
+        if new_records:
+            self._observer.reread()  # what a pod asks for may depend on what it has
         for allocation in self._state.allocations.on(node):
             self._check_allocation(allocation)
             self._allocations.follow(allocation.uid)
