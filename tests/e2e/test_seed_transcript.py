@@ -50,6 +50,8 @@ def test_a_deployment_gets_its_slice_and_gives_it_back(cluster: Any, namespace: 
     assert own[0] == f"GPU 0: NVIDIA A100-SXM4-40GB (UUID: {result['gpuUUID']})"
     assert own[1] in listing.splitlines()
 
+    address = cluster.get(name)["status"]["podIP"]
+    assert "vllm:request_success_total{" in cluster.run("curl", "-s", f"http://{address}:8000/metrics").stdout
     answer = complete(cluster, namespace)
     assert (answer["object"], answer["model"]) == ("text_completion", "facebook/opt-125m")
     assert answer["choices"][0]["text"] == " simulated: no model runs in this lab"

@@ -57,6 +57,10 @@ class PodHost(Protocol):
         """The Allocate responses of device plugins for the container."""
         ...
 
+    def listen_address(self) -> str:
+        """The pod's address if it is one of this machine, on which its servers can listen; else empty."""
+        ...
+
     def start_real(self, record: ContainerRecord, created: CreatedContainer) -> asyncio.Task[int] | None:
         """Starts the container as a real process; None if it is not one of Tessera's."""
         ...
@@ -250,7 +254,7 @@ class PodContainers:
                 container=record.name,
                 container_id=record.container_id,
             )
-            return await self._runtime.run(created, owner, record.write)
+            return await self._runtime.run(created, owner, record.write, self._host.listen_address())
         except (NvmlError, MemoryError) as error:
             record.write(f"simulated: the container cannot use its GPU: {error}")
             return NO_GPU_EXIT

@@ -93,6 +93,10 @@ class Launcher:
         )
         return asyncio.create_task(exit_code(self._entrypoint, context))
 
+    def pods_listen(self) -> bool:
+        """True if the addresses of the node's pods are addresses of this machine."""
+        return self._node.host().plugins.directories is not None
+
     def reports_readiness(self, created: CreatedContainer) -> bool:
         """True if the process itself calls ``ready``: an agent, which an update may start beside another one.
 

@@ -104,13 +104,16 @@ class ContainerRuntime:
         lines = [f"{name}={created.env[name]}" for name in sorted(created.env)]
         return [f"simulated container, image {created.image}, command {list(created.argv)}", *lines]
 
-    async def run(self, created: CreatedContainer, owner: ContainerOwner, log: Callable[[str], None]) -> int:
+    async def run(
+        self, created: CreatedContainer, owner: ContainerOwner, log: Callable[[str], None], address: str = ""
+    ) -> int:
         """Runs a simulated container to its end and returns its exit code; cancel it to stop it.
 
         Args:
             created: the container.
             owner: its pod and name.
             log: adds a line to its log.
+            address: the address of this machine that its pod has; empty for none.
 
         Raises:
             NvmlError: a MIG device that it sees does not exist, or no driver is loaded.
@@ -119,9 +122,7 @@ class ContainerRuntime:
         does = parse_command(created.image, created.argv, self.surroundings(owner.pod, created.env))
         for line in (*does.output, *does.errors):
             log(line)
-        if created.server is not None:
-            log(f"simulated: a stand-in serves HTTP on port {created.server.port}")
-        async with self.servers.running(owner.uid, created.server):
+        async with self.servers.running(owner.uid, created.server, address, log):
             return await self._work(created, does, owner, log)
 
     async def _work(

@@ -351,6 +351,10 @@ class PodWorker:
         names = [name for _, _, each in self._services.claims.devices(self.pod, spec) for name in each.cdi_devices]
         return (*found, ContainerAllocateResponse(cdi_devices=tuple(dict.fromkeys(names)))) if names else found
 
+    def listen_address(self) -> str:
+        """The pod's address if it is one of this machine, on which its servers can listen; else empty."""
+        return self._pod_ip if self._services.launcher.pods_listen() else ""
+
     def start_real(self, record: ContainerRecord, created: CreatedContainer) -> asyncio.Task[int] | None:
         """The container's process if it is run for real."""
 

@@ -1,13 +1,14 @@
 """A simulated server: takes connections and requests, and works on them as its declaration says.
 
-Its connections are pairs of sockets in this process, so that HTTP is aiohttp's and buffers are the kernel's; it listens
-on no port of the machine. Work takes time of the node's clock. Requests wait for a place and for their turn; beyond a
-limit they are refused, as are bodies that are too large.
+Its connections are pairs of sockets in this process, so that HTTP is aiohttp's and buffers are the kernel's. Where pods
+of the lab have addresses of this machine, it listens there too, for an agent that reads its metrics. Work takes time of
+the node's clock. Requests wait for a place and for their turn; beyond a limit they are refused, as are bodies that are
+too large.
 """
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from aiohttp import web
@@ -44,6 +45,7 @@ class SimulatedServer:
         self._turn = 0.0
         self._api = VllmApi(behaviour.model) if behaviour.model else None
         self._http = web.Server(self._handle, access_log=None, handler_cancellation=True)
+        self._listener: asyncio.Server | None = None
         self.running = 0
         self.waiting = 0
 
@@ -53,8 +55,18 @@ class SimulatedServer:
         await asyncio.get_running_loop().connect_accepted_socket(self._http, other)
         return await asyncio.open_connection(sock=own)
 
+    async def listen(self, address: str) -> str:
+        """Listens on its port of an address; returns why it cannot, empty if it does."""
+        try:
+            self._listener = await asyncio.get_running_loop().create_server(self._http, address, self._does.port)
+        except OSError as error:
+            return str(error)
+        return ""
+
     async def close(self) -> None:
         """Ends all connections."""
+        if self._listener is not None:
+            self._listener.close()
         self._http.pre_shutdown()
         await self._http.shutdown(_SHUTDOWN)
 
@@ -127,13 +139,25 @@ class SimulatedServers:
         self._servers: dict[tuple[str, int], SimulatedServer] = {}
 
     @asynccontextmanager
-    async def running(self, uid: str, behaviour: HttpBehaviour | None) -> AsyncIterator[None]:
-        """Runs a server of a pod, if it has one, inside the block."""
+    async def running(
+        self, uid: str, behaviour: HttpBehaviour | None, address: str, log: Callable[[str], None]
+    ) -> AsyncIterator[None]:
+        """Runs a server of a pod inside the block.
+
+        Args:
+            uid: the pod's UID.
+            behaviour: what the server does; None for a pod without one.
+            address: the address of this machine that the pod has; empty for none.
+            log: adds a line to the container's log.
+        """
         if behaviour is None:
             yield
             return
         server = self._servers[uid, behaviour.port] = SimulatedServer(behaviour, self._clock)
+        log(f"simulated: a stand-in serves HTTP on port {behaviour.port}")
         try:
+            if address and (why := await server.listen(address)):
+                log(f"simulated: only kubectl port-forward and the API server's proxies reach it: {why}")
             yield
         finally:
             del self._servers[uid, behaviour.port]

@@ -4,13 +4,15 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import aiohttp
 import msgspec
 import pytest
+from tests.support.ports import free_port
 
-from tessera.clock import LoopClock
+from tessera.clock import LoopClock, SystemClock
 from tessera.kube.transport.interface import Request, Response
 from tessera_lab.kubelet.servers.behaviour import HttpBehaviour
-from tessera_lab.kubelet.servers.server import SimulatedServer
+from tessera_lab.kubelet.servers.server import SimulatedServer, SimulatedServers
 from tessera_lab.limits import LAB_SERVER
 from tessera_lab.simulation.virtual_time import CountedClock, run_virtual
 
@@ -66,6 +68,21 @@ def test_too_many_that_wait_are_refused() -> None:
 
     refused = play(HttpBehaviour(latency=100.0, concurrency=1), story)
     assert (refused.status, refused.headers["server"]) == (503, "tessera-lab (simulated)")
+
+
+def test_it_listens_where_its_pod_has_an_address_of_this_machine() -> None:
+    async def story() -> None:
+        behaviour = HttpBehaviour(port=free_port())
+        servers, said = SimulatedServers(CountedClock(SystemClock())), list[str]()
+        async with servers.running("a", behaviour, "127.0.0.1", said.append):
+            async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{behaviour.port}") as answer:
+                assert answer.headers["server"] == "tessera-lab (simulated)"
+            assert len(said) == 1
+            async with servers.running("b", behaviour, "127.0.0.1", said.append):
+                assert (await servers.find("b", behaviour.port).answer(PAGE)).status == 200
+        assert said[2].startswith("simulated: only kubectl port-forward and the API server's proxies reach it: ")
+
+    asyncio.run(story())
 
 
 def completion(**fields: Any) -> Request:
