@@ -225,7 +225,7 @@ def test_the_slice_of_a_refused_pod_that_nobody_makes_anew_goes_to_the_next(in_l
 def test_a_pod_pushes_a_placeholder_of_the_printed_manifest_aside(
     in_lab: InLab, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    wanted = ["--pods-per-hour", "1", "--time-to-gpu", "9m", "--priority", "-10", "-o", "yaml"]
+    wanted = ["--pods-per-hour", "1", "--time-to-gpu", "9m", "--priority", "-10", "-o", "placeholders"]
     assert main(["autoscaler", "warm", *wanted]) == 0
     priority_class, deployment = yaml.safe_load_all(capsys.readouterr().out)
 
