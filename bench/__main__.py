@@ -42,6 +42,7 @@ BENCHMARKS = {
     "decisions": Benchmark("--nodes 10 --cases labels"),
     "eta": Benchmark("--traces teams", traces=True),
     "experiments": Benchmark("--repeat 1", bars=True),
+    "handover": Benchmark("--seeds 1 --cases 0", bars=True),
     "large": Benchmark("--nodes 2 --pods 2"),
     "new_nodes": Benchmark("--sets 1 --steps 10"),
     "openb": Benchmark("--seeds 1 --processes 1", traces=True, needs_traces=True, bars=True),

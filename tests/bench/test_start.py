@@ -10,7 +10,19 @@ from bench.__main__ import BENCHMARKS, ROOT
 FOLDER = ROOT / "bench"
 #: Those that take more than a second of CPU at their smallest size.
 SLOW = {
-    *("claims", "cli", "eta", "experiments", "large", "new_nodes", "pod_notices", "ports", "preferred", "reservations"),
+    *(
+        "claims",
+        "cli",
+        "eta",
+        "experiments",
+        "handover",
+        "large",
+        "new_nodes",
+        "pod_notices",
+        "ports",
+        "preferred",
+        "reservations",
+    ),
     *("scrape", "sharing", "slices", "state_values", "top", "two_cards", "watch"),
 }
 #: Files that are no benchmark: this runner, the unit of speed, another way to start one, policies that are compared,

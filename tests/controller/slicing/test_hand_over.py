@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.controller.slicing.test_inheritance import NEW, OLD, has_slices, running, waiting
+from tests.controller.slicing.test_inheritance import NEW, OLD, end, gone, has_slices, running, waiting
 from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.api.names import NodeName, PodUid
@@ -208,13 +208,37 @@ def cordoned(cluster: SlicerCluster) -> None:
     cluster.slicer.handle(NodeObserved(node))
 
 
-@pytest.mark.parametrize("way", [stranger, made_up, scaled_to_zero, older, switched_off, cordoned])
+def ends_old_pods_itself(cluster: SlicerCluster) -> None:
+    cluster.workloads = {"old": deployment(1, keeps_old=False), "new": deployment(2, keeps_old=False)}
+
+
+@pytest.mark.parametrize(
+    "way", [stranger, made_up, scaled_to_zero, older, switched_off, cordoned, ends_old_pods_itself]
+)
 def test_no_pod_ends(cluster: SlicerCluster, way: Callable[[SlicerCluster], None]) -> None:
     running(cluster, "svc-1-a", "7g.40gb")
     way(cluster)
     surge(cluster)
     cluster.settle()
     assert not evicted(cluster)
+
+
+def test_a_pod_that_is_deleted_meanwhile_leaves_its_slots_too() -> None:
+    """The new pod and the old one whose slots it gets are one of the wanted pods, not two."""
+    cluster = SlicerCluster()
+    cluster.pass_time(0)
+    cluster.node("n1")
+    cluster.workloads = {"old": deployment(1, 2), "new": deployment(2, 2)}
+    olds = [running(cluster, f"svc-1-{each}", "3g.20gb") for each in "ab"]
+    batch = waiting(cluster, "batch", "3g.20gb", namespace="team-b")
+    cluster.protected = {each.uid for each in olds}
+    new = surge(cluster, profile="3g.20gb")
+    cluster.settle()
+    (kept,) = cluster.slicer.state.reservations[new.uid].holders
+    (other,) = [each for each in olds if each.uid != kept]
+    end(cluster, other)
+    gone(cluster, other)
+    assert [has_slices(cluster, each) for each in (new, batch)] == [True, False]
 
 
 @pytest.mark.parametrize("facts", [{"maker": "", "owner": ""}, {"namespace": "team-b"}, {"profile": "2g.10gb"}])

@@ -2,7 +2,8 @@
 
 By default a rolling update ends no old pod before a new one is ready. Where the new pod has no room beside the old one,
 both wait for each other. This module names that, and ends it for pods with the annotation
-``tessera.dev/update: hand-over``. Rules:
+``tessera.dev/update: hand-over``. A Deployment that may be without some pods (``maxUnavailable``) ends old ones itself,
+whose slots the new ones inherit: it is left alone. Rules:
 
 - What makes room without the service's loss goes first: a free slot, a preemption, and a move if pods move.
 - The slots are reserved for the new pod, as inherited ones, and the reservation is on record before the old pod is
@@ -258,7 +259,7 @@ class HandOver(Proposer):
         by_top: dict[str, list[tuple[Workload, Owner]]] = {}
         for owner in self._owners(family):
             workload = self._answers[owner]
-            if workload is not None and workload.wanted and workload.revision:
+            if workload is not None and workload.wanted and workload.revision and workload.keeps_old:
                 by_top.setdefault(workload.top, []).append((workload, owner))
         for found in by_top.values():
             found.sort(key=lambda each: -each[0].revision)
@@ -283,8 +284,7 @@ class HandOver(Proposer):
         if not found:
             return
         if not (self._acts and waiting[0].hands_over):
-            if update.newest.keeps_old:
-                self._name(update, waiting, found, UpdateStep.STAY)
+            self._name(update, waiting, found, UpdateStep.STAY)
         elif self._is_marked(waiting[0], update.newest):
             self._name(update, waiting, found, UpdateStep.FAILED)
         elif not self._are_ready(update) or self._may_get_room(waiting[0]):

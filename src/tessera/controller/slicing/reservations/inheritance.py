@@ -217,8 +217,13 @@ class Inheritance(Proposer):
                     break
 
     def _has_slots(self, uid: PodUid) -> bool:
+        if self._state.allocations.current_of(uid) is not None:
+            return True
         own = self._state.reservations.get(uid)
-        return self._state.allocations.current_of(uid) is not None or (own is not None and own.is_inherited)
+        if own is None or not own.is_inherited:
+            return False
+        # in a hand-over both pods are there for a while, with one place
+        return not any(self.pods.get(each.uid) for each in holders_of(self._state, own))
 
     def _may_inherit(self, pod: PodInfo) -> bool:
         own = self._state.reservations.get(pod.uid)
