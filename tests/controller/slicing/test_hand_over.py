@@ -223,22 +223,28 @@ def test_no_pod_ends(cluster: SlicerCluster, way: Callable[[SlicerCluster], None
     assert not evicted(cluster)
 
 
-def test_a_pod_that_is_deleted_meanwhile_leaves_its_slots_too() -> None:
+def test_pods_that_are_deleted_meanwhile_leave_their_slots_too() -> None:
     """The new pod and the old one whose slots it gets are one of the wanted pods, not two."""
     cluster = SlicerCluster()
     cluster.pass_time(0)
-    cluster.node("n1")
-    cluster.workloads = {"old": deployment(1, 2), "new": deployment(2, 2)}
-    olds = [running(cluster, f"svc-1-{each}", "3g.20gb") for each in "ab"]
+    for name in ("n1", "n2"):
+        cluster.node(name)
+    cluster.workloads = {"old": deployment(1, 3), "new": deployment(2, 3)}
+    olds = [running(cluster, f"svc-1-{each}", "3g.20gb") for each in "abc"]
+    running(cluster, "other", "3g.20gb", maker="StatefulSet/other", owner="other")
     batch = waiting(cluster, "batch", "3g.20gb", namespace="team-b")
     cluster.protected = {each.uid for each in olds}
     new = surge(cluster, profile="3g.20gb")
     cluster.settle()
     (kept,) = cluster.slicer.state.reservations[new.uid].holders
-    (other,) = [each for each in olds if each.uid != kept]
-    end(cluster, other)
-    gone(cluster, other)
-    assert [has_slices(cluster, each) for each in (new, batch)] == [True, False]
+    others = [each for each in olds if each.uid != kept]
+    for each in others:
+        end(cluster, each)
+    for each in others:
+        gone(cluster, each)
+    again = old_again(cluster, profile="3g.20gb")
+    cluster.settle()
+    assert [has_slices(cluster, each) for each in (new, again, batch)] == [True, True, False]
 
 
 @pytest.mark.parametrize("facts", [{"maker": "", "owner": ""}, {"namespace": "team-b"}, {"profile": "2g.10gb"}])

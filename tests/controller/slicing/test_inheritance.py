@@ -16,6 +16,7 @@ from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.reservations.inheritance import KEPT_PODS, KEPT_SECONDS, TRIED_KINDS, Inheritance
 from tessera.controller.slicing.reservations.owner_pods import place_within
 from tessera.controller.slicing.reservations.reservation_record import RESERVATIONS_ANNOTATION
+from tessera.controller.slicing.state.reservation_rules import reservations_before
 
 OLD, NEW = "ReplicaSet/svc-1", "ReplicaSet/svc-2"
 
@@ -445,3 +446,30 @@ def test_a_namespace_keeps_its_share_of_the_bound() -> None:
         cluster.put(replace(cluster.pods[pod.uid], terminating=True))
     cluster.settle()
     assert len(cluster.slicer.state.reservations) == KEPT_PODS
+
+
+@pytest.mark.parametrize("last", [0, 1, 2])
+def test_each_of_several_next_pods_gets_slots_whichever_are_free_last(last: int) -> None:
+    """An update with ``Recreate`` ends all pods at the same time, and their slices are gone one after the other."""
+    cluster = SlicerCluster()
+    cluster.pass_time(0)
+    for name in ("n1", "n2"):
+        cluster.node(name)
+    cluster.workloads = {"old": Workload("svc", 3, 1), "new": Workload("svc", 3, 2)}
+    olds = [running(cluster, f"svc-1-{each}", "3g.20gb") for each in "abc"]
+    running(cluster, "other", "3g.20gb", maker="StatefulSet/other", owner="other")
+    batch = waiting(cluster, "batch", "3g.20gb", namespace="team-b")
+    cluster.settle()
+    for each in olds:
+        cluster.put(replace(cluster.pods[each.uid], terminating=True, gone_by=cluster.date + 30))
+    cluster.settle()
+    heirs = [waiting(cluster, f"svc-2-{each}", "3g.20gb", maker=NEW, owner="new") for each in "abc"]
+    cluster.settle()
+    before = reservations_before(cluster.slicer.state, heirs[0])
+    assert {each.uid for each in before} == {each.uid for each in heirs[1:]}
+    for each in olds:
+        if each is not olds[last]:
+            cluster.remove(each)
+    cluster.settle()
+    gone(cluster, olds[last])
+    assert [has_slices(cluster, each) for each in (*heirs, batch)] == [True, True, True, False]

@@ -220,14 +220,18 @@ class Inheritance(Proposer):
         if self._state.allocations.current_of(uid) is not None:
             return True
         own = self._state.reservations.get(uid)
-        if own is None or not own.is_inherited:
-            return False
-        # in a hand-over both pods are there for a while, with one place
-        return not any(self.pods.get(each.uid) for each in holders_of(self._state, own))
+        return own is not None and own.is_inherited and not self._waits_for_the_living(own)
+
+    def _waits_for_the_living(self, own: Reservation) -> bool:
+        """True for a hand-over that has not begun to end the old pod: two pods with one place."""
+        held = [each.uid for each in holders_of(self._state, own)]
+        is_asked = any(uid in self._state.evictions or ("pod", uid) in self._state.busy for uid in held)
+        return bool(held) and not is_asked and all(map(self.pods.get, held))
 
     def _may_inherit(self, pod: PodInfo) -> bool:
         own = self._state.reservations.get(pod.uid)
-        return pod.uid in self._state.waiting and pod.ready_to_place and (own is None or not own.is_inherited)
+        is_free = own is None or not own.is_inherited or self._waits_for_the_living(own)
+        return pod.uid in self._state.waiting and pod.ready_to_place and is_free
 
     def _hand_over(self, one: Reservation, pod: PodInfo, slices: tuple[Slice, ...]) -> Iterator[Proposal]:
         state = self._state

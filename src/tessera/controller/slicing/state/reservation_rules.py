@@ -23,12 +23,15 @@ BACKFILL_MARGIN = 90.0
 
 
 def reservations_before(state: SlicerState, pod: PodInfo) -> list[Reservation]:
-    """Returns the reservations that go before a pod: those of a higher priority, and earlier ones of its own."""
+    """Returns the reservations that go before a pod: those of a higher priority, and earlier ones of its own.
+
+    No pod gets slots that another one inherits: its own would go to somebody else, and the other's would be gone.
+    """
     own = state.reservations.get(pod.uid)
     found = state.reservations.values()
     if own is None:
         return [each for each in found if each.priority >= pod.priority]
-    return [each for each in found if each.rank < own.rank]
+    return [each for each in found if each.rank < own.rank or (each.is_inherited and each is not own)]
 
 
 def reservations_delayed_by(state: SlicerState, pod: PodInfo, found: Iterable[Reservation]) -> list[Reservation]:
