@@ -48,6 +48,9 @@ class ImagePulls(ClusterInput):
         changed: called after it has.
         pods: all pods.
         namespace: Tessera's own.
+
+    Attributes:
+        pods: the pull pods by their name.
     """
 
     def __init__(
@@ -62,8 +65,7 @@ class ImagePulls(ClusterInput):
         super().__init__(runtime, slicer, changed)
         self._namespace = namespace
         self._informer = pods
-        #: The pull pods by their name.
-        self._pulls: dict[str, Pod] = {}
+        self.pods: dict[str, Pod] = {}
         self._due = asyncio.Event()
         pods.add_handler(self._observe, only=self._is_pull)
 
@@ -72,15 +74,14 @@ class ImagePulls(ClusterInput):
 
     def _observe(self, event: WatchEvent[Pod]) -> None:
         if event.kind is EventKind.DELETED:
-            self._pulls.pop(event.object.metadata.name, None)
+            self.pods.pop(event.object.metadata.name, None)
         else:
-            self._pulls[event.object.metadata.name] = event.object
+            self.pods[event.object.metadata.name] = event.object
         self._due.set()
 
     def look(self) -> None:
-        """Acts if there is something to pull, or a pull pod."""
-        if self._slicer.hand_over.pulls or self._pulls:
-            self._due.set()
+        """Acts soon, since there is something to pull, or a pull pod."""
+        self._due.set()
 
     async def run(self) -> None:
         """Pulls until cancelled."""
@@ -95,16 +96,16 @@ class ImagePulls(ClusterInput):
 
     async def _act(self) -> None:
         wanted = dict(self._slicer.hand_over.pulls)
-        for name, pod in list(self._pulls.items()):
+        for name, pod in list(self.pods.items()):
             uid, node = PodUid(pod.metadata.labels[PULL_LABEL]), NodeName(pod.spec.node_name)
             if wanted.get(uid) == node and not is_done(pod):
                 continue
             await self._delete(name, pod)
             if wanted.get(uid) == node:
                 self._pass_on(ImagesPulled(uid, node))
-        free = PULLS - len(self._pulls)
+        free = PULLS - len(self.pods)
         for uid, node in wanted.items():
-            if _name_of(uid) not in self._pulls and free > 0:
+            if _name_of(uid) not in self.pods and free > 0:
                 free -= 1
                 await self._create(uid, node)
 
@@ -124,7 +125,7 @@ class ImagePulls(ClusterInput):
             self._pass_on(ImagesPulled(uid, node))  # it is not allowed here: then after the switch
 
     async def _delete(self, name: str, pod: Pod) -> None:
-        self._pulls.pop(name, None)
+        self.pods.pop(name, None)
         try:
             await self._client.delete(PODS, name, self._namespace, uid=pod.metadata.uid, grace_seconds=0)
         except NotFound:

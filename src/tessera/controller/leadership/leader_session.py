@@ -280,9 +280,10 @@ class LeaderSession:
         for event in self._term.after_step:
             event.set()
         slicer = self._slicer  # kept slots are reservations
-        if slicer.state.ages.unknown_owners or slicer.state.reservations or slicer.hand_over.asks:
+        if slicer.state.ages.unknown_owners or slicer.state.reservations or slicer.hand_over.asked:
             self._pod_owners.look()
-        self._image_pulls.look()
+        if slicer.hand_over.pulls or self._image_pulls.pods:
+            self._image_pulls.look()
         for instruction in self._slicer.pop_writes():
             self._executor.start(instruction, group)
 

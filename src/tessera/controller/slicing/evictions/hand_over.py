@@ -104,6 +104,8 @@ class HandOver(Proposer):
 
     Attributes:
         pulls: by waiting pod, the node to which somebody should bring its images.
+        asked: the updates that have a waiting pod, and when the API server was asked about each; without any there are
+            no :attr:`unknown_owners`.
     """
 
     follows = "maker"
@@ -113,8 +115,7 @@ class HandOver(Proposer):
         self._pods = pods
         self._acts = acts
         self._moves = moves
-        #: The updates that have a waiting pod, and when the API server was asked about each.
-        self._asked: dict[Family, float] = {}
+        self.asked: dict[Family, float] = {}
         #: What it said of their owners; None if one does not exist.
         self._answers: dict[Owner, Workload | None] = {}
         #: Updates of which pods came or went since.
@@ -141,8 +142,8 @@ class HandOver(Proposer):
             self._known.discard(uid)
             self._evicted.pop(uid, None)
             self._refused.pop(uid, None)
-            if self._asked:
-                self._changed.update(self._asked)
+            if self.asked:
+                self._changed.update(self.asked)
                 self._state.reservations_due = True
             return
         family = family_of(owner_of(found.pod))
@@ -153,19 +154,14 @@ class HandOver(Proposer):
             self._state.reservations_due = True
 
     @property
-    def asks(self) -> bool:
-        """True if there may be :attr:`unknown_owners`."""
-        return bool(self._asked)
-
-    @property
     def unknown_owners(self) -> Iterator[Owner]:
         """The owners about which somebody should ask the API server."""
-        for family in self._asked:
+        for family in self.asked:
             yield from (each for each in self._owners(family) if each not in self._answers)
 
     def note_owner(self, owner: Owner, workload: Workload | None) -> None:
         """Takes in what the API server says of an owner."""
-        if family_of(owner) in self._asked:
+        if family_of(owner) in self.asked:
             self._answers[owner] = workload
             self._state.reservations_due = True
 
@@ -187,7 +183,7 @@ class HandOver(Proposer):
 
     def _ask(self, family: Family) -> None:
         """Has the API server asked about an update."""
-        self._asked[family] = self._state.now
+        self.asked[family] = self._state.now
         self._changed.discard(family)
         for each in self._owners(family):
             self._answers.pop(each, None)
@@ -239,7 +235,7 @@ class HandOver(Proposer):
 
     def _forget(self, families: Iterable[Family]) -> None:
         kept = set(families)
-        self._asked = {each: when for each, when in self._asked.items() if each in kept}
+        self.asked = {each: when for each, when in self.asked.items() if each in kept}
         self._answers = {each: found for each, found in self._answers.items() if family_of(each) in kept}
         self._changed &= kept
         if not self._pods.updating:
@@ -247,12 +243,12 @@ class HandOver(Proposer):
 
     def _is_answered(self, family: Family) -> bool:
         """True if the API server has said what the owners of an update are; has it asked when that is due."""
-        since = self._state.now - self._asked.get(family, -ASKED_AGAIN)
+        since = self._state.now - self.asked.get(family, -ASKED_AGAIN)
         pause = LEAST_PAUSE if family in self._changed else ASKED_AGAIN
         if since >= pause:
             self._ask(family)
         else:
-            self._dues.append(self._asked[family] + pause)
+            self._dues.append(self.asked[family] + pause)
         return all(each in self._answers for each in self._owners(family))
 
     def _updates(self, family: Family) -> Iterator[_Update]:
@@ -292,7 +288,7 @@ class HandOver(Proposer):
         elif not self._has_images(waiting[0], found[0].node):
             self._name(update, waiting, found, UpdateStep.FOLLOW)
             self._name(update, waiting[:1], found, UpdateStep.PULL)
-        elif self._state.now - self._asked[update.family] > FRESH:
+        elif self._state.now - self.asked[update.family] > FRESH:
             self._name(update, waiting, found, UpdateStep.FOLLOW)
             self._ask(update.family)
         else:
@@ -470,7 +466,7 @@ class HandOver(Proposer):
         if heir is None or one is None:
             self._name(update, waiting, (), UpdateStep.FOLLOW)
             return
-        if self._state.now - self._asked[update.family] > FRESH:
+        if self._state.now - self.asked[update.family] > FRESH:
             self._ask(update.family)
             return
         yield FailedUpdate(failed, update.newest.revision, one.node)
