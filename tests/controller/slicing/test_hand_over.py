@@ -14,7 +14,8 @@ from tessera.controller.base.settings import HandOverMode
 from tessera.controller.leadership.owners import unknown_owners
 from tessera.controller.objects.owners import Workload
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.controller.slicing.evictions.hand_over import EVICTED_AGAIN, PULL_SECONDS, RESTARTS, UPDATES
+from tessera.controller.slicing.evictions.hand_over import EVICTED_AGAIN, PULL_SECONDS, RESTARTS
+from tessera.controller.slicing.evictions.updates import UPDATES
 from tessera.controller.slicing.reservations.reservation_record import RESERVATIONS_ANNOTATION
 from tessera.controller.slicing.state.events import NodeObserved, OwnerLookedUp
 from tessera.controller.slicing.state.instructions import Evict, PatchRequests

@@ -280,7 +280,7 @@ class LeaderSession:
         for event in self._term.after_step:
             event.set()
         slicer = self._slicer  # kept slots are reservations
-        if slicer.state.ages.unknown_owners or slicer.state.reservations or slicer.hand_over.asked:
+        if slicer.state.ages.unknown_owners or slicer.state.reservations or slicer.hand_over.updates.asked:
             self._pod_owners.look()
         if slicer.hand_over.pulls or self._image_pulls.pods:
             self._image_pulls.look()

@@ -43,7 +43,9 @@ _AGAIN = 5.0
 
 def unknown_owners(slicer: Slicer) -> Iterator[Owner]:
     """Yields owners of pods about which somebody should ask the API server."""
-    return chain(slicer.state.ages.unknown_owners, slicer.inheritance.unknown_owners, slicer.hand_over.unknown_owners)
+    return chain(
+        slicer.state.ages.unknown_owners, slicer.inheritance.unknown_owners, slicer.hand_over.updates.unknown_owners
+    )
 
 
 class PodOwners(ClusterInput):

@@ -18,9 +18,7 @@ whose slots the new ones inherit: it is left alone. Rules:
   of an older revision, or of a failed one, of the same Deployment. The answers are fresh when an eviction is decided.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from itertools import islice
 
 import msgspec
@@ -30,6 +28,7 @@ from tessera.clock import parse_time_or_zero
 from tessera.controller.objects.owners import Owner, Workload
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.evictions.mover import EVICTION_SECONDS, MOVES_AFTER
+from tessera.controller.slicing.evictions.updates import Update, Updates
 from tessera.controller.slicing.planning.proposals import (
     EndOfReservation,
     FailedUpdate,
@@ -40,11 +39,7 @@ from tessera.controller.slicing.planning.proposals import (
     evict,
 )
 from tessera.controller.slicing.reservations.owner_pods import (
-    ASKED_SIBLINGS,
-    Family,
     OwnerPods,
-    family_of,
-    owner_of,
     place_within,
     reserve_inherited,
 )
@@ -54,43 +49,17 @@ from tessera.controller.slicing.state.move_record import read_moves
 from tessera.controller.slicing.state.reservation import Reservation
 from tessera.controller.slicing.state.reservation_rules import holders_of, overlap
 from tessera.controller.slicing.state.slicer_state import SlicerState
-from tessera.controller.slicing.state.waiting_pod import competes_for_room
 from tessera.reasons.reason import Fragmented, OldPods, UpdateStep
 from tessera.text import one_line
 
-#: Most updates that are looked at, each at every decision; of more, a namespace has its share.
-UPDATES = 256
 #: Most new pods of one update that are told why they wait.
 TOLD_PODS = 32
 #: Restarts of a container after which a new pod has failed.
 RESTARTS = 3
 #: Most seconds for which a new pod's images are waited for.
 PULL_SECONDS = 600.0
-#: Seconds for which the API server's answer is fresh enough to evict by it.
-FRESH = 10.0
-#: Seconds after which it is asked again about an update of which nothing changes.
-ASKED_AGAIN = 300.0
-#: Least seconds between two such questions while the pods of an update come and go.
-LEAST_PAUSE = 5.0
 #: Seconds until a pod is asked to end again.
 EVICTED_AGAIN = 15.0
-
-
-@dataclass(frozen=True)
-class _Update:
-    """One Deployment in an update.
-
-    Attributes:
-        family: its owners' family.
-        newest: its newest ReplicaSet.
-        new: the living pods of the newest revision.
-        old: those of older ones, the newest of them first.
-    """
-
-    family: Family
-    newest: Workload
-    new: Sequence[PodInfo]
-    old: Sequence[PodInfo]
 
 
 class HandOver(Proposer):
@@ -104,22 +73,16 @@ class HandOver(Proposer):
 
     Attributes:
         pulls: by waiting pod, the node to which somebody should bring its images.
-        asked: the updates that have a waiting pod, and when the API server was asked about each; without any there are
-            no :attr:`unknown_owners`.
+        updates: the updates in which a pod waits.
     """
 
     follows = "maker"
 
     def __init__(self, state: SlicerState, pods: OwnerPods, *, acts: bool, moves: bool) -> None:
         self._state = state
-        self._pods = pods
+        self.updates = Updates(state, pods)
         self._acts = acts
         self._moves = moves
-        self.asked: dict[Family, float] = {}
-        #: What it said of their owners; None if one does not exist.
-        self._answers: dict[Owner, Workload | None] = {}
-        #: Updates of which pods came or went since.
-        self._changed: set[Family] = set()
         #: By pod that was asked to end, when that was, and what the server said against it.
         self._evicted: dict[PodUid, float] = {}
         self._refused: dict[PodUid, str] = {}
@@ -129,41 +92,20 @@ class HandOver(Proposer):
         self._pull_began: dict[PodUid, float] = {}
         #: By waiting pod, the step of the last event about it.
         self._told: dict[PodUid, UpdateStep] = {}
-        #: Pods that were seen while their family was in an update.
-        self._known: set[PodUid] = set()
         self._dues: list[float] = []
 
     # What is known
 
     def observe(self, uid: PodUid) -> None:
         """Takes in a pod that changed, or is gone."""
-        found = self._pods.get(uid)
-        if found is None:
-            self._known.discard(uid)
+        if uid not in self._state.cluster.pods:
             self._evicted.pop(uid, None)
             self._refused.pop(uid, None)
-            if self.asked:
-                self._changed.update(self.asked)
-                self._state.reservations_due = True
-            return
-        family = family_of(owner_of(found.pod))
-        if family in self._pods.updating:
-            if uid not in self._known:
-                self._known.add(uid)
-                self._changed.add(family)
-            self._state.reservations_due = True
-
-    @property
-    def unknown_owners(self) -> Iterator[Owner]:
-        """The owners about which somebody should ask the API server."""
-        for family in self.asked:
-            yield from (each for each in self._owners(family) if each not in self._answers)
+        self._state.reservations_due |= self.updates.concern(uid)
 
     def note_owner(self, owner: Owner, workload: Workload | None) -> None:
         """Takes in what the API server says of an owner."""
-        if family_of(owner) in self.asked:
-            self._answers[owner] = workload
-            self._state.reservations_due = True
+        self._state.reservations_due |= self.updates.note_owner(owner, workload)
 
     def note_images(self, uid: PodUid, node: NodeName) -> None:
         """Takes in that the images of a waiting pod are on a node, or cannot be brought there."""
@@ -178,16 +120,6 @@ class HandOver(Proposer):
             self._state.reservations_due = True
         yield from ()
 
-    def _owners(self, family: Family) -> Sequence[Owner]:
-        return tuple(islice(self._pods.owners(family), ASKED_SIBLINGS))
-
-    def _ask(self, family: Family) -> None:
-        """Has the API server asked about an update."""
-        self.asked[family] = self._state.now
-        self._changed.discard(family)
-        for each in self._owners(family):
-            self._answers.pop(each, None)
-
     # Proposing
 
     def propose(self) -> Iterator[Proposal]:
@@ -195,75 +127,16 @@ class HandOver(Proposer):
         if not self._state.now:
             return
         self._dues = []
-        families = self._families()
         before, self._state.updates = self._state.updates, {}
-        self._forget(families)
-        for family in families:
-            if self._is_answered(family):
-                for update in self._updates(family):
-                    yield from self._advance(update)
-            else:
-                known = {pod.uid for owner in self._owners(family) for pod in self._pods.of(owner)}
-                self._state.updates.update({uid: each for uid, each in before.items() if uid in known})
+        for update in self.updates.review():
+            yield from self._advance(update)
+        kept = self.updates.unanswered
+        self._state.updates.update({uid: each for uid, each in before.items() if uid in kept})
         yield from self._tell()
         self._forget_pulls()
-        self.next_due = min(self._dues, default=None)
+        self.next_due = min((*self._dues, *self.updates.dues), default=None)
 
-    def _families(self) -> list[Family]:
-        """Returns the updates in which a pod waits for room, as many as are looked at."""
-        found = [each for each in self._pods.updating if any(map(self._waits, self._members(each)))]
-        if len(found) <= UPDATES:
-            return found
-        share = UPDATES // len({namespace for namespace, _ in found}) or 1
-        counts: Counter[str] = Counter()
-        few = []
-        for each in found:
-            counts[each[0]] += 1
-            if counts[each[0]] <= share:
-                few.append(each)
-        return few[:UPDATES]
-
-    def _members(self, family: Family) -> Iterator[PodInfo]:
-        return (pod for owner in self._owners(family) for pod in self._pods.of(owner))
-
-    def _waits(self, pod: PodInfo) -> bool:
-        """True if a pod lacks nothing but room."""
-        reason = self._state.pods.reason_of(pod.uid)
-        reserved = self._state.reservations.get(pod.uid)
-        lacks = (reason is not None and competes_for_room(reason)) or (reserved is not None and reserved.is_inherited)
-        return pod.uid in self._state.waiting and pod.ready_to_place and lacks
-
-    def _forget(self, families: Iterable[Family]) -> None:
-        kept = set(families)
-        self.asked = {each: when for each, when in self.asked.items() if each in kept}
-        self._answers = {each: found for each, found in self._answers.items() if family_of(each) in kept}
-        self._changed &= kept
-        if not self._pods.updating:
-            self._known.clear()
-
-    def _is_answered(self, family: Family) -> bool:
-        """True if the API server has said what the owners of an update are; has it asked when that is due."""
-        since = self._state.now - self.asked.get(family, -ASKED_AGAIN)
-        pause = LEAST_PAUSE if family in self._changed else ASKED_AGAIN
-        if since >= pause:
-            self._ask(family)
-        else:
-            self._dues.append(self.asked[family] + pause)
-        return all(each in self._answers for each in self._owners(family))
-
-    def _updates(self, family: Family) -> Iterator[_Update]:
-        by_top: dict[str, list[tuple[Workload, Owner]]] = {}
-        for owner in self._owners(family):
-            workload = self._answers[owner]
-            if workload is not None and workload.wanted and workload.revision and workload.keeps_old:
-                by_top.setdefault(workload.top, []).append((workload, owner))
-        for found in by_top.values():
-            found.sort(key=lambda each: -each[0].revision)
-            (newest, owner), *others = found
-            old = [pod for _, each in others for pod in self._pods.of(each)]
-            yield _Update(family, newest, list(self._pods.of(owner)), old)
-
-    def _advance(self, update: _Update) -> Iterator[Proposal]:
+    def _advance(self, update: Update) -> Iterator[Proposal]:
         """Takes one update a step further."""
         switch = next((each for each in map(self._switch_to, (*update.new, *update.old)) if each is not None), None)
         if switch is not None:
@@ -273,7 +146,8 @@ class HandOver(Proposer):
         if failed is not None and self._acts:
             yield from self._give_back(update, failed)
             return
-        waiting = sorted(filter(self._waits, update.new), key=lambda each: (-each.priority, each.created, each.key))
+        waits = filter(self.updates.waits, update.new)
+        waiting = sorted(waits, key=lambda each: (-each.priority, each.created, each.key))
         if not waiting:
             return
         found = self._find(update, waiting[0])
@@ -288,9 +162,9 @@ class HandOver(Proposer):
         elif not self._has_images(waiting[0], found[0].node):
             self._name(update, waiting, found, UpdateStep.FOLLOW)
             self._name(update, waiting[:1], found, UpdateStep.PULL)
-        elif self._state.now - self.asked[update.family] > FRESH:
+        elif not self.updates.is_fresh(update):
             self._name(update, waiting, found, UpdateStep.FOLLOW)
-            self._ask(update.family)
+            self.updates.ask(update.family)
         else:
             self._name(update, waiting, found, UpdateStep.FOLLOW)
             yield from self._reserve(waiting[0], found[0])
@@ -317,7 +191,7 @@ class HandOver(Proposer):
 
     # Whose slots go to whom
 
-    def _find(self, update: _Update, pod: PodInfo) -> list[PodInfo]:
+    def _find(self, update: Update, pod: PodInfo) -> list[PodInfo]:
         """Returns the old pods whose slots would do for a new one, the best first."""
         held = [(each, self._state.allocations.current_of(each.uid)) for each in update.old]
         fits = [
@@ -341,7 +215,7 @@ class HandOver(Proposer):
             return False
         return one.is_inherited or one.priority > old.priority or old.movable
 
-    def _are_ready(self, update: _Update) -> bool:
+    def _are_ready(self, update: Update) -> bool:
         """True if all new pods with slots are ready for as long as the Deployment asks for."""
         for pod in update.new:
             if self._state.allocations.current_of(pod.uid) is None:
@@ -392,13 +266,13 @@ class HandOver(Proposer):
         is_one = own is not None and own.is_inherited and pod.uid in self._state.waiting
         return (pod, own) if is_one and own is not None else None
 
-    def _carry_on(self, update: _Update, pod: PodInfo, own: Reservation) -> Iterator[Proposal]:
+    def _carry_on(self, update: Update, pod: PodInfo, own: Reservation) -> Iterator[Proposal]:
         """Ends the pod whose slots are reserved for another, unless that is no longer right."""
         members = {each.uid: each for each in (*update.new, *update.old)}
         holders = [each.uid for each in holders_of(self._state, own) if not self._ends(each.uid)]
         lasts = [members[uid] for uid in holders if uid in members]
         is_new = pod in update.new
-        others = [each for each in update.new if each.uid != pod.uid and self._waits(each)]
+        others = [each for each in update.new if each.uid != pod.uid and self.updates.waits(each)]
         if len(lasts) < len(holders) or any(not self._goes_before(update, each, pod) for each in lasts):
             yield EndOfReservation(own)
             return
@@ -410,7 +284,7 @@ class HandOver(Proposer):
         for last in lasts:
             yield from self._evict(update, last, pod, own)
 
-    def _goes_before(self, update: _Update, last: PodInfo, pod: PodInfo) -> bool:
+    def _goes_before(self, update: Update, last: PodInfo, pod: PodInfo) -> bool:
         """True if a pod's slots go to another one: to a newer revision, or back from a failed one."""
         if not self._acts:
             return False
@@ -418,7 +292,7 @@ class HandOver(Proposer):
             return last in update.old and pod.hands_over and not self._is_marked(pod, update.newest)
         return last in update.new and not last.ready_since and self._is_marked(last, update.newest)
 
-    def _evict(self, update: _Update, last: PodInfo, pod: PodInfo, own: Reservation) -> Iterator[Proposal]:
+    def _evict(self, update: Update, last: PodInfo, pod: PodInfo, own: Reservation) -> Iterator[Proposal]:
         if last.uid in self._refused:
             refused = self._state.updates.get(pod.uid)
             if refused is not None and pod in update.new:
@@ -448,7 +322,7 @@ class HandOver(Proposer):
 
     # Going back
 
-    def _has_failed(self, update: _Update, pod: PodInfo) -> bool:
+    def _has_failed(self, update: Update, pod: PodInfo) -> bool:
         """True if a new pod with slots is not ready, and will hardly be."""
         if not pod.hands_over or pod.ready_since or self._state.allocations.current_of(pod.uid) is None:
             return False
@@ -457,17 +331,17 @@ class HandOver(Proposer):
             self._dues.append(end)
         return pod.restarts >= RESTARTS or bool(pod.started and self._state.now >= end)
 
-    def _give_back(self, update: _Update, failed: PodInfo) -> Iterator[Proposal]:
+    def _give_back(self, update: Update, failed: PodInfo) -> Iterator[Proposal]:
         """Gives the slots of a failed pod to one of an older revision, if one waits."""
         one = self._state.allocations.current_of(failed.uid)
-        heirs = [each for each in update.old if self._waits(each)]
+        heirs = [each for each in update.old if self.updates.waits(each)]
         heir = next((each for each in heirs if one is not None and place_within(self._state, one, each)), None)
-        waiting = [each for each in update.new if self._waits(each)]
+        waiting = [each for each in update.new if self.updates.waits(each)]
         if heir is None or one is None:
             self._name(update, waiting, (), UpdateStep.FOLLOW)
             return
-        if self._state.now - self.asked[update.family] > FRESH:
-            self._ask(update.family)
+        if not self.updates.is_fresh(update):
+            self.updates.ask(update.family)
             return
         yield FailedUpdate(failed, update.newest.revision, one.node)
         self._name(update, waiting, (), UpdateStep.FAILED)
@@ -480,7 +354,7 @@ class HandOver(Proposer):
 
     # Telling
 
-    def _name(self, update: _Update, waiting: Iterable[PodInfo], old: Iterable[PodInfo], step: UpdateStep) -> None:
+    def _name(self, update: Update, waiting: Iterable[PodInfo], old: Iterable[PodInfo], step: UpdateStep) -> None:
         found = OldPods(update.family[0], update.newest.name, tuple(each.key for each in old), step)
         self._state.updates.update({each.uid: found for each in islice(waiting, TOLD_PODS)})
 

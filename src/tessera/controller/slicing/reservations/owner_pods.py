@@ -47,6 +47,7 @@ class OwnerPods:
 
     Attributes:
         updating: families of which more than one owner has pods, as in an update; in the order in which they came.
+        changed: those of them of which pods have come or gone, until somebody takes them out.
     """
 
     def __init__(self) -> None:
@@ -55,6 +56,7 @@ class OwnerPods:
         self._by_owner: dict[Owner, dict[PodUid, None]] = {}
         self._owners: dict[Family, dict[Owner, None]] = {}
         self.updating: dict[Family, None] = {}
+        self.changed: set[Family] = set()
 
     def get(self, uid: PodUid) -> OwnedPod | None:
         """Returns a pod; None if it is gone, or has no owner that makes others in its place."""
@@ -64,12 +66,15 @@ class OwnerPods:
         """Takes in a pod that came, or changed."""
         owner = owner_of(found.pod)
         family = family_of(owner)
+        is_new = found.pod.uid not in self._pods
         self._pods[found.pod.uid] = found
         self._by_owner.setdefault(owner, {})[found.pod.uid] = None
         owners = self._owners.setdefault(family, {})
         owners[owner] = None
         if len(owners) > 1:
             self.updating[family] = None
+            if is_new:
+                self.changed.add(family)
 
     def drop(self, pod: PodInfo) -> None:
         """Forgets a pod that is known."""
@@ -78,8 +83,11 @@ class OwnerPods:
         del self._pods[pod.uid], self._by_owner[owner][pod.uid]
         if not self._by_owner[owner]:
             del self._by_owner[owner], self._owners[family][owner]
+        if family in self.updating:
+            self.changed.add(family)
         if len(self._owners[family]) < 2:
             self.updating.pop(family, None)
+            self.changed.discard(family)
         if not self._owners[family]:
             del self._owners[family]
 
