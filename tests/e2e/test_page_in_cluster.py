@@ -162,7 +162,9 @@ def test_the_commands_show_a_tenant_all_cards_and_the_names_of_its_pods(page: Pa
     assert done.stderr.startswith("note: names that begin with ~") or command == ["health"]
 
 
-@pytest.mark.parametrize("command", [["top", "--once"], ["map"], ["idle"], ["health"], ["why", "holder-team-b"]])
+@pytest.mark.parametrize(
+    "command", [["top", "--once"], ["map"], ["idle"], ["health"], ["topo", "holder-team-b"], ["why", "holder-team-b"]]
+)
 def test_without_the_role_one_line_has_the_administrators_command(page: Page, command: list[str]) -> None:
     done = page.run("team-b", *command)
     assert (done.returncode == 0) is (command[0] == "why"), done.stdout + done.stderr
@@ -171,6 +173,14 @@ def test_without_the_role_one_line_has_the_administrators_command(page: Page, co
         "kubectl create rolebinding gpu-viewers --clusterrole=tessera-view --serviceaccount=team-b:member -n team-b"
     ) in done.stderr
     assert "Forbidden" not in done.stderr
+
+
+def test_the_cards_of_a_node_without_own_pods_are_not_shown(page: Page) -> None:
+    for node in ("node-1", "node-2"):
+        done = page.run("team-a", "topo", f"node/{node}")
+        (own,) = [page.lab.get("pod", "-n", "team-a", "holder-team-a")["spec"]["nodeName"]]
+        refused = f"you have no pod on node '{node}', so you may not see its cards"
+        assert (done.returncode, refused in done.stderr) == ((0, False) if node == own else (1, True))
 
 
 def test_only_who_may_list_pods_reads_what_they_were_told(page: Page) -> None:
@@ -230,6 +240,7 @@ COMMANDS = {
     "top --once": ("team-a/holder-team-a", "node-1"),
     "queue": ("on node-1", "own-deployment", "own-job"),
     "health": ("healthy",),
+    "topo holder-team-a": ("GPU0\t X \t0-55,112-167\t0\t\tN/A",),
     "why holder-team-a": ("runs on node node-1",),
     "why own-statefulset-0": ("waits for room",),
     "why deployment/own-deployment": ("waits for room", "another team", "position"),

@@ -72,6 +72,15 @@ def test_top_shows_the_pods_of_slices_and_of_whole_cards(used: RunningLab) -> No
     assert "node-1" not in used.tessera("top", "--by", "cards", "--node", "node-2")
 
 
+def test_topo_shows_how_the_cards_of_a_node_and_of_a_pod_are_joined(used: RunningLab) -> None:
+    rows = used.tessera("topo", "node-1").splitlines()
+    assert rows[0] == "\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID"
+    assert [row.split("\t")[0] for row in rows[1:3]] == ["GPU0", "GPU1"]
+    assert (rows[6], rows[-1]) == ("  X    = Self", "simulated cards")
+    found = json.loads(used.tessera("topo", "pod/whole", "-o", "json"))
+    assert (found["node"], [card["name"] for card in found["cards"]]) == ("node-2", ["GPU0"])
+
+
 def test_idle_lists_leases_whose_use_is_not_known_only_if_asked(used: RunningLab) -> None:
     shown = used.tessera("idle")
     assert "No lease is known to be unused: 0 of 2 leases on 3 cards are in use." in shown
