@@ -7,11 +7,11 @@ import msgspec
 import pytest
 from tests.cluster.test_claim_views import is_told, why
 from tests.cluster.test_resource_claims import claiming, in_lab, template
-from tests.support.device_claims import exactly
+from tests.support.device_claims import claim_template, exactly
 from tests.support.virtual_lab import VirtualLab
 
 from tessera.agent.mps.interfaces import PIPE_VARIABLE
-from tessera.api.dra.claims import RESOURCE_CLAIMS, AllocatedDevice
+from tessera.api.dra.claims import RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, AllocatedDevice
 from tessera.api.dra.resource_slices import RESOURCE_SLICES
 from tessera.api.names import DEVICE_API_LABEL
 from tessera.api.nodes.usage import NodeUsage
@@ -23,6 +23,7 @@ from tessera.observe.cluster_reading import read_cluster
 from tessera.provisioning.node_readiness import missing_offer
 
 __all__ = ["in_lab"]
+PROFILE = "device.attributes['gpu.tessera.dev'].profile == '1g.5gb'"
 
 
 async def divide(lab: VirtualLab, profile: str | None, *, name: str = "node-1") -> None:
@@ -196,3 +197,22 @@ def test_views_and_a_quiet_node_with_shares(in_lab: Callable[..., None]) -> None
         assert ours <= {"leases.coordination.k8s.io", "configmaps"}  # usage is summed up in a ConfigMap
 
     in_lab(scenario, "1xT4", pages=True)
+
+
+def test_constraints_hold_over_slices_shares_and_whole_cards(in_lab: Callable[..., None]) -> None:
+    async def scenario(lab: VirtualLab) -> None:
+        rules = [{"distinctAttribute": "gpu.tessera.dev/index"}, {"matchAttribute": "gpu.tessera.dev/driverVersion"}]
+        small = exactly("slices", "mig.tessera.dev", PROFILE, count=2)
+        both = claim_template("both", small, exactly("card", "gpu.tessera.dev"), constraints=rules)
+        await lab.client.create(RESOURCE_CLAIM_TEMPLATES.as_dicts(), both, "default")
+        await claiming(lab, "p", "both")
+        await lab.running("p")
+        (held,) = (await lab.client.list(RESOURCE_CLAIMS, "default")).items
+        assert held.status.allocation is not None
+        names = [each.device.split("-")[1] for each in held.status.allocation.devices.results]
+        assert len(set(names)) == len(names) == 3
+        assert len(lab.devices("p", "main")) == 3
+        await claiming(lab, "q", "both")
+        await lab.until(lambda: is_told(lab.pod("q")), "it is told")
+
+    in_lab(scenario, "2xA100-40GB+1xT4")

@@ -10,9 +10,10 @@ from tests.support.mig_enumeration import layouts
 from tessera.mig.geometry import Placement
 from tessera.mig.models import model_by_short_name
 from tessera.mig.occupancy import occupancy_of
-from tessera.placement.card_table import CardTable, Pending
-from tessera.placement.fleet import Fleet
-from tessera.placement.node_fit import REMEMBERED_DEMANDS, EmptyNodes, _NodeFitSearch, divide_over_cards
+from tessera.placement.card_table import CardTable, Pending, add_profile
+from tessera.placement.demand import CardSpread
+from tessera.placement.fleet import CardPlacement, Fleet
+from tessera.placement.node_fit import REMEMBERED_DEMANDS, EmptyNodes, _NodeFitSearch, divide_over_cards, fit_in_parts
 from tessera.placement.step_budget import StepBudget, complete
 
 A100 = model_by_short_name("A100-40GB").geometry
@@ -122,3 +123,30 @@ def test_only_so_many_answers_are_remembered() -> None:
     for each in profiles:
         complete(EmptyNodes(fleet).could_hold((each, each)))
     assert len(fleet.fits_when_empty) == REMEMBERED_DEMANDS
+
+
+@given(
+    st.lists(st.sampled_from([(), ((0, 4, "3g.20gb"),), ((0, 8, "7g.40gb"),)]), min_size=1, max_size=4),
+    st.lists(st.sampled_from(["1g.5gb", "3g.20gb", "4g.20gb", "7g.40gb"]), min_size=2, max_size=4),
+)
+@settings(deadline=None)
+def test_slices_that_lie_apart_are_on_different_cards(
+    held: list[tuple[tuple[int, int, str], ...]], profiles: list[str]
+) -> None:
+    fleet = Fleet()
+    for number, taken in enumerate(held):
+        fleet.add_card("n", f"GPU-{number}", A100)
+        for start, size, profile in taken:
+            fleet.occupy(CardPlacement("n", f"GPU-{number}", profile, start, size), "other")
+    node = fleet.node("n")
+    cards = list(node.cards.values())
+    found = complete(fit_in_parts(node, profiles, spread=CardSpread.APART))
+    possible = any(
+        all(
+            card.table.packings(card.occupancy, add_profile((), profile))
+            for card, profile in zip(chosen, profiles, strict=True)
+        )
+        for chosen in itertools.permutations(cards, len(profiles))
+    )
+    assert (found is not None) == possible
+    assert found is None or len(set(found[1])) == len(profiles)

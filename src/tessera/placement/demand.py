@@ -1,12 +1,22 @@
 """A demand for slices, and who says which nodes may take it."""
 
 from collections.abc import Callable, Iterator
+from enum import Enum
 from typing import Protocol
 
 import msgspec
 
 from tessera.placement.step_budget import StepBudget
 from tessera.reasons.node_rules import NodeRule
+
+
+class CardSpread(Enum):
+    """Where the slices of a demand lie on the cards of their node."""
+
+    ANYHOW = "anyhow"
+    ONE_CARD = "one card"
+    #: Each on another card.
+    APART = "apart"
 
 
 class Demand(msgspec.Struct, frozen=True, gc=False):
@@ -18,7 +28,7 @@ class Demand(msgspec.Struct, frozen=True, gc=False):
         priority: higher goes first.
         arrival: among equals, lower goes first: a time, or a place in an order.
         nodes: the only nodes that may take it, or are worth asking; None for all. Other nodes refuse it when asked.
-        one_card: all of them lie on one card.
+        spread: how they lie on the cards of the node.
         again: True if it was refused before and ``nodes`` changed since; the planner then need not explain a new
             refusal.
         wishes: the sum of the weights of what it prefers of its node; 0 for nothing.
@@ -29,7 +39,7 @@ class Demand(msgspec.Struct, frozen=True, gc=False):
     priority: int = 0
     arrival: float = 0.0
     nodes: frozenset[str] | None = None
-    one_card: bool = False
+    spread: CardSpread = CardSpread.ANYHOW
     again: bool = False
     wishes: int = 0
 

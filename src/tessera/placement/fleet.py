@@ -51,10 +51,10 @@ class Fleet:
         self._order = NodeOrder()
         #: The slots that are kept for demands.
         self._holds: tuple[Hold, ...] = ()
-        #: By the kinds of nodes, as numbers of their tables with the cards of each, by profiles, and whether they lie
-        #: on one card: whether an empty node could hold them. Of more than ``REMEMBERED_DEMANDS`` the oldest is
-        #: forgotten.
-        self.fits_when_empty: dict[tuple[tuple[tuple[tuple[int, int], ...], ...], tuple[str, ...], bool], bool] = {}
+        #: By the kinds of nodes, as numbers of their tables with the cards of each, by profiles, and how they lie on
+        #: the cards (a :class:`.CardSpread`): whether an empty node could hold them. Of more than
+        #: ``REMEMBERED_DEMANDS`` the oldest is forgotten.
+        self.fits_when_empty: dict[tuple[tuple[tuple[tuple[int, int], ...], ...], tuple[str, ...], object], bool] = {}
         #: Nodes whose whole cards or shares have changed, for :meth:`take_changed_nodes`.
         self._changed: dict[str, None] = {}
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from tessera.placement.card_table import CardTable, Pending, add_profile
+from tessera.placement.demand import CardSpread
 from tessera.placement.fleet import Fleet, FleetCard, FleetNode
 from tessera.placement.step_budget import Parts, StepBudget, complete
 
@@ -50,7 +51,7 @@ def fit_in_parts(
     work: StepBudget | None = None,
     cost: Cost = CardTable.cost,
     *,
-    one_card: bool = False,
+    spread: CardSpread = CardSpread.ANYHOW,
 ) -> Parts[tuple[float, tuple[FleetCard, ...]] | None]:
     """Divides slices over a node's cards.
 
@@ -59,7 +60,7 @@ def fit_in_parts(
         profiles: the requested slices, in any spelling.
         work: the budget of the search.
         cost: returns the cost of one more slice on a card; by default the growth of fragmentation.
-        one_card: all slices lie on one card.
+        spread: how the slices lie on the cards.
 
     Returns:
         The cost and one card per profile, in the order of ``profiles``; ``None`` when no division
@@ -67,9 +68,9 @@ def fit_in_parts(
     """
     cards = list(node.cards.values())
     best: tuple[float, tuple[FleetCard, ...]] | None = None
-    for group in ([each] for each in cards) if one_card else (cards,):
+    for group in ([each] for each in cards) if spread is CardSpread.ONE_CARD else (cards,):
         states = [(card.table, card.occupancy, card.pending) for card in group]
-        found = yield from _divide_in_parts(states, profiles, work, cost)
+        found = yield from _divide_in_parts(states, profiles, work, cost, apart=spread is CardSpread.APART)
         if found is not None and (best is None or found[0] < best[0]):
             best = (found[0], tuple(group[index] for index in found[1]))
     return best
@@ -92,21 +93,26 @@ class EmptyNodes:
         self._kinds = tuple(self._nodes)
 
     def could_hold(
-        self, profiles: tuple[str, ...], work: StepBudget | None = None, *, one_card: bool = False
+        self,
+        profiles: tuple[str, ...],
+        work: StepBudget | None = None,
+        *,
+        spread: CardSpread = CardSpread.ANYHOW,
     ) -> Parts[bool]:
         """Returns True if one of them, or one of their cards, could hold the slices."""
-        key = (self._kinds, profiles, one_card)
+        key = (self._kinds, profiles, spread)
         if key not in self._known:
-            fits = yield from self._search(profiles, work, one_card=one_card)
+            fits = yield from self._search(profiles, work, spread)
             if len(self._known) >= REMEMBERED_DEMANDS:
                 del self._known[next(iter(self._known))]
             self._known[key] = fits
         return self._known[key]
 
-    def _search(self, profiles: tuple[str, ...], work: StepBudget | None, *, one_card: bool) -> Parts[bool]:
+    def _search(self, profiles: tuple[str, ...], work: StepBudget | None, spread: CardSpread) -> Parts[bool]:
+        one_card, apart = spread is CardSpread.ONE_CARD, spread is CardSpread.APART
         for cards in self._nodes.values():
             for group in ([each] for each in dict.fromkeys(cards)) if one_card else (cards,):
-                if (yield from _divide_in_parts(group, profiles, work)) is not None:
+                if (yield from _divide_in_parts(group, profiles, work, apart=apart)) is not None:
                     return True
         return False
 
@@ -123,9 +129,14 @@ def divide_over_cards(
 
 
 def _divide_in_parts(
-    cards: Sequence[_Class], profiles: Sequence[str], work: StepBudget | None, cost: Cost = CardTable.cost
+    cards: Sequence[_Class],
+    profiles: Sequence[str],
+    work: StepBudget | None,
+    cost: Cost = CardTable.cost,
+    *,
+    apart: bool = False,
 ) -> Parts[_Division]:
-    return (yield from _search(cards, profiles, cost, DIVISION_STEPS, work)).division
+    return (yield from _search(cards, profiles, cost, DIVISION_STEPS, work, apart=apart)).division
 
 
 class NodeFit(msgspec.Struct, frozen=True):
@@ -155,10 +166,16 @@ def search_division(
 
 
 def _search(
-    cards: Sequence[_Class], profiles: Sequence[str], cost: Cost, steps: int, work: StepBudget | None
+    cards: Sequence[_Class],
+    profiles: Sequence[str],
+    cost: Cost,
+    steps: int,
+    work: StepBudget | None,
+    *,
+    apart: bool = False,
 ) -> Parts[NodeFit]:
     order = sorted(range(len(profiles)), key=lambda index: (-_share(cards, profiles[index]), profiles[index]))
-    search = _NodeFitSearch(list(cards), [profiles[index] for index in order], cost, steps)
+    search = _NodeFitSearch(list(cards), [profiles[index] for index in order], cost, steps, apart=apart)
     paid = 0
     for _ in search.extend(0, 0.0):
         if work is not None:
@@ -188,14 +205,22 @@ class _NodeFitSearch:
     """Profiles go to cards one after the other; equal situations are entered once, at their lowest cost."""
 
     def __init__(
-        self, cards: list[_Class], profiles: list[str], cost: Cost = CardTable.cost, most: int = DIVISION_STEPS
+        self,
+        cards: list[_Class],
+        profiles: list[str],
+        cost: Cost = CardTable.cost,
+        most: int = DIVISION_STEPS,
+        *,
+        apart: bool = False,
     ) -> None:
+        #: True if no card takes two of the profiles.
+        self._apart = apart
         self._cost = cost
         self._most_steps = most
         self._cards = cards
         self._profiles = profiles
         self._chosen: list[int] = []
-        self._entered: dict[tuple[int, tuple[tuple[int, int, Pending], ...]], float] = {}
+        self._entered: dict[tuple[int, tuple[tuple[int, int, Pending, bool], ...]], float] = {}
         self._left = [Counter(profiles[depth:]) for depth in range(len(profiles))]
         smallest = [min((_size(table, each) for table, _, _ in cards), default=0) for each in profiles]
         self._needed = [sum(smallest[depth:]) for depth in range(len(profiles))]
@@ -210,7 +235,9 @@ class _NodeFitSearch:
             if self.best is None or cost < self.best[0]:
                 self.best = (cost, tuple(self._chosen))
             return
-        situation = (depth, tuple(sorted((table.number, state, given) for table, state, given in self._cards)))
+        closed = set(self._chosen) if self._apart else set()
+        cards = ((*self._key(card), index in closed) for index, card in enumerate(self._cards))
+        situation = (depth, tuple(sorted(cards)))
         if self._entered.get(situation, float("inf")) <= cost:
             return
         self._entered[situation] = cost
@@ -231,6 +258,10 @@ class _NodeFitSearch:
             self._cards[index] = before
         if self.best is None:
             self._entered[situation] = float("-inf")
+
+    @staticmethod
+    def _key(card: _Class) -> tuple[int, int, Pending]:
+        return card[0].number, card[1], card[2]
 
     def _has_room(self, depth: int) -> Parts[bool]:
         """Returns True if the remaining slices have room, by count of each profile alone and by slots."""
@@ -283,7 +314,7 @@ class _NodeFitSearch:
         for index, card in enumerate(self._cards):
             table, state, given = card
             name = table.name_of(profile)
-            if name is None or card in seen:
+            if name is None or card in seen or (self._apart and index in self._chosen):
                 continue
             seen.add(card)
             growth = self._cost(table, state, given, name)

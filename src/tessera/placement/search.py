@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from itertools import islice
 
 from tessera.mig.names import CLAIMED_SHARE, is_device_profile
-from tessera.placement.demand import Demand, NodeAllows, NodeRanking, WishesMet
+from tessera.placement.demand import CardSpread, Demand, NodeAllows, NodeRanking, WishesMet
 from tessera.placement.fleet import Fleet, FleetCard, FleetNode
 from tessera.placement.node_fit import fit_in_parts
 from tessera.placement.policies import Policy
@@ -58,9 +58,9 @@ class CardSearch:
         self._allows = node_allows
         #: By demand, the refusals of nodes that were asked since :meth:`forget`.
         self._refused: dict[str, dict[str, NodeRule]] = {}
-        #: By profiles, and by whether they lie on one card, the least cost of dividing them over cards in the given
+        #: By profiles, and by how they lie on cards, the least cost of dividing them over cards in the given
         #: states; None without room.
-        self._costs: dict[tuple[bool, tuple[str, ...]], dict[object, float | None]] = {}
+        self._costs: dict[tuple[CardSpread, tuple[str, ...]], dict[object, float | None]] = {}
 
     def refusals(self, demand: Demand) -> Mapping[str, NodeRule]:
         """The nodes that refused a demand, with their reasons."""
@@ -162,7 +162,7 @@ class CardSearch:
         """Cards of the node where several slices cost least, among the first that have room."""
         best: tuple[tuple[float, int], tuple[FleetCard, ...]] | None = None
         compared = 0
-        costs = self._costs.setdefault((demand.one_card, tuple(sorted(demand.profiles))), {})
+        costs = self._costs.setdefault((demand.spread, tuple(sorted(demand.profiles))), {})
         need = self.slots_needed(demand)
         for node in self._policy.rank_nodes(self._fleet):
             if best is not None and compared >= _NODES_COMPARED:
@@ -189,7 +189,7 @@ class CardSearch:
     def _fit(
         self, node: FleetNode, demand: Demand, work: StepBudget
     ) -> Parts[tuple[float, tuple[FleetCard, ...]] | None]:
-        return fit_in_parts(node, demand.profiles, work, self._policy.cost, one_card=demand.one_card)
+        return fit_in_parts(node, demand.profiles, work, self._policy.cost, spread=demand.spread)
 
     def _admits(self, demand: Demand, node: str, work: StepBudget) -> bool:
         work.spend()

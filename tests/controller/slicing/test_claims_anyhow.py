@@ -17,7 +17,7 @@ from tessera.api.names import GATE
 #: Each node with the number of its cards, and whether they are given whole, or in how many shares.
 NODES: dict[str, dict[str, int]] = {
     "n1": {"count": 1},
-    "n2": {"count": 1},
+    "n2": {"count": 2},
     "w1": {"count": 3, "whole": True},
     "w2": {"count": 2, "whole": True},
     "s1": {"count": 2, "shares": 4},
@@ -28,6 +28,7 @@ REQUESTS: tuple[dict[str, Any], ...] = (
     request("x", "mig-1g.5gb.tessera.dev"),
     request("x", "mig-1g.5gb.tessera.dev"),
     request("x", "mig-3g.20gb.tessera.dev"),
+    request("x", "mig-1g.5gb.tessera.dev", count=2),
     request("x", WHOLE),
     request("x", SHARES),
     request("x", SHARES, count=2),
@@ -45,7 +46,11 @@ REQUESTS: tuple[dict[str, Any], ...] = (
         ],
     },
 )
-SAME_ROOT = [{"matchAttribute": "resource.kubernetes.io/pcieRoot"}]
+RULES: tuple[list[dict[str, str]], ...] = (
+    [],
+    [{"matchAttribute": "resource.kubernetes.io/pcieRoot"}],
+    [{"distinctAttribute": "gpu.tessera.dev/index"}],
+)
 STEPS = (
     *("create", "create", "share", "drop", "delete", "finish"),
     *("serve", "serve", "decide", "die", "clear", "refuse", "move"),
@@ -77,7 +82,7 @@ class History:
         match choice(STEPS):
             case "create":
                 requests = self.random.choices(REQUESTS, k=choice((1, 1, 2)))
-                rules = choice(([], SAME_ROOT)) if requests[0].get("exactly", {}).get("count") else []
+                rules = choice(RULES) if requests[0].get("exactly", {}).get("count") else []
                 make = choice((cluster.claim, partial(self.template, f"p{number}")))
                 keys = [make(f"c{number}-{n}", each, constraints=rules) for n, each in enumerate(requests)]
                 cluster.user(f"p{number}", *keys, gates=choice(((), (GATE,))))

@@ -10,7 +10,8 @@ from tessera.api.dra.resource_slices import ResourceSlice
 from tessera.controller.slicing.state.events import RecordObserved
 from tessera.dra.node_devices import share_id
 
-SHARES = "gpu-shares.tessera.dev"
+DOMAIN = "gpu.tessera.dev"
+SHARES, SLICE = f"gpu-shares.{DOMAIN.removeprefix('gpu.')}", "mig-1g.5gb.tessera.dev"
 
 
 @pytest.fixture
@@ -165,3 +166,65 @@ def test_a_forged_card_harms_no_other(capacity: dict[str, Any]) -> None:
     given = [each for key in keys for each in results(cluster, key)]
     assert len([each for each in given if each["pool"] == "n1/shares"]) == 4
     assert len(given) == (10 if "requestPolicy" in capacity.get("shares", {}) else 4)
+
+
+@pytest.mark.parametrize(
+    ("devices", "placed"),
+    [
+        ({"requests": [request("x", SHARES, count=2)], "constraints": [{"distinctAttribute": f"{DOMAIN}/uuid"}]}, 2),
+        ({"requests": [request("x", SHARES, count=3)], "constraints": [{"distinctAttribute": f"{DOMAIN}/index"}]}, 0),
+        (
+            {
+                "requests": [request("x", SLICE, count=3)],
+                "constraints": [{"distinctAttribute": f"{DOMAIN}/parentUUID"}],
+            },
+            3,
+        ),
+        ({"requests": [request("x", SLICE, count=4)], "constraints": [{"distinctAttribute": f"{DOMAIN}/minor"}]}, 0),
+        (
+            {
+                "requests": [request("x", SLICE, count=9)],
+                "constraints": [{"matchAttribute": f"{DOMAIN}/driverVersion"}],
+            },
+            9,
+        ),
+    ],
+)
+def test_devices_lie_on_different_cards_where_a_constraint_says_so(
+    cluster: ClaimCluster, devices: dict[str, Any], placed: int
+) -> None:
+    cluster.claim_node("n3", count=3)
+    (key,) = ask(cluster, 1, *devices["requests"], constraints=devices["constraints"])
+    given = results(cluster, key)
+    assert len(given) == placed
+    cards = {(each["pool"], each["device"].split("-")[1]) for each in given}
+    assert "driverVersion" in str(devices) or len(cards) == placed
+    assert faults(cluster) == {""}
+
+
+@pytest.mark.parametrize(
+    ("requests", "constraints", "reason"),
+    [
+        ([request("x", SLICE, count=2)], ["distinct uuid"], "compares uuid, which 1g.5gb does not have"),
+        ([request("x", SHARES, count=2)], ["distinct parentUUID"], "compares parentUUID, which tessera.dev/gpu.shared"),
+        ([request("x", SLICE, count=2)], ["distinct start"], "is not served for several slices"),
+        (
+            [request("x", SLICE, count=2)],
+            ["distinct index", "match index"],
+            "want devices on one card, and on different",
+        ),
+        (
+            [request("x", SHARES, count=2, **amounts(shares="2"))],
+            ["distinct index"],
+            "distinctAttribute is not served for requests of several shares of a card",
+        ),
+    ],
+)
+def test_a_constraint_that_cannot_be_kept_is_refused(
+    cluster: ClaimCluster, requests: list[dict[str, Any]], constraints: list[str], reason: str
+) -> None:
+    cluster.claim_node("n3", count=3)
+    rules = [{f"{kind}Attribute": f"{DOMAIN}/{name}"} for kind, name in map(str.split, constraints)]
+    ask(cluster, 1, *requests, constraints=rules)
+    (fault,) = faults(cluster)
+    assert reason in fault

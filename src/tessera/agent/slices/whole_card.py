@@ -79,17 +79,23 @@ class WholeCardExecutor(GpuSliceExecutor):
         match call:
             case CreateGpuInstance():
                 alone = self._card.shares is None and not self._is_bound(call.position)
+                if alone:
+                    self._check_served()
                 if alone and (users := await self._users(call)):
                     raise InUse(f"card {self._card.uuid} cannot be given to a claim, it is used by process {users}")
                 given.add(call.position)
             case DestroyComputeInstance():
                 if self._card.shares is None:
                     await self._check_idle(call)
-                    if self._is_exclusive():
-                        raise InUse(f"card {self._card.uuid} is still served by the MPS daemon of its last claim")
+                    self._check_served()
                 given.discard(call.position)
             case _:
                 raise AssertionError(f"{call!r} is no instruction for a card that is given whole")
+
+    def _check_served(self) -> None:
+        """Has a call wait until no MPS daemon has the card; one of its shares may have left it in the daemon's mode."""
+        if self._is_exclusive():
+            raise InUse(f"card {self._card.uuid} is still served by the MPS daemon of its last claim")
 
     def _is_bound(self, position: SlicePosition) -> bool:
         """True if a claim has the card, so that its containers may use it."""

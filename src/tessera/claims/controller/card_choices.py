@@ -28,9 +28,12 @@ from tessera.dra.requests import AttributeRule, ClaimDemand, ClaimRefused, Devic
 from tessera.dra.selectors import DeviceSelectors, attributes_read
 from tessera.limits.claims import CARD_CHOICES, NAMESPACE_CARD_CHOICES
 from tessera.mig.names import CLAIMED_SHARE, is_device_profile
+from tessera.placement.demand import CardSpread
 
 #: Attributes of which every card of a cluster has another value, or every card of a node.
-UNIQUE = frozenset({"uuid", "index", "minor", "pciBusID"})
+UNIQUE = frozenset({"uuid", "parentUUID", "index", "minor", "pciBusID"})
+#: Attributes of which all cards of a node have one value.
+NODE_WIDE = frozenset({"driverVersion", "cudaDriverVersion"})
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -67,28 +70,44 @@ class Comparison(msgspec.Struct, frozen=True):
 Values = tuple[Value, ...]
 
 
-def find_comparison(name: str, demand: ClaimDemand, answers: Sequence[Answer]) -> tuple[Comparison | None, bool]:
-    """Returns the constraint that compares whole cards, and True if one compares slices, which are then of one card.
+def find_comparison(name: str, demand: ClaimDemand, answers: Sequence[Answer]) -> tuple[Comparison | None, CardSpread]:
+    """Returns the constraint that compares whole cards, and how slices and shares lie on cards by those of them.
 
     Raises:
         ClaimRefused: a constraint cannot be kept.
     """
-    compared, one_card = None, False
+    compared, spreads = None, set[CardSpread]()
     for index, rule in enumerate(demand.rules):
         concerned = [each for each in answers if rule.concerns(each.demand)]
         if sum(each.count for each in concerned) < 2:
             continue
         field = f"{name}: spec.devices.constraints[{index}].{'distinct' if rule.distinct else 'match'}Attribute"
+        attribute = rule.attribute.rpartition("/")[2]
         whole = [each for each in concerned if each.profile == CLAIMED_CARD]
-        if len(whole) < len(concerned):
+        parts = sum(each.count for each in concerned) - sum(each.count for each in whole)
+        if rule.distinct and attribute in UNIQUE:
+            _check_has(field, attribute, concerned)
+            spreads |= {CardSpread.APART} if parts > 1 else set()
+        elif not rule.distinct and attribute in NODE_WIDE:
+            continue
+        elif parts:
             if whole or rule.distinct:
                 raise ClaimRefused(f"{field} is not served for several slices, or for slices and cards: leave it out")
-            one_card = True
-        elif not (rule.distinct and rule.attribute.rpartition("/")[2] in UNIQUE):
+            spreads.add(CardSpread.ONE_CARD)
+        else:
             if compared is not None or any(not each.demand.count for each in concerned):
                 raise ClaimRefused(f"{field} compares whole cards beside another constraint or All: leave one out")
             compared = Comparison(field, rule, tuple(concerned))
-    return compared, one_card
+    if len(spreads) > 1:
+        raise ClaimRefused(f"{name}: spec.devices.constraints want devices on one card, and on different ones")
+    return compared, next(iter(spreads), CardSpread.ANYHOW)
+
+
+def _check_has(field: str, attribute: str, concerned: Iterable[Answer]) -> None:
+    """Refuses to compare a value that one kind of device does not have."""
+    for each in concerned:
+        if attribute == ("parentUUID" if is_device_profile(each.profile) else "uuid"):
+            raise ClaimRefused(f"{field} compares {attribute}, which {each.profile} does not have: compare index")
 
 
 def most_common(counts: Mapping[NodeName, int]) -> int:

@@ -11,7 +11,8 @@ for more memory than one has, takes several. A request that chooses single ones,
 further name of it (:mod:`tessera.claims.controller.card_choices`). Where several values would do for a constraint, each
 claim gets one of them by its UID, so that all are used.
 
-Slices that ``matchAttribute`` compares are given of one card, where all attributes but the places' are equal. What
+Slices that ``matchAttribute`` compares are given of one card, where all attributes but the places' are equal; those
+that must differ in a value that each card has alone are given of different cards. What
 planning cannot keep is refused with the field.
 """
 
@@ -38,6 +39,7 @@ from tessera.dra.requests import GUARD, ClaimDemand, ClaimRefused, DeviceDemand,
 from tessera.dra.selectors import DeviceSelectors
 from tessera.limits.claims import CARD_CHOICES, EXPRESSIONS, NAMESPACE_CARD_CHOICES, NAMESPACE_EXPRESSIONS_COST
 from tessera.mig.names import CLAIMED_SHARE, is_device_profile, parse_profile_name
+from tessera.placement.demand import CardSpread
 from tessera.text import one_line
 
 #: Stands for the claim's own name in what is remembered of a specification.
@@ -50,7 +52,7 @@ class ClaimProfiles(msgspec.Struct, frozen=True):
     Attributes:
         profiles: one for each device, in the order of the requests; empty for a claim of other drivers.
         choices: the choices that a node must keep.
-        one_card: all devices are of one card, since a constraint compares them.
+        spread: how the devices lie on cards, since constraints compare them.
         problem: why no device is given; empty if nothing is wrong.
         foreign: of a claim without a class of ours, the class that does not exist: nobody allocates it.
         others: the same for other values of an attribute that a constraint compares.
@@ -58,7 +60,7 @@ class ClaimProfiles(msgspec.Struct, frozen=True):
 
     profiles: tuple[str, ...] = ()
     choices: tuple[str, ...] = ()
-    one_card: bool = False
+    spread: CardSpread = CardSpread.ANYHOW
     problem: str = ""
     foreign: str = ""
     others: tuple["ClaimProfiles", ...] = ()
@@ -225,19 +227,21 @@ class ProfileReader:
         return fields
 
     def _join(self, demand: ClaimDemand, answers: Sequence[Answer], meter: Meter) -> ClaimProfiles:
-        compared, one_card = find_comparison(_NAME, demand, answers)
+        compared, spread = find_comparison(_NAME, demand, answers)
         if any(each.places > 1 for each in answers):
             if len({each.profile for each in answers}) > 1:
                 text = "takes several shares of a card, and other requests whole cards or slices: make a claim for each"
                 raise ClaimRefused(f"{_NAME}: spec.devices.requests: one {text}, in another pod")
-            one_card = True
+            if spread is CardSpread.APART:
+                raise ClaimRefused(f"{_NAME}: distinctAttribute is not served for requests of several shares of a card")
+            spread = CardSpread.ONE_CARD
         choices = [self._choice(each, meter) for each in answers]
         choices += [self.cards.all_of(each) for each in answers if not each.demand.count]
         kept = tuple(dict.fromkeys(each for each in choices if each))
         values = self.cards.values(compared, self.selectors, meter) if compared is not None else [()]
         if not values:
             raise ClaimRefused(f"{compared.field if compared else _NAME} leaves too few cards on every node")
-        found = [ClaimProfiles(self.cards.profiles(answers, compared, each), kept, one_card) for each in values]
+        found = [ClaimProfiles(self.cards.profiles(answers, compared, each), kept, spread) for each in values]
         return msgspec.structs.replace(found[0], others=tuple(found[1:]))
 
     def _choose(self, alternatives: Sequence[DeviceDemand], meter: Meter) -> Answer:

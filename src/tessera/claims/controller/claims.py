@@ -35,9 +35,13 @@ from tessera.controller.slicing.state.instructions import PatchRecord
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.limits.pods import POD_SLICES
 from tessera.mig.names import resource_spelling
+from tessera.placement.demand import CardSpread
 
 #: What a node has whose slices go to claims, in the words of a refusal.
 OFFER = f"slices for ResourceClaims (label {DEVICE_API_LABEL}={DEVICE_API_DRA})"
+
+
+_OPPOSITE = "its ResourceClaims want slices on one card, and others on different ones: make a pod for each"
 
 
 class _Asked(NamedTuple):
@@ -47,14 +51,14 @@ class _Asked(NamedTuple):
         profiles: one for each device.
         choices: the choices that a node must keep.
         hosts: by the hostname of each node where other claims are allocated, that node and such a claim.
-        one_card: a claim's devices are of one card.
+        spread: how the devices lie on cards.
         problem: why no device is given; empty if nothing is wrong.
     """
 
     profiles: tuple[str, ...]
     choices: frozenset[str]
     hosts: Mapping[str, tuple[str, str]]
-    one_card: bool
+    spread: CardSpread
     problem: str
 
 
@@ -269,7 +273,7 @@ class Claims(RequestKind):
         return replace(
             pod,
             profiles=asked.profiles[: int(POD_SLICES)],
-            one_card=asked.one_card and len(asked.profiles) > 1,
+            spread=asked.spread if len(asked.profiles) > 1 else CardSpread.ANYHOW,
             other_kind=CLAIMS,
             constraints=replace(
                 pod.constraints,
@@ -295,12 +299,15 @@ class Claims(RequestKind):
                 nodes[claim.status.allocation.node] = key
             elif found.profiles:
                 return None
+        spreads = {each.spread for each in parts} - {CardSpread.ANYHOW}
         return _Asked(
             profiles=tuple(profile for each in parts for profile in each.profiles),
             choices=frozenset(choice for each in parts for choice in each.choices),
             hosts={self._host(NodeName(node)): (node, key) for node, key in nodes.items() if node},
-            one_card=any(each.one_card for each in parts),
-            problem=problem or (foreign if parts else ""),  # else a device of ours would wait for it in vain
+            spread=next((each for each in CardSpread if each in spreads), CardSpread.ANYHOW),
+            problem=problem
+            or (_OPPOSITE if len(spreads) > 1 else "")
+            or (foreign if parts else ""),  # else a device of ours would wait for it in vain
         )
 
     def _are_made(self, pod: PodInfo) -> bool:
@@ -323,7 +330,7 @@ class Claims(RequestKind):
         return replace(
             pod,
             profiles=known.profiles,
-            one_card=known.one_card,
+            spread=known.spread,
             other_kind=known.other_kind,
             constraints=known.constraints,
             fault=known.fault,

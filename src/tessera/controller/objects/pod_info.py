@@ -46,6 +46,7 @@ from tessera.controller.objects.resource_amounts import Amounts, allocated_amoun
 from tessera.kube.resources import OwnerReference, Pod
 from tessera.kube.resources.meta import OBJECT_NAME, version_number
 from tessera.limits.pods import POD_SLICES
+from tessera.placement.demand import CardSpread
 from tessera.text import one_line
 
 #: Phases after which no container of a pod runs again.
@@ -121,7 +122,7 @@ class PodInfo:
         gates: names of its scheduling gates.
         last_gates: names of gates whose owners exist in the cluster and go after Tessera.
         profiles: the slices that it needs, profiles in the resource's spelling; behind our gate the devices too.
-        one_card: all of its slices lie on one card.
+        spread: how its slices lie on the cards of their node.
         devices: whole cards and shares that it requests, one resource name each; empty for a pod with slices.
         other_kind: the kind of its request if it asks for neither slices nor devices.
         device_claims: the ResourceClaims that it uses, as ``namespace/name``; empty for one that is still to be made.
@@ -177,7 +178,7 @@ class PodInfo:
     gates: tuple[str, ...] = ()
     last_gates: frozenset[str] = frozenset(LAST_GATES)
     profiles: tuple[str, ...] = ()
-    one_card: bool = False
+    spread: CardSpread = CardSpread.ANYHOW
     devices: tuple[str, ...] = ()
     other_kind: KindOfRequest | None = None
     device_claims: tuple[str, ...] = ()

@@ -243,7 +243,7 @@ class _BatchFilters:
             nodes = self._index.names(mask)
         wishes = sum(each.weight for each in pod.wishes)
         return Demand(
-            pod.key, pod.profiles, 0, number, nodes, one_card=pod.one_card, again=grown is not None, wishes=wishes
+            pod.key, pod.profiles, 0, number, nodes, spread=pod.spread, again=grown is not None, wishes=wishes
         )
 
     def _few_nodes(self, pod: PodInfo) -> int:
@@ -297,7 +297,7 @@ class _BatchFilters:
         special = pod.uid if self._required_nodes[pod.uid] is not None or self._allocations.of(pod.uid) else ""
         filtered = tuple(rule.kind(pod) for rule in self._filters)
         changed = self._changed_nodes.get(pod.uid)
-        return (pod.profiles, pod.one_card, pod.wishes, self._kinds[pod.uid], filtered, special, changed)
+        return (pod.profiles, pod.spread, pod.wishes, self._kinds[pod.uid], filtered, special, changed)
 
     def reserve(self, demand: Demand, node: str) -> None:
         """Takes in that the batch places the pod on the node."""

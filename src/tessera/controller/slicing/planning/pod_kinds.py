@@ -11,6 +11,7 @@ from tessera.controller.objects.node_constraints import NodeConstraints
 from tessera.controller.objects.pod_info import KindOfRequest, PodInfo
 from tessera.controller.objects.pod_relations import NO_RELATIONS
 from tessera.controller.slicing.state.slicer_state import SlicerState
+from tessera.placement.demand import CardSpread
 
 
 class PodKind(msgspec.Struct, frozen=True):
@@ -20,7 +21,7 @@ class PodKind(msgspec.Struct, frozen=True):
         priority: its priority.
         queue: the queue that it counts for.
         kind: the kind of its request.
-        one_card: its slices lie on one card.
+        spread: how its slices lie on the cards.
         profiles: its slices, or the resources of its cards and shares.
         amounts: what else it requests, sorted.
         constraints: its constraints on nodes.
@@ -29,7 +30,7 @@ class PodKind(msgspec.Struct, frozen=True):
     priority: int
     queue: str
     kind: KindOfRequest
-    one_card: bool
+    spread: CardSpread
     profiles: tuple[str, ...]
     amounts: tuple[tuple[str, int], ...]
     constraints: NodeConstraints
@@ -48,7 +49,7 @@ def kind_of(state: SlicerState, pod: PodInfo) -> PodKind | None:
         priority=pod.priority,
         queue=state.cluster.queue_of(pod),
         kind=pod.kind,
-        one_card=pod.one_card,
+        spread=pod.spread,
         profiles=pod.profiles,
         amounts=tuple(sorted(pod.amounts.items())),
         constraints=pod.constraints,

@@ -203,7 +203,7 @@ class Inheritance(Proposer):
         waiting.sort(key=lambda each: (-each[0], -each[1].priority, each[1].created, each[1].key))
         kinds: dict[Hashable, deque[PodInfo]] = {}
         for revision, pod in waiting:
-            kinds.setdefault((revision, pod.priority, pod.profiles, pod.one_card, pod.constraints), deque()).append(pod)
+            kinds.setdefault((revision, pod.priority, pod.profiles, pod.spread, pod.constraints), deque()).append(pod)
         for index, (_, one) in enumerate(kept):
             if holding + index >= wanted:
                 yield EndOfReservation(one)

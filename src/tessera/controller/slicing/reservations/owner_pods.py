@@ -18,6 +18,7 @@ from tessera.controller.slicing.state.reservation import INHERITED, Reservation
 from tessera.controller.slicing.state.reservation_rules import make_holds, queue_key
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.mig.names import resource_spelling
+from tessera.placement.demand import CardSpread
 from tessera.placement.fleet import UnknownCard
 
 #: Most ReplicaSets of one name that are asked about together; a Deployment keeps 10 old ones by default.
@@ -129,7 +130,8 @@ def place_within(state: SlicerState, one: Reservation | Allocation, pod: PodInfo
     if not index.open_to(pod.constraints) & index.mask_of(one.node):
         return None
     holds = make_holds(state, one.node, one.slices, pod.key)
-    if holds is None or (pod.one_card and len(holds) > 1):
+    one_card, apart = pod.spread is CardSpread.ONE_CARD, pod.spread is CardSpread.APART
+    if holds is None or (one_card and len(holds) > 1) or (apart and len(pod.profiles) > 1):
         return None
     if pod.profiles == tuple(resource_spelling(each.profile) for each in one.slices):
         return tuple(one.slices)
