@@ -4,8 +4,9 @@ Labels of namespaces name queues and give whole cards to Tessera, Queues share t
 gangs. A user may lack the right to read some: what is missing counts as not there.
 """
 
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from tessera.api.names import LAST_GATES
@@ -36,14 +37,26 @@ class OrderObjects:
     last_gates: frozenset[str] = frozenset()
 
 
-async def read_order_objects(client: Client, pods: Iterable[Pod]) -> OrderObjects:
-    """Reads the objects; PodGroups and owners of gates only if a gated pod names one."""
-    return OrderObjects(
-        namespaces=await _list(client, NAMESPACES),
-        queues=[read_queue(each) for each in await _list(client, QUEUES)],
-        pod_groups=await read_pod_groups(client, pods),
-        last_gates=await read_last_gates(client, pods),
+async def read_order_lists(client: Client) -> OrderObjects:
+    """Reads what does not depend on the pods: namespaces and Queues."""
+    namespaces, queues = await asyncio.gather(_list(client, NAMESPACES), _list(client, QUEUES))
+    return OrderObjects(namespaces=namespaces, queues=list(map(read_queue, queues)))
+
+
+async def read_order_objects(client: Client, pods: Iterable[Pod], lists: OrderObjects | None = None) -> OrderObjects:
+    """Reads the objects; PodGroups and owners of gates only if a gated pod names one.
+
+    Args:
+        client: the user's client.
+        pods: pods of the cluster.
+        lists: what :func:`read_order_lists` has read; None to read it now.
+    """
+    found, groups, gates = await asyncio.gather(
+        read_order_lists(client) if lists is None else asyncio.sleep(0, lists),
+        read_pod_groups(client, pods),
+        read_last_gates(client, pods),
     )
+    return replace(found, pod_groups=groups, last_gates=gates)
 
 
 async def read_pod_groups(client: Client, pods: Iterable[Pod]) -> Mapping[str, int] | None:

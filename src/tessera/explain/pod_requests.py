@@ -8,7 +8,6 @@ from tessera.controller.objects.pod_info import CLAIMS, PodInfo
 from tessera.explain.explanation import Explanation
 from tessera.explain.fixed_resources import explain_fixed_request
 from tessera.explain.offered_resources import extended_requests, format_requests, offered_resources
-from tessera.explain.pod_claims import explain_claims, explain_refused
 from tessera.explain.scheduler_words import scheduler_facts
 from tessera.explain.snapshot import ClusterView
 from tessera.kube.resources import Pod
@@ -18,6 +17,8 @@ from tessera.text import list_names, one_line
 def explain_request(view: ClusterView, pod: Pod, facts: PodInfo) -> Explanation | None:
     """Explains a pod that does not wait for slices on demand, or cannot; None for any other."""
     if facts.fault and facts.kind == CLAIMS:
+        from tessera.explain.pod_claims import explain_refused
+
         return explain_refused(facts)
     if facts.fault:
         return Explanation(
@@ -32,6 +33,8 @@ def explain_request(view: ClusterView, pod: Pod, facts: PodInfo) -> Explanation 
         return None
     asked = extended_requests(pod)
     if facts.device_claims and not asked:
+        from tessera.explain.pod_claims import explain_claims
+
         return explain_claims(view, pod)
     if facts.gated:
         return _explain_needless_gate(pod)

@@ -1,7 +1,9 @@
 """The entry to this package: parses the user's query, reads the cluster, and explains.
 
-Only GET and LIST are used, all at the same time. A kind that the user may not read is left out and named in the
-snapshot. A kind that the cluster does not have (Instaslice without Tessera) counts as empty.
+Modules of one kind of question, of claims, nodes or workloads, are imported when it is asked: with them,
+``tessera why POD`` would import a third more. Only GET and LIST are used, all at the same time.
+A kind that the user may not read is left out and named in the snapshot. A kind that the cluster does not have
+(Instaslice without Tessera) counts as empty.
 """
 
 import asyncio
@@ -11,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from itertools import islice
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tessera.access.agent_pages import read_fleet
 from tessera.access.page_reader import PageReader
@@ -21,24 +23,12 @@ from tessera.api.names import GATE, INSTASLICE_NAMESPACE, SYSTEM_NAMESPACE
 from tessera.api.nodes.conditions import is_agent
 from tessera.api.nodes.usage import NodeUsage
 from tessera.clock import Clock
-from tessera.explain.claim_objects import read_all_claim_objects, read_claim_objects
-from tessera.explain.claims import explain_claim
 from tessera.explain.explanation import Explanation, ExplanationReport
-from tessera.explain.nodes import explain_node
-from tessera.explain.order_objects import read_order_objects
+from tessera.explain.order_objects import read_order_lists, read_order_objects
 from tessera.explain.pods import explain_pod, may_hold_several
 from tessera.explain.queue import count_group, explain_held_pod
 from tessera.explain.rollouts import old_pods, owner_of
 from tessera.explain.snapshot import LEASE, REQUIRED_KINDS, ClusterView, Snapshot
-from tessera.explain.workloads import (
-    DEFAULT_REPLICAS,
-    WorkloadState,
-    cron_job,
-    daemon_set,
-    exhausted_quotas,
-    explain_workload,
-    job,
-)
 from tessera.forecast.queue_page import QueuePage
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, Forbidden, NotFound
@@ -65,9 +55,12 @@ from tessera.kube.resources.meta import Resource
 from tessera.kueue.names import PREFIX
 from tessera.kueue.queue_reading import read_queues
 from tessera.limits.settings import NAMES_COMPARED
-from tessera.provisioning.history import RECORDS_KEY, RECORDS_NAME, ProvisioningHistory
-from tessera.provisioning.milestones import ProvisioningRecord
 from tessera.text import one_line
+
+if TYPE_CHECKING:
+    from tessera.explain.claim_objects import ClaimObjects
+    from tessera.explain.workloads import WorkloadState
+    from tessera.provisioning.milestones import ProvisioningRecord
 
 T = TypeVar("T")
 
@@ -174,6 +167,8 @@ async def explain(  # noqa: PLR0917 - the last two are ways to those who know mo
         return await _node(client, clock, query.name)
     if query.kind == "claim":
         return await _claim(client, clock, query, namespace, read_queue)
+    from tessera.explain.workloads import explain_workload
+
     try:
         workload = await _workload(client, query, namespace)
     except NotFound as error:
@@ -183,7 +178,7 @@ async def explain(  # noqa: PLR0917 - the last two are ways to those who know mo
     if any(_waits(pod) for pod in snapshot.pods if pod.metadata.namespace == namespace):
         snapshot = replace(snapshot, page=await _read_page(client, read_queue))
     own = [each for each in snapshot.pods if (owner := owner_of(each)) and owner.uid in workload.controller_uids]
-    snapshot = replace(snapshot, claims=await read_claim_objects(client, namespace, own))
+    snapshot = replace(snapshot, claims=await _read_claims(client, namespace, own))
     for pod in islice((pod for pod in own if not pod.spec.node_name), 1):
         snapshot = await _add_rollout(client, snapshot, pod)
     if workload.suspended or any(_is_queued(pod) for pod in snapshot.pods if pod.metadata.namespace == namespace):
@@ -202,6 +197,8 @@ async def _pod(
     try:
         pod = await client.get(PODS, query.name, namespace)
     except NotFound as error:
+        from tessera.explain.workloads import exhausted_quotas
+
         await _add_hints(client, query, namespace, error)
         for line in exhausted_quotas((await _list_allowed(client, RESOURCE_QUOTAS, namespace))[0]):
             error.add_note(f"Its creation may have been refused: {line}")
@@ -214,8 +211,17 @@ async def _pod(
     snapshot = await _add_rollout(client, snapshot, pod)
     if may_hold_several(pod):
         snapshot = replace(snapshot, pages=await _read_agent(client, clock, snapshot, pod.spec.node_name))
-    view = ClusterView(replace(snapshot, claims=await read_claim_objects(client, namespace, [pod])))
+    view = ClusterView(replace(snapshot, claims=await _read_claims(client, namespace, [pod])))
     return ExplanationReport(kind="pod", namespace=namespace, name=query.name, answers=(explain_pod(view, pod),))
+
+
+async def _read_claims(client: Client, namespace: str, about: Sequence[Pod]) -> "ClaimObjects | None":
+    """What decides on ResourceClaims; None, without a request, if no pod has claims."""
+    if not any(each.spec.resource_claims for each in about):
+        return None
+    from tessera.explain.claim_objects import read_all_claim_objects
+
+    return await read_all_claim_objects(client, namespace)
 
 
 async def _read_agent(client: Client, clock: Clock, snapshot: Snapshot, node: str) -> Sequence[NodeUsage]:
@@ -229,6 +235,9 @@ async def _read_agent(client: Client, clock: Clock, snapshot: Snapshot, node: st
 async def _claim(
     client: Client, clock: Clock, query: Query, namespace: str, read_queue: ReadQueue | None
 ) -> ExplanationReport:
+    from tessera.explain.claim_objects import read_all_claim_objects
+    from tessera.explain.claims import explain_claim
+
     try:
         claim = await client.get(RESOURCE_CLAIMS, query.name, namespace)
     except NotFound as error:
@@ -319,6 +328,8 @@ def _suggest_name(name: str, known: Iterable[str]) -> str:
 
 
 async def _node(client: Client, clock: Clock, name: str) -> ExplanationReport:
+    from tessera.explain.nodes import explain_node
+
     node, history, pods, events = await asyncio.gather(
         client.get(NODES, name),
         _history(client),
@@ -334,8 +345,10 @@ async def _node(client: Client, clock: Clock, name: str) -> ExplanationReport:
     return ExplanationReport(kind="node", namespace="", name=name, answers=(explain_node(ClusterView(snapshot), node),))
 
 
-async def _history(client: Client) -> Sequence[ProvisioningRecord]:
+async def _history(client: Client) -> "Sequence[ProvisioningRecord]":
     """Records of nodes that came up; none if there are none or the user may not read them."""
+    from tessera.provisioning.history import RECORDS_KEY, RECORDS_NAME, ProvisioningHistory
+
     try:
         found = await client.get(CONFIGMAPS, RECORDS_NAME, SYSTEM_NAMESPACE)
     except (Forbidden, NotFound):
@@ -354,14 +367,18 @@ async def _read_cluster(client: Client, clock: Clock, namespace: str, pod: Pod |
     # What a pod on its node still meets is on that node.
     node = pod.spec.node_name if pod is not None else ""
     named = f"metadata.name={node}" if node else None
-    pods, nodes, instaslices, leases, events, quotas = await asyncio.gather(
-        _list_pods(client, node),
-        _list_allowed(client, NODES, fields=named),
-        _list_allowed(client, INSTASLICES, INSTASLICE_NAMESPACE, fields=named),
-        _list_allowed(client, LEASES, fields=f"metadata.name={LEASE}"),
-        _list_allowed(client, EVENTS, namespace, fields=about),
-        _list_allowed(client, RESOURCE_QUOTAS, namespace),
+    objects, lists = await asyncio.gather(
+        asyncio.gather(
+            _list_pods(client, node),
+            _list_allowed(client, NODES, fields=named),
+            _list_allowed(client, INSTASLICES, INSTASLICE_NAMESPACE, fields=named),
+            _list_allowed(client, LEASES, fields=f"metadata.name={LEASE}"),
+            _list_allowed(client, EVENTS, namespace, fields=about),
+            _list_allowed(client, RESOURCE_QUOTAS, namespace),
+        ),
+        read_order_lists(client),
     )
+    pods, nodes, instaslices, leases, events, quotas = objects
     forbidden = {
         resource.plural
         for (_, allowed), resource in (
@@ -375,7 +392,7 @@ async def _read_cluster(client: Client, clock: Clock, namespace: str, pod: Pod |
         if not allowed
     }
     listed_pods = pods[0] if pods[1] else (await _list_allowed(client, PODS, namespace))[0]
-    order = await read_order_objects(client, listed_pods)
+    order = await read_order_objects(client, listed_pods, lists)
     return Snapshot(
         now=clock.now(),
         pods=listed_pods if pod is None else _add_pod(listed_pods, pod),
@@ -420,7 +437,9 @@ async def _list_allowed(
 # Workloads
 
 
-async def _workload(client: Client, query: Query, namespace: str) -> WorkloadState:
+async def _workload(client: Client, query: Query, namespace: str) -> "WorkloadState":
+    from tessera.explain.workloads import DEFAULT_REPLICAS, WorkloadState, cron_job, daemon_set, job
+
     if query.kind == "job":
         return job(await client.get(JOBS, query.name, namespace))
     if query.kind == "cronjob":

@@ -1,11 +1,11 @@
 """The controller's state, made anew from objects that were read once."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from tessera.api.instaslice import Instaslice
 from tessera.api.queues import Queue
-from tessera.claims.controller.claims import Claims
 from tessera.controller.objects.node_info import read_node
 from tessera.controller.objects.pod_info import CLAIMS, read_pod
 from tessera.controller.slicing.slicer import KINDS, Slicer
@@ -22,8 +22,12 @@ from tessera.controller.slicing.state.events import (
     RecordsListed,
     TimePassed,
 )
-from tessera.explain.claim_objects import ClaimObjects
 from tessera.kube.resources import Namespace, Node, Pod
+
+if TYPE_CHECKING:
+    from tessera.controller.slicing.kinds.request_kind import RequestKind
+    from tessera.controller.slicing.state.slicer_state import SlicerState
+    from tessera.explain.claim_objects import ClaimObjects
 
 
 def slicer_from_objects(
@@ -36,7 +40,7 @@ def slicer_from_objects(
     namespaces: Iterable[Namespace] = (),
     queues: Iterable[Queue] = (),
     last_gates: frozenset[str] = frozenset(),
-    claims: ClaimObjects | None = None,
+    claims: "ClaimObjects | None" = None,
 ) -> Slicer:
     """Returns the slicer that follows from stored objects, after all waiting pods were planned once.
 
@@ -51,8 +55,7 @@ def slicer_from_objects(
         last_gates: gates whose owners exist in the cluster and go after Tessera.
         claims: what decides on ResourceClaims; None to plan for no pods with claims.
     """
-    by_claims = [partial(Claims, driver=claims.driver)] if claims is not None else []
-    slicer = Slicer(reads=True, kinds=(*KINDS, *by_claims))
+    slicer = Slicer(reads=True, kinds=(*KINDS, *_kinds_of(claims)))
     slicer.handle(TimePassed(now, now))
     slicer.handle(LastGatesObserved(last_gates))
     for key, size in (pod_groups or {}).items():
@@ -76,3 +79,12 @@ def slicer_from_objects(
     while slicer.has_work:
         slicer.decide()
     return slicer
+
+
+def _kinds_of(claims: "ClaimObjects | None") -> "Sequence[Callable[[SlicerState], RequestKind]]":
+    """The kind of pods with ResourceClaims, imported only where there are any."""
+    if claims is None:
+        return ()
+    from tessera.claims.controller.claims import Claims
+
+    return (partial(Claims, driver=claims.driver),)

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tessera.api.instaslice import Instaslice, Slice, recorded_slices
 from tessera.api.names import NodeName
@@ -23,7 +23,6 @@ from tessera.clock import parse_rfc3339
 from tessera.controller.objects.pod_info import CLAIMS, PodInfo, read_pod
 from tessera.controller.slicing.planning.pod_kinds import kind_of
 from tessera.controller.slicing.slicer import Slicer
-from tessera.explain.claim_objects import ClaimObjects
 from tessera.explain.order_objects import OrderObjects
 from tessera.explain.slicer_from_objects import slicer_from_objects
 from tessera.forecast.queue_page import QueuedPod, QueuePage
@@ -32,8 +31,11 @@ from tessera.kube.resources.meta import key_of
 from tessera.kueue.queue_reading import QueueReading
 from tessera.limits.processes import LEASE_DURATION
 from tessera.mig.names import is_device_profile
-from tessera.provisioning.milestones import ProvisioningRecord
 from tessera.text import age, count_noun
+
+if TYPE_CHECKING:
+    from tessera.explain.claim_objects import ClaimObjects
+    from tessera.provisioning.milestones import ProvisioningRecord
 
 #: Most characters: an event's text in `tessera why`. Kubectl shows all of it; three events stay on one screen.
 EVENT_SHOWN = 300
@@ -94,7 +96,7 @@ class Snapshot:
     leases: Sequence[Lease] = ()
     events: Sequence[CoreEvent] = ()
     quotas: Sequence[ResourceQuota] = ()
-    history: Sequence[ProvisioningRecord] = ()
+    history: "Sequence[ProvisioningRecord]" = ()
     forbidden: frozenset[str] = frozenset()
     order: OrderObjects = field(default_factory=OrderObjects)
     queues: QueueReading | None = None
@@ -102,7 +104,7 @@ class Snapshot:
     replica_sets: Sequence[ReplicaSet] = ()
     hides_labels: bool = False
     page: QueuePage | None = None
-    claims: ClaimObjects | None = None
+    claims: "ClaimObjects | None" = None
     pages: Sequence[NodeUsage] = ()
 
     @property

@@ -104,14 +104,15 @@ async def _explain_as_tenant(
         name: of the pod, or of several, as :data:`~tessera.explain.explanation.OWNED_BY` says.
         notes: takes the note.
     """
-    from tessera.cli.base.tenant_view import missing_right
-    from tessera.dashboard.view.objects import EXPLANATIONS, read_view
     from tessera.kube.client.errors import ApiError, Forbidden, NotFound
     from tessera.kube.resources import NODES
 
     try:
         await client.page(NODES, limit=1)
     except Forbidden:
+        from tessera.cli.base.tenant_view import missing_right
+        from tessera.dashboard.view.objects import EXPLANATIONS, read_view
+
         try:
             return (await read_view(client, EXPLANATIONS, namespace, name)).report
         except ApiError as error:
