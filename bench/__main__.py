@@ -36,6 +36,7 @@ class Benchmark(NamedTuple):
 
 
 BENCHMARKS = {
+    "autoscale_services": Benchmark("--hours 2 --seeds 1"),
     "churn": Benchmark("--cards 8 --arrivals 200 --seeds 1 --mixes uniform --processes 1"),
     "claims": Benchmark("--nodes 1 --pods 4"),
     "cli": Benchmark("--runs 1"),

@@ -83,7 +83,7 @@ def test_one_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
 def test_what_is_not_known_is_refused_with_the_names_there_are() -> None:
     done = run("chrun")
     assert done.returncode == 2
-    assert "no such benchmark: chrun; there are churn," in done.stderr
+    assert "no such benchmark: chrun; there are autoscale_services, churn," in done.stderr
 
 
 def test_without_traces_their_benchmark_says_what_it_wants() -> None:

@@ -21,6 +21,8 @@ from tessera_lab.kueue.stand_in import StandIn
 ROOT = Path(__file__).parents[2]
 #: Files that are for programs and not for an API server; tests/deploy and tests/charts render and read them.
 READ_BY_PROGRAMS = {"kustomize.config.k8s.io/v1beta1", "config.kueue.x-k8s.io/v1beta2", None}
+#: Objects of tools that this cluster does not have; test_services.py asks their queries.
+READ_BY_PROGRAMS |= {"keda.sh/v1alpha1", "monitoring.coreos.com/v1"}
 WITHOUT_NAMESPACE = {"Namespace", "Queue", "ClusterPolicy", "DeviceClass", "APIService"} | {
     "ResourceFlavor",
     "ClusterQueue",

@@ -85,12 +85,12 @@ class SignalsTask:
     async def run(self) -> None:
         """Keeps them until cancelled."""
         while True:
-            loads = await self._read_loads()
+            loads = await self.read_loads()
             if self._slicer.is_caught_up:
                 self.page = self._table.refresh(self._owners, self._clock.now(), loads)
             await self._clock.sleep(PERIOD)
 
-    async def _read_loads(self) -> Mapping[ServiceKey, Mapping[str, float]]:
+    async def read_loads(self) -> Mapping[ServiceKey, Mapping[str, float]]:
         """By service with pods that have a page, its load as far as it is known."""
         serving = {uid: pod for uid, key in self._serving.items() if (pod := self._pods.cache.get(key)) is not None}
         usages = await self._read_usages({pod.spec.node_name for pod in serving.values()})
