@@ -13,6 +13,7 @@ import pytest
 from tests.support.claim_cluster import ClaimCluster, request, selecting
 
 from tessera.api.names import GATE
+from tessera.controller.objects.pod_info import PodInfo
 
 #: Each node with the number of its cards, and whether they are given whole, or in how many shares.
 NODES: dict[str, dict[str, int]] = {
@@ -67,6 +68,8 @@ class History:
         for name in NODES:
             self.node(name)
         self.given = 0
+        #: Pods that wait at the end though their claims are allocated.
+        self.stuck: list[str] = []
 
     def node(self, name: str, *, new: bool = True) -> None:
         """A node comes, or publishes its devices again."""
@@ -119,6 +122,12 @@ class History:
                 if choice((True, False)):
                     self.node(node, new=False)
 
+    def _may_run(self, pod: PodInfo) -> bool:
+        """True if all claims of a pod are allocated, on one node."""
+        claims = self.cluster.claims
+        nodes = {self.cluster.node_of(key) if key in claims else "" for key in pod.device_claims}
+        return len(nodes) == 1 and nodes != {""}
+
     def end(self) -> None:
         """All nodes take pods again; then all pods go."""
         cluster = self.cluster
@@ -130,6 +139,10 @@ class History:
         for _ in range(3):
             cluster.settle()
             cluster.pass_time(4_000)
+        cluster.settle()
+        living = [pod for pod in cluster.pods.values() if not (pod.finished or pod.terminating)]
+        waiting = [pod for pod in living if not pod.node]
+        self.stuck = [pod.key for pod in waiting if self._may_run(pod)]
         for pod in list(cluster.pods.values()):
             cluster.remove(pod)
         cluster.settle()
@@ -144,6 +157,7 @@ def test_no_device_is_given_twice_and_nothing_is_left(seeds: range) -> None:
             history.step(number)
             assert history.cluster.overlaps() == [], seed
         history.end()
+        assert history.stuck == [], seed
         assert history.cluster.empty(), (seed, history.cluster.objects)
         assert [key for key in history.cluster.claims if history.cluster.devices(key)] == [], seed
         given += history.given
