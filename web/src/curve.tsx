@@ -87,7 +87,7 @@ export function Chart({ label, values, step, until, lost, most, text }: ChartPro
         </svg>
         <span class="axis" aria-hidden="true">
           <span>{text(top)}</span>
-          <span>{text(top / 2)}</span>
+          <span>{[text(top), text(0)].includes(text(top / 2)) ? "" : text(top / 2)}</span>
           <span>{text(0)}</span>
         </span>
         <span class="times" aria-hidden="true">

@@ -6,7 +6,7 @@ import { own } from "./own";
 import { PodLink } from "./podlink";
 import { State } from "./pods";
 import type { Held, Survey } from "./survey";
-import { startsIn } from "./waiting";
+import { alike, startsIn } from "./waiting";
 import { age, integer, percent, reasonOf } from "./words";
 
 /** The most pods that are named. */
@@ -24,8 +24,9 @@ export function Mine({ found, waiting, filtered, onOpen }: MineProps) {
   const held = filtered ? found.held : found.held.filter(({ lease }) => own.has(lease));
   const queued = filtered ? waiting : waiting.filter((pod) => own.has(pod));
   if (held.length + queued.length === 0) return null;
-  const rest = Math.max(0, MOST - queued.length);
-  const more = Math.max(0, queued.length - MOST) + Math.max(0, held.length - rest);
+  const groups = alike(queued);
+  const rest = Math.max(0, MOST - groups.length);
+  const more = Math.max(0, groups.length - MOST) + Math.max(0, held.length - rest);
   return (
     <section id="mine" class="panel mine" aria-label={filtered ? "Pods that match" : "Your pods"}>
       <h2>
@@ -40,8 +41,8 @@ export function Mine({ found, waiting, filtered, onOpen }: MineProps) {
         </small>
       </h2>
       <ul class="plain">
-        {queued.slice(0, MOST).map((pod) => (
-          <WaitingLine key={`w/${pod.namespace}/${pod.pod}`} pod={pod} onOpen={onOpen} />
+        {groups.slice(0, MOST).map(([pod, ...others]) => (
+          <WaitingLine key={`w/${pod.namespace}/${pod.pod}`} pod={pod} others={others.length} onOpen={onOpen} />
         ))}
         {held.slice(0, rest).map((each) => (
           <HeldLine
@@ -56,10 +57,18 @@ export function Mine({ found, waiting, filtered, onOpen }: MineProps) {
   );
 }
 
-function WaitingLine({ pod, onOpen }: { pod: Waiting; onOpen: (id: string) => void }) {
+interface WaitingProps {
+  pod: Waiting;
+  /** Pods of the same workload that wait for the same. */
+  others: number;
+  onOpen: (id: string) => void;
+}
+
+function WaitingLine({ pod, others, onOpen }: WaitingProps) {
   return (
     <li class="item">
-      <PodLink pod={pod} onOpen={onOpen} /> <b>waits {age(Date.now() / 1000 - pod.since)}</b>
+      <PodLink pod={pod} onOpen={onOpen} /> {others > 0 && `and ${integer(others)} more of ${pod.owner} `}
+      <b>waits {age(Date.now() / 1000 - pod.since)}</b>
       {pod.position ? `, number ${integer(pod.position)} of ${integer(pod.of ?? 0)}, ${startsIn(pod)}` : ""}
       {reasonOf(pod) && <div class="reason">{reasonOf(pod)}</div>}
     </li>

@@ -62,7 +62,7 @@ function gpuHours(seconds: number): string {
 export function State({ lease, card }: { lease: Lease; card: Card }) {
   const state = stateOf(lease, card);
   return (
-    <span class="state" title={MEANINGS[state]}>
+    <span class="state" title={[MEANINGS[state], lease.evidence].filter(Boolean).join(": ")}>
       <span class={`mark ${state}`} aria-hidden="true" /> {stateName(lease, card)}
     </span>
   );
@@ -118,7 +118,7 @@ export function Pods({ held, pods, onOpen }: ListProps & { pods: number }) {
         <table class={near ? "" : "far"}>
           <thead>
             <tr>
-              {["pod", "state", "busy", "memory", "place", "held"].map((each) => (
+              {["pod", "state", "busy now", "memory", "place", "held"].map((each) => (
                 <th key={each} scope="col">
                   {each}
                 </th>

@@ -9,7 +9,7 @@ import { store } from "./store";
 import { age, count, integer, isHidden, reasonOf } from "./words";
 
 /** Pods of one workload that wait for the same, each group by its first pod; any other pod is alone. */
-function alike(pods: Waiting[]): [Waiting, ...Waiting[]][] {
+export function alike(pods: Waiting[]): [Waiting, ...Waiting[]][] {
   const groups = new Map<string, [Waiting, ...Waiting[]]>();
   for (const pod of pods) {
     const { namespace, owner, requests, gated } = pod;

@@ -168,6 +168,16 @@ class Visitor:
     def region(self, name: str) -> Locator:
         return self.page.get_by_role("region", name=name, exact=True)
 
+    def press_on(self, target: Locator, key: str = "Enter") -> None:
+        """Goes to a control by Tab alone, and presses a key there."""
+        target.wait_for()
+        for _ in range(400):
+            if target.evaluate("element => element === document.activeElement"):
+                self.page.keyboard.press(key)
+                return
+            self.page.keyboard.press("Tab")
+        raise AssertionError(f"no Tab leads to {target}")
+
     def check(self) -> None:
         """The page keeps nobody out, fits its width, asks no other host, and the browser has nothing to complain."""
         self.check_fit()

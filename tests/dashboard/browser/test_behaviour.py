@@ -128,6 +128,28 @@ def test_the_keyboard_is_enough(visit: Visits) -> None:
     visitor.check()
 
 
+@pytest.mark.parametrize("width", [390, 768, 1280])
+def test_the_five_questions_are_answered_by_the_keyboard_alone(width: int, visit: Visits) -> None:
+    visitor = visit(width=width)
+    sheet = visitor.page.get_by_role("complementary")
+    visitor.press_on(visitor.region("Free room").get_by_role("button", name="1 3g.20gb", exact=True))
+    expect(visitor.region("Free room").get_by_role("status")).to_have_text("1 card has room for 3g.20gb: gpu-4, card 0")
+    visitor.page.keyboard.press("Escape")
+    link = visitor.region("Waiting").get_by_role("button", name="team/big")
+    visitor.press_on(link)
+    expect(sheet.get_by_text("a smaller slice has room now")).to_be_visible()
+    visitor.page.keyboard.press("Escape")
+    expect(link).to_be_focused()
+    visitor.press_on(visitor.region("Broken").get_by_role("button", name="gpu-2, card 1"))
+    expect(sheet.get_by_text("XID 48, a double-bit ECC error").first).to_be_visible()
+    visitor.page.keyboard.press("Escape")
+    visitor.press_on(visitor.region("Held, not used").get_by_role("button", name="team/forgotten"))
+    expect(sheet.get_by_text("no process in the 120 min")).to_be_visible()
+    visitor.page.keyboard.press("Escape")
+    visitor.press_on(visitor.region("Use by namespace").get_by_role("button", name="research is mine"), "Space")
+    expect(visitor.region("Your pods")).to_contain_text("research/trainer-0")
+
+
 def test_the_list_of_keys_opens_where_the_visitor_is(visit: Visits) -> None:
     visitor = visit()
     visitor.region("The last hours").scroll_into_view_if_needed()
@@ -177,10 +199,14 @@ def test_pods_of_one_workload_that_wait_for_the_same_are_one_entry(visit: Visits
         for number, owner in enumerate(("Job/a", "Job/a", "Job/b", "", "", "Job/a"))
     }
     live.publish({"summary": scene(history=False)["summary"], **pods})
-    queue = visit().region("Waiting")
+    visitor = visit()
+    queue = visitor.region("Waiting")
     expect(queue.get_by_role("listitem")).to_have_count(4)
     expect(queue.get_by_role("listitem").filter(has_text="team/w-5")).to_contain_text("and 2 more of Job/a")
     expect(queue.get_by_role("button", name="show all")).to_have_count(0)
+    visitor.page.get_by_label("Filter").fill("ns:team")
+    expect(visitor.region("Pods that match").get_by_role("listitem")).to_have_count(4)
+    expect(visitor.region("Pods that match")).to_contain_text("and 2 more of Job/a waits")
 
 
 def test_a_theme_can_be_chosen(visit: Visits) -> None:
