@@ -54,6 +54,16 @@ async def test_the_newest_events_come_first_by_the_visitors_token(
     await client.close()
 
 
+async def test_the_events_of_a_node_are_in_the_namespace_default(server: ScriptedServer, clock: ImpatientClock) -> None:
+    server.answers({"kind": "EventList", "apiVersion": "v1", "metadata": {}, "items": []})
+    client = client_of(server, clock)
+    assert await PodEvents(client, own_account=False).read("-", "gpu-1", "Bearer hers") == []
+    (call,) = server.calls
+    assert call.path == "/api/v1/namespaces/default/events"
+    assert call.query["fieldSelector"] == "involvedObject.kind=Node,involvedObject.name=gpu-1"
+    await client.close()
+
+
 @pytest.mark.parametrize(
     ("namespace", "pod", "authorization"),
     [("team", "web-0", None), ("team/x", "web-0", "Bearer hers"), ("team", "a,type=Warning", "Bearer hers")],

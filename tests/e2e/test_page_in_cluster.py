@@ -215,6 +215,14 @@ def test_the_events_of_a_pod_are_for_those_whom_the_api_server_lets_read_them(
     assert (refused[0], "cannot list resource" in refused[1]) == (403, True)
     assert page.ask("/events/team-b/holder-team-b", token)[0] == 403
     assert page.ask("/events/team-a/own-statefulset-0")[0] == 401
+    for path in ("/why/-/node-1", "/events/-/node-1"):
+        assert page.ask(path, token)[0] == 403
+    page.lab.kubectl("-n", "team-b", "create", "serviceaccount", "admin")
+    admin = ("create", "clusterrolebinding", "admin", "--clusterrole=cluster-admin", "--serviceaccount=team-b:admin")
+    page.lab.kubectl(*admin)
+    answered = page.ask("/why/-/node-1", page.token("team-b", "admin"))
+    assert (answered[0], "is as configured" in answered[1]) == (200, True), answered
+    page.lab.kubectl("delete", "clusterrolebinding", "admin")
 
 
 TOO_MUCH = {"nvidia.com/mig-7g.40gb": 1}

@@ -1,5 +1,6 @@
-// The whole answer of `tessera why` about a pod.
+// The whole answer of `tessera why` about a pod or a node.
 
+import { useEffect, useState } from "preact/hooks";
 import { readRefusal } from "./feed";
 import { session } from "./session";
 
@@ -51,4 +52,13 @@ export function Answer({ answer }: { answer: Explanation }) {
       ))}
     </>
   );
+}
+
+/** The answer of `tessera why`, asked for once. */
+export function Why({ pod: { namespace, pod } }: { pod: { namespace: string; pod: string } }) {
+  const [answer, setAnswer] = useState<Explanation | undefined>();
+  useEffect(() => {
+    void explain({ namespace, pod }).then(setAnswer);
+  }, [namespace, pod]);
+  return answer ? <Answer answer={answer} /> : <p class="quiet">asking…</p>;
 }

@@ -3,6 +3,7 @@
 import { useRef } from "preact/hooks";
 import { CardTile, type Form } from "./card";
 import { useNear } from "./hooks";
+import { NodeLink } from "./links";
 import { own } from "./own";
 import { store } from "./store";
 import type { CardGroup, Survey } from "./survey";
@@ -137,7 +138,7 @@ function NodeGroup({ group, lazy, form, open, onOpen }: GroupProps) {
   return (
     <div class="node" ref={place} style={drawn ? undefined : { minHeight: `${HEIGHTS[form](group.ids.length)}rem` }}>
       <h3>
-        {group.node} <small>{form === "rows" ? "" : models.join(", ")}</small>
+        <NodeLink node={group.node} onOpen={onOpen} /> <small>{form === "rows" ? "" : models.join(", ")}</small>
       </h3>
       <div class={form === "tiles" ? "tiles" : ""}>
         {drawn && group.ids.map((id) => <CardTile key={id} id={id} open={open === id} {...each} />)}

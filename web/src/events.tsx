@@ -1,4 +1,4 @@
-// The events of a pod, as `kubectl describe` shows them, asked for once.
+// The events of a pod or a node, as `kubectl describe` shows them, asked for once.
 
 import { useEffect, useState } from "preact/hooks";
 import { askAbout } from "./answer";
@@ -14,7 +14,13 @@ interface PodEvent {
 
 type Found = PodEvent[] | { error: string } | null;
 
-export function Events({ pod }: { pod: { namespace: string; pod: string } }) {
+interface EventsProps {
+  pod: { namespace: string; pod: string };
+  /** The command that shows them in a terminal. */
+  describe: string;
+}
+
+export function Events({ pod, describe }: EventsProps) {
   const [found, setFound] = useState<Found | undefined>();
   const { namespace, pod: name } = pod;
   useEffect(() => {
@@ -27,7 +33,7 @@ export function Events({ pod }: { pod: { namespace: string; pod: string } }) {
       <h3>Events</h3>
       <Listed found={found} />
       <p class="quiet">
-        In a terminal: <code>{`kubectl describe pod ${name} -n ${namespace}`}</code>
+        In a terminal: <code>{describe}</code>
       </p>
     </section>
   );

@@ -1,6 +1,7 @@
 // What is wrong with cards and nodes: the evidence, who holds a card that must be reset, and the next step.
 
 import type { Card, Failure, Health, NodeState } from "./documents";
+import { NodeLink } from "./links";
 import { Panel } from "./panel";
 import { age, count, frameOf, HEALTH, isCordoned, modelName, podName } from "./words";
 
@@ -74,10 +75,10 @@ export function isBroken({ driver, startup }: NodeState): boolean {
 
 export function Broken({ filtered, unwell, failures, nodes, silent, onOpen }: BrokenProps) {
   const items = [
-    ...failures.map((each) => <FailureItem key={`f/${each.node}`} failure={each} />),
+    ...failures.map((each) => <FailureItem key={`f/${each.node}`} failure={each} onOpen={onOpen} />),
     ...nodes.map((each) => (
       <li key={`n/${each.node}`} class="item unwell">
-        <b>{each.node}</b>{" "}
+        <NodeLink node={each.node} onOpen={onOpen} />{" "}
         <span class="warn">
           {each.startup?.verdict || (each.driver ? `driver ${each.driver.phase}` : "comes up, and is late")}
         </span>
@@ -138,10 +139,10 @@ function CardItem({ id, card, onOpen }: { id: string; card: Card; onOpen: (id: s
   );
 }
 
-function FailureItem({ failure }: { failure: Failure }) {
+function FailureItem({ failure, onOpen }: { failure: Failure; onOpen: (id: string) => void }) {
   return (
     <li class="item unwell">
-      <b>{failure.node}</b>{" "}
+      <NodeLink node={failure.node} onOpen={onOpen} />{" "}
       <span class="warn">
         unknown{failure.since ? ` for ${age(Date.now() / 1000 - failure.since)}` : ""}:{" "}
         {failure.reason || "its agent does not answer"}

@@ -2,8 +2,8 @@
 // names of their own pods alone, or who typed a name.
 
 import type { Waiting } from "./documents";
+import { PodLink } from "./links";
 import { own } from "./own";
-import { PodLink } from "./podlink";
 import { State } from "./pods";
 import type { Held, Survey } from "./survey";
 import { alike, startsIn } from "./waiting";

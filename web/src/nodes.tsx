@@ -48,7 +48,7 @@ function isMoving({ driver, startup }: NodeState): boolean {
   return startup !== undefined || (driver !== undefined && (driver.phase !== "ready" || upgrades));
 }
 
-function NodeLine({ state }: { state: NodeState }) {
+export function NodeLine({ state }: { state: NodeState }) {
   const { driver, startup } = state;
   const phases = startup?.phases ?? [];
   const total = phases.reduce((sum, { seconds }) => sum + seconds, 0);

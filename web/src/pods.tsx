@@ -3,9 +3,9 @@
 import { useRef, useState } from "preact/hooks";
 import type { Card, Lease } from "./documents";
 import { useNear } from "./hooks";
+import { PodLink } from "./links";
 import { own } from "./own";
 import { Panel } from "./panel";
-import { PodLink } from "./podlink";
 import { type Held, largest } from "./survey";
 import { age, count, gibOf, integer, MEANINGS, modelName, percent, stateName, stateOf } from "./words";
 

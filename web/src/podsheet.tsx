@@ -1,10 +1,9 @@
 // Everything about one pod, beside the page: where it runs or why it waits, who is before it, and its events.
 
-import { useEffect, useState } from "preact/hooks";
-import { Answer, type Explanation, explain } from "./answer";
+import { Why } from "./answer";
 import type { Waiting } from "./documents";
 import { Events } from "./events";
-import { PodLink, podOf } from "./podlink";
+import { PodLink, podOf } from "./links";
 import { Memory, State } from "./pods";
 import { idOf, leasesOf, store } from "./store";
 import type { Held } from "./survey";
@@ -48,7 +47,7 @@ export function PodDetails({ id, onOpen }: PodSheetProps) {
       </ul>
       <h3>{waiting ? "Why it waits, and what would help" : "What Tessera says of it"}</h3>
       <Why key={id} pod={pod} />
-      <Events pod={pod} />
+      <Events pod={pod} describe={`kubectl describe pod ${pod.pod} -n ${pod.namespace}`} />
     </>
   );
 }
@@ -109,13 +108,4 @@ function Queue({ pod, onOpen }: { pod: Waiting; onOpen: (id: string) => void }) 
       )}
     </>
   );
-}
-
-/** The answer of `tessera why`, asked for once. */
-function Why({ pod: { namespace, pod } }: { pod: { namespace: string; pod: string } }) {
-  const [answer, setAnswer] = useState<Explanation | undefined>();
-  useEffect(() => {
-    void explain({ namespace, pod }).then(setAnswer);
-  }, [namespace, pod]);
-  return answer ? <Answer answer={answer} /> : <p class="quiet">asking…</p>;
 }

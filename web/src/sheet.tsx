@@ -4,8 +4,9 @@ import { useEffect, useRef } from "preact/hooks";
 import { Chart } from "./curve";
 import type { Card, Lease } from "./documents";
 import { HealthDetails } from "./health";
+import { NodeLink, nodeOf, PodLink, podOf } from "./links";
 import { WideBar } from "./mosaic";
-import { PodLink, podOf } from "./podlink";
+import { NodeDetails } from "./nodesheet";
 import { Memory, State } from "./pods";
 import { PodDetails } from "./podsheet";
 import { leasesOf, store } from "./store";
@@ -34,29 +35,31 @@ interface SheetProps {
 export function Sheet({ id, onOpen, onFilter, onClose }: SheetProps) {
   const heading = useRef<HTMLHeadingElement>(null);
   const pod = podOf(id);
+  const node = nodeOf(id);
   const known = store.cards.has(id);
   // A link is opened before its card has come.
   useEffect(() => heading.current?.focus(), [id, known]);
   const card = store.cards.get(id);
   if (store.summary === undefined) return null;
   return (
-    <aside class="sheet" aria-label={pod ? "Pod" : "Card"}>
+    <aside class="sheet" aria-label={pod ? "Pod" : node ? "Node" : "Card"}>
       <div class="line">
         <h2 ref={heading} tabIndex={-1}>
-          {pod ? podName(pod) : card ? `${card.node}, card ${card.index}` : "No such card"}
+          {node ?? (pod ? podName(pod) : card ? `${card.node}, card ${card.index}` : "No such card")}
         </h2>
         <button type="button" onClick={onClose}>
           close
         </button>
       </div>
       {pod && <PodDetails id={id} onOpen={onOpen} />}
-      {!pod && card && <Details {...{ id, onOpen, onFilter }} />}
-      {!pod && !card && <p>{id} is not here, or you may not see its name.</p>}
+      {node && <NodeDetails {...{ id, onOpen, onFilter }} />}
+      {card && <Details {...{ id, onOpen }} />}
+      {!pod && !node && !card && <p>{id} is not here, or you may not see its name.</p>}
     </aside>
   );
 }
 
-function Details({ id, onOpen, onFilter }: Omit<SheetProps, "onClose">) {
+function Details({ id, onOpen }: Pick<SheetProps, "id" | "onOpen">) {
   const card = store.cards.get(id);
   const curves = store.curves.get(id);
   if (!card) return null;
@@ -73,7 +76,9 @@ function Details({ id, onOpen, onFilter }: Omit<SheetProps, "onClose">) {
         <br />
         <small>{card.uuid}</small>
       </p>
-      <NodeOf card={card} onFilter={onFilter} />
+      <p>
+        Of node <NodeLink node={card.node} onOpen={onOpen} />: its reason, its events and its other cards.
+      </p>
       {card.silent && <p class="warn">The node's agent does not answer: what is shown are Tessera's records.</p>}
       {card.health && <HealthDetails health={card.health} card={card} />}
       {(card.throttled ?? []).length > 0 && (
@@ -126,27 +131,6 @@ function Value({ name, children }: { name: string; children: preact.ComponentChi
       <dt>{name}</dt>
       <dd>{children}</dd>
     </div>
-  );
-}
-
-/** The way to the other cards of the node, and what is known of the node itself. */
-function NodeOf({ card, onFilter }: { card: Card; onFilter: (text: string) => void }) {
-  const state = store.nodes.get(`node/${card.node}`);
-  const failure = store.failures.get(`failure/${card.node}`);
-  const others = [...store.cards.values()].filter((each) => each.node === card.node).length;
-  return (
-    <p>
-      <button type="button" class="link" onClick={() => onFilter(`node:${card.node}`)}>
-        {card.node}: {count(others, "card")} and their pods
-      </button>
-      {state?.driver && (
-        <small>
-          {" "}
-          driver {state.driver.version} {state.driver.phase}
-        </small>
-      )}
-      {failure && <span class="warn"> {failure.reason}</span>}
-    </p>
   );
 }
 

@@ -3,8 +3,8 @@
 import { useState } from "preact/hooks";
 import { Answer, type Explanation, explain } from "./answer";
 import type { Waiting } from "./documents";
+import { PodLink } from "./links";
 import { Panel } from "./panel";
-import { PodLink } from "./podlink";
 import { store } from "./store";
 import { age, count, integer, isHidden, reasonOf } from "./words";
 

@@ -146,6 +146,7 @@ async def _serve(port: int, opens: bool, kubeconfig: Path | None, context: str |
     import webbrowser
 
     from tessera.clock import SystemClock
+    from tessera.dashboard.explainer import OF_NODES
     from tessera.dashboard.feed import FeedGroup
     from tessera.dashboard.pod_events import PodEvents
     from tessera.dashboard.server import PageAddress, PageServer
@@ -156,7 +157,8 @@ async def _serve(port: int, opens: bool, kubeconfig: Path | None, context: str |
     async with connect("tessera-dashboard", kubeconfig, context) as client:
 
         async def explain_pod(namespace: str, pod: str, _visible: "Visibility", _key: str) -> "ExplanationReport":
-            return await explain(client, clock, parse_query(f"pod/{pod}"), namespace)
+            query = parse_query(f"node/{pod}" if namespace == OF_NODES else f"pod/{pod}")
+            return await explain(client, clock, query, namespace)
 
         def announce(_host: str, actual: int) -> None:
             url = f"http://localhost:{actual}/"

@@ -18,6 +18,7 @@ from tessera.access.agent_pages import FleetUsage
 from tessera.dashboard.aliases import Aliases, Objects, name_own_nodes
 from tessera.dashboard.source import ClusterSource
 from tessera.explain.explanation import OWNED_BY, Explanation, ExplanationReport
+from tessera.explain.nodes import explain_node
 from tessera.explain.pods import explain_pod, may_hold_several
 from tessera.explain.snapshot import ClusterView, Snapshot
 from tessera.forecast.queue_page import QueuePage
@@ -30,6 +31,8 @@ from tessera.visibility import Redactor, Visibility
 #: the place of one of the user with most, or is refused with 503. Each takes milliseconds to a second, one after the
 #: other.
 PAGE_EXPLANATIONS = 32
+#: What stands for the namespace of a node; no namespace has this name.
+OF_NODES = "-"
 #: Most pods of one owner that an answer explains; a command explains the others from what they were told.
 OWNED_EXPLAINED = 50
 _NO_PAGES = FleetUsage()
@@ -49,21 +52,23 @@ class PrivateExplainer:
         self._turns: FairTurns[str] = FairTurns(PAGE_EXPLANATIONS)
 
     async def explain(self, namespace: str, name: str, visibility: Visibility, key: str) -> ExplanationReport:
-        """Explains a pod, or those of an owner, to a reader who may list the pods of the namespace.
+        """Explains a pod, or those of an owner, to a reader who may list the pods of the namespace; or a node.
 
         Args:
-            namespace: of the pod.
-            name: of the pod; or :data:`~tessera.explain.explanation.OWNED_BY` and the UID of their controller, for all
-                of its pods that do not run yet or whose node is known.
+            namespace: of the pod; :data:`OF_NODES` for a node, and a reader who may see everything.
+            name: of the node, of the pod; or :data:`~tessera.explain.explanation.OWNED_BY` and the UID of their
+                controller, for all of its pods that do not run yet or whose node is known.
             visibility: what the reader may see.
             key: whose turn it is; the same for all requests that count as one user's.
 
         Raises:
-            NotFound: there is no such pod.
+            NotFound: there is no such pod or node.
             ApiError: too many explanations wait.
         """
         try:
             async with self._turns.turn(key):
+                if namespace == OF_NODES:
+                    return await asyncio.to_thread(explain_node_of, self._source.objects, name)
                 pods = self._pods(namespace, name)
                 if not pods:
                     raise NotFound(Status(code=404, reason="NotFound", message=f'pods "{name}" not found'))
@@ -85,6 +90,26 @@ class PrivateExplainer:
             return () if pod is None else (pod,)
         owned = self._source.owned_pods(namespace, name.removeprefix(OWNED_BY))
         return sorted(owned, key=lambda pod: (bool(pod.spec.node_name), pod.metadata.name))[:OWNED_EXPLAINED]
+
+
+def explain_node_of(objects: Objects, name: str) -> ExplanationReport:
+    """Explains a node to a reader who may see everything.
+
+    Raises:
+        NotFound: there is no such node.
+    """
+    found = [each for each in objects.nodes if each.metadata.name == name]
+    if not found:
+        raise NotFound(Status(code=404, reason="NotFound", message=f'nodes "{name}" not found'))
+    snapshot = Snapshot(
+        now=objects.now,
+        pods=objects.pods,
+        nodes=objects.nodes,
+        instaslices=objects.instaslices,
+        forbidden=frozenset({"leases", "events"}),
+    )
+    answer = explain_node(ClusterView(snapshot), found[0])
+    return ExplanationReport(kind="node", namespace="", name=name, answers=(answer,))
 
 
 def explain_privately(

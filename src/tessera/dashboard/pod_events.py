@@ -1,4 +1,4 @@
-"""The events of a pod for a visitor of the page.
+"""The events of a pod or a node for a visitor of the page.
 
 They are read with the visitor's own token, so the API server decides who may see them, and the page's account needs no
 right to events.
@@ -8,6 +8,8 @@ import re
 
 import msgspec
 
+from tessera.dashboard.explainer import OF_NODES
+from tessera.explain.query import NODE_EVENTS
 from tessera.explain.snapshot import event_time
 from tessera.kube.client.client import Client
 from tessera.kube.resources import EVENTS
@@ -49,11 +51,11 @@ class PodEvents:
         self._own_account = own_account
 
     async def read(self, namespace: str, pod: str, authorization: str | None) -> list[PodEvent] | None:
-        """The newest events of a pod; None if the visitor has no token, or the names are none.
+        """The newest events of a pod or a node; None if the visitor has no token, or the names are none.
 
         Args:
-            namespace: of the pod.
-            pod: its name.
+            namespace: of the pod; :data:`~tessera.dashboard.explainer.OF_NODES` for a node.
+            pod: its name, or the node's.
             authorization: the visitor's header.
 
         Raises:
@@ -63,10 +65,11 @@ class PodEvents:
         named = _NAME.fullmatch(namespace) and _NAME.fullmatch(pod)
         if not named or (authorization is None and not self._own_account):
             return None
-        about = f"involvedObject.kind=Pod,involvedObject.name={pod}"
+        kind = "Node" if namespace == OF_NODES else "Pod"
+        about = f"involvedObject.kind={kind},involvedObject.name={pod}"
         answer = await self._client.request(
             "GET",
-            EVENTS.path(namespace),
+            EVENTS.path(NODE_EVENTS if namespace == OF_NODES else namespace),
             query=[("fieldSelector", about), ("limit", str(_READ))],
             headers={} if authorization is None else {"authorization": authorization},
         )

@@ -1,8 +1,8 @@
 """Serves the live page and its feed over HTTP.
 
 Paths: ``/`` and ``/assets/…`` are the page, ``/feed`` its server-sent events, ``/why/NAMESPACE/POD`` the reason of a
-wait as JSON, ``/events/NAMESPACE/POD`` a pod's events, ``/whoami`` what the visitor may see, ``/login`` the provider by
-which visitors may sign in, ``/healthz`` the state of the process.
+wait as JSON, ``/events/NAMESPACE/POD`` a pod's events, with ``-`` as namespace those of a node, ``/whoami`` what the
+visitor may see, ``/login`` the provider by which visitors may sign in, ``/healthz`` the state of the process.
 
 Rules for every request:
 
@@ -28,6 +28,7 @@ from aiohttp import web
 
 from tessera.dashboard.access.provider import Provider
 from tessera.dashboard.access.visitors import Gate, LoginNeededError, NotNowError, OwnRights, Visitor
+from tessera.dashboard.explainer import OF_NODES
 from tessera.dashboard.feed import FeedGroup, TooManyViewsError
 from tessera.dashboard.feed_stream import RECHECK, FeedStream
 from tessera.dashboard.names import LOOPBACK, PageNames
@@ -59,7 +60,8 @@ PAGE_HEADER_TIME = 10_000
 #: place of one of the user with most, or is refused with 503.
 PAGE_READERS = 256
 
-#: Explains why a pod waits, by namespace and name, for a visitor who may see so much and has this key.
+#: Explains why a pod waits, or a node, by namespace and name (see :mod:`tessera.dashboard.explainer`), for a visitor
+#: who may see so much and has this key.
 Explain = Callable[[str, str, Visibility, str], Awaitable[ExplanationReport]]
 #: Reads the events of a pod, by namespace and name, for a visitor with this header Authorization, which may be missing.
 ReadEvents = Callable[[str, str, str | None], Awaitable[Sequence[PodEvent] | None]]
@@ -226,14 +228,14 @@ class PageServer:
 
     async def _serve_reason(self, visitor: Visitor, namespace: str, pod: str) -> web.Response:
         visible = await visitor.visibility()
-        if not visible.allows_pods(namespace):
+        if not _may_ask(visible, namespace):
             return _not_yours(namespace)
         return await _relay(self._explain(namespace, pod, visible, visitor.key))
 
     async def _serve_events(
         self, visitor: Visitor, namespace: str, pod: str, authorization: str | None
     ) -> web.Response:
-        if not (await visitor.visibility()).allows_pods(namespace):
+        if not _may_ask(await visitor.visibility(), namespace):
             return _not_yours(namespace)
         return await _relay(self._events(namespace, pod, authorization))
 
@@ -314,7 +316,13 @@ def _problem(code: int, text: str, **headers: str) -> web.Response:
     return _answer(code, msgspec.json.encode({"error": text}), JSON, **headers)
 
 
+def _may_ask(visible: Visibility, namespace: str) -> bool:
+    return visible.full if namespace == OF_NODES else visible.allows_pods(namespace)
+
+
 def _not_yours(namespace: str) -> web.Response:
+    if namespace == OF_NODES:
+        return _problem(403, "what is known of a node is for those who may list nodes, and pods of all namespaces")
     return _problem(403, f"you may not list pods in the namespace {namespace!r}")
 
 

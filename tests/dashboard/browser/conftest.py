@@ -12,12 +12,14 @@ from typing import Self
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect
-from tests.dashboard.browser.scene import NOW, explanations
+from tests.dashboard.browser.scene import NOW, explanations, nodes
 from tests.support.browsers import running_browser
 
 from tessera.dashboard.access.provider import Provider
 from tessera.dashboard.access.visitors import Gate
+from tessera.dashboard.aliases import Objects
 from tessera.dashboard.documents import Document
+from tessera.dashboard.explainer import OF_NODES, explain_node_of
 from tessera.dashboard.feed import FeedGroup
 from tessera.dashboard.names import PageNames
 from tessera.dashboard.pod_events import PodEvent
@@ -30,6 +32,8 @@ PICTURES = os.environ.get("TESSERA_PICTURES", "")
 
 
 async def explain(namespace: str, pod: str, _visible: Visibility, _key: str) -> ExplanationReport:
+    if namespace == OF_NODES:
+        return explain_node_of(Objects(now=NOW, pods=(), nodes=nodes(), instaslices=()), pod)
     answer = explanations()[f"{namespace}/{pod}"]
     return ExplanationReport(kind="pod", namespace=namespace, name=pod, answers=(answer,))
 

@@ -209,10 +209,26 @@ def test_a_pod_leads_to_its_reason_its_queue_its_events_and_its_card_and_that_to
     visitor.region("Pods with cards").get_by_role("button", name="team/vllm").click()
     sheet.get_by_role("button", name="gpu-1, card 0").click()
     card = visitor.page.get_by_role("complementary", name="Card")
-    card.get_by_role("button", name="gpu-1: 2 cards and their pods").click()
+    card.get_by_role("button", name="gpu-1", exact=True).click()
+    node = visitor.page.get_by_role("complementary", name="Node")
+    expect(node.get_by_text("card 1 Tesla T4: 1 busy, 1 resident")).to_be_visible()
+    node.get_by_role("button", name="show only its cards and pods").click()
     expect(visitor.page.get_by_label("Filter")).to_have_value("node:gpu-1")
     expect(visitor.region("Cards").get_by_text("2 of 10 shown")).to_be_visible()
     expect(visitor.page.get_by_role("complementary")).to_have_count(0)
+
+
+def test_a_silent_node_says_why_and_what_to_do(visit: Visits) -> None:
+    visitor = visit()
+    visitor.region("Broken").get_by_role("button", name="gpu-3").click()
+    node = visitor.page.get_by_role("complementary", name="Node")
+    expect(node.get_by_role("heading", name="gpu-3")).to_be_focused()
+    expect(
+        node.get_by_text("silent for 12 m: no pod of DaemonSet tessera-system/tessera-agent is on it")
+    ).to_be_visible()
+    expect(node.get_by_text("has no running agent: its cards stay as they are until it runs")).to_be_visible()
+    expect(node.get_by_text("kubectl describe node gpu-3")).to_be_visible()
+    visitor.check_widths("live-page-node", thorough=WIDTHS)
 
 
 def test_a_card_says_how_its_pod_uses_it_badly(visit: Visits) -> None:

@@ -1,4 +1,4 @@
-// A pod's name that opens what is known of it; a hidden name opens nothing.
+// Names of pods and nodes that open what is known of them; a hidden name opens nothing.
 
 import { isHidden, podName } from "./words";
 
@@ -23,6 +23,25 @@ export function PodLink({ pod, onOpen }: { pod: Pod; onOpen: (id: string) => voi
   return (
     <button type="button" class="link strong" onClick={() => onOpen(podId(pod))}>
       {podName(pod)}
+    </button>
+  );
+}
+
+/** Identity of a node in the page's address. */
+export function nodeId(name: string): string {
+  return `node:${name}`;
+}
+
+/** The node of such an identity. */
+export function nodeOf(id: string): string | undefined {
+  return id.startsWith("node:") ? id.slice("node:".length) : undefined;
+}
+
+export function NodeLink({ node, onOpen }: { node: string; onOpen: (id: string) => void }) {
+  if (isHidden(node)) return <b class="hidden">{node}</b>;
+  return (
+    <button type="button" class="link strong" onClick={() => onOpen(nodeId(node))}>
+      {node}
     </button>
   );
 }
