@@ -11,11 +11,13 @@ from tessera.api.names import NodeName
 from tessera.clock import rfc3339
 from tessera.controller.leadership.owners import unknown_owners
 from tessera.controller.objects.node_constraints import NodeConstraints
+from tessera.controller.objects.node_info import AgentState
 from tessera.controller.objects.owners import Workload
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.reservations.inheritance import KEPT_PODS, KEPT_SECONDS, TRIED_KINDS, Inheritance
 from tessera.controller.slicing.reservations.owner_pods import place_within
 from tessera.controller.slicing.reservations.reservation_record import RESERVATIONS_ANNOTATION
+from tessera.controller.slicing.state.events import NodeObserved
 from tessera.controller.slicing.state.reservation_rules import reservations_before
 
 OLD, NEW = "ReplicaSet/svc-1", "ReplicaSet/svc-2"
@@ -473,3 +475,24 @@ def test_each_of_several_next_pods_gets_slots_whichever_are_free_last(last: int)
     cluster.settle()
     gone(cluster, olds[last])
     assert [has_slices(cluster, each) for each in (*heirs, batch)] == [True, True, True, False]
+
+
+@pytest.mark.parametrize("away", [{"agent": AgentState.DOWN}, {"allocatable": {"cpu": 64000, "pods": 110}}])
+def test_slots_are_kept_while_the_agent_of_their_node_is_away(cluster: SlicerCluster, away: dict[str, Any]) -> None:
+    old = running(cluster, "svc-1-a", "7g.40gb")
+    batch = waiting(cluster, "batch", "3g.20gb", namespace="team-b")
+    cluster.settle()
+    end(cluster, old)
+    heir = waiting(cluster, "svc-2-a", "7g.40gb", maker=NEW, owner="new")
+    cluster.settle()
+    before = cluster.nodes[NodeName("n1")]
+    gone_away = replace(before, **away)
+    cluster.nodes[before.name] = gone_away
+    cluster.slicer.handle(NodeObserved(gone_away))
+    gone(cluster, old)
+    cluster.pass_time(20)
+    cluster.settle()
+    cluster.nodes[before.name] = before
+    cluster.slicer.handle(NodeObserved(before))
+    cluster.settle()
+    assert [has_slices(cluster, each) for each in (heir, batch)] == [True, False]

@@ -39,6 +39,7 @@ from tessera.controller.slicing.state.reservation_rules import (
     add_holdings,
     holders_of,
     holding_of,
+    is_agent_away,
     is_refused,
     is_sound,
     make_holds,
@@ -306,7 +307,7 @@ class Reserver(Proposer):
         pods = self._pods_of(held)
         if not pods:
             yield EndOfReservation(held[0])
-        elif not all(is_sound(self._state, each, pods[each.uid]) for each in held):
+        elif not all(is_sound(self._state, each, pods[each.uid]) or self._is_away(each) for each in held):
             yield from self._replace(held, pods, RETRY)
         elif self._is_refused(held, pods):
             if not held[0].gang:
@@ -314,6 +315,10 @@ class Reserver(Proposer):
             yield from self._replace(held, pods, PATIENCE)
         elif self._now > held[0].made + held[0].patience:
             yield from self._reconsider(held, pods)
+
+    def _is_away(self, one: Reservation) -> bool:
+        """True for inherited slots that wait for the node's agent."""
+        return one.is_inherited and is_agent_away(self._state, one)
 
     def _pods_of(self, held: Sequence[Reservation]) -> Mapping[PodUid, PodInfo]:
         """Returns the pods of a unit; empty if one waits no more, for something else than room, or as one of a gang."""
@@ -327,12 +332,13 @@ class Reserver(Proposer):
         missing = {each.uid for each in self._turns.missing(gang)} if gang is not None else set()
         if not held[0].gang:
             alone = missing.isdisjoint(pods)  # a leader's others may have come since
-            return pods if alone and all(map(competes_for_room, reasons)) else {}
+            is_away = self._is_away(held[0])
+            return pods if alone and (is_away or all(map(competes_for_room, reasons))) else {}
         return pods if missing == pods.keys() else {}
 
     def _is_refused(self, held: Sequence[Reservation], pods: Mapping[PodUid, PodInfo]) -> bool:
         """True if all slots are free and planning has refused the unit since, for a reason that does not end soon."""
-        if not all(is_refused(self._state, each) for each in held):
+        if not all(is_refused(self._state, each) for each in held) or self._is_away(held[0]):
             return False
         return not any(self.places.awaits_amounts(each, pods[each.uid]) for each in held)
 

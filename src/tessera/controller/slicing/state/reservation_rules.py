@@ -5,7 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from tessera.api.instaslice import Slice
-from tessera.api.names import NodeName
+from tessera.api.names import NodeName, resource_of
+from tessera.controller.objects.node_info import AgentState
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.objects.resource_amounts import Amounts, add_amounts
 from tessera.controller.slicing.state.allocation import Allocation, will_never_run
@@ -14,7 +15,7 @@ from tessera.controller.slicing.state.reservation import Reservation
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.controller.slicing.state.waiting_pod import QueueKey
 from tessera.mig.geometry import Geometry
-from tessera.mig.names import is_device_profile, parse_profile_name
+from tessera.mig.names import is_device_profile, parse_profile_name, resource_spelling
 from tessera.placement.fleet import UnknownCard
 from tessera.placement.reserved_slots import Hold
 
@@ -110,6 +111,16 @@ def _foreign_on(state: SlicerState, one: Reservation, owners: set[str]) -> bool:
         for hold, card in cards
         for held in card.allocations.values()
     )
+
+
+def is_agent_away(state: SlicerState, one: Reservation | Allocation) -> bool:
+    """True if the agent of a node that takes pods is away for a while, so that nobody gets the slots meanwhile."""
+    node = state.cluster.nodes.get(one.node)
+    if node is None or node.cordoned:
+        return False
+    names = {each.profile for each in one.slices}
+    resources = [name if is_device_profile(name) else resource_of(resource_spelling(name)) for name in names]
+    return node.agent is AgentState.DOWN or any(node.allocatable_amount(each) == 0 for each in resources)
 
 
 def is_refused(state: SlicerState, one: Reservation) -> bool:
