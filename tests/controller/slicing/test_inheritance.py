@@ -19,6 +19,7 @@ from tessera.controller.slicing.reservations.owner_pods import place_within
 from tessera.controller.slicing.reservations.reservation_record import RESERVATIONS_ANNOTATION
 from tessera.controller.slicing.state.events import NodeObserved
 from tessera.controller.slicing.state.reservation_rules import reservations_before
+from tessera.placement.demand import CardSpread
 
 OLD, NEW = "ReplicaSet/svc-1", "ReplicaSet/svc-2"
 
@@ -376,7 +377,7 @@ def test_slots_on_two_cards_go_to_no_pod_that_needs_one_card() -> None:
     old = running(cluster, "svc-1-a", "4g.20gb", "4g.20gb")
     assert len(cluster.slicer.state.allocations.current_of(old.uid).slices) == 2
     end(cluster, old)
-    heir = waiting(cluster, "svc-2-a", "3g.20gb", "3g.20gb", maker=NEW, owner="new", one_card=True)
+    heir = waiting(cluster, "svc-2-a", "3g.20gb", "3g.20gb", maker=NEW, owner="new", spread=CardSpread.ONE_CARD)
     cluster.settle()
     assert heir.uid not in cluster.slicer.state.reservations
 
