@@ -181,7 +181,7 @@ def explain_bound(
             verdict=f"runs on node {facts.node}",
             facts=(
                 f"it has {where}",
-                *_wishes(slicer, facts),
+                *_preferences(slicer, facts),
                 *view.cordons(promise.slices if promise is not None else ()),
                 *waiting_containers(pod),
                 *_restarts(pod),
@@ -190,10 +190,10 @@ def explain_bound(
     return _explain_starting(view, pod, facts, promise, where)
 
 
-def _wishes(slicer: Slicer, facts: PodInfo) -> Iterator[str]:
+def _preferences(slicer: Slicer, facts: PodInfo) -> Iterator[str]:
     """What the pod prefers of its node, and has there or not."""
-    for wish, met in slicer.planner.wishes_met(facts, facts.node).items():
-        yield f"it prefers {wish.text} (weight {wish.weight}): {'met' if met else _NOT_MET}"
+    for preference, met in slicer.planner.preferences_met(facts, facts.node).items():
+        yield f"it prefers {preference.text} (weight {preference.weight}): {'met' if met else _NOT_MET}"
 
 
 _NOT_MET = "not met; where it would be, there was no room, or a place would have cost the cards more"

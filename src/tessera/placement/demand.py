@@ -31,7 +31,7 @@ class Demand(msgspec.Struct, frozen=True, gc=False):
         spread: how they lie on the cards of the node.
         again: True if it was refused before and ``nodes`` changed since; the planner then need not explain a new
             refusal.
-        wishes: the sum of the weights of what it prefers of its node; 0 for nothing.
+        preferences: the sum of the weights of what it prefers of its node; 0 for nothing.
     """
 
     key: str
@@ -41,7 +41,7 @@ class Demand(msgspec.Struct, frozen=True, gc=False):
     nodes: frozenset[str] | None = None
     spread: CardSpread = CardSpread.ANYHOW
     again: bool = False
-    wishes: int = 0
+    preferences: int = 0
 
 
 #: Tells if a node takes a demand, slices left aside: ``None``, or the rule by which it does not.
@@ -49,7 +49,7 @@ NodeAllows = Callable[[Demand, str], NodeRule | None]
 
 
 #: Returns the sum of the weights of what a demand prefers and a node has, as the node is now.
-WishesMet = Callable[[Demand, str], int]
+PreferencesMet = Callable[[Demand, str], int]
 
 
 #: Yields nodes with room for a demand of whole cards or shares, best first, as they are now; it may leave out some. The

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 
 from tessera.mig.geometry import Placement
 from tessera.placement.batch import STEPS_A_DEMAND, Batch, Plan, unknown_profile
-from tessera.placement.demand import Demand, NodeAllows, NodeRanking, Reservations, WishesMet
+from tessera.placement.demand import Demand, NodeAllows, NodeRanking, PreferencesMet, Reservations
 from tessera.placement.explain import RefusalExplainer
 from tessera.placement.fleet import CardPlacement, Fleet, FleetCard
 from tessera.placement.policies import MixAware, Policy
@@ -44,7 +44,7 @@ def plan(
     policy: Policy | None = None,
     kept: Sequence[str] = (),
     rank_nodes: NodeRanking | None = None,
-    met: WishesMet | None = None,
+    met: PreferencesMet | None = None,
 ) -> Plan:
     """Plans a batch.
 
@@ -71,7 +71,7 @@ def plan(
     rated = rank_nodes is not None and len(demands) == 1 and is_rated(demands[0])
     refusals: dict[str, NodeRule] = {}
     full = False
-    if lone and not rated and demands[0].nodes is None and not demands[0].wishes:
+    if lone and not rated and demands[0].nodes is None and not demands[0].preferences:
         demand = demands[0]
         first = rule.first_place(fleet, demand.profiles[0])
         if first is not None:

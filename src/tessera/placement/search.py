@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from itertools import islice
 
 from tessera.mig.names import CLAIMED_SHARE, is_device_profile
-from tessera.placement.demand import CardSpread, Demand, NodeAllows, NodeRanking, WishesMet
+from tessera.placement.demand import CardSpread, Demand, NodeAllows, NodeRanking, PreferencesMet
 from tessera.placement.fleet import Fleet, FleetCard, FleetNode
 from tessera.placement.node_fit import fit_in_parts
 from tessera.placement.policies import Policy
@@ -49,7 +49,7 @@ class CardSearch:
         node_allows: NodeAllows,
         policy: Policy,
         rank_nodes: NodeRanking | None = None,
-        met: WishesMet | None = None,
+        met: PreferencesMet | None = None,
     ) -> None:
         self._met = met
         self._rank_nodes = rank_nodes
@@ -104,7 +104,7 @@ class CardSearch:
     def _find_card(self, demand: Demand, work: StepBudget, policy: Policy | None) -> tuple[FleetCard, ...] | None:
         """The card that the policy ranks first for one slice."""
         rule = policy or self._policy
-        if demand.wishes and self._met is not None:
+        if demand.preferences and self._met is not None:
             return self._find_preferred(demand, work, rule, self._met)
         if demand.nodes is None:
             first = rule.first_place(self._fleet, demand.profiles[0])
@@ -118,7 +118,7 @@ class CardSearch:
         return None
 
     def _find_preferred(
-        self, demand: Demand, work: StepBudget, rule: Policy, met: WishesMet
+        self, demand: Demand, work: StepBudget, rule: Policy, met: PreferencesMet
     ) -> tuple[FleetCard, ...] | None:
         """Of the cards that cost as little as the first one that takes the slice, one that the demand prefers."""
         best: tuple[int, float, FleetCard] | None = None
@@ -133,7 +133,7 @@ class CardSearch:
             weight = met(demand, card.node.name)
             if (best is None or weight > best[0]) and self._admits(demand, card.node.name, work):
                 best = (weight, cost, card)
-                if weight >= demand.wishes:
+                if weight >= demand.preferences:
                     break
         return None if best is None else (best[2],)
 
@@ -179,7 +179,7 @@ class CardSearch:
             compared += cost is not None
             if cost is None:
                 continue
-            rank = (cost, -self._met(demand, node.name) if demand.wishes and self._met is not None else 0)
+            rank = (cost, -self._met(demand, node.name) if demand.preferences and self._met is not None else 0)
             if (best is not None and rank >= best[0]) or not self._admits(demand, node.name, work):
                 continue
             found = yield from self._fit(node, demand, work)

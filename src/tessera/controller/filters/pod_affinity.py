@@ -19,6 +19,7 @@ from tessera.controller.cluster.node_index import NodeIndex
 from tessera.controller.cluster.pod_index import PodIndex, SelectedPods
 from tessera.controller.objects.node_constraints import NodeConstraints
 from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.objects.pod_preferences import Preference
 from tessera.controller.objects.pod_relations import (
     ANY_ADDRESS,
     NO_RELATIONS,
@@ -28,7 +29,6 @@ from tessera.controller.objects.pod_relations import (
     PodRelations,
     TopologySpread,
 )
-from tessera.controller.objects.pod_wishes import Wish
 from tessera.kube.resources.label_index import union
 from tessera.limits.planning import NEIGHBOUR_STEPS
 from tessera.placement.step_budget import StepBudget
@@ -135,7 +135,7 @@ class PodAffinityFilter:
         self._kinds: dict[PodUid, _Kind] = {}
         self._answers: dict[PodUid, _KindMasks] = {}
         #: By pod, the version of the pod index, and the nodes that satisfy each of its preferences.
-        self._wished: dict[PodUid, tuple[int, Sequence[tuple[Wish, int]]]] = {}
+        self._preferred: dict[PodUid, tuple[int, Sequence[tuple[Preference, int]]]] = {}
         self._shared: dict[_Kind, _KindMasks] = {}
         #: Pods of the batch that this filter added to ``pods``; :meth:`end` removes them.
         self._reserved: dict[PodUid, PodInfo] = {}
@@ -189,27 +189,31 @@ class PodAffinityFilter:
             self._work.spend(1 + (self._pods.cost - before) // _COMPARISONS_A_STEP)
         return answer.masks
 
-    def wishes(self, pod: PodInfo) -> Sequence[tuple[Wish, int]]:
+    def preferences(self, pod: PodInfo) -> Sequence[tuple[Preference, int]]:
         """Returns what a pod prefers, each with the nodes that satisfy it now."""
-        known = self._wished.get(pod.uid)
+        known = self._preferred.get(pod.uid)
         if known is None or known[0] != self._pods.version:
             before = self._pods.cost
             self._limit = before + NEIGHBOUR_STEPS
-            known = self._wished[pod.uid] = (
+            known = self._preferred[pod.uid] = (
                 self._pods.version,
-                [(each, self._wish_mask(each, pod)) for each in pod.wishes],
+                [(each, self._preference_mask(each, pod)) for each in pod.preferences],
             )
             self._work.spend(1 + (self._pods.cost - before) // _COMPARISONS_A_STEP)
         return known[1]
 
-    def _wish_mask(self, wish: Wish, pod: PodInfo) -> int:
-        match wish.rule:
+    def _preference_mask(self, preference: Preference, pod: PodInfo) -> int:
+        match preference.rule:
             case NodeConstraints():
-                return self._nodes.selected_nodes(wish.rule)
+                return self._nodes.selected_nodes(preference.rule)
             case TopologySpread():
-                return self._spread_mask(wish.rule, pod)
+                return self._spread_mask(preference.rule, pod)
             case _:
-                return self._anti_affinity_mask(wish.rule) if wish.repels else self._affinity_mask((wish.rule,), pod)
+                return (
+                    self._anti_affinity_mask(preference.rule)
+                    if preference.repels
+                    else self._affinity_mask((preference.rule,), pod)
+                )
 
     def _kind(self, pod: PodInfo) -> _Kind:
         kind = self._kinds.get(pod.uid)

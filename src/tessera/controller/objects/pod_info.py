@@ -30,6 +30,7 @@ from tessera.api.pods.size_limits import find_excess
 from tessera.api.pods.slice_requests import SliceRequestError, pod_slices, slices_of
 from tessera.clock import parse_time_or_zero
 from tessera.controller.objects.node_constraints import ANYWHERE, NodeConstraints, constraints_of
+from tessera.controller.objects.pod_preferences import Preference, read_preferences
 from tessera.controller.objects.pod_relations import (
     NO_RELATIONS,
     HostPort,
@@ -41,7 +42,6 @@ from tessera.controller.objects.pod_relations import (
     read_labels,
     read_relations,
 )
-from tessera.controller.objects.pod_wishes import Wish, read_wishes
 from tessera.controller.objects.resource_amounts import Amounts, allocated_amounts, pod_amounts
 from tessera.kube.resources import OwnerReference, Pod
 from tessera.kube.resources.meta import OBJECT_NAME, version_number
@@ -137,7 +137,7 @@ class PodInfo:
         waits_since: the same, from the condition by which a controller told the pod that it waits; empty if none did.
         labels: its labels, sorted.
         relations: its rules about other pods.
-        wishes: what it prefers of its node.
+        preferences: what it prefers of its node.
         ports: the host ports that it uses.
         claims: the claims that it uses, as ``namespace/name``.
         owner: UID of the controller that replaces it after a deletion; empty if it has none.
@@ -191,7 +191,7 @@ class PodInfo:
     waits_since: str = field(default="", compare=False)
     labels: Labels = ()
     relations: PodRelations = NO_RELATIONS
-    wishes: tuple[Wish, ...] = ()
+    preferences: tuple[Preference, ...] = ()
     ports: frozenset[HostPort] = frozenset()
     claims: tuple[str, ...] = ()
     owner: str = ""
@@ -306,7 +306,7 @@ def read_pod(pod: Pod) -> PodInfo:
         waits_since=_waits_since(pod),
         labels=read_labels(pod),
         relations=read_relations(pod, wants_slices=bool(profiles or claims)) if not fault else NO_RELATIONS,
-        wishes=read_wishes(pod) if not fault and (profiles or claims) else (),
+        preferences=read_preferences(pod) if not fault and (profiles or claims) else (),
         ports=read_host_ports(spec),
         claims=read_claims(pod),
         owner=owner.uid if owner else "",

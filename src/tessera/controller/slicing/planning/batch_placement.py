@@ -241,9 +241,9 @@ class _BatchFilters:
             nodes = frozenset((home,))
         elif grown is None and (mask := self._open[self._kinds[pod.uid]]).bit_count() <= self._few_nodes(pod):
             nodes = self._index.names(mask)
-        wishes = sum(each.weight for each in pod.wishes)
+        preferences = sum(each.weight for each in pod.preferences)
         return Demand(
-            pod.key, pod.profiles, 0, number, nodes, spread=pod.spread, again=grown is not None, wishes=wishes
+            pod.key, pod.profiles, 0, number, nodes, spread=pod.spread, again=grown is not None, preferences=preferences
         )
 
     def _few_nodes(self, pod: PodInfo) -> int:
@@ -258,8 +258,8 @@ class _BatchFilters:
         if self._affinity is None:
             return 0
         bit = self._index.mask_of(NodeName(node))
-        wishes = self._affinity.wishes(self._pods[demand.key])
-        return sum(each.weight for each, mask in wishes if mask & bit)
+        preferences = self._affinity.preferences(self._pods[demand.key])
+        return sum(each.weight for each, mask in preferences if mask & bit)
 
     def allows(self, demand: Demand, node: str) -> NodeRule | None:
         """Returns the refusal of a node; None if the node takes the pod."""
@@ -297,7 +297,7 @@ class _BatchFilters:
         special = pod.uid if self._required_nodes[pod.uid] is not None or self._allocations.of(pod.uid) else ""
         filtered = tuple(rule.kind(pod) for rule in self._filters)
         changed = self._changed_nodes.get(pod.uid)
-        return (pod.profiles, pod.spread, pod.wishes, self._kinds[pod.uid], filtered, special, changed)
+        return (pod.profiles, pod.spread, pod.preferences, self._kinds[pod.uid], filtered, special, changed)
 
     def reserve(self, demand: Demand, node: str) -> None:
         """Takes in that the batch places the pod on the node."""

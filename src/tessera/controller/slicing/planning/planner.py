@@ -26,8 +26,8 @@ from tessera.controller.filters.volumes import VolumeFilter
 from tessera.controller.objects.node_constraints import MISMATCH, admits_node, closed_reasons, keeping_off
 from tessera.controller.objects.node_info import NodeInfo
 from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.objects.pod_preferences import Preference
 from tessera.controller.objects.pod_relations import NO_RELATIONS
-from tessera.controller.objects.pod_wishes import Wish
 from tessera.controller.objects.resource_amounts import Amounts, add_amounts
 from tessera.controller.slicing.planning.batch_placement import RELEASING, Placed, PlacementContext, Unplaced, place
 from tessera.controller.slicing.planning.small_nodes import SmallNodes
@@ -148,15 +148,15 @@ class Planner:
                 for node in self._cluster.nodes.values()
             }
 
-    def wishes_met(self, pod: PodInfo, node: NodeName) -> Mapping[Wish, bool]:
+    def preferences_met(self, pod: PodInfo, node: NodeName) -> Mapping[Preference, bool]:
         """Returns for each preference of a pod on a node whether the node meets it now, as if the pod were to come."""
         pods = self._cluster.placed_pods
         pods.drop(pod.uid)
         try:
             with self.filters(StepBudget(sys.maxsize), pods=[pod]) as filters:
                 affinity = next((each for each in filters if isinstance(each, PodAffinityFilter)), None)
-                wishes = affinity.wishes(pod) if affinity is not None else ()
-                return {each: bool(mask & self._cluster.index.mask_of(node)) for each, mask in wishes}
+                preferences = affinity.preferences(pod) if affinity is not None else ()
+                return {each: bool(mask & self._cluster.index.mask_of(node)) for each, mask in preferences}
         finally:
             pods.put(pod, node)
 
@@ -219,9 +219,9 @@ class Planner:
         """
         cluster, used = self._cluster, self._state.usage.used
         special = pods is None or any(pod.relations != NO_RELATIONS or pod.ports or pod.claims for pod in pods)
-        wishes = pods is not None and any(pod.wishes for pod in pods)
+        preferences = pods is not None and any(pod.preferences for pod in pods)
         affinity: PodAffinityFilter | None = None
-        if special or wishes or cluster.placed_pods.holders:
+        if special or preferences or cluster.placed_pods.holders:
             affinity = PodAffinityFilter(cluster.placed_pods, cluster.index, work)
         claims = special and cluster.storage_listed
         try:

@@ -17,11 +17,11 @@ from tessera.limits.pods import POD_AFFINITY_TERMS, SELECTOR_VALUES
 #: Weight of a soft spread constraint, which has none of its own: that of the strongest preference.
 SPREAD_WEIGHT = 100
 #: Most preferences of one kind that count, the first ones.
-WISHES = 16
+PREFERENCES = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class Preference:
     """A preference of a pod.
 
     Attributes:
@@ -37,34 +37,34 @@ class Wish:
     text: str = ""
 
 
-def read_wishes(pod: Pod) -> tuple[Wish, ...]:
+def read_preferences(pod: Pod) -> tuple[Preference, ...]:
     """Reads the preferences of a pod."""
     if pod.spec.affinity is None and not pod.spec.topology_spread_constraints:
         return ()
     try:
-        return tuple(_wishes(pod))
+        return tuple(_preferences(pod))
     except ValueError:  # an operator that no API server lets through
         return ()
 
 
-def _wishes(pod: Pod) -> Iterator[Wish]:
+def _preferences(pod: Pod) -> Iterator[Preference]:
     affinity = pod.spec.affinity
     if affinity is not None:
         preferred = affinity.node_affinity.preferred if affinity.node_affinity is not None else ()
-        for each in islice(preferred, WISHES):
+        for each in islice(preferred, PREFERENCES):
             tests = sum(len(one.values) for one in each.preference.match_expressions)
             if each.weight > 0 and tests <= SELECTOR_VALUES:
                 keys = ", ".join(one.key for one in each.preference.match_expressions) or "the node's name"
-                yield Wish(each.weight, NodeConstraints(terms=(each.preference,)), text=f"nodes by {keys}")
-        yield from _pod_wishes(affinity.pod_affinity, pod.metadata.namespace, repels=False)
-        yield from _pod_wishes(affinity.pod_anti_affinity, pod.metadata.namespace, repels=True)
-    for rule in islice(read_spreads(pod, "ScheduleAnyway"), WISHES):
-        yield Wish(SPREAD_WEIGHT, rule, text=f"its like spread over {rule.key}")
+                yield Preference(each.weight, NodeConstraints(terms=(each.preference,)), text=f"nodes by {keys}")
+        yield from _pod_preferences(affinity.pod_affinity, pod.metadata.namespace, repels=False)
+        yield from _pod_preferences(affinity.pod_anti_affinity, pod.metadata.namespace, repels=True)
+    for rule in islice(read_spreads(pod, "ScheduleAnyway"), PREFERENCES):
+        yield Preference(SPREAD_WEIGHT, rule, text=f"its like spread over {rule.key}")
 
 
-def _pod_wishes(rule: PodAffinity | None, namespace: str, *, repels: bool) -> Iterator[Wish]:
-    for each in islice(rule.preferred if rule is not None else (), min(WISHES, POD_AFFINITY_TERMS)):
+def _pod_preferences(rule: PodAffinity | None, namespace: str, *, repels: bool) -> Iterator[Preference]:
+    for each in islice(rule.preferred if rule is not None else (), min(PREFERENCES, POD_AFFINITY_TERMS)):
         term = each.pod_affinity_term
         if each.weight > 0 and selector_values(term) <= SELECTOR_VALUES:
             text = f"{'apart from' if repels else 'beside'} pods by {term.topology_key}"
-            yield Wish(each.weight, read_term(term, namespace), repels=repels, text=text)
+            yield Preference(each.weight, read_term(term, namespace), repels=repels, text=text)

@@ -1,4 +1,4 @@
-"""Wishes: among places that cost the packing nothing more, a pod gets one on a node that it prefers."""
+"""Preferences: among places that cost the packing nothing more, a pod gets one on a node that it prefers."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.clock import rfc3339
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.controller.objects.pod_wishes import WISHES, read_wishes
+from tessera.controller.objects.pod_preferences import PREFERENCES, read_preferences
 from tessera.kube.resources import Pod
 
 HOST = "kubernetes.io/hostname"
@@ -62,9 +62,11 @@ def cluster() -> SlicerCluster:
 
 
 def create(cluster: SlicerCluster, name: str, *profiles: str, **spec: Any) -> PodInfo:
-    wishes = read_wishes(pod_with(**spec))
-    assert wishes
-    return cluster.pod(name, *profiles, wishes=wishes, labels=(("app", "web"),), created=rfc3339(cluster.date))
+    preferences = read_preferences(pod_with(**spec))
+    assert preferences
+    return cluster.pod(
+        name, *profiles, preferences=preferences, labels=(("app", "web"),), created=rfc3339(cluster.date)
+    )
 
 
 def nodes(cluster: SlicerCluster, *pods: PodInfo) -> list[str]:
@@ -78,8 +80,10 @@ def nodes(cluster: SlicerCluster, *pods: PodInfo) -> list[str]:
     [
         pytest.param(on_nodes(HOST, "n3"), "n3", id="a node"),
         pytest.param(beside("data"), "n5", id="beside a pod"),
-        pytest.param({**on_nodes(HOST, "n3", weight=1), **beside("data", 2)}, "n5", id="the stronger wish"),
-        pytest.param({**on_nodes(HOST, "n3", weight=2), **beside("data", 1)}, "n3", id="the stronger wish, reversed"),
+        pytest.param({**on_nodes(HOST, "n3", weight=1), **beside("data", 2)}, "n5", id="the stronger preference"),
+        pytest.param(
+            {**on_nodes(HOST, "n3", weight=2), **beside("data", 1)}, "n3", id="the stronger preference, reversed"
+        ),
     ],
 )
 def test_a_pod_gets_a_place_on_a_node_that_it_prefers(
@@ -118,7 +122,7 @@ def test_a_full_node_is_no_place_however_much_it_is_preferred(cluster: SlicerClu
     assert found[1] != "n5"
 
 
-def test_only_some_wishes_of_a_pod_count() -> None:
-    terms = [each for number in range(WISHES + 5) for each in near(f"app-{number}")]
+def test_only_some_preferences_of_a_pod_count() -> None:
+    terms = [each for number in range(PREFERENCES + 5) for each in near(f"app-{number}")]
     rule = {"preferredDuringSchedulingIgnoredDuringExecution": terms}
-    assert len(read_wishes(pod_with(affinity={"podAffinity": rule}))) == WISHES
+    assert len(read_preferences(pod_with(affinity={"podAffinity": rule}))) == PREFERENCES

@@ -24,9 +24,11 @@ def test_a_pod_with_a_slice_runs_where_it_prefers(in_lab: InLab, affinity: dict[
         await lab.create("data", {}, nodeName="node-2")
         await lab.client.merge_patch(PODS, "data", {"metadata": {"labels": {"app": "data"}}}, "default")
         await lab.running("data")
-        wish = {kind: {"preferredDuringSchedulingIgnoredDuringExecution": terms} for kind, terms in affinity.items()}
+        preference = {
+            kind: {"preferredDuringSchedulingIgnoredDuringExecution": terms} for kind, terms in affinity.items()
+        }
         for number in range(2):
-            await lab.create(f"pod-{number}", {"nvidia.com/mig-3g.20gb": 1}, affinity=wish)
+            await lab.create(f"pod-{number}", {"nvidia.com/mig-3g.20gb": 1}, affinity=preference)
         await lab.running("pod-0", "pod-1")
         assert [lab.node_of(f"pod-{number}") for number in range(2)] == ["node-2", "node-2"]
 
