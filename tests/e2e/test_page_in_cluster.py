@@ -91,6 +91,11 @@ class Page:
         found = self.ask(f"/why/{team}/{pod}", self.token(team))
         return found if "waits for room" in found[1] else None
 
+    def metric(self, name: str) -> list[str]:
+        """The values of an external metric of team-a's services."""
+        path = f"/apis/external.metrics.k8s.io/v1beta1/namespaces/team-a/{name}?labelSelector=name%3Dvllm"
+        return [each["value"] for each in json.loads(self.lab.kubectl("get", "--raw", path))["items"]]
+
     def feed(self, team: str) -> str:
         """The snapshot that a team's member gets, once both pods hold their cards."""
         return str(self.lab.eventually(lambda: self._snapshot(team)))
@@ -302,6 +307,22 @@ def test_kubectl_reads_the_api_and_rbac_decides(page: Page) -> None:
     assert 'cannot list resource "usages" in API group "view.tessera.dev" in the namespace "team-b"' in refused
 
 
+#: A service with a replica on a small slice.
+SERVICE: dict[str, Any] = {
+    "apiVersion": "apps/v1",
+    "kind": "Deployment",
+    "metadata": {"name": "vllm"},
+    "spec": {
+        "selector": {"matchLabels": {"app": "vllm"}},
+        "strategy": {"rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}},
+        "template": {
+            "metadata": {"labels": {"app": "vllm"}},
+            "spec": {**RunningLab.pod("x", {"nvidia.com/mig-1g.5gb": 1})["spec"], "restartPolicy": "Always"},
+        },
+    },
+}
+
+
 def test_a_scaler_reads_the_room_of_a_service_where_nobody_else_serves_external_metrics(page: Page) -> None:
     lab = page.lab
     lab.kubectl("create", "-f", "examples/services/external-metrics.yaml")
@@ -309,22 +330,43 @@ def test_a_scaler_reads_the_room_of_a_service_where_nobody_else_serves_external_
     assert "AlreadyExists" in again
     told = lab.run_tessera("doctor", "-o", "json").stdout
     assert "external.metrics.k8s.io is served by tessera-system/tessera-dashboard" in told
-    spec = RunningLab.pod("x", {"nvidia.com/mig-1g.5gb": 1})["spec"]
-    spec["restartPolicy"] = "Always"
-    template = {"metadata": {"labels": {"app": "vllm"}}, "spec": spec}
-    body = {"replicas": 1, "selector": {"matchLabels": {"app": "vllm"}}, "template": template}
-    lab.apply({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "vllm"}, "spec": body}, "team-a")
+    lab.apply(SERVICE, "team-a")
     lab.kubectl("-n", "team-a", "apply", "-f", "examples/services/hpa.yaml")
-    path = "/apis/external.metrics.k8s.io/v1beta1/namespaces/team-a/tessera_service_room?labelSelector=name%3Dvllm"
-
-    def room() -> list[str]:
-        return [each["value"] for each in json.loads(lab.kubectl("get", "--raw", path))["items"]]
-
-    assert lab.eventually(room) == ["2000m"]  # of seven slices two pods of two hold four, and this one holds one
-    # Nobody knows the load: the scaler says so and changes nothing.
+    assert lab.eventually(lambda: page.metric("tessera_service_room")) == ["2000m"]  # of seven slices five are held
+    # Nobody knows the load of a pod without a page: the scaler says so and changes nothing.
     scaler = lab.eventually(lambda: lab.get("hpa", "vllm", "-n", "team-a").get("status", {}).get("conditions"))
     assert {each["reason"] for each in scaler if each["type"] == "ScalingActive"} == {"FailedGetExternalMetric"}
     assert lab.get("deployment", "vllm", "-n", "team-a")["spec"]["replicas"] == 1
+
+
+def test_requests_make_a_service_grow_into_the_room_that_there_is(page: Page) -> None:
+    """Cards, kubelet, server and HPA controller are the lab's; all between a request and the scale is Tessera's.
+
+    The server works on four of 18 requests at a time and counts the others as waiting. At 16 for each replica they are
+    worth two, and three fit.
+    """
+    lab, service = page.lab, "/api/v1/namespaces/team-a/services/vllm:8000/proxy/metrics"
+    declared = "{port: 8000, model: m, latency: 3600, concurrency: 4}"
+    annotations = {"lab.tessera.dev/http": declared, "prometheus.io/scrape": "true", "prometheus.io/port": "8000"}
+    template = {**SERVICE["spec"]["template"], "metadata": {"labels": {"app": "vllm"}, "annotations": annotations}}
+    lab.apply({**SERVICE, "spec": {**SERVICE["spec"], "template": template}}, "team-a")
+    ports = {"selector": {"app": "vllm"}, "ports": [{"port": 8000}]}
+    lab.apply({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "vllm"}, "spec": ports}, "team-a")
+    assert lab.eventually(lambda: page.metric("tessera_service_load")) == ["0m"]
+    with lab.forwarded("service/vllm", 8000, "-n", "team-a") as port:
+        address = f"http://localhost:{port}/v1/completions?[1-18]"
+        command = ("curl", "-s", "-Z", "--parallel-immediate", "--parallel-max", "18", "-d", "{}", address)
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL) as load:
+            try:
+                assert lab.eventually(lambda: page.metric("tessera_service_load") == ["18000m"])
+                text = lab.kubectl("get", "--raw", service)
+                assert 'vllm:num_requests_running{engine="0",model_name="m"} 4.0' in text
+                assert 'vllm:num_requests_waiting{engine="0",model_name="m"} 14.0' in text
+                assert lab.eventually(lambda: page.metric("tessera_service_replicas") == ["2000m"])
+            finally:
+                load.kill()
+    events = lab.kubectl("-n", "team-a", "get", "events", "--field-selector=reason=SuccessfulRescale")
+    assert "New size: 2; reason: external metric team-a/tessera_service_load above target" in events
 
 
 def test_a_token_ends_with_its_account_and_one_option_removes_the_page(page: Page) -> None:

@@ -115,7 +115,7 @@ class VllmApi:
         return _json(200, answer)
 
     def _metrics(self, running: int, waiting: int) -> str:
-        """The page of metrics: names and labels of vLLM (docs.vllm.ai, production metrics)."""
+        """The page of metrics: names and labels of vLLM (docs.vllm.ai, production metrics) for one engine."""
         label = self._model.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
         rows = (
             ("gauge", "vllm:num_requests_running", "", running),
@@ -125,7 +125,7 @@ class VllmApi:
             ("counter", "vllm:generation_tokens_total", "", self.tokens.generated),
         )
         return "".join(
-            f'# TYPE {name} {kind}\n{name}{{model_name="{label}"{more}}} {float(value)}\n'
+            f'# TYPE {name} {kind}\n{name}{{engine="0",model_name="{label}"{more}}} {float(value)}\n'
             for kind, name, more, value in rows
         )
 

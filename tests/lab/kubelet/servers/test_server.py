@@ -133,11 +133,11 @@ def test_health_and_metrics_wait_for_no_work() -> None:
         assert (await ask(server, Request(method="GET", path="/nothing")))[0] == 404
         lines = (await server.answer(Request(method="GET", path="/metrics"))).body.decode().splitlines()
         assert [line for line in lines if not line.startswith("#")] == [
-            'vllm:num_requests_running{model_name="m"} 1.0',
-            'vllm:num_requests_waiting{model_name="m"} 2.0',
-            'vllm:request_success_total{model_name="m",finished_reason="length"} 1.0',
-            'vllm:prompt_tokens_total{model_name="m"} 2.0',
-            'vllm:generation_tokens_total{model_name="m"} 3.0',
+            'vllm:num_requests_running{engine="0",model_name="m"} 1.0',
+            'vllm:num_requests_waiting{engine="0",model_name="m"} 2.0',
+            'vllm:request_success_total{engine="0",model_name="m",finished_reason="length"} 1.0',
+            'vllm:prompt_tokens_total{engine="0",model_name="m"} 2.0',
+            'vllm:generation_tokens_total{engine="0",model_name="m"} 3.0',
         ]
         await asyncio.gather(*asked)
 
