@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _IN_CLUSTER: Mapping[str, Any] = {
     "http_port": None,
     "api_port": None,
+    "keda_port": None,
     "origins": (),
     "without_token": "refuse",
     "oidc_issuer": None,
@@ -62,6 +63,11 @@ _IN_CLUSTER: Mapping[str, Any] = {
     "--api-port",
     type=click.IntRange(1, 65535),
     help="With --in-cluster: serve the aggregated API view.tessera.dev here, for tenants who run tessera top and map.",
+)
+@click.option(
+    "--keda-port",
+    type=click.IntRange(1, 65535),
+    help="With --in-cluster: serve KEDA's external scaler here, plain gRPC for KEDA alone (docs/services.md).",
 )
 @log_option
 @cluster_options
@@ -118,6 +124,7 @@ def options_from(values: Mapping[str, Any]) -> Any:
         port=values["port"],
         http_port=values["http_port"],
         api_port=values["api_port"],
+        keda_port=values["keda_port"],
         origins=values["origins"],
         nameless=values["without_token"] == "hide-names",  # noqa: S105 - an option's value
         provider=provider,

@@ -46,6 +46,7 @@ class PageOptions:
         port: port of the page; None opens none.
         http_port: plain HTTP port for ``/healthz`` and ``/readyz``; None opens none.
         api_port: port of the aggregated API; None opens none.
+        keda_port: port of KEDA's external scaler; None opens none.
         origins: origins by which visitors reach the page, besides their own machine's.
         nameless: True if visitors without a token see the page without names.
         provider: by which visitors may sign in; None if by a token alone.
@@ -57,6 +58,7 @@ class PageOptions:
     port: int | None = 8088
     http_port: int | None = 8081
     api_port: int | None = None
+    keda_port: int | None = None
     origins: tuple[str, ...] = ()
     nameless: bool = False
     provider: Provider | None = None
@@ -117,8 +119,17 @@ class PageReplica:
                 group.create_task(serve_status(self, options.http_port, address=options.address))
             if options.api_port is not None:
                 group.create_task(self._api.run(options.address, options.api_port))
+            if options.keda_port is not None:
+                group.create_task(self._serve_keda(options.keda_port))
             if self._tls is not None:
                 group.create_task(self._tls.follow(self._clock))
+
+    async def _serve_keda(self, port: int) -> None:
+        from tessera.dashboard.view.keda import ScalerPort  # gRPC takes memory, and few clusters need it here
+
+        scaler = ScalerPort(self._source.read_signals, self._clock)
+        scaler.bind(self._options.address, port)
+        await scaler.run()
 
 
 class _Certificate:

@@ -32,3 +32,15 @@ REVIEW_TIME = Limit(
     "the review of one pod",
     "the API server waits 5 s, and other pods wait behind this one; the other limits leave a review 200 ms at most",
 )
+SCALER_CALLS = Limit(
+    1_000,
+    "calls",
+    "calls and streams of KEDA that are answered at a time",
+    "a stream for each ScaledObject of as many services as have signals; a call takes some kB",
+)
+SCALER_MESSAGE = Limit(
+    64 * 2**10,
+    "bytes",
+    "one message of KEDA",
+    "metadata of a trigger are some lines; KEDA sends them with each call",
+)

@@ -290,7 +290,7 @@ async def _webhook(
 async def _dashboard(options: PageOptions, context: ContainerContext, client: Client, rng: random.Random) -> None:
     options = dataclasses.replace(options, address=context.pod.ip, tls_folder=None)
     if not _listens(context):
-        options = dataclasses.replace(options, port=None, http_port=None, api_port=None)
+        options = dataclasses.replace(options, port=None, http_port=None, api_port=None, keda_port=None)
     await PageReplica(options, client, context.clock, rng).run()
 
 

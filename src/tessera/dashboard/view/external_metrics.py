@@ -62,13 +62,26 @@ def _resources() -> Mapping[str, Any]:
 
 def _values(namespace: str, metric: str, text: str, page: SignalsPage | str) -> Mapping[str, Any]:
     selector, per_replica = _read_selector(text)
-    if isinstance(page, str) or page.age > STALE:
-        why = page if isinstance(page, str) else f"the controller's signals are {page.age:.0f} s old"
-        message = f"nobody tells the signals of services: {why}"
-        raise ServiceUnavailable(Status(code=503, reason="ServiceUnavailable", message=message))
+    page = require_fresh(page)
     found = (each for each in page.services if each.namespace == namespace)
     items = list(_items(found, metric, selector, per_replica, rfc3339(page.taken)))
     return {"kind": "ExternalMetricValueList", "apiVersion": API_VERSION, "metadata": {}, "items": items}
+
+
+def require_fresh(page: SignalsPage | str) -> SignalsPage:
+    """The signals.
+
+    Args:
+        page: the signals, or why they are not known.
+
+    Raises:
+        ServiceUnavailable: they are not known, or old.
+    """
+    if isinstance(page, SignalsPage) and page.age <= STALE:
+        return page
+    why = page if isinstance(page, str) else f"the controller's signals are {page.age:.0f} s old"
+    message = f"nobody tells the signals of services: {why}"
+    raise ServiceUnavailable(Status(code=503, reason="ServiceUnavailable", message=message))
 
 
 def _items(
@@ -76,16 +89,16 @@ def _items(
 ) -> Iterator[Mapping[str, Any]]:
     for each in services:
         labels = {"kind": each.kind, "name": each.name}
-        value = _bounded(each, per_replica) if metric == LOAD else each.values.get(metric)
+        value = value_of(each, metric, per_replica)
         if metric in SIGNALS and value is not None and selector.matches(labels):
             quantity = f"{round(value * _THOUSANDTHS)}m"
             yield {"metricName": metric, "metricLabels": labels, "timestamp": taken, "value": quantity}
 
 
-def _bounded(service: Service, per_replica: float | None) -> float | None:
-    """The load of a service, as far as its replicas and those that fit can carry it; None if one is not known."""
-    load = service.values.get(LOAD)
-    if load is None or per_replica is None:
+def value_of(service: Service, metric: str, per_replica: float | None) -> float | None:
+    """The value of a metric, a load as far as the replicas that have or find a place carry it; None if not known."""
+    load = service.values.get(metric)
+    if load is None or per_replica is None or metric != LOAD:
         return load
     replicas, room = service.values.get(REPLICAS), service.values.get(ROOM)
     return None if replicas is None or room is None else min(load, per_replica * (replicas + room))
