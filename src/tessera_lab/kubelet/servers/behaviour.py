@@ -82,7 +82,13 @@ def _vllm(image: str, argv: Sequence[str]) -> HttpBehaviour | None:
         return None
     port = _option(argv, "--port")
     number = int(port) if port.isascii() and port.isdecimal() and 0 < int(port[:6]) <= 65_535 else _VLLM_PORT
-    return HttpBehaviour(port=number, model=_option(argv, "--served-model-name") or _option(argv, "--model"))
+    return HttpBehaviour(port=number, model=_model(argv))
+
+
+def _model(argv: Sequence[str]) -> str:
+    """The served model's name; ``vllm serve`` takes the model as its first word too."""
+    word = argv[2] if tuple(argv[:2]) == ("vllm", "serve") and len(argv) > 2 else ""
+    return _option(argv, "--served-model-name") or _option(argv, "--model") or ("" if word.startswith("-") else word)
 
 
 def _option(argv: Sequence[str], name: str) -> str:

@@ -36,6 +36,8 @@ def test_an_annotation(annotation: str, ports: tuple[int, ...], server: HttpBeha
     [
         (("--model=facebook/opt-125m",), HttpBehaviour(port=8000, model="facebook/opt-125m")),
         (("--model", "a", "--port", "9000"), HttpBehaviour(port=9000, model="a")),
+        (("vllm", "serve", "a", "--port=9000"), HttpBehaviour(port=9000, model="a")),
+        (("vllm", "serve", "--model=a"), HttpBehaviour(port=8000, model="a")),
         (("--model=a", "--served-model-name=b", "--port=x"), HttpBehaviour(port=8000, model="b")),
     ],
 )
