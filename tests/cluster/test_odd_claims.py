@@ -106,7 +106,9 @@ def test_a_claim_that_is_deleted_twice_leaves_nothing(in_lab: InLab, while_away:
     in_lab(scenario)
 
 
-@pytest.mark.parametrize("seconds", [0.0, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8])
+@pytest.mark.parametrize(
+    "seconds", [0.0, 0.05, 0.2, 0.8, *(pytest.param(each, marks=pytest.mark.soak) for each in (0.02, 0.1, 0.4))]
+)
 def test_a_pod_that_is_deleted_while_it_is_placed_leaves_nothing(in_lab: InLab, seconds: float) -> None:
     """Between allocation and gate, while its device is being made, or while it starts."""
 

@@ -272,7 +272,7 @@ def test_agents_that_are_replaced_lose_no_claim(in_lab: Callable[..., None]) -> 
     in_lab(scenario)
 
 
-@pytest.mark.parametrize("late", [0.0, 0.2, 0.4])
+@pytest.mark.parametrize("late", [0.2, *(pytest.param(each, marks=pytest.mark.soak) for each in (0.0, 0.4))])
 def test_a_rolling_update_of_the_agents_holds_up_no_claim(in_lab: Callable[..., None], late: float) -> None:
     """Kubelet repeats a failed prepare only after a minute, so one of the two agents must answer each."""
 
