@@ -33,3 +33,19 @@ def test_a_pod_with_a_slice_runs_where_it_prefers(in_lab: InLab, affinity: dict[
         assert [lab.node_of(f"pod-{number}") for number in range(2)] == ["node-2", "node-2"]
 
     in_lab(scenario, "1xA100-40GB,1xA100-40GB")
+
+
+def test_the_replicas_of_a_replica_set_run_on_nodes_of_their_own(in_lab: InLab) -> None:
+    async def scenario(lab: VirtualLab) -> None:
+        for number in range(4):
+            await lab.create(f"other-{number}", {"nvidia.com/mig-4g.20gb": 1})
+        await lab.running(*(f"other-{number}" for number in range(4)))
+        await lab.create_owned("web", {"nvidia.com/mig-3g.20gb": 1}, replicas=2)
+
+        def nodes() -> list[str]:
+            found = (each for each in lab.pods.cache.values() if each.metadata.labels.get("app") == "web")
+            return sorted(each.spec.node_name for each in found)
+
+        await lab.until(lambda: nodes() == ["node-1", "node-2"], "each replica is on a node of its own")
+
+    in_lab(scenario, "2xA100-40GB,2xA100-40GB")

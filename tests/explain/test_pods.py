@@ -838,3 +838,31 @@ def test_a_running_pod_is_told_which_preferences_its_node_meets() -> None:
         f"it prefers nodes by kubernetes.io/hostname (weight 5): {not_met}",
         "it prefers apart from pods by kubernetes.io/hostname (weight 100): met",
     ]
+
+
+@pytest.mark.parametrize(
+    ("other", "found"),
+    [
+        ("n2", "met"),
+        ("n1", "not met; where it would be, there was no room, or a place would have cost the cards more"),
+        ("", None),
+    ],
+    ids=["another node", "the same card", "no other replica"],
+)
+def test_a_running_replica_is_told_whether_it_is_apart_from_the_others(other: str, found: str | None) -> None:
+    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web-1", "uid": "uid-web", "controller": True}
+    facts: dict[str, Any] = {"ownerReferences": [owner], "status": {"phase": "Running"}}
+    running = bound(**facts)
+    on = {"n1": [("a", "3g.20gb", 4, 4, "created")], "n2": list[tuple[str, str, int, int, str]]()}
+    others = []
+    if other:
+        others = [bound("b", **facts, spec={"nodeName": other})]
+        on[other].append(("b", "3g.20gb", 0, 4, "created"))
+    told = answer(
+        running,
+        *others,
+        nodes=[node("n1"), node("n2")],
+        instaslices=[cards(*held, name=name) for name, held in on.items()],
+    )
+    text = f"it prefers apart from other pods of ReplicaSet/web-1 (by default): {found}"
+    assert [each for each in told.facts if each.startswith("it prefers")] == ([text] if found else [])

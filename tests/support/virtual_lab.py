@@ -50,14 +50,17 @@ class VirtualLab:
         """A pod whose containers have the given limits; ``spec`` adds to its spec."""
         await self.client.create(PODS.as_dicts(), manifest(name, *containers, command=command, **spec), "default")
 
-    async def create_owned(self, name: str, *containers: Mapping[str, int]) -> None:
-        """A ReplicaSet of one such pod."""
+    async def create_owned(self, name: str, *containers: Mapping[str, int], replicas: int = 1) -> None:
+        """A ReplicaSet of such pods."""
         labels = {"app": name}
         spec = manifest(name, *containers, restartPolicy="Always")["spec"]
         template = {"metadata": {"labels": labels}, "spec": spec}
         await self.client.create(
             REPLICASETS.as_dicts(),
-            {"metadata": {"name": name}, "spec": {"selector": {"matchLabels": labels}, "template": template}},
+            {
+                "metadata": {"name": name},
+                "spec": {"replicas": replicas, "selector": {"matchLabels": labels}, "template": template},
+            },
             "default",
         )
 

@@ -194,6 +194,10 @@ def _preferences(slicer: Slicer, facts: PodInfo) -> Iterator[str]:
     """What the pod prefers of its node, and has there or not."""
     for preference, met in slicer.planner.preferences_met(facts, facts.node).items():
         yield f"it prefers {preference.text} (weight {preference.weight}): {'met' if met else _NOT_MET}"
+    others, on_node, on_cards = slicer.planner.replicas_beside(facts)
+    if others:
+        met_on = f"met by cards; by nodes {_NOT_MET}" if on_node and not on_cards else _NOT_MET if on_node else "met"
+        yield f"it prefers apart from other pods of {facts.maker} (by default): {met_on}"
 
 
 _NOT_MET = "not met; where it would be, there was no room, or a place would have cost the cards more"

@@ -31,7 +31,7 @@ class Demand(msgspec.Struct, frozen=True, gc=False):
         spread: how they lie on the cards of the node.
         again: True if it was refused before and ``nodes`` changed since; the planner then need not explain a new
             refusal.
-        preferences: the sum of the weights of what it prefers of its node; 0 for nothing.
+        preferences: the most that :data:`PreferencesMet` says of it; 0 if it prefers no place.
     """
 
     key: str
@@ -48,8 +48,12 @@ class Demand(msgspec.Struct, frozen=True, gc=False):
 NodeAllows = Callable[[Demand, str], NodeRule | None]
 
 
-#: Returns the sum of the weights of what a demand prefers and a node has, as the node is now.
-PreferencesMet = Callable[[Demand, str], int]
+class PreferencesMet(Protocol):
+    """Tells how much of what a demand prefers a place has."""
+
+    def __call__(self, demand: Demand, node: str, gpu: str = "") -> int:
+        """Returns the more the more is met, as the node is now; without a card, the most for any card of the node."""
+        ...
 
 
 #: Yields nodes with room for a demand of whole cards or shares, best first, as they are now; it may leave out some. The

@@ -71,16 +71,16 @@ def plan(
     rated = rank_nodes is not None and len(demands) == 1 and is_rated(demands[0])
     refusals: dict[str, NodeRule] = {}
     full = False
-    if lone and not rated and demands[0].nodes is None and not demands[0].preferences:
+    if lone and not rated and demands[0].nodes is None:
         demand = demands[0]
         first = rule.first_place(fleet, demand.profiles[0])
-        if first is not None:
+        if first is not None and not demand.preferences:
             card, placed = first
             refusal = node_allows(demand, card.node.name) if node_allows is not None else None
             if refusal is None:
                 return _place_slice(demand, card, placed, reservations, work)
             refusals[card.node.name] = refusal
-        elif not demand.again:
+        elif first is None and not demand.again:
             reason = _refuse_slice(fleet, demand, allows_when_empty or node_allows or _allow_every_node, kept, work)
             return Plan({}, {demand.key: reason})
         full = first is None

@@ -135,7 +135,7 @@ class CardSearch:
                 best = (weight, cost, card)
                 if weight >= demand.preferences:
                     break
-        return None if best is None else (best[2],)
+        return None if best is None else (_preferred_card(demand, best[2], met),)
 
     def find_other(
         self, demand: Demand, refusals: Mapping[str, NodeRule], work: StepBudget
@@ -202,6 +202,12 @@ class CardSearch:
         if refusal is not None:
             self._refused.setdefault(demand.key, {})[node] = refusal
         return refusal is None
+
+
+def _preferred_card(demand: Demand, card: FleetCard, met: PreferencesMet) -> FleetCard:
+    """Of the cards of a node that are like this one, returns the one that the demand prefers."""
+    alike = (one for one in card.node.cards.values() if one.alike is card.alike and one is not card)
+    return max((card, *alike), key=lambda one: met(demand, one.node.name, one.gpu))
 
 
 def _free_devices(node: FleetNode, profiles: tuple[str, ...]) -> tuple[FleetCard, ...] | None:

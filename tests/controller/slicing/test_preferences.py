@@ -1,5 +1,6 @@
 """Preferences: among places that cost the packing nothing more, a pod gets one on a node that it prefers."""
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -126,3 +127,101 @@ def test_only_some_preferences_of_a_pod_count() -> None:
     terms = [each for number in range(PREFERENCES + 5) for each in near(f"app-{number}")]
     rule = {"preferredDuringSchedulingIgnoredDuringExecution": terms}
     assert len(read_preferences(pod_with(affinity={"podAffinity": rule}))) == PREFERENCES
+
+
+# Replicas of one owner, whose pods say nothing
+
+WEB = {"owner": "uid-web", "maker": "ReplicaSet/web-1"}
+
+
+def replica(cluster: SlicerCluster, name: str, *profiles: str, **facts: Any) -> PodInfo:
+    return cluster.pod(name, *profiles, created=rfc3339(cluster.date), **{**WEB, **facts})
+
+
+@pytest.fixture
+def halves() -> SlicerCluster:
+    """Four nodes with two cards each, on all of which half is taken; all places for a 3g cost the same."""
+    made = SlicerCluster()
+    made.pass_time(0)
+    for number in range(4):
+        made.node(f"n{number}", count=2)
+    for number in range(8):
+        made.pod(f"other-{number}", "4g.20gb", created=rfc3339(made.date))
+        made.settle()
+    return made
+
+
+@pytest.mark.parametrize("profiles", [("3g.20gb",), ("3g.20gb", "3g.20gb")], ids=["a slice", "slices"])
+@pytest.mark.parametrize("together", [True, False])
+def test_replicas_of_one_owner_go_to_nodes_of_their_own(
+    halves: SlicerCluster, profiles: tuple[str, ...], together: bool
+) -> None:
+    pods = []
+    for number in range(4):
+        pods.append(replica(halves, f"web-{number}", *profiles))
+        if not together:
+            halves.settle()
+    assert sorted(nodes(halves, *pods)) == ["n0", "n1", "n2", "n3"]
+
+
+def test_with_more_replicas_than_nodes_each_node_has_as_many() -> None:
+    cluster = SlicerCluster()
+    cluster.pass_time(0)
+    for number in range(3):
+        cluster.node(f"n{number}", count=4)
+    found = []
+    for number in range(6):
+        found += nodes(cluster, replica(cluster, f"web-{number}", "7g.40gb"))
+    assert sorted(found) == ["n0", "n0", "n1", "n1", "n2", "n2"]
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"owner": "", "maker": ""},
+        {"maker": "Job/train"},
+        {"namespace": "elsewhere"},
+    ],
+    ids=["no owner", "a job", "a made-up owner in another namespace"],
+)
+def test_other_pods_fill_a_node_first(halves: SlicerCluster, facts: dict[str, Any]) -> None:
+    pods = [replica(halves, "web-0", "3g.20gb", **({} if "namespace" in facts else facts))]
+    halves.settle()
+    pods.append(replica(halves, "web-1", "3g.20gb", **facts))
+    assert len(set(nodes(halves, *pods))) == 1
+
+
+def test_a_replica_that_is_being_deleted_keeps_no_other_away(halves: SlicerCluster) -> None:
+    old = replica(halves, "web-0", "3g.20gb")
+    (home,) = nodes(halves, old)
+    halves.put(replace(old, terminating=True))
+    assert nodes(halves, replica(halves, "web-1", "3g.20gb")) == [home]
+
+
+@pytest.mark.parametrize("first", ["a", "b"])
+def test_replicas_go_to_cards_of_their_own_where_there_is_one_node(first: str) -> None:
+    cluster = SlicerCluster()
+    cluster.pass_time(0)
+    cluster.node("n0", count=2)
+    pods = {owner: replica(cluster, f"{owner}-0", "4g.20gb", owner=owner) for owner in ("a", "b")}
+    cluster.settle()
+    pods["second"] = replica(cluster, "second", "3g.20gb", owner=first)
+    cluster.settle()
+    slices = cluster.read("n0").spec.pod_allocation_requests
+    card = {name: slices[pod.uid].slices[0].gpu_uuid for name, pod in pods.items()}
+    assert card["a"] != card["b"]
+    assert card["second"] != card[first]
+
+
+def test_what_the_manifest_prefers_goes_before_the_spread_of_replicas(halves: SlicerCluster) -> None:
+    pods = []
+    for number in range(2):
+        preferences = read_preferences(pod_with(affinity=on_nodes(HOST, "n2", weight=1)))
+        pods.append(replica(halves, f"web-{number}", "3g.20gb", preferences=preferences))
+        halves.settle()
+    assert nodes(halves, *pods) == ["n2", "n2"]
+
+
+def test_replicas_share_a_card_before_they_cost_the_packing_an_empty_one(cluster: SlicerCluster) -> None:
+    pods = [replica(cluster, f"web-{number}", profile) for number, profile in enumerate(("4g.20gb", "3g.20gb"))]
+    assert len(set(nodes(cluster, *pods))) == 1

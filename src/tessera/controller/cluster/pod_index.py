@@ -84,6 +84,7 @@ class PodIndex:
         claims: claims in use, by node.
         claim_users: pods that use a claim, on any node.
         holders: the anti-affinity terms of these pods; no term is without pods.
+        replicas: by :attr:`PodInfo.replica_of`, the pods with slices that stay, and their nodes; none is without pods.
     """
 
     def __init__(self) -> None:
@@ -93,6 +94,7 @@ class PodIndex:
         self.ports: dict[NodeName, Counter[HostPort]] = {}
         self.claims: dict[NodeName, Counter[str]] = {}
         self.claim_users: Counter[str] = Counter()
+        self.replicas: dict[tuple[str, str], dict[PodUid, NodeName]] = {}
         #: Labels of the namespaces.
         self._namespaces: dict[str, Mapping[str, str]] = {}
         #: The counted pods: exactly these are counted in ``ports``, ``claims``, ``_groups`` and ``holders``.
@@ -175,6 +177,7 @@ class PodIndex:
         self.version += 1
         if self._is_grouped:
             self._count_in_group(node, pod, sign)
+        self._count_replica(node, pod, sign)
         for term in pod.relations.anti_affinity:
             self._count_holder(term, node, sign)
         for port in pod.ports:
@@ -186,6 +189,18 @@ class PodIndex:
         opens = sign < 0 and bool(pod.relations.anti_affinity or pod.ports or pod.claims)
         if opens or (self._watched and self._is_watched(pod)):
             self.changes += 1
+
+    def _count_replica(self, node: NodeName, pod: PodInfo, sign: int) -> None:
+        owner = pod.replica_of
+        if owner is None or pod.terminating or not (pod.profiles or pod.device_claims):
+            return
+        placed = self.replicas.setdefault(owner, {})
+        if sign > 0:
+            placed[pod.uid] = node
+        else:
+            placed.pop(pod.uid, None)
+        if not placed:
+            del self.replicas[owner]
 
     def _is_watched(self, pod: PodInfo) -> bool:
         watched, own = self._watched, pod.namespace

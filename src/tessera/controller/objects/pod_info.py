@@ -257,6 +257,16 @@ class PodInfo:
         return self.owner or self.uid
 
     @property
+    def replica_of(self) -> tuple[str, str] | None:
+        """Namespace and UID of the owner whose pods go apart by default; None for pods of jobs and gangs.
+
+        Owner references are written by tenants; one that is made up has an effect in its own namespace only.
+        """
+        if not self.maker or self.gang is not None or self.maker.startswith("Job/"):
+            return None
+        return self.namespace, self.owner
+
+    @property
     def key(self) -> str:
         """``namespace/name``."""
         return f"{self.namespace}/{self.name}"

@@ -4,6 +4,7 @@ Turns pods into demands, answers placement which nodes take each pod, and turns 
 slicer. Changes nothing except a temporary count of the resources that the batch would use on each node.
 """
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -16,6 +17,7 @@ from tessera.controller.filters.resources import Filter, FreeAmounts
 from tessera.controller.objects.node_constraints import MISMATCH, NodeConstraints, first_closed_reason
 from tessera.controller.objects.node_info import NodeInfo
 from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.slicing.planning.replicas import APART, ReplicaPlaces, Replicas
 from tessera.controller.slicing.state.device_ratings import DeviceRatings
 from tessera.controller.slicing.state.slicer_state import AllocationTable
 from tessera.limits.planning import BATCH_PODS
@@ -66,6 +68,7 @@ class PlacementContext:
         required_node: returns the node that an ungated pod must run on; None for any other pod.
         changed_nodes: by refused pod, the nodes where room may have grown since; None if the pod was not refused.
         kept_nodes: nodes with slots that are kept for other pods.
+        replicas: by :attr:`PodInfo.replica_of`, the pods with slices and their nodes.
         ratings: ranks nodes for whole cards and shares; it follows what the batch gives away. None without such.
     """
 
@@ -77,6 +80,7 @@ class PlacementContext:
     required_node: Callable[[PodInfo], NodeName | None]
     changed_nodes: Mapping[PodUid, frozenset[NodeName] | None]
     ratings: DeviceRatings | None
+    replicas: Mapping[tuple[str, str], Mapping[PodUid, NodeName]]
     kept_nodes: Sequence[NodeName] = ()
 
 
@@ -218,8 +222,16 @@ class _BatchFilters:
         self._open: list[int] = []
         #: Remembered refusals, by number of constraints and closed node.
         self._closed: dict[tuple[int, str], NodeRule] = {}
-        self._pods = {pod.key: pod for pod in self._check_constraints(ordered, work)}
+        replicas = Replicas(context.replicas, context.allocations)
+        #: By UID, the other replicas of the owner, those that the batch has placed included.
+        self._replicas: dict[PodUid, ReplicaPlaces] = {}
+        self._pods: dict[str, PodInfo] = {}
+        for pod in self._check_constraints(ordered, work):
+            self._pods[pod.key] = pod
+            self._replicas[pod.uid] = replicas.of(pod)
         self.checked = len(self._pods)
+        #: Owners of which a pod has another replica beside it.
+        self._several = Counter(pod.replica_of for pod in self._pods.values())
 
     def _check_constraints(self, ordered: Sequence[PodInfo], work: StepBudget) -> Iterator[PodInfo]:
         for pod in ordered:
@@ -241,10 +253,23 @@ class _BatchFilters:
             nodes = frozenset((home,))
         elif grown is None and (mask := self._open[self._kinds[pod.uid]]).bit_count() <= self._few_nodes(pod):
             nodes = self._index.names(mask)
-        preferences = sum(each.weight for each in pod.preferences)
         return Demand(
-            pod.key, pod.profiles, 0, number, nodes, spread=pod.spread, again=grown is not None, preferences=preferences
+            pod.key,
+            pod.profiles,
+            0,
+            number,
+            nodes,
+            spread=pod.spread,
+            again=grown is not None,
+            preferences=self._most_met(pod),
         )
+
+    def _most_met(self, pod: PodInfo) -> int:
+        """Returns the most that :meth:`met` says of a pod; 0 if all places are worth the same."""
+        alone = pod.replica_of is None or (self._several[pod.replica_of] < 2 and not self._replicas[pod.uid].nodes)
+        if alone and not pod.preferences:
+            return 0
+        return sum(each.weight for each in pod.preferences) * (APART + 1) + APART
 
     def _few_nodes(self, pod: PodInfo) -> int:
         """Returns the number of open nodes up to which they are listed.
@@ -253,13 +278,15 @@ class _BatchFilters:
         """
         return _FEW_NODES if pod.gang is None else min(_FEW_NODES, len(self._nodes) // 2)
 
-    def met(self, demand: Demand, node: str) -> int:
-        """Returns the weight of what the pod prefers and has on the node."""
-        if self._affinity is None:
-            return 0
+    def met(self, demand: Demand, node: str, gpu: str = "") -> int:
+        """Returns more for more weight of what the pod prefers and the node has, and of equal for fewer replicas."""
+        pod = self._pods[demand.key]
+        apart = self._replicas[pod.uid].worth(NodeName(node), gpu)
+        if self._affinity is None or not pod.preferences:
+            return apart
         bit = self._index.mask_of(NodeName(node))
-        preferences = self._affinity.preferences(self._pods[demand.key])
-        return sum(each.weight for each, mask in preferences if mask & bit)
+        weight = sum(each.weight for each, mask in self._affinity.preferences(pod) if mask & bit)
+        return weight * (APART + 1) + apart
 
     def allows(self, demand: Demand, node: str) -> NodeRule | None:
         """Returns the refusal of a node; None if the node takes the pod."""
@@ -301,12 +328,14 @@ class _BatchFilters:
 
     def reserve(self, demand: Demand, node: str) -> None:
         """Takes in that the batch places the pod on the node."""
+        self._replicas[self._pods[demand.key].uid].nodes[NodeName(node)] += 1
         self._touch(NodeName(node))
         for rule in self._filters:
             rule.reserve(self._pods[demand.key], NodeName(node))
 
     def unreserve(self, demand: Demand, node: str) -> None:
         """Takes in that the batch takes the pod from the node."""
+        self._replicas[self._pods[demand.key].uid].nodes[NodeName(node)] -= 1
         self._touch(NodeName(node))
         for rule in self._filters:
             rule.unreserve(self._pods[demand.key], NodeName(node))

@@ -30,6 +30,7 @@ from tessera.controller.objects.pod_preferences import Preference
 from tessera.controller.objects.pod_relations import NO_RELATIONS
 from tessera.controller.objects.resource_amounts import Amounts, add_amounts
 from tessera.controller.slicing.planning.batch_placement import RELEASING, Placed, PlacementContext, Unplaced, place
+from tessera.controller.slicing.planning.replicas import Replicas
 from tessera.controller.slicing.planning.small_nodes import SmallNodes
 from tessera.controller.slicing.state.reservation import Reservation
 from tessera.controller.slicing.state.reservation_rules import kept_amounts, reservations_before
@@ -160,6 +161,19 @@ class Planner:
         finally:
             pods.put(pod, node)
 
+    def replicas_beside(self, pod: PodInfo) -> tuple[int, int, int]:
+        """Returns the other replicas of a pod's owner: of all, those on its node, and their slices on its cards."""
+        pods, own = self._cluster.placed_pods, self._state.allocations.get(pod.node, pod.uid)
+        pods.drop(pod.uid)
+        try:
+            others = Replicas(pods.replicas, self._state.allocations).of(pod)
+        finally:
+            pods.put(pod, pod.node)
+        on_node = others.nodes[pod.node]
+        if own is None:  # nobody knows its cards
+            return others.nodes.total(), on_node, on_node
+        return others.nodes.total(), on_node, sum(others.cards[each] for each in {one.gpu_uuid for one in own.slices})
+
     def only_fixed_layouts_serve(self, pod: PodInfo) -> bool:
         """True if only nodes with a fixed layout can serve a pod; such a node may have come after the pod was gated."""
         if not self._cluster.fixed_layout_nodes:
@@ -200,6 +214,7 @@ class Planner:
             required_node=self._cluster.required_node,
             changed_nodes=since,
             kept_nodes=kept_nodes,
+            replicas=self._cluster.placed_pods.replicas,
             ratings=self._state.ratings if self._state.devices.used else None,
         )
 
