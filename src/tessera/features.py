@@ -71,6 +71,13 @@ FEATURES = (
         joins=True,
     ),
     Feature(
+        name="handover",
+        folders=("src/tessera/handover",),
+        text="Keeps a pod's slots for its owner's next pod, and hands them over in updates of services.",
+        off="`tessera controller --without handover`",
+        joins=True,
+    ),
+    Feature(
         name="scale-up",
         folders=("src/tessera/scale_up",),
         text="Asks autoscalers for the new nodes that waiting pods need.",

@@ -66,6 +66,7 @@ FEATURES = [
     "controller/slicing/state/device",
     "controller/slicing/state/queue_ledger",
     "controller/slicing/state/reservation_rules",
+    "handover",
     "kueue",
     "scale_up",
 ]

@@ -8,7 +8,7 @@ from tests.support.mortal_process import MortalAgent, MortalController, die_at, 
 from tests.support.virtual_lab import InLab, Scenario, VirtualLab
 
 from tessera.api.names import HAND_OVER, UPDATE_ANNOTATION
-from tessera.controller.leadership.image_pulls import PULL_LABEL
+from tessera.handover.image_pulls import PULL_LABEL
 from tessera.kube.resources import DEPLOYMENTS, PODS, Resource
 
 BUDGETS = Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget", True, dict[str, Any])

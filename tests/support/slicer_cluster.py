@@ -10,8 +10,7 @@ from tessera.agent.inventory.sliceable_gpus import claimed_geometry, placements
 from tessera.api.instaslice import AllocationStatus, Instaslice, make_result
 from tessera.api.names import GATE, MIG_CONFIG_LABEL, NodeName, PodUid, resource_of
 from tessera.api.queues import read_queue
-from tessera.controller.base.settings import NO_MOVES, HandOverMode, MoveSettings
-from tessera.controller.leadership.owners import unknown_owners
+from tessera.controller.base.settings import NO_MOVES, MoveMode, MoveSettings
 from tessera.controller.objects.node_constraints import NodeConstraints
 from tessera.controller.objects.node_devices import NodeDevices
 from tessera.controller.objects.node_info import NodeInfo
@@ -51,6 +50,9 @@ from tessera.controller.slicing.state.instructions import (
 )
 from tessera.controller.slicing.state.invariants import validate
 from tessera.controller.slicing.state.waiting_pod import competes_for_room
+from tessera.handover.hand_over import HandOver
+from tessera.handover.inheritance import Inheritance
+from tessera.handover.satellite import HandOverMode, HandOverSatellite
 from tessera.mig.models import model_by_short_name
 
 
@@ -120,7 +122,19 @@ class SlicerCluster:
 
     def make_slicer(self) -> Slicer:
         """A new slicer with the cluster's options."""
-        return CheckedSlicer(self.reserve_after, preempts=self.preempts, moves=self.moves, updates=self.updates)
+        satellite = HandOverSatellite(mode=self.updates, moves=self.moves.mode is MoveMode.EVICT)
+        makers = [satellite.make]
+        return CheckedSlicer(self.reserve_after, preempts=self.preempts, moves=self.moves, proposers=makers)
+
+    @property
+    def inheritance(self) -> Inheritance:
+        """The slicer's proposer that keeps slots."""
+        return next(each for each in self.slicer.proposers if isinstance(each, Inheritance))
+
+    @property
+    def image_pulls(self) -> dict[PodUid, NodeName]:
+        """Where the slicer wants images of which pod; empty if it hands nothing over."""
+        return next((each.pulls for each in self.slicer.proposers if isinstance(each, HandOver)), {})
 
     # What users and the cluster do
 
@@ -282,16 +296,16 @@ class SlicerCluster:
         """Decides and writes until nothing is left to do, without the agents."""
         before = len(self.writes)
         for _ in range(100):
-            for owner in list(unknown_owners(self.slicer)):
+            for owner in list(self.slicer.unknown_owners):
                 workload = self.workloads.get(owner.uid, Workload(owner.uid, 0))
                 self.slicer.handle(OwnerLookedUp(owner, None if owner.uid in self.made_up else workload))
-            for uid, node in list(self.slicer.hand_over.pulls.items()) if self.pulls else ():
+            for uid, node in list(self.image_pulls.items()) if self.pulls else ():
                 self.slicer.handle(ImagesPulled(uid, node))
             self.slicer.decide()
             found = self.slicer.pop_writes()
             for instruction in found:
                 self.answer(instruction)
-            asks = any(unknown_owners(self.slicer)) or (self.pulls and self.slicer.hand_over.pulls)
+            asks = any(self.slicer.unknown_owners) or (self.pulls and self.image_pulls)
             if not found and not asks and not self.slicer.has_work:
                 return self.writes[before:]
         raise AssertionError("the controller never comes to rest")

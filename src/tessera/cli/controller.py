@@ -38,6 +38,7 @@ _READERS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("usage_user", "usage_label"), ("usage",)),
     **dict.fromkeys(("scale_up", "placeholder_image"), ("scale-up",)),
     **dict.fromkeys(("claim_driver", "claim_placement"), ("claims",)),
+    "handover": ("handover",),
 }
 
 
@@ -140,7 +141,7 @@ def command(kubeconfig: Path | None, context: str | None, log_level: str, **opti
 
 def options_from(values: Mapping[str, Any]) -> Any:
     """The controller's options for values of the command line."""
-    from tessera.controller.base.settings import BreakerLimits, HandOverMode, MoveMode, MoveSettings
+    from tessera.controller.base.settings import BreakerLimits, MoveMode, MoveSettings
     from tessera.controller.leadership.options import ControllerOptions
 
     given = dict(values)
@@ -153,14 +154,12 @@ def options_from(values: Mapping[str, Any]) -> Any:
     moves: dict[str, Any] = {} if site.moves is None else {"mode": MoveMode(site.moves)}
     if site.moves_per_hour is not None:
         moves["per_hour"] = site.moves_per_hour
-    handover: dict[str, Any] = {} if site.handover is None else {"handover": HandOverMode(site.handover)}
     return ControllerOptions(
         breaker=BreakerLimits(share=given.pop("health_breaker_share"), cards=given.pop("health_breaker_cards")),
         satellites=tuple(_satellites(site, given)),
         preempt=site.preempt,
         moves=MoveSettings(**moves),
         **reserve,
-        **handover,
         **given,
     )
 
@@ -242,6 +241,11 @@ def _satellite(name: str, site: Site, given: Mapping[str, Any]) -> Any:
             from tessera.signals.satellite import SignalsSatellite
 
             return SignalsSatellite()
+        case "handover":
+            from tessera.handover.satellite import HandOverMode, HandOverSatellite
+
+            mode, moves = site.handover or "on", site.moves == "evict"
+            return HandOverSatellite(mode=HandOverMode(mode), moves=moves) if mode != "off" else None
         case "scale-up":
             from tessera.scale_up.node_requests import ScaleUpMethod, ScaleUpOptions
             from tessera.scale_up.satellite import ScaleUpSatellite

@@ -104,6 +104,7 @@ DECIDERS: Mapping[str, DeciderKind] = {
         modules=(
             "tessera.controller",
             "tessera.claims.controller",
+            "tessera.handover",
             "tessera.api",
             "tessera.kube",
             "tessera.placement",

@@ -14,7 +14,6 @@ from tessera.api.names import GATE, NodeName
 from tessera.controller.filters.avoidance import AVOIDANCE_SECONDS
 from tessera.controller.objects.owners import Workload
 from tessera.controller.slicing.cycle import take_in
-from tessera.controller.slicing.reservations.inheritance import KEPT_SECONDS
 from tessera.controller.slicing.state.events import (
     LastGatesObserved,
     NodeObserved,
@@ -27,6 +26,7 @@ from tessera.controller.slicing.state.instructions import Evict, RecordEvent, Wr
 from tessera.controller.slicing.state.queue_ledger import Holding
 from tessera.controller.slicing.state.reservation_rules import holding_of
 from tessera.controller.slicing.state.waiting_pods import rank
+from tessera.handover.inheritance import KEPT_SECONDS
 from tessera.reasons.reason import QueueFull
 
 #: Gates of others: of the pod's author, and of KAI, whose gate goes after Tessera's.

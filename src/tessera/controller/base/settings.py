@@ -54,16 +54,5 @@ class MoveSettings:
     per_hour: int = MOVES_PER_HOUR
 
 
-class HandOverMode(Enum):
-    """What is done for the pods that replace others of their owner."""
-
-    #: A deleted pod's slots are free for all.
-    OFF = "off"
-    #: They are kept for its owner's next pod.
-    INHERIT = "inherit"
-    #: Besides, an old pod ends for a new one without room whose annotation says so.
-    ON = "on"
-
-
 #: No moves are looked for.
 NO_MOVES = MoveSettings(mode=MoveMode.OFF)

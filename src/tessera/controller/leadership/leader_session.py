@@ -23,12 +23,12 @@ from tessera.controller.health.fault_evictions import FaultEvictions
 from tessera.controller.health.reboot_annotations import RebootAnnotations
 from tessera.controller.health.repair_settings import RepairSettings
 from tessera.controller.health.silent_agents import SilentAgents
-from tessera.controller.leadership.image_pulls import ImagePulls
 from tessera.controller.leadership.informers import ConstraintInformers, PodGroupInformer, QueueInformer, SliceInformers
 from tessera.controller.leadership.options import ControllerOptions
 from tessera.controller.leadership.owners import GateOwners, PodOwners
 from tessera.controller.leadership.satellite import Term
 from tessera.controller.slicing.kinds.request_kind import RequestKind
+from tessera.controller.slicing.planning.proposals import Proposer
 from tessera.controller.slicing.slicer import KINDS, Slicer
 from tessera.controller.slicing.state.events import RefusalTimedOut, TimePassed
 from tessera.controller.slicing.state.slicer_state import SlicerState
@@ -122,6 +122,7 @@ class LeaderSession:
         metrics: the process's metrics.
         joins: the satellites of this process; each joins the term.
         kinds: make the kinds of requests that satellites add to the core's.
+        proposers: make the proposers that they add.
 
     Attributes:
         silent_agents: the nodes whose agents should answer and do not.
@@ -135,6 +136,7 @@ class LeaderSession:
         metrics: ControllerMetrics,
         joins: Sequence[Callable[[Term], None]] = (),
         kinds: Sequence[Callable[[SlicerState], RequestKind]] = (),
+        proposers: Sequence[Callable[[SlicerState], Sequence[Proposer]]] = (),
     ) -> None:
         client, clock, rng = runtime.client.fence_writes(runtime.may_act), runtime.clock, runtime.rng
         runtime = replace(runtime, client=client)
@@ -144,8 +146,8 @@ class LeaderSession:
             options.reserve_after,
             preempts=options.preempt,
             moves=options.moves,
-            updates=options.handover,
             kinds=(*KINDS, *kinds),
+            proposers=proposers,
         )
         self._wake = asyncio.Event()
         self._pods = Informer(client, PODS, clock=clock, rng=rng)
@@ -171,7 +173,6 @@ class LeaderSession:
         self._constraints = ConstraintInformers(*reach)
         self._queues = QueueInformer(*reach)
         self._pod_owners = PodOwners(*reach)
-        self._image_pulls = ImagePulls(*reach, pods=self._pods, namespace=options.namespace)
         self._gate_owners = GateOwners(*reach)
         self._pod_groups = PodGroupInformer(*reach)
         self._breaker = FaultBreaker(
@@ -244,7 +245,6 @@ class LeaderSession:
             await self._gate_owners.look()
             group.create_task(self._gate_owners.run(), name="owners of gates")
             group.create_task(self._pod_owners.run(), name="owners of pods")
-            group.create_task(self._image_pulls.run(), name="pulls of images")
             group.create_task(self._breaker.run(), name="health breaker")
             group.create_task(self.silent_agents.run(), name="silent agents")
             group.create_task(self._repairs.run(), name="settings of repairs")
@@ -280,10 +280,10 @@ class LeaderSession:
         for event in self._term.after_step:
             event.set()
         slicer = self._slicer  # kept slots are reservations
-        if slicer.state.ages.unknown_owners or slicer.state.reservations or slicer.hand_over.updates.asked:
+        if slicer.state.ages.unknown_owners or slicer.state.reservations or slicer.asks:
             self._pod_owners.look()
-        if slicer.hand_over.pulls or self._image_pulls.pods:
-            self._image_pulls.look()
+        for event in self._term.asked if slicer.asks else ():
+            event.set()
         for instruction in self._slicer.pop_writes():
             self._executor.start(instruction, group)
 

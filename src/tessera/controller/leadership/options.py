@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from tessera.api.names import SYSTEM_NAMESPACE
-from tessera.controller.base.settings import BreakerLimits, HandOverMode, MoveSettings
+from tessera.controller.base.settings import BreakerLimits, MoveSettings
 from tessera.controller.leadership.satellite import Satellite
 from tessera.replay.service import SOCKET
 from tessera.status_pages import OnListening
@@ -34,7 +34,6 @@ class ControllerOptions:
         reserve_after: seconds that a pod waits for room before slots are reserved for it; None reserves none.
         preempt: True to evict pods of lower priority for waiting pods.
         moves: what is done to make room by moves.
-        handover: what is done for pods that replace others of their owner.
         satellites: what runs beside the core; see :mod:`tessera.controller.leadership.satellite`.
     """
 
@@ -53,5 +52,4 @@ class ControllerOptions:
     reserve_after: float | None = RESERVE_AFTER
     preempt: bool = False
     moves: MoveSettings = field(default_factory=MoveSettings)
-    handover: HandOverMode = HandOverMode.ON
     satellites: Sequence[Satellite] = ()

@@ -1,7 +1,7 @@
 """Asks the API server whether the owners exist that pods name: those of a pod, and those of its gates.
 
 Whoever creates a pod writes its owner. Only a pod that would inherit an age
-(:mod:`tessera.controller.cluster.waiting_ages`) or slots (:mod:`tessera.controller.slicing.reservations.inheritance`)
+(:mod:`tessera.controller.cluster.waiting_ages`) or slots (:attr:`.Proposer.unknown_owners`)
 is asked about, with one or two small requests for each owner. So no pod inherits by a made-up one.
 
 The gates of some operators go after Tessera's. A gate's name alone says nothing: any author of a pod can write it.
@@ -11,8 +11,8 @@ with any gate of others. It costs one small request a minute, later less.
 
 import asyncio
 import re
-from collections.abc import Callable, Iterator
-from itertools import chain, islice
+from collections.abc import Callable
+from itertools import islice
 
 from tessera.api.names import LAST_GATES
 from tessera.controller.leadership.informers import ClusterInput
@@ -41,15 +41,8 @@ _NUMBER = re.compile("[0-9]{1,9}")
 _AGAIN = 5.0
 
 
-def unknown_owners(slicer: Slicer) -> Iterator[Owner]:
-    """Yields owners of pods about which somebody should ask the API server."""
-    return chain(
-        slicer.state.ages.unknown_owners, slicer.inheritance.unknown_owners, slicer.hand_over.updates.unknown_owners
-    )
-
-
 class PodOwners(ClusterInput):
-    """Answers :func:`unknown_owners`.
+    """Answers :attr:`.Slicer.unknown_owners`.
 
     It needs ``get`` for Deployments, Jobs, ReplicaSets and StatefulSets.
     """
@@ -60,7 +53,7 @@ class PodOwners(ClusterInput):
 
     def look(self) -> None:
         """Begins to ask if there is something to ask about."""
-        if any(True for _ in unknown_owners(self._slicer)):
+        if any(True for _ in self._slicer.unknown_owners):
             self._due.set()
 
     async def run(self) -> None:
@@ -68,7 +61,7 @@ class PodOwners(ClusterInput):
         while True:
             await self._due.wait()
             self._due.clear()
-            while owners := [*dict.fromkeys(islice(unknown_owners(self._slicer), _AT_ONCE))]:
+            while owners := [*dict.fromkeys(islice(self._slicer.unknown_owners, _AT_ONCE))]:
                 answers = await asyncio.gather(*map(self._look_up, owners))
                 for answer in answers:
                     if answer is not None:

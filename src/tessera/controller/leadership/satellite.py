@@ -7,7 +7,7 @@ else of it.
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry
 
 from tessera.clock import Clock
 from tessera.controller.slicing.kinds.request_kind import RequestKind
+from tessera.controller.slicing.planning.proposals import Proposer
 from tessera.controller.slicing.slicer import Slicer
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.kube.client.client import Client
@@ -36,6 +37,7 @@ class Process:
         registry: the process's metrics.
         pages: documents of the process's port, by path; a satellite adds its own.
         kinds: make the kinds of requests beside the core's; a satellite adds its own.
+        proposers: make the proposers of a slicer beside the core's; a satellite adds its own.
     """
 
     client: Client
@@ -44,6 +46,7 @@ class Process:
     registry: CollectorRegistry
     pages: dict[str, Callable[[], bytes]] = field(default_factory=dict)
     kinds: list[Callable[[SlicerState], RequestKind]] = field(default_factory=list)
+    proposers: list[Callable[[SlicerState], Sequence[Proposer]]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +80,7 @@ class Term:
         wake: has the slicer decide, after it was told an event.
         tasks: what runs; a satellite adds its own.
         after_step: set after each step of the slicer; a satellite keeps its event here while it waits for one.
+        asked: set after each step in which a proposer asks for something (:attr:`.Proposer.asks`).
         may_bring_nodes: each tells if nodes may still come by what it knows.
         at_end: called when the term is over.
     """
@@ -90,6 +94,7 @@ class Term:
     wake: Callable[[], None]
     tasks: list[Task] = field(default_factory=list)
     after_step: set[asyncio.Event] = field(default_factory=set)
+    asked: set[asyncio.Event] = field(default_factory=set)
     may_bring_nodes: list[Callable[[], bool]] = field(default_factory=list)
     at_end: ExitStack = field(default_factory=ExitStack)
 

@@ -20,6 +20,7 @@ from tessera.controller.leadership.options import ControllerOptions
 from tessera.controller.leadership.satellite import Process, Term
 from tessera.controller.main.fleet_metrics import FleetCollector
 from tessera.controller.slicing.kinds.request_kind import RequestKind
+from tessera.controller.slicing.planning.proposals import Proposer
 from tessera.controller.slicing.slicer import Slicer
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.kube.client.client import Client
@@ -69,8 +70,9 @@ class Controller:
         self._unready_reason = "the election has not begun"
         #: The satellites of this process; each joins a term of leadership.
         self._joins: Sequence[Callable[[Term], None]] = ()
-        #: Make the kinds of requests that they add.
+        #: Make the kinds of requests that they add, and the proposers.
         self._kinds: Sequence[Callable[[SlicerState], RequestKind]] = ()
+        self._proposers: Sequence[Callable[[SlicerState], Sequence[Proposer]]] = ()
         #: The present term of leadership; None while another replica leads.
         self._session: LeaderSession | None = None
         self.metrics.registry.register(FleetCollector(lambda: self.slicer, clock))
@@ -93,7 +95,7 @@ class Controller:
         process = Process(client=self._client, clock=self._clock, rng=self._rng, registry=self.metrics.registry)
         async with AsyncExitStack() as stack:
             self._joins = [await stack.enter_async_context(each.open(process)) for each in options.satellites]
-            self._kinds = process.kinds
+            self._kinds, self._proposers = process.kinds, process.proposers
             group = await stack.enter_async_context(asyncio.TaskGroup())
             if options.http_port is not None:
                 group.create_task(
@@ -138,7 +140,12 @@ class Controller:
                 client=self._client, clock=self._clock, rng=self._rng, may_act=may_act, recorders=self._recorders
             )
             self._session = LeaderSession(
-                self._options, runtime, metrics=self.metrics, joins=self._joins, kinds=self._kinds
+                self._options,
+                runtime,
+                metrics=self.metrics,
+                joins=self._joins,
+                kinds=self._kinds,
+                proposers=self._proposers,
             )
             await self._session.run(self._set_slicer)
         finally:

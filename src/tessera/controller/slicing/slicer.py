@@ -20,16 +20,17 @@ step                    what it does
 Others read the state between two decisions, and only while :attr:`Slicer.is_caught_up` is True.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 
-from tessera.controller.base.settings import NO_MOVES, HandOverMode, MoveMode, MoveSettings
+from tessera.controller.base.settings import NO_MOVES, MoveMode, MoveSettings
+from tessera.controller.objects.owners import Owner
 from tessera.controller.slicing.cycle.observe import Observer
 from tessera.controller.slicing.cycle.order import FairOrder, find_candidates
 from tessera.controller.slicing.cycle.plan import Plan
 from tessera.controller.slicing.cycle.settle import Settlement
 from tessera.controller.slicing.cycle.take_in import Intake
 from tessera.controller.slicing.cycle.writes import PendingWrites
-from tessera.controller.slicing.evictions.hand_over import HandOver
 from tessera.controller.slicing.evictions.late_pods import Overstays, UnboundPods
 from tessera.controller.slicing.evictions.move_finder import MoveFinder
 from tessera.controller.slicing.evictions.mover import Mover
@@ -42,7 +43,6 @@ from tessera.controller.slicing.kinds.slices import Slices, UnservedClaims
 from tessera.controller.slicing.planning.allocations import Allocations
 from tessera.controller.slicing.planning.planner import Planner
 from tessera.controller.slicing.planning.proposals import Proposer
-from tessera.controller.slicing.reservations.inheritance import Inheritance
 from tessera.controller.slicing.reservations.reserver import Reserver
 from tessera.controller.slicing.state.events import DecisionDue, SlicerEvent, WritesDue
 from tessera.controller.slicing.state.instructions import Instruction
@@ -63,8 +63,8 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         reserve_after: seconds that a pod waits for room before slots are reserved for it; None reserves none.
         preempts: True to evict pods of lower priority for waiting pods.
         moves: what is done to make room by moves.
-        updates: what is done for the updates of services.
         kinds: make the kinds of requests that are served.
+        proposers: make the proposers of satellites.
         reads: True for a reader of the cluster: it keeps the reservations that the controller recorded.
 
     Attributes:
@@ -74,8 +74,7 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         mover: recommends or makes such moves.
         order: the order of waiting pods.
         kinds: the kinds of requests.
-        inheritance: keeps the slots of deleted pods for the next pods of their owners.
-        hand_over: gives the slots of old pods of an update to its new ones.
+        proposers: the features of the cycle that are on, in the order in which they propose.
         intake: knows which pods and objects were observed.
         settlement: counts what was decided.
         steps: steps of planning taken so far; never decreases.
@@ -88,19 +87,18 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         reads: bool = False,
         preempts: bool = False,
         moves: MoveSettings = NO_MOVES,
-        updates: HandOverMode = HandOverMode.ON,
         kinds: Sequence[Callable[[SlicerState], RequestKind]] = KINDS,
+        proposers: Sequence[Callable[[SlicerState], Sequence[Proposer]]] = (),
     ) -> None:
         self.steps = 0
         self.state = state = SlicerState()
         self.planner = planner = Planner(state)
         self.order = FairOrder(state, planner)
-        self.inheritance = Inheritance(state)
-        acts, evicts = updates is HandOverMode.ON, moves.mode is MoveMode.EVICT
-        self.hand_over = HandOver(state, self.inheritance.pods, acts=acts, moves=evicts)
         gangs = GangPlanner(state, planner)
-        keeps = preempts or evicts
-        inherits = updates is not HandOverMode.OFF
+        keeps = preempts or moves.mode is MoveMode.EVICT
+        added = [each for make in proposers for each in make(state)]
+        first = [each for each in added if each.keeps_slots]
+        inherits = reads or bool(first)
         reserver = Reserver(state, planner, gangs, reserve_after, reads=reads, keeps=keeps, inherits=inherits)
         self.rooms = MoveFinder(state, planner, reserver)
         self.mover = Mover(state, reserver, self.rooms, moves)
@@ -112,22 +110,21 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         self._has_decided = False
         #: True if a proposer may have had something to propose in the last decision, and may have left something over.
         self._asks_again = False
-        #: The features of the cycle that are on, in the order in which they propose.
-        self._proposers: list[Proposer] = [
+        self.proposers: Sequence[Proposer] = [
             self._plan,
-            *([self.inheritance] if inherits and not reads else []),
+            *first,
             reserver,
             Preemptor(state, reserver, all_pods=preempts),
-            RecordedMoves(state, moves, self.inheritance.pods),
+            RecordedMoves(state, moves, added),
             *([self.mover] if moves_pods else ()),
-            *([self.hand_over] if inherits and not reads else []),
+            *(each for each in added if not each.keeps_slots),
             Overstays(state),
             UnboundPods(state),
         ]
         allocations = Allocations(state, self.kinds)
         self.settlement = Settlement(state, allocations, planner)
-        observer = Observer(state, self.settlement, self._proposers, self.kinds)
-        self.intake = Intake(state, observer, allocations, self._proposers, self.kinds)
+        observer = Observer(state, self.settlement, self.proposers, self.kinds)
+        self.intake = Intake(state, observer, allocations, self.proposers, self.kinds)
         self._writes = PendingWrites(state, allocations, gangs, self.kinds)
 
     def react(self, event: SlicerEvent) -> Sequence[Instruction]:
@@ -158,8 +155,8 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         if nodes is None:
             return
         self._reserver.searches = int(RESERVATION_SEARCHES)
-        if self.state.may_take_back or self.inheritance.has_news or not self._has_decided:
-            for proposer in self._proposers:
+        if self.state.may_take_back or not self._has_decided or any(each.has_news for each in self.proposers):
+            for proposer in self.proposers:
                 self.settlement.settle(proposer.review(nodes))
         if not self._has_decided:
             self.settlement.settle(self._plan.resume())
@@ -173,7 +170,7 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         self.steps += DECISION_STEPS - work.remaining
         asked, self._asks_again = self._asks_again, self._must_ask()
         if asked or self._asks_again:
-            for proposer in self._proposers:
+            for proposer in self.proposers:
                 self.settlement.settle(proposer.propose())
 
     def _must_ask(self) -> bool:
@@ -181,13 +178,23 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         state = self.state
         if state.reservations_due or state.reservations or state.moves or state.pods.blocked:
             return True
-        return any(each.next_due is not None and each.next_due <= state.now for each in self._proposers)
+        return any(each.next_due is not None and each.next_due <= state.now for each in self.proposers)
 
     # What others ask
     @property
+    def unknown_owners(self) -> Iterator[Owner]:
+        """The owners of pods about which somebody should ask the API server."""
+        return chain(self.state.ages.unknown_owners, *(each.unknown_owners for each in self.proposers))
+
+    @property
+    def asks(self) -> bool:
+        """True if a proposer wants to know something of others."""
+        return any(each.asks for each in self.proposers)
+
+    @property
     def next_due(self) -> float | None:
         """The time, seconds since 1970, at which time alone makes a step due; None if never."""
-        due = (self._writes.next_due, *(each.next_due for each in self._proposers))
+        due = (self._writes.next_due, *(each.next_due for each in self.proposers))
         return min((each for each in due if each is not None), default=None)
 
     @property

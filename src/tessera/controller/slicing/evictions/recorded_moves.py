@@ -1,10 +1,9 @@
 """Keeps the moves of the last hour: takes over those that an earlier process recorded, and forgets older ones."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from tessera.controller.base.settings import MoveSettings
 from tessera.controller.slicing.planning.proposals import Proposal, Proposer
-from tessera.controller.slicing.reservations.owner_pods import OwnerPods
 from tessera.controller.slicing.state.move_record import MOVE_COUNTS, MOVES_ANNOTATION, RecordedMove, read_moves
 from tessera.controller.slicing.state.slicer_state import SlicerState
 
@@ -18,14 +17,14 @@ class RecordedMoves(Proposer):
     Args:
         state: the slicer's state, of which this class changes the moves.
         settings: say how many moves an hour has at most.
-        pods: the pods of owners.
+        others: proposers that may know owners of failed updates.
     """
 
-    def __init__(self, state: SlicerState, settings: MoveSettings, pods: OwnerPods) -> None:
+    def __init__(self, state: SlicerState, settings: MoveSettings, others: Sequence[Proposer]) -> None:
         self.next_due = 0.0
         self._state = state
         self._settings = settings
-        self._pods = pods
+        self._others = others
         #: True once the recorded moves have been taken over; this happens once, as soon as the time is known.
         self._adopted = False
 
@@ -60,4 +59,4 @@ class RecordedMoves(Proposer):
 
     def _has_failed(self, one: RecordedMove) -> bool:
         """True for an update that failed, while its ReplicaSet has pods."""
-        return bool(one.revision) and self._pods.have_owner(one.owner)
+        return bool(one.revision) and any(each.has_pods_of(one.owner) for each in self._others)

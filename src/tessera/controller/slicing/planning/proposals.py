@@ -141,11 +141,24 @@ class Proposer:
         has_news: it has taken in something on which :meth:`review` has not acted.
         next_due: time at which it may propose something though nothing changes, seconds since 1970; None if never.
         follows: :meth:`observe` takes in changed pods that have a value of this attribute; empty if it takes in none.
+        keeps_slots: it keeps slots for pods that have not come, so it proposes before reservations are made.
+        asks: it wants to know something of others: :attr:`unknown_owners`, or what its satellite finds out.
     """
 
     has_news: bool = False
     next_due: float | None = None
     follows: str = ""
+    keeps_slots: bool = False
+    asks: bool = False
+
+    @property
+    def unknown_owners(self) -> Iterable[Owner]:
+        """The owners about which somebody should ask the API server."""
+        return ()
+
+    def has_pods_of(self, _owner: str) -> bool:
+        """True if it knows pods of the owner with this UID."""
+        return False
 
     def observe(self, uid: PodUid) -> None:
         """Takes in a pod that changed, or is gone."""

@@ -5,13 +5,13 @@ The readers of a pod's events may have no right to see pods of other namespaces,
 
 from collections.abc import Iterable, Sequence
 
-from tessera.api.names import HAND_OVER, INSTASLICE_NAMESPACE, MOVABLE_ANNOTATION, UPDATE_ANNOTATION
+from tessera.api.names import INSTASLICE_NAMESPACE, MOVABLE_ANNOTATION
 from tessera.controller.filters.avoidance import AVOIDANCE_SECONDS
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.state.reservation import Reservation
 from tessera.placement.moves import Room
-from tessera.reasons.reason import Blocker, OldPods, Reason
-from tessera.reasons.words import for_namespace, name_blockers, name_pods, name_profiles, sentence, steps
+from tessera.reasons.reason import Blocker, Reason
+from tessera.reasons.words import for_namespace, name_blockers, name_pods, name_profiles, sentence
 from tessera.text import age, one_line
 
 
@@ -165,29 +165,6 @@ def not_moved_text(pod: PodInfo, reservation: Reservation, reason: str, rest: fl
     return (
         f"Not moved: {waiting} needs {profiles} on node {reservation.node}, and the eviction of this pod was"
         f" refused{said}. The pod stays, and is not asked to move again for {age(rest)}"
-    )
-
-
-def update_text(pod: PodInfo, reason: OldPods) -> str:
-    """Returns the event message of a new pod of a Deployment that waits for the slots of an old one."""
-    advice = "; ".join(steps(reason, pod.namespace))
-    return f"{waiting_text(pod, reason)}{f'. To end this: {advice}' if advice else ''}"
-
-
-def handed_over_text(pod: PodInfo) -> str:
-    """Returns the event message of an old pod of a Deployment that is evicted for a new one."""
-    return (
-        f"To be evicted, unless a PodDisruptionBudget keeps it: {pod.name} is the new pod of its Deployment, has no"
-        f" room beside it, and gets its slots (annotation {UPDATE_ANNOTATION}: {HAND_OVER})"
-    )
-
-
-def given_back_text(last: PodInfo, pod: PodInfo) -> str:
-    """Returns the event message of a new pod of a Deployment that has failed, and is evicted for an old one."""
-    why = f"a container was restarted {last.restarts} times" if last.restarts else "it is not ready after its deadline"
-    return (
-        f"To be evicted: {why}, so {pod.name} of the old revision gets the slots. This revision gets no further try:"
-        " correct the pod template, or take the update back (kubectl rollout undo)"
     )
 
 

@@ -9,16 +9,15 @@ from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.api.names import NodeName
 from tessera.clock import rfc3339
-from tessera.controller.leadership.owners import unknown_owners
 from tessera.controller.objects.node_constraints import NodeConstraints
 from tessera.controller.objects.node_info import AgentState
 from tessera.controller.objects.owners import Workload
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.controller.slicing.reservations.inheritance import KEPT_PODS, KEPT_SECONDS, TRIED_KINDS, Inheritance
-from tessera.controller.slicing.reservations.owner_pods import place_within
 from tessera.controller.slicing.reservations.reservation_record import RESERVATIONS_ANNOTATION
 from tessera.controller.slicing.state.events import NodeObserved
 from tessera.controller.slicing.state.reservation_rules import reservations_before
+from tessera.handover.inheritance import KEPT_PODS, KEPT_SECONDS, TRIED_KINDS, Inheritance
+from tessera.handover.owner_pods import place_within
 from tessera.placement.demand import CardSpread
 
 OLD, NEW = "ReplicaSet/svc-1", "ReplicaSet/svc-2"
@@ -146,7 +145,7 @@ def test_a_job_leaves_nothing(cluster: SlicerCluster) -> None:
     writes = len(cluster.writes)
     cluster.put(replace(cluster.pods[old.uid], terminating=True))
     cluster.slicer.decide()
-    assert not list(unknown_owners(cluster.slicer))  # thousands of jobs may be deleted together
+    assert not list(cluster.slicer.unknown_owners)  # thousands of jobs may be deleted together
     cluster.settle()
     assert len(cluster.writes) == writes
     gone(cluster, old)
@@ -407,7 +406,7 @@ def test_many_waiting_pods_of_an_owner_are_tried_in_kept_slots_by_kinds(
         return place_within(*args)
 
     monkeypatch.setattr(f"{Inheritance.__module__}.place_within", count)
-    list(cluster.slicer.inheritance.propose())
+    list(cluster.inheritance.propose())
     assert len(olds) <= len(tried) <= len(olds) * min(kinds + 1, TRIED_KINDS)
 
 

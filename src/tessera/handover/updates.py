@@ -13,15 +13,15 @@ from itertools import islice
 from tessera.api.names import PodUid
 from tessera.controller.objects.owners import Owner, Workload
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.controller.slicing.reservations.owner_pods import (
+from tessera.controller.slicing.state.slicer_state import SlicerState
+from tessera.controller.slicing.state.waiting_pod import competes_for_room
+from tessera.handover.owner_pods import (
     ASKED_SIBLINGS,
     Family,
     OwnerPods,
     family_of,
     owner_of,
 )
-from tessera.controller.slicing.state.slicer_state import SlicerState
-from tessera.controller.slicing.state.waiting_pod import competes_for_room
 
 #: Most updates that are looked at, each at every decision; of more, a namespace has its share.
 UPDATES = 256

@@ -15,19 +15,16 @@ Rules:
 
 import asyncio
 import secrets
-from collections.abc import Callable
 from typing import Any
 
 from tessera.api.names import NodeName, PodUid
 from tessera.controller.leadership.informers import ClusterInput
-from tessera.controller.slicing.evictions.hand_over import PULL_SECONDS
-from tessera.controller.slicing.slicer import Slicer
+from tessera.controller.leadership.satellite import Term
 from tessera.controller.slicing.state.events import ImagesPulled
+from tessera.handover.hand_over import PULL_SECONDS, HandOver
 from tessera.kube.client.errors import AlreadyExists, ApiError, NotFound
 from tessera.kube.resources import PODS, ContainerStatus, Pod
-from tessera.kube.runtime import KubeRuntime
 from tessera.kube.watch.cache import EventKind, WatchEvent
-from tessera.kube.watch.informer import Informer
 
 #: Label of a pull pod: UID of the new pod.
 PULL_LABEL = "tessera.dev/pulls-for"
@@ -43,31 +40,23 @@ class ImagePulls(ClusterInput):
     """Makes and deletes pull pods.
 
     Args:
-        runtime: the process.
-        slicer: says what to pull, and takes in what is there.
-        changed: called after it has.
-        pods: all pods.
-        namespace: Tessera's own.
+        hand_over: says what to pull.
+        term: the term of leadership, with all pods.
 
     Attributes:
         pods: the pull pods by their name.
     """
 
-    def __init__(
-        self,
-        runtime: KubeRuntime,
-        slicer: Slicer,
-        changed: Callable[[], None],
-        *,
-        pods: Informer[Pod],
-        namespace: str,
-    ) -> None:
-        super().__init__(runtime, slicer, changed)
-        self._namespace = namespace
-        self._informer = pods
+    def __init__(self, hand_over: HandOver, term: Term) -> None:
+        super().__init__(term.runtime, term.slicer, term.wake)
+        self._hand_over = hand_over
+        self._namespace = term.namespace
+        self._informer = term.pods
+        self._after_step = term.after_step
         self.pods: dict[str, Pod] = {}
         self._due = asyncio.Event()
-        pods.add_handler(self._observe, only=self._is_pull)
+        term.asked.add(self._due)
+        term.pods.add_handler(self._observe, only=self._is_pull)
 
     def _is_pull(self, pod: Pod) -> bool:
         return PULL_LABEL in pod.metadata.labels and pod.metadata.namespace == self._namespace
@@ -79,10 +68,6 @@ class ImagePulls(ClusterInput):
             self.pods[event.object.metadata.name] = event.object
         self._due.set()
 
-    def look(self) -> None:
-        """Acts soon, since there is something to pull, or a pull pod."""
-        self._due.set()
-
     async def run(self) -> None:
         """Pulls until cancelled."""
         while True:
@@ -90,12 +75,13 @@ class ImagePulls(ClusterInput):
             self._due.clear()
             try:
                 await self._act()
+                (self._after_step.add if self.pods else self._after_step.discard)(self._due)
             except (ApiError, OSError):
                 await self._clock.sleep(_AGAIN)
                 self._due.set()
 
     async def _act(self) -> None:
-        wanted = dict(self._slicer.hand_over.pulls)
+        wanted = dict(self._hand_over.pulls)
         for name, pod in list(self.pods.items()):
             uid, node = PodUid(pod.metadata.labels[PULL_LABEL]), NodeName(pod.spec.node_name)
             if wanted.get(uid) == node and not is_done(pod):

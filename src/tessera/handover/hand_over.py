@@ -28,7 +28,6 @@ from tessera.clock import parse_time_or_zero
 from tessera.controller.objects.owners import Owner, Workload
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.evictions.mover import EVICTION_SECONDS, MOVES_AFTER
-from tessera.controller.slicing.evictions.updates import Update, Updates
 from tessera.controller.slicing.planning.proposals import (
     EndOfReservation,
     FailedUpdate,
@@ -38,17 +37,18 @@ from tessera.controller.slicing.planning.proposals import (
     Proposer,
     evict,
 )
-from tessera.controller.slicing.reservations.owner_pods import (
-    OwnerPods,
-    place_within,
-    reserve_inherited,
-)
 from tessera.controller.slicing.reservations.reservation_record import read_reservations
-from tessera.controller.slicing.state.messages import given_back_text, handed_over_text, update_text
 from tessera.controller.slicing.state.move_record import read_moves
 from tessera.controller.slicing.state.reservation import Reservation
 from tessera.controller.slicing.state.reservation_rules import holders_of, overlap
 from tessera.controller.slicing.state.slicer_state import SlicerState
+from tessera.handover.messages import given_back_text, handed_over_text, update_text
+from tessera.handover.owner_pods import (
+    OwnerPods,
+    place_within,
+    reserve_inherited,
+)
+from tessera.handover.updates import Update, Updates
 from tessera.reasons.reason import Fragmented, OldPods, UpdateStep
 from tessera.text import one_line
 
@@ -120,6 +120,11 @@ class HandOver(Proposer):
             self._state.reservations_due = True
         yield from ()
 
+    @property
+    def unknown_owners(self) -> Iterator[Owner]:
+        """The owners of updates about which somebody should ask the API server."""
+        return self.updates.unknown_owners
+
     # Proposing
 
     def propose(self) -> Iterator[Proposal]:
@@ -134,6 +139,7 @@ class HandOver(Proposer):
         self._state.updates.update({uid: each for uid, each in before.items() if uid in kept})
         yield from self._tell()
         self._forget_pulls()
+        self.asks = bool(self.updates.asked)
         self.next_due = min((*self._dues, *self.updates.dues), default=None)
 
     def _advance(self, update: Update) -> Iterator[Proposal]:

@@ -29,17 +29,17 @@ from tessera.api.names import NodeName, PodUid
 from tessera.controller.objects.owners import Owner, Workload
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.planning.proposals import EndOfReservation, NewReservation, Proposal, Proposer
-from tessera.controller.slicing.reservations.owner_pods import (
+from tessera.controller.slicing.reservations.place_search import residual_seconds
+from tessera.controller.slicing.state.reservation import Reservation
+from tessera.controller.slicing.state.reservation_rules import holders_of, make_holds, overlap
+from tessera.controller.slicing.state.slicer_state import SlicerState
+from tessera.handover.owner_pods import (
     OwnedPod,
     OwnerPods,
     owner_of,
     place_within,
     reserve_inherited,
 )
-from tessera.controller.slicing.reservations.place_search import residual_seconds
-from tessera.controller.slicing.state.reservation import Reservation
-from tessera.controller.slicing.state.reservation_rules import holders_of, make_holds, overlap
-from tessera.controller.slicing.state.slicer_state import SlicerState
 
 #: Most seconds for which free slots wait for the next pod. A StatefulSet or a ReplicaSet makes it within a second; a
 #: controller manager that changes leaders takes some 15.
@@ -62,6 +62,7 @@ class Inheritance(Proposer):
     """
 
     follows = "maker"
+    keeps_slots = True
 
     def __init__(self, state: SlicerState) -> None:
         self._state = state
@@ -154,6 +155,10 @@ class Inheritance(Proposer):
         if self.keeps:
             self._workloads[owner] = workload
             self._state.reservations_due = True
+
+    def has_pods_of(self, owner: str) -> bool:
+        """True if the owner with this UID has pods."""
+        return self.pods.have_owner(owner)
 
     # Who gets the slots
 

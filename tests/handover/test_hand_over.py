@@ -6,20 +6,19 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.controller.slicing.test_inheritance import NEW, OLD, end, gone, has_slices, running, waiting
+from tests.handover.test_inheritance import NEW, OLD, end, gone, has_slices, running, waiting
 from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.api.names import NodeName, PodUid
-from tessera.controller.base.settings import HandOverMode
-from tessera.controller.leadership.owners import unknown_owners
 from tessera.controller.objects.owners import Workload
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.controller.slicing.evictions.hand_over import EVICTED_AGAIN, PULL_SECONDS, RESTARTS
-from tessera.controller.slicing.evictions.updates import UPDATES
 from tessera.controller.slicing.reservations.reservation_record import RESERVATIONS_ANNOTATION
 from tessera.controller.slicing.state.events import NodeObserved, OwnerLookedUp
 from tessera.controller.slicing.state.instructions import Evict, PatchRequests
 from tessera.controller.slicing.state.move_record import MOVES_ANNOTATION
+from tessera.handover.hand_over import EVICTED_AGAIN, PULL_SECONDS, RESTARTS
+from tessera.handover.satellite import HandOverMode
+from tessera.handover.updates import UPDATES
 from tessera.reasons.reason import UpdateStep
 
 
@@ -265,7 +264,7 @@ def test_a_new_controller_goes_on_where_the_old_one_ended(cluster: SlicerCluster
     cluster.settle()
     new = surge(cluster)
     for _ in range(20):
-        for owner in list(unknown_owners(cluster.slicer)):
+        for owner in list(cluster.slicer.unknown_owners):
             cluster.slicer.handle(OwnerLookedUp(owner, cluster.workloads[owner.uid]))
         cluster.slicer.decide()
         writes = cluster.slicer.pop_writes()
@@ -368,14 +367,14 @@ def test_an_image_that_does_not_come_holds_the_update_up_for_a_while_only(cluste
     new = surge(cluster)
     cluster.settle()
     assert step_of(cluster, new) is UpdateStep.PULL
-    assert cluster.slicer.hand_over.pulls == {new.uid: "n1"}
+    assert cluster.image_pulls == {new.uid: "n1"}
     cluster.pass_time(PULL_SECONDS - 1)
     cluster.settle()
     assert not evicted(cluster)
     cluster.pass_time(1)
     cluster.settle()
     assert has_slices(cluster, new)
-    assert not cluster.slicer.hand_over.pulls
+    assert not cluster.image_pulls
 
 
 def test_a_waiting_pod_that_goes_is_pulled_for_no_more(cluster: SlicerCluster) -> None:
@@ -385,4 +384,4 @@ def test_a_waiting_pod_that_goes_is_pulled_for_no_more(cluster: SlicerCluster) -
     cluster.settle()
     cluster.remove(new)
     cluster.settle()
-    assert not cluster.slicer.hand_over.pulls
+    assert not cluster.image_pulls

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from tessera.api.names import NodeName
-from tessera.controller.leadership.image_pulls import PULLED_IMAGES, is_done, make_pull_pod
+from tessera.handover.image_pulls import PULLED_IMAGES, is_done, make_pull_pod
 from tessera.kube.resources import Pod
 
 

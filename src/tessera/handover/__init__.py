@@ -1,0 +1,1 @@
+"""Slots from the old pods of a service to its new ones."""

@@ -1,0 +1,55 @@
+"""Hand-over as a satellite of the controller: proposers beside the core's, and a task that brings images."""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from enum import Enum
+
+from tessera.controller.leadership.satellite import Process, Task, Term
+from tessera.controller.slicing.planning.proposals import Proposer
+from tessera.controller.slicing.state.slicer_state import SlicerState
+from tessera.handover.hand_over import HandOver
+from tessera.handover.image_pulls import ImagePulls
+from tessera.handover.inheritance import Inheritance
+
+
+class HandOverMode(Enum):
+    """What is done for the pods that replace others of their owner."""
+
+    #: A deleted pod's slots are kept for its owner's next pod.
+    INHERIT = "inherit"
+    #: Besides, an old pod ends for a new one without room whose annotation says so.
+    ON = "on"
+
+
+@dataclass(frozen=True, kw_only=True)
+class HandOverSatellite:
+    """Keeps slots for the next pods of their owners, and hands them over in updates.
+
+    Attributes:
+        mode: what is done.
+        moves: True if pods are moved, which goes before an old pod ends.
+    """
+
+    mode: HandOverMode = HandOverMode.ON
+    moves: bool = False
+
+    def make(self, state: SlicerState) -> tuple[Inheritance, HandOver]:
+        """Makes the proposers of a slicer."""
+        inheritance = Inheritance(state)
+        acts = self.mode is HandOverMode.ON
+        return inheritance, HandOver(state, inheritance.pods, acts=acts, moves=self.moves)
+
+    @asynccontextmanager
+    async def open(self, process: Process) -> AsyncIterator[Callable[[Term], None]]:
+        """See :class:`~tessera.controller.leadership.satellite.Satellite`."""
+
+        def make(state: SlicerState) -> Sequence[Proposer]:
+            return self.make(state)
+
+        def join(term: Term) -> None:
+            hand_over = next(each for each in term.slicer.proposers if isinstance(each, HandOver))
+            term.tasks.append(Task(name="pulls of images", run=ImagePulls(hand_over, term).run))
+
+        process.proposers.append(make)
+        yield join
