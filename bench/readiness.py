@@ -22,6 +22,7 @@ from tessera.agent.base.options import AgentOptions
 from tessera.agent.main.lifecycle import run_lifecycle
 from tessera.agent.simulated.driver import SimulatedDriver, SimulatedPrograms
 from tessera.api.nodes.driver_status import CUDA_READY, DRIVER_CONTAINER_READY, DRIVER_READY
+from tessera.cli.agent import node_satellites
 from tessera.clock import SystemClock
 from tessera.kube.client.client import Client
 from tessera.kube.resources import NODES
@@ -76,7 +77,8 @@ async def run(number: int, folder: Path) -> dict[str, float]:
     kubelet = GrpcKubelet(folder, folder / "pods.sock", clock=clock)
     async with RegistrationServer(folder, registered), PodResourcesServer(folder / "pods.sock", manager):
         driver, programs = SimulatedDriver(machine, clock), SimulatedPrograms(machine, clock)
-        life = run_lifecycle(options, client, driver, kubelet, clock, rng=random.Random(number), programs=programs)
+        rng, satellites = random.Random(number), node_satellites(options)
+        life = run_lifecycle(options, client, driver, kubelet, clock, rng=rng, programs=programs, satellites=satellites)
         agent = asyncio.create_task(life)
         await asyncio.sleep(0.2)  # it has come to rest, as one that waits for minutes has
         machine.load_driver(DRIVER_VERSION)

@@ -67,7 +67,7 @@ FEATURES = (
         name="signals",
         folders=("src/tessera/signals",),
         text="Tells scalers of services their load, and the replicas that still fit.",
-        off="`tessera controller --without signals`",
+        off="`tessera controller --without signals`; agents ask pods with `prometheus.io/scrape` alone",
         joins=True,
     ),
     Feature(
@@ -90,6 +90,12 @@ FEATURES = (
         text="Gives slices and whole cards by ResourceClaims.",
         off="`tessera controller --without claims`; agents without `--claim-driver`",
         joins=True,
+    ),
+    Feature(
+        name="memory-limits",
+        folders=("src/tessera/memory_limits",),
+        text="Watches the memory of shared cards, and acts on pods that take more than their share.",
+        off="agents with `--memory-limits off`",
     ),
     Feature(
         name="nvidia",

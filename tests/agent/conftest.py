@@ -23,7 +23,7 @@ from tessera.agent.main.run import run_components
 from tessera.agent.main.wiring import Components
 from tessera.agent.simulated.driver import SimulatedPrograms
 from tessera.api.instaslice import INSTASLICES, Instaslice
-from tessera.claims.agent.claim_service import ClaimService
+from tessera.cli.agent import node_satellites
 from tessera.clock import Clock, LoopClock, rfc3339
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import NotFound
@@ -419,8 +419,9 @@ async def run(
     environment = AgentEnvironment(
         options=options, client=client, clock=clock, rng=random.Random(1), host=host, recorders=Recorders()
     )
-    giver = ClaimService if options.claim_driver else None
-    await run_components(Components(environment, hardware, kubelet, programs=programs, make_giver=giver))
+    await run_components(
+        Components(environment, hardware, kubelet, programs=programs, satellites=node_satellites(options))
+    )
 
 
 async def _until_killed(work: Coroutine[Any, Any, None], client: Client) -> None:

@@ -9,7 +9,6 @@ UNCONCERNED = {
         "config",
         "health/executor",
         "health/pod_reporter",
-        "memory",
         "mig_config",
         "monitoring",
         "mps",
@@ -27,7 +26,6 @@ UNCONCERNED = {
         "driver/ready_condition",
         "health",
         "inventory",
-        "memory",
         "mig_config",
         "monitoring",
         "mps",
@@ -38,7 +36,6 @@ UNCONCERNED = {
     "xid": [
         "config/selection",
         "driver/driver_state",
-        "memory",
         "mig_config/card_reconciler",
         "monitoring/sampler",
         "mps/supervisor",
@@ -92,12 +89,20 @@ ELSEWHERE = {
         "controller/objects",
         "controller/slicing",
         "driver/planning",
+        "memory_limits",
         "placement",
         "provisioning/startup",
         "provisioning/tracking",
         "webhook",
     ],
-    "pod": ["driver/nodes", "driver/planning", "provisioning/startup", "provisioning/tracking/milestone"],
+    "pod": [
+        "driver/nodes",
+        "driver/planning",
+        "memory_limits",
+        "provisioning/startup",
+        "provisioning/tracking/milestone",
+    ],
+    "xid": ["memory_limits"],
 }
 
 

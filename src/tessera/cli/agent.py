@@ -284,32 +284,44 @@ async def _run(options: Any, kubeconfig: Path | None, context: str | None) -> No
 
     clock = SystemClock()
     options.state_dir.mkdir(parents=True, exist_ok=True)
-    serve_claims, giver = _claims(options)
     kubelet = GrpcKubelet(
         options.plugin_dir,
         options.pod_resources / "kubelet.sock",
         clock=clock,
         registry=options.kubelet_root / REGISTRY_DIR.name,
         claim_plugins=options.kubelet_root / CLAIM_PLUGIN_DIR.name,
-        serve_claims=serve_claims,
+        serve_claims=_claim_server(options),
     )
     async with connect(CARDS_MANAGER, kubeconfig, context) as client:
         driver, programs = _driver(options, clock)
         host = _host(options)
-        await run_lifecycle(options, client, driver, kubelet, clock, host=host, programs=programs, make_giver=giver)
+        satellites = node_satellites(options)
+        await run_lifecycle(
+            options, client, driver, kubelet, clock, host=host, programs=programs, satellites=satellites
+        )
 
 
-def _claims(options: Any) -> tuple[Any, Any]:
-    """What serves the driver of claims to kubelet, and what gives slices by them; none without such a driver.
-
-    Their modules are imported only here.
-    """
+def _claim_server(options: Any) -> Any:
+    """What serves the driver of claims to kubelet; None without one."""
     if not options.claim_driver:
-        return None, None
+        return None
     from tessera.claims.agent.claim_server import serve_claims
-    from tessera.claims.agent.claim_service import ClaimService
 
-    return serve_claims, ClaimService
+    return serve_claims
+
+
+def node_satellites(options: Any) -> Any:
+    """The satellites of an agent with these options. Their modules are imported only here."""
+    from tessera.agent.main.satellites import NodeSatellites
+    from tessera.memory_limits.satellite import watch_memory
+    from tessera.signals.agent.service_pages import read_loads
+
+    giver = None
+    if options.claim_driver:
+        from tessera.claims.agent.claim_service import ClaimService
+
+        giver = ClaimService
+    return NodeSatellites(giver=giver, memory=watch_memory, loads=read_loads)
 
 
 def _host(options: Any) -> Callable[[Sequence[str]], Awaitable[None]] | None:

@@ -3,8 +3,8 @@
 The sources are the pod's own, so its owner needs no right for nodes: the condition that the node's agent writes
 (:mod:`tessera.agent.health.pod_conditions`), the health of its devices that kubelet reports
 (``allocatedResourcesStatus``, KEP-4680), and Events about memory that it takes from its neighbours
-(:mod:`tessera.agent.memory.enforcement`). A pod has ended too if its node rejected it, or if it is being deleted before
-it had a node.
+(:mod:`tessera.memory_limits.enforcement`). A pod has ended too if its node rejected it, or if it is being deleted
+before it had a node.
 """
 
 from collections.abc import Iterator

@@ -129,8 +129,8 @@ DECIDERS: Mapping[str, DeciderKind] = {
         modules=("tessera.controller", "tessera.api.nodes.card_faults"),
     ),
     "memory": DeciderKind(
-        decider="tessera.agent.memory.policy:MemoryPolicy",
-        modules=("tessera.agent.memory.policy", "tessera.agent.base"),
+        decider="tessera.memory_limits.policy:MemoryPolicy",
+        modules=("tessera.memory_limits.policy", "tessera.agent.base"),
     ),
     "driver-plan": DeciderKind(
         decider="tessera.driver.planning.cluster_plan:plan_cluster",

@@ -15,7 +15,7 @@ import msgspec
 from tessera.agent.base.options import AgentOptions
 from tessera.agent.main.lifecycle import run_lifecycle
 from tessera.agent.simulated.driver import SimulatedDriver, SimulatedPrograms
-from tessera.claims.agent.claim_service import ClaimService
+from tessera.cli.agent import node_satellites
 from tessera.clock import Clock, SystemClock
 from tessera.kube.client.client import Client
 from tessera.kube.transport.http import HttpTransport
@@ -138,7 +138,7 @@ async def _run_agent(
         clock,
         rng=_seeded_rng(node.name),
         programs=programs,
-        make_giver=ClaimService if options.claim_driver else None,
+        satellites=node_satellites(options),
     )
 
 

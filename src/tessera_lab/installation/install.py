@@ -26,7 +26,7 @@ from tessera.agent.main.lifecycle import run_lifecycle
 from tessera.agent.simulated.driver import SimulatedDriver, SimulatedPrograms
 from tessera.api.names import CLAIM_PLACEMENTS
 from tessera.claims.agent.claim_server import serve_claims
-from tessera.claims.agent.claim_service import ClaimService
+from tessera.cli.agent import node_satellites
 from tessera.cli.install.manifests import InstallChoices
 from tessera.cli.install.rendering import render
 from tessera.clock import Clock
@@ -228,7 +228,7 @@ async def _agent(
         host=_host(context),
         processes=processes,
         programs=programs,
-        make_giver=ClaimService if options.claim_driver else None,
+        satellites=node_satellites(options),
         on_started=context.ready,
         publish=partial(cluster.documents.__setitem__, context.pod.ip) if cluster.options.pages else None,
     )

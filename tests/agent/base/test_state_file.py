@@ -26,7 +26,6 @@ from tessera.agent.health.history import StoredFaults as Marks
 from tessera.agent.health.repairs import StoredReboots
 from tessera.agent.inventory.card_ownership import CardOwner
 from tessera.agent.inventory.device_health import DeviceScope, Reaction
-from tessera.agent.memory.grants import Shares
 from tessera.agent.mig_config.events import InstancePlace
 from tessera.agent.mig_config.executor import LayoutRecord as LayoutJournal
 from tessera.agent.mps.interfaces import DaemonId
@@ -34,6 +33,7 @@ from tessera.agent.mps.state import DaemonRecord, MpsState
 from tessera.agent.slices.events import SliceJournal
 from tessera.agent.slices.slice_table import SliceJournalFile
 from tessera.api.names import PodUid
+from tessera.memory_limits.grants import Shares
 
 Value = dict[str, int]
 NESTED = b'{"a":' * 100_000

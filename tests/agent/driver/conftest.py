@@ -18,6 +18,7 @@ from tessera.agent.main.lifecycle import run_lifecycle
 from tessera.agent.simulated.driver import SimulatedDriver, SimulatedPrograms
 from tessera.api.nodes.driver_status import ADVERTISED_CONDITION as ADVERTISED
 from tessera.api.nodes.driver_status import CUDA_READY, DRIVER_CONTAINER_READY, PAUSE_LABEL, PAUSED, TOOLKIT_READY
+from tessera.cli.agent import node_satellites
 from tessera.clock import Clock
 from tessera.kube.resources import NODES
 from tessera.nvml.asynchronous.async_nvml import AsyncNvml
@@ -142,7 +143,16 @@ class DriverScene(Scene):
         async def process() -> None:
             try:
                 programs = SimulatedPrograms(self.machine, self.clock)
-                await run_lifecycle(options, client, driver, self.seam, self.clock, rng=rng, programs=programs)
+                await run_lifecycle(
+                    options,
+                    client,
+                    driver,
+                    self.seam,
+                    self.clock,
+                    rng=rng,
+                    programs=programs,
+                    satellites=node_satellites(options),
+                )
             finally:
                 await client.close()
 

@@ -15,6 +15,7 @@ from tessera.agent.main.run import run_components
 from tessera.agent.main.wiring import Components
 from tessera.agent.simulated.driver import SimulatedPrograms
 from tessera.api.nodes.usage import NodeUsage
+from tessera.cli.agent import node_satellites
 from tessera.nvml.errors import NoPermission, NotSupported, NvmlError, UnknownNvmlError
 from tessera.nvml.measurements import Quantity
 from tessera.nvml.simulated.inline import InlineNvml
@@ -38,7 +39,7 @@ def start(scene: Scene) -> Components:
     )
     hardware = InlineNvml(scene.machine, scene.clock)
     programs = SimulatedPrograms(scene.machine, scene.clock)
-    components = Components(environment, hardware, scene.seam, programs=programs)
+    components = Components(environment, hardware, scene.seam, programs=programs, satellites=node_satellites(options))
     scene.agent = asyncio.create_task(run_components(components))
     return components
 

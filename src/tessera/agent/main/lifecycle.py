@@ -48,7 +48,8 @@ from tessera.agent.driver.ready_condition import ReadyConditionWriter
 from tessera.agent.main.programs import NodePrograms
 from tessera.agent.main.removal import AnswerWriter, NodeRemoval
 from tessera.agent.main.run import run_components
-from tessera.agent.main.wiring import Components, MakeNodeGiver
+from tessera.agent.main.satellites import CORE_ALONE, NodeSatellites
+from tessera.agent.main.wiring import Components
 from tessera.agent.mps.interfaces import ControlFailed
 from tessera.api.nodes.driver_status import DRIVER_SET_LABEL, PAUSE_LABEL
 from tessera.api.nodes.gpu_labels import keep_off_label
@@ -84,7 +85,7 @@ async def run_lifecycle(
     host: RunOnHost | None = None,
     processes: ProcessTable | None = None,
     programs: NodePrograms | None = None,
-    make_giver: MakeNodeGiver | None = None,
+    satellites: NodeSatellites = CORE_ALONE,
     on_started: Callable[[], None] = lambda: None,
     publish: Callable[[JsonDocuments], None] | None = None,
 ) -> None:
@@ -100,7 +101,7 @@ async def run_lifecycle(
         host: runs commands on the host, which reboot it; ``None`` if nothing can.
         processes: the machine's processes, which the lab simulates; ``None`` for those of the kernel.
         programs: what runs programs on the node; ``None`` for the machine's own.
-        make_giver: makes a further way to give slices; ``None`` for the device plugins alone.
+        satellites: what runs beside the core.
         on_started: called once the agent has its turn on the node, or waits for it.
         publish: takes the agent's own pages where no port serves them.
 
@@ -117,7 +118,7 @@ async def run_lifecycle(
         processes=processes or ProcessTable(),
         publish=publish,
     )
-    await _Lifecycle(environment, driver, kubelet, on_started, programs=programs, make_giver=make_giver).run()
+    await _Lifecycle(environment, driver, kubelet, on_started, programs=programs, satellites=satellites).run()
 
 
 class _Lifecycle:
@@ -129,7 +130,7 @@ class _Lifecycle:
         kubelet: the node's kubelet.
         on_started: called once the agent has its turn on the node, or waits for it.
         programs: what runs programs on the node; ``None`` for the machine's own.
-        make_giver: makes a further way to give slices; ``None`` for the device plugins alone.
+        satellites: what runs beside the core.
     """
 
     def __init__(
@@ -140,7 +141,7 @@ class _Lifecycle:
         on_started: Callable[[], None],
         *,
         programs: NodePrograms | None,
-        make_giver: MakeNodeGiver | None,
+        satellites: NodeSatellites,
     ) -> None:
         options, client = environment.options, environment.client
         clock, rng = environment.clock, environment.rng
@@ -149,7 +150,7 @@ class _Lifecycle:
         self._driver = driver
         self._kubelet = kubelet
         self._programs = programs
-        self._make_giver = make_giver
+        self._satellites = satellites
         self._clock = clock
         self._guard = PageGuard(Reviewer(client), clock, audience=AGENT_AUDIENCE, open_metrics=options.open_metrics)
         self._changes = ChangeNotifier()
@@ -303,7 +304,7 @@ class _Lifecycle:
             driver_root=self._driver.root(opened.found.home),
             host_driver=opened.found.home is DriverHome.HOST,
             programs=self._programs,
-            make_giver=self._make_giver,
+            satellites=self._satellites,
         )
 
     async def _wait_for_release(self, opened: OpenDriver, components: Components, kubelet: GatedKubelet) -> None:

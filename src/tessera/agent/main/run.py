@@ -53,7 +53,7 @@ async def run_components(components: Components) -> None:
             group.create_task(each.run(), name=type(each).__name__)
         if components.shows_pages:
             group.create_task(components.exporter.run(), name="Exporter")
-            group.create_task(components.exporter.services.run(), name="ServicePages")
+            group.create_task(components.loads.run(), name="LoadReader")
         owners = components.runtime.changes.about(Fact.OWNERS)
         while not components.ownership.decided:
             await owners.wait(owners.count)

@@ -4,7 +4,7 @@ Only this module decides which component uses which other one. :mod:`tessera.age
 they start.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from prometheus_client import generate_latest
 from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.host import NodeReboot
 from tessera.agent.base.node_objects import NodeMirror, changed_facts, changed_pod_facts
-from tessera.agent.base.runtime import AgentEnvironment, AgentRuntime, make_runtime
+from tessera.agent.base.runtime import AgentEnvironment, make_runtime
 from tessera.agent.config.config_watcher import ConfigWatcher
 from tessera.agent.health.executor import CardResetter
 from tessera.agent.health.monitor import HealthMonitor
@@ -26,9 +26,7 @@ from tessera.agent.inventory.device_users import DeviceUsers
 from tessera.agent.inventory.gpu_inventory import InventoryReader
 from tessera.agent.main.agent_cards import AgentCards
 from tessera.agent.main.programs import MachinePrograms, NodePrograms
-from tessera.agent.memory.enforcement import MemoryEnforcement
-from tessera.agent.memory.monitor import MemoryInputs, MemoryMonitor, ProcessMemoryReader
-from tessera.agent.memory.policy import MemoryPolicy, MemoryRules
+from tessera.agent.main.satellites import CORE_ALONE, LoadReader, MemoryInputs, MemoryWatch, NodeSatellites
 from tessera.agent.mig_config.drain import DeviceDrainer, RebootRequests
 from tessera.agent.mig_config.executor import LayoutJournal, MigExecutor
 from tessera.agent.mig_config.reconciler import LayoutReconciler
@@ -47,16 +45,12 @@ from tessera.agent.sharing.offer import SharingSettings
 from tessera.agent.sharing.resource_advertiser import ResourceAdvertiser, StaticDevices
 from tessera.agent.sharing.served_resources import AdvertisedNames, ServedResources
 from tessera.agent.sharing.strategies import NodeStrategies
-from tessera.agent.slices.slice_giver import NodeSlices, SliceGiver
 from tessera.agent.slices.slice_manager import SliceManager
 from tessera.agent.validation.preflight_runner import PreflightRunner
 from tessera.kube.eviction import Evictor
 from tessera.kube.resources import NODES
 from tessera.kubelet.interfaces import Kubelet
 from tessera.nvml.asynchronous.async_nvml import AsyncNvml
-
-#: Makes a further way to give a node's slices, which may want MPS daemons.
-MakeNodeGiver = Callable[[AgentRuntime, NodeSlices, MpsDaemons], SliceGiver]
 
 
 class Components:
@@ -71,7 +65,7 @@ class Components:
         driver_root: folder of the driver's programs, unless they are in the usual places.
         host_driver: True if the driver in use is the host's own.
         programs: what runs programs on the node; ``None`` for the machine's own.
-        make_giver: makes a further way to give slices; ``None`` for the device plugins alone.
+        satellites: what runs beside the core.
     """
 
     def __init__(
@@ -85,7 +79,7 @@ class Components:
         driver_root: Path | None = None,
         host_driver: bool = False,
         programs: NodePrograms | None = None,
-        make_giver: MakeNodeGiver | None = None,
+        satellites: NodeSatellites = CORE_ALONE,
     ) -> None:
         self.runtime = runtime = make_runtime(environment, hardware, kubelet, node=node, changes=changes)
         self.shows_pages = runtime.options.http_port is not None or runtime.publish is not None
@@ -112,6 +106,7 @@ class Components:
         launcher = programs.launcher(runtime.options.mps_mount or runtime.options.mps_root)
         self.mps = MpsDaemons(runtime, launcher, self._describe_occupant)
         self.mig_config = self._build_mig_config()
+        giver = satellites.giver
         self.slices = self.cards.slices = SliceManager(
             runtime,
             ownership=self.ownership,
@@ -119,12 +114,20 @@ class Components:
             is_unhealthy=self.health.is_unhealthy,
             static_gpus=self._static_gpus,
             start_check=self._pod_preflights,
-            make_giver=None if make_giver is None else lambda runtime, slices: make_giver(runtime, slices, self.mps),
+            make_giver=None if giver is None else lambda runtime, slices: giver(runtime, slices, self.mps),
             is_exclusive=self.mps.has_card,
             faults_evict=lambda: self.health.state_machine.repairs.evict_claims,
         )
         self.advertiser = self.cards.advertiser = self._build_advertiser()
-        self.memory = self._build_memory()
+        inputs = MemoryInputs(
+            offer=lambda: self.advertiser.offer,
+            api_reachable=lambda: not runtime.mirror.nodes.reflector.failures,
+            live_pods=runtime.mirror.live_pods,
+            read_users=self.device_users.read,
+        )
+        self.memory = MemoryWatch() if satellites.memory is None else satellites.memory(runtime, inputs)
+        loads = satellites.loads
+        self.loads = LoadReader() if loads is None else loads(runtime, lambda: self.exporter.holders)
         self.exporter = self._build_exporter()
         holders = PartHolders(self.device_users, self.slices.leases, runtime.mirror, self.inventory_reader)
         self.pod_reporter = PodReporter(runtime, health=self.health, holders=holders)
@@ -212,29 +215,6 @@ class Components:
             start_check=self._pod_preflights,
         )
 
-    def _build_memory(self) -> MemoryMonitor:
-        runtime, mode = self.runtime, self.runtime.options.memory_limits
-        reader = ProcessMemoryReader(runtime.hardware, runtime.processes)
-        return MemoryMonitor(
-            runtime,
-            reader=reader,
-            policy=MemoryPolicy(MemoryRules(mode=mode)),
-            enforcement=MemoryEnforcement(
-                mode=mode,
-                processes=runtime.processes,
-                read_card=reader.read,
-                evictor=Evictor(runtime.client),
-                record=runtime.object_events.record_on_pod,
-                metrics=runtime.metrics,
-            ),
-            inputs=MemoryInputs(
-                offer=lambda: self.advertiser.offer,
-                api_reachable=lambda: not runtime.mirror.nodes.reflector.failures,
-                live_pods=runtime.mirror.live_pods,
-                read_users=self.device_users.read,
-            ),
-        )
-
     def _build_exporter(self) -> Exporter:
         runtime = self.runtime
         sampler = NodeSampler(
@@ -254,6 +234,7 @@ class Components:
             sampler,
             health=self.health,
             memory_usage=self.memory.memory_usage,
+            services=lambda: self.loads.usages,
             topology=lambda: topology.read(self.inventory_reader.inventory.gpus),
         )
 

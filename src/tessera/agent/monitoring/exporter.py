@@ -19,10 +19,9 @@ from tessera.agent.monitoring.findings import LeaseFindings, find_excess
 from tessera.agent.monitoring.lease_states import MEMORY, JudgedLease, LeaseStates, PastLease
 from tessera.agent.monitoring.sample import CardOffer, DeviceSample, GpuSample, NodeSample, measure_lease
 from tessera.agent.monitoring.sampler import NodeSampler
-from tessera.agent.monitoring.service_pages import ServicePages
 from tessera.api.nodes.health import CardHealth
 from tessera.api.nodes.node_topology import NodeTopology
-from tessera.api.nodes.usage import CardUsage, DeviceUsage, EndedLease, LeaseUsage, NodeUsage
+from tessera.api.nodes.usage import CardUsage, DeviceUsage, EndedLease, LeaseUsage, NodeUsage, ServiceUsage
 from tessera.nvml.interface import GpuEvent
 from tessera.nvml.measurements import THROTTLE_REASONS, Quantity
 
@@ -42,10 +41,8 @@ class Exporter:
         sampler: takes samples.
         health: the faults of the cards.
         memory_usage: the memory of shared cards by pod, of the last sample.
+        services: the load of pods, as it was read last.
         topology: reads how the cards are joined.
-
-    Attributes:
-        services: reads the pages of pods that hold cards.
     """
 
     def __init__(
@@ -55,6 +52,7 @@ class Exporter:
         *,
         health: HealthSource,
         memory_usage: Callable[[], Sequence[MemoryUsage]],
+        services: Callable[[], Sequence[ServiceUsage]],
         topology: Callable[[], Awaitable[NodeTopology]],
     ) -> None:
         self._sampler = sampler
@@ -75,9 +73,7 @@ class Exporter:
         self._cards = CardStates(health)
         self._findings = LeaseFindings()
         self._report = NodeUsage(node=options.node)
-        self.services = ServicePages(
-            runtime.clock, runtime.mirror.live_pods, lambda: {each.uid for each in self._report.leases}
-        )
+        self._services = services
         #: Monotonic time of the last sample.
         self._taken = 0.0
         self._text = b""
@@ -87,10 +83,15 @@ class Exporter:
         """The series of the last sample; empty before the first one."""
         return self._text
 
+    @property
+    def holders(self) -> set[str]:
+        """UIDs of the pods that hold cards, by the last sample."""
+        return {each.uid for each in self._report.leases}
+
     def usage_json(self) -> bytes:
         """The page ``/usage`` of the last sample; no cards before the first one."""
         age = self._clock.monotonic() - self._taken if self._report.taken else 0.0
-        services = tuple(self.services.usages)
+        services = tuple(self._services())
         return msgspec.json.encode(msgspec.structs.replace(self._report, age=round(age, 1), services=services))
 
     def note_hardware_event(self, event: GpuEvent) -> None:

@@ -197,7 +197,7 @@ RULES: Mapping[str, Rule] = {
 }
 
 
-#: The finding of a pod that holds more memory of a shared device than its part (:mod:`tessera.agent.memory`). It needs
+#: The finding of a pod that holds more memory of a shared device than its part (:mod:`tessera.memory_limits`). It needs
 #: no window: the pods beside it may run out of memory now.
 MEMORY_OVER_LIMIT = "memory_over_limit"
 EXCESS = Rule(

@@ -22,9 +22,7 @@ from tessera.agent.base.options import AgentOptions, EnforcementMode
 from tessera.agent.base.processes import ProcessTable
 from tessera.agent.inventory.device_users import DeviceUser
 from tessera.agent.inventory.gpu_inventory import read_gpu_inventory, sharing_gpus
-from tessera.agent.memory.enforcement import MemoryEnforcement
-from tessera.agent.memory.monitor import MemoryInputs, MemoryMonitor, ProcessMemoryReader
-from tessera.agent.memory.policy import MemoryPolicy, MemoryRules
+from tessera.agent.main.satellites import MemoryInputs
 from tessera.api.names import PodUid
 from tessera.api.sharing.advertisement import make_advertisement
 from tessera.api.sharing.devices import Advertisement
@@ -34,6 +32,9 @@ from tessera.clock import Clock, LoopClock
 from tessera.kube.client.client import Client
 from tessera.kube.eviction import Evictor
 from tessera.kube.resources import NAMESPACES, PODS, Pod
+from tessera.memory_limits.enforcement import MemoryEnforcement
+from tessera.memory_limits.monitor import MemoryMonitor, ProcessMemoryReader
+from tessera.memory_limits.policy import MemoryPolicy, MemoryRules
 from tessera.nvml.interface import DeviceMemory, Nvml
 from tessera.nvml.simulated.inline import InlineNvml
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine

@@ -12,11 +12,11 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from tessera.agent.monitoring.service_metrics import PageError
-from tessera.agent.monitoring.service_pages import ServicePages, page_of
 from tessera.api.nodes.usage import Bucket, ServiceUsage
 from tessera.clock import LoopClock
 from tessera.kube.resources import Pod
+from tessera.signals.agent.service_metrics import PageError
+from tessera.signals.agent.service_pages import ServicePages, page_of
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 PAGE = 'vllm:num_requests_running 2\nvllm:num_requests_waiting 5\nvllm:request_success_total{a="b"} 10\n'

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from tessera.agent.base.processes import ProcessId, ProcessTable
-from tessera.agent.memory.enforcement import EnforcementOutcome, find_objection, signal_process
-from tessera.agent.memory.policy import CardUse, MemoryAction, MemoryDecision, ProcessUse
 from tessera.api.names import PodUid
+from tessera.memory_limits.enforcement import EnforcementOutcome, find_objection, signal_process
+from tessera.memory_limits.policy import CardUse, MemoryAction, MemoryDecision, ProcessUse
 
 GIB = 2**30
 POD, OTHER = PodUid("1c5e1e1f-0f3e-4a0b-9a2e-5d1b6c7d8e9f"), PodUid("2c5e1e1f-0f3e-4a0b-9a2e-5d1b6c7d8e9f")

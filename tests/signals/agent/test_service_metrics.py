@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.agent.monitoring.service_metrics import SERIES, PageError, PageNumbers, read_page
+from tessera.signals.agent.service_metrics import SERIES, PageError, PageNumbers, read_page
 
 VLLM = """\
 # HELP vllm:num_requests_running Number of requests in model execution batches.

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from tessera.agent.base.options import EnforcementMode
 from tessera.agent.base.processes import ProcessId
-from tessera.agent.memory.policy import (
+from tessera.api.names import PodUid
+from tessera.memory_limits.policy import (
     CardUse,
     MemoryAction,
     MemoryDecision,
@@ -20,7 +21,6 @@ from tessera.agent.memory.policy import (
     ProcessUse,
     is_plausible,
 )
-from tessera.api.names import PodUid
 from tessera.replay.player import DECIDERS, replay
 from tessera.replay.service import Recorders, read_records
 

@@ -12,7 +12,7 @@ proves, on a pod that was not given the card, in a protected namespace, on a pod
 numbers cannot be true. A pod in its first seconds is spared unless memory is critical. Without the API server no pod is
 evicted.
 
-This module does not act; :mod:`tessera.agent.memory.enforcement` acts, and reads every value again first.
+This module does not act; :mod:`tessera.memory_limits.enforcement` acts, and reads every value again first.
 """
 
 from collections.abc import Iterable, Mapping

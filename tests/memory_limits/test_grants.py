@@ -6,13 +6,6 @@ from typing import Any
 import pytest
 
 from tessera.agent.inventory.device_users import DeviceUser
-from tessera.agent.memory.grants import (
-    MIRROR_ANNOTATION,
-    MemoryGrants,
-    cgroup_uid,
-    shared_devices,
-)
-from tessera.agent.memory.policy import MemoryGrant
 from tessera.api.names import MEMORY_ENFORCEMENT_ANNOTATION, MEMORY_LIMIT_ANNOTATION, PodUid
 from tessera.api.sharing.advertisement import make_advertisement
 from tessera.api.sharing.devices import Advertisement, GpuDescription, MigDevice
@@ -20,6 +13,13 @@ from tessera.api.sharing.profile import MigStrategy
 from tessera.api.sharing.profile_parser import parse_profile
 from tessera.kube.resources import Pod, Uid
 from tessera.kube.resources.meta import ObjectMeta
+from tessera.memory_limits.grants import (
+    MIRROR_ANNOTATION,
+    MemoryGrants,
+    cgroup_uid,
+    shared_devices,
+)
+from tessera.memory_limits.policy import MemoryGrant
 
 GIB = 2**30
 GPU, OTHER, MIG = "GPU-1", "GPU-2", "MIG-1"

@@ -11,7 +11,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
-from tests.agent.memory.conftest import CONTAINER, GIB, Node, hog_and_neighbour, play
+from tests.memory_limits.conftest import CONTAINER, GIB, Node, hog_and_neighbour, play
 from tests.support.cgroups import cgroup_hierarchies
 
 from tessera.agent.base.options import EnforcementMode

@@ -17,10 +17,10 @@ from tessera.agent.base.metrics import Metrics
 from tessera.agent.base.node_objects import EventType
 from tessera.agent.base.options import EnforcementMode
 from tessera.agent.base.processes import ProcessId, ProcessTable
-from tessera.agent.memory.policy import CardUse, MemoryAction, MemoryDecision, is_plausible, sum_by_pod
 from tessera.api.names import PodUid
 from tessera.kube.eviction import Blocked, Evicted, Evictor
 from tessera.kube.resources import Pod
+from tessera.memory_limits.policy import CardUse, MemoryAction, MemoryDecision, is_plausible, sum_by_pod
 from tessera.text import list_names
 
 _SIGNALS = {MemoryAction.TERMINATE: signal.SIGTERM, MemoryAction.KILL: signal.SIGKILL}

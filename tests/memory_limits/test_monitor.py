@@ -5,7 +5,7 @@ import os
 import signal
 
 import pytest
-from tests.agent.memory.conftest import CONTAINER, GIB, STRANGER, Node, hog_and_neighbour, play
+from tests.memory_limits.conftest import CONTAINER, GIB, STRANGER, Node, hog_and_neighbour, play
 
 from tessera.agent.base.options import EnforcementMode
 from tessera.api.names import MEMORY_ENFORCEMENT_ANNOTATION, MEMORY_LIMIT_ANNOTATION

@@ -7,7 +7,7 @@ and ``prometheus.io/path`` (``/metrics`` if it names none). Rules, since pods ar
   node's network is not asked: its IP is the node's, so its annotation could aim at any port of the node.
 - No redirect is followed, no proxy used, no cookie kept, and no content coding accepted.
 - A page is read for :data:`PAGE_SECONDS` and to :data:`PAGE_BYTES` at most, :data:`_AT_ONCE` pages at a time.
-- Nothing of a page is told on but the numbers of :mod:`tessera.agent.monitoring.service_metrics`, and why there are
+- Nothing of a page is told on but the numbers of :mod:`tessera.signals.agent.service_metrics`, and why there are
   none.
 """
 
@@ -17,11 +17,13 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from tessera.agent.monitoring.service_metrics import PageError, PageNumbers, read_page
+from tessera.agent.base.runtime import AgentRuntime
+from tessera.agent.main.satellites import LoadReader
 from tessera.api.names import SCRAPE_ANNOTATION
 from tessera.api.nodes.usage import Bucket, ServiceUsage
 from tessera.clock import Clock
 from tessera.kube.resources import Pod
+from tessera.signals.agent.service_metrics import PageError, PageNumbers, read_page
 
 if TYPE_CHECKING:
     import aiohttp
@@ -56,7 +58,7 @@ def page_of(pod: Pod) -> str | None:
     return f"http://{host}:{port}{path}"
 
 
-class ServicePages:
+class ServicePages(LoadReader):
     """Keeps the load of the node's pods.
 
     Args:
@@ -71,7 +73,7 @@ class ServicePages:
         self._holders = holders
         #: By UID of a pod, the readings of the window, the oldest first.
         self._readings: dict[str, deque[tuple[float, PageNumbers]]] = {}
-        self.usages: Sequence[ServiceUsage] = ()
+        self.usages = ()
 
     async def run(self) -> None:
         """Reads until cancelled."""
@@ -168,3 +170,8 @@ def _increase(before: Mapping[float, float], after: Mapping[float, float]) -> tu
     """The buckets of the window; none if one of them went back."""
     found = tuple(Bucket(le if le < float("inf") else None, count - before.get(le, 0.0)) for le, count in after.items())
     return found if all(each.count >= 0 for each in found) else ()
+
+
+def read_loads(runtime: AgentRuntime, holders: Callable[[], Collection[str]]) -> ServicePages:
+    """Makes the reader of a node."""
+    return ServicePages(runtime.clock, runtime.mirror.live_pods, holders)

@@ -17,12 +17,12 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from tessera.agent.inventory.device_users import DeviceUser
-from tessera.agent.memory.policy import MemoryGrant
 from tessera.api.names import MEMORY_ENFORCEMENT_ANNOTATION, MEMORY_LIMIT_ANNOTATION, PodUid
 from tessera.api.sharing.devices import AdvertisedDevice, Advertisement
 from tessera.api.sharing.kinds import SHARING_RULES
 from tessera.kube.quantity import integer_value
 from tessera.kube.resources import Pod
+from tessera.memory_limits.policy import MemoryGrant
 
 #: The hash of a static pod's manifest, on its mirror in the API (kubelet, ``ConfigMirrorAnnotationKey``).
 MIRROR_ANNOTATION = "kubernetes.io/config.mirror"

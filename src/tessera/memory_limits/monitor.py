@@ -1,8 +1,8 @@
 """Samples the memory of shared cards, and passes the policy's decisions to the enforcement.
 
 The monitor reads the shares that pods were given from kubelet, and the memory that they use from NVML and the kernel
-(:mod:`tessera.agent.memory.monitor`). :mod:`tessera.agent.memory.policy` decides.
-:mod:`tessera.agent.memory.enforcement` reads everything again, and then carries the decisions out.
+(:mod:`tessera.memory_limits.monitor`). :mod:`tessera.memory_limits.policy` decides.
+:mod:`tessera.memory_limits.enforcement` reads everything again, and then carries the decisions out.
 
 Rules:
 
@@ -18,8 +18,7 @@ Rules:
 
 import logging
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 from tessera.agent.base.change_notifier import Fact
 from tessera.agent.base.metrics import MemoryUsage
@@ -27,10 +26,12 @@ from tessera.agent.base.options import EnforcementMode
 from tessera.agent.base.processes import ProcessTable
 from tessera.agent.base.runtime import AgentRuntime
 from tessera.agent.base.state_file import StateFile
-from tessera.agent.inventory.device_users import DeviceUser
-from tessera.agent.memory.enforcement import MemoryEnforcement
-from tessera.agent.memory.grants import MemoryGrants, Shares, cgroup_uid, shared_devices
-from tessera.agent.memory.policy import (
+from tessera.agent.main.satellites import MemoryInputs, MemoryWatch
+from tessera.api.names import PodUid
+from tessera.kube.resources import Pod
+from tessera.memory_limits.enforcement import MemoryEnforcement
+from tessera.memory_limits.grants import MemoryGrants, Shares, cgroup_uid, shared_devices
+from tessera.memory_limits.policy import (
     CardUse,
     MemoryAction,
     MemoryGrant,
@@ -40,9 +41,6 @@ from tessera.agent.memory.policy import (
     is_plausible_total,
     sum_by_pod,
 )
-from tessera.api.names import PodUid
-from tessera.api.sharing.devices import Advertisement
-from tessera.kube.resources import Pod
 from tessera.nvml.asynchronous.async_nvml import AsyncNvml
 from tessera.nvml.errors import NvmlError
 from tessera.nvml.interface import GpuProcess, GpuUuid, MigUuid
@@ -94,30 +92,13 @@ class ProcessMemoryReader:
         return ProcessUse(process=process, bytes=listed.memory_bytes, pod=None if found is None else found.pod)
 
 
-@dataclass(frozen=True, kw_only=True)
-class MemoryInputs:
-    """Inputs of the monitor from the rest of the agent.
-
-    Attributes:
-        offer: the present offer of the static cards.
-        api_reachable: true if the API server answers.
-        live_pods: the pods of the node that have not ended.
-        read_users: the containers that hold each device; raises ConnectionError if kubelet does not answer.
-    """
-
-    offer: Callable[[], Advertisement]
-    api_reachable: Callable[[], bool]
-    live_pods: Callable[[], Sequence[Pod]]
-    read_users: Callable[[], Awaitable[Mapping[str, Sequence[DeviceUser]]]]
-
-
 #: Seconds between two samples while a pod holds or uses a share.
 PERIOD = 5.0
 #: Seconds between two samples of shared cards that no pod holds or uses.
 IDLE_PERIOD = 60.0
 
 
-class MemoryMonitor:
+class MemoryMonitor(MemoryWatch):
     """Watches the memory of one node's shared cards.
 
     Args:

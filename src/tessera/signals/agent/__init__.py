@@ -1,0 +1,1 @@
+"""The load of services, read on the nodes from the pages of their pods."""
