@@ -9,7 +9,7 @@ compute instance only if NVML lists no process on it; NVML refuses as well, but 
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from tessera.agent.base.call_retries import CallFailure
 from tessera.agent.base.cdi_files import CdiFolder
@@ -60,6 +60,7 @@ class GpuSliceExecutor:
         machine: decides; gets an event after every call.
         journal: written before every call. No call is made if that fails.
         inventory: reads the GPU.
+        is_exclusive: true for a card, by UUID, that an MPS daemon has, or has left in its compute mode.
     """
 
     def __init__(
@@ -70,8 +71,10 @@ class GpuSliceExecutor:
         machine: SliceStateMachine,
         journal: SliceJournalFile,
         inventory: InventoryReader,
+        is_exclusive: Callable[[str], bool],
     ) -> None:
         self._card = gpu
+        self._is_exclusive = is_exclusive
         self._machine = machine
         self._journal = journal
         self._hardware = runtime.hardware

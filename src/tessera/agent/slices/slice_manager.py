@@ -357,16 +357,14 @@ class SliceManager:
         self._changes.notify(Fact.SLICES)
 
     def _make_executor(self, card: SliceableGpu) -> GpuSliceExecutor:
-        machine, journal, inventory = self._machine, self._journal, self._reader
-        if not card.is_whole:
-            return GpuSliceExecutor(card, self._runtime, machine=machine, journal=journal, inventory=inventory)
-        return WholeCardExecutor(
+        kind = WholeCardExecutor if card.is_whole else GpuSliceExecutor
+        return kind(
             card,
             self._runtime,
-            machine=machine,
-            journal=journal,
-            inventory=inventory,
-            is_exclusive=lambda: self._is_exclusive(card.uuid),
+            machine=self._machine,
+            journal=self._journal,
+            inventory=self._reader,
+            is_exclusive=self._is_exclusive,
         )
 
     def _serve_plugins(self, group: asyncio.TaskGroup) -> None:

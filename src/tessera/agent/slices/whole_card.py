@@ -7,12 +7,8 @@ that is shared, so its shares come and go whatever computes there. Promise, owne
 users are those of slices.
 """
 
-from collections.abc import Callable
-
 from tessera.agent.base.change_notifier import Fact
-from tessera.agent.base.runtime import AgentRuntime
-from tessera.agent.inventory.gpu_inventory import InventoryReader
-from tessera.agent.inventory.sliceable_gpus import SliceableGpu, SlicePosition
+from tessera.agent.inventory.sliceable_gpus import SlicePosition
 from tessera.agent.slices.events import (
     CreateGpuInstance,
     DestroyComputeInstance,
@@ -22,8 +18,6 @@ from tessera.agent.slices.events import (
     ObservedInstance,
 )
 from tessera.agent.slices.executor import LOST_RECHECK, GpuSliceExecutor
-from tessera.agent.slices.slice_table import SliceJournalFile
-from tessera.agent.slices.state_machine import SliceStateMachine
 from tessera.nvml.errors import InUse, NvmlError
 
 #: Stands for the ids of GPU instance and compute instance; NVML's are 0 or more.
@@ -31,25 +25,7 @@ WHOLE = -1
 
 
 class WholeCardExecutor(GpuSliceExecutor):
-    """Executes the instructions for a card that is given whole, or in shares. See :class:`.GpuSliceExecutor`.
-
-    Args:
-        gpu, runtime, machine, journal, inventory: as there.
-        is_exclusive: true while an MPS daemon has the card, or has left it in its compute mode.
-    """
-
-    def __init__(
-        self,
-        gpu: SliceableGpu,
-        runtime: AgentRuntime,
-        *,
-        machine: SliceStateMachine,
-        journal: SliceJournalFile,
-        inventory: InventoryReader,
-        is_exclusive: Callable[[], bool],
-    ) -> None:
-        super().__init__(gpu, runtime, machine=machine, journal=journal, inventory=inventory)
-        self._is_exclusive = is_exclusive
+    """Executes the instructions for a card that is given whole, or in shares. See :class:`.GpuSliceExecutor`."""
 
     #: The places that pods have; ``None`` before the first reading.
     _given: set[SlicePosition] | None = None
@@ -94,7 +70,7 @@ class WholeCardExecutor(GpuSliceExecutor):
 
     def _check_served(self) -> None:
         """Has a call wait until no MPS daemon has the card; one of its shares may have left it in the daemon's mode."""
-        if self._is_exclusive():
+        if self._is_exclusive(self._card.uuid):
             raise InUse(f"card {self._card.uuid} is still served by the MPS daemon of its last claim")
 
     def _is_bound(self, position: SlicePosition) -> bool:
