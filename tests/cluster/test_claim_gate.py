@@ -10,9 +10,9 @@ from tests.support.device_claims import claim, claiming_pod, device_class, exact
 from tests.support.virtual_lab import VirtualLab
 
 from tessera.api.dra.claims import DEVICE_CLASSES, RESOURCE_CLAIMS
-from tessera.api.dra.resource_slices import RESOURCE_SLICES
 from tessera.api.names import GATE
 from tessera.dra.node_devices import DRIVER
+from tessera.dra.resource_slices import RESOURCE_SLICES
 from tessera.kube.resources import DEPLOYMENTS, PODS, Pod
 from tessera.kube.resources.meta import Resource
 from tessera.kube.watch.cache import EventKind, WatchEvent

@@ -20,11 +20,11 @@ from tessera.driver.coverage.next_kernels import CoverageMetrics
 from tessera.driver.nodes import upgrade_record
 from tessera.driver.rollout.rollout import RolloutMetrics
 from tessera.gpu_operator.policies import driver_policy, policy_status
+from tessera.observe.record_player import DECIDERS
 from tessera.provisioning.metrics import ProvisioningMetrics
 from tessera.provisioning.milestones import Milestone
 from tessera.provisioning.options import STARTUP_TAINT
 from tessera.provisioning.startup.deadline import BLOCKING
-from tessera.replay.player import DECIDERS
 from tessera.webhook.base.metrics import WebhookMetrics
 
 ROOT = Path(__file__).parents[2]

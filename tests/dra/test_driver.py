@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from tests.support.device_claims import profile_class
 
 from tessera.api.dra.claims import ClaimSpec, DeviceClass, DeviceConfig, is_our_class
-from tessera.api.dra.resource_slices import ResourceSlice
 from tessera.api.names import CLAIM_DRIVERS
 from tessera.dra.devices import Holdings, Pool
 from tessera.dra.driver_classes import (
@@ -30,6 +29,7 @@ from tessera.dra.opaque_configs import (
     settings_of,
 )
 from tessera.dra.requests import GUARD, ClaimRefused, read_demand
+from tessera.dra.resource_slices import ResourceSlice
 from tessera.dra.selectors import DeviceSelectors
 from tessera.dra.slice_writer import plan_slices
 from tessera.manifests import deploy_folder, read_manifests

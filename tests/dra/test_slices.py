@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from tests.support.searching import examples
 
 from tessera.api.dra.claims import AllocatedDevice
-from tessera.api.dra.resource_slices import ResourceSlice
 from tessera.dra.devices import Device, Holdings, Pool
 from tessera.dra.holdings_reader import read_holdings
 from tessera.dra.node_devices import (
@@ -23,6 +22,7 @@ from tessera.dra.node_devices import (
     preferred_placements,
 )
 from tessera.dra.pool_reader import read_pools
+from tessera.dra.resource_slices import ResourceSlice
 from tessera.dra.slice_writer import SlicePlan, dropped_fields, plan_slices
 from tessera.mig.geometry import Engines, Placement
 from tessera.mig.models import MODELS, model_by_short_name

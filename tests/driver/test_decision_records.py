@@ -14,7 +14,7 @@ from tessera.driver.planning.interface import ClusterPlan, ClusterSnapshot, Labe
 from tessera.driver.rollout.fleet import RolloutDecision, RolloutSnapshot, decide_rollout
 from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES
 from tessera.gpu_operator.policies.driver_policy import DriverPolicy, OperandSettings, UpgradePolicy
-from tessera.replay.player import DECIDERS, replay
+from tessera.observe.record_player import DECIDERS, replay
 from tessera.replay.recorder import Record
 from tessera.replay.service import Recorders, read_records
 from tessera.replay.state_codec import decode, encode

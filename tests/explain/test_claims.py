@@ -12,10 +12,10 @@ from tests.explain.test_pods import NOW, agents_of, cards, event, lease, node, s
 from tests.support.claim_cluster import ClaimCluster, request
 
 from tessera.api.dra.claims import DeviceClass, ResourceClaim
-from tessera.api.dra.resource_slices import ResourceSlice
 from tessera.api.instaslice import Instaslice
 from tessera.api.names import DEVICE_API_DRA, DEVICE_API_LABEL
 from tessera.clock import rfc3339
+from tessera.dra.resource_slices import ResourceSlice
 from tessera.explain import claims, pod_claims
 from tessera.explain.claim_objects import ClaimObjects
 from tessera.explain.claims import explain_claim

@@ -3,7 +3,8 @@
 import msgspec
 import pytest
 
-from tessera.api.nodes.node_topology import NETWORK_CARDS, JoinedCard, NodeTopology, describe_joined, matrix_text
+from tessera.api.nodes.node_topology import NETWORK_CARDS, JoinedCard, NodeTopology
+from tessera.explain.topology_text import describe_joined, matrix_text
 
 
 def matrix(*rows: str, cards: int = 3, network: tuple[str, ...] = ()) -> NodeTopology:

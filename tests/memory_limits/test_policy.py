@@ -21,7 +21,7 @@ from tessera.memory_limits.policy import (
     ProcessUse,
     is_plausible,
 )
-from tessera.replay.player import DECIDERS, replay
+from tessera.observe.record_player import DECIDERS, replay
 from tessera.replay.service import Recorders, read_records
 
 GIB = 2**30

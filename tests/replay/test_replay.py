@@ -5,7 +5,7 @@ from contextlib import nullcontext
 import msgspec
 import pytest
 
-from tessera.replay.player import DeciderKind, replay
+from tessera.observe.record_player import DeciderKind, replay
 from tessera.replay.recorder import Decider, Decision, FunctionRecorder, Record
 from tessera.replay.service import Recorders
 from tessera.replay.state_codec import NotPlainError

@@ -12,7 +12,6 @@ from tests.support.device_claims import profile_class, read_geometry
 from tests.support.slicer_cluster import CheckedSlicer, SlicerCluster, merge
 
 from tessera.api.dra.claims import DeviceClass, ResourceClaim
-from tessera.api.dra.resource_slices import ResourceSlice
 from tessera.api.names import DEVICE_API_DRA, DEVICE_API_LABEL, MIG_CONFIG_LABEL, NodeName, PodUid
 from tessera.claims.controller.claims import Claims
 from tessera.controller.objects.node_info import NodeInfo
@@ -22,6 +21,7 @@ from tessera.controller.slicing.state.events import RecordObserved, RecordsListe
 from tessera.controller.slicing.state.instructions import Instruction, PatchRecord, Write
 from tessera.dra.driver_classes import device_classes
 from tessera.dra.node_devices import DRIVER, NodeCard, PublishOptions, node_pools
+from tessera.dra.resource_slices import ResourceSlice
 from tessera.dra.slice_writer import plan_slices
 from tessera.kube.quantity import parse_quantity
 from tessera.mig.models import model_by_short_name

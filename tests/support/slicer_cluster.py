@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import msgspec
+from tests.support.slicer_invariants import validate
 
 from tessera.agent.inventory.sliceable_gpus import claimed_geometry, placements
 from tessera.api.instaslice import AllocationStatus, Instaslice, make_result
@@ -48,7 +49,6 @@ from tessera.controller.slicing.state.instructions import (
     Ungate,
     Write,
 )
-from tessera.controller.slicing.state.invariants import validate
 from tessera.controller.slicing.state.waiting_pod import competes_for_room
 from tessera.handover.hand_over import HandOver
 from tessera.handover.inheritance import Inheritance

@@ -17,7 +17,7 @@ from tessera.cli.base.grammar import Output, output_option
 if TYPE_CHECKING:
     from tessera.kube.client.client import Client
     from tessera.kube.resources import Pod
-    from tessera.replay.player import Difference
+    from tessera.observe.record_player import Difference
     from tessera.replay.recorder import Record
 
 #: Differences of one record that are shown. Later ones often follow from the first.
@@ -153,8 +153,8 @@ async def _pods(client: "Client", namespace: str, node: str | None) -> "Sequence
 
 
 def _differences(record: "Record", file: Path) -> "list[Difference]":
-    from tessera.replay.player import DECIDERS
-    from tessera.replay.player import replay as play
+    from tessera.observe.record_player import DECIDERS
+    from tessera.observe.record_player import replay as play
     from tessera.replay.state_codec import NotPlainError
 
     kind = DECIDERS.get(record.decider)

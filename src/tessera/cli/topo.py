@@ -74,8 +74,8 @@ def _parse(what: tuple[str, ...]) -> tuple[str, str]:
 
 
 async def _read(kind: str, name: str, namespace: str, kubeconfig: Path | None, context: str | None) -> _Found:
-    from tessera.api.nodes.node_topology import describe_joined
     from tessera.cli.base.usage import SILENT, read_or_explain
+    from tessera.explain.topology_text import describe_joined
 
     async with connect("tessera-topo", kubeconfig, context) as client:
         node = name if kind == "node" or (not kind and await _is_node(client, name)) else ""
@@ -129,7 +129,7 @@ async def _node_of(client: "Client", namespace: str, name: str) -> str:
 
 
 def _lines(found: _Found) -> Iterator[str]:
-    from tessera.api.nodes.node_topology import matrix_text
+    from tessera.explain.topology_text import matrix_text
 
     yield from matrix_text(found.topology).rstrip("\n").split("\n")
     notes = [

@@ -9,7 +9,6 @@ from tessera.access.agent_pages import FleetUsage
 from tessera.api.instaslice import Instaslice
 from tessera.api.names import GATE, GPU_RESOURCES, PINNED_ANNOTATION, resource_of
 from tessera.api.nodes.health import CardHealth, CardState, name_source
-from tessera.api.nodes.node_topology import describe_each
 from tessera.api.nodes.usage import CardUsage, DeviceUsage, LeaseUsage, NodeUsage
 from tessera.clock import parse_rfc3339
 from tessera.dashboard.documents import (
@@ -29,6 +28,7 @@ from tessera.dashboard.documents import (
 from tessera.explain.card_map import CardHolder, MappedCard, NodeResource, Tile
 from tessera.explain.explanation import Explanation
 from tessera.explain.fleet_map import map_fleet, waits_by_claims
+from tessera.explain.topology_text import describe_each
 from tessera.forecast.queue_page import QueuedPod, QueuePage
 from tessera.kube.resources import Node, Pod
 from tessera.kube.resources.meta import key_of

@@ -12,9 +12,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from tessera.api.dra.claims import GROUP, ClaimSpec
-from tessera.api.dra.resource_slices import ResourceSlice
 from tessera.dra.node_devices import DRIVER, NVIDIA_DRIVER
 from tessera.dra.requests import GUARD, ClaimRefused
+from tessera.dra.resource_slices import ResourceSlice
 from tessera.dra.slice_writer import is_ours
 
 Json = dict[str, Any]

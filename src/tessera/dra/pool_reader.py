@@ -14,11 +14,11 @@ from collections import Counter as Tally
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 
-from tessera.api.dra.resource_slices import Amount, Attribute, DeviceCapacity, ResourceSlice, SliceDevice
 from tessera.cel.kubernetes_values import read_semver
 from tessera.dra.card_counters import rebuild_counters
 from tessera.dra.devices import Capacity, Device, DeviceId, DeviceTaint, Pool, Value, qualify
 from tessera.dra.node_devices import DRIVER, NVIDIA_DRIVER, pool_names
+from tessera.dra.resource_slices import Amount, Attribute, DeviceCapacity, ResourceSlice, SliceDevice
 from tessera.kube.quantity import parse_quantity, quantity_text
 
 

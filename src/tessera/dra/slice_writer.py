@@ -15,11 +15,11 @@ from typing import Any
 import msgspec
 
 from tessera.api.dra.claims import GROUP
-from tessera.api.dra.resource_slices import ResourceSlice
 from tessera.cel.kubernetes_values import Semver
 from tessera.dra.devices import Capacity, Device, DeviceId, DeviceTaint, Pool, Value
 from tessera.dra.node_devices import SHARES, bounded_name
 from tessera.dra.pool_reader import SliceRefused, read_slice
+from tessera.dra.resource_slices import ResourceSlice
 from tessera.kube.quantity import format_quantity
 from tessera.limits.claims import SLICE_COUNTER_SETS, SLICE_TAINTED_DEVICES
 

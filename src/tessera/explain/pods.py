@@ -16,7 +16,6 @@ from tessera.api.names import (
 )
 from tessera.api.nodes.node_groups import NEW_NODE_REASON
 from tessera.api.nodes.node_pauses import NO_HELP_REASON
-from tessera.api.nodes.node_topology import describe_joined
 from tessera.api.pods.requirements import CHOSEN_REASON
 from tessera.controller.objects.pod_info import CLAIMS, FINISHED, PodInfo
 from tessera.controller.slicing.slicer import Slicer
@@ -40,6 +39,7 @@ from tessera.explain.rollouts import name_rollout
 from tessera.explain.scheduler_words import absent_scheduler, scheduler_facts, scheduler_name
 from tessera.explain.silent_nodes import put_silent_nodes_first
 from tessera.explain.snapshot import ClusterView
+from tessera.explain.topology_text import describe_joined
 from tessera.explain.unmatched_selectors import unmatched_selectors
 from tessera.kube.resources import CoreEvent, Pod
 from tessera.kueue.names import PREFIX, QUEUE_LABEL

@@ -47,7 +47,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """The last decisions of one decider.
 
     Attributes:
-        decider: the decider's kind, a key of :data:`tessera.replay.player.DECIDERS`.
+        decider: the decider's kind, a key of :data:`tessera.observe.record_player.DECIDERS`.
         name: distinguishes deciders of one kind: a card's UUID; empty if a process has one of the kind.
         state: the state before the first decision, see :func:`.encode`.
         decisions: the decisions in order.

@@ -21,7 +21,7 @@ from tessera.agent.inventory.device_health import DeviceScope, Reaction
 from tessera.api.nodes.card_faults import CardRule
 from tessera.api.nodes.health import CardState
 from tessera.nvml.interface import GpuEvent, GpuEventKind, GpuUuid
-from tessera.replay.player import DECIDERS, replay
+from tessera.observe.record_player import DECIDERS, replay
 from tessera.replay.service import Recorders, read_records
 
 

@@ -17,8 +17,9 @@ from tessera.agent.inventory.card_topology import (
     topology_of,
 )
 from tessera.agent.inventory.gpu_inventory import read_gpu_inventory
-from tessera.api.nodes.node_topology import NodeTopology, describe_joined, matrix_text
+from tessera.api.nodes.node_topology import NodeTopology
 from tessera.clock import LoopClock
+from tessera.explain.topology_text import describe_joined, matrix_text
 from tessera.nvml.attributes import NvLink, PciPlace
 from tessera.nvml.errors import NotSupported
 from tessera.nvml.interface import GpuUuid

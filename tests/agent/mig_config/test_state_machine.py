@@ -34,7 +34,7 @@ from tessera.nvml.errors import (
     ResetRequired,
     UnknownNvmlError,
 )
-from tessera.replay.player import DECIDERS, replay
+from tessera.observe.record_player import DECIDERS, replay
 from tessera.replay.service import Recorders, read_records
 
 if TYPE_CHECKING:

@@ -9,12 +9,12 @@ import pytest
 from tests.agent.conftest import NODE, Scene
 from tests.agent.slices.test_claim_driver import DRIVER, begin
 
-from tessera.api.dra.resource_slices import RESOURCE_SLICES, ResourceSlice
 from tessera.api.nodes.cordons import cordon_key
 from tessera.clock import Clock
 from tessera.dra.devices import NO_SCHEDULE, DeviceTaint, Pool
 from tessera.dra.node_devices import CORDON_TAINT, NVIDIA_DRIVER, PLACED_BY, NodeCard, PublishOptions, node_pools
 from tessera.dra.pool_reader import read_pools
+from tessera.dra.resource_slices import RESOURCE_SLICES, ResourceSlice
 from tessera.dra.slice_writer import plan_slices
 from tessera.kube.client.client import Client
 from tessera.kube.resources import EVENTS, NODES

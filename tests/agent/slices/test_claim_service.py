@@ -7,8 +7,8 @@ import pytest
 from tests.agent.conftest import Scene
 from tests.agent.slices.test_claim_driver import ONE, Kubelet, allocate, begin, choose, environment, prepared
 
-from tessera.api.dra.resource_slices import RESOURCE_SLICES
 from tessera.api.names import DEVICE_API_DRA
+from tessera.dra.resource_slices import RESOURCE_SLICES
 
 MIG = "nvidia.com/mig-3g.20gb"
 

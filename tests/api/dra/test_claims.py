@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from tessera.api.dra.claims import DEVICE_CLASSES, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, ResourceClaim
-from tessera.api.dra.resource_slices import RESOURCE_SLICES
+from tessera.dra.resource_slices import RESOURCE_SLICES
 from tessera.kube.client.codec import ChangeLine, Codec, Undecodable
 
 _REQUEST = {"name": "r", "exactly": {"deviceClassName": "c", "allocationMode": "ExactCount", "count": 1}}

@@ -24,7 +24,7 @@ from tessera.controller.health.fault_breaker import FaultBreaker
 from tessera.kube.event_recorder import EventRecorder
 from tessera.kube.resources import EVENTS, NODES, Node
 from tessera.kube.watch.informer import Informer
-from tessera.replay.player import DECIDERS, replay
+from tessera.observe.record_player import DECIDERS, replay
 from tessera.replay.service import Recorders, read_records
 from tessera_lab.apiserver.main.server import ApiServer
 from tessera_lab.simulation.virtual_time import run_virtual

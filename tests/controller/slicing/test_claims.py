@@ -12,7 +12,6 @@ from tests.support.cost import count_calls
 from tests.support.device_claims import profile_class
 from tests.support.slicer_cluster import CheckedSlicer
 
-from tessera.api.dra.resource_slices import ResourceSlice
 from tessera.api.names import DEVICE_API_DRA, DEVICE_API_LABEL, GATE, HOSTNAME_LABEL, LAST_GATES, NodeName, PodUid
 from tessera.api.pods.gangs import Gang
 from tessera.claims.controller import published_devices
@@ -29,10 +28,11 @@ from tessera.controller.slicing.state.events import (
 from tessera.controller.slicing.state.instructions import PatchRecord, Ungate
 from tessera.dra import pool_reader
 from tessera.dra.node_devices import DRIVER
+from tessera.dra.resource_slices import ResourceSlice
 from tessera.limits.claims import SORT_CHANGE_SECONDS, SORT_CHANGES
+from tessera.observe.record_player import DECIDERS
 from tessera.reasons.reason import NeverFits
 from tessera.reasons.words import sentence
-from tessera.replay.player import DECIDERS
 from tessera.replay.state_codec import decode, encode
 
 ONE, THREE = "mig-1g.5gb.tessera.dev", "mig-3g.20gb.tessera.dev"

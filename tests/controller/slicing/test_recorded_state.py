@@ -10,7 +10,7 @@ from tessera.api.pods.gangs import Gang
 from tessera.clock import rfc3339
 from tessera.controller.base.settings import MoveMode, MoveSettings
 from tessera.controller.slicing.state.events import DecisionDue, PodObserved, TimePassed, WritesDue
-from tessera.replay.player import DECIDERS
+from tessera.observe.record_player import DECIDERS
 from tessera.replay.state_codec import decode, encode
 
 

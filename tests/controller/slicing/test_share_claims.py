@@ -6,9 +6,9 @@ import msgspec
 import pytest
 from tests.support.claim_cluster import ClaimCluster, request, selecting
 
-from tessera.api.dra.resource_slices import ResourceSlice
 from tessera.controller.slicing.state.events import RecordObserved
 from tessera.dra.node_devices import share_id
+from tessera.dra.resource_slices import ResourceSlice
 
 DOMAIN = "gpu.tessera.dev"
 SHARES, SLICE = f"gpu-shares.{DOMAIN.removeprefix('gpu.')}", "mig-1g.5gb.tessera.dev"

@@ -30,11 +30,11 @@ from tessera.agent.base.runtime import AgentRuntime
 from tessera.agent.inventory.gpu_inventory import GpuState
 from tessera.agent.inventory.sliceable_gpus import SliceableGpu
 from tessera.agent.slices.events import ObservedInstance
-from tessera.api.dra.resource_slices import RESOURCE_SLICES, ResourceSlice
 from tessera.api.names import DEVICE_API_LABEL
 from tessera.dra.devices import Pool
 from tessera.dra.driver_classes import find_rival
 from tessera.dra.node_devices import DRIVER, NodeCard, PublishOptions, node_pools
+from tessera.dra.resource_slices import RESOURCE_SLICES, ResourceSlice
 from tessera.dra.slice_writer import Json, SlicePlan, dropped_fields, find_salt, is_ours, plan_slices
 from tessera.kube.backoff import Backoff
 from tessera.kube.client.errors import AlreadyExists, ApiError, NotFound

@@ -20,7 +20,6 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from tessera.api.dra.claims import RESOURCE_CLAIMS, DeviceClass, ResourceClaim
-from tessera.api.dra.resource_slices import ResourceSlice
 from tessera.api.names import DEVICE_API_DRA, DEVICE_API_LABEL, HOSTNAME_LABEL, NodeName, PodUid, gives_by_claims
 from tessera.claims.controller.card_choices import plain_profile
 from tessera.claims.controller.claim_allocations import ClaimAllocations
@@ -33,6 +32,7 @@ from tessera.controller.slicing.kinds.request_kind import RequestKind
 from tessera.controller.slicing.state.allocation import Allocation, AllocationStep, will_never_run
 from tessera.controller.slicing.state.instructions import PatchRecord
 from tessera.controller.slicing.state.slicer_state import SlicerState
+from tessera.dra.resource_slices import ResourceSlice
 from tessera.limits.pods import POD_SLICES
 from tessera.mig.names import resource_spelling
 from tessera.placement.demand import CardSpread

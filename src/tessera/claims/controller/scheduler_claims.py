@@ -15,7 +15,6 @@ from dataclasses import replace
 from typing import Any
 
 from tessera.api.dra.claims import ResourceClaim
-from tessera.api.dra.resource_slices import ResourceSlice
 from tessera.api.instaslice import Slice
 from tessera.api.names import NodeName, PodUid, device_id
 from tessera.claims.controller.claims import Claims, find_mixture
@@ -23,6 +22,7 @@ from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.state.allocation import Allocation, AllocationStep, will_never_run
 from tessera.controller.slicing.state.instructions import PatchRecord
 from tessera.controller.slicing.state.slicer_state import SlicerState
+from tessera.dra.resource_slices import ResourceSlice
 from tessera.placement.fleet import UnknownCard
 
 #: Steps that end an allocation.

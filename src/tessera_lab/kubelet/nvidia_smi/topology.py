@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import combinations
 
 from tessera.agent.inventory.card_topology import CardLinks, PcieLevel, matrix_of, topology_of
-from tessera.api.nodes.node_topology import matrix_text
+from tessera.explain.topology_text import matrix_text
 from tessera.nvml.interface import Nvml
 from tessera_lab.kubelet.nvidia_smi.cards import ShownCard
 

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import msgspec
 
 from tessera.api.dra.claims import AllocatedDevice
-from tessera.api.dra.resource_slices import ResourceSlice
 from tessera.dra.devices import DeviceId, Holdings, Pool
 from tessera.dra.holdings_reader import read_holdings
 from tessera.dra.pool_reader import read_pools
+from tessera.dra.resource_slices import ResourceSlice
 from tessera.dra.selectors import DeviceSelectors
 from tessera_lab.scheduler.state.node_selectors import term_matches
 from tessera_lab.scheduler.state.pod_claims import allocation_of, results_of
