@@ -52,6 +52,7 @@ FEATURES = [
     "controller/health",
     "controller/leadership/hand_overs",
     "controller/leadership/owners",
+    "controller/objects/pod_preferences",
     "controller/slicing/cycle/fair_queues",
     "controller/slicing/cycle/queue_reports",
     "controller/slicing/evictions/mover",
@@ -68,7 +69,7 @@ FEATURES = [
     "scale_up",
 ]
 #: Files of the controller that such a pod enters at most.
-CONTROLLER_FILES = 32
+CONTROLLER_FILES = 31
 
 
 #: By trip, parts outside the agent that it does not concern.

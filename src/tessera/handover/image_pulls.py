@@ -56,7 +56,6 @@ class ImagePulls(ClusterInput):
         self.pods: dict[str, Pod] = {}
         self._due = asyncio.Event()
         term.asked.add(self._due)
-        term.pods.add_handler(self._observe, only=self._is_pull)
 
     def _is_pull(self, pod: Pod) -> bool:
         return PULL_LABEL in pod.metadata.labels and pod.metadata.namespace == self._namespace
@@ -69,7 +68,10 @@ class ImagePulls(ClusterInput):
         self._due.set()
 
     async def run(self) -> None:
-        """Pulls until cancelled."""
+        """Pulls until cancelled; looks at no pod before there is a pull pod, of an earlier controller or wanted."""
+        if not any(map(self._is_pull, self._informer.cache.values())):
+            await self._due.wait()
+        self._informer.add_handler(self._observe, only=self._is_pull)
         while True:
             await self._due.wait()
             self._due.clear()

@@ -297,6 +297,7 @@ def read_pod(pod: Pod) -> PodInfo:
         gang = read_gang(meta.namespace, meta.labels, meta.annotations, (owner.name, owner.uid) if owner else ("", ""))
     except GangError as error:
         fault = fault or (str(error) if profiles or claims else "")
+    may_prefer = spec.affinity is not None or bool(spec.topology_spread_constraints)
     hands_over = asks and meta.annotations.get(UPDATE_ANNOTATION) == HAND_OVER
     return PodInfo(
         uid=PodUid(meta.uid),
@@ -316,7 +317,7 @@ def read_pod(pod: Pod) -> PodInfo:
         waits_since=_waits_since(pod),
         labels=read_labels(pod),
         relations=read_relations(pod, wants_slices=bool(profiles or claims)) if not fault else NO_RELATIONS,
-        preferences=read_preferences(pod) if not fault and (profiles or claims) else (),
+        preferences=read_preferences(pod) if may_prefer and not fault and (profiles or claims) else (),
         ports=read_host_ports(spec),
         claims=read_claims(pod),
         owner=owner.uid if owner else "",

@@ -38,9 +38,7 @@ class Preference:
 
 
 def read_preferences(pod: Pod) -> tuple[Preference, ...]:
-    """Reads the preferences of a pod."""
-    if pod.spec.affinity is None and not pod.spec.topology_spread_constraints:
-        return ()
+    """Reads the preferences of a pod that has an affinity or spreads."""
     try:
         return tuple(_preferences(pod))
     except ValueError:  # an operator that no API server lets through
