@@ -40,12 +40,12 @@ import uvloop
 from tessera.api.instaslice import INSTASLICES
 from tessera.api.names import GATE, INSTASLICE_NAMESPACE, resource_of
 from tessera.cli import agent
+from tessera.cli.base.kubeconfig import load_config
 from tessera.clock import Clock, SystemClock
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import AlreadyExists, NotFound
 from tessera.kube.resources import NAMESPACES, NODES, PODS, SERVICE_ACCOUNTS, Pod
 from tessera.kube.resources.meta import Resource, resource_for
-from tessera.kube.transport.kubeconfig import load_config
 from tessera.kube.watch.cache import WatchEvent
 from tessera.kube.watch.informer import Informer, InformerGroup
 from tessera.manifests import install_manifests

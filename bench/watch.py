@@ -33,9 +33,9 @@ import uvloop
 from tessera.clock import SystemClock
 from tessera.kube.client.client import Client
 from tessera.kube.resources import PODS, Pod
+from tessera.kube.transport.cluster_config import ClusterConfig
 from tessera.kube.transport.credentials import StaticCredentials
 from tessera.kube.transport.http import HttpTransport
-from tessera.kube.transport.kubeconfig import ClusterConfig
 from tessera.kube.watch.informer import Informer, WatchEvent
 
 #: What must be reached: events per second, and KB resident per cached pod.

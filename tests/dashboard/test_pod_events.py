@@ -9,9 +9,9 @@ from tests.kube.conftest import ImpatientClock, ScriptedServer
 from tessera.dashboard.pod_events import PodEvents
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import Forbidden
+from tessera.kube.transport.cluster_config import ClusterConfig
 from tessera.kube.transport.credentials import Credential, StaticCredentials
 from tessera.kube.transport.http import HttpTransport
-from tessera.kube.transport.kubeconfig import ClusterConfig
 
 OWN = "Bearer the-page"
 

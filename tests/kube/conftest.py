@@ -13,9 +13,9 @@ import msgspec
 import pytest
 
 from tessera.kube.client.client import Client
+from tessera.kube.transport.cluster_config import ClusterConfig
 from tessera.kube.transport.credentials import StaticCredentials
 from tessera.kube.transport.http import HttpTransport
-from tessera.kube.transport.kubeconfig import ClusterConfig
 
 T = TypeVar("T")
 

@@ -18,10 +18,10 @@ from tests.cluster.conftest import booted_labs, in_lab, node_files, valid_states
 from tests.support.kueue.cluster import KueueCluster
 from tests.support.virtual_lab import InLab, VirtualLab
 
+from tessera.cli.base.kubeconfig import load_config
 from tessera.clock import SystemClock
 from tessera.kube.client.client import Client
 from tessera.kube.transport.http import HttpTransport
-from tessera.kube.transport.kubeconfig import load_config
 from tessera.kueue.configuration import make_configuration
 from tessera.kueue.names import Version
 from tessera.mig.models import model_by_short_name

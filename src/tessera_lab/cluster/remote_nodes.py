@@ -16,11 +16,11 @@ from tessera.agent.base.options import AgentOptions
 from tessera.agent.main.lifecycle import run_lifecycle
 from tessera.agent.simulated.driver import SimulatedDriver, SimulatedPrograms
 from tessera.cli.agent import node_satellites
+from tessera.cli.base.kubeconfig import load_config
 from tessera.clock import Clock, SystemClock
 from tessera.kube.client.client import Client
 from tessera.kube.transport.http import HttpTransport
 from tessera.kube.transport.interface import Request, Response, Transport
-from tessera.kube.transport.kubeconfig import load_config
 from tessera_lab.apiserver.authz.identity import service_account_user
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.cluster.cluster import ADMIN

@@ -16,8 +16,8 @@ from tessera.text import one_line
 
 if TYPE_CHECKING:
     from tessera.kube.client.client import Client
+    from tessera.kube.transport.cluster_config import ClusterConfig
     from tessera.kube.transport.http import HttpTransport
-    from tessera.kube.transport.kubeconfig import ClusterConfig
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -31,7 +31,7 @@ def cluster_config(kubeconfig: Path | None = None, context: str | None = None) -
     Raises:
         ClusterConfigError: nothing usable is configured.
     """
-    from tessera.kube.transport.kubeconfig import load_config
+    from tessera.cli.base.kubeconfig import load_config
 
     found = load_config(
         clock=SystemClock(), kubeconfig=None if kubeconfig is None else str(kubeconfig), context=context

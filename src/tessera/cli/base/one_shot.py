@@ -15,9 +15,9 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlencode, urlsplit
 
+from tessera.kube.transport.cluster_config import ClusterConfig
 from tessera.kube.transport.credentials import Credential
 from tessera.kube.transport.interface import Request, Response, Stream
-from tessera.kube.transport.kubeconfig import ClusterConfig
 from tessera.kube.transport.tls import TlsContexts, describe_certificate_error
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from tessera.kube.transport.cluster_config import ClusterConfig
 from tessera.kube.transport.credentials import Credential
-from tessera.kube.transport.kubeconfig import ClusterConfig
 
 
 class TlsContexts:

@@ -10,8 +10,9 @@ import pytest
 import yaml
 from tests.kube.conftest import ImpatientClock
 
+from tessera.cli.base.kubeconfig import load_config
+from tessera.kube.transport.cluster_config import ClusterConfig, ClusterConfigError
 from tessera.kube.transport.credentials import Credential
-from tessera.kube.transport.kubeconfig import ClusterConfig, ClusterConfigError, load_config
 
 
 def kubeconfig(path: Path, **content: Any) -> Path:
