@@ -4,7 +4,7 @@ They are read only for pods that have claims, or for a claim in question. What t
 nobody plans for claims here, since without the published devices every claim would look as if nobody served it.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
@@ -70,19 +70,6 @@ def claim_keys(pod: Pod) -> Iterator[tuple[str, str]]:
         key = f"{pod.metadata.namespace}/{name}" if name else ""
         if key in needed:
             yield each.name, key
-
-
-async def read_claim_objects(client: Client, namespace: str, about: Iterable[Pod]) -> ClaimObjects | None:
-    """Reads the objects; None, without a request, if no pod has claims.
-
-    Args:
-        client: the user's client.
-        namespace: whose claims are read where the user may not read all.
-        about: the pods in question.
-    """
-    if not any(each.spec.resource_claims for each in about):
-        return None
-    return await read_all_claim_objects(client, namespace)
 
 
 async def read_all_claim_objects(client: Client, namespace: str) -> ClaimObjects:

@@ -1,12 +1,11 @@
 """Hand-over as a satellite of the controller: proposers beside the core's, and a task that brings images."""
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import Enum
 
 from tessera.controller.leadership.satellite import Process, Task, Term
-from tessera.controller.slicing.planning.proposals import Proposer
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.handover.hand_over import HandOver
 from tessera.handover.image_pulls import ImagePulls
@@ -44,12 +43,9 @@ class HandOverSatellite:
     async def open(self, process: Process) -> AsyncIterator[Callable[[Term], None]]:
         """See :class:`~tessera.controller.leadership.satellite.Satellite`."""
 
-        def make(state: SlicerState) -> Sequence[Proposer]:
-            return self.make(state)
-
         def join(term: Term) -> None:
             hand_over = next(each for each in term.slicer.proposers if isinstance(each, HandOver))
             term.tasks.append(Task(name="pulls of images", run=ImagePulls(hand_over, term).run))
 
-        process.proposers.append(make)
+        process.proposers.append(self.make)
         yield join
