@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tessera.signals.agent.service_metrics import SERIES, PageError, PageNumbers, read_page
+from tessera.signals.agent.service_pages import PAGE_BYTES
 
 VLLM = """\
 # HELP vllm:num_requests_running Number of requests in model execution batches.
@@ -94,6 +95,23 @@ def test_names_of_other_pods_count_for_the_pod_itself() -> None:
 def test_a_page_that_cannot_be_true_is_no_page(page: str, text: str) -> None:
     with pytest.raises(PageError, match=text):
         read_page(page)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        pytest.param("nv_trt_llm_request_metrics{" + "a" * PAGE_BYTES + "} 1", id="a label without an end"),
+        pytest.param("nv_trt_llm_request_metrics{" + 'a="' * (PAGE_BYTES // 3) + "} 1", id="labels without an end"),
+        pytest.param("a\n" * (PAGE_BYTES // 2), id="lines of others"),
+    ],
+)
+def test_a_line_as_long_as_a_page_costs_its_length(line: str) -> None:
+    """With a pattern that is tried at each place anew, the first would take most of an hour, in which no agent acts."""
+    assert read_page(f"{line}\nvllm:num_requests_waiting 4\n").waiting == 4.0
+
+
+def test_only_ends_of_lines_end_a_line() -> None:
+    assert read_page('vllm:num_requests_waiting{model_name="a\u2028b\x0bc"} 4\r\n').waiting == 4.0
 
 
 @given(st.text())

@@ -95,6 +95,26 @@ def test_an_address_is_the_pods_own() -> None:
     assert page_of(pod(1, ip="fd00::1", annotations={"prometheus.io/path": "/m"})) == "http://[fd00::1]:1/m"
 
 
+@pytest.mark.parametrize(
+    "ip",
+    [
+        "169.254.169.254",
+        "fe80::1",
+        "fe80::1%eth0",
+        "::ffff:169.254.169.254",
+        "0.0.0.0",
+        "::",
+        "224.0.0.1",
+        "metadata.google.internal",
+        "10.0.0.1/x",
+        "10.0.0.1:80",
+    ],
+)
+def test_no_address_that_pods_do_not_have_is_asked(ip: str) -> None:
+    with pytest.raises(PageError, match="the pod's IP is"):
+        page_of(pod(ip=ip))
+
+
 async def endless(request: web.Request) -> web.StreamResponse:
     answer = web.StreamResponse()
     await answer.prepare(request)

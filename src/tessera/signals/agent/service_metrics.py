@@ -85,8 +85,10 @@ NAMES: Mapping[str, tuple[str, Mapping[str, Quantity]]] = {
 }
 #: A server that has both names of a quantity means the first: pending requests of Triton are those of its ensemble.
 _INSTEAD = {"nv_inference_pending_request_count": "nv_trt_llm_request_metrics"}
-_LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"')
-_LINE = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})?\s+(\S+)(?:\s+-?[0-9]+)?\s*")
+#: Lines of the table. Nothing of the patterns is tried twice at one place of a page: a long line costs its length.
+_SERIES = re.compile(rf"^({'|'.join(map(re.escape, NAMES))})(?=[{{\s])(.*)$", re.MULTILINE)
+_LABEL = re.compile(r'(?<![a-zA-Z0-9_])([a-zA-Z_][a-zA-Z0-9_]*+)="((?:[^"\\]|\\.)*+)"')
+_REST = re.compile(r"(?:\{(.*)\})?\s+(\S+)(?:\s+-?[0-9]+)?\s*")
 
 
 @dataclass(frozen=True)
@@ -144,16 +146,15 @@ def read_page(text: str) -> PageNumbers:
 
 def _series(text: str) -> Iterator[tuple[str, str, float]]:
     """Name, labels and value of each series of the table."""
-    lines = [line for line in text.splitlines() if line and line[0] != "#"]
-    names = [re.split(r"[{\s]", line, maxsplit=1)[0] for line in lines]
-    present = set(names)
-    for name, line in zip(names, lines, strict=True):
-        if name not in NAMES or _INSTEAD.get(name) in present:
+    lines = _SERIES.findall(text)
+    present = {name for name, _ in lines}
+    for name, rest in lines:
+        if _INSTEAD.get(name) in present:
             continue
-        parsed = _LINE.fullmatch(line)
+        parsed = _REST.fullmatch(rest)
         if parsed is None:
             raise PageError(f"a line of {name} is none")
-        yield name, parsed[2] or "", _number(name, parsed[3])
+        yield name, parsed[1] or "", _number(name, parsed[2])
 
 
 def _quantity(name: str, labels: str) -> Quantity | None:

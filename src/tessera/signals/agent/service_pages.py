@@ -12,6 +12,7 @@ and ``prometheus.io/path`` (``/metrics`` if it names none). Rules, since pods ar
 """
 
 import asyncio
+import ipaddress
 import re
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -54,8 +55,19 @@ def page_of(pod: Pod) -> str | None:
         raise PageError(f"the annotation {_PORT} names no port: write a number from 1 to 65535")
     if not _PATHS.fullmatch(path):
         raise PageError(f"the annotation {_PATH} is no path: write one such as /metrics")
-    host = f"[{pod.status.pod_ip}]" if ":" in pod.status.pod_ip else pod.status.pod_ip
-    return f"http://{host}:{port}{path}"
+    return f"http://{_host(pod.status.pod_ip)}:{port}{path}"
+
+
+def _host(text: str) -> str:
+    """A pod's IP as an address has it. Whoever may write a pod's status chooses it, so it may be a cloud's own page."""
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        raise PageError("the pod's IP is none") from None
+    plain = getattr(address, "ipv4_mapped", None) or address
+    if plain.is_link_local or plain.is_multicast or plain.is_unspecified:
+        raise PageError("the pod's IP is of the link, where the node and the cloud answer, and no pod")
+    return f"[{address}]" if address.version == 6 else str(address)
 
 
 class ServicePages(LoadReader):
