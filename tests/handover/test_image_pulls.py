@@ -32,6 +32,12 @@ def test_nothing_of_an_image_runs_and_no_token_or_card_is_given() -> None:
         assert each["securityContext"]["runAsNonRoot"] is True
 
 
+def test_the_secrets_of_the_accounts_in_its_namespace_are_not_added() -> None:
+    """The API server adds an account's pull secrets to a pod that names none."""
+    spec = make_pull_pod(pod_of("registry.example/private:1"), NodeName("n1"), "nonce")["spec"]
+    assert spec["imagePullSecrets"] == [{"name": "none"}]
+
+
 def test_the_images_of_one_pod_are_bounded() -> None:
     many = pod_of(*(f"i:{n}" for n in range(200)))
     assert len(make_pull_pod(many, NodeName("n1"), "nonce")["spec"]["containers"]) == PULLED_IMAGES

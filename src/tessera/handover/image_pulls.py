@@ -3,8 +3,10 @@
 A pull pod has the new pod's images, each with a command that no image has: kubelet pulls, and the container cannot
 start. So nothing of the image runs, on any version of Kubernetes; volumes of images would do the same from 1.36 on, and
 need a container beside them. A pull pod is made in Tessera's own namespace, where the controller may make pods anyway,
-so it has the pull credentials of the node only. An image that needs a secret of the new pod's namespace is pulled after
-the switch: for more, the controller would have to make pods in all namespaces.
+and has the pull credentials of the node only. So it names a secret that does not exist: to a pod that names none the
+API server adds those of the namespace's account, and a tenant would get images that only Tessera may pull. An image
+that needs a secret of the new pod's namespace is pulled after the switch: for more, the controller would have to make
+pods in all namespaces.
 
 Rules:
 
@@ -30,6 +32,8 @@ from tessera.kube.watch.cache import EventKind, WatchEvent
 PULL_LABEL = "tessera.dev/pulls-for"
 #: Most pods: pull pods at the same time, and images of one.
 PULLS, PULLED_IMAGES = 16, 8
+#: Name of a Secret that nobody makes.
+_NO_CREDENTIALS = "none"
 #: Seconds until a request without an answer is sent again.
 _AGAIN = 5.0
 #: Why a container waits while its image may still come.
@@ -179,6 +183,7 @@ def make_pull_pod(pod: Pod, node: NodeName, nonce: str) -> dict[str, Any]:
             "terminationGracePeriodSeconds": 0,
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
+            "imagePullSecrets": [{"name": _NO_CREDENTIALS}],
             "tolerations": [{"operator": "Exists"}],
             "containers": containers,
         },
