@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 import pytest
@@ -11,11 +12,13 @@ from tests.support.slicer_cluster import SlicerCluster
 from tests.webhook.conftest import Lab, in_lab
 
 from tessera.api.names import PodUid
+from tessera.controller.objects.pod_info import PodInfo
 from tessera.kube.resources import PODS, Pod
 from tessera.kube.runtime import KubeRuntime
 from tessera.kube.watch.informer import EventKind, Informer, WatchEvent
 from tessera.signals import services
 from tessera.signals.page import REPLICAS, ROOM, SignalsPage
+from tessera.signals.room import count_room
 from tessera.signals.satellite import PERIOD, SignalsCollector, SignalsTask
 from tessera.signals.services import ROOM_AGE, ServiceKey, ServiceTable, first_of_each
 
@@ -23,12 +26,13 @@ VLLM = ServiceKey("team", "Deployment", "vllm")
 
 
 def with_services(
-    *names: str, profile: str = "1g.5gb", cards: int = 1
+    *names: str, profile: str = "1g.5gb", cards: int = 1, alike: bool = True
 ) -> tuple[SlicerCluster, dict[PodUid, ServiceKey]]:
     """A cluster with a pod of each of these services."""
     cluster = SlicerCluster()
     cluster.node("n1", count=cards)
-    pods = [cluster.pod(f"{name}-0", profile) for name in names]
+    amounts = [{"cpu": 100 if alike else 100 + number} for number in range(len(names))]
+    pods = [cluster.pod(f"{name}-0", profile, amounts=each) for name, each in zip(names, amounts, strict=True)]
     cluster.run()
     cluster.agents()
     return cluster, {pod.uid: ServiceKey("team", "Deployment", name) for pod, name in zip(pods, names, strict=True)}
@@ -65,12 +69,42 @@ def test_of_too_many_services_the_rest_is_counted(monkeypatch: pytest.MonkeyPatc
 
 def test_rooms_are_counted_in_turn_and_forgotten_when_old(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(services, "ROUND_STEPS", 1)
-    cluster, owners = with_services("a", "b", "c")
+    cluster, owners = with_services("a", "b", "c", alike=False)
     table = ServiceTable(cluster.slicer)
     assert rooms(table.refresh(owners, 0.0)) == {"a": 4.0, "b": None, "c": None}
     assert rooms(table.refresh(owners, 15.0)) == {"a": 4.0, "b": 4.0, "c": None}
     assert rooms(table.refresh(owners, 30.0)) == {"a": 4.0, "b": 4.0, "c": 4.0}
     assert rooms(table.refresh(owners, ROOM_AGE + 16.0)) == {"a": 4.0, "b": None, "c": 4.0}
+
+
+def test_a_tenant_who_makes_services_again_and_again_delays_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(services, "ROUND_STEPS", 300)
+    cluster, owners = with_services("vllm")
+    table = ServiceTable(cluster.slicer)
+    for number in range(6):
+        for each in range(9):
+            name = f"d{number}-{each}"
+            made = cluster.pod(name, "1g.5gb", namespace="hostile", amounts={"cpu": 1 + len(owners)})
+            owners[made.uid] = ServiceKey("hostile", "Deployment", name)
+        cluster.run()
+        page = table.refresh(owners, 30.0 * number)
+        assert rooms(page)["vllm"] == 0.0
+
+
+def test_one_count_answers_for_all_services_of_alike_pods(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"s{number}" for number in range(10)]
+    cluster, owners = with_services(*names, cards=8)
+    monkeypatch.setattr(services, "ROUND_STEPS", 10 * 200)
+    counted: list[str] = []
+
+    def count(slicer: Any, pod: PodInfo) -> tuple[int, int]:
+        counted.append(pod.name)
+        return count_room(slicer, pod)
+
+    monkeypatch.setattr(services, "count_room", count)
+    page = ServiceTable(cluster.slicer).refresh(owners, 0.0)
+    assert set(rooms(page).values()) == {46.0}
+    assert len(counted) == 1
 
 
 def pod(name: str, owner: str, kind: str = "ReplicaSet") -> Pod:

@@ -8,11 +8,12 @@ maximum of the queue count. It promises nothing: whoever comes first gets the ro
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tessera.api.names import PodUid
+from tessera.api.names import GATE, PodUid
 from tessera.controller.objects.pod_info import SLICES, PodInfo
 from tessera.controller.slicing.cycle.order import FairOrder
 from tessera.controller.slicing.evictions.move_finder import unpinned
 from tessera.controller.slicing.planning.batch_placement import Placed
+from tessera.controller.slicing.planning.pod_kinds import PodKind, kind_of
 from tessera.controller.slicing.slicer import Slicer
 from tessera.placement.step_budget import StepBudget
 
@@ -41,6 +42,11 @@ def count_room(slicer: Slicer, pod: PodInfo) -> tuple[int, int]:
     return sum(isinstance(each, Placed) for each in found), SERVICE_STEPS - work.remaining
 
 
+def room_kind(slicer: Slicer, pod: PodInfo) -> PodKind | None:
+    """What pods with the same room have in common; None if another pod's room says nothing of this one's."""
+    return kind_of(slicer.state, _copy(pod, 0))
+
+
 def _copy(pod: PodInfo, number: int) -> PodInfo:
     """A pod as its owner would make one more: it has no place, and nothing has happened to it.
 
@@ -50,6 +56,7 @@ def _copy(pod: PodInfo, number: int) -> PodInfo:
         pod if pod.is_held else unpinned(pod),
         uid=PodUid(f"room-{number}"),
         name=f"room-{number}",
+        gates=pod.gates if pod.is_held else (GATE,),
         started=0.0,
         unstarted=False,
         finished=False,

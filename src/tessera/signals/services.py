@@ -6,19 +6,21 @@ Rules:
   of its own namespace: signals are asked for by namespace.
 - At most :data:`SERVICES` are shown. Each namespace gets a first one before any gets a second, so no tenant hides
   others.
-- One round counts rooms until :data:`ROUND_STEPS` are spent, and goes on in the next round where it stopped. A room
-  that was not counted for :data:`ROOM_AGE` seconds is not known.
+- One round counts rooms until :data:`ROUND_STEPS` are spent: of each namespace the one counted the longest ago before
+  a second one, so a tenant who makes services again and again only delays its own. One room answers for all services
+  whose pods are of its kind. A room that was not counted for :data:`ROOM_AGE` seconds is not known.
 """
 
-from collections import OrderedDict, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from tessera.api.names import PodUid
 from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.slicing.planning.pod_kinds import PodKind
 from tessera.controller.slicing.slicer import Slicer
 from tessera.signals.page import REPLICAS, ROOM, Service, SignalsPage
-from tessera.signals.room import count_room, has_room_number, newest
+from tessera.signals.room import count_room, has_room_number, newest, room_kind
 
 #: Services with signals: some ten series each in the controller's metrics.
 SERVICES = 1_000
@@ -48,8 +50,8 @@ class ServiceTable:
 
     def __init__(self, slicer: Slicer) -> None:
         self._slicer = slicer
-        #: When a room was counted, and the room, by service, the one counted the longest ago first.
-        self._rooms: OrderedDict[ServiceKey, tuple[float, int]] = OrderedDict()
+        #: When a room was counted, and the room, by service.
+        self._rooms: dict[ServiceKey, tuple[float, int]] = {}
 
     def refresh(
         self,
@@ -82,18 +84,24 @@ class ServiceTable:
 
     def _count_rooms(self, services: Mapping[ServiceKey, Sequence[PodInfo]], now: float) -> None:
         left = ROUND_STEPS
-        unknown = [key for key in services if key not in self._rooms]
-        for key in (*unknown, *list(self._rooms)):
+        counted: dict[PodKind, int] = {}
+        for key in first_of_each(services, len(services), self._counted_at):
             pod = newest(services[key])
             if not has_room_number(pod):
                 self._rooms.pop(key, None)
                 continue
-            room, steps = count_room(self._slicer, pod)
-            self._rooms[key] = (now, room)
-            self._rooms.move_to_end(key)
-            left -= max(_LEAST_STEPS, steps)
-            if left <= 0:
-                return
+            kind = room_kind(self._slicer, pod)
+            if kind is not None and kind in counted:
+                self._rooms[key] = (now, counted[kind])
+            elif left > 0:
+                room, steps = count_room(self._slicer, pod)
+                left -= max(_LEAST_STEPS, steps)
+                self._rooms[key] = (now, room)
+                if kind is not None:
+                    counted[kind] = room
+
+    def _counted_at(self, key: ServiceKey) -> float:
+        return self._rooms[key][0] if key in self._rooms else -1.0
 
     def _service(self, key: ServiceKey, pods: Sequence[PodInfo], now: float, load: Mapping[str, float]) -> Service:
         allocations = self._slicer.state.allocations
@@ -104,10 +112,18 @@ class ServiceTable:
         return Service(namespace=key.namespace, kind=key.kind, name=key.name, values=values)
 
 
-def first_of_each(keys: Iterable[ServiceKey], most: int) -> list[ServiceKey]:
-    """As many of these as may be shown: the first of each namespace, then the second of each, and so on."""
-    by_namespace: dict[str, list[ServiceKey]] = defaultdict(list)
-    for key in sorted(keys):
-        by_namespace[key.namespace].append(key)
-    ranked = [(rank, key) for each in by_namespace.values() for rank, key in enumerate(each)]
-    return [key for _, key in sorted(ranked)[:most]]
+def first_of_each(
+    keys: Iterable[ServiceKey], most: int, age: Callable[[ServiceKey], float] = lambda _: 0.0
+) -> list[ServiceKey]:
+    """As many of these as may be chosen: the first of each namespace, then the second of each, and so on.
+
+    Args:
+        keys: the services.
+        most: how many.
+        age: the least goes first, then the name.
+    """
+    by_namespace: dict[str, list[tuple[float, ServiceKey]]] = defaultdict(list)
+    for each in sorted((age(key), key) for key in keys):
+        by_namespace[each[1].namespace].append(each)
+    ranked = [(rank, *each) for found in by_namespace.values() for rank, each in enumerate(found)]
+    return [key for *_, key in sorted(ranked)[:most]]
