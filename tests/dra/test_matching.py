@@ -246,6 +246,11 @@ def test_a_claim_of_expensive_selectors_ends_soon() -> None:
             [exactly("r", capacity={"requests": {"memory": "x"}})],
             "spec.devices.requests[0].exactly.capacity.requests.memory is no quantity",
         ),
+        (
+            [exactly("r", capacity={"requests": {"memory": "-100Gi"}})],
+            "spec.devices.requests[0].exactly.capacity.requests.memory is -100Gi: an amount is 0 or more",
+        ),
+        ([exactly("r", capacity={"requests": {"memory": "9e99"}})], "the exponent is out of range"),
     ],
 )
 def test_a_claim_that_cannot_be_read_is_refused_with_its_field(spec: list[Any], reason: str) -> None:

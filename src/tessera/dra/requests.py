@@ -172,9 +172,12 @@ class _Reader:
 
     def _amount(self, value: object, field: str) -> Decimal:
         try:
-            return parse_quantity(quantity_text(value))
+            amount = parse_quantity(quantity_text(value))
         except ValueError as error:
             raise self._refuse(field, f"is no quantity: {error}") from None
+        if amount < 0:  # the device would have more than it has for the next claim
+            raise self._refuse(field, f"is {one_line(str(value), 60)}: an amount is 0 or more")
+        return amount
 
     def rule(self, index: int, constraint: Constraint) -> AttributeRule:
         """Returns a constraint."""
