@@ -96,6 +96,20 @@ def test_a_new_image_that_fails_gives_the_slots_back(in_lab: InLab) -> None:
     in_lab(scenario, "1xA100-40GB")
 
 
+def test_a_service_stays_up_while_an_image_of_its_update_does_not_exist(in_lab: InLab) -> None:
+    async def scenario(lab: VirtualLab) -> None:
+        await start(lab, service("i:1"))
+        await update(lab, service("registry.example/NotAName:2"))
+        await lab.until(lambda: told(lab, "once its images are on that pod's node"), "the pull is told")
+        for _ in range(9 * 60):
+            await lab.clock.sleep(1)
+            assert len(ready_pods(lab, "i:1")) == 1
+        await update(lab, service("i:3"))
+        await lab.until(lambda: runs(lab, "i:3", 1), "the corrected update ends")
+
+    in_lab(scenario, "1xA100-40GB")
+
+
 def test_a_budget_that_lets_no_pod_be_away_is_named(in_lab: InLab) -> None:
     async def scenario(lab: VirtualLab) -> None:
         selector = {"matchLabels": {"app": "svc"}}

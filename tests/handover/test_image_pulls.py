@@ -56,13 +56,22 @@ COMING = {"waiting": {"reason": "ContainerCreating"}}
         ((THERE, COMING), False),
         ((THERE, THERE), True),
         ((THERE, {"running": {"startedAt": "2026-01-01T00:00:00Z"}}), True),
-        ((THERE, {"waiting": {"reason": "ErrImagePull"}}), True),
-        (({"waiting": {"reason": "RunContainerError"}}, {"waiting": {"reason": "ImagePullBackOff"}}), True),
+        (({"waiting": {"reason": "RunContainerError"}}, THERE), True),
     ],
 )
-def test_it_is_done_when_each_image_is_there_or_refused(states: tuple[dict[str, Any] | None, ...], done: bool) -> None:
-    assert is_done(pull_pod(*states)) is done
+@pytest.mark.parametrize("secrets", [False, True])
+def test_it_is_done_when_each_image_is_there(
+    states: tuple[dict[str, Any] | None, ...], done: bool, secrets: bool
+) -> None:
+    assert is_done(pull_pod(*states), with_secrets=secrets) is done
+
+
+@pytest.mark.parametrize("reason", ["ErrImagePull", "ImagePullBackOff", "InvalidImageName", "RegistryUnavailable"])
+def test_a_refused_image_may_come_after_the_switch_only_to_a_pod_with_secrets(reason: str) -> None:
+    pod = pull_pod(THERE, {"waiting": {"reason": reason}})
+    assert is_done(pod, with_secrets=True)
+    assert not is_done(pod, with_secrets=False)
 
 
 def test_a_pod_that_has_ended_is_done() -> None:
-    assert is_done(pull_pod(phase="Failed"))
+    assert is_done(pull_pod(phase="Failed"), with_secrets=False)

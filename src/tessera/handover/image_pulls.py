@@ -11,7 +11,9 @@ pods in all namespaces.
 Rules:
 
 - The cluster is the record: a pull pod is named after the new pod. A new controller finds it, or makes it again.
-- It is deleted when its images are there or cannot be pulled, when nobody waits for it, and by its own deadline.
+- It is deleted when its images are there, when nobody waits for it, and by its own deadline. A refused image of a new
+  pod with pull secrets may come after the switch, so nobody waits for it. One of a new pod without them does not come
+  then either: the name is wrong or the registry is away, and the old pod serves until the deadline.
 - It holds no card, mounts no token, and has no right on the node.
 """
 
@@ -38,6 +40,11 @@ _NO_CREDENTIALS = "none"
 _AGAIN = 5.0
 #: Why a container waits while its image may still come.
 _COMING = frozenset({"", "ContainerCreating", "PodInitializing"})
+#: Why it waits while kubelet does not get the image, and tries again (kubelet, ``pkg/kubelet/images/types.go``).
+_REFUSED = frozenset(
+    {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ImageInspectError", "RegistryUnavailable"}
+    | {"SignatureValidationFailed"}
+)
 
 
 class ImagePulls(ClusterInput):
@@ -90,7 +97,7 @@ class ImagePulls(ClusterInput):
         wanted = dict(self._hand_over.pulls)
         for name, pod in list(self.pods.items()):
             uid, node = PodUid(pod.metadata.labels[PULL_LABEL]), NodeName(pod.spec.node_name)
-            if wanted.get(uid) == node and not is_done(pod):
+            if wanted.get(uid) == node and not is_done(pod, with_secrets=self._has_secrets(uid)):
                 continue
             await self._delete(name, pod)
             if wanted.get(uid) == node:
@@ -101,10 +108,18 @@ class ImagePulls(ClusterInput):
                 free -= 1
                 await self._create(uid, node)
 
-    async def _create(self, uid: PodUid, node: NodeName) -> None:
+    def _new_pod(self, uid: PodUid) -> Pod | None:
         info = self._slicer.state.cluster.pods.get(uid)
         pod = self._informer.cache.get(info.key) if info is not None else None
-        if pod is None or str(pod.metadata.uid) != uid:
+        return pod if pod is not None and str(pod.metadata.uid) == uid else None
+
+    def _has_secrets(self, uid: PodUid) -> bool:
+        pod = self._new_pod(uid)
+        return pod is not None and bool(pod.spec.image_pull_secrets)
+
+    async def _create(self, uid: PodUid, node: NodeName) -> None:
+        pod = self._new_pod(uid)
+        if pod is None:
             return
         body = make_pull_pod(pod, node, secrets.token_hex(16))
         try:
@@ -124,17 +139,24 @@ class ImagePulls(ClusterInput):
             return
 
 
-def is_done(pod: Pod) -> bool:
-    """True if no image of a pull pod may still come: each is there, or was refused."""
+def is_done(pod: Pod, *, with_secrets: bool) -> bool:
+    """True if nobody need wait for the images of a pull pod any more.
+
+    Args:
+        pod: the pull pod.
+        with_secrets: the new pod has pull secrets, which the pull pod lacks, so a refusal says nothing of the new pod.
+    """
     statuses = pod.status.container_statuses
     if pod.status.has_ended:
         return True
-    return len(statuses) >= len(pod.spec.containers) and not any(map(_may_come, statuses))
+    all_told = len(statuses) >= len(pod.spec.containers)
+    return all_told and not any(_may_come(each, with_secrets=with_secrets) for each in statuses)
 
 
-def _may_come(status: ContainerStatus) -> bool:
+def _may_come(status: ContainerStatus, *, with_secrets: bool) -> bool:
     if status.state is None or (status.state.running is None and status.terminated is None):
-        return (status.waiting.reason if status.waiting is not None else "") in _COMING
+        reason = status.waiting.reason if status.waiting is not None else ""
+        return reason in _COMING or (reason in _REFUSED and not with_secrets)
     return False
 
 

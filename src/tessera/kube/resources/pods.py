@@ -224,6 +224,12 @@ class PodClaim(Wire, frozen=True, kw_only=True):
     resource_claim_template_name: str = ""
 
 
+class PullSecret(Wire, frozen=True, kw_only=True):
+    """A Secret of the pod's namespace with credentials for images."""
+
+    name: str = ""
+
+
 class PodSpec(Wire, frozen=True, kw_only=True):
     """The desired state of a pod."""
 
@@ -246,6 +252,7 @@ class PodSpec(Wire, frozen=True, kw_only=True):
     runtime_class_name: str = ""
     resource_claims: tuple[PodClaim, ...] = ()
     host_network: bool = False
+    image_pull_secrets: tuple[PullSecret, ...] = ()
     resources: ResourceRequirements | None = None
 
     def __post_init__(self) -> None:
