@@ -16,7 +16,7 @@ from tessera.controller.slicing.reservations.reservation_record import RESERVATI
 from tessera.controller.slicing.state.events import NodeObserved, OwnerLookedUp
 from tessera.controller.slicing.state.instructions import Evict, PatchRequests
 from tessera.controller.slicing.state.move_record import MOVES_ANNOTATION
-from tessera.handover.hand_over import EVICTED_AGAIN, PULL_SECONDS, RESTARTS
+from tessera.handover.hand_over import EVICTED_AGAIN, NAMED_PODS, PULL_SECONDS, RESTARTS
 from tessera.handover.satellite import HandOverMode
 from tessera.handover.updates import UPDATES
 from tessera.reasons.reason import UpdateStep
@@ -70,6 +70,18 @@ def test_without_the_annotation_the_deadlock_is_named(cluster: SlicerCluster) ->
     assert "svc-1-a" in told
     assert '"maxSurge":0' in told
     assert "tessera.dev/update: hand-over" in told
+
+
+def test_of_a_thousand_old_pods_a_few_are_named(cluster: SlicerCluster) -> None:
+    """What a reason names goes to every reader of the queue, for each new pod that waits."""
+    cluster.node("n2")
+    cluster.workloads = {"old": deployment(1, 14), "new": deployment(2, 14)}
+    for number in range(14):
+        running(cluster, f"svc-1-{number:02}", "1g.5gb")
+    new = surge(cluster, profile="1g.5gb", hands_over=False)
+    cluster.settle()
+    found = cluster.slicer.state.updates[new.uid].old
+    assert found == tuple(f"default/svc-1-{number:02}" for number in range(NAMED_PODS))
 
 
 def ready(cluster: SlicerCluster, pod: PodInfo, **facts: Any) -> PodInfo:

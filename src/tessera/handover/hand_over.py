@@ -54,6 +54,8 @@ from tessera.text import one_line
 
 #: Most new pods of one update that are told why they wait.
 TOLD_PODS = 32
+#: Most old pods of one update that are looked for, and named; the first one ends.
+NAMED_PODS = 8
 #: Restarts of a container after which a new pod has failed.
 RESTARTS = 3
 #: Most seconds for which a new pod's images are waited for.
@@ -198,16 +200,18 @@ class HandOver(Proposer):
     # Whose slots go to whom
 
     def _find(self, update: Update, pod: PodInfo) -> list[PodInfo]:
-        """Returns the old pods whose slots would do for a new one, the best first."""
-        held = [(each, self._state.allocations.current_of(each.uid)) for each in update.old]
-        fits = [
-            each
-            for each, one in held
-            if one is not None
-            and not any(self._takes_precedence(other, each, pod) for other in self._overlapping(each))
-            and place_within(self._state, one, pod) is not None
-        ]
-        return sorted(fits, key=lambda each: (bool(each.ready_since), each.profiles != pod.profiles, each.created))
+        """Returns the old pods whose slots would do for a new one, the best first, as many as are named."""
+        ordered = sorted(
+            update.old, key=lambda each: (bool(each.ready_since), each.profiles != pod.profiles, each.created)
+        )
+        return list(islice((each for each in ordered if self._may_leave(each, pod)), NAMED_PODS))
+
+    def _may_leave(self, old: PodInfo, pod: PodInfo) -> bool:
+        """True if a new pod may get the slots of an old one, and can use them."""
+        one = self._state.allocations.current_of(old.uid)
+        if one is None or place_within(self._state, one, pod) is None:
+            return False
+        return not any(self._takes_precedence(each, old, pod) for each in self._overlapping(old))
 
     def _overlapping(self, old: PodInfo) -> Iterator[Reservation]:
         one = self._state.allocations.current_of(old.uid)
