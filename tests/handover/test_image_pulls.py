@@ -5,8 +5,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from tessera.api.names import NodeName
-from tessera.handover.image_pulls import PULLED_IMAGES, is_done, make_pull_pod
+from tessera.api.names import NodeName, PodUid
+from tessera.handover.image_pulls import (
+    NAMESPACE_PULLS,
+    PULLED_IMAGES,
+    PULLS,
+    choose_next,
+    is_done,
+    make_pull_pod,
+)
 from tessera.kube.resources import Pod
 
 
@@ -41,6 +48,15 @@ def test_the_secrets_of_the_accounts_in_its_namespace_are_not_added() -> None:
 def test_the_images_of_one_pod_are_bounded() -> None:
     many = pod_of(*(f"i:{n}" for n in range(200)))
     assert len(make_pull_pod(many, NodeName("n1"), "nonce")["spec"]["containers"]) == PULLED_IMAGES
+
+
+def test_a_namespace_whose_images_never_come_leaves_pulls_to_others() -> None:
+    hostile = {PodUid(f"h{number}"): "hostile" for number in range(40)}
+    assert len(choose_next(hostile, set())) == NAMESPACE_PULLS
+    both = {**hostile, PodUid("u"): "team"}
+    assert choose_next(both, set(list(hostile)[:NAMESPACE_PULLS])) == ["u"]
+    many = {PodUid(f"m{number}"): f"ns{number}" for number in range(40)}
+    assert len(choose_next(many, {PodUid("m3")})) == PULLS - 1
 
 
 THERE = {"terminated": {"reason": "StartError", "exitCode": 128}}

@@ -19,6 +19,9 @@ Rules:
 
 import asyncio
 import secrets
+from collections import Counter
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 from tessera.api.names import NodeName, PodUid
@@ -34,6 +37,8 @@ from tessera.kube.watch.cache import EventKind, WatchEvent
 PULL_LABEL = "tessera.dev/pulls-for"
 #: Most pods: pull pods at the same time, and images of one.
 PULLS, PULLED_IMAGES = 16, 8
+#: Most of them for one namespace, whose registry may be slow, or refuse: a pull lasts ten minutes at most.
+NAMESPACE_PULLS = 4
 #: Name of a Secret that nobody makes.
 _NO_CREDENTIALS = "none"
 #: Seconds until a request without an answer is sent again.
@@ -102,11 +107,10 @@ class ImagePulls(ClusterInput):
             await self._delete(name, pod)
             if wanted.get(uid) == node:
                 self._pass_on(ImagesPulled(uid, node))
-        free = PULLS - len(self.pods)
-        for uid, node in wanted.items():
-            if _name_of(uid) not in self.pods and free > 0:
-                free -= 1
-                await self._create(uid, node)
+        pods = self._slicer.state.cluster.pods
+        namespaces = {uid: pods[uid].namespace for uid in wanted if uid in pods}
+        for uid in choose_next(namespaces, {uid for uid in namespaces if _name_of(uid) in self.pods}):
+            await self._create(uid, wanted[uid])
 
     def _new_pod(self, uid: PodUid) -> Pod | None:
         info = self._slicer.state.cluster.pods.get(uid)
@@ -137,6 +141,22 @@ class ImagePulls(ClusterInput):
             await self._client.delete(PODS, name, self._namespace, uid=pod.metadata.uid, grace_seconds=0)
         except NotFound:
             return
+
+
+def choose_next(namespaces: Mapping[PodUid, str], present: AbstractSet[PodUid]) -> list[PodUid]:
+    """Returns the new pods whose images are pulled next.
+
+    Args:
+        namespaces: by new pod whose images somebody waits for, its namespace.
+        present: those of them that have a pull pod.
+    """
+    counts = Counter(namespaces[uid] for uid in present)
+    found: list[PodUid] = []
+    for uid, namespace in namespaces.items():
+        if uid not in present and counts[namespace] < NAMESPACE_PULLS and counts.total() < PULLS:
+            counts[namespace] += 1
+            found.append(uid)
+    return found
 
 
 def is_done(pod: Pod, *, with_secrets: bool) -> bool:
