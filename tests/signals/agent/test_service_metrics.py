@@ -86,6 +86,7 @@ def test_names_of_other_pods_count_for_the_pod_itself() -> None:
         ("vllm:num_requests_waiting\n", "is none"),
         ('vllm:num_requests_waiting{a="b" 1\n', "is none"),
         ("tgi_queue_size 1\ntgi_queue_size 2\n", "twice"),
+        ('vllm:num_requests_waiting{e="0"} 1e15\nvllm:num_requests_waiting{e="1"} 1e15\n', "together"),
         ("vllm:kv_cache_usage_perc 1.5\n", "more than all"),
         ('vllm:time_to_first_token_seconds_bucket{le="soon"} 1\n', "no number"),
         ("\n".join(f'vllm:num_requests_waiting{{engine="{each}"}} 1' for each in range(SERIES + 1)), "series"),

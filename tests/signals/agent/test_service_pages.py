@@ -12,7 +12,9 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from tessera.api.nodes.usage import Bucket, ServiceUsage
+from tessera.signals.agent.service_metrics import PageError
+from tessera.signals.agent.service_pages import ServicePages, page_of
+from tessera.api.nodes.usage import Bucket, NodeUsage, ServiceUsage
 from tessera.clock import LoopClock
 from tessera.kube.resources import Pod
 from tessera.signals.agent.service_metrics import PageError
@@ -159,6 +161,29 @@ async def test_a_hostile_page_is_an_error_of_its_pod(handler: Handler, error: st
         assert error in told["u"].error
         assert told["u"].waiting is None
         assert told["v"].waiting == 5.0
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["vllm:num_requests_running", "vllm:request_success_total", 'sglang:time_to_first_token_seconds_bucket{le="1"'],
+)
+async def test_whatever_a_page_says_readers_can_read_the_agents_page(name: str) -> None:
+    """A sum beyond the bound of one value would make the page of the whole node unreadable."""
+    begin = name if "{" in name else f'{name}{{a="b"'
+    page = "\n".join(f'{begin},engine="{number}"}} 1e15' for number in range(4_000))
+
+    async def huge(request: web.Request) -> web.StreamResponse:
+        del request
+        return web.Response(text=page if asked.pop() else PAGE)
+
+    asked = [1, 0]  # a rate needs two readings
+    async with serving(huge) as port:
+        pages = ServicePages(LoopClock(epoch=0), lambda: [pod(port)], lambda: ("u",))
+        async with aiohttp.ClientSession(auto_decompress=False, cookie_jar=aiohttp.DummyCookieJar()) as session:
+            await pages.read_all(session)
+            await pages.read_all(session)
+    told = msgspec.json.encode(NodeUsage(node="n", services=tuple(pages.usages)))
+    assert msgspec.json.decode(told, type=NodeUsage).services == tuple(pages.usages)
 
 
 async def test_a_server_that_says_nothing_is_an_error() -> None:

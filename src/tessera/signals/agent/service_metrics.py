@@ -132,7 +132,9 @@ def read_page(text: str) -> PageNumbers:
             found.setdefault(quantity, []).append(value)
     if len(buckets) > BUCKETS:
         raise PageError(f"more than {BUCKETS} buckets of the time to first token")
-    caches = found.get(Quantity.KV_CACHE)
+    caches = found.pop(Quantity.KV_CACHE, None)
+    if max(map(sum, [buckets.values(), *found.values()])) > _LARGEST:
+        raise PageError(f"the series of a quantity are more than {_LARGEST:g} together")
     if caches and max(caches) > 1:
         raise PageError("more than all of the KV cache is in use")
     return PageNumbers(
