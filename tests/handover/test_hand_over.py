@@ -9,7 +9,7 @@ import pytest
 from tests.handover.test_inheritance import NEW, OLD, end, gone, has_slices, running, waiting
 from tests.support.slicer_cluster import SlicerCluster
 
-from tessera.api.names import NodeName, PodUid
+from tessera.api.names import QUEUE_LABEL, NodeName, PodUid
 from tessera.controller.objects.owners import Workload
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.reservations.reservation_record import RESERVATIONS_ANNOTATION
@@ -70,6 +70,42 @@ def test_without_the_annotation_the_deadlock_is_named(cluster: SlicerCluster) ->
     assert "svc-1-a" in told
     assert '"maxSurge":0' in told
     assert "tessera.dev/update: hand-over" in told
+
+
+def in_queue(cluster: SlicerCluster, pod: PodInfo, queue: str) -> PodInfo:
+    made = cluster.put(replace(cluster.pods[pod.uid], labels=((QUEUE_LABEL, queue),)))
+    cluster.settle()
+    return made
+
+
+@pytest.mark.parametrize(("queue", "ends"), [("q", True), ("full", False), ("free", True)])
+def test_no_old_pod_ends_for_a_new_one_that_its_queue_may_not_hold(
+    cluster: SlicerCluster, queue: str, ends: bool
+) -> None:
+    cluster.node("n2")
+    for name in ("q", "full", "free"):
+        cluster.queue(name, maximum="40Gi", namespaces=["default"])
+    in_queue(cluster, running(cluster, "other", "7g.40gb", maker="ReplicaSet/other-1", owner="other"), "full")
+    in_queue(cluster, running(cluster, "svc-1-a", "7g.40gb"), "q")
+    new = surge(cluster, labels=((QUEUE_LABEL, queue),))
+    cluster.settle()
+    assert evicted(cluster) == ["svc-1-a"] * ends
+    assert has_slices(cluster, new) is ends
+
+
+def test_no_old_pod_ends_while_its_queue_holds_more_than_it_may(cluster: SlicerCluster) -> None:
+    cluster.node("n2")
+    cluster.queue("default", maximum="80Gi")
+    for name, maker in (("svc-1-a", OLD), ("other", "ReplicaSet/other-1")):
+        running(cluster, name, "7g.40gb", maker=maker, owner="old" if maker == OLD else "other")
+    cluster.queue("default", maximum="40Gi")
+    new = surge(cluster)
+    cluster.settle()
+    assert not evicted(cluster)
+    cluster.queue("default", maximum="80Gi")
+    cluster.settle()
+    assert evicted(cluster) == ["svc-1-a"]
+    assert has_slices(cluster, new)
 
 
 def test_of_a_thousand_old_pods_a_few_are_named(cluster: SlicerCluster) -> None:

@@ -10,6 +10,7 @@ whose slots the new ones inherit: it is left alone. Rules:
   evicted. So nobody else gets them, and a new controller goes on where the old one ended: nothing is only in memory.
 - The new pod's images come to the old pod's node first (:attr:`HandOver.pulls`), for ten minutes at most.
 - One old pod ends at a time. The next one does when all new pods with slots have been ready for ``minReadySeconds``.
+- No old pod ends for a new one that its queue may not hold: one of another queue, or of a queue above its maximum.
 - Evictions go through the eviction API, which keeps PodDisruptionBudgets. A refused one is told, and asked for again.
 - A new pod that is not ready within ``progressDeadlineSeconds`` of its start, or whose container was restarted three
   times, is evicted if a pod of an older revision waits: that one gets the slots. The revision gets no further try; the
@@ -39,8 +40,9 @@ from tessera.controller.slicing.planning.proposals import (
 )
 from tessera.controller.slicing.reservations.reservation_record import read_reservations
 from tessera.controller.slicing.state.move_record import read_moves
+from tessera.controller.slicing.state.queue_ledger import NO_SLOTS
 from tessera.controller.slicing.state.reservation import Reservation
-from tessera.controller.slicing.state.reservation_rules import holders_of, overlap
+from tessera.controller.slicing.state.reservation_rules import holders_of, holding_of, overlap
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.handover.messages import given_back_text, handed_over_text, update_text
 from tessera.handover.owner_pods import (
@@ -209,9 +211,16 @@ class HandOver(Proposer):
     def _may_leave(self, old: PodInfo, pod: PodInfo) -> bool:
         """True if a new pod may get the slots of an old one, and can use them."""
         one = self._state.allocations.current_of(old.uid)
-        if one is None or place_within(self._state, one, pod) is None:
+        if one is None or place_within(self._state, one, pod) is None or not self._keeps_maximum(old, pod):
             return False
         return not any(self._takes_precedence(each, old, pod) for each in self._overlapping(old))
+
+    def _keeps_maximum(self, old: PodInfo, pod: PodInfo) -> bool:
+        """True if the queue of a new pod may hold it in place of an old one, which may be of another queue."""
+        queue = self._state.cluster.queue_of(pod)
+        replaces = self._state.cluster.queue_of(old) == queue
+        more = NO_SLOTS if replaces else holding_of(self._state, pod)
+        return not self._state.ledger.is_above_maximum(queue, more)
 
     def _overlapping(self, old: PodInfo) -> Iterator[Reservation]:
         one = self._state.allocations.current_of(old.uid)
@@ -299,7 +308,8 @@ class HandOver(Proposer):
         if not self._acts:
             return False
         if pod in update.new:
-            return last in update.old and pod.hands_over and not self._is_marked(pod, update.newest)
+            may_end = last in update.old and self._keeps_maximum(last, pod)
+            return may_end and pod.hands_over and not self._is_marked(pod, update.newest)
         return last in update.new and not last.ready_since and self._is_marked(last, update.newest)
 
     def _evict(self, update: Update, last: PodInfo, pod: PodInfo, own: Reservation) -> Iterator[Proposal]:

@@ -39,6 +39,9 @@ class Holding:
         return sum(self.slots.values())
 
 
+NO_SLOTS = Holding({}, 0)
+
+
 @dataclass(slots=True)
 class QueueAccount:
     """The account of one queue.
