@@ -9,7 +9,7 @@ import pytest
 from tests.handover.test_inheritance import NEW, OLD, end, gone, has_slices, running, waiting
 from tests.support.slicer_cluster import SlicerCluster
 
-from tessera.api.names import QUEUE_LABEL, NodeName, PodUid
+from tessera.api.names import QUEUE_LABEL, NodeName, PodUid, resource_of
 from tessera.controller.objects.owners import Workload
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.reservations.reservation_record import RESERVATIONS_ANNOTATION
@@ -106,6 +106,21 @@ def test_no_old_pod_ends_while_its_queue_holds_more_than_it_may(cluster: SlicerC
     cluster.settle()
     assert evicted(cluster) == ["svc-1-a"]
     assert has_slices(cluster, new)
+
+
+@pytest.mark.parametrize(("cpu", "ends"), [(1_000, True), (2_000, True), (2_001, False)])
+def test_no_old_pod_ends_for_a_new_one_that_requests_more_than_it_leaves(cpu: int, ends: bool) -> None:
+    """The node would refuse it, and the next old pod, made in place of the first one, would end for it again."""
+    cluster = SlicerCluster()
+    cluster.pass_time(0)
+    cluster.node("n1", allocatable={"cpu": 4000, "memory": 2**40, "pods": 110, resource_of("7g.40gb"): 1})
+    cluster.workloads = {"old": deployment(1), "new": deployment(2)}
+    cluster.pod("of others", amounts={"cpu": 2000}, node=NodeName("n1"), started=1.0)
+    running(cluster, "svc-1-a", "7g.40gb")
+    new = surge(cluster, amounts={"cpu": cpu})
+    cluster.settle()
+    assert evicted(cluster) == ["svc-1-a"] * ends
+    assert has_slices(cluster, new) is ends
 
 
 def test_of_a_thousand_old_pods_a_few_are_named(cluster: SlicerCluster) -> None:

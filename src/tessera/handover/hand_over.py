@@ -10,7 +10,8 @@ whose slots the new ones inherit: it is left alone. Rules:
   evicted. So nobody else gets them, and a new controller goes on where the old one ended: nothing is only in memory.
 - The new pod's images come to the old pod's node first (:attr:`HandOver.pulls`), for ten minutes at most.
 - One old pod ends at a time. The next one does when all new pods with slots have been ready for ``minReadySeconds``.
-- No old pod ends for a new one that its queue may not hold: one of another queue, or of a queue above its maximum.
+- No old pod ends for a new one that its queue may not hold: one of another queue, or of a queue above its maximum;
+  nor for one that requests more CPU or memory than the node has without the old one.
 - Evictions go through the eviction API, which keeps PodDisruptionBudgets. A refused one is told, and asked for again.
 - A new pod that is not ready within ``progressDeadlineSeconds`` of its start, or whose container was restarted three
   times, is evicted if a pod of an older revision waits: that one gets the slots. The revision gets no further try; the
@@ -26,8 +27,10 @@ import msgspec
 
 from tessera.api.names import NodeName, PodUid
 from tessera.clock import parse_time_or_zero
+from tessera.controller.filters.resources import first_shortage
 from tessera.controller.objects.owners import Owner, Workload
 from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.objects.resource_amounts import add_amounts
 from tessera.controller.slicing.evictions.mover import EVICTION_SECONDS, MOVES_AFTER
 from tessera.controller.slicing.planning.proposals import (
     EndOfReservation,
@@ -39,6 +42,7 @@ from tessera.controller.slicing.planning.proposals import (
     evict,
 )
 from tessera.controller.slicing.reservations.reservation_record import read_reservations
+from tessera.controller.slicing.state.allocation import Allocation
 from tessera.controller.slicing.state.move_record import read_moves
 from tessera.controller.slicing.state.queue_ledger import NO_SLOTS
 from tessera.controller.slicing.state.reservation import Reservation
@@ -211,7 +215,9 @@ class HandOver(Proposer):
     def _may_leave(self, old: PodInfo, pod: PodInfo) -> bool:
         """True if a new pod may get the slots of an old one, and can use them."""
         one = self._state.allocations.current_of(old.uid)
-        if one is None or place_within(self._state, one, pod) is None or not self._keeps_maximum(old, pod):
+        if one is None or place_within(self._state, one, pod) is None:
+            return False
+        if not self._keeps_maximum(old, pod) or not self._has_amounts(one, pod):
             return False
         return not any(self._takes_precedence(each, old, pod) for each in self._overlapping(old))
 
@@ -221,6 +227,13 @@ class HandOver(Proposer):
         replaces = self._state.cluster.queue_of(old) == queue
         more = NO_SLOTS if replaces else holding_of(self._state, pod)
         return not self._state.ledger.is_above_maximum(queue, more)
+
+    def _has_amounts(self, one: Allocation, pod: PodInfo) -> bool:
+        """True if a node has what else a new pod requests once the old one has left it."""
+        node = self._state.cluster.nodes.get(one.node)
+        used = dict(self._state.usage.used.get(one.node, {}))
+        add_amounts(used, one.amounts, sign=-1)
+        return node is not None and first_shortage(pod.amounts, used, node) is None
 
     def _overlapping(self, old: PodInfo) -> Iterator[Reservation]:
         one = self._state.allocations.current_of(old.uid)
