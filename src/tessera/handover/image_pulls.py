@@ -20,7 +20,7 @@ Rules:
 import asyncio
 import secrets
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any
 

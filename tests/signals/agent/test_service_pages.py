@@ -12,8 +12,6 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from tessera.signals.agent.service_metrics import PageError
-from tessera.signals.agent.service_pages import ServicePages, page_of
 from tessera.api.nodes.usage import Bucket, NodeUsage, ServiceUsage
 from tessera.clock import LoopClock
 from tessera.kube.resources import Pod
