@@ -103,16 +103,16 @@ class Scaler(Protocol):
 class Hpa:
     """A HorizontalPodAutoscaler with one metric."""
 
-    def __init__(self, wish: Callable[[Service, int, int], int], least: int = LEAST) -> None:
-        self._wish, self._least = wish, least
+    def __init__(self, proposal: Callable[[Service, int, int], int], least: int = LEAST) -> None:
+        self._propose, self._least = proposal, least
         self._history = ScaleHistory()
 
     def decide(self, service: Service, room: int, now: int) -> int:
         """See :class:`Scaler`."""
         if now % HPA_PERIOD:
             return service.wanted
-        wish = self._wish(service, room, now)
-        after = self._history.follow(service.wanted, wish, Limits(self._least, MOST, BEHAVIOR), now).replicas
+        proposal = self._propose(service, room, now)
+        after = self._history.follow(service.wanted, proposal, Limits(self._least, MOST, BEHAVIOR), now).replicas
         self._history.note_scaled(service.wanted, after, now)
         return after
 

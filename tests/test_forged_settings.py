@@ -125,23 +125,23 @@ MIG_CARDS = tuple(MigCard(uuid=f"GPU-{n}", index=n, product="A100", pci_device_i
 
 def sharing_profiles(chance: random.Random) -> None:
     texts = {"wanted": spoilt(SHARING, chance), spoilt("other", chance): spoilt(SHARING, chance)}
-    wish = select_profile(ConfigMapFiles(source="ConfigMap a/b", texts=texts), "wanted", "", None)
+    desired = select_profile(ConfigMapFiles(source="ConfigMap a/b", texts=texts), "wanted", "", None)
     try:
-        offer = make_advertisement(CARDS, wish.profile, MigStrategy.MIXED)
+        offer = make_advertisement(CARDS, desired.profile, MigStrategy.MIXED)
     except FileRefused as error:
         refusal(error)
         offer = None
-    condition = sharing_condition(wish, wish.name, offer=offer)
+    condition = sharing_condition(desired, desired.name, offer=offer)
     msgspec.json.encode(conditions_manifest(bound_messages([condition]).values(), {}, "now"))
 
 
 def mig_layouts(chance: random.Random) -> None:
     texts = {"config.yaml": spoilt(LAYOUTS, chance), spoilt("more.yaml", chance): spoilt(LAYOUTS, chance)}
-    wish = select_layout(ConfigMapFiles(source="ConfigMap a/b", texts=texts), "wanted", "")
-    one_line(wish.problem or "", CONDITION_MESSAGE).encode()
-    if wish.entries:
+    desired = select_layout(ConfigMapFiles(source="ConfigMap a/b", texts=texts), "wanted", "")
+    one_line(desired.problem or "", CONDITION_MESSAGE).encode()
+    if desired.entries:
         try:
-            resolve_targets(wish.entries, MIG_CARDS)
+            resolve_targets(desired.entries, MIG_CARDS)
         except FileRefused as error:
             refusal(error)
 

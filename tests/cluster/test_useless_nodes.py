@@ -66,7 +66,7 @@ CASES = {
         requests=[{ONE: 1, "cpu": 64}],
         why="got no pod in planning",
     ),
-    "impossible wishes together, of nodes by Karpenter": Case(
+    "impossible rules together, of nodes by Karpenter": Case(
         machine={"labels": KARPENTER},
         groups=KARPENTERS,
         requests=[
@@ -108,7 +108,7 @@ async def manage(lab: Nodes) -> None:
 
 
 #: A cause in the nodes, and one in the pods; the others are long.
-SHORT = {"a taint that the file does not have", "impossible wishes together, of nodes by Karpenter"}
+SHORT = {"a taint that the file does not have", "impossible rules together, of nodes by Karpenter"}
 
 
 @pytest.mark.parametrize(

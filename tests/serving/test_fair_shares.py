@@ -13,9 +13,9 @@ KEYS = st.sampled_from("abcd")
 
 
 @given(st.lists(KEYS, max_size=60), st.integers(1, 8))
-def test_places_that_are_given_up_make_shares_equal_and_no_two_take_them_back(wishes: list[str], most: int) -> None:
+def test_places_that_are_given_up_make_shares_equal_and_no_two_take_them_back(requests: list[str], most: int) -> None:
     held = Counter[str]()
-    for key in wishes:
+    for key in requests:
         if held.total() < most:
             held[key] += 1
         elif (giver := find_giver(held, key)) is not None:
@@ -57,7 +57,7 @@ def test_a_crowd_of_many_keys_leaves_an_action_to_one_who_seldom_asks(crowd: int
     assert all(got)
 
 
-def test_many_keys_with_modest_wishes_get_the_whole_rate() -> None:
+def test_many_keys_with_few_requests_get_the_whole_rate() -> None:
     """256 readers who ask 10 times in 30 s."""
     pace = FairPace[int](100)
     asked = [(30 * number / 2560, number % 256) for number in range(2560)]

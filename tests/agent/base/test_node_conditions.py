@@ -14,14 +14,14 @@ from tessera.api.sharing.devices import AdvertisedDevice, AdvertisedResource, Ad
 from tessera.kube.resources import Condition
 from tessera.limits.messages import CONDITION_MESSAGE
 
-WISH = DesiredSharing(name="slice-4", reason="the cluster's default")
+DESIRED = DesiredSharing(name="slice-4", reason="the cluster's default")
 KEPT = DesiredSharing(name="slice-2", problem='names the profile "slice-3"', problem_reason="ProfileMissing")
 
 
 @pytest.mark.parametrize(
-    ("wish", "in_force", "objection", "expected"),
+    ("desired", "in_force", "objection", "expected"),
     [
-        (WISH, "slice-4", {}, ("True", "ProfileInForce", 'profile "slice-4" is in force: the cluster\'s default')),
+        (DESIRED, "slice-4", {}, ("True", "ProfileInForce", 'profile "slice-4" is in force: the cluster\'s default')),
         (
             DesiredSharing(reason="no label"),
             "",
@@ -29,7 +29,7 @@ KEPT = DesiredSharing(name="slice-2", problem='names the profile "slice-3"', pro
             ("True", "NoProfile", "no profile is in force", "nothing is shared: no label"),
         ),
         (
-            WISH,
+            DESIRED,
             "slice-2",
             {},
             (
@@ -46,21 +46,21 @@ KEPT = DesiredSharing(name="slice-2", problem='names the profile "slice-3"', pro
             ("False", "ProfileMissing", 'names the profile "slice-3"', 'profile "slice-2" is in force'),
         ),
         (
-            WISH,
+            DESIRED,
             "",
             {"problem": "49 is more than 48"},
             ("False", "ProfileRefused", "49 is more than 48", "no profile is in force", "nothing is shared"),
         ),
         (
-            WISH,
+            DESIRED,
             "slice-4",
             {"problem": "a pod holds GPU 0", "problem_reason": "CardsInUse"},
             ("False", "CardsInUse", "a pod holds GPU 0", 'profile "slice-4" is in force'),
         ),
     ],
 )
-def test_sharing(wish: DesiredSharing, in_force: str, objection: dict[str, Any], expected: tuple[str, ...]) -> None:
-    found = sharing_condition(wish, in_force, **objection)
+def test_sharing(desired: DesiredSharing, in_force: str, objection: dict[str, Any], expected: tuple[str, ...]) -> None:
+    found = sharing_condition(desired, in_force, **objection)
     assert found.type == "GpuSharingApplied"
     status, reason, *facts = expected
     assert (found.status, found.reason) == (status, reason)
@@ -72,7 +72,7 @@ def test_the_offer_shows_new_content_in_force_and_fields_without_effect() -> Non
     slices = tuple(AdvertisedDevice(id=str(number), uuid="u", gpu="g", index="0") for number in range(7))
     resources = {"nvidia.com/mig-1g.5gb": AdvertisedResource(name="nvidia.com/mig-1g.5gb", devices=slices)}
     notice = Notice("sharing.timeSlicing.resources[0].name", "nothing here is nvidia.com/gpu")
-    found = sharing_condition(WISH, "slice-4", offer=Advertisement(resources=resources, notices=(notice,)))
+    found = sharing_condition(DESIRED, "slice-4", offer=Advertisement(resources=resources, notices=(notice,)))
     assert found.status == "True"
     for fact in ("default", "offered: 7 nvidia.com/mig-1g.5gb", f"{notice.path}: {notice.text}"):
         assert fact in found.message

@@ -29,7 +29,7 @@ class Admin:
 
     Attributes:
         changes: what wakes the agent's parts.
-        agent: the wishes.
+        agent: the desired profile and layout.
     """
 
     def __init__(self, folder: Path) -> None:

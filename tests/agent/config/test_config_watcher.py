@@ -1,4 +1,4 @@
-"""Wishes follow labels and ConfigMaps as they change, and outlive mistakes, restarts and missing rights."""
+"""Desired profiles and layouts follow labels and ConfigMaps, and outlive mistakes, restarts and missing rights."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -104,7 +104,7 @@ def test_a_missing_profile_keeps_the_old_one_and_says_so(administer: Play) -> No
     administer(story)
 
 
-def test_a_profile_that_was_wished_but_never_in_force_is_not_what_is_kept(administer: Play) -> None:
+def test_a_profile_that_was_desired_but_never_in_force_is_not_what_is_kept(administer: Play) -> None:
     async def story(admin: Any) -> None:
         await admin.begin(profile="slice-4")
         await admin.files(PROFILES, {"slice-4": sliced(4), "slice-9": sliced(9), "broken": BROKEN})
@@ -168,7 +168,7 @@ def test_configmaps_that_are_not_there_or_go_are_empty(administer: Play) -> None
     administer(story)
 
 
-def test_a_node_that_is_gone_for_a_moment_keeps_its_wishes(administer: Play) -> None:
+def test_a_node_that_is_gone_for_a_moment_keeps_its_profile_and_layout(administer: Play) -> None:
     async def story(admin: Any) -> None:
         await admin.begin(profile="slice", layout="whole")
         await admin.files(PROFILES, {"slice": sliced(4), "other": sliced(2)})

@@ -22,7 +22,7 @@ FILES = ConfigMapFiles(
 LAST = AppliedProfile(name="slice-2", text=profile(2), profile=parse_profile(profile(2)))
 
 
-def wish(
+def desire(
     label: str = "", default: str = "", files: ConfigMapFiles = FILES, last: AppliedProfile | None = LAST
 ) -> DesiredSharing:
     return select_profile(files, label, default, last)
@@ -38,7 +38,7 @@ def wish(
     ],
 )
 def test_label_then_default_then_nothing(label: str, default: str, name: str, reason: str) -> None:
-    found = wish(label, default)
+    found = desire(label, default)
     assert (found.name, found.reason, found.problem) == (name, reason, None)
     assert found.text == FILES.texts.get(name, "")
     assert found.profile == parse_profile(found.text)
@@ -73,7 +73,7 @@ def test_label_then_default_then_nothing(label: str, default: str, name: str, re
 def test_what_cannot_be_followed_leaves_what_was_in_force(
     asked: dict[str, Any], reason: str, facts: tuple[str, ...]
 ) -> None:
-    found = wish(**asked)
+    found = desire(**asked)
     assert (found.name, found.text, found.profile) == (LAST.name, LAST.text, LAST.profile)
     assert found.problem_reason == reason
     assert found.problem is not None
@@ -82,11 +82,11 @@ def test_what_cannot_be_followed_leaves_what_was_in_force(
 
 
 def test_where_nothing_was_in_force_a_mistake_shares_nothing() -> None:
-    found = wish("broken", last=None)
+    found = desire("broken", last=None)
     assert (found.name, found.profile.blocks, found.last) == ("", (), None)
     assert found.problem_reason == "ProfileRefused"
 
 
 def test_a_node_that_asks_for_nothing_does_not_keep_what_it_had() -> None:
-    found = wish()
+    found = desire()
     assert (found.name, found.profile.blocks, found.problem) == ("", (), None)

@@ -83,14 +83,14 @@ def test_a_file_that_cannot_be_read_counts_as_none(tmp_path: Path) -> None:
     assert ownership.owner(A) is ON_DEMAND
 
 
-@given(wishes=st.lists(st.tuples(st.sampled_from([ON_DEMAND, STATIC]), st.booleans()), min_size=1, max_size=12))
+@given(owners=st.lists(st.tuples(st.sampled_from([ON_DEMAND, STATIC]), st.booleans()), min_size=1, max_size=12))
 def test_a_card_always_has_one_owner_that_changes_only_by_transfer(
-    tmp_path_factory: pytest.TempPathFactory, wishes: list[tuple[CardOwner, bool]]
+    tmp_path_factory: pytest.TempPathFactory, owners: list[tuple[CardOwner, bool]]
 ) -> None:
     folder = tmp_path_factory.mktemp("ownership")
     ownership = CardOwnership(folder / "owners.json")
     owner = None
-    for wanted, goes in wishes:
+    for wanted, goes in owners:
         ownership.set_desired({A: wanted})
         owner = owner or wanted
         assert ownership.owner(A) is owner

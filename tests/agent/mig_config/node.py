@@ -166,7 +166,7 @@ class Node:
         self.machine = SimulatedMachine(cards, seed="node-1", mig=mig, state=state, **machine)
         self.kubelet = Ledger()
         self.pods: dict[str, Pod] = {}
-        self.wished = DesiredLayout()
+        self.desired = DesiredLayout()
         self.changes = ChangeNotifier()
         self.told: list[LayoutStatus] = []
         #: GPU instances that are told to be destroyed: their card and id.
@@ -216,7 +216,7 @@ class Node:
             )
         self.layouts = LayoutReconciler(
             runtime,
-            desired=lambda: self.wished,
+            desired=lambda: self.desired,
             inventory=self.inventory_reader,
             ownership=self.ownership,
             executor=MigExecutor(runtime, inventory=self.inventory_reader, journal=journal, listener=self),
@@ -282,7 +282,7 @@ class Node:
 
     def label(self, name: str) -> None:
         """The administrator picks a layout."""
-        self.wished = DesiredLayout(name=name, entries=parse_layouts(LAYOUTS).layouts.get(name), reason="the label")
+        self.desired = DesiredLayout(name=name, entries=parse_layouts(LAYOUTS).layouts.get(name), reason="the label")
         self.changes.notify()
 
     def pod(self, name: str, *devices: str, uid: str = "") -> None:
@@ -315,7 +315,7 @@ class Node:
     def state(self, state: LayoutState, reason: str = "") -> bool:
         """True if the desired layout has this status."""
         now = self.status
-        return (now.layout, now.state) == (self.wished.name, state) and reason in ("", now.reason)
+        return (now.layout, now.state) == (self.desired.name, state) and reason in ("", now.reason)
 
     @property
     def status(self) -> LayoutStatus:

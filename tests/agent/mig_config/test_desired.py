@@ -72,18 +72,18 @@ CARDS = [card(0), card(1), plain(2)]
 STATIC = {"GPU-0": CardOwner.STATIC, "GPU-1": CardOwner.STATIC, "GPU-2": CardOwner.STATIC}
 
 
-def wish(name: str) -> DesiredLayout:
+def desire(name: str) -> DesiredLayout:
     return DesiredLayout(name=name, entries=ENTRIES.get(name), reason="the label")
 
 
 def refused(name: str, cards: list[GpuState] = CARDS) -> RejectedLayout:
-    found = resolve_layout(wish(name), cards)
+    found = resolve_layout(desire(name), cards)
     assert isinstance(found, RejectedLayout)
     return found
 
 
 def wanted(name: str, cards: list[GpuState] = CARDS) -> ResolvedLayout:
-    found = resolve_layout(wish(name), cards)
+    found = resolve_layout(desire(name), cards)
     assert isinstance(found, ResolvedLayout)
     return found
 
@@ -268,7 +268,7 @@ def test_a_node_with_one_card_that_the_file_names_leaves_the_others() -> None:
     [("", {"GPU-0", "GPU-1", "GPU-2"}), ("dynamic", {"GPU-2"}), ("mixed", {"GPU-1", "GPU-2"}), ("enabled", {"GPU-2"})],
 )
 def test_where_claims_get_whole_cards_they_get_those_that_the_layout_does_not_cut(name: str, whole: set[str]) -> None:
-    found = resolve_layout(msgspec.structs.replace(wish(name), whole_by_claims=True), CARDS)
+    found = resolve_layout(msgspec.structs.replace(desire(name), whole_by_claims=True), CARDS)
     assert isinstance(found, ResolvedLayout)
     assert {uuid for uuid, owner in found.owners.items() if owner is CardOwner.CLAIMS} == whole
     assert {uuid for uuid, goal in found.goals.items() if goal.owner is CardOwner.CLAIMS} == whole
@@ -297,7 +297,7 @@ def test_cards_that_a_profile_divides_go_to_claims_in_shares(
 
 
 def test_a_node_without_mig_may_be_dynamic_where_claims_get_whole_cards() -> None:
-    found = resolve_layout(msgspec.structs.replace(wish("dynamic"), whole_by_claims=True), [plain(0)])
+    found = resolve_layout(msgspec.structs.replace(desire("dynamic"), whole_by_claims=True), [plain(0)])
     assert isinstance(found, ResolvedLayout)
     assert found.owners == {"GPU-0": CardOwner.CLAIMS}
 
@@ -305,6 +305,6 @@ def test_a_node_without_mig_may_be_dynamic_where_claims_get_whole_cards() -> Non
 def test_a_card_in_mig_mode_is_given_whole_once_the_mode_is_off() -> None:
     on = card(0)
     on = msgspec.structs.replace(on, info=msgspec.structs.replace(on.info, mig_enabled=True, mig_pending=True))
-    found = resolve_layout(msgspec.structs.replace(wish("mixed"), whole_by_claims=True), [card(1), on, plain(2)])
+    found = resolve_layout(msgspec.structs.replace(desire("mixed"), whole_by_claims=True), [card(1), on, plain(2)])
     assert isinstance(found, ResolvedLayout)
     assert found.owners["GPU-0"] is CardOwner.STATIC

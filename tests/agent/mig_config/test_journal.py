@@ -16,10 +16,10 @@ X = DesiredLayout(name="x")
 
 def test_a_layout_is_identified_by_name_and_entries_whatever_the_reason() -> None:
     entries = (LayoutEntry(devices=None, mig_enabled=True, counts={"1g.5gb": 7}),)
-    wish = DesiredLayout(name="x", entries=entries, reason="the label")
+    desired = DesiredLayout(name="x", entries=entries, reason="the label")
     others = [DesiredLayout(name="y", entries=entries), DesiredLayout(name="x"), DesiredLayout(name="x", entries=())]
-    assert digest_of(wish) == digest_of(DesiredLayout(name="x", entries=entries, reason="the cluster's default"))
-    assert digest_of(wish) not in set(map(digest_of, others))
+    assert digest_of(desired) == digest_of(DesiredLayout(name="x", entries=entries, reason="the cluster's default"))
+    assert digest_of(desired) not in set(map(digest_of, others))
 
 
 def test_the_journal_comes_back_as_it_was_saved(tmp_path: Path) -> None:

@@ -179,7 +179,7 @@ def test_another_label_is_followed_at_once_during_any_step(play: Callable[..., N
         assert node.hardware is not None
         node.hardware.at(call, lambda: node.label("five-and-one"))
         node.label(SEED)
-        await node.until(lambda: node.wished.name == "five-and-one")
+        await node.until(lambda: node.desired.name == "five-and-one")
         assert await node.succeeds() < 2
         assert node.multisets() == [{"2g.10gb": 1, "1g.5gb": 5}]
 

@@ -68,7 +68,7 @@ class SceneConfig:
 
     @property
     def sharing(self) -> DesiredSharing:
-        return self._scene.wish
+        return self._scene.desired
 
     def note_applied_profile(self, name: str, _text: str) -> None:
         self._scene.settled.append(name)
@@ -100,7 +100,7 @@ class Scene:
         self.strategy = strategy
         self.strategies = strategies
         self.options = options or AllocateOptions()
-        self.wish = DesiredSharing()
+        self.desired = DesiredSharing()
         self.settled: list[str] = []
         self.health = HealthStateMachine(HealthPolicy())
         self.fenced: frozenset[str] = frozenset()
@@ -229,7 +229,7 @@ class Scene:
 
     def follow(self, text: str, name: str = "") -> None:
         """The node's label or the ConfigMap's content changes."""
-        self.wish = DesiredSharing(name=name or "profile", text=text, profile=parse_profile(text))
+        self.desired = DesiredSharing(name=name or "profile", text=text, profile=parse_profile(text))
         self.changes.notify()
 
     async def restart_advertiser(self) -> None:

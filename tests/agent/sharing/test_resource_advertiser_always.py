@@ -43,12 +43,12 @@ STEPS = st.one_of(
 def test_no_card_is_given_out_in_two_forms(play_anew: Callable[..., None], steps: list[tuple[str, str]]) -> None:
     async def story(scene: Scene) -> None:
         names = (f"pod-{number}" for number in itertools.count())
-        wished = WHOLE
+        desired = WHOLE
         await scene.begin(WHOLE)
         await scene.offers(gpu=2)
         for step, what in steps:
             if step == "follow":
-                wished = what
+                desired = what
                 scene.follow(what)
             elif step == "admit":
                 await admit(scene, next(names), what)
@@ -68,7 +68,7 @@ def test_no_card_is_given_out_in_two_forms(play_anew: Callable[..., None], steps
         for name in list(scene.pods):
             scene.finish(name)
         scene.changes.notify()
-        await scene.until(lambda: {name: n for name, n in scene.allocatable.items() if n} == COUNTS[wished])
+        await scene.until(lambda: {name: n for name, n in scene.allocatable.items() if n} == COUNTS[desired])
 
     play_anew(story, "2xA100-40GB")
 

@@ -177,15 +177,15 @@ class Node(RuleBasedStateMachine):
             made.position for made, owner in self.machine.table.observed_instances() if owner not in self.promises
         ]
 
-    @rule(target=promised, wishes=st.lists(st.sampled_from(POSITIONS), min_size=1, max_size=3))
-    def promise_slices(self, wishes: list[SlicePosition]) -> PodUid:
-        return self._promise(wishes)
+    @rule(target=promised, positions=st.lists(st.sampled_from(POSITIONS), min_size=1, max_size=3))
+    def promise_slices(self, positions: list[SlicePosition]) -> PodUid:
+        return self._promise(positions)
 
-    def _promise(self, wishes: list[SlicePosition]) -> PodUid:
+    def _promise(self, positions: list[SlicePosition]) -> PodUid:
         free: list[SlicePosition] = []
-        for wish in wishes:
-            if not any(overlap(wish, taken) for taken in self._taken() + free):
-                free.append(wish)
+        for position in positions:
+            if not any(overlap(position, taken) for taken in self._taken() + free):
+                free.append(position)
         self.count += 1
         pod = PodUid(f"pod-{self.count}")
         if free:
@@ -227,9 +227,9 @@ class Node(RuleBasedStateMachine):
             self.claims[pod], self.handed_out[pod] = True, slices
             self.machine.handle(PromiseServes(pod, prepared=True))
 
-    @rule(target=bound, wishes=st.lists(st.sampled_from(POSITIONS), min_size=1, max_size=3))
-    def run_a_pod_with_a_claim(self, wishes: list[SlicePosition]) -> PodUid:
-        pod = self._bind(self._promise(wishes))
+    @rule(target=bound, positions=st.lists(st.sampled_from(POSITIONS), min_size=1, max_size=3))
+    def run_a_pod_with_a_claim(self, positions: list[SlicePosition]) -> PodUid:
+        pod = self._bind(self._promise(positions))
         self._prepare(pod)
         return pod
 

@@ -734,8 +734,8 @@ def test_a_host_that_a_pod_names_is_left_when_it_refuses_the_pod() -> None:
     cluster.pass_time(1)
     cluster.claim_node("n1")
     cluster.refusing = {"n1"}
-    wish = NodeConstraints(selector=((HOSTNAME_LABEL, "n1"),))
-    pod = cluster.user("p", cluster.claim("c", request("x", ONE)), hostname="n1", constraints=wish)
+    rule = NodeConstraints(selector=((HOSTNAME_LABEL, "n1"),))
+    pod = cluster.user("p", cluster.claim("c", request("x", ONE)), hostname="n1", constraints=rule)
     cluster.settle()
     assert not cluster.where(pod)
     cluster.refusing.clear()

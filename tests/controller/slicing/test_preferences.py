@@ -104,14 +104,14 @@ def test_replicas_go_to_nodes_of_their_own(cluster: SlicerCluster, spec: dict[st
     assert sorted(nodes(cluster, *pods)) == [f"n{number}" for number in range(8)]
 
 
-def test_a_wish_costs_the_packing_nothing(cluster: SlicerCluster) -> None:
+def test_a_preference_costs_the_packing_nothing(cluster: SlicerCluster) -> None:
     first = cluster.pod("first", "4g.20gb", created=rfc3339(cluster.date))
     (home,) = nodes(cluster, first)
     other = next(f"n{number}" for number in range(8) if f"n{number}" != home)
     assert nodes(cluster, create(cluster, "pod", "3g.20gb", affinity=on_nodes(HOST, other))) == [home]
 
 
-def test_a_wish_that_no_node_meets_keeps_no_pod_waiting(cluster: SlicerCluster) -> None:
+def test_a_preference_that_no_node_meets_keeps_no_pod_waiting(cluster: SlicerCluster) -> None:
     assert nodes(cluster, create(cluster, "pod", "7g.40gb", affinity=on_nodes(HOST, "nowhere")))
 
 

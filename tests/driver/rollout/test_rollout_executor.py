@@ -146,9 +146,9 @@ async def test_another_life_of_a_pod_is_not_evicted(desk: Desk) -> None:
 
 async def test_an_image_is_brought_once_by_a_pod_that_fits_everywhere_and_goes_with_its_node(desk: Desk) -> None:
     node = await desk.node()
-    wish = PullImage(node="n1", node_uid=node.metadata.uid, set=NEW, image="r/driver@sha256:1", secrets=("key",))
-    assert await desk.hands.execute(wish) is InstructionOutcome.DONE
-    assert await desk.hands.execute(wish) is InstructionOutcome.REFUSED
+    pull = PullImage(node="n1", node_uid=node.metadata.uid, set=NEW, image="r/driver@sha256:1", secrets=("key",))
+    assert await desk.hands.execute(pull) is InstructionOutcome.DONE
+    assert await desk.hands.execute(pull) is InstructionOutcome.REFUSED
     found = await desk.client.get(PODS.as_dicts(), pull_name("n1", NEW), "tessera-system")
     spec = found["spec"]
     assert (spec["nodeName"], spec["imagePullSecrets"]) == ("n1", [{"name": "key"}])

@@ -402,7 +402,7 @@ def test_without_automatic_upgrade_nothing_that_serves_is_replaced_as_upstream_h
         ("{initialDelaySeconds: 30, periodSeconds: 7, failureThreshold: 10}", 100, (30, 7, 60)),
     ],
 )
-def test_the_charts_waits_are_nobodys_wish_but_the_time_to_start_stays(written: str, window: int, probe: Any) -> None:
+def test_the_charts_waits_are_not_followed_but_the_time_to_start_stays(written: str, window: int, probe: Any) -> None:
     found = driver(f"startupProbe: {written}").policy.startup_probe
     if not probe:
         assert found == {}

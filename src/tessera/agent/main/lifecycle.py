@@ -388,8 +388,8 @@ def _texts(group: BaseExceptionGroup[BaseException]) -> Iterator[str]:
 def _read_node(node: Node) -> object:
     """What decides whether the driver is used, and whether the condition of this agent is shown."""
     labels, annotations = node.metadata.labels, node.metadata.annotations
-    wishes = labels.get(PAUSE_LABEL), labels.get(DRIVER_SET_LABEL), annotations.get(REMOVAL_ANNOTATION)
-    return wishes, node.status.conditions
+    settings = labels.get(PAUSE_LABEL), labels.get(DRIVER_SET_LABEL), annotations.get(REMOVAL_ANNOTATION)
+    return settings, node.status.conditions
 
 
 async def _cancel(*tasks: "asyncio.Task[Any]") -> None:

@@ -105,7 +105,7 @@ class DecidedOffer:
 
 def choose_offer(
     cards: Sequence[GpuState],
-    wish: DesiredSharing,
+    desired: DesiredSharing,
     strategy: MigStrategy,
     *,
     before: AppliedSharing | None,
@@ -116,31 +116,31 @@ def choose_offer(
 
     Args:
         cards: the static cards.
-        wish: the profile to follow.
+        desired: the profile to follow.
         strategy: the installation's MIG strategy; a profile's own takes precedence.
         before: the offer in force; ``None`` when an agent has just started.
         on_demand: resources that the slice manager serves.
         strategies: the strategy of each kind of sharing.
     """
     refusal: str | None = None
-    for name, profile in _candidates(wish, before):
+    for name, profile in _candidates(desired, before):
         try:
             found = _apply(cards, name, profile, strategy, strategies)
         except (AdvertisementImpossible, StrategyImpossible) as error:
             refusal = refusal or str(error)
             continue
         found, conflict = _drop_on_demand(found, on_demand)
-        return found, _profile_problem(wish, refusal, found) or conflict
+        return found, _profile_problem(desired, refusal, found) or conflict
     found, _ = _drop_on_demand(_drop_missing(before or AppliedSharing(), cards, strategy), on_demand)
-    return found, _profile_problem(wish, refusal, found)
+    return found, _profile_problem(desired, refusal, found)
 
 
-def _candidates(wish: DesiredSharing, before: AppliedSharing | None) -> Iterator[tuple[str, SharingProfile]]:
-    yield wish.name, wish.profile
+def _candidates(desired: DesiredSharing, before: AppliedSharing | None) -> Iterator[tuple[str, SharingProfile]]:
+    yield desired.name, desired.profile
     if before is not None:
         yield before.name, before.profile
-    elif wish.last is not None:
-        yield wish.last.name, wish.last.profile
+    elif desired.last is not None:
+        yield desired.last.name, desired.last.profile
 
 
 def _apply(
@@ -155,10 +155,10 @@ def _apply(
     return AppliedSharing(name=name, profile=profile, offer=offer, plans=plans)
 
 
-def _profile_problem(wish: DesiredSharing, refusal: str | None, found: AppliedSharing) -> SharingProblem | None:
+def _profile_problem(desired: DesiredSharing, refusal: str | None, found: AppliedSharing) -> SharingProblem | None:
     if refusal is None:
         return None
-    asked = f'profile "{wish.name}"' if wish.name else "no profile"
+    asked = f'profile "{desired.name}"' if desired.name else "no profile"
     kept = ", ".join(found.offer.resources) or "nothing"
     return SharingProblem(
         "ProfileRefused", f"{asked} cannot be followed on these cards: {refusal}. Still offered: {kept}"

@@ -119,7 +119,7 @@ def has_screen() -> bool:
 
 
 def shows_colours(wanted: bool | None = None) -> bool:
-    """Returns what the user wants; without a wish, True for a terminal with colours unless ``NO_COLOR`` is set."""
+    """Returns what the user wants; without an option, True for a terminal with colours unless ``NO_COLOR`` is set."""
     return has_screen() and not os.environ.get("NO_COLOR") if wanted is None else wanted
 
 

@@ -295,7 +295,7 @@ class ClusterState:
     def required_node(self, pod: PodInfo) -> NodeName | None:
         """Returns the node that an ungated pod is bound to or pinned to by hostname; None for any other pod.
 
-        A hostname that a pod without need of a gate names is a wish of its author like others: no place was found yet.
+        A hostname that a pod without need of a gate names is a rule of its author like others: no place was found yet.
         """
         if pod.gates:
             return None

@@ -113,7 +113,7 @@ def _proposal(start: int, policy: Json, sign: int) -> int:
 
 
 def _bound(current: int, desired: int, limits: Limits, up: int, down: int) -> Followed:
-    """Bounds a wish by the rates' limits and by ``minReplicas`` and ``maxReplicas``."""
+    """Bounds a proposal by the rates' limits and by ``minReplicas`` and ``maxReplicas``."""
     highest, lowest = min(up, limits.most), max(down, limits.least)
     rates = limits.behavior is None
     if (rates or desired > current) and desired > highest:

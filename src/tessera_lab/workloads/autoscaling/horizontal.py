@@ -1,7 +1,7 @@
 """HorizontalPodAutoscaler: reads its metrics every 15 seconds and sets the scale of its target.
 
-Source: ``pkg/controller/podautoscaler/horizontal.go``. Of several metrics the largest wish counts; one that cannot be
-read stops a shrink, and all of them stop everything. There is no ``metrics.k8s.io`` in a lab, so metrics of type
+Source: ``pkg/controller/podautoscaler/horizontal.go``. Of several metrics the largest proposal counts; one that cannot
+be read stops a shrink, and all of them stop everything. There is no ``metrics.k8s.io`` in a lab, so metrics of type
 Resource and ContainerResource cannot be read, as in a cluster without metrics-server.
 """
 
@@ -50,7 +50,7 @@ _LIMITS = {
 
 
 class _Proposal(NamedTuple):
-    """The wish of one metric, its name in reasons, and its value as ``status.currentMetrics`` has it."""
+    """The proposal of one metric, its name in reasons, and its value as ``status.currentMetrics`` has it."""
 
     replicas: int
     name: str
@@ -180,7 +180,7 @@ class HorizontalPodAutoscalerController:
     async def _propose(
         self, scaler: Json, target: Target
     ) -> tuple[_Proposal | None, tuple[str, str, str], list[dict[str, Any]]]:
-        """The largest wish, the condition ScalingActive, and the values; no wish if a shrink would be a guess."""
+        """The largest proposal, the condition ScalingActive, and the values; none if a shrink would be a guess."""
         proposals: list[_Proposal] = []
         failure: tuple[str, str, str] | None = None
         for spec in scaler["spec"].get("metrics") or ():

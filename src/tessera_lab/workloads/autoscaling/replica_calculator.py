@@ -4,7 +4,7 @@ Source: ``pkg/controller/podautoscaler/replica_calculator.go``. Values are in th
 are kept with what is wrong with them:
 
 * ``AverageValue`` of External and Object compares with ``status.replicas``, which counts the surge pods of a rollout;
-  within the tolerance that number becomes the wish (kubernetes/kubernetes#72775).
+  within the tolerance that number becomes the proposal (kubernetes/kubernetes#72775).
 * ``Value`` multiplies with the *ready* pods, so a service shrinks while its pods load (#130130).
 * Pods without a value count 0 on the way up and the whole target on the way down.
 """

@@ -18,11 +18,11 @@ def limits(most: int = 100, least: int = 1, **behavior: Any) -> Limits:
     return Limits(least, most, scaler["spec"]["behavior"])
 
 
-def play(rules: Limits, wishes: list[int], *, start: int, period: float = 15.0) -> list[int]:
-    """The replicas after each wish."""
+def play(rules: Limits, proposals: list[int], *, start: int, period: float = 15.0) -> list[int]:
+    """The replicas after each proposal."""
     history, current, found = ScaleHistory(), start, []
-    for index, wish in enumerate(wishes):
-        followed = history.follow(current, wish, rules, index * period)
+    for index, proposal in enumerate(proposals):
+        followed = history.follow(current, proposal, rules, index * period)
         history.note_scaled(current, followed.replicas, index * period)
         current = followed.replicas
         found.append(current)
@@ -42,7 +42,7 @@ def test_without_behavior_growth_is_twice_and_shrinking_waits_for_the_same_windo
 
 
 @pytest.mark.parametrize(
-    ("rules", "wishes", "start", "wanted"),
+    ("rules", "proposals", "start", "wanted"),
     [
         ({"scaleDown": {"stabilizationWindowSeconds": 0, "policies": ONE_A_MINUTE}}, [1] * 6, 5, [4, 4, 4, 4, 3, 3]),
         ({"scaleDown": {"stabilizationWindowSeconds": 0, "selectPolicy": "Disabled"}}, [1] * 3, 5, [5, 5, 5]),
@@ -50,8 +50,8 @@ def test_without_behavior_growth_is_twice_and_shrinking_waits_for_the_same_windo
         ({"scaleUp": {"stabilizationWindowSeconds": 30}}, [9, 9, 9, 9], 5, [5, 5, 9, 9]),
     ],
 )
-def test_policies_bound_each_way(rules: dict[str, Any], wishes: list[int], start: int, wanted: list[int]) -> None:
-    assert play(limits(**rules), wishes, start=start) == wanted
+def test_policies_bound_each_way(rules: dict[str, Any], proposals: list[int], start: int, wanted: list[int]) -> None:
+    assert play(limits(**rules), proposals, start=start) == wanted
 
 
 def test_what_holds_back_is_named() -> None:
@@ -64,6 +64,6 @@ def test_what_holds_back_is_named() -> None:
 
 
 @given(st.lists(st.integers(0, 200), min_size=1, max_size=60), st.integers(1, 30), st.booleans())
-def test_replicas_stay_within_their_bounds(wishes: list[int], start: int, plain: bool) -> None:
+def test_replicas_stay_within_their_bounds(proposals: list[int], start: int, plain: bool) -> None:
     rules = Limits(1, 30) if plain else limits(most=30)
-    assert all(1 <= each <= 30 for each in play(rules, wishes, start=start))
+    assert all(1 <= each <= 30 for each in play(rules, proposals, start=start))

@@ -37,7 +37,7 @@ def target(replicas: int, observed: int | None = None, *, loading: int = 0) -> T
         (19_000, target(2), 2),
         (17_000, target(2), 2),  # below the tolerance, and rounded up to the same
         (0, target(2), 0),
-        (30_000, target(2, observed=3), 3),  # a surge pod becomes the wish: kubernetes/kubernetes#72775
+        (30_000, target(2, observed=3), 3),  # a surge pod becomes the proposal: kubernetes/kubernetes#72775
         (10_000, target(0), 1),
     ],
 )
