@@ -53,12 +53,14 @@ def node(
     offers: Sequence[NodeOffer] = (SHARES,),
     ready: str = "True",
     since: float = 60.0,
+    nothing: bool = False,
 ) -> Node:
+    """A node; with ``nothing`` its agent has reported that it offers nothing by limits."""
     conditions = [{"type": "Ready", "status": ready, "message": "kubelet stopped posting"}]
     moved = {"lastTransitionTime": rfc3339(NOW - since)}
     conditions += [{"type": t, "status": s, "reason": r, "message": m, **moved} for t, s, r, m in told]
     allocatable = {"cpu": "8", **({"nvidia.com/gpu.shared": "16"} if gives is None else gives)}
-    annotations = {OFFERS_ANNOTATION: encode_offers(offers)} if offers else {}
+    annotations = {OFFERS_ANNOTATION: encode_offers(offers)} if offers or nothing else {}
     metadata = {"name": "n1", "uid": "u1", "labels": labels, "annotations": annotations}
     body = {"metadata": metadata, "status": {"conditions": conditions, "allocatable": allocatable}}
     return msgspec.convert(body, Node)
@@ -291,6 +293,16 @@ def test_slices_on_demand_that_go_to_claims_are_no_resource() -> None:
     found = answer(node(HEALTHY, labels=labels, gives={}, offers=(dynamic,)))
     assert any(each.startswith("offers 1g.5gb by ResourceClaims: at most 28") for each in found.facts)
     assert not any("nvidia.com/mig-1g.5gb" in each for each in found.facts)
+
+
+def test_cards_that_go_to_claims_are_an_offer_though_kubelet_counts_none() -> None:
+    labels = {"nvidia.com/device-plugin.config": "slice-4", "tessera.dev/device-api": "dra"}
+    found = answer(node(HEALTHY, IN_FORCE, labels=labels, gives={}, offers=(), nothing=True))
+    assert (found.case, found.help) == ("as-configured", ())
+    assert found.verdict == "is as configured: whole cards, or shares of them, by ResourceClaims"
+    assert not any(each.startswith("kubelet gives nothing") for each in found.facts)
+    cut = {**labels, "nvidia.com/mig.config": "all-enabled"}
+    assert answer(node(HEALTHY, IN_FORCE, labels=cut, gives={}, offers=(), nothing=True)).case == "offers-nothing"
 
 
 def test_what_kubelet_does_not_give_of_an_offer_is_told() -> None:

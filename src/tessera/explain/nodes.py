@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from tessera.api.instaslice import OBJECT_CONDITION
+from tessera.api.mig_layouts.generated import DISABLED
 from tessera.api.names import MIG_CONFIG_LABEL, MIG_CONFIG_STATE_LABEL, gives_by_claims, is_on_demand
 from tessera.api.nodes.card_faults import read_node_faults
 from tessera.api.nodes.conditions import AGENT_LABEL, HEALTH, LAYOUT, MPS, SHARING, is_marked_silent
@@ -48,6 +49,8 @@ AGENT_NODE_LABELS: Mapping[str, str | None] = {
     **dict.fromkeys(ACCELERATOR_LABELS),
 }
 _DOMAIN = "nvidia.com/"
+#: What a node offers whose cards pods get by claims, whole or in shares: kubelet counts none of them.
+_CLAIMED_CARDS = "whole cards, or shares of them, by ResourceClaims"
 #: Events, and errors of cards, that are shown at most.
 _EVENTS, _FAULTS = 3, 16
 #: What an error asks for, the worst last.
@@ -287,10 +290,17 @@ def _agent_conditions(node: Node) -> dict[str, Condition]:
 
 
 def _offered_resources(node: Node) -> list[str]:
-    """The resources that kubelet counts, and ``slices on demand`` if the node makes some."""
+    """The resources that kubelet counts, ``slices on demand`` if the node makes some, and cards that claims get."""
     given = [f"{name} {count}" for name, count in _static_allocatable(node).items()]
     on_demand = is_on_demand(node.metadata.labels.get(MIG_CONFIG_LABEL, ""))
-    return [*given, *(["slices on demand"] if on_demand else [])]
+    return [*given, *(["slices on demand"] if on_demand else [_CLAIMED_CARDS] if _gives_cards_by_claims(node) else [])]
+
+
+def _gives_cards_by_claims(node: Node) -> bool:
+    """True if the agent has reported that it gives nothing by limits, and the labels leave whole cards to claims."""
+    labels, reported = node.metadata.labels, OFFERS_ANNOTATION in node.metadata.annotations
+    whole = labels.get(MIG_CONFIG_LABEL, DISABLED) == DISABLED
+    return gives_by_claims(labels) and whole and reported and _offers(node) == ((), "")
 
 
 def _static_allocatable(node: Node) -> dict[str, str]:
@@ -359,7 +369,9 @@ def _offer_lines(view: ClusterView, node: Node) -> Iterator[str]:
         if given != str(count):
             yield f"kubelet gives {given} of the {count} {resource}; the others are unhealthy, cordoned or not free yet"
     yield from describe_blocked_devices(view, node)
-    if not offers:
+    if _gives_cards_by_claims(node):
+        yield f"offers {_CLAIMED_CARDS}; see them: tessera map"
+    elif not offers:
         counts = [f"{name} {count}" for name, count in _static_allocatable(node).items()]
         yield f"kubelet gives {', '.join(counts) or f'nothing of {_DOMAIN}*'}"
 

@@ -34,7 +34,8 @@ from tessera.api.sharing.profile import (
 from tessera.limits.nodes import RESOURCE_ENTRIES
 
 GPU_RESOURCE = "nvidia.com/gpu"
-
+#: Why an entry divides nothing on a node that lists no device to kubelet by name.
+_NO_DEVICES = "nothing to divide for limits: the cards are cut on demand, go to ResourceClaims, or have no MIG device"
 
 _ALL_CARDS = (ResourcePattern("*", GPU_RESOURCE),)
 
@@ -157,8 +158,9 @@ def _pick_devices(
     """Returns the devices that an entry divides."""
     of_resource = [each for each in whole if each.resource == entry.name]
     if not of_resource:
-        resources = ", ".join(sorted({each.resource for each in whole})) or "no resource"
-        notices.append(Notice(f"{entry.path}.name", f"nothing here is {entry.name}; this node has {resources}"))
+        resources = ", ".join(sorted({each.resource for each in whole}))
+        text = f"nothing here is {entry.name}; this node has {resources}" if resources else _NO_DEVICES
+        notices.append(Notice(f"{entry.path}.name", text))
         return ()
     return _select_devices(of_resource, entry.devices, entry, problems)
 
