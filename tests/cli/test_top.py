@@ -115,6 +115,7 @@ def test_a_terminal_of_80_columns_shows_the_bar_the_state_and_how_to_quit() -> N
     lines = shown(TopView(), 80, 24)
     assert any("50%  ███" in line and line.endswith("busy") for line in lines)
     assert {"q quit", "? help", "Enter why", "l log", "d describe"} <= set(lines[-1].split("  "))
+    assert sum("help" in line for line in lines) == 1
 
 
 def test_a_narrow_terminal_shows_load_memory_and_power_of_cards() -> None:

@@ -149,7 +149,7 @@ def test_top_is_live_on_a_terminal_until_q(used: RunningLab) -> None:
         screen.type("s")
         screen.until("cards by busy")
         screen.type("/T4\r")
-        screen.until("filter: T4   ")
+        screen.until("filter: T4\x1b[K")
         screen.type("q")
         assert screen.process.wait(timeout=TIMEOUT) == 0
         screen.until("\x1b[?1049l")

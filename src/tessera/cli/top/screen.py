@@ -129,7 +129,7 @@ def _status(view: TopView, usage: "Usage") -> str:
         parts.append(f"filter: {view.filter}{'_' if view.editing else ''}")
     if usage.fleet.failures:
         parts.append(f"no answer from {list_names([each.node for each in usage.fleet.failures], 2)}")
-    return "   ".join((*parts, "h: help"))
+    return "   ".join(parts)
 
 
 def _gauges(usage: "Usage", width: int, look: Look) -> Line:
