@@ -198,7 +198,7 @@ def ways_out(namespace: str, deployment: str) -> tuple[str, ...]:
     patch = f"kubectl patch deployment -n {namespace} {deployment} -p '{_PATCH}'"
     return (
         f"let an old pod end first; the service is without it meanwhile: {patch}",
-        "or have Tessera do so, and go back if the new pod fails: annotate its template tessera.dev/update: hand-over",
+        "or let Tessera do so, and go back if a new pod fails: annotate the pod template tessera.dev/update: hand-over",
         "or make room for one pod more, and keep the old one until then: end another pod, request less, or add a node",
     )
 
