@@ -45,7 +45,7 @@ page: $(VENV)/.dev  ## the live page: makes its types, then lint, types, and tha
 	node build.mjs ../$(VENV)/page && diff -r ../$(VENV)/page ../src/tessera/dashboard/assets
 
 # Those that pages show; all of them are below .venv/pictures.
-PICTURES := live-page-1280-light live-page-390-dark live-page-waiting-768-light live-page-cards-light live-page-broken-768-light live-page-pods-light live-page-slow-card-light
+PICTURES := live-page-1280-light live-page-390-dark live-page-cards-light live-page-broken-768-light live-page-pods-light live-page-slow-card-light
 pictures: $(VENV)/.dev  ## the pictures in docs/: those of the live page, made anew by its tests, and diagrams
 	@scripts/need-debian $(VENV)/tools chromium chromium-headless-shell
 	@PATH="$(CURDIR)/$(VENV)/tools/bin:$$PATH" $(BIN)/python -m website.diagrams.draw

@@ -100,7 +100,7 @@ export function Header({ link, simulated, view, change, search, onKeys, showsKey
               ref={search}
               type="search"
               value={view.text}
-              placeholder="pod, namespace, node… or ns: pod: node: model:"
+              placeholder="pod, node, model… or ns:team state:idle"
               onInput={(event) => change({ text: event.currentTarget.value })}
             />
           </label>

@@ -36,6 +36,7 @@ export function PodDetails({ id, onOpen }: PodSheetProps) {
   if (!pod) return null;
   const held = heldBy(pod);
   const waiting = store.waiting.get(`waiting/${pod.namespace}/${pod.pod}`);
+  const joined = held.find((each) => each.lease.joined)?.lease.joined;
   return (
     <>
       {held.length + (waiting ? 1 : 0) === 0 && <p>It holds no card and waits for none, as far as this page knows.</p>}
@@ -45,6 +46,7 @@ export function PodDetails({ id, onOpen }: PodSheetProps) {
           <HeldItem key={`${each.id}/${each.lease.container}`} {...each} onOpen={onOpen} />
         ))}
       </ul>
+      {joined && <p class="sentence">{joined}.</p>}
       <h3>{waiting ? "Why it waits, and what would help" : "What Tessera says of it"}</h3>
       <Why key={id} pod={pod} />
       <Events pod={pod} describe={`kubectl describe pod ${pod.pod} -n ${pod.namespace}`} />

@@ -30,7 +30,7 @@ export function SignIn({ reason, onCancel }: SignInProps) {
       <p>The page shows what your account in the cluster may see.</p>
       <ByProvider onProblem={setProblem} />
       <h3>With a token</h3>
-      <p>Sign in with a token of your account in the cluster. This command prints one of a service account:</p>
+      <p>Sign in with a token of your account in the cluster. This command prints the token of a service account:</p>
       <pre>kubectl create token ACCOUNT -n NAMESPACE</pre>
       <label>
         Token{" "}

@@ -60,6 +60,19 @@ def test_the_room_says_which_part_of_it_is_not_for_every_pod(visit: Visits, live
     expect(sheet.get_by_text("Its node takes no new pods: it is cordoned, or not ready.")).to_be_visible()
 
 
+def test_a_pod_with_several_cards_says_how_they_are_joined(visit: Visits, live: LivePage) -> None:
+    documents, told = scene(), "its 2 cards are joined by 18 NVLinks (NV18)"
+    for key, each in documents.items():
+        if isinstance(each, CardDocument) and any(lease.pod == "forgotten" for lease in each.leases):
+            leases = tuple(msgspec.structs.replace(lease, joined=told) for lease in each.leases)
+            documents[key] = msgspec.structs.replace(each, leases=leases)
+    live.publish(documents)
+    visitor = visit()
+    visitor.region("Held, not used").get_by_role("button", name="team/forgotten").click()
+    sheet = visitor.page.get_by_role("complementary", name="Pod")
+    expect(sheet.get_by_text(f"{told}.", exact=True)).to_be_visible()
+
+
 def test_a_queue_that_nobody_tells_is_named_where_pods_wait(visit: Visits, live: LivePage) -> None:
     visitor = visit()
     told = visitor.region("Waiting").get_by_text("Places and expected starts are not known")
