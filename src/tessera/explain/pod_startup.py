@@ -194,7 +194,7 @@ def _preferences(slicer: Slicer, facts: PodInfo) -> Iterator[str]:
     """What the pod prefers of its node, and has there or not."""
     for preference, met in slicer.planner.preferences_met(facts, facts.node).items():
         yield f"it prefers {preference.text} (weight {preference.weight}): {'met' if met else _NOT_MET}"
-    others, on_node, on_cards = slicer.planner.replicas_beside(facts)
+    others, on_node, on_cards = slicer.planner.replicas_beside(facts) if facts.replica_of is not None else (0, 0, 0)
     if others:
         met_on = f"met by cards; by nodes {_NOT_MET}" if on_node and not on_cards else _NOT_MET if on_node else "met"
         yield f"it prefers apart from other pods of {facts.maker} (by default): {met_on}"

@@ -222,13 +222,14 @@ class _BatchFilters:
         self._open: list[int] = []
         #: Remembered refusals, by number of constraints and closed node.
         self._closed: dict[tuple[int, str], NodeRule] = {}
-        replicas = Replicas(context.replicas, context.allocations)
-        #: By UID, the other replicas of the owner, those that the batch has placed included.
+        #: By UID of a replica, the others of its owner, those that the batch has placed included.
         self._replicas: dict[PodUid, ReplicaPlaces] = {}
         self._pods: dict[str, PodInfo] = {}
         for pod in self._check_constraints(ordered, work):
             self._pods[pod.key] = pod
-            self._replicas[pod.uid] = replicas.of(pod)
+        if any(pod.replica_of is not None for pod in self._pods.values()):
+            replicas = Replicas(context.replicas, context.allocations)
+            self._replicas.update((pod.uid, replicas.of(pod)) for pod in self._pods.values() if pod.replica_of)
         self.checked = len(self._pods)
         #: Owners of which a pod has another replica beside it.
         self._several = Counter(pod.replica_of for pod in self._pods.values())
@@ -266,10 +267,10 @@ class _BatchFilters:
 
     def _most_met(self, pod: PodInfo) -> int:
         """Returns the most that :meth:`met` says of a pod; 0 if all places are worth the same."""
-        alone = pod.replica_of is None or (self._several[pod.replica_of] < 2 and not self._replicas[pod.uid].nodes)
-        if alone and not pod.preferences:
+        others = self._replicas.get(pod.uid)
+        if not pod.preferences and (others is None or (self._several[pod.replica_of] < 2 and not others.nodes)):
             return 0
-        return sum(each.weight for each in pod.preferences) * (APART + 1) + APART
+        return sum(each.weight for each in pod.preferences) * (APART + 1) + (0 if others is None else APART)
 
     def _few_nodes(self, pod: PodInfo) -> int:
         """Returns the number of open nodes up to which they are listed.
@@ -281,7 +282,8 @@ class _BatchFilters:
     def met(self, demand: Demand, node: str, gpu: str = "") -> int:
         """Returns more for more weight of what the pod prefers and the node has, and of equal for fewer replicas."""
         pod = self._pods[demand.key]
-        apart = self._replicas[pod.uid].worth(NodeName(node), gpu)
+        others = self._replicas.get(pod.uid)
+        apart = 0 if others is None else others.worth(NodeName(node), gpu)
         if self._affinity is None or not pod.preferences:
             return apart
         bit = self._index.mask_of(NodeName(node))
@@ -328,14 +330,16 @@ class _BatchFilters:
 
     def reserve(self, demand: Demand, node: str) -> None:
         """Takes in that the batch places the pod on the node."""
-        self._replicas[self._pods[demand.key].uid].nodes[NodeName(node)] += 1
+        if (others := self._replicas.get(self._pods[demand.key].uid)) is not None:
+            others.nodes[NodeName(node)] += 1
         self._touch(NodeName(node))
         for rule in self._filters:
             rule.reserve(self._pods[demand.key], NodeName(node))
 
     def unreserve(self, demand: Demand, node: str) -> None:
         """Takes in that the batch takes the pod from the node."""
-        self._replicas[self._pods[demand.key].uid].nodes[NodeName(node)] -= 1
+        if (others := self._replicas.get(self._pods[demand.key].uid)) is not None:
+            others.nodes[NodeName(node)] -= 1
         self._touch(NodeName(node))
         for rule in self._filters:
             rule.unreserve(self._pods[demand.key], NodeName(node))

@@ -47,10 +47,9 @@ class Replicas:
         self._known: dict[tuple[str, str], ReplicaPlaces] = {}
 
     def of(self, pod: PodInfo) -> ReplicaPlaces:
-        """Returns the places of the replicas beside which a pod is one; of none if it is no replica."""
+        """Returns the places of the replicas beside which a pod is one."""
         owner = pod.replica_of
-        if owner is None:
-            return ReplicaPlaces()
+        assert owner is not None, f"{pod.key} is no replica"
         if owner not in self._known:
             found = self._known[owner] = ReplicaPlaces()
             for uid, node in self._placed.get(owner, {}).items():
