@@ -10,6 +10,7 @@ from tests.handover.test_inheritance import NEW, OLD, end, gone, has_slices, run
 from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.api.names import QUEUE_LABEL, NodeName, PodUid, resource_of
+from tessera.controller.leadership.owners import unknown_owners
 from tessera.controller.objects.owners import Workload
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.reservations.reservation_record import RESERVATIONS_ANNOTATION
@@ -327,7 +328,7 @@ def test_a_new_controller_goes_on_where_the_old_one_ended(cluster: SlicerCluster
     cluster.settle()
     new = surge(cluster)
     for _ in range(20):
-        for owner in list(cluster.slicer.unknown_owners):
+        for owner in list(unknown_owners(cluster.slicer)):
             cluster.slicer.handle(OwnerLookedUp(owner, cluster.workloads[owner.uid]))
         cluster.slicer.decide()
         writes = cluster.slicer.pop_writes()

@@ -12,6 +12,7 @@ from tessera.api.instaslice import AllocationStatus, Instaslice, make_result
 from tessera.api.names import GATE, MIG_CONFIG_LABEL, NodeName, PodUid, resource_of
 from tessera.api.queues import read_queue
 from tessera.controller.base.settings import NO_MOVES, MoveMode, MoveSettings
+from tessera.controller.leadership.owners import unknown_owners
 from tessera.controller.objects.node_constraints import NodeConstraints
 from tessera.controller.objects.node_devices import NodeDevices
 from tessera.controller.objects.node_info import NodeInfo
@@ -296,7 +297,7 @@ class SlicerCluster:
         """Decides and writes until nothing is left to do, without the agents."""
         before = len(self.writes)
         for _ in range(100):
-            for owner in list(self.slicer.unknown_owners):
+            for owner in list(unknown_owners(self.slicer)):
                 workload = self.workloads.get(owner.uid, Workload(owner.uid, 0))
                 self.slicer.handle(OwnerLookedUp(owner, None if owner.uid in self.made_up else workload))
             for uid, node in list(self.image_pulls.items()) if self.pulls else ():
@@ -305,7 +306,7 @@ class SlicerCluster:
             found = self.slicer.pop_writes()
             for instruction in found:
                 self.answer(instruction)
-            asks = any(self.slicer.unknown_owners) or (self.pulls and self.image_pulls)
+            asks = any(unknown_owners(self.slicer)) or (self.pulls and self.image_pulls)
             if not found and not asks and not self.slicer.has_work:
                 return self.writes[before:]
         raise AssertionError("the controller never comes to rest")

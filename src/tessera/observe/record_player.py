@@ -105,6 +105,7 @@ DECIDERS: Mapping[str, DeciderKind] = {
             "tessera.controller",
             "tessera.claims.controller",
             "tessera.handover",
+            "tessera.dra",
             "tessera.api",
             "tessera.kube",
             "tessera.placement",

@@ -279,10 +279,10 @@ class LeaderSession:
         self._reclaim_slices()
         for event in self._term.after_step:
             event.set()
-        slicer = self._slicer  # kept slots are reservations
-        if slicer.state.ages.unknown_owners or slicer.state.reservations or slicer.asks:
+        state, asks = self._slicer.state, any(each.asks for each in self._slicer.proposers)
+        if state.ages.unknown_owners or state.reservations or asks:  # kept slots are reservations
             self._pod_owners.look()
-        for event in self._term.asked if slicer.asks else ():
+        for event in self._term.asked if asks else ():
             event.set()
         for instruction in self._slicer.pop_writes():
             self._executor.start(instruction, group)

@@ -11,8 +11,8 @@ with any gate of others. It costs one small request a minute, later less.
 
 import asyncio
 import re
-from collections.abc import Callable
-from itertools import islice
+from collections.abc import Callable, Iterator
+from itertools import chain, islice
 
 from tessera.api.names import LAST_GATES
 from tessera.controller.leadership.informers import ClusterInput
@@ -41,8 +41,13 @@ _NUMBER = re.compile("[0-9]{1,9}")
 _AGAIN = 5.0
 
 
+def unknown_owners(slicer: Slicer) -> Iterator[Owner]:
+    """Returns the owners of pods about which somebody should ask the API server."""
+    return chain(slicer.state.ages.unknown_owners, *(each.unknown_owners for each in slicer.proposers))
+
+
 class PodOwners(ClusterInput):
-    """Answers :attr:`.Slicer.unknown_owners`.
+    """Asks about the owners that the slicer does not know (:func:`unknown_owners`).
 
     It needs ``get`` for Deployments, Jobs, ReplicaSets and StatefulSets.
     """
@@ -53,7 +58,7 @@ class PodOwners(ClusterInput):
 
     def look(self) -> None:
         """Begins to ask if there is something to ask about."""
-        if any(True for _ in self._slicer.unknown_owners):
+        if any(True for _ in unknown_owners(self._slicer)):
             self._due.set()
 
     async def run(self) -> None:
@@ -61,7 +66,7 @@ class PodOwners(ClusterInput):
         while True:
             await self._due.wait()
             self._due.clear()
-            while owners := [*dict.fromkeys(islice(self._slicer.unknown_owners, _AT_ONCE))]:
+            while owners := [*dict.fromkeys(islice(unknown_owners(self._slicer), _AT_ONCE))]:
                 answers = await asyncio.gather(*map(self._look_up, owners))
                 for answer in answers:
                     if answer is not None:

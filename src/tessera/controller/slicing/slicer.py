@@ -20,11 +20,9 @@ step                    what it does
 Others read the state between two decisions, and only while :attr:`Slicer.is_caught_up` is True.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from itertools import chain
+from collections.abc import Callable, Sequence
 
 from tessera.controller.base.settings import NO_MOVES, MoveMode, MoveSettings
-from tessera.controller.objects.owners import Owner
 from tessera.controller.slicing.cycle.observe import Observer
 from tessera.controller.slicing.cycle.order import FairOrder, find_candidates
 from tessera.controller.slicing.cycle.plan import Plan
@@ -97,26 +95,24 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         gangs = GangPlanner(state, planner)
         keeps = preempts or moves.mode is MoveMode.EVICT
         added = [each for make in proposers for each in make(state)]
-        first = [each for each in added if each.keeps_slots]
-        inherits = reads or bool(first)
+        inherits = reads or any(each.keeps_slots for each in added)
         reserver = Reserver(state, planner, gangs, reserve_after, reads=reads, keeps=keeps, inherits=inherits)
+        self._reserver = reserver
         self.rooms = MoveFinder(state, planner, reserver)
         self.mover = Mover(state, reserver, self.rooms, moves)
-        moves_pods = moves.mode is not MoveMode.OFF
         self.kinds = Kinds(kinds, state)
         self._plan = Plan(state, planner, gangs, reserver if reserve_after is not None else None, self.kinds)
-        self._reserver = reserver
         #: False until the first decision that has taken in all.
         self._has_decided = False
         #: True if a proposer may have had something to propose in the last decision, and may have left something over.
         self._asks_again = False
         self.proposers: Sequence[Proposer] = [
             self._plan,
-            *first,
+            *(each for each in added if each.keeps_slots),
             reserver,
             Preemptor(state, reserver, all_pods=preempts),
             RecordedMoves(state, moves, added),
-            *([self.mover] if moves_pods else ()),
+            *([self.mover] if moves.mode is not MoveMode.OFF else ()),
             *(each for each in added if not each.keeps_slots),
             Overstays(state),
             UnboundPods(state),
@@ -179,17 +175,6 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         if state.reservations_due or state.reservations or state.moves or state.pods.blocked:
             return True
         return any(each.next_due is not None and each.next_due <= state.now for each in self.proposers)
-
-    # What others ask
-    @property
-    def unknown_owners(self) -> Iterator[Owner]:
-        """The owners of pods about which somebody should ask the API server."""
-        return chain(self.state.ages.unknown_owners, *(each.unknown_owners for each in self.proposers))
-
-    @property
-    def asks(self) -> bool:
-        """True if a proposer wants to know something of others."""
-        return any(each.asks for each in self.proposers)
 
     @property
     def next_due(self) -> float | None:
