@@ -28,7 +28,7 @@ BUDGETS: Mapping[str, tuple[int, int]] = {
     "why runs": (256, 11),
     "why waits": (256, 13),
     "map": (93, 6),
-    "queue": (106, 4),
+    "queue": (107, 4),
     "top --once": (78, 5),
     "health": (76, 5),
     "idle": (76, 5),

@@ -231,6 +231,7 @@ def test_the_events_of_a_pod_are_for_those_whom_the_api_server_lets_read_them(
 
 
 TOO_MUCH = {"nvidia.com/mig-7g.40gb": 1}
+WORKLOADS = ("Deployment", "StatefulSet", "Job", "DaemonSet")
 
 
 def workload(kind: str) -> dict[str, Any]:
@@ -272,7 +273,7 @@ def roles(page: Page) -> "dict[str, str]":
         binding = ("create", "rolebinding", f"of-{role}", f"--clusterrole={role}", f"--serviceaccount=team-a:of-{role}")
         page.lab.kubectl("-n", "team-a", *binding)
         found[role] = f"of-{role}"
-    for kind in ("Deployment", "StatefulSet", "Job", "DaemonSet"):
+    for kind in WORKLOADS:
         page.lab.apply(workload(kind), "team-a")
     return found
 
@@ -346,6 +347,11 @@ def test_requests_make_a_service_grow_into_the_room_that_there_is(page: Page) ->
     worth two, and three fit.
     """
     lab, service = page.lab, "/api/v1/namespaces/team-a/services/vllm:8000/proxy/metrics"
+    # Nothing waits for room, for which slots would be reserved.
+    for kind in WORKLOADS:
+        lab.kubectl("delete", f"{kind.lower()}/own-{kind.lower()}", "-n", "team-a", "--ignore-not-found")
+    for team in ("team-a", "team-b"):
+        lab.kubectl("delete", "pod", "waits", "-n", team, "--ignore-not-found")
     declared = "{port: 8000, model: m, latency: 3600, concurrency: 4}"
     annotations = {"lab.tessera.dev/http": declared, "prometheus.io/scrape": "true", "prometheus.io/port": "8000"}
     template = {**SERVICE["spec"]["template"], "metadata": {"labels": {"app": "vllm"}, "annotations": annotations}}

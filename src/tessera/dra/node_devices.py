@@ -22,7 +22,7 @@ from uuid import NAMESPACE_OID, uuid5
 import msgspec
 
 from tessera.api.names import CLAIM_DRIVERS
-from tessera.api.sharing.kinds import SharingKind
+from tessera.api.sharing.kinds import SHARING_RULES
 from tessera.cel.kubernetes_values import Semver, normalize_version, read_semver
 from tessera.dra.card_counters import card_counters, compute_counter, partition_counters, slot_counters
 from tessera.dra.devices import NO_EXECUTE, NO_SCHEDULE, Capacity, Device, DeviceId, DeviceTaint, Pool, Value, qualify
@@ -39,6 +39,8 @@ FAULT_TAINT, CORDON_TAINT = "tessera.dev/fault", "tessera.dev/cordoned"
 SHARES = "/shares"
 _STANDARD = "resource.kubernetes.io/"
 _MIB = 2**20
+#: Kinds of sharing by which each client has one share, to which a daemon limits it.
+_LIMITED = frozenset(kind.value for kind, rules in SHARING_RULES.items() if rules.limits_threads)
 _NOT_IN_LABEL = re.compile(r"[^A-Za-z0-9_.-]+")
 _NOT_IN_NAME = re.compile(r"[^a-z0-9-]+")
 #: Kubernetes' bounds: bytes of a text attribute, characters of a label's value and of a pool's name.
@@ -294,7 +296,7 @@ class _CardDevices:
         if card.shares:
             one, count = Decimal(1), Decimal(card.shares)
             amounts["shares"] = Capacity(value=count, default=one, least=one, most=count, step=one)
-        if card.shares and card.sharing == SharingKind.MPS.value:  # the daemon limits each client to one share
+        if card.shares and card.sharing in _LIMITED:
             part = Decimal(card.memory_mib // card.shares * _MIB)
             amounts["memory"] = msgspec.structs.replace(amounts["memory"], default=part, most=part)
             amounts["shares"] = msgspec.structs.replace(amounts["shares"], most=Decimal(1))

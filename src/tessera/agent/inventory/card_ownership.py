@@ -17,7 +17,7 @@ import msgspec
 from tessera.agent.base.state_file import StateFile
 from tessera.agent.inventory.gpu_inventory import GpuState, InventoryReader, fixed_memory_gib
 from tessera.api.names import CLAIMED_CARD
-from tessera.api.sharing.kinds import SharingKind
+from tessera.api.sharing.kinds import SHARING_RULES, SharingKind
 from tessera.mig.names import CLAIMED_SHARE
 
 
@@ -26,6 +26,11 @@ class CardShares(msgspec.Struct, frozen=True):
 
     kind: SharingKind
     count: int
+
+    @property
+    def have_daemon(self) -> bool:
+        """True if a daemon limits each client to one share."""
+        return SHARING_RULES[self.kind].limits_threads
 
 
 class CardOwner(Enum):

@@ -13,7 +13,6 @@ from tessera.agent.base.desired_config import ContainerEdits, ServicePlan
 from tessera.agent.base.runtime import AgentRuntime
 from tessera.agent.inventory.sliceable_gpus import SliceableGpu
 from tessera.agent.mps.daemons import MpsDaemons
-from tessera.api.sharing.kinds import SharingKind
 from tessera.api.sharing.shares import ClientShare, client_share
 from tessera.claims.agent.prepared_claims import PreparedClaim, PreparedClaims
 from tessera.dra.opaque_configs import ConfigRefused, DeviceSettings, MpsSettings
@@ -74,7 +73,7 @@ class ClaimDaemons:
 
 def plan_shares(cards: Iterable[SliceableGpu]) -> ServicePlan | None:
     """Returns the daemon for all cards of a node that are given in shares by MPS; None without such a card."""
-    counts = {each.info: each.shares.count for each in cards if each.shares and each.shares.kind is SharingKind.MPS}
+    counts = {each.info: each.shares.count for each in cards if each.shares and each.shares.have_daemon}
     shares: dict[str, ClientShare] = {info.uuid: client_share(info.memory_mib, count) for info, count in counts.items()}
     return ServicePlan(shares, max(counts.values())) if shares else None
 

@@ -34,7 +34,6 @@ from tessera.agent.slices.slice_table import SliceJournalFile
 from tessera.agent.slices.state_machine import SliceStateMachine
 from tessera.api.dra.claims import RESOURCE_CLAIMS, AllocatedDevice, ResourceClaim
 from tessera.api.names import CLAIMED_CARD, PodUid
-from tessera.api.sharing.kinds import SharingKind
 from tessera.claims.agent.claim_cdi import ClaimCdiFolder
 from tessera.claims.agent.claim_daemons import ClaimDaemons, plan_daemon, plan_shares
 from tessera.claims.agent.claim_files import ClaimFiles, refusing, usable_slice
@@ -278,7 +277,7 @@ class ClaimDriver:
                 card = self._cards().gpu(position.gpu)
                 if position.profile == CLAIMED_SHARE:
                     check_share(name, settings)
-                    shared |= card is not None and card.shares is not None and card.shares.kind is SharingKind.MPS
+                    shared |= card is not None and card.shares is not None and card.shares.have_daemon
                 elif card is not None:
                     cards.append((card.info, settings))
             return plan_shares(self._cards().gpus) if shared else plan_daemon(name, cards)
