@@ -27,10 +27,8 @@ import msgspec
 
 from tessera.api.names import NodeName, PodUid
 from tessera.clock import parse_time_or_zero
-from tessera.controller.filters.resources import first_shortage
 from tessera.controller.objects.owners import Owner, Workload
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.controller.objects.resource_amounts import add_amounts
 from tessera.controller.slicing.evictions.mover import EVICTION_SECONDS, MOVES_AFTER
 from tessera.controller.slicing.planning.proposals import (
     EndOfReservation,
@@ -42,26 +40,19 @@ from tessera.controller.slicing.planning.proposals import (
     evict,
 )
 from tessera.controller.slicing.reservations.reservation_record import read_reservations
-from tessera.controller.slicing.state.allocation import Allocation
 from tessera.controller.slicing.state.move_record import read_moves
-from tessera.controller.slicing.state.queue_ledger import NO_SLOTS
 from tessera.controller.slicing.state.reservation import Reservation
-from tessera.controller.slicing.state.reservation_rules import holders_of, holding_of, overlap
+from tessera.controller.slicing.state.reservation_rules import holders_of
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.handover.messages import given_back_text, handed_over_text, update_text
-from tessera.handover.owner_pods import (
-    OwnerPods,
-    place_within,
-    reserve_inherited,
-)
+from tessera.handover.old_slots import find_old_pods, keeps_maximum, reservations_on
+from tessera.handover.owner_pods import OwnerPods, place_within, reserve_inherited
 from tessera.handover.updates import Update, Updates
 from tessera.reasons.reason import Fragmented, OldPods, UpdateStep
 from tessera.text import one_line
 
 #: Most new pods of one update that are told why they wait.
 TOLD_PODS = 32
-#: Most old pods of one update that are looked for, and named; the first one ends.
-NAMED_PODS = 8
 #: Restarts of a container after which a new pod has failed.
 RESTARTS = 3
 #: Most seconds for which a new pod's images are waited for.
@@ -164,7 +155,7 @@ class HandOver(Proposer):
         waiting = sorted(waits, key=lambda each: (-each.priority, each.created, each.key))
         if not waiting:
             return
-        found = self._find(update, waiting[0])
+        found = find_old_pods(self._state, update, waiting[0])
         if not found:
             return
         if not (self._acts and waiting[0].hands_over):
@@ -205,48 +196,6 @@ class HandOver(Proposer):
 
     # Whose slots go to whom
 
-    def _find(self, update: Update, pod: PodInfo) -> list[PodInfo]:
-        """Returns the old pods whose slots would do for a new one, the best first, as many as are named."""
-        ordered = sorted(
-            update.old, key=lambda each: (bool(each.ready_since), each.profiles != pod.profiles, each.created)
-        )
-        return list(islice((each for each in ordered if self._may_leave(each, pod)), NAMED_PODS))
-
-    def _may_leave(self, old: PodInfo, pod: PodInfo) -> bool:
-        """True if a new pod may get the slots of an old one, and can use them."""
-        one = self._state.allocations.current_of(old.uid)
-        if one is None or place_within(self._state, one, pod) is None:
-            return False
-        if not self._keeps_maximum(old, pod) or not self._has_amounts(one, pod):
-            return False
-        return not any(self._takes_precedence(each, old, pod) for each in self._overlapping(old))
-
-    def _keeps_maximum(self, old: PodInfo, pod: PodInfo) -> bool:
-        """True if the queue of a new pod may hold it in place of an old one, which may be of another queue."""
-        queue = self._state.cluster.queue_of(pod)
-        replaces = self._state.cluster.queue_of(old) == queue
-        more = NO_SLOTS if replaces else holding_of(self._state, pod)
-        return not self._state.ledger.is_above_maximum(queue, more)
-
-    def _has_amounts(self, one: Allocation, pod: PodInfo) -> bool:
-        """True if a node has what else a new pod requests once the old one has left it."""
-        node = self._state.cluster.nodes.get(one.node)
-        used = dict(self._state.usage.used.get(one.node, {}))
-        add_amounts(used, one.amounts, sign=-1)
-        return node is not None and first_shortage(pod.amounts, used, node) is None
-
-    def _overlapping(self, old: PodInfo) -> Iterator[Reservation]:
-        one = self._state.allocations.current_of(old.uid)
-        made = reserve_inherited(self._state, old, one.node, one.slices) if one is not None else None
-        found = self._state.reservations.values()
-        return (each for each in found if made is not None and overlap(each, made))
-
-    def _takes_precedence(self, one: Reservation, old: PodInfo, pod: PodInfo) -> bool:
-        """True if a reservation of others on an old pod's slots stays: of a preemption, a move, or another update."""
-        if one.uid == pod.uid:
-            return False
-        return one.is_inherited or one.priority > old.priority or old.movable
-
     def _are_ready(self, update: Update) -> bool:
         """True if all new pods with slots are ready for as long as the Deployment asks for."""
         for pod in update.new:
@@ -286,7 +235,7 @@ class HandOver(Proposer):
             return
         made.holders = {each.uid for each in holders_of(self._state, made)}
         own = self._state.reservations.get(pod.uid)
-        for other in [*([own] if own is not None else []), *self._overlapping(last)]:
+        for other in [*([own] if own is not None else []), *reservations_on(self._state, last)]:
             yield EndOfReservation(other)
         yield NewReservation(pod, made, 0.0)
 
@@ -321,7 +270,7 @@ class HandOver(Proposer):
         if not self._acts:
             return False
         if pod in update.new:
-            may_end = last in update.old and self._keeps_maximum(last, pod)
+            may_end = last in update.old and keeps_maximum(self._state, last, pod)
             return may_end and pod.hands_over and not self._is_marked(pod, update.newest)
         return last in update.new and not last.ready_since and self._is_marked(last, update.newest)
 
