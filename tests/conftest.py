@@ -25,6 +25,10 @@ settings.load_profile("searching" if SEARCHING else "repeatable")
 # An HTTP client reads the system's certificates at its import, in each of some hundred processes; no test needs them.
 os.environ.setdefault("SSL_CERT_FILE", os.devnull)
 
+# A child that is forked beside a server of gRPC would run gRPC's handlers before its program starts, and abort now and
+# then.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+
 # Images and shells set this; then each of those processes would compile its modules anew, and each run all tests.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
