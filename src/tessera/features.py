@@ -124,8 +124,8 @@ FEATURES = (
     Feature(
         name="checks",
         folders=("src/tessera/doctor", "src/tessera/accept"),
-        text="Tests a cluster before an installation, and a machine before it gets work.",
-        off="run no check: no process waits for one",
+        text="Tests a cluster before an installation, and a machine or a card before it gets work.",
+        off="run no check, and set no preflight in the file of repairs",
     ),
     Feature(
         name="olm",

@@ -11,8 +11,8 @@ from tests.support.nvml_metering import MeteringLibrary
 
 from tessera.accept.checks import CHECKS, CheckResult, Status, judge_all, result_lines
 from tessera.accept.facts import Facts, NodeFacts
+from tessera.accept.figures import SHARE_OF_MEDIAN, SHARES
 from tessera.accept.machine_files import MachineFiles
-from tessera.agent.validation.figures import SHARE_OF_MEDIAN, SHARES
 from tessera.nvml.attributes import NvLink
 from tessera.nvml.errors import UnknownNvmlError
 from tessera.nvml.measurements import Quantity

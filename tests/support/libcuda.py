@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.support.ptx_machine import Memory, PtxModule
 
-from tessera.agent.validation.kernels import PTX
+from tessera.accept.kernels import PTX
 
 MODULE = PtxModule(PTX.decode())
 

@@ -1,6 +1,6 @@
 """Runs PTX on this machine, so that what a kernel computes is tested without a card.
 
-Knows the instructions of :mod:`tessera.agent.validation.kernels` and no others. A kernel is translated into a Python
+Knows the instructions of :mod:`tessera.accept.kernels` and no others. A kernel is translated into a Python
 generator that runs one thread and yields at a barrier; the threads of a block take turns between barriers. Floats are
 Python's: numbers must be exact in 32 bits, as those of the kernels are.
 """

@@ -7,13 +7,14 @@ from typing import Any
 import msgspec
 
 from tessera.accept.checks import Finding, Status, judge_all, name_finding
+from tessera.accept.cuda import CudaError, load_cuda
 from tessera.accept.document import IDENTIFIED, Document
 from tessera.accept.machine_files import MachineFiles
 from tessera.accept.mig_trial import MigTrial, MigTrialError, MigTrier, judge_trial
+from tessera.accept.preflight import preflight_lines, run_preflight
 from tessera.accept.reading import read_facts
-from tessera.agent.validation.cuda import CudaError, load_cuda
-from tessera.agent.validation.preflight import CardPreflight, Preflight, preflight_lines, run_preflight
-from tessera.agent.validation.preflight_runner import failed
+from tessera.agent.health.preflight_runner import failed
+from tessera.api.nodes.preflights import CardPreflight, Preflight
 from tessera.clock import Clock
 from tessera.nvml.errors import NvmlError
 from tessera.nvml.interface import GpuInfo, Nvml

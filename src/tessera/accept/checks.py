@@ -11,7 +11,7 @@ import msgspec
 
 from tessera.accept.comparisons import TOLERANCE, compare_with_smi, measurements, pci_address
 from tessera.accept.facts import CallResult, Facts, Outcome, PciFunction
-from tessera.agent.validation.figures import FIGURES
+from tessera.accept.figures import FIGURES
 from tessera.nvml.measurements import Quantity
 from tessera.text import count_noun, list_names, percent
 

@@ -13,7 +13,7 @@ from tessera.accept.checks import CheckResult
 from tessera.accept.facts import Facts
 from tessera.accept.mig_trial import MigTrial
 from tessera.accept.pod_trial import PodTrial
-from tessera.agent.validation.preflight import Preflight
+from tessera.api.nodes.preflights import Preflight
 from tessera.errors import UserError
 from tessera.limits.records import ACCEPT_DOCUMENT
 

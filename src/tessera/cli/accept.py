@@ -217,7 +217,7 @@ def _open(driver_root: Path, simulate: str | None) -> "Nvml":
 
 def _print(document: "Document") -> None:
     from tessera.accept.checks import result_lines
-    from tessera.agent.validation.preflight import preflight_lines
+    from tessera.accept.preflight import preflight_lines
     from tessera.text import count_noun, list_names
 
     facts = document.facts

@@ -91,7 +91,7 @@ def command(
 
 def _report(work: Callable[[], int]) -> int:
     """Does the work; an error of a step becomes the command's."""
-    from tessera.agent.validation.cuda import CudaError
+    from tessera.accept.cuda import CudaError
     from tessera.cli.base.validation_steps import ValidationFailed
     from tessera.nvml.errors import NvmlError
 
@@ -115,8 +115,8 @@ def _validate(folder: Path) -> int:
 
 def _preflight(card: str | None, tools: bool, output: Output, *, quick: bool) -> int:
     """Tests cards and prints the result."""
-    from tessera.agent.validation.cuda import load_cuda
-    from tessera.agent.validation.preflight import preflight_lines, run_preflight, run_quick
+    from tessera.accept.cuda import load_cuda
+    from tessera.accept.preflight import preflight_lines, run_preflight, run_quick
     from tessera.nvml.interface import GpuUuid
     from tessera.nvml.real.real_nvml import RealNvml
 

@@ -15,8 +15,8 @@ from tessera.agent.health.policy import RecoveryAction
 from tessera.agent.inventory.device_health import CheckedDevice
 from tessera.agent.inventory.device_users import DeviceUsers
 from tessera.agent.inventory.gpu_inventory import InventoryReader
-from tessera.agent.validation.preflight import CardPreflight
 from tessera.api.names import POD_PREFLIGHT, PodUid
+from tessera.api.nodes.preflights import CardPreflight
 from tessera.api.nodes.repairs import Repairs
 from tessera.kube.resources import Pod
 from tessera.kubelet.interfaces import ContainerDevices, ContainerResources, PluginError, PodResources

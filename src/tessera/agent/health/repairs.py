@@ -29,9 +29,9 @@ from tessera.agent.health.executor import CardHost, CardResetter
 from tessera.agent.health.fault import PreflightEnded
 from tessera.agent.health.faults import HealthStateMachine
 from tessera.agent.health.messages import HealthEvents
+from tessera.agent.health.preflight_runner import PreflightRunner
 from tessera.agent.inventory.device_health import DeviceScope
-from tessera.agent.validation.preflight import CardPreflight
-from tessera.agent.validation.preflight_runner import PreflightRunner
+from tessera.api.nodes.preflights import CardPreflight
 from tessera.api.nodes.repairs import RebootWay
 from tessera.clock import Clock
 from tessera.nvml.errors import NvmlError

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Protocol
 
 from tessera.agent.base.options import AgentOptions
+from tessera.agent.health.preflight_runner import PreflightRunner, ProcessPreflight
 from tessera.agent.mps.interfaces import DaemonLauncher
 from tessera.agent.mps.process_launcher import ProcessLauncher
 from tessera.agent.mps.spawning import HostSpawner
-from tessera.agent.validation.preflight_runner import PreflightRunner, ProcessPreflight
 from tessera.nvml.real.library import program_environment
 
 

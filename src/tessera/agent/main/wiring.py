@@ -19,6 +19,7 @@ from tessera.agent.health.executor import CardResetter
 from tessera.agent.health.monitor import HealthMonitor
 from tessera.agent.health.pod_preflights import PodPreflights
 from tessera.agent.health.pod_reporter import PartHolders, PodReporter
+from tessera.agent.health.preflight_runner import PreflightRunner
 from tessera.agent.health.repairs import CardPreflights, RepairReboots
 from tessera.agent.inventory.card_ownership import CardOwnership, StaticGpus
 from tessera.agent.inventory.card_topology import TopologyReader
@@ -46,7 +47,6 @@ from tessera.agent.sharing.resource_advertiser import ResourceAdvertiser, Static
 from tessera.agent.sharing.served_resources import AdvertisedNames, ServedResources
 from tessera.agent.sharing.strategies import NodeStrategies
 from tessera.agent.slices.slice_manager import SliceManager
-from tessera.agent.validation.preflight_runner import PreflightRunner
 from tessera.kube.eviction import Evictor
 from tessera.kube.resources import NODES
 from tessera.kubelet.interfaces import Kubelet

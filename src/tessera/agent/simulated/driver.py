@@ -8,10 +8,10 @@ from pathlib import Path
 
 from tessera.agent.base.change_notifier import ChangeNotifier, Fact
 from tessera.agent.driver.driver_state import DriverHome
+from tessera.agent.health.preflight_runner import QUICK_SECONDS, failed
 from tessera.agent.simulated.mps import SimulatedLauncher
-from tessera.agent.validation.preflight import CardPreflight
-from tessera.agent.validation.preflight_runner import QUICK_SECONDS, failed
 from tessera.api.nodes.driver_status import DRIVER_CONTAINER_READY
+from tessera.api.nodes.preflights import CardPreflight
 from tessera.clock import Clock
 from tessera.nvml.asynchronous.async_nvml import AsyncNvml
 from tessera.nvml.errors import NvmlError

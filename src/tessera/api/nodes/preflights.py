@@ -1,6 +1,7 @@
-"""The last preflight of each card of a node, as the agent writes it into ``tessera.dev/preflight`` of the Node.
+"""Results of preflights: what a test's process prints as JSON, and what the agent writes of it into the Node.
 
-Bounded; a reader takes a value that cannot be read for none.
+``tessera.dev/preflight`` of a Node has the last result of each card. It is bounded; a reader takes a value that cannot
+be read for none. :mod:`tessera.accept.preflight` does the tests.
 """
 
 from collections.abc import Iterable, Mapping
@@ -11,6 +12,7 @@ import msgspec
 from tessera.clock import rfc3339
 from tessera.limits.messages import CONDITION_MESSAGE
 from tessera.limits.nodes import NODE_CARDS, NODE_INDEXES
+from tessera.nvml.interface import GpuUuid
 from tessera.text import list_names, one_line
 
 #: Most rates of a card in the annotation `tessera.dev/preflight`. The preflight measures five.
@@ -20,6 +22,8 @@ PREFLIGHT_RATES = 16
 PREFLIGHT_TEXT = 32 * 1024
 
 PREFLIGHT_ANNOTATION = "tessera.dev/preflight"
+#: Bytes that are read of a test's output: that of 64 cards has 64 KB; NVIDIA's tests write some 10 KB a card.
+OUTPUT_SIZE = 1024 * 1024
 #: ``memory_bandwidth``, ``product``, ``host_to_card``, ``card_to_host``, ``card_to_card``.
 _Test = Annotated[str, msgspec.Meta(pattern=r"^[a-z_]{1,32}\Z")]
 _Rate = Annotated[float, msgspec.Meta(ge=0, le=1e18)]
@@ -49,6 +53,87 @@ class CardTest(msgspec.Struct, frozen=True, kw_only=True, order=True, omit_defau
     tool: Annotated[str, msgspec.Meta(pattern=r"^[a-z]{1,16}\Z")] = "tessera"
     rates: Annotated[dict[_Test, _Rate], msgspec.Meta(max_length=int(PREFLIGHT_RATES))] = {}
     part: Annotated[int, msgspec.Meta(ge=-1, le=9999)] = -1
+
+
+class Measure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A rate of a card.
+
+    Attributes:
+        test: its name, a key of :data:`tessera.accept.figures.SHARES`.
+        value: the rate, per second: bytes, or floating-point operations.
+        figure: the board's; 0 where none is known.
+        source: of the figure.
+        finding: why the rate is too slow; empty if it is not.
+    """
+
+    test: str
+    value: float
+    figure: float = 0.0
+    source: str = ""
+    finding: str = ""
+
+
+class CardPreflight(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The result of one card's preflight.
+
+    Attributes:
+        uuid: the card.
+        index: NVML's index.
+        product: its name.
+        error: the test that failed, in CUDA's or NVML's words; empty if none did.
+        skipped: why a card was not tested, such as MIG mode; empty if it was.
+        memory: bytes that held a pattern.
+        measures: its rates.
+        tool: what tested it: ``tessera``, ``dcgm`` for NVIDIA's diagnostics beside it, or ``simulated``.
+    """
+
+    uuid: GpuUuid
+    index: int
+    product: str
+    error: str = ""
+    skipped: str = ""
+    memory: int = 0
+    measures: tuple[Measure, ...] = ()
+    tool: str = "tessera"
+
+    @property
+    def findings(self) -> tuple[str, ...]:
+        """Everything that is not well; empty for a card that may take work."""
+        return tuple(filter(None, (self.error, *(each.finding for each in self.measures))))
+
+    def summary(self, at: float) -> CardTest:
+        """The result as the Node shows it; ``at`` is the Unix time of its end."""
+        return CardTest(
+            index=self.index,
+            gpu=self.uuid,
+            at=int(at),
+            finding=one_line("; ".join(self.findings), CONDITION_MESSAGE),
+            skipped=one_line(self.skipped, CONDITION_MESSAGE),
+            tool=self.tool,
+            rates={each.test: float(f"{each.value:.4g}") for each in self.measures},
+        )
+
+
+class Preflight(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a node's preflight.
+
+    Attributes:
+        cards: each card, by index.
+        simulated: nothing was computed.
+        all_reduce: bytes per second of NCCL's reduction over all cards; 0 if it did not run.
+        all_reduce_error: why it failed; empty if it did not.
+    """
+
+    cards: tuple[CardPreflight, ...]
+    simulated: bool = False
+    all_reduce: float = 0.0
+    all_reduce_error: str = ""
+
+    @property
+    def findings(self) -> list[str]:
+        """Everything that is not well, one line each."""
+        lines = [f"card {card.index}: {text}" for card in self.cards for text in card.findings]
+        return [*lines, self.all_reduce_error] if self.all_reduce_error else lines
 
 
 _DECODER: msgspec.json.Decoder[tuple[CardTest, ...]] = msgspec.json.Decoder(

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from ctypes import CDLL, addressof, byref, c_byte, c_char_p, c_float, c_int, c_size_t, c_uint32, c_uint64, c_void_p
 from typing import Any, Self
 
-from tessera.agent.validation.kernels import BLOCK, PTX
+from tessera.accept.kernels import BLOCK, PTX
 from tessera.nvml.interface import GpuUuid
 
 LIBRARY = "libcuda.so.1"
@@ -161,7 +161,7 @@ class CudaContext:
         self.cuda.call("cuMemcpyDtoH_v2", values, place, c_size_t(len(bytes(values))))
 
     def launch(self, kernel: str, grid: tuple[int, int], *values: c_uint64 | c_uint32) -> None:
-        """Starts a kernel on a grid of blocks of :data:`~tessera.agent.validation.kernels.BLOCK` threads."""
+        """Starts a kernel on a grid of blocks of :data:`~tessera.accept.kernels.BLOCK` threads."""
         function = c_void_p()
         self.cuda.call("cuModuleGetFunction", byref(function), self._module, kernel.encode())
         # cuLaunchKernel takes an array of pointers to the arguments.

@@ -10,12 +10,13 @@ import pytest
 from tests.support.libcuda import Libcuda
 from tests.support.ptx_machine import Memory
 
+from tessera.accept.card_tests import Effort, Output, diagnose_card, time_all_reduce
+from tessera.accept.cuda import CudaError
+from tessera.accept.figures import FIGURES, SHARE_OF_MEDIAN, SHARES, compare_with_others, judge
+from tessera.accept.preflight import preflight_lines, run_preflight, run_quick
+from tessera.agent.health.preflight_runner import ProcessPreflight
 from tessera.agent.simulated.driver import SimulatedPreflight
-from tessera.agent.validation.card_tests import Effort, Output, diagnose_card, time_all_reduce
-from tessera.agent.validation.cuda import CudaError
-from tessera.agent.validation.figures import FIGURES, SHARE_OF_MEDIAN, SHARES, compare_with_others, judge
-from tessera.agent.validation.preflight import CardPreflight, Preflight, preflight_lines, run_preflight, run_quick
-from tessera.agent.validation.preflight_runner import ProcessPreflight
+from tessera.api.nodes.preflights import CardPreflight, Preflight
 from tessera.clock import SystemClock
 from tessera.mig.models import model_by_product
 from tessera.nvml.attributes import NvLink

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from tessera.api.nodes.preflights import write_rate
+from tessera.api.nodes.preflights import Measure, write_rate
 
 _TERA, _GIGA = 1e12, 1e9
 
@@ -68,24 +68,6 @@ SHARES: Mapping[str, float] = {
 SHARE_OF_MEDIAN = 0.8
 #: Source of the figure of a PCIe link.
 PCIE_SOURCE = "PCI-SIG data rate of the link's generation and lanes"
-
-
-class Measure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A rate of a card.
-
-    Attributes:
-        test: a key of :data:`SHARES`.
-        value: the rate, per second: bytes, or floating-point operations.
-        figure: the board's; 0 where none is known.
-        source: of the figure.
-        finding: why the rate is too slow; empty if it is not.
-    """
-
-    test: str
-    value: float
-    figure: float = 0.0
-    source: str = ""
-    finding: str = ""
 
 
 def judge(test: str, value: float, figure: float, source: str) -> Measure:

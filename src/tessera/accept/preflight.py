@@ -1,7 +1,7 @@
 """The preflight of cards: every test on every card, judged by the board's figures and by the node's other cards.
 
 :func:`run_preflight` computes in this process, so it belongs into a process of its own
-(:mod:`tessera.agent.validation.preflight_runner`): a card that fails a kernel spoils the process's CUDA, and a context
+(:mod:`tessera.agent.health.preflight_runner`): a card that fails a kernel spoils the process's CUDA, and a context
 holds its card.
 
 Rates come before the test of the memory: for half a second after much memory was freed, the driver clears it, and
@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from tessera.agent.validation.card_tests import (
+from tessera.accept.card_tests import (
     Effort,
     check_memory,
     diagnose_card,
@@ -25,79 +25,15 @@ from tessera.agent.validation.card_tests import (
     time_peer_copy,
     time_product,
 )
-from tessera.agent.validation.cuda import NO_DEVICE, Cuda, CudaContext, CudaError, add_vectors
-from tessera.agent.validation.figures import FIGURES, PCIE_SOURCE, Measure, compare_with_others, judge
-from tessera.api.nodes.preflights import CardTest, write_rate
-from tessera.limits.messages import CONDITION_MESSAGE
+from tessera.accept.cuda import NO_DEVICE, Cuda, CudaContext, CudaError, add_vectors
+from tessera.accept.figures import FIGURES, PCIE_SOURCE, compare_with_others, judge
+from tessera.api.nodes.preflights import CardPreflight, Preflight, write_rate
 from tessera.nvml.errors import NvmlError
 from tessera.nvml.interface import GpuInfo, GpuUuid, Nvml
 from tessera.text import one_line
 
 #: Most characters of an error that a result keeps.
 _ERROR = 300
-
-
-class CardPreflight(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The result of one card's preflight.
-
-    Attributes:
-        uuid: the card.
-        index: NVML's index.
-        product: its name.
-        error: the test that failed, in CUDA's or NVML's words; empty if none did.
-        skipped: why a card was not tested, such as MIG mode; empty if it was.
-        memory: bytes that held a pattern.
-        measures: its rates.
-        tool: what tested it: ``tessera``, ``dcgm`` for NVIDIA's diagnostics beside it, or ``simulated``.
-    """
-
-    uuid: GpuUuid
-    index: int
-    product: str
-    error: str = ""
-    skipped: str = ""
-    memory: int = 0
-    measures: tuple[Measure, ...] = ()
-    tool: str = "tessera"
-
-    @property
-    def findings(self) -> tuple[str, ...]:
-        """Everything that is not well; empty for a card that may take work."""
-        return tuple(filter(None, (self.error, *(each.finding for each in self.measures))))
-
-    def summary(self, at: float) -> CardTest:
-        """The result as the Node shows it; ``at`` is the Unix time of its end."""
-        return CardTest(
-            index=self.index,
-            gpu=self.uuid,
-            at=int(at),
-            finding=one_line("; ".join(self.findings), CONDITION_MESSAGE),
-            skipped=one_line(self.skipped, CONDITION_MESSAGE),
-            tool=self.tool,
-            rates={each.test: float(f"{each.value:.4g}") for each in self.measures},
-        )
-
-
-class Preflight(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a node's preflight.
-
-    Attributes:
-        cards: each card, by index.
-        simulated: nothing was computed.
-        all_reduce: bytes per second of NCCL's reduction over all cards; 0 if it did not run.
-        all_reduce_error: why it failed; empty if it did not.
-    """
-
-    cards: tuple[CardPreflight, ...]
-    simulated: bool = False
-    all_reduce: float = 0.0
-    all_reduce_error: str = ""
-
-    @property
-    def findings(self) -> list[str]:
-        """Everything that is not well, one line each."""
-        lines = [f"card {card.index}: {text}" for card in self.cards for text in card.findings]
-        return [*lines, self.all_reduce_error] if self.all_reduce_error else lines
 
 
 class _Rates(msgspec.Struct):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.support.ptx_machine import Memory, PtxModule
 
-from tessera.agent.validation.kernels import BLOCK, PTX, TILE
+from tessera.accept.kernels import BLOCK, PTX, TILE
 
 MODULE = PtxModule(PTX.decode())
 

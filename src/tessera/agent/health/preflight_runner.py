@@ -12,8 +12,7 @@ from typing import Protocol
 
 import msgspec
 
-from tessera.agent.validation.card_tests import OUTPUT_SIZE
-from tessera.agent.validation.preflight import CardPreflight, Preflight
+from tessera.api.nodes.preflights import OUTPUT_SIZE, CardPreflight, Preflight
 from tessera.nvml.interface import GpuInfo
 from tessera.text import one_line
 

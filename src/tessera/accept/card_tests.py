@@ -19,8 +19,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from tessera.agent.validation.cuda import CudaContext, CudaError
-from tessera.agent.validation.kernels import BLOCK, TILE
+from tessera.accept.cuda import CudaContext, CudaError
+from tessera.accept.kernels import BLOCK, TILE
+from tessera.api.nodes.preflights import OUTPUT_SIZE
 from tessera.nvml.interface import GpuInfo
 from tessera.text import list_names, one_line
 
@@ -189,8 +190,6 @@ def neighbours(count: int) -> Iterator[tuple[int, int]]:
 
 #: DCGM's level: 2 is "medium", some two minutes (DCGM, dcgmi diag).
 DCGM_LEVEL = 2
-#: Bytes that are read of a test's output: that of 64 cards has 64 KB; NVIDIA's tests write some 10 KB a card.
-OUTPUT_SIZE = 1024 * 1024
 #: Seconds that a tool may take.
 _SECONDS = 600.0
 #: Bytes of the buffers that NCCL reduces, as its option has them.

@@ -1,1 +1,0 @@
-"""Validates a node's cards: runs a program that computes on them."""
