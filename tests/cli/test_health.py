@@ -31,7 +31,7 @@ def test_a_card_that_needs_a_reset_is_shown_with_evidence_holders_and_next_step(
         "GPU instance 1: XID 48, bad; not allocated until it is reset",
         "held by team/a, process 7 (Xorg)",
         "next: reset it",
-        "team/a: pcie_bound: slow",
+        "team/a: pcie bound: slow. copy less",
     ):
         assert fact in shown, shown
 

@@ -195,7 +195,7 @@ def test_a_fault_and_an_excess_of_memory_stand_above_the_pods_with_the_part_that
     sick = msgspec.structs.replace(lease("sick", "GPU-2"), fault="XID 48, memory lost data")
     lines = shown(TopView(), 200, usage=usage_with(hog, sick))
     assert "! team/sick on n1/1: XID 48, memory lost data" in lines
-    assert "! team/hog on n1/0: holds 6.0 GiB, its part is 4.0 GiB. Make batches smaller." in lines
+    assert "! team/hog on n1/0: memory over limit: holds 6.0 GiB, its part is 4.0 GiB. Make batches smaller." in lines
     assert any("team/hog" in line and "6.0/4" in line for line in lines)
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any
@@ -13,7 +14,7 @@ from tests.support.virtual_lab import InLab, VirtualLab
 
 from tessera.agent.monitoring.findings import MEMORY_OVER_LIMIT, RULES
 from tessera.api.names import POD_PREFLIGHT
-from tessera.api.nodes.health import SOURCE_WORDS
+from tessera.api.nodes.health import SOURCE_WORDS, Finding
 from tessera.api.nodes.repairs import REPAIRS_KEY, REPAIRS_MAP
 from tessera.api.nodes.usage import NodeUsage
 from tessera.kube.resources import CONFIGMAPS, NODES, PODS
@@ -45,6 +46,21 @@ SCENARIOS: Mapping[str, str] = {
     "memory_over_limit": "memory-hog",
     "power_capped": "power-capped",
     "throttled": "hot-card",
+}
+
+
+_PART = r", in [0-9]+% of the samples"
+#: By kind of finding, the pod of its scenario, and the figures that show it.
+EVIDENCE: Mapping[str, tuple[str, str]] = {
+    "cpu_bound": ("host-1", rf"the card computes 20% of the time while .* 1[.]0 CPU cores busy{_PART}"),
+    "pcie_bound": ("copies-1", rf"PCIe carries 23 of [0-9]+ GB/s while 2[0-9]% of the SMs work{_PART}"),
+    "memory_bound": ("memory-1", rf"memory of the card sends or receives 8[0-9]% of the time{_PART}"),
+    "low_occupancy": ("small-1", rf"the card is busy 90% of the time with 7% of the warps that it can hold{_PART}"),
+    "power_wasted": ("spinning-1", rf"draws 420 of 700 W while it uses [0-9]% of the card{_PART}"),
+    "memory_nearly_full": ("full-1", rf"holds 4[.][0-9] of 4[.][0-9] GiB{_PART}"),
+    "memory_over_limit": ("hog-1", r"holds [0-9.]+ GiB, its part of the shared card is [0-9.]+ GiB"),
+    "power_capped": ("trainer", rf"its card draws its limit of 700 W, so clocks are lowered{_PART}"),
+    "throttled": ("trainer", rf"its card is slowed down by heat or power supply{_PART}"),
 }
 
 
@@ -133,7 +149,7 @@ def test_each_source_has_a_way() -> None:
 
 
 def test_each_finding_of_a_pod_can_be_made(in_lab: InLab) -> None:
-    async def scenario(lab: VirtualLab, name: str) -> set[str]:
+    async def scenario(lab: VirtualLab, name: str) -> Mapping[str, Mapping[str, Finding]]:
         play = Play(lab, builtin_scenario(name))
         if name in {"power-capped", "hot-card"}:
             await lab.create("trainer", {"nvidia.com/gpu": 1})
@@ -143,19 +159,28 @@ def test_each_finding_of_a_pod_can_be_made(in_lab: InLab) -> None:
             await lab.client.merge_patch(NODES, "node-1", {"metadata": {"labels": labels}})
             await lab.until(lambda: lab.gpus("node-1").get("nvidia.com/gpu.shared"), "the card is shared", 60)
         await play.player.run()
-        return {each.kind for page in pages(lab) for lease in page.leases for each in lease.findings}
+        found: dict[str, dict[str, Finding]] = {}
+        for lease in (lease for page in pages(lab) for lease in page.leases):
+            for each in lease.findings:
+                found.setdefault(each.kind, {})[lease.pod] = each
+        return found
 
     settings: Mapping[str, Mapping[str, Any]] = {
         "full-memory": {"nodes": "1xA100-40GB"},
         "memory-hog": {"nodes": "1xA30", "mig_config": ""},
         "bottlenecks": {"nodes": "8xH100-80GB", "mig_config": ""},
     }
-    found: dict[str, set[str]] = {}
+    found: dict[str, Mapping[str, Mapping[str, Finding]]] = {}
     for name in dict.fromkeys(SCENARIOS.values()):
         chosen = settings.get(name, {"nodes": "1xH100-80GB", "mig_config": ""})
         found[name] = in_lab(partial(scenario, name=name), pages=True, **chosen)
     missing = {kind: name for kind, name in SCENARIOS.items() if kind not in found[name]}
     assert not missing, found
+    for kind, (pod, evidence) in EVIDENCE.items():
+        finding = found[SCENARIOS[kind]][kind][pod]
+        assert re.fullmatch(f"{finding.name} for [0-9]+m: {evidence}[.] [A-Z].+[.]", finding.sentence), finding.sentence
+    assert "single-1" in found["bottlenecks"]["power_wasted"], "many warps or few: one block wastes power too"
+    assert EVIDENCE.keys() == SCENARIOS.keys()
 
 
 def test_a_finding_of_memory_says_what_the_same_sample_measured(in_lab: InLab) -> None:

@@ -263,9 +263,7 @@ def _silent_lines(node: "SilentNode") -> Iterator[str]:
 
 def _finding_lines(each: "PodFindings") -> Iterator[str]:
     for finding in each.lease.findings:
-        text = f"{each.lease.namespace}/{each.lease.pod}: {finding.kind}: {finding.text}"
-        window = f" ({age(finding.window)})" if finding.window else ""
-        yield from _wrap(f"{text}{window}. {finding.advice}", "  ", "    ")
+        yield from _wrap(f"{each.lease.namespace}/{each.lease.pod}: {finding.sentence}", "  ", "    ")
 
 
 def _wrap(text: str, first: str, others: str) -> Sequence[str]:

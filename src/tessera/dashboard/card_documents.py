@@ -286,7 +286,7 @@ def _lease(lease: LeaseUsage, device: CardUsage | DeviceUsage | None, unmeasurab
         limit=_limit(lease, device),
         blind=unmeasurable and lease.state == "unknown" and lease.busy is None and lease.held >= _SAMPLED,
         fault=lease.fault,
-        findings=tuple(f"{each.kind.replace('_', ' ')}: {each.text}. {each.advice}" for each in lease.findings),
+        findings=tuple(each.sentence for each in lease.findings),
     )
 
 

@@ -64,6 +64,9 @@ def steady(
     return [sample(at, values, ratio=ratio, cpu=None if cores is None else cores * at) for at in times]
 
 
+#: One block keeps the card awake: it is busy all the time, on one of its SMs.
+ONE_BLOCK = {Quantity.SM_ACTIVE: 0.01}
+
 CASES: Mapping[str, Values] = {
     "memory_nearly_full": {Quantity.MEMORY_USED: 78.0 * GIB},
     "throttled": {Quantity.THROTTLE_REASONS: float(0x40)},
@@ -91,6 +94,37 @@ def test_a_card_that_waits_for_the_cpu_is_found() -> None:
         True,
     )
     assert judge(steady({**WELL, Quantity.ENGINE_ACTIVE: 0.15}, cores=0.1)) == ()
+
+
+def test_power_is_wasted_by_a_busy_card_that_uses_few_of_its_sms() -> None:
+    (finding,) = judge(steady({**WELL, **ONE_BLOCK}))
+    assert (finding.kind, finding.text) == (
+        "power_wasted",
+        "draws 500 of 700 W while it uses 1% of the card, in 100% of the samples",
+    )
+
+
+def test_a_finding_says_since_when_and_begins_anew_after_a_pause() -> None:
+    findings, hot = LeaseFindings(), {**WELL, **CASES["throttled"]}
+    lasts = []
+    looks = [hot] * 90 + [WELL] * 60 + [hot] * 62
+    for number, values in enumerate(looks):
+        found = next(iter(findings.handle(sample(PERIOD * number, values)).values()), ())
+        lasts.append(found[0].lasts if found else None)
+    assert lasts[60:63] == [WINDOW, WINDOW + PERIOD, WINDOW + 2 * PERIOD]
+    assert None in lasts[95:150]
+    assert lasts[-1] is not None
+    assert lasts[-1] < WINDOW + 20 * PERIOD
+    assert Finding(kind="x_y", text="it", advice="Do.", lasts=1500).sentence == "x y for 25m: it. Do."
+    assert Finding(kind="x_y", text="it", advice="Do.", lasts=59).sentence == "x y: it. Do."
+
+
+def test_memory_over_the_part_is_said_at_once_and_for_how_long() -> None:
+    findings, excess = LeaseFindings(), find_excess(6 * GIB, 4 * GIB)
+    assert excess is not None
+    key = LeaseKey(POD, "main", GPU)
+    seen = [findings.handle(sample(PERIOD * n, WELL), {key: excess})[key][0].lasts for n in range(3)]
+    assert seen == [0.0, PERIOD, 2 * PERIOD]
 
 
 def test_every_rule_has_a_case() -> None:

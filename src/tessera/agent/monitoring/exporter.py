@@ -14,12 +14,13 @@ from tessera.agent.base.change_notifier import Fact
 from tessera.agent.base.metrics import MemoryUsage
 from tessera.agent.base.runtime import AgentRuntime
 from tessera.agent.monitoring.card_states import CardStates, HealthSource
+from tessera.agent.monitoring.energy import LeaseEnergy
 from tessera.agent.monitoring.exposition import ExpositionOptions, XidHistory, render
 from tessera.agent.monitoring.findings import LeaseFindings, find_excess
-from tessera.agent.monitoring.lease_states import MEMORY, JudgedLease, LeaseStates, PastLease
+from tessera.agent.monitoring.lease_states import MEMORY, JudgedLease, LeaseKey, LeaseStates, PastLease
 from tessera.agent.monitoring.sample import CardOffer, DeviceSample, GpuSample, NodeSample, measure_lease
 from tessera.agent.monitoring.sampler import NodeSampler
-from tessera.api.nodes.health import CardHealth
+from tessera.api.nodes.health import CardHealth, Finding
 from tessera.api.nodes.node_topology import NodeTopology
 from tessera.api.nodes.usage import CardUsage, DeviceUsage, EndedLease, LeaseUsage, NodeUsage, ServiceUsage
 from tessera.nvml.interface import GpuEvent
@@ -72,6 +73,7 @@ class Exporter:
         self._topology = topology
         self._cards = CardStates(health)
         self._findings = LeaseFindings()
+        self._energy = LeaseEnergy()
         self._report = NodeUsage(node=options.node)
         self._services = services
         #: Monotonic time of the last sample.
@@ -101,23 +103,30 @@ class Exporter:
 
     def _judge(self, sample: NodeSample) -> list[JudgedLease]:
         """The leases of a sample with their states, findings, faults and limits."""
-        findings = self._findings.handle(sample)
         usage = {(each.namespace, each.pod, each.gpu): each for each in self._memory_usage()}
         devices = {device.uuid: (gpu.info.uuid, device) for gpu in sample.cards for device in gpu.devices}
-        judged = []
-        for each in self._states.handle(sample):
-            lease = each.lease
-            gpu, device = devices[lease.device]
+        excess: dict[LeaseKey, Finding] = {}
+        limits: dict[LeaseKey, float] = {}
+        for lease in sample.leases:
             used = usage.get((lease.namespace, lease.pod, lease.device)) if lease.ratio < 1 else None
+            if used is None or not used.limit:
+                continue
+            key = LeaseKey(lease.uid, lease.container, lease.device)
+            limits[key] = float(used.limit)
             # What this sample measured: the memory monitor's last look may be older than the pod's present use.
-            held = measure_lease(lease, device)[0]
-            excess = None if used is None else find_excess(used.used if held is None else held, used.limit)
+            held = measure_lease(lease, devices[lease.device][1])[0]
+            if found := find_excess(used.used if held is None else held, used.limit):
+                excess[key] = found
+        findings = self._findings.handle(sample, excess)
+        judged = []
+        for each in self._states.handle(sample, self._energy.handle(sample)):
+            gpu, device = devices[each.lease.device]
             judged.append(
                 msgspec.structs.replace(
                     each,
-                    findings=(*([excess] if excess is not None else []), *findings.get(each.key, ())),
+                    findings=findings.get(each.key, ()),
                     fault=self._health.describe_part(gpu, -1 if device.gi_id is None else device.gi_id),
-                    limit=float(used.limit) if used is not None and used.limit else None,
+                    limit=limits.get(each.key),
                 )
             )
         return judged
@@ -248,6 +257,9 @@ def _lease(judged: JudgedLease, device: DeviceSample, *, measured: bool) -> Leas
         findings=judged.findings,
         fault=judged.fault,
         limit=judged.limit,
+        power=judged.energy.power,
+        energy=judged.energy.energy,
+        metered=judged.energy.metered,
     )
 
 
@@ -265,4 +277,6 @@ def _ended(past: PastLease, now: float) -> EndedLease:
         held=past.last.held,
         wasted=past.last.wasted,
         active=past.last.active,
+        energy=past.last.energy.energy,
+        metered=past.last.energy.metered,
     )

@@ -57,6 +57,8 @@ POD_WASTED = Family(
     "tessera_pod_gpu_wasted_seconds_total", COUNTER, "GPU-seconds of a lease in the states never_used, idle or resident"
 )
 POD_ACTIVE = Family("tessera_pod_gpu_active_seconds_total", COUNTER, "GPU-seconds of a lease in the state busy")
+POD_POWER = Family("tessera_pod_gpu_power_watts", GAUGE, "part of a card's power that a lease has, mean of a minute")
+POD_ENERGY = Family("tessera_pod_gpu_energy_joules_total", COUNTER, "part of a card's energy that a lease has")
 POD_FINDING = Family("tessera_pod_gpu_finding", GAUGE, "1 for each kind of finding about a lease, in the label finding")
 INFO = Family("tessera_gpu_info", GAUGE, "1 for each card, with its properties; in a lab with the label `simulated`")
 LAST_XID = Family("tessera_gpu_last_xid", GAUGE, XID_48.help)
@@ -178,7 +180,7 @@ class _Leases:
         left = options.max_series
         for lease in sorted(sample.leases, key=lambda each: (each.namespace, each.pod, each.container, each.device)):
             self._by_device.setdefault(lease.device, []).append(lease)
-            cost = 6 + findings.get(id(lease), 0) + rows[lease.device]
+            cost = 8 + findings.get(id(lease), 0) + rows[lease.device]
             if cost <= left:
                 left -= cost
                 self.kept.append(lease)
@@ -287,6 +289,10 @@ class _Renderer:
                 self.page.add_text(POD_STATE, f'{labels[:-1]},state="{found.state.value}"}}', 1)
                 self.page.add_text(POD_WASTED, labels, found.wasted)
                 self.page.add_text(POD_ACTIVE, labels, found.active)
+                if found.energy.power is not None:
+                    self.page.add_text(POD_POWER, labels, found.energy.power)
+                if found.energy.metered > 0:
+                    self.page.add_text(POD_ENERGY, labels, found.energy.energy)
                 for finding in found.findings:
                     self.page.add_text(POD_FINDING, f'{labels[:-1]},finding="{finding.kind}"}}', 1)
             if (lease.uid, lease.device) not in shown:

@@ -10,8 +10,10 @@ busy. The thresholds are Tessera's choice; a finding is a hint for the pod's own
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
+
+import msgspec
 
 from tessera.agent.monitoring.card_states import HARDWARE_THROTTLES
 from tessera.agent.monitoring.lease_states import LeaseKey
@@ -118,7 +120,8 @@ def _power_wasted(look: _Look) -> _Answer:
     power, limit = look.card.get(Quantity.POWER), look.card.get(Quantity.POWER_LIMIT)
     if not (look.alone and look.whole) or look.busy is None or power is None or not limit:
         return None
-    return power >= _POWER_HIGH * limit and look.busy < _IDLE, (power, limit, look.busy)
+    used = min(look.busy, look.values.get(Quantity.SM_ACTIVE, look.busy))
+    return power >= _POWER_HIGH * limit and used < _IDLE, (power, limit, used)
 
 
 def _reasons(card: Mapping[Quantity, float]) -> set[str]:
@@ -164,9 +167,10 @@ RULES: Mapping[str, Rule] = {
     ),
     "power_wasted": Rule(
         _power_wasted,
-        "the card draws at least half of its power limit, and computes less than 10 % of the time (whole cards)",
-        "draws {0:.0f} of {1:.0f} W while it computes {2:.0%} of the time",
-        "Look for loops that wait on the card.",
+        "the card draws at least half of its power limit, and computes less than 10 % of the time, or on less than 10 %"
+        " of its SMs (GPM; whole cards)",
+        "draws {0:.0f} of {1:.0f} W while it uses {2:.0%} of the card",
+        "Look for loops that wait on the card, and for kernels of a few blocks.",
     ),
     "cpu_bound": Rule(
         _cpu,
@@ -239,6 +243,11 @@ class _History:
         self.minutes: deque[_Minute] = deque()
         self.cpu: Mapping[int, float] = {}
         self.last = began
+        #: By kind of the findings of the last sample, when each began.
+        self.since: dict[str, float] = {}
+
+
+_NO_EXCESS: Mapping[LeaseKey, Finding] = {}
 
 
 class LeaseFindings:
@@ -248,8 +257,10 @@ class LeaseFindings:
         #: By lease, its history; exactly the leases of the last sample.
         self._histories: dict[LeaseKey, _History] = {}
 
-    def handle(self, sample: NodeSample) -> dict[LeaseKey, tuple[Finding, ...]]:
-        """Takes a sample in; returns the findings of each lease that has some."""
+    def handle(
+        self, sample: NodeSample, excess: Mapping[LeaseKey, Finding] = _NO_EXCESS
+    ) -> dict[LeaseKey, tuple[Finding, ...]]:
+        """Takes a sample in, and what :func:`find_excess` found; returns the findings of each lease that has some."""
         places = {device.uuid: (gpu, device) for gpu in sample.gpus for device in gpu.devices}
         histories: dict[LeaseKey, _History] = {}
         found: dict[LeaseKey, tuple[Finding, ...]] = {}
@@ -258,11 +269,19 @@ class LeaseFindings:
             history = histories[key] = self._histories.get(key) or _History(sample.taken)
             gpu, device = places[lease.device]
             _add(history, _look(lease, gpu, device, history, sample.taken), sample.taken)
-            findings = tuple(_judge(history, sample.taken))
+            own = [excess[key]] if key in excess else []
+            findings = tuple(_date(history, [*own, *_judge(history, sample.taken)], sample.taken))
             if findings:
                 found[key] = findings
         self._histories = histories
         return found
+
+
+def _date(history: _History, findings: Sequence[Finding], now: float) -> Iterator[Finding]:
+    """The findings with the time that they last; one that went and came again begins anew."""
+    history.since = {each.kind: history.since.get(each.kind, now - each.window) for each in findings}
+    for each in findings:
+        yield msgspec.structs.replace(each, lasts=now - history.since[each.kind])
 
 
 def _look(lease: Lease, gpu: GpuSample, device: DeviceSample, history: _History, now: float) -> _Look:

@@ -71,6 +71,20 @@ class LeaseKey(NamedTuple):
     device: str
 
 
+class EnergyUse(NamedTuple):
+    """Power and energy of a lease, as :mod:`tessera.agent.monitoring.energy` apportions them.
+
+    Attributes:
+        power: watts, mean of the last minute; None if the last sample did not measure it.
+        energy: joules of the metered time.
+        metered: GPU-seconds of the lease whose energy is known; half a card for an hour is 1,800.
+    """
+
+    power: float | None = None
+    energy: float = 0.0
+    metered: float = 0.0
+
+
 class JudgedLease(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a lease at one sample.
 
@@ -84,6 +98,7 @@ class JudgedLease(msgspec.Struct, frozen=True, kw_only=True):
         findings: what is wrong with its use, see :mod:`tessera.agent.monitoring.findings`.
         fault: the sentence about the worst fault of its part of the card; empty if it is well.
         limit: bytes that its pod may hold of a shared device; None for a device of its own.
+        energy: its part of the card's power and energy.
     """
 
     lease: Lease
@@ -95,6 +110,7 @@ class JudgedLease(msgspec.Struct, frozen=True, kw_only=True):
     findings: tuple[Finding, ...] = ()
     fault: str = ""
     limit: float | None = None
+    energy: EnergyUse = EnergyUse()
 
     @property
     def key(self) -> LeaseKey:
@@ -175,6 +191,9 @@ class _Place(NamedTuple):
     share: float
 
 
+_NOT_METERED: Mapping[LeaseKey, EnergyUse] = {}
+
+
 class LeaseStates:
     """Judges the leases of one node, sample by sample.
 
@@ -192,8 +211,10 @@ class LeaseStates:
         #: By lease of the last sample, its state and what it holds.
         self._last: dict[LeaseKey, tuple[JudgedLease, _Place]] = {}
 
-    def handle(self, sample: NodeSample) -> tuple[JudgedLease, ...]:
-        """Takes a sample in; returns the state of each of its leases."""
+    def handle(
+        self, sample: NodeSample, energy: Mapping[LeaseKey, EnergyUse] = _NOT_METERED
+    ) -> tuple[JudgedLease, ...]:
+        """Takes a sample in, and the energy of its leases; returns the state of each."""
         if self.complete_from is None:
             self.complete_from = sample.taken
         cards = sample.cards
@@ -209,6 +230,7 @@ class LeaseStates:
             key = LeaseKey(lease.uid, lease.container, lease.device)
             history = histories[key] = self._histories.get(key) or _History(sample.taken)
             judged.append(_judge_silent(lease, history, sample.taken))
+        judged = [msgspec.structs.replace(each, energy=energy.get(each.key, EnergyUse())) for each in judged]
         for key in self._last.keys() - histories.keys():
             self._end(key, sample.taken)
         self._forget(sample.taken)

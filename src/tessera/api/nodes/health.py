@@ -15,6 +15,7 @@ import msgspec
 from tessera.api.nodes.bounds import Name, Value, Words
 from tessera.clock import rfc3339
 from tessera.nvml.xids import XIDS, Remedy
+from tessera.text import age
 
 #: What an administrator does about a lost card and about one that needs a reboot: after it, and in all.
 REBOOTED_STEP = "if the error returns after the reboot, the card or its slot is broken"
@@ -253,6 +254,10 @@ class CardHealth(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
     test: Words = ""
 
 
+#: Seconds from which on a finding says how long it lasts.
+_WORTH_SAYING = 60.0
+
+
 class Finding(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Something that is wrong with a container's use of its device.
 
@@ -261,9 +266,22 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_de
         text: the measurements that show it.
         advice: what the owner of the pod can do.
         window: seconds over which it was measured.
+        lasts: seconds since it began; the agent knows no more than since its own start.
     """
 
     kind: Name
     text: Words = ""
     advice: Words = ""
     window: Value = 0.0
+    lasts: Value = 0.0
+
+    @property
+    def name(self) -> str:
+        """The kind in words: ``memory nearly full``."""
+        return self.kind.replace("_", " ")
+
+    @property
+    def sentence(self) -> str:
+        """What is wrong, since when, by which measurements, and what to do."""
+        since = f" for {age(self.lasts)}" if self.lasts >= _WORTH_SAYING else ""
+        return f"{self.name}{since}: {self.text}. {self.advice}"

@@ -107,6 +107,9 @@ class LeaseUsage(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
         findings: what is wrong with the use; empty also if nothing could be measured.
         fault: the sentence about the fault of its card or GPU instance; empty if that is well.
         limit: bytes that its pod may hold of a shared device; ``None`` for a device of its own, or if not known.
+        power: its part of the card's watts, mean of the last minute; ``None`` if not known.
+        energy: its part of the card's joules in the metered time.
+        metered: GPU-seconds of the lease whose energy is known.
     """
 
     namespace: Name
@@ -127,6 +130,9 @@ class LeaseUsage(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
     findings: tuple[Finding, ...] = ()
     fault: Words = ""
     limit: Value | None = None
+    power: Value | None = None
+    energy: Value = 0.0
+    metered: Value = 0.0
 
 
 class EndedLease(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -144,6 +150,8 @@ class EndedLease(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
         held: seconds from the time that the agent first saw it to its end.
         wasted: GPU-seconds in the states never_used, idle and resident.
         active: GPU-seconds in the state busy.
+        energy: joules of the metered time.
+        metered: GPU-seconds of the lease whose energy is known.
     """
 
     namespace: Name
@@ -157,6 +165,8 @@ class EndedLease(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
     held: Value = 0.0
     wasted: Value = 0.0
     active: Value = 0.0
+    energy: Value = 0.0
+    metered: Value = 0.0
 
 
 class Bucket(msgspec.Struct, frozen=True, array_like=True):

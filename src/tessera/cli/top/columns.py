@@ -78,10 +78,7 @@ def warnings(usage: "Usage") -> list[str]:
     """What is wrong with the cards of the pods that are shown, with their use of it, and with free cards."""
     found = [f"{row.key} on {row.node}/{row.card}: {row.lease.fault}" for row in usage.leases if row.lease.fault]
     found += [
-        f"{row.key} on {row.node}/{row.card}: {each.text}. {each.advice}"
-        for row in usage.leases
-        for each in row.lease.findings
-        if each.kind == "memory_over_limit"
+        f"{row.key} on {row.node}/{row.card}: {each.sentence}" for row in usage.leases for each in row.lease.findings
     ]
     shown = list(dict.fromkeys(found))
     more = [f"{len(shown) - _WARNINGS} more; see tessera health"] if len(shown) > _WARNINGS else []

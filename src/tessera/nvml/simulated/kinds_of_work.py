@@ -76,5 +76,10 @@ WORKS: Mapping[str, Work] = {
         differs={Quantity.DECODER_UTILIZATION: 0.8, Quantity.ENCODER_UTILIZATION: 0.6, Quantity.SM_ACTIVE: 0.3},
     ),
     "spinning": Work(meaning="it holds the clocks up while it waits", power=0.6),
+    "single": Work(
+        meaning="one block at a time keeps the card awake",
+        differs={Quantity.SM_ACTIVE: 0.01, Quantity.SM_OCCUPANCY: 0.01, Quantity.DRAM_ACTIVE: 0.01},
+        power=0.6,
+    ),
     "host": Work(meaning="it prepares data on one CPU core", cpu=1.0),
 }
