@@ -12,7 +12,7 @@ from tests.support.ports import free_port
 
 from tessera.controller.leadership.options import ControllerOptions
 from tessera.serving.status_server import serve_status
-from tessera.webhook.base.options import WebhookOptions
+from tessera.webhook.base import WebhookOptions
 
 Serve = Callable[[int], Coroutine[Any, Any, None]]
 

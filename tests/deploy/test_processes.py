@@ -25,7 +25,7 @@ from tessera.forecast.history_text import HISTORY_NAME
 from tessera.kueue.names import CONFIG_MAP
 from tessera.provisioning.history import RECORDS_NAME
 from tessera.usage.record_text import RECORD_NAME
-from tessera.webhook.base.options import PATHS, WebhookOptions
+from tessera.webhook.base import PATHS, WebhookOptions
 
 PARSERS: Mapping[str, Callable[[Sequence[str], Mapping[str, str]], Any]] = {
     "agent": agent.parse_options,

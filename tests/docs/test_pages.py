@@ -25,7 +25,7 @@ from tessera.provisioning.metrics import ProvisioningMetrics
 from tessera.provisioning.milestones import Milestone
 from tessera.provisioning.options import STARTUP_TAINT
 from tessera.provisioning.startup.deadline import BLOCKING
-from tessera.webhook.base.metrics import WebhookMetrics
+from tessera.webhook.base import WebhookMetrics
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -38,7 +38,7 @@ from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera.provisioning.metrics import ProvisioningMetrics
 from tessera.provisioning.milestones import Milestone, ProvisioningRecord, WorkloadRecord, WorkloadStep
 from tessera.provisioning.startup.deadline import BLOCKING
-from tessera.webhook.base.metrics import VERDICTS, WebhookMetrics
+from tessera.webhook.base import VERDICTS, WebhookMetrics
 
 GIB = 1 << 30
 MINUTE = 60.0

@@ -28,7 +28,7 @@ from tessera.serving.status_server import (
     serve_status,
 )
 from tessera.status_pages import JsonDocuments, Page, ProcessStatus
-from tessera.webhook.base.metrics import WebhookMetrics
+from tessera.webhook.base import WebhookMetrics
 
 #: A request that never ends, as large as the port takes one header after the other.
 ENDLESS = b"GET /healthz HTTP/1.1\r\nhost: x\r\n" + b"".join(b"x-%d: %b\r\n" % (n, b"a" * 2_000) for n in range(31))

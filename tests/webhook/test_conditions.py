@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tessera.api.pods.templates import JOB, KINDS
 from tessera.cel.evaluator import compile_expression
-from tessera.webhook.base.options import (
+from tessera.webhook.base import (
     CLAIM_PATH,
     LIMIT_PATH,
     MANAGED_PATH,

@@ -71,7 +71,7 @@ def command(kubeconfig: Path | None, context: str | None, log_level: str, **opti
 
 def options_from(values: Mapping[str, Any]) -> Any:
     """The webhook's options for values of the command line."""
-    from tessera.webhook.base.options import WebhookOptions
+    from tessera.webhook.base import WebhookOptions
 
     return WebhookOptions(
         namespace=values["namespace"],

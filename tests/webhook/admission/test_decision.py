@@ -11,8 +11,8 @@ from tessera.api.nodes.gpu_labels import count_label
 from tessera.api.nodes.offers import NodeOffer, OfferKind, placement_offers
 from tessera.kube.resources import Node, NodeStatus, ObjectMeta
 from tessera.webhook.admission.decision import decide_admission
-from tessera.webhook.admission.json_patch import apply_operations
-from tessera.webhook.base.budget import PodRefused
+from tessera.webhook.admission.pod_json import apply_operations
+from tessera.webhook.base import PodRefused
 from tessera.webhook.nodes.capabilities import Capabilities
 from tessera.webhook.nodes.gpu_nodes import GpuNode, read_gpu_node
 

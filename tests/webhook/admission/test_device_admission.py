@@ -6,7 +6,7 @@ import pytest
 
 from tessera.api.names import GATE
 from tessera.webhook.admission.device_admission import decide_device_admission
-from tessera.webhook.base.budget import PodRefused, Rule
+from tessera.webhook.base import PodRefused, Rule
 from tessera.webhook.nodes.capabilities import Capabilities
 
 ADD_FIRST = [{"op": "add", "path": "/spec/schedulingGates", "value": [{"name": GATE}]}]

@@ -9,9 +9,9 @@ from tests.webhook.admission.test_slice_admission import A100
 from tessera.api.pods.templates import JOB, KINDS
 from tessera.webhook.admission.decision import decide_admission
 from tessera.webhook.admission.device_admission import decide_device_admission
-from tessera.webhook.admission.json_patch import apply_operations
+from tessera.webhook.admission.pod_json import apply_operations
 from tessera.webhook.admission.template_admission import decide_templates
-from tessera.webhook.base.budget import PodRefused, Rule
+from tessera.webhook.base import PodRefused, Rule
 
 SIZE = "tessera.dev/gang-size"
 

@@ -10,7 +10,7 @@ from tessera.api.nodes.node_groups import NodeGroup, parse_node_groups
 from tessera.mig.geometry import Geometry
 from tessera.mig.models import model_by_short_name
 from tessera.webhook.admission.decision import decide_admission
-from tessera.webhook.base.budget import PodRefused, Rule
+from tessera.webhook.base import PodRefused, Rule
 from tessera.webhook.nodes.capabilities import Capabilities
 from tessera.webhook.nodes.gpu_nodes import GpuNode
 

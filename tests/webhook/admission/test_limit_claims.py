@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from tessera.webhook.admission.json_patch import apply_operations
 from tessera.webhook.admission.limit_claims import ClaimTemplate, claim_limits
-from tessera.webhook.base.budget import PodRefused
+from tessera.webhook.admission.pod_json import apply_operations
+from tessera.webhook.base import PodRefused
 
 SMALL, GPU, OTHER = "nvidia.com/mig-1g.5gb", "nvidia.com/gpu", "example.com/nic"
 CLASSES = {SMALL: "small", GPU: "whole"}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.support.searching import examples
 
 from tessera.webhook.admission.review import NO_CLAIMS, KnownClaims, Reviewer, ReviewError
-from tessera.webhook.base.options import LIMIT_PATH, REVIEW_PATH
+from tessera.webhook.base import LIMIT_PATH, REVIEW_PATH
 from tessera.webhook.nodes.capabilities import Capabilities
 from tessera.webhook.nodes.gpu_nodes import GpuNode
 

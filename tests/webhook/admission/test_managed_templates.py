@@ -11,8 +11,7 @@ from tessera.api.pods.templates import JOB, KINDS, TemplateKind, find_kind
 from tessera.limits.pods import POD_TEMPLATES
 from tessera.webhook.admission.device_admission import check_managed_templates
 from tessera.webhook.admission.review import Reviewer
-from tessera.webhook.base.budget import PodRefused, Rule
-from tessera.webhook.base.options import MANAGED_TEMPLATE_PATH, TEMPLATE_PATH
+from tessera.webhook.base import MANAGED_TEMPLATE_PATH, TEMPLATE_PATH, PodRefused, Rule
 from tessera.webhook.nodes.capabilities import Capabilities
 
 KNOWN = Capabilities.of([FOUR, EIGHT])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tessera.api.pods.slice_requests import ContainerSlices, pod_slices
 from tessera.mig.names import parse_profile_name
-from tessera.webhook.admission.json_patch import apply_operations
+from tessera.webhook.admission.pod_json import apply_operations
 from tessera.webhook.admission.slice_admission import patch_for_slices
 from tessera.webhook.nodes.capabilities import Capabilities
 from tessera_lab.apiserver.admission.quota.usage import PODS, object_usage

@@ -10,9 +10,9 @@ from tessera.api.nodes.gpu_labels import count_label
 from tessera.api.nodes.offers import NodeOffer, OfferKind
 from tessera.mig.models import model_by_short_name
 from tessera.offers.selection import CardProperties, Offer
-from tessera.webhook.admission.json_patch import apply_operations
-from tessera.webhook.admission.requirements import translate_requirements
-from tessera.webhook.base.budget import PodRefused
+from tessera.webhook.admission.decision import translate_requirements
+from tessera.webhook.admission.pod_json import apply_operations
+from tessera.webhook.base import PodRefused
 from tessera.webhook.nodes.capabilities import Capabilities
 from tessera.webhook.nodes.gpu_nodes import GpuNode
 

@@ -19,7 +19,7 @@ from tessera.limits.pods import (
 )
 from tessera.webhook.admission.decision import decide_admission
 from tessera.webhook.admission.review import Reviewer
-from tessera.webhook.base.budget import PodRefused, ReviewBudget
+from tessera.webhook.base import PodRefused, ReviewBudget
 from tessera.webhook.nodes.capabilities import Capabilities
 from tessera.webhook.nodes.gpu_nodes import GpuNode
 

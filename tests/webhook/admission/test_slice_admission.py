@@ -8,9 +8,9 @@ from tests.api.nodes import test_undecided_nodes as nodes
 
 from tessera.api.nodes.undecided_nodes import UndecidedNodes
 from tessera.webhook.admission import slice_admission
-from tessera.webhook.admission.json_patch import Operation
-from tessera.webhook.admission.json_patch import apply_operations as with_patch
-from tessera.webhook.base.budget import PodRefused
+from tessera.webhook.admission.pod_json import Operation
+from tessera.webhook.admission.pod_json import apply_operations as with_patch
+from tessera.webhook.base import PodRefused
 from tessera.webhook.nodes.capabilities import Capabilities
 from tessera.webhook.nodes.gpu_nodes import GpuNode
 

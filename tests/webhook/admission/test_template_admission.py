@@ -13,10 +13,10 @@ from tessera.api.names import QUOTA_RESOURCE
 from tessera.api.pods.templates import JOB, KINDS, TemplateKind, find_kind, find_templates
 from tessera.limits.pods import POD_TEMPLATES
 from tessera.webhook.admission.decision import decide_admission
-from tessera.webhook.admission.json_patch import apply_operations
+from tessera.webhook.admission.pod_json import apply_operations
 from tessera.webhook.admission.review import Reviewer, ReviewError
 from tessera.webhook.admission.template_admission import asks, decide_templates
-from tessera.webhook.base.budget import PodRefused
+from tessera.webhook.base import PodRefused
 
 QUEUE = {"kueue.x-k8s.io/queue-name": "slices"}
 EVERY = cluster()

@@ -10,7 +10,7 @@ from tessera.mig.models import MODELS
 from tessera.mig.names import resource_spelling
 from tessera.webhook.admission.apply_warnings import find_warnings
 from tessera.webhook.admission.decision import decide_admission
-from tessera.webhook.base.budget import PodRefused
+from tessera.webhook.base import PodRefused
 from tessera.webhook.nodes.capabilities import WHOLE_PROFILES
 
 CARD = {"nvidia.com/gpu": "1"}

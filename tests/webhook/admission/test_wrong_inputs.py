@@ -12,7 +12,7 @@ from tests.webhook.test_conditions import conditions_of
 
 from tessera.api.pods.templates import WORKLOADS, TemplateKind
 from tessera.webhook.admission.review import Reviewer
-from tessera.webhook.base.options import REVIEW_PATH, WORKLOAD_PATH
+from tessera.webhook.base import REVIEW_PATH, WORKLOAD_PATH
 from tessera.webhook.nodes.capabilities import Capabilities
 from tessera.webhook.nodes.gpu_nodes import GpuNode
 

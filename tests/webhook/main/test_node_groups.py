@@ -14,7 +14,7 @@ from tests.webhook.main.test_process import review
 
 from tessera.kube.resources import CONFIGMAPS, NODES
 from tessera.kube.transport.interface import Request, Response, Transport
-from tessera.webhook.base.options import MANAGED_PATH
+from tessera.webhook.base import MANAGED_PATH
 from tessera.webhook.main.run import WebhookReplica
 from tessera.webhook.nodes.gpu_nodes import GpuNode
 

@@ -15,7 +15,7 @@ from tessera.clock import LoopClock, SystemClock
 from tessera.kube.resources import MUTATING_WEBHOOKS, SECRETS
 from tessera.serving.connection import server_context
 from tessera.webhook.admission.review import ReviewError
-from tessera.webhook.base.options import WebhookOptions
+from tessera.webhook.base import WebhookOptions
 from tessera.webhook.serving.certificates import authority_fingerprints, issue, load_certificate, read_secret
 from tessera.webhook.serving.server import serve_reviews
 

@@ -13,7 +13,7 @@ from tests.webhook.conftest import ADMIN, NAME, NAMESPACE, SECRET, Lab, in_lab
 
 from tessera.kube.client.client import Client
 from tessera.kube.resources import MUTATING_WEBHOOKS, SECRETS
-from tessera.webhook.base.options import WebhookOptions
+from tessera.webhook.base import WebhookOptions
 from tessera.webhook.serving.certificate_manager import CertificateManager
 from tessera.webhook.serving.certificates import Certificate, is_valid, issue
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport

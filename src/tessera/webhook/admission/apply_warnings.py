@@ -24,11 +24,11 @@ from tessera.api.pods.templates import TemplateKind, find_templates
 from tessera.kube.quantity import count_or_zero
 from tessera.offers.selection import Nodes
 from tessera.text import one_line
+from tessera.webhook.admission.annotations import warn_of_idle_update
+from tessera.webhook.admission.decision import whole_card_slice
 from tessera.webhook.admission.device_admission import find_impossible_devices, requested_devices
-from tessera.webhook.admission.requirements import whole_card_slice
 from tessera.webhook.admission.template_admission import decide_template
-from tessera.webhook.admission.update_annotation import warn_of_idle_update
-from tessera.webhook.base.budget import PodRefused, SpendTime, spend_nothing
+from tessera.webhook.base import PodRefused, SpendTime, spend_nothing
 from tessera.webhook.nodes.capabilities import Capabilities
 
 Json = Mapping[str, Any]

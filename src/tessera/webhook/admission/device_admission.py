@@ -10,7 +10,7 @@ since a review does not show the labels of the namespace. Rules:
   (:func:`find_impossible_devices`), before it waits for ever.
 - A second review of the same pod patches nothing.
 
-What no node could hold, even if it were empty, as in :mod:`.impossible_requests`; a pod's devices are all on one node:
+What no node could hold, even if it were empty, as in :mod:`.slice_admission`; a pod's devices are all on one node:
 
 - The nodes that the pod's author selects decide, and the groups that an autoscaler can make (ConfigMap
   ``tessera-node-groups``) whose declared labels do not contradict the selection. If none of them has the resources, all
@@ -43,13 +43,11 @@ from tessera.limits.pods import POD_TEMPLATES
 from tessera.offers.selection import Nodes
 from tessera.reasons.words import cannot_hold
 from tessera.text import one_line
-from tessera.webhook.admission.gang_sizes import refuse_wrong_gang
-from tessera.webhook.admission.json_patch import Operation
-from tessera.webhook.admission.pod_schema import PodSchema, Spec, size_of
+from tessera.webhook.admission.annotations import refuse_wrong_gang, refuse_wrong_update
+from tessera.webhook.admission.pod_json import Operation, PodSchema, Spec, size_of
 from tessera.webhook.admission.slice_admission import gate_operations
 from tessera.webhook.admission.template_admission import decide_each, requested_resources
-from tessera.webhook.admission.update_annotation import refuse_wrong_update
-from tessera.webhook.base.budget import PodRefused, Rule, SpendTime, refuse_oversized, spend_nothing
+from tessera.webhook.base import PodRefused, Rule, SpendTime, refuse_oversized, spend_nothing
 from tessera.webhook.nodes.capabilities import Capabilities, GroupNode
 
 Json = Mapping[str, Any]

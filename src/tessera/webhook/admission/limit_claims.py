@@ -23,8 +23,8 @@ from tessera.api.pods.requirements import CHOSEN, KEYS
 from tessera.kube.quantity import count_or_zero
 from tessera.limits.claims import CLAIM_ENTRIES
 from tessera.text import one_line
-from tessera.webhook.admission.json_patch import Operation, add_operation
-from tessera.webhook.base.budget import PodRefused, Rule
+from tessera.webhook.admission.pod_json import Operation, add_operation
+from tessera.webhook.base import PodRefused, Rule
 
 Json = Mapping[str, Any]
 

@@ -17,8 +17,8 @@ from tessera.api.pods.slice_requests import ContainerSlices
 from tessera.kube.quantity import parse_quantity
 from tessera.mig.names import parse_profile_name
 from tessera.text import one_line
-from tessera.webhook.admission.json_patch import Operation, add_operation
-from tessera.webhook.base.budget import PodRefused, Rule
+from tessera.webhook.admission.pod_json import Operation, add_operation
+from tessera.webhook.base import PodRefused, Rule
 
 Json = Mapping[str, Any]
 

@@ -19,19 +19,21 @@ from tessera.text import one_line
 from tessera.webhook.admission.apply_warnings import find_template_warnings, find_warnings
 from tessera.webhook.admission.decision import decide_admission
 from tessera.webhook.admission.device_admission import check_managed_templates, decide_device_admission
-from tessera.webhook.admission.json_patch import Operation
 from tessera.webhook.admission.limit_claims import claim_limits
-from tessera.webhook.admission.pod_schema import PodSchema, Spec, size_of
+from tessera.webhook.admission.pod_json import Operation, PodSchema, Spec, size_of
 from tessera.webhook.admission.slice_admission import gate_claiming_pod
 from tessera.webhook.admission.template_admission import DecideTemplates, decide_templates
-from tessera.webhook.base.budget import PodRefused, ReviewBudget, Rule, refuse_oversized
-from tessera.webhook.base.options import (
+from tessera.webhook.base import (
     CLAIM_PATH,
     LIMIT_PATH,
     MANAGED_PATH,
     MANAGED_TEMPLATE_PATH,
     REVIEW_PATH,
     WORKLOAD_PATH,
+    PodRefused,
+    ReviewBudget,
+    Rule,
+    refuse_oversized,
 )
 from tessera.webhook.nodes.capabilities import Capabilities
 
@@ -117,7 +119,7 @@ class Reviewer:
 
         Args:
             body: the review.
-            path: that of :data:`~tessera.webhook.base.options.PATHS` to which it came.
+            path: that of :data:`~tessera.webhook.base.PATHS` to which it came.
             claims: what is known of the pod's ResourceClaims.
 
         Raises:

@@ -5,8 +5,8 @@ Rules:
 - A pod without a MIG request is never changed. A pod that asks for a slice gets exactly two things: the scheduling
   gate, and the quota resource in limits and requests of each container that asks.
 - A pod is left unchanged if, of the nodes that its author selects, only nodes with a fixed layout can serve it.
-- A pod whose slices no node could hold together, even an empty one, is refused
-  (:mod:`tessera.webhook.admission.impossible_requests`).
+- A pod whose slices no node could hold together, even an empty one, is refused: ``50 x mig-1g.5gb``, or a 7g and a 1g
+  beside each other on nodes of one card, would wait for ever (below).
 - The patch is computed from the pod's present content, so a second call (reinvocation) patches nothing.
 - Tessera computes the quota. A pod that asks for another amount of it than its slices have, or for some without slices,
   is refused: nodes have only as much of it as their cards can give, so other pods would lack the excess.
@@ -15,9 +15,21 @@ Rules:
   app container.
 - A pod that cannot work is refused here, where its author sees the reason, so that it does not wait for ever.
 
+Whether a node could hold the slices: the cards of the nodes are known from their Instaslice objects, so the exact
+packing test answers with certainty.
+
+- The nodes that the pod's author selects decide, and the groups that an autoscaler can make (ConfigMap
+  ``tessera-node-groups``) whose declared labels do not contradict the selection. If none of them has the profiles, all
+  nodes and groups decide.
+- While the cards of a node that is to be cut on demand are not known yet, nothing is certain. Nor while a new node may
+  turn out to have GPUs (:mod:`tessera.api.nodes.undecided_nodes`).
+- Without any such node or group nothing is certain either: the cluster may grow from zero. Nor is it if the webhook's
+  option says that nodes with other cards may come.
+
 Pure: the result follows only from the pod's JSON and the capabilities.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -26,14 +38,16 @@ from tessera.api.pods.slice_requests import ContainerSlices, SliceRequestError, 
 from tessera.api.sharing.profile_parser import SHARED_SUFFIX
 from tessera.mig.names import parse_profile_name
 from tessera.offers.selection import Nodes
-from tessera.text import one_line
-from tessera.webhook.admission.gang_sizes import refuse_wrong_gang
-from tessera.webhook.admission.impossible_requests import find_impossible
-from tessera.webhook.admission.json_patch import Operation
+from tessera.placement.empty_nodes import Shape, count_slots, largest_part, memory_slots, none_could_hold
+from tessera.placement.step_budget import StepBudget
+from tessera.reasons.reason import NeverFits
+from tessera.reasons.words import sentence
+from tessera.text import count_noun, one_line
+from tessera.webhook.admission.annotations import refuse_wrong_gang, refuse_wrong_update
+from tessera.webhook.admission.pod_json import Operation
 from tessera.webhook.admission.quota_charges import ContainerWithSlices, compute_charges, refuse_other_charges
-from tessera.webhook.admission.update_annotation import refuse_wrong_update
-from tessera.webhook.base.budget import PodRefused, Rule, SpendTime, spend_nothing
-from tessera.webhook.nodes.capabilities import MODEL_PROFILES, Capabilities, NodeSets
+from tessera.webhook.base import PodRefused, Rule, SpendTime, spend_nothing
+from tessera.webhook.nodes.capabilities import MODEL_PROFILES, Capabilities, GroupNode, NodeSets
 from tessera.webhook.nodes.restriction import read_restriction
 
 Json = Mapping[str, Any]
@@ -244,3 +258,57 @@ def _requested_resources(spec: Json) -> Iterator[tuple[str, str]]:
         for field in ("limits", "requests"):
             for resource in resources.get(field) or ():
                 yield container.get("name") or "", resource
+
+
+#: Most steps: trials that divide a new pod's slices among the cards of empty nodes, to refuse what none could hold. A
+#: pod that fits takes as many as it has slices; beyond them the pod is admitted.
+ADMISSION_STEPS = 2_000
+
+
+def find_impossible(held: Sequence[str], capabilities: Capabilities, nodes: Nodes, groups: Sequence[GroupNode]) -> str:
+    """Returns the reason that no node could hold a pod's slices; empty if one may.
+
+    Args:
+        held: the profiles of all slices that the pod keeps.
+        capabilities: the GPU resources of the cluster.
+        nodes: the nodes that the pod's author selects.
+        groups: the groups of new nodes that the author may select.
+    """
+    restricted = nodes != capabilities.every or len(groups) < len(capabilities.groups)
+    every = _groups_by_shape(capabilities.groups) | dict.fromkeys(capabilities.shapes, "")
+    if capabilities.more_may_come or capabilities.unread or not every:
+        return ""
+    for profile in held:
+        nodes &= capabilities.on_demand.get(profile, 0)
+    selected = _groups_by_shape([each for each in groups if each.profiles.issuperset(held)])
+    selected |= {shape: "" for shape, having in capabilities.shapes.items() if having & nodes}
+    chosen = selected or every
+    work = StepBudget(int(ADMISSION_STEPS))
+    if not none_could_hold(chosen, held, work):
+        return ""
+    by_size = sorted(chosen, key=count_slots, reverse=True)
+    parts = [(shape, largest_part(shape, held, work)) for shape in by_size[:_COMPARED]]
+    best, part = max(parts, key=lambda found: (memory_slots(*found), -count_slots(found[0])))
+    node = f"a new node of group {chosen[best]}, with" if chosen[best] else "a node with"
+    known = bool(part) or not work.is_spent
+    reason = NeverFits(
+        tuple(held),
+        largest=f"{node} {_describe(best)}{',' if chosen[best] else ''}" if known else "",
+        holds=tuple(part),
+        selected=bool(selected) and restricted,
+    )
+    return f"spec.containers: {sentence(reason)}"
+
+
+def _groups_by_shape(groups: Iterable[GroupNode]) -> dict[Shape, str]:
+    """Returns the names of the groups whose nodes offer slices, by the shape of a node."""
+    return {each.shape: each.group for each in groups if each.shape}
+
+
+#: Kinds of nodes that the text of a refusal compares.
+_COMPARED = 4
+
+
+def _describe(shape: Shape) -> str:
+    cards = Counter(table.geometry.family for table in shape)
+    return " and ".join(f"{count_noun(count, 'card')} {one_line(family)}" for family, count in sorted(cards.items()))

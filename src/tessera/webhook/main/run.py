@@ -23,8 +23,7 @@ from tessera.kube.watch.informer import Informer, read_parts
 from tessera.serving.connection import server_context
 from tessera.serving.status_server import serve_status
 from tessera.webhook.admission.review import NO_CLAIMS, KnownClaims, Reviewer, ReviewError
-from tessera.webhook.base.metrics import WebhookMetrics
-from tessera.webhook.base.options import CLAIM_PATH, LIMIT_PATH, PATHS, REVIEW_PATH, WebhookOptions
+from tessera.webhook.base import CLAIM_PATH, LIMIT_PATH, PATHS, REVIEW_PATH, WebhookMetrics, WebhookOptions
 from tessera.webhook.nodes.capabilities import Capabilities
 from tessera.webhook.nodes.gpu_nodes import GpuNodeWatcher
 from tessera.webhook.serving.certificate_manager import CertificateManager
@@ -112,7 +111,7 @@ class WebhookReplica:
 
         Args:
             body: the review.
-            path: that of :data:`~tessera.webhook.base.options.PATHS` to which it came.
+            path: that of :data:`~tessera.webhook.base.PATHS` to which it came.
             claims: what is known of the pod's ResourceClaims.
 
         Raises:

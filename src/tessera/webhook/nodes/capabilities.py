@@ -22,7 +22,7 @@ from tessera.mig.models import MODELS, suggest_profile
 from tessera.mig.names import resource_spelling
 from tessera.offers.selection import Nodes, OfferTable
 from tessera.placement.empty_nodes import EmptyNodes, Shape
-from tessera.webhook.base.budget import SpendTime, spend_nothing
+from tessera.webhook.base import SpendTime, spend_nothing
 from tessera.webhook.nodes.gpu_nodes import GpuNode
 from tessera.webhook.nodes.restriction import NODE_NAME, read_restriction
 

@@ -4,7 +4,7 @@ The rules are the scheduler's, those of ``k8s.io/component-helpers/scheduling/co
 alternatives, all tests of a term must hold, a term without tests admits no node. Taints, free room and the state of a
 node do not count: a pod may wait for them. A pod that names its node bypasses the scheduler.
 
-The types of the pod's JSON were checked before (:mod:`tessera.webhook.admission.pod_schema`).
+The types of the pod's JSON were checked before (:mod:`tessera.webhook.admission.pod_json`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +16,7 @@ from tessera.api.names import MIG_CONFIG_DYNAMIC, MIG_CONFIG_LABEL, is_on_demand
 from tessera.kube.resources.label_index import LabelIndex
 from tessera.kube.resources.selectors import Requirement, parse_operator
 from tessera.offers.selection import Nodes
-from tessera.webhook.base.budget import SpendTime, spend_nothing
+from tessera.webhook.base import SpendTime, spend_nothing
 
 Json = Mapping[str, Any]
 

@@ -18,7 +18,7 @@ from tessera.kube.client.client import Client
 from tessera.kube.client.errors import AlreadyExists, ApiError, Conflict
 from tessera.kube.resources import MUTATING_WEBHOOKS, SECRETS, Secret, WebhookConfiguration
 from tessera.kube.watch.cache import WatchEvent
-from tessera.webhook.base.options import WebhookOptions
+from tessera.webhook.base import WebhookOptions
 from tessera.webhook.serving.certificates import (
     Certificate,
     authority_fingerprints,

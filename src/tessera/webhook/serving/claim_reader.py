@@ -29,10 +29,9 @@ from tessera.kube.watch.informer import Informer
 from tessera.kube.watch.optional_kind import wait_served
 from tessera.text import list_names, one_line
 from tessera.webhook.admission.limit_claims import IMPLICIT_PREFIX, ClaimTemplate, claim_limits
-from tessera.webhook.admission.pod_schema import PodSchema, Spec, size_of
+from tessera.webhook.admission.pod_json import PodSchema, Spec, size_of
 from tessera.webhook.admission.review import NO_CLAIMS, KnownClaims
-from tessera.webhook.base.budget import PodRefused, refuse_oversized
-from tessera.webhook.base.metrics import WebhookMetrics
+from tessera.webhook.base import PodRefused, WebhookMetrics, refuse_oversized
 
 _log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from tessera.clock import Clock
 from tessera.kube.client.client import Client
 from tessera.kube.resources import MUTATING_WEBHOOKS, SECRETS, Secret, WebhookConfiguration
 from tessera.kube.watch.informer import Informer
-from tessera.webhook.base.options import WebhookOptions
+from tessera.webhook.base import WebhookOptions
 from tessera.webhook.serving.certificates import BUNDLE, CERTIFICATE, KEY, Certificate, authority_fingerprints, is_valid
 
 

@@ -19,7 +19,7 @@ from tessera.serving.connection import Connection
 from tessera.serving.status_server import listening_socket
 from tessera.status_pages import TEXT, Page
 from tessera.webhook.admission.review import ReviewError
-from tessera.webhook.base.options import WebhookOptions
+from tessera.webhook.base import WebhookOptions
 
 #: Returns the answer to a body.
 Answer = Callable[[bytes], bytes | Awaitable[bytes]]

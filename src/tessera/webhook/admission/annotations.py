@@ -1,21 +1,24 @@
-"""Sizes of gangs: what a Job's author left to the Job's own numbers, and mistakes in a pod.
+"""Annotations about gangs and updates: a wrong value would do nothing or wait for ever, so it is refused.
 
 A Job's pods show neither its ``parallelism`` nor its ``completions``. With the annotation ``tessera.dev/gang-size:
 parallelism`` in its template the Job is sent to the webhook when it is created, and the annotation gets the number of
 pods that run at the same time. So nobody needs the right to read Jobs. A later change of the Job does not change it.
+A size that no owner fulfils shows later: a pod does not show how many its owner makes, and that number may change.
 
-A pod whose size is missing or no number would wait for ever, so it is refused. A size that no owner fulfils
-shows later: a pod does not show how many its owner makes, and that number may change.
+``tessera.dev/update`` has no effect on pods that no Deployment makes, since no new one comes beside the old one: their
+author gets a warning.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from tessera.api.names import HAND_OVER, UPDATE_ANNOTATION
 from tessera.api.pods.gangs import GANG_SIZE_ANNOTATION, SIZE_OF_JOB, GangError, read_gang
 from tessera.api.pods.templates import JOB, TemplateKind
 from tessera.limits.pods import GANG_SIZE
-from tessera.webhook.admission.json_patch import Operation
-from tessera.webhook.base.budget import PodRefused, Rule
+from tessera.text import one_line
+from tessera.webhook.admission.pod_json import Operation
+from tessera.webhook.base import PodRefused, Rule
 
 _PATH = "/spec/template/metadata/annotations/" + GANG_SIZE_ANNOTATION.replace("~", "~0").replace("/", "~1")
 
@@ -66,3 +69,35 @@ def _annotation(spec: Mapping[str, Any]) -> object:
 def _count(value: object, otherwise: int) -> int:
     """The value of a field; the API server refuses a Job in which it is no number."""
     return value if isinstance(value, int) else otherwise
+
+
+#: Kinds with which an update makes a pod beside the old one.
+_MAKERS = frozenset({"Deployment", "ReplicaSet"})
+
+
+def refuse_wrong_update(pod: Mapping[str, Any]) -> None:
+    """Refuses a pod whose annotation has another value than the one there is.
+
+    Raises:
+        PodRefused: the text says what to write.
+    """
+    value = _value(pod)
+    if value not in (None, HAND_OVER):
+        raise PodRefused(
+            Rule.UPDATE,
+            f'annotation {UPDATE_ANNOTATION}: "{one_line(str(value), 60)}" is unknown: write {HAND_OVER}, so that an'
+            " old pod of the Deployment ends for a new one without room, or remove it",
+        )
+
+
+def warn_of_idle_update(pod: Mapping[str, Any], kind: str) -> Iterator[str]:
+    """Yields a warning for a pod, or a template of an object of another kind, whose annotation does nothing."""
+    if _value(pod) is not None and kind not in _MAKERS:
+        yield (
+            f"annotation {UPDATE_ANNOTATION} has no effect on a {kind}: only a Deployment makes new pods beside its old"
+            " ones. Others leave their slots to the next pod without it"
+        )
+
+
+def _value(pod: Mapping[str, Any]) -> object:
+    return ((pod.get("metadata") or {}).get("annotations") or {}).get(UPDATE_ANNOTATION)

@@ -1,1 +1,0 @@
-"""Options, metrics, and the limits of one review."""
