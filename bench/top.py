@@ -32,8 +32,8 @@ import msgspec
 from tessera.api.nodes.usage import CardUsage, LeaseUsage, NodeUsage
 from tessera.clock import SystemClock
 from tessera.kube.client.client import Client
+from tessera.kube.client.requests import Response
 from tessera.kube.resources import NAMESPACES, PODS
-from tessera.kube.transport.interface import Response
 from tessera.nvml.measurements import Quantity
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.http_server import HttpServer, kubeconfig

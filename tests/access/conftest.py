@@ -15,7 +15,7 @@ from tessera.access.page_tokens import AGENT_AUDIENCE
 from tessera.access.reviewer import Reviewer
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ServiceUnavailable, Status
-from tessera.kube.transport.interface import Request, Response
+from tessera.kube.client.requests import Request, Response
 from tessera.manifests import install_manifests
 from tessera.serving.status_server import serve_status
 from tessera_lab.apiserver.interfaces import UserInfo

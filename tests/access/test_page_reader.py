@@ -9,7 +9,7 @@ from tessera.access.page_reader import LIFE, PageReader
 from tessera.access.page_tokens import AGENT_AUDIENCE, CONTROLLER_AUDIENCE
 from tessera.cli.base.tenant_view import READ_PAGES, describe_role
 from tessera.kube.client.errors import Forbidden, Unauthorized
-from tessera.kube.transport.interface import Response
+from tessera.kube.client.requests import Response
 
 SECRET = b"merger-with-acme"
 

@@ -7,7 +7,7 @@ from tests.support.virtual_lab import InLab, VirtualLab, manifest
 from tessera.api.pods.gangs import POD_GROUPS
 from tessera.explain.query import explain, parse_query
 from tessera.kube.resources import CRDS, JOBS, PODS, STATEFULSETS
-from tessera.kube.watch.optional_kind import LOOK_SELDOM
+from tessera.kube.watch.informer import LOOK_SELDOM
 
 SMALL = {"nvidia.com/mig-1g.5gb": 1}
 HALF = {"nvidia.com/mig-3g.20gb": 1}

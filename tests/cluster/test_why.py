@@ -11,9 +11,9 @@ from tessera.api.names import DEVICE_ACCESS_LABEL
 from tessera.explain.explanation import ExplanationReport
 from tessera.explain.query import explain, parse_query
 from tessera.kube.client.client import Client
+from tessera.kube.client.requests import Request, Response
 from tessera.kube.resources import DAEMONSETS, DEPLOYMENTS, JOBS, NAMESPACES, NODES, RESOURCE_QUOTAS
 from tessera.kube.resources.meta import Resource
-from tessera.kube.transport.interface import Request, Response
 from tessera.nvml.errors import UnknownNvmlError
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport

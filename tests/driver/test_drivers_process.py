@@ -20,10 +20,10 @@ from tessera.driver.rollout.rollout import RolloutMetrics
 from tessera.driver.run import DriverOptions, Drivers
 from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES
 from tessera.kube.client.client import Client
+from tessera.kube.client.requests import Transport
 from tessera.kube.event_recorder import EventRecorder
 from tessera.kube.resources import CRDS, DAEMONSETS, NAMESPACES, NODES, PODS
 from tessera.kube.runtime import KubeRuntime
-from tessera.kube.transport.interface import Transport
 from tessera.kube.watch.informer import Informer
 from tessera.manifests import install_manifests
 from tessera.replay.service import Recorders

@@ -23,9 +23,9 @@ from tessera.driver.planning.interface import CreateSet, Instruction, LabelNode,
 from tessera.gpu_operator.policies.driver_policy import DriverPolicy, OperandSettings
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import NotFound
+from tessera.kube.client.requests import Request, Response
 from tessera.kube.resources import CONFIGMAPS, CRDS, DAEMONSETS, NAMESPACES, NODES, OPENSHIFT_PROXIES, Node
 from tessera.kube.runtime import KubeRuntime
-from tessera.kube.transport.interface import Request, Response
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 from tessera_lab.apiserver.main.server import ApiServer

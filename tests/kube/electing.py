@@ -10,8 +10,8 @@ from typing import Any
 
 from tessera.clock import LoopClock
 from tessera.kube.client.client import Client
+from tessera.kube.client.requests import Request, Response, Stream
 from tessera.kube.leader_election import LeaderElector
-from tessera.kube.transport.interface import Request, Response, Stream
 
 EPOCH = 1_700_000_000.0
 

@@ -15,8 +15,8 @@ from tests.support.searching import examples
 
 from tessera.clock import LoopClock
 from tessera.kube.client.client import Client
+from tessera.kube.client.requests import Request, Response, Stream
 from tessera.kube.resources import PODS, Pod
-from tessera.kube.transport.interface import Request, Response, Stream
 from tessera.kube.watch.cache import EventKind, WatchEvent
 from tessera.kube.watch.reflector import Reflector
 

@@ -10,8 +10,8 @@ from tests.kube.electing import EPOCH, LeaseServer, Participant, Wire, now, unti
 
 from tessera.clock import LoopClock
 from tessera.kube.client.client import Client
+from tessera.kube.client.requests import Request, Response
 from tessera.kube.leader_election import LeaderElector, LeaseTiming
-from tessera.kube.transport.interface import Request, Response
 
 
 def test_one_of_two_leads_and_keeps_leading() -> None:

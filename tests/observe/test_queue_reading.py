@@ -7,7 +7,7 @@ import msgspec
 
 from tessera.clock import SystemClock
 from tessera.kube.client.client import Client
-from tessera.kube.transport.interface import Request, Response, Stream
+from tessera.kube.client.requests import Request, Response, Stream
 from tessera.observe.queue_reading import read_queue
 
 

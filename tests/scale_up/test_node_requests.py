@@ -9,9 +9,9 @@ from tests.webhook.conftest import ADMIN, NAMESPACE, Lab, in_lab
 
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import NotFound
+from tessera.kube.client.requests import Request, Response
 from tessera.kube.resources import POD_TEMPLATES
 from tessera.kube.runtime import KubeRuntime
-from tessera.kube.transport.interface import Request, Response
 from tessera.scale_up.node_requests import NodeRequest, ProvisioningRequests
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 

@@ -14,7 +14,7 @@ from tests.support.searching import SEARCHING
 from tests.support.virtual_lab import VirtualLab
 
 from tessera.kube.client.client import Client
-from tessera.kube.transport.interface import Request, Response, Stream, Transport
+from tessera.kube.client.requests import Request, Response, Stream, Transport
 from tessera.nvml.interface import Nvml
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera_lab.cluster.cluster import SimulatedCluster

@@ -11,8 +11,8 @@ import yaml
 
 from tessera.clock import LoopClock
 from tessera.kube.client.client import Client
+from tessera.kube.client.requests import Transport
 from tessera.kube.resources import CRDS, MUTATING_WEBHOOKS, NAMESPACES
-from tessera.kube.transport.interface import Transport
 from tessera.webhook.base import WebhookOptions
 from tessera.webhook.main.run import WebhookReplica
 from tessera_lab.apiserver.admission.webhooks.admission_webhooks import AdmissionWebhooks

@@ -17,8 +17,8 @@ from tessera.access.page_tokens import READER_ACCOUNT, TOKEN_HEADER
 from tessera.clock import Clock
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, Unauthorized
+from tessera.kube.client.requests import Response
 from tessera.kube.resources import PODS, SERVICE_ACCOUNTS
-from tessera.kube.transport.interface import Response
 
 #: Seconds for which a token is asked: the least that the API server gives. Another one is asked for after half of it.
 LIFE = 600

@@ -24,8 +24,7 @@ from tessera.dra.resource_slices import RESOURCE_SLICES
 from tessera.kube.client.errors import ApiError
 from tessera.kube.runtime import KubeRuntime
 from tessera.kube.watch.cache import EventKind, WatchEvent
-from tessera.kube.watch.informer import Informer
-from tessera.kube.watch.optional_kind import wait_served
+from tessera.kube.watch.informer import Informer, wait_served
 
 _log = logging.getLogger(__name__)
 

@@ -6,8 +6,7 @@ or crash after an expired version). One watch event costs 28 us of CPU here, 122
 Folders and files from the bottom up:
 
 - :mod:`quantity` and :mod:`backoff` know nothing of the API.
-- :mod:`resources` has the typed kinds; in it :mod:`.resources.selectors` tests the labels of one object,
-  :mod:`.resources.label_index` those of all nodes at once.
+- :mod:`resources` has the typed kinds; in it :mod:`.resources.selectors` tests labels.
 - :mod:`transport` carries requests over HTTP with the credentials of a kubeconfig or of a pod.
 - :mod:`client` has the verbs, the errors and the decoding.
 - :mod:`watch` mirrors a resource in a cache with handlers.

@@ -15,10 +15,9 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from tessera.clock import Clock, rfc3339
-from tessera.kube.backoff import Backoff
+from tessera.kube.backoff import Backoff, OutageLog
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import AlreadyExists, ApiError, NotFound, TooManyRequests
-from tessera.kube.outage_log import OutageLog
 from tessera.kube.resources import EVENTS, ObjectReference, Uid
 from tessera.kube.resources.meta import Resource
 from tessera.text import one_line

@@ -28,8 +28,7 @@ from tessera.kube.resources import (
     Resource,
 )
 from tessera.kube.runtime import KubeRuntime
-from tessera.kube.watch.informer import EventKind, Informer, WatchEvent, read_parts
-from tessera.kube.watch.optional_kind import OptionalKind
+from tessera.kube.watch.informer import EventKind, Informer, OptionalKind, WatchEvent, read_parts
 from tessera.provisioning.metrics import ProvisioningMetrics
 from tessera.provisioning.options import ProvisioningOptions
 from tessera.provisioning.recording import HistoryStore, NodeAnnotator, WorkloadRecorder

@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 import aiohttp
 
 from tessera.clock import Clock
-from tessera.kube.transport.interface import Request, Response
+from tessera.kube.client.requests import Request, Response
 from tessera_lab.apiserver.admission.webhooks.callers import Resolver
 from tessera_lab.apiserver.authz.certificates import CertificateAuthority, CertificatePair
 from tessera_lab.apiserver.handlers.aggregation import Target

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
 
-from tessera.kube.transport.interface import Request, Response
+from tessera.kube.client.requests import Request, Response
 from tessera_lab.apiserver.interfaces import ObjectReader, PodPeer
 from tessera_lab.apiserver.request.server_state import PODS
 from tessera_lab.kubelet.node.node import SimulatedNode

@@ -19,8 +19,8 @@ from tessera.cli.agent import node_satellites
 from tessera.cli.base.kubeconfig import load_config
 from tessera.clock import Clock, SystemClock
 from tessera.kube.client.client import Client
+from tessera.kube.client.requests import Request, Response, Transport
 from tessera.kube.transport.http import HttpTransport
-from tessera.kube.transport.interface import Request, Response, Transport
 from tessera_lab.apiserver.authz.identity import service_account_user
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.cluster.cluster import ADMIN

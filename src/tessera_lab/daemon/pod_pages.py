@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 import aiohttp
 
-from tessera.kube.transport.interface import Response
+from tessera.kube.client.requests import Response
 from tessera_lab.apiserver.interfaces import GetPage
 from tessera_lab.cluster.page_body import read_page
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from tessera.kube.client.client import Client
-from tessera.kube.transport.interface import Request, Response
+from tessera.kube.client.requests import Request, Response
 from tessera.kueue.names import VISIBILITY_GROUP
 from tessera_lab.kueue.objects import is_true, kind, order
 

@@ -24,8 +24,8 @@ from tessera.agent.sharing.occupancy import RETRY
 from tessera.api.nodes.driver_status import DRIVER_READY
 from tessera.kube.backoff import LONGEST
 from tessera.kube.client.client import Client
+from tessera.kube.client.requests import Request, Response
 from tessera.kube.resources import NODES
-from tessera.kube.transport.interface import Request, Response
 from tessera.kubelet.interfaces import PodResources
 from tessera.nvml.errors import UnknownNvmlError
 from tessera.nvml.interface import GpuInfo

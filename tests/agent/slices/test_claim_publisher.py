@@ -17,8 +17,8 @@ from tessera.dra.pool_reader import read_pools
 from tessera.dra.resource_slices import RESOURCE_SLICES, ResourceSlice
 from tessera.dra.slice_writer import plan_slices
 from tessera.kube.client.client import Client
+from tessera.kube.client.requests import Request, Stream
 from tessera.kube.resources import EVENTS, NODES
-from tessera.kube.transport.interface import Request, Stream
 from tessera.mig.models import model_by_short_name
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport

@@ -30,9 +30,9 @@ from tessera.controller.slicing.state.instructions import (
 )
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.kube.client.client import Client
+from tessera.kube.client.requests import Request, Response, Stream
 from tessera.kube.event_recorder import EventRecorder
 from tessera.kube.resources import CONFIGMAPS
-from tessera.kube.transport.interface import Request, Response, Stream
 from tessera_lab.simulation.virtual_time import run_virtual
 
 

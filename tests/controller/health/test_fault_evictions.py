@@ -16,10 +16,10 @@ from tessera.clock import LoopClock, rfc3339
 from tessera.controller.base.metrics import ControllerMetrics
 from tessera.controller.health.fault_evictions import LONGEST_RETRY, FaultEvictions
 from tessera.controller.health.repair_settings import RepairSettings
+from tessera.kube.client.requests import Request
 from tessera.kube.event_recorder import EventRecorder
 from tessera.kube.eviction import Evictor
 from tessera.kube.resources import CONFIGMAPS, EVENTS, NAMESPACES, NODES, PODS, Node, Pod
-from tessera.kube.transport.interface import Request
 from tessera.kube.watch.cache import EventKind, WatchEvent
 from tessera.kube.watch.informer import Informer
 from tessera_lab.apiserver.interfaces import UserInfo

@@ -18,8 +18,8 @@ from tessera.clock import LoopClock, rfc3339
 from tessera.controller.health.silence_marks import GRACE
 from tessera.controller.health.silent_agents import PAUSE, SILENT_NODES_SHOWN, SilenceCollector, SilentAgents
 from tessera.kube.client.client import Client
+from tessera.kube.client.requests import Request, Response
 from tessera.kube.resources import NAMESPACES, NODES, PODS, Condition, Node, Pod
-from tessera.kube.transport.interface import Request, Response
 from tessera.kube.watch.informer import Informer
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport

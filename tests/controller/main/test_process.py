@@ -20,8 +20,8 @@ from tessera.clock import Clock, LoopClock
 from tessera.controller.leadership.options import ControllerOptions
 from tessera.controller.main.run import run
 from tessera.kube.client.client import Client
+from tessera.kube.client.requests import Transport
 from tessera.kube.resources import CRDS, EVENTS, NAMESPACES, NODES, PODS, Pod
-from tessera.kube.transport.interface import Transport
 from tessera.kube.watch.cache import WatchEvent
 from tessera.kube.watch.informer import Informer
 from tessera.mig.models import model_by_short_name

@@ -8,8 +8,8 @@ from tests.support.api_user import ManualClock
 
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ServiceUnavailable, Status
+from tessera.kube.client.requests import Request, Response
 from tessera.kube.resources.meta import resource_for
-from tessera.kube.transport.interface import Request, Response
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 from tessera_lab.apiserver.main.server import ApiServer

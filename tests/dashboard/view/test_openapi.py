@@ -11,7 +11,7 @@ from tests.dashboard.view.test_view_port import API, TIMEOUT, served
 
 from tessera.dashboard.view.objects import GROUP, RESOURCES, VERSION
 from tessera.dashboard.view.openapi import documents
-from tessera.kube.transport.interface import Request
+from tessera.kube.client.requests import Request
 from tessera_lab.apiserver.interfaces import UserInfo
 
 #: As kube-apiserver asks for them (kube-aggregator, openapi/aggregator/downloader.go).

@@ -12,8 +12,8 @@ from tessera.forecast.queue.job_deadlines import JOBS_READ, JobDeadlines, JobKey
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, Status
 from tessera.kube.resources import JOBS, Job, ObjectMeta, OwnerReference
+from tessera.kube.resources.cluster import JobSpec, JobStatus
 from tessera.kube.resources.meta import Uid
-from tessera.kube.resources.workloads import JobSpec, JobStatus
 
 NOW = 1_800_000_000.0
 ONE, TWO = JobKey("a", "one", "u1"), JobKey("a", "two", "u2")

@@ -4,8 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.searching import examples
 
-from tessera.kube.resources.label_index import LabelIndex
-from tessera.kube.resources.selectors import Requirement
+from tessera.kube.resources.selectors import LabelIndex, Requirement
 
 KEYS = st.sampled_from(["a", "b"])
 VALUES = st.sampled_from(["", "x", "-1", "7", "+12", "1_0", "9" * 30])

@@ -13,11 +13,10 @@ from tests.kube.certificates import Authority, Certificate
 from tests.kube.conftest import ImpatientClock, ScriptedServer
 
 from tessera.cli.base.one_shot import OneShotTransport
-from tessera.kube.transport.cluster_config import ClusterConfig
+from tessera.kube.client.requests import Request
+from tessera.kube.transport.cluster_config import ClusterConfig, tls_context
 from tessera.kube.transport.credentials import Credential, StaticCredentials, TokenFile
 from tessera.kube.transport.http import HttpTransport
-from tessera.kube.transport.interface import Request
-from tessera.kube.transport.tls import tls_context
 
 GET = Request(method="GET", path="/api/v1/nodes", query=[("labelSelector", "a in (b,c)&x=1"), ("limit", "5")])
 

@@ -11,9 +11,9 @@ from tests.kube.electing import EPOCH, refusal
 
 from tessera.clock import LoopClock
 from tessera.kube.client.client import Client
+from tessera.kube.client.requests import Request, Response, Stream
 from tessera.kube.event_recorder import EventRecorder, make_reference
 from tessera.kube.resources import CONFIGMAPS, NODES
-from tessera.kube.transport.interface import Request, Response, Stream
 
 
 class Server:

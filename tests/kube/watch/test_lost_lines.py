@@ -12,8 +12,8 @@ from tests.support.tasks import cancel_tasks
 
 from tessera.clock import LoopClock
 from tessera.kube.client.client import Client
+from tessera.kube.client.requests import Request, Response, Stream
 from tessera.kube.resources import CONFIGMAPS
-from tessera.kube.transport.interface import Request, Response, Stream
 from tessera.kube.watch.informer import Informer
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 from tessera_lab.apiserver.main.server import ApiServer

@@ -12,8 +12,8 @@ from tests.kube.conftest import ImpatientClock, ScriptedServer, cancelled, names
 
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import Forbidden
+from tessera.kube.client.requests import Request, Response, Stream
 from tessera.kube.resources import PODS, Pod
-from tessera.kube.transport.interface import Request, Response, Stream
 from tessera.kube.watch.reflector import EVERYTHING, Reflector, WatchEvent, WatchScope
 
 Story = list[str]

@@ -15,7 +15,7 @@ from tessera.api.names import NodeName
 from tessera.clock import LoopClock
 from tessera.controller.slicing.state.events import NodeObserved
 from tessera.kube.client.client import Client
-from tessera.kube.transport.interface import Request, Response, Stream
+from tessera.kube.client.requests import Request, Response, Stream
 from tessera.kueue.checks.check_decisions import PATIENCE
 from tessera.kueue.checks.satellite import AdmissionChecks
 from tessera.kueue.names import CHECK_CONTROLLER

@@ -11,10 +11,10 @@ from tessera.api.pods.gangs import KUEUE_COUNT_ANNOTATION, KUEUE_GROUP_NAME
 from tessera.clock import Clock
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import NotFound
+from tessera.kube.client.requests import Transport
 from tessera.kube.quantity import parse_quantity
 from tessera.kube.resources import DEPLOYMENTS, JOBS, NAMESPACES, PODS, STATEFULSETS
 from tessera.kube.resources.meta import Resource, resource_for
-from tessera.kube.transport.interface import Transport
 from tessera.kueue.names import CHARGED_RESOURCE, CHECK_NAME, QUEUE_LABEL, Version
 from tessera.kueue.queues import ALL_CARDS, CardPool, SideQuota, TeamQuota, make_queues
 from tessera_lab.apiserver.interfaces import UserInfo

@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager
 
 from tessera.clock import Clock
 from tessera.kube.client.client import Client
-from tessera.kube.transport.interface import Request, Response, Stream, Transport
+from tessera.kube.client.requests import Request, Response, Stream, Transport
 from tessera.kueue.names import VISIBILITY_GROUP
 from tessera_lab.kueue.visibility import Visibility, respond
 

@@ -12,8 +12,8 @@ from tests.webhook.admission.test_impossible_requests import SMALL, ask
 from tests.webhook.conftest import NAMESPACE, Lab, in_lab
 from tests.webhook.main.test_process import review
 
+from tessera.kube.client.requests import Request, Response, Transport
 from tessera.kube.resources import CONFIGMAPS, NODES
-from tessera.kube.transport.interface import Request, Response, Transport
 from tessera.webhook.base import MANAGED_PATH
 from tessera.webhook.main.run import WebhookReplica
 from tessera.webhook.nodes.gpu_nodes import GpuNode

@@ -13,7 +13,7 @@ from tests.webhook.conftest import ADMIN, Lab, in_lab
 
 from tessera.api.dra.claims import DEVICE_CLASSES, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
 from tessera.kube.client.client import Client
-from tessera.kube.transport.interface import Request, Response, Transport
+from tessera.kube.client.requests import Request, Response, Transport
 from tessera.webhook.base import WebhookMetrics
 from tessera.webhook.serving.claim_reader import ClaimReader
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport

@@ -15,10 +15,9 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlencode, urlsplit
 
-from tessera.kube.transport.cluster_config import ClusterConfig
+from tessera.kube.client.requests import Request, Response, Stream
+from tessera.kube.transport.cluster_config import ClusterConfig, TlsContexts, describe_certificate_error
 from tessera.kube.transport.credentials import Credential
-from tessera.kube.transport.interface import Request, Response, Stream
-from tessera.kube.transport.tls import TlsContexts, describe_certificate_error
 
 if TYPE_CHECKING:
     from tessera.kube.transport.http import HttpTransport

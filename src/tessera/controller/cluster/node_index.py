@@ -1,6 +1,6 @@
 """All nodes by label, name and taint, to test one pod's constraints for all nodes at once.
 
-A test of a pod's affinity is a few operations on bit masks (:mod:`tessera.kube.resources.label_index`), whatever the
+A test of a pod's affinity is a few operations on bit masks (:mod:`tessera.kube.resources.selectors`), whatever the
 number of nodes. So the cost of a pod depends only on its spec, whose size is bounded
 (:mod:`tessera.api.pods.size_limits`). The index remembers the answer until a label that it depends on, a taint, or the
 set of nodes changes.
@@ -20,7 +20,7 @@ from tessera.controller.objects.node_constraints import (
 )
 from tessera.controller.objects.node_info import NodeInfo
 from tessera.kube.resources import NodeSelectorRequirement, NodeSelectorTerm
-from tessera.kube.resources.label_index import LabelIndex, NodeMask, union
+from tessera.kube.resources.selectors import LabelIndex, NodeMask, union
 
 #: Most answers: different constraints of pods (selector, affinity, tolerations) whose admitting nodes the controller
 #: caches. More kinds of pods than wait at once; the longest unused is forgotten, and computed again when needed.

@@ -44,7 +44,7 @@ from tessera.controller.slicing.state.instructions import (
     Ungate,
     Write,
 )
-from tessera.kube.backoff import pause_after_write
+from tessera.kube.backoff import OutageLog, pause_after_write
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import (
     ApiError,
@@ -58,7 +58,6 @@ from tessera.kube.client.errors import (
 )
 from tessera.kube.event_recorder import EventRecorder, make_reference
 from tessera.kube.executor import FREE, Executor, Hold, RequestError, hold_for
-from tessera.kube.outage_log import OutageLog
 from tessera.kube.resources import NODES, PODS, Pod
 from tessera.limits.messages import CONDITION_MESSAGE
 from tessera.text import one_line

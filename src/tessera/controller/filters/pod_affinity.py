@@ -29,7 +29,7 @@ from tessera.controller.objects.pod_relations import (
     PodRelations,
     TopologySpread,
 )
-from tessera.kube.resources.label_index import union
+from tessera.kube.resources.selectors import union
 from tessera.limits.planning import NEIGHBOUR_STEPS
 from tessera.placement.step_budget import StepBudget
 from tessera.reasons.node_rules import NodeRule, RuleKind

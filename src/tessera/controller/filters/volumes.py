@@ -25,8 +25,8 @@ from tessera.kube.resources import (
     PersistentVolume,
     PersistentVolumeClaim,
 )
+from tessera.kube.resources.cluster import PersistentVolumeClaimSpec
 from tessera.kube.resources.selectors import make_selector
-from tessera.kube.resources.storage import PersistentVolumeClaimSpec
 from tessera.reasons.node_rules import NodeRule, RuleKind
 
 #: Most volumes: free volumes that one decision compares with claims. About 100 ms; claims beyond are taken to fit, and

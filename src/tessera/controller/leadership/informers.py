@@ -56,8 +56,7 @@ from tessera.kube.resources import (
 from tessera.kube.resources.meta import split_key
 from tessera.kube.runtime import KubeRuntime
 from tessera.kube.watch.cache import EventKind, WatchEvent
-from tessera.kube.watch.informer import Informer, read_parts
-from tessera.kube.watch.optional_kind import wait_served
+from tessera.kube.watch.informer import Informer, read_parts, wait_served
 
 _log = logging.getLogger(__name__)
 

@@ -30,7 +30,7 @@ from tessera.kube.resources import (
     ReplicaSet,
 )
 from tessera.kube.runtime import KubeRuntime
-from tessera.kube.watch.optional_kind import LOOK_AGAIN, LOOK_SELDOM
+from tessera.kube.watch.informer import LOOK_AGAIN, LOOK_SELDOM
 
 #: Owners that are asked about at the same time.
 _AT_ONCE = 8

@@ -27,9 +27,9 @@ from tessera.forecast.queue.forecaster import Forecaster
 from tessera.forecast.queue.job_deadlines import JobReader
 from tessera.forecast.queue.published_reasons import HeldBack
 from tessera.forecast.queue_page import QUEUE_PATH, QueuePage, aged, encode_page
+from tessera.kube.backoff import OutageLog
 from tessera.kube.client.errors import ApiError
 from tessera.kube.event_recorder import EventRecorder, make_reference
-from tessera.kube.outage_log import OutageLog
 from tessera.kube.persistent_config_map import PersistentConfigMap
 from tessera.kube.resources import CONFIGMAPS, PODS, Node, Pod
 from tessera.kube.runtime import KubeRuntime

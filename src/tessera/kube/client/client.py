@@ -34,8 +34,13 @@ from tessera.kube.client.requests import (
     JSON,
     MERGE_PATCH,
     NO_HEADERS,
+    FencedTransport,
     Propagation,
+    Request,
     RequestSender,
+    Response,
+    Stream,
+    Transport,
     binding_body,
     delete_body,
     eviction_body,
@@ -44,7 +49,6 @@ from tessera.kube.client.requests import (
 )
 from tessera.kube.resources import PODS, Scale
 from tessera.kube.resources.meta import Resource, manifest
-from tessera.kube.transport.interface import FencedTransport, Request, Response, Stream, Transport
 
 T = TypeVar("T")
 V = TypeVar("V")

@@ -1,6 +1,11 @@
-"""A cluster's address, and who we are there; inside a pod, by its service account."""
+"""A cluster's address, who we are there, and whom we trust; inside a pod, by its service account.
+
+TLS is as Go's clients do it: what is trusted, and what a certificate that is not trusted means in plain words.
+"""
 
 import os
+import ssl
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -8,8 +13,8 @@ import msgspec
 
 from tessera.clock import Clock
 from tessera.errors import UserError
+from tessera.kube.client.requests import Request
 from tessera.kube.transport.credentials import NOBODY, Credential, Credentials, TokenFile
-from tessera.kube.transport.interface import Request
 
 #: Seconds for a whole answer, unless the user says otherwise.
 ANSWER_TIMEOUT = 60.0
@@ -91,3 +96,73 @@ def in_cluster(
         namespace=namespace or "default",
         ca=ca,
     )
+
+
+class TlsContexts:
+    """The context for the present client certificate of one configuration; a new one only when it has changed."""
+
+    def __init__(self, config: ClusterConfig) -> None:
+        self._config = config
+        self._context: ssl.SSLContext | None = None
+        self._made_for: tuple[bytes, bytes] | None = None
+
+    def of(self, credential: Credential) -> ssl.SSLContext | None:
+        """The context for this credential; None for a server without TLS."""
+        if self._config.server.startswith("http://"):
+            return None
+        wanted = (credential.certificate, credential.key)
+        if self._context is None or self._made_for != wanted:
+            self._context, self._made_for = tls_context(self._config, credential), wanted
+        return self._context
+
+
+def tls_context(config: ClusterConfig, credential: Credential) -> ssl.SSLContext:
+    """A client context that trusts the cluster's authority and carries the credential's certificate.
+
+    It verifies certificates as Go does, since clusters make theirs for Go. An authority that the configuration names is
+    trusted even if another authority signed it. RFC 5280's optional strictness, which Python 3.13 turns on, is off:
+    authorities of many clusters lack the extensions that it requires.
+    """
+    try:
+        context = ssl.create_default_context(cadata=config.ca.decode() if config.ca else None)
+    except (ssl.SSLError, ValueError) as error:
+        raise ConnectionError("certificate-authority-data of the kubeconfig holds no certificate in PEM") from error
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    if not config.verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if credential.certificate:
+        _load_certificate(context, credential)
+    return context
+
+
+def _load_certificate(context: ssl.SSLContext, credential: Credential) -> None:
+    """Loads it from a file, as Python's OpenSSL needs; only this user can read the file, and it is removed at once."""
+    handle, path = tempfile.mkstemp(prefix="tessera-", suffix=".pem")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(credential.certificate + b"\n" + credential.key)
+        context.load_cert_chain(path)
+    finally:
+        Path(path).unlink()
+
+
+#: Meaning of OpenSSL's codes for a certificate that it does not trust (``X509_V_ERR_*``), and the next step.
+_CERTIFICATE_ERRORS: Mapping[int, str] = {
+    7: "is signed by an unknown authority; certificate-authority-data of the kubeconfig must be the server's",
+    9: "is not valid yet; compare the clocks of this machine and the server",
+    10: "has expired; whoever runs the server has to renew it (kubeadm certs renew, or the provider)",
+    18: "is signed by itself and not known here; certificate-authority-data of the kubeconfig must be the server's",
+    19: "is signed by an unknown authority; certificate-authority-data of the kubeconfig must be the server's",
+    20: "is signed by an unknown authority; certificate-authority-data of the kubeconfig must be the server's",
+    21: "is signed by an unknown authority; certificate-authority-data of the kubeconfig must be the server's",
+    62: "is not for this host name; use the name that it has, or set tls-server-name in the kubeconfig",
+    64: "is not for this address; use the name that it has, or set tls-server-name in the kubeconfig",
+}
+
+
+def describe_certificate_error(error: Exception) -> str:
+    """Describes a certificate that is not trusted."""
+    code = error.verify_code if isinstance(error, ssl.SSLCertVerificationError) else 0
+    return f"its certificate {_CERTIFICATE_ERRORS[code]} ({error})" if code in _CERTIFICATE_ERRORS else str(error)

@@ -15,10 +15,9 @@ import aiohttp
 from multidict import CIMultiDict
 from yarl import URL
 
-from tessera.kube.transport.cluster_config import ClusterConfig
+from tessera.kube.client.requests import Request, Response, Stream
+from tessera.kube.transport.cluster_config import ClusterConfig, TlsContexts, describe_certificate_error
 from tessera.kube.transport.credentials import Credential
-from tessera.kube.transport.interface import Request, Response, Stream
-from tessera.kube.transport.tls import TlsContexts, describe_certificate_error
 
 #: Seconds: to connect, and of silence in a stream. A watch brings a bookmark every minute, so a
 #: stream that is silent for a minute and a half is taken for a half-open connection and begins again from its last

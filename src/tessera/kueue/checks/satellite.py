@@ -25,7 +25,7 @@ from tessera.kube.backoff import Backoff
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, Conflict, NotFound
 from tessera.kube.watch.cache import EventKind, WatchEvent
-from tessera.kube.watch.optional_kind import LOOK_AGAIN, OptionalKind
+from tessera.kube.watch.informer import LOOK_AGAIN, OptionalKind
 from tessera.kueue.checks.check_decisions import Answer, CheckDecisions
 from tessera.kueue.checks.queued_workload import read_workload
 from tessera.kueue.names import CHECK_CONTROLLER

@@ -144,7 +144,7 @@ class Replacer:
         tracker: the nodes' records.
         store: the history, which counts replacements.
         served: returns a kind of machine at its served version; see
-            :class:`~tessera.kube.watch.optional_kind.OptionalKind`.
+            :class:`~tessera.kube.watch.informer.OptionalKind`.
     """
 
     def __init__(

@@ -17,7 +17,7 @@ from tessera.api.nodes.device_counts import DeviceCounts
 from tessera.api.nodes.node_groups import NodeGroup
 from tessera.api.nodes.undecided_nodes import UndecidedNodes
 from tessera.api.pods.resource_advice import Offered
-from tessera.kube.resources.label_index import LabelIndex
+from tessera.kube.resources.selectors import LabelIndex
 from tessera.mig.models import MODELS, suggest_profile
 from tessera.mig.names import resource_spelling
 from tessera.offers.selection import Nodes, OfferTable

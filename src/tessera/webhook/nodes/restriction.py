@@ -13,8 +13,7 @@ from typing import Any
 import msgspec
 
 from tessera.api.names import MIG_CONFIG_DYNAMIC, MIG_CONFIG_LABEL, is_on_demand
-from tessera.kube.resources.label_index import LabelIndex
-from tessera.kube.resources.selectors import Requirement, parse_operator
+from tessera.kube.resources.selectors import LabelIndex, Requirement, parse_operator
 from tessera.offers.selection import Nodes
 from tessera.webhook.base import SpendTime, spend_nothing
 

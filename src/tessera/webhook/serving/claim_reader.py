@@ -25,8 +25,7 @@ from tessera.clock import Clock
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import AlreadyExists, ApiError, NotFound
 from tessera.kube.resources.pods import PodClaim
-from tessera.kube.watch.informer import Informer
-from tessera.kube.watch.optional_kind import wait_served
+from tessera.kube.watch.informer import Informer, wait_served
 from tessera.text import list_names, one_line
 from tessera.webhook.admission.limit_claims import IMPLICIT_PREFIX, ClaimTemplate, claim_limits
 from tessera.webhook.admission.pod_json import PodSchema, Spec, size_of

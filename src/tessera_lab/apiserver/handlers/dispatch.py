@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import yaml
 
-from tessera.kube.transport.interface import Request, Response
+from tessera.kube.client.requests import Request, Response
 from tessera_lab.apiserver.authz.identity import TokenAuthenticator
 from tessera_lab.apiserver.handlers.pod_connect import PortForward, Tunnels, run_in_container
 from tessera_lab.apiserver.handlers.pod_log import TEXT, LogStream, read_pod_log

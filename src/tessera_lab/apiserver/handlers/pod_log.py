@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any
 
 from tessera.clock import parse_rfc3339, rfc3339_micro
-from tessera.kube.transport.interface import Response
+from tessera.kube.client.requests import Response
 from tessera_lab.apiserver.container_log import ContainerLog, LogLine
 from tessera_lab.apiserver.interfaces import Logs, StatusCause
 from tessera_lab.apiserver.request.server_state import ResourceRequest

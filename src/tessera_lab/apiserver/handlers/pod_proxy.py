@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from tessera.kube.transport.interface import Response
+from tessera.kube.client.requests import Response
 from tessera_lab.apiserver.request.server_state import ResourceRequest, ServerParts
 from tessera_lab.apiserver.status import StatusError, bad_request_error, not_implemented_error
 

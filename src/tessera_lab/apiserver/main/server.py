@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 import msgspec
 
 from tessera.clock import Clock
-from tessera.kube.transport.interface import Request, Response
+from tessera.kube.client.requests import Request, Response
 from tessera_lab.apiserver.admission.chain import AdmissionChain
 from tessera_lab.apiserver.admission.plugins import PLUGINS
 from tessera_lab.apiserver.admission.policies.admission_policies import AdmissionPolicies

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 
 from aiohttp import web
 
-from tessera.kube.transport.interface import Request, Response
+from tessera.kube.client.requests import Request, Response
 from tessera_lab.apiserver.interfaces import PodPeer
 from tessera_lab.kubelet.servers.behaviour import HttpBehaviour
 from tessera_lab.kubelet.servers.vllm import VllmApi

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from tessera.kube.transport.interface import Request, Response
+from tessera.kube.client.requests import Request, Response
 
 #: What the stand-in says instead of a model.
 SENTENCE = "simulated: no model runs in this lab"

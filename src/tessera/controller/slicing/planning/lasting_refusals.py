@@ -19,7 +19,7 @@ from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.planning.planner import depends_on_pods_or_volumes
 from tessera.controller.slicing.planning.small_nodes import SmallNodes
 from tessera.controller.slicing.state.slicer_state import SlicerState
-from tessera.kube.resources.label_index import union
+from tessera.kube.resources.selectors import union
 from tessera.placement.step_budget import StepBudget
 from tessera.reasons.node_rules import NodeRule
 from tessera.reasons.reason import NoNode, RuleCount
