@@ -101,14 +101,18 @@ class Inheritance(Proposer):
         """Keeps the slots that pods have left; then gives them to waiting pods, or ends what is over."""
         left, self._left = self._left, []
         self.has_news, self._has_begun = False, True
+        counts = Counter(each.namespace for each in self._kept_owners())
         for member in left:
-            yield from self._keep(member)
+            if not self._is_over_share(member.pod, counts):
+                for proposal in self._keep(member):
+                    counts[member.pod.namespace] += isinstance(proposal, NewReservation)
+                    yield proposal
         yield from self.propose()
 
     def _keep(self, member: OwnedPod) -> Iterator[Proposal]:
         pod, one, state = member.pod, member.allocation, self._state
         seconds = min(KEPT_SECONDS, state.now - pod.started) if pod.started and state.now else 0.0
-        if one is None or one.given_up or seconds <= 0 or pod.uid in state.reservations or self._is_over_share(pod):
+        if one is None or one.given_up or seconds <= 0 or pod.uid in state.reservations:
             return
         made = reserve_inherited(state, pod, one.node, one.slices)
         if made is None:
@@ -117,7 +121,7 @@ class Inheritance(Proposer):
         made.holders = {each.uid for each in holders_of(state, made)}
         if not made.holders <= {pod.uid}:  # another pod has got them meanwhile
             return
-        others = [each for each in state.reservations.values() if overlap(each, made)]
+        others = [each for each in state.reservations.on(made.node) if overlap(each, made)]
         if others and not member.was_asked:  # preemption or a move may have ended it
             return
         for other in others:
@@ -125,21 +129,20 @@ class Inheritance(Proposer):
         self._workloads.pop(owner_of(pod), None)  # what it wants now
         yield NewReservation(None, made, 0.0)
 
-    def _is_over_share(self, pod: PodInfo) -> bool:
-        counts = Counter(each.namespace for each in self._kept_owners())
+    def _is_over_share(self, pod: PodInfo, counts: Counter[str]) -> bool:
         share = KEPT_PODS // max(1, len(counts.keys() | {pod.namespace}))
         return counts.total() >= KEPT_PODS or counts[pod.namespace] >= share
 
     # Who is asked about
 
     def _kept(self) -> Sequence[tuple[Owner, Reservation]]:
-        found = self._state.reservations.values()
+        found = self._state.reservations.kept.values()
         return [(each.kept_for, each) for each in found if each.kept_for is not None]
 
     @property
     def keeps(self) -> bool:
         """True if slots are kept for pods that have not come."""
-        return any(each.kept_for is not None for each in self._state.reservations.values())
+        return bool(self._state.reservations.kept)
 
     def _kept_owners(self) -> Iterator[Owner]:
         return (owner for owner, _ in self._kept())

@@ -57,8 +57,7 @@ def reservations_on(state: SlicerState, old: PodInfo) -> Iterator[Reservation]:
     """Returns the reservations of slots that a pod holds."""
     one = state.allocations.current_of(old.uid)
     made = reserve_inherited(state, old, one.node, one.slices) if one is not None else None
-    found = state.reservations.values()
-    return (each for each in found if made is not None and overlap(each, made))
+    return (each for each in state.reservations.on(made.node) if overlap(each, made)) if made is not None else iter(())
 
 
 def _takes_precedence(one: Reservation, old: PodInfo, pod: PodInfo) -> bool:

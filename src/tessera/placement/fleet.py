@@ -49,8 +49,8 @@ class Fleet:
         #: All cards by table; none without cards.
         self._groups: dict[CardTable, CardGroups] = {}
         self._order = NodeOrder()
-        #: The slots that are kept for demands.
-        self._holds: tuple[Hold, ...] = ()
+        #: The slots that are kept for demands, by node; nothing in it is empty.
+        self._holds: dict[str, tuple[Hold, ...]] = {}
         #: By the kinds of nodes, as numbers of their tables with the cards of each, by profiles, and how they lie on
         #: the cards (a :class:`.CardSpread`): whether an empty node could hold them. Of more than
         #: ``REMEMBERED_DEMANDS`` the oldest is forgotten.
@@ -236,7 +236,7 @@ class Fleet:
     @property
     def holds(self) -> tuple[Hold, ...]:
         """The slots that are kept for demands."""
-        return self._holds
+        return tuple(hold for found in self._holds.values() for hold in found)
 
     def hold(self, holds: Iterable[Hold]) -> None:
         """Keeps exactly these slots for demands: no other demand is planned there until the next call.
@@ -244,15 +244,33 @@ class Fleet:
         Instances may come and go meanwhile, on these slots too. Unknown cards count for nothing. A card that comes or
         goes ends all holds.
         """
-        wanted = tuple(holds)
-        if wanted == self._holds:
+        wanted: dict[str, list[Hold]] = {node: [] for node in self._holds}
+        for hold in holds:
+            wanted.setdefault(hold.node, []).append(hold)
+        for node, found in wanted.items():
+            self.hold_on(node, found)
+
+    @property
+    def has_holds(self) -> bool:
+        """True if slots are kept for demands."""
+        return bool(self._holds)
+
+    def holds_on(self, node: str) -> tuple[Hold, ...]:
+        """Returns the slots of a node that are kept for demands."""
+        return self._holds.get(node, ())
+
+    def hold_on(self, node: str, holds: Iterable[Hold]) -> None:
+        """Keeps exactly these slots of a node, and changes nothing of others; see :meth:`hold`."""
+        before, wanted = self._holds.pop(node, ()), tuple(holds)
+        if wanted:
+            self._holds[node] = wanted
+        if wanted == before:
             return
-        by_card: dict[tuple[str, str], list[tuple[str, int]]] = {(hold.node, hold.gpu): [] for hold in self._holds}
+        by_card: dict[str, list[tuple[str, int]]] = {hold.gpu: [] for hold in before}
         for hold in wanted:
-            by_card.setdefault((hold.node, hold.gpu), []).append((hold.owner, hold.bits))
-        self._holds = wanted
-        for (node, gpu), found in by_card.items():
-            home = self._nodes.get(node)
+            by_card.setdefault(hold.gpu, []).append((hold.owner, hold.bits))
+        home = self._nodes.get(node)
+        for gpu, found in by_card.items():
             card = home.cards.get(gpu) if home is not None else None
             if card is not None and card.reserved != (reserved := tuple(found)):
                 card.reserved = reserved
@@ -272,7 +290,7 @@ class Fleet:
             counts = found.setdefault(table.geometry, Counter())
             for alike in groups.present():
                 counts[alike.occupancy] += alike.count
-        for node, gpu in dict.fromkeys((hold.node, hold.gpu) for hold in self._holds):
+        for node, gpu in dict.fromkeys((hold.node, hold.gpu) for hold in self.holds):
             card = self._nodes[node].cards.get(gpu) if node in self._nodes else None
             if card is None:
                 continue

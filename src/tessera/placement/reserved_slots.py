@@ -13,6 +13,7 @@ A *reservation* is a set of positions on one node for a demand without room now.
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 import msgspec
 
@@ -206,11 +207,12 @@ def reserved_bits(card: FleetCard, placements: Iterable[CardPlacement]) -> int:
 
 
 @contextmanager
-def hold_slots(fleet: Fleet, holds: Iterable[Hold]) -> Iterator[None]:
-    """Keeps everyone out of exactly these slots inside the ``with``."""
-    before = fleet.holds
-    fleet.hold(holds)
+def hold_slots(fleet: Fleet, holds: Iterable[Hold], node: str = "") -> Iterator[None]:
+    """Keeps everyone out of exactly these slots, of one node or of the whole fleet, inside the ``with``."""
+    before = fleet.holds_on(node) if node else fleet.holds
+    change = partial(fleet.hold_on, node) if node else fleet.hold
+    change(holds)
     try:
         yield
     finally:
-        fleet.hold(before)
+        change(before)

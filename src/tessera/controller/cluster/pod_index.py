@@ -84,7 +84,7 @@ class PodIndex:
         claims: claims in use, by node.
         claim_users: pods that use a claim, on any node.
         holders: the anti-affinity terms of these pods; no term is without pods.
-        replicas: by :attr:`PodInfo.replica_of`, the pods with slices that stay, and their nodes; none is without pods.
+        replicas: by :attr:`PodInfo.replica_of` and node, the pods with slices that stay; none is without pods.
     """
 
     def __init__(self) -> None:
@@ -94,7 +94,7 @@ class PodIndex:
         self.ports: dict[NodeName, Counter[HostPort]] = {}
         self.claims: dict[NodeName, Counter[str]] = {}
         self.claim_users: Counter[str] = Counter()
-        self.replicas: dict[tuple[str, str], dict[PodUid, NodeName]] = {}
+        self.replicas: dict[tuple[str, str], dict[NodeName, set[PodUid]]] = {}
         #: Labels of the namespaces.
         self._namespaces: dict[str, Mapping[str, str]] = {}
         #: The counted pods: exactly these are counted in ``ports``, ``claims``, ``_groups`` and ``holders``.
@@ -196,9 +196,11 @@ class PodIndex:
             return
         placed = self.replicas.setdefault(owner, {})
         if sign > 0:
-            placed[pod.uid] = node
-        else:
-            placed.pop(pod.uid, None)
+            placed.setdefault(node, set()).add(pod.uid)
+        elif node in placed:
+            placed[node].discard(pod.uid)
+            if not placed[node]:
+                del placed[node]
         if not placed:
             del self.replicas[owner]
 

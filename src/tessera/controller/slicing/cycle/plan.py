@@ -33,6 +33,7 @@ from tessera.controller.slicing.reservations.reserver import Reserver
 from tessera.controller.slicing.state.reservation import Reservation
 from tessera.controller.slicing.state.reservation_rules import (
     add_holdings,
+    holders_of,
     holding_of,
     reservations_before,
     reservations_delayed_by,
@@ -60,6 +61,7 @@ class _Run:
         queues: queues of which pods are planned, or left to the next decision.
         first_above: by queue, the rank of the first pod that it cannot hold whatever is placed.
         refused_kinds: kinds that were refused, with the last reason.
+        heirs: the same of pods that wait for slots reserved for them.
     """
 
     turns: Turns
@@ -67,6 +69,7 @@ class _Run:
     queues: AbstractSet[str] = frozenset()
     first_above: dict[str, Rank] = field(default_factory=dict)
     refused_kinds: dict[Hashable, Reason] = field(default_factory=dict)
+    heirs: dict[Hashable, Reason] = field(default_factory=dict)
 
 
 class Plan(Proposer):
@@ -136,6 +139,7 @@ class Plan(Proposer):
                 run.first_above.setdefault(reason.queue, rank(pods[uid], {}))
         holds = [hold for each in self._state.reservations.values() for hold in each.holds]
         kept = hold_slots(self._state.inventory.fleet, holds) if holds else nullcontext()
+        self._state.reservations.changed.clear()
         with kept:  # parts of the batch change few of them
             yield from self._plan_parts(run, work)
         yield from (KindRefusal(kind, reason) for kind, reason in run.refused_kinds.items())
@@ -165,7 +169,7 @@ class Plan(Proposer):
             else:
                 done: set[PodUid] = set()
                 yield from self._plan_part(part, run, work, done, backfill)
-                pods = [pod for pod in pods if pod.uid not in done]
+                pods = [*(pod for pod in part if pod.uid not in done), *pods[len(part) :]]
             if work.is_spent:
                 break
         yield from self._backfill(backfill, work)
@@ -175,12 +179,14 @@ class Plan(Proposer):
 
         Each part is found when its turn comes, since the parts before it end and make reservations.
         """
-        key = self._part_key(pods[0], turns)
-        return list(takewhile(lambda pod: self._part_key(pod, turns) == key, pods))
-
-    def _part_key(self, pod: PodInfo, turns: Turns) -> tuple[PodUid | None, int]:
-        by_itself = pod.uid in self._state.reservations or pod.uid in turns.gangs
-        return (pod.uid if by_itself else None, len(self._reserved_before(pod)))
+        found = self._state.reservations
+        together = list(takewhile(lambda pod: pod.uid not in found and pod.uid not in turns.gangs, pods))
+        if not together:
+            return [pods[0]]
+        before = {
+            each: len(self._reserved_before(pod)) for each, pod in {pod.priority: pod for pod in together}.items()
+        }
+        return list(takewhile(lambda pod: before[pod.priority] == before[together[0].priority], together))
 
     def _reserved_before(self, pod: PodInfo) -> list[Reservation]:
         return reservations_before(self._state, pod) if self._state.reservations else []
@@ -212,6 +218,13 @@ class Plan(Proposer):
             done: gets the decided pods.
             backfill: gets refused pods that could use reserved slots, since they end in time.
         """
+        own = self._state.reservations.get(pods[0].uid)
+        if own is not None and own.is_inherited:
+            first = self._plan_heir(pods[0], own, run, work)
+            if first is not None:
+                done.add(pods[0].uid)
+                yield first
+                return
         reserved = self._reserved_before(pods[0])
         since = {pod.uid: self._state.pods.nodes_changed_since_refusal(pod.uid) for pod in pods}
         found, dependent = self._planner.plan_beside(reserved, pods, since, work)
@@ -228,10 +241,28 @@ class Plan(Proposer):
                 yield proposal
             yield Refusal(one.pod, one.reason, dependent=one.pod.uid in dependent, of_kind=True)
             refused = self._state.waiting.get(one.pod.uid)
+            if one.reason is not None and own is not None:
+                run.heirs[_heir_kind(one.pod)] = one.reason
             if refused is not None and refused.kind is not None and one.reason is not None:
                 run.refused_kinds[refused.kind] = one.reason
             if reserves:
                 return
+
+    def _plan_heir(self, pod: PodInfo, own: Reservation, run: _Run, work: StepBudget) -> Placed | Refusal | None:
+        """Plans a pod in the slots that it inherits; None if it must be planned as others are.
+
+        Each of a thousand replicas has a reservation of its own, so this looks at none of other nodes.
+        """
+        if not holders_of(self._state, own):
+            return self._planner.plan_inherited(pod, own, work)
+        found, fleet = self._state.reservations, self._state.inventory.fleet
+        for node in found.changed:
+            fleet.hold_on(node, [hold for each in found.on(node) for hold in each.holds])
+        found.changed.clear()
+        if self._planner.has_room(pod):
+            return None
+        reason = self._state.pods.reason_of(pod.uid) or run.heirs.get(_heir_kind(pod))
+        return Refusal(pod, reason) if reason is not None else None
 
     def _backfill(self, pods: Sequence[PodInfo], work: StepBudget) -> Iterator[Proposal]:
         """Plans pods with deadlines on the slots of reservations that they do not delay."""
@@ -282,3 +313,8 @@ class Plan(Proposer):
         pod = self._cluster.pods[uid]
         more = add_holdings([holding_of(self._state, pod), reserved_for_others(self._state, reason.queue, pod)])
         return self._state.ledger.is_above_maximum(reason.queue, more)
+
+
+def _heir_kind(pod: PodInfo) -> Hashable:
+    """Returns what equal replicas have in common: with no room on any card, they wait for the same reason."""
+    return (pod.namespace, pod.owner, pod.profiles, pod.spread, pod.constraints)

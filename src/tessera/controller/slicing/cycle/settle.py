@@ -208,8 +208,9 @@ class Settlement:
 
     def _end(self, one: Reservation) -> None:
         """Ends a reservation, and those of its gang."""
-        found = self._state.reservations.values()
-        for each in [each for each in found if each.uid == one.uid or (one.gang and each.gang == one.gang)]:
+        found = self._state.reservations
+        gang = [each for each in found.values() if each.gang == one.gang] if one.gang else []
+        for each in gang or filter(None, [found.get(one.uid)]):
             del self._state.reservations[each.uid]
             self._state.dirty_nodes.add(each.node)
             if each.kept_for is None:

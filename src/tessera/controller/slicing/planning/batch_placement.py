@@ -6,6 +6,7 @@ slicer. Changes nothing except a temporary count of the resources that the batch
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import islice
 
@@ -68,7 +69,7 @@ class PlacementContext:
         required_node: returns the node that an ungated pod must run on; None for any other pod.
         changed_nodes: by refused pod, the nodes where room may have grown since; None if the pod was not refused.
         kept_nodes: nodes with slots that are kept for other pods.
-        replicas: by :attr:`PodInfo.replica_of`, the pods with slices and their nodes.
+        replicas: by :attr:`PodInfo.replica_of` and node, the pods with slices.
         ratings: ranks nodes for whole cards and shares; it follows what the batch gives away. None without such.
     """
 
@@ -80,7 +81,7 @@ class PlacementContext:
     required_node: Callable[[PodInfo], NodeName | None]
     changed_nodes: Mapping[PodUid, frozenset[NodeName] | None]
     ratings: DeviceRatings | None
-    replicas: Mapping[tuple[str, str], Mapping[PodUid, NodeName]]
+    replicas: Mapping[tuple[str, str], Mapping[NodeName, AbstractSet[PodUid]]]
     kept_nodes: Sequence[NodeName] = ()
 
 
@@ -268,7 +269,7 @@ class _BatchFilters:
     def _most_met(self, pod: PodInfo) -> int:
         """Returns the most that :meth:`met` says of a pod; 0 if all places are worth the same."""
         others = self._replicas.get(pod.uid)
-        if not pod.preferences and (others is None or (self._several[pod.replica_of] < 2 and not others.nodes)):
+        if not pod.preferences and (others is None or (self._several[pod.replica_of] < 2 and not others)):
             return 0
         return sum(each.weight for each in pod.preferences) * (APART + 1) + (0 if others is None else APART)
 
@@ -331,7 +332,7 @@ class _BatchFilters:
     def reserve(self, demand: Demand, node: str) -> None:
         """Takes in that the batch places the pod on the node."""
         if (others := self._replicas.get(self._pods[demand.key].uid)) is not None:
-            others.nodes[NodeName(node)] += 1
+            others.add(NodeName(node), 1)
         self._touch(NodeName(node))
         for rule in self._filters:
             rule.reserve(self._pods[demand.key], NodeName(node))
@@ -339,7 +340,7 @@ class _BatchFilters:
     def unreserve(self, demand: Demand, node: str) -> None:
         """Takes in that the batch takes the pod from the node."""
         if (others := self._replicas.get(self._pods[demand.key].uid)) is not None:
-            others.nodes[NodeName(node)] -= 1
+            others.add(NodeName(node), -1)
         self._touch(NodeName(node))
         for rule in self._filters:
             rule.unreserve(self._pods[demand.key], NodeName(node))

@@ -33,8 +33,9 @@ from tessera.controller.slicing.planning.batch_placement import RELEASING, Place
 from tessera.controller.slicing.planning.replicas import Replicas
 from tessera.controller.slicing.planning.small_nodes import SmallNodes
 from tessera.controller.slicing.state.reservation import Reservation
-from tessera.controller.slicing.state.reservation_rules import kept_amounts, reservations_before
+from tessera.controller.slicing.state.reservation_rules import KeptAmounts, reservations_before
 from tessera.controller.slicing.state.slicer_state import AllocationTable, SlicerState
+from tessera.placement.policies import MixAware
 from tessera.placement.reserved_slots import hold_slots
 from tessera.placement.step_budget import StepBudget
 from tessera.reasons.node_rules import NodeRule
@@ -74,6 +75,7 @@ class Planner:
         pods: Sequence[PodInfo],
         since: Mapping[PodUid, frozenset[NodeName] | None],
         work: StepBudget,
+        node: NodeName | None = None,
     ) -> tuple[Sequence[Placed | Unplaced], AbstractSet[PodUid]]:
         """Plans pods together, as far as the budget allows. Changes nothing.
 
@@ -82,6 +84,7 @@ class Planner:
             pods: the pods, in order.
             since: by pod, the nodes that changed since it was refused; None or missing for all nodes.
             work: the budget.
+            node: all reservations are on this node, as is every place that is looked for; None for all nodes.
 
         Returns:
             The outcomes, and the refused pods that other pods or volumes keep off a node.
@@ -89,8 +92,8 @@ class Planner:
         fleet = self._state.inventory.fleet
         holds = [hold for each in reserved for hold in each.holds]
         with (
-            self.filters(work, kept_amounts(self._state, reserved) if reserved else None, pods) as filters,
-            hold_slots(fleet, holds) if holds or fleet.holds else nullcontext(),
+            self.filters(work, KeptAmounts(self._state, reserved) if reserved else None, pods) as filters,
+            hold_slots(fleet, holds, node or "") if holds or fleet.has_holds else nullcontext(),
         ):
             nodes = tuple({each.node: None for each in reserved})
             found = place(pods, self.context(since, filters, nodes), work)
@@ -102,6 +105,18 @@ class Planner:
                     for one in found
                 ]
             return found, {pod.uid for pod in refused if depends_on_pods_or_volumes(pod, filters)}
+
+    def plan_inherited(self, pod: PodInfo, own: Reservation, work: StepBudget) -> Placed | None:
+        """Plans a pod on the node whose slots it inherits; None if that does not take it. Changes nothing."""
+        others = [each for each in self._state.reservations.on(own.node) if each.is_inherited and each is not own]
+        since = {pod.uid: frozenset((own.node,))}
+        found, _ = self.plan_beside(others, [pod], since, work, own.node)
+        return next((each for each in found if isinstance(each, Placed)), None)
+
+    def has_room(self, pod: PodInfo) -> bool:
+        """False if no card has room for one of the slices beside those of all reservations that are held now."""
+        fleet, rule = self._state.inventory.fleet, MixAware()
+        return all(rule.first_place(fleet, each) is not None for each in set(pod.profiles))
 
     def objections(self, pod: PodInfo) -> Mapping[NodeName, tuple[NodeRule, ...]]:
         """Returns, by node with sliced cards, every obstacle to the pod except lack of room on the cards."""
@@ -169,10 +184,11 @@ class Planner:
             others = Replicas(pods.replicas, self._state.allocations).of(pod)
         finally:
             pods.put(pod, pod.node)
-        on_node = others.nodes[pod.node]
+        on_node = others.on_node(pod.node)
         if own is None:  # nobody knows its cards
-            return others.nodes.total(), on_node, on_node
-        return others.nodes.total(), on_node, sum(others.cards[each] for each in {one.gpu_uuid for one in own.slices})
+            return others.total(), on_node, on_node
+        cards = {one.gpu_uuid for one in own.slices}
+        return others.total(), on_node, sum(others.on_card(pod.node, each) for each in cards)
 
     def only_fixed_layouts_serve(self, pod: PodInfo) -> bool:
         """True if only nodes with a fixed layout can serve a pod; such a node may have come after the pod was gated."""

@@ -1,7 +1,7 @@
 """What pods hold and reserve: which reservations a pod must leave alone, what they keep, and how a queue counts it."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from tessera.api.instaslice import Slice
@@ -54,26 +54,49 @@ def is_backfilled(state: SlicerState, pod: PodInfo) -> bool:
 
 def holders_of(state: SlicerState, reservation: Reservation) -> list[Allocation]:
     """Returns the allocations that still hold slots of a reservation."""
+    cards = dict.fromkeys(each.gpu_uuid for each in reservation.slices)
+    near = {one.uid: one for gpu in cards for one in state.allocations.on_card(reservation.node, gpu)}
     return [
         one
-        for one in state.allocations.on(reservation.node)
+        for one in near.values()
         if not one.freed and any(meet(a, b) for a in one.slices for b in reservation.slices)
     ]
 
 
-def kept_amounts(state: SlicerState, found: Iterable[Reservation]) -> Mapping[NodeName, Amounts]:
-    """Returns, by node of these reservations, the amounts in use once their pods have replaced the holders."""
-    kept: dict[NodeName, Amounts] = {}
-    counted: set[tuple[NodeName, str]] = set()
-    for each in found:
-        used = kept.setdefault(each.node, dict(state.usage.used.get(each.node, {})))
-        for allocation in holders_of(state, each):
-            if not allocation.given_up and (each.node, allocation.uid) not in counted:
-                counted.add((each.node, allocation.uid))
-                add_amounts(used, allocation.amounts, sign=-1)
-        pod = state.cluster.pods.get(each.uid)
-        add_amounts(used, pod.amounts if pod is not None else {})
-    return kept
+class KeptAmounts(Mapping[NodeName, Amounts]):
+    """By node of these reservations, the amounts in use once their pods have replaced the holders.
+
+    They are counted for the nodes that somebody asks about; the state must not change meanwhile.
+    """
+
+    def __init__(self, state: SlicerState, found: Iterable[Reservation]) -> None:
+        self._state = state
+        self._reserved: dict[NodeName, list[Reservation]] = {}
+        for each in found:
+            self._reserved.setdefault(each.node, []).append(each)
+        self._counted: dict[NodeName, Amounts] = {}
+
+    def __getitem__(self, node: NodeName) -> Amounts:
+        if node not in self._counted:
+            self._counted[node] = self._count(node)
+        return self._counted[node]
+
+    def __iter__(self) -> Iterator[NodeName]:
+        return iter(self._reserved)
+
+    def __len__(self) -> int:
+        return len(self._reserved)
+
+    def _count(self, node: NodeName) -> Amounts:
+        state, found = self._state, self._reserved[node]
+        used = dict(state.usage.used.get(node, {}))
+        holders = {one.uid: one for each in found for one in holders_of(state, each) if not one.given_up}
+        for one in holders.values():
+            add_amounts(used, one.amounts, sign=-1)
+        for each in found:
+            pod = state.cluster.pods.get(each.uid)
+            add_amounts(used, pod.amounts if pod is not None else {})
+        return used
 
 
 def make_holds(state: SlicerState, node: NodeName, slices: Sequence[Slice], owner: str) -> tuple[Hold, ...] | None:

@@ -3,7 +3,7 @@
 All of this state may be lost: a new process observes the same objects and comes to the same allocations.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from tessera.api.instaslice import NodeResources
 from tessera.api.names import LAST_GATES, NodeName, PodUid
@@ -38,6 +38,8 @@ class AllocationTable:
         #: The same allocations by both keys. No inner dict is empty.
         self._by_node: dict[NodeName, dict[PodUid, Allocation]] = {}
         self._by_pod: dict[PodUid, dict[NodeName, Allocation]] = {}
+        #: The same by node and UUID of each card with a slice.
+        self._by_card: dict[tuple[NodeName, str], dict[PodUid, Allocation]] = {}
 
     def __len__(self) -> int:
         return sum(map(len, self._by_node.values()))
@@ -53,6 +55,10 @@ class AllocationTable:
     def on(self, node: NodeName) -> Sequence[Allocation]:
         """Returns the present allocations on a node."""
         return tuple(self._by_node.get(node, {}).values())
+
+    def on_card(self, node: NodeName, gpu: str) -> Iterable[Allocation]:
+        """Returns the present allocations with a slice on a card."""
+        return self._by_card.get((node, gpu), {}).values()
 
     def at(self, placement: CardPlacement) -> Allocation | None:
         """Returns the allocation whose slice begins at a placement; None if no record explains what is there."""
@@ -80,6 +86,8 @@ class AllocationTable:
             raise ValueError(f"pod {allocation.owner} has a promise on node {allocation.node} already")
         entries[allocation.uid] = allocation
         self._by_pod.setdefault(allocation.uid, {})[allocation.node] = allocation
+        for each in allocation.slices:
+            self._by_card.setdefault((allocation.node, each.gpu_uuid), {})[allocation.uid] = allocation
 
     def remove(self, allocation: Allocation) -> None:
         """Removes an allocation; one that is not in the table is no error."""
@@ -89,6 +97,11 @@ class AllocationTable:
         self._by_pod.get(allocation.uid, {}).pop(allocation.node, None)
         if not self._by_pod.get(allocation.uid):
             self._by_pod.pop(allocation.uid, None)
+        for card in {(allocation.node, each.gpu_uuid) for each in allocation.slices}:
+            entries = self._by_card.get(card, {})
+            entries.pop(allocation.uid, None)
+            if not entries:
+                self._by_card.pop(card, None)
 
 
 class SlicerState:

@@ -28,7 +28,7 @@ from typing import Generic, TypeVar
 from tessera.api.names import NodeName, PodUid
 from tessera.controller.cluster.cluster_state import ClusterState
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.controller.slicing.state.reservation import RESERVATION_CANDIDATES, Reservation
+from tessera.controller.slicing.state.reservation import RESERVATION_CANDIDATES, Reservation, Reservations
 from tessera.controller.slicing.state.waiting_pod import (
     NOT_REFUSED,
     PROMISED,
@@ -126,7 +126,7 @@ class WaitingPods:
         self.blocked: SortedPods[QueueKey] = SortedPods()
         self.limited: SortedPods[QueueKey] = SortedPods()
         self.handed_over: set[PodUid] = set()
-        self.reservations: dict[PodUid, Reservation] = {}
+        self.reservations = Reservations()
         self._cluster = cluster
         self._changes = cluster.capacity_changes
         self._relieved = relieved
