@@ -100,8 +100,9 @@ def test_a_service_stays_up_while_an_image_of_its_update_does_not_exist(in_lab: 
     async def scenario(lab: VirtualLab) -> None:
         await start(lab, service("i:1"))
         await update(lab, service("registry.example/NotAName:2"))
-        await lab.until(lambda: told(lab, "once its images are on that pod's node"), "the pull is told")
-        for _ in range(9 * 60):
+        await lab.until(lambda: told(lab, "its node does not get an image of this pod"), "the refusal is told")
+        assert told(lab, "NotAName")
+        for _ in range(25 * 60):
             await lab.clock.sleep(1)
             assert len(ready_pods(lab, "i:1")) == 1
         await update(lab, service("i:3"))

@@ -17,8 +17,9 @@ from tessera.controller.slicing.reservations.reservation_record import RESERVATI
 from tessera.controller.slicing.state.events import NodeObserved, OwnerLookedUp
 from tessera.controller.slicing.state.instructions import Evict, PatchRequests
 from tessera.controller.slicing.state.move_record import MOVES_ANNOTATION
-from tessera.handover.hand_over import EVICTED_AGAIN, PULL_SECONDS, RESTARTS
+from tessera.handover.hand_over import EVICTED_AGAIN
 from tessera.handover.old_slots import NAMED_PODS
+from tessera.handover.progress import PULL_SECONDS, RESTARTS
 from tessera.handover.satellite import HandOverMode
 from tessera.handover.updates import UPDATES
 from tessera.reasons.reason import UpdateStep
@@ -188,7 +189,7 @@ def test_an_eviction_that_a_budget_refuses_is_told_and_asked_for_again(cluster: 
     assert step_of(cluster, new) is None
 
 
-@pytest.mark.parametrize("fault", ["restarts", "deadline"])
+@pytest.mark.parametrize("fault", ["restarts", "deadline", "image"])
 def test_a_new_pod_that_fails_gives_the_slots_back_and_its_revision_gets_no_further_try(
     cluster: SlicerCluster, fault: str
 ) -> None:
@@ -197,7 +198,7 @@ def test_a_new_pod_that_fails_gives_the_slots_back_and_its_revision_gets_no_furt
     new = surge(cluster)
     cluster.settle()
     back = old_again(cluster)
-    ready(cluster, new, ready_since=0.0, restarts=RESTARTS if fault == "restarts" else 0)
+    ready(cluster, new, ready_since=0.0, restarts=RESTARTS * (fault == "restarts"), lacks_image=fault == "image")
     cluster.settle()
     if fault == "deadline":
         assert has_slices(cluster, new)
@@ -440,6 +441,26 @@ def test_an_image_that_does_not_come_holds_the_update_up_for_a_while_only(cluste
     cluster.settle()
     assert has_slices(cluster, new)
     assert not cluster.image_pulls
+
+
+def test_no_old_pod_ends_while_its_node_does_not_get_the_new_image(cluster: SlicerCluster) -> None:
+    running(cluster, "svc-1-a", "7g.40gb")
+    cluster.no_image = "manifest unknown: svc:3"
+    new = surge(cluster)
+    for _ in range(3):
+        cluster.settle()
+        assert step_of(cluster, new) is UpdateStep.IMAGE
+        assert not evicted(cluster)
+        cluster.pass_time(3 * PULL_SECONDS)
+    cluster.restart()
+    cluster.settle()
+    assert not evicted(cluster)
+    (told, *_) = [each for each in cluster.told if each.reason == "SliceUpdate" and each.warning]
+    for part in ("svc-1-a", "manifest unknown: svc:3", "correct the image", "kubectl rollout undo -n default"):
+        assert part in told.message
+    cluster.no_image = ""  # somebody has pushed it
+    cluster.settle()
+    assert has_slices(cluster, new)
 
 
 def test_a_waiting_pod_that_goes_is_pulled_for_no_more(cluster: SlicerCluster) -> None:

@@ -10,9 +10,12 @@ from tessera.handover.image_pulls import (
     NAMESPACE_PULLS,
     PULLED_IMAGES,
     PULLS,
+    PullState,
     choose_next,
-    is_done,
+    choose_yielding,
+    judge,
     make_pull_pod,
+    refusal_of,
 )
 from tessera.kube.resources import Pod
 
@@ -59,6 +62,15 @@ def test_a_namespace_whose_images_never_come_leaves_pulls_to_others() -> None:
     assert len(choose_next(many, {PodUid("m3")})) == PULLS - 1
 
 
+def test_refused_images_leave_their_pulls_to_those_that_nobody_has_tried() -> None:
+    refused = {PodUid(f"r{number}"): f"ns{number // NAMESPACE_PULLS}" for number in range(PULLS)}
+    assert not choose_yielding(refused, set(refused), set(refused))
+    for namespace in ("ns0", "other"):
+        wanted = {**refused, PodUid("u"): namespace}
+        present = set(refused) - set(choose_yielding(wanted, set(refused), set(refused)))
+        assert choose_next(wanted, present, set(refused))[0] == "u"
+
+
 THERE = {"terminated": {"reason": "StartError", "exitCode": 128}}
 COMING = {"waiting": {"reason": "ContainerCreating"}}
 
@@ -79,15 +91,39 @@ COMING = {"waiting": {"reason": "ContainerCreating"}}
 def test_it_is_done_when_each_image_is_there(
     states: tuple[dict[str, Any] | None, ...], done: bool, secrets: bool
 ) -> None:
-    assert is_done(pull_pod(*states), with_secrets=secrets) is done
+    assert judge(pull_pod(*states), with_secrets=secrets) is (PullState.DONE if done else PullState.COMING)
+
+
+def refused(reason: str, message: str = "") -> dict[str, Any]:
+    return {"waiting": {"reason": reason, "message": message}}
 
 
 @pytest.mark.parametrize("reason", ["ErrImagePull", "ImagePullBackOff", "InvalidImageName", "RegistryUnavailable"])
 def test_a_refused_image_may_come_after_the_switch_only_to_a_pod_with_secrets(reason: str) -> None:
-    pod = pull_pod(THERE, {"waiting": {"reason": reason}})
-    assert is_done(pod, with_secrets=True)
-    assert not is_done(pod, with_secrets=False)
+    pod = pull_pod(THERE, refused(reason))
+    assert judge(pod, with_secrets=True) is PullState.DONE
+    assert judge(pod, with_secrets=False) is PullState.REFUSED
+    assert refusal_of(pod) == reason
 
 
-def test_a_pod_that_has_ended_is_done() -> None:
-    assert is_done(pull_pod(phase="Failed"), with_secrets=False)
+@pytest.mark.parametrize(
+    ("message", "found"),
+    [
+        ("failed to resolve reference docker.io/library/svc:3: docker.io/library/svc:3: not found", PullState.REFUSED),
+        ("reading manifest 3 in registry.example/svc: manifest unknown", PullState.REFUSED),
+        ("pull access denied, repository does not exist or may require authorization: not found", PullState.DONE),
+        ("unexpected status from HEAD request: 401 Unauthorized", PullState.DONE),
+        ("dial tcp: i/o timeout", PullState.DONE),
+    ],
+)
+def test_an_image_that_does_not_exist_comes_to_no_pod(message: str, found: PullState) -> None:
+    pod = pull_pod(THERE, refused("ImagePullBackOff", message))
+    assert judge(pod, with_secrets=True) is found
+    assert refusal_of(pod) == message
+
+
+def test_a_pod_that_has_ended_is_done_and_one_that_has_ended_at_its_deadline_is_made_again() -> None:
+    pod = pull_pod(phase="Failed")
+    assert judge(pod, with_secrets=False) is PullState.DONE
+    late = msgspec.structs.replace(pod, status=msgspec.structs.replace(pod.status, reason="DeadlineExceeded"))
+    assert judge(late, with_secrets=False) is PullState.GONE

@@ -171,6 +171,14 @@ WORDS: Mapping[Reason, Words] = {
         all="the old pod is team-a/svc-1-x; the server says: it would violate the budget",
         team="the old pod is team-a/svc-1-x; the server says: it would violate the budget",
     ),
+    OldPods("team-a", "svc", ("team-a/svc-1-x",), UpdateStep.IMAGE, "manifest unknown."): Words(
+        "hand-over",
+        ROOM,
+        "an old pod of its own Deployment holds what it needs, and serves on: its node does not get an image of this"
+        " pod",
+        all="the old pod is team-a/svc-1-x; kubelet says: manifest unknown",
+        team="the old pod is team-a/svc-1-x; kubelet says: manifest unknown",
+    ),
     OldPods("team-a", "svc", (), UpdateStep.FAILED): Words(
         "hand-over",
         ROOM,

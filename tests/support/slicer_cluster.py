@@ -115,6 +115,8 @@ class SlicerCluster:
         self.workloads: dict[str, Workload] = {}
         #: False if no image comes to a node.
         self.pulls = True
+        #: What kubelet says of each image that it does not get.
+        self.no_image = ""
         self.version = 0
         #: Tests read its instructions as they come, whatever their kind.
         self.slicer: Any = self.make_slicer()
@@ -135,7 +137,7 @@ class SlicerCluster:
     @property
     def image_pulls(self) -> dict[PodUid, NodeName]:
         """Where the slicer wants images of which pod; empty if it hands nothing over."""
-        return next((each.pulls for each in self.slicer.proposers if isinstance(each, HandOver)), {})
+        return next((each.progress.pulls for each in self.slicer.proposers if isinstance(each, HandOver)), {})
 
     # What users and the cluster do
 
@@ -301,12 +303,12 @@ class SlicerCluster:
                 workload = self.workloads.get(owner.uid, Workload(owner.uid, 0))
                 self.slicer.handle(OwnerLookedUp(owner, None if owner.uid in self.made_up else workload))
             for uid, node in list(self.image_pulls.items()) if self.pulls else ():
-                self.slicer.handle(ImagesPulled(uid, node))
+                self.slicer.handle(ImagesPulled(uid, node, self.no_image))
             self.slicer.decide()
             found = self.slicer.pop_writes()
             for instruction in found:
                 self.answer(instruction)
-            asks = any(unknown_owners(self.slicer)) or (self.pulls and self.image_pulls)
+            asks = any(unknown_owners(self.slicer)) or (self.pulls and self.image_pulls and not self.no_image)
             if not found and not asks and not self.slicer.has_work:
                 return self.writes[before:]
         raise AssertionError("the controller never comes to rest")

@@ -8,14 +8,15 @@ whose slots the new ones inherit: it is left alone. Rules:
 - What makes room without the service's loss goes first: a free slot, a preemption, and a move if pods move.
 - The slots are reserved for the new pod, as inherited ones, and the reservation is on record before the old pod is
   evicted. So nobody else gets them, and a new controller goes on where the old one ended: nothing is only in memory.
-- The new pod's images come to the old pod's node first (:attr:`HandOver.pulls`), for ten minutes at most.
+- The new pod's images come to the old pod's node first (:attr:`.Progress.pulls`), for ten minutes at most. While the
+  node is refused one, no old pod ends.
 - One old pod ends at a time. The next one does when all new pods with slots have been ready for ``minReadySeconds``.
 - No old pod ends for a new one that its queue may not hold: one of another queue, or of a queue above its maximum;
   nor for one that requests more CPU or memory than the node has without the old one.
 - Evictions go through the eviction API, which keeps PodDisruptionBudgets. A refused one is told, and asked for again.
-- A new pod that is not ready within ``progressDeadlineSeconds`` of its start, or whose container was restarted three
-  times, is evicted if a pod of an older revision waits: that one gets the slots. The revision gets no further try; the
-  object of the node records that (:mod:`tessera.controller.slicing.state.move_record`) while pods of it exist.
+- A new pod that is not ready within ``progressDeadlineSeconds``, was restarted three times, or gets no image is
+  evicted if a pod of an older revision waits: that one gets the slots. The revision gets no further try; the node's
+  object records that (:mod:`tessera.controller.slicing.state.move_record`) while pods of it exist.
 - Owner references are written by tenants, and records by agents: only pods end that the API server's answers call pods
   of an older revision, or of a failed one, of the same Deployment. The answers are fresh when an eviction is decided.
 """
@@ -47,16 +48,13 @@ from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.handover.messages import given_back_text, handed_over_text, update_text
 from tessera.handover.old_slots import find_old_pods, keeps_maximum, reservations_on
 from tessera.handover.owner_pods import OwnerPods, place_within, reserve_inherited
+from tessera.handover.progress import Progress
 from tessera.handover.updates import Update, Updates
 from tessera.reasons.reason import Fragmented, OldPods, UpdateStep
 from tessera.text import one_line
 
 #: Most new pods of one update that are told why they wait.
 TOLD_PODS = 32
-#: Restarts of a container after which a new pod has failed.
-RESTARTS = 3
-#: Most seconds for which a new pod's images are waited for.
-PULL_SECONDS = 600.0
 #: Seconds until a pod is asked to end again.
 EVICTED_AGAIN = 15.0
 
@@ -71,8 +69,8 @@ class HandOver(Proposer):
         moves: True if pods are moved, which goes first.
 
     Attributes:
-        pulls: by waiting pod, the node to which somebody should bring its images.
         updates: the updates in which a pod waits.
+        progress: how far they are.
     """
 
     follows = "maker"
@@ -85,13 +83,10 @@ class HandOver(Proposer):
         #: By pod that was asked to end, when that was, and what the server said against it.
         self._evicted: dict[PodUid, float] = {}
         self._refused: dict[PodUid, str] = {}
-        self.pulls: dict[PodUid, NodeName] = {}
-        #: By waiting pod, the node on which its images are, and when they were asked for.
-        self._pulled: dict[PodUid, NodeName] = {}
-        self._pull_began: dict[PodUid, float] = {}
+        self.progress = Progress(state)
         #: By waiting pod, the step of the last event about it.
         self._told: dict[PodUid, UpdateStep] = {}
-        self._dues: list[float] = []
+        self._dues = self.progress.dues
 
     # What is known
 
@@ -106,11 +101,9 @@ class HandOver(Proposer):
         """Takes in what the API server says of an owner."""
         self._state.reservations_due |= self.updates.note_owner(owner, workload)
 
-    def note_images(self, uid: PodUid, node: NodeName) -> None:
-        """Takes in that the images of a waiting pod are on a node, or cannot be brought there."""
-        if self.pulls.get(uid) == node:
-            self._pulled[uid] = node
-            self._state.reservations_due = True
+    def note_images(self, uid: PodUid, node: NodeName, refusal: str) -> None:
+        """Takes in that the images of a waiting pod are on a node, cannot be brought there, or are refused."""
+        self._state.reservations_due |= self.progress.note_images(uid, node, refusal)
 
     def note_refusal(self, uid: PodUid, reason: str) -> Iterator[Proposal]:
         """Takes in that the server refused an eviction."""
@@ -130,14 +123,14 @@ class HandOver(Proposer):
         """Takes each update one step further."""
         if not self._state.now:
             return
-        self._dues = []
+        self._dues.clear()
         before, self._state.updates = self._state.updates, {}
         for update in self.updates.review():
             yield from self._advance(update)
         kept = self.updates.unanswered
         self._state.updates.update({uid: each for uid, each in before.items() if uid in kept})
         yield from self._tell()
-        self._forget_pulls()
+        self.progress.forget()
         self.asks = bool(self.updates.asked)
         self.next_due = min((*self._dues, *self.updates.dues), default=None)
 
@@ -147,7 +140,7 @@ class HandOver(Proposer):
         if switch is not None:
             yield from self._carry_on(update, *switch)
             return
-        failed = next((pod for pod in update.new if self._has_failed(update, pod)), None)
+        failed = next((pod for pod in update.new if self.progress.has_failed(update, pod)), None)
         if failed is not None and self._acts:
             yield from self._give_back(update, failed)
             return
@@ -160,13 +153,14 @@ class HandOver(Proposer):
             return
         if not (self._acts and waiting[0].hands_over):
             self._name(update, waiting, found, UpdateStep.STAY)
-        elif self._is_marked(waiting[0], update.newest):
+        elif self.progress.is_marked(waiting[0], update.newest):
             self._name(update, waiting, found, UpdateStep.FAILED)
-        elif not self._are_ready(update) or self._may_get_room(waiting[0]):
+        elif not self.progress.are_ready(update) or self._may_get_room(waiting[0]):
             self._name(update, waiting, found, UpdateStep.FOLLOW)
-        elif not self._has_images(waiting[0], found[0].node):
+        elif not self.progress.has_images(waiting[0], found[0].node):
+            refusal = self.progress.refusals.get(waiting[0].uid, "")
             self._name(update, waiting, found, UpdateStep.FOLLOW)
-            self._name(update, waiting[:1], found, UpdateStep.PULL)
+            self._name(update, waiting[:1], found, UpdateStep.IMAGE if refusal else UpdateStep.PULL, refusal)
         elif not self.updates.is_fresh(update):
             self._name(update, waiting, found, UpdateStep.FOLLOW)
             self.updates.ask(update.family)
@@ -174,41 +168,7 @@ class HandOver(Proposer):
             self._name(update, waiting, found, UpdateStep.FOLLOW)
             yield from self._reserve(waiting[0], found[0])
 
-    # Images
-
-    def _has_images(self, pod: PodInfo, node: NodeName) -> bool:
-        """True if a pod's images are on a node, or were waited for long enough; has them brought there otherwise."""
-        if self._pulled.get(pod.uid) == node:
-            return True
-        if self.pulls.get(pod.uid) != node:
-            self.pulls[pod.uid] = node
-            self._pull_began[pod.uid] = self._state.now
-        due = self._pull_began[pod.uid] + PULL_SECONDS
-        self._dues.append(due)
-        return self._state.now >= due
-
-    def _forget_pulls(self) -> None:
-        updates = self._state.updates
-        pulled = {uid for uid, each in updates.items() if each.step is UpdateStep.PULL}
-        self.pulls = {uid: node for uid, node in self.pulls.items() if uid in pulled}
-        self._pull_began = {uid: began for uid, began in self._pull_began.items() if uid in pulled}
-        self._pulled = {uid: node for uid, node in self._pulled.items() if uid in updates}
-
     # Whose slots go to whom
-
-    def _are_ready(self, update: Update) -> bool:
-        """True if all new pods with slots are ready for as long as the Deployment asks for."""
-        for pod in update.new:
-            if self._state.allocations.current_of(pod.uid) is None:
-                continue
-            if not pod.ready_since:
-                if pod.started:
-                    self._dues.append(pod.started + update.newest.deadline)
-                return False
-            if self._state.now < pod.ready_since + update.newest.ready_for:
-                self._dues.append(pod.ready_since + update.newest.ready_for)
-                return False
-        return True
 
     def _may_get_room(self, pod: PodInfo) -> bool:
         """True if slots come without the service's loss: those reserved for it are about to be free, or pods move."""
@@ -259,7 +219,7 @@ class HandOver(Proposer):
             return
         waiting = [pod, *others] if is_new else others
         step: UpdateStep = UpdateStep.END if is_new else UpdateStep.FAILED
-        if not is_new and others and not lasts and not self._is_marked(others[0], update.newest):
+        if not is_new and others and not lasts and not self.progress.is_marked(others[0], update.newest):
             step = UpdateStep.FOLLOW
         self._name(update, waiting, lasts, step)
         for last in lasts:
@@ -271,14 +231,15 @@ class HandOver(Proposer):
             return False
         if pod in update.new:
             may_end = last in update.old and keeps_maximum(self._state, last, pod)
-            return may_end and pod.hands_over and not self._is_marked(pod, update.newest)
-        return last in update.new and not last.ready_since and self._is_marked(last, update.newest)
+            return may_end and pod.hands_over and not self.progress.is_marked(pod, update.newest)
+        return last in update.new and not last.ready_since and self.progress.is_marked(last, update.newest)
 
     def _evict(self, update: Update, last: PodInfo, pod: PodInfo, own: Reservation) -> Iterator[Proposal]:
         if last.uid in self._refused:
             refused = self._state.updates.get(pod.uid)
             if refused is not None and pod in update.new:
-                self._state.updates[pod.uid] = replace_step(refused, UpdateStep.REFUSED, self._refused[last.uid])
+                told = msgspec.structs.replace(refused, step=UpdateStep.REFUSED, said=self._refused[last.uid])
+                self._state.updates[pod.uid] = told
         due = self._evicted.get(last.uid, 0.0) + EVICTED_AGAIN
         if self._state.now < due or ("pod", last.uid) in self._state.busy:
             self._dues.append(max(due, self._state.now + 1.0))
@@ -304,15 +265,6 @@ class HandOver(Proposer):
 
     # Going back
 
-    def _has_failed(self, update: Update, pod: PodInfo) -> bool:
-        """True if a new pod with slots is not ready, and will hardly be."""
-        if not pod.hands_over or pod.ready_since or self._state.allocations.current_of(pod.uid) is None:
-            return False
-        end = pod.started + update.newest.deadline
-        if pod.started and pod.restarts < RESTARTS and self._state.now < end:
-            self._dues.append(end)
-        return pod.restarts >= RESTARTS or bool(pod.started and self._state.now >= end)
-
     def _give_back(self, update: Update, failed: PodInfo) -> Iterator[Proposal]:
         """Gives the slots of a failed pod to one of an older revision, if one waits."""
         one = self._state.allocations.current_of(failed.uid)
@@ -329,15 +281,12 @@ class HandOver(Proposer):
         self._name(update, waiting, (), UpdateStep.FAILED)
         yield from self._reserve(heir, failed)
 
-    def _is_marked(self, pod: PodInfo, newest: Workload) -> bool:
-        """True if a pod of the same ReplicaSet and revision has failed before."""
-        marks = (each for found in self._state.moves.values() for each in found if each.revision)
-        return any((each.owner, each.revision) == (pod.owner, newest.revision) for each in marks)
-
     # Telling
 
-    def _name(self, update: Update, waiting: Iterable[PodInfo], old: Iterable[PodInfo], step: UpdateStep) -> None:
-        found = OldPods(update.family[0], update.newest.name, tuple(each.key for each in old), step)
+    def _name(
+        self, update: Update, waiting: Iterable[PodInfo], old: Iterable[PodInfo], step: UpdateStep, said: str = ""
+    ) -> None:
+        found = OldPods(update.family[0], update.newest.name, tuple(each.key for each in old), step, said)
         self._state.updates.update({each.uid: found for each in islice(waiting, TOLD_PODS)})
 
     def _tell(self) -> Iterator[Proposal]:
@@ -347,10 +296,5 @@ class HandOver(Proposer):
             if self._told.get(uid) != reason.step:
                 self._told[uid] = reason.step
                 pod = self._state.cluster.pods[uid]
-                stuck = reason.step in {UpdateStep.STAY, UpdateStep.REFUSED, UpdateStep.FAILED}
+                stuck = reason.step in {UpdateStep.STAY, UpdateStep.IMAGE, UpdateStep.REFUSED, UpdateStep.FAILED}
                 yield Notice(pod, "SliceUpdate", update_text(pod, reason), warning=stuck)
-
-
-def replace_step(reason: OldPods, step: UpdateStep, said: str) -> OldPods:
-    """Returns a reason with another step."""
-    return msgspec.structs.replace(reason, step=step, said=said)

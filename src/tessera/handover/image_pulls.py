@@ -11,9 +11,10 @@ pods in all namespaces.
 Rules:
 
 - The cluster is the record: a pull pod is named after the new pod. A new controller finds it, or makes it again.
-- It is deleted when its images are there, when nobody waits for it, and by its own deadline. A refused image of a new
-  pod with pull secrets may come after the switch, so nobody waits for it. One of a new pod without them does not come
-  then either: the name is wrong or the registry is away, and the old pod serves until the deadline.
+- It is deleted when its images are there, and when nobody waits for it. At its own deadline it is made anew.
+- A refused image of a new pod with pull secrets may come after the switch, so nobody waits for it, unless the registry
+  says that there is none. One of a new pod without secrets does not come then either: the name is wrong or the registry
+  is away. The update is told so, and the old pod serves on.
 - It holds no card, mounts no token, and has no right on the node.
 """
 
@@ -22,15 +23,17 @@ import secrets
 from collections import Counter
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
+from enum import Enum
 from typing import Any
 
 from tessera.api.names import NodeName, PodUid
 from tessera.controller.leadership.informers import ClusterInput
 from tessera.controller.leadership.satellite import Term
 from tessera.controller.slicing.state.events import ImagesPulled
-from tessera.handover.hand_over import PULL_SECONDS, HandOver
+from tessera.handover.hand_over import HandOver
+from tessera.handover.progress import PULL_SECONDS
 from tessera.kube.client.errors import AlreadyExists, ApiError, NotFound
-from tessera.kube.resources import PODS, ContainerStatus, Pod
+from tessera.kube.resources import PODS, ContainerStateWaiting, ContainerStatus, Pod
 from tessera.kube.watch.cache import EventKind, WatchEvent
 
 #: Label of a pull pod: UID of the new pod.
@@ -70,6 +73,8 @@ class ImagePulls(ClusterInput):
         self._informer = term.pods
         self._after_step = term.after_step
         self.pods: dict[str, Pod] = {}
+        #: The pull pods whose refused image was told, by the new pod's UID.
+        self._told: set[PodUid] = set()
         self._due = asyncio.Event()
         term.asked.add(self._due)
 
@@ -99,17 +104,26 @@ class ImagePulls(ClusterInput):
                 self._due.set()
 
     async def _act(self) -> None:
-        wanted = dict(self._hand_over.pulls)
+        wanted = dict(self._hand_over.progress.pulls)
+        self._told &= wanted.keys()
         for name, pod in list(self.pods.items()):
             uid, node = PodUid(pod.metadata.labels[PULL_LABEL]), NodeName(pod.spec.node_name)
-            if wanted.get(uid) == node and not is_done(pod, with_secrets=self._has_secrets(uid)):
+            found = judge(pod, with_secrets=self._has_secrets(uid)) if wanted.get(uid) == node else PullState.GONE
+            if found is PullState.REFUSED and uid not in self._told:
+                self._told.add(uid)
+                self._pass_on(ImagesPulled(uid, node, refusal_of(pod)))
+            if found in {PullState.REFUSED, PullState.COMING}:
                 continue
             await self._delete(name, pod)
-            if wanted.get(uid) == node:
+            if found is PullState.DONE:
                 self._pass_on(ImagesPulled(uid, node))
         pods = self._slicer.state.cluster.pods
         namespaces = {uid: pods[uid].namespace for uid in wanted if uid in pods}
-        for uid in choose_next(namespaces, {uid for uid in namespaces if _name_of(uid) in self.pods}):
+        present = {uid for uid in namespaces if _name_of(uid) in self.pods}
+        for uid in choose_yielding(namespaces, present, self._told):
+            await self._delete(_name_of(uid), self.pods[_name_of(uid)])
+            present.discard(uid)
+        for uid in choose_next(namespaces, present, self._told):
             await self._create(uid, wanted[uid])
 
     def _new_pod(self, uid: PodUid) -> Pod | None:
@@ -143,41 +157,84 @@ class ImagePulls(ClusterInput):
             return
 
 
-def choose_next(namespaces: Mapping[PodUid, str], present: AbstractSet[PodUid]) -> list[PodUid]:
-    """Returns the new pods whose images are pulled next.
+def choose_yielding(
+    namespaces: Mapping[PodUid, str], present: AbstractSet[PodUid], refused: AbstractSet[PodUid]
+) -> list[PodUid]:
+    """Returns the new pods whose pull pods end for others that were not tried: their own images are refused.
 
     Args:
         namespaces: by new pod whose images somebody waits for, its namespace.
         present: those of them that have a pull pod.
+        refused: those of which an image was refused.
     """
+    untried = {namespace for uid, namespace in namespaces.items() if uid not in present and uid not in refused}
+    is_full = bool(untried) and len(present) >= PULLS
+    return [uid for uid in present if uid in refused and (is_full or namespaces[uid] in untried)]
+
+
+def choose_next(
+    namespaces: Mapping[PodUid, str], present: AbstractSet[PodUid], refused: AbstractSet[PodUid] = frozenset()
+) -> list[PodUid]:
+    """Returns the new pods whose images are pulled next; arguments as of :func:`choose_yielding`."""
     counts = Counter(namespaces[uid] for uid in present)
     found: list[PodUid] = []
-    for uid, namespace in namespaces.items():
+    for uid, namespace in sorted(namespaces.items(), key=lambda each: each[0] in refused):
         if uid not in present and counts[namespace] < NAMESPACE_PULLS and counts.total() < PULLS:
             counts[namespace] += 1
             found.append(uid)
     return found
 
 
-def is_done(pod: Pod, *, with_secrets: bool) -> bool:
-    """True if nobody need wait for the images of a pull pod any more.
+class PullState(Enum):
+    """What has become of a pull pod."""
+
+    #: An image may still come.
+    COMING = "coming"
+    #: The node does not get an image that the new pod would not get either; it tries again.
+    REFUSED = "refused"
+    #: Nobody need wait for the images any more.
+    DONE = "done"
+    #: It has ended at its deadline, or nobody wants it.
+    GONE = "gone"
+
+
+def judge(pod: Pod, *, with_secrets: bool) -> PullState:
+    """Returns what has become of a pull pod.
 
     Args:
         pod: the pull pod.
-        with_secrets: the new pod has pull secrets, which the pull pod lacks, so a refusal says nothing of the new pod.
+        with_secrets: the new pod has pull secrets, which the pull pod lacks: only that there is no such image says
+            something of the new pod.
     """
-    statuses = pod.status.container_statuses
-    if pod.status.has_ended:
-        return True
-    all_told = len(statuses) >= len(pod.spec.containers)
-    return all_told and not any(_may_come(each, with_secrets=with_secrets) for each in statuses)
+    if pod.status.has_ended and pod.status.reason == "DeadlineExceeded":
+        return PullState.GONE
+    states = [_state_of(each, with_secrets=with_secrets) for each in pod.status.container_statuses]
+    if PullState.REFUSED in states:
+        return PullState.REFUSED
+    are_all_done = len(states) >= len(pod.spec.containers) and PullState.COMING not in states
+    return PullState.DONE if are_all_done or pod.status.has_ended else PullState.COMING
 
 
-def _may_come(status: ContainerStatus, *, with_secrets: bool) -> bool:
-    if status.state is None or (status.state.running is None and status.terminated is None):
-        reason = status.waiting.reason if status.waiting is not None else ""
-        return reason in _COMING or (reason in _REFUSED and not with_secrets)
-    return False
+def _state_of(status: ContainerStatus, *, with_secrets: bool) -> PullState:
+    if status.running is not None or status.terminated is not None:
+        return PullState.DONE
+    waiting = status.waiting or ContainerStateWaiting()
+    if waiting.reason in _REFUSED and (not with_secrets or _is_absent(waiting.message)):
+        return PullState.REFUSED
+    return PullState.COMING if waiting.reason in _COMING else PullState.DONE
+
+
+def _is_absent(message: str) -> bool:
+    """True if a registry says that it has no such image, and not that it must know who asks."""
+    text = message.lower()
+    is_denied = any(word in text for word in ("denied", "authoriz", "401", "403"))
+    return not is_denied and ("not found" in text or "manifest unknown" in text)
+
+
+def refusal_of(pod: Pod) -> str:
+    """Returns what kubelet says of the first image that it does not get; empty if it gets all."""
+    waits = (each.waiting for each in pod.status.container_statuses)
+    return next((each.message or each.reason for each in waits if each is not None and each.reason in _REFUSED), "")
 
 
 def _name_of(uid: PodUid) -> str:

@@ -24,6 +24,8 @@ def handed_over_text(pod: PodInfo) -> str:
 def given_back_text(last: PodInfo, pod: PodInfo) -> str:
     """Returns the event message of a new pod of a Deployment that has failed, and is evicted for an old one."""
     why = f"a container was restarted {last.restarts} times" if last.restarts else "it is not ready after its deadline"
+    if last.lacks_image:
+        why = "its node does not get its image"
     return (
         f"To be evicted: {why}, so {pod.name} of the old revision gets the slots. This revision gets no further try:"
         " correct the pod template, or take the update back (kubectl rollout undo)"

@@ -369,6 +369,8 @@ class UpdateStep(Enum):
     FOLLOW = "follow"
     #: One ends once the new pod's images are on its node.
     PULL = "pull"
+    #: They stay, since the node does not get one of the new pod's images.
+    IMAGE = "image"
     #: One was asked to end.
     END = "end"
     #: The server refused that.
@@ -385,7 +387,7 @@ class OldPods(_Reason, frozen=True):
         deployment: its name.
         old: the pods, as ``namespace/name``.
         step: what happens to them.
-        said: what the server says of a refused eviction.
+        said: what the server says of a refused eviction, or kubelet of a refused image.
         reason: why nothing else serves the demand; None if that was not asked.
     """
 

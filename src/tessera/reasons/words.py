@@ -142,6 +142,11 @@ def steps(reason: Reason, namespace: str) -> tuple[str, ...]:
             return (
                 f"set maxUnavailable 1 in its PodDisruptionBudget: kubectl get poddisruptionbudgets -n {namespace}",
             )
+        case OldPods(deployment=name, step=UpdateStep.IMAGE):
+            return (
+                "correct the image in the pod template, or push it: the update goes on by itself",
+                f"or take the update back: kubectl rollout undo -n {namespace} deployment/{name}",
+            )
         case OldPods(deployment=name, step=UpdateStep.FAILED):
             return (
                 f"see why it failed: kubectl get events -n {namespace}",
@@ -172,9 +177,10 @@ def name_blockers(reason: Reason) -> str:
             return name_blockers(of)
         case SharedClaim(first=first):
             return f"{first} asks for it"
-        case OldPods(old=old, said=said):
+        case OldPods(old=old, said=said, step=step):
+            who = "kubelet" if step is UpdateStep.IMAGE else "the server"
             names = f"the old {'pod is' if len(old) == 1 else 'pods are'} {name_pods(old[:_SHOWN])}" if old else ""
-            return "; ".join(filter(None, (names, f"the server says: {said.rstrip('.')}" if said else "")))
+            return "; ".join(filter(None, (names, f"{who} says: {said.rstrip('.')}" if said else "")))
         case _:
             return ""
 
@@ -185,6 +191,8 @@ _OLD_PODS = {
     " (maxUnavailable 0): neither goes on by itself",
     UpdateStep.FOLLOW: "it gets the slots of an old pod of its own Deployment once the new pods before it are ready",
     UpdateStep.PULL: "it gets the slots of an old pod of its own Deployment once its images are on that pod's node",
+    UpdateStep.IMAGE: "an old pod of its own Deployment holds what it needs, and serves on: its node does not get an"
+    " image of this pod",
     UpdateStep.END: "it gets the slots of an old pod of its own Deployment, which was asked to end",
     UpdateStep.REFUSED: "it gets the slots of an old pod of its own Deployment, and its eviction is refused",
     UpdateStep.FAILED: "a pod of this revision did not become ready, and its slots went back to the old revision;"

@@ -43,7 +43,7 @@ from tessera.controller.objects.pod_relations import (
     read_relations,
 )
 from tessera.controller.objects.resource_amounts import Amounts, allocated_amounts, pod_amounts
-from tessera.kube.resources import OwnerReference, Pod
+from tessera.kube.resources import ContainerStatus, OwnerReference, Pod
 from tessera.kube.resources.meta import OBJECT_NAME, version_number
 from tessera.limits.pods import POD_SLICES
 from tessera.placement.demand import CardSpread
@@ -164,6 +164,7 @@ class PodInfo:
         hands_over: an old pod of its Deployment makes room for it: annotation ``tessera.dev/update: hand-over``.
         ready_since: of such a pod, seconds since 1970 since when it is ready; 0 while it is not, and for other pods.
         restarts: of such a pod, how often the container was restarted that was restarted most.
+        lacks_image: of such a pod, kubelet has tried to pull an image more than once, and does not get it.
         gang: the pods with which it gets its slices together; None for a pod that starts by itself.
         succeeded: it has ended well.
         disrupted: it was evicted or preempted, or its node ended it: condition ``DisruptionTarget``.
@@ -215,6 +216,7 @@ class PodInfo:
     hands_over: bool = False
     ready_since: float = 0.0
     restarts: int = 0
+    lacks_image: bool = False
     gang: Gang | None = None
     succeeded: bool = False
     disrupted: bool = False
@@ -341,6 +343,7 @@ def read_pod(pod: Pod) -> PodInfo:
         hands_over=hands_over,
         ready_since=_ready_since(pod) if hands_over else 0.0,
         restarts=max((each.restart_count for each in pod.status.containers), default=0) if hands_over else 0,
+        lacks_image=hands_over and any(_lacks_image(each) for each in pod.status.containers),
         gang=gang,
         succeeded=pod.status.phase == "Succeeded",
         disrupted=any((each.type, each.status) == ("DisruptionTarget", "True") for each in pod.status.conditions),
@@ -407,6 +410,10 @@ def _unschedulable_message(pod: Pod) -> str:
         other = pod.spec.scheduler_name not in {"", DEFAULT_SCHEDULER}
         return f"no answer from scheduler {one_line(pod.spec.scheduler_name, 60)}" if other else ""
     return condition.message or condition.reason if condition.status == "False" else ""
+
+
+def _lacks_image(status: ContainerStatus) -> bool:
+    return status.waiting is not None and status.waiting.reason in {"ImagePullBackOff", "InvalidImageName"}
 
 
 def _ready_since(pod: Pod) -> float:

@@ -128,7 +128,7 @@ class Observer:
         """Takes in the answer to a question of a proposer, or of the ages."""
         if isinstance(event, events.ImagesPulled):
             for proposer in self._proposers:
-                proposer.note_images(event.uid, event.node)
+                proposer.note_images(event.uid, event.node, event.refusal)
             return
         for uid in self._state.ages.judge(event.owner, exists=event.workload is not None):
             self._put_pod(self._cluster.pods[uid])

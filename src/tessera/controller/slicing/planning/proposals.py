@@ -166,8 +166,8 @@ class Proposer:
     def note_owner(self, owner: Owner, workload: Workload | None) -> None:
         """Takes in what the API server says of an owner."""
 
-    def note_images(self, uid: PodUid, node: NodeName) -> None:
-        """Takes in that the images of a waiting pod are on a node, or cannot be brought there."""
+    def note_images(self, uid: PodUid, node: NodeName, refusal: str) -> None:
+        """Takes in an :class:`.ImagesPulled`."""
 
     def note_refusal(self, _uid: PodUid, _reason: str) -> Iterable[Proposal]:
         """Takes in that the server refused an eviction, by a PodDisruptionBudget or another policy, and its reason."""

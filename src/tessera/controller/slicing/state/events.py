@@ -237,10 +237,17 @@ class EndsExpected(msgspec.Struct, frozen=True):
 
 
 class ImagesPulled(msgspec.Struct, frozen=True):
-    """The images of a waiting pod are on a node, or cannot be brought there."""
+    """The images of a waiting pod are on a node, or Tessera cannot bring them there.
+
+    Attributes:
+        uid: the pod.
+        node: the node.
+        refusal: what kubelet says of an image that it does not get, so the pod would not start there; empty otherwise.
+    """
 
     uid: PodUid
     node: NodeName
+    refusal: str = ""
 
 
 class DecisionDue(msgspec.Struct, frozen=True):
