@@ -32,6 +32,8 @@ LAST_GATES = {"kai.scheduler/queue-admission": "scheduling.run.ai"}
 SCRAPE_ANNOTATION = "prometheus.io/scrape"
 #: Annotation of a pod that may be ended and made anew elsewhere so that another pod gets room; its value is "true".
 MOVABLE_ANNOTATION = "tessera.dev/movable"
+#: A pod that lends its slice to the pod that owns it, from the next start of that pod's container on: its name.
+LENDS_ANNOTATION = "tessera.dev/lends-to"
 #: On a pod, ``"true"``: it only keeps room, and ends when a pod of higher priority waits for its slices or cards.
 YIELDS_ANNOTATION = "tessera.dev/yields"
 #: Annotation of a pod: what happens to the slots of an old pod of its Deployment when this one has no room.

@@ -27,6 +27,7 @@ USE: Table = {
     "dashboard": ("tessera.cli.dashboard", "Serve a live page of the cluster's cards on this machine."),
     "topo": ("tessera.cli.topo", "Show how the cards of a node or pod are joined, as nvidia-smi topo -m does."),
     "usage": ("tessera.cli.usage", "Show GPU-hours by namespace, user, label or model, and their cost."),
+    "resize": ("tessera.cli.resize", "Give a running pod a bigger slice from its container's next start on."),
     "idle": ("tessera.cli.idle", "List cards and slices that pods hold and do not use."),
     "health": ("tessera.cli.health", "Show which cards are not well, why, and what happens next."),
 }

@@ -11,12 +11,10 @@ from itertools import islice
 
 import msgspec
 
-from tessera.api.names import (
-    PodUid,
-)
+from tessera.api.names import LENDS_ANNOTATION, PodUid
 from tessera.api.nodes.node_groups import NEW_NODE_REASON
 from tessera.api.nodes.node_pauses import NO_HELP_REASON
-from tessera.api.pods.requirements import CHOSEN_REASON
+from tessera.api.pods.requirements import CHOSEN, CHOSEN_REASON
 from tessera.controller.objects.pod_info import CLAIMS, FINISHED, PodInfo
 from tessera.controller.slicing.slicer import Slicer
 from tessera.controller.slicing.state.allocation import Allocation
@@ -45,6 +43,7 @@ from tessera.kube.resources import CoreEvent, Pod
 from tessera.kueue.names import PREFIX, QUEUE_LABEL
 from tessera.reasons.reason import OtherGate, Planning
 from tessera.reasons.words import CONTROLLER_LOG, name_blockers, sentence, steps, verdict
+from tessera.text import one_line
 
 #: Misplaced keys that are told of one object.
 _MISPLACED = 5
@@ -80,6 +79,7 @@ def explain_pod(view: ClusterView, pod: Pod) -> Explanation:
         found = name_rollout(view, put_silent_nodes_first(view, found, pod, facts), pod, explain_pod)
     more = (
         *_joined(view, pod),
+        *_loans(view, pod),
         *_new_node(view, facts),
         *_place(view, facts, pod),
         *_misplaced(view, pod),
@@ -125,6 +125,29 @@ def _joined(view: ClusterView, pod: Pod) -> Iterator[str]:
         if page.node == pod.spec.node_name and page.topology is not None:
             sentence = describe_joined(page.topology, page.cards_of(pod.metadata.namespace, name))
             yield from [f"{sentence}: tessera topo {name} -n {pod.metadata.namespace}"] if sentence else []
+
+
+def _loans(view: ClusterView, pod: Pod) -> Iterator[str]:
+    """Which pod lends it a slice, or has its slice (:mod:`tessera.agent.slices.loans`)."""
+    meta = pod.metadata
+    to = meta.annotations.get(LENDS_ANNOTATION)
+    if to is not None and any(each.kind == "Pod" for each in meta.owner_references):
+        yield f"its own container sees no card: the slice is for pod {one_line(to, 80)}, from that pod's next start on"
+    for each in view.snapshot.pods:
+        named = each.metadata.annotations.get(LENDS_ANNOTATION) == meta.name
+        if named and any(owner.uid == meta.uid for owner in each.metadata.owner_references):
+            has = each.metadata.annotations.get(CHOSEN, "a slice")
+            has_it = _starts(pod) > _starts(each) > ""
+            when = "has had it since its last start" if has_it else "gets it at its next start"
+            yield f"pod {each.metadata.name} lends it {has}, beside its own; its container {when}"
+
+
+def _starts(pod: Pod) -> str:
+    """When the container that runs with a card started; empty if it does not run."""
+    chosen = pod.metadata.annotations.get(CHOSEN)
+    names = {each.name for each in pod.spec.containers if chosen in each.resources.limits}
+    states = (each.state.running for each in pod.status.container_statuses if each.name in names and each.state)
+    return next((each.started_at or "" for each in states if each is not None), "")
 
 
 def _place(view: ClusterView, facts: PodInfo, pod: Pod) -> Iterator[str]:

@@ -31,6 +31,10 @@ VERSION = "0.6.0"
 MOUNTED_DEVICES = PurePosixPath("/var/run/nvidia-container-devices")
 
 
+#: Value of the variable for a container that gets no device.
+NO_DEVICE = "void"
+
+
 class _Node(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     type: str = "c"

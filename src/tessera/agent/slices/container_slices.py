@@ -20,16 +20,18 @@ starts the container again after a while and asks again.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from tessera.agent.base.cdi_files import CdiFolder
+from tessera.agent.base.cdi_files import NO_DEVICE, CdiFolder
 from tessera.agent.base.change_notifier import Fact
 from tessera.agent.base.runtime import AgentRuntime
 from tessera.agent.inventory.device_health import CheckedDevice, StartCheck
 from tessera.agent.inventory.sliceable_gpus import SlicePosition, parse_device_id
 from tessera.agent.slices.container_finder import ContainerFinder, StartingContainer, unbound_positions
 from tessera.agent.slices.events import DevicesBound
+from tessera.agent.slices.loans import find_lent, is_lender
 from tessera.agent.slices.slice_table import SliceJournalFile
 from tessera.agent.slices.state_machine import SliceStateMachine
 from tessera.api.names import MIG_RESOURCE_PREFIX, PodUid
+from tessera.kube.resources import Pod
 from tessera.kubelet.interfaces import PluginError, PreferredRequest
 from tessera.nvml.errors import NvmlError
 from tessera.nvml.interface import GpuUuid
@@ -131,6 +133,7 @@ class ContainerSlices:
         self._cdi = cdi
         self._journal = journal
         self._hardware = runtime.hardware
+        self._events = runtime.object_events
 
     def list_unbound(self, resource: str) -> list[SlicePosition]:
         """Promised positions of a resource that no container has, oldest promise first."""
@@ -154,10 +157,13 @@ class ContainerSlices:
         try:
             starting = await self._finder.find(resource, device_ids)
             await self._wait_for_promise(starting.pod, deadline)
-            container = self._bind(resource, tuple(device_ids), starting)
-            await self._wait_for_slices(starting.pod, container.values(), deadline)
-            await self._write_cdi_files(starting.pod, container)
-            await self._start_check.check(resource, self._tested(starting.pod, container), pod=starting.pod)
+            if self._lends(starting.pod):
+                await self._withhold(starting.pod, device_ids, deadline)
+            else:
+                container = self._bind(resource, tuple(device_ids), starting)
+                await self._wait_for_slices(starting.pod, container.values(), deadline)
+                await self._write_cdi_files(starting.pod, container)
+                await self._start_check.check(resource, self._tested(starting.pod, container), pod=starting.pod)
             outcome = "ready"
         finally:
             self._metrics.observe_claim(outcome, self._clock.monotonic() - began)
@@ -195,19 +201,58 @@ class ContainerSlices:
         ]
         return named[0] if named else pod
 
+    # Loans (tessera.agent.slices.loans) ---------------------------------------------------------------------------
+
+    def _pod(self, uid: PodUid) -> Pod | None:
+        return next((pod for pod in self._pods.live_pods() if PodUid(pod.metadata.uid) == uid), None)
+
+    def _lends(self, uid: PodUid) -> bool:
+        """True for a lender; one whose container has its slice already keeps it, and lends nothing."""
+        pod = self._pod(uid)
+        return pod is not None and is_lender(pod) and not self._slices.bindings_of(uid)
+
+    async def _withhold(self, uid: PodUid, device_ids: Sequence[str], deadline: float) -> None:
+        """Lets a container start without the slices of its pod, once they exist."""
+        await self._wait_for_slices(uid, self._slices.slices_of(uid), deadline)
+        try:
+            for device in device_ids:
+                self._cdi.write(device, (NO_DEVICE,))
+        except OSError as error:
+            raise PluginError(f"the start of pod {self._name(uid)} cannot be prepared: {error}") from error
+
+    def _borrow(self, uid: PodUid, devices: Iterable[str]) -> dict[str, SlicePosition]:
+        """The slice that another pod lends to the one device that a pod holds; empty if none does."""
+        pod, held = self._pod(uid), list(devices)
+        found = find_lent(self._slices, self._pods.live_pods(), pod) if pod is not None and len(held) == 1 else None
+        if pod is None or found is None:
+            return {}
+        lender, position = found
+        if self._slices.bindings_of(uid).get(held[0]) != position:
+            text = f"its container starts with {position.profile}, which pod {lender.metadata.name} lends it"
+            self._events.record_on_pod(pod, "SliceLent", text, "Normal")
+        return {held[0]: position}
+
+    def _check_not_lent(self, uid: PodUid, positions: Iterable[SlicePosition]) -> None:
+        for position in positions:
+            if self._slices.owners.get(position) == uid and self._slices.borrower_of(position) is not None:
+                raise PluginError(
+                    f"pod {self._name(uid)}: its slice {position.device_id} is lent to another pod; delete this "
+                    "pod, and that one returns to its own slice"
+                )
+
     # From device IDs to slices ------------------------------------------------------------------------------------
 
     def _bind(
         self, resource: str, device_ids: tuple[str, ...], starting: StartingContainer
     ) -> Mapping[str, SlicePosition]:
         """Binds all known devices of the pod, and returns the slices of the starting container."""
-        slices = self._slices.slices_of(starting.pod)
+        slices, held = self._slices.slices_of(starting.pod), dict.fromkeys((*starting.of_pod, *device_ids))
         try:
-            bound = bind_devices(
-                dict.fromkeys((*starting.of_pod, *device_ids)), slices, self._slices.bindings_of(starting.pod)
-            )
+            known = self._slices.bindings_of(starting.pod)
+            bound = self._borrow(starting.pod, held) or bind_devices(held, slices, known)
         except TooManyDevices as error:
             raise PluginError(f"pod {self._name(starting.pod)}: {error}") from error
+        self._check_not_lent(starting.pod, bound.values())
         self._machine.handle(DevicesBound(starting.pod, bound))
         return {device: bound[device] for device in self._finder.devices(resource, device_ids, starting)}
 

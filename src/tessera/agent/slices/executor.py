@@ -9,7 +9,8 @@ compute instance only if NVML lists no process on it; NVML refuses as well, but 
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+import signal
+from collections.abc import Callable, Mapping, Sequence
 
 from tessera.agent.base.call_retries import CallFailure
 from tessera.agent.base.cdi_files import CdiFolder
@@ -49,6 +50,8 @@ _log = logging.getLogger(__name__)
 
 #: Seconds after which a card that did not answer is read again.
 LOST_RECHECK = 30.0
+#: Seconds that a borrower's processes have to end by themselves.
+LOAN_GRACE = 10.0
 
 
 class GpuSliceExecutor:
@@ -82,10 +85,13 @@ class GpuSliceExecutor:
         self._changes = runtime.changes.about(Fact.SLICES)
         self._clock = runtime.clock
         self._metrics = runtime.metrics
+        self._processes = runtime.processes
         #: True if something other than this executor may have changed the GPU since it was read.
         self._stale = False
         #: Tasks that wait for the last process on a slice, by position; only while one uses the slice.
         self._idle_watches: dict[SlicePosition, asyncio.Task[None]] = {}
+        #: When the borrowers of slices were first asked to end, monotonic seconds.
+        self._ended_loans: dict[SlicePosition, float] = {}
 
     def suspect(self) -> None:
         """Has the GPU read again, since something other than this executor may have changed it."""
@@ -170,13 +176,38 @@ class GpuSliceExecutor:
                 await self._hardware.destroy_gpu_instance(gpu, call.gi_id)
 
     async def _check_idle(self, call: DestroyComputeInstance) -> None:
-        if users := await self._users(call):
-            raise InUse(f"slice {call.position.device_id} must be destroyed, but is used by process {users}")
+        users = await self._users(call)
+        borrower = self._machine.table.borrower_of(call.position)
+        if users and borrower is not None:
+            self._end_loan(call.position, borrower, users)
+        if users:
+            named = ", ".join(map(str, users))
+            raise InUse(f"slice {call.position.device_id} must be destroyed, but is used by process {named}")
+        self._ended_loans.pop(call.position, None)
 
-    async def _users(self, call: GpuCall) -> str:
-        """The PIDs of the processes for whose end a call waits; empty if there is none."""
+    def _end_loan(self, position: SlicePosition, borrower: PodUid, pids: Sequence[int]) -> None:
+        """Ends a pod's processes on a slice whose lender has ended: asks first, and kills after a while."""
+        now = self._clock.monotonic()
+        asked = self._ended_loans.setdefault(position, now)
+        number = signal.SIGTERM if now < asked + LOAN_GRACE else signal.SIGKILL
+        for pid in pids:
+            process = self._processes.identify(pid)
+            found = self._processes.pod_of(process) if process is not None else None
+            if process is None or found is None or found.pod != borrower:
+                continue
+            try:
+                with self._processes.open(process) as held:
+                    sent = held is not None and held.send(number)
+            except OSError as error:
+                _log.warning("process %s of pod %s cannot be ended: %s", pid, borrower, error)
+                continue
+            if sent:
+                _log.info("slice %s: the lender has ended; %s to process %s", position.device_id, number.name, pid)
+
+    async def _users(self, call: GpuCall) -> list[int]:
+        """The PIDs of the processes for whose end a call waits."""
         instance, found = self._instance_of(call), await self._hardware.processes(self._card.info.uuid)
-        return ", ".join(str(each.pid) for each in found if each.gi_id == instance)
+        return [each.pid for each in found if each.gi_id == instance]
 
     def _instance_of(self, call: GpuCall) -> int | None:
         """The GPU instance whose processes use the slice; ``None`` for the whole card."""

@@ -68,7 +68,8 @@ class SliceTable:
         #: The released pods that the node no longer has; after a restart also those that no watch has shown yet.
         #: A subset of :attr:`released`.
         self.departed: set[PodUid] = set()
-        #: By pod: the slice of each device ID that kubelet gave to it. No slice is bound to two pods.
+        #: By pod: the slice of each device ID that kubelet gave to it. No slice is bound to two pods. A
+        #: slice of another pod is lent (:mod:`tessera.agent.slices.loans`).
         self.bindings: dict[PodUid, dict[str, SlicePosition]] = {
             pod: {device: parse_device_id(slice_) for device, slice_ in bound.items()}
             for pod, bound in journal.bindings.items()
@@ -138,10 +139,17 @@ class SliceTable:
         ]
 
     def ready_slice(self, pod: PodUid, position: SlicePosition) -> ObservedInstance | None:
-        """A pod's slice at a position if its container can use it now; else ``None``."""
-        instance = self.instance_at(position)
-        usable = instance is not None and instance.computes and self.owners.get(position) == pod
+        """A pod's slice at a position if its container can use it now; else ``None``. A lent slice counts too."""
+        instance, owner = self.instance_at(position), self.owners.get(position)
+        lent = owner is not None and owner not in self.released and self.borrower_of(position) == pod
+        usable = instance is not None and instance.computes and (owner == pod or lent)
         return instance if usable else None
+
+    def borrower_of(self, position: SlicePosition) -> PodUid | None:
+        """The pod to which the owner of a slice has lent it; ``None`` if it is not lent."""
+        owner = self.owners.get(position)
+        found = [pod for pod, bound in self.bindings.items() if position in bound.values()]
+        return None if owner is None or not found or owner in found else found[0]
 
     def is_ready(self, pod: PodUid) -> bool:
         """True if all slices of a pod are ready."""
@@ -153,12 +161,13 @@ class SliceTable:
             yield from ((each, self.owners.get(position)) for position, each in card.instances.items())
 
     def leases(self) -> Iterator[SliceLease]:
-        """The instances that pods own, with the MIG device of each and kubelet's id of it."""
+        """The instances that pods own or have borrowed, with the MIG device of each and kubelet's id of it."""
         device_ids = {(pod, each): device for pod, bound in self.bindings.items() for device, each in bound.items()}
         for instance, pod in self.observed_instances():
             if pod is not None:
+                user = self.borrower_of(instance.position) or pod
                 for _, device in instance.computes:
-                    yield SliceLease(pod, device, device_ids.get((pod, instance.position), ""))
+                    yield SliceLease(user, device, device_ids.get((user, instance.position), ""))
 
     def slice_state(self, position: SlicePosition, pod: PodUid) -> SliceState:
         """The phase of one slice of a pod."""
@@ -199,8 +208,9 @@ class SliceTable:
         )
 
     def is_claimed(self, pod: PodUid, position: SlicePosition) -> bool:
-        """True if a container of the pod got a slice."""
-        return position in self.bindings.get(pod, {}).values()
+        """True if a container of the pod got a slice of it, or one that has borrowed it."""
+        lent = self.owners.get(position) == pod and self.borrower_of(position) is not None
+        return lent or position in self.bindings.get(pod, {}).values()
 
     def is_promised(self, pod: PodUid, position: SlicePosition) -> bool:
         """True if a position is promised to a pod that has not lost the right to it."""

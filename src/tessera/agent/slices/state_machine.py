@@ -299,12 +299,19 @@ class SliceStateMachine(Decider[[SliceEvent], tuple[SliceInstruction, ...]]):
         for call in self._needed_calls(gpu, card):
             if self._is_due(call, now):
                 if isinstance(call, CreateGpuInstance):
-                    self.table.owners[call.position] = call.pod
+                    self._own(call.position, call.pod)
                 return call
         waits = [at for position, at in self.table.retries.retry_times() if position.gpu == gpu and at > now]
         if card.blocked:
             waits.append(now + FOREIGN_RECHECK)
         return WaitUntil(min(waits) if waits else None)
+
+    def _own(self, position: SlicePosition, pod: PodUid) -> None:
+        """Notes the owner of an instance that is about to be created; a loan of the former one is over."""
+        self.table.owners[position] = pod
+        for other, bound in self.table.bindings.items():
+            if other != pod:
+                self.table.bindings[other] = {device: each for device, each in bound.items() if each != position}
 
     def _is_due(self, call: GpuCall, now: float) -> bool:
         """True if a call may be made now. A half-made slice is undone at once, unless an attempt has just failed."""

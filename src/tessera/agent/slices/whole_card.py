@@ -58,7 +58,8 @@ class WholeCardExecutor(GpuSliceExecutor):
                 if alone:
                     self._check_served()
                 if alone and (users := await self._users(call)):
-                    raise InUse(f"card {self._card.uuid} cannot be given to a claim, it is used by process {users}")
+                    named = ", ".join(map(str, users))
+                    raise InUse(f"card {self._card.uuid} cannot be given to a claim, it is used by process {named}")
                 given.add(call.position)
             case DestroyComputeInstance():
                 if self._card.shares is None:

@@ -187,8 +187,15 @@ class Client:
 
     # Writing
 
-    async def create(self, resource: Resource[T], item: T | Mapping[str, Any], namespace: str | None = None) -> T:
-        """Makes an object; ``apiVersion`` and ``kind`` are added.
+    async def create(
+        self,
+        resource: Resource[T],
+        item: T | Mapping[str, Any],
+        namespace: str | None = None,
+        *,
+        dry_run: bool = False,
+    ) -> T:
+        """Makes an object, or with ``dry_run`` only says what it would be; ``apiVersion`` and ``kind`` are added.
 
         Raises:
             AlreadyExists: the name is taken.
@@ -199,7 +206,7 @@ class Client:
         answer = await self.request(
             "POST",
             resource.path(namespace),
-            query=[("fieldManager", self._field_manager)],
+            query=[("fieldManager", self._field_manager), *([("dryRun", "All")] if dry_run else [])],
             body=manifest(resource, item),
         )
         return self._decode(resource, answer)

@@ -1,0 +1,65 @@
+"""Which slice a pod's container borrows: the pod keeps its address and volumes, and its next start has another slice.
+
+What a pod requests never changes in Kubernetes: its device, its part of a quota, and what the scheduler counts. So a
+bigger slice comes with a pod of its own, the *lender*: it passes admission, quotas and the queue as any pod, and holds
+the slice. It names the pod that gets it by the annotation ``tessera.dev/lends-to`` and by an owner reference with its
+UID, so Kubernetes deletes it with that pod. Rules:
+
+1.  A lender's own containers never get its slice: their device is empty. A pod whose container has its slice lends
+    nothing, and a pod whose slice is lent starts no container with it. So a slice has one user.
+2.  Lender and borrower are of one namespace. Whoever may create pods there could run the borrower's image with the
+    slice too, so the annotation gives nobody anything.
+3.  The borrower states its GPU memory, has one slice, and starts one container with it. The newest lender counts that
+    runs and whose one slice is ready.
+4.  The agent's journal has the loan as the binding of the borrower's device ID to the lender's slice. It lasts until
+    the borrower's next start, which decides anew.
+5.  When the lender ends, its slice is destroyed, and nobody pays for it any longer. So the borrower's processes there
+    end (:mod:`tessera.agent.slices.executor`), and its next start has its own slice.
+"""
+
+from collections.abc import Iterable
+
+from tessera.agent.inventory.sliceable_gpus import SlicePosition
+from tessera.agent.slices.slice_table import SliceTable
+from tessera.api.names import LENDS_ANNOTATION, PodUid
+from tessera.api.pods.requirements import MEMORY
+from tessera.kube.resources import Pod
+
+
+def is_lender(pod: Pod) -> bool:
+    """True if a pod holds its slice for another."""
+    return LENDS_ANNOTATION in pod.metadata.annotations
+
+
+def find_lent(slices: SliceTable, pods: Iterable[Pod], borrower: Pod) -> tuple[Pod, SlicePosition] | None:
+    """Returns the slice that the next container of a pod gets from another pod, with that pod; None for its own.
+
+    Args:
+        slices: the node's slices.
+        pods: the pods of the node that have not ended.
+        borrower: the pod; its container starts with one device.
+    """
+    uid = PodUid(borrower.metadata.uid)
+    if MEMORY not in borrower.metadata.annotations or len(slices.slices_of(uid)) != 1:
+        return None
+    found = [
+        (each.metadata.creation_timestamp or "", each.metadata.uid, each, position)
+        for each in pods
+        if _lends_to(each, borrower) and (position := _loan(slices, PodUid(each.metadata.uid), uid)) is not None
+    ]
+    return max(found, key=lambda each: each[:2])[2:] if found else None
+
+
+def _lends_to(pod: Pod, borrower: Pod) -> bool:
+    meta, to = pod.metadata, borrower.metadata
+    named = meta.namespace == to.namespace and meta.annotations.get(LENDS_ANNOTATION) == to.name
+    runs = pod.status.phase == "Running" and meta.deletion_timestamp is None
+    return named and runs and any((each.kind, each.uid) == ("Pod", to.uid) for each in meta.owner_references)
+
+
+def _loan(slices: SliceTable, lender: PodUid, borrower: PodUid) -> SlicePosition | None:
+    """The one slice of a lender, if it is ready and nobody but the borrower has it."""
+    positions = slices.slices_of(lender)
+    if len(positions) != 1 or slices.bindings_of(lender) or slices.ready_slice(lender, positions[0]) is None:
+        return None
+    return positions[0] if slices.borrower_of(positions[0]) in {None, borrower} else None
