@@ -199,8 +199,7 @@ async def test_configuration_of_class_and_claim_is_in_the_allocation(devices: De
         (each["source"], each.get("requests"), each["opaque"]["parameters"]["from"])
         for each in found["status"]["allocation"]["devices"]["config"]
     ]
-    # An entry for all requests of the claim names none (allocator_incubating.go of 1.36.2).
-    assert sources == [("FromClass", None, "class"), ("FromClaim", None, "claim")]
+    assert sources == [("FromClass", ["gpu"], "class"), ("FromClaim", ["gpu"], "claim")]
 
 
 # -- extended resources ---------------------------------------------------------------------------------------------

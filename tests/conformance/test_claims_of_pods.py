@@ -57,7 +57,11 @@ async def test_a_claim_follows_its_template_when_that_comes_later(claims: Claims
         ([{"name": "gpu"}], None, "must specify one of: `resourceClaimName`, `resourceClaimTemplateName`"),
         ([{**OF_TEMPLATE, "resourceClaimName": "a"}], None, "at most one of `resourceClaimName`"),
         ([OF_TEMPLATE, OF_TEMPLATE], None, "Duplicate value"),
-        ([OF_TEMPLATE], [{"name": "other"}], 'spec.containers[0].resources.claims[0].name: Not found: "other"'),
+        (
+            [OF_TEMPLATE],
+            [{"name": "other"}],
+            'resources.claims[0]: Not found: "other": must be one of the names in pod.spec.resourceClaims: gpu',
+        ),
     ],
 )
 async def test_a_wrong_use_of_claims_is_refused(

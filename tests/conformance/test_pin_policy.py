@@ -248,8 +248,8 @@ async def test_names_of_devices_come_neither_by_a_status_nor_by_a_binding(scene:
 async def test_no_deletion_outlasts_the_deadline_of_a_pod_with_gpus(
     scene: Scene, facts: dict[str, Any], limits: dict[str, int], grace: int | None, *, kind: str, refused: bool
 ) -> None:
-    body = body_of("p")
-    body["spec"] |= facts
+    body = body_of("p", gates=())
+    body["spec"] |= {"nodeName": "elsewhere", **facts}
     if kind == "initContainers":
         body["spec"][kind] = [{"name": "i", "image": "e.com/a:1"}]
     body["spec"][kind][0]["resources"] = {"limits": {name: str(count) for name, count in limits.items()}}
@@ -262,3 +262,13 @@ async def test_no_deletion_outlasts_the_deadline_of_a_pod_with_gpus(
         assert (await scene.tenant("DELETE", scene.pods, options)).status == 403
     else:
         answer.ok()
+
+
+async def test_a_pod_without_a_node_is_deleted_at_once_with_any_grace_period(scene: Scene) -> None:
+    """The server gives it none, and the policy sees the grace period that the server gives."""
+    body = body_of("p")
+    body["spec"] |= {"activeDeadlineSeconds": 60, "terminationGracePeriodSeconds": 5}
+    body["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "1"}}
+    (await scene.tenant("POST", scene.pods, body)).ok()
+    found = (await scene.tenant("DELETE", f"{scene.pods}/p?gracePeriodSeconds=86400")).ok()
+    assert found["metadata"]["deletionGracePeriodSeconds"] == 0

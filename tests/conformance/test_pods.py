@@ -222,9 +222,9 @@ async def test_a_quota_of_cpu_demands_that_containers_name_it(api: Api, core: st
         ({"hostPath": {"path": "/media/../dev"}}, {}, ("spec.volumes[0].hostPath.path", "must not contain '..'")),
         ({"hostPath": {"path": ".."}}, {}, ("spec.volumes[0].hostPath.path", "must not contain '..'")),
         ({"hostPath": {"path": ""}}, {}, ("spec.volumes[0].hostPath.path", "Required value")),
-        ({"emptyDir": {}}, {"subPath": "a/../../b"}, ("volumeMounts[0].subPath", "must not contain '..'")),
-        ({"emptyDir": {}}, {"subPath": "/a"}, ("volumeMounts[0].subPath", "must be a relative path")),
-        ({"emptyDir": {}}, {"subPathExpr": "../$(A)"}, ("volumeMounts[0].subPathExpr", "must not contain '..'")),
+        ({"emptyDir": {}}, {"subPath": "a/../../b"}, ("volumeMounts.subPath", "must not contain '..'")),
+        ({"emptyDir": {}}, {"subPath": "/a"}, ("volumeMounts.subPath", "must be a relative path")),
+        ({"emptyDir": {}}, {"subPathExpr": "../$(A)"}, ("volumeMounts.subPathExpr", "must not contain '..'")),
         ({"emptyDir": {}}, {"mountPath": ""}, ("volumeMounts[0].mountPath", "Required value")),
     ],
 )

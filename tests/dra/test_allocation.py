@@ -98,7 +98,7 @@ def test_configuration_of_classes_comes_first_and_says_for_which_requests_it_is(
         ("FromClaim", ["s"], "of s"),
     ]
     only = allocate({"requests": [exactly("r", "one"), exactly("t", "one")]})["devices"]["config"]
-    assert "requests" not in only[0]
+    assert only[0]["requests"] == ["r", "t"]
 
 
 def test_a_share_has_an_id_that_stays_and_its_amounts_are_read_again() -> None:

@@ -1,7 +1,7 @@
 """``status.allocation`` of a claim, as kube-scheduler's allocator writes it.
 
 The configuration of the classes comes first, each entry once with the requests whose devices are of the class; then
-that of the claim, as far as it is for a chosen request. An entry for all requests names none.
+that of the claim, as far as it is for a chosen request, with the requests that it names.
 
 ``allocationTimestamp`` must be set by whoever writes an allocation before the pod is scheduled: kube-scheduler 1.36
 adds a missing one when it reserves, and the server refuses that write, as an allocation is immutable.
@@ -92,7 +92,7 @@ def _config(spec: ClaimSpec, classes: Mapping[str, DeviceClass], chosen: Sequenc
     return [
         {
             "source": source,
-            **({} if all(_concerns(requests, each.demand) for each in chosen) else {"requests": list(requests)}),
+            **({"requests": list(requests)} if requests else {}),
             **({} if config.opaque is None else {"opaque": msgspec.to_builtins(config.opaque)}),
         }
         for source, requests, config in found

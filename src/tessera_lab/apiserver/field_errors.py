@@ -3,12 +3,26 @@
 Clients match on these texts, so each constructor here is one of Kubernetes' error types and nothing else.
 """
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
 
 from tessera_lab.apiserver.interfaces import StatusCause
+
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+_LABEL_RULE = (
+    "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with "
+    "an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is "
+    "'[a-z0-9]([-a-z0-9]*[a-z0-9])?')"
+)
+SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+SUBDOMAIN_RULE = (
+    "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and "
+    "end with an alphanumeric character (e.g. 'example.com', regex used for validation is "
+    "'[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"
+)
 
 
 def format_value(value: Any) -> str:
@@ -45,6 +59,12 @@ def wrong_type_cause(field: str, kind: str, reason: str) -> StatusCause:
     return StatusCause(
         field=field, reason="FieldValueTypeInvalid", message=f"Invalid value: {format_value(kind)}: {reason}"
     )
+
+
+def label_causes(field: str, name: str) -> Iterator[StatusCause]:
+    """Yields the error of a name that is no label of RFC 1123; its length is not judged."""
+    if not _LABEL.fullmatch(name):
+        yield invalid_cause(field, name, "must not contain dots" if SUBDOMAIN.fullmatch(name) else _LABEL_RULE)
 
 
 def unsupported_cause(field: str, value: Any, supported: Iterable[str]) -> StatusCause:

@@ -16,16 +16,10 @@ from tessera_lab.apiserver.tables.jsonpath import parse_path
 Part = Mapping[str, Any]
 
 _LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
-_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _LABEL_RULE = (
     "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic character, "
     "and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', regex used for validation is "
     "'[a-z]([-a-z0-9]*[a-z0-9])?')"
-)
-_SUBDOMAIN_RULE = (
-    "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and "
-    "end with an alphanumeric character (e.g. 'example.com', regex used for validation is "
-    "'[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"
 )
 COLUMN_TYPES = ("boolean", "date", "integer", "number", "string")
 COLUMN_FORMATS = ("byte", "date", "date-time", "double", "float", "int32", "int64", "password")
@@ -60,8 +54,8 @@ def _check_identity(crd: Part, spec: Part) -> Iterator[StatusCause]:
         yield field_errors.invalid_cause("metadata.name", name, 'must be spec.names.plural+"."+spec.group')
     if not group:
         yield field_errors.required_cause("spec.group")
-    elif not _SUBDOMAIN.fullmatch(group):
-        yield field_errors.invalid_cause("spec.group", group, _SUBDOMAIN_RULE)
+    elif not field_errors.SUBDOMAIN.fullmatch(group):
+        yield field_errors.invalid_cause("spec.group", group, field_errors.SUBDOMAIN_RULE)
     elif "." not in group:
         yield field_errors.invalid_cause("spec.group", group, "should be a domain with at least one dot")
     if not spec.get("scope"):

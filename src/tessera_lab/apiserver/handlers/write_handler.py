@@ -27,6 +27,7 @@ from tessera_lab.apiserver.kinds.metadata import (
     build_generated_name,
     changes_generation,
     decide_deletion,
+    effective_options,
     is_deletion_complete,
     set_creation_metadata,
 )
@@ -252,10 +253,12 @@ class WriteHandler:
                 raise not_found_error(request.resource.group, request.resource.plural, name)
             check_deletion(request, found.obj, name)
             old = self._core.to_served_form(request.resource, found)
+            options = effective_options(found.obj, request.options)
             admission = self._admission_request(request, "DELETE", None, old, name=name)
+            admission = msgspec.structs.replace(admission, options=options)
             await self._admission.mutate(admission)
             request.warnings.extend(await self._admission.validate(admission))
-            deletion = decide_deletion(deep_copy(found.obj), request.options, self._core.clock.now())
+            deletion = decide_deletion(deep_copy(found.obj), options, self._core.clock.now())
             strategy = find_strategy(request.resource)
             if not deletion.gone:
                 strategy.prepare_delete(deletion.state)

@@ -9,8 +9,11 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any
 
 from tessera_lab.apiserver.field_errors import (
+    SUBDOMAIN,
+    SUBDOMAIN_RULE,
     duplicate_cause,
     invalid_cause,
+    label_causes,
     required_cause,
     too_long_cause,
     too_many_cause,
@@ -22,18 +25,6 @@ Check = Callable[[Any, str], Iterator[StatusCause]]
 #: Longest name of a driver and of an attribute's domain (``DeviceMaxDomainLength``), a label and an identifier.
 DRIVER_LENGTH, LABEL_LENGTH, IDENTIFIER_LENGTH, SUBDOMAIN_LENGTH = 63, 63, 32, 253
 
-_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
-_LABEL_RULE = (
-    "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with "
-    "an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is "
-    "'[a-z0-9]([-a-z0-9]*[a-z0-9])?')"
-)
-_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
-_SUBDOMAIN_RULE = (
-    "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and "
-    "end with an alphanumeric character (e.g. 'example.com', regex used for validation is "
-    "'[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"
-)
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _IDENTIFIER_RULE = (
     "a valid C identifier must start with alphabetic character or '_', followed by a string of alphanumeric characters "
@@ -46,16 +37,15 @@ def check_label(name: Any, path: str) -> Iterator[StatusCause]:
     text = str(name or "")
     if len(text) > LABEL_LENGTH:
         yield invalid_cause(path, text, f"must be no more than {LABEL_LENGTH} characters")
-    if not _LABEL.fullmatch(text):
-        yield invalid_cause(path, text, _LABEL_RULE)
+    yield from label_causes(path, text)
 
 
 def check_subdomain(name: str, path: str) -> Iterator[StatusCause]:
     """Yields the errors of the name of an object or a node."""
     if len(name) > SUBDOMAIN_LENGTH:
         yield invalid_cause(path, name, f"must be no more than {SUBDOMAIN_LENGTH} characters")
-    if not _SUBDOMAIN.fullmatch(name):
-        yield invalid_cause(path, name, _SUBDOMAIN_RULE)
+    if not SUBDOMAIN.fullmatch(name):
+        yield invalid_cause(path, name, SUBDOMAIN_RULE)
 
 
 def check_driver(name: Any, path: str) -> Iterator[StatusCause]:

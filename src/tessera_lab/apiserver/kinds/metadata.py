@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from tessera.clock import parse_rfc3339, rfc3339
-from tessera_lab.apiserver.field_errors import too_long_cause
+from tessera_lab.apiserver.field_errors import SUBDOMAIN, SUBDOMAIN_RULE, label_causes, too_long_cause
 from tessera_lab.apiserver.interfaces import Obj, StatusCause
 
 #: Letters of generated names (``k8s.io/apimachinery/pkg/util/rand``: no vowels, nothing easily confused).
@@ -23,19 +23,7 @@ MAX_GENERATED = 63
 MAX_ANNOTATIONS = 256 * 1024
 
 ORPHAN, FOREGROUND = "orphan", "foregroundDeletion"
-_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
-_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _RFC1035 = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
-_SUBDOMAIN_RULE = (
-    "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and "
-    "end with an alphanumeric character (e.g. 'example.com', regex used for validation is "
-    "'[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"
-)
-_LABEL_RULE = (
-    "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with "
-    "an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is "
-    "'[a-z0-9]([-a-z0-9]*[a-z0-9])?')"
-)
 _RFC1035_RULE = (
     "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic character, "
     "and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', regex used for validation is "
@@ -145,19 +133,20 @@ def _name_causes(name: str, rule: str) -> Sequence[StatusCause]:
         bad = "may not be '.' or '..'" if name in {".", ".."} else "may not contain '/'" if "/" in name else ""
         bad = bad or ("may not contain '%'" if "%" in name else "")
         return [_invalid("metadata.name", name, bad)] if bad else []
-    pattern, text, longest = {
-        "label": (_LABEL, _LABEL_RULE, 63),
-        "rfc1035": (_RFC1035, _RFC1035_RULE, 63),
-    }.get(rule, (_SUBDOMAIN, _SUBDOMAIN_RULE, 253))
+    rfc1035 = rule == "rfc1035"
+    pattern, text = (_RFC1035, _RFC1035_RULE) if rfc1035 else (SUBDOMAIN, SUBDOMAIN_RULE)
+    longest = 63 if rfc1035 or rule == "label" else 253
     if len(name) > longest:
         return [_invalid("metadata.name", name, f"must be no more than {longest} characters")]
+    if rule == "label":
+        return list(label_causes("metadata.name", name))
     return [] if pattern.fullmatch(name) else [_invalid("metadata.name", name, text)]
 
 
 def _key_causes(key: str, field: str) -> Sequence[StatusCause]:
     prefix, slash, name = key.rpartition("/")
-    if slash and not (prefix and _SUBDOMAIN.fullmatch(prefix) and len(prefix) <= 253):
-        return [_invalid(field, key, "prefix part " + _SUBDOMAIN_RULE)]
+    if slash and not (prefix and SUBDOMAIN.fullmatch(prefix) and len(prefix) <= 253):
+        return [_invalid(field, key, "prefix part " + SUBDOMAIN_RULE)]
     if not name:
         return [_invalid(field, key, "name part must be non-empty")]
     if len(name) > 63:
@@ -191,6 +180,23 @@ def is_deletion_complete(obj: Mapping[str, Any]) -> bool:
     return not meta.get("deletionGracePeriodSeconds")
 
 
+def effective_options(obj: Obj, options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns DeleteOptions with the grace period that a pod gets, which admission sees too (``CheckGracefulDelete``).
+
+    A pod that runs on no node has none.
+    """
+    if not _is_pod(obj):
+        return options
+    spec, status = obj.get("spec") or {}, obj.get("status") or {}
+    under_way = obj["metadata"].get("deletionGracePeriodSeconds")
+    grace = options.get("gracePeriodSeconds")
+    if grace is None:
+        grace = spec.get("terminationGracePeriodSeconds", 30) if under_way is None else under_way
+    if not spec.get("nodeName") or status.get("phase") in {"Succeeded", "Failed"}:
+        grace = 0
+    return {**options, "gracePeriodSeconds": 1 if grace < 0 else int(grace)}
+
+
 class Deletion(msgspec.Struct, frozen=True):
     """Result of a delete: the object's next state, and whether it is removed at once."""
 
@@ -203,13 +209,13 @@ def decide_deletion(obj: Obj, options: Mapping[str, Any], now: float) -> Deletio
 
     Args:
         obj: the stored state.
-        options: DeleteOptions.
+        options: DeleteOptions, as :func:`effective_options` returns them.
         now: seconds since 1970.
     """
     meta = obj["metadata"]
     _set_propagation_finalizers(meta, options)
     pending = bool(meta.get("finalizers")) or (obj.get("kind") == "Namespace" and bool(obj["spec"].get("finalizers")))
-    grace = _grace_seconds(obj, options)
+    grace = options.get("gracePeriodSeconds", 0) if _is_pod(obj) else 0
     was = meta.get("deletionTimestamp")
     if was and grace and meta.get("deletionGracePeriodSeconds") is not None:
         if grace < meta["deletionGracePeriodSeconds"]:
@@ -238,18 +244,6 @@ def _mark_deleted(meta: Obj, at: float, grace: int) -> None:
 
 def _is_pod(obj: Mapping[str, Any]) -> bool:
     return obj.get("kind") == "Pod" and obj.get("apiVersion") == "v1"
-
-
-def _grace_seconds(obj: Mapping[str, Any], options: Mapping[str, Any]) -> int:
-    """Returns the seconds that the object may still live: 0 for everything but pods that run on a node."""
-    spec, status = obj.get("spec") or {}, obj.get("status") or {}
-    if not _is_pod(obj):
-        return 0
-    if not spec.get("nodeName") or status.get("phase") in {"Succeeded", "Failed"}:
-        return 0
-    requested = options.get("gracePeriodSeconds")
-    grace = spec.get("terminationGracePeriodSeconds", 30) if requested is None else requested
-    return 1 if grace < 0 else int(grace)
 
 
 def _set_propagation_finalizers(meta: Obj, options: Mapping[str, Any]) -> None:

@@ -10,17 +10,11 @@ from typing import Any
 
 from tessera.kube.quantity import parse_quantity
 from tessera_lab.apiserver import field_errors
-from tessera_lab.apiserver.field_errors import forbidden_cause, invalid_cause
+from tessera_lab.apiserver.field_errors import forbidden_cause, invalid_cause, label_causes
 from tessera_lab.apiserver.interfaces import StatusCause
 
 Read = Mapping[str, Any]
 
-_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
-_LABEL_RULE = (
-    "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with "
-    "an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is "
-    "'[a-z0-9]([-a-z0-9]*[a-z0-9])?')"
-)
 _QUALIFIED = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]")
 _STANDARD = frozenset({"cpu", "memory", "ephemeral-storage"})
 _OPERATORS = ("Equal", "Exists")
@@ -62,8 +56,11 @@ def _used_claims(used: Sequence[Read], path: str, names: set[Any]) -> Iterator[S
         elif found in seen:
             yield field_errors.duplicate_cause(f"{path}[{index}]", found[0])
         elif found[0] not in names:
-            text = f"Not found: {field_errors.format_value(found[0])}"
-            yield StatusCause(field=f"{path}[{index}].name", reason="FieldValueNotFound", message=text)
+            text = (
+                f"Not found: {field_errors.format_value(found[0])}: must be one of the names in pod.spec.resourceClaims"
+            )
+            listed = f": {', '.join(sorted(names))}" if names else " which is empty"
+            yield StatusCause(field=f"{path}[{index}]", reason="FieldValueNotFound", message=text + listed)
         seen.add(found)
 
 
@@ -112,9 +109,9 @@ def _no_backsteps(value: str, path: str) -> Iterator[StatusCause]:
         yield invalid_cause(path, value, "must not contain '..'")
 
 
-def _mount(mount: Read, path: str) -> Iterator[StatusCause]:
+def _mount(mount: Read, path: str, index: int) -> Iterator[StatusCause]:
     if not mount.get("mountPath"):
-        yield field_errors.required_cause(f"{path}.mountPath")
+        yield field_errors.required_cause(f"{path}[{index}].mountPath")
     for key in ("subPath", "subPathExpr"):
         value = mount.get(key) or ""
         if value.startswith("/"):
@@ -128,19 +125,19 @@ def _duplicates(items: Sequence[Read], path: str) -> Iterator[StatusCause]:
         name = each.get("name", "")
         if name in seen:
             yield field_errors.duplicate_cause(f"{path}[{index}].name", name)
-        elif name and not _LABEL.fullmatch(name):
-            yield invalid_cause(f"{path}[{index}].name", name, _LABEL_RULE)
+        elif name:
+            yield from label_causes(f"{path}[{index}].name", name)
         seen.add(name)
 
 
 def _container(container: Read, path: str, volumes: set[Any]) -> Iterator[StatusCause]:
     name = container.get("name") or ""
-    if name and not _LABEL.fullmatch(name):
-        yield invalid_cause(f"{path}.name", name, _LABEL_RULE)
+    if name:
+        yield from label_causes(f"{path}.name", name)
     if not container.get("image"):
         yield field_errors.required_cause(f"{path}.image")
     for index, each in enumerate(container.get("volumeMounts") or ()):
-        yield from _mount(each, f"{path}.volumeMounts[{index}]")
+        yield from _mount(each, f"{path}.volumeMounts", index)
         if each.get("name") not in volumes:
             field = f"{path}.volumeMounts[{index}].name"
             yield StatusCause(
