@@ -117,6 +117,19 @@ WORDS: Mapping[Reason, Words] = {
         all="first go team-a/web, team-b/api",
         team="first go team-a/web, a pod of another namespace",
     ),
+    Reserved(HALF, (), spare=("serving",)): Words(
+        "reserved",
+        ROOM,
+        "the free memory slots that would do for 3g.20gb are kept spare for services of queue serving",
+    ),
+    Reserved(HALF, ("team-a/web",), spare=("serving",)): Words(
+        "reserved",
+        ROOM,
+        "the free memory slots that would do for 3g.20gb are reserved for 1 pod that goes first or kept spare for"
+        " services of queue serving",
+        all="first goes team-a/web",
+        team="first goes team-a/web",
+    ),
     QueueFull(HALF, "team-a", "40Gi", "30Gi"): Words(
         "queue-full",
         WAITS,

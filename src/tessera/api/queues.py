@@ -12,7 +12,8 @@ from typing import Any
 import msgspec
 
 from tessera.kube.resources.meta import Resource, version_number
-from tessera.limits.planning import QUEUE_NAMESPACES, QUEUE_WEIGHT
+from tessera.limits.planning import QUEUE_NAMESPACES, QUEUE_WEIGHT, SPARE_SLICES
+from tessera.mig.names import parse_profile_name, resource_spelling
 from tessera.text import one_line
 
 #: Most models of cards in the usage of a Queue's status, those with the most. A cluster has a few; a node that lies
@@ -60,6 +61,7 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
         half_life: seconds after which past usage counts half; 0 forgets the past.
         namespaces: namespaces whose pods may name the queue by their label; ``*`` for all. A namespace of the queue's
             name counts for it if it is among them.
+        spare: by profile in the resource's spelling, the slices that are kept free for its services.
         faults: what is wrong, with field, value and rule.
         usage: recorded usage by model, in memory slots.
         usage_time: when it was recorded, seconds since 1970; 0 if never.
@@ -73,6 +75,7 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
     maximum: Share | None = None
     half_life: float = HALF_LIFE
     namespaces: frozenset[str] = frozenset()
+    spare: dict[str, int] = {}
     faults: tuple[str, ...] = ()
     usage: dict[str, float] = {}
     usage_time: float = 0.0
@@ -110,6 +113,7 @@ def read_queue(item: Mapping[str, Any]) -> Queue:
         maximum=maximum,
         half_life=field("halfLife", _duration, HALF_LIFE),
         namespaces=field("namespaces", _namespaces, frozenset()),
+        spare=field("spare", _spare, {}),
         faults=tuple(faults),
         usage=_usage(status.get("usage")),
         usage_time=_number(status.get("usageTime")),
@@ -147,6 +151,19 @@ def _namespaces(value: Any) -> frozenset[str]:
     if not isinstance(value, list) or len(value) > QUEUE_NAMESPACES or not all(isinstance(each, str) for each in value):
         raise _WrongError(f"write a list of namespaces, {QUEUE_NAMESPACES}, or *")
     return frozenset(value)
+
+
+def _spare(value: Any) -> dict[str, int]:
+    rows = value.items() if isinstance(value, dict) else [("", 0)]
+    if any(not isinstance(number, int) or isinstance(number, bool) or number < 0 for _, number in rows):
+        raise _WrongError("write a number of slices by profile: {3g.20gb: 1}")
+    if sum(number for _, number in rows) > SPARE_SLICES:
+        raise _WrongError(f"write {SPARE_SLICES} slices together, or fewer")
+    try:
+        names = [(resource_spelling(str(parse_profile_name(str(profile)[:64]))), number) for profile, number in rows]
+    except ValueError as error:
+        raise _WrongError(str(error)) from error
+    return {name: number for name, number in names if number}
 
 
 def _usage(value: Any) -> dict[str, float]:

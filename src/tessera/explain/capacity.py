@@ -38,6 +38,7 @@ from tessera.explain.fixed_resources import not_offered_facts
 from tessera.explain.node_refusals import nodes_by_rule, refusal_facts
 from tessera.explain.offered_resources import explain_blocked_devices, is_mig, offered_resources
 from tessera.explain.snapshot import ClusterView
+from tessera.placement.cards import SPARE_OF
 from tessera.placement.moves import MOST_MOVES
 from tessera.reasons.node_rules import NodeRule, RuleKind
 from tessera.reasons.reason import (
@@ -104,9 +105,9 @@ def _facts(view: ClusterView, pod: PodInfo, reason: Reason) -> Iterator[str]:
 def _room_facts(view: ClusterView, slicer: Slicer, pod: PodInfo, reason: Reason) -> Iterator[str]:
     yield from _own_reservation(view, slicer, pod)
     if isinstance(reason, Reserved):
-        yield name_blockers(reason)
+        yield from (name_blockers(reason),) if reason.keys else ()
         for each in slicer.state.reservations.values():
-            if each.key in reason.keys:
+            if each.key in reason.keys or each.key.removeprefix(SPARE_OF) in reason.spare:
                 yield _goes_first(view, slicer, each)
     yield from view.for_kind(pod, "usage", lambda: tuple(_usage_facts(slicer, pod)))
     yield from view.for_kind(pod, "refusals", lambda: tuple(_refusal_facts(slicer, pod)))
@@ -250,6 +251,9 @@ def _goes_first(view: ClusterView, slicer: Slicer, found: Reservation) -> str:
     if found.kept_for is None:
         return f"{found.key} goes first: {_reservation_text(view, slicer, found)}"
     place = f"{view.slices(found.slices)}, on node {found.node}"
+    if found.is_spare:
+        when = _reservation_text(view, slicer, found)
+        return f"queue {found.queue[0]} keeps this spare for pods of its services: {when}"
     return f"{found.key} leaves its slots to the next pod of {found.kept_for.maker.lower()}: {place}"
 
 

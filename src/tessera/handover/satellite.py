@@ -10,6 +10,7 @@ from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.handover.hand_over import HandOver
 from tessera.handover.image_pulls import ImagePulls
 from tessera.handover.inheritance import Inheritance
+from tessera.handover.spares import Spares
 
 
 class HandOverMode(Enum):
@@ -23,7 +24,7 @@ class HandOverMode(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class HandOverSatellite:
-    """Keeps slots for the next pods of their owners, and hands them over in updates.
+    """Keeps slots for the next pods of their owners and of services, and hands them over in updates.
 
     Attributes:
         mode: what is done.
@@ -33,11 +34,15 @@ class HandOverSatellite:
     mode: HandOverMode = HandOverMode.ON
     moves: bool = False
 
-    def make(self, state: SlicerState) -> tuple[Inheritance, HandOver]:
+    def make(self, state: SlicerState) -> tuple[Inheritance, Spares, HandOver]:
         """Makes the proposers of a slicer."""
         inheritance = Inheritance(state)
         acts = self.mode is HandOverMode.ON
-        return inheritance, HandOver(state, inheritance.pods, acts=acts, moves=self.moves)
+        return (
+            inheritance,
+            Spares(state, inheritance.pods),
+            HandOver(state, inheritance.pods, acts=acts, moves=self.moves),
+        )
 
     @asynccontextmanager
     async def open(self, process: Process) -> AsyncIterator[Callable[[Term], None]]:

@@ -26,6 +26,12 @@ QUEUE_NAMESPACES = Limit(
     "namespaces that a Queue lists",
     "more are written as *; the list is read at each change of the object",
 )
+SPARE_SLICES = Limit(
+    64,
+    "slices",
+    "spare slices of a Queue",
+    "each is applied to every decision; more are a node of their own",
+)
 NEIGHBOUR_STEPS = Limit(
     30_000,
     "steps",

@@ -49,6 +49,10 @@ class OwnedPlacement(msgspec.Struct, frozen=True, gc=False):
     owner: str
 
 
+#: Owner of slots that are kept for no demand yet, but spare for a queue whose name follows.
+SPARE_OF = "Queue/"
+
+
 class Hold(msgspec.Struct, frozen=True):
     """Slots of one card that are kept for a demand.
 
@@ -56,7 +60,7 @@ class Hold(msgspec.Struct, frozen=True):
         node: the node's name.
         gpu: the card's UUID.
         bits: the slots and media engines, as in an occupancy.
-        owner: key of the demand.
+        owner: key of the demand; :data:`SPARE_OF` and a queue.
     """
 
     node: str

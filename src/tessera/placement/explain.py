@@ -12,6 +12,7 @@ from itertools import combinations, starmap
 from typing import Any
 
 from tessera.placement.card_table import CardTable, Pending
+from tessera.placement.cards import SPARE_OF
 from tessera.placement.demand import Demand, NodeAllows
 from tessera.placement.fleet import Fleet, FleetCard, FleetNode, OwnedPlacement
 from tessera.placement.node_fit import divide_over_cards
@@ -104,7 +105,9 @@ class RefusalExplainer:
             if found is not None and self._allows(demand, node.name) is None:
                 keys |= dict.fromkeys(found[0])
                 most = max(most, found[1])
-        return Reserved(demand.profiles, tuple(keys), most) if keys else None
+        spare = tuple(each.removeprefix(SPARE_OF) for each in keys if each.startswith(SPARE_OF))
+        first = tuple(each for each in keys if not each.startswith(SPARE_OF))
+        return Reserved(demand.profiles, first, most, spare) if keys else None
 
     def _kept_room(self, node: FleetNode, profiles: tuple[str, ...]) -> tuple[tuple[str, ...], int] | None:
         """Returns the keys and the most usable slots on a node where the slices fit, were its kept slots given to them.

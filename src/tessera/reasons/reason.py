@@ -217,11 +217,13 @@ class Reserved(_NoRoom, frozen=True):
         profiles: the requested profiles.
         keys: the demands for which they are kept.
         free_slots: the most usable free slots on one card, or on one node for a demand of several slices.
+        spare: queues that keep some of them spare for pods of their services.
     """
 
     profiles: tuple[Public, ...]
     keys: tuple[PodKey, ...]
     free_slots: int = 0
+    spare: tuple[Public, ...] = ()
 
     @property
     def blockers(self) -> tuple[Blocker, ...]:

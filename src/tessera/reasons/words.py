@@ -60,10 +60,12 @@ def sentence(reason: Reason) -> str:
             return _full(reason)
         case Fragmented():
             return _fragmented(reason)
-        case Reserved(profiles=profiles, keys=keys):
-            first = f"{count_noun(len(keys), 'pod')} that {'goes' if len(keys) == 1 else 'go'} first"
+        case Reserved(profiles=profiles, keys=keys, spare=spare):
+            pods = f"reserved for {count_noun(len(keys), 'pod')} that {'goes' if len(keys) == 1 else 'go'} first"
+            kept = f"kept spare for services of queue {list_names(spare, _SHOWN)}"
+            first = " or ".join([*([pods] if keys else []), *([kept] if spare else [])])
             wanted = name_profiles(profiles)
-            return f"the free {room_word(profiles)} that would do for {wanted} are reserved for {first}"
+            return f"the free {room_word(profiles)} that would do for {wanted} are {first}"
         case QueueFull():
             return _queue_full(reason)
         case GangIncomplete():
@@ -112,8 +114,8 @@ def steps(reason: Reason, namespace: str) -> tuple[str, ...]:
             return (NO_ENDS_STEP,)
         case NoNode(case="volume"):
             return (f"look at its claims: kubectl get persistentvolumeclaims,storageclasses -n {namespace}",)
-        case Reserved():
-            return (_SHORTER,)
+        case Reserved(keys=keys, spare=spare):
+            return (_SHORTER,) if keys else (f"see what it keeps: kubectl get queues.tessera.dev {' '.join(spare)}",)
         case QueueFull(queue=queue, never=never):
             ends = "end pods of the queue, or wait until they end"
             see = f"see the queue: kubectl get queues.tessera.dev {queue} -o yaml"
@@ -167,7 +169,7 @@ def name_blockers(reason: Reason) -> str:
             parts = _name_blockers(frees)
             verb = "ends" if len(parts) == 1 and not parts[0].startswith(_OTHERS_PODS) else "end"
             return f"room comes when {' and '.join(parts)} on node {frees[0].node} {verb}"
-        case Reserved(keys=keys):
+        case Reserved(keys=keys) if keys:
             first = list_names(list(dict.fromkeys(keys)), _SHOWN)
             return f"first {'goes' if len(keys) == 1 else 'go'} {first}"
         case GangNoRoom(member=member, reason=of):

@@ -198,6 +198,7 @@ class Observer:
         rules = (queue.weight, queue.guaranteed, queue.maximum, queue.namespaces)
         if known is None or rules != (known.weight, known.guaranteed, known.maximum, known.namespaces):
             self._follow_queues()
+        self._state.reservations_due |= known is None or known.spare != queue.spare
 
     def _follow_queues(self) -> None:
         """After a change of a Queue object, counts every pod for its queue again, and plans all waiting pods again."""

@@ -11,7 +11,9 @@ from typing import Any
 from tessera.api.names import QUEUE_LABEL, PodUid
 from tessera.api.queues import QUEUE_MODELS, Queue
 from tessera.controller.slicing.state.instructions import ReportQueue
+from tessera.controller.slicing.state.reservation_rules import holders_of
 from tessera.controller.slicing.state.slicer_state import SlicerState
+from tessera.mig.names import resource_spelling
 
 #: Least seconds between two writes of one status.
 REPORT_SECONDS = 60.0
@@ -66,9 +68,16 @@ class QueueReports:
             "slots": account.held.total(),
             "share": f"{100 * min(share, 99):.1f}%",
             "waiting": waiting,
+            **({"spare": spare} if (spare := self._spare(queue)) else {}),
             "usage": {model: f"{used[model]:.3f}" for model in largest if used[model] >= 0.0005},
             "faults": [each[:512] for each in (*queue.faults, *self._namesake(queue.name))],
         }
+
+    def _spare(self, queue: Queue) -> str:
+        """The spare slices that are free, of those that are wanted; empty if the queue keeps none."""
+        kept = [each for each in self._state.reservations.spare.values() if each.queue[0] == queue.name]
+        free = Counter(resource_spelling(each.slices[0].profile) for each in kept if not holders_of(self._state, each))
+        return ", ".join(f"{free[profile]} of {count} {profile}" for profile, count in queue.spare.items())
 
     def _namesake(self, name: str) -> Iterator[str]:
         if self._state.cluster.is_namesake(name):
@@ -84,8 +93,8 @@ def _differ(status: dict[str, Any], recorded: dict[str, Any]) -> bool:
     before = before if isinstance(before, dict) else {}
     if any(abs(_slots(usage.get(model)) - _slots(before.get(model))) > 1 for model in {*usage, *before}):
         return True
-    return any(value != recorded.get(name, [] if name == "faults" else None) for name, value in status.items()
-               if name not in {"usage", "share"})  # fmt: skip
+    before = {"faults": [], **recorded}
+    return any(status.get(name) != before.get(name) for name in (status.keys() | before.keys()) - {"usage", "share"})
 
 
 def _slots(value: Any) -> float:

@@ -188,7 +188,7 @@ class Allocations:
         queue = self._cluster.queue_of(pod) if pod is not None else ""
         holding = held_by(self._state, live) if live is not None else None
         kept = self._state.reservations.get(uid) if live is None else None
-        if kept is not None and kept.kept_for is not None:  # the pod has left its slots to its owner's next one
+        if kept is not None and kept.is_left:  # spare slots count for no queue
             queue, holding = kept.queue[0], held_by(self._state, kept)
         self._state.ledger.assign(uid, queue, holding, self._state.now)
 

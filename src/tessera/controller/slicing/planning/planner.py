@@ -108,7 +108,7 @@ class Planner:
 
     def plan_inherited(self, pod: PodInfo, own: Reservation, work: StepBudget) -> Placed | None:
         """Plans a pod on the node whose slots it inherits; None if that does not take it. Changes nothing."""
-        others = [each for each in self._state.reservations.on(own.node) if each.is_inherited and each is not own]
+        others = [each for each in self._state.reservations.on(own.node) if not each.number and each is not own]
         since = {pod.uid: frozenset((own.node,))}
         found, _ = self.plan_beside(others, [pod], since, work, own.node)
         return next((each for each in found if isinstance(each, Placed)), None)

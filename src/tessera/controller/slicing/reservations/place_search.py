@@ -82,6 +82,7 @@ class PlaceSearch:
         self._planner = planner
         #: By pod, nodes that refused it although its slots were free; no set is empty.
         self._barred: dict[PodUid, set[NodeName]] = {}
+        self._takes_spares = False
 
     def bar(self, uid: PodUid, node: NodeName) -> None:
         """Finds no more places for a pod on a node."""
@@ -93,7 +94,19 @@ class PlaceSearch:
             del self._barred[uid]
 
     def find(self, pods: Sequence[PodInfo]) -> Mapping[PodUid, ReservedPlace]:
-        """Returns for each pod the place that empties soonest, as far as one can say; empty if one has none."""
+        """Returns for each pod the place that empties soonest, as far as one can say; empty if one has none.
+
+        Slices that queues keep spare are given only where there is no other place.
+        """
+        found = self._find(pods)
+        if found or not self._state.reservations.spare:
+            return found
+        self._takes_spares = True
+        found = self._find(pods)
+        self._takes_spares = False
+        return found
+
+    def _find(self, pods: Sequence[PodInfo]) -> Mapping[PodUid, ReservedPlace]:
         kinds: dict[object, list[PodInfo]] = {}
         for pod in pods:
             kind = (pod.profiles, pod.constraints, tuple(sorted(pod.amounts.items())), pod.relations, pod.ports)
@@ -162,6 +175,7 @@ class PlaceSearch:
             each
             for each in found
             if each.uid != pod.uid and each.priority >= pod.priority and not (own and each.gang == own)
+            if not (each.is_spare and self._takes_spares)
         ]
         return [hold for each in others for hold in each.holds]
 

@@ -14,11 +14,13 @@ import msgspec
 from tessera.api.instaslice import Instaslice, Name, PodRef, Slices
 from tessera.api.names import NodeName, PodUid
 from tessera.controller.objects.owners import Owner
+from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.state.reservation import HORIZON, INHERITED, RESERVATIONS, Reservation
 from tessera.controller.slicing.state.reservation_rules import make_holds, overlap, queue_key
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.kube.resources import Wire
 from tessera.mig.names import resource_spelling
+from tessera.placement.cards import SPARE_OF
 
 #: Most pods with recorded reservations that a new controller takes over, those of gangs each by itself. 16 gangs have
 #: more at most, whose last ones then make theirs anew.
@@ -146,7 +148,7 @@ def _adopt(
         uid=uid,
         key=key,
         queue=queue_key(state, pod) if pod is not None else (entry.queue, ()),
-        priority=INHERITED if not entry.number else pod.priority if pod is not None else 0,
+        priority=_priority(entry, pod),
         number=entry.number,
         node=node,
         slices=entry.slices,
@@ -159,3 +161,9 @@ def _adopt(
         kept_for=owner,
     )
     return None if any(overlap(other, found) for other in state.reservations.values()) else found
+
+
+def _priority(entry: RecordedReservation, pod: PodInfo | None) -> int:
+    if entry.number:
+        return pod.priority if pod is not None else 0
+    return 0 if entry.kept_for.startswith(SPARE_OF) else INHERITED

@@ -43,6 +43,7 @@ from tessera.controller.slicing.state.reservation_rules import (
     is_refused,
     is_sound,
     make_holds,
+    meet,
     overlap,
     queue_key,
     reserved_for_others,
@@ -202,12 +203,12 @@ class Reserver(Proposer):
 
     def _reserve(self, unit: Unit) -> Iterator[Proposal]:
         """Proposes to keep slots for all pods of a unit; none if one has no place, or no more may be kept."""
-        if any(each.queue == unit.queue and not each.is_inherited for each in self._state.reservations.values()):
+        if any(each.queue == unit.queue and each.number for each in self._state.reservations.values()):
             return
         places: Mapping[PodUid, ReservedPlace] = {}
         if len(unit.pods) <= GANG_RESERVED_PODS and self.may_reserve(unit.last):
             places = self._find(unit.pods, unit.gang)
-        if not any(each.holders for each in places.values()):
+        if not any(each.holders or self._is_spare(each) for each in places.values()):
             self._turns.postpone(unit.key, RETRY)
             self._state.reservations_due |= bool(unit.gang)  # the pods behind it have their turn
             return
@@ -219,6 +220,12 @@ class Reserver(Proposer):
             place = msgspec.structs.replace(places[pod.uid], seconds=seconds)
             yield from self._add(pod, unit.queue, place, number, PATIENCE, gang=unit.gang)
         yield from self._keep_bounds(unit.last)
+
+    def _is_spare(self, place: ReservedPlace) -> bool:
+        """True if a queue keeps slots of a place free, which end for a reservation."""
+        node, slices = place.placements[0].node, slices_at(place.placements)
+        kept = [each for each in self._state.reservations.spare.values() if each.node == node]
+        return any(meet(a, b) for each in kept for a in each.slices for b in slices)
 
     def may_reserve(self, pod: PodInfo) -> bool:
         """True if a pod without a reservation may get one.
@@ -235,7 +242,7 @@ class Reserver(Proposer):
     def _last_beyond_bounds(self, pod: PodInfo) -> Reservation | None:
         """Returns the last reservation of other pods if these reach the bounds, so that none may be added."""
         own = pod.gang.key if pod.gang is not None else ""
-        found = [each for each in self._state.reservations.values() if not each.is_inherited]
+        found = [each for each in self._state.reservations.values() if each.number]
         reserved = [each for each in found if each.uid != pod.uid and not (own and each.gang == own)]
         slots = sum(each.slots for each in reserved)
         fleet = self._state.inventory.fleet

@@ -85,6 +85,8 @@ class QueueLedger:
 
     def __init__(self, queues: dict[str, Queue]) -> None:
         self.queues = queues
+        #: The spare slices of queues that keep some: :attr:`tessera.api.queues.Queue.spare`.
+        self.spares: dict[str, Mapping[str, int]] = {}
         #: Accounts; none without any Queue object. Of too many those with the least usage are dropped.
         self._accounts: dict[str, QueueAccount] = {}
         #: Accounts that were left when some were dropped last.
@@ -106,11 +108,19 @@ class QueueLedger:
         elif known is not None and known.half_life != queue.half_life:
             account.settle(known.half_life, now)
         self.queues[queue.name] = queue
+        self._note_spares(queue.name, queue.spare)
         self.relieved.add(queue.name)
+
+    def _note_spares(self, name: str, spare: Mapping[str, int]) -> None:
+        if spare:
+            self.spares[name] = spare
+        else:
+            self.spares.pop(name, None)
 
     def drop(self, name: str) -> None:
         """Forgets an object; its pods count on without a limit."""
         self.queues.pop(name, None)
+        self._note_spares(name, {})
         self.relieved.add(name)
         if not self.queues:  # nothing is counted until there is a Queue again
             self._accounts.clear()

@@ -1,4 +1,4 @@
-"""Slots that are kept for a waiting pod, and the seconds that rules about them have in common."""
+"""Slots that are kept for a pod that waits or may come, and the seconds that rules about them have in common."""
 
 from collections.abc import Iterable, Iterator, MutableMapping, ValuesView
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from tessera.api.instaslice import Slice
 from tessera.api.names import NodeName, PodUid
 from tessera.controller.objects.owners import Owner
 from tessera.controller.slicing.state.waiting_pod import QueueKey
-from tessera.placement.reserved_slots import Hold
+from tessera.placement.cards import SPARE_OF, Hold
 
 #: Most reservations: waiting pods for which slots are kept at the same time; a gang counts as one. Each is applied to
 #: every decision; the pods behind them get theirs as these start.
@@ -28,14 +28,14 @@ INHERITED = 2**31
 
 @dataclass(slots=True, eq=False)
 class Reservation:
-    """Slots that are kept for a waiting pod, or for the next pod of an owner.
+    """Slots that are kept for a waiting pod, for the next pod of an owner, or for those of a queue's services.
 
     Attributes:
-        uid: the pod; one that has left its slots to its owner's next pod.
-        key: its ``namespace/name``.
+        uid: the pod; one that has left its slots to its owner's next pod. Of spare slots a name of their own.
+        key: its ``namespace/name``; ``Queue/NAME`` of spare slots.
         queue: the queue that it counts for.
         priority: the pod's priority.
-        number: reservations of one priority go in the order of their numbers; 0 for inherited slots.
+        number: reservations of one priority go in the order of their numbers; 0 for inherited slots and spare ones.
         node: the node.
         slices: the positions, in the order of the pod's profiles.
         holds: the same as bits of cards.
@@ -45,7 +45,7 @@ class Reservation:
         holders: pods that were known to hold slots of it: those at the beginning, and backfilled ones.
         gang: the gang of the pod if its pods have reservations together; empty for a pod that starts by itself. All of
             a gang have the same number and time, and none remains if one ends.
-        kept_for: the owner for whose next pod the slots are kept; None once that pod waits.
+        kept_for: the owner for whose next pod the slots are kept, or the Queue; None once that pod waits.
     """
 
     uid: PodUid
@@ -65,8 +65,18 @@ class Reservation:
 
     @property
     def is_inherited(self) -> bool:
-        """True if a pod of the same owner held the slots before."""
-        return not self.number
+        """True if a pod of the same owner held the slots before, or a queue keeps them for services and this is one."""
+        return not self.number and not self.is_spare
+
+    @property
+    def is_left(self) -> bool:
+        """True if a pod has left the slots to its owner's next pod, which has not come."""
+        return self.kept_for is not None and not self.is_spare
+
+    @property
+    def is_spare(self) -> bool:
+        """True if a queue keeps the slots for pods of its services (:mod:`tessera.handover.spares`)."""
+        return self.kept_for is not None and self.kept_for.maker.startswith(SPARE_OF)
 
     @property
     def slots(self) -> int:
@@ -83,12 +93,14 @@ class Reservations(MutableMapping[PodUid, Reservation]):
     """Reservations by pod, and by node.
 
     Attributes:
-        kept: those that no pod waits for.
+        kept: those that pods have left to the next ones of their owners, which have not come.
+        spare: spare slots of queues.
         changed: nodes of which reservations came or ended; the planner empties it.
     """
 
     def __init__(self) -> None:
         self.kept: dict[PodUid, Reservation] = {}
+        self.spare: dict[PodUid, Reservation] = {}
         self.changed: set[NodeName] = set()
         self._all: dict[PodUid, Reservation] = {}
         #: All by node; no inner dict is empty.
@@ -117,7 +129,7 @@ class Reservations(MutableMapping[PodUid, Reservation]):
         self._by_node.setdefault(one.node, {})[uid] = one
         self.changed.add(one.node)
         if one.kept_for is not None:
-            self.kept[uid] = one
+            (self.spare if one.is_spare else self.kept)[uid] = one
 
     def __delitem__(self, uid: PodUid) -> None:
         node = self._all.pop(uid).node
@@ -126,6 +138,7 @@ class Reservations(MutableMapping[PodUid, Reservation]):
             del self._by_node[node]
         self.changed.add(node)
         self.kept.pop(uid, None)
+        self.spare.pop(uid, None)
 
     def on(self, node: NodeName) -> Iterable[Reservation]:
         """Returns the reservations on a node."""

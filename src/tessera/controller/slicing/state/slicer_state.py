@@ -191,8 +191,8 @@ class SlicerState:
 
     @property
     def may_take_back(self) -> bool:
-        """True if slots are kept for pods, or for gangs, which may have to give them back."""
-        return bool(self.reservations or self.gangs.known or self.gangs.changed)
+        """True if slots are kept for pods, queues or gangs, which may have to give them back, or if they should be."""
+        return bool(self.reservations or self.ledger.spares or self.gangs.known or self.gangs.changed)
 
     @property
     def is_due(self) -> bool:

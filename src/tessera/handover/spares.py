@@ -1,0 +1,268 @@
+"""Keeps slices free for the next pods of a queue's services: ``spec.spare`` of a Queue. No pod stands for them.
+
+A service that grows, or loses a node, would otherwise wait until a batch pod ends. Rules:
+
+- A spare slice is a reservation without a pod. It gets free slots where the queue's last pod with this profile may run;
+  without any, those that empty soonest. It is made before waiting pods are planned.
+- It is closed to pods of priority 0 and less, and open to those of a higher priority: it moves for them.
+- It goes to a waiting pod of the queue with this one slice that finds no other room, and that a Deployment, a
+  ReplicaSet or a StatefulSet wants. Owner references are written by tenants, so the API server is asked about each.
+- While such a pod waits, no spare slice is made: the pod takes its turn like all others. So a queue that grows for ever
+  gets no more than its spare slices before its turn.
+- A waiting pod gets a reservation beside the spare slices where it has a place there, else on them. So none waits for
+  ever for what a queue keeps.
+- A queue keeps none beyond its maximum, and spare slices count for no queue. Whoever may change Queues sets them; those
+  are cluster-scoped.
+
+The node's Instaslice object records spare slices like other reservations, so a new controller keeps them.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+
+from tessera.api.instaslice import Slice
+from tessera.api.names import GATE, WHOLE_CARDS, NodeName, PodUid
+from tessera.controller.objects.node_constraints import NodeConstraints
+from tessera.controller.objects.owners import Owner, Workload
+from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.slicing.planning.batch_placement import Placed, slices_at
+from tessera.controller.slicing.planning.planner import Planner
+from tessera.controller.slicing.planning.proposals import EndOfReservation, NewReservation, Proposal, Proposer
+from tessera.controller.slicing.reservations.place_search import PlaceSearch
+from tessera.controller.slicing.state.reservation import PATIENCE, RETRY, Reservation
+from tessera.controller.slicing.state.reservation_rules import (
+    add_holdings,
+    held_by,
+    holders_of,
+    holding_of,
+    is_agent_away,
+    make_holds,
+    overlap,
+)
+from tessera.controller.slicing.state.slicer_state import SlicerState
+from tessera.controller.slicing.state.waiting_pod import competes_for_room
+from tessera.handover.owner_pods import OwnerPods, owner_of, place_within, reserve_inherited
+from tessera.kube.resources import Toleration
+from tessera.mig.names import resource_spelling
+from tessera.placement.cards import SPARE_OF
+from tessera.placement.step_budget import StepBudget
+
+#: Most kinds of spare slices that are sought in one decision, with these steps each, and pods looked at for one slice.
+SOUGHT, STEPS, LOOKED_AT = 4, 5_000, 32
+#: Of a queue without a pod that says more: the taint that keeps pods without GPUs off a node.
+_TOLERANT = NodeConstraints(tolerations=(Toleration(key=WHOLE_CARDS, operator="Exists"),))
+
+#: A queue and a profile.
+Kind = tuple[str, str]
+
+
+class Spares(Proposer):
+    """Proposes to keep spare slices, and gives them to services.
+
+    Args:
+        state: the slicer's state.
+        pods: the pods of owners.
+    """
+
+    follows = "maker"
+    keeps_slots = True
+
+    def __init__(self, state: SlicerState, pods: OwnerPods) -> None:
+        self._state = state
+        self._pods = pods
+        self._planner = Planner(state)
+        self._places = PlaceSearch(state, self._planner)
+        #: Queues with spare slices, as the pods were sorted by them.
+        self._queues: AbstractSet[str] = frozenset()
+        #: By kind, the last pod that has such a slice, and the pods that may wait for one.
+        self._like: dict[Kind, PodInfo] = {}
+        self._waiting: dict[Kind, dict[PodUid, None]] = {}
+        #: Kinds without a place, and when one is sought again though no node has changed.
+        self._tries: dict[Kind, float] = {}
+        self._workloads: dict[Owner, Workload | None] = {}
+
+    # What is known
+
+    def observe(self, uid: PodUid) -> None:
+        """Takes in a pod that changed, or is gone."""
+        pod = self._state.cluster.pods.get(uid)
+        kind = self._kind_of(pod) if pod is not None else None
+        if pod is None or kind is None:
+            for each in self._waiting.values():
+                each.pop(uid, None)
+        elif self._state.allocations.current_of(uid) is not None:
+            self._like[kind] = pod
+            self._waiting.get(kind, {}).pop(uid, None)
+        elif pod.is_held and uid not in self._waiting.setdefault(kind, {}):
+            self._waiting[kind][uid] = None
+            self._workloads.pop(owner_of(pod), None)  # what it wants now
+
+    def _kind_of(self, pod: PodInfo) -> Kind | None:
+        """Returns the spare slice that a pod could use by what it says; None for none."""
+        if (
+            not pod.maker
+            or pod.maker.startswith("Job/")
+            or len(pod.profiles) != 1
+            or pod.devices
+            or pod.gang is not None
+        ):
+            return None
+        kind = (self._state.cluster.queue_of(pod), pod.profiles[0])
+        return kind if kind[1] in self._state.ledger.spares.get(kind[0], ()) else None
+
+    @property
+    def unknown_owners(self) -> Iterator[Owner]:
+        """The owners about which somebody should ask the API server."""
+        for one in self._free():
+            for pod in self._candidates(kind_of(one)):
+                if owner_of(pod) not in self._workloads:
+                    yield owner_of(pod)
+
+    def note_owner(self, owner: Owner, workload: Workload | None) -> None:
+        """Takes in what the API server says of an owner."""
+        if any(owner_of(pod) == owner for one in self._free() for pod in self._candidates(kind_of(one))):
+            self._workloads[owner] = workload
+            self._state.reservations_due = True
+
+    def _kept(self) -> list[Reservation]:
+        return list(self._state.reservations.spare.values())
+
+    def _free(self) -> list[Reservation]:
+        return [each for each in self._kept() if not holders_of(self._state, each)]
+
+    def _candidates(self, kind: Kind) -> Sequence[PodInfo]:
+        """Returns pods that may get a spare slice, the first in order first."""
+        pods, reservations = self._state.cluster.pods, self._state.reservations
+        found = [pods[uid] for uid in self._waiting.get(kind, ()) if uid in self._state.waiting]
+        able = [each for each in found if each.ready_to_place and self._kind_of(each) == kind and self._lacks(each)]
+        free = [each for each in able if each.uid not in reservations or reservations[each.uid].number]
+        return sorted(free, key=lambda each: (-each.priority, each.created, each.key))[:LOOKED_AT]
+
+    def _lacks(self, pod: PodInfo) -> bool:
+        reason = self._state.pods.reason_of(pod.uid)
+        return reason is not None and competes_for_room(reason)
+
+    # Keeping slots
+
+    def review(self, nodes: AbstractSet[NodeName]) -> Iterator[Proposal]:
+        """Ends spare slices that are no longer right, then seeks those that are missing."""
+        if self._queues != self._state.ledger.spares.keys():
+            self._queues = frozenset(self._state.ledger.spares)
+            for uid in self._state.cluster.pods if self._queues else ():
+                self.observe(uid)
+        wanted = self._wanted()
+        for one in self._kept():
+            if wanted.get(one.uid) != kind_of(one) or not self._is_sound(one):
+                yield EndOfReservation(one)
+        missing: dict[Kind, list[PodUid]] = {}
+        for uid, kind in wanted.items():
+            if uid not in self._state.reservations and not self._candidates(kind):
+                missing.setdefault(kind, []).append(uid)
+        self._tries = {kind: due for kind, due in self._tries.items() if kind in missing}
+        able = [kind for kind in missing if nodes or self._tries.get(kind, 0.0) <= self._state.now]
+        for kind in sorted(able, key=lambda each: self._tries.get(each, 0.0))[:SOUGHT]:
+            for uid in missing[kind]:
+                found = self._seek(uid, kind)
+                yield from found
+                if not found:
+                    break
+        self._set_due()
+
+    def _set_due(self) -> None:
+        late = [each.made + each.patience for each in self._kept() if holders_of(self._state, each)]
+        self.next_due = min((each for each in (*late, *self._tries.values()) if each > self._state.now), default=None)
+
+    def _wanted(self) -> Mapping[PodUid, Kind]:
+        return {
+            PodUid(f"spare-{number}:{profile}:{name}"): (name, profile)
+            for name, spare in self._state.ledger.spares.items()
+            for profile, count in spare.items()
+            for number in range(count)
+        }
+
+    def _is_sound(self, one: Reservation) -> bool:
+        """True if a spare slice may stay where it is."""
+        state, node = self._state, self._state.cluster.nodes.get(one.node)
+        if node is None or node.cordoned or make_holds(state, one.node, one.slices, one.key) != one.holds:
+            return False
+        holders = {each.uid for each in holders_of(state, one)}
+        late = holders and state.now > one.made + one.patience
+        return holders <= one.holders and not late and not is_agent_away(state, one)
+
+    def _seek(self, uid: PodUid, kind: Kind) -> Sequence[Proposal]:
+        """Returns what makes a spare slice; nothing if it has no place now."""
+        queue, profile = kind
+        pod = PodInfo(uid, queue, str(uid), profiles=(profile,), gates=(GATE,), constraints=_TOLERANT)
+        like = self._like.get(kind)
+        if like is not None:
+            pod = replace(pod, constraints=like.constraints, amounts=like.amounts)
+        before, self._tries[kind] = self._tries.get(kind, 0.0), self._state.now + RETRY
+        own = [held_by(self._state, each) for each in self._kept() if each.queue[0] == queue]
+        if self._state.ledger.is_above_maximum(queue, add_holdings([holding_of(self._state, pod), *own])):
+            return ()
+        reserved = list(self._state.reservations.values())
+        for found in self._planner.plan_beside(reserved, [pod], {}, StepBudget(STEPS))[0]:
+            if isinstance(found, Placed):
+                return self._keep(uid, kind, found.node, found.slices, 0.0)
+        place = self._places.find([pod]).get(uid) if self._state.now >= before else None
+        if place is None:
+            return ()
+        return self._keep(uid, kind, NodeName(place.placements[0].node), slices_at(place.placements), place.seconds)
+
+    def _keep(
+        self, uid: PodUid, kind: Kind, node: NodeName, slices: tuple[Slice, ...], seconds: float
+    ) -> Sequence[Proposal]:
+        state, key = self._state, f"{SPARE_OF}{kind[0]}"
+        holds = make_holds(state, node, slices, key)
+        if holds is None:
+            return ()
+        made = Reservation(
+            uid=uid,
+            key=key,
+            queue=(kind[0], ()),
+            priority=0,
+            number=0,
+            node=node,
+            slices=slices,
+            holds=holds,
+            made=state.now,
+            until=state.now + seconds,
+            patience=max(PATIENCE, 2 * seconds),
+            kept_for=Owner("", key, ""),
+        )
+        made.holders = {each.uid for each in holders_of(state, made)}
+        others = [each for each in state.reservations.values() if overlap(each, made)]
+        return [*map(EndOfReservation, others), NewReservation(None, made, seconds)]
+
+    # Giving them
+
+    def propose(self) -> Iterator[Proposal]:
+        """Gives free spare slices to waiting pods of services."""
+        for one in self._free():
+            heir = next((each for each in self._candidates(kind_of(one)) if self._may_get(one, each)), None)
+            made = reserve_inherited(self._state, heir, one.node, one.slices) if heir is not None else None
+            if heir is None or made is None:
+                continue
+            own = self._state.reservations.get(heir.uid)
+            yield from (EndOfReservation(each) for each in (one, own) if each is not None)
+            yield NewReservation(heir, made, 0.0)
+        self._set_due()
+        if not any(self._waiting.values()):
+            self._workloads.clear()
+
+    def _may_get(self, one: Reservation, pod: PodInfo) -> bool:
+        """True if the API server says that a pod's owner wants more pods than have slots, and the node lets it in."""
+        workload = self._workloads.get(owner_of(pod))
+        if workload is None or place_within(self._state, one, pod) is None:
+            return False
+        return sum(map(self._has_slots, self._pods.of(owner_of(pod)))) < workload.wanted
+
+    def _has_slots(self, pod: PodInfo) -> bool:
+        own = self._state.reservations.get(pod.uid)
+        return self._state.allocations.current_of(pod.uid) is not None or (own is not None and own.is_inherited)
+
+
+def kind_of(one: Reservation) -> Kind:
+    """Returns the queue and the profile of a spare slice."""
+    return one.queue[0], resource_spelling(one.slices[0].profile) if one.slices else ""

@@ -1,0 +1,198 @@
+"""Spare slices: slots that a queue keeps free for the next pods of its services."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.support.slicer_cluster import SlicerCluster
+
+from tessera.api.names import NodeName
+from tessera.clock import rfc3339
+from tessera.controller.leadership.owners import unknown_owners
+from tessera.controller.objects.owners import Workload
+from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.slicing.state.events import PodDeleted
+from tessera.handover.spares import Spares
+
+SERVICE = {"maker": "ReplicaSet/svc-1", "owner": "svc", "namespace": "serving"}
+
+
+@pytest.fixture
+def cluster() -> SlicerCluster:
+    """One A100 card; queue serving keeps one slice of 3g.20gb; a Deployment of it wants two pods."""
+    made = SlicerCluster(reserve_after=60)
+    made.pass_time(0)
+    made.node("n1")
+    made.queue("serving", spare={"3g.20gb": 1})
+    made.workloads = {"svc": Workload("svc", 2, 1)}
+    made.settle()
+    return made
+
+
+def pod(cluster: SlicerCluster, name: str, *profiles: str, **facts: Any) -> PodInfo:
+    """A pod that is created now."""
+    made = cluster.pod(name, *profiles, created=rfc3339(cluster.date), **{"namespace": "batch", **facts})
+    cluster.settle()
+    return made
+
+
+def run(cluster: SlicerCluster, made: PodInfo) -> PodInfo:
+    """A pod with slices has started."""
+    ((node, _, _), *_) = cluster.where(made)
+    return cluster.put(replace(cluster.pods[made.uid], node=NodeName(node), started=cluster.date))
+
+
+def gone(cluster: SlicerCluster, made: PodInfo) -> None:
+    cluster.remove(made)
+    cluster.settle()
+
+
+def spares(cluster: SlicerCluster) -> list[tuple[str, str, int]]:
+    """Node, profile and start of each spare slice."""
+    found = [each for each in cluster.slicer.state.reservations.values() if each.is_spare]
+    return [(each.node, each.slices[0].profile, each.slices[0].start) for each in found]
+
+
+def test_a_spare_slice_is_kept_from_others_and_given_to_a_service(cluster: SlicerCluster) -> None:
+    first, second = pod(cluster, "batch-1", "3g.20gb"), pod(cluster, "batch-2", "3g.20gb")
+    assert cluster.where(first)
+    assert not cluster.where(second)
+    served = pod(cluster, "svc-1-a", "3g.20gb", **SERVICE)
+    assert cluster.where(served)
+    assert not cluster.where(second)
+
+
+def test_a_service_with_other_room_leaves_the_spare_slice(cluster: SlicerCluster) -> None:
+    assert cluster.where(pod(cluster, "svc-1-a", "3g.20gb", **SERVICE))
+    assert len(spares(cluster)) == 1
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"namespace": "batch"},  # a service of another queue
+        {"maker": "Job/svc"},
+        {"maker": ""},
+        {"owner": "made-up"},
+        {"owner": "done"},  # it wants no more pods
+    ],
+    ids=str,
+)
+def test_a_spare_slice_is_closed_to(cluster: SlicerCluster, facts: dict[str, str]) -> None:
+    cluster.made_up = {"made-up"}
+    pod(cluster, "batch-1", "3g.20gb")
+    refused = pod(cluster, "pod", "3g.20gb", **{**SERVICE, **facts})
+    assert not cluster.where(refused)
+    assert len(spares(cluster)) == 1
+
+
+def test_pods_with_a_forged_owner_get_no_more_slots_than_it_wants(cluster: SlicerCluster) -> None:
+    cluster.workloads = {"svc": Workload("svc", 1, 1)}
+    assert cluster.where(pod(cluster, "svc-1-a", "3g.20gb", **SERVICE))
+    pod(cluster, "batch-1", "1g.5gb")
+    assert not cluster.where(pod(cluster, "svc-1-b", "3g.20gb", **SERVICE))
+
+
+def test_a_taken_spare_slice_is_made_again_from_the_slots_that_empty_soonest(cluster: SlicerCluster) -> None:
+    first = run(cluster, pod(cluster, "batch-1", "3g.20gb", deadline=600.0))
+    run(cluster, pod(cluster, "svc-1-a", "3g.20gb", **SERVICE))
+    cluster.settle()
+    ((_, profile, start),) = spares(cluster)
+    assert (profile, start) == ("3g.20gb", cluster.where(first)[0][2])
+    second = pod(cluster, "batch-2", "3g.20gb")
+    gone(cluster, first)
+    assert not cluster.where(second)
+    assert cluster.where(pod(cluster, "svc-1-b", "3g.20gb", **SERVICE))
+
+
+def test_no_spare_slice_is_made_while_a_service_waits(cluster: SlicerCluster) -> None:
+    cluster.workloads = {"svc": Workload("svc", 9, 1)}
+    first = run(cluster, pod(cluster, "batch-1", "3g.20gb"))
+    batch = pod(cluster, "batch-2", "3g.20gb")
+    served = [run(cluster, pod(cluster, "svc-1-0", "3g.20gb", **SERVICE))]
+    served += [pod(cluster, f"svc-1-{number}", "3g.20gb", **SERVICE) for number in (1, 2)]
+    gone(cluster, first)
+    assert cluster.where(served[1]), "the slots were spare before it came"
+    assert spares(cluster) == []
+    gone(cluster, served[0])
+    assert cluster.where(batch), "it has waited longer than the third pod"
+
+
+def test_a_pod_of_higher_priority_takes_it(cluster: SlicerCluster) -> None:
+    pod(cluster, "batch-1", "3g.20gb")
+    assert cluster.where(pod(cluster, "urgent", "3g.20gb", priority=1000))
+
+
+def test_a_reservation_for_a_whole_card_ends_a_spare_slice_that_is_in_its_way(cluster: SlicerCluster) -> None:
+    whole = pod(cluster, "whole", "7g.40gb")
+    assert not cluster.where(whole)
+    cluster.pass_time(61)
+    cluster.settle()
+    assert cluster.where(whole)
+    gone(cluster, whole)
+    assert len(spares(cluster)) == 1
+
+
+def test_a_reservation_goes_around_a_spare_slice_where_it_can(cluster: SlicerCluster) -> None:
+    cluster.node("n2")
+    other = next(name for name in ("n1", "n2") if name != spares(cluster)[0][0])
+    holder = run(cluster, pod(cluster, "holder", "7g.40gb"))
+    assert cluster.where(holder)[0][0] == other
+    whole = pod(cluster, "whole", "7g.40gb")
+    cluster.pass_time(61)
+    cluster.settle()
+    assert cluster.slicer.state.reservations[whole.uid].node == other
+    assert len(spares(cluster)) == 1
+
+
+def test_a_new_controller_keeps_it(cluster: SlicerCluster) -> None:
+    pod(cluster, "batch-1", "3g.20gb")
+    before = spares(cluster)
+    waiting = pod(cluster, "batch-2", "3g.20gb")
+    cluster.restart()
+    cluster.settle()
+    assert spares(cluster) == before != []
+    assert not cluster.where(waiting)
+
+
+def test_it_ends_with_the_setting_and_with_its_queue_s_maximum(cluster: SlicerCluster) -> None:
+    cluster.queue("serving")
+    cluster.settle()
+    assert spares(cluster) == []
+    cluster.queue("serving", spare={"3g.20gb": 2}, maximum="20Gi")
+    cluster.settle()
+    assert len(spares(cluster)) == 1
+
+
+def test_pods_that_waited_before_the_setting_are_asked_about_if_they_name_an_owner(cluster: SlicerCluster) -> None:
+    cluster.queue("serving")
+    cluster.settle()
+    first = run(cluster, pod(cluster, "batch-1", "7g.40gb"))
+    alone = pod(cluster, "alone", "3g.20gb", namespace="serving")
+    served = pod(cluster, "svc-1-a", "3g.20gb", **SERVICE)
+    cluster.queue("serving", spare={"3g.20gb": 1})
+    cluster.settle()
+    cluster.slicer.handle(PodDeleted(first.uid))
+    cluster.slicer.decide()
+    assert {each.maker for each in unknown_owners(cluster.slicer)} <= {SERVICE["maker"]}
+    gone(cluster, first)
+    assert cluster.where(alone)
+    assert cluster.where(served)
+
+
+def test_it_leaves_a_cordoned_node(cluster: SlicerCluster) -> None:
+    (place,) = spares(cluster)
+    cluster.node(place[0], cordoned=True)
+    cluster.settle()
+    assert spares(cluster) == []
+
+
+def test_nothing_is_asked_or_due_without_the_setting() -> None:
+    cluster = SlicerCluster()
+    cluster.pass_time(0)
+    cluster.node("n1")
+    pod(cluster, "svc-1-a", "3g.20gb", **SERVICE)
+    spare = next(each for each in cluster.slicer.proposers if isinstance(each, Spares))
+    assert not list(spare.unknown_owners)
+    assert spare.next_due is None
+    assert not cluster.slicer.state.may_take_back
