@@ -14,7 +14,9 @@ Rules:
 3. :data:`ClusterText` is for readers who may list nodes and the pods of all namespaces: a free text that may name any.
 4. :data:`WorkloadText` is for readers who may list Kueue's Workloads in the namespace of their document, which has a
    field ``namespace: WorkloadText``. Others do not get the document: they would not find the Workload elsewhere either.
-5. A hidden name becomes an alias such as ``~3fa94c01``: a tile keeps its identity for as long as the process runs. A
+5. :data:`OwnedText` is for readers who may list pods in the namespace of their document, which has a field
+   ``namespace: OwnedText``; others do not get the document.
+6. A hidden name becomes an alias such as ``~3fa94c01``: a tile keeps its identity for as long as the process runs. A
    hidden text becomes empty.
 """
 
@@ -46,6 +48,7 @@ class Audience(Enum):
     NODE_TEXT = "readers of nodes; others get no text"
     CLUSTER_TEXT = "readers of nodes and of all pods; others get no text"
     WORKLOAD_TEXT = "readers of the namespace's Workloads; others get no document"
+    OWNED_TEXT = "readers of the namespace's pods; others get no document"
 
 
 Public = Annotated[str, Audience.EVERYBODY]
@@ -56,9 +59,12 @@ PodText = Annotated[str, Audience.POD_TEXT]
 NodeName = Annotated[str, Audience.NODE_NAME]
 NodeText = Annotated[str, Audience.NODE_TEXT]
 ClusterText = Annotated[str, Audience.CLUSTER_TEXT]
+OwnedText = Annotated[str, Audience.OWNED_TEXT]
 WorkloadText = Annotated[str, Audience.WORKLOAD_TEXT]
 
-_POD = (Audience.POD_NAMESPACE, Audience.POD_NAME, Audience.POD_TEXT)
+_POD = (Audience.POD_NAMESPACE, Audience.POD_NAME, Audience.POD_TEXT, Audience.OWNED_TEXT)
+#: A document with such a text is not for others.
+_WHOLE = (Audience.WORKLOAD_TEXT, Audience.OWNED_TEXT)
 _NODE = (Audience.NODE_NAME, Audience.NODE_TEXT)
 _NUMBERS = (int, float, bool, NoneType)
 
@@ -111,9 +117,8 @@ class Visibility(NamedTuple):
 
     def shows(self, document: msgspec.Struct) -> bool:
         """False for a document that the reader does not get at all."""
-        if Audience.WORKLOAD_TEXT not in _audiences(type(document)):
-            return True
-        return self.allows(Audience.WORKLOAD_TEXT, getattr(document, "namespace", ""))
+        whole, namespace = _audiences(type(document)).intersection(_WHOLE), getattr(document, "namespace", "")
+        return all(self.allows(each, namespace) for each in whole)
 
 
 class About(NamedTuple):

@@ -10,10 +10,11 @@ from tessera.access.agent_pages import FleetUsage
 from tessera.api.nodes.health import CardHealth, Finding
 from tessera.api.nodes.usage import NodeUsage
 from tessera.cli.base.console import COLOUR
-from tessera.cli.top.columns import table
+from tessera.cli.top.columns import table, warnings
 from tessera.cli.top.screen import Look, bar, draw
 from tessera.cli.top.terminal import split_keys
 from tessera.observe.reading import Usage
+from tessera.observe.service_rows import ServiceFinding, ServiceRow
 from tessera.observe.top_view import Failed, Pressed, Read, Told, TopView, View
 from tessera.observe.usage_rows import card_rows, lease_rows
 
@@ -24,7 +25,31 @@ PAGE = NodeUsage(
     cards=(card(power=10.0, power_limit=700.0, gpu_utilization=0.5), card("GPU-2", 1)),
     leases=(lease("a", memory=1 * GIB, busy=0.5), lease(LONG, "GPU-2", state="idle")),
 )
-USAGE = Usage(fleet=FleetUsage(nodes=(PAGE,)), cards=card_rows([PAGE]), leases=lease_rows([PAGE]), agents=1)
+THROTTLED = ServiceFinding(kind="throttled", pods=3, pod="vllm-1", node="n1", text="throttled for 25m: slow. Ask.")
+SERVICE = ServiceRow(
+    namespace="team",
+    kind="Deployment",
+    name="vllm",
+    ready=1,
+    wanted=2,
+    requests=12.34,
+    waiting=3.0,
+    room=64,
+    starts=1,
+    start=240.0,
+    busy=0.5,
+    power=410.0,
+    joules=33_225.0,
+    unknown=1,
+    findings=(THROTTLED,),
+)
+USAGE = Usage(
+    fleet=FleetUsage(nodes=(PAGE,)),
+    cards=card_rows([PAGE]),
+    leases=lease_rows([PAGE]),
+    agents=1,
+    services=[SERVICE],
+)
 COLOURED = Look(colours=True, blocks=True)
 
 
@@ -43,7 +68,7 @@ SIZES = [(60, 12), (80, 24), (120, 40), (200, 50), (20, 5)]
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
-@pytest.mark.parametrize("keys", ["", "c", "?", "\r", "l", "/xyz"])
+@pytest.mark.parametrize("keys", ["", "c", "v", "?", "\r", "l", "/xyz"])
 def test_every_picture_fills_its_terminal_and_no_line_is_longer(size: tuple[int, int], keys: str) -> None:
     view = TopView()
     view.handle(Read(USAGE))
@@ -197,6 +222,55 @@ def test_a_fault_and_an_excess_of_memory_stand_above_the_pods_with_the_part_that
     assert "! team/sick on n1/1: XID 48, memory lost data" in lines
     assert "! team/hog on n1/0: memory over limit: holds 6.0 GiB, its part is 4.0 GiB. Make batches smaller." in lines
     assert any("team/hog" in line and "6.0/4" in line for line in lines)
+
+
+def test_a_service_stands_in_one_line_with_its_evidence_below(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.time", lambda: 0.0)
+    view = TopView(view=View.SERVICES)
+    _, header, line = table(view, USAGE, wide=False)
+    found = dict(zip(re.split("  +", header), re.split("  +", line), strict=True))
+    assert found == {
+        "SERVICE": "team/Deployment/vllm",
+        "READY": "1/2",
+        "REQ/S": "12.3",
+        "WAITING": "3",
+        "ROOM": "64+",
+        "NEXT START": "in 4m",
+        "BUSY": "50%",
+        "POWER W": "410",
+        "J/1000 REQ": "33,225",
+        "FINDINGS": "throttled 3, unknown 1",
+    }
+    assert "TTFT P90 S" in table(view, USAGE)[1]
+    assert warnings(view, USAGE) == ["! team/vllm-1 on n1: throttled for 25m: slow. Ask. (2 more of Deployment/vllm)"]
+
+
+def test_what_is_not_known_of_a_service_is_said_so() -> None:
+    view = TopView(view=View.SERVICES)
+    bare = ServiceRow(namespace="team", kind="Deployment", name="vllm", ready=0, wanted=1)
+    usage = msgspec.structs.replace(USAGE, services=[bare])
+    assert re.split("  +", table(view, usage, wide=False)[2])[2:] == [*["n/a"] * 3, "-", *["n/a"] * 3, "-"]
+    silent = msgspec.structs.replace(USAGE, services=[], services_note="services are not known: no controller leads")
+    assert table(view, silent)[1:] == ["services are not known: no controller leads"]
+    assert "no service to show" in table(view, msgspec.structs.replace(USAGE, services=[]))[1]
+
+
+def test_of_many_findings_the_rest_is_counted() -> None:
+    view, usage = TopView(view=View.SERVICES), msgspec.structs.replace(USAGE, services=[SERVICE] * 1000)
+    assert warnings(view, usage)[-1] == "! 995 more; see -o wide"
+    assert len(warnings(view, usage, wide=True)) == 501
+
+
+def test_enter_on_a_service_asks_about_the_pod_of_its_first_finding() -> None:
+    view = TopView(view=View.SERVICES)
+    view.handle(Read(USAGE))
+    (ask,) = view.handle(Pressed("enter"))
+    assert ask.title == "why pod team/vllm-1"
+    well = msgspec.structs.replace(SERVICE, findings=())
+    view = TopView(view=View.SERVICES)
+    view.handle(Read(msgspec.structs.replace(USAGE, services=[well])))
+    assert view.handle(Pressed("enter")) == ()
+    assert "press p for its pods" in view.message
 
 
 def test_on_a_low_terminal_pods_are_shown_before_their_faults() -> None:

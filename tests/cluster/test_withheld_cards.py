@@ -20,6 +20,7 @@ from tessera.kube.resources import DEPLOYMENTS, PODS
 from tessera.observe.cluster_reading import read_cluster
 from tessera.observe.health_rows import judge_fleet
 from tessera.observe.reading import read_usage
+from tessera.observe.top_view import TopView
 
 GPU = {"nvidia.com/gpu": 1}
 SUM = "node node-1: pods hold 2 withheld nvidia.com/gpu; kube-scheduler counts these 2 against the 4 that are left"
@@ -47,7 +48,7 @@ async def told(lab: VirtualLab) -> Mapping[str, str]:
     found = {each.check: each.text for each in await examine(lab.client, lab.clock)}
     return {
         "map": " ".join(picture(shown, CardFilter(), colour=False, summary=False, width=999)),
-        "top": " ".join(warnings(usage)),
+        "top": " ".join(warnings(TopView(), usage)),
         "health": " ".join(judge_fleet(usage.fleet, blocked=usage.blocked).blocked),
         "why node": " ".join(node.facts),
         "why pod": " ".join((pod.verdict, *pod.facts)),

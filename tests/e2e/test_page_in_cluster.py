@@ -5,6 +5,7 @@ The member of team-a has the role tessera-view in its namespace, that of team-b 
 
 import http.client
 import json
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,12 @@ class Page:
         """The values of an external metric of team-a's services."""
         path = f"/apis/external.metrics.k8s.io/v1beta1/namespaces/team-a/{name}?labelSelector=name%3Dvllm"
         return [each["value"] for each in json.loads(self.lab.kubectl("get", "--raw", path))["items"]]
+
+    def services(self, team: str) -> list[dict[str, Any]]:
+        """The services that a team's member sees, once both pods of one are ready and tell of their load."""
+        done = self.run(team, "top", "--by", "services", "-o", "json")
+        rows = json.loads(done.stdout)["services"] if done.returncode == 0 else []
+        return [each for each in rows if each["ready"] == 2 and each.get("waiting") and "power" in each]
 
     def feed(self, team: str) -> str:
         """The snapshot that a team's member gets, once both pods hold their cards."""
@@ -369,6 +376,12 @@ def test_requests_make_a_service_grow_into_the_room_that_there_is(page: Page) ->
                 assert 'vllm:num_requests_running{engine="0",model_name="m"} 4.0' in text
                 assert 'vllm:num_requests_waiting{engine="0",model_name="m"} 14.0' in text
                 assert lab.eventually(lambda: page.metric("tessera_service_replicas") == ["2000m"])
+                (row,) = lab.eventually(lambda: page.services("team-a"))
+                assert (row["namespace"], row["name"], row["waiting"], row["ready"]) == ("team-a", "vllm", 14.0, 2)
+                assert row["power"] > 0
+                assert page.services("team-b") == [], "its role lets it ask for nothing"
+                shown = lab.tessera("top", "--by", "services", "-o", "wide")
+                assert re.search(r"team-a/Deployment/vllm +2/[0-9] ", shown), shown
             finally:
                 load.kill()
     events = lab.kubectl("-n", "team-a", "get", "events", "--field-selector=reason=SuccessfulRescale")

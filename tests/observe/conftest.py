@@ -11,6 +11,7 @@ from tessera.api.nodes.usage import CardUsage, DeviceUsage, LeaseUsage, NodeUsag
 from tessera.forecast.queue_page import CONTROLLER_PORT, QUEUE_PATH, QueuePage, encode_page
 from tessera.kube.client.client import Client
 from tessera.kube.client.requests import Response
+from tessera.signals.page import SIGNALS_PATH, SignalsPage
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 from tessera_lab.apiserver.main.server import ApiServer
@@ -46,6 +47,7 @@ class AgentCluster:
 
     Attributes:
         pages: body of the page by address; an exception is raised instead.
+        signals: the controller's page of services.
         queue: the page of the controller, which :meth:`add_controller` makes.
         shown: the token that came with each request for a page; empty if none did.
     """
@@ -55,13 +57,14 @@ class AgentCluster:
         self.api = ApiUser(self.server)
         self.pages: dict[str, bytes | Exception] = {}
         self.queue = b""
+        self.signals: bytes | Exception = msgspec.json.encode(SignalsPage(leads=True))
         self.shown: list[str] = []
         self.server.parts.get_page = self._get
 
     async def _get(self, address: str, port: int, path: str, headers: Mapping[str, str]) -> Response:
         self.shown.append(headers.get("tessera-token", ""))
-        assert (port, path) in {(8082, "/usage"), (CONTROLLER_PORT, QUEUE_PATH)}
-        body = self.pages[address] if path == "/usage" else self.queue
+        assert (port, path) in {(8082, "/usage"), (CONTROLLER_PORT, QUEUE_PATH), (CONTROLLER_PORT, SIGNALS_PATH)}
+        body = self.pages[address] if path == "/usage" else self.queue if path == QUEUE_PATH else self.signals
         if isinstance(body, Exception):
             raise body
         return Response(status=200, headers={"content-type": "application/json"}, body=body)

@@ -12,7 +12,7 @@ from tessera.access.agent_pages import FleetUsage
 from tessera.api.nodes.usage import LeaseUsage, NodeUsage
 from tessera.observe.reading import Usage
 from tessera.observe.top_view import Ask, Failed, Pressed, Question, Read, Told, TopView, View, visible
-from tessera.observe.usage_rows import card_rows, lease_rows
+from tessera.observe.usage_rows import LeaseRow, card_rows, lease_rows
 
 LEASES = (lease("b", memory=1 * GIB), lease("a", "GPU-2", memory=5 * GIB, state="idle"), lease("c", memory=3 * GIB))
 
@@ -41,7 +41,7 @@ def pods(view: TopView) -> Sequence[str]:
 
 def under_cursor(view: TopView) -> str:
     row = view.rows[view.cursor]
-    return row.lease.pod if not hasattr(row, "uuid") else row.uuid
+    return row.lease.pod if isinstance(row, LeaseRow) else getattr(row, "uuid", "")
 
 
 def asked(view: TopView, key: str) -> Ask:

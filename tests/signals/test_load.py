@@ -6,7 +6,7 @@ import pytest
 
 from tessera.api.nodes.usage import Bucket, ServiceUsage
 from tessera.signals.load import quantile, sum_load
-from tessera.signals.page import KV_CACHE, LOAD, REQUESTS, RUNNING, TTFT_P50, TTFT_P90, WAITING
+from tessera.signals.page import JOULES, KV_CACHE, LOAD, REQUESTS, RUNNING, TTFT_P50, TTFT_P90, WAITING
 
 
 def usage(**facts: Any) -> ServiceUsage:
@@ -34,6 +34,23 @@ def test_a_server_that_does_not_tell_what_runs_has_the_load_that_waits() -> None
 @pytest.mark.parametrize("other", [None, usage(error="the page is compressed"), usage(waiting=-1.0)])
 def test_one_pod_that_is_not_known_makes_the_load_unknown(other: ServiceUsage | None) -> None:
     assert LOAD not in sum_load([usage(waiting=4.0), other])
+
+
+@pytest.mark.parametrize(
+    ("requests", "powers", "joules"),
+    [
+        (2.0, [100.0, 140.0], 60_000.0),
+        (2.0, [100.0, None], None),
+        (2.0, [], None),
+        (0.0, [100.0, 140.0], None),
+        (None, [100.0, 140.0], None),
+    ],
+)
+def test_joules_for_a_thousand_requests_are_known_with_all_powers_and_some_requests(
+    requests: float | None, powers: list[float | None], joules: float | None
+) -> None:
+    found = sum_load([usage(requests=requests), usage(requests=requests)], powers)
+    assert found.get(JOULES) == joules
 
 
 def test_no_pod_has_no_load() -> None:

@@ -10,7 +10,8 @@ from tests.support.slicer_cluster import SlicerCluster
 from tessera.api.names import PodUid, resource_of
 from tessera.controller.objects.node_constraints import NodeConstraints
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.signals.room import ROOM_COUNTED, count_room, has_room_number
+from tessera.signals.page import ROOM_COUNTED
+from tessera.signals.room import count_room, has_room_number
 
 
 def placed(cluster: SlicerCluster, name: str, *profiles: str, **facts: Any) -> PodInfo:

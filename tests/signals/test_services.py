@@ -20,7 +20,7 @@ from tessera.signals import services
 from tessera.signals.page import REPLICAS, ROOM, SignalsPage
 from tessera.signals.room import count_room
 from tessera.signals.satellite import PERIOD, SignalsCollector, SignalsTask
-from tessera.signals.services import ROOM_AGE, ServiceKey, ServiceTable, first_of_each
+from tessera.signals.services import ROOM_AGE, WAITING_NAMED, ServiceKey, ServiceTable, first_of_each
 
 VLLM = ServiceKey("team", "Deployment", "vllm")
 
@@ -52,6 +52,18 @@ def test_a_service_has_its_replicas_with_slices_and_its_room() -> None:
     (found,) = page.services
     assert (found.namespace, found.kind, found.name) == VLLM
     assert found.values == {REPLICAS: 2.0, ROOM: 0.0}
+
+
+def test_a_service_counts_its_pods_by_how_far_they_are() -> None:
+    cluster, owners = with_services("vllm", profile="3g.20gb")
+    for number in range(12):
+        owners[cluster.pod(f"vllm-{number + 1}", "7g.40gb").uid] = VLLM
+    cluster.run()
+    first = next(iter(owners))
+    (found,) = ServiceTable(cluster.slicer).refresh(owners, 10.0, ready={first}).services
+    assert (found.wanted, found.ready) == (13, 1)
+    assert found.placed <= 1
+    assert len(found.waiting) == WAITING_NAMED
 
 
 def test_each_namespace_has_a_first_service_before_any_has_a_second() -> None:

@@ -1,7 +1,7 @@
 """Reads the agents' pages, and who should have answered."""
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -15,9 +15,11 @@ from tessera.api.nodes.scheduler_sums import read_withheld_holds
 from tessera.api.nodes.silence import NONE_SILENT, SilentNode, silent_nodes
 from tessera.clock import SystemClock
 from tessera.kube.client.client import Client
-from tessera.kube.client.errors import Forbidden, NotFound
+from tessera.kube.client.errors import ApiError, Forbidden, NotFound
 from tessera.kube.resources import NODES, PODS, Node, Pod
 from tessera.kube.resources.meta import PartialObject, Resource
+from tessera.observe.queue_reading import P, read_queue, read_signals
+from tessera.observe.service_rows import ServiceRow, service_rows, unknown_services
 from tessera.observe.usage_rows import CardRow, LeaseRow, card_rows, lease_rows
 
 #: Instaslice objects by name only: their slices are not needed here.
@@ -34,6 +36,8 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
         agents: number of agents' pods; 0 where Tessera is not installed.
         nodes_known: False if the user may not read nodes, so that one without an agent's pod is missing everywhere.
         blocked: sentences about free devices that kube-scheduler gives to no pod.
+        services: a row for each service.
+        services_note: why the services are not known; empty if they are, or were not asked for.
     """
 
     fleet: FleetUsage
@@ -42,6 +46,8 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     agents: int
     nodes_known: bool = True
     blocked: Sequence[str] = ()
+    services: Sequence[ServiceRow] = ()
+    services_note: str = ""
 
     @property
     def simulated(self) -> bool:
@@ -74,6 +80,25 @@ async def read_usage(client: Client, nodes: Sequence[str] = ()) -> Usage:
         nodes_known=silent is not None,
         blocked=tuple(_blocked(read or (), cards)),
     )
+
+
+async def add_services(client: Client, usage: Usage) -> Usage:
+    """The reading with the services, from the pages of the controller that leads."""
+    reader = PageReader(client, SystemClock())
+    signals = await _page_or_reason(read_signals(client, reader))
+    queue = await _page_or_reason(read_queue(client, reader))
+    if isinstance(signals, str):
+        return msgspec.structs.replace(usage, services_note=unknown_services(signals))
+    rows = service_rows(signals, usage.fleet, None if isinstance(queue, str) else queue)
+    note = f"{signals.cut:,} more services are not shown" if signals.cut else ""
+    return msgspec.structs.replace(usage, services=rows, services_note=note)
+
+
+async def _page_or_reason(reading: Awaitable[P | str]) -> P | str:
+    try:
+        return await reading
+    except (ApiError, OSError) as error:
+        return " ".join(str(error).split())
 
 
 def _blocked(nodes: Iterable[Node], cards: Iterable[CardRow]) -> Iterator[str]:

@@ -16,9 +16,11 @@ from typing import Any, TypeVar
 import msgspec
 
 from tessera.observe.reading import Usage
+from tessera.observe.service_rows import SERVICE_ORDERS, ServiceRow
 from tessera.observe.usage_rows import CARD_ORDERS, LEASE_ORDERS, CardRow, LeaseRow
 
 Row = TypeVar("Row")
+Rows = Sequence[CardRow | LeaseRow | ServiceRow]
 
 
 class View(Enum):
@@ -26,6 +28,7 @@ class View(Enum):
 
     CARDS = "cards"
     PODS = "pods"
+    SERVICES = "services"
 
 
 class Question(Enum):
@@ -129,7 +132,7 @@ HELP = (
     "l        log of the pod, as it grows",
     "d        describe the pod: conditions, containers, events",
     "o        address of the live page, filtered to the row",
-    "c p      cards, pods",
+    "c p v    cards, pods, services",
     "s . ,    next order, order before; r reverses it",
     "/        filter rows; Escape clears the filter",
     "j k      down, up, as the arrows; Page Up, Page Down, Home, End",
@@ -142,7 +145,7 @@ class TopView(msgspec.Struct, kw_only=True):
     """The state of the screen.
 
     Attributes:
-        view: cards or pods.
+        view: cards, pods or services.
         order: name of an order of the view.
         reverse: True to show the smallest first.
         filter: rows are shown whose text contains it.
@@ -169,23 +172,33 @@ class TopView(msgspec.Struct, kw_only=True):
     message: str = ""
     usage: Usage | None = None
     ended: bool = False
-    arranged: tuple[Any, Sequence[CardRow] | Sequence[LeaseRow]] = (None, ())
+    arranged: tuple[Any, Rows] = (None, ())
 
     @property
     def orders(self) -> tuple[str, ...]:
         """The orders of the view."""
-        return (PLACE, *(CARD_ORDERS if self.view is View.CARDS else LEASE_ORDERS))
+        orders = {View.CARDS: CARD_ORDERS, View.PODS: LEASE_ORDERS, View.SERVICES: SERVICE_ORDERS}
+        return (PLACE, *orders[self.view])
 
     @property
-    def rows(self) -> Sequence[CardRow] | Sequence[LeaseRow]:
+    def rows(self) -> Rows:
         """The rows that the filter keeps, in order."""
         if self.usage is None:
             return ()
         by = (id(self.usage), self.view, self.order, self.reverse, self.filter)
         if self.arranged[0] != by:
-            select = self.select_cards if self.view is View.CARDS else self.select_leases
-            self.arranged = (by, select(self.usage))
+            self.arranged = (by, self.select(self.usage))
         return self.arranged[1]
+
+    def select(self, usage: Usage) -> Rows:
+        """The rows of the view to show, in order."""
+        match self.view:
+            case View.CARDS:
+                return self.select_cards(usage)
+            case View.SERVICES:
+                return self.select_services(usage)
+            case View.PODS:
+                return self.select_leases(usage)
 
     def handle(self, event: Event) -> Sequence[Ask]:
         """Takes an event in; returns the requests to make now."""
@@ -222,6 +235,8 @@ class TopView(msgspec.Struct, kw_only=True):
         ask = self.pane.ask if self.pane is not None and self.pane.ask is not None else self._subject()
         if ask is None:
             self.message = f"no {self.view.value.removesuffix('s')} is selected: nothing is shown"
+        elif isinstance(ask, str):
+            self.message = ask
         elif ask.namespace.startswith(_HIDDEN):
             self.message = "this pod is another team's: you may not see more of it"
         elif not ask.pod and question in {Question.LOG, Question.DESCRIBE}:
@@ -232,13 +247,19 @@ class TopView(msgspec.Struct, kw_only=True):
             return (ask,)
         return ()
 
-    def _subject(self) -> Ask | None:
+    def _subject(self) -> Ask | str | None:
+        """What the row under the cursor is about; a sentence for a row of which nothing can be asked."""
         rows = self.rows
         if not rows:
             return None
         row = rows[self.cursor]
         if isinstance(row, CardRow):
             return Ask(question=Question.WHY, node=row.node)
+        if isinstance(row, ServiceRow):
+            if not row.findings:
+                return "no finding of this service names a pod: press p for its pods"
+            worst = row.findings[0]
+            return Ask(question=Question.WHY, namespace=row.namespace, pod=worst.pod, node=worst.node)
         lease = row.lease
         return Ask(
             question=Question.WHY, namespace=lease.namespace, pod=lease.pod, container=lease.container, node=row.node
@@ -283,8 +304,8 @@ class TopView(msgspec.Struct, kw_only=True):
         match key:
             case "q":
                 self.ended = True
-            case "c" | "p":
-                self.view = View.CARDS if key == "c" else View.PODS
+            case "c" | "p" | "v":
+                self.view = {"c": View.CARDS, "p": View.PODS, "v": View.SERVICES}[key]
                 self.cursor, self.selected = 0, None
                 if self.order not in self.orders:
                     self.order = PLACE
@@ -323,9 +344,12 @@ class TopView(msgspec.Struct, kw_only=True):
             self.cursor = keys.index(self.selected)
             return
         if named and self.selected is not None and self.usage is not None:
-            whole = self.usage.cards if self.view is View.CARDS else self.usage.leases
+            usage = self.usage
+            views: dict[View, Rows] = {View.CARDS: usage.cards, View.SERVICES: usage.services}
+            whole = views.get(self.view, usage.leases)
             if self.selected not in map(_key_of, whole):
-                what = "is not reported any more" if self.view is View.CARDS else "has ended, or holds no card any more"
+                ended = "has ended, or holds no card any more"
+                what = ended if self.view is View.PODS else "is not reported any more"
                 self.message = f"{self.selected[0]} {what}"
         self.cursor = min(self.cursor, max(0, len(keys) - 1))
         self.selected = keys[self.cursor] if keys else None
@@ -350,9 +374,21 @@ class TopView(msgspec.Struct, kw_only=True):
         order = LEASE_ORDERS.get(self.order)
         return _arrange(rows, order, lambda row: (row.key, row.lease.container, row.node), reverse=self.reverse)
 
+    def select_services(self, usage: Usage) -> list[ServiceRow]:
+        """The services to show, in order."""
+        words = self.filter.lower()
+        rows = [
+            row
+            for row in usage.services
+            if words in f"{row.key} {' '.join(each.kind for each in row.findings)}".lower()
+        ]
+        return _arrange(rows, SERVICE_ORDERS.get(self.order), lambda row: row.key, reverse=self.reverse)
 
-def _key_of(row: CardRow | LeaseRow) -> tuple[str, ...]:
+
+def _key_of(row: CardRow | LeaseRow | ServiceRow) -> tuple[str, ...]:
     """What makes a row itself; its first part is its name for a person."""
+    if isinstance(row, ServiceRow):
+        return (row.key,)
     if isinstance(row, CardRow):
         return (f"{row.node}/{row.index}", row.uuid)
     return (row.key, row.lease.uid, row.lease.container, row.lease.device)

@@ -7,19 +7,20 @@ and a scaler would take pods away. A pod that is not ready serves nobody, and is
 from collections.abc import Callable, Mapping, Sequence
 
 from tessera.api.nodes.usage import ServiceUsage
-from tessera.signals.page import KV_CACHE, LOAD, REQUESTS, RUNNING, TTFT_P50, TTFT_P90, WAITING
+from tessera.signals.page import JOULES, KV_CACHE, LOAD, POWER, REQUESTS, RUNNING, TTFT_P50, TTFT_P90, WAITING
 
 
-def sum_load(usages: Sequence[ServiceUsage | None]) -> dict[str, float]:
+def sum_load(usages: Sequence[ServiceUsage | None], powers: Sequence[float | None] = ()) -> dict[str, float]:
     """What is known of a service, by name of the metric.
 
     Args:
         usages: of each ready pod, what its page says; None if that is not known.
+        powers: watts of each of these pods; None if they are not known.
     """
     known = [each for each in usages if each is not None and not each.error]
     if not known or len(known) < len(usages):
         return {}
-    values = {
+    values: dict[str, float | None] = {
         REQUESTS: _sum(known, lambda each: each.requests),
         RUNNING: _sum(known, lambda each: each.running),
         WAITING: _sum(known, lambda each: each.waiting),
@@ -30,7 +31,16 @@ def sum_load(usages: Sequence[ServiceUsage | None]) -> dict[str, float]:
     values[KV_CACHE] = None if caches is None else caches / len(known)
     for name, share in ((TTFT_P50, 0.5), (TTFT_P90, 0.9)):
         values[name] = quantile(_merge(known), share)
+    power = values[POWER] = sum_power(powers)
+    requests = values[REQUESTS]
+    values[JOULES] = 1000 * power / requests if power is not None and requests else None
     return {name: value for name, value in values.items() if value is not None}
+
+
+def sum_power(powers: Sequence[float | None]) -> float | None:
+    """Watts of pods together; None if those of one are not known, or there is none."""
+    known = [each for each in powers if each is not None]
+    return sum(known) if known and len(known) == len(powers) else None
 
 
 def _sum(usages: Sequence[ServiceUsage], value: Callable[[ServiceUsage], float | None]) -> float | None:

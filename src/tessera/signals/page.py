@@ -12,6 +12,8 @@ SIGNALS_PATH = "/signals"
 
 #: The metrics of a service by their names.
 ROOM = "tessera_service_room"
+POWER = "tessera_service_power_watts"
+JOULES = "tessera_service_joules_per_thousand_requests"
 REPLICAS = "tessera_service_replicas"
 LOAD = "tessera_service_load"
 REQUESTS = "tessera_service_requests_per_second"
@@ -20,6 +22,8 @@ WAITING = "tessera_service_waiting_requests"
 KV_CACHE = "tessera_service_kv_cache_ratio"
 TTFT_P50 = "tessera_service_first_token_p50_seconds"
 TTFT_P90 = "tessera_service_first_token_p90_seconds"
+#: Most replicas that are counted: a scaler that adds more in one round asks again 15 seconds later.
+ROOM_COUNTED = 64
 SIGNALS: Mapping[str, str] = {
     REPLICAS: "Pods of a service that have their slices.",
     LOAD: "Requests that the pods of a service compute or that wait in them.",
@@ -29,6 +33,8 @@ SIGNALS: Mapping[str, str] = {
     KV_CACHE: "Part of the KV cache in use, mean of the pods of a service.",
     TTFT_P50: "Time to the first token, median over a minute.",
     TTFT_P90: "Time to the first token, nine tenths of the requests of a minute.",
+    POWER: "Power of the ready pods of a service, mean of a minute.",
+    JOULES: "Energy for 1,000 requests of a service, over a minute.",
     ROOM: "Further replicas of a service that fit now, 64 at most.",
 }
 
@@ -41,12 +47,20 @@ class Service(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         kind: of its owner.
         name: of its owner.
         values: by name of the metric, what is known.
+        wanted: its pods that have not ended, and are not being deleted.
+        placed: of them, those on a node.
+        ready: of them, those that are ready.
+        waiting: names of the first of them without a node, the oldest first.
     """
 
     namespace: str
     kind: str
     name: str
     values: Mapping[str, float] = {}
+    wanted: int = 0
+    placed: int = 0
+    ready: int = 0
+    waiting: tuple[str, ...] = ()
 
 
 class SignalsPage(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

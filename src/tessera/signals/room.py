@@ -16,9 +16,8 @@ from tessera.controller.slicing.planning.batch_placement import Placed
 from tessera.controller.slicing.planning.pod_kinds import PodKind, kind_of
 from tessera.controller.slicing.slicer import Slicer
 from tessera.placement.step_budget import StepBudget
+from tessera.signals.page import ROOM_COUNTED
 
-#: Most replicas that are counted: a scaler that adds more in one round asks again 15 seconds later.
-ROOM_COUNTED = 64
 #: Most steps of planning for one service, a step being one node asked about one pod.
 SERVICE_STEPS = 10_000
 

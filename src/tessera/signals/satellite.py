@@ -5,7 +5,7 @@ agents of those nodes for their page that have pods with a page of their own; wi
 """
 
 import logging
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -17,14 +17,14 @@ from tessera.access.agent_pages import read_fleet
 from tessera.access.page_reader import PageReader
 from tessera.api.names import SCRAPE_ANNOTATION, PodUid
 from tessera.api.nodes.conditions import is_agent
-from tessera.api.nodes.usage import ServiceUsage
+from tessera.api.nodes.usage import NodeUsage
 from tessera.controller.leadership.satellite import Process, Task, Term
 from tessera.controller.slicing.slicer import Slicer
 from tessera.kube.client.errors import ApiError
 from tessera.kube.resources import Pod
 from tessera.kube.runtime import KubeRuntime
 from tessera.kube.watch.informer import EventKind, Informer, WatchEvent
-from tessera.signals.load import sum_load
+from tessera.signals.load import sum_load, sum_power
 from tessera.signals.page import SIGNALS, SIGNALS_PATH, SignalsPage
 from tessera.signals.ready_times import ReadyTimes, image_of
 from tessera.signals.services import ServiceKey, ServiceTable
@@ -59,6 +59,8 @@ class SignalsTask:
         self._table = ServiceTable(slicer)
         #: By pod that asks for cards, its service.
         self._owners: dict[PodUid, ServiceKey] = {}
+        #: Those of them that are ready.
+        self._ready: set[PodUid] = set()
         #: Those of them that are ready and have a page, as ``namespace/name``.
         self._serving: dict[PodUid, str] = {}
         self.page = SignalsPage(leads=True)
@@ -71,12 +73,14 @@ class SignalsTask:
         if event.kind is EventKind.DELETED:
             self._owners.pop(uid, None)
             self._serving.pop(uid, None)
+            self._ready.discard(uid)
             self.ready_times.drop(pod)
             return
         self.ready_times.observe(pod)
         kind, _, name = pod.workload.partition("/")
         if name and kind not in _ENDING and image_of(pod):
             self._owners[uid] = ServiceKey(pod.metadata.namespace, kind, name)
+            (self._ready.add if pod.status.is_ready else self._ready.discard)(uid)
             if pod.status.is_ready and pod.metadata.annotations.get(SCRAPE_ANNOTATION) == "true":
                 self._serving[uid] = f"{pod.metadata.namespace}/{pod.metadata.name}"
             else:
@@ -87,22 +91,30 @@ class SignalsTask:
         while True:
             loads = await self.read_loads()
             if self._slicer.is_caught_up:
-                self.page = self._table.refresh(self._owners, self._clock.now(), loads)
+                self.page = self._table.refresh(self._owners, self._clock.now(), loads, self._ready)
             await self._clock.sleep(PERIOD)
 
     async def read_loads(self) -> Mapping[ServiceKey, Mapping[str, float]]:
         """By service with pods that have a page, its load as far as it is known."""
         serving = {uid: pod for uid, key in self._serving.items() if (pod := self._pods.cache.get(key)) is not None}
-        usages = await self._read_usages({pod.spec.node_name for pod in serving.values()})
-        found: dict[ServiceKey, list[ServiceUsage | None]] = {}
+        pages = {page.node: page for page in await self._read_pages({each.spec.node_name for each in serving.values()})}
+        usages = {(page.node, each.uid): each for page in pages.values() for each in page.services}
+        powers: dict[tuple[str, str], list[float | None]] = {}
+        for page in pages.values():
+            for lease in page.leases:
+                powers.setdefault((page.node, lease.uid), []).append(lease.power)
+        found: dict[ServiceKey, list[tuple[str, str]]] = {}
         for uid, pod in serving.items():
-            found.setdefault(self._owners[uid], []).append(usages.get((pod.spec.node_name, uid)))
-        return {key: sum_load(each) for key, each in found.items()}
+            found.setdefault(self._owners[uid], []).append((pod.spec.node_name, uid))
+        return {
+            key: sum_load([usages.get(each) for each in places], [sum_power(powers.get(each, ())) for each in places])
+            for key, places in found.items()
+        }
 
-    async def _read_usages(self, nodes: Collection[str]) -> Mapping[tuple[str, str], ServiceUsage]:
-        """By node and UID, what agents say of pods; an agent is believed about pods of its own node alone."""
+    async def _read_pages(self, nodes: Collection[str]) -> Sequence[NodeUsage]:
+        """The pages of these nodes' agents; an agent is believed about pods of its own node alone."""
         if not nodes:
-            return {}
+            return ()
         agents = [pod for pod in self._pods.cache.values() if is_agent(pod) and pod.spec.node_name in nodes]
         try:
             fleet = await read_fleet(self._reader, agents)
@@ -110,9 +122,9 @@ class SignalsTask:
             if not self._warned:
                 _log.warning("the load of services is not known: agents' pages cannot be read: %s", error)
             self._warned = True
-            return {}
+            return ()
         self._warned = False
-        return {(page.node, each.uid): each for page in fleet.nodes for each in page.services}
+        return fleet.nodes
 
 
 class SignalsCollector(Collector):

@@ -11,8 +11,9 @@ Rules:
   whose pods are of its kind. A room that was not counted for :data:`ROOM_AGE` seconds is not known.
 """
 
+import heapq
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from tessera.api.names import PodUid
@@ -38,6 +39,8 @@ class ServiceKey(NamedTuple):
     name: str
 
 
+#: Waiting pods of a service that are named: one of the oldest starts next.
+WAITING_NAMED = 8
 NO_LOADS: Mapping[ServiceKey, Mapping[str, float]] = {}
 
 
@@ -58,6 +61,7 @@ class ServiceTable:
         owners: Mapping[PodUid, ServiceKey],
         now: float,
         loads: Mapping[ServiceKey, Mapping[str, float]] = NO_LOADS,
+        ready: Collection[PodUid] = (),
     ) -> SignalsPage:
         """Counts rooms, and returns what is known.
 
@@ -65,13 +69,14 @@ class ServiceTable:
             owners: by pod that holds or wants cards, its service.
             now: seconds since 1970.
             loads: by service, what is known of its load.
+            ready: the pods that are ready.
         """
         services = self._group(owners)
         shown = first_of_each(services, SERVICES)
         for gone in self._rooms.keys() - set(shown):
             del self._rooms[gone]
         self._count_rooms({key: services[key] for key in shown}, now)
-        made = tuple(self._service(key, services[key], now, loads.get(key, {})) for key in sorted(shown))
+        made = tuple(self._service(key, services[key], now, loads.get(key, {}), ready) for key in sorted(shown))
         return SignalsPage(leads=True, taken=now, services=made, cut=len(services) - len(shown))
 
     def _group(self, owners: Mapping[PodUid, ServiceKey]) -> dict[ServiceKey, list[PodInfo]]:
@@ -103,13 +108,30 @@ class ServiceTable:
     def _counted_at(self, key: ServiceKey) -> float:
         return self._rooms[key][0] if key in self._rooms else -1.0
 
-    def _service(self, key: ServiceKey, pods: Sequence[PodInfo], now: float, load: Mapping[str, float]) -> Service:
+    def _service(
+        self,
+        key: ServiceKey,
+        pods: Sequence[PodInfo],
+        now: float,
+        load: Mapping[str, float],
+        ready: Collection[PodUid],
+    ) -> Service:
         allocations = self._slicer.state.allocations
         values = {**load, REPLICAS: float(sum(allocations.current_of(pod.uid) is not None for pod in pods))}
         counted = self._rooms.get(key)
         if counted is not None and now - counted[0] <= ROOM_AGE:
             values[ROOM] = float(counted[1])
-        return Service(namespace=key.namespace, kind=key.kind, name=key.name, values=values)
+        waiting = heapq.nsmallest(WAITING_NAMED, (each for each in pods if not each.node), lambda each: each.created)
+        return Service(
+            namespace=key.namespace,
+            kind=key.kind,
+            name=key.name,
+            values=values,
+            wanted=len(pods),
+            placed=sum(bool(each.node) for each in pods),
+            ready=sum(each.uid in ready for each in pods),
+            waiting=tuple(each.name for each in waiting),
+        )
 
 
 def first_of_each(

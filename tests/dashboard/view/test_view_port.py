@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import msgspec
 import pytest
 from tests.observe.conftest import AgentCluster, card, lease
 from tests.support.api_clients import in_process_client
@@ -27,6 +28,7 @@ from tessera.forecast.queue_page import ExpectedStart, QueuedPod, QueuePage
 from tessera.kube.client.errors import Forbidden, NotFound, ServiceUnavailable
 from tessera.manifests import deploy_folder
 from tessera.reasons.reason import Blocker, Full
+from tessera.signals.page import REQUESTS, Service, SignalsPage
 from tessera.usage.record import HOUR, OTHER, CardSeconds, LeaseSeconds, NodeMark, Period, UsageKey, UsageRecord
 from tessera.usage.record_text import RECORD_KEY, RECORD_NAME, decode_record, encode_record
 from tessera.usage.report import totals_of_record
@@ -171,6 +173,30 @@ async def test_a_tenant_sees_its_own_place_in_the_queue_and_no_name_of_a_neighbo
             "hidden",
             "train",
         ]
+
+
+async def test_a_tenant_sees_the_services_of_its_namespace_and_none_of_a_neighbour() -> None:
+    services = [
+        Service(namespace=each, kind="Deployment", name=f"of-{each}", wanted=1, values={REQUESTS: 4321.0})
+        for each in ("team", "other")
+    ]
+    async with served() as view:
+        await view.cluster.add_controller(QueuePage(leads=True))
+        view.cluster.signals = msgspec.json.encode(SignalsPage(leads=True, services=tuple(services)))
+        await view.allow("ann", "team")
+        await view.until(f"{API}/namespaces/team/usages", b"of-other")  # an administrator sees all
+        client = in_process_client(view.cluster.server, SystemClock(), "ann", "system:authenticated")
+        usage = await read_view(client, USAGES, "team")
+        assert [(each.key, each.requests) for each in usage.services] == [("team/Deployment/of-team", 4321.0)]
+        assert b"of-other" not in (await view.user("ann").raw("GET", f"{API}/namespaces/team/usages")).body
+
+
+async def test_without_a_controller_services_are_said_to_be_unknown() -> None:
+    async with served() as view:
+        await view.allow("ann", "team")
+        client = in_process_client(view.cluster.server, SystemClock(), "ann", "system:authenticated")
+        usage = await read_view(client, USAGES, "team")
+        assert (usage.services, usage.services_note) == ((), "services are not known")
 
 
 async def test_a_tenant_reads_the_gpu_hours_of_the_own_namespace_and_nothing_of_others() -> None:

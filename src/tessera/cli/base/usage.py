@@ -28,19 +28,22 @@ NODES_UNKNOWN = (
 _HOUR = 3600.0
 
 
-async def read_or_explain(client: "Client", nodes: Sequence[str] = (), *, namespace: str) -> "Usage":
+async def read_or_explain(
+    client: "Client", nodes: Sequence[str] = (), *, namespace: str, services: bool = False
+) -> "Usage":
     """Reads the agents' pages; with the rights of one namespace, what the API for tenants tells of them.
 
     Args:
         client: the user's client.
         nodes: names of nodes; empty for all.
         namespace: where a tenant has rights.
+        services: read the services too.
 
     Raises:
         CommandError: the user lacks a right, Tessera is not installed, or a named node has no agent.
     """
     from tessera.kube.client.errors import Forbidden
-    from tessera.observe.reading import read_usage
+    from tessera.observe.reading import add_services, read_usage
 
     tenant = False
     try:
@@ -50,6 +53,8 @@ async def read_or_explain(client: "Client", nodes: Sequence[str] = (), *, namesp
     if not usage.agents and not usage.fleet.failures:
         raise CommandError("error: no agent of Tessera runs in this cluster; run tessera install")
     found = {each.node for each in usage.fleet.nodes} | {each.node for each in usage.fleet.failures}
+    if services and not tenant:
+        usage = await add_services(client, usage)
     missing = sorted(set(nodes) - found)
     if missing and tenant:
         raise CommandError(f"error: you have no pod on node {missing[0]!r}, so you may not see its cards")
@@ -66,7 +71,8 @@ async def _read_as_tenant(client: "Client", nodes: Sequence[str], namespace: str
     from tessera.observe.reading import Usage
     from tessera.observe.usage_rows import card_rows, lease_rows
 
-    whole = (await read_as_tenant(client, USAGES, namespace)).fleet
+    answer = await read_as_tenant(client, USAGES, namespace)
+    whole = answer.fleet
     fleet = FleetUsage(
         nodes=tuple(each for each in whole.nodes if not nodes or each.node in nodes),
         failures=tuple(each for each in whole.failures if not nodes or each.node in nodes),
@@ -76,6 +82,8 @@ async def _read_as_tenant(client: "Client", nodes: Sequence[str], namespace: str
         cards=card_rows(fleet.nodes),
         leases=lease_rows(fleet.nodes),
         agents=len(whole.nodes) + len(whole.failures),
+        services=answer.services,
+        services_note=answer.services_note,
     )
 
 
@@ -86,7 +94,14 @@ def with_labels(usage: "Usage", pods: frozenset[tuple[str, str]] | None) -> "Usa
     if pods is None:
         return usage
     kept = [row for row in usage.leases if (row.lease.namespace, row.lease.pod) in pods]
-    return msgspec.structs.replace(usage, leases=kept)
+    owners = {(row.lease.namespace, row.owner) for row in kept}
+    services = [
+        row
+        for row in usage.services
+        if (row.namespace, f"{row.kind}/{row.name}") in owners
+        or any((row.namespace, each) in pods for each in row.queued)
+    ]
+    return msgspec.structs.replace(usage, leases=kept, services=services)
 
 
 def notes_of(usage: "Usage") -> Iterator[str]:

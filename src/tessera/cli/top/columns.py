@@ -1,19 +1,25 @@
 """Columns of ``tessera top``: the cells of a row, the summary and the warnings, as text."""
 
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from tessera.cli.base.usage import NOT_MEASURED, device_of, gib_of, held_for, percent
+from tessera.observe.service_rows import ServiceRow
 from tessera.observe.top_view import TopView, View
 from tessera.observe.usage_rows import CardRow
-from tessera.text import count_noun
+from tessera.signals.page import ROOM_COUNTED
+from tessera.text import age, count_noun
 
 if TYPE_CHECKING:
     from tessera.observe.reading import Usage
+    from tessera.observe.service_rows import ServiceFinding
     from tessera.observe.usage_rows import LeaseRow
 
 #: Faults and excesses of memory that are shown.
 _WARNINGS = 5
+#: Findings of services in a wide table: 50 services with each kind.
+_ALL = 500
 
 
 class Columns(NamedTuple):
@@ -38,6 +44,16 @@ CARDS = Columns(
     frozenset({"BUSY", "MEM GIB", "POWER W", "TEMP C", "SM MHZ", "USED", "PODS"}),
     ("SM MHZ", "THROTTLED BY", "TEMP C", "PODS", "MODEL", "USED"),
 )
+SERVICES = Columns(
+    (
+        *("SERVICE", "READY", "REQ/S", "WAITING", "ROOM", "NEXT START", "BUSY", "POWER W", "J/1000 REQ"),
+        *("RUNNING", "KV CACHE", "TTFT P90 S", "FINDINGS"),
+    ),
+    frozenset({"READY", "REQ/S", "WAITING", "ROOM", "BUSY", "POWER W", "J/1000 REQ", "RUNNING", "KV CACHE"}),
+    ("TTFT P90 S", "KV CACHE", "RUNNING", "J/1000 REQ", "POWER W", "BUSY", "NEXT START"),
+)
+#: Columns of services that only a wide table has.
+_WIDE = frozenset({"RUNNING", "KV CACHE", "TTFT P90 S"})
 PODS = Columns(
     ("POD", "CONTAINER", "OWNER", "DEVICE", "KIND", "SHARE", "BUSY", "MEM GIB", "STATE", "HELD"),
     frozenset({"SHARE", "BUSY", "MEM GIB"}),
@@ -47,24 +63,31 @@ PODS = Columns(
 
 def columns_of(view: TopView) -> Columns:
     """The columns of what a row is."""
-    return CARDS if view.view is View.CARDS else PODS
+    return {View.CARDS: CARDS, View.PODS: PODS, View.SERVICES: SERVICES}[view.view]
 
 
-def cells_of(row: "CardRow | LeaseRow") -> tuple[str, ...]:
+def cells_of(row: "CardRow | LeaseRow | ServiceRow") -> tuple[str, ...]:
     """The cells of a row."""
+    if isinstance(row, ServiceRow):
+        return _service_cells(row)
     return _card_cells(row) if isinstance(row, CardRow) else _pod_cells(row)
 
 
-def table(view: TopView, usage: "Usage", width: int = 0) -> list[str]:
-    """The summary and all rows, as plain text."""
+def table(view: TopView, usage: "Usage", width: int = 0, *, wide: bool = True) -> list[str]:
+    """The summary and all rows, as plain text; ``wide`` for all columns."""
     from tessera.cli.base.table import fit_terminal, table_lines
 
-    rows = view.select_cards(usage) if view.view is View.CARDS else view.select_leases(usage)
+    rows = view.select(usage)
     lines = [summary(usage, width)]
     if not rows:
-        return [*lines, "no card answers" if not usage.cards else f"no {view.view.value} to show"]
+        return [*lines, empty(view, usage)]
     header, numbers, dropped = columns_of(view)
-    shown, cells = fit_terminal(header, list(map(cells_of, rows)), names=header[:1], dropped=dropped, width=width)
+    cells: Sequence[Sequence[str]] = [cells_of(row) for row in rows]
+    if not wide:
+        kept = [at for at, each in enumerate(header) if view.view is not View.SERVICES or each not in _WIDE]
+        header, cells = [header[at] for at in kept], [[row[at] for at in kept] for row in cells]
+    dropped = [each for each in dropped if each in header]
+    shown, cells = fit_terminal(header, cells, names=header[:1], dropped=dropped, width=width)
     lines += table_lines(
         [header[each] for each in shown],
         [[row[each] for each in shown] for row in cells],
@@ -74,8 +97,39 @@ def table(view: TopView, usage: "Usage", width: int = 0) -> list[str]:
     return lines
 
 
-def warnings(usage: "Usage") -> list[str]:
-    """What is wrong with the cards of the pods that are shown, with their use of it, and with free cards."""
+def empty(view: TopView, usage: "Usage") -> str:
+    """What is said in place of a table without rows."""
+    if view.view is View.SERVICES:
+        return (
+            usage.services_note or "no service to show: no Deployment or other such owner has pods that ask for cards"
+        )
+    return "no card answers" if not usage.cards else f"no {view.view.value} to show"
+
+
+def _service_warnings(rows: "Sequence[ServiceRow]", most: int) -> list[str]:
+    """The findings of services, with their evidence."""
+    found = [
+        f"! {row.namespace}/{each.pod} on {each.node}: {each.text}"
+        f"{f' ({each.pods - 1} more of {row.kind}/{row.name})' if each.pods > 1 else ''}"
+        for row in rows
+        for each in row.findings
+    ]
+    more = [f"! {len(found) - most} more; see -o wide"] if len(found) > most else []
+    return [*found[:most], *more]
+
+
+def warnings(view: TopView, usage: "Usage", *, wide: bool = False) -> list[str]:
+    """What is wrong with the cards of the pods that are shown, with their use of it, and with free cards.
+
+    Args:
+        view: what is shown; of services the findings stand here, with their evidence.
+        usage: the reading.
+        wide: all findings of services.
+    """
+    if view.view is View.SERVICES:
+        rows = view.select_services(usage)
+        notes = [f"! {usage.services_note}"] if usage.services_note and rows else []
+        return [*notes, *_service_warnings(rows, _ALL if wide else _WARNINGS)]
     found = [f"{row.key} on {row.node}/{row.card}: {row.lease.fault}" for row in usage.leases if row.lease.fault]
     found += [
         f"{row.key} on {row.node}/{row.card}: {each.sentence}" for row in usage.leases for each in row.lease.findings
@@ -150,6 +204,40 @@ def _power(row: "CardRow") -> str:
     """``59/400``, in watts."""
     limit = NOT_MEASURED if row.power_limit is None else f"{row.power_limit:.0f}"
     return NOT_MEASURED if row.power is None else f"{row.power:.0f}/{limit}"
+
+
+def _service_cells(row: "ServiceRow") -> tuple[str, ...]:
+    return (
+        row.key,
+        f"{row.ready}/{row.wanted}",
+        number(row.requests, 1),
+        number(row.waiting),
+        NOT_MEASURED if row.room is None else f"{row.room}{'+' if row.room >= ROOM_COUNTED else ''}",
+        _next_start(row),
+        percent(row.busy),
+        number(row.power),
+        number(row.joules),
+        number(row.running),
+        percent(row.kv_cache),
+        number(row.first_token, 2),
+        ", ".join([*map(_count, row.findings), *([f"unknown {row.unknown}"] if row.unknown else [])]) or "-",
+    )
+
+
+def number(value: float | None, digits: int = 0) -> str:
+    """``12.5``."""
+    return NOT_MEASURED if value is None else f"{value:,.{digits}f}"
+
+
+def _count(finding: "ServiceFinding") -> str:
+    return finding.kind if finding.pods == 1 else f"{finding.kind} {finding.pods}"
+
+
+def _next_start(row: "ServiceRow") -> str:
+    """``in 4m``; ``-`` if no pod waits for a place."""
+    if not row.starts:
+        return "-"
+    return NOT_MEASURED if row.start is None else f"in {age(max(0.0, row.start - time.time()))}"
 
 
 def _pod_cells(row: "LeaseRow") -> tuple[str, ...]:

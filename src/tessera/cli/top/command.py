@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from tessera.clock import Clock
     from tessera.kube.client.client import Client
     from tessera.observe.reading import Usage
+    from tessera.observe.service_rows import ServiceRow
     from tessera.observe.top_view import TopView
+    from tessera.observe.usage_rows import CardRow, LeaseRow
 
 #: Nodes from which on a change of slices is no reason to read all agents' pages at once: something always changes.
 _WATCHED = 200
@@ -35,13 +37,16 @@ _INTERVAL = 5.0
 
 
 @click.command()
-@click.option("--by", type=click.Choice(["pods", "cards"]), default="pods", show_default=True, help="What a row is.")
+@click.option(
+    "--by", type=click.Choice(["pods", "cards", "services"]), default="pods", show_default=True, help="What a row is."
+)
 @click.option(
     "--sort",
     metavar="ORDER",
     default="name",
     show_default=True,
-    help="name, busy or memory; for pods also held and wasted, for cards power and temperature.",
+    help="name, busy or memory; for pods also held and wasted, for cards power and temperature; for services name,"
+    " requests, waiting, busy, power, joules or findings.",
 )
 @namespace_options()
 @selector_option
@@ -75,16 +80,22 @@ def command(
 ) -> None:
     """Show what cards and pods do: activity, memory, power, temperature, and the state of each lease.
 
+    A row of services is a Deployment, StatefulSet or other owner whose pods hold or want cards: pods that are ready of
+    those wanted, requests per second and waiting ones by the pods' own pages, further pods that fit now, when the next
+    pod starts, what the cards do and draw, and findings: what is wrong with its pods, with evidence below.
+
     On a terminal the table is live: the arrows move the cursor; Enter says why the pod or node is as it is, l shows the
-    pod's log, d describes it; c shows cards, p pods, s changes the order, / filters, o gives the live page's address, ?
-    lists all keys, q quits. Elsewhere, and with TERM=dumb, the table is printed once. A value that the card cannot
-    measure is n/a. Agents take a sample every 10 seconds.
+    pod's log, d describes it; c shows cards, p pods, v services, s changes the order, / filters, o gives the live
+    page's address, ? lists all keys, q quits. Elsewhere, and with TERM=dumb, the table is printed once. A value that
+    nothing measures is n/a. Agents take a sample every 10 seconds.
 
     \b
     Examples:
       tessera top
       tessera top --by cards --sort power
       tessera top -n team-a --sort wasted --once
+      tessera top --by services --sort findings
+      tessera top --by services -n team-a -o json
     """
     from tessera.cli.base.usage import notes_of
     from tessera.cli.top.columns import table, warnings
@@ -93,18 +104,19 @@ def command(
     view = TopView(view=View(by), order=sort)
     if sort not in view.orders:
         raise click.BadParameter(f"{sort!r} is no order of {by}; orders: {', '.join(view.orders)}", param_hint="--sort")
+    if nodes and view.view is View.SERVICES:
+        raise click.UsageError("--node shows pods or cards of a node; a service is of the cluster: leave --node out")
     wanted = _Wanted(namespace, nodes, own_namespace(namespace, kubeconfig, context), selector)
     if not once and not output.for_programs and has_screen() and sys.stdin.isatty():
         asyncio.run(_run_live(view, wanted, interval, kubeconfig, context, colours=shows_colours(colour)))
         return
-    usage = asyncio.run(_read_once(wanted, kubeconfig, context))
-    cards, leases = view.select_cards(usage), view.select_leases(usage)
-    is_cards = view.view is View.CARDS
-    output.show(
-        {"simulated": usage.simulated, by: cards if is_cards else leases, "silent": usage.fleet.failures},
-        [*table(view, usage), *warnings(usage)],
-        [f"node/{row.node}" for row in cards] if is_cards else [f"pod/{row.lease.pod}" for row in leases],
-    )
+    usage = asyncio.run(_read_once(wanted, kubeconfig, context, services=view.view is View.SERVICES))
+    rows, wide = view.select(usage), output.form == "wide"
+    document: dict[str, object] = {"simulated": usage.simulated, by: rows, "silent": usage.fleet.failures}
+    if view.view is View.SERVICES:
+        document["note"] = usage.services_note
+    lines = [*table(view, usage, wide=wide or view.view is not View.SERVICES), *warnings(view, usage, wide=wide)]
+    output.show(document, lines, map(_object, rows))
     if notes := list(notes_of(usage)):
         say(*notes, err=True)
 
@@ -124,23 +136,34 @@ class _Wanted(NamedTuple):
     home: str
     selector: str | None
 
-    async def read(self, client: "Client") -> "Usage":
-        """Reads the cluster; only leases of the chosen pods remain."""
+    async def read(self, client: "Client", *, services: bool = True) -> "Usage":
+        """Reads the cluster, with ``services`` these too; only leases and services of the chosen pods remain."""
         import msgspec
 
         from tessera.cli.base.usage import read_or_explain, with_labels
 
-        usage = await read_or_explain(client, self.nodes, namespace=self.home)
+        usage = await read_or_explain(client, self.nodes, namespace=self.home, services=services)
         usage = with_labels(usage, await selected_pods(client, self.selector, self.namespace, self.home))
         if self.namespace is None:
             return usage
         kept = [row for row in usage.leases if row.lease.namespace == self.namespace]
-        return msgspec.structs.replace(usage, leases=kept)
+        own = [row for row in usage.services if row.namespace == self.namespace]
+        return msgspec.structs.replace(usage, leases=kept, services=own)
 
 
-async def _read_once(wanted: _Wanted, kubeconfig: Path | None, context: str | None) -> "Usage":
+async def _read_once(wanted: _Wanted, kubeconfig: Path | None, context: str | None, *, services: bool) -> "Usage":
     async with connect("tessera-top", kubeconfig, context) as client:
-        return await wanted.read(client)
+        return await wanted.read(client, services=services)
+
+
+def _object(row: "CardRow | LeaseRow | ServiceRow") -> str:
+    """What ``-o name`` writes."""
+    from tessera.observe.service_rows import ServiceRow
+    from tessera.observe.usage_rows import CardRow
+
+    if isinstance(row, ServiceRow):
+        return f"{row.kind.lower()}/{row.name}"
+    return f"node/{row.node}" if isinstance(row, CardRow) else f"pod/{row.lease.pod}"
 
 
 async def _run_live(

@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tessera.cli.base.table import fit_terminal, table_cells
 from tessera.cli.base.usage import percent
-from tessera.cli.top.columns import cells_of, columns_of, summary, sums_of, warnings
-from tessera.observe.top_view import Pane, TopView, visible
+from tessera.cli.top.columns import cells_of, columns_of, empty, summary, sums_of, warnings
+from tessera.observe.service_rows import ServiceRow
+from tessera.observe.top_view import Pane, TopView, View, visible
 from tessera.observe.usage_rows import CardRow
 from tessera.text import list_names, one_line
 
 if TYPE_CHECKING:
     from tessera.observe.reading import Usage
+    from tessera.observe.top_view import Rows
     from tessera.observe.usage_rows import LeaseRow
 
 #: Escape sequences by style. Those that are no colour stay without colours.
@@ -40,7 +42,19 @@ _BLOCKS, _PLAIN = " ▏▎▍▌▋▊▉█", " #"
 _GAUGES_FROM = 16
 #: Keys by what is shown, the first ones the most needed; a narrow terminal shows fewer.
 _KEYS = (
-    *("q quit", "? help", "Enter why", "l log", "d describe", "/ filter", "s sort", "c cards", "p pods", "o page"),
+    *(
+        "q quit",
+        "? help",
+        "Enter why",
+        "l log",
+        "d describe",
+        "/ filter",
+        "s sort",
+        "c cards",
+        "p pods",
+        "v services",
+        "o page",
+    ),
     "r reverse",
 )
 _TEXT_KEYS = ("Esc back", "arrows, Page Up/Down scroll", "Enter why", "l log", "d describe", "o page")
@@ -106,7 +120,9 @@ def draw(view: TopView, width: int, height: int, look: Look) -> Iterator[str]:
     if view.pane is not None:
         lines += _text(view.pane, width, room)
     else:
-        told = [[Span(each, "bad" if each.startswith("!") else "")] for each in warnings(usage)][: max(0, room - 4)]
+        told = [[Span(each, "bad" if each.startswith("!") else "")] for each in warnings(view, usage)][
+            : max(0, room - 4)
+        ]
         lines += [*told, *_table(view, usage, width, max(1, room - len(told)), look)]
     lines = lines[: height - len(foot)]
     lines += [[]] * (height - len(foot) - len(lines))
@@ -147,7 +163,7 @@ def _gauges(usage: "Usage", width: int, look: Look) -> Line:
 def _table(view: TopView, usage: "Usage", width: int, room: int, look: Look) -> Iterator[Line]:
     rows = view.rows
     if not rows:
-        yield [Span("no card answers" if not usage.cards else f"no {view.view.value} to show")]
+        yield [Span(empty(view, usage))]
         if view.filter:
             yield [Span("Escape clears the filter", "dim")]
         return
@@ -160,15 +176,16 @@ def _table(view: TopView, usage: "Usage", width: int, room: int, look: Look) -> 
         yield [Span("> " if at_cursor else "  ", "accent bold"), *_row(header, cells, rows[at], at_cursor=at_cursor)]
 
 
-def _grid(
-    view: TopView, rows: "Sequence[CardRow | LeaseRow]", width: int, look: Look
-) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+def _grid(view: TopView, rows: "Rows", width: int, look: Look) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
     """The header and the cells of these rows, as wide as their columns."""
     names, numbers, dropped = columns_of(view)
-    header = _with_bars(names, _BUSY_BAR, _MEMORY_BAR)
-    size = _WIDE_BAR if width >= _WIDE else _BAR
-    cells = [_with_bars(cells_of(row), *(bar(part, size, look) for part in _parts(row)), header=names) for row in rows]
-    order = (*dropped[:2], _MEMORY_BAR, *dropped[2:], _BUSY_BAR)
+    header, cells, order = names, [cells_of(row) for row in rows], tuple(dropped)
+    if view.view is not View.SERVICES:
+        size = _WIDE_BAR if width >= _WIDE else _BAR
+        bars = [[bar(part, size, look) for part in _parts(row)] for row in rows]
+        header = _with_bars(names, _BUSY_BAR, _MEMORY_BAR)
+        cells = [_with_bars(row, *drawn, header=names) for row, drawn in zip(cells, bars, strict=True)]
+        order = (*dropped[:2], _MEMORY_BAR, *dropped[2:], _BUSY_BAR)
     shown, fitted = fit_terminal(header, cells, names=header[:1], dropped=order, width=width)
     kept = [[row[each] for each in shown] for row in fitted]
     right = frozenset(at for at, each in enumerate(shown) if header[each] in numbers)
@@ -176,14 +193,16 @@ def _grid(
     return first, grid
 
 
-def _with_bars(cells: Sequence[str], busy: str, memory: str, *, header: Sequence[str] = ()) -> Sequence[str]:
+def _with_bars(cells: Sequence[str], busy: str, memory: str, *, header: Sequence[str] = ()) -> tuple[str, ...]:
     """The cells with a bar behind BUSY and one behind MEM GIB, which follow each other in every view."""
     at = (header or cells).index("BUSY") + 1
     return (*cells[:at], busy, cells[at], memory, *cells[at + 1 :])
 
 
-def _parts(row: "CardRow | LeaseRow") -> tuple[float | None, float | None]:
+def _parts(row: "CardRow | LeaseRow | ServiceRow") -> tuple[float | None, float | None]:
     """How busy the row's device is, and how full its memory."""
+    if isinstance(row, ServiceRow):
+        return row.busy, None
     if isinstance(row, CardRow):
         busy, memory, whole = row.busy, row.memory, row.memory_total
     else:
@@ -191,15 +210,18 @@ def _parts(row: "CardRow | LeaseRow") -> tuple[float | None, float | None]:
     return busy, memory / whole if memory is not None and whole else None
 
 
-def _row(header: Sequence[str], cells: Sequence[str], row: "CardRow | LeaseRow", *, at_cursor: bool) -> Iterator[Span]:
+def _row(
+    header: Sequence[str], cells: Sequence[str], row: "CardRow | LeaseRow | ServiceRow", *, at_cursor: bool
+) -> Iterator[Span]:
     busy, memory = _parts(row)
-    fault = "" if isinstance(row, CardRow) else row.lease.fault
+    fault = "" if isinstance(row, CardRow | ServiceRow) else row.lease.fault
     styles: Mapping[str, Callable[[str], str]] = {
         "BUSY": lambda _: level(busy),
         _BUSY_BAR: lambda _: level(busy),
         "MEM GIB": lambda _: level(memory),
         _MEMORY_BAR: lambda _: level(memory),
         "STATE": lambda cell: _STATES.get(cell.strip(), ""),
+        "FINDINGS": lambda cell: "fair" if cell.strip() != "-" else "",
         "POD": lambda _: "bad" if fault else "",
     }
     for at, (title, cell) in enumerate(zip(header, cells, strict=True)):

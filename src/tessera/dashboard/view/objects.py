@@ -19,6 +19,7 @@ from tessera.forecast.queue_page import QueuePage
 from tessera.kube.client.client import Client
 from tessera.kube.resources.meta import ObjectMeta, Resource, Wire
 from tessera.observe.cluster_reading import ClusterReading
+from tessera.observe.service_rows import ServiceRow
 
 #: The note for a user who may not read the agents' pages.
 NO_PAGES = (
@@ -76,10 +77,12 @@ CLUSTER = "cluster"
 
 
 class Usage(Wire, frozen=True, kw_only=True):
-    """The use of the cluster's cards, as on the agents' pages."""
+    """The use of the cluster's cards, as on the agents' pages, and the services of the user's namespaces."""
 
     metadata: ObjectMeta = ObjectMeta()
     fleet: FleetUsage = FleetUsage()
+    services: tuple[ServiceRow, ...] = ()
+    services_note: str = ""
 
 
 class Map(Wire, frozen=True, kw_only=True):

@@ -38,6 +38,7 @@ from tessera.dashboard.view.openapi import documents
 from tessera.kube.client.errors import ApiError, NotFound, ServiceUnavailable, Status
 from tessera.kube.resources.meta import Resource
 from tessera.observe.cluster_reading import ClusterReading
+from tessera.observe.service_rows import ServiceRow, service_rows, unknown_services
 from tessera.serving.bounded_port import Bounds, ConnectionPort
 from tessera.serving.connection import Connection
 from tessera.serving.fair_shares import FairTurns, NoTurnError
@@ -130,14 +131,32 @@ class ViewAnswers:
         visibility = name_own_nodes(visibility, self._source.objects.pods)
         if resource is GPU_HOURS:
             return await asyncio.to_thread(_make_record, await self._read_record(), visibility)
+        if resource is USAGES:
+            return await self._make_usage(visibility)
         if resource is not WAITING_PODS:
-            return await asyncio.to_thread(self._make_cards, resource, visibility, await self._source.read_fleet())
+            return await asyncio.to_thread(self._make_map, visibility, await self._source.read_fleet())
         page = await self._source.read_queue()
         if isinstance(page, str):
             text = f"nobody says which pods wait: {page}"
             raise ServiceUnavailable(Status(code=503, reason="ServiceUnavailable", message=text))
         shown = Aliases(visibility, self._redactor).hide_queue(page)
         return msgspec.json.encode({"queue": shown})
+
+    async def _make_usage(self, visibility: Visibility) -> bytes:
+        fleet, signals = await self._source.read_fleet(), await self._source.read_signals()
+        queue = await self._source.read_queue()
+
+        def make() -> bytes:
+            shown, note = Aliases(visibility, self._redactor).hide_fleet(fleet), ""
+            services: tuple[ServiceRow, ...] = ()
+            if isinstance(signals, str):
+                note = unknown_services(signals if visibility.full else "")
+            else:
+                rows = service_rows(signals, fleet, None if isinstance(queue, str) else queue)
+                services = tuple(self._redactor.redact(each, visibility) for each in rows if visibility.shows(each))
+            return msgspec.json.encode({"fleet": shown, "services": services, "servicesNote": note})
+
+        return await asyncio.to_thread(make)
 
     async def _read_record(self) -> str:
         """The record of GPU-hours.
@@ -151,11 +170,9 @@ class ViewAnswers:
             text = f'{GPU_HOURS.label} "{CLUSTER}" not found'
             raise NotFound(Status(code=404, reason="NotFound", message=text)) from None
 
-    def _make_cards(self, resource: Resource[Any], visibility: Visibility, whole: FleetUsage) -> bytes:
+    def _make_map(self, visibility: Visibility, whole: FleetUsage) -> bytes:
         aliases = Aliases(visibility, self._redactor)
         fleet = aliases.hide_fleet(whole)
-        if resource is USAGES:
-            return msgspec.json.encode({"fleet": fleet})
         objects = aliases.hide(self._source.objects)
         reading = ClusterReading(instaslices=objects.instaslices, nodes=objects.nodes, pods=objects.pods, fleet=fleet)
         return msgspec.json.encode({"map": make_map(reading)})

@@ -1,0 +1,212 @@
+"""Rows of services, as ``tessera top --by services`` and the live page show them: what is known of each, joined. Pure.
+
+The controller's signals say which services there are, with their pods, load and room; its queue when the next pod
+starts; the agents' pages what the pods do on their cards. Nothing is counted anew here. What one of them does not know
+is ``None``, never 0: while no agent lists a pod that is on a node, as on a dead one, power and activity of its service
+are unknown.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from tessera.access.agent_pages import FleetUsage
+from tessera.api.nodes.usage import LeaseUsage
+from tessera.forecast.queue_page import ExpectedStart, QueuePage
+from tessera.observe.usage_rows import WASTED_STATES
+from tessera.signals.load import sum_power
+from tessera.signals.page import JOULES, KV_CACHE, REQUESTS, ROOM, RUNNING, TTFT_P90, WAITING, Service, SignalsPage
+from tessera.visibility import NodeName, OwnedText, Public
+
+#: The kind of a finding about the card itself.
+CARD_FAULT = "card fault"
+
+
+class ServiceFinding(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Something that is wrong with pods of a service, or with their cards.
+
+    Attributes:
+        kind: in words: ``throttled``, ``never used``, ``card fault``.
+        pods: the pods that have it.
+        pod: the one that has it the longest.
+        node: its node.
+        text: the evidence of that one: since when, measurements, what to do.
+    """
+
+    kind: Public
+    pods: int
+    pod: Public
+    node: NodeName
+    text: Public
+
+
+class ServiceRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A service: an owner whose pods hold or want cards, such as a Deployment.
+
+    Attributes:
+        namespace: its namespace.
+        kind: of the owner.
+        name: of the owner.
+        ready: pods that are ready.
+        wanted: pods that the owner made, and that have not ended.
+        requests: requests per second that ended well, over a minute.
+        running: requests that its pods compute.
+        waiting: requests that wait in its pods.
+        kv_cache: part of the KV cache in use.
+        first_token: seconds to the first token of nine tenths of the requests.
+        room: further pods that fit now.
+        starts: pods that wait for a place.
+        queued: names of the first of them.
+        start: Unix time before which half of such pods as the next one start, a whole minute; None if not known.
+        busy: share of time in which its cards compute, weighed by their size.
+        power: its part of its cards' watts.
+        joules: for 1,000 requests.
+        unknown: pods on a node that no agent tells of.
+        findings: what is wrong, one of each kind.
+    """
+
+    namespace: OwnedText
+    kind: Public
+    name: Public
+    ready: int
+    wanted: int
+    requests: float | None = None
+    running: float | None = None
+    waiting: float | None = None
+    kv_cache: float | None = None
+    first_token: float | None = None
+    room: int | None = None
+    starts: int = 0
+    queued: tuple[Public, ...] = ()
+    start: float | None = None
+    busy: float | None = None
+    power: float | None = None
+    joules: float | None = None
+    unknown: int = 0
+    findings: tuple[ServiceFinding, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """``namespace/Kind/name``."""
+        return f"{self.namespace}/{self.kind}/{self.name}"
+
+
+def unknown_services(reason: str) -> str:
+    """The sentence about services that the controller does not tell."""
+    return f"services are not known{f': {reason}' if reason else ''}"
+
+
+class _Held(NamedTuple):
+    node: str
+    lease: LeaseUsage
+
+
+class _Found(NamedTuple):
+    """A finding of one pod, and the seconds that it lasts."""
+
+    kind: str
+    text: str
+    lasts: float
+    held: _Held
+
+
+def service_rows(signals: SignalsPage, fleet: FleetUsage, queue: QueuePage | None) -> list[ServiceRow]:
+    """The services, by namespace, kind and name.
+
+    Args:
+        signals: of all services.
+        fleet: the agents' pages.
+        queue: the waiting pods; None if they are not known.
+    """
+    held: dict[tuple[str, str], list[_Held]] = {}
+    for page in fleet.nodes:
+        for lease in page.leases:
+            held.setdefault((lease.namespace, lease.owner), []).append(_Held(page.node, lease))
+    starts = {row.key: row.start for row in queue.pods} if queue is not None else {}
+    return [_row(each, held.get((each.namespace, f"{each.kind}/{each.name}"), ()), starts) for each in signals.services]
+
+
+def _row(service: Service, held: Sequence[_Held], starts: Mapping[str, ExpectedStart]) -> ServiceRow:
+    values = service.values
+    unknown = max(0, service.placed - len({each.lease.uid for each in held}))
+    complete = held if not unknown else ()
+    power = sum_power([each.lease.power for each in complete])
+    room, joules, requests = values.get(ROOM), values.get(JOULES), values.get(REQUESTS)
+    return ServiceRow(
+        namespace=service.namespace,
+        kind=service.kind,
+        name=service.name,
+        ready=service.ready,
+        wanted=service.wanted,
+        requests=None if requests is None else round(requests, 2),
+        running=values.get(RUNNING),
+        waiting=values.get(WAITING),
+        kv_cache=values.get(KV_CACHE),
+        first_token=values.get(TTFT_P90),
+        room=None if room is None else int(room),
+        starts=max(0, service.wanted - service.placed),
+        queued=service.waiting,
+        start=_next_start(service, starts),
+        busy=_busy([each.lease for each in complete]),
+        power=None if power is None else round(power),
+        joules=None if joules is None else round(joules),
+        unknown=unknown,
+        findings=tuple(_join(_find(held))),
+    )
+
+
+def _next_start(service: Service, starts: Mapping[str, ExpectedStart]) -> float | None:
+    """Whole minutes: a forecast moves by seconds each time that it is made."""
+    keys = (f"{service.namespace}/{name}" for name in service.waiting)
+    known = [start.p50 for key in keys if (start := starts.get(key)) is not None and start.p50 is not None]
+    return 60.0 * round(min(known) / 60) if known else None
+
+
+def _busy(leases: Sequence[LeaseUsage]) -> float | None:
+    whole = sum(each.share for each in leases)
+    known = [each.share * each.busy for each in leases if each.busy is not None]
+    return round(sum(known) / whole, 2) if whole > 0 and len(known) == len(leases) else None
+
+
+def _find(held: Iterable[_Held]) -> Iterator[_Found]:
+    for each in held:
+        lease = each.lease
+        if lease.fault:
+            yield _Found(CARD_FAULT, lease.fault, 0.0, each)
+        if lease.state in WASTED_STATES:
+            name = lease.state.replace("_", " ")
+            yield _Found(name, f"{name}: {lease.evidence}", lease.held, each)
+        for finding in lease.findings:
+            yield _Found(finding.name, finding.sentence, finding.lasts, each)
+
+
+def _join(found: Iterable[_Found]) -> Iterator[ServiceFinding]:
+    """One finding of each kind, those of most pods first."""
+    kinds: dict[str, list[_Found]] = {}
+    for each in found:
+        kinds.setdefault(each.kind, []).append(each)
+    pods = {kind: len({each.held.lease.uid for each in several}) for kind, several in kinds.items()}
+    for kind in sorted(kinds, key=lambda name: (-pods[name], name)):
+        worst = max(kinds[kind], key=lambda each: each.lasts)
+        place, lease = worst.held
+        yield ServiceFinding(kind=kind, pods=pods[kind], pod=lease.pod, node=place, text=worst.text)
+
+
+def _order(value: Callable[[ServiceRow], float | None]) -> Callable[[ServiceRow], float]:
+    def order(row: ServiceRow) -> float:
+        found = value(row)
+        return float("-inf") if found is None else found
+
+    return order
+
+
+#: Orders of services by name, each with the largest first.
+SERVICE_ORDERS: Mapping[str, Callable[[ServiceRow], float]] = {
+    "requests": _order(lambda row: row.requests),
+    "waiting": _order(lambda row: row.waiting),
+    "busy": _order(lambda row: row.busy),
+    "power": _order(lambda row: row.power),
+    "joules": _order(lambda row: row.joules),
+    "findings": _order(lambda row: sum(each.pods for each in row.findings)),
+}

@@ -1,0 +1,102 @@
+"""Rows of services: signals, queue and agents' pages joined; what one of them does not know is not known."""
+
+from typing import Any
+
+import pytest
+from tests.observe.conftest import lease
+
+from tessera.access.agent_pages import FleetUsage
+from tessera.api.nodes.health import Finding
+from tessera.api.nodes.usage import LeaseUsage, NodeUsage
+from tessera.forecast.queue_page import ExpectedStart, QueuedPod, QueuePage
+from tessera.observe.service_rows import SERVICE_ORDERS, ServiceRow, service_rows
+from tessera.signals.page import JOULES, REQUESTS, ROOM, WAITING, Service, SignalsPage
+from tessera.visibility import FULL, Redactor, Visibility
+
+VLLM = "Deployment/vllm"
+HOT = Finding(kind="throttled", text="its card is slow", advice="Ask.", window=600, lasts=1500)
+
+
+def service(name: str = "vllm", **facts: Any) -> Service:
+    given: dict[str, Any] = {"wanted": 2, "placed": 2, "ready": 2}
+    return Service(namespace="team", kind="Deployment", name=name, **given | facts)
+
+
+def held(pod: str, **facts: Any) -> LeaseUsage:
+    given: dict[str, Any] = {"owner": VLLM, "share": 0.5, "busy": 0.4, "power": 100.0}
+    return lease(pod, **given | facts)
+
+
+def row(found: Service, *leases: LeaseUsage, queue: QueuePage | None = None) -> ServiceRow:
+    pages = [NodeUsage(node=f"n{at}", leases=(each,)) for at, each in enumerate(leases, 1)]
+    (made,) = service_rows(SignalsPage(services=(found,)), FleetUsage(nodes=tuple(pages)), queue)
+    return made
+
+
+def test_everything_that_is_known_of_a_service_stands_in_one_row() -> None:
+    values = {REQUESTS: 12.345, WAITING: 3.0, ROOM: 5.0, JOULES: 16_200.4}
+    found = row(
+        service(values=values, wanted=3, waiting=("c",)),
+        held("a", share=1.0, busy=0.2),
+        held("b", share=0.5, busy=0.8, power=99.6, findings=(HOT,)),
+        queue=QueuePage(pods=(QueuedPod(namespace="team", name="c", start=ExpectedStart(p50=601.0)),)),
+    )
+    assert (found.ready, found.wanted, found.requests, found.waiting, found.room) == (2, 3, 12.35, 3.0, 5)
+    assert (found.starts, found.start, found.busy, found.power, found.joules) == (1, 600.0, 0.4, 200, 16_200)
+    (finding,) = found.findings
+    assert (finding.kind, finding.pods, finding.pod, finding.node) == ("throttled", 1, "b", "n2")
+    assert finding.text == "throttled for 25m: its card is slow. Ask."
+
+
+def test_a_pod_of_which_no_agent_tells_makes_power_and_activity_unknown() -> None:
+    found = row(service(placed=3), held("a"), held("b", findings=(HOT,)))
+    assert (found.unknown, found.power, found.busy, len(found.findings)) == (1, None, None, 1)
+
+
+@pytest.mark.parametrize("missing", ["power", "busy"])
+def test_one_pod_whose_value_is_not_measured_makes_the_sum_unknown(missing: str) -> None:
+    found = row(service(), held("a"), held("b", **{missing: None}))
+    assert (getattr(found, missing), found.unknown) == (None, 0)
+
+
+def test_a_service_of_which_nothing_is_known_has_no_zeros() -> None:
+    found = row(service(placed=0, ready=0))
+    unknown = (found.requests, found.waiting, found.room, found.start, found.busy, found.power, found.joules)
+    assert unknown == (None,) * 7
+    assert found.starts == 2
+
+
+def test_leases_of_another_owner_or_namespace_are_none_of_it() -> None:
+    found = row(service(placed=1), held("a", namespace="other"), held("b", owner="StatefulSet/vllm"))
+    assert (found.unknown, found.findings) == (1, ())
+
+
+def test_a_thousand_replicas_have_one_finding_of_each_kind_with_the_evidence_of_the_longest() -> None:
+    idle = [held(f"p{at}", state="idle", held=100.0 + at, evidence=f"no process for {at} min") for at in range(1000)]
+    sick = held("sick", fault="its card needs a reset: XID 48")
+    found = row(service(wanted=1001, placed=1001), *idle, sick)
+    assert [(each.kind, each.pods, each.pod, each.text) for each in found.findings] == [
+        ("idle", 1000, "p999", "idle: no process for 999 min"),
+        ("card fault", 1, "sick", "its card needs a reset: XID 48"),
+    ]
+
+
+def test_a_card_of_two_containers_counts_its_pod_once() -> None:
+    two = held("a", findings=(HOT,)), held("a", container="side", findings=(HOT,))
+    found = row(service(placed=2), *two)
+    assert (found.unknown, found.findings[0].pods) == (1, 1)
+
+
+def test_services_of_unknown_load_come_last_in_each_order() -> None:
+    known = row(service(values={REQUESTS: 0.0, WAITING: 0.0, JOULES: 1.0}), held("a"), held("b", findings=(HOT,)))
+    for name, order in SERVICE_ORDERS.items():
+        assert order(known) > order(row(service(placed=9))), name
+
+
+def test_a_service_is_for_those_who_may_see_the_pods_of_its_namespace() -> None:
+    found = row(service(), held("a", findings=(HOT,)), held("b"))
+    theirs, own = Visibility(namespaces=frozenset({"other"})), Visibility(namespaces=frozenset({"team"}))
+    assert [each.shows(found) for each in (Visibility(), theirs, own, FULL)] == [False, False, True, True]
+    shown = Redactor(b"k").redact(found, own)
+    assert shown.findings[0].node.startswith("~")
+    assert shown.findings[0].pod == "a"
