@@ -67,6 +67,11 @@ def test_the_next_start_has_the_other_slice_and_the_pod_stays(in_lab: InLab) -> 
         assert (after.metadata.uid, after.status.pod_ip) == (before.metadata.uid, before.status.pod_ip)
         told = "its container starts with 3g.20gb, which pod svc-slice lends it"
         await lab.until(lambda: lab.told_times("svc", "SliceLent", told) == 1, "an event says so")
+        pods = lab.cluster.nodes["node-1"].pods
+        began = restarts(lab)
+        assert pods.run_command("default", "svc", "c0", ["kill", "1"]).code == 0
+        await lab.until(lambda: restarts(lab) > began, "svc was ended by hand")
+        await lab.until(lambda: profile_of(lab, "svc") == "3g.20gb", "it keeps the lent slice")
         began = restarts(lab)
         await end(lab.client, "default", "svc")  # nobody pays for the slice any longer, so no process may keep it
         await lab.until(lambda: restarts(lab) > began and profile_of(lab, "svc") == own, "it has its own slice again")

@@ -118,7 +118,7 @@ async def begin(client: "Client", at: tuple[str, str], memory: str, image: str, 
         )
     say(
         f"pod {lender} holds {resource} on node {pod.spec.node_name} for pod {name}.",
-        f"Container {container} has it from its next start on:"
+        f"Container {container} has it from its next start on. End it when it suits, such as by"
         f" kubectl exec -n {namespace} {name} -c {container} -- kill 1",
         f"End it: tessera resize {name} --back -n {namespace}",
     )

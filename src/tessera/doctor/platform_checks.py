@@ -170,7 +170,12 @@ def _runtimes(nodes: list[Node]) -> Iterator[Finding]:
         yield error("runtime", text, "upgrade containerd to 2, or to 1.7 with enable_cdi = true", _named(too_old))
     if others:
         text = f"the container runtime of {list_names(others)} is not known to read CDI files"
-        yield warning("runtime", text, "use containerd 1.7 or newer, or CRI-O", _named(others))
+        yield warning(
+            "runtime",
+            text,
+            "use containerd 1.7 or newer, or CRI-O; Docker with the settings of tessera config runtime docker",
+            _named(others),
+        )
     if by_setting:
         text = f"containerd 1.7 on {list_names(by_setting)}: CDI is off by default"
         advice = "set enable_cdi = true in /etc/containerd/config.toml, or upgrade to containerd 2"

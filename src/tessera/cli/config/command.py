@@ -1,4 +1,4 @@
-"""``tessera config``: checks files of settings before they are used in a cluster."""
+"""``tessera config``: checks files of settings before they are used in a cluster, and prints those of runtimes."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,15 +11,17 @@ from tessera.cli.base.grammar import Output, output_option
 
 if TYPE_CHECKING:
     from tessera.cli.config.part_report import PartReport
+    from tessera.cli.config.runtimes import RuntimeSettings
 
 
 @click.group()
 def command() -> None:
-    """Check files of settings before you use them in a cluster.
+    """Check files of settings before you use them in a cluster, and print those of container runtimes.
 
     \b
-    Example:
+    Examples:
       tessera config check values.yaml
+      tessera config runtime crio
     """
 
 
@@ -72,3 +74,46 @@ def _lines(parts: "Sequence[PartReport]") -> Iterator[str]:
         yield from (f"  {line}" for line in part.means)
         yield from (f"  note: {line}" for line in part.notices)
         yield from (f"  wrong: {line}" for line in part.problems)
+
+
+#: Container runtimes whose settings are printed (:mod:`tessera.cli.config.runtimes`).
+_RUNTIMES = ("containerd", "containerd-1.7", "crio", "docker", "k3s", "rke2", "microk8s")
+
+
+@command.command()
+@click.argument("name", type=click.Choice(_RUNTIMES), metavar="|".join(_RUNTIMES))
+@output_option("text")
+@report_errors
+def runtime(name: str, output: Output) -> None:
+    """Print the settings of a node's container runtime and of NVIDIA's runtime.
+
+    For nodes on which NVIDIA's container toolkit is installed by hand; where Tessera installs it, nothing is to be set.
+    With these settings containers get the devices that their pods request, and an image that names cards by
+    NVIDIA_VISIBLE_DEVICES gets none. "Merge" says of a file that it keeps what else it has. The last part is a
+    RuntimeClass, for pods on nodes where you leave another runtime the default.
+
+    \b
+    Examples:
+      tessera config runtime containerd
+      tessera config runtime k3s -o jsonpath='{.files[0].text}'
+    """
+    from tessera.cli.config.runtimes import RUNTIMES, class_manifest
+
+    found = RUNTIMES[name]
+    document = {"files": found.files, "restart": found.restart, "runtimeClass": class_manifest()}
+    output.show(document, _settings_lines(found), (each.path for each in found.files))
+
+
+def _settings_lines(found: "RuntimeSettings") -> Iterator[str]:
+    import yaml
+
+    from tessera.cli.config.runtimes import class_manifest
+
+    for each in found.files:
+        yield f"# {'Merge into' if each.merge else 'Write'} {each.path}"
+        yield from each.text.splitlines()
+        yield ""
+    yield f"# Then: {found.restart}"
+    yield ""
+    yield "# RuntimeClass, if it is not the default"
+    yield from yaml.safe_dump(class_manifest(), sort_keys=False).splitlines()

@@ -10,6 +10,7 @@ is simulated. ``exec`` refuses all of these: it runs what it can act on and ends
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from signal import Signals
 
 import msgspec
 
@@ -63,6 +64,15 @@ def parse_command(image: str, argv: Sequence[str], around: Surroundings) -> Comm
         return CommandBehaviour(seconds=None, output=(f"simulated: image {image} runs until it is stopped",))
     script = _script_of(argv)
     return _parse_simple(argv, around, last=True) if script is None else _parse_script(script, around)
+
+
+def signal_of(argv: Sequence[str]) -> int:
+    """The signal that a command sends to its container's first process, as ``kill 1`` does; 0 if it sends none."""
+    if argv[0].rsplit("/", 1)[-1] != "kill" or argv[-1] != "1" or len(argv) > 3:
+        return 0
+    name = argv[1].removeprefix("-").removeprefix("SIG") if len(argv) == 3 else "TERM"
+    known = {each.name.removeprefix("SIG"): each.value for each in (Signals.SIGTERM, Signals.SIGINT, Signals.SIGKILL)}
+    return known.get(name) or (int(name) if name in {str(each) for each in known.values()} else 0)
 
 
 def run_at_once(argv: Sequence[str], around: Surroundings) -> CommandResult:

@@ -24,7 +24,7 @@ from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 #: UUID of a card or MIG device that a container sees.
 DeviceUuid = NewType("DeviceUuid", str)
 #: Added to a signal's number in the exit code of a process that it ended, as a shell does.
-_SIGNALLED = 128
+SIGNALLED = 128
 #: Exit code of a program that ends after an error of CUDA.
 _FAILED = 1
 #: Start time of every simulated process: a PID is never used again.
@@ -118,7 +118,7 @@ class GpuContainer:
 
     def kill(self, number: signal.Signals) -> None:
         """Ends the container by a signal."""
-        self._end(_SIGNALLED + number)
+        self._end(SIGNALLED + number)
 
     def fail(self) -> None:
         """Ends the container as a CUDA program ends whose MPS daemon is gone: it reports an error."""

@@ -18,7 +18,7 @@ from tessera.agent.mps.interfaces import CONTAINER_ROOT, PIPE_VARIABLE
 from tessera.kubelet.interfaces import ContainerAllocateResponse
 from tessera_lab.kubelet.containers.cdi import CdiEdits, CdiRegistry
 from tessera_lab.kubelet.containers.commands import CommandBehaviour, parse_command
-from tessera_lab.kubelet.containers.gpu_processes import ContainerOwner, GpuProcesses
+from tessera_lab.kubelet.containers.gpu_processes import SIGNALLED, ContainerOwner, GpuProcesses
 from tessera_lab.kubelet.containers.tools import Surroundings, visible_devices
 from tessera_lab.kubelet.images.catalogue import image_variables
 from tessera_lab.kubelet.images.node_images import NodeImages
@@ -36,6 +36,13 @@ class CreatedContainer(msgspec.Struct, frozen=True, kw_only=True):
     argv: tuple[str, ...]
     env: Mapping[str, str]
     server: HttpBehaviour | None = None
+
+
+class _Running(msgspec.Struct):
+    """A simulated container that runs: its task, and the exit code once a signal has ended it."""
+
+    task: asyncio.Task[Any] | None
+    ended: int | None = None
 
 
 class ContainerRuntime:
@@ -68,6 +75,8 @@ class ContainerRuntime:
         self._gpu_memory = gpu_memory
         self.images = images
         self.servers = SimulatedServers(clock)
+        #: The simulated containers that run, by pod's UID and name.
+        self._running: dict[tuple[str, str], _Running] = {}
 
     def create(
         self,
@@ -122,8 +131,32 @@ class ContainerRuntime:
         does = parse_command(created.image, created.argv, self.surroundings(owner.pod, created.env))
         for line in (*does.output, *does.errors):
             log(line)
-        async with self.servers.running(owner.uid, created.server, address, log):
-            return await self._work(created, does, owner, log)
+        running = _Running(asyncio.current_task())
+        self._running[owner.uid, owner.container] = running
+        try:
+            async with self.servers.running(owner.uid, created.server, address, log):
+                return await self._work(created, does, owner, log)
+        except asyncio.CancelledError:
+            if running.ended is None or running.task is None:
+                raise
+            running.task.uncancel()
+            return running.ended
+        finally:
+            del self._running[owner.uid, owner.container]
+
+    def signal(self, pod: str, container: str, number: int) -> bool:
+        """Ends a simulated container by a signal; False if it does not run.
+
+        Args:
+            pod: UID of its pod.
+            container: its name.
+            number: the signal's.
+        """
+        running = self._running.get((pod, container))
+        if running is None or running.task is None:
+            return False
+        running.ended = SIGNALLED + number
+        return running.task.cancel()
 
     async def _work(
         self, created: CreatedContainer, does: CommandBehaviour, owner: ContainerOwner, log: Callable[[str], None]

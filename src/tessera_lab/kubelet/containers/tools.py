@@ -16,7 +16,7 @@ from tessera_lab.kubelet.nvidia_smi.program import KNOWN, run_nvidia_smi
 #: Exit codes of a shell: a command that cannot be run, and one that does not exist.
 CANNOT_RUN, NO_COMMAND = 126, 127
 #: The commands, for people.
-TOOLS = ("echo WORDS", "env", "hostname", "ls /dev", "printenv [NAME]", "true", "false", *KNOWN)
+TOOLS = ("echo WORDS", "env", "hostname", "kill 1", "ls /dev", "printenv [NAME]", "true", "false", *KNOWN)
 
 #: Environment variables that list a container's GPUs.
 DEVICE_VARIABLES = ("NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")

@@ -14,7 +14,7 @@ from tessera.kube.resources.meta import key_of, uid_of
 from tessera.kube.watch.informer import EventKind, WatchEvent
 from tessera_lab.apiserver.container_log import ContainerLog
 from tessera_lab.apiserver.interfaces import CommandResult
-from tessera_lab.kubelet.containers.commands import run_at_once
+from tessera_lab.kubelet.containers.commands import run_at_once, signal_of
 from tessera_lab.kubelet.devices.device_ledger import PodUid
 from tessera_lab.kubelet.pod_status import ContainerRecord, Running
 from tessera_lab.kubelet.pods.node_services import NodeServices
@@ -149,6 +149,9 @@ class PodWorkers:
         """
         record = self._record(namespace, pod, container)
         if isinstance(record.state, Running):
+            number, runtime = signal_of(command), self._services.launcher.runtime
+            if number and runtime.signal(self._uid(namespace, pod), container, number):
+                return CommandResult(0)
             return run_at_once(command, self._services.launcher.runtime.surroundings(pod, record.env))
         raise LookupError(f"node {self._node}: container {container} of pod {namespace}/{pod} does not run")
 
@@ -166,6 +169,9 @@ class PodWorkers:
     def running_pods(self) -> Sequence[tuple[Json, PodUid]]:
         """The active pods, each with its UID."""
         return [(worker.pod, PodUid(uid)) for uid, worker in self._workers.items() if worker.active]
+
+    def _uid(self, namespace: str, pod: str) -> str:
+        return next(uid for uid, worker in self._workers.items() if key_of(worker.pod) == f"{namespace}/{pod}")
 
     def _record(self, namespace: str, pod: str, container: str) -> ContainerRecord:
         for worker in self._workers.values():
