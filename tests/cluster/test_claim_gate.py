@@ -1,11 +1,9 @@
 """The webhook's gate for pods with ResourceClaims, whoever makes them; nothing rests on it."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import pytest
-from tests.cluster.test_resource_claims import Scenario, claiming, play, profile, template
+from tests.cluster.test_resource_claims import claiming, in_lab, profile, template
 from tests.support.device_claims import claim, claiming_pod, device_class, exactly, resource_slice
 from tests.support.virtual_lab import VirtualLab
 
@@ -16,19 +14,10 @@ from tessera.dra.resource_slices import RESOURCE_SLICES
 from tessera.kube.resources import DEPLOYMENTS, PODS, Pod
 from tessera.kube.resources.meta import Resource
 from tessera.kube.watch.cache import EventKind, WatchEvent
-from tessera_lab.simulation.virtual_time import run_virtual
+
+__all__ = ["in_lab"]
 
 OTHER = "nic.example.com"
-
-
-@pytest.fixture
-def in_lab(tmp_path: Path) -> Callable[..., None]:
-    """Runs a scenario in a cluster whose nodes give their slices to claims."""
-
-    def run(scenario: Scenario, nodes: str = "1xA100-40GB") -> None:
-        run_virtual(play(scenario, nodes, tmp_path / "cdi", DRIVER))
-
-    return run
 
 
 class Gates:

@@ -1,12 +1,12 @@
 """Pods with ResourceClaims in a queue of Kueue, which counts the devices of their classes; by the lab's stand-in."""
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cluster.test_resource_claims import play
+from tests.cluster.test_resource_claims import in_lab
 from tests.support.device_claims import claim_template, claiming_pod, exactly, profile_class
 from tests.support.kueue.cluster import KueueCluster
 from tests.support.virtual_lab import VirtualLab
@@ -17,7 +17,8 @@ from tessera.kube.resources import JOBS
 from tessera.kueue.names import QUEUE_LABEL
 from tessera.kueue.queues import ALL_CARDS
 from tessera_lab.kueue.stand_in import StandIn
-from tessera_lab.simulation.virtual_time import run_virtual
+
+__all__ = ["in_lab"]
 
 SLICES = "slices-1g.5gb"
 CLASS = "mig-1g.5gb.tessera.dev"
@@ -32,7 +33,7 @@ def job(name: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("checked", [False, True])
-def test_a_queue_admits_as_many_claims_as_its_quota_has_devices(tmp_path: Path, *, checked: bool) -> None:
+def test_a_queue_admits_as_many_claims_as_its_quota_has_devices(in_lab: Callable[..., Any], *, checked: bool) -> None:
     async def scenario(lab: VirtualLab) -> None:
         kueue = StandIn(lab.client, lab.clock, resources=MAPPED, version="v1beta2")
         await kueue.install(lab.cluster.reviewers)
@@ -65,7 +66,7 @@ def test_a_queue_admits_as_many_claims_as_its_quota_has_devices(tmp_path: Path, 
             reconciling.cancel()
             await asyncio.wait([reconciling])
 
-    run_virtual(play(scenario, "1xA100-40GB", tmp_path / "cdi", DRIVER))
+    in_lab(scenario)
 
 
 async def _runs(cluster: KueueCluster, owner: str) -> bool:

@@ -1,13 +1,13 @@
 """What people look at knows pods with ResourceClaims: while they wait, also without a gate, and where they run."""
 
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import pytest
 from tests.cluster.test_pod_notices import break_card
 from tests.cluster.test_queues import page_source
-from tests.cluster.test_resource_claims import claiming, play, profile, template
+from tests.cluster.test_resource_claims import claiming, in_lab, profile, template
 from tests.support.device_claims import claim
 from tests.support.virtual_lab import VirtualLab
 
@@ -21,13 +21,13 @@ from tessera.dashboard.explainer import explain_privately
 from tessera.dashboard.view.objects import make_map
 from tessera.doctor.examination import examine
 from tessera.doctor.findings import Verdict
-from tessera.dra.node_devices import DRIVER
 from tessera.explain.query import explain, parse_query
 from tessera.kube.resources import PODS, Pod
 from tessera.observe.cluster_reading import read_cluster
 from tessera.observe.queue_reading import told_rows
 from tessera.visibility import Redactor, Visibility
-from tessera_lab.simulation.virtual_time import run_virtual
+
+__all__ = ["in_lab"]
 
 
 async def why(lab: VirtualLab, what: str) -> Any:
@@ -40,7 +40,7 @@ def is_told(pod: Pod | None) -> bool:
 
 
 @pytest.mark.parametrize("gated", [True, False])
-def test_every_view_shows_a_pod_with_claims_as_one_with_limits(tmp_path: Path, *, gated: bool) -> None:
+def test_every_view_shows_a_pod_with_claims_as_one_with_limits(in_lab: Callable[..., Any], *, gated: bool) -> None:
     async def scenario(lab: VirtualLab) -> None:
         if not gated:
             lab.cluster.server.parts.webhooks = None
@@ -89,10 +89,10 @@ def test_every_view_shows_a_pod_with_claims_as_one_with_limits(tmp_path: Path, *
             "claim-devices": Verdict.OK,
         }, judged
 
-    run_virtual(play(scenario, "1xA100-40GB", tmp_path / "cdi", DRIVER))
+    in_lab(scenario)
 
 
-def test_all_users_of_a_claim_have_leases_and_are_told_of_a_fault(tmp_path: Path) -> None:
+def test_all_users_of_a_claim_have_leases_and_are_told_of_a_fault(in_lab: Callable[..., Any]) -> None:
     async def scenario(lab: VirtualLab) -> None:
         await lab.client.create(RESOURCE_CLAIMS.as_dicts(), claim("both", profile("3g.20gb")), "default")
         await template(lab, "one", profile("1g.5gb"))
@@ -117,14 +117,14 @@ def test_all_users_of_a_claim_have_leases_and_are_told_of_a_fault(tmp_path: Path
             assert all(f"XID {xid}" in each for each in told["second"])
             assert told["second"]
 
-    run_virtual(play(scenario, "1xA100-40GB", tmp_path / "cdi", DRIVER, pages=True))
+    in_lab(scenario, pages=True)
 
 
 #: The Events of pods by the error of their card.
 REASONS = {63: "GpuDegraded", 79: "GpuNeedsReboot"}
 
 
-def test_each_user_of_a_shared_claim_that_waits_is_in_the_queue(tmp_path: Path) -> None:
+def test_each_user_of_a_shared_claim_that_waits_is_in_the_queue(in_lab: Callable[..., Any]) -> None:
     """Only the first had a row, so the others looked as if nobody knew them."""
 
     async def scenario(lab: VirtualLab) -> None:
@@ -152,10 +152,10 @@ def test_each_user_of_a_shared_claim_that_waits_is_in_the_queue(tmp_path: Path) 
         conditions = [lab.existing_pod(name).status.condition(SLICE_PROMISED_CONDITION) for name in ("second", "third")]
         assert [each and each.status for each in conditions] == ["True", "True"]
 
-    run_virtual(play(scenario, "1xA100-40GB", tmp_path / "cdi", DRIVER))
+    in_lab(scenario)
 
 
-def test_a_tenants_view_knows_pods_with_claims_though_the_page_reads_no_claim(tmp_path: Path) -> None:
+def test_a_tenants_view_knows_pods_with_claims_though_the_page_reads_no_claim(in_lab: Callable[..., Any]) -> None:
     async def scenario(lab: VirtualLab) -> None:
         await template(lab, "bad", profile("1g.5gb", allocationMode="All"))
         for name, of in (("runs", "3g.20gb"), ("waits", "7g.40gb")):
@@ -183,4 +183,4 @@ def test_a_tenants_view_knows_pods_with_claims_though_the_page_reads_no_claim(tm
         assert told["bad"][1].case == "claim-refused"
         assert "see its events: kubectl describe pod -n default bad" in told["bad"][0].help
 
-    run_virtual(play(scenario, "1xA100-40GB", tmp_path / "cdi", DRIVER))
+    in_lab(scenario)

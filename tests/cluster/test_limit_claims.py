@@ -1,11 +1,11 @@
 """Limits that become ResourceClaims, where a namespace or a node selector chooses so."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cluster.test_resource_claims import Scenario, play
+from tests.cluster.test_resource_claims import Scenario
+from tests.cluster.test_resource_claims import in_lab as in_claims_lab
 from tests.support.device_claims import device_class, profile_class
 from tests.support.virtual_lab import VirtualLab
 
@@ -14,14 +14,15 @@ from tessera.api.names import DEVICE_API_DRA, DEVICE_API_LABEL
 from tessera.dra.node_devices import DRIVER
 from tessera.kube.client.errors import Forbidden, Invalid
 from tessera.kube.resources import NAMESPACES, NODES, PODS, RESOURCE_QUOTAS
-from tessera_lab.simulation.virtual_time import run_virtual
+
+__all__ = ["in_claims_lab"]
 
 CHOICE = {DEVICE_API_LABEL: DEVICE_API_DRA}
 SMALL, BIG = "nvidia.com/mig-1g.5gb", "nvidia.com/mig-3g.20gb"
 
 
 @pytest.fixture
-def in_lab(tmp_path: Path) -> Callable[..., None]:
+def in_lab(in_claims_lab: Callable[..., Any]) -> Callable[..., None]:
     """Runs a scenario in a cluster whose nodes give their slices to claims, with a class for two profiles."""
 
     def run(scenario: Scenario, nodes: str = "1xA100-40GB") -> None:
@@ -31,7 +32,7 @@ def in_lab(tmp_path: Path) -> Callable[..., None]:
             await lab.clock.sleep(1)
             await scenario(lab)
 
-        run_virtual(play(prepared, nodes, tmp_path / "cdi", DRIVER))
+        in_claims_lab(prepared, nodes)
 
     return run
 

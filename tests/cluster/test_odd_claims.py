@@ -20,7 +20,7 @@ from tessera_lab.cluster.cluster import SimulatedCluster
 
 __all__ = ["in_lab"]
 
-InLab = Callable[..., None]
+InLab = Callable[..., Any]
 
 
 async def claims(lab: VirtualLab) -> list[str]:
@@ -282,10 +282,8 @@ def test_all_claims_of_a_cluster_that_are_released_at_once_are_given_again(in_la
 
 def life_of_claims(lab_of: InLab, at: int, cluster_type: type[SimulatedCluster], *, after: bool) -> bool:
     """Two pods with one claim and one with another live and die while a process dies once; True if it died."""
-    struck = False
 
-    async def scenario(lab: VirtualLab) -> None:
-        nonlocal struck
+    async def scenario(lab: VirtualLab) -> bool:
         await template(lab, "small", profile("1g.5gb"))
         fate = fate_of(lab)
         fate.arm(at, after=after)
@@ -302,10 +300,9 @@ def life_of_claims(lab_of: InLab, at: int, cluster_type: type[SimulatedCluster],
         await lab.until(lambda: not lab.instaslice().spec.pod_allocation_requests, "nor on record", 300.0)
         found = await lab.client.get(RESOURCE_CLAIMS, "c", "default")
         assert found.status.allocation is None
-        struck, fate.armed = fate.struck, False
+        return fate.struck
 
-    lab_of(scenario, cluster_type=cluster_type)
-    return struck
+    return bool(lab_of(scenario, cluster_type=cluster_type))
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

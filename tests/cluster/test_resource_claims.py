@@ -1,12 +1,14 @@
 """ResourceClaims in a whole cluster: installed with --claim-driver, placed by the controller, prepared by agents."""
 
 import random
-from collections.abc import Awaitable, Callable
+import tempfile
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from tests.support.booted_lab import BootedLabs
 from tests.support.device_claims import claim, claim_template, claiming_pod, exactly, resource_slice
 from tests.support.virtual_lab import COMMANDS, VirtualLab
 
@@ -28,7 +30,9 @@ from tessera_lab.installation.install import apply_manifests, build_entrypoint
 from tessera_lab.simulation.virtual_time import run_virtual
 
 NS = "tessera-system"
-Scenario = Callable[[VirtualLab], Awaitable[None]]
+Scenario = Callable[[VirtualLab], Awaitable[Any]]
+#: Nodes that several tests have; see :mod:`tests.support.booted_lab`.
+COMMON = {"1xA100-40GB", "1xA100-40GB,1xA100-40GB", "1xT4", "2xT4"}
 
 
 def profile(name: str, driver: str = DRIVER, request: str = "r0", **fields: Any) -> dict[str, Any]:
@@ -58,8 +62,11 @@ async def play(
     placement: str = "controller",
     cluster_type: Callable[..., SimulatedCluster] = SimulatedCluster,
     **options: Any,
-) -> None:
-    """Installs Tessera with the driver; all nodes give their slices to claims. ``options`` are the cluster's."""
+) -> Any:
+    """Installs Tessera with the driver, and returns what the scenario does; all nodes give their slices to claims.
+
+    ``options`` are the cluster's.
+    """
     cluster = cluster_type(
         parse_nodes(nodes),
         clock=LoopClock(1_800_000_000),
@@ -81,15 +88,29 @@ async def play(
                 await client.merge_patch(NODES, name, {"metadata": {"labels": {DEVICE_API_LABEL: DEVICE_API_DRA}}})
             while {each.spec.node_name for each in published.cache.values()} != set(cluster.nodes):
                 await lab.clock.sleep(1.0)
-            await scenario(lab)
+            return await scenario(lab)
 
 
 @pytest.fixture
-def in_lab(tmp_path: Path) -> Callable[..., None]:
-    """Runs a scenario on virtual time."""
+def in_lab(node_files: Path, booted_labs: BootedLabs) -> Callable[..., Any]:
+    """Runs a scenario on virtual time, in a cluster that has just booted."""
 
-    def run(scenario: Scenario, nodes: str = "1xA100-40GB", driver: str = DRIVER, **options: Any) -> None:
-        run_virtual(play(scenario, nodes, tmp_path / "cdi", driver, **options))
+    def run(
+        scenario: Scenario,
+        nodes: str = "1xA100-40GB",
+        driver: str = DRIVER,
+        *,
+        placement: str = "controller",
+        cluster_type: Callable[..., SimulatedCluster] = SimulatedCluster,
+        **options: Any,
+    ) -> Any:
+        def boot(scenario: Scenario, folder: Path) -> Coroutine[Any, Any, Any]:
+            return play(scenario, nodes, folder, driver, placement=placement, cluster_type=cluster_type, **options)
+
+        if nodes in COMMON and driver == DRIVER and not options:
+            return booted_labs.run(("claims", nodes, placement, cluster_type), boot, scenario)
+        with tempfile.TemporaryDirectory(dir=node_files) as folder:
+            return run_virtual(boot(scenario, Path(folder)))
 
     return run
 

@@ -1,11 +1,13 @@
 """ResourceClaims that kube-scheduler's allocator places (--claim-placement scheduler), prepared by agents."""
 
 from collections.abc import Callable
-from pathlib import Path
+from functools import partial
+from typing import Any
 
 import pytest
 from tests.cluster.test_claim_views import why
-from tests.cluster.test_resource_claims import Scenario, claiming, play, profile, template
+from tests.cluster.test_resource_claims import claiming, profile, template
+from tests.cluster.test_resource_claims import in_lab as in_claims_lab
 from tests.support.device_claims import claim, claiming_pod, exactly
 from tests.support.virtual_lab import VirtualLab
 
@@ -15,20 +17,17 @@ from tessera.cli.install.manifests import AGENT, CONTROLLER
 from tessera.dashboard.view.objects import make_map
 from tessera.doctor.examination import examine
 from tessera.doctor.findings import Verdict
-from tessera.dra.node_devices import DRIVER, NVIDIA_DRIVER
+from tessera.dra.node_devices import NVIDIA_DRIVER
 from tessera.kube.resources import DEPLOYMENTS, NODES, PODS
 from tessera.observe.cluster_reading import read_cluster
-from tessera_lab.simulation.virtual_time import run_virtual
+
+__all__ = ["in_claims_lab"]
 
 
 @pytest.fixture
-def in_lab(tmp_path: Path) -> Callable[..., None]:
+def in_lab(in_claims_lab: Callable[..., Any]) -> Callable[..., Any]:
     """Runs a scenario in a cluster where kube-scheduler places claims."""
-
-    def run(scenario: Scenario, nodes: str = "1xA100-40GB", driver: str = DRIVER, placement: str = "scheduler") -> None:
-        run_virtual(play(scenario, nodes, tmp_path / "cdi", driver, placement=placement))
-
-    return run
+    return partial(in_claims_lab, placement="scheduler")
 
 
 def test_a_claim_runs_from_its_template_to_the_container(in_lab: Callable[..., None]) -> None:

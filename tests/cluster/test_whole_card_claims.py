@@ -1,14 +1,13 @@
 """Whole cards by ResourceClaims in a whole cluster: installed with --claim-driver, placed by the controller."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 from tests.cluster.test_claim_views import is_told, why
 from tests.cluster.test_queues import page_source
-from tests.cluster.test_resource_claims import claiming, in_lab, play, template
+from tests.cluster.test_resource_claims import claiming, in_lab, template
 from tests.support.device_claims import claim, exactly
 from tests.support.virtual_lab import VirtualLab
 
@@ -21,7 +20,6 @@ from tessera.dashboard.aliases import Aliases
 from tessera.dashboard.card_documents import make_documents
 from tessera.dashboard.documents import CardDocument
 from tessera.dashboard.view.objects import make_map
-from tessera.dra.node_devices import DRIVER
 from tessera.explain.fleet_map import map_fleet
 from tessera.forecast.queue_page import QueuedPod, QueuePage
 from tessera.kube.resources import EVENTS, NAMESPACES
@@ -30,7 +28,6 @@ from tessera.observe.cluster_reading import ClusterReading, read_cluster
 from tessera.observe.usage_rows import lease_rows
 from tessera.provisioning.node_readiness import missing_offer, offers_gpus
 from tessera.visibility import Redactor, Visibility
-from tessera_lab.simulation.virtual_time import run_virtual
 
 __all__ = ["in_lab"]
 
@@ -113,7 +110,7 @@ def test_admin_access_is_for_labelled_namespaces_and_takes_nothing(in_lab: Calla
     in_lab(scenario, "2xT4")
 
 
-def test_map_top_and_page_show_whole_cards_of_claims_as_those_of_limits(tmp_path: Path) -> None:
+def test_map_top_and_page_show_whole_cards_of_claims_as_those_of_limits(in_lab: Callable[..., Any]) -> None:
     """They were drawn as cards of eight slots with one slice of unknown profile."""
 
     async def scenario(lab: VirtualLab) -> None:
@@ -166,7 +163,7 @@ def test_map_top_and_page_show_whole_cards_of_claims_as_those_of_limits(tmp_path
         rows = [(each.card is not None, each.lease.share, each.lease.namespace) for each in lease_rows([usage])]
         assert rows == [(True, 0.5, "default")] * 2
 
-    run_virtual(play(scenario, "2xT4", tmp_path / "cdi", DRIVER, pages=True))
+    in_lab(scenario, "2xT4", pages=True)
 
 
 def test_views_show_whole_cards_by_claims(in_lab: Callable[..., None]) -> None:
