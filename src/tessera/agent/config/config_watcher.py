@@ -16,8 +16,6 @@ one, also over a restart or an upgrade of the agent, even if the ConfigMap has l
 
 import asyncio
 import logging
-from collections.abc import Callable
-from functools import lru_cache
 from pathlib import Path
 
 import msgspec
@@ -27,11 +25,10 @@ from tessera.agent.base.desired_config import AppliedProfile, DesiredLayout, Des
 from tessera.agent.base.options import ConfigMapName
 from tessera.agent.base.runtime import AgentRuntime
 from tessera.agent.base.state_file import StateFile
-from tessera.agent.config.selection import ConfigMapFiles, read_layouts, read_profile, select_layout, select_profile
+from tessera.agent.config.selection import ConfigMapFiles, read_profile, select_layout, select_profile
 from tessera.api.names import DEVICE_API_DRA, DEVICE_API_LABEL, MIG_CONFIG_LABEL
 from tessera.api.nodes.repairs import REPAIRS_KEY, Repairs, parse_repairs
 from tessera.api.problems import FileRefused
-from tessera.api.sharing.profile import SharingProfile
 from tessera.api.sharing.profile_selection import PROFILE_LABEL
 from tessera.kube.client.errors import Forbidden
 from tessera.kube.resources import CONFIGMAPS, ConfigMap
@@ -56,12 +53,10 @@ class LastAppliedProfile:
 
     Args:
         folder: folder of the agent's state.
-        read: reads a profile's text; may cache results.
     """
 
-    def __init__(self, folder: Path, read: Callable[[str], SharingProfile | FileRefused]) -> None:
+    def __init__(self, folder: Path) -> None:
         self._file = StateFile(folder / FILE_NAME, _StoredProfile)
-        self._read = read
         self._profile = self._load()
 
     @property
@@ -76,7 +71,7 @@ class LastAppliedProfile:
             FileRefused: the text is not a profile, so it cannot be in force.
         """
         if self._profile is None or (self._profile.name, self._profile.text) != (name, text):
-            profile = self._read(text)
+            profile = read_profile(text)
             if isinstance(profile, FileRefused):
                 raise profile
             self._profile = AppliedProfile(name=name, text=text, profile=profile)
@@ -86,7 +81,7 @@ class LastAppliedProfile:
         kept = self._file.load()
         if kept is None:
             return None
-        profile = self._read(kept.text)
+        profile = read_profile(kept.text)
         if isinstance(profile, FileRefused):
             _log.warning('the sharing profile "%s", last in force, is no longer one: %s', kept.name, profile)
             return None
@@ -111,9 +106,7 @@ class ConfigWatcher:
         self._has_claim_driver = bool(options.claim_driver)
         #: The controller gives shares by the record of their places, which kube-scheduler's allocator does not choose.
         self._gives_shares = options.claim_placement == "controller"
-        self._read_profile = lru_cache(maxsize=32)(read_profile)
-        self._read_layouts = lru_cache(maxsize=32)(read_layouts)
-        self._last = LastAppliedProfile(options.state_dir, self._read_profile)
+        self._last = LastAppliedProfile(options.state_dir)
         #: Values of the labels of profile, layout and :data:`DEVICE_API_LABEL`, as the Node last had them.
         self._labels = ("", "", "")
         #: The last results, each behind its inputs.
@@ -140,7 +133,7 @@ class ConfigWatcher:
         inputs = (self._label_values()[0], self._profiles.files, self._last.profile)
         if self._sharing is None or self._sharing[0] != inputs:
             label, files, last = inputs
-            desired = select_profile(files, label, self._profile_default, last, self._read_profile)
+            desired = select_profile(files, label, self._profile_default, last)
             self._sharing = (inputs, desired)
         return self._sharing[1]
 
@@ -153,7 +146,7 @@ class ConfigWatcher:
         sharing = profile if by_claims else None
         inputs = (label, self._layouts.files, by_claims, sharing)
         if self._layout is None or self._layout[0] != inputs:
-            found = select_layout(self._layouts.files, label, self._layout_default, self._read_layouts)
+            found = select_layout(self._layouts.files, label, self._layout_default)
             self._layout = (inputs, msgspec.structs.replace(found, whole_by_claims=by_claims, sharing=sharing))
         return self._layout[1]
 

@@ -9,8 +9,9 @@ count together. A file with mistakes matters to a node only if it may hold the n
 refused. This module knows neither layouts without a file nor the goals that a layout sets for each card.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from difflib import get_close_matches
+from functools import lru_cache
 
 import msgspec
 
@@ -43,10 +44,7 @@ class ConfigMapFiles(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
 
 
-#: Reads a profile, or returns why the file has none.
-ReadProfile = Callable[[str], SharingProfile | FileRefused]
-
-
+@lru_cache(maxsize=32)
 def read_profile(text: str) -> SharingProfile | FileRefused:
     """Parses a profile; returns its mistakes instead if it has any."""
     try:
@@ -55,9 +53,7 @@ def read_profile(text: str) -> SharingProfile | FileRefused:
         return refusal
 
 
-def select_profile(
-    files: ConfigMapFiles, label: str, default: str, last: AppliedProfile | None, read: ReadProfile = read_profile
-) -> DesiredSharing:
+def select_profile(files: ConfigMapFiles, label: str, default: str, last: AppliedProfile | None) -> DesiredSharing:
     """Returns the profile that a node must follow.
 
     Args:
@@ -65,7 +61,6 @@ def select_profile(
         label: value of the node's label; empty if it has none.
         default: the cluster's default; empty if it has none.
         last: the profile that was in force before.
-        read: reads a file; may cache results.
     """
     if files.error is not None:
         return _keep_last(last, f"{files.source}: {files.error}", PROFILES_UNREADABLE)
@@ -77,7 +72,7 @@ def select_profile(
         return _keep_last(last, f"{error}{where}{meant}", PROFILE_MISSING)
     if not chosen.name:
         return DesiredSharing(reason=chosen.reason, last=last)
-    profile = read(chosen.text)
+    profile = read_profile(chosen.text)
     if isinstance(profile, FileRefused):
         return _keep_last(last, f'profile "{chosen.name}" of {files.source}: {profile}', PROFILE_REFUSED)
     return DesiredSharing(name=chosen.name, text=chosen.text, profile=profile, reason=chosen.reason, last=last)
@@ -96,10 +91,7 @@ def _keep_last(last: AppliedProfile | None, problem: str, reason: str) -> Desire
     )
 
 
-#: Reads layouts, or returns why the file has none.
-ReadLayouts = Callable[[str], MigLayouts | FileRefused]
-
-
+@lru_cache(maxsize=32)
 def read_layouts(text: str) -> MigLayouts | FileRefused:
     """Parses a file of layouts; returns its mistakes instead if it has any."""
     try:
@@ -108,14 +100,13 @@ def read_layouts(text: str) -> MigLayouts | FileRefused:
         return refusal
 
 
-def select_layout(files: ConfigMapFiles, label: str, default: str, read: ReadLayouts = read_layouts) -> DesiredLayout:
+def select_layout(files: ConfigMapFiles, label: str, default: str) -> DesiredLayout:
     """Returns the layout that a node must have.
 
     Args:
         files: the files of layouts.
         label: value of the node's label; empty if it has none.
         default: the cluster's default; empty if it has none.
-        read: reads a file; may remember results.
     """
     name = label or default
     if not name:
@@ -123,7 +114,7 @@ def select_layout(files: ConfigMapFiles, label: str, default: str, read: ReadLay
     reason = f"the node's label {MIG_CONFIG_LABEL}" if label else "the cluster's default"
     if name == MIG_CONFIG_DYNAMIC:
         return DesiredLayout(name=name, reason=reason, is_default=not label)
-    entries, problem, problem_reason = _find_layout(files, name, read)
+    entries, problem, problem_reason = _find_layout(files, name)
     absent = entries is None and problem is None
     return DesiredLayout(
         name=name,
@@ -132,28 +123,26 @@ def select_layout(files: ConfigMapFiles, label: str, default: str, read: ReadLay
         is_default=not label,
         problem=problem,
         problem_reason=problem_reason,
-        closest=_closest_name(files, name, read) if absent else "",
+        closest=_closest_name(files, name) if absent else "",
     )
 
 
-def _closest_name(files: ConfigMapFiles, name: str, read: ReadLayouts) -> str:
+def _closest_name(files: ConfigMapFiles, name: str) -> str:
     """The name of the layout in the files that is most like this one; empty if none is."""
-    every = [read(text) for text in files.texts.values()]
+    every = [read_layouts(text) for text in files.texts.values()]
     names = [each for layouts in every if isinstance(layouts, MigLayouts) for each in layouts.layouts]
     close = get_close_matches(name[:LABEL_LENGTH], [each for each in names if len(each) <= LABEL_LENGTH], n=1)
     return close[0] if close else ""
 
 
-def _find_layout(
-    files: ConfigMapFiles, name: str, read: ReadLayouts
-) -> tuple[tuple[LayoutEntry, ...] | None, str | None, str | None]:
+def _find_layout(files: ConfigMapFiles, name: str) -> tuple[tuple[LayoutEntry, ...] | None, str | None, str | None]:
     """The layout of that name, or message and reason of the problem; all ``None`` if no file has it."""
     if files.error is not None:
         return None, f"{files.source}: {files.error}", LAYOUTS_UNREADABLE
     found: dict[str, tuple[LayoutEntry, ...]] = {}
     refused: list[str] = []
     for key, text in sorted(files.texts.items()):
-        layouts = read(text)
+        layouts = read_layouts(text)
         if isinstance(layouts, FileRefused):
             refused.append(f"{files.source}, file {key}: {layouts}")
         elif name in layouts.layouts:

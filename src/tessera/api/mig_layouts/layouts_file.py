@@ -11,6 +11,7 @@ A layout wants a multiset of profiles on a card. ``tessera.mig`` decides if a ca
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -351,5 +352,6 @@ def _names_of(product: str) -> set[str]:
     return {_fold_name(product), *(_fold_name(name) for name in short)}
 
 
+@cache
 def _all_names() -> set[str]:
     return {name for model in MODELS for product in model.product_names for name in _names_of(product)}
