@@ -6,7 +6,7 @@ from tests.support.virtual_lab import InLab, VirtualLab
 
 from tessera.kube.resources import DEPLOYMENTS, PODS
 from tessera.kube.resources.meta import Resource
-from tessera.provisioning.advise.warm import placeholders
+from tessera.provisioning.advise.warm import Placeholder, placeholders
 
 BUDGETS = Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget", True, dict[str, Any])
 PRIORITIES = Resource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", False, dict[str, Any])
@@ -86,7 +86,7 @@ def test_two_halves_go_where_every_other_card_is_taken_by_pods_that_may_not_be_e
 
 def test_placeholders_keep_slices_and_any_pod_takes_their_place(in_lab: InLab) -> None:
     async def scenario(lab: VirtualLab) -> None:
-        priority, deployment = placeholders("warm", 2, resource="nvidia.com/mig-7g.40gb")
+        priority, deployment = placeholders(Placeholder(name="warm", resource="nvidia.com/mig-7g.40gb"), 2)
         await lab.client.create(PRIORITIES, priority)
         await lab.client.create(DEPLOYMENTS.as_dicts(), deployment, "default")
         kept = {"app.kubernetes.io/name": "warm"}

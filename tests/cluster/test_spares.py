@@ -6,8 +6,11 @@ from tests.support.virtual_lab import InLab, VirtualLab
 
 from tessera.api.queues import QUEUES
 from tessera.explain.query import explain, parse_query
-from tessera.kube.resources import DEPLOYMENTS, NAMESPACES
+from tessera.handover.image_pulls import PULL_LABEL
+from tessera.kube.resources import DEPLOYMENTS, NAMESPACES, PODS
 
+#: Time that a pull of an image takes.
+PULL = 60.0
 HALF = {"nvidia.com/mig-3g.20gb": 1}
 
 
@@ -33,6 +36,23 @@ def test_a_service_that_grows_on_full_cards_gets_the_spare_slice(in_lab: InLab) 
         assert lab.phase("batch") == "Pending"
 
     in_lab(scenario, "1xA100-40GB")
+
+
+def test_the_images_of_a_service_come_to_the_node_of_its_spare_slice(in_lab: InLab) -> None:
+    async def scenario(lab: VirtualLab) -> None:
+        await lab.client.create(QUEUES, queue("default", spare={"7g.40gb": 1}, namespaces=["default"]))
+        service = workload("i:1", "7g.40gb", 1)
+        await lab.client.create(DEPLOYMENTS.as_dicts(), service, "default")
+        await lab.until(lambda: runs(lab, "i:1", 1), "the service runs")
+        await lab.clock.sleep(30)
+        pulls = await lab.client.list(PODS, "tessera-system", label_selector=PULL_LABEL)
+        assert pulls.items == []
+        began = lab.clock.monotonic()
+        await lab.client.merge_patch(DEPLOYMENTS.as_dicts(), "svc", {"spec": {"replicas": 2}}, "default")
+        await lab.until(lambda: runs(lab, "i:1", 2), "the service has grown")
+        assert lab.clock.monotonic() - began < PULL
+
+    in_lab(scenario, "1xA100-40GB,1xA100-40GB", pull_seconds=PULL, slice_seconds=0.4)
 
 
 def test_a_service_gets_a_spare_slice_of_a_controller_that_has_ended(in_lab: InLab) -> None:

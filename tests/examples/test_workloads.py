@@ -96,6 +96,21 @@ def test_the_page_names_the_label_of_each() -> None:
     } | {"requirements": {"any of these"}}
 
 
+def test_the_inference_server_loads_from_its_node_is_ready_at_once_and_ends_its_requests() -> None:
+    (spec,) = (
+        each["spec"]["template"]["spec"] for each in documents("inference-server") if each["kind"] == "Deployment"
+    )
+    (server,) = spec["containers"]
+    assert [set(each) - {"name"} for each in spec["volumes"]] == [{"image"}]
+    paths = [each["mountPath"] for each in server["volumeMounts"]]
+    options = dict(each.removeprefix("--").split("=") for each in server["args"])
+    assert any(options["model"].startswith(f"{path}/") for path in paths)
+    assert all(server[probe]["periodSeconds"] == 1 for probe in ("startupProbe", "readinessProbe"))
+    wait = server["lifecycle"]["preStop"]["sleep"]["seconds"]
+    assert wait > 0
+    assert wait + int(options["shutdown-timeout"]) < spec["terminationGracePeriodSeconds"]
+
+
 @pytest.mark.parametrize("name", EXPECTED)
 def test_it_runs_on_what_it_asked_for(in_lab: InLab, name: str) -> None:
     expected = EXPECTED[name]

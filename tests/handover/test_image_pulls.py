@@ -127,3 +127,13 @@ def test_a_pod_that_has_ended_is_done_and_one_that_has_ended_at_its_deadline_is_
     assert judge(pod, with_secrets=False) is PullState.DONE
     late = msgspec.structs.replace(pod, status=msgspec.structs.replace(pod.status, reason="DeadlineExceeded"))
     assert judge(late, with_secrets=False) is PullState.GONE
+
+
+def test_models_that_a_pod_mounts_as_images_come_too() -> None:
+    model = {"name": "model", "image": {"reference": "models/a:1", "pullPolicy": "Always"}}
+    spec = {"containers": [{"name": "c", "image": "a:1"}], "volumes": [model, model | {"name": "b"}, {"name": "e"}]}
+    pod = msgspec.convert({"metadata": {"name": "p", "uid": "u-1"}, "spec": spec}, Pod)
+    made = make_pull_pod(pod, NodeName("n1"), "nonce")["spec"]
+    assert [each["image"]["reference"] for each in made["volumes"]] == ["models/a:1"]
+    (container,) = made["containers"]
+    assert [each["name"] for each in container["volumeMounts"]] == [each["name"] for each in made["volumes"]]

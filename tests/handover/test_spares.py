@@ -196,3 +196,19 @@ def test_nothing_is_asked_or_due_without_the_setting() -> None:
     assert not list(spare.unknown_owners)
     assert spare.next_due is None
     assert not cluster.slicer.state.may_take_back
+
+
+def test_the_images_of_its_last_pod_come_to_another_node_once(cluster: SlicerCluster) -> None:
+    cluster.node("n2")
+    cluster.pulls = False
+    served = run(cluster, pod(cluster, "svc-1-a", "7g.40gb", **SERVICE))
+    cluster.queue("serving", spare={"7g.40gb": 1})
+    cluster.settle()
+    assert cluster.where(served)[0][0] != spares(cluster)[0][0]
+    assert cluster.image_pulls == {served.uid: spares(cluster)[0][0]}
+    cluster.pulls = True
+    cluster.settle()
+    assert not cluster.image_pulls
+    cluster.pass_time(3600)
+    cluster.settle()
+    assert not cluster.image_pulls

@@ -51,7 +51,6 @@ from tessera.controller.slicing.state.instructions import (
     Write,
 )
 from tessera.controller.slicing.state.waiting_pod import competes_for_room
-from tessera.handover.hand_over import HandOver
 from tessera.handover.inheritance import Inheritance
 from tessera.handover.satellite import HandOverMode, HandOverSatellite
 from tessera.mig.models import model_by_short_name
@@ -137,7 +136,7 @@ class SlicerCluster:
     @property
     def image_pulls(self) -> dict[PodUid, NodeName]:
         """Where the slicer wants images of which pod; empty if it hands nothing over."""
-        return next((each.progress.pulls for each in self.slicer.proposers if isinstance(each, HandOver)), {})
+        return {uid: node for each in self.slicer.proposers for uid, node in each.pulls.items()}
 
     # What users and the cluster do
 

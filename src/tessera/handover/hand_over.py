@@ -21,7 +21,7 @@ whose slots the new ones inherit: it is left alone. Rules:
   of an older revision, or of a failed one, of the same Deployment. The answers are fresh when an eviction is decided.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 
 import msgspec
@@ -100,6 +100,11 @@ class HandOver(Proposer):
     def note_owner(self, owner: Owner, workload: Workload | None) -> None:
         """Takes in what the API server says of an owner."""
         self._state.reservations_due |= self.updates.note_owner(owner, workload)
+
+    @property
+    def pulls(self) -> Mapping[PodUid, NodeName]:
+        """Where the images of new pods should come."""
+        return self.progress.pulls
 
     def note_images(self, uid: PodUid, node: NodeName, refusal: str) -> None:
         """Takes in that the images of a waiting pod are on a node, cannot be brought there, or are refused."""

@@ -1,12 +1,14 @@
-"""Brings the images of new pods to the nodes of the old ones whose slots they get, by pods that pull and never run.
+"""Brings images to nodes before the pods come that get slots there, by pods that pull and never run.
+
+These are new pods that get the slots of old ones, and the next pods of services for which a slice is kept spare.
 
 A pull pod has the new pod's images, each with a command that no image has: kubelet pulls, and the container cannot
-start. So nothing of the image runs, on any version of Kubernetes; volumes of images would do the same from 1.36 on, and
-need a container beside them. A pull pod is made in Tessera's own namespace, where the controller may make pods anyway,
-and has the pull credentials of the node only. So it names a secret that does not exist: to a pod that names none the
-API server adds those of the namespace's account, and a tenant would get images that only Tessera may pull. An image
-that needs a secret of the new pod's namespace is pulled after the switch: for more, the controller would have to make
-pods in all namespaces.
+start. So nothing of the image runs, on any version of Kubernetes. Images that the new pod mounts as volumes, such as a
+model, are volumes of the pull pod too: kubelet pulls them before it starts a container. A pull pod is made in Tessera's
+own namespace, where the controller may make pods anyway, and has the pull credentials of the node only. So it names a
+secret that does not exist: to a pod that names none the API server adds those of the namespace's account, and a tenant
+would get images that only Tessera may pull. An image that needs a secret of the new pod's namespace is pulled by that
+pod: for more, the controller would have to make pods in all namespaces.
 
 Rules:
 
@@ -30,7 +32,6 @@ from tessera.api.names import NodeName, PodUid
 from tessera.controller.leadership.informers import ClusterInput
 from tessera.controller.leadership.satellite import Term
 from tessera.controller.slicing.state.events import ImagesPulled
-from tessera.handover.hand_over import HandOver
 from tessera.handover.progress import PULL_SECONDS
 from tessera.kube.client.errors import AlreadyExists, ApiError, NotFound
 from tessera.kube.resources import PODS, ContainerStateWaiting, ContainerStatus, Pod
@@ -59,16 +60,14 @@ class ImagePulls(ClusterInput):
     """Makes and deletes pull pods.
 
     Args:
-        hand_over: says what to pull.
-        term: the term of leadership, with all pods.
+        term: the term of leadership, with all pods; its proposers say what to pull (:attr:`.Proposer.pulls`).
 
     Attributes:
         pods: the pull pods by their name.
     """
 
-    def __init__(self, hand_over: HandOver, term: Term) -> None:
+    def __init__(self, term: Term) -> None:
         super().__init__(term.runtime, term.slicer, term.wake)
-        self._hand_over = hand_over
         self._namespace = term.namespace
         self._informer = term.pods
         self._after_step = term.after_step
@@ -104,7 +103,7 @@ class ImagePulls(ClusterInput):
                 self._due.set()
 
     async def _act(self) -> None:
-        wanted = dict(self._hand_over.progress.pulls)
+        wanted = {uid: node for each in self._slicer.proposers for uid, node in each.pulls.items()}
         self._told &= wanted.keys()
         for name, pod in list(self.pods.items()):
             uid, node = PodUid(pod.metadata.labels[PULL_LABEL]), NodeName(pod.spec.node_name)
@@ -250,6 +249,8 @@ def make_pull_pod(pod: Pod, node: NodeName, nonce: str) -> dict[str, Any]:
         nonce: makes the command one that nobody can have put into an image.
     """
     images = dict.fromkeys(each.image for each in (*pod.spec.init_containers, *pod.spec.containers) if each.image)
+    volumes = dict.fromkeys(each.image.reference for each in pod.spec.volumes if each.image and each.image.reference)
+    artefacts = {f"artefact-{number}": each for number, each in enumerate(list(volumes)[:PULLED_IMAGES])}
     confined = {
         "allowPrivilegeEscalation": False,
         "capabilities": {"drop": ["ALL"]},
@@ -267,6 +268,7 @@ def make_pull_pod(pod: Pod, node: NodeName, nonce: str) -> dict[str, Any]:
             "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}],
             "resources": {"requests": {"cpu": "1m", "memory": "8Mi"}, "limits": {"memory": "64Mi"}},
             "securityContext": confined,
+            "volumeMounts": [{"name": name, "mountPath": f"/{name}", "readOnly": True} for name in artefacts],
         }
         for number, image in enumerate(list(images)[:PULLED_IMAGES])
     ]
@@ -285,5 +287,9 @@ def make_pull_pod(pod: Pod, node: NodeName, nonce: str) -> dict[str, Any]:
             "imagePullSecrets": [{"name": _NO_CREDENTIALS}],
             "tolerations": [{"operator": "Exists"}],
             "containers": containers,
+            "volumes": [
+                {"name": name, "image": {"reference": each, "pullPolicy": "IfNotPresent"}}
+                for name, each in artefacts.items()
+            ],
         },
     }

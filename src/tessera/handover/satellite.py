@@ -49,8 +49,7 @@ class HandOverSatellite:
         """See :class:`~tessera.controller.leadership.satellite.Satellite`."""
 
         def join(term: Term) -> None:
-            hand_over = next(each for each in term.slicer.proposers if isinstance(each, HandOver))
-            term.tasks.append(Task(name="pulls of images", run=ImagePulls(hand_over, term).run))
+            term.tasks.append(Task(name="pulls of images", run=ImagePulls(term).run))
 
         process.proposers.append(self.make)
         yield join

@@ -11,6 +11,7 @@ A service that grows, or loses a node, would otherwise wait until a batch pod en
   gets no more than its spare slices before its turn.
 - A waiting pod gets a reservation beside the spare slices where it has a place there, else on them. So none waits for
   ever for what a queue keeps.
+- The images of the last pod with this profile come to the node before the next one does (:attr:`Spares.pulls`).
 - A queue keeps none beyond its maximum, and spare slices count for no queue. Whoever may change Queues sets them; those
   are cluster-scoped.
 
@@ -81,6 +82,9 @@ class Spares(Proposer):
         #: Kinds without a place, and when one is sought again though no node has changed.
         self._tries: dict[Kind, float] = {}
         self._workloads: dict[Owner, Workload | None] = {}
+        #: Where images should come, and owners whose images have come to a node with a spare slice, or cannot.
+        self._pulls: dict[PodUid, NodeName] = {}
+        self._pulled: set[tuple[str, NodeName]] = set()
 
     # What is known
 
@@ -143,6 +147,28 @@ class Spares(Proposer):
         reason = self._state.pods.reason_of(pod.uid)
         return reason is not None and competes_for_room(reason)
 
+    # Images
+
+    @property
+    def pulls(self) -> Mapping[PodUid, NodeName]:
+        """By the last pod of each kind, a node with a spare slice that may lack its images."""
+        return self._pulls
+
+    def note_images(self, uid: PodUid, node: NodeName, _refusal: str) -> None:
+        """Takes in that images are on a node, or do not come."""
+        pod = self._state.cluster.pods.get(uid)
+        if pod is not None and self._pulls.get(uid) == node:
+            self._pulled.add((pod.owner, node))
+            self._state.reservations_due = True
+
+    def _find_pulls(self) -> None:
+        likes = ((self._like.get(kind_of(one)), one.node) for one in self._kept())
+        pairs = [(pod, node) for pod, node in likes if pod is not None and pod.uid in self._state.cluster.pods]
+        self._pulled &= {(pod.owner, node) for pod, node in pairs}
+        missing = [(pod.uid, node) for pod, node in pairs if (pod.owner, node) not in self._pulled and node != pod.node]
+        self._pulls = dict(reversed(missing))
+        self.asks = bool(self._pulls)
+
     # Keeping slots
 
     def review(self, nodes: AbstractSet[NodeName]) -> Iterator[Proposal]:
@@ -172,6 +198,7 @@ class Spares(Proposer):
     def _set_due(self) -> None:
         late = [each.made + each.patience for each in self._kept() if holders_of(self._state, each)]
         self.next_due = min((each for each in (*late, *self._tries.values()) if each > self._state.now), default=None)
+        self._find_pulls()
 
     def _wanted(self) -> Mapping[PodUid, Kind]:
         return {

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tests.cli.objects import Obj, Objects, serving
 
 from tessera.cli.main import main
 
@@ -68,6 +69,44 @@ def test_placeholders_are_a_class_and_a_deployment_that_stand_by_themselves(caps
     spec = deployment["spec"]["template"]["spec"]
     assert spec["nodeSelector"] == {"pool": "gpu"}
     assert spec["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "4"
+
+
+class Served(Objects):
+    """A server with these kinds of an autoscaler's group; None without the group."""
+
+    def __init__(self, kinds: list[str] | None) -> None:
+        super().__init__()
+        self.kinds = kinds
+
+    def answer(self, path: str) -> tuple[int, Obj]:
+        if path == "/apis/autoscaling.x-k8s.io/v1beta1" and self.kinds is not None:
+            return 200, {"kind": "APIResourceList", "resources": [{"name": each} for each in self.kinds]}
+        return super().answer(path)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "made"),
+    [
+        (["capacitybuffers", "capacitybuffers/status"], ["PodTemplate", "CapacityBuffer"]),
+        (["provisioningrequests"], ["PriorityClass", "Deployment"]),
+        (None, ["PriorityClass", "Deployment"]),
+    ],
+)
+def test_a_pool_is_a_capacity_buffer_where_the_cluster_serves_them(
+    kinds: list[str] | None, made: list[str], tmp_path: Path, capsys: Told
+) -> None:
+    with serving(Served(kinds), tmp_path) as kubeconfig:
+        text = warm("-o", "pool", "--selector", "pool=gpu", "--kubeconfig", str(kubeconfig), told=capsys)
+    first, second = yaml.safe_load_all(text)
+    assert [first["kind"], second["kind"]] == made
+    if made[1] == "CapacityBuffer":
+        assert second["spec"] == {
+            "provisioningStrategy": "buffer.x-k8s.io/active-capacity",
+            "podTemplateRef": {"name": first["metadata"]["name"]},
+            "replicas": 4,
+        }
+        assert first["template"]["spec"]["nodeSelector"] == {"pool": "gpu"}
+        assert "priorityClassName" not in first["template"]["spec"]
 
 
 @pytest.mark.parametrize(

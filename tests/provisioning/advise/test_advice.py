@@ -22,7 +22,7 @@ from tessera.provisioning.advise.findings import (
 )
 from tessera.provisioning.advise.samples import GroupTimes, from_file, from_records
 from tessera.provisioning.advise.timers import DEFAULTS, LOST, TOO_FEW, Timers, advise, empty_loop, replace_loop
-from tessera.provisioning.advise.warm import cheapest, placeholders, pool, smallest
+from tessera.provisioning.advise.warm import Placeholder, cheapest, placeholders, pool, smallest
 from tessera.provisioning.milestones import Milestone, ProvisioningRecord
 
 
@@ -419,7 +419,7 @@ def test_a_pool_beyond_reason_is_refused() -> None:
 
 
 def test_placeholders_are_such_that_the_autoscaler_makes_nodes_for_them() -> None:
-    priority, deployment = placeholders("warm", 3, count=4, selector={"pool": "gpu"})
+    priority, deployment = placeholders(Placeholder(name="warm", count=4, selector={"pool": "gpu"}), 3)
     assert priority["value"] >= -10
     spec = deployment["spec"]["template"]["spec"]
     assert spec["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "4"

@@ -1,13 +1,14 @@
 """``tessera autoscaler warm``: computes how many nodes to keep warm, and prints the placeholder pods for them."""
 
+import asyncio
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from tessera.cli.autoscaler.measured_times import FILE, times_and_facts
-from tessera.cli.base.connection import CommandError, cluster_options, report_errors
+from tessera.cli.base.connection import CommandError, cluster_options, connect, report_errors
 from tessera.cli.base.console import say, say_document
 from tessera.cli.base.durations import Duration
 from tessera.cli.base.grammar import Output, output_option
@@ -59,7 +60,7 @@ _ORDINARY = 0
     type=int,
     help="Priority of placeholders.  [default: -10, or the autoscaler's cutoff if that is higher]",
 )
-@output_option("table", "placeholders", text="Output format, or the manifests of the placeholder pods")
+@output_option("table", "placeholders", "pool", text="Output format, or the manifests of the pool")
 @cluster_options
 @report_errors
 def command(
@@ -83,17 +84,26 @@ def command(
 
     Placeholder pods of low priority keep the nodes warm; a placeholder ends when a real pod needs its place. The size
     follows from the number of new pods in an hour, the start time of a node and the price of an idle node. -o
-    placeholders prints them. Their priority is low, but high enough that the autoscaler makes nodes for them.
+    placeholders prints them. Their priority is low, but high enough that the autoscaler makes nodes for them. -o pool
+    prints a CapacityBuffer, which needs no pods, where the cluster serves that kind, else the same.
 
     \b
     Examples:
       tessera autoscaler warm --pods-per-hour 6 --time-to-gpu 9m --node-price 0.53
       tessera autoscaler warm --pods-per-hour 6 --time-to-gpu 9m --node-price 0.53 --wait-price 20
-      tessera autoscaler warm --pods-per-hour 6 --gpus-per-node 4 -o placeholders | kubectl apply -f -
+      tessera autoscaler warm --pods-per-hour 6 --gpus-per-node 4 -o pool | kubectl apply -f -
     """
     from tessera.cli.autoscaler.advice_text import SIMULATED
     from tessera.provisioning.advise.findings import span
-    from tessera.provisioning.advise.warm import CUTOFF, cheapest, pool, smallest
+    from tessera.provisioning.advise.warm import (
+        CUTOFF,
+        Placeholder,
+        capacity_buffer,
+        cheapest,
+        placeholders,
+        pool,
+        smallest,
+    )
 
     selector, simulated = _selector(selectors), False
     seconds, cutoff = time_to_gpu, CUTOFF
@@ -104,13 +114,17 @@ def command(
         simulated = any(each.simulated for each in times)
     rates: dict[str, float] = {"per_hour": per_hour, "seconds": seconds, "node_price": node_price}
     chosen = smallest(max_waiting_share, **rates) if wait_price is None else cheapest(**rates, wait_price=wait_price)
-    if output.form == "placeholders":
-        chosen_priority = max(CUTOFF, cutoff) if priority is None else priority
-        _warn(chosen_priority, cutoff)
+    if output.form in {"placeholders", "pool"}:
         if simulated:
             say(f"warning: {SIMULATED}; do not size a real pool by them", err=True)
             say(f"# {SIMULATED}")
-        _print_placeholders(chosen.nodes, resource, gpus, selector, chosen_priority)
+        one = Placeholder(name="tessera-warm", resource=resource, count=gpus, selector=selector)
+        if output.form == "pool" and asyncio.run(_serves_buffers(kubeconfig, context)):
+            _print(capacity_buffer(one, chosen.nodes))
+            return
+        chosen_priority = max(CUTOFF, cutoff) if priority is None else priority
+        _warn(chosen_priority, cutoff)
+        _print(placeholders(one, chosen.nodes, priority=chosen_priority))
         return
     sizes = range(max(0, chosen.nodes - 2), chosen.nodes + 3)
     shown = [pool(nodes, **rates, wait_price=wait_price or 0.0) for nodes in sizes]
@@ -153,12 +167,25 @@ def _warn(priority: int, cutoff: int) -> None:
         )
 
 
-def _print_placeholders(nodes: int, resource: str, count: int, selector: dict[str, str], priority: int) -> None:
+async def _serves_buffers(kubeconfig: Path | None, context: str | None) -> bool:
+    """True if the cluster serves CapacityBuffers; whoever may not list them may ask that."""
+    import msgspec
+
+    from tessera.kube.client.errors import NotFound
+    from tessera.provisioning.advise.warm import CAPACITY_BUFFERS
+
+    async with connect("tessera-autoscaler", kubeconfig, context) as client:
+        try:
+            answer = await client.request("GET", f"/apis/{CAPACITY_BUFFERS.api_version}")
+        except NotFound:
+            return False
+    kinds = msgspec.json.decode(answer.body, type=dict[str, Any]).get("resources") or ()
+    return any(each.get("name") == CAPACITY_BUFFERS.plural for each in kinds)
+
+
+def _print(made: Sequence[dict[str, Any]]) -> None:
     import yaml
 
-    from tessera.provisioning.advise.warm import placeholders
-
-    made = placeholders("tessera-warm", nodes, resource=resource, count=count, selector=selector, priority=priority)
     say_document(yaml.safe_dump_all(made, sort_keys=False))
 
 

@@ -204,13 +204,20 @@ class EphemeralVolume(Wire, frozen=True, kw_only=True):
     """A volume whose claim is created for the pod and named after it."""
 
 
+class ImageVolume(Wire, frozen=True, kw_only=True):
+    """The content of an image, or of another OCI artefact, as a volume."""
+
+    reference: str = ""
+
+
 class Volume(Wire, frozen=True, kw_only=True):
-    """A volume: its claim, and the fields that show if its data is deleted with the pod."""
+    """A volume: its claim, its image, and the fields that show if its data is deleted with the pod."""
 
     name: str = ""
     empty_dir: EmptyDir | None = None
     persistent_volume_claim: ClaimVolume | None = None
     ephemeral: EphemeralVolume | None = None
+    image: ImageVolume | None = None
 
 
 class PodClaim(Wire, frozen=True, kw_only=True):

@@ -7,7 +7,8 @@ are being made as are kept. That is the base-stock model of a spare-parts store.
 
 A placeholder keeps a node warm: a pod of low priority that requests the node's GPUs, and that ends for a real pod. The
 scheduler preempts it; where Tessera places pods, Tessera evicts it, because its annotation asks for that. Its priority
-must not be below the autoscaler's cutoff of -10, or the autoscaler never makes a node for it.
+must not be below the autoscaler's cutoff of -10, or the autoscaler never makes a node for it. Where the cluster serves
+CapacityBuffers, one does the same without pods.
 """
 
 import itertools
@@ -17,6 +18,7 @@ from typing import Any
 import msgspec
 
 from tessera.api.names import YIELDS_ANNOTATION
+from tessera.kube.resources.meta import Resource
 
 #: The lowest priority for which the cluster autoscaler still makes nodes (``--expendable-pods-priority-cutoff``).
 CUTOFF = -10
@@ -25,6 +27,11 @@ CUTOFF = -10
 _WARM_NODES = 1_000
 
 PLACEHOLDER_IMAGE = "registry.k8s.io/pause:3.10"
+
+#: Spare capacity that an autoscaler makes without pods.
+CAPACITY_BUFFERS = Resource(
+    "autoscaling.x-k8s.io", "v1beta1", "capacitybuffers", "CapacityBuffer", True, dict[str, Any]
+)
 
 
 class WarmPool(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,51 +114,66 @@ def cheapest(*, per_hour: float, seconds: float, node_price: float, wait_price: 
     return best
 
 
-def placeholders(
-    name: str,
-    nodes: int,
-    *,
-    resource: str = "nvidia.com/gpu",
-    count: int = 1,
-    selector: dict[str, str] | None = None,
-    priority: int = CUTOFF,
-) -> list[dict[str, Any]]:
+class Placeholder(msgspec.Struct, frozen=True, kw_only=True):
+    """What keeps one node warm.
+
+    Attributes:
+        name: name of the pool and of its objects.
+        resource: the resource that it requests.
+        count: the amount of it; all of a node's, so that one pod fills one node.
+        selector: labels of the nodes.
+    """
+
+    name: str
+    resource: str = "nvidia.com/gpu"
+    count: int = 1
+    selector: dict[str, str] = {}
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Labels of its pods."""
+        return {"app.kubernetes.io/name": self.name, "app.kubernetes.io/part-of": "tessera"}
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        """The spec of its pods, at most one on a node."""
+        spread = {"labelSelector": {"matchLabels": self.labels}, "topologyKey": "kubernetes.io/hostname"}
+        limits = {"cpu": "10m", "memory": "16Mi", self.resource: str(self.count)}
+        confined = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+        container = {
+            "name": "placeholder",
+            "image": PLACEHOLDER_IMAGE,
+            "resources": {"requests": dict(limits), "limits": limits},
+            "securityContext": confined,
+        }
+        return {
+            "terminationGracePeriodSeconds": 0,
+            "automountServiceAccountToken": False,
+            "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [spread]}},
+            "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
+            "securityContext": {"runAsNonRoot": True, "runAsUser": 65534, "seccompProfile": {"type": "RuntimeDefault"}},
+            "containers": [container],
+            **({"nodeSelector": self.selector} if self.selector else {}),
+        }
+
+
+def placeholders(one: Placeholder, nodes: int, *, priority: int = CUTOFF) -> list[dict[str, Any]]:
     """The objects that keep a pool warm: a PriorityClass and a Deployment with one placeholder pod for each node.
 
     Args:
-        name: name of both objects.
+        one: the placeholder.
         nodes: number of placeholders.
-        resource: the resource that a placeholder requests.
-        count: the amount of it; all of a node's, so that one pod fills one node.
-        selector: labels of the nodes.
         priority: priority of the placeholders: not below the autoscaler's cutoff, and below that of real pods.
     """
-    labels = {"app.kubernetes.io/name": name, "app.kubernetes.io/part-of": "tessera"}
-    spread = {"labelSelector": {"matchLabels": dict(labels)}, "topologyKey": "kubernetes.io/hostname"}
-    limits = {"cpu": "10m", "memory": "16Mi", resource: str(count)}
-    container = {
-        "name": "placeholder",
-        "image": PLACEHOLDER_IMAGE,
-        "resources": {"requests": dict(limits), "limits": limits},
+    template = {
+        "metadata": {"labels": one.labels, "annotations": {YIELDS_ANNOTATION: "true"}},
+        "spec": {"priorityClassName": one.name, **one.spec},
     }
-    spec: dict[str, Any] = {
-        "priorityClassName": name,
-        "terminationGracePeriodSeconds": 0,
-        "automountServiceAccountToken": False,
-        "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [spread]}},
-        "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
-        "securityContext": {"runAsNonRoot": True, "runAsUser": 65534, "seccompProfile": {"type": "RuntimeDefault"}},
-        "containers": [
-            {**container, "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}}
-        ],
-    }
-    if selector:
-        spec["nodeSelector"] = selector
     return [
         {
             "apiVersion": "scheduling.k8s.io/v1",
             "kind": "PriorityClass",
-            "metadata": {"name": name},
+            "metadata": {"name": one.name},
             "value": priority,
             "preemptionPolicy": "Never",
             "globalDefault": False,
@@ -160,11 +182,32 @@ def placeholders(
         {
             "apiVersion": "apps/v1",
             "kind": "Deployment",
-            "metadata": {"name": name, "labels": dict(labels)},
+            "metadata": {"name": one.name, "labels": one.labels},
+            "spec": {"replicas": nodes, "selector": {"matchLabels": one.labels}, "template": template},
+        },
+    ]
+
+
+def capacity_buffer(one: Placeholder, nodes: int) -> list[dict[str, Any]]:
+    """The same as a CapacityBuffer, for which the autoscaler reckons with pods that do not exist, and their template.
+
+    Its shape is that of Cluster Autoscaler's ``autoscaling.x-k8s.io/v1beta1``, the version that is stored.
+    """
+    return [
+        {
+            "apiVersion": "v1",
+            "kind": "PodTemplate",
+            "metadata": {"name": one.name, "labels": one.labels},
+            "template": {"metadata": {"labels": one.labels}, "spec": one.spec},
+        },
+        {
+            "apiVersion": CAPACITY_BUFFERS.api_version,
+            "kind": CAPACITY_BUFFERS.kind,
+            "metadata": {"name": one.name, "labels": one.labels},
             "spec": {
+                "provisioningStrategy": "buffer.x-k8s.io/active-capacity",
+                "podTemplateRef": {"name": one.name},
                 "replicas": nodes,
-                "selector": {"matchLabels": dict(labels)},
-                "template": {"metadata": {"labels": labels, "annotations": {YIELDS_ANNOTATION: "true"}}, "spec": spec},
             },
         },
     ]

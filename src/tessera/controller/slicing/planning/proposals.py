@@ -5,7 +5,7 @@ A proposer yields one proposal after the other; the step *settle*
 proposals have changed, and changes nothing itself.
 """
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 
 import msgspec
@@ -165,6 +165,11 @@ class Proposer:
 
     def note_owner(self, owner: Owner, workload: Workload | None) -> None:
         """Takes in what the API server says of an owner."""
+
+    @property
+    def pulls(self) -> Mapping[PodUid, NodeName]:
+        """By pod whose images somebody should bring to a node, the node."""
+        return {}
 
     def note_images(self, uid: PodUid, node: NodeName, refusal: str) -> None:
         """Takes in an :class:`.ImagesPulled`."""
