@@ -116,9 +116,21 @@ def heat(machine: SimulatedMachine, _: Path) -> None:
     machine.set_measured(machine.uuids()[1], Quantity.TEMPERATURE_MARGIN, -3.0)
 
 
+def packaged_runtime(_: SimulatedMachine, folder: Path) -> None:
+    """As the toolkit's packages write it: everything is a comment, so the defaults count."""
+    (folder / "runtime.toml").write_text("#accept-nvidia-visible-devices-envvar-when-unprivileged = true\n")
+
+
+def runtime_by_files(_: SimulatedMachine, folder: Path) -> None:
+    path = folder / "runtime.toml"
+    path.write_text(path.read_text().replace('"auto"', '"cdi"'))
+
+
 @pytest.mark.parametrize(
     ("change", "check", "said"),
     [
+        (packaged_runtime, "runtime", "an image that names cards gets them in any container; the right settings"),
+        (runtime_by_files, "runtime", "mode cdi finds no new slice"),
         (remove_device_file, "cards", "device files 1"),
         (other_module, "driver", "module 580.82.07"),
         (other_power, "nvidia-smi", "agree within 5%"),

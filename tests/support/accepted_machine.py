@@ -6,6 +6,7 @@ NVML is the real binding over :class:`~tests.support.nvml_metering.MeteringLibra
 from pathlib import Path
 
 from tessera.accept.machine_files import MachineFiles
+from tessera.cli.config.runtimes import NVIDIA
 from tessera.nvml.measurements import Quantity
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 
@@ -26,7 +27,14 @@ def write_machine(folder: Path, machine: SimulatedMachine) -> MachineFiles:
         folder / "proc/driver/nvidia/version", f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {DRIVER}  Thu May\n"
     )
     write_smi(folder, smi_log(machine))
-    return MachineFiles(sys=folder / "sys", proc=folder / "proc", dev=folder / "dev", smi=(str(folder / "nvidia-smi"),))
+    _write(folder / "runtime.toml", NVIDIA.text)
+    return MachineFiles(
+        sys=folder / "sys",
+        proc=folder / "proc",
+        dev=folder / "dev",
+        runtime=folder / "runtime.toml",
+        smi=(str(folder / "nvidia-smi"),),
+    )
 
 
 def write_smi(folder: Path, log: str, *, status: int = 0) -> None:

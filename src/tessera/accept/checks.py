@@ -291,6 +291,20 @@ def check_events(facts: Facts) -> Finding:
     return Finding(Status.FAILED if without or not calls else Status.OK, text, without)
 
 
+def check_runtime(facts: Facts) -> Finding:
+    """NVIDIA's runtime gives containers the devices of their pods, and none that an image names."""
+    if facts.runtime is None:
+        return _absent(facts, "runtime")
+    wrong = [
+        *(["an image that names cards gets them in any container"] if facts.runtime.obeys_images else []),
+        *(["devices that the agent lists as mounts are not found"] if not facts.runtime.reads_mounts else []),
+        *([f"mode {facts.runtime.mode} finds no new slice: use auto"] if facts.runtime.mode == "cdi" else []),
+    ]
+    if wrong:
+        return Finding(Status.FAILED, f"{wrong[0]}; the right settings: tessera config runtime NAME", wrong)
+    return Finding(Status.OK, f"mode {facts.runtime.mode}; variables of images give no card")
+
+
 #: The checks that need no more than a reading, by name (docs/acceptance.md).
 CHECKS: Mapping[str, Callable[[Facts], Finding]] = {
     "cards": count_cards,
@@ -305,6 +319,7 @@ CHECKS: Mapping[str, Callable[[Facts], Finding]] = {
     "recovery": check_recovery,
     "margins": check_margins,
     "events": check_events,
+    "runtime": check_runtime,
 }
 
 

@@ -81,6 +81,20 @@ class DriverVersions(msgspec.Struct, frozen=True, kw_only=True):
     running: str = ""
 
 
+class NvidiaRuntime(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of NVIDIA's container runtime on the machine; the defaults are its own.
+
+    Attributes:
+        obeys_images: a container that is not privileged gets the cards that its image names.
+        reads_mounts: it finds devices that are listed as mounts.
+        mode: how it gives devices.
+    """
+
+    obeys_images: bool = True
+    reads_mounts: bool = False
+    mode: str = "auto"
+
+
 class SmiCard(msgspec.Struct, frozen=True, kw_only=True):
     """A card in the log of ``nvidia-smi -q -x``: its PCI address, and the text of each element that is compared."""
 
@@ -142,6 +156,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         driver: the driver's version by its parts.
         nvlink_off: the driver's parameter ``NvLinkDisable`` is set, as on virtual machines with one card of a board.
         smi: the cards of ``nvidia-smi``.
+        runtime: the settings of NVIDIA's container runtime.
         node: what the cluster says of the node.
         absent: why a fact is ``None``, by its name.
     """
@@ -156,6 +171,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     driver: DriverVersions | None = None
     nvlink_off: bool = False
     smi: tuple[SmiCard, ...] | None = None
+    runtime: NvidiaRuntime | None = None
     node: NodeFacts | None = None
     absent: Mapping[str, str] = {}
 

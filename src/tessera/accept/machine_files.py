@@ -3,6 +3,7 @@
 import platform
 import re
 import subprocess
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from threading import Timer
@@ -10,7 +11,7 @@ from threading import Timer
 import msgspec
 
 from tessera import __version__
-from tessera.accept.facts import DriverVersions, HostFacts, PciFunction, SmiCard
+from tessera.accept.facts import DriverVersions, HostFacts, NvidiaRuntime, PciFunction, SmiCard
 from tessera.accept.smi_log import parse_smi_log
 from tessera.limits.records import ACCEPT_SMI_LOG
 
@@ -48,12 +49,14 @@ class MachineFiles(msgspec.Struct, frozen=True, kw_only=True):
         sys: the host's ``/sys``.
         proc: the host's ``/proc``.
         dev: the host's ``/dev``.
+        runtime: settings of NVIDIA's container runtime.
         smi: how ``nvidia-smi`` is called.
     """
 
     sys: Path = Path("/sys")
     proc: Path = Path("/proc")
     dev: Path = Path("/dev")
+    runtime: Path = Path("/etc/nvidia-container-runtime/config.toml")
     smi: Sequence[str] = ("nvidia-smi",)
 
     def pci_functions(self) -> tuple[PciFunction, ...]:
@@ -93,6 +96,27 @@ class MachineFiles(msgspec.Struct, frozen=True, kw_only=True):
     def nvlink_off(self) -> bool:
         """The driver was loaded with all NVLinks off."""
         return "NvLinkDisable: 1" in _text(self.proc / "driver/nvidia/params").splitlines()
+
+    def nvidia_runtime(self) -> NvidiaRuntime:
+        """The settings of NVIDIA's container runtime.
+
+        Raises:
+            FactError: there is no such file, or it is not TOML.
+        """
+        try:
+            found = tomllib.loads(self.runtime.read_text())
+        except OSError as error:
+            raise FactError(
+                f"{self.runtime}: {error.strerror}; where Tessera installs the toolkit it sets it"
+            ) from error
+        except ValueError as error:
+            raise FactError(f"{self.runtime}: {error}") from error
+        own = found.get("nvidia-container-runtime")
+        return NvidiaRuntime(
+            obeys_images=found.get("accept-nvidia-visible-devices-envvar-when-unprivileged") is not False,
+            reads_mounts=found.get("accept-nvidia-visible-devices-as-volume-mounts") is True,
+            mode=str(own.get("mode", "auto")) if isinstance(own, dict) else "auto",
+        )
 
     def smi_log(self) -> tuple[SmiCard, ...]:
         """The cards as ``nvidia-smi`` shows them now.

@@ -206,6 +206,7 @@ def read_facts(
         driver=facts.read("driver", files, lambda each: each.driver_versions(_driver_version(nvml))),
         nvlink_off=files is not None and files.nvlink_off(),
         smi=smi,
+        runtime=facts.read("runtime", files, lambda each: each.nvidia_runtime()),
         node=node,
         absent=facts.absent,
     )

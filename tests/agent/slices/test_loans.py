@@ -1,0 +1,154 @@
+"""Who may borrow which slice, and how a loan ends: a slice has one user."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from tests.support.slice_instructions import next_instruction
+
+from tessera.agent.inventory.sliceable_gpus import SliceLease, SlicePosition
+from tessera.agent.slices.events import (
+    CreateGpuInstance,
+    DestroyComputeInstance,
+    DevicesBound,
+    GpuRead,
+    InitialSyncDone,
+    InstasliceChanged,
+    ObservedInstance,
+    PodChanged,
+    PodDeleted,
+    PromisedSlice,
+    SliceJournal,
+    SlicePromise,
+)
+from tessera.agent.slices.loans import find_lent
+from tessera.agent.slices.state_machine import SliceStateMachine
+from tessera.api.names import LENDS_ANNOTATION, PodUid
+from tessera.api.pods.requirements import MEMORY
+from tessera.kube.resources import Pod
+
+GPU = "GPU-a"
+SMALL, BIG = SlicePosition(GPU, "1g.5gb", 0), SlicePosition(GPU, "3g.20gb", 4)
+SIZES = {SMALL: 1, BIG: 4}
+WEB, LENDER, NEXT = PodUid("web"), PodUid("web-slice"), PodUid("next")
+
+
+def pod(name: str, *, phase: str = "Running", **meta: Any) -> Pod:
+    return msgspec.convert(
+        {"metadata": {"name": name, "namespace": "ns", "uid": name, **meta}, "status": {"phase": phase}}, Pod
+    )
+
+
+def lender(name: str = "web-slice", *, to: str = "web", owner: str = "web", phase: str = "Running", **meta: Any) -> Pod:
+    owners = [{"apiVersion": "v1", "kind": "Pod", "name": owner, "uid": owner}]
+    return pod(name, phase=phase, annotations={LENDS_ANNOTATION: to}, ownerReferences=owners, **meta)
+
+
+BORROWER = pod("web", annotations={MEMORY: "5Gi"})
+
+
+def promises(**slices: SlicePosition) -> InstasliceChanged:
+    found = {
+        PodUid(name.replace("_", "-")): SlicePromise(
+            pod=PodUid(name), namespace="ns", name=name, slices=(PromisedSlice(each, SIZES[each]),)
+        )
+        for name, each in slices.items()
+    }
+    return InstasliceChanged(found, {})
+
+
+def card(*there: SlicePosition) -> GpuRead:
+    made = tuple(
+        ObservedInstance(gi_id=each.start, position=each, size=SIZES[each], computes=((0, f"MIG-{each.profile}"),))
+        for each in there
+    )
+    return GpuRead(GPU, {"1g.5gb": (0, 1, 2), "3g.20gb": (0, 4)}, made)
+
+
+@pytest.fixture
+def machine() -> SliceStateMachine:
+    """A pod and its lender run, and their slices exist."""
+    journal = SliceJournal(
+        owners={SMALL.device_id: WEB, BIG.device_id: LENDER}, bindings={WEB: {"token": SMALL.device_id}}
+    )
+    found = SliceStateMachine(journal)
+    runs = (PodChanged(WEB, ended=False), PodChanged(LENDER, ended=False))
+    for event in (*runs, promises(web=SMALL, web_slice=BIG), card(SMALL, BIG), InitialSyncDone()):
+        found.handle(event)
+    return found
+
+
+def lend(machine: SliceStateMachine) -> None:
+    machine.handle(DevicesBound(WEB, {"token": BIG}))
+
+
+def test_a_pod_borrows_the_slice_of_its_lender(machine: SliceStateMachine) -> None:
+    found = find_lent(machine.table, [BORROWER, lender()], BORROWER)
+    assert found is not None
+    assert (found[0].metadata.name, found[1]) == ("web-slice", BIG)
+    lend(machine)
+    assert find_lent(machine.table, [BORROWER, lender()], BORROWER) is not None, "again at the next start"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param(lender(to="db"), id="it names another pod"),
+        pytest.param(lender(owner="former"), id="it is of a former pod of the name"),
+        pytest.param(lender(phase="Pending"), id="it does not run"),
+        pytest.param(lender(namespace="other"), id="it is of another namespace"),
+        pytest.param(lender(deletionTimestamp="2026-11-30T12:00:00Z"), id="it is being deleted"),
+        pytest.param(pod("web-slice"), id="it lends nothing"),
+    ],
+)
+def test_who_lends_nothing(machine: SliceStateMachine, other: Pod) -> None:
+    assert find_lent(machine.table, [BORROWER, other], BORROWER) is None
+
+
+def test_only_a_pod_that_states_its_memory_borrows(machine: SliceStateMachine) -> None:
+    assert find_lent(machine.table, [lender()], pod("web")) is None
+
+
+def test_a_slice_that_its_own_container_or_another_pod_has_is_not_lent(machine: SliceStateMachine) -> None:
+    machine.handle(DevicesBound(LENDER, {"its": BIG}))
+    assert find_lent(machine.table, [BORROWER, lender()], BORROWER) is None
+    machine.handle(DevicesBound(LENDER, {}))
+    machine.handle(DevicesBound(NEXT, {"another": BIG}))
+    assert find_lent(machine.table, [BORROWER, lender()], BORROWER) is None
+
+
+def test_the_borrower_counts_as_the_user(machine: SliceStateMachine) -> None:
+    lend(machine)
+    assert machine.table.borrower_of(BIG) == WEB
+    assert SliceLease(WEB, "MIG-3g.20gb", "token") in list(machine.table.leases())
+    assert machine.table.ready_slice(WEB, BIG) is not None
+
+
+def test_a_restarted_agent_knows_the_loan(machine: SliceStateMachine) -> None:
+    lend(machine)
+    again = SliceStateMachine(machine.table.journal())
+    assert again.table.borrower_of(BIG) == WEB
+
+
+def test_the_lenders_end_destroys_its_slice_and_keeps_the_borrowers_own(machine: SliceStateMachine) -> None:
+    lend(machine)
+    machine.handle(promises(web=SMALL))
+    machine.handle(PodDeleted(LENDER))
+    call = next_instruction(machine, GPU, 0.0)
+    assert isinstance(call, DestroyComputeInstance)
+    assert call.position == BIG
+    assert machine.table.borrower_of(BIG) == WEB, "so that its processes end"
+    assert machine.table.ready_slice(WEB, BIG) is None
+    assert find_lent(machine.table, [BORROWER, lender()], BORROWER) is None
+
+
+def test_the_next_owner_of_the_place_lends_nothing(machine: SliceStateMachine) -> None:
+    lend(machine)
+    machine.handle(PodDeleted(LENDER))
+    machine.handle(promises(web=SMALL, next=BIG))
+    machine.handle(card(SMALL))
+    assert next_instruction(machine, GPU, 0.0) == CreateGpuInstance(BIG, NEXT)
+    machine.handle(card(SMALL, BIG))
+    assert machine.table.borrower_of(BIG) is None
+    assert machine.table.ready_slice(WEB, BIG) is None
+    assert machine.table.ready_slice(NEXT, BIG) is not None
