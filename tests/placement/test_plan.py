@@ -415,7 +415,8 @@ def test_several_whole_cards_that_wait_alone_are_those_of_a_batch() -> None:
     pair = Demand("pair", ("nvidia.com/gpu",) * 2)
     one = Demand("one", ("nvidia.com/gpu",))
     alone, together = (
-        plan(fleet, demands, rank_nodes=lambda _demand, _work: iter(["n0", "n1"])) for demands in ([pair], [pair, one])
+        plan(fleet, demands, rank_nodes=lambda _demand, _work: iter([("n0", 0), ("n1", 1)]))
+        for demands in ([pair], [pair, one])
     )
     assert {each.node for each in alone.assignments["pair"]} == {"n0"}
     assert set(alone.assignments["pair"]) == set(together.assignments["pair"])

@@ -6,7 +6,7 @@ import pytest
 from bench.rivals import FragmentationGradient
 
 from tessera.mig.models import model_by_short_name
-from tessera.placement.demand import Demand
+from tessera.placement.demand import Demand, NodeRanking
 from tessera.placement.devices import device_geometry
 from tessera.placement.fleet import CardPlacement, Fleet
 from tessera.placement.search import CardSearch
@@ -67,15 +67,18 @@ def device_fleet(*counts: int) -> Fleet:
 WHOLE, SEVERAL = Demand("one", ("nvidia.com/gpu",)), Demand("two", ("nvidia.com/gpu",) * 2)
 
 
+def in_order(*names: str) -> NodeRanking:
+    """Nodes of which each is better than those after it."""
+    return lambda _demand, _work: ((name, place) for place, name in enumerate(names))
+
+
 def test_a_whole_card_is_taken_of_the_first_node_in_the_callers_order_and_no_other_is_asked() -> None:
     asked: list[str] = []
 
     def allows(_demand: Demand, node: str) -> None:
         asked.append(node)
 
-    search = CardSearch(
-        device_fleet(4, 3, 2), allows, FragmentationGradient(), lambda _demand, _work: iter(["n1", "n0"])
-    )
+    search = CardSearch(device_fleet(4, 3, 2), allows, FragmentationGradient(), in_order("n1", "n0"))
     assert nodes(search, WHOLE, StepBudget(1000)) == ["n1"]
     assert asked == ["n1"]
 
@@ -85,7 +88,7 @@ def test_several_whole_cards_are_taken_of_the_first_node_that_has_them() -> None
         device_fleet(4, 3, 1),
         lambda _demand, _node: None,
         FragmentationGradient(),
-        lambda _demand, _work: iter(["n2", "n1", "n0"]),
+        in_order("n2", "n1", "n0"),
     )
     found = search.find(SEVERAL, StepBudget(1000)) or ()
     assert [card.node.name for card in found] == ["n1", "n1"]
@@ -97,7 +100,7 @@ def test_a_node_that_refuses_a_whole_card_leaves_it_to_the_next() -> None:
         device_fleet(4, 3),
         lambda _demand, node: NodeRule(RuleKind.AFFINITY) if node == "n1" else None,
         FragmentationGradient(),
-        lambda _demand, _work: iter(["n1", "n0"]),
+        in_order("n1", "n0"),
     )
     assert nodes(search, WHOLE, StepBudget(1000)) == ["n0"]
     assert list(search.refusals(WHOLE)) == ["n1"]
@@ -109,14 +112,12 @@ def test_nodes_that_the_order_leaves_out_are_asked_last(demand: Demand, places: 
         device_fleet(4, 2),
         lambda _demand, node: NodeRule(RuleKind.AFFINITY) if node == "n0" else None,
         FragmentationGradient(),
-        lambda _demand, _work: iter(["n0"]),
+        in_order("n0"),
     )
     assert [card.node.name for card in search.find(demand, StepBudget(1000)) or ()] == places
     assert list(search.refusals(demand)) == ["n0"]
 
 
 def test_slices_keep_the_order_of_the_policy() -> None:
-    search = CardSearch(
-        fleet(), lambda _demand, _node: None, FragmentationGradient(), lambda _demand, _work: iter(["empty", "used"])
-    )
+    search = CardSearch(fleet(), lambda _demand, _node: None, FragmentationGradient(), in_order("empty", "used"))
     assert nodes(search, SMALL, StepBudget(1000)) == ["used"]

@@ -56,9 +56,9 @@ class PreferencesMet(Protocol):
         ...
 
 
-#: Yields nodes with room for a demand of whole cards or shares, best first, as they are now; it may leave out some. The
-#: budget pays for it.
-NodeRanking = Callable[[Demand, StepBudget], Iterator[str]]
+#: Yields nodes with room for a demand of whole cards or shares, best first, as they are now, each with a value that is
+#: equal for equally good nodes; it may leave out some. The budget pays for it.
+NodeRanking = Callable[[Demand, StepBudget], Iterator[tuple[str, object]]]
 
 
 class Reservations(Protocol):

@@ -3,8 +3,8 @@
 - One slice goes to the card that the policy ranks first; of cards with its cost, to one on a node that the demand
   prefers.
 - Several slices go to the node where they cost least by the policy, among the first that have room.
-- Whole cards and shares go to the first node in the order of the caller that admits the demand. If none does, all other
-  nodes are asked as for slices, for the reason.
+- Whole cards and shares go to the first node in the order of the caller that admits the demand, or to one that is as
+  good and that the demand prefers. If none does, all other nodes are asked as for slices, for the reason.
 - The search asks lazily if a node admits a demand, best node first. It remembers a refusal until
   :meth:`CardSearch.forget`.
 """
@@ -151,12 +151,23 @@ class CardSearch:
         return self.find(demand, work)
 
     def find_ranked(self, demand: Demand, work: StepBudget) -> tuple[FleetCard, ...] | None:
-        """Whole cards or shares of the first node in the caller's order that admits the demand; None without any."""
-        for name in self._rank_nodes(demand, work) if self._rank_nodes is not None else ():
+        """Whole cards or shares of the first node in the caller's order that admits the demand; None without any.
+
+        Of nodes that are as good as that one, the demand gets one that it prefers.
+        """
+        best: tuple[int, object, tuple[FleetCard, ...]] | None = None
+        for number, (name, rating) in enumerate(self._rank_nodes(demand, work) if self._rank_nodes is not None else ()):
+            if best is not None and (rating != best[1] or number >= _CARDS_COMPARED):
+                break
+            weight = self._met(demand, name) if demand.preferences and self._met is not None else 0
+            if best is not None and weight <= best[0]:
+                continue
             cards = _free_devices(self._fleet.node(name), demand.profiles)
             if cards is not None and self._admits(demand, name, work):
-                return cards
-        return None
+                best = (weight, rating, cards)
+                if weight >= demand.preferences:
+                    break
+        return best and best[2]
 
     def _find_node(self, demand: Demand, work: StepBudget) -> Parts[tuple[FleetCard, ...] | None]:
         """Cards of the node where several slices cost least, among the first that have room."""

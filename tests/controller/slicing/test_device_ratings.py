@@ -62,7 +62,7 @@ def share(cluster: SlicerCluster, name: str, cpu: int) -> PodInfo:
 
 def order(cluster: SlicerCluster, pod: PodInfo) -> list[str]:
     cluster.slicer.state.ratings.update()
-    return list(cluster.slicer.state.ratings.rank(pod, {}, None, StepBudget(sys.maxsize)))
+    return [node for node, _ in cluster.slicer.state.ratings.rank(pod, {}, None, StepBudget(sys.maxsize))]
 
 
 def test_a_share_goes_where_it_leaves_the_others_their_cpu(cluster: SlicerCluster) -> None:

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 from tests.support.slicer_cluster import SlicerCluster
 
+from tessera.api.names import PLACEMENT_LABEL, PLACEMENT_MANAGED, NodeName
 from tessera.clock import rfc3339
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.objects.pod_preferences import PREFERENCES, read_preferences
@@ -225,3 +226,47 @@ def test_what_the_manifest_prefers_goes_before_the_spread_of_replicas(halves: Sl
 def test_replicas_share_a_card_before_they_cost_the_packing_an_empty_one(cluster: SlicerCluster) -> None:
     pods = [replica(cluster, f"web-{number}", profile) for number, profile in enumerate(("4g.20gb", "3g.20gb"))]
     assert len(set(nodes(cluster, *pods))) == 1
+
+
+@pytest.fixture
+def machines() -> SlicerCluster:
+    """Four empty nodes with whole cards, on which Tessera places the pods of one namespace; the data is on one."""
+    made = SlicerCluster()
+    made.pass_time(0)
+    made.namespace("default", **{PLACEMENT_LABEL: PLACEMENT_MANAGED})
+    for number in range(4):
+        made.device_node(f"n{number}")
+    made.pod("data", gates=(), node="n2", labels=(("app", "data"),))
+    made.settle()
+    return made
+
+
+@pytest.mark.parametrize("spec", [{"affinity": beside("data")}, {"affinity": on_nodes(HOST, "n2")}])
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_pod_with_whole_cards_gets_a_node_that_it_prefers(
+    machines: SlicerCluster, spec: dict[str, Any], count: int
+) -> None:
+    pod = machines.whole("web", count, preferences=read_preferences(pod_with(**spec)))
+    machines.settle()
+    assert machines.pods[pod.uid].hostname == "n2"
+
+
+def test_a_pod_with_whole_cards_opens_no_node_for_what_it_prefers(machines: SlicerCluster) -> None:
+    machines.whole("other", gated=False, node=NodeName("n3"))
+    pod = machines.whole("web", preferences=read_preferences(pod_with(affinity=beside("data"))))
+    machines.settle()
+    assert machines.pods[pod.uid].hostname == "n3"
+
+
+def test_a_replica_with_a_whole_card_goes_to_an_equal_node_apart_from_others(machines: SlicerCluster) -> None:
+    web: dict[str, Any] = {"maker": "ReplicaSet/web", "owner": "web"}
+    machines.whole("other", gated=False, node=NodeName("n1"))
+    first = machines.whole("web-a", **web)
+    machines.settle()
+    assert machines.pods[first.uid].hostname == "n1"
+    for name in ("a", "b"):  # then both nodes have as much left
+        machines.whole(f"others-{name}", gated=False, node=NodeName("n0"))
+    machines.settle()
+    second = machines.whole("web-b", **web)
+    machines.settle()
+    assert machines.pods[second.uid].hostname == "n0"

@@ -192,7 +192,7 @@ class PodIndex:
 
     def _count_replica(self, node: NodeName, pod: PodInfo, sign: int) -> None:
         owner = pod.replica_of
-        if owner is None or pod.terminating or not (pod.profiles or pod.device_claims):
+        if owner is None or pod.terminating or not (pod.profiles or pod.devices or pod.device_claims):
             return
         placed = self.replicas.setdefault(owner, {})
         if sign > 0:

@@ -299,6 +299,7 @@ def read_pod(pod: Pod) -> PodInfo:
         gang = read_gang(meta.namespace, meta.labels, meta.annotations, (owner.name, owner.uid) if owner else ("", ""))
     except GangError as error:
         fault = fault or (str(error) if profiles or claims else "")
+    pinned = bool(devices) and meta.annotations.get(PINNED_ANNOTATION) == meta.uid
     may_prefer = spec.affinity is not None or bool(spec.topology_spread_constraints)
     hands_over = asks and meta.annotations.get(UPDATE_ANNOTATION) == HAND_OVER
     return PodInfo(
@@ -319,7 +320,7 @@ def read_pod(pod: Pod) -> PodInfo:
         waits_since=_waits_since(pod),
         labels=read_labels(pod),
         relations=read_relations(pod, wants_slices=bool(profiles or claims)) if not fault else NO_RELATIONS,
-        preferences=read_preferences(pod) if may_prefer and not fault and (profiles or claims) else (),
+        preferences=read_preferences(pod) if may_prefer and not fault and (profiles or claims or pinned) else (),
         ports=read_host_ports(spec),
         claims=read_claims(pod),
         owner=owner.uid if owner else "",
@@ -339,7 +340,7 @@ def read_pod(pod: Pod) -> PodInfo:
         preempts=spec.preemption_policy != "Never",
         movable=meta.annotations.get(MOVABLE_ANNOTATION) == "true",
         yields=meta.annotations.get(YIELDS_ANNOTATION) == "true",
-        pinned=bool(devices) and meta.annotations.get(PINNED_ANNOTATION) == meta.uid,
+        pinned=pinned,
         hands_over=hands_over,
         ready_since=_ready_since(pod) if hands_over else 0.0,
         restarts=max((each.restart_count for each in pod.status.containers), default=0) if hands_over else 0,

@@ -43,11 +43,13 @@ class Choice(NamedTuple):
         node: its name.
         kind: the kind of its cards.
         taken: what is free of the card that the pod takes, of several the first.
+        rating: equal for nodes that are equally good.
     """
 
     node: str
     kind: Kind
     taken: int
+    rating: Rating
 
 
 #: A rating with the price of a kind, the kind, and the rooms with this rating in order.
@@ -160,14 +162,14 @@ class NodeRatings:
         self, ranking: Ranking, request: CardRequest, named: Mapping[AlikeNodes, Iterable[str]] | None
     ) -> Iterator[Choice]:
         """Yields the nodes of a ranking, or those of them that are named, best first."""
-        for _, kind, rooms in self._merge(ranking.orders, request):
+        for rating, kind, rooms in self._merge(ranking.orders, request):
             for room in rooms:
                 taken: int | None = None
                 for node in room.nodes if named is None else named[room]:
                     exact = self._rooms[node]
                     if exact.cpu >= request.cpu and exact.memory >= request.memory:
                         taken = ranking.rating.taken(room) if taken is None else taken
-                        yield Choice(node, kind, taken)
+                        yield Choice(node, kind, taken, rating)
 
     def _merge(self, orders: Mapping[Kind, RatedRooms], request: CardRequest) -> Iterable[_Rated]:
         """Returns the rooms of all kinds by rating, with the prices of the kinds."""

@@ -299,8 +299,8 @@ class _BatchFilters:
         """Returns the refusal of a node without room, as if its cards had room; None if the node would take the pod."""
         return self._refusal(self._lasting_filters, demand, node)
 
-    def rank(self, demand: Demand, work: StepBudget) -> Iterator[str]:
-        """Yields the nodes with room for whole cards or shares, best first."""
+    def rank(self, demand: Demand, work: StepBudget) -> Iterator[tuple[str, object]]:
+        """Yields the nodes with room for whole cards or shares, best first, with their ratings."""
         reserved = self._amounts.reserved if self._amounts is not None else {}
         assert self._ratings is not None, f"no node is rated for {demand.key}"
         return self._ratings.rank(self._pods[demand.key], reserved, demand.nodes, work)

@@ -144,8 +144,8 @@ class DeviceRatings:
 
     def rank(
         self, pod: PodInfo, reserved: Mapping[NodeName, Amounts], nodes: Iterable[str] | None, work: StepBudget
-    ) -> Iterator[str]:
-        """Yields the nodes that have room for a pod's devices, CPU and memory, best first.
+    ) -> Iterator[tuple[str, object]]:
+        """Yields the nodes that have room for a pod's devices, CPU and memory, best first, with their ratings.
 
         Args:
             pod: the pod.
@@ -163,7 +163,7 @@ class DeviceRatings:
         ratings = self._of(asked.resource)
         request = ratings.sizes.narrow(CardRequest(cpu, memory, asked.devices, CARD, models, pinned))
         for choice in ratings.rank(request, nodes, work):
-            yield choice.node
+            yield choice.node, (choice.kind, choice.rating)
 
     def _of(self, resource: str) -> NodeRatings:
         return self._ratings.setdefault(resource, NodeRatings(CardDemand()))
