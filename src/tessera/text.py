@@ -6,7 +6,6 @@ for terminals, logs, events and conditions, :func:`html` for pages, :func:`json`
 in one place, :mod:`tessera.cli.base.console`.
 """
 
-import html as _html
 import math
 import unicodedata
 from collections.abc import Sequence
@@ -49,7 +48,9 @@ def json(document: str) -> str:
 
 def html(text: object, most: int = ECHOED) -> str:
     """:func:`one_line` with the characters escaped that mean something in HTML, attributes included."""
-    return _html.escape(one_line(text, most), quote=True)
+    import html as standard  # its table of names costs every command's start
+
+    return standard.escape(one_line(text, most), quote=True)
 
 
 # Words of messages and tables

@@ -11,7 +11,6 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -323,6 +322,8 @@ async def _add_hints(client: Client, query: Query, namespace: str, error: NotFou
 
 
 def _suggest_name(name: str, known: Iterable[str]) -> str:
+    from difflib import get_close_matches
+
     close = get_close_matches(name[:253], list(known)[:NAMES_COMPARED], n=1, cutoff=0.7)
     return f"; did you mean {close[0]}?" if close else ""
 

@@ -4,7 +4,6 @@ The scheduler says only that nodes do not match. Where several alternatives of n
 """
 
 from collections.abc import Iterator
-from difflib import get_close_matches
 
 from tessera.explain.snapshot import ClusterView
 from tessera.kube.resources import NodeSelectorRequirement, Pod
@@ -50,5 +49,7 @@ def _close_key(view: ClusterView, key: str) -> str:
         return ""
     nodes = view.snapshot.nodes
     keys = view.once("label keys", lambda: sorted({each for node in nodes for each in node.metadata.labels}))
+    from difflib import get_close_matches
+
     close = get_close_matches(key[:253], keys[:NAMES_COMPARED], n=1, cutoff=0.8)
     return f"; did you mean {close[0]}?" if close else ""

@@ -17,7 +17,6 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from difflib import get_close_matches
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -114,6 +113,8 @@ class LazyCommands(click.Group):
     def _advice(self, name: str, known: list[str]) -> str:
         if name in LAB_COMMANDS.get(self._group, ()):
             return f"the package {LAB_PACKAGE} has it: {LAB_INSTALL}"
+        from difflib import get_close_matches
+
         close = get_close_matches(name[:100], known, n=1, cutoff=0.6)
         return f"did you mean '{close[0]}'?" if close else f"the commands are {', '.join(known)}"
 
