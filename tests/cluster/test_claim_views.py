@@ -21,7 +21,8 @@ from tessera.dashboard.explainer import explain_privately
 from tessera.dashboard.view.objects import make_map
 from tessera.doctor.examination import examine
 from tessera.doctor.findings import Verdict
-from tessera.explain.query import explain, parse_query
+from tessera.explain.asked_object import parse_query
+from tessera.explain.query import explain
 from tessera.kube.resources import PODS, Pod
 from tessera.observe.cluster_reading import read_cluster
 from tessera.observe.queue_reading import told_rows

@@ -9,7 +9,8 @@ from tessera.api.nodes.conditions import AGENT_CONDITIONS
 from tessera.api.nodes.offers import OFFERS_ANNOTATION
 from tessera.doctor.examination import examine
 from tessera.doctor.findings import Verdict
-from tessera.explain.query import explain, parse_query
+from tessera.explain.asked_object import parse_query
+from tessera.explain.query import explain
 from tessera.kube.resources import NODES, PODS
 from tessera.observe.health_rows import judge_fleet
 from tessera.observe.reading import read_usage

@@ -13,7 +13,8 @@ from tests.support.virtual_lab import Scenario, VirtualLab, manifest
 from tessera.api.names import GATE
 from tessera.api.nodes.gpu_labels import labels_say_gpu
 from tessera.doctor.facts import POLICY_BINDINGS
-from tessera.explain.query import explain, parse_query
+from tessera.explain.asked_object import parse_query
+from tessera.explain.query import explain
 from tessera.kube.client.errors import ApiError
 from tessera.kube.resources import JOBS, NAMESPACES, PODS
 from tessera_lab.cluster.options import parse_nodes

@@ -7,7 +7,8 @@ from tests.support.virtual_lab import InLab, VirtualLab, manifest
 from tessera.api.names import SLICE_PROMISED_CONDITION
 from tessera.api.nodes.card_links import LINKS_ANNOTATION, decode_links
 from tessera.clock import parse_rfc3339
-from tessera.explain.query import explain, parse_query
+from tessera.explain.asked_object import parse_query
+from tessera.explain.query import explain
 from tessera.kube.resources import NAMESPACES, NODES, PODS
 
 ONE, TWO, ALL = ({"nvidia.com/gpu": count} for count in (1, 2, 4))

@@ -14,7 +14,8 @@ from tessera.dashboard.explainer import explain_privately
 from tessera.dashboard.feed import FeedGroup
 from tessera.dashboard.source import ClusterSource
 from tessera.dashboard.waiting_reasons import explain_waiting, waiting_pods
-from tessera.explain.query import explain, parse_query
+from tessera.explain.asked_object import parse_query
+from tessera.explain.query import explain
 from tessera.kube.client.errors import Invalid
 from tessera.kube.resources import NAMESPACES
 from tessera.visibility import Redactor, Visibility

@@ -8,8 +8,9 @@ from tests.support.virtual_lab import InLab, VirtualLab
 
 from tessera.api.dra.claims import RESOURCE_CLAIMS
 from tessera.api.names import DEVICE_ACCESS_LABEL
+from tessera.explain.asked_object import parse_query
 from tessera.explain.explanation import ExplanationReport
-from tessera.explain.query import explain, parse_query
+from tessera.explain.query import explain
 from tessera.kube.client.client import Client
 from tessera.kube.client.requests import Request, Response
 from tessera.kube.resources import DAEMONSETS, DEPLOYMENTS, JOBS, NAMESPACES, NODES, RESOURCE_QUOTAS

@@ -14,8 +14,9 @@ from tessera.dashboard.card_documents import make_documents
 from tessera.dashboard.documents import CardDocument
 from tessera.dashboard.view.objects import make_map
 from tessera.doctor.examination import examine
+from tessera.explain.asked_object import parse_query
 from tessera.explain.fleet_map import CardFilter, select, summarize
-from tessera.explain.query import explain, parse_query
+from tessera.explain.query import explain
 from tessera.kube.resources import DEPLOYMENTS, PODS
 from tessera.observe.cluster_reading import read_cluster
 from tessera.observe.health_rows import judge_fleet

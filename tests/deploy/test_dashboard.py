@@ -13,9 +13,10 @@ from tessera.cli import dashboard
 from tessera.cli.install.manifests import InstallChoices
 from tessera.cli.install.rendering import render
 from tessera.dashboard.in_cluster import PageOptions
+from tessera.dashboard.view.explanations import GROUP, VERSION
 from tessera.dashboard.view.front_proxy import CONFIG_MAP
 from tessera.dashboard.view.front_proxy import NAMESPACE as FRONT_PROXY_NAMESPACE
-from tessera.dashboard.view.objects import GROUP, RESOURCES, VERSION
+from tessera.dashboard.view.objects import RESOURCES
 from tessera.dashboard.view.run import API_SERVICE, NAMES
 
 PAGE = rendered("deploy/options/dashboard")

@@ -17,11 +17,11 @@ from tessera.api.names import DEVICE_API_DRA, DEVICE_API_LABEL
 from tessera.clock import rfc3339
 from tessera.dra.resource_slices import ResourceSlice
 from tessera.explain import claims, pod_claims
+from tessera.explain.asked_object import parse_query
 from tessera.explain.claim_objects import ClaimObjects
 from tessera.explain.claims import explain_claim
 from tessera.explain.explanation import Explanation
 from tessera.explain.pods import explain_pod
-from tessera.explain.query import parse_query
 from tessera.explain.snapshot import ClusterView, Snapshot
 from tessera.forecast.queue_page import QueuedPod, QueuePage
 from tessera.kube.resources import Pod, ResourceQuota

@@ -13,9 +13,9 @@ from tessera.api.nodes.health import BOOT_STEP
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, encode_offers
 from tessera.clock import rfc3339
 from tessera.driver.nodes.node_status import encode_status
+from tessera.explain.asked_object import Query, parse_query
 from tessera.explain.explanation import Explanation, ExplanationReport, report_lines
 from tessera.explain.nodes import AGENT_NODE_LABELS, explain_node
-from tessera.explain.query import Query, parse_query
 from tessera.explain.snapshot import ClusterView, Snapshot
 from tessera.kube.resources import CoreEvent, Node, Pod
 from tessera.manifests import install_manifests

@@ -4,8 +4,8 @@ import msgspec
 import pytest
 from tests.explain.test_pods import NOW, pod
 
+from tessera.explain.asked_object import parse_query
 from tessera.explain.explanation import Explanation
-from tessera.explain.query import parse_query
 from tessera.explain.snapshot import ClusterView, Snapshot
 from tessera.explain.workloads import WorkloadState, cron_job, explain_workload
 from tessera.kube.resources import CronJob, Job, OwnerReference, Pod, Uid

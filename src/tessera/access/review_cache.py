@@ -1,6 +1,7 @@
 """Remembers the API server's answers for a while.
 
-1. An answer is used without a question for half of its life.
+1. An answer is used without a question for half of its life; a refusal for a shorter time, if the user of this says so:
+   somebody may be about to grant the right.
 2. After that, the API server is asked again; while it does not answer, the old answer counts until its life is over.
 3. A key is asked once at a time, however many callers wait for it.
 4. The number of answers, and of questions a second, is bounded. The answer that was unused longest is forgotten.
@@ -40,12 +41,14 @@ class ReviewCache(Generic[K, V]):
         clock: the time.
         life: seconds for which an answer counts.
         size: the number of answers.
+        refusal: seconds for which an answer that is false is used without a question; half of its life if None.
     """
 
-    def __init__(self, clock: Clock, life: float, size: int) -> None:
+    def __init__(self, clock: Clock, life: float, size: int, *, refusal: float | None = None) -> None:
         self._clock = clock
         self._life = life
         self._size = size
+        self._refusal = life / 2 if refusal is None else refusal
         #: The answers, the longest unused first.
         self._answers: dict[K, _Answer[V]] = {}
         #: The questions that are open, by key.
@@ -62,7 +65,7 @@ class ReviewCache(Generic[K, V]):
     def fresh(self, key: K) -> V | None:
         """The answer, if it needs no question yet; it counts as used now."""
         found = self._answers.get(key)
-        if found is None or self._age(found) >= self._life / 2:
+        if found is None or self._age(found) >= (self._life / 2 if found.value else self._refusal):
             return None
         self._answers[key] = self._answers.pop(key)
         return found.value

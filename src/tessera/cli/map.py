@@ -195,7 +195,8 @@ async def _read(
 async def _read_once(client: "Client", nodes: Sequence[str], home: str) -> "ClusterMap":
     """The map of all that the user may read, or what the API for tenants tells a user with the rights of ``home``."""
     from tessera.cli.base.tenant_view import read_as_tenant
-    from tessera.dashboard.view.objects import MAPS, make_map, read_view
+    from tessera.dashboard.view.explanations import read_view
+    from tessera.dashboard.view.objects import MAPS, make_map
     from tessera.kube.client.errors import ApiError, Forbidden, NotFound
     from tessera.observe.cluster_reading import read_cluster
 

@@ -221,7 +221,8 @@ def stale_note(seconds: float) -> str:
 async def _read_as_tenant(client: "Client", namespace: str | None) -> "QueueReading | str":
     """The queue from the API for tenants; without that API, or the right to it, which roles to bind."""
     from tessera.cli.base.tenant_view import HIDDEN, HIDDEN_NAMES, READ_PAGES, describe_role, missing_right
-    from tessera.dashboard.view.objects import WAITING_PODS, read_view
+    from tessera.dashboard.view.explanations import read_view
+    from tessera.dashboard.view.objects import WAITING_PODS
     from tessera.forecast.queue_page import in_namespace
     from tessera.kube.client.errors import ApiError
     from tessera.observe.queue_reading import QueueReading

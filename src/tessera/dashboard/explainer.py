@@ -12,18 +12,21 @@ Each visitor gets an answer before any other gets two.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
 from tessera.access.agent_pages import FleetUsage
 from tessera.dashboard.aliases import Aliases, Objects, name_own_nodes
-from tessera.dashboard.source import ClusterSource
+from tessera.dashboard.source import PERIOD, ClusterSource
 from tessera.explain.explanation import OWNED_BY, Explanation, ExplanationReport
 from tessera.explain.nodes import explain_node
 from tessera.explain.pods import explain_pod, may_hold_several
+from tessera.explain.queue import is_queued
+from tessera.explain.rollouts import old_pods
 from tessera.explain.snapshot import ClusterView, Snapshot
 from tessera.forecast.queue_page import QueuePage
 from tessera.kube.client.errors import NotFound, ServiceUnavailable, Status
-from tessera.kube.resources import Pod
+from tessera.kube.resources import EVENTS, RESOURCE_QUOTAS, CoreEvent, Pod, ResourceQuota
 from tessera.serving.fair_shares import FairTurns, NoTurnError
 from tessera.visibility import Redactor, Visibility
 
@@ -35,7 +38,18 @@ PAGE_EXPLANATIONS = 32
 OF_NODES = "-"
 #: Most pods of one owner that an answer explains; a command explains the others from what they were told.
 OWNED_EXPLAINED = 50
+#: Kinds of a namespace that add facts for a reader who may list them there: plural names.
+NAMESPACE_FACTS = (EVENTS.plural, RESOURCE_QUOTAS.plural)
+#: Most seconds of age of the controller's queue for a pod that waits: ``tessera why`` shows no older one.
+_FRESH = 1.0
 _NO_PAGES = FleetUsage()
+
+
+class Answer(NamedTuple):
+    """An explanation; ``complete`` is True if nothing that the reader could read directly would add to it."""
+
+    report: ExplanationReport
+    complete: bool = False
 
 
 class PrivateExplainer:
@@ -65,24 +79,57 @@ class PrivateExplainer:
             NotFound: there is no such pod or node.
             ApiError: too many explanations wait.
         """
+        return (await self.answer(namespace, name, visibility, key)).report
+
+    async def answer(
+        self, namespace: str, name: str, visibility: Visibility, key: str, readable: Collection[str] = ()
+    ) -> "Answer":
+        """As :meth:`explain`, with more facts.
+
+        Args:
+            namespace: of the pod.
+            name: of the pod.
+            visibility: what the reader may see.
+            key: whose turn it is.
+            readable: the kinds of :data:`NAMESPACE_FACTS` that the reader may list in the namespace.
+        """
         try:
             async with self._turns.turn(key):
                 if namespace == OF_NODES:
-                    return await asyncio.to_thread(explain_node_of, self._source.objects, name)
+                    return Answer(await asyncio.to_thread(explain_node_of, self._source.objects, name))
                 pods = self._pods(namespace, name)
                 if not pods:
                     raise NotFound(Status(code=404, reason="NotFound", message=f'pods "{name}" not found'))
-                queue = await self._source.read_queue()
-                await self._source.read_order()
-                page = queue if isinstance(queue, QueuePage) else None
-                fleet = await self._source.read_fleet() if any(map(may_hold_several, pods)) else _NO_PAGES
-                found = await asyncio.to_thread(
-                    explain_privately, self._source.objects, pods, visibility, self._redactor, page, fleet=fleet
-                )
+                return await self._answer(namespace, name, pods, visibility, readable)
         except NoTurnError:
             text = "many explanations are being made, some of them yours; try again"
             raise ServiceUnavailable(Status(code=503, message=text)) from None
-        return ExplanationReport(kind="pod", namespace=namespace, name=name, answers=tuple(found))
+
+    async def _answer(
+        self, namespace: str, name: str, pods: Sequence[Pod], visibility: Visibility, readable: Collection[str]
+    ) -> "Answer":
+        alone = len(pods) == 1 and not name.startswith(OWNED_BY)
+        waits = any(not each.spec.node_name for each in pods)
+        queue = await self._source.read_queue(_FRESH if alone and waits else PERIOD)
+        events, quotas = await self._source.read_namespace(pods[0], readable) if alone else (None, None)
+        await self._source.read_order()
+        page = queue if isinstance(queue, QueuePage) else None
+        fleet = await self._source.read_fleet() if any(map(may_hold_several, pods)) else _NO_PAGES
+        objects = self._source.objects
+        found = await asyncio.to_thread(
+            explain_privately,
+            objects,
+            pods,
+            visibility,
+            self._redactor,
+            page,
+            fleet=fleet,
+            events=events,
+            quotas=quotas,
+        )
+        report = ExplanationReport(kind="pod", namespace=namespace, name=name, answers=tuple(found))
+        whole = alone and events is not None and quotas is not None
+        return Answer(report, whole and _is_mirrored(pods[0], objects.pods, page))
 
     def _pods(self, namespace: str, name: str) -> Sequence[Pod]:
         if not name.startswith(OWNED_BY):
@@ -90,6 +137,20 @@ class PrivateExplainer:
             return () if pod is None else (pod,)
         owned = self._source.owned_pods(namespace, name.removeprefix(OWNED_BY))
         return sorted(owned, key=lambda pod: (bool(pod.spec.node_name), pod.metadata.name))[:OWNED_EXPLAINED]
+
+
+def _is_mirrored(pod: Pod, pods: Sequence[Pod], page: QueuePage | None) -> bool:
+    """True if an explanation of the pod rests on nothing but what the page mirrors and the controller's queue.
+
+    ResourceClaims, Kueue's Workloads and the Deployments of old pods are read by the command itself. Of a pod that
+    waits, a row in the queue shows that a controller runs.
+    """
+    if pod.spec.resource_claims or is_queued(pod):
+        return False
+    if pod.spec.node_name:
+        return True
+    listed = page is not None and any(each.uid == pod.metadata.uid for each in page.pods)
+    return listed and not old_pods(pods, pod)
 
 
 def explain_node_of(objects: Objects, name: str) -> ExplanationReport:
@@ -120,6 +181,8 @@ def explain_privately(
     page: QueuePage | None = None,
     *,
     fleet: FleetUsage = _NO_PAGES,
+    events: Sequence[CoreEvent] | None = None,
+    quotas: Sequence[ResourceQuota] | None = None,
 ) -> list[Explanation]:
     """Explains pods to a reader who may list the pods of their namespace.
 
@@ -130,6 +193,8 @@ def explain_privately(
         redactor: gives the aliases of the page.
         page: the controller's queue, if it could be read.
         fleet: the agents' pages, if a pod may hold several cards.
+        events: of the only pod; None if the reader may not list them.
+        quotas: of its namespace; None if the reader may not list them.
     """
     visibility = name_own_nodes(visibility, objects.pods)
     aliases = Aliases(visibility, redactor)
@@ -142,7 +207,9 @@ def explain_privately(
         nodes=shown.nodes,
         instaslices=shown.instaslices,
         order=shown.order,
-        forbidden=frozenset({"leases", "events"}),
+        events=events or (),
+        quotas=quotas or (),
+        forbidden=frozenset({"leases", *(["events"] if events is None else [])}),
         hides_labels=not visibility.nodes,
         page=page and aliases.hide_queue(page),
         pages=aliases.hide_fleet(fleet).nodes,

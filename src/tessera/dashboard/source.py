@@ -8,9 +8,9 @@ user who may not read a kind sees the page without it.
 import asyncio
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -33,12 +33,23 @@ from tessera.explain.order_objects import OrderObjects, read_order_objects
 from tessera.forecast.queue_page import QueuePage
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, Forbidden
-from tessera.kube.resources import CONFIGMAPS, NODES, PODS, Pod
+from tessera.kube.resources import (
+    CONFIGMAPS,
+    EVENTS,
+    NODES,
+    PODS,
+    RESOURCE_QUOTAS,
+    CoreEvent,
+    Pod,
+    ResourceQuota,
+)
 from tessera.kube.resources.meta import Resource
 from tessera.kube.watch.informer import Informer
 from tessera.observe.queue_reading import read_queue, read_signals
 from tessera.signals.page import SignalsPage
 from tessera.usage.record_text import RECORD_KEY, RECORD_NAME
+
+T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
@@ -46,6 +57,9 @@ _log = logging.getLogger(__name__)
 PERIOD = 5.0
 #: Seconds until a kind that was refused is tried again.
 RETRY = 15.0
+#: Most events of a pod, and most quotas of its namespace, that one explanation rests on; the API server keeps events
+#: for an hour.
+_OF_NAMESPACE = 500
 #: Least seconds between two publications: a burst of changes is one.
 SHORTEST = 0.25
 
@@ -161,10 +175,10 @@ class ClusterSource:
                 await self._read_again()
             return self._fleet
 
-    async def read_queue(self) -> QueuePage | str:
-        """The controller's queue, read again if it is older than :data:`PERIOD`; or why nobody tells it."""
+    async def read_queue(self, oldest: float = PERIOD) -> QueuePage | str:
+        """The controller's queue, read again if it is older than ``oldest`` seconds; or why nobody tells it."""
         async with self._queue_reading:
-            if self._queue is None or self._clock.monotonic() - self._queue_read_at >= PERIOD:
+            if self._queue is None or self._clock.monotonic() - self._queue_read_at >= oldest:
                 self._queue_read_at = self._clock.monotonic()
                 try:
                     self._queue = await read_queue(self._client, self._reader)
@@ -191,6 +205,26 @@ class ClusterSource:
         """
         found = await self._client.get(CONFIGMAPS, RECORD_NAME, SYSTEM_NAMESPACE)
         return found.data.get(RECORD_KEY, "")
+
+    async def read_namespace(
+        self, pod: Pod, kinds: Collection[str]
+    ) -> tuple[Sequence[CoreEvent] | None, Sequence[ResourceQuota] | None]:
+        """The events of a pod, and the quotas of its namespace; None for what is not in ``kinds``."""
+        namespace, about = pod.metadata.namespace, f"involvedObject.uid={pod.metadata.uid}"
+        events, quotas = await asyncio.gather(
+            self._list(EVENTS, namespace, kinds, about), self._list(RESOURCE_QUOTAS, namespace, kinds)
+        )
+        return events, quotas
+
+    async def _list(
+        self, resource: Resource[T], namespace: str, kinds: Collection[str], about: str | None = None
+    ) -> Sequence[T] | None:
+        if resource.plural not in kinds:
+            return None
+        try:
+            return (await self._client.page(resource, namespace, limit=_OF_NAMESPACE, field_selector=about)).items
+        except (ApiError, OSError):
+            return None
 
     def _page(self) -> QueuePage | None:
         return self._queue if isinstance(self._queue, QueuePage) else None

@@ -1,4 +1,4 @@
-"""The entry to this package: parses the user's query, reads the cluster, and explains.
+"""The entry to this package: reads the cluster, and explains.
 
 Modules of one kind of question, of claims, nodes or workloads, are imported when it is asked: with them,
 ``tessera why POD`` would import a third more. Only GET and LIST are used, all at the same time.
@@ -7,10 +7,9 @@ A kind that the user may not read is left out and named in the snapshot. A kind 
 """
 
 import asyncio
-import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -22,10 +21,11 @@ from tessera.api.names import GATE, INSTASLICE_NAMESPACE, SYSTEM_NAMESPACE
 from tessera.api.nodes.conditions import is_agent
 from tessera.api.nodes.usage import NodeUsage
 from tessera.clock import Clock
+from tessera.explain.asked_object import Query
 from tessera.explain.explanation import Explanation, ExplanationReport
 from tessera.explain.order_objects import read_order_lists, read_order_objects
 from tessera.explain.pods import explain_pod, may_hold_several
-from tessera.explain.queue import count_group, explain_held_pod
+from tessera.explain.queue import count_group, explain_held_pod, is_queued
 from tessera.explain.rollouts import old_pods, owner_of
 from tessera.explain.snapshot import LEASE, REQUIRED_KINDS, ClusterView, Snapshot
 from tessera.forecast.queue_page import QueuePage
@@ -51,10 +51,8 @@ from tessera.kube.resources import (
     ReplicaSet,
 )
 from tessera.kube.resources.meta import Resource
-from tessera.kueue.names import PREFIX
 from tessera.kueue.queue_reading import read_queues
 from tessera.limits.settings import NAMES_COMPARED
-from tessera.text import one_line
 
 if TYPE_CHECKING:
     from tessera.explain.claim_objects import ClaimObjects
@@ -71,65 +69,10 @@ _WORKLOADS: dict[str, Resource[Any]] = {
     "job": JOBS,
     "cronjob": CRONJOBS,
 }
-#: Other names of the kinds that kubectl accepts.
-_ALIASES = {
-    "pods": "pod",
-    "po": "pod",
-    "deployments": "deployment",
-    "deploy": "deployment",
-    "replicasets": "replicaset",
-    "rs": "replicaset",
-    "statefulsets": "statefulset",
-    "sts": "statefulset",
-    "daemonsets": "daemonset",
-    "ds": "daemonset",
-    "jobs": "job",
-    "cronjobs": "cronjob",
-    "cj": "cronjob",
-    "nodes": "node",
-    "no": "node",
-    "resourceclaim": "claim",
-    "resourceclaims": "claim",
-    "claims": "claim",
-}
-#: Kinds of single objects, each with an explanation of its own.
-_SINGLE = ("pod", "node", "claim")
 #: Controllers of a workload's pods that are asked about: ReplicaSets of a Deployment, Jobs of a CronJob.
 _OWNERS = 8
-#: Form and length of the names of these kinds (RFC 1123 subdomain).
-_NAME, _LONGEST_NAME = re.compile(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?"), 253
 #: Namespace of events about objects that have no namespace.
 NODE_EVENTS = "default"
-
-
-@dataclass(frozen=True, slots=True)
-class Query:
-    """The object to explain: its kind in lower case and its name."""
-
-    kind: str
-    name: str
-
-
-def parse_query(text: str) -> Query:
-    """Parses ``NAME`` or ``KIND/NAME``; kinds are accepted in kubectl's spellings (``deployment.apps/web``).
-
-    Raises:
-        ValueError: no such kind is known here, or the name is empty.
-    """
-    written, slash, name = text.rpartition("/")
-    kind = written.partition(".")[0].lower() if slash else "pod"
-    kind = _ALIASES.get(kind, kind)
-    if kind not in _SINGLE and kind not in _WORKLOADS:
-        raise ValueError(
-            f'"{text}": kind "{written}" is not supported; supported are {", ".join((*_SINGLE, *_WORKLOADS))};'
-            " for another kind, ask about one of its pods"
-        )
-    if not name:
-        raise ValueError(f'"{text}": the name is empty; write {kind}/NAME')
-    if len(name) > _LONGEST_NAME or _NAME.fullmatch(name) is None:
-        rule = f"at most {_LONGEST_NAME} lower case letters, digits, dots and dashes"
-        raise ValueError(f'"{one_line(text)}": this is not a valid name of a {kind}; names have {rule}')
-    return Query(kind, name)
 
 
 #: Reads the controller's queue, or returns why it cannot be read.
@@ -180,7 +123,7 @@ async def explain(  # noqa: PLR0917 - the last two are ways to those who know mo
     snapshot = replace(snapshot, claims=await _read_claims(client, namespace, own))
     for pod in islice((pod for pod in own if not pod.spec.node_name), 1):
         snapshot = await _add_rollout(client, snapshot, pod)
-    if workload.suspended or any(_is_queued(pod) for pod in snapshot.pods if pod.metadata.namespace == namespace):
+    if workload.suspended or any(is_queued(pod) for pod in snapshot.pods if pod.metadata.namespace == namespace):
         snapshot = replace(snapshot, queues=await read_queues(client, namespace))
     every = {each.uid for pod in snapshot.pods for each in pod.metadata.owner_references if each.controller}
     owners = every & workload.controller_uids
@@ -203,7 +146,7 @@ async def _pod(
             error.add_note(f"Its creation may have been refused: {line}")
         raise
     snapshot = await _read_cluster(client, clock, namespace, pod)
-    if _is_queued(pod):
+    if is_queued(pod):
         snapshot = replace(snapshot, queues=await read_queues(client, namespace))
     if _waits(pod):
         snapshot = replace(snapshot, page=await _read_page(client, read_queue))
@@ -248,12 +191,6 @@ async def _claim(
     page = None if claim.status.allocation is not None else await _read_page(client, read_queue)
     view = ClusterView(replace(snapshot, claims=replace(claims, claims=found), page=page))
     return ExplanationReport(kind="claim", namespace=namespace, name=query.name, answers=(explain_claim(view, claim),))
-
-
-def _is_queued(pod: Pod) -> bool:
-    """True if Kueue may hold a pod, or has let it go: its Workload says more than the pod."""
-    gates = any(gate.name.startswith(PREFIX) for gate in pod.spec.scheduling_gates)
-    return gates or (not pod.spec.node_name and any(name.startswith(PREFIX) for name in pod.metadata.labels))
 
 
 def _waits(pod: Pod) -> bool:

@@ -7,7 +7,7 @@ from tessera.api.pods.gangs import KUEUE_COUNT_ANNOTATION, kueue_group
 from tessera.clock import parse_rfc3339
 from tessera.explain.explanation import Explanation
 from tessera.kube.resources import CoreEvent, Pod
-from tessera.kueue.names import CHARGED_RESOURCE, QUEUE_LABEL, TOPOLOGY_GATE
+from tessera.kueue.names import CHARGED_RESOURCE, PREFIX, QUEUE_LABEL, TOPOLOGY_GATE
 from tessera.kueue.objects import Workload
 from tessera.kueue.queue_reading import QueueReading
 from tessera.kueue.reasons import Case, WaitingReason, waiting_reason
@@ -17,6 +17,12 @@ from tessera.text import age
 _COMPOSE = "ErrWorkloadCompose"
 #: Begin of the message of ``Evicted`` in a Workload that has reserved its quota again.
 _PREVIOUSLY = "Previously: "
+
+
+def is_queued(pod: Pod) -> bool:
+    """True if Kueue may hold a pod, or has let it go: its Workload says more than the pod."""
+    gates = any(gate.name.startswith(PREFIX) for gate in pod.spec.scheduling_gates)
+    return gates or (not pod.spec.node_name and any(name.startswith(PREFIX) for name in pod.metadata.labels))
 
 
 def explain_held_pod(

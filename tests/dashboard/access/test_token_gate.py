@@ -7,11 +7,12 @@ import pytest
 from tests.dashboard.access.conftest import Guarded
 
 from tessera.access.reviewer import Reviewer
-from tessera.dashboard.access.answered_rights import RIGHTS_LIFE
+from tessera.dashboard.access.answered_rights import REFUSAL_LIFE, RIGHTS_LIFE
 from tessera.dashboard.access.rights import Rights
 from tessera.dashboard.access.token_gate import PAGE_TOKENS, REFUSED_TOKENS, TOKEN_REVIEWS, TokenGate
 from tessera.dashboard.access.visitors import LoginNeededError, NotNowError
 from tessera.visibility import About, Visibility
+from tessera_lab.apiserver.interfaces import UserInfo
 
 
 def gate(cluster: Guarded, *, nameless: bool = False) -> TokenGate:
@@ -107,6 +108,16 @@ async def test_a_refused_token_is_not_asked_for_again_and_again() -> None:
         with pytest.raises(LoginNeededError):
             await door.admit("Bearer forged", "10.0.0.1")
     assert cluster.asked == ["tokenreviews"]
+
+
+async def test_a_token_that_comes_before_its_account_is_valid_soon() -> None:
+    cluster = Guarded()
+    door = gate(cluster)
+    with pytest.raises(LoginNeededError):
+        await door.admit("Bearer token-new", "10.0.0.1")
+    cluster.server.identities.static["token-new"] = UserInfo(name="new")
+    cluster.clock.seconds += REFUSAL_LIFE
+    assert (await door.admit("Bearer token-new", "10.0.0.1")).name == "new"
 
 
 async def test_no_token_stands_in_a_log_an_error_or_the_memory_of_the_gate(caplog: pytest.LogCaptureFixture) -> None:

@@ -9,7 +9,8 @@ import msgspec
 import pytest
 from tests.dashboard.view.test_view_port import API, TIMEOUT, served
 
-from tessera.dashboard.view.objects import GROUP, RESOURCES, VERSION
+from tessera.dashboard.view.explanations import GROUP, VERSION
+from tessera.dashboard.view.objects import RESOURCES
 from tessera.dashboard.view.openapi import documents
 from tessera.kube.client.requests import Request
 from tessera_lab.apiserver.interfaces import UserInfo

@@ -22,7 +22,8 @@ from tessera.cli.queue import Wanted, lines_of, read
 from tessera.clock import SystemClock
 from tessera.dashboard.explainer import PAGE_EXPLANATIONS
 from tessera.dashboard.in_cluster import PageOptions, PageReplica
-from tessera.dashboard.view.objects import GPU_HOURS, MAPS, RESOURCES, USAGES, WAITING_PODS, read_view
+from tessera.dashboard.view.explanations import read_view
+from tessera.dashboard.view.objects import GPU_HOURS, MAPS, RESOURCES, USAGES, WAITING_PODS
 from tessera.dashboard.view.run import API_SERVICE
 from tessera.forecast.queue_page import ExpectedStart, QueuedPod, QueuePage
 from tessera.kube.client.errors import Forbidden, NotFound, ServiceUnavailable
@@ -291,6 +292,30 @@ async def test_a_pod_is_explained_to_its_tenant_only() -> None:
         answer = await view.user("ann")("GET", f"{API}/namespaces/team/explanations/waits")
         assert answer["report"]["answers"][0]["case"] == "not-offered"
         assert (await view.user("bob")("GET", f"{API}/namespaces/team/explanations/waits"))["code"] == 403
+
+
+async def test_an_answer_is_complete_if_its_reader_may_list_what_it_rests_on() -> None:
+    """``tessera why`` then asks nothing more; a reader who may not list events is told none."""
+    async with served() as view:
+        await view.allow("ann", "team")
+        await view.admin("POST", "/api/v1/namespaces/team/pods", {**pod("runs"), "status": {"phase": "Running"}})
+        runs = f"{API}/namespaces/team/explanations/runs"
+        await view.until(runs, b"report")
+        assert not (await view.admin("GET", runs))["complete"], "it has no node, and the controller does not list it"
+        binding = {"target": {"kind": "Node", "name": "machine-1"}}
+        await view.admin("POST", "/api/v1/namespaces/team/pods/runs/binding", binding)
+        await view.until(runs, b'"complete":true')
+        assert not (await view.user("ann")("GET", runs))["complete"]
+        role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "facts"}
+        rules = [{"apiGroups": [""], "resources": ["events", "resourcequotas"], "verbs": ["list"]}]
+        await view.admin("POST", f"{RBAC}/clusterroles", {"metadata": {"name": "facts"}, "rules": rules})
+        for name in ("bob", "cy"):
+            await view.allow(name, "team")
+        subject = {"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": "bob"}
+        bound = {"metadata": {"name": "facts"}, "roleRef": role, "subjects": [subject]}
+        await view.admin("POST", f"{RBAC}/namespaces/team/rolebindings", bound)
+        assert (await view.user("bob")("GET", runs))["complete"]
+        assert not (await view.user("cy")("GET", runs))["complete"]
 
 
 async def test_one_who_asks_without_end_takes_no_answer_from_another() -> None:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tessera.cli.base.connection import CommandError
 
 if TYPE_CHECKING:
-    from tessera.dashboard.view.objects import Explanation, GpuHours, Map, Usage, WaitingPods
+    from tessera.dashboard.view.explanations import Explanation
+    from tessera.dashboard.view.objects import GpuHours, Map, Usage, WaitingPods
     from tessera.kube.client.client import Client
     from tessera.kube.client.errors import ApiError
     from tessera.kube.resources.meta import Resource
@@ -50,7 +51,7 @@ async def read_as_tenant(client: "Client", resource: "Resource[T]", namespace: s
         CommandError: the user may not read it, or nobody can; it names the administrator's command.
         NotFound: the API is there, and has no such object.
     """
-    from tessera.dashboard.view.objects import read_view
+    from tessera.dashboard.view.explanations import read_view
     from tessera.kube.client.errors import ApiError, NotFound
 
     try:

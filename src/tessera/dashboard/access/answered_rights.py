@@ -21,6 +21,9 @@ from tessera.serving.fair_shares import FairPace
 #: Most seconds: the time for which the page believes an answer about a token or a right; it asks again after half of
 #: it. A right that was withdrawn hides names on open pages within it, also while the API server does not answer.
 RIGHTS_LIFE = 60
+#: Most seconds: the time for which the page remembers that a token is not valid, or that a right is missing, as far as
+#: its pace lets it ask. Somebody who makes the token or grants the right waits no longer.
+REFUSAL_LIFE = 10
 
 
 class AnsweredRights:
@@ -38,7 +41,9 @@ class AnsweredRights:
         self._held: FairPace[str] = FairPace(rate)
         self._new: FairPace[str] = FairPace(rate)
         self._refused: FairPace[str] = FairPace(rate)
-        self._answers: ReviewCache[tuple[Person, Right], bool] = ReviewCache(clock, RIGHTS_LIFE, size)
+        self._answers: ReviewCache[tuple[Person, Right], bool] = ReviewCache(
+            clock, RIGHTS_LIFE, size, refusal=REFUSAL_LIFE
+        )
 
     async def may(self, person: Person, rights: Sequence[Right]) -> list[bool]:
         """Whether the person has each right; those without a fresh answer are asked for at the same time.

@@ -73,6 +73,11 @@ class Rights:
         """What the person may see now, of pods only in one namespace or in all."""
         return await self._visibility(person, [namespace])
 
+    async def lists(self, person: Person, namespace: str, kinds: Sequence[str]) -> frozenset[str]:
+        """The kinds of these, by plural names, that the person may list in a namespace."""
+        found = await self._of_objects.may(person, [Right("list", each, namespace) for each in kinds])
+        return frozenset(kind for kind, may in zip(kinds, found, strict=True) if may)
+
     async def _visibility(self, person: Person, names: Sequence[str]) -> Visibility:
         nodes, _ = await self._of_objects.may(person, [_NODES, _PODS])
         return Visibility(nodes=nodes, namespaces=await _allowed(self._of_objects, person, _PODS, names))

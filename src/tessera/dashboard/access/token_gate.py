@@ -13,7 +13,7 @@ import secrets
 from tessera.access.review_cache import BusyError, ReviewCache, SilentError
 from tessera.access.reviewer import Person, Reviewer
 from tessera.clock import Clock
-from tessera.dashboard.access.answered_rights import RIGHTS_LIFE
+from tessera.dashboard.access.answered_rights import REFUSAL_LIFE, RIGHTS_LIFE
 from tessera.dashboard.access.rights import PAGE_REVIEWS, Rights
 from tessera.dashboard.access.visitors import LoginNeededError, NotNowError, Visitor
 from tessera.serving.fair_shares import FairPace
@@ -55,7 +55,7 @@ class TokenGate:
         self._nameless = nameless
         self._secret = secrets.token_bytes(32)
         self._known: ReviewCache[bytes, Person] = ReviewCache(clock, RIGHTS_LIFE, PAGE_TOKENS)
-        self._refused: ReviewCache[bytes, bool] = ReviewCache(clock, RIGHTS_LIFE, REFUSED_TOKENS)
+        self._refused: ReviewCache[bytes, bool] = ReviewCache(clock, REFUSAL_LIFE, REFUSED_TOKENS)
 
     async def admit(self, authorization: str | None, address: str) -> Visitor:
         """See :meth:`tessera.dashboard.access.visitors.Gate.admit`."""

@@ -6,17 +6,15 @@ the name ``cluster``; ``explanations`` have one for each pod of the namespace. T
 """
 
 from collections.abc import Sequence
-from typing import TypeVar
 
 import msgspec
 
 from tessera.access.agent_pages import FleetUsage
 from tessera.api.nodes.silence import SilentNode, silent_nodes
+from tessera.dashboard.view.explanations import EXPLANATIONS, GROUP, VERSION
 from tessera.explain.card_map import NodeCards, PendingNode, pending_nodes
-from tessera.explain.explanation import ExplanationReport
 from tessera.explain.fleet_map import count_waiting, map_fleet
 from tessera.forecast.queue_page import QueuePage
-from tessera.kube.client.client import Client
 from tessera.kube.resources.meta import ObjectMeta, Resource, Wire
 from tessera.observe.cluster_reading import ClusterReading
 from tessera.observe.service_rows import ServiceRow
@@ -71,11 +69,6 @@ def _silent(reading: ClusterReading) -> tuple[SilentNode, ...]:
     )
 
 
-GROUP, VERSION = "view.tessera.dev", "v1alpha1"
-#: Name of the only object of all kinds but ``explanations``.
-CLUSTER = "cluster"
-
-
 class Usage(Wire, frozen=True, kw_only=True):
     """The use of the cluster's cards, as on the agents' pages, and the services of the user's namespaces."""
 
@@ -92,13 +85,6 @@ class Map(Wire, frozen=True, kw_only=True):
     map: ClusterMap
 
 
-class Explanation(Wire, frozen=True, kw_only=True):
-    """Why a pod does not run, as ``tessera why`` says it; its name is the pod's."""
-
-    metadata: ObjectMeta = ObjectMeta()
-    report: ExplanationReport
-
-
 class WaitingPods(Wire, frozen=True, kw_only=True):
     """The queue, as ``tessera queue`` shows it, with the pods of the namespaces that the user may see."""
 
@@ -113,20 +99,8 @@ class GpuHours(Wire, frozen=True, kw_only=True):
     record: str = ""
 
 
-T = TypeVar("T", Usage, Map, Explanation, WaitingPods, GpuHours)
-
 USAGES = Resource(GROUP, VERSION, "usages", "Usage", True, Usage)
 MAPS = Resource(GROUP, VERSION, "maps", "Map", True, Map)
-EXPLANATIONS = Resource(GROUP, VERSION, "explanations", "Explanation", True, Explanation)
 WAITING_PODS = Resource(GROUP, VERSION, "waitingpods", "WaitingPods", True, WaitingPods)
 GPU_HOURS = Resource(GROUP, VERSION, "gpuhours", "GpuHours", True, GpuHours)
 RESOURCES = (USAGES, MAPS, EXPLANATIONS, WAITING_PODS, GPU_HOURS)
-
-
-async def read_view(client: Client, resource: Resource[T], namespace: str, name: str = CLUSTER) -> T:
-    """Reads an object with the rights that the user has in a namespace.
-
-    Raises:
-        ApiError: the user lacks the right, the API is not installed, or it does not answer.
-    """
-    return await client.get(resource, name, namespace)

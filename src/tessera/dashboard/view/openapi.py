@@ -11,7 +11,8 @@ from typing import Any
 
 import msgspec
 
-from tessera.dashboard.view.objects import EXPLANATIONS, GROUP, RESOURCES, VERSION
+from tessera.dashboard.view.explanations import EXPLANATIONS, GROUP, VERSION
+from tessera.dashboard.view.objects import RESOURCES
 from tessera.kube.resources.meta import Resource
 
 Schema = dict[str, Any]

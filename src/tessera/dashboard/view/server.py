@@ -18,22 +18,13 @@ from tessera.access.reviewer import Person
 from tessera.clock import Clock
 from tessera.dashboard.access.rights import Rights
 from tessera.dashboard.aliases import Aliases, name_own_nodes
-from tessera.dashboard.explainer import PrivateExplainer
+from tessera.dashboard.explainer import NAMESPACE_FACTS, PrivateExplainer
 from tessera.dashboard.server import PAGE_BYTES, PAGE_HEADER, PAGE_HEADERS
 from tessera.dashboard.source import ClusterSource
 from tessera.dashboard.view import external_metrics
+from tessera.dashboard.view.explanations import CLUSTER, EXPLANATIONS, GROUP, VERSION
 from tessera.dashboard.view.front_proxy import FrontProxy, NotProxiedError
-from tessera.dashboard.view.objects import (
-    CLUSTER,
-    EXPLANATIONS,
-    GPU_HOURS,
-    GROUP,
-    RESOURCES,
-    USAGES,
-    VERSION,
-    WAITING_PODS,
-    make_map,
-)
+from tessera.dashboard.view.objects import GPU_HOURS, RESOURCES, USAGES, WAITING_PODS, make_map
 from tessera.dashboard.view.openapi import documents
 from tessera.kube.client.errors import ApiError, NotFound, ServiceUnavailable, Status
 from tessera.kube.resources.meta import Resource
@@ -95,8 +86,9 @@ class ViewAnswers:
         if resource is EXPLANATIONS:
             if not visibility.allows_pods(namespace):
                 return None
-            report = await self._explainer.explain(namespace, name, visibility, person.share)
-            return msgspec.json.encode({"report": report})
+            readable = await self._rights.lists(person, namespace, NAMESPACE_FACTS)
+            found = await self._explainer.answer(namespace, name, visibility, person.share, readable)
+            return msgspec.json.encode({"report": found.report, "complete": found.complete})
         if name != CLUSTER:
             return None
         key = (resource.plural, visibility)
