@@ -14,7 +14,6 @@ from tessera.access.page_reader import PageReader
 from tessera.access.page_tokens import CONTROLLER_AUDIENCE
 from tessera.api.names import SLICE_PROMISED_CONDITION, SYSTEM_NAMESPACE
 from tessera.clock import SystemClock, parse_time_or_zero
-from tessera.controller.objects.pod_info import read_pod
 from tessera.forecast.queue_page import CONTROLLER_PORT, QUEUE_PATH, QueuedPod, QueuePage, case_of, decode_page
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, Forbidden, NotFound
@@ -130,6 +129,8 @@ def told_rows(pods: Sequence[Pod]) -> tuple[QueuedPod, ...]:
 
     Of a pod with ResourceClaims, what it was told shows that it waits; its slices are named in that text alone.
     """
+    from tessera.controller.objects.pod_info import read_pod  # a third of the modules of a command that needs it not
+
     rows = []
     for pod in pods:
         facts, told = read_pod(pod), told_condition(pod)
