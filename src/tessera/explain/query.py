@@ -22,6 +22,7 @@ from tessera.api.nodes.conditions import is_agent
 from tessera.api.nodes.usage import NodeUsage
 from tessera.clock import Clock
 from tessera.explain.asked_object import Query
+from tessera.explain.asked_object import parse_query as parse_query  # noqa: PLC0414 - for those who explain
 from tessera.explain.explanation import Explanation, ExplanationReport
 from tessera.explain.order_objects import read_order_lists, read_order_objects
 from tessera.explain.pods import explain_pod, may_hold_several
