@@ -69,11 +69,12 @@ def test_visitors_without_a_token_are_refused_unless_somebody_chose_otherwise() 
     assert options().origins == ()
 
 
-def test_the_certificate_is_read_where_its_secret_is_mounted() -> None:
-    (mount,) = container()["volumeMounts"]
-    (volume,) = deployment()["spec"]["template"]["spec"]["volumes"]
-    assert (mount["mountPath"], mount["name"]) == (str(options().tls_folder), volume["name"])
-    assert volume["secret"]["optional"]
+def test_certificates_are_read_where_their_secrets_are_mounted() -> None:
+    mounts = {each["name"]: each["mountPath"] for each in container()["volumeMounts"]}
+    assert mounts == {"tls": str(options().tls_folder), "keda-tls": str(options().keda_tls_folder)}
+    volumes = {each["name"]: each["secret"] for each in deployment()["spec"]["template"]["spec"]["volumes"]}
+    assert volumes.keys() == mounts.keys()
+    assert all(each["optional"] for each in volumes.values())
 
 
 def test_the_service_leads_to_the_page() -> None:
@@ -150,6 +151,21 @@ def test_the_options_of_the_page_reach_its_process() -> None:
     (found,) = deployment(installed(dashboard=True, page=page))["spec"]["template"]["spec"]["containers"]
     parsed = dashboard.parse_options(found["args"], {})
     assert (parsed.origins, parsed.nameless) == (("https://gpu.example.com",), True)
+
+
+def test_kedas_port_is_open_to_its_namespace_alone() -> None:
+    found = installed(page=["--keda-port=9443"])
+    (container,) = deployment(found)["spec"]["template"]["spec"]["containers"]
+    parsed = dashboard.parse_options(container["args"], {})
+    mounts = {each["mountPath"] for each in container["volumeMounts"]}
+    assert parsed.keda_port == 9443
+    assert str(parsed.keda_tls_folder) in mounts
+    ports = found.one("Service", "tessera-dashboard", NAMESPACE)["spec"]["ports"]
+    assert {"name": "keda", "port": 9443, "targetPort": 9443} in ports
+    *_, rule = selecting(found, deployment(found))["spec"]["ingress"]
+    (peer,) = rule["from"]
+    assert peer["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": "keda"}
+    assert rule["ports"] == [{"protocol": "TCP", "port": 9443}]
 
 
 def test_without_network_policies_the_page_has_none_either() -> None:

@@ -160,4 +160,4 @@ def test_a_cron_job_runs_on_a_slice(cluster: Any) -> None:
     cluster.kubectl("wait", "job/now", "--for=condition=Complete", "--timeout=180s")
     assert "MIG 1g.5gb" in cluster.kubectl("logs", "job/now")
     assert "nightly" in cluster.tessera("why", "cronjob/nightly")
-    cluster.kubectl("delete", "cronjob/nightly", "job/now")
+    cluster.kubectl("delete", "cronjob/nightly")  # and with it its Job

@@ -20,6 +20,7 @@ _IN_CLUSTER: Mapping[str, Any] = {
     "http_port": None,
     "api_port": None,
     "keda_port": None,
+    "keda_tls_folder": None,
     "origins": (),
     "without_token": "refuse",
     "oidc_issuer": None,
@@ -67,7 +68,13 @@ _IN_CLUSTER: Mapping[str, Any] = {
 @click.option(
     "--keda-port",
     type=click.IntRange(1, 65535),
-    help="With --in-cluster: serve KEDA's external scaler here, plain gRPC for KEDA alone (docs/services.md).",
+    help="With --in-cluster: serve KEDA's external scaler here, for KEDA alone (docs/services.md).",
+)
+@click.option(
+    "--keda-tls-folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="With --in-cluster: serve that port by TLS with tls.crt and tls.key of this folder, if they exist; with ca.crt"
+    " too, callers need a certificate of that authority.  [default: plain gRPC]",
 )
 @log_option
 @cluster_options
@@ -125,6 +132,7 @@ def options_from(values: Mapping[str, Any]) -> Any:
         http_port=values["http_port"],
         api_port=values["api_port"],
         keda_port=values["keda_port"],
+        keda_tls_folder=values["keda_tls_folder"],
         origins=values["origins"],
         nameless=values["without_token"] == "hide-names",  # noqa: S105 - an option's value
         provider=provider,

@@ -47,6 +47,8 @@ class PageOptions:
         http_port: plain HTTP port for ``/healthz`` and ``/readyz``; None opens none.
         api_port: port of the aggregated API; None opens none.
         keda_port: port of KEDA's external scaler; None opens none.
+        keda_tls_folder: folder with that port's certificate and the authority of its callers; None, or one without
+            them, for plain gRPC.
         origins: origins by which visitors reach the page, besides their own machine's.
         nameless: True if visitors without a token see the page without names.
         provider: by which visitors may sign in; None if by a token alone.
@@ -59,6 +61,7 @@ class PageOptions:
     http_port: int | None = 8081
     api_port: int | None = None
     keda_port: int | None = None
+    keda_tls_folder: Path | None = None
     origins: tuple[str, ...] = ()
     nameless: bool = False
     provider: Provider | None = None
@@ -128,7 +131,7 @@ class PageReplica:
         from tessera.dashboard.view.keda import ScalerPort  # gRPC takes memory, and few clusters need it here
 
         scaler = ScalerPort(self._source.read_signals, self._clock)
-        scaler.bind(self._options.address, port)
+        scaler.bind(self._options.address, port, self._options.keda_tls_folder)
         await scaler.run()
 
 

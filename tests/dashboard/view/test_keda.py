@@ -16,7 +16,7 @@ from grpc_tools import protoc  # type: ignore[import-untyped]
 from tests.deploy.test_dashboard import options
 
 from tessera.cli.dashboard import parse_options
-from tessera.clock import LoopClock
+from tessera.clock import LoopClock, SystemClock
 from tessera.dashboard.proto import externalscaler_pb2 as keda
 from tessera.dashboard.view.external_metrics import STALE
 from tessera.dashboard.view.keda import (
@@ -30,10 +30,11 @@ from tessera.dashboard.view.keda import (
 )
 from tessera.limits.processes import SCALER_MESSAGE
 from tessera.signals.page import LOAD, REPLICAS, ROOM, Service, SignalsPage
+from tessera_lab.apiserver.authz.certificates import CertificateAuthority, CertificatePair
 
 ROOT = Path(__file__).parents[3]
 MANIFESTS = list(yaml.safe_load_all((ROOT / "examples/services/keda-external.yaml").read_text(encoding="utf-8")))
-(TRIGGER,) = MANIFESTS[2]["spec"]["triggers"]
+(TRIGGER,) = MANIFESTS[0]["spec"]["triggers"]
 METADATA: dict[str, str] = TRIGGER["metadata"]
 
 
@@ -65,17 +66,65 @@ def reference(namespace: str = "team", **more: str) -> keda.ScaledObjectRef:
     return keda.ScaledObjectRef(name="vllm", namespace=namespace, scalerMetadata={**METADATA, **more})
 
 
+_NO_PROXY = [("grpc.enable_http_proxy", 0)]
+
+
 @asynccontextmanager
-async def serving() -> AsyncIterator[Scaler]:
+async def listening(folder: Path | None = None) -> AsyncIterator[tuple[Scaler, str]]:
     scaler = Scaler()
     port = ScalerPort(scaler.read, LoopClock(epoch=0))
-    number = port.bind("127.0.0.1", 0)
+    number = port.bind("127.0.0.1", 0, folder)
     running = asyncio.create_task(port.run())
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{number}", options=[("grpc.enable_http_proxy", 0)]) as channel:
-        scaler.channel = channel
-        yield scaler
+    yield scaler, f"127.0.0.1:{number}"
     running.cancel()
     await asyncio.wait([running])
+
+
+@asynccontextmanager
+async def serving() -> AsyncIterator[Scaler]:
+    async with listening() as (scaler, address), grpc.aio.insecure_channel(address, options=_NO_PROXY) as channel:
+        scaler.channel = channel
+        yield scaler
+
+
+async def ask_by_tls(scaler: Scaler, address: str, trusted: bytes, own: CertificatePair | None = None) -> float:
+    """The metric as KEDA reads it with ``caCert``, and with ``tlsClientCert`` and ``tlsClientKey``."""
+    pair = (own.key, own.certificate) if own is not None else (None, None)
+    credentials = grpc.ssl_channel_credentials(trusted, *pair)
+    name = [("grpc.ssl_target_name_override", "tessera-dashboard.tessera-system.svc"), *_NO_PROXY]
+    async with grpc.aio.secure_channel(address, credentials, options=name) as channel:
+        scaler.channel = channel
+        return (await scaler.metric())[1]
+
+
+async def test_with_a_certificate_the_port_is_tls_and_follows_its_renewal(tmp_path: Path) -> None:
+    first, second = (CertificateAuthority(SystemClock().now(), name) for name in ("first", "second"))
+    write(tmp_path, first)
+    async with listening(tmp_path) as (scaler, address):
+        assert await ask_by_tls(scaler, address, first.certificate) == 48.0
+        async with grpc.aio.insecure_channel(address, options=_NO_PROXY) as channel:
+            scaler.channel = channel
+            with pytest.raises(grpc.aio.AioRpcError):
+                await scaler.metric()
+        write(tmp_path, second)
+        assert await ask_by_tls(scaler, address, second.certificate) == 48.0
+
+
+async def test_with_an_authority_only_its_callers_are_answered(tmp_path: Path) -> None:
+    own, callers, foreign = (CertificateAuthority(SystemClock().now(), name) for name in ("own", "keda", "foreign"))
+    write(tmp_path, own)
+    (tmp_path / "ca.crt").write_bytes(callers.certificate)
+    async with listening(tmp_path) as (scaler, address):
+        assert await ask_by_tls(scaler, address, own.certificate, callers.issue_client_certificate("keda")) == 48.0
+        for wrong in (None, foreign.issue_client_certificate("keda")):
+            with pytest.raises(grpc.aio.AioRpcError):
+                await ask_by_tls(scaler, address, own.certificate, wrong)
+
+
+def write(folder: Path, authority: CertificateAuthority) -> None:
+    pair = authority.issue_server_certificate(["tessera-dashboard.tessera-system.svc"])
+    (folder / "tls.crt").write_bytes(pair.certificate)
+    (folder / "tls.key").write_bytes(pair.key)
 
 
 async def test_the_examples_trigger_gets_target_value_and_activity() -> None:
@@ -147,15 +196,14 @@ async def test_a_message_that_is_too_large_is_not_read() -> None:
         assert await scaler.metric() == (LOAD, 48.0)
 
 
-def test_the_port_is_off_by_default_and_the_example_leads_to_it_for_kedas_namespace_alone() -> None:
+def test_the_port_is_off_by_default_and_the_example_leads_to_it_by_tls() -> None:
     assert options().keda_port is None
-    service, policy, _ = MANIFESTS
-    (port,) = service["spec"]["ports"]
-    assert METADATA["scalerAddress"] == f"tessera-keda.tessera-system.svc:{port['port']}"
-    assert parse_options(["--in-cluster", f"--keda-port={port['targetPort']}"], {}).keda_port == 9443
-    (rule,) = policy["spec"]["ingress"]
-    assert ([each["port"] for each in rule["ports"]], len(rule["from"])) == ([9443], 1)
-    assert policy["spec"]["podSelector"]["matchLabels"] == service["spec"]["selector"]
+    assert METADATA["scalerAddress"] == "tessera-dashboard.tessera-system.svc:9443"
+    assert parse_options(["--in-cluster", "--keda-port=9443"], {}).keda_port == 9443
+    authentication = MANIFESTS[1]
+    assert TRIGGER["authenticationRef"]["name"] == authentication["metadata"]["name"]
+    parameters = [each["parameter"] for each in authentication["spec"]["secretTargetRef"]]
+    assert parameters == ["caCert", "tlsClientCert", "tlsClientKey"], "those of KEDA's external scaler"
     assert read_trigger("team", METADATA).target == 16.0
 
 

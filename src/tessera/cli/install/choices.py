@@ -202,6 +202,7 @@ def _page_arguments(values: dict[str, Any]) -> Sequence[str]:
         ValueError: an option is wrong.
     """
     origins, without_token = values.pop("origins"), values.pop("without_token")
+    keda_port = values.pop("keda_port")
     issuer, client, scopes = (values.pop(f"oidc_{name}") for name in ("issuer", "client_id", "extra_scope"))
     given = {
         "origin": origins,
@@ -209,6 +210,7 @@ def _page_arguments(values: dict[str, Any]) -> Sequence[str]:
         "oidc-issuer": [issuer] if issuer else [],
         "oidc-client-id": [client] if client else [],
         "oidc-extra-scope": scopes,
+        "keda-port": [keda_port] if keda_port else [],
     }
     first = next((name for name, found in given.items() if found), None)
     if first is not None and not values["dashboard"]:

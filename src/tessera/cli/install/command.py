@@ -207,6 +207,13 @@ _WORDS = "tessera.install.words"
     text="Ask visitors of the page without a token to log in, or show them the page without names.",
 )
 @provider_options("--dashboard-", text="For the page: ")
+@click.option(
+    "--dashboard-keda-port",
+    "keda_port",
+    type=click.IntRange(1024, 65535),
+    help="Serve KEDA's external scaler on this port of the page's Service, to pods of namespace keda alone; by TLS if"
+    " there is a Secret tessera-keda-tls (docs/services.md).  [default: off]",
+)
 @site_options
 @click.option(
     "--node-groups",

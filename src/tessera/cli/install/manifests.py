@@ -82,6 +82,7 @@ AGENT = "tessera-agent"
 CONTROLLER = "tessera-controller"
 WEBHOOK = "tessera-webhook"
 DASHBOARD = "tessera-dashboard"
+_KEDA_PORT = "--keda-port="
 MPS_HOST = "tessera-mps"
 #: The Role, and its binding, that let the agents read the ConfigMaps that they follow.
 CONFIG_ROLE = "tessera-agent-config"
@@ -225,7 +226,9 @@ def manifests(
         ]
     )
     if choices.dashboard:
-        objects += without_protections(copy.deepcopy(list(dashboard)), choices.without)
+        page = copy.deepcopy(list(dashboard))
+        _open_to_keda(page, choices.page)
+        objects += without_protections(page, choices.without)
     for each in objects:
         for container in _containers(each):
             container["image"] = choices.image or container["image"]
@@ -300,6 +303,17 @@ def _set_device_binding(spec: Manifest, choices: InstallChoices) -> None:
 def _open_to(spec: Manifest, addresses: Sequence[str]) -> None:
     """Narrows the policy's first rule, for reviews; the second is for kubelet's probes."""
     spec["ingress"][0]["from"] = [{"ipBlock": {"cidr": each}} for each in addresses]
+
+
+def _open_to_keda(page: Sequence[Manifest], arguments: Sequence[str]) -> None:
+    """Opens the port of KEDA's scaler, if there is one: in the page's Service, and to KEDA's namespace alone."""
+    for port in (int(each.removeprefix(_KEDA_PORT)) for each in arguments if each.startswith(_KEDA_PORT)):
+        for each in page:
+            if each["kind"] == "Service":
+                each["spec"]["ports"].append({"name": "keda", "port": port, "targetPort": port})
+            if each["kind"] == "NetworkPolicy":
+                peer = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "keda"}}}
+                each["spec"]["ingress"].append({"from": [peer], "ports": [{"protocol": "TCP", "port": port}]})
 
 
 def _in_charge(manifest: Manifest) -> Manifest:

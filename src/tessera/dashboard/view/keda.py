@@ -3,15 +3,19 @@
 The source of the format is KEDA's ``externalscaler.proto``, that of its use ``pkg/scalers/external_scaler.go``. Rules:
 
 - KEDA states the namespace of the ScaledObject, and an answer is about services of that namespace alone. A call has no
-  user, so only KEDA may reach the port: the NetworkPolicy of ``examples/services/keda-external.yaml``.
+  user, so only KEDA may ask: a NetworkPolicy lets in its namespace alone, and with a certificate in the Secret
+  ``tessera-keda-tls`` the port is TLS. With ``ca.crt`` in it, a caller needs a certificate of that authority
+  (``tlsClientCert`` of KEDA's TriggerAuthentication); KEDA verifies the server by ``caCert``.
 - A trigger's metadata name the service by ``name`` and ``kind`` (Deployment), the ``metric``
   (``tessera_service_load``), and the ``target`` for each replica. The load is bounded by what the replicas that have
   or find a place carry at that target, as :mod:`tessera.dashboard.view.external_metrics` bounds it.
 - A value that is not known is an error and never 0: KEDA then changes nothing, or takes its fallback.
 """
 
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import grpc
 import grpc.aio
@@ -33,6 +37,8 @@ GET_METRICS = Method(SERVICE, "GetMetrics", keda.GetMetricsRequest, keda.GetMetr
 
 #: Seconds between two looks of a stream: the controller takes new values as often.
 PERIOD = 15.0
+
+_log = logging.getLogger(__name__)
 
 Context = grpc.aio.ServicerContext[Any, Any]
 ReadSignals = Callable[[], Awaitable[SignalsPage | str]]
@@ -119,14 +125,24 @@ class ScalerPort:
         )
         self._server.add_generic_rpc_handlers((handler,))
 
-    def bind(self, address: str | None, port: int) -> int:
+    def bind(self, address: str | None, port: int, folder: Path | None = None) -> int:
         """Opens a port of an address, None for all; 0 for any port, which is returned.
+
+        Args:
+            address: of this machine.
+            port: its number.
+            folder: with ``tls.crt``, ``tls.key`` and perhaps ``ca.crt``, which are read again when they change; without
+                them, the port is plain.
 
         Raises:
             RuntimeError: it is in use.
+            OSError: a file cannot be read.
         """
         host = "[::]" if address is None else f"[{address}]" if ":" in address else address
-        return self._server.add_insecure_port(f"{host}:{port}")
+        pair = None if folder is None else _read_pair(folder)
+        if folder is None or pair is None:
+            return self._server.add_insecure_port(f"{host}:{port}")
+        return self._server.add_secure_port(f"{host}:{port}", _credentials(folder, pair))
 
     async def run(self) -> None:
         """Serves until cancelled."""
@@ -165,6 +181,44 @@ class ScalerPort:
             return trigger.value(await self._signals())
         except (ServiceUnavailable, LookupError) as error:
             return await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+
+
+class _Pair(NamedTuple):
+    """A certificate with its key, and the authority of callers; PEM."""
+
+    certificate: bytes
+    key: bytes
+    callers: bytes | None
+
+
+def _read_pair(folder: Path) -> _Pair | None:
+    """The files of a folder, as in a Secret of the type ``kubernetes.io/tls``; None without a certificate."""
+    if not (folder / "tls.crt").exists():
+        return None
+    callers = folder / "ca.crt"
+    authority = callers.read_bytes() if callers.exists() else None
+    return _Pair((folder / "tls.crt").read_bytes(), (folder / "tls.key").read_bytes(), authority)
+
+
+def _credentials(folder: Path, first: _Pair) -> grpc.ServerCredentials:
+    """Serves the present files of the folder; whether callers need a certificate is decided at the start."""
+    served = first
+
+    def configuration(pair: _Pair) -> grpc.ServerCertificateConfiguration:
+        return grpc.ssl_server_certificate_configuration([(pair.key, pair.certificate)], pair.callers)
+
+    def renewed() -> grpc.ServerCertificateConfiguration:  # gRPC asks for each connection, on a thread of its own
+        nonlocal served
+        try:
+            found = _read_pair(folder)
+        except OSError as error:
+            _log.warning("the certificate in %s cannot be read: %s", folder, error)
+            found = None
+        if found is not None and (found.callers is None) == (first.callers is None):
+            served = found
+        return configuration(served)
+
+    return grpc.dynamic_ssl_server_credentials(configuration(first), renewed, first.callers is not None)
 
 
 async def _trigger(request: keda.ScaledObjectRef, context: Context) -> Trigger:
