@@ -3,7 +3,7 @@
 import json
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +23,20 @@ Words = tuple[str, ...]
 #: Reading commands whose answer changes while one looks at it. ``top`` is live without an option, and ``accept`` and
 #: ``doctor`` test a machine or an installation once.
 WATCHED = (
-    *(("map",), ("why",), ("queue",), ("defrag",), ("usage",), ("idle",), ("health",)),
+    *(("map",), ("why",), ("queue",), ("defrag",), ("usage",), ("idle",), ("health",), ("topo",)),
     ("driver", "status"),
 )
-#: Reading commands about pods. The record of ``usage`` keeps no labels of pods but one, ``--by label``.
-SELECTED = ("map", "queue", "top", "idle", "health")
+#: Reading commands about pods of the fleet.
+FLEET = ("map", "queue", "top", "idle", "health", "usage")
+#: Options of kubectl that each command about pods or cards has; ``top`` is live without ``-w``, and ``defrag`` is about
+#: the whole cluster.
+READS: Mapping[str, set[str]] = {
+    **{name: {"-n", "-A", "-l", "-o", "-w"} for name in FLEET},
+    "top": {"-n", "-A", "-l", "-o"},
+    "why": {"-n", "-l", "-o", "-w"},
+    "topo": {"-n", "-o", "-w"},
+    "defrag": {"-o", "-w"},
+}
 
 
 def commands(group: click.Group, words: Words = ()) -> dict[Words, click.Command]:
@@ -69,10 +78,8 @@ def test_an_option_means_the_same_everywhere(words: Words) -> None:
 
 
 def test_the_fleets_commands_take_one_namespace_or_all_labels_and_watch() -> None:
-    for name in (*SELECTED, "usage"):
-        assert {"-n", "-A"} <= OPTIONS[name,], name
-    for name in SELECTED:
-        assert "-l" in OPTIONS[name,], name
+    for name, options in READS.items():
+        assert options | {"--kubeconfig"} <= OPTIONS[name,], name
     assert {words for words, options in OPTIONS.items() if "-w" in options} == set(WATCHED)
 
 
@@ -87,7 +94,7 @@ def cluster(tmp_path: Path) -> Iterator[list[str]]:
 
 @pytest.mark.parametrize("words", WATCHED, ids=" ".join)
 def test_watch_shows_the_answer_on_a_screen_until_ctrl_c(words: Words, cluster: list[str]) -> None:
-    more = {"why": ["a", "-n", "team"], "defrag": ["--plan"]}.get(words[0], [])
+    more = {"why": ["a", "-n", "team"], "defrag": ["--plan"], "topo": ["node-1"]}.get(words[0], [])
     with on_terminal(*words, *more, "-w", *cluster, env=os.environ, columns=90, rows=12) as screen:
         lines = screen.picture().partition("\x1b[?25l\x1b[H")[2].split("\r\n")
         assert lines[0]
@@ -113,6 +120,8 @@ def test_the_overview_shows_commands_in_groups_and_no_process() -> None:
         (["map", "-o", "xml"], "'xml' is not one of tiles, json, yaml, name, jsonpath=TEMPLATE"),
         *(([*words, "-w", "-o", "yaml"], "--watch draws on a terminal") for words in WATCHED if len(words) == 1),
         (["why", "pod", "a", "b"], "one object is explained, and 3 words are given"),
+        (["why"], "name an object, or choose pods by -l"),
+        (["why", "a", "-l", "app=web"], "name an object, or choose pods by -l"),
         (["map", "--request-timeout", "soon"], '"soon" is not a duration'),
     ],
 )

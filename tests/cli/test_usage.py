@@ -50,6 +50,17 @@ def test_the_label_of_the_record_is_the_title(server: Server, capsys: pytest.Cap
     assert (title.split()[0], row.split()[0]) == ("part", "training")
 
 
+def test_the_label_of_the_record_selects_rows(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["usage", "-l", "part=training", *server[1]]) == 0
+    shown = capsys.readouterr().out
+    assert "1.00" in shown
+    assert "capacity" not in shown, "what is free has no labels"
+    assert main(["usage", "-l", "part in (a, b)", *server[1]]) == 0
+    assert "No pod held a card in this window." in capsys.readouterr().out
+    assert main(["usage", "-l", "app=web", *server[1]]) == 1
+    assert "the record keeps the label part alone of pods" in capsys.readouterr().err
+
+
 def test_prices_give_the_cost(server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     prices = tmp_path / "prices.yaml"
     prices.write_text("currency: EUR\nprices: {nvidia a100: 2.5}")

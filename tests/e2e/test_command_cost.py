@@ -73,6 +73,10 @@ def test_kubectls_grammar_is_read(lab: RunningLab) -> None:
     assert 'there is no pod "nosuch" in namespace default' in lab.tessera("queue", "nosuch", fails=True)
     assert 'No pod "runs"' in lab.tessera("queue", "runs"), "it is there, and does not wait"
     assert lab.tessera("queue", "-l", "no=such", "-o", "name") == ""
+    lab.kubectl("label", "pod", "runs", "waits", "app=both")
+    assert lab.tessera("why", "-l", "app=both", "-o", "name").split() == ["pod/runs", "pod/waits"]
+    assert lab.tessera("why", "-l", "app=both").startswith("pods default/app=both: 2 pods\n")
+    assert "no pod in namespace default has the labels no=such" in lab.tessera("why", "-l", "no=such", fails=True)
     assert lab.tessera("why", "pod", "runs", "-o", "name").strip() == "pod/runs"
     assert lab.tessera("why", "po/runs", "-o", "jsonpath={.answers[*].case}").strip() == "runs"
     assert lab.tessera("map", "node/node-1", "-o", "jsonpath={.nodes[*].node}").strip() == "node-1"

@@ -1,15 +1,15 @@
 """``tessera topo``: how the cards of a node or of a pod are joined, as ``nvidia-smi topo -m`` prints it."""
 
-import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from tessera.cli.base.connection import CommandError, cluster_options, connect, own_namespace, report_errors
+from tessera.cli.base.connection import CommandError, cluster_options, own_namespace, report_errors
 from tessera.cli.base.console import say, say_tabbed
-from tessera.cli.base.grammar import Output, output_option
+from tessera.cli.base.grammar import Output, output_option, watch_option
+from tessera.cli.base.live_picture import read_or_watch
 
 if TYPE_CHECKING:
     from tessera.api.nodes.node_topology import NodeTopology
@@ -32,11 +32,18 @@ class _Found(NamedTuple):
 @click.command()
 @click.argument("what", nargs=-1, required=True, metavar="NODE|POD|KIND/NAME")
 @click.option("-n", "--namespace", metavar="NAME", help="The pod's namespace.  [default: the context's, or default]")
+@watch_option
 @output_option("text")
 @cluster_options
 @report_errors
 def command(
-    what: tuple[str, ...], namespace: str | None, output: Output, kubeconfig: Path | None, context: str | None
+    *,
+    what: tuple[str, ...],
+    namespace: str | None,
+    watches: bool,
+    output: Output,
+    kubeconfig: Path | None,
+    context: str | None,
 ) -> None:
     """Show how cards are joined with each other and with the node's network cards.
 
@@ -53,7 +60,15 @@ def command(
       tessera topo gpu-node-1 -o json | jq '.cards[0].links'
     """
     kind, name = _parse(what)
-    found = asyncio.run(_read(kind, name, own_namespace(namespace, kubeconfig, context), kubeconfig, context))
+    home = own_namespace(namespace, kubeconfig, context)
+    found = read_or_watch(
+        "tessera-topo",
+        lambda client: _read(client, kind, name, home),
+        lambda found, _: (each.expandtabs() for each in _lines(found)),
+        watches=watches,
+        kubeconfig=kubeconfig,
+        context=context,
+    )
     if output.for_programs:
         output.show(_document(found), (), [f"{found.kind}/{found.name}"])
     else:
@@ -73,16 +88,15 @@ def _parse(what: tuple[str, ...]) -> tuple[str, str]:
     return _KINDS[kind], name
 
 
-async def _read(kind: str, name: str, namespace: str, kubeconfig: Path | None, context: str | None) -> _Found:
+async def _read(client: "Client", kind: str, name: str, namespace: str) -> _Found:
     from tessera.cli.base.usage import SILENT, read_or_explain
     from tessera.explain.topology_text import describe_joined
 
-    async with connect("tessera-topo", kubeconfig, context) as client:
-        node = name if kind == "node" or (not kind and await _is_node(client, name)) else ""
-        pod = "" if node else name
-        if pod:
-            node = await _node_of(client, namespace, pod)
-        fleet = (await read_or_explain(client, (node,), namespace=namespace)).fleet
+    node = name if kind == "node" or (not kind and await _is_node(client, name)) else ""
+    pod = "" if node else name
+    if pod:
+        node = await _node_of(client, namespace, pod)
+    fleet = (await read_or_explain(client, (node,), namespace=namespace)).fleet
     for silent in fleet.failures:
         raise CommandError(f"error: the cards of node {node} are unknown: {silent.reason or SILENT}")
     (page,) = fleet.nodes

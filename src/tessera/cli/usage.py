@@ -45,6 +45,9 @@ _MISSING = "does not exist: the controller first writes it about two minutes aft
     type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
     help="File with the price of a GPU-hour by model, for the cost.",
 )
+@click.option(
+    "-l", "--selector", metavar="LABELS", help="Show pods with these values of the label that the record keeps."
+)
 @watch_option
 @output_option("table", "csv")
 @cluster_options
@@ -55,6 +58,7 @@ def command(
     since: float,
     namespace: tuple[str, ...],
     prices: Path | None,
+    selector: str | None,
     watches: bool,
     output: Output,
     kubeconfig: Path | None,
@@ -83,7 +87,8 @@ def command(
 
     async def read(client: "Client") -> "tuple[UsageTotals, UsageReport]":
         totals, namespaces = await _read(client, since, namespace, home)
-        return totals, make_report(totals, Grouping(by), namespaces=namespaces, prices=listed)
+        labels = None if selector is None else _values_of(totals, selector)
+        return totals, make_report(totals, Grouping(by), namespaces=namespaces, labels=labels, prices=listed)
 
     totals, report = read_or_watch(
         "tessera-usage",
@@ -98,6 +103,23 @@ def command(
     output.show(_document(totals, report, listed), lines, (f"{by}/{row.name}" for row in report.rows))
     for note in totals.notes:
         say(f"note: {note}", err=True)
+
+
+def _values_of(totals: "UsageTotals", text: str) -> frozenset[str]:
+    """The values of the record's label that a selector chooses.
+
+    Raises:
+        UserError: it names another label; the record has one.
+    """
+    from tessera.kube.resources.selectors import parse_selector
+
+    selector = parse_selector(text)
+    other = next((each.key for each in selector.requirements if each.key != totals.label), None)
+    if other is not None:
+        kept = f"the label {totals.label} alone" if totals.label else "no label"
+        raise UserError(f"-l {text}: the record keeps {kept} of pods; tessera controller --usage-label names another")
+    values = {key.label for key in totals.rows}
+    return frozenset(each for each in values if selector.matches({totals.label: each} if each else {}))
 
 
 async def _read(

@@ -6,14 +6,15 @@ import click
 
 from tessera.cli.base.connection import cluster_config, cluster_options, report_errors
 from tessera.cli.base.console import say
-from tessera.cli.base.explaining import explain_as_user
+from tessera.cli.base.explaining import explain_as_user, explain_selected
 from tessera.cli.base.grammar import Output, output_option, watch_option
 from tessera.cli.base.live_picture import read_or_watch
 
 
 @click.command()
-@click.argument("what", nargs=-1, required=True, metavar="POD|KIND/NAME|KIND NAME")
+@click.argument("what", nargs=-1, metavar="POD|KIND/NAME|KIND NAME")
 @click.option("-n", "--namespace", metavar="NAME", help="Its namespace.  [default: the context's, or default]")
+@click.option("-l", "--selector", metavar="LABELS", help="Explain the pods with these labels: app=web.")
 @watch_option
 @output_option("text")
 @cluster_options
@@ -22,6 +23,7 @@ def command(
     *,
     what: tuple[str, ...],
     namespace: str | None,
+    selector: str | None,
     watches: bool,
     output: Output,
     kubeconfig: Path | None,
@@ -42,6 +44,7 @@ def command(
       tessera why my-pod
       tessera why my-pod --watch
       tessera why deployment/web -n team
+      tessera why -l app=web -n team
       tessera why node/gpu-1
       tessera why claim/training-slice -n team
       tessera why job/train -o json | jq -r '.answers[].case'
@@ -51,11 +54,15 @@ def command(
 
     if len(what) > 2:
         raise click.UsageError(f"one object is explained, and {len(what)} words are given: write KIND/NAME")
-    wanted = parse_query("/".join(what))
+    if bool(what) is (selector is not None):
+        raise click.UsageError("name an object, or choose pods by -l")
+    wanted = parse_query("/".join(what)) if selector is None else None
     home = cluster_config(kubeconfig, context).namespace if namespace is None else namespace
     found, notes = read_or_watch(
         "tessera-why",
-        lambda client: explain_as_user(client, wanted, home),
+        lambda client: (
+            explain_as_user(client, wanted, home) if wanted else explain_selected(client, selector or "", home)
+        ),
         lambda explained, _: report_lines(explained.report),
         notes=lambda explained: explained.notes,
         watches=watches,
@@ -64,4 +71,6 @@ def command(
     )
     if notes:
         say(*notes, err=True)
-    output.show(found, report_lines(found), [f"{found.kind}/{found.name}"])
+    pods = [f"pod/{name}" for each in found.answers for name in each.pods]
+    names = [f"{found.kind}/{found.name}"] if wanted else pods
+    output.show(found, report_lines(found), names)

@@ -1,6 +1,6 @@
 """The form of an explanation, and its text for a terminal: the verdict first, then the facts, then what would help."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -63,6 +63,17 @@ def report_lines(report: ExplanationReport) -> Iterator[str]:
     for each in report.answers:
         yield ""
         yield from _block(_pods(each.pods), each)
+
+
+def merge_alike(answers: Iterable[Explanation]) -> Iterator[Explanation]:
+    """Merges explanations with the same verdict into one with all their pods."""
+    found: dict[tuple[str, str], list[Explanation]] = {}
+    for answer in answers:
+        found.setdefault((answer.case, answer.verdict), []).append(answer)
+    for same in found.values():
+        names = tuple(name for answer in same for name in answer.pods)
+        facts = same[0].facts if len(same) == 1 else tuple(f for f in same[0].facts if all(f in a.facts for a in same))
+        yield msgspec.structs.replace(same[0], pods=names, facts=facts)
 
 
 def _block(about: str, explanation: Explanation) -> Iterator[str]:

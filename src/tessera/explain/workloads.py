@@ -7,8 +7,6 @@ exist; only a condition or an event of its controller reports it.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-import msgspec
-
 from tessera.api.names import (
     DEVICE_ACCESS_ALLOWED,
     DEVICE_ACCESS_LABEL,
@@ -16,7 +14,7 @@ from tessera.api.names import (
     QUOTA_RESOURCE,
 )
 from tessera.api.pods.resource_advice import DOMAIN
-from tessera.explain.explanation import Explanation, ExplanationReport
+from tessera.explain.explanation import Explanation, ExplanationReport, merge_alike
 from tessera.explain.pods import explain_pod
 from tessera.explain.queue import explain_workload_in_queue
 from tessera.explain.snapshot import ClusterView, event_time
@@ -137,7 +135,7 @@ def explain_workload(view: ClusterView, workload: WorkloadState, told: Iterable[
         namespace=workload.namespace,
         name=workload.name,
         summary=_summary(workload, answers, missing, uncreated),
-        answers=(*([uncreated] if uncreated else []), *_explain_queued(view, workload), *_merge(shown)),
+        answers=(*([uncreated] if uncreated else []), *_explain_queued(view, workload), *merge_alike(shown)),
     )
 
 
@@ -175,17 +173,6 @@ def _explain_suspended(reading: QueueReading | None, workload: WorkloadState) ->
 
 def _controlled_by(pod: Pod, controller_uids: frozenset[str]) -> bool:
     return any(owner.controller and owner.uid in controller_uids for owner in pod.metadata.owner_references)
-
-
-def _merge(answers: Iterable[Explanation]) -> Iterator[Explanation]:
-    """Merges explanations with the same verdict into one with all their pods."""
-    found: dict[tuple[str, str], list[Explanation]] = {}
-    for answer in answers:
-        found.setdefault((answer.case, answer.verdict), []).append(answer)
-    for same in found.values():
-        names = tuple(name for answer in same for name in answer.pods)
-        facts = same[0].facts if len(same) == 1 else tuple(f for f in same[0].facts if all(f in a.facts for a in same))
-        yield msgspec.structs.replace(same[0], pods=names, facts=facts)
 
 
 def _summary(

@@ -165,6 +165,7 @@ def make_report(
     grouping: Grouping,
     *,
     namespaces: Collection[str] = (),
+    labels: Collection[str] | None = None,
     prices: PriceList | None = None,
 ) -> UsageReport:
     """Groups the totals.
@@ -173,12 +174,18 @@ def make_report(
         totals: what the record knows.
         grouping: what a row is.
         namespaces: report these only; empty for the whole cluster.
+        labels: report rows with these values of the label only; None for all.
         prices: for the cost.
 
     Raises:
         UserError: the list lacks the price of a model.
     """
-    rows = {key: lease for key, lease in totals.rows.items() if not namespaces or key.namespace in namespaces}
+    whole_cluster = not namespaces and labels is None
+    rows = {
+        key: lease
+        for key, lease in totals.rows.items()
+        if (not namespaces or key.namespace in namespaces) and (labels is None or key.label in labels)
+    }
     if prices is not None:
         prices.check(key.model for key, lease in rows.items() if lease.held > 0)
     groups: dict[str, LeaseSeconds] = {}
@@ -196,12 +203,12 @@ def make_report(
         _row(name, lease, whole.held, None if prices is None else costs.get(name, 0.0))
         for name, lease in groups.items()
     ]
-    models = {} if namespaces else _models(totals)
+    models = _models(totals) if whole_cluster else {}
     return UsageReport(
         grouping=grouping,
         rows=tuple(sorted(found, key=lambda row: (-row.allocated, row.name))),
         total=_row("total", whole, whole.held, None if prices is None else cost),
-        cards=None if namespaces else _sum(models),
+        cards=_sum(models) if whole_cluster else None,
         models=models,
     )
 

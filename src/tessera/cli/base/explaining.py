@@ -4,6 +4,7 @@ import asyncio
 from typing import TYPE_CHECKING, NamedTuple
 
 from tessera.cli.base.connection import CommandError
+from tessera.text import count_noun
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 #: Seconds after which a command reads the cluster itself.
 _ONE_REQUEST = 5.0
+#: Most pods that one command explains by their labels; each may need a plan of the cluster.
+_SELECTED = 20
 
 
 class Explained(NamedTuple):
@@ -39,6 +42,32 @@ async def explain_as_user(client: "Client", wanted: "Query", namespace: str) -> 
     """
     notes: list[str] = []
     return Explained(await _report(client, wanted, namespace, notes), notes)
+
+
+async def explain_selected(client: "Client", selector: str, namespace: str) -> Explained:
+    """Explains the first pods of a namespace with these labels, as those of a workload: equal answers are one.
+
+    Raises:
+        CommandError: there is none, or the user may not read them.
+    """
+    from tessera.explain.asked_object import Query
+    from tessera.explain.explanation import ExplanationReport, merge_alike
+    from tessera.kube.resources import PODS
+
+    found = (await client.list(PODS, namespace, label_selector=selector)).items
+    if not found:
+        raise CommandError(f"error: no pod in namespace {namespace} has the labels {selector}; -n names another")
+    names = sorted(each.metadata.name for each in found)[:_SELECTED]
+    told = [await explain_as_user(client, Query("pod", name), namespace) for name in names]
+    cut = f"; the first {len(names)} are explained" if len(names) < len(found) else ""
+    report = ExplanationReport(
+        kind="pods",
+        namespace=namespace,
+        name=selector,
+        summary=f"{count_noun(len(found), 'pod')}{cut}",
+        answers=tuple(merge_alike(answer for each in told for answer in each.report.answers)),
+    )
+    return Explained(report, list(dict.fromkeys(note for each in told for note in each.notes)))
 
 
 async def _report(client: "Client", wanted: "Query", namespace: str, notes: list[str]) -> "ExplanationReport":
