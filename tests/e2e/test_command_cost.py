@@ -28,11 +28,11 @@ BUDGETS: Mapping[str, tuple[int, int]] = {
     "why runs": (50, 1),
     "why waits": (50, 1),
     "map": (93, 6),
-    "queue": (107, 4),
-    "top --once": (78, 5),
+    "queue": (70, 4),
+    "top --once": (83, 5),
     "health": (76, 5),
     "idle": (76, 5),
-    "usage": (56, 1),
+    "usage": (52, 1),
 }
 #: Libraries of the cluster's processes, which no command needs.
 PROCESSES = {"aiohttp", "grpc", "prometheus_client", "uvloop", "http.server", "cryptography"}

@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Awaitable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -18,9 +19,12 @@ from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, Forbidden, NotFound
 from tessera.kube.resources import NODES, PODS, Node, Pod
 from tessera.kube.resources.meta import PartialObject, Resource
-from tessera.observe.queue_reading import P, read_queue, read_signals
-from tessera.observe.service_rows import ServiceRow, service_rows, unknown_services
 from tessera.observe.usage_rows import CardRow, LeaseRow, card_rows, lease_rows
+
+if TYPE_CHECKING:  # only a view of services needs them
+    from tessera.observe.service_rows import ServiceRow
+
+T = TypeVar("T")
 
 #: Instaslice objects by name only: their slices are not needed here.
 _OBJECTS = Resource(INSTASLICES.group, INSTASLICES.version, INSTASLICES.plural, INSTASLICES.kind, True, PartialObject)
@@ -46,7 +50,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     agents: int
     nodes_known: bool = True
     blocked: Sequence[str] = ()
-    services: Sequence[ServiceRow] = ()
+    services: "Sequence[ServiceRow]" = ()
     services_note: str = ""
 
     @property
@@ -84,6 +88,9 @@ async def read_usage(client: Client, nodes: Sequence[str] = ()) -> Usage:
 
 async def add_services(client: Client, usage: Usage) -> Usage:
     """The reading with the services, from the pages of the controller that leads."""
+    from tessera.observe.queue_reading import read_queue, read_signals
+    from tessera.observe.service_rows import service_rows, unknown_services
+
     reader = PageReader(client, SystemClock())
     signals = await _page_or_reason(read_signals(client, reader))
     queue = await _page_or_reason(read_queue(client, reader))
@@ -94,7 +101,7 @@ async def add_services(client: Client, usage: Usage) -> Usage:
     return msgspec.structs.replace(usage, services=rows, services_note=note)
 
 
-async def _page_or_reason(reading: Awaitable[P | str]) -> P | str:
+async def _page_or_reason(reading: Awaitable[T | str]) -> T | str:
     try:
         return await reading
     except (ApiError, OSError) as error:
