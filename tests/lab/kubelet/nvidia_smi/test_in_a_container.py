@@ -1,5 +1,7 @@
 """``nvidia-smi`` in a container: the card or slice that it holds, in the layout of the R550 drivers."""
 
+import re
+
 import pytest
 
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
@@ -32,21 +34,42 @@ def smi(machine: SimulatedMachine, *arguments: str, sees: str) -> tuple[int, lis
 
 def test_a_slice_is_on_card_0_which_shows_no_memory(machine: SimulatedMachine, slot: str) -> None:
     code, lines = smi(machine, sees=slot)
-    assert (code, {len(line) for line in lines[1:] if line}) == (0, {91})
-    assert lines[0] == "Thu Jan  1 00:00:00 2026"
+    assert (code, {len(line) for line in lines[1:] if line.strip()}) == (0, {91})
+    assert lines[0] == "Thu Jan  1 00:00:00 2026       "
     assert lines[8:11] == [
         "|   0  NVIDIA A100-SXM4-40GB         N/A  |   00000000:11:00.0 Off |                   On |",
-        "| N/A   32C   N/A              60W / 400W |                    N/A |     N/A      Default |",
+        "| N/A   32C   N/A             60W /  400W |                  N/A   |     N/A      Default |",
         "|                                         |                        |              Enabled |",
     ]
     assert lines[20] == "|  0    1   0   0  |              12MiB / 19968MiB    | 42      0 |  3   0    2    0    0 |"
+
+
+#: Rows of 570.86.15 on an H200 with 2g.35gb and of 570.133.20 on a B200, as their owners published them.
+PUBLISHED = (
+    "| N/A   30C    P0             76W /  700W |                  N/A   |     N/A      Default |",
+    "|  0    5   0   0  |              29MiB / 33280MiB    | 32      0 |  2   0    2    0    2 |",
+    "| N/A   32C    P0            145W / 1000W |       0MiB / 183359MiB |      0%      Default |",
+)
+
+
+def ends(row: str) -> list[int]:
+    """Where the words of a row end; columns are right-aligned."""
+    return [each.end() for each in re.finditer(r"[^\s|]+", row)]
+
+
+def test_columns_end_where_those_of_real_drivers_end(machine: SimulatedMachine, slot: str) -> None:
+    _, sliced = smi(machine, sees=slot)
+    _, whole = smi(machine, sees=machine.uuids()[2])
+    for row, real in zip((sliced[9], sliced[20], whole[9]), PUBLISHED, strict=True):
+        assert ends(row) == ends(real)
+    assert sum(line == " " * 89 for line in sliced) == sum(line == " " * 89 for line in whole) == 1
 
 
 def test_a_whole_card_shows_memory_and_use(machine: SimulatedMachine) -> None:
     whole = machine.uuids()[2]
     machine.set_process_activity(machine.start_process(whole, 1 << 30), 0.5)
     _, lines = smi(machine, sees=whole)
-    assert lines[9].split("|")[2:4] == ["    1024MiB /   15360MiB ".removeprefix(" "), "     50%      Default "]
+    assert lines[9].split("|")[2:4] == ["    1024MiB /  15360MiB ", "     50%      Default "]
     assert not any("MIG devices" in line for line in lines)
 
 
