@@ -16,6 +16,7 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from tessera.access.agent_pages import FleetUsage
+from tessera.api.nodes.silence import SilentNode
 from tessera.dashboard.aliases import Aliases, Objects, name_own_nodes
 from tessera.dashboard.source import PERIOD, ClusterSource
 from tessera.explain.explanation import OWNED_BY, Explanation, ExplanationReport
@@ -96,7 +97,8 @@ class PrivateExplainer:
         try:
             async with self._turns.turn(key):
                 if namespace == OF_NODES:
-                    return Answer(await asyncio.to_thread(explain_node_of, self._source.objects, name))
+                    silent = [each for each in (await self._source.read_fleet()).failures if each.node == name]
+                    return Answer(await asyncio.to_thread(explain_node_of, self._source.objects, name, silent))
                 pods = self._pods(namespace, name)
                 if not pods:
                     raise NotFound(Status(code=404, reason="NotFound", message=f'pods "{name}" not found'))
@@ -153,8 +155,13 @@ def _is_mirrored(pod: Pod, pods: Sequence[Pod], page: QueuePage | None) -> bool:
     return listed and not old_pods(pods, pod)
 
 
-def explain_node_of(objects: Objects, name: str) -> ExplanationReport:
+def explain_node_of(objects: Objects, name: str, unanswered: Sequence[SilentNode] = ()) -> ExplanationReport:
     """Explains a node to a reader who may see everything.
+
+    Args:
+        objects: the cluster.
+        name: of the node.
+        unanswered: the node, if its agent did not answer the page.
 
     Raises:
         NotFound: there is no such node.
@@ -168,6 +175,7 @@ def explain_node_of(objects: Objects, name: str) -> ExplanationReport:
         nodes=objects.nodes,
         instaslices=objects.instaslices,
         forbidden=frozenset({"leases", "events"}),
+        unanswered=unanswered,
     )
     answer = explain_node(ClusterView(snapshot), found[0])
     return ExplanationReport(kind="node", namespace="", name=name, answers=(answer,))

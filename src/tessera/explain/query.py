@@ -19,6 +19,7 @@ from tessera.api.dra.claims import RESOURCE_CLAIMS
 from tessera.api.instaslice import INSTASLICES
 from tessera.api.names import GATE, INSTASLICE_NAMESPACE, SYSTEM_NAMESPACE
 from tessera.api.nodes.conditions import is_agent
+from tessera.api.nodes.silence import SilentNode
 from tessera.api.nodes.usage import NodeUsage
 from tessera.clock import Clock
 from tessera.explain.asked_object import Query
@@ -279,9 +280,23 @@ async def _node(client: Client, clock: Clock, name: str) -> ExplanationReport:
     # The explanation of a node does not use the controller's state.
     forbidden.add(INSTASLICES.plural)
     snapshot = Snapshot(
-        now=clock.now(), pods=pods[0], nodes=[node], events=events[0], history=history, forbidden=frozenset(forbidden)
+        now=clock.now(),
+        pods=pods[0],
+        nodes=[node],
+        events=events[0],
+        history=history,
+        forbidden=frozenset(forbidden),
+        unanswered=await _ask_agent(client, clock, pods[0]),
     )
     return ExplanationReport(kind="node", namespace="", name=name, answers=(explain_node(ClusterView(snapshot), node),))
+
+
+async def _ask_agent(client: Client, clock: Clock, pods: Sequence[Pod]) -> Sequence[SilentNode]:
+    """The node, if its agent is ready and does not answer, as during a reboot; none if the user may not ask it."""
+    agents = [each for each in pods if is_agent(each) and each.status.is_ready]
+    with suppress(Forbidden, OSError):
+        return (await read_fleet(PageReader(client, clock), agents)).failures
+    return ()
 
 
 async def _history(client: Client) -> "Sequence[ProvisioningRecord]":

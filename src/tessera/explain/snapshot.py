@@ -87,6 +87,7 @@ class Snapshot:
         page: the controller's queue; None if the user may not read it, or no controller answers.
         claims: what decides on ResourceClaims; None if nothing in question has any, or nobody may read them.
         pages: pages of agents, for pods with several cards.
+        unanswered: nodes whose agents did not answer this reader.
     """
 
     now: float
@@ -106,6 +107,7 @@ class Snapshot:
     page: QueuePage | None = None
     claims: "ClaimObjects | None" = None
     pages: Sequence[NodeUsage] = ()
+    unanswered: Sequence[SilentNode] = ()
 
     @property
     def plans_claims(self) -> bool:
@@ -293,7 +295,8 @@ class ClusterView:
         if snapshot.forbidden & {"pods", "nodes"}:
             return {}
         objects = {each.metadata.name for each in snapshot.instaslices}
-        return self.once("silent", lambda: silent_nodes(snapshot.nodes, snapshot.pods, objects))
+        asked = {each.node: each for each in snapshot.unanswered}
+        return self.once("silent", lambda: {**asked, **silent_nodes(snapshot.nodes, snapshot.pods, objects)})
 
     def agent_fault(self, node: NodeName | str) -> str:
         """Why the agent of a node does not answer; empty if it does or owes no answer."""
