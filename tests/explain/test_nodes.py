@@ -11,6 +11,7 @@ from tessera.api.nodes.card_faults import CARDS_ANNOTATION, CardFault, encode_ca
 from tessera.api.nodes.driver_status import DRIVER_ANNOTATION, DriverPhase, DriverStatus, DriverStrategy
 from tessera.api.nodes.health import BOOT_STEP
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, encode_offers
+from tessera.api.nodes.silence import SilentNode
 from tessera.clock import rfc3339
 from tessera.driver.nodes.node_status import encode_status
 from tessera.explain.asked_object import Query, parse_query
@@ -234,6 +235,17 @@ def test_a_node_that_is_down_is_that_first() -> None:
     assert found.case == "node-down"
     assert found.facts[0] == "kubelet stopped posting"
     assert found.facts[1].startswith("sharing: last reported: ")
+
+
+def test_while_its_agent_does_not_answer_what_it_said_is_no_present() -> None:
+    """As during a reboot: its conditions and its agent's pod still read as before."""
+    about, silent = node(HEALTHY, IN_FORCE), SilentNode(node="n1", reason="its agent cannot be reached", next="wait")
+    snapshot = Snapshot(now=NOW, nodes=(about,), pods=(agent(),), unanswered=(silent,))
+    found = explain_node(ClusterView(snapshot), about)
+    assert (found.case, found.help[0]) == ("agent-down", "wait")
+    assert "unknown" in found.verdict
+    assert found.facts[0] == "its agent cannot be reached"
+    assert "health: last reported: nothing is wrong with the node's 4 cards" in found.facts
 
 
 @pytest.mark.parametrize("pods", [(), (agent("False"),)])

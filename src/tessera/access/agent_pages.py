@@ -111,8 +111,8 @@ def _unreachable(pod: Pod) -> SilentNode:
         return SilentNode(
             node=node,
             reason=f"its agent is ready, and the API server cannot reach port {AGENT_PORT} of pod {metadata.name}",
-            next=f"open TCP {AGENT_PORT} from the control plane to the pod: NetworkPolicies of {metadata.namespace},"
-            " firewalls of the nodes",
+            next=f"if node {node} reboots, wait; else open TCP {AGENT_PORT} from the control plane to the pod:"
+            f" NetworkPolicies of {metadata.namespace}, firewalls of the nodes",
         )
     look = f"look at its state with: kubectl -n {metadata.namespace} get pods -o wide"
     return SilentNode(node=node, reason=f"its agent's pod {metadata.name} does not accept connections; {look}")

@@ -171,11 +171,16 @@ def _explain_missing_agent(view: ClusterView, node: Node) -> Explanation | None:
             facts=(silence.reason, *_facts(view, node, "last reported: ")),
             help=(silence.next,),
         )
+    gone = "has no running agent: its cards stay as they are until it runs"
+    unknown = "has an agent that does not answer, so the state of its cards is unknown"
     return Explanation(
         case="agent-down",
-        verdict="has no running agent: its cards stay as they are until it runs",
+        verdict=unknown if silence.kind is Silence.UNREACHABLE else gone,
         facts=(silence.text(view.snapshot.now), *_facts(view, node, "last reported: ")),
-        help=(silence.next, f"its log: kubectl logs -n tessera-system -l {'='.join(AGENT_LABEL)} --prefix"),
+        help=(
+            *filter(None, (silence.next,)),
+            f"its log: kubectl logs -n tessera-system -l {'='.join(AGENT_LABEL)} --prefix",
+        ),
     )
 
 
