@@ -90,23 +90,37 @@ class ReviewCache(Generic[K, V]):
         fresh = self.fresh(key)
         if fresh is not None:
             return fresh
+        question = self.begin(key, ask, may_ask)
+        if question is None:
+            return self._older(key, BusyError())
         try:
-            return await self._ask(key, ask, may_ask)
-        except (BusyError, SilentError):
-            value = self.peek(key)
-            if value is None:
-                raise
-            return value
+            # A caller that goes away does not take the answer from the others.
+            return await asyncio.shield(question)
+        except SilentError as error:
+            return self._older(key, error)
 
-    async def _ask(self, key: K, ask: Callable[[], Awaitable[V]], may_ask: Callable[[float], bool]) -> V:
+    def _older(self, key: K, error: Exception) -> V:
+        """The answer of before, if it still counts; otherwise raises the error."""
+        value = self.peek(key)
+        if value is None:
+            raise error
+        return value
+
+    def begin(
+        self, key: K, ask: Callable[[], Awaitable[V]], may_ask: Callable[[float], bool]
+    ) -> asyncio.Task[V] | None:
+        """The question for a key, one that is open already or a new one; None if no question may be asked.
+
+        Args:
+            key: what the question is for.
+            ask: asks the API server.
+            may_ask: as for :meth:`get`.
+        """
         task = self._open.get(key)
-        if task is None:
-            if not may_ask(self._clock.monotonic()):
-                raise BusyError
+        if task is None and may_ask(self._clock.monotonic()):
             task = self._open[key] = asyncio.ensure_future(self._answer(key, ask))
             task.add_done_callback(lambda done: self._end(key, done))
-        # A caller that goes away does not take the answer from the others.
-        return await asyncio.shield(task)
+        return task
 
     def _end(self, key: K, done: asyncio.Task[V]) -> None:
         self._open.pop(key, None)

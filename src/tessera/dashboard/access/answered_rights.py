@@ -9,11 +9,10 @@
 """
 
 import asyncio
-import contextlib
 import math
 from collections.abc import Sequence
 
-from tessera.access.review_cache import BusyError, ReviewCache, SilentError
+from tessera.access.review_cache import ReviewCache
 from tessera.access.reviewer import Person, Reviewer, Right
 from tessera.clock import Clock
 from tessera.serving.fair_shares import FairPace
@@ -54,16 +53,17 @@ class AnsweredRights:
         """
         missing = [right for right in rights if self._answers.fresh((person, right)) is None]
         missing.sort(key=lambda right: self._answers.asked((person, right)))
-        if missing:
-            await asyncio.gather(*(self._ask(person, right) for right in missing))
+        # A task for each question that is asked: of thousands of rights, the pace allows some.
+        questions = [each for right in missing if (each := self._begin(person, right)) is not None]
+        if questions:
+            await asyncio.wait(questions)
         return [bool(self._answers.peek((person, right))) for right in rights]
 
-    async def _ask(self, person: Person, right: Right) -> None:
+    def _begin(self, person: Person, right: Right) -> asyncio.Task[bool] | None:
         key = (person, right)
         pace = self._held if self._answers.peek(key) else self._refused
         if self._answers.asked(key) == -math.inf:
             pace = self._new
-        with contextlib.suppress(BusyError, SilentError):
-            await self._answers.get(
-                key, lambda: self._reviewer.review_access(person, right), lambda now: pace.take(now, person.share)
-            )
+        return self._answers.begin(
+            key, lambda: self._reviewer.review_access(person, right), lambda now: pace.take(now, person.share)
+        )
