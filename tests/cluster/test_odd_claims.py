@@ -264,11 +264,11 @@ def test_all_claims_of_a_cluster_that_are_released_at_once_are_given_again(in_la
     async def scenario(lab: VirtualLab) -> None:
         await template(lab, "one", profile("1g.5gb"))
         for wave in ("a", "b"):
-            names = [f"{wave}{number}" for number in range(56)]
+            names = [f"{wave}{number}" for number in range(21)]
             for name in names:
                 await claiming(lab, name, "one")
             await lab.until(lambda names=names: all(map(lab.ready, names)), "all run", 300.0)
-            assert len({lab.devices(name, "main")[0] for name in names}) == 56
+            assert len({lab.devices(name, "main")[0] for name in names}) == 21
             if wave == "a":
                 for name in names:
                     await lab.delete(name)
@@ -277,7 +277,7 @@ def test_all_claims_of_a_cluster_that_are_released_at_once_are_given_again(in_la
         await lab.until(lambda: not lab.hardware(), "nothing is left", 120.0)
         assert await claims(lab) == []
 
-    in_lab(scenario, "1*8xA100-40GB")
+    in_lab(scenario, "1*3xA100-40GB")
 
 
 def life_of_claims(lab_of: InLab, at: int, cluster_type: type[SimulatedCluster], *, after: bool) -> bool:
