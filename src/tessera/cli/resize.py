@@ -197,8 +197,10 @@ def _check(pod: "Pod") -> str:
         raise UserError(f"{key} holds {chosen}, and only slices on demand can be exchanged; create another pod")
     if pod.status.phase != "Running" or meta.deletion_timestamp is not None:
         raise UserError(f"{key} does not run: see tessera why {meta.name} -n {meta.namespace}")
-    if spec.restart_policy == "Never":
-        raise UserError(f"{key} has restartPolicy Never, so its container never starts again; create another pod")
+    if spec.restart_policy != "Always":
+        raise UserError(
+            f"{key} has restartPolicy {spec.restart_policy}: its container ends for good; create another pod"
+        )
     return next(each.name for each in spec.containers if chosen in each.resources.limits)
 
 

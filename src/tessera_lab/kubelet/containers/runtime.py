@@ -56,6 +56,8 @@ class ContainerRuntime:
         images: the node's images.
 
     Attributes:
+        obeys_images: a container gets the cards that its image names, as by the defaults of NVIDIA's runtime; false as
+            with ``accept-nvidia-visible-devices-envvar-when-unprivileged = false``.
         images: the node's images.
         servers: the servers of its simulated containers.
     """
@@ -74,6 +76,7 @@ class ContainerRuntime:
         self._processes = processes
         self._gpu_memory = gpu_memory
         self.images = images
+        self.obeys_images = False
         self.servers = SimulatedServers(clock)
         #: The simulated containers that run, by pod's UID and name.
         self._running: dict[tuple[str, str], _Running] = {}
@@ -87,8 +90,6 @@ class ContainerRuntime:
         server: HttpBehaviour | None = None,
     ) -> CreatedContainer:
         """Creates a container. Its variables are those of the image, of device plugins, of the spec, and of CDI.
-
-        As with ``accept-nvidia-visible-devices-envvar-when-unprivileged = false``, the image's ``all`` gives no device.
 
         Args:
             image: its image.
@@ -161,7 +162,7 @@ class ContainerRuntime:
     async def _work(
         self, created: CreatedContainer, does: CommandBehaviour, owner: ContainerOwner, log: Callable[[str], None]
     ) -> int:
-        devices = visible_devices(created.env)
+        devices = visible_devices(created.env) or self._named_by_image(created)
         if self._processes is None or not devices:
             await self._wait(does.seconds)
             return does.exit_code
@@ -175,6 +176,10 @@ class ContainerRuntime:
             if resource and container.ended.done():
                 log(f"simulated: the MPS daemon of {resource} is gone, or a signal came")
             return container.ended.result() if container.ended.done() else does.exit_code
+
+    def _named_by_image(self, created: CreatedContainer) -> tuple[str, ...]:
+        asks = self.obeys_images and created.env.get("NVIDIA_VISIBLE_DEVICES") == "all"
+        return tuple(self._processes.machine.uuids()) if asks and self._processes is not None else ()
 
     def surroundings(self, pod: str, env: Mapping[str, str]) -> Surroundings:
         """What a command finds in a container of a pod that has these variables."""

@@ -193,6 +193,10 @@ class SimulatedNode:
             reboot=self.reboot,
         )
 
+    def set_nvidia_runtime(self, *, obeys_images: bool) -> None:
+        """Sets NVIDIA's runtime, for containers that start from now on: see :class:`.ContainerRuntime`."""
+        self._runtime.obeys_images = obeys_images
+
     def find_server(self, uid: str, port: int) -> SimulatedServer:
         """Returns the simulated server at a port of a pod.
 
