@@ -427,6 +427,28 @@ def test_the_work_for_many_updates_is_bounded() -> None:
     assert has_slices(cluster, new)
 
 
+def test_a_second_update_does_not_end_the_last_ready_pod_while_the_first_has_ended_one() -> None:
+    cluster = SlicerCluster()
+    cluster.pass_time(0)
+    cluster.node("n1")
+    cluster.workloads = {"old": deployment(1, 2), "new": deployment(2, 2), "newest": deployment(3, 2)}
+    olds = [ready(cluster, running(cluster, f"svc-1-{each}", "3g.20gb"), hands_over=True) for each in "ab"]
+    second = surge(cluster, profile="3g.20gb")
+    cluster.settle()
+    assert len(evicted(cluster)) == 1
+    cluster.remove(cluster.pods[second.uid])  # by its Deployment, before it has started
+    batch = waiting(cluster, "batch", "3g.20gb", namespace="team-b")
+    cluster.settle()
+    assert has_slices(cluster, batch)
+    third = surge(cluster, "svc-3-a", "3g.20gb", maker="ReplicaSet/svc-3", owner="newest")
+    cluster.settle()
+    assert len(evicted(cluster)) == 1
+    assert any(each.uid in cluster.pods for each in olds)
+    cluster.pass_time(cluster.workloads["newest"].deadline)
+    cluster.settle()
+    assert has_slices(cluster, third)
+
+
 def test_an_image_that_does_not_come_holds_the_update_up_for_a_while_only(cluster: SlicerCluster) -> None:
     running(cluster, "svc-1-a", "7g.40gb")
     cluster.pulls = False

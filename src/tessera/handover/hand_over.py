@@ -10,7 +10,8 @@ whose slots the new ones inherit: it is left alone. Rules:
   evicted. So nobody else gets them, and a new controller goes on where the old one ended: nothing is only in memory.
 - The new pod's images come to the old pod's node first (:attr:`.Progress.pulls`), for ten minutes at most. While the
   node is refused one, no old pod ends.
-- One old pod ends at a time. The next one does when all new pods with slots have been ready for ``minReadySeconds``.
+- One old pod ends at a time. The next one does when all new pods with slots have been ready for ``minReadySeconds``,
+  and as many pods are ready as are wanted; the latter for ``progressDeadlineSeconds`` at most.
 - No old pod ends for a new one that its queue may not hold: one of another queue, or of a queue above its maximum;
   nor for one that requests more CPU or memory than the node has without the old one.
 - Evictions go through the eviction API, which keeps PodDisruptionBudgets. A refused one is told, and asked for again.
@@ -27,10 +28,8 @@ from itertools import islice
 import msgspec
 
 from tessera.api.names import NodeName, PodUid
-from tessera.clock import parse_time_or_zero
 from tessera.controller.objects.owners import Owner, Workload
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.controller.slicing.evictions.mover import EVICTION_SECONDS, MOVES_AFTER
 from tessera.controller.slicing.planning.proposals import (
     EndOfReservation,
     FailedUpdate,
@@ -46,11 +45,11 @@ from tessera.controller.slicing.state.reservation import Reservation
 from tessera.controller.slicing.state.reservation_rules import holders_of
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.handover.messages import given_back_text, handed_over_text, update_text
-from tessera.handover.old_slots import find_old_pods, keeps_maximum, reservations_on
-from tessera.handover.owner_pods import OwnerPods, place_within, reserve_inherited
+from tessera.handover.old_slots import ends, find_old_pods, keeps_maximum, reservations_on
+from tessera.handover.owner_pods import Family, OwnerPods, family_of, place_within, reserve_inherited
 from tessera.handover.progress import Progress
 from tessera.handover.updates import Update, Updates
-from tessera.reasons.reason import Fragmented, OldPods, UpdateStep
+from tessera.reasons.reason import OldPods, UpdateStep
 from tessera.text import one_line
 
 #: Most new pods of one update that are told why they wait.
@@ -79,11 +78,12 @@ class HandOver(Proposer):
         self._state = state
         self.updates = Updates(state, pods)
         self._acts = acts
-        self._moves = moves
         #: By pod that was asked to end, when that was, and what the server said against it.
         self._evicted: dict[PodUid, float] = {}
         self._refused: dict[PodUid, str] = {}
-        self.progress = Progress(state)
+        self.progress = Progress(state, moves=moves)
+        #: The families for whose next pods slots are kept.
+        self._kept: set[Family] = set()
         #: By waiting pod, the step of the last event about it.
         self._told: dict[PodUid, UpdateStep] = {}
         self._dues = self.progress.dues
@@ -101,11 +101,6 @@ class HandOver(Proposer):
         """Takes in what the API server says of an owner."""
         self._state.reservations_due |= self.updates.note_owner(owner, workload)
 
-    @property
-    def pulls(self) -> Mapping[PodUid, NodeName]:
-        """Where the images of new pods should come."""
-        return self.progress.pulls
-
     def note_images(self, uid: PodUid, node: NodeName, refusal: str) -> None:
         """Takes in that the images of a waiting pod are on a node, cannot be brought there, or are refused."""
         self._state.reservations_due |= self.progress.note_images(uid, node, refusal)
@@ -122,6 +117,11 @@ class HandOver(Proposer):
         """The owners of updates about which somebody should ask the API server."""
         return self.updates.unknown_owners
 
+    @property
+    def pulls(self) -> Mapping[PodUid, NodeName]:
+        """Where the images of new pods should come."""
+        return self.progress.pulls
+
     # Proposing
 
     def propose(self) -> Iterator[Proposal]:
@@ -129,6 +129,7 @@ class HandOver(Proposer):
         if not self._state.now:
             return
         self._dues.clear()
+        self._kept = {family_of(each.kept_for) for each in self._state.reservations.kept.values() if each.kept_for}
         before, self._state.updates = self._state.updates, {}
         for update in self.updates.review():
             yield from self._advance(update)
@@ -160,7 +161,7 @@ class HandOver(Proposer):
             self._name(update, waiting, found, UpdateStep.STAY)
         elif self.progress.is_marked(waiting[0], update.newest):
             self._name(update, waiting, found, UpdateStep.FAILED)
-        elif not self.progress.are_ready(update) or self._may_get_room(waiting[0]):
+        elif not self._is_next(update, waiting[0], found[0]) or self.progress.may_get_room(waiting[0]):
             self._name(update, waiting, found, UpdateStep.FOLLOW)
         elif not self.progress.has_images(waiting[0], found[0].node):
             refusal = self.progress.refusals.get(waiting[0].uid, "")
@@ -174,22 +175,6 @@ class HandOver(Proposer):
             yield from self._reserve(waiting[0], found[0])
 
     # Whose slots go to whom
-
-    def _may_get_room(self, pod: PodInfo) -> bool:
-        """True if slots come without the service's loss: those reserved for it are about to be free, or pods move."""
-        own = self._state.reservations.get(pod.uid)
-        if own is not None and all(self._ends(each.uid) for each in holders_of(self._state, own)):
-            return True
-        until = parse_time_or_zero(pod.created) + MOVES_AFTER + EVICTION_SECONDS
-        may_move = self._moves and isinstance(self._state.pods.reason_of(pod.uid), Fragmented)
-        if may_move and self._state.now < until:
-            self._dues.append(until)
-            return True
-        return False
-
-    def _ends(self, uid: PodUid) -> bool:
-        pod = self._state.cluster.pods.get(uid)
-        return pod is None or pod.terminating
 
     def _reserve(self, pod: PodInfo, last: PodInfo) -> Iterator[Proposal]:
         """Reserves the slots of a pod for another one; its eviction follows once that is on record."""
@@ -208,14 +193,13 @@ class HandOver(Proposer):
 
     def _switch_to(self, pod: PodInfo) -> tuple[PodInfo, Reservation] | None:
         """Returns a waiting pod for which slots of its service are reserved, with the reservation."""
-        own = self._state.reservations.get(pod.uid)
-        is_one = own is not None and own.is_inherited and pod.uid in self._state.waiting
-        return (pod, own) if is_one and own is not None else None
+        own = self._state.reservations.get(pod.uid) if pod.uid in self._state.waiting else None
+        return (pod, own) if own is not None and own.is_inherited else None
 
     def _carry_on(self, update: Update, pod: PodInfo, own: Reservation) -> Iterator[Proposal]:
         """Ends the pod whose slots are reserved for another, unless that is no longer right."""
         members = {each.uid: each for each in (*update.new, *update.old)}
-        holders = [each.uid for each in holders_of(self._state, own) if not self._ends(each.uid)]
+        holders = [each.uid for each in holders_of(self._state, own) if not ends(self._state, each.uid)]
         lasts = [members[uid] for uid in holders if uid in members]
         is_new = pod in update.new
         others = [each for each in update.new if each.uid != pod.uid and self.updates.waits(each)]
@@ -235,9 +219,16 @@ class HandOver(Proposer):
         if not self._acts:
             return False
         if pod in update.new:
-            may_end = last in update.old and keeps_maximum(self._state, last, pod)
+            is_next = last.uid in self._evicted or self._is_next(update, pod, last)
+            may_end = is_next and last in update.old and keeps_maximum(self._state, last, pod)
             return may_end and pod.hands_over and not self.progress.is_marked(pod, update.newest)
         return last in update.new and not last.ready_since and self.progress.is_marked(last, update.newest)
+
+    def _is_next(self, update: Update, pod: PodInfo, last: PodInfo) -> bool:
+        """False while another new pod is not ready, or slots are kept for one: those of a pod that ended by itself."""
+        others = (each for each in update.new if each.uid != pod.uid)
+        gets_slots = update.family in self._kept or any(map(self._switch_to, others))
+        return not gets_slots and self.progress.are_ready(update) and self.progress.may_end(update, last, pod)
 
     def _evict(self, update: Update, last: PodInfo, pod: PodInfo, own: Reservation) -> Iterator[Proposal]:
         if last.uid in self._refused:

@@ -6,6 +6,7 @@ The rules are those of :mod:`tessera.handover.hand_over`: no old pod ends for a 
 from collections.abc import Iterator
 from itertools import islice
 
+from tessera.api.names import PodUid
 from tessera.controller.filters.resources import first_shortage
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.objects.resource_amounts import add_amounts
@@ -35,6 +36,12 @@ def _may_leave(state: SlicerState, old: PodInfo, pod: PodInfo) -> bool:
     if not keeps_maximum(state, old, pod) or not _has_amounts(state, one, pod):
         return False
     return not any(_takes_precedence(each, old, pod) for each in reservations_on(state, old))
+
+
+def ends(state: SlicerState, uid: PodUid) -> bool:
+    """True if a pod is gone, or was asked to end."""
+    pod = state.cluster.pods.get(uid)
+    return pod is None or pod.terminating
 
 
 def keeps_maximum(state: SlicerState, old: PodInfo, pod: PodInfo) -> bool:

@@ -1,11 +1,15 @@
 """How far an update is: which images of new pods are on the nodes, and which new pods are ready or have failed."""
 
 from tessera.api.names import NodeName, PodUid
+from tessera.clock import parse_time_or_zero
 from tessera.controller.objects.owners import Workload
 from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.slicing.evictions.mover import EVICTION_SECONDS, MOVES_AFTER
+from tessera.controller.slicing.state.reservation_rules import holders_of
 from tessera.controller.slicing.state.slicer_state import SlicerState
+from tessera.handover.old_slots import ends
 from tessera.handover.updates import Update
-from tessera.reasons.reason import UpdateStep
+from tessera.reasons.reason import Fragmented, UpdateStep
 from tessera.text import one_line
 
 #: Restarts of a container after which a new pod has failed.
@@ -21,6 +25,7 @@ class Progress:
 
     Args:
         state: the slicer's state.
+        moves: True if pods are moved, which goes first.
 
     Attributes:
         pulls: by waiting pod, the node to which somebody should bring its images.
@@ -28,8 +33,9 @@ class Progress:
         dues: when time alone changes an answer given since the list was emptied, seconds since 1970.
     """
 
-    def __init__(self, state: SlicerState) -> None:
+    def __init__(self, state: SlicerState, *, moves: bool) -> None:
         self._state = state
+        self._moves = moves
         self.pulls: dict[PodUid, NodeName] = {}
         self.refusals: dict[PodUid, str] = {}
         self.dues: list[float] = []
@@ -89,6 +95,29 @@ class Progress:
                 return False
         return True
 
+    def may_end(self, update: Update, old: PodInfo, pod: PodInfo) -> bool:
+        """False for a ready old pod while fewer pods are ready than wanted, until the deadline of the new pod.
+
+        So an update that follows another at once does not end the last ready pod while those of the other one start.
+        """
+        if not old.ready_since or _count_ready(update) >= update.newest.wanted:
+            return True
+        due = parse_time_or_zero(pod.created) + update.newest.deadline
+        self.dues.append(due)
+        return self._state.now >= due
+
+    def may_get_room(self, pod: PodInfo) -> bool:
+        """True if slots come without the service's loss: those reserved for it are about to be free, or pods move."""
+        own = self._state.reservations.get(pod.uid)
+        if own is not None and all(ends(self._state, each.uid) for each in holders_of(self._state, own)):
+            return True
+        until = parse_time_or_zero(pod.created) + MOVES_AFTER + EVICTION_SECONDS
+        may_move = self._moves and isinstance(self._state.pods.reason_of(pod.uid), Fragmented)
+        if may_move and self._state.now < until:
+            self.dues.append(until)
+            return True
+        return False
+
     def has_failed(self, update: Update, pod: PodInfo) -> bool:
         """True if a new pod with slots is not ready, and will hardly be."""
         if not pod.hands_over or pod.ready_since or self._state.allocations.current_of(pod.uid) is None:
@@ -102,3 +131,7 @@ class Progress:
         """True if a pod of the same ReplicaSet and revision has failed before."""
         marks = (each for found in self._state.moves.values() for each in found if each.revision)
         return any((each.owner, each.revision) == (pod.owner, newest.revision) for each in marks)
+
+
+def _count_ready(update: Update) -> int:
+    return sum(bool(pod.ready_since) for pod in (*update.new, *update.old))
