@@ -40,14 +40,14 @@ def _resource_claims(spec: Read, path: str) -> Iterator[StatusCause]:
         elif len(given) > 1:
             text = "at most one of `resourceClaimName` or `resourceClaimTemplateName` may be specified"
             yield invalid_cause(place, each, text)
-    names = {each.get("name") for each in claims}
+    names = {str(each.get("name") or "") for each in claims}
     for key in ("initContainers", "containers"):
         for index, container in enumerate(spec.get(key) or ()):
             used = (container.get("resources") or {}).get("claims") or ()
             yield from _used_claims(used, f"{path}.{key}[{index}].resources.claims", names)
 
 
-def _used_claims(used: Sequence[Read], path: str, names: set[Any]) -> Iterator[StatusCause]:
+def _used_claims(used: Sequence[Read], path: str, names: set[str]) -> Iterator[StatusCause]:
     seen: set[tuple[Any, Any]] = set()
     for index, each in enumerate(used):
         found = (each.get("name"), each.get("request") or "")
