@@ -147,6 +147,15 @@ async def test_a_connection_that_is_used_again_stays() -> None:
             assert at.port.connections == 1
 
 
+async def test_the_end_of_an_idle_connection_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """API servers leave a connection open after each answer."""
+    async with served(HASTY) as at, aiohttp.ClientSession() as session:
+        async with session.post(at.url, data=b"x") as answer:
+            assert await answer.read() == b"X"
+        await at.until_connections(0)
+    assert not caplog.messages
+
+
 async def test_a_body_that_is_too_long_is_refused_unread() -> None:
     async with served(PATIENT) as at, aiohttp.ClientSession() as session:
         with contextlib.suppress(aiohttp.ClientError, ConnectionError):

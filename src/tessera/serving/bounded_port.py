@@ -298,7 +298,7 @@ class ConnectionPort(ABC):
             self._release(connection)
         if protocol.has_more:  # no client that we know sends them; they would take turns from other addresses
             response.force_close()
-        connection.set_deadline(self._bounds.idle_time, "idle")
+        connection.set_deadline(self._bounds.idle_time, "")  # API servers leave theirs open after each answer
         return response
 
     def _largest_request(self) -> Connection:

@@ -149,7 +149,7 @@ class Connection(asyncio.BufferedProtocol):
         self.close()
 
     def set_deadline(self, milliseconds: int, otherwise: str) -> None:
-        """Sets the deadline of the next phase; at its end the connection is cut off with this reason."""
+        """Sets the deadline of the next phase; at its end the connection is cut off with this reason, "" for none."""
         loop = asyncio.get_running_loop()
         self.silent_since = loop.time()
         self._port.note_progress(self)
@@ -163,8 +163,9 @@ class Connection(asyncio.BufferedProtocol):
             self._timer = None
 
     def cut_off(self, why: str) -> None:
-        """Ends the connection at once."""
-        self._port.drops.add(why)
+        """Ends the connection at once, and counts it unless ``why`` is empty."""
+        if why:
+            self._port.drops.add(why)
         self.close()
 
     def close(self) -> None:
