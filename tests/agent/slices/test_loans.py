@@ -117,6 +117,12 @@ def test_a_slice_that_its_own_container_or_another_pod_has_is_not_lent(machine: 
     assert find_lent(machine.table, [BORROWER, lender()], BORROWER) is None
 
 
+def test_a_claim_that_uses_a_slice_of_another_promise_has_not_borrowed_it(machine: SliceStateMachine) -> None:
+    """Its pods are not ended with the slice's owner."""
+    machine.handle(DevicesBound(NEXT, {f"{BIG.device_id}@claim": BIG}))
+    assert machine.table.borrower_of(BIG) is None
+
+
 def test_the_borrower_counts_as_the_user(machine: SliceStateMachine) -> None:
     lend(machine)
     assert machine.table.borrower_of(BIG) == WEB

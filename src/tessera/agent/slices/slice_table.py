@@ -146,9 +146,13 @@ class SliceTable:
         return instance if usable else None
 
     def borrower_of(self, position: SlicePosition) -> PodUid | None:
-        """The pod to which the owner of a slice has lent it; ``None`` if it is not lent."""
-        owner = self.owners.get(position)
-        found = [pod for pod, bound in self.bindings.items() if position in bound.values()]
+        """The pod to which the owner of a slice has lent it; ``None`` if it is not lent. Claims borrow nothing."""
+        owner, all_bound = self.owners.get(position), self.bindings.items()
+        found = [
+            pod
+            for pod, bound in all_bound
+            if any(each == position and not claim_of(key) for key, each in bound.items())
+        ]
         return None if owner is None or not found or owner in found else found[0]
 
     def is_ready(self, pod: PodUid) -> bool:

@@ -61,7 +61,7 @@ from tessera.agent.slices.events import (
     SliceResult,
     WaitUntil,
 )
-from tessera.agent.slices.slice_table import ObservedGpu, SliceTable
+from tessera.agent.slices.slice_table import ObservedGpu, SliceTable, claim_of
 from tessera.api.names import PodUid
 from tessera.replay.recorder import Decider
 
@@ -311,7 +311,8 @@ class SliceStateMachine(Decider[[SliceEvent], tuple[SliceInstruction, ...]]):
         self.table.owners[position] = pod
         for other, bound in self.table.bindings.items():
             if other != pod:
-                self.table.bindings[other] = {device: each for device, each in bound.items() if each != position}
+                kept = {key: each for key, each in bound.items() if each != position or claim_of(key)}
+                self.table.bindings[other] = kept
 
     def _is_due(self, call: GpuCall, now: float) -> bool:
         """True if a call may be made now. A half-made slice is undone at once, unless an attempt has just failed."""
