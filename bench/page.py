@@ -37,6 +37,7 @@ from tessera.dashboard.server import PageAddress, PageServer
 from tessera.dashboard.source import SHORTEST
 from tessera.explain.explanation import ExplanationReport
 from tessera.kube.resources import Pod
+from tessera.observe.service_rows import ServiceFinding, ServiceRow
 from tessera.visibility import Visibility
 
 CARDS, SLICES = 8, 7
@@ -75,6 +76,8 @@ LOOKS = (
 
 #: Of all nodes, one in so many changes in a round.
 PART = 8
+#: As many as the controller tells.
+SERVICES = 1_000
 
 
 def make_node(number: int, rng: random.Random) -> NodeUsage:
@@ -190,13 +193,32 @@ def _row(name: str, unit: str, values: list[float]) -> dict[str, Any]:
     return {"step": name, "unit": unit, "median": statistics.median(values), "largest": max(values)}
 
 
+def make_service(number: int, rng: random.Random) -> ServiceRow:
+    """A service with a finding; its load is drawn."""
+    finding = ServiceFinding(
+        kind="throttled", pods=rng.randrange(1, 9), pod=f"s-{number}-0", node="node-1", text="throttled for 25m: slow"
+    )
+    return ServiceRow(
+        namespace=f"team-{number % SLICES}",
+        kind="Deployment",
+        name=f"s-{number}",
+        ready=3,
+        wanted=3,
+        requests=round(100 * rng.random(), 2),
+        power=round(700 * rng.random()),
+        findings=(finding,),
+    )
+
+
 class ChangingTiles:
-    """Documents of a large cluster, of which some tiles change."""
+    """Documents of a large cluster, of which some tiles change, and one service in :data:`PART`."""
 
     def __init__(self, nodes: int) -> None:
         fleet = Fleet(nodes)
         self._rng = random.Random(1)
         self.documents: dict[str, Document] = dict(make_documents(fleet.advance(), fleet.pods, []))
+        services = (make_service(number, self._rng) for number in range(SERVICES))
+        self.documents |= {f"service/{each.key}": each for each in services}
         self._keys = [key for key, each in self.documents.items() if isinstance(each, CardDocument)]
 
     def change(self, tiles: int) -> None:
@@ -205,6 +227,9 @@ class ChangingTiles:
             card = self.documents[key]
             assert isinstance(card, CardDocument)
             self.documents[key] = self._change_tile(card)
+        for number in self._rng.sample(range(SERVICES), SERVICES // PART):
+            service = make_service(number, self._rng)
+            self.documents[f"service/{service.key}"] = service
 
     def _change_tile(self, card: CardDocument) -> CardDocument:
         at, busy = self._rng.randrange(len(card.tiles)), self._rng.random()

@@ -18,7 +18,12 @@ import msgspec
 from tessera.dashboard import documents
 
 #: Names on the page that differ from those in Python: TypeScript has others of these names.
-NAMES = {"HistoryDocument": "FleetHistory", "NodeDocument": "NodeState", "PromiseDocument": "PodPromise"}
+NAMES = {
+    "HistoryDocument": "FleetHistory",
+    "NodeDocument": "NodeState",
+    "PromiseDocument": "PodPromise",
+    "ServiceRow": "Service",
+}
 HEAD = "// Made by scripts/page_types.py from the documents of Python. A value that was not measured is missing."
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
+import msgspec
 import pytest
 from tests.observe.conftest import AgentCluster, card
 from tests.observe.test_agent_pages import Except
@@ -14,6 +15,8 @@ from tessera.api.nodes.usage import NodeUsage
 from tessera.clock import SystemClock
 from tessera.dashboard.feed import FeedGroup
 from tessera.dashboard.source import ClusterSource
+from tessera.forecast.queue_page import QueuePage
+from tessera.signals.page import Service, SignalsPage
 from tessera.visibility import FULL
 from tessera_lab.apiserver.interfaces import UserInfo
 
@@ -21,11 +24,18 @@ TIMEOUT = 60.0
 
 
 async def play(
-    cluster: AgentCluster, until: Callable[[bytes], Any], *, watched: bool = True, user: UserInfo | None = None
+    cluster: AgentCluster,
+    until: Callable[[bytes], Any],
+    *,
+    watched: bool = True,
+    controller: bool = False,
+    user: UserInfo | None = None,
 ) -> None:
     """Runs a source until a snapshot of its feed is as wanted."""
     await cluster.begin()
     await cluster.add_agent("n1", NodeUsage(node="n1", cards=(card(),)))
+    if controller:
+        await cluster.add_controller(QueuePage(leads=True))
     feeds, clock = FeedGroup(), SystemClock()
     client = cluster.client(user)
     source = ClusterSource(client, feeds, watched=lambda: watched, clock=clock, rng=random.Random(1))
@@ -49,6 +59,17 @@ async def play(
 
 async def test_cards_of_the_agents_are_published(cluster: AgentCluster) -> None:
     await play(cluster, lambda text: b'"card/n1/GPU-1"' in text)
+
+
+async def test_services_are_published_as_the_controller_tells_them(cluster: AgentCluster) -> None:
+    service = Service(namespace="team", kind="Deployment", name="vllm", wanted=3, ready=2, placed=2)
+    cluster.signals = msgspec.json.encode(SignalsPage(leads=True, services=(service,)))
+    expected = b'"service/team/Deployment/vllm":{"namespace":"team","kind":"Deployment","name":"vllm","ready":2'
+    await play(cluster, lambda text: expected in text and b"unserved" not in text, controller=True)
+
+
+async def test_a_controller_that_tells_no_services_is_named(cluster: AgentCluster) -> None:
+    await play(cluster, lambda text: b'"unserved":true,"unservedDetail":"no controller runs in tessera-system"' in text)
 
 
 async def test_a_missing_right_is_shown_on_the_page(cluster: AgentCluster) -> None:

@@ -140,6 +140,62 @@ export interface Card {
   blocked?: number;
 }
 
+/** Something that is wrong with pods of a service, or with their cards. */
+export interface ServiceFinding {
+  /** In words: `throttled`, `never used`, `card fault`. */
+  kind: string;
+  /** The pods that have it. */
+  pods: number;
+  /** The one that has it the longest. */
+  pod: string;
+  /** Its node. */
+  node: string;
+  /** The evidence of that one: since when, measurements, what to do. */
+  text: string;
+}
+
+/** A service: an owner whose pods hold or want cards, such as a Deployment. */
+export interface Service {
+  /** Its namespace. */
+  namespace: string;
+  /** Of the owner. */
+  kind: string;
+  /** Of the owner. */
+  name: string;
+  /** Pods that are ready. */
+  ready: number;
+  /** Pods that the owner made, and that have not ended. */
+  wanted: number;
+  /** Requests per second that ended well, over a minute. */
+  requests?: number;
+  /** Requests that its pods compute. */
+  running?: number;
+  /** Requests that wait in its pods. */
+  waiting?: number;
+  /** Part of the KV cache in use. */
+  kvCache?: number;
+  /** Seconds to the first token of nine tenths of the requests. */
+  firstToken?: number;
+  /** Further pods that fit now. */
+  room?: number;
+  /** Pods that wait for a place. */
+  starts?: number;
+  /** Names of the first of them. */
+  queued?: string[];
+  /** Unix time before which half of such pods as the next one start, a whole minute; None if not known. */
+  start?: number;
+  /** Share of time in which its cards compute, weighed by their size. */
+  busy?: number;
+  /** Its part of its cards' watts. */
+  power?: number;
+  /** For 1,000 requests. */
+  joules?: number;
+  /** Pods on a node that no agent tells of. */
+  unknown?: number;
+  /** What is wrong, one of each kind. */
+  findings?: ServiceFinding[];
+}
+
 /** A pod that asks for cards and has no node. */
 export interface Waiting {
   /** Of the pod. */
@@ -278,6 +334,10 @@ export interface Summary {
   unqueued?: boolean;
   /** Why it cannot. */
   unqueuedDetail?: string;
+  /** True if the controller does not tell the services. */
+  unserved?: boolean;
+  /** Why it does not. */
+  unservedDetail?: string;
 }
 
 /** A node's driver. */

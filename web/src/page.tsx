@@ -17,6 +17,7 @@ import { Past } from "./past";
 import { Pods, Wasted } from "./pods";
 import { problem, returnFromProvider } from "./provider";
 import { Room } from "./room";
+import { Services } from "./services";
 import { Sheet } from "./sheet";
 import { HiddenNames, SignIn } from "./signin";
 import { store } from "./store";
@@ -212,6 +213,7 @@ function Overview({ summary, view, change, open, onSignIn }: OverviewProps) {
   const failures = [...store.failures.values()].filter((each) => filter.node(each));
   const nodes = [...store.nodes.values()].filter((each) => filter.node(each));
   const workloads = [...store.workloads.values()].filter((each) => filter.workload(each));
+  const services = [...store.services.values()].filter((each) => filter.service(each));
   const broken = nodes.filter(isBroken);
   const filtered = !words.empty;
   const panels: [number, ComponentChildren][] = [
@@ -260,6 +262,7 @@ function Overview({ summary, view, change, open, onSignIn }: OverviewProps) {
       <Mine {...{ found, waiting }} filtered={words.hasWords} onOpen={open} />
       <Figures {...{ summary, found, ...figures }} filtered={!filter.empty} />
       {narrow ? [lists, picture] : [picture, lists]}
+      <Services {...{ services, filtered }} onOpen={open} />
       <Past />
       <Sums {...{ found, change }} onOwn={() => drawOwn((number) => number + 1)} />
       <Pods held={found.held} pods={found.sum.pods.size} onOpen={open} />

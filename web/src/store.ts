@@ -9,6 +9,7 @@ import type {
   Kueue,
   Lease,
   NodeState,
+  Service,
   Summary,
   Unshown,
   Waiting,
@@ -31,6 +32,7 @@ export class Store {
   readonly waiting = new Map<string, Waiting>();
   readonly workloads = new Map<string, Workload>();
   readonly unshown = new Map<string, Unshown>();
+  readonly services = new Map<string, Service>();
   readonly failures = new Map<string, Failure>();
   readonly nodes = new Map<string, NodeState>();
   /** The id of a card or a curve by its key in the feed; a hidden name makes them differ. */
@@ -49,7 +51,7 @@ export class Store {
     this.summary = undefined;
     this.history = undefined;
     this.kueue = undefined;
-    const queued = [this.waiting, this.workloads, this.unshown];
+    const queued = [this.waiting, this.workloads, this.unshown, this.services];
     for (const each of [this.cards, this.curves, ...queued, this.failures, this.nodes, this.#ids]) each.clear();
     this.#tellAll();
   }
@@ -87,6 +89,7 @@ export class Store {
     } else if (kind === "waiting") this.waiting.set(key, document as Waiting);
     else if (kind === "workload") this.workloads.set(key, document as Workload);
     else if (kind === "unshown") this.unshown.set(key, document as Unshown);
+    else if (kind === "service") this.services.set(key, document as Service);
     else if (key === "kueue") this.kueue = document as Kueue;
     else if (kind === "failure") this.failures.set(key, document as Failure);
     else if (kind === "node") this.nodes.set(key, document as NodeState);
@@ -111,6 +114,7 @@ export class Store {
     this.waiting.delete(key);
     this.workloads.delete(key);
     this.unshown.delete(key);
+    this.services.delete(key);
     this.failures.delete(key);
     this.nodes.delete(key);
   }

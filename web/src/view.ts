@@ -1,6 +1,6 @@
 // What the visitor chose: filter, room, open card. It stands in the address, so that a view can be sent to somebody.
 
-import type { Card, Lease, NodeState, Waiting, Workload } from "./documents";
+import type { Card, Lease, NodeState, Service, Waiting, Workload } from "./documents";
 import { leasesOf } from "./store";
 import { HEALTH, isCordoned, kindName, reasonOf, SLICES, STATES, stateName, stateOf, WASTED } from "./words";
 
@@ -146,6 +146,14 @@ export class Filter {
   workload(each: Workload): boolean {
     const { namespace, workload, owner = "", queue = "", verdict: state = "" } = each;
     return this.#terms.every((term) => hits(term, { namespace, workload, owner, queue, state }));
+  }
+
+  service({ namespace, kind, name, findings = [] }: Service): boolean {
+    if (this.#terms.length === 0) return true;
+    const state = findings.map((each) => each.kind).join(" ");
+    const pod = findings.map((each) => `${namespace}/${each.pod}`).join(" ");
+    const fields = { namespace, owner: `${kind}/${name}`, name: `${namespace}/${name}`, state, pod };
+    return this.#terms.every((term) => hits(term, fields));
   }
 
   waiting(pod: Waiting): boolean {

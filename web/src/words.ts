@@ -24,6 +24,11 @@ export function watts(value: number | undefined): string {
   return value < 1000 ? `${integer(value)} W` : `${decimal(value / 1000)} kW`;
 }
 
+/** A value as text, if it is known. */
+export function known<T>(value: T | undefined, text: (value: T) => string): string {
+  return value === undefined ? ABSENT : text(value);
+}
+
 export function celsius(value: number | undefined): string {
   return value === undefined ? ABSENT : `${Math.round(value)} °C`;
 }

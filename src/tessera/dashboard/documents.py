@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from tessera.observe.service_rows import ServiceRow
 from tessera.visibility import (
     ClusterText,
     NodeName,
@@ -310,6 +311,8 @@ class SummaryDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
         simulated: True if cards exist only in a lab, also while their agents are silent.
         unqueued: True if the controller's queue cannot be read: nobody knows places and expected starts.
         unqueued_detail: why it cannot.
+        unserved: True if the controller does not tell the services.
+        unserved_detail: why it does not.
     """
 
     nodes: int
@@ -328,6 +331,8 @@ class SummaryDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
     simulated: bool = False
     unqueued: bool = False
     unqueued_detail: ClusterText = ""
+    unserved: bool = False
+    unserved_detail: ClusterText = ""
 
 
 class DriverDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -433,6 +438,7 @@ class CardHistoryDocument(msgspec.Struct, frozen=True, kw_only=True, rename="cam
 
 Document = (
     CardDocument
+    | ServiceRow
     | WaitingDocument
     | WorkloadDocument
     | KueueDocument

@@ -46,6 +46,7 @@ from tessera.kube.resources import (
 from tessera.kube.resources.meta import Resource
 from tessera.kube.watch.informer import Informer
 from tessera.observe.queue_reading import read_queue, read_signals
+from tessera.observe.service_rows import ServiceRow, service_rows
 from tessera.signals.page import SignalsPage
 from tessera.usage.record_text import RECORD_KEY, RECORD_NAME
 
@@ -99,6 +100,8 @@ class ClusterSource:
         self._queue: QueuePage | str | None = None
         self._queue_reading, self._queue_read_at = asyncio.Lock(), float("-inf")
         self._signals: SignalsPage | str | None = None
+        #: The rows of services, with what they were made of.
+        self._services: tuple[tuple[object, ...] | None, Sequence[ServiceRow]] = (None, ())
         self._signals_reading, self._signals_read_at = asyncio.Lock(), float("-inf")
         #: The last refusal of each kind that the user may not read.
         self._refused: dict[str, str] = {}
@@ -278,8 +281,23 @@ class ClusterSource:
         )
         documents: dict[str, Document] = {**found, **self._kueue.documents}
         documents |= {f"node/{each.node}": each for each in about_nodes}
+        documents |= self._service_documents()
+        if isinstance(self._signals, str):
+            told = msgspec.structs.replace(found["summary"], unserved=True, unserved_detail=self._signals)
+            documents["summary"] = told
         self._history.record(now, documents)
         self._feeds.publish({**documents, **self._history.documents})
+
+    def _service_documents(self) -> dict[str, Document]:
+        """The services, made anew when a page was read anew: all leases are looked at."""
+        parts = (self._signals, self._fleet, self._page())
+        if self._services[0] is None or any(
+            now is not then for now, then in zip(parts, self._services[0], strict=True)
+        ):
+            signals, fleet, queue = parts
+            rows = service_rows(signals, fleet, queue) if isinstance(signals, SignalsPage) else ()
+            self._services = (parts, rows)
+        return {f"service/{each.key}": each for each in self._services[1]}
 
     async def _explain_waiting(self) -> None:
         """Explains waiting pods that the controller does not list; none to a user who may not read all kinds."""
@@ -316,6 +334,7 @@ class ClusterSource:
                 async with self._reading:
                     await self._read_again()
                 await self.read_queue()
+                await self.read_signals()
                 self._changed.set()
             await self._clock.sleep(PERIOD)
 

@@ -27,8 +27,10 @@ from tessera.dashboard.waiting_reasons import explain_waiting, waiting_pods
 from tessera.explain.explanation import Explanation
 from tessera.forecast.queue_page import ExpectedStart, QueuedPod, QueuePage
 from tessera.kube.resources import Node, Pod
+from tessera.observe.service_rows import service_rows
 from tessera.provisioning.history import encode_record
 from tessera.provisioning.milestones import PROVISIONING_ANNOTATION
+from tessera.signals.page import JOULES, REQUESTS, ROOM, WAITING, Service, SignalsPage
 
 #: The time in the browser.
 NOW = T0 + 100
@@ -55,6 +57,7 @@ SLOWED = Finding(
     text="its card is slowed down by heat or power supply, in 96% of the samples",
     advice="Ask the administrator: tessera health NODE.",
     window=600,
+    lasts=1500,
 )
 
 
@@ -102,7 +105,16 @@ def wholes() -> NodeUsage:
     never = lease(
         "forgotten", "GPU-w", state="never_used", wasted=7200.0, held=7200.0, evidence="no process in the 120 min"
     )
-    works = lease("trainer-7", "GPU-h", memory=60 * GIB, busy=0.98, held=86000.0, findings=(SLOWED,))
+    works = lease(
+        "trainer-7",
+        "GPU-h",
+        owner="StatefulSet/trainer",
+        power=402.0,
+        memory=60 * GIB,
+        busy=0.98,
+        held=86000.0,
+        findings=(SLOWED,),
+    )
     fault = "its card needs a reset: XID 48, a double-bit ECC error"
     dead = lease("trainer-0", "GPU-x", namespace="research", state="unknown", held=4000.0, fault=fault)
     return NodeUsage(node="gpu-2", cards=(whole, sick, hot, shut), leases=(never, works, dead), simulated=True)
@@ -142,7 +154,20 @@ def fixed() -> NodeUsage:
             lease(f"student-{n}", "MIG-d", kind="time-slicing", share=0.125, memory=2 * GIB, held=2400.0)
             for n in (1, 2, 3)
         ),
-        *(lease(f"api-{n}", "GPU-m", kind="mps", share=0.2, memory=3 * GIB, busy=0.3, held=6e5) for n in (1, 2)),
+        *(
+            lease(
+                f"api-{n}",
+                "GPU-m",
+                owner="Deployment/api",
+                power=90.0,
+                kind="mps",
+                share=0.2,
+                memory=3 * GIB,
+                busy=0.3,
+                held=6e5,
+            )
+            for n in (1, 2)
+        ),
     ]
     return NodeUsage(node="gpu-4", cards=(cut, sliced_mig, mps), leases=tuple(leases), simulated=True)
 
@@ -207,6 +232,20 @@ def queue() -> QueuePage:
     return QueuePage(leads=True, taken=NOW, pods=(big, sweep))
 
 
+def services() -> SignalsPage:
+    """What the controller tells of services: one works, one is slowed down, one waits, one is on a dead node."""
+    load = {REQUESTS: 41.5, WAITING: 2.0, ROOM: 3.0, JOULES: 4337.0}
+    return SignalsPage(
+        leads=True,
+        services=(
+            Service(namespace="research", kind="Deployment", name="chat", wanted=2, placed=2, values={ROOM: 0.0}),
+            Service(namespace="team", kind="Deployment", name="api", wanted=2, placed=2, ready=2, values=load),
+            Service(namespace="team", kind="Deployment", name="llm", wanted=1, values={ROOM: 64.0}, waiting=("big",)),
+            Service(namespace="team", kind="StatefulSet", name="trainer", wanted=1, placed=1, ready=1),
+        ),
+    )
+
+
 def explanations() -> dict[str, Explanation]:
     """Why pods wait, by ``namespace/name``: of the cards that the scene has."""
     held = [holding("vllm", "gpu-1", "mig-3g.20gb"), holding("new-pod", "gpu-1", "mig-1g.5gb")]
@@ -222,6 +261,7 @@ def scene(*more: DeviceUsage, pod_name: str = "vllm", history: bool = True) -> d
     pods, known = waiting(), records()
     usage = fleet(*more, pod_name=pod_name)
     documents: dict[str, Document] = {**make_documents(usage, pods, known, explanations(), nodes(), queue=queue())}
+    documents |= {f"service/{each.key}": each for each in service_rows(services(), usage, queue())}
     documents |= {f"node/{each.node}": each for each in node_documents(nodes(), T0 + 100)}
     if history:
         past = History()

@@ -79,8 +79,38 @@ def team_uses(visitor: Visitor) -> Locator:
     return use
 
 
+def services(visitor: Visitor) -> Locator:
+    table = visitor.region("Services")
+    rows = table.get_by_role("row")
+    slow = rows.filter(has_text="team/trainer")
+    evidence = slow.get_by_text("its card is slowed down by heat or power supply")
+    expect(evidence).to_be_hidden()
+    slow.get_by_text("throttled, 1 pod").click()
+    expect(evidence).to_contain_text("throttled for 25m")
+    expect(evidence).to_contain_text("Ask the administrator")
+    expect(slow.get_by_role("button", name="team/trainer-7")).to_be_visible()
+    cells = {
+        "team/api": ["2 of 2", "41.5", "2", "3", "—", "30 %", "180 W", "4,337 J"],
+        "team/llm": ["0 of 1", "n/a", "n/a", "64+", "in 4 m", "n/a", "n/a", "n/a"],
+        "research/chat": ["0 of 2", "n/a", "n/a", "0", "—", "n/a", "n/a", "n/a"],
+    }
+    for name, expected in cells.items():
+        expect(rows.filter(has_text=name).get_by_role("cell")).to_have_text(expected)
+    expect(rows.filter(has_text="research/chat")).to_contain_text("2 pods of which no agent tells")
+    table.get_by_label("first").select_option("most requests")
+    expect(rows.nth(1)).to_contain_text("team/api")
+    return table
+
+
 #: The questions that a stranger answers within a minute each.
-STORIES = {"room": has_room, "waiting": waits, "idle": is_idle, "broken": is_broken, "team": team_uses}
+STORIES = {
+    "room": has_room,
+    "waiting": waits,
+    "idle": is_idle,
+    "broken": is_broken,
+    "team": team_uses,
+    "services": services,
+}
 #: Themes differ in colours alone, so `make test` looks at the whole page in the dark once, at all widths.
 THEMES = ["light", pytest.param("dark", marks=pytest.mark.soak)]
 
@@ -174,7 +204,7 @@ def test_pods_with_state_load_and_memory(visit: Visits) -> None:
     row = pods.get_by_role("row").filter(has_text="team/notebook")
     for text in ("busy", "30 %", "3.4 of 4.0 GiB", "gpu-1, card 1", "15 m"):
         expect(row).to_contain_text(text)
-    slowed = pods.get_by_role("row").filter(has_text="team/trainer-7").get_by_text("throttled", exact=True)
+    slowed = pods.get_by_role("row").filter(has_text="team/trainer-7").get_by_text("throttled for 25m", exact=True)
     expect(slowed).to_have_attribute("title", re.compile("slowed down by heat .* Ask the administrator"))
     pods.get_by_label("first").select_option("most wasted")
     expect(pods.get_by_role("row").nth(1)).to_contain_text("team/old-notebook")
@@ -236,7 +266,7 @@ def test_a_card_says_how_its_pod_uses_it_badly(visit: Visits) -> None:
     visitor.region("Cards").get_by_role("button", name=re.compile("^card 2, H100")).click()
     sheet = visitor.page.get_by_role("complementary", name="Card")
     expect(sheet.get_by_text("Slowed down: hw thermal.")).to_be_visible()
-    expect(sheet.get_by_text("throttled: its card is slowed down by heat")).to_be_visible()
+    expect(sheet.get_by_text("throttled for 25m: its card is slowed down by heat")).to_be_visible()
     visitor.check()
     visitor.picture_of(sheet, "live-page-slow-card")
 

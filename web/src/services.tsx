@@ -1,0 +1,159 @@
+// The services: owners whose pods hold or want cards, each with what is known of its pods, load, room and cards.
+
+import { useRef, useState } from "preact/hooks";
+import type { Service } from "./documents";
+import { useNear } from "./hooks";
+import { NodeLink, PodLink } from "./links";
+import { store } from "./store";
+import { largest } from "./survey";
+import { age, count, decimal, integer, known, percent, watts } from "./words";
+
+/** The number of services that are shown at once. */
+const PAGE = 50;
+const LAZY = 20;
+/** The most further pods that are counted. */
+const COUNTED = 64;
+
+/** Pods with findings, and those of which no agent tells. */
+function troubles({ findings = [], unknown = 0 }: Service): number {
+  return findings.reduce((sum, { pods }) => sum + pods, unknown);
+}
+
+const ORDERS: Record<string, (service: Service) => number> = {
+  findings: troubles,
+  requests: (service) => service.requests ?? -1,
+  waiting: (service) => service.waiting ?? -1,
+  power: (service) => service.power ?? -1,
+  energy: (service) => service.joules ?? -1,
+};
+
+/** "in 4 m"; a dash if no pod waits for a place. */
+function nextStart({ starts = 0, start }: Service): string {
+  if (starts === 0) return "—";
+  return start === undefined ? known(undefined, String) : `in ${age(start - Date.now() / 1000)}`;
+}
+
+/** Joules for 1,000 requests. */
+function energy(joules: number): string {
+  return joules < 10_000 ? `${integer(joules)} J` : `${decimal(joules / 1000)} kJ`;
+}
+
+interface ServicesProps {
+  services: Service[];
+  filtered: boolean;
+  onOpen: (id: string) => void;
+}
+
+export function Services({ services, filtered, onOpen }: ServicesProps) {
+  const [order, setOrder] = useState("findings");
+  const [size, setSize] = useState(PAGE);
+  const place = useRef<HTMLElement>(null);
+  const near = useNear(place, services.length > LAZY, "300px");
+  const { unserved, unservedDetail } = store.summary ?? {};
+  if (services.length === 0 && !unserved) return null;
+  const byKey = (left: Service, right: Service): number => (keyOf(left) < keyOf(right) ? -1 : 1);
+  const shown = near ? largest(services.sort(byKey), size, ORDERS[order] ?? troubles) : [];
+  return (
+    <section id="services" class="panel" aria-label="Services" ref={place}>
+      <h2>
+        Services <small>{count(services.length, "service")}</small>
+        <label class="switch">
+          first{" "}
+          <select value={order} onChange={(event) => setOrder(event.currentTarget.value)}>
+            <option value="findings">with findings</option>
+            <option value="requests">most requests</option>
+            <option value="waiting">most waiting</option>
+            <option value="power">most power</option>
+            <option value="energy">most energy for a request</option>
+          </select>
+        </label>
+      </h2>
+      {unserved && (
+        <p class="quiet">
+          Services are not known, since the controller does not tell them{unservedDetail && `: ${unservedDetail}`}.
+        </p>
+      )}
+      {services.length === 0 ? (
+        filtered && !unserved && <p class="quiet">Nothing here has the words of the filter.</p>
+      ) : (
+        <table class={near ? "" : "far"}>
+          <thead>
+            <tr>
+              {COLUMNS.map((each) => (
+                <th key={each} scope="col">
+                  {each}
+                </th>
+              ))}
+            </tr>
+          </thead>
+          <tbody>
+            {shown.map((service) => (
+              <Row key={keyOf(service)} service={service} onOpen={onOpen} />
+            ))}
+          </tbody>
+        </table>
+      )}
+      {services.length > size && (
+        <button type="button" onClick={() => setSize(size + 4 * PAGE)}>
+          show more of {integer(services.length)}
+        </button>
+      )}
+    </section>
+  );
+}
+
+const COLUMNS = [
+  "service",
+  "ready",
+  "requests/s",
+  "waiting",
+  "room",
+  "next start",
+  "busy",
+  "power",
+  "energy/1,000 req.",
+];
+
+function keyOf({ namespace, kind, name }: Service): string {
+  return `${namespace}/${kind}/${name}`;
+}
+
+function Row({ service, onOpen }: { service: Service; onOpen: (id: string) => void }) {
+  const { namespace, kind, name, ready, wanted, room, findings = [], unknown = 0 } = service;
+  const values = [
+    <b key="ready" class={ready < wanted ? "warn" : ""}>
+      {integer(ready)} of {integer(wanted)}
+    </b>,
+    known(service.requests, decimal),
+    known(service.waiting, integer),
+    known(room, (pods) => `${integer(pods)}${pods >= COUNTED ? "+" : ""}`),
+    nextStart(service),
+    percent(service.busy),
+    watts(service.power),
+    known(service.joules, energy),
+  ];
+  return (
+    <tr>
+      <th scope="row">
+        {namespace}/{name} <small>{kind}</small>
+        {unknown > 0 && <div class="warn">{count(unknown, "pod")} of which no agent tells</div>}
+        {findings.map((each) => (
+          <details key={each.kind}>
+            <summary class="warn">
+              {each.kind}, {count(each.pods, "pod")}
+            </summary>
+            <div>
+              <PodLink pod={{ namespace, pod: each.pod }} onOpen={onOpen} /> on{" "}
+              <NodeLink node={each.node} onOpen={onOpen} />: {each.text}
+            </div>
+          </details>
+        ))}
+      </th>
+      {values.map((each, at) => (
+        <td key={COLUMNS[at + 1]} data-name={COLUMNS[at + 1]}>
+          {each}
+        </td>
+      ))}
+    </tr>
+  );
+}
