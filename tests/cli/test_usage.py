@@ -31,9 +31,9 @@ def test_the_table_has_the_rows_their_total_and_the_sums_of_the_cards(
     assert main(["usage", "--by", "user", *server[1]]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].endswith("from the controller's record")
-    assert lines[1].split() == ["USER", "GPU-HOURS", "ACTIVE", "IDLE", "UNKNOWN", "PART"]
-    assert lines[2].split() == ["anna", "1.00", "0.50", "0.02", "0.48", "100.0%"]
-    assert lines[3].split() == ["total", "1.00", "0.50", "0.02", "0.48", "100.0%"]
+    assert lines[1].split() == ["USER", "GPU-HOURS", "ACTIVE", "IDLE", "UNKNOWN", "PART", "KWH"]
+    assert lines[2].split() == ["anna", "1.00", "0.50", "0.02", "0.48", "100.0%", "n/a"]
+    assert lines[3].split() == ["total", "1.00", "0.50", "0.02", "0.48", "100.0%", "n/a"]
     parts = {line.split()[0]: line.split()[-1] for line in lines[5:]}
     assert parts == {
         "capacity": "GPU-hours",
@@ -136,7 +136,24 @@ def test_hours_below_one_have_four_digits() -> None:
     rows = {UsageKey("a", "", "", "M"): LeaseSeconds(held=9.0), UsageKey("b", "", "", "M"): LeaseSeconds(held=34.0)}
     totals = UsageTotals(begin=0, end=60, cards={"M": CardSeconds(60.0)}, rows=rows)
     lines = list(table(totals, make_report(totals, Grouping.NAMESPACE), None))
-    assert lines[3].split() == ["a", "0.0025", "0.0000", "0.0000", "0.0025", "20.9%"]
+    assert lines[3].split() == ["a", "0.0025", "0.0000", "0.0000", "0.0025", "20.9%", "n/a"]
+
+
+@pytest.mark.parametrize(
+    ("metered", "joules", "shown"),
+    [
+        (7200.0, 9e6, "2.50"),
+        (7200.0, 9e5, "0.2500"),
+        (3600.0, 9e6, ">2.50"),
+        (0.0, 0.0, "n/a"),
+    ],
+)
+def test_energy_is_in_kilowatt_hours_and_says_if_a_part_is_not_known(metered: float, joules: float, shown: str) -> None:
+    rows = {UsageKey("a", "", "", "M"): LeaseSeconds(held=7200.0, metered=metered, energy=joules)}
+    totals = UsageTotals(begin=0, end=7200, cards={"M": CardSeconds(7200.0)}, rows=rows)
+    report = make_report(totals, Grouping.NAMESPACE)
+    assert [line.split()[-1] for line in list(table(totals, report, None))[2:4]] == [shown, shown]
+    assert report.total.energy == (joules / 3.6e6 if metered else None)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from tessera.agent.monitoring.energy import LeaseEnergy
 from tessera.agent.monitoring.exporter import report_usage
 from tessera.agent.monitoring.exposition import ExpositionOptions
 from tessera.agent.monitoring.lease_states import LeaseStates
@@ -17,6 +18,8 @@ from tessera.usage.ledger import LeaseOwner, PageRead
 
 EPOCH = 1_800_000_000.0
 MODEL = "NVIDIA A100-SXM4-40GB"
+#: Of each card, all the time.
+WATTS = 200.0
 
 
 class HeldPart(msgspec.Struct, frozen=True):
@@ -52,6 +55,7 @@ class AgentNode:
     def restart(self) -> None:
         """A new process of the agent, which knows nothing of before."""
         self._states = LeaseStates()
+        self._energy = LeaseEnergy()
         self._page = NodeUsage(node=self.name)
 
     def hold(self, pod: str, card: int = 0, share: float = 1.0, busy: float = 0.9) -> None:
@@ -95,7 +99,10 @@ class AgentNode:
             for pod, part in self.held.items()
         )
         sample = NodeSample(taken=self.now, gpus=gpus, leases=leases)
-        judged, options = self._states.handle(sample), ExpositionOptions(node=self.name, simulated=True)
+        judged, options = (
+            self._states.handle(sample, self._energy.handle(sample)),
+            ExpositionOptions(node=self.name, simulated=True),
+        )
         self._page = report_usage(
             sample, options, unix_time=EPOCH + self.now, judged=judged, health=self._health, states=self._states
         )
@@ -117,7 +124,7 @@ class AgentNode:
             if part.card == number and part.busy > 0
         )
         busy = max((part.busy for part in self.held.values() if part.card == number), default=0.0)
-        measured = Measurements({Quantity.GPU_UTILIZATION: busy})
+        measured = Measurements({Quantity.GPU_UTILIZATION: busy, Quantity.POWER: WATTS})
         return GpuSample(info=info, card=DeviceSample(uuid=info.uuid, measured=measured, processes=processes))
 
     def page(self) -> NodeUsage:

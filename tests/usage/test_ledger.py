@@ -6,10 +6,11 @@ import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from tests.usage.conftest import EPOCH, MODEL, AgentNode
+from tests.usage.conftest import EPOCH, MODEL, WATTS, AgentNode
 
 from tessera.api.nodes.health import CardHealth, CardState
 from tessera.usage.ledger import DAYS_KEPT, HOURS_KEPT, MEMORY, NodeGone, NodeSilent, UsageLedger
+from tessera.usage.metering import MOST_WATTS
 from tessera.usage.record import DAY, HOUR, UNKNOWN, LeaseSeconds, UsageRecord
 from tessera.usage.record_text import decode_record, encode_record
 from tessera.usage.report import CardHours, Grouping, make_report, totals_of_record
@@ -94,6 +95,44 @@ def test_the_same_page_read_twice_counts_once(node: AgentNode, ledger: UsageLedg
     ledger.handle(read)
     ledger.handle(read._replace(now=read.now + 60))
     assert held(ledger.record) == {"red": 60.0}
+
+
+def test_energy_is_that_of_the_pods_parts_and_of_their_metered_time(node: AgentNode, ledger: UsageLedger) -> None:
+    node.hold("red-1", share=0.5)
+    for _ in range(50):
+        node.passes(60)
+        ledger.handle(node.read())
+    node.end("red-1")
+    for _ in range(3):
+        node.hold("red-2", card=1)
+        node.passes(60)
+        node.end("red-2")
+        ledger.handle(node.read())
+    found = use(ledger.record)
+    # The idle power of the half that nobody holds is nobody's.
+    assert found.energy == pytest.approx(WATTS * found.metered)
+    assert found.metered == pytest.approx(found.held) == 1500 + 180
+
+
+def test_energy_after_a_restart_of_the_agent_is_not_negative(node: AgentNode, ledger: UsageLedger) -> None:
+    node.hold("red-1")
+    for _ in range(3):
+        node.passes(60)
+        ledger.handle(node.read())
+        node.restart()
+        node.sample()
+    found = use(ledger.record)
+    assert 0 < found.energy <= WATTS * found.held
+    assert found.metered <= found.held
+
+
+def test_a_node_is_not_believed_beyond_what_a_card_can_draw(node: AgentNode, ledger: UsageLedger) -> None:
+    node.hold("red-1")
+    node.passes(60)
+    read = node.read()
+    leases = tuple(msgspec.structs.replace(each, energy=1e12) for each in read.page.leases)
+    ledger.handle(read._replace(page=msgspec.structs.replace(read.page, leases=leases)))
+    assert use(ledger.record).energy == pytest.approx(MOST_WATTS * 60)
 
 
 def test_activity_is_what_the_agent_counted(node: AgentNode, ledger: UsageLedger) -> None:

@@ -46,10 +46,21 @@ def test_a_record_reads_back() -> None:
         began=START + 5.0,
         label="team",
         simulated=True,
-        periods=[period({key("red", "anna", "x"): LeaseSeconds(1800.125, 900.5, 60.0)})],
+        periods=[period({key("red", "anna", "x"): LeaseSeconds(1800.125, 900.5, 60.0, 1700.0, 5e5)})],
         nodes={"n1": NodeMark(START + 60.5, START + 61.0, {MODEL: 8})},
     )
     assert decode_record(encode_record(record)) == record
+
+
+def test_a_record_without_energy_is_that_of_earlier_versions_and_one_with_it_reads_as_theirs() -> None:
+    rows = {key("red"): LeaseSeconds(100.0, 50.0, 0.0, 90.0, 9000.0), key("blue"): LeaseSeconds(7.0)}
+    with_energy = msgspec.json.decode(encode_record(UsageRecord(periods=[period(rows)])))
+    (written,) = with_energy["periods"]
+    assert written[4] == [[0, 0], [90, 9000]]
+    (old,) = decode_record(msgspec.json.encode({**with_energy, "periods": [written[:4]]}).decode()).periods
+    assert old.rows[key("red")] == LeaseSeconds(100.0, 50.0)
+    with pytest.raises(ValueError, match="energy of 1 rows, of 2"):
+        decode_record(msgspec.json.encode({**with_energy, "periods": [[*written[:4], [[1, 1]]]]}).decode())
 
 
 NAMES = st.text(st.characters(codec="utf-8"), max_size=80).map(short_name)

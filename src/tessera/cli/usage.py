@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from tessera.usage.report import CardHours, UsageReport, UsageRow, UsageTotals
 
 #: The source of all hours, in words.
+#: Part of the hours from which on their energy counts as all of it: a lease has none before its second sample.
+_METERED = 0.95
 _SOURCE = "the controller's record"
 #: What is said of a record that is not there, after its name.
 _MISSING = "does not exist: the controller first writes it about two minutes after its first start"
@@ -68,6 +70,7 @@ def command(
 
     Half a card for two hours is 1.0; shares of a card sum to the card, and a MIG slice counts by its memory slots.
     ACTIVE is time in the state busy, IDLE in the states never_used, idle and resident, UNKNOWN could not be measured.
+    KWH is the pods' part of their cards' energy; it begins with > where a part of the hours is not measured.
     For the whole cluster, allocated, free, unavailable and unknown hours sum to the capacity.
 
     A user is what a pod states in the label, or else the annotation, tessera.dev/user: Kubernetes does not record who
@@ -187,7 +190,7 @@ def table(totals: "UsageTotals", report: "UsageReport", prices: "PriceList | Non
         yield "No pod held a card in this window."
     else:
         title = totals.label if report.grouping.value == "label" and totals.label else report.grouping.value.upper()
-        header = (title, "GPU-HOURS", "ACTIVE", "IDLE", "UNKNOWN", "PART", *(["COST"] if prices else []))
+        header = (title, "GPU-HOURS", "ACTIVE", "IDLE", "UNKNOWN", "PART", "KWH", *(["COST"] if prices else []))
         cells = [_cells(row, prices, digits) for row in (*report.rows, report.total)]
         yield from table_lines(header, cells, numbers=frozenset(range(1, len(header))))
     if report.cards is not None:
@@ -203,7 +206,14 @@ def _digits(total: float) -> int:
 def _cells(row: "UsageRow", prices: "PriceList | None", digits: int) -> Sequence[str]:
     hours = [f"{value:.{digits}f}" for value in (row.allocated, row.active, row.idle, row.unknown)]
     cost = [] if prices is None else [f"{row.cost or 0.0:.{digits}f} {prices.currency}".rstrip()]
-    return (row.name, *hours, percent(row.part, 1), *cost)
+    return (row.name, *hours, percent(row.part, 1), _energy(row), *cost)
+
+
+def _energy(row: "UsageRow") -> str:
+    """``1.25``; ``>1.25`` if a part of the hours is not metered."""
+    if row.energy is None:
+        return "n/a"
+    return f"{'>' if row.metered < _METERED else ''}{row.energy:.{4 if row.energy < 1 else 2}f}"
 
 
 def _card_lines(cards: "CardHours", digits: int) -> Iterator[str]:
@@ -225,9 +235,11 @@ def _csv_lines(report: "UsageReport", prices: "PriceList | None") -> Sequence[st
     writer = csv.writer(text, lineterminator="\n")
     names = ["allocated", "active", "idle", "unknown"]
     cost = [f"cost_{prices.currency}".rstrip("_")] if prices is not None else []
-    writer.writerow([report.grouping.value, *(f"{name}_gpu_hours" for name in names), "part", *cost])
+    titles = [*(f"{name}_gpu_hours" for name in names), "part", "energy_kwh", "metered_part"]
+    writer.writerow([report.grouping.value, *titles, *cost])
     for row in report.rows:
         values = [_spreadsheet(row.name), *(f"{getattr(row, name):.6f}" for name in names), f"{row.part:.6f}"]
+        values += ["" if row.energy is None else f"{row.energy:.6f}", f"{row.metered:.6f}"]
         writer.writerow([*values, *([f"{row.cost or 0.0:.6f}"] if cost else [])])
     return text.getvalue().splitlines()
 

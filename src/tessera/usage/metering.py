@@ -9,7 +9,8 @@ Rules:
 3. Time for which the page cannot know all leases, after a pause of the agent or of the controller, is unknown.
 4. Active and idle seconds are differences of the agent's counts. A lease without a count before, as after a change of
    the leader, is held and of unknown use.
-5. A node is not believed beyond its own cards: the leases of a card count for at most the time of the card.
+5. A node is not believed beyond its own cards: the leases of a card count for at most the time of the card, and for
+   at most :data:`MOST_WATTS`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -23,6 +24,8 @@ from tessera.usage.record import CardSeconds, LeaseSeconds, NodeMark, short_name
 
 #: Seconds; two samples of an agent are at least a second apart.
 _ROUNDING = 0.5
+#: Watts that no card draws: NVIDIA's data sheets have up to 1,400 (GB300).
+MOST_WATTS = 3_000.0
 
 
 class LeaseId(NamedTuple):
@@ -34,11 +37,13 @@ class LeaseId(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """The agent's counts of a lease, in seconds and GPU-seconds."""
+    """The agent's counts of a lease, in seconds, GPU-seconds and joules."""
 
     held: float
     active: float
     wasted: float
+    metered: float = 0.0
+    energy: float = 0.0
 
 
 class NodeMeter(msgspec.Struct, frozen=True):
@@ -146,9 +151,11 @@ def _count_leases(
         total = sum(amount.held for _, amount in found)
         scale = min(1.0, known / total) if total > 0 else 1.0
         held[gpu] = total * scale
+        joules = sum(amount.energy for _, amount in found)
         for each, amount in found:
             scaled = LeaseSeconds()
             scaled.add(amount, scale)
+            scaled.energy = amount.energy * min(1.0, MOST_WATTS * known / joules) if joules > 0 else 0.0
             spans.append(LeaseSpan(now - known, now, each, models[gpu], scaled))
     return spans, held
 
@@ -161,14 +168,13 @@ def _count(before: NodeMeter, lease: LeaseUsage | EndedLease, most: float, known
     share = min(1.0, max(0.0, lease.share))
     seconds = most if base is not None else max(0.0, min(most, lease.held))
     held = seconds * share
-    if base is not None:
-        active, idle = lease.active - base.active, lease.wasted - base.wasted
-    elif lease.held <= known:
-        active, idle = lease.active, lease.wasted
-    else:
-        active, idle = 0.0, 0.0
-    active = min(held, max(0.0, active))
-    return LeaseSeconds(held, active, min(held - active, max(0.0, idle)))
+    if base is None and lease.held > known:
+        return LeaseSeconds(held)
+    before_it = base or Counts(0.0, 0.0, 0.0)
+    active = min(held, max(0.0, lease.active - before_it.active))
+    idle = min(held - active, max(0.0, lease.wasted - before_it.wasted))
+    metered = min(held, max(0.0, lease.metered - before_it.metered))
+    return LeaseSeconds(held, active, idle, metered, max(0.0, lease.energy - before_it.energy) if metered else 0.0)
 
 
 def _id(lease: LeaseUsage | EndedLease) -> LeaseId:
@@ -176,7 +182,9 @@ def _id(lease: LeaseUsage | EndedLease) -> LeaseId:
 
 
 def _counts(page: NodeUsage) -> dict[LeaseId, Counts]:
-    return {_id(lease): Counts(lease.held, lease.active, lease.wasted) for lease in page.leases}
+    return {
+        _id(lease): Counts(lease.held, lease.active, lease.wasted, lease.metered, lease.energy) for lease in page.leases
+    }
 
 
 def _models(page: NodeUsage) -> dict[str, int]:

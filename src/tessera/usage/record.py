@@ -46,11 +46,15 @@ class LeaseSeconds(msgspec.Struct):
         held: all of them.
         active: in the state busy.
         idle: in the states never_used, idle and resident.
+        metered: those whose energy is known.
+        energy: joules of the metered ones.
     """
 
     held: float = 0.0
     active: float = 0.0
     idle: float = 0.0
+    metered: float = 0.0
+    energy: float = 0.0
 
     @property
     def unknown(self) -> float:
@@ -62,6 +66,8 @@ class LeaseSeconds(msgspec.Struct):
         self.held += other.held * part
         self.active += other.active * part
         self.idle += other.idle * part
+        self.metered += other.metered * part
+        self.energy += other.energy * part
 
 
 class CardSeconds(msgspec.Struct):

@@ -56,6 +56,8 @@ class _EncodedPeriod(msgspec.Struct, frozen=True, array_like=True):
     cards: tuple[tuple[str, float, float, float], ...]
     #: number of the key, held, active, idle
     rows: tuple[tuple[int, float, float, float], ...]
+    #: metered seconds and joules of each row, whole numbers; earlier versions write none, and leave these out
+    energy: tuple[tuple[float, float], ...] = ()
 
 
 class _Encoded(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,6 +97,7 @@ def _encode(record: UsageRecord, periods: Iterable[Period], rows: list[dict[Usag
                 (numbers[key], _short(each.held), _short(each.active), _short(each.idle))
                 for key, each in sorted(found.items(), key=lambda item: item[0])
             ),
+            _energy(found),
         )
         for period, found in zip(periods, rows, strict=True)
     )
@@ -110,6 +113,12 @@ def _encode(record: UsageRecord, periods: Iterable[Period], rows: list[dict[Usag
             nodes=nodes,
         )
     )
+
+
+def _energy(rows: Mapping[UsageKey, LeaseSeconds]) -> tuple[tuple[float, float], ...]:
+    """The energy of the rows in their order; nothing if none is known."""
+    known = any(each.metered for each in rows.values())
+    return tuple((round(each.metered), round(each.energy)) for _, each in sorted(rows.items())) if known else ()
 
 
 def _short(seconds: float) -> float:
@@ -175,10 +184,19 @@ def _period(found: _EncodedPeriod, keys: list[UsageKey]) -> Period:
             _seconds("capacity", capacity), _seconds("unavailable", unavailable), _seconds("unknown", unknown)
         )
         period.add_cards(short_name(model), amount)
-    for number, held, active, idle in found.rows:
+    if found.energy and len(found.energy) != len(found.rows):
+        raise ValueError(f"record of GPU-hours: energy of {len(found.energy)} rows, of {len(found.rows)}")
+    energies = found.energy or ((0.0, 0.0),) * len(found.rows)
+    for (number, held, active, idle), (metered, energy) in zip(found.rows, energies, strict=True):
         if not 0 <= number < len(keys):
             raise ValueError(f"record of GPU-hours: key {number} of {len(keys)}")
-        lease = LeaseSeconds(_seconds("held", held), _seconds("active", active), _seconds("idle", idle))
+        lease = LeaseSeconds(
+            _seconds("held", held),
+            _seconds("active", active),
+            _seconds("idle", idle),
+            _seconds("metered", metered),
+            _seconds("energy", energy),
+        )
         period.add_lease(keys[number], lease)
     return period
 

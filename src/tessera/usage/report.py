@@ -22,6 +22,8 @@ from tessera.usage.record import HOUR, CardSeconds, LeaseSeconds, UsageKey, Usag
 _SHORT_LAG = 60.0
 #: Seconds by which it ends earlier at most while the controller counts each minute and writes every five.
 _USUAL_LAG = 420.0
+#: Joules.
+_KILOWATT_HOUR = 3.6e6
 #: Name of a row without a user or a label's value.
 NOT_STATED = "(none)"
 
@@ -74,6 +76,8 @@ class UsageRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
         active: of them, those in the state busy.
         idle: of them, those without use.
         unknown: of them, those whose use could not be measured.
+        energy: kilowatt-hours of the metered hours; None without any.
+        metered: of all its hours, the part whose energy is known, 0 to 1.
         part: of all allocated hours of the report, 0 to 1.
         cost: by the price list.
     """
@@ -84,6 +88,8 @@ class UsageRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
     idle: float
     unknown: float
     part: float
+    energy: float | None = None
+    metered: float = 0.0
     cost: float | None = None
 
 
@@ -221,6 +227,8 @@ def _row(name: str, lease: LeaseSeconds, whole: float, cost: float | None) -> Us
         idle=lease.idle / HOUR,
         unknown=lease.unknown / HOUR,
         part=lease.held / whole if whole > 0 else 0.0,
+        energy=lease.energy / _KILOWATT_HOUR if lease.metered > 0 else None,
+        metered=min(1.0, lease.metered / lease.held) if lease.held > 0 else 0.0,
         cost=cost,
     )
 
