@@ -180,15 +180,14 @@ class Planner:
         """Returns the other replicas of a pod's owner: of all, those on its node, and their slices on its cards."""
         pods, own = self._cluster.placed_pods, self._state.allocations.get(pod.node, pod.uid)
         pods.drop(pod.uid)
-        try:
+        try:  # counts are made where they are asked for, so all are asked for without the pod
             others = Replicas(pods.replicas, self._state.allocations).of(pod)
+            total, on_node = others.total(), others.on_node(pod.node)
+            if own is None:  # nobody knows its cards
+                return total, on_node, on_node
+            return total, on_node, sum(others.on_card(pod.node, each) for each in {one.gpu_uuid for one in own.slices})
         finally:
             pods.put(pod, pod.node)
-        on_node = others.on_node(pod.node)
-        if own is None:  # nobody knows its cards
-            return others.total(), on_node, on_node
-        cards = {one.gpu_uuid for one in own.slices}
-        return others.total(), on_node, sum(others.on_card(pod.node, each) for each in cards)
 
     def only_fixed_layouts_serve(self, pod: PodInfo) -> bool:
         """True if only nodes with a fixed layout can serve a pod; such a node may have come after the pod was gated."""
