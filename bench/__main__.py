@@ -58,6 +58,7 @@ BENCHMARKS = {
     "reviews": Benchmark("--nodes 10 --runs 1"),
     "scrape": Benchmark("--samples 2 --scrapes 2"),
     "server": Benchmark(),
+    "spares": Benchmark("--replicas 20 --spares 0,1", bars=True),
     "sharing": Benchmark("--cards 1 --changes 1"),
     "slices": Benchmark("--nodes 2 --cards 1 --pods 4 --runs 1"),
     "state_values": Benchmark("--units 2 --mixes 2 --steps 2 --tested 2 --processes 1"),

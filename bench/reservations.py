@@ -25,12 +25,15 @@ from tessera.agent.inventory.sliceable_gpus import placements
 from tessera.api.instaslice import AllocationStatus, Instaslice, make_result
 from tessera.api.names import GATE, MIG_CONFIG_LABEL, NodeName, PodUid, resource_of
 from tessera.clock import rfc3339
+from tessera.controller.leadership.owners import unknown_owners
 from tessera.controller.objects.node_info import NodeInfo
+from tessera.controller.objects.owners import Workload
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.slicer import Slicer
 from tessera.controller.slicing.state.events import (
     InstasliceObserved,
     NodeObserved,
+    OwnerLookedUp,
     PodDeleted,
     PodObserved,
     TimePassed,
@@ -50,8 +53,8 @@ LARGE = "7g.40gb"
 class Town:
     """A slicer whose API server and agents answer at once."""
 
-    def __init__(self, cards: int, reserve_after: float | None) -> None:
-        self.slicer = Slicer(reserve_after)
+    def __init__(self, cards: int, reserve_after: float | None, **options: Any) -> None:
+        self.slicer = Slicer(reserve_after, **options)
         self.now = BEGIN
         self.pods: dict[PodUid, PodInfo] = {}
         #: Pods that have slices and have not been counted yet.
@@ -95,6 +98,8 @@ class Town:
         self.now = now
         self.slicer.handle(TimePassed(now, now))
         while True:
+            for owner in list(unknown_owners(self.slicer)):
+                self.slicer.handle(OwnerLookedUp(owner, Workload(owner.uid, len(self.pods))))
             self.slicer.decide()
             writes = self.slicer.pop_writes()
             for write in writes:
@@ -107,7 +112,7 @@ class Town:
                     self.started.append(write.uid)
                 if not isinstance(write, RecordEvent):
                     self.slicer.handle(WriteDone(write))
-            if not writes and not self.slicer.has_work:
+            if not writes and not self.slicer.has_work and not any(unknown_owners(self.slicer)):
                 return
 
     def _patch(self, write: PatchRequests) -> None:

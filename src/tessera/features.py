@@ -73,7 +73,7 @@ FEATURES = (
     Feature(
         name="handover",
         folders=("src/tessera/handover",),
-        text="Keeps a pod's slots for its owner's next pod, and hands them over in updates of services.",
+        text="Keeps slots for the next pods of owners and services, and hands them over in updates.",
         off="`tessera controller --without handover`",
         joins=True,
     ),

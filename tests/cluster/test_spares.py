@@ -5,9 +5,13 @@ from tests.cluster.test_queues import queue
 from tests.support.virtual_lab import InLab, VirtualLab
 
 from tessera.api.queues import QUEUES
+from tessera.cli.map import picture
+from tessera.dashboard.view.objects import make_map
+from tessera.explain.fleet_map import CardFilter
 from tessera.explain.query import explain, parse_query
 from tessera.handover.image_pulls import PULL_LABEL
 from tessera.kube.resources import DEPLOYMENTS, NAMESPACES, PODS
+from tessera.observe.cluster_reading import read_cluster
 
 #: Time that a pull of an image takes.
 PULL = 60.0
@@ -30,6 +34,10 @@ def test_a_service_that_grows_on_full_cards_gets_the_spare_slice(in_lab: InLab) 
         (place,) = [each for each in why.facts if each.startswith("queue serving keeps this spare")]
         assert "on node node-1, which are free" in place
         await lab.clock.sleep(60)
+        kept = "node node-1: 1 x 3g.20gb kept spare for services of queue serving"
+        assert kept in picture(
+            make_map(await read_cluster(lab.client)), CardFilter(), colour=False, summary=False, width=80
+        )
         assert (await lab.client.get(QUEUES, "serving"))["status"]["spare"] == "1 of 1 3g.20gb"
         await lab.client.merge_patch(DEPLOYMENTS.as_dicts(), "svc", {"spec": {"replicas": 2}}, "default")
         await lab.until(lambda: runs(lab, "i:1", 2), "the service has grown")

@@ -3,16 +3,22 @@
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
+from tests.support.forecast_cluster import ForecastCluster
 from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.api.names import NodeName
+from tessera.cli.queue import Queues, lines_of
 from tessera.clock import rfc3339
 from tessera.controller.leadership.owners import unknown_owners
 from tessera.controller.objects.owners import Workload
 from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.slicing.reservations.reservation_record import RESERVATIONS_ANNOTATION
 from tessera.controller.slicing.state.events import PodDeleted
+from tessera.explain.kueue_rows import KueueRows
 from tessera.handover.spares import Spares
+from tessera.observe.queue_reading import QueueReading
 
 SERVICE = {"maker": "ReplicaSet/svc-1", "owner": "svc", "namespace": "serving"}
 
@@ -212,3 +218,49 @@ def test_the_images_of_its_last_pod_come_to_another_node_once(cluster: SlicerClu
     cluster.pass_time(3600)
     cluster.settle()
     assert not cluster.image_pulls
+
+
+def test_the_queue_s_page_says_what_is_kept_though_no_pod_waits() -> None:
+    cluster = ForecastCluster()
+    cluster.node("n1")
+    cluster.queue("serving", spare={"3g.20gb": 1, "7g.40gb": 1})
+    cluster.settle()
+    shown = Queues(QueueReading(page=cluster.forecast()), KueueRows())
+    assert list(lines_of(shown))[1:] == [
+        "Kept spare for services of queue serving: 1 of 1 3g.20gb",
+        "Kept spare for services of queue serving: 0 of 1 7g.40gb",
+    ]
+
+
+def test_whole_cards_are_reserved_and_given_though_two_queues_keep_more_than_there_is() -> None:
+    cluster = SlicerCluster(reserve_after=60)
+    cluster.pass_time(0)
+    for name in ("n1", "n2"):
+        cluster.node(name)
+    cluster.queue("serving", spare={"3g.20gb": 3})
+    cluster.queue("other", spare={"3g.20gb": 2, "7g.40gb": 2})
+    cluster.settle()
+    assert len(spares(cluster)) == 4
+    whole = [pod(cluster, f"whole-{number}", "7g.40gb") for number in range(4)]
+    for _ in range(12):
+        cluster.pass_time(61)
+        cluster.settle()
+        for each in [each for each in whole if each.uid in cluster.pods and cluster.where(each)]:
+            gone(cluster, each)
+    assert not any(each.uid in cluster.pods for each in whole)
+    assert len(spares(cluster)) == 4
+
+
+def test_what_an_agent_records_beyond_the_setting_ends(cluster: SlicerCluster) -> None:
+    record = cluster.objects["n1"]["metadata"]["annotations"][RESERVATIONS_ANNOTATION]
+    (entry,) = msgspec.json.decode(record)
+    forged = [
+        {**entry, "podRef": {**entry["podRef"], "uid": uid}, "slices": [{**entry["slices"][0], "start": start}]}
+        for uid, start in (("spare-1:3g.20gb:serving", 0), ("spare-0:3g.20gb:nobody", 4))
+    ]
+    patch = {"metadata": {"annotations": {RESERVATIONS_ANNOTATION: msgspec.json.encode(forged).decode()}}}
+    cluster.patch("n1", patch)
+    cluster.restart()
+    cluster.settle()
+    assert list(cluster.slicer.state.reservations.spare) == ["spare-0:3g.20gb:serving"]
+    assert cluster.where(pod(cluster, "batch-1", "3g.20gb"))

@@ -113,7 +113,13 @@ def command(
     shown = choose(found, nodes, chosen)
     if output.for_programs:
         sums = {"models": summarize(shown.nodes), "waiting": shown.waiting}
-        document = {"simulated": shown.simulated, "nodes": shown.nodes, "pending": shown.pending, **sums}
+        document = {
+            "simulated": shown.simulated,
+            "nodes": shown.nodes,
+            "pending": shown.pending,
+            "spare": shown.spare,
+            **sums,
+        }
         output.show(document, (), (f"node/{each.node}" for each in shown.nodes))
     else:
         say_coloured(*picture(shown, chosen, colour=paints, summary=summary, width=_width()))
@@ -143,7 +149,7 @@ def picture(found: "ClusterMap", chosen: CardFilter, *, colour: bool, summary: b
         lines += draw_summary(summarize(found.nodes), nodes=len(found.nodes), waiting=found.waiting, width=width)
     if not summary:
         lines += [*([""] if lines else []), *draw(found.nodes, found.pending, colour=colour, width=width)]
-    return [*lines, *(["", "simulated cards"] if found.simulated else [])]
+    return [*lines, *found.spare, *(["", "simulated cards"] if found.simulated else [])]
 
 
 def _nothing(chosen: CardFilter) -> str:

@@ -129,7 +129,7 @@ class Queues(NamedTuple):
 def _plain(found: Queues) -> dict[str, object]:
     page = found.reading.page
     plain = {"told": found.reading.told, "taken": page.taken, "pods": page.pods, "omitted": page.omitted}
-    return {**plain, "kueue": found.kueue.rows}
+    return {**plain, "spare": page.spare, "kueue": found.kueue.rows}
 
 
 def _width() -> int:
@@ -241,6 +241,8 @@ def lines_of(found: Queues, *, width: int = 0) -> Iterator[str]:
     """The tables; that of Kueue only if something waits there."""
     namespace = found.namespace
     yield from queue_lines(found.reading, namespace, found.pod, width=width)
+    for each in found.reading.page.spare if found.pod is None else ():
+        yield f"Kept spare for services of queue {each.queue}: {each.free} of {each.wanted} {each.profile}"
     if found.kueue.rows:
         yield ""
         yield "In Kueue:"

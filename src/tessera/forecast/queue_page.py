@@ -95,6 +95,22 @@ class QueuedPod(_Wire, frozen=True):
         return f"{self.namespace}/{self.name}"
 
 
+class SpareSlices(_Wire, frozen=True):
+    """Slices that a queue keeps free for pods of its services.
+
+    Attributes:
+        queue: the queue.
+        profile: the slices.
+        free: those that are free now.
+        wanted: those that it should keep.
+    """
+
+    queue: Public
+    profile: Public
+    free: int
+    wanted: int
+
+
 class QueuePage(_Wire, frozen=True):
     """All waiting pods.
 
@@ -105,6 +121,7 @@ class QueuePage(_Wire, frozen=True):
         pods: in the order in which they get room; last those that follow another pod or that another
             gate holds.
         omitted: number of further pods.
+        spare: what queues keep free.
     """
 
     leads: bool = False
@@ -112,6 +129,7 @@ class QueuePage(_Wire, frozen=True):
     age: float = 0.0
     pods: tuple[QueuedPod, ...] = ()
     omitted: int = 0
+    spare: tuple[SpareSlices, ...] = ()
 
 
 _PAGE = msgspec.json.Decoder(QueuePage)

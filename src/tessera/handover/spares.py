@@ -232,7 +232,7 @@ class Spares(Proposer):
         for found in self._planner.plan_beside(reserved, [pod], {}, StepBudget(STEPS))[0]:
             if isinstance(found, Placed):
                 return self._keep(uid, kind, found.node, found.slices, 0.0)
-        place = self._places.find([pod]).get(uid) if self._state.now >= before else None
+        place = self._places.find([pod], takes_spares=False).get(uid) if self._state.now >= before else None
         if place is None:
             return ()
         return self._keep(uid, kind, NodeName(place.placements[0].node), slices_at(place.placements), place.seconds)

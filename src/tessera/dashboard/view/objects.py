@@ -5,11 +5,13 @@ the namespace who may ask. ``usages``, ``maps``, ``waitingpods`` and ``gpuhours`
 the name ``cluster``; ``explanations`` have one for each pod of the namespace. They can be read, not written or watched.
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
 from tessera.access.agent_pages import FleetUsage
+from tessera.api.instaslice import Instaslice
 from tessera.api.nodes.silence import SilentNode, silent_nodes
 from tessera.dashboard.view.explanations import EXPLANATIONS, GROUP, VERSION
 from tessera.explain.card_map import NodeCards, PendingNode, pending_nodes
@@ -18,6 +20,8 @@ from tessera.forecast.queue_page import QueuePage
 from tessera.kube.resources.meta import ObjectMeta, Resource, Wire
 from tessera.observe.cluster_reading import ClusterReading
 from tessera.observe.service_rows import ServiceRow
+from tessera.placement.cards import SPARE_OF
+from tessera.text import one_line
 
 #: The note for a user who may not read the agents' pages.
 NO_PAGES = (
@@ -35,6 +39,7 @@ class ClusterMap(msgspec.Struct, frozen=True, kw_only=True):
         waiting: pods that wait for cards; None if the user may not list pods.
         note: a right that is missing, and what is not shown without it; empty if nothing is missing.
         simulated: True if cards exist only in a lab.
+        spare: what queues keep free for their services, a sentence for each node, profile and queue.
     """
 
     nodes: Sequence[NodeCards]
@@ -42,6 +47,7 @@ class ClusterMap(msgspec.Struct, frozen=True, kw_only=True):
     waiting: int | None
     note: str
     simulated: bool
+    spare: Sequence[str] = ()
 
 
 def make_map(reading: ClusterReading) -> ClusterMap:
@@ -57,7 +63,25 @@ def make_map(reading: ClusterReading) -> ClusterMap:
         waiting=None if reading.pods is None else count_waiting(reading.pods),
         note="" if reading.fleet is not None else NO_PAGES,
         simulated=any(each.simulated for each in fleet.nodes),
+        spare=tuple(_spare(reading.instaslices)),
     )
+
+
+def _spare(items: Iterable[Instaslice]) -> Iterator[str]:
+    kept = [each for each in items if any(SPARE_OF in text for text in each.metadata.annotations.values())]
+    if not kept:
+        return
+    from tessera.controller.slicing.reservations.reservation_record import read_reservations
+
+    found = Counter(
+        (node, each.kept_for.removeprefix(SPARE_OF), one.profile)
+        for item in kept
+        for node, _, each in read_reservations(item)
+        if each.kept_for.startswith(SPARE_OF)
+        for one in each.slices
+    )
+    for (node, queue, profile), count in sorted(found.items()):
+        yield f"node {node}: {count} x {profile} kept spare for services of queue {one_line(queue, 253)}"
 
 
 def _silent(reading: ClusterReading) -> tuple[SilentNode, ...]:

@@ -13,6 +13,7 @@ from math import isfinite
 from tessera.api.names import PodUid
 from tessera.clock import parse_time_or_zero
 from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.slicing.state.reservation_rules import count_spares
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.forecast.calibration import Calibration, FirstForecast, Outcomes, Range
 from tessera.forecast.history_text import History
@@ -24,7 +25,16 @@ from tessera.forecast.queue.job_deadlines import JobDeadlines
 from tessera.forecast.queue.lease_tracker import LeaseTracker
 from tessera.forecast.queue.published_reasons import HeldBack, PublishedReasons
 from tessera.forecast.queue.situation_reader import SituationReader
-from tessera.forecast.queue_page import DEADLINE, HISTORY, RATE, UNKNOWN, ExpectedStart, QueuedPod, QueuePage
+from tessera.forecast.queue_page import (
+    DEADLINE,
+    HISTORY,
+    RATE,
+    UNKNOWN,
+    ExpectedStart,
+    QueuedPod,
+    QueuePage,
+    SpareSlices,
+)
 from tessera.forecast.rate import RecentStarts
 from tessera.forecast.simulation import HORIZON, Simulation, StartForecast
 from tessera.forecast.survival import SurvivalCurve
@@ -162,7 +172,12 @@ class Forecaster:
         gated = _held_by_others(state)
         rows += [_row(pod, OtherGate(pod.earlier_gates)) for pod in gated[: QUEUE_PODS - len(rows)]]
         omitted = len(begun.waiting) + len(followers) + len(gated) - len(rows)
-        self.page = QueuePage(leads=True, taken=now, pods=tuple(rows), omitted=max(0, omitted))
+        spare = tuple(
+            SpareSlices(queue=queue, profile=profile, free=free, wanted=wanted)
+            for queue, found in count_spares(state).items()
+            for profile, (free, wanted) in found.items()
+        )
+        self.page = QueuePage(leads=True, taken=now, pods=tuple(rows), omitted=max(0, omitted), spare=spare)
         self.current = CurrentPage(self.page, [begun.places[pod.uid] for pod in begun.waiting])
 
     def _count_outcomes(self, state: SlicerState, now: float) -> None:

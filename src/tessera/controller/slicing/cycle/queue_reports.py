@@ -11,9 +11,8 @@ from typing import Any
 from tessera.api.names import QUEUE_LABEL, PodUid
 from tessera.api.queues import QUEUE_MODELS, Queue
 from tessera.controller.slicing.state.instructions import ReportQueue
-from tessera.controller.slicing.state.reservation_rules import holders_of
+from tessera.controller.slicing.state.reservation_rules import count_spares
 from tessera.controller.slicing.state.slicer_state import SlicerState
-from tessera.mig.names import resource_spelling
 
 #: Least seconds between two writes of one status.
 REPORT_SECONDS = 60.0
@@ -75,9 +74,8 @@ class QueueReports:
 
     def _spare(self, queue: Queue) -> str:
         """The spare slices that are free, of those that are wanted; empty if the queue keeps none."""
-        kept = [each for each in self._state.reservations.spare.values() if each.queue[0] == queue.name]
-        free = Counter(resource_spelling(each.slices[0].profile) for each in kept if not holders_of(self._state, each))
-        return ", ".join(f"{free[profile]} of {count} {profile}" for profile, count in queue.spare.items())
+        found = count_spares(self._state).get(queue.name, {})
+        return ", ".join(f"{free} of {wanted} {profile}" for profile, (free, wanted) in found.items())
 
     def _namesake(self, name: str) -> Iterator[str]:
         if self._state.cluster.is_namesake(name):

@@ -93,13 +93,15 @@ class PlaceSearch:
         for uid in [uid for uid in self._barred if uid not in self._state.waiting]:
             del self._barred[uid]
 
-    def find(self, pods: Sequence[PodInfo]) -> Mapping[PodUid, ReservedPlace]:
+    def find(self, pods: Sequence[PodInfo], *, takes_spares: bool = True) -> Mapping[PodUid, ReservedPlace]:
         """Returns for each pod the place that empties soonest, as far as one can say; empty if one has none.
 
-        Slices that queues keep spare are given only where there is no other place.
+        Args:
+            pods: the pods.
+            takes_spares: slices that queues keep spare may be given where there is no other place.
         """
         found = self._find(pods)
-        if found or not self._state.reservations.spare:
+        if found or not takes_spares or not self._state.reservations.spare:
             return found
         self._takes_spares = True
         found = self._find(pods)

@@ -203,6 +203,19 @@ def reserved_for_others(state: SlicerState, queue: str, pod: PodInfo) -> Holding
     )
 
 
+def count_spares(state: SlicerState) -> Mapping[str, Mapping[str, tuple[int, int]]]:
+    """Returns, by queue and profile, the spare slices that are free and those that the queue should keep."""
+    free = Counter(
+        (each.queue[0], resource_spelling(each.slices[0].profile))
+        for each in state.reservations.spare.values()
+        if not holders_of(state, each)
+    )
+    return {
+        queue: {profile: (free[queue, profile], wanted) for profile, wanted in spare.items()}
+        for queue, spare in state.ledger.spares.items()
+    }
+
+
 def add_holdings(holdings: Iterable[Holding]) -> Holding:
     """Returns the sum."""
     slots: Counter[str] = Counter()
