@@ -1,6 +1,5 @@
 """Slots that are kept for a pod that waits or may come, and the seconds that rules about them have in common."""
 
-from collections.abc import Iterable, Iterator, MutableMapping, ValuesView
 from dataclasses import dataclass, field
 
 from tessera.api.instaslice import Slice
@@ -87,59 +86,3 @@ class Reservation:
     def rank(self) -> tuple[int, int]:
         """Sort key: the reservation that goes first has the least."""
         return (-self.priority, self.number)
-
-
-class Reservations(MutableMapping[PodUid, Reservation]):
-    """Reservations by pod, and by node.
-
-    Attributes:
-        kept: those that pods have left to the next ones of their owners, which have not come.
-        spare: spare slots of queues.
-        changed: nodes of which reservations came or ended; the planner empties it.
-    """
-
-    def __init__(self) -> None:
-        self.kept: dict[PodUid, Reservation] = {}
-        self.spare: dict[PodUid, Reservation] = {}
-        self.changed: set[NodeName] = set()
-        self._all: dict[PodUid, Reservation] = {}
-        #: All by node; no inner dict is empty.
-        self._by_node: dict[NodeName, dict[PodUid, Reservation]] = {}
-
-    def __getitem__(self, uid: PodUid) -> Reservation:
-        return self._all[uid]
-
-    def __iter__(self) -> Iterator[PodUid]:
-        return iter(self._all)
-
-    def __len__(self) -> int:
-        return len(self._all)
-
-    def __contains__(self, uid: object) -> bool:
-        return uid in self._all
-
-    def values(self) -> ValuesView[Reservation]:
-        """Returns the reservations."""
-        return self._all.values()
-
-    def __setitem__(self, uid: PodUid, one: Reservation) -> None:
-        if uid in self._all:
-            del self[uid]
-        self._all[uid] = one
-        self._by_node.setdefault(one.node, {})[uid] = one
-        self.changed.add(one.node)
-        if one.kept_for is not None:
-            (self.spare if one.is_spare else self.kept)[uid] = one
-
-    def __delitem__(self, uid: PodUid) -> None:
-        node = self._all.pop(uid).node
-        del self._by_node[node][uid]
-        if not self._by_node[node]:
-            del self._by_node[node]
-        self.changed.add(node)
-        self.kept.pop(uid, None)
-        self.spare.pop(uid, None)
-
-    def on(self, node: NodeName) -> Iterable[Reservation]:
-        """Returns the reservations on a node."""
-        return self._by_node.get(node, {}).values()

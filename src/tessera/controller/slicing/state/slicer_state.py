@@ -3,7 +3,7 @@
 All of this state may be lost: a new process observes the same objects and comes to the same allocations.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence, ValuesView
 
 from tessera.api.instaslice import NodeResources
 from tessera.api.names import LAST_GATES, NodeName, PodUid
@@ -22,6 +22,7 @@ from tessera.controller.slicing.state.fleet_inventory import FleetInventory
 from tessera.controller.slicing.state.instructions import Evict, RecordEvent, WriteKey
 from tessera.controller.slicing.state.move_record import RecordedMove
 from tessera.controller.slicing.state.queue_ledger import QueueLedger
+from tessera.controller.slicing.state.reservation import Reservation
 from tessera.controller.slicing.state.waiting_pods import WaitingPods
 from tessera.placement.fleet import CardPlacement
 from tessera.reasons.reason import OldPods
@@ -104,6 +105,62 @@ class AllocationTable:
                 self._by_card.pop(card, None)
 
 
+class Reservations(MutableMapping[PodUid, Reservation]):
+    """Reservations by pod, and by node.
+
+    Attributes:
+        kept: those that pods have left to the next ones of their owners, which have not come.
+        spare: spare slots of queues.
+        changed: nodes of which reservations came or ended; the planner empties it.
+    """
+
+    def __init__(self) -> None:
+        self.kept: dict[PodUid, Reservation] = {}
+        self.spare: dict[PodUid, Reservation] = {}
+        self.changed: set[NodeName] = set()
+        self._all: dict[PodUid, Reservation] = {}
+        #: All by node; no inner dict is empty.
+        self._by_node: dict[NodeName, dict[PodUid, Reservation]] = {}
+
+    def __getitem__(self, uid: PodUid) -> Reservation:
+        return self._all[uid]
+
+    def __iter__(self) -> Iterator[PodUid]:
+        return iter(self._all)
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __contains__(self, uid: object) -> bool:
+        return uid in self._all
+
+    def values(self) -> ValuesView[Reservation]:
+        """Returns the reservations."""
+        return self._all.values()
+
+    def __setitem__(self, uid: PodUid, one: Reservation) -> None:
+        if uid in self._all:
+            del self[uid]
+        self._all[uid] = one
+        self._by_node.setdefault(one.node, {})[uid] = one
+        self.changed.add(one.node)
+        if one.kept_for is not None:
+            (self.spare if one.is_spare else self.kept)[uid] = one
+
+    def __delitem__(self, uid: PodUid) -> None:
+        node = self._all.pop(uid).node
+        del self._by_node[node][uid]
+        if not self._by_node[node]:
+            del self._by_node[node]
+        self.changed.add(node)
+        self.kept.pop(uid, None)
+        self.spare.pop(uid, None)
+
+    def on(self, node: NodeName) -> Iterable[Reservation]:
+        """Returns the reservations on a node."""
+        return self._by_node.get(node, {}).values()
+
+
 class SlicerState:
     """State that the lifecycle, the planner and the writes share. Only :class:`Slicer` and its parts change it."""
 
@@ -149,8 +206,10 @@ class SlicerState:
         self.gangs = GangTable()
         #: The pods that Tessera decides about, each with its state.
         self.pods = WaitingPods(self.cluster, self.ledger.relieved)
-        #: The same objects as those of ``pods``: the waiting pods, and the slots that are kept for them.
-        self.waiting, self.reservations = self.pods.waiting, self.pods.reservations
+        #: The same object as that of ``pods``: the waiting pods.
+        self.waiting = self.pods.waiting
+        #: Slots that are kept for waiting pods; each is of a pod that waits, until the next decision.
+        self.reservations = Reservations()
         #: True if a reservation may have to be made, moved or ended.
         self.reservations_due = False
         #: Moves of the last hour, by the moved pod's node; no tuple is empty.

@@ -28,7 +28,7 @@ from typing import Generic, TypeVar
 from tessera.api.names import NodeName, PodUid
 from tessera.controller.cluster.cluster_state import ClusterState
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.controller.slicing.state.reservation import RESERVATION_CANDIDATES, Reservation, Reservations
+from tessera.controller.slicing.state.reservation import RESERVATION_CANDIDATES, Reservation
 from tessera.controller.slicing.state.waiting_pod import (
     NOT_REFUSED,
     PROMISED,
@@ -118,7 +118,6 @@ class WaitingPods:
         blocked: the pods in state ``BLOCKED``.
         limited: the pods in state ``LIMITED``.
         handed_over: gated pods that had been refused slices and have them now.
-        reservations: slots that are kept for waiting pods; each is of a pod that waits, until the next decision.
     """
 
     def __init__(self, cluster: ClusterState, relieved: set[str]) -> None:
@@ -126,7 +125,6 @@ class WaitingPods:
         self.blocked: SortedPods[QueueKey] = SortedPods()
         self.limited: SortedPods[QueueKey] = SortedPods()
         self.handed_over: set[PodUid] = set()
-        self.reservations = Reservations()
         self._cluster = cluster
         self._changes = cluster.capacity_changes
         self._relieved = relieved
