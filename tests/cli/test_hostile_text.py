@@ -56,6 +56,7 @@ READING = (
     ["queue", "-o", "yaml"],
     ["queue", "-o", "jsonpath={.pods[*]}"],
     ["kueue", "config"],
+    ["resize", "a", "--back", "-n", "team"],
     ["idle", "--unknown"],
     ["idle", "-o", "json"],
     ["health"],
