@@ -3,7 +3,8 @@
     python bench/server.py --kubeconfig ~/.kube/config             200 pods on 100 fake nodes of 8 simulated A100
     python bench/server.py --kubeconfig FILE --pods 1000 --json server.json
 
-The cluster must not have Tessera installed. The benchmark installs ``deploy/`` without its Deployments and DaemonSet,
+The cluster must not have Tessera installed. The benchmark installs ``deploy/`` without its Deployments, with agents'
+pods on the fake nodes alone: where a node has no such pod, the controller takes its agent for silent, and says so. It
 runs ``tessera controller`` and ``tessera webhook`` here as processes of their own under their service accounts, and
 registers fake nodes: the lab's kubelets with the production agents, in one more process, under the identities that
 real ones have (by impersonation, so the kubeconfig must be an administrator's). The fake nodes are tainted and the
@@ -88,10 +89,12 @@ async def fake_nodes(given: argparse.Namespace) -> None:
 
 
 def _manifests(address: str, port: int) -> Iterator[dict[str, Any]]:
-    """``deploy/`` without its workloads; webhooks are called at this machine."""
+    """``deploy/`` without its Deployments, its agents for the fake nodes; webhooks are called at this machine."""
     for manifest in install_manifests():
-        if manifest["kind"] in {"Deployment", "DaemonSet", "PodDisruptionBudget", "Service"}:
+        if manifest["kind"] in {"Deployment", "PodDisruptionBudget", "Service"}:
             continue
+        if manifest["kind"] == "DaemonSet":
+            manifest["spec"]["template"]["spec"].setdefault("nodeSelector", {})[FAKE] = "true"
         for webhook in manifest.get("webhooks", ()):
             path = webhook["clientConfig"].pop("service")["path"]
             webhook["clientConfig"]["url"] = f"https://{address}:{port}{path}"
