@@ -40,10 +40,8 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tessera.placement.ratings.card_demand import CardDemand
-from tessera.placement.ratings.card_request import CardRequest, NodeRoom
-from tessera.placement.ratings.node_ratings import NodeRatings
-from tessera.placement.ratings.node_sizes import NodeSize
+from tessera.placement.ratings.card_demand import CardDemand, CardRequest, NodeRoom
+from tessera.placement.ratings.node_ratings import NodeRatings, NodeSize
 
 CARD = 1000  # thousandths
 MARKS = (90, 95, 100, 130)

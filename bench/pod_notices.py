@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from tessera.api.names import GPU_CONDITION, MIG_CONFIG_LABEL
-from tessera.api.sharing.profile_selection import PROFILE_LABEL
+from tessera.api.sharing.profile import PROFILE_LABEL
 from tessera.clock import SystemClock
 from tessera.kube.resources import CONFIGMAPS, EVENTS, NODES, PODS, CoreEvent, Pod
 from tessera.kube.watch.cache import WatchEvent

@@ -24,7 +24,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from tessera.placement.state_values import (
+from tessera.placement.policies import (
     FEATURES,
     MIX_FEATURES,
     SLOTS,
@@ -173,7 +173,7 @@ def slot_shares(mix: Mix) -> dict[str, float]:
 
 
 class Searched:
-    """The function being searched: numbers in rows, as :class:`~tessera.placement.state_values.WeightFunction`.
+    """The function being searched: numbers in rows, as :class:`~tessera.placement.policies.WeightFunction`.
 
     It starts with the weights by which least fragmentation decides, whatever the mix.
     """

@@ -22,7 +22,7 @@ from typing import NamedTuple
 from bench.churn import MIXES
 from bench.state_values import PROFILES, Mix, State, places, slot_shares
 
-from tessera.placement.state_values import FEATURES, SLOTS, features, mix_features, shipped_values
+from tessera.placement.policies import FEATURES, SLOTS, features, mix_features, shipped_values
 
 CARDS = 2
 #: Iteration ends when the slots in use are known to so many points of a per cent.

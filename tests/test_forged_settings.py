@@ -17,8 +17,8 @@ from tests.support.cost import run_within
 from tests.support.searching import examples
 
 from tessera.agent.base.node_conditions import bound_messages, conditions_manifest
-from tessera.agent.config.selection import ConfigMapFiles, select_layout, select_profile
-from tessera.agent.node_status.report import sharing_condition
+from tessera.agent.config import ConfigMapFiles, select_layout, select_profile
+from tessera.agent.node_status.node_facts import sharing_condition
 from tessera.api.documents import load_document
 from tessera.api.mig_layouts.layouts_file import MigCard, resolve_targets
 from tessera.api.nodes.offers import NodeOffer, OfferKind, decode_offers, encode_offers, placement_offers

@@ -24,7 +24,7 @@ from tessera.api.names import (
 from tessera.cli.base.process import reduce_garbage_collection
 from tessera.controller.objects.pod_info import read_pod
 from tessera.controller.slicing.slicer import Slicer
-from tessera.controller.slicing.state.device_demand import asked_devices
+from tessera.controller.slicing.state.device_inventory import asked_devices
 from tessera.controller.slicing.state.events import (
     InstasliceObserved,
     NamespaceObserved,
@@ -33,7 +33,7 @@ from tessera.controller.slicing.state.events import (
     WriteDone,
 )
 from tessera.controller.slicing.state.instructions import PatchRequests, PatchResults
-from tessera.placement.ratings.card_request import CPU_STEP, MEMORY_STEP
+from tessera.placement.ratings.card_demand import CPU_STEP, MEMORY_STEP
 
 #: Releases after the first plan: each makes everybody who waits a candidate again.
 RELEASES = 5

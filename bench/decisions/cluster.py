@@ -14,8 +14,7 @@ from tessera.api.names import (
     NodeName,
     resource_of,
 )
-from tessera.controller.objects.node_devices import NodeDevices
-from tessera.controller.objects.node_info import NodeInfo
+from tessera.controller.objects.node_info import NodeDevices, NodeInfo
 from tessera.kube.resources import Pod, Taint
 from tessera.mig.models import model_by_short_name
 

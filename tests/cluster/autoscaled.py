@@ -9,7 +9,7 @@ import msgspec
 from tests.cluster.new_nodes import Nodes
 
 from tessera.api.names import MIG_CONFIG_LABEL
-from tessera.api.sharing.profile_selection import PROFILE_LABEL
+from tessera.api.sharing.profile import PROFILE_LABEL
 from tessera.kube.resources import CONFIGMAPS, PODS, Pod
 from tessera_lab.cloud.autoscaler.process import ClusterAutoscaler
 from tessera_lab.cloud.autoscaler.rules import ActionKind, AutoscalerTimers

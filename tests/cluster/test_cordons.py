@@ -3,7 +3,7 @@
 import pytest
 from tests.support.virtual_lab import InLab, VirtualLab
 
-from tessera.api.nodes.cordons import cordon_key
+from tessera.api.nodes.node_marks import cordon_key
 from tessera.kube.resources import NODES, PODS
 
 

@@ -5,7 +5,7 @@ from tests.support.virtual_lab import InLab, VirtualLab
 
 from tessera.api.instaslice import INSTASLICES
 from tessera.api.names import INSTASLICE_NAMESPACE, QUOTA_RESOURCE
-from tessera.api.nodes.conditions import AGENT_CONDITIONS
+from tessera.api.nodes.node_marks import AGENT_CONDITIONS
 from tessera.api.nodes.offers import OFFERS_ANNOTATION
 from tessera.doctor.examination import examine
 from tessera.doctor.findings import Verdict

@@ -11,7 +11,7 @@ from tests.support.mortal_process import MortalController, die_at, fate_of
 from tests.support.virtual_lab import Scenario, VirtualLab, manifest
 
 from tessera.api.names import GATE
-from tessera.api.nodes.gpu_labels import labels_say_gpu
+from tessera.api.nodes.node_cards import labels_say_gpu
 from tessera.doctor.facts import POLICY_BINDINGS
 from tessera.explain.asked_object import parse_query
 from tessera.explain.query import explain

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.support.virtual_lab import InLab, VirtualLab
 
-from tessera.api.nodes.conditions import AGENT_CONDITIONS, is_marked_silent
+from tessera.api.nodes.node_marks import AGENT_CONDITIONS, is_marked_silent
 from tessera.cli.base.usage import notes_of
 from tessera.cli.idle import idle_lines
 from tessera.controller.main import run as controller_process

@@ -11,7 +11,7 @@ from tessera.agent.monitoring.families import GPU_FAMILIES, MIG_FAMILIES, Family
 from tessera.agent.monitoring.findings import EXCESS, MEMORY_OVER_LIMIT, RULES
 from tessera.agent.monitoring.lease_states import LeaseState
 from tessera.agent.monitoring.sample import FIXED_MIG, SLICE, WHOLE
-from tessera.api.sharing.kinds import SharingKind
+from tessera.api.sharing.devices import SharingKind
 from tessera.nvml.measurements import Absence, Quantity
 
 PAGE = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text(encoding="utf-8")

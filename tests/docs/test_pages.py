@@ -13,7 +13,7 @@ from tessera.agent.slices.events import SliceJournal
 from tessera.agent.slices.slice_table import SlicesCollector
 from tessera.agent.slices.state_machine import SliceStateMachine
 from tessera.api.nodes import driver_status
-from tessera.api.nodes.conditions import AGENT_CONDITIONS
+from tessera.api.nodes.node_marks import AGENT_CONDITIONS
 from tessera.cli.agent import command
 from tessera.cli.main import tessera
 from tessera.driver.coverage.next_kernels import CoverageMetrics

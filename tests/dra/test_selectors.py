@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from tessera.cel.evaluator import Meter
 from tessera.cel.kubernetes_values import read_semver
-from tessera.cel.metering import Meter
 from tessera.dra.devices import Capacity, Device, DeviceId
 from tessera.dra.selectors import DeviceSelectors
 

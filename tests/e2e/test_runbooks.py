@@ -17,7 +17,7 @@ from tests.support.command_line import start_lab
 from tests.support.pages import ROOT, Page, Shell
 from tests.support.running_lab import RunningLab
 
-from tessera.api.nodes.cordons import CORDON_PREFIX
+from tessera.api.nodes.node_marks import CORDON_PREFIX
 from tessera_lab.daemon.lab_folder import stop
 
 RUNBOOKS = ROOT / "docs" / "runbooks"

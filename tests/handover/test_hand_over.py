@@ -10,7 +10,7 @@ from tests.handover.test_inheritance import NEW, OLD, end, gone, has_slices, run
 from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.api.names import QUEUE_LABEL, NodeName, PodUid, resource_of
-from tessera.controller.leadership.owners import unknown_owners
+from tessera.controller.leadership.informers import unknown_owners
 from tessera.controller.objects.owners import Workload
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.reservations.reservation_record import RESERVATIONS_ANNOTATION

@@ -9,10 +9,10 @@ from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.api.names import NodeName
 from tessera.clock import rfc3339
-from tessera.controller.leadership.owners import unknown_owners
-from tessera.controller.objects.node_constraints import NodeConstraints
+from tessera.controller.leadership.informers import unknown_owners
 from tessera.controller.objects.node_info import AgentState
 from tessera.controller.objects.owners import Workload
+from tessera.controller.objects.pod_constraints import NodeConstraints
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.reservations.reservation_record import RESERVATIONS_ANNOTATION
 from tessera.controller.slicing.state.events import NodeObserved

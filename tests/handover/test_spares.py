@@ -11,7 +11,7 @@ from tests.support.slicer_cluster import SlicerCluster
 from tessera.api.names import NodeName
 from tessera.cli.queue import Queues, lines_of
 from tessera.clock import rfc3339
-from tessera.controller.leadership.owners import unknown_owners
+from tessera.controller.leadership.informers import unknown_owners
 from tessera.controller.objects.owners import Workload
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.reservations.reservation_record import RESERVATIONS_ANNOTATION

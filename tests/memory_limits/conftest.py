@@ -20,7 +20,7 @@ from tessera.agent.base.metrics import Metrics
 from tessera.agent.base.node_objects import EventType
 from tessera.agent.base.options import AgentOptions, EnforcementMode
 from tessera.agent.base.processes import ProcessTable
-from tessera.agent.inventory.device_users import DeviceUser
+from tessera.agent.inventory.device_state import DeviceUser
 from tessera.agent.inventory.gpu_inventory import read_gpu_inventory, sharing_gpus
 from tessera.agent.main.satellites import MemoryInputs
 from tessera.api.names import PodUid

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tessera.agent.inventory.device_users import DeviceUser
+from tessera.agent.inventory.device_state import DeviceUser
 from tessera.api.names import MEMORY_ENFORCEMENT_ANNOTATION, MEMORY_LIMIT_ANNOTATION, PodUid
 from tessera.api.sharing.advertisement import make_advertisement
 from tessera.api.sharing.devices import Advertisement, GpuDescription, MigDevice

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from tessera.api.nodes.gpu_labels import COUNT_LABEL, count_label, product_label
+from tessera.api.nodes.node_cards import COUNT_LABEL, count_label, product_label
 from tessera.mig.geometry import GpuModel
 from tessera.mig.models import (
     MODELS,

@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 from tessera.mig.layout_planning import is_feasible
 from tessera.mig.models import model_by_short_name
-from tessera.placement.empty_nodes import EmptyNodes, Shape, largest_part, memory_slots
-from tessera.placement.empty_nodes import none_could_hold as none_holds
+from tessera.placement.node_fit import NodeShapes, Shape, largest_part, memory_slots
+from tessera.placement.node_fit import none_could_hold as none_holds
 from tessera.placement.step_budget import StepBudget
 
 A100 = model_by_short_name("A100-40GB").geometry
 A30 = model_by_short_name("A30").geometry
-NODES = EmptyNodes()
+NODES = NodeShapes()
 
 
 def none_could_hold(shapes: Sequence[Shape], profiles: Sequence[str], steps: int = 2_000) -> bool:

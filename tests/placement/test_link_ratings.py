@@ -4,7 +4,7 @@ from itertools import combinations
 
 import pytest
 
-from tessera.placement.link_ratings import Joined, LinkRatings
+from tessera.placement.topology import Joined, LinkRatings
 
 #: 0 with 1 and 2 with 3 have NVLinks.
 PAIRS = (430, 10, 10, 10, 10, 430)

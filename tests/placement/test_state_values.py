@@ -12,10 +12,10 @@ from tessera.placement.card_table import FOLD
 from tessera.placement.demand import Demand
 from tessera.placement.fleet import CardPlacement, Fleet
 from tessera.placement.plan import plan
-from tessera.placement.policies import MixAware
-from tessera.placement.state_values import (
+from tessera.placement.policies import (
     FEATURES,
     MIX_FEATURES,
+    MixAware,
     StateValues,
     WeightFunction,
     features,

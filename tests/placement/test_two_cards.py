@@ -4,7 +4,7 @@ import pytest
 from bench.state_values import PROFILES, all_states, places
 from bench.two_cards import TwoCards, canonical, ends, slots_in_use, worth_by
 
-from tessera.placement.state_values import FEATURES
+from tessera.placement.policies import FEATURES
 
 SEVENS = (0.0, 0.0, 0.0, 0.0, 0.0, 1.0)
 THREES_AND_FOURS = (0.0, 0.0, 0.0, 0.5, 0.5, 0.0)

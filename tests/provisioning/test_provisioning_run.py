@@ -10,7 +10,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from tests.provisioning.conftest import GPU_TAINT, condition, offering
 
-from tessera.api.nodes.conditions import PROVISIONED
+from tessera.api.nodes.node_marks import PROVISIONED
 from tessera.clock import LoopClock, rfc3339
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import NotFound

@@ -12,7 +12,7 @@ from tests.support.cost import count_calls, most_calls_at_a_time
 
 from tessera.api.names import QUOTA_RESOURCE, PodUid
 from tessera.api.nodes.node_groups import NodeGroup, parse_node_groups
-from tessera.controller.objects.node_constraints import NodeConstraints
+from tessera.controller.objects.pod_constraints import NodeConstraints
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.kube.resources import NodeSelectorRequirement, NodeSelectorTerm, Toleration
 from tessera.mig.layout_planning import is_feasible

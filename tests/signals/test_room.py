@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.api.names import PodUid, resource_of
-from tessera.controller.objects.node_constraints import NodeConstraints
+from tessera.controller.objects.pod_constraints import NodeConstraints
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.signals.page import ROOM_COUNTED
 from tessera.signals.room import count_room, has_room_number

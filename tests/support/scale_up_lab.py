@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from tests.support.slicer_cluster import SlicerCluster
 from tests.webhook.conftest import NAMESPACE, Lab
 
-from tessera.controller.objects.node_constraints import NodeConstraints
+from tessera.controller.objects.pod_constraints import NodeConstraints
 from tessera.kube.event_recorder import EventRecorder
 from tessera.kube.resources import CONFIGMAPS, NODES, PODS
 from tessera.kube.runtime import KubeRuntime

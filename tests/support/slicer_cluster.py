@@ -11,12 +11,11 @@ from tessera.agent.inventory.sliceable_gpus import claimed_geometry, placements
 from tessera.api.instaslice import AllocationStatus, Instaslice, make_result
 from tessera.api.names import GATE, MIG_CONFIG_LABEL, NodeName, PodUid, resource_of
 from tessera.api.queues import read_queue
-from tessera.controller.base.settings import NO_MOVES, MoveMode, MoveSettings
-from tessera.controller.leadership.owners import unknown_owners
-from tessera.controller.objects.node_constraints import NodeConstraints
-from tessera.controller.objects.node_devices import NodeDevices
-from tessera.controller.objects.node_info import NodeInfo
+from tessera.controller.base import NO_MOVES, MoveMode, MoveSettings
+from tessera.controller.leadership.informers import unknown_owners
+from tessera.controller.objects.node_info import NodeDevices, NodeInfo
 from tessera.controller.objects.owners import Workload
+from tessera.controller.objects.pod_constraints import NodeConstraints
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.slicer import Slicer
 from tessera.controller.slicing.state.allocation import will_never_run

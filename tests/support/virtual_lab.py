@@ -13,7 +13,7 @@ from tessera.api.names import (
     QUOTA_RESOURCE,
 )
 from tessera.api.nodes.offers import OFFERS_ANNOTATION
-from tessera.api.sharing.profile_selection import PROFILE_LABEL
+from tessera.api.sharing.profile import PROFILE_LABEL
 from tessera.kube.resources import CONFIGMAPS, EVENTS, MUTATING_WEBHOOKS, NODES, PODS, REPLICASETS, CoreEvent, Node, Pod
 from tessera.kube.watch.informer import Informer, InformerGroup
 from tessera.nvml.interface import GpuUuid

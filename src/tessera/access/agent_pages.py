@@ -12,7 +12,7 @@ import msgspec
 from tessera.access.page_reader import PageReader
 from tessera.access.page_tokens import AGENT_AUDIENCE
 from tessera.api.names import SYSTEM_NAMESPACE
-from tessera.api.nodes.conditions import AGENT_LABEL
+from tessera.api.nodes.node_marks import AGENT_LABEL
 from tessera.api.nodes.silence import NONE_SILENT, SilentNode, agents_by_node
 from tessera.api.nodes.usage import AGENT_PORT, USAGE_PATH, NodeUsage
 from tessera.kube.client.errors import ApiError, Forbidden, ServiceUnavailable

@@ -12,9 +12,15 @@ from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
-from tessera.cel.kubernetes_values import KUBERNETES_FUNCTIONS, KUBERNETES_METHODS
+from tessera.cel.kubernetes_values import (
+    KUBERNETES_FUNCTIONS,
+    KUBERNETES_METHODS,
+    NOTHING,
+    EvaluationError,
+    OptionalValue,
+    type_name,
+)
 from tessera.cel.patterns import go_pattern
-from tessera.cel.values import NOTHING, EvaluationError, OptionalValue, type_name
 
 
 def boolean(value: Any) -> bool:

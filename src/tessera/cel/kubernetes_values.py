@@ -1,4 +1,4 @@
-"""Kubernetes' types in CEL: quantities and semantic versions, with their functions.
+"""Values of CEL that JSON does not have: Kubernetes' quantities and semantic versions, with their functions.
 
 Rules of both: k8s.io/apiserver/pkg/cel/library ``quantity.go`` and ``semverlib.go``; versions are compared as on
 semver.org: a pre-release comes before its release, build metadata does not count.
@@ -12,9 +12,43 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from tessera.cel.values import EvaluationError, type_name
 from tessera.kube.quantity import parse_quantity
 from tessera.limits.claims import VERSION_TEXT
+
+
+class EvaluationError(Exception):
+    """The expression has no value here: a missing field, a type that does not fit, a division by zero."""
+
+
+class OptionalValue(msgspec.Struct, frozen=True):
+    """A value that may be missing, from ``.?field`` and ``[?key]``."""
+
+    cel_name: ClassVar[str] = "optional"
+
+    present: bool
+    value: Any = None
+
+
+NOTHING = OptionalValue(present=False)
+
+
+class DefaultMap(dict[str, Any]):
+    """A map that has a value for every key: an empty map, as ``device.attributes`` for a domain that is absent."""
+
+    cel_name: ClassVar[str] = "map"
+
+    def __missing__(self, key: str) -> Any:
+        return {}
+
+
+_NAMES = {type(None): "null", bool: "bool", int: "int", float: "double", str: "string", list: "list", dict: "map"}
+
+
+def type_name(value: Any) -> str:
+    """CEL's name of the value's type."""
+    kind = type(value)
+    return _NAMES.get(kind) or str(getattr(kind, "cel_name", kind.__name__))
+
 
 _NUMBER = r"(0|[1-9][0-9]*)"
 _PARTS = r"[0-9A-Za-z-]+(?:\.[0-9A-Za-z-]+)*"

@@ -277,7 +277,7 @@ def _with_variables(arguments: Sequence[str], environment: Mapping[str, str]) ->
 
 async def _run(options: Any, kubeconfig: Path | None, context: str | None) -> None:
     from tessera.agent.main.lifecycle import run_lifecycle
-    from tessera.api.nodes.conditions import CARDS_MANAGER
+    from tessera.api.nodes.node_marks import CARDS_MANAGER
     from tessera.clock import SystemClock
     from tessera.kubelet.grpc import GrpcKubelet
     from tessera.kubelet.sockets import CLAIM_PLUGIN_DIR, REGISTRY_DIR

@@ -50,7 +50,7 @@ def command(*, card: NamedCard, reason: str, kubeconfig: Path | None, context: s
 
 
 async def _cordon(named: NamedCard, reason: str, kubeconfig: Path | None, context: str | None) -> None:
-    from tessera.api.nodes.cordons import cordon_key
+    from tessera.api.nodes.node_marks import cordon_key
     from tessera.kube.resources import NODES
 
     async with connect("tessera-cordon", kubeconfig, context) as client:

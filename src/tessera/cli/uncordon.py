@@ -29,7 +29,7 @@ def command(*, card: NamedCard, kubeconfig: Path | None, context: str | None) ->
 
 
 async def _uncordon(named: NamedCard, kubeconfig: Path | None, context: str | None) -> None:
-    from tessera.api.nodes.cordons import cordon_key
+    from tessera.api.nodes.node_marks import cordon_key
     from tessera.kube.resources import NODES
 
     async with connect("tessera-cordon", kubeconfig, context) as client:

@@ -16,8 +16,8 @@ import msgspec
 from tessera.access.agent_pages import FleetUsage
 from tessera.api.instaslice import Instaslice, NodeResources, PodRef, Slice
 from tessera.api.nodes.card_faults import CARDS_ANNOTATION, decode_cards, encode_cards
-from tessera.api.nodes.conditions import is_agent
 from tessera.api.nodes.health import CardHealth
+from tessera.api.nodes.node_marks import is_agent
 from tessera.api.nodes.node_topology import NodeTopology
 from tessera.api.nodes.offers import OFFERS_ANNOTATION
 from tessera.api.nodes.silence import SilentNode

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from tessera.api.names import DEVICE_ACCESS_ALLOWED, DEVICE_ACCESS_LABEL, DEVICE_ACCESS_POLICY, SYSTEM_NAMESPACE
-from tessera.api.nodes.conditions import AGENT_DAEMON_SET
 from tessera.api.nodes.node_groups import NODE_GROUPS_KEY, NODE_GROUPS_MAP, parse_node_groups
+from tessera.api.nodes.node_marks import AGENT_DAEMON_SET
 from tessera.api.nodes.repairs import REPAIRS_KEY, REPAIRS_MAP, parse_repairs
 from tessera.api.nodes.silence import Silence, SilentNode, agents_by_node, silent_nodes
 from tessera.clock import parse_time_or_zero

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tessera.api.names import SYSTEM_NAMESPACE
-from tessera.api.nodes.gpu_labels import is_gpu_node
+from tessera.api.nodes.node_cards import is_gpu_node
 from tessera.clock import parse_time_or_zero
 from tessera.doctor.facts import ClusterFacts, Refusal
 from tessera.doctor.findings import Finding, error, ok, unknown, warning

@@ -21,7 +21,7 @@ from decimal import Decimal
 
 import msgspec
 
-from tessera.cel.metering import Meter, OutOfBudgetError
+from tessera.cel.evaluator import Meter, OutOfBudgetError
 from tessera.dra.devices import NO_EXECUTE, NO_SCHEDULE, Device, Holdings, Pool, qualify
 from tessera.dra.requests import AttributeRule, ClaimDemand, DeviceDemand
 from tessera.dra.selectors import DeviceSelectors

@@ -22,7 +22,7 @@ from uuid import NAMESPACE_OID, uuid5
 import msgspec
 
 from tessera.api.names import CLAIM_DRIVERS
-from tessera.api.sharing.kinds import SHARING_RULES
+from tessera.api.sharing.devices import SHARING_RULES
 from tessera.cel.kubernetes_values import Semver, normalize_version, read_semver
 from tessera.dra.card_counters import card_counters, compute_counter, partition_counters, slot_counters
 from tessera.dra.devices import NO_EXECUTE, NO_SCHEDULE, Capacity, Device, DeviceId, DeviceTaint, Pool, Value, qualify

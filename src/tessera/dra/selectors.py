@@ -15,9 +15,8 @@ from typing import Any
 import msgspec
 
 from tessera.cel.evaluator import CelError, EvaluationError, Meter, Program, compile_expression
-from tessera.cel.kubernetes_values import Quantity
+from tessera.cel.kubernetes_values import DefaultMap, Quantity
 from tessera.cel.syntax import CelExpression, Identifier, Index, Literal, Select, children, parse
-from tessera.cel.values import DefaultMap
 from tessera.dra.devices import Device
 from tessera.limits.claims import EXPRESSION_COST, EXPRESSION_USUAL_COST, EXPRESSIONS, SELECTOR_RESULTS
 from tessera.text import one_line

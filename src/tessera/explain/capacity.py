@@ -19,7 +19,7 @@ from tessera.api.names import (
     PodUid,
     is_on_demand,
 )
-from tessera.api.nodes.conditions import AGENT_LABEL
+from tessera.api.nodes.node_marks import AGENT_LABEL
 from tessera.api.pods.resource_advice import advise
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.slicer import Slicer

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 
 from tessera.api.names import SLICE_CONDITION
-from tessera.api.nodes.conditions import CARD_CONDITIONS
+from tessera.api.nodes.node_marks import CARD_CONDITIONS
 from tessera.api.pods.resource_advice import advise
 from tessera.api.pods.size_limits import find_excess
 from tessera.controller.objects.resource_amounts import amount_text, describe_amount

@@ -25,7 +25,7 @@ from tessera.api.names import (
 from tessera.api.pods.gangs import GANG_LABEL, GANG_SIZE_ANNOTATION, POD_GROUP_LABEL
 from tessera.api.pods.requirements import KEYS, MEMORY
 from tessera.api.pods.resource_advice import is_part
-from tessera.api.sharing.profile_selection import PROFILE_LABEL
+from tessera.api.sharing.profile import PROFILE_LABEL
 from tessera.controller.objects.pod_info import DEFAULT_SCHEDULER
 from tessera.kube.resources import Namespace, Node, Pod, ResourceQuota
 from tessera.limits.messages import FACT_SHOWN

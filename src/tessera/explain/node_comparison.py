@@ -6,9 +6,8 @@ from functools import partial
 from typing import NamedTuple
 
 from tessera.api.names import NodeName, PodUid
-from tessera.controller.objects.node_constraints import constraints_of
+from tessera.controller.objects.pod_constraints import NO_RELATIONS, constraints_of, read_relations
 from tessera.controller.objects.pod_info import PodInfo, read_pod
-from tessera.controller.objects.pod_relations import NO_RELATIONS, read_relations
 from tessera.controller.objects.resource_amounts import Amounts
 from tessera.controller.slicing.slicer import Slicer
 from tessera.explain.node_refusals import nodes_by_rule, refusal_facts

@@ -13,16 +13,15 @@ from tessera.api.instaslice import OBJECT_CONDITION
 from tessera.api.mig_layouts.generated import DISABLED
 from tessera.api.names import MIG_CONFIG_LABEL, MIG_CONFIG_STATE_LABEL, gives_by_claims, is_on_demand
 from tessera.api.nodes.card_faults import read_node_faults
-from tessera.api.nodes.conditions import AGENT_LABEL, HEALTH, LAYOUT, MPS, SHARING, is_marked_silent
 from tessera.api.nodes.driver_status import ADVERTISED_CONDITION as ADVERTISED
 from tessera.api.nodes.driver_status import DRIVER_ANNOTATION, WAITING_FOR_KUBELET, DriverPhase, DriverStatus
-from tessera.api.nodes.gpu_labels import ACCELERATOR_LABELS, PRESENT_LABELS, brings_agent, keep_off_label
 from tessera.api.nodes.health import BOOT_STEP, Evidence, describe_fault
+from tessera.api.nodes.node_cards import ACCELERATOR_LABELS, PRESENT_LABELS, brings_agent, keep_off_label
+from tessera.api.nodes.node_marks import AGENT_LABEL, HEALTH, LAYOUT, MPS, REMOVAL_ANNOTATION, SHARING, is_marked_silent
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, decode_offers
 from tessera.api.nodes.preflights import decode_tests, describe_test
-from tessera.api.nodes.removal import REMOVAL_ANNOTATION
 from tessera.api.nodes.silence import Silence
-from tessera.api.sharing.profile_selection import PROFILE_LABEL
+from tessera.api.sharing.profile import PROFILE_LABEL
 from tessera.driver.nodes.node_status import read_status
 from tessera.driver.nodes.upgrade_record import REQUESTED_ANNOTATION
 from tessera.driver.rollout.node_view_reader import live_pods

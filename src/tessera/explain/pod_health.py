@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import msgspec
 
 from tessera.api.names import GPU_CONDITION, GPU_RECOVERED, PodUid
-from tessera.api.nodes.conditions import HEALTH, LAYOUT, is_marked_silent
+from tessera.api.nodes.node_marks import HEALTH, LAYOUT, is_marked_silent
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.explain.explanation import Explanation
 from tessera.explain.node_reasons import WARNING_LIFETIME

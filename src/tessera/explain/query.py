@@ -18,7 +18,7 @@ from tessera.access.page_reader import PageReader
 from tessera.api.dra.claims import RESOURCE_CLAIMS
 from tessera.api.instaslice import INSTASLICES
 from tessera.api.names import GATE, INSTASLICE_NAMESPACE, SYSTEM_NAMESPACE
-from tessera.api.nodes.conditions import is_agent
+from tessera.api.nodes.node_marks import is_agent
 from tessera.api.nodes.silence import SilentNode
 from tessera.api.nodes.usage import NodeUsage
 from tessera.clock import Clock

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from tessera.api.names import NodeName
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, OfferKind, decode_offers
 from tessera.api.nodes.silence import Silence, SilentNode
-from tessera.controller.objects.node_constraints import constraints_of
+from tessera.controller.objects.pod_constraints import constraints_of
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.explain.explanation import Explanation
 from tessera.explain.offered_resources import fixed_requests

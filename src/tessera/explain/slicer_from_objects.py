@@ -25,7 +25,7 @@ from tessera.controller.slicing.state.events import (
 from tessera.kube.resources import Namespace, Node, Pod
 
 if TYPE_CHECKING:
-    from tessera.controller.slicing.kinds.request_kind import RequestKind
+    from tessera.controller.slicing.kinds import RequestKind
     from tessera.controller.slicing.state.slicer_state import SlicerState
     from tessera.explain.claim_objects import ClaimObjects
 

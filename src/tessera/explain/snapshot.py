@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tessera.api.instaslice import Instaslice, Slice, recorded_slices
 from tessera.api.names import NodeName
 from tessera.api.nodes.card_faults import read_node_faults
-from tessera.api.nodes.conditions import is_agent
 from tessera.api.nodes.health import describe_fault
+from tessera.api.nodes.node_marks import is_agent
 from tessera.api.nodes.silence import SilentNode, silent_nodes
 from tessera.api.nodes.usage import NodeUsage
 from tessera.clock import parse_rfc3339

@@ -24,8 +24,8 @@ from dataclasses import replace
 
 from tessera.api.instaslice import Slice
 from tessera.api.names import GATE, WHOLE_CARDS, NodeName, PodUid
-from tessera.controller.objects.node_constraints import NodeConstraints
 from tessera.controller.objects.owners import Owner, Workload
+from tessera.controller.objects.pod_constraints import NodeConstraints
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.planning.batch_placement import Placed, slices_at
 from tessera.controller.slicing.planning.planner import Planner

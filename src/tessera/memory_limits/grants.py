@@ -16,10 +16,9 @@ Rules:
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from tessera.agent.inventory.device_users import DeviceUser
+from tessera.agent.inventory.device_state import DeviceUser
 from tessera.api.names import MEMORY_ENFORCEMENT_ANNOTATION, MEMORY_LIMIT_ANNOTATION, PodUid
-from tessera.api.sharing.devices import AdvertisedDevice, Advertisement
-from tessera.api.sharing.kinds import SHARING_RULES
+from tessera.api.sharing.devices import SHARING_RULES, AdvertisedDevice, Advertisement
 from tessera.kube.quantity import integer_value
 from tessera.kube.resources import Pod
 from tessera.memory_limits.policy import MemoryGrant

@@ -41,7 +41,7 @@ from tessera.memory_limits.policy import (
     is_plausible_total,
     sum_by_pod,
 )
-from tessera.nvml.asynchronous.async_nvml import AsyncNvml
+from tessera.nvml.asynchronous import AsyncNvml
 from tessera.nvml.errors import NvmlError
 from tessera.nvml.interface import GpuProcess, GpuUuid, MigUuid
 

@@ -372,7 +372,7 @@ def model_by_product(product_name: str) -> GpuModel | None:
 
 
 def _product_key(product_name: str) -> str:
-    """A name as a label's value has it (:func:`tessera.api.nodes.gpu_labels.sanitise`), in small letters."""
+    """A name as a label's value has it (:func:`tessera.api.nodes.node_cards.sanitise`), in small letters."""
     return "-".join(re.sub(r"[^A-Za-z0-9\-_. ]", "", product_name).split()).casefold()
 
 

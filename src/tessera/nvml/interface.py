@@ -6,7 +6,7 @@ Both give the same values and the same errors, so callers cannot distinguish the
 
 Rules:
 
-* calls are synchronous and may block; :mod:`tessera.nvml.asynchronous.async_nvml` makes them safe for an event loop;
+* calls are synchronous and may block; :mod:`tessera.nvml.asynchronous` makes them safe for an event loop;
 * values are plain and frozen, no NVML handle leaves a back end;
 * a GPU instance is always created at an explicit start, so the order of creation never decides the layout;
 * every failure is a :class:`~tessera.nvml.errors.NvmlError` of a kind that the caller can act on.

@@ -16,7 +16,7 @@ from tessera.access.agent_pages import FleetUsage, read_fleet
 from tessera.access.page_reader import PageReader
 from tessera.api.instaslice import INSTASLICES, Instaslice
 from tessera.api.names import INSTASLICE_NAMESPACE, SYSTEM_NAMESPACE
-from tessera.api.nodes.conditions import AGENT_LABEL
+from tessera.api.nodes.node_marks import AGENT_LABEL
 from tessera.api.nodes.silence import silent_nodes
 from tessera.clock import Clock, SystemClock
 from tessera.kube.client.client import Client

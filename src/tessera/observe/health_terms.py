@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import msgspec
 
 from tessera.agent.health.policy import APPLICATION_XIDS, ECC_REACTIONS, HealthPolicy
-from tessera.agent.inventory.device_health import Reaction
+from tessera.agent.inventory.device_state import Reaction
 from tessera.agent.monitoring.findings import EXCESS, MEMORY_OVER_LIMIT, RULES
 from tessera.errors import UserError
 from tessera.nvml.interface import GpuEventKind

@@ -5,8 +5,8 @@ from collections.abc import Collection, Iterator
 import msgspec
 
 from tessera.api.names import MIG_CONFIG_LABEL, gives_by_claims, is_on_demand
-from tessera.api.nodes.conditions import LAYOUT, SHARING
 from tessera.api.nodes.driver_status import ADVERTISED_CONDITION, DRIVER_ANNOTATION, DriverPhase, DriverStatus
+from tessera.api.nodes.node_marks import LAYOUT, SHARING
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, decode_offers
 from tessera.kube.quantity import count_or_zero
 from tessera.kube.resources import Node

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from tessera.api.names import OWN_DOMAIN
-from tessera.api.nodes.conditions import PROVISIONED
+from tessera.api.nodes.node_marks import PROVISIONED
 from tessera.clock import until_set
 from tessera.controller.leadership.satellite import Process, Task, Term
 from tessera.kube.event_recorder import EventRecorder

@@ -25,7 +25,7 @@ import msgspec
 
 from tessera.api.names import QUOTA_RESOURCE, NodeName
 from tessera.api.nodes.node_groups import NodeGroup
-from tessera.controller.objects.node_constraints import NodeConstraints, admits_node, is_tolerated
+from tessera.controller.objects.pod_constraints import NodeConstraints, admits_node, is_tolerated
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.objects.resource_amounts import Amounts
 from tessera.placement.step_budget import StepBudget

@@ -27,12 +27,12 @@ import msgspec
 from tessera.api.names import NodeName
 from tessera.api.nodes.node_pauses import LONGEST_PAUSE, Pause, next_pause
 from tessera.controller.filters.resources import device_shortages, shortages
-from tessera.controller.objects.node_constraints import NodeConstraints, find_refusal
 from tessera.controller.objects.node_info import NodeInfo
+from tessera.controller.objects.pod_constraints import NodeConstraints, find_refusal
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.limits.planning import DECISION_STEPS
-from tessera.placement.empty_nodes import EmptyNodes, Shape, none_could_hold
+from tessera.placement.node_fit import NodeShapes, Shape, none_could_hold
 from tessera.placement.step_budget import StepBudget
 from tessera.reasons.node_rules import NodeRule
 from tessera.reasons.words import name_rule
@@ -89,7 +89,7 @@ def look_at(state: SlicerState, node: NodeName) -> NewNodeLook | None:
     fleet = state.inventory.fleet
     cards = [card.geometry for card in fleet.cards(node)] if node in fleet.nodes else []
     offered = state.profiles_by_node.get(node, frozenset())
-    return NewNodeLook(info, offered, EmptyNodes().shape(cards), state.faults.get(node, ""))
+    return NewNodeLook(info, offered, NodeShapes().shape(cards), state.faults.get(node, ""))
 
 
 #: Most pauses: kinds of requests for which no new node is asked for, as one came and did not help; the oldest pause

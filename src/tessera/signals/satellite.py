@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 from tessera.access.agent_pages import read_fleet
 from tessera.access.page_reader import PageReader
 from tessera.api.names import SCRAPE_ANNOTATION, PodUid
-from tessera.api.nodes.conditions import is_agent
+from tessera.api.nodes.node_marks import is_agent
 from tessera.api.nodes.usage import NodeUsage
 from tessera.controller.leadership.satellite import Process, Task, Term
 from tessera.controller.slicing.slicer import Slicer

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from tessera.access.agent_pages import FleetUsage, read_fleet
 from tessera.access.page_reader import PageReader
 from tessera.api.names import SYSTEM_NAMESPACE
-from tessera.api.nodes.conditions import is_agent
+from tessera.api.nodes.node_marks import is_agent
 from tessera.api.nodes.usage import EndedLease, LeaseUsage, NodeUsage
 from tessera.controller.leadership.satellite import Process, Task, Term
 from tessera.kube.client.errors import ApiError

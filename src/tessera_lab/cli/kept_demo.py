@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from tessera.api.names import MIG_CONFIG_LABEL, OWN_LAYOUTS, OWN_PROFILES, SYSTEM_NAMESPACE
-from tessera.api.sharing.profile_selection import PROFILE_LABEL
+from tessera.api.sharing.profile import PROFILE_LABEL
 from tessera.kube.client.client import Client
 from tessera.kube.resources import CONFIGMAPS, NODES
 from tessera_lab.activity.library import builtin_text

@@ -20,8 +20,7 @@ import msgspec
 from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.host import RunOnHost
 from tessera.agent.base.options import AgentOptions
-from tessera.agent.driver.driver_state import DriverHome
-from tessera.agent.driver.hardware import DriverBackend
+from tessera.agent.driver.hardware import DriverBackend, DriverHome
 from tessera.agent.main.lifecycle import run_lifecycle
 from tessera.agent.simulated.driver import SimulatedDriver, SimulatedPrograms
 from tessera.api.names import CLAIM_PLACEMENTS
@@ -30,7 +29,7 @@ from tessera.cli.agent import node_satellites
 from tessera.cli.install.manifests import InstallChoices
 from tessera.cli.install.rendering import render
 from tessera.clock import Clock
-from tessera.controller.leadership.options import ControllerOptions
+from tessera.controller.leadership.satellite import ControllerOptions
 from tessera.controller.main.run import run as run_controller
 from tessera.dashboard.in_cluster import PageOptions, PageReplica
 from tessera.driver.satellite import DriverSatellite
@@ -39,7 +38,7 @@ from tessera.kube.resources.meta import resource_for
 from tessera.kubelet.grpc import GrpcKubelet
 from tessera.kubelet.interfaces import Kubelet
 from tessera.manifests import install_manifests, page_manifests
-from tessera.nvml.asynchronous.async_nvml import AsyncNvml
+from tessera.nvml.asynchronous import AsyncNvml
 from tessera.nvml.errors import DriverNotLoaded, NvmlError
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera.replay.service import NO_RECORDS, fetch_records

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from tessera.agent.base.cdi_files import define_device, write_cdi_file
+from tessera.agent.base.device_plugin import define_device, write_cdi_file
 from tessera.nvml.interface import DeviceFile
 
 CONTROL = DeviceFile(path="/dev/nvidiactl", major=195, minor=255)

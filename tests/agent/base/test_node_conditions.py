@@ -8,7 +8,7 @@ import pytest
 from tessera.agent.base.desired_config import DesiredSharing
 from tessera.agent.base.node_conditions import NodeCondition, bound_messages, conditions_manifest, read_conditions
 from tessera.agent.mig_config.events import LayoutState, LayoutStatus
-from tessera.agent.node_status.report import layout_condition, mps_condition, sharing_condition
+from tessera.agent.node_status.node_facts import layout_condition, mps_condition, sharing_condition
 from tessera.api.problems import Notice
 from tessera.api.sharing.devices import AdvertisedDevice, AdvertisedResource, Advertisement
 from tessera.kube.resources import Condition

@@ -14,7 +14,7 @@ from tests.support.tasks import cancel_tasks
 from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.node_objects import NodeMirror
 from tessera.agent.base.options import AgentOptions, ConfigMapName
-from tessera.agent.config.config_watcher import ConfigWatcher
+from tessera.agent.config import ConfigWatcher
 from tessera.clock import LoopClock
 from tessera.kube.client.client import Client
 from tessera.kube.resources import CONFIGMAPS, NAMESPACES, NODES, Resource

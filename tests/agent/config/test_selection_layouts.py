@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from tessera.agent.config.selection import ConfigMapFiles, select_layout
+from tessera.agent.config import ConfigMapFiles, select_layout
 
 SOURCE = "ConfigMap kube-system/nvidia-mig-config"
 SEED = """

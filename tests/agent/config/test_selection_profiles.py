@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from tessera.agent.base.desired_config import AppliedProfile, DesiredSharing
-from tessera.agent.config.selection import ConfigMapFiles, select_profile
+from tessera.agent.config import ConfigMapFiles, select_profile
 from tessera.api.sharing.profile_parser import parse_profile
 
 

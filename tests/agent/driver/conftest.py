@@ -13,7 +13,7 @@ from tests.support.scenes import repeated_scene_player, scene_player
 
 from tessera.agent.base.marker_files import MarkerFiles
 from tessera.agent.base.options import ValidationMode
-from tessera.agent.driver.driver_state import DriverHome
+from tessera.agent.driver.hardware import DriverHome
 from tessera.agent.main.lifecycle import run_lifecycle
 from tessera.agent.simulated.driver import SimulatedDriver, SimulatedPrograms
 from tessera.api.nodes.driver_status import ADVERTISED_CONDITION as ADVERTISED
@@ -21,7 +21,7 @@ from tessera.api.nodes.driver_status import CUDA_READY, DRIVER_CONTAINER_READY, 
 from tessera.cli.agent import node_satellites
 from tessera.clock import Clock
 from tessera.kube.resources import NODES
-from tessera.nvml.asynchronous.async_nvml import AsyncNvml
+from tessera.nvml.asynchronous import AsyncNvml
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera_lab.kubelet.devices.checkpoint import MemoryCheckpoint
 from tessera_lab.kubelet.devices.device_ledger import PodUid

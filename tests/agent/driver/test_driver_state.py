@@ -4,7 +4,7 @@ import pytest
 
 from tessera.agent.base.marker_files import MarkerFile
 from tessera.agent.base.options import ValidationMode
-from tessera.agent.driver.driver_state import (
+from tessera.agent.driver.hardware import (
     DriverFacts,
     DriverFound,
     DriverHome,

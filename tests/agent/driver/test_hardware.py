@@ -10,9 +10,8 @@ import pytest
 from tests.agent.driver.conftest import VERSION, DriverScene
 
 from tessera.agent.base.change_notifier import EVERY, ChangeNotifier, Fact
-from tessera.agent.driver.driver_state import DriverHome
 from tessera.agent.driver.gate import NvmlWithLossDetection
-from tessera.agent.driver.hardware import MachineDriver
+from tessera.agent.driver.hardware import DriverHome, MachineDriver
 from tessera.agent.simulated.driver import SimulatedDriver
 from tessera.api.nodes.driver_status import DRIVER_CONTAINER_READY
 from tessera.clock import LoopClock, SystemClock

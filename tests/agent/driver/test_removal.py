@@ -9,8 +9,8 @@ import pytest
 from tests.agent.conftest import NODE
 from tests.agent.driver.test_lifecycle import SLICE, hold_a_slice
 
+from tessera.api.nodes.node_marks import REMOVAL_ANNOTATION, RemovalState, read_answer
 from tessera.api.nodes.offers import OFFERS_ANNOTATION
-from tessera.api.nodes.removal import REMOVAL_ANNOTATION, RemovalState, read_answer
 from tessera.kube.resources import NODES
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from tests.agent.driver.conftest import DriverScene
 
-    from tessera.api.nodes.removal import RemovalAnswer
+    from tessera.api.nodes.node_marks import RemovalAnswer
 
 
 async def ask(scene: DriverScene, value: str | None = "destroy-slices") -> None:

@@ -19,7 +19,7 @@ from tessera.agent.health.policy import RecoveryAction
 from tessera.agent.health.repairs import CardPreflights, RepairReboots
 from tessera.agent.simulated.driver import SimulatedPreflight
 from tessera.api.nodes.card_faults import CardRule
-from tessera.api.nodes.cordons import Cordon
+from tessera.api.nodes.node_marks import Cordon
 from tessera.api.nodes.repairs import Repairs
 from tessera.clock import Clock
 from tessera.nvml.attributes import CardAttributes

@@ -8,7 +8,7 @@ from tests.agent.health.conftest import EPOCH, Agent, Node, play
 
 from tessera.agent.health.card_health import describe_card
 from tessera.agent.health.fault import Fault, Hysteresis
-from tessera.agent.inventory.device_health import DeviceScope, Reaction
+from tessera.agent.inventory.device_state import DeviceScope, Reaction
 from tessera.api.nodes.health import ROW_REMAPPING, CardState
 from tessera.limits.nodes import CARD_EVIDENCE
 

@@ -19,10 +19,10 @@ from tessera.agent.health.fault import (
 )
 from tessera.agent.health.faults import HealthStateMachine
 from tessera.agent.health.policy import HealthPolicy, RecoveryAction
-from tessera.agent.inventory.device_health import DeviceScope, Reaction
+from tessera.agent.inventory.device_state import DeviceScope, Reaction
 from tessera.api.nodes.card_faults import CardRule
-from tessera.api.nodes.cordons import Cordon
 from tessera.api.nodes.health import CardState
+from tessera.api.nodes.node_marks import Cordon
 from tessera.nvml.interface import GpuEvent, GpuEventKind, GpuUuid
 
 

@@ -19,7 +19,7 @@ from tessera.agent.health.fault import (
 )
 from tessera.agent.health.faults import HealthStateMachine
 from tessera.agent.health.policy import HealthPolicy, RecoveryAction
-from tessera.agent.inventory.device_health import DeviceScope, Reaction
+from tessera.agent.inventory.device_state import DeviceScope, Reaction
 from tessera.nvml.interface import GpuEvent, GpuEventKind, GpuUuid
 from tessera.nvml.xids import XIDS
 

@@ -20,7 +20,7 @@ from tessera.agent.health.history import (
     describe_falls,
 )
 from tessera.agent.health.policy import RecoveryAction
-from tessera.agent.inventory.device_health import DeviceScope
+from tessera.agent.inventory.device_state import DeviceScope
 from tessera.api.nodes.card_faults import CardRule
 from tessera.api.nodes.health import CardState
 from tessera.limits.nodes import NODE_CARDS

@@ -10,8 +10,7 @@ from tests.support.api_clients import in_process_client
 from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.node_objects import ApiMirror
 from tessera.agent.health.pod_reporter import PartHolders
-from tessera.agent.inventory.device_health import DeviceScope
-from tessera.agent.inventory.device_users import DeviceUsers
+from tessera.agent.inventory.device_state import DeviceScope, DeviceUsers
 from tessera.agent.inventory.gpu_inventory import InventoryReader
 from tessera.api.names import PodUid
 from tessera.clock import LoopClock

@@ -12,11 +12,10 @@ from tests.support.agent_runtime import make_parts
 from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.health.monitor import HealthMonitor
 from tessera.agent.health.policy import RecoveryAction
-from tessera.agent.inventory.device_health import DeviceScope, Reaction, entry_health
+from tessera.agent.inventory.device_state import DeviceScope, Reaction, entry_health
 from tessera.agent.inventory.gpu_inventory import read_gpu_inventory, sharing_gpus
-from tessera.api.nodes.cordons import Cordon
-from tessera.api.sharing.devices import AdvertisedDevice
-from tessera.api.sharing.kinds import SharingKind
+from tessera.api.nodes.node_marks import Cordon
+from tessera.api.sharing.devices import AdvertisedDevice, SharingKind
 from tessera.clock import LoopClock
 from tessera.nvml.errors import UnknownNvmlError
 from tessera.nvml.interface import GpuEventKind

@@ -12,7 +12,7 @@ from tessera.agent.health.card_health import describe_card
 from tessera.agent.health.fault import CORDON, EVENT_WATCH, Fault, Hysteresis
 from tessera.agent.health.history import PastFault
 from tessera.agent.health.pod_conditions import PAUSE, Holdings, PodConditions, PodNotice
-from tessera.agent.inventory.device_health import DeviceScope, Reaction
+from tessera.agent.inventory.device_state import DeviceScope, Reaction
 from tessera.api.names import FAULT_TOLERATION, GPU_CONDITION, PodUid
 from tessera.api.nodes.health import FELL_TOO_OFTEN, describe_fault, describe_xid
 from tessera.api.nodes.repairs import RebootWay, Repairs

@@ -12,8 +12,7 @@ from tests.support.agent_runtime import make_parts
 from tessera.agent.health.fault import FAILED_POD_PREFLIGHT
 from tessera.agent.health.pod_preflights import PASS_LIFE, PodPreflights, has_started
 from tessera.agent.health.policy import RecoveryAction
-from tessera.agent.inventory.device_health import CheckedDevice
-from tessera.agent.inventory.device_users import DeviceUsers
+from tessera.agent.inventory.device_state import CheckedDevice, DeviceUsers
 from tessera.agent.inventory.gpu_inventory import InventoryReader
 from tessera.api.names import POD_PREFLIGHT, PodUid
 from tessera.api.nodes.preflights import CardPreflight

@@ -15,7 +15,7 @@ from tessera.agent.base.node_objects import ApiMirror, ObjectEvents, changed_pod
 from tessera.agent.base.options import AgentOptions
 from tessera.agent.health.monitor import HealthMonitor
 from tessera.agent.health.pod_reporter import PartHolders, PodReporter
-from tessera.agent.inventory.device_users import DeviceUsers
+from tessera.agent.inventory.device_state import DeviceUsers
 from tessera.agent.inventory.gpu_inventory import InventoryReader
 from tessera.api.names import GPU_CONDITION, GPU_NEEDS_RESET, GPU_RECOVERED
 from tessera.clock import LoopClock, rfc3339

@@ -11,7 +11,7 @@ from tessera.agent.health.policy import (
     parse_xids,
     unknown_words,
 )
-from tessera.agent.inventory.device_health import Reaction
+from tessera.agent.inventory.device_state import Reaction
 from tessera.nvml.xids import XIDS, Remedy
 
 

@@ -20,7 +20,7 @@ from tessera.agent.health.fault import (
 )
 from tessera.agent.health.faults import HealthStateMachine
 from tessera.agent.health.policy import HealthPolicy, RecoveryAction
-from tessera.agent.inventory.device_health import DeviceScope
+from tessera.agent.inventory.device_state import DeviceScope
 from tessera.api.nodes.health import CardState
 from tessera.api.nodes.repairs import PreflightMode, Repairs
 from tessera.nvml.errors import GpuLost

@@ -17,7 +17,7 @@ from tessera.agent.health.fault import (
 )
 from tessera.agent.health.faults import HealthStateMachine
 from tessera.agent.health.policy import HealthPolicy
-from tessera.agent.inventory.device_health import DeviceScope, Reaction
+from tessera.agent.inventory.device_state import DeviceScope, Reaction
 from tessera.api.nodes.card_faults import CardRule
 from tessera.api.nodes.health import CardState
 from tessera.nvml.interface import GpuEvent, GpuEventKind, GpuUuid

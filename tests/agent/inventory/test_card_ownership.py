@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tessera.agent.inventory.card_ownership import CardOwner, CardOwnership, CardShares
-from tessera.api.sharing.kinds import SharingKind
+from tessera.api.sharing.devices import SharingKind
 
 A, B = "GPU-a", "GPU-b"
 ON_DEMAND, STATIC, CLAIMS = CardOwner.ON_DEMAND, CardOwner.STATIC, CardOwner.CLAIMS

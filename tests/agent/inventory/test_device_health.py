@@ -3,9 +3,8 @@
 from tessera.agent.health.fault import CardsListed, HardwareEventReported
 from tessera.agent.health.faults import HealthStateMachine
 from tessera.agent.health.policy import HealthPolicy
-from tessera.agent.inventory.device_health import entry_health
-from tessera.api.sharing.devices import AdvertisedDevice, GpuDescription, MigDevice
-from tessera.api.sharing.kinds import SharingKind
+from tessera.agent.inventory.device_state import entry_health
+from tessera.api.sharing.devices import AdvertisedDevice, GpuDescription, MigDevice, SharingKind
 from tessera.nvml.interface import GpuEvent, GpuEventKind, GpuUuid
 
 ONE, OTHER = "GPU-1", "GPU-2"

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from tessera.agent.inventory.device_users import DeviceUser, DeviceUsers, is_static_entry
+from tessera.agent.inventory.device_state import DeviceUser, DeviceUsers, is_static_entry
 from tessera.api.names import PodUid
 from tessera.kube.resources import Pod
 from tessera.kube.resources.meta import ObjectMeta, Uid

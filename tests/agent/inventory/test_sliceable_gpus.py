@@ -11,7 +11,7 @@ from tessera.clock import SystemClock
 from tessera.mig.geometry import GpuModel
 from tessera.mig.layout_planning import is_feasible
 from tessera.mig.models import MODELS
-from tessera.nvml.asynchronous.async_nvml import AsyncNvml
+from tessera.nvml.asynchronous import AsyncNvml
 from tessera.nvml.attributes import CardAttributes, NvLink
 from tessera.nvml.errors import NoPermission
 from tessera.nvml.interface import GpuInfo, GpuUuid

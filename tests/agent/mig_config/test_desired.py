@@ -11,7 +11,7 @@ from tessera.agent.inventory.gpu_inventory import GpuState
 from tessera.agent.mig_config.desired import RejectedLayout, ResolvedLayout, resolve_layout
 from tessera.agent.mig_config.events import CardGoal
 from tessera.api.mig_layouts.layouts_file import DeviceFilter, LayoutEntry, parse_layouts
-from tessera.api.sharing.kinds import SharingKind
+from tessera.api.sharing.devices import SharingKind
 from tessera.api.sharing.profile_parser import parse_profile
 from tessera.mig.models import model_by_short_name
 from tessera.nvml.interface import GpuInfo, GpuUuid

@@ -10,7 +10,7 @@ from tests.agent.conftest import NODE, Scene
 from tests.agent.monitoring.conftest import Rows
 
 from tessera.agent.base.runtime import AgentEnvironment
-from tessera.agent.inventory.device_health import DeviceScope
+from tessera.agent.inventory.device_state import DeviceScope
 from tessera.agent.main.run import run_components
 from tessera.agent.main.wiring import Components
 from tessera.agent.simulated.driver import SimulatedPrograms

@@ -14,7 +14,7 @@ from tessera.agent.base.options import AgentOptions
 from tessera.agent.mps.daemons import MpsDaemons
 from tessera.agent.mps.interfaces import DaemonLauncher
 from tessera.agent.simulated.mps import SimulatedDaemon, SimulatedLauncher
-from tessera.api.sharing.shares import client_share
+from tessera.api.sharing.profile import client_share
 from tessera.clock import LoopClock
 from tessera.nvml.attributes import ComputeMode
 from tessera.nvml.interface import GpuUuid

@@ -24,7 +24,7 @@ from tessera.agent.mps.interfaces import DaemonId, DaemonSpec
 from tessera.agent.mps.process_launcher import BINARY, ProcessLauncher
 from tessera.agent.mps.spawning import Spawner
 from tessera.agent.mps.state import MpsState
-from tessera.api.sharing.shares import client_share
+from tessera.api.sharing.profile import client_share
 from tessera.clock import SystemClock
 from tessera.nvml.simulated.inline import InlineNvml
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine

@@ -22,7 +22,7 @@ from tessera.agent.node_status.label_facts import SIMULATED_MACHINE, SharingFact
 from tessera.agent.node_status.node_facts import MachineFacts, NodeFacts
 from tessera.agent.node_status.publisher import NodeStatusPublisher
 from tessera.api.nodes.card_faults import CardFault
-from tessera.api.nodes.card_links import CardLinks
+from tessera.api.nodes.node_cards import CardLinks
 from tessera.api.nodes.preflights import CardTest
 from tessera.api.sharing.advertisement import make_advertisement
 from tessera.api.sharing.profile import MigStrategy

@@ -18,7 +18,7 @@ from tessera.agent.node_status.labels import (
     node_labels,
 )
 from tessera.api.names import MIG_CONFIG_STATE_LABEL
-from tessera.api.sharing.kinds import SharingKind
+from tessera.api.sharing.devices import SharingKind
 from tessera.api.sharing.profile import MigStrategy
 from tessera.manifests import deploy_folder
 from tessera.nvml.interface import family

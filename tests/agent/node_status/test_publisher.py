@@ -9,7 +9,7 @@ import pytest
 
 from tessera.agent.base.node_conditions import NodeCondition
 from tessera.agent.node_status.publisher import REPAIR_PAUSE
-from tessera.api.nodes.conditions import CARD_CONDITIONS, CARDS_MANAGER, mark_silent
+from tessera.api.nodes.node_marks import CARD_CONDITIONS, CARDS_MANAGER, mark_silent
 from tessera.api.nodes.offers import decode_offers
 from tessera.clock import rfc3339
 from tessera.kube.resources import NODES

@@ -16,20 +16,19 @@ from tessera.agent.base.options import AgentOptions
 from tessera.agent.health.fault import CardProbed, CardsCordoned, CardsListed, HardwareEventReported, ProbeResult
 from tessera.agent.health.faults import HealthStateMachine
 from tessera.agent.health.policy import HealthPolicy
-from tessera.agent.inventory.device_users import DeviceUsers
+from tessera.agent.inventory.device_state import DeviceUsers
 from tessera.agent.inventory.gpu_inventory import InventoryReader
 from tessera.agent.mps.daemons import MpsDaemons
-from tessera.agent.sharing.allocate_response import AllocateOptions
+from tessera.agent.sharing.allocate_response import AllocateOptions, DeviceNodes
 from tessera.agent.sharing.cdi import CdiFile, CdiPublisher
-from tessera.agent.sharing.device_nodes import DeviceNodes
 from tessera.agent.sharing.occupancy import DeviceOccupancy
 from tessera.agent.sharing.offer import SharingSettings
 from tessera.agent.sharing.resource_advertiser import ResourceAdvertiser, StaticDevices
 from tessera.agent.sharing.served_resources import AdvertisedNames, ServedResources
 from tessera.agent.sharing.strategies import STRATEGIES, NodeStrategies, SharingStrategy
 from tessera.agent.simulated.mps import SimulatedLauncher
-from tessera.api.nodes.cordons import Cordon
-from tessera.api.sharing.kinds import SharingKind
+from tessera.api.nodes.node_marks import Cordon
+from tessera.api.sharing.devices import SharingKind
 from tessera.api.sharing.profile import MigStrategy
 from tessera.api.sharing.profile_parser import parse_profile
 from tessera.clock import Clock, LoopClock

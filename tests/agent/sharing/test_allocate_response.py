@@ -13,8 +13,7 @@ from tessera.agent.sharing.allocate_response import (
     build_allocation,
     set_name,
 )
-from tessera.api.sharing.devices import AdvertisedDevice
-from tessera.api.sharing.kinds import SharingKind
+from tessera.api.sharing.devices import AdvertisedDevice, SharingKind
 from tessera.api.sharing.profile import AllocationPolicy, Flags
 from tessera.kubelet.interfaces import ContainerAllocateResponse, DeviceNode, Mount
 from tessera.nvml.interface import DeviceFile

@@ -4,7 +4,7 @@ import asyncio
 
 from tessera.agent.inventory.card_topology import read_topology
 from tessera.agent.inventory.gpu_inventory import GpuInventory, read_gpu_inventory
-from tessera.agent.sharing.device_nodes import RETRY, DeviceNodes
+from tessera.agent.sharing.allocate_response import RETRY, DeviceNodes
 from tessera.clock import LoopClock
 from tessera.nvml.attributes import NvLink
 from tessera.nvml.errors import NotSupported

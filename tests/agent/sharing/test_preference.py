@@ -1,8 +1,7 @@
 """Preferred entries: joined cards, spread or packed shares, and always an answer."""
 
 from tessera.agent.sharing.device_plugin import preferred_entries
-from tessera.api.sharing.devices import AdvertisedDevice, AdvertisedResource
-from tessera.api.sharing.kinds import SharingKind
+from tessera.api.sharing.devices import AdvertisedDevice, AdvertisedResource, SharingKind
 from tessera.api.sharing.profile import AllocationPolicy
 from tessera.kubelet.interfaces import PreferredRequest
 from tessera.placement.topology import CardLink, PciPath, Topology

@@ -9,7 +9,7 @@ from tests.agent.conftest import NODE, Scene
 from tests.agent.sharing.conftest import GPU, SHARED, SLICE_4, SLICE_4_SAME_NAME
 
 from tessera.agent.base.options import ConfigMapName
-from tessera.api.sharing.profile_selection import PROFILE_LABEL
+from tessera.api.sharing.profile import PROFILE_LABEL
 from tessera.kube.resources import CONFIGMAPS, NAMESPACES, NODES
 from tessera_lab.simulation.virtual_time import run_virtual
 

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from tessera.agent.base.cdi_files import CdiFolder, cdi_name, environment
+from tessera.agent.base.device_plugin import CdiFolder, cdi_name, environment
 from tessera.nvml.interface import DeviceFile
 from tessera_lab.kubelet.containers.cdi import CdiRegistry
 

@@ -9,7 +9,7 @@ import pytest
 from tests.agent.conftest import NODE, Scene
 from tests.agent.slices.test_claim_driver import DRIVER, begin
 
-from tessera.api.nodes.cordons import cordon_key
+from tessera.api.nodes.node_marks import cordon_key
 from tessera.clock import Clock
 from tessera.dra.devices import NO_SCHEDULE, DeviceTaint, Pool
 from tessera.dra.node_devices import CORDON_TAINT, NVIDIA_DRIVER, PLACED_BY, NodeCard, PublishOptions, node_pools

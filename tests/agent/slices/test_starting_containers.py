@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tessera.agent.slices.starting_containers import may_start
+from tessera.agent.slices.container_finder import may_start
 from tessera.kube.resources import Pod
 
 WAITS: dict[str, Any] = {"waiting": {"reason": "PodInitializing"}}

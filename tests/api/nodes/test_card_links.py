@@ -5,7 +5,7 @@ from itertools import combinations
 
 import pytest
 
-from tessera.api.nodes.card_links import CARD_LINKS_TEXT, LINK_POINTS, CardLinks, decode_links, encode_links, make_links
+from tessera.api.nodes.node_cards import CARD_LINKS_TEXT, LINK_POINTS, CardLinks, decode_links, encode_links, make_links
 
 PAIRS = (430, 10, 10, 10, 10, 430)
 

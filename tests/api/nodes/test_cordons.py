@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.api.nodes.cordons import Cordon, cordon_key, read_cordons
+from tessera.api.nodes.node_marks import Cordon, cordon_key, read_cordons
 from tessera.limits.nodes import CORDON_REASON, NODE_CARDS
 
 

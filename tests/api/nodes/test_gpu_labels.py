@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from tessera.api.nodes.gpu_labels import (
+from tessera.api.nodes.node_cards import (
     ACCELERATOR_LABELS,
     DEPLOY_DISCOVERY_LABEL,
     DEPLOY_PLUGIN_LABEL,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tessera.api.nodes.gpu_labels import LONGEST, count_label, product_label, sanitise
+from tessera.api.nodes.node_cards import LONGEST, count_label, product_label, sanitise
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,14 @@ from typing import Any
 import pytest
 
 from tessera.api.sharing.advertisement import AdvertisementImpossible, make_advertisement
-from tessera.api.sharing.devices import Advertisement, GpuDescription, RequestRefused, check_request, device_of
-from tessera.api.sharing.kinds import SharingKind
+from tessera.api.sharing.devices import (
+    Advertisement,
+    GpuDescription,
+    RequestRefused,
+    SharingKind,
+    check_request,
+    device_of,
+)
 from tessera.api.sharing.profile import MigStrategy, SharingProfile
 from tessera.api.sharing.profile_parser import parse_profile
 

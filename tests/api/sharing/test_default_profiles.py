@@ -2,10 +2,10 @@
 
 import pytest
 
-from tessera.api.sharing.default_profiles import default_profiles
-from tessera.api.sharing.kinds import SharingKind
+from tessera.api.sharing.devices import SharingKind
+from tessera.api.sharing.profile import choose_profile
 from tessera.api.sharing.profile_parser import parse_profile
-from tessera.api.sharing.profile_selection import choose_profile
+from tessera.controller.defaults.default_files import default_profiles
 
 EXPECTED = {
     "slice-2": (SharingKind.TIME_SLICING, "nvidia.com/gpu.shared", 2),

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tessera.api.sharing.kinds import SHARING_RULES, SharingKind
-from tessera.api.sharing.shares import ClientShare, client_share
+from tessera.api.sharing.devices import SHARING_RULES, SharingKind
+from tessera.api.sharing.profile import ClientShare, client_share
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tessera.api.problems import FileRefused
-from tessera.api.sharing.kinds import SharingKind
+from tessera.api.sharing.devices import SharingKind
 from tessera.api.sharing.profile import (
     AllocationPolicy,
     Flags,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tessera.api.sharing.profile_selection import UnknownSharingProfile, choose_profile
+from tessera.api.sharing.profile import UnknownSharingProfile, choose_profile
 
 SLICES = {"slice-4": "four", "slice-10": "ten"}
 

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tessera.api.sharing.devices import AdvertisedDevice, device_of
-from tessera.api.sharing.profile import AllocationPolicy
-from tessera.api.sharing.shares import NotEnoughShares, prefer_shares
+from tessera.api.sharing.profile import AllocationPolicy, NotEnoughShares, prefer_shares
 
 SPREAD, PACK = AllocationPolicy.DISTRIBUTED, AllocationPolicy.PACKED
 

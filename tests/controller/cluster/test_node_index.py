@@ -8,8 +8,8 @@ from tests.support.searching import examples
 
 from tessera.api.names import NodeName
 from tessera.controller.cluster.node_index import NodeIndex
-from tessera.controller.objects.node_constraints import NodeConstraints, admits_node, find_refusal
 from tessera.controller.objects.node_info import NodeInfo
+from tessera.controller.objects.pod_constraints import NodeConstraints, admits_node, find_refusal
 from tessera.kube.resources import NodeSelectorRequirement, NodeSelectorTerm, Taint, Toleration
 
 KEYS = st.sampled_from(["a", "b"])

@@ -18,7 +18,7 @@ from tessera.controller.cluster.waiting_ages import (
     UNTOLD,
     WaitingAges,
 )
-from tessera.controller.objects.node_constraints import NodeConstraints
+from tessera.controller.objects.pod_constraints import NodeConstraints
 from tessera.controller.objects.pod_info import PodInfo
 
 NOW = 1_767_000_000.0

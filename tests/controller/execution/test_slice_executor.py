@@ -13,10 +13,10 @@ from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.api.names import NodeName, PodUid
 from tessera.clock import LoopClock
-from tessera.controller.base.metrics import ControllerMetrics
+from tessera.controller.base import ControllerMetrics
 from tessera.controller.execution.slice_executor import SliceExecutor
 from tessera.controller.objects.pod_info import KindOfRequest, Record
-from tessera.controller.slicing.kinds.request_kind import RequestKind
+from tessera.controller.slicing.kinds import RequestKind
 from tessera.controller.slicing.slicer import KINDS, Slicer
 from tessera.controller.slicing.state.events import InstasliceDeleted, WriteRefused
 from tessera.controller.slicing.state.instructions import (

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from tessera.controller.filters.resources import device_shortages, first_shortage
-from tessera.controller.objects.node_constraints import MISMATCH, NodeConstraints, find_refusal
 from tessera.controller.objects.node_info import AgentState, NodeInfo
+from tessera.controller.objects.pod_constraints import MISMATCH, NodeConstraints, find_refusal
 from tessera.kube.resources import NodeSelectorRequirement, NodeSelectorTerm, Taint, Toleration
 from tessera.reasons.words import name_rule
 

@@ -18,8 +18,7 @@ from tessera.api.nodes.card_faults import (
     encode_cards,
 )
 from tessera.clock import LoopClock
-from tessera.controller.base.metrics import ControllerMetrics
-from tessera.controller.base.settings import BreakerLimits
+from tessera.controller.base import BreakerLimits, ControllerMetrics
 from tessera.controller.health.fault_breaker import FaultBreaker
 from tessera.kube.event_recorder import EventRecorder
 from tessera.kube.resources import EVENTS, NODES, Node

@@ -13,9 +13,9 @@ from tessera.api.names import FAULT_TOLERATION, GPU_CONDITION
 from tessera.api.nodes.card_faults import CARDS_ANNOTATION, CardFault, ListedCard, encode_cards
 from tessera.api.nodes.repairs import REPAIRS_KEY, REPAIRS_MAP
 from tessera.clock import LoopClock, rfc3339
-from tessera.controller.base.metrics import ControllerMetrics
+from tessera.controller.base import ControllerMetrics
 from tessera.controller.health.fault_evictions import LONGEST_RETRY, FaultEvictions
-from tessera.controller.health.repair_settings import RepairSettings
+from tessera.controller.health.reboot_annotations import RepairSettings
 from tessera.kube.client.requests import Request
 from tessera.kube.event_recorder import EventRecorder
 from tessera.kube.eviction import Evictor

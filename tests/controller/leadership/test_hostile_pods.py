@@ -9,8 +9,8 @@ from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.api.names import GATE
 from tessera.controller.leadership.leader_session import decide_until_settled
+from tessera.controller.objects.pod_constraints import POD_LABELS
 from tessera.controller.objects.pod_info import PodInfo, read_pod
-from tessera.controller.objects.pod_relations import POD_LABELS
 from tessera.controller.slicing.state.instructions import RecordEvent
 from tessera.kube.resources import Pod
 from tessera.limits.planning import DECISION_STEPS, NEIGHBOUR_STEPS

@@ -10,7 +10,7 @@ from tests.webhook.conftest import Lab, in_lab
 
 from tessera.api.names import GATE, PodUid
 from tessera.clock import rfc3339
-from tessera.controller.leadership.owners import PodOwners
+from tessera.controller.leadership.informers import PodOwners
 from tessera.controller.objects.owners import Owner, Workload
 from tessera.controller.objects.pod_info import MAKERS, PodInfo
 from tessera.controller.slicing.slicer import Slicer

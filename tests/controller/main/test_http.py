@@ -5,7 +5,7 @@ import asyncio
 import aiohttp
 from prometheus_client import generate_latest
 
-from tessera.controller.base.metrics import ControllerMetrics
+from tessera.controller.base import ControllerMetrics
 from tessera.serving.status_server import serve_status
 
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from tessera.api.nodes.offers import NodeOffer, OfferKind
-from tessera.controller.objects.node_devices import NodeDevices, read_devices
+from tessera.controller.objects.node_info import NodeDevices, read_devices
 from tessera.kube.resources import Node
 from tessera.limits.nodes import NODE_DEVICES
 

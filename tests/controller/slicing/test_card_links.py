@@ -6,8 +6,8 @@ import pytest
 from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.api.names import NodeName
-from tessera.api.nodes.card_links import CardLinks
-from tessera.controller.objects.node_constraints import NodeConstraints
+from tessera.api.nodes.node_cards import CardLinks
+from tessera.controller.objects.pod_constraints import NodeConstraints
 from tessera.controller.slicing.state.instructions import Ungate
 
 #: Of four cards, 0 with 1 and 2 with 3 have NVLinks.

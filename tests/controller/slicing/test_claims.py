@@ -16,7 +16,7 @@ from tessera.api.names import DEVICE_API_DRA, DEVICE_API_LABEL, GATE, HOSTNAME_L
 from tessera.api.pods.gangs import Gang
 from tessera.claims.controller import published_devices
 from tessera.claims.controller.claims import Claims
-from tessera.controller.objects.node_constraints import NodeConstraints
+from tessera.controller.objects.pod_constraints import NodeConstraints
 from tessera.controller.slicing.slicer import Slicer
 from tessera.controller.slicing.state.events import (
     LastGatesObserved,

@@ -9,11 +9,10 @@ from hypothesis import strategies as st
 from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.api.names import GATE, NodeName, PodUid
-from tessera.controller.objects.node_constraints import NodeConstraints
-from tessera.controller.objects.node_devices import NodeDevices
-from tessera.controller.objects.node_info import NodeInfo
+from tessera.controller.objects.node_info import NodeDevices, NodeInfo
+from tessera.controller.objects.pod_constraints import NodeConstraints
 from tessera.controller.objects.pod_info import PodInfo, read_pod
-from tessera.controller.slicing.state.device_demand import COUNTED_WAITING_DEVICES, AskedDevices, DeviceDemand
+from tessera.controller.slicing.state.device_inventory import COUNTED_WAITING_DEVICES, AskedDevices, DeviceDemand
 from tessera.kube.resources import (
     ComputeQuantities,
     Condition,

@@ -7,8 +7,8 @@ from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.api.names import NodeName
 from tessera.api.pods.gangs import Gang
-from tessera.controller.objects.node_constraints import NodeConstraints
-from tessera.controller.objects.node_devices import NodeDevices
+from tessera.controller.objects.node_info import NodeDevices
+from tessera.controller.objects.pod_constraints import NodeConstraints
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.state.events import RefusalTimedOut
 from tessera.controller.slicing.state.instructions import Evict, PatchRequests, Ungate

@@ -15,7 +15,7 @@ from tessera.api.instaslice import Slice
 from tessera.api.names import GATE, HOSTNAME_LABEL, NodeName, PodUid, device_id
 from tessera.controller.objects.node_info import NodeInfo
 from tessera.controller.objects.pod_info import KindOfRequest, PodInfo, Record
-from tessera.controller.slicing.kinds.request_kind import RequestKind
+from tessera.controller.slicing.kinds import RequestKind
 from tessera.controller.slicing.slicer import KINDS
 from tessera.controller.slicing.state.allocation import Allocation, AllocationStep, will_never_run
 from tessera.controller.slicing.state.events import (

@@ -12,7 +12,7 @@ from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.api.names import GATE, NodeName
 from tessera.api.pods.gangs import Gang
-from tessera.controller.objects.node_constraints import ANYWHERE
+from tessera.controller.objects.pod_constraints import ANYWHERE
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.state.instructions import PatchRequests, Ungate
 from tessera.limits.pods import GANG_SIZE

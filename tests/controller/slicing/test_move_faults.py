@@ -17,7 +17,7 @@ from tests.controller.slicing.test_moves import (
 from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.api.names import NodeName
-from tessera.controller.base.settings import MoveMode
+from tessera.controller.base import MoveMode
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.state.events import NodeObserved
 from tessera.controller.slicing.state.instructions import PatchRequests

@@ -10,8 +10,8 @@ from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.api.names import HOSTNAME_LABEL, NodeName
 from tessera.clock import rfc3339
-from tessera.controller.base.settings import MoveMode, MoveSettings
-from tessera.controller.objects.node_constraints import NodeConstraints
+from tessera.controller.base import MoveMode, MoveSettings
+from tessera.controller.objects.pod_constraints import NodeConstraints
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.state.instructions import Evict
 

@@ -14,9 +14,14 @@ from tessera.api.names import MIG_CONFIG_LABEL, QUEUE_LABEL, NodeName, PodUid
 from tessera.api.pods.gangs import Gang
 from tessera.api.queues import Queue, Share, read_queue
 from tessera.clock import rfc3339
-from tessera.controller.objects.node_constraints import NodeConstraints
+from tessera.controller.objects.pod_constraints import (
+    NO_RELATIONS,
+    NodeConstraints,
+    PodAffinityRule,
+    PodRelations,
+    PodSelection,
+)
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.controller.objects.pod_relations import NO_RELATIONS, PodAffinityRule, PodRelations, PodSelection
 from tessera.controller.slicing.planning import batch_placement, lasting_refusals
 from tessera.controller.slicing.state import queue_ledger
 from tessera.controller.slicing.state.events import NamespaceObserved, NodeDeleted, QueueDeleted, StorageListed

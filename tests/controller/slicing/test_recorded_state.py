@@ -8,7 +8,7 @@ from tests.support.slicer_cluster import CheckedSlicer, SlicerCluster
 from tessera.api.names import NodeName
 from tessera.api.pods.gangs import Gang
 from tessera.clock import rfc3339
-from tessera.controller.base.settings import MoveMode, MoveSettings
+from tessera.controller.base import MoveMode, MoveSettings
 from tessera.controller.slicing.state.events import DecisionDue, PodObserved, TimePassed, WritesDue
 from tessera.observe.record_player import DECIDERS
 from tessera.replay.state_codec import decode, encode

@@ -8,9 +8,8 @@ from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.api.names import GATE, MIG_CONFIG_LABEL, NodeName, PodUid
 from tessera.clock import rfc3339
-from tessera.controller.objects.node_constraints import NodeConstraints
+from tessera.controller.objects.pod_constraints import NodeConstraints, PodAffinityRule, PodRelations, PodSelection
 from tessera.controller.objects.pod_info import PodInfo, read_pod
-from tessera.controller.objects.pod_relations import PodAffinityRule, PodRelations, PodSelection
 from tessera.controller.slicing.planning import batch_placement
 from tessera.controller.slicing.reservations.reservation_record import RESERVATIONS_ANNOTATION
 from tessera.controller.slicing.state.events import EndsExpected, NodeObserved, StorageListed

@@ -6,7 +6,7 @@ import pytest
 from tests.support.forecast_cluster import ForecastCluster
 
 from tessera.api.names import GATE, NodeName
-from tessera.controller.objects.node_constraints import NodeConstraints
+from tessera.controller.objects.pod_constraints import NodeConstraints
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.forecast.queue import competition
 from tessera.forecast.queue_page import QueuePage

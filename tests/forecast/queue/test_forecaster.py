@@ -9,7 +9,7 @@ from tests.support.forecast_cluster import BEGIN, ForecastCluster
 from tessera.api.names import GATE, NodeName, PodUid
 from tessera.api.pods.gangs import Gang
 from tessera.clock import rfc3339
-from tessera.controller.objects.node_constraints import NodeConstraints
+from tessera.controller.objects.pod_constraints import NodeConstraints
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.state.events import InstasliceDeleted, NodeDeleted, StorageListed
 from tessera.forecast.past_times import WAIT_SAMPLES

@@ -5,7 +5,7 @@ from dataclasses import replace
 from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.api.names import NodeName
-from tessera.controller.objects.pod_relations import PodAffinityRule, PodRelations, PodSelection
+from tessera.controller.objects.pod_constraints import PodAffinityRule, PodRelations, PodSelection
 from tessera.forecast.queue.published_reasons import PublishedReasons
 from tessera.kube.resources.selectors import Requirement
 

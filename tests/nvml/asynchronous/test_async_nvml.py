@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tessera.clock import SystemClock
-from tessera.nvml.asynchronous.threaded import ThreadedNvml
+from tessera.nvml.asynchronous import ThreadedNvml
 from tessera.nvml.attributes import ComputeMode
 from tessera.nvml.errors import DriverMismatch, InUse
 from tessera.nvml.interface import GpuEvent, GpuEventKind, GpuProcess, Nvml

@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from threading import Barrier, Event
 
-from tessera.nvml.asynchronous.threaded import SharedLock
+from tessera.nvml.asynchronous import SharedLock
 
 
 def test_those_that_share_run_at_once_and_the_one_alone_after_them() -> None:

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.placement.ratings.card_demand import TYPICAL_REQUESTS, CardDemand
-from tessera.placement.ratings.card_request import CardRequest
+from tessera.placement.ratings.card_demand import TYPICAL_REQUESTS, CardDemand, CardRequest
 
 FREE = {"A100": 4000, "H100": 4000}
 

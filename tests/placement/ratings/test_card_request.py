@@ -2,7 +2,7 @@
 
 import pytest
 
-from tessera.placement.ratings.card_request import CardRequest, FreeCards, list_uses, usable_parts
+from tessera.placement.ratings.card_demand import CardRequest, FreeCards, list_uses, usable_parts
 
 
 def asks(cards: int, part: int = 1000) -> CardRequest:

@@ -3,10 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.placement.ratings.card_demand import DRIFT, CardDemand
-from tessera.placement.ratings.card_request import CardRequest, FreeCards, NodeRoom
-from tessera.placement.ratings.node_ratings import NodeRatings
-from tessera.placement.ratings.node_sizes import NodeSize
+from tessera.placement.ratings.card_demand import DRIFT, CardDemand, CardRequest, FreeCards, NodeRoom
+from tessera.placement.ratings.node_ratings import NodeRatings, NodeSize
 from tessera.placement.step_budget import StepBudget
 
 ANY = ("A100", "H100")

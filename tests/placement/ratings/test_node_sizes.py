@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.placement.ratings.card_request import CardRequest
-from tessera.placement.ratings.node_sizes import NodeSize, NodeSizes
+from tessera.placement.ratings.card_demand import CardRequest
+from tessera.placement.ratings.node_ratings import NodeSize, NodeSizes
 
 ANY = ("A100", "H100")
 USUAL, LARGE = NodeSize(95_700, 380_000, 4), NodeSize(128_000, 786_432, 8)

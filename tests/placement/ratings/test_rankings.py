@@ -4,12 +4,11 @@ import tracemalloc
 
 import pytest
 
-from tessera.placement.link_ratings import LinkRatings
-from tessera.placement.ratings.card_demand import TypicalRequests
-from tessera.placement.ratings.card_request import CardRequest, NodeRoom
+from tessera.placement.ratings.card_demand import CardRequest, NodeRoom, TypicalRequests
 from tessera.placement.ratings.rankings import RANKED_ROOMS, Rankings
 from tessera.placement.ratings.room_index import RoomIndex
 from tessera.placement.step_budget import StepBudget
+from tessera.placement.topology import LinkRatings
 
 ANY = ("A100", "H100")
 

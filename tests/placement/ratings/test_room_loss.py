@@ -2,9 +2,8 @@
 
 import pytest
 
-from tessera.placement.ratings.card_demand import TypicalRequests
-from tessera.placement.ratings.card_request import CardRequest, FreeCards
-from tessera.placement.ratings.room_loss import RoomLoss
+from tessera.placement.ratings.card_demand import CardRequest, FreeCards, TypicalRequests
+from tessera.placement.ratings.room_rating import RoomLoss
 
 SMALL = CardRequest(4000, 0, 1, 300, ("A100", "H100"), pinned=False)
 WHOLE = CardRequest(8000, 0, 1, 1000, ("A100", "H100"), pinned=False)

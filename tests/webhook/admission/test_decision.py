@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tessera.api.names import QUOTA_RESOURCE
-from tessera.api.nodes.gpu_labels import count_label
+from tessera.api.nodes.node_cards import count_label
 from tessera.api.nodes.offers import NodeOffer, OfferKind, placement_offers
 from tessera.kube.resources import Node, NodeStatus, ObjectMeta
 from tessera.webhook.admission.decision import decide_admission

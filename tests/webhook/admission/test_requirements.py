@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 from tests.offers.offered import Placed, slices, whole_card
 
-from tessera.api.nodes.gpu_labels import count_label
+from tessera.api.nodes.node_cards import count_label
 from tessera.api.nodes.offers import NodeOffer, OfferKind
 from tessera.mig.models import model_by_short_name
 from tessera.offers.selection import CardProperties, Offer

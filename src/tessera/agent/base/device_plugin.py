@@ -1,9 +1,182 @@
-"""The part of a device plugin that is the same for slices and for static devices: its name, its options, its list."""
+"""The part of a device plugin that is the same for slices and for static devices: its list, and its CDI files.
 
-from collections.abc import AsyncIterator, Callable, Sequence
+Files are put in place while container runtimes read the folder. The callers decide the content. Specification:
+container-device-interface 0.6.0 (SPEC.md).
+
+Static devices share one file (:mod:`tessera.agent.sharing.cdi`). Slices have one file per device ID
+(:class:`CdiFolder`): kubelet gives an ID to one running container at a time, and the runtime cannot resolve a name that
+two CDI files define. So the claim of the next container replaces the file of the one before, by atomic rename. Every
+file carries the MIG UUIDs of *all* slices of the container that it was written for: the runtime merges the files of a
+container's devices, and the variables agree. The files also give the UUIDs as mounts, and leave
+``CUDA_VISIBLE_DEVICES`` alone (``docs/decisions/container-environment.md``).
+
+The agent touches only its own files, which it knows by their prefix. Simulated cards have no device files, so their
+containers get the environment alone.
+"""
+
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from pathlib import Path, PurePosixPath
+
+import msgspec
 
 from tessera.agent.base.change_notifier import ChangeNotifier
-from tessera.kubelet.interfaces import Device, PluginOptions
+from tessera.api.names import CDI_KIND, VISIBLE_DEVICES
+from tessera.kubelet.interfaces import Device, Mount, PluginOptions
+from tessera.nvml.interface import DeviceFile
+
+#: Lowest version that has all that we use (names that begin with a digit came with 0.5.0); containerd 1.7 and CRI-O
+#: 1.28 read it.
+VERSION = "0.6.0"
+#: Folder in which NVIDIA's runtime finds devices that are listed as mounts (nvidia-container-toolkit,
+#: ``internal/config/image``).
+MOUNTED_DEVICES = PurePosixPath("/var/run/nvidia-container-devices")
+#: Value of the variable for a container that gets no device.
+NO_DEVICE = "void"
+
+
+class _Node(msgspec.Struct, frozen=True, kw_only=True):
+    path: str
+    type: str = "c"
+    major: int
+    minor: int
+    permissions: str = "rw"
+
+
+class _Mount(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    host_path: str = "/dev/null"
+    container_path: str
+    options: tuple[str, ...] = ("ro", "nosuid", "nodev", "rbind", "rprivate")
+
+
+class _Edits(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    env: tuple[str, ...] = ()
+    device_nodes: tuple[_Node, ...] = ()
+    mounts: tuple[_Mount, ...] = ()
+
+
+class CdiDefinition(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """One device as a CDI file has it; made by :func:`define_device`."""
+
+    name: str
+    container_edits: _Edits
+
+
+class _Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    cdi_version: str
+    kind: str
+    devices: tuple[CdiDefinition, ...]
+
+
+def define_device(
+    name: str,
+    env: Iterable[str],
+    files: Iterable[DeviceFile] = (),
+    *,
+    mounted: Iterable[str] = (),
+    folders: Iterable[Mount] = (),
+) -> CdiDefinition:
+    """Returns a device of a CDI file.
+
+    Args:
+        name: the part of its full name after the kind and ``=``.
+        env: variables that its container gets, each ``NAME=value``.
+        files: device nodes that its container may open; each path counts once.
+        mounted: UUIDs that NVIDIA's runtime finds listed as mounts. It adds the driver's libraries for them, even where
+            it ignores the variable (``docs/decisions/container-environment.md``).
+        folders: of the host, that its container gets.
+    """
+    by_path = {each.path: each for each in files}
+    nodes = tuple(_Node(path=each.path, major=each.major, minor=each.minor) for each in by_path.values())
+    mounts = (*(_Mount(container_path=str(MOUNTED_DEVICES / each)) for each in mounted), *map(_bind, folders))
+    return CdiDefinition(name=name, container_edits=_Edits(env=tuple(env), device_nodes=nodes, mounts=mounts))
+
+
+def _bind(folder: Mount) -> _Mount:
+    options = ("ro" if folder.read_only else "rw", "nosuid", "nodev", "rbind", "rprivate")
+    return _Mount(host_path=folder.host_path, container_path=folder.container_path, options=options)
+
+
+def write_cdi_file(path: Path, kind: str, devices: Sequence[CdiDefinition]) -> None:
+    """Writes a file by an atomic rename; leaves an existing file with this content alone.
+
+    Args:
+        path: the file; its folder is made when needed.
+        kind: vendor and class, such as ``tessera.dev/mig``.
+        devices: at least one, since a file without devices is not valid.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    data = msgspec.json.encode(_Spec(cdi_version=VERSION, kind=kind, devices=tuple(devices)))
+    if path.exists() and path.read_bytes() == data:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # In the same folder: runtimes cache a file that they read, and notice a rename in the folder, not a move into it.
+    fresh = path.with_name(f".{path.name}.new")
+    fresh.write_bytes(data)
+    fresh.replace(path)
+
+
+_log = logging.getLogger(__name__)
+
+_PREFIX = CDI_KIND.replace("/", "-") + "_"
+
+
+def cdi_name(device_id: str) -> str:
+    """The CDI name in the answer to Allocate: ``tessera.dev/mig=<device ID>``."""
+    return f"{CDI_KIND}={device_id}"
+
+
+def file_name(device_id: str) -> str:
+    """The file that defines a device. Every character of a device ID is allowed in a file name."""
+    return f"{_PREFIX}{device_id}.json"
+
+
+def environment(mig_uuids: Sequence[str]) -> dict[str, str]:
+    """The variable through which NVIDIA's runtime finds a container's slices."""
+    return {VISIBLE_DEVICES: ",".join(mig_uuids)}
+
+
+class CdiFolder:
+    """Our files in the folder that the container runtime reads.
+
+    Args:
+        path: the folder; made when needed.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def write(self, device_id: str, mig_uuids: Sequence[str], device_files: Sequence[DeviceFile] = ()) -> None:
+        """Defines a device for the container that starts next.
+
+        Args:
+            device_id: the device.
+            mig_uuids: all slices of the container, this one's among them.
+            device_files: files that the container must be able to open to use this device's slice.
+
+        Raises:
+            OSError: the folder cannot be written.
+        """
+        env = [f"{name}={value}" for name, value in environment(mig_uuids).items()]
+        mounted = mig_uuids if device_files else ()
+        write_cdi_file(
+            self._path / file_name(device_id), CDI_KIND, [define_device(device_id, env, device_files, mounted=mounted)]
+        )
+
+    def remove(self, device_ids: Iterable[str]) -> None:
+        """Removes the definitions of devices; ignores devices without a definition."""
+        for device_id in device_ids:
+            (self._path / file_name(device_id)).unlink(missing_ok=True)
+
+    def keep_only(self, device_ids: Iterable[str]) -> None:
+        """Removes our files that a former agent left for pods that are gone."""
+        kept = {file_name(device_id) for device_id in device_ids}
+        for path in list(self._path.glob(f"{_PREFIX}*.json")) + list(self._path.glob(f".{_PREFIX}*.new")):
+            if path.name not in kept:
+                _log.info("removing stale CDI file %s", path)
+                path.unlink(missing_ok=True)
 
 
 class ResourcePlugin:

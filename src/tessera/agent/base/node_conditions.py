@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from tessera.api.nodes.conditions import CARD_CONDITIONS
+from tessera.api.nodes.node_marks import CARD_CONDITIONS
 from tessera.kube.resources import Condition
 from tessera.limits.messages import CONDITION_MESSAGE
 from tessera.text import one_line

@@ -22,8 +22,8 @@ from tessera.api.names import (
     PodUid,
 )
 from tessera.api.nodes.card_faults import SPARED_ANNOTATION, CardRule, decode_spared
-from tessera.api.nodes.cordons import Cordon, read_cordons
-from tessera.api.sharing.profile_selection import PROFILE_LABEL
+from tessera.api.nodes.node_marks import Cordon, read_cordons
+from tessera.api.sharing.profile import PROFILE_LABEL
 from tessera.clock import Clock
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError

@@ -15,7 +15,7 @@ from tessera.clock import Clock
 from tessera.kube.client.client import Client
 from tessera.kube.event_recorder import EventRecorder
 from tessera.kubelet.interfaces import Kubelet
-from tessera.nvml.asynchronous.async_nvml import AsyncNvml
+from tessera.nvml.asynchronous import AsyncNvml
 from tessera.replay.service import Recorders
 from tessera.status_pages import JsonDocuments
 

@@ -1,6 +1,6 @@
 """Opens the driver as soon as it may be used, and closes it again: waits for events, and writes markers.
 
-:mod:`tessera.agent.driver.driver_state` decides. The gate checks after every event on the node or the Node object, with
+:mod:`tessera.agent.driver.hardware` decides. The gate checks after every event on the node or the Node object, with
 two exceptions by time. First, if a driver reports that it is ready and NVML fails, the gate tries again with growing
 pauses. A pause ends early only when a fact changes that others decide (:class:`_Outside`): the gate's own markers are
 events too, and must not end it. Second, a module of the host that an administrator loads by hand makes no device node
@@ -21,7 +21,8 @@ from tessera.agent.base.change_notifier import ChangeNotifier, Fact
 from tessera.agent.base.marker_files import MarkerFiles
 from tessera.agent.base.options import ValidationMode
 from tessera.agent.base.runtime import AgentEnvironment
-from tessera.agent.driver.driver_state import (
+from tessera.agent.driver.hardware import (
+    DriverBackend,
     DriverFacts,
     DriverFound,
     DriverHome,
@@ -30,7 +31,6 @@ from tessera.agent.driver.driver_state import (
     find_driver,
     is_still_usable,
 )
-from tessera.agent.driver.hardware import DriverBackend
 from tessera.agent.driver.ready_condition import ReadyConditionWriter
 from tessera.api.nodes.driver_status import (
     CUDA_READY,
@@ -42,10 +42,10 @@ from tessera.api.nodes.driver_status import (
     PLUGIN_READY,
     TOOLKIT_READY,
 )
-from tessera.api.nodes.removal import RemovalRequest, read_request
+from tessera.api.nodes.node_marks import RemovalRequest, read_request
 from tessera.kube.backoff import Backoff
 from tessera.kube.resources import Node
-from tessera.nvml.asynchronous.async_nvml import AsyncNvml
+from tessera.nvml.asynchronous import AsyncNvml
 from tessera.nvml.errors import DriverMismatch, DriverNotLoaded, NvmlError
 from tessera.nvml.interface import GpuEvent, GpuProcess, Nvml
 

@@ -12,10 +12,10 @@ from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.node_conditions import NodeCondition, conditions_manifest
 from tessera.agent.base.node_objects import NodeSource
 from tessera.agent.base.runtime import AgentEnvironment
-from tessera.agent.driver.driver_state import WaitReason
-from tessera.api.nodes.conditions import ADVERTISED_MANAGER
+from tessera.agent.driver.hardware import WaitReason
 from tessera.api.nodes.driver_status import ADVERTISED_CONDITION as CONDITION
 from tessera.api.nodes.driver_status import WAITING_FOR_KUBELET
+from tessera.api.nodes.node_marks import ADVERTISED_MANAGER
 from tessera.clock import rfc3339
 from tessera.kube.backoff import Backoff
 from tessera.kube.client.errors import ApiError

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from tessera.agent.health.fault import PREFLIGHT, Fault, Hysteresis
-from tessera.agent.inventory.device_health import Reaction
+from tessera.agent.inventory.device_state import Reaction
 from tessera.api.nodes.card_faults import CardFault
 from tessera.api.nodes.health import (
     BOOT_STEP,

@@ -21,7 +21,7 @@ from tessera.agent.base.call_retries import RetryDelays
 from tessera.agent.health.fault import CardProbed, ProbeResult
 from tessera.agent.health.policy import RecoveryAction
 from tessera.clock import Clock
-from tessera.nvml.asynchronous.async_nvml import AsyncNvml
+from tessera.nvml.asynchronous import AsyncNvml
 from tessera.nvml.errors import GpuLost, NvmlError, ResetRequired
 from tessera.nvml.interface import GpuUuid
 

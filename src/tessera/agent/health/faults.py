@@ -14,7 +14,7 @@ An error that the card itself measures, such as heat or a row of memory without 
 as it is measured, and for the quiet time after that: a card at its limit reports it now and then.
 
 A cordon of a card is kept as a fault of the source ``cordon``, though the hardware has none. It withholds the card,
-begins and ends with the annotation of the Node (:mod:`tessera.api.nodes.cordons`), and no probe and no boot ends it.
+begins and ends with the annotation of the Node (:mod:`tessera.api.nodes.node_marks`), and no probe and no boot ends it.
 While it lasts, Tessera does nothing to the card.
 
 Where an administrator wants it, a card that was repaired by a reset or a reboot is withheld until it was tested.
@@ -48,6 +48,7 @@ from tessera.agent.health.fault import (
     ErrorsMeasured,
     Fault,
     FaultsSpared,
+    FaultTable,
     HardwareEventReported,
     HealthEvent,
     Hysteresis,
@@ -60,12 +61,11 @@ from tessera.agent.health.fault import (
     health_by,
     worst_of,
 )
-from tessera.agent.health.fault_table import FaultTable
 from tessera.agent.health.history import FALLS, FaultHistory, PastFault, counts_as_fall, describe_falls
 from tessera.agent.health.policy import DRIVER_REACTIONS, ECC_REACTIONS, HealthPolicy, RecoveryAction
-from tessera.agent.inventory.device_health import DeviceHealth, DeviceScope, Reaction
-from tessera.api.nodes.cordons import Cordon
+from tessera.agent.inventory.device_state import DeviceHealth, DeviceScope, Reaction
 from tessera.api.nodes.health import FELL_TOO_OFTEN, MEASURED_ERRORS, UNREADABLE, describe_xid
+from tessera.api.nodes.node_marks import Cordon
 from tessera.api.nodes.repairs import PreflightMode, Repairs
 from tessera.limits.nodes import NODE_CARDS
 from tessera.nvml.interface import LOST_TEXT, GpuEvent, GpuEventKind

@@ -21,7 +21,7 @@ import msgspec
 from tessera.agent.base.metrics import Metrics
 from tessera.agent.base.state_file import StateFile
 from tessera.agent.health.fault import Fault
-from tessera.agent.inventory.device_health import DeviceScope, Reaction
+from tessera.agent.inventory.device_state import DeviceScope, Reaction
 from tessera.api.nodes.preflights import CardTest
 from tessera.api.nodes.repairs import Repairs
 from tessera.limits.nodes import NODE_CARDS

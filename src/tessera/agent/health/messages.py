@@ -7,7 +7,7 @@ from tessera.agent.base.node_objects import ObjectEvents
 from tessera.agent.health.card_health import describe_error
 from tessera.agent.health.fault import PREFLIGHT, Fault
 from tessera.agent.health.faults import HealthChange, HealthStateMachine
-from tessera.agent.inventory.device_health import DeviceScope, Reaction
+from tessera.agent.inventory.device_state import DeviceScope, Reaction
 from tessera.api.nodes.health import describe_fault
 from tessera.api.nodes.preflights import CardTest, describe_test
 from tessera.nvml.interface import GpuInfo

@@ -52,10 +52,10 @@ from tessera.agent.health.messages import (
 )
 from tessera.agent.health.policy import HealthPolicy
 from tessera.agent.health.repairs import CardPreflights, CardRepairs, RepairReboots
-from tessera.agent.inventory.device_health import DeviceHealth, DeviceScope, Reaction
+from tessera.agent.inventory.device_state import DeviceHealth, DeviceScope, Reaction
 from tessera.api.nodes.card_faults import CardFault, CardRule
-from tessera.api.nodes.cordons import Cordon
 from tessera.api.nodes.health import CardHealth
+from tessera.api.nodes.node_marks import Cordon
 from tessera.api.nodes.preflights import CardPreflight, CardTest, describe_test
 from tessera.api.nodes.repairs import Repairs
 from tessera.nvml.interface import GpuEvent, GpuInfo, GpuUuid

@@ -24,7 +24,7 @@ import msgspec
 from tessera.agent.health.card_health import describe_error
 from tessera.agent.health.fault import Fault
 from tessera.agent.health.history import PastFault
-from tessera.agent.inventory.device_health import DeviceScope, Reaction
+from tessera.agent.inventory.device_state import DeviceScope, Reaction
 from tessera.api.names import (
     GPU_CONDITION,
     GPU_NEEDS_REBOOT,

@@ -23,8 +23,7 @@ import msgspec
 from tessera.agent.base.runtime import AgentRuntime
 from tessera.agent.health.monitor import HealthMonitor
 from tessera.agent.health.preflight_runner import PreflightRunner
-from tessera.agent.inventory.device_health import CheckedDevice
-from tessera.agent.inventory.device_users import DeviceUser, DeviceUsers
+from tessera.agent.inventory.device_state import CheckedDevice, DeviceUser, DeviceUsers
 from tessera.agent.inventory.gpu_inventory import InventoryReader
 from tessera.api.names import POD_PREFLIGHT, PodUid
 from tessera.api.nodes.preflights import CardTest, describe_test

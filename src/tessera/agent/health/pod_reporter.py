@@ -21,8 +21,7 @@ from tessera.agent.base.node_objects import ApiMirror
 from tessera.agent.base.runtime import AgentRuntime
 from tessera.agent.health.monitor import HealthMonitor
 from tessera.agent.health.pod_conditions import Holdings, PodConditions, PodNotice, has_open_condition
-from tessera.agent.inventory.device_health import DeviceScope
-from tessera.agent.inventory.device_users import DeviceUsers
+from tessera.agent.inventory.device_state import DeviceScope, DeviceUsers
 from tessera.agent.inventory.gpu_inventory import GpuInventory, InventoryReader
 from tessera.agent.inventory.sliceable_gpus import SliceLease
 from tessera.api.names import GPU_CONDITION, POD_HEALTH_MANAGER, PodUid

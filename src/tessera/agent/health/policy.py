@@ -17,7 +17,7 @@ from types import MappingProxyType
 
 import msgspec
 
-from tessera.agent.inventory.device_health import Reaction
+from tessera.agent.inventory.device_state import Reaction
 from tessera.nvml.interface import GpuEventKind
 from tessera.nvml.xids import XIDS, Remedy
 

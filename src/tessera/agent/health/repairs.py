@@ -30,7 +30,7 @@ from tessera.agent.health.fault import PreflightEnded
 from tessera.agent.health.faults import HealthStateMachine
 from tessera.agent.health.messages import HealthEvents
 from tessera.agent.health.preflight_runner import PreflightRunner
-from tessera.agent.inventory.device_health import DeviceScope
+from tessera.agent.inventory.device_state import DeviceScope
 from tessera.api.nodes.preflights import CardPreflight
 from tessera.api.nodes.repairs import RebootWay
 from tessera.clock import Clock

@@ -17,7 +17,7 @@ import msgspec
 from tessera.agent.base.state_file import StateFile
 from tessera.agent.inventory.gpu_inventory import GpuState, InventoryReader, fixed_memory_gib
 from tessera.api.names import CLAIMED_CARD
-from tessera.api.sharing.kinds import SHARING_RULES, SharingKind
+from tessera.api.sharing.devices import SHARING_RULES, SharingKind
 from tessera.mig.names import CLAIMED_SHARE
 
 

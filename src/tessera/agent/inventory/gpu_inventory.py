@@ -17,7 +17,7 @@ from tessera.api.sharing.devices import GpuDescription, MigDevice
 from tessera.mig.geometry import Engines, Geometry, Profile
 from tessera.mig.models import model_by_product
 from tessera.mig.names import parse_profile_name
-from tessera.nvml.asynchronous.async_nvml import AsyncNvml
+from tessera.nvml.asynchronous import AsyncNvml
 from tessera.nvml.attributes import CardAttributes, MigAttributes, NvLink
 from tessera.nvml.errors import GpuLost, NvmlError, NvmlNotFound, UnknownNvmlError
 from tessera.nvml.interface import GiProfileInfo, GpuInfo, GpuInstance, GpuUuid

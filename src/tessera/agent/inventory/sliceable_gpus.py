@@ -24,7 +24,7 @@ from tessera.kubelet.interfaces import Device
 from tessera.mig.geometry import Geometry
 from tessera.mig.layout_planning import max_memory_gb_of_layout
 from tessera.mig.names import CARD_SLOTS, CLAIMED_SHARE, is_device_profile
-from tessera.nvml.asynchronous.async_nvml import AsyncNvml
+from tessera.nvml.asynchronous import AsyncNvml
 from tessera.nvml.errors import NvmlError
 from tessera.nvml.interface import GpuInfo, MigModeResult
 from tessera.placement.devices import device_geometry, shared_geometry

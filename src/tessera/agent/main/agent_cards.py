@@ -16,7 +16,7 @@ import msgspec
 from tessera.agent.base.runtime import AgentRuntime
 from tessera.agent.base.state_file import StateFile
 from tessera.agent.health.monitor import HealthMonitor
-from tessera.agent.inventory.device_users import DeviceUsers
+from tessera.agent.inventory.device_state import DeviceUsers
 from tessera.agent.inventory.gpu_inventory import GpuInventory, InventoryReader
 from tessera.agent.sharing.resource_advertiser import ResourceAdvertiser
 from tessera.agent.slices.slice_manager import SliceManager

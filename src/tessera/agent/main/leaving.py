@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 import msgspec
 
 from tessera.agent.base.node_objects import has_ended
-from tessera.agent.inventory.device_users import DeviceUser, match_device_users
+from tessera.agent.inventory.device_state import DeviceUser, match_device_users
 from tessera.agent.inventory.sliceable_gpus import parse_device_id
 from tessera.agent.main.wiring import Components
 from tessera.agent.mig_config.executor import LayoutJournal

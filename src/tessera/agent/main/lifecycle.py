@@ -40,20 +40,18 @@ from tessera.agent.base.processes import ProcessTable
 from tessera.agent.base.runtime import AgentEnvironment
 from tessera.agent.base.state_file import find_newer_file
 from tessera.agent.base.turn import HANDOVER_TIMEOUT, NodeTurn
-from tessera.agent.driver.driver_state import DriverHome, WaitReason
 from tessera.agent.driver.gate import DriverGate, OpenDriver
-from tessera.agent.driver.hardware import DriverBackend
+from tessera.agent.driver.hardware import DriverBackend, DriverHome, WaitReason
 from tessera.agent.driver.kubelet_gate import GatedKubelet
 from tessera.agent.driver.ready_condition import ReadyConditionWriter
-from tessera.agent.main.programs import NodePrograms
 from tessera.agent.main.removal import AnswerWriter, NodeRemoval
 from tessera.agent.main.run import run_components
-from tessera.agent.main.satellites import CORE_ALONE, NodeSatellites
+from tessera.agent.main.satellites import CORE_ALONE, NodePrograms, NodeSatellites
 from tessera.agent.main.wiring import Components
 from tessera.agent.mps.interfaces import ControlFailed
 from tessera.api.nodes.driver_status import DRIVER_SET_LABEL, PAUSE_LABEL
-from tessera.api.nodes.gpu_labels import keep_off_label
-from tessera.api.nodes.removal import REMOVAL_ANNOTATION
+from tessera.api.nodes.node_cards import keep_off_label
+from tessera.api.nodes.node_marks import REMOVAL_ANNOTATION
 from tessera.api.nodes.usage import USAGE_PATH, NodeUsage
 from tessera.clock import Clock
 from tessera.kube.client.client import Client

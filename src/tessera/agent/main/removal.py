@@ -22,7 +22,7 @@ from tessera.agent.driver.ready_condition import ReadyConditionWriter
 from tessera.agent.main.leaving import CLIENT_RECHECK, CardRelease
 from tessera.agent.main.wiring import Components
 from tessera.api.names import CDI_KIND, MPS_HOST_LABEL
-from tessera.api.nodes.removal import (
+from tessera.api.nodes.node_marks import (
     REMOVAL_ANNOTATION,
     REMOVED_ANNOTATION,
     RemovalAnswer,

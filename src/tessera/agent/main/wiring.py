@@ -14,7 +14,7 @@ from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.host import NodeReboot
 from tessera.agent.base.node_objects import NodeMirror, changed_facts, changed_pod_facts
 from tessera.agent.base.runtime import AgentEnvironment, make_runtime
-from tessera.agent.config.config_watcher import ConfigWatcher
+from tessera.agent.config import ConfigWatcher
 from tessera.agent.health.executor import CardResetter
 from tessera.agent.health.monitor import HealthMonitor
 from tessera.agent.health.pod_preflights import PodPreflights
@@ -23,11 +23,18 @@ from tessera.agent.health.preflight_runner import PreflightRunner
 from tessera.agent.health.repairs import CardPreflights, RepairReboots
 from tessera.agent.inventory.card_ownership import CardOwnership, StaticGpus
 from tessera.agent.inventory.card_topology import TopologyReader
-from tessera.agent.inventory.device_users import DeviceUsers
+from tessera.agent.inventory.device_state import DeviceUsers
 from tessera.agent.inventory.gpu_inventory import InventoryReader
 from tessera.agent.main.agent_cards import AgentCards
-from tessera.agent.main.programs import MachinePrograms, NodePrograms
-from tessera.agent.main.satellites import CORE_ALONE, LoadReader, MemoryInputs, MemoryWatch, NodeSatellites
+from tessera.agent.main.satellites import (
+    CORE_ALONE,
+    LoadReader,
+    MachinePrograms,
+    MemoryInputs,
+    MemoryWatch,
+    NodePrograms,
+    NodeSatellites,
+)
 from tessera.agent.mig_config.drain import DeviceDrainer, RebootRequests
 from tessera.agent.mig_config.executor import LayoutJournal, MigExecutor
 from tessera.agent.mig_config.reconciler import LayoutReconciler
@@ -35,12 +42,10 @@ from tessera.agent.monitoring.exporter import Exporter
 from tessera.agent.monitoring.sampler import NodeSampler
 from tessera.agent.mps.daemons import MpsDaemons
 from tessera.agent.node_status.label_facts import SIMULATED_MACHINE, read_machine, read_vgpu
-from tessera.agent.node_status.node_facts import MachineFacts
+from tessera.agent.node_status.node_facts import MachineFacts, NodeReport
 from tessera.agent.node_status.publisher import NodeStatusPublisher
-from tessera.agent.node_status.report import NodeReport
-from tessera.agent.sharing.allocate_response import AllocateOptions
+from tessera.agent.sharing.allocate_response import AllocateOptions, DeviceNodes
 from tessera.agent.sharing.cdi import CdiFile, CdiPublisher
-from tessera.agent.sharing.device_nodes import DeviceNodes
 from tessera.agent.sharing.occupancy import DeviceOccupancy
 from tessera.agent.sharing.offer import SharingSettings
 from tessera.agent.sharing.resource_advertiser import ResourceAdvertiser, StaticDevices
@@ -50,7 +55,7 @@ from tessera.agent.slices.slice_manager import SliceManager
 from tessera.kube.eviction import Evictor
 from tessera.kube.resources import NODES
 from tessera.kubelet.interfaces import Kubelet
-from tessera.nvml.asynchronous.async_nvml import AsyncNvml
+from tessera.nvml.asynchronous import AsyncNvml
 
 
 class Components:

@@ -33,9 +33,8 @@ from tessera.api.mig_layouts.layouts_file import CardTarget, LayoutEntry, resolv
 from tessera.api.names import MIG_CONFIG_DYNAMIC, MIG_CONFIG_LABEL
 from tessera.api.problems import FileRefused
 from tessera.api.sharing.advertisement import make_advertisement
-from tessera.api.sharing.kinds import SHARING_RULES, SharingKind
-from tessera.api.sharing.profile import MigStrategy, SharingProfile
-from tessera.api.sharing.profile_selection import PROFILE_LABEL
+from tessera.api.sharing.devices import SHARING_RULES, SharingKind
+from tessera.api.sharing.profile import PROFILE_LABEL, MigStrategy, SharingProfile
 from tessera.limits.nodes import CARD_SLOTS
 from tessera.mig.layout_planning import Infeasible, plan_layout
 

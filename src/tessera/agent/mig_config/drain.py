@@ -16,7 +16,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from tessera.agent.base.runtime import AgentRuntime, RebootNode
-from tessera.agent.inventory.device_users import match_device_users
+from tessera.agent.inventory.device_state import match_device_users
 from tessera.agent.mig_config.events import CardStatus, LayoutState, UserPod
 from tessera.agent.mig_config.executor import LayoutJournal
 from tessera.kube.eviction import Blocked, Evictor

@@ -11,11 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from tessera.agent.inventory.card_ownership import CardShares
-from tessera.agent.inventory.device_users import DeviceUser
+from tessera.agent.inventory.device_state import DeviceUser
 from tessera.agent.inventory.sliceable_gpus import SliceLease
 from tessera.api.names import PodUid
-from tessera.api.sharing.devices import AdvertisedDevice, Advertisement
-from tessera.api.sharing.kinds import SharingKind
+from tessera.api.sharing.devices import AdvertisedDevice, Advertisement, SharingKind
 from tessera.kube.resources import Pod
 from tessera.nvml.interface import DeviceMemory, GpuInfo
 from tessera.nvml.measurements import Absence, Measurements, Quantity

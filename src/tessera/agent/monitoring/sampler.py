@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from tessera.agent.base.processes import ProcessTable
 from tessera.agent.inventory.card_ownership import CardShares
-from tessera.agent.inventory.device_users import PodSource, match_device_users
+from tessera.agent.inventory.device_state import PodSource, match_device_users
 from tessera.agent.inventory.gpu_inventory import GpuState, InventoryReader
 from tessera.agent.inventory.sliceable_gpus import SliceLease
 from tessera.agent.monitoring.sample import (
@@ -39,7 +39,7 @@ from tessera.agent.monitoring.sample import (
 from tessera.api.sharing.devices import Advertisement
 from tessera.clock import Clock
 from tessera.kubelet.interfaces import Kubelet, PodResources
-from tessera.nvml.asynchronous.async_nvml import AsyncNvml
+from tessera.nvml.asynchronous import AsyncNvml
 from tessera.nvml.errors import NvmlError, absence_of
 from tessera.nvml.interface import DeviceMemory, GpuInfo, GpuInstance, MigUuid
 from tessera.nvml.measurements import ACTIVITIES, Absence, Measurements, Quantity

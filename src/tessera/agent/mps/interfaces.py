@@ -20,7 +20,7 @@ from typing import NewType, Protocol
 import msgspec
 
 from tessera.agent.base.desired_config import ContainerEdits, ServicePlan
-from tessera.api.sharing.shares import ClientShare
+from tessera.api.sharing.profile import ClientShare
 from tessera.kubelet.interfaces import Mount
 
 #: The MPS root as containers see it (k8s-device-plugin, ``mps.ContainerRoot``).

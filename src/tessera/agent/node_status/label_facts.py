@@ -30,8 +30,7 @@ from tessera.agent.node_status.labels import (
     VgpuFacts,
     described_cards,
 )
-from tessera.api.sharing.devices import AdvertisedDevice, Advertisement, MigDevice
-from tessera.api.sharing.kinds import SharingKind
+from tessera.api.sharing.devices import AdvertisedDevice, Advertisement, MigDevice, SharingKind
 from tessera.api.sharing.profile import MigStrategy, SharingProfile
 from tessera.mig.names import resource_spelling
 from tessera.nvml.attributes import CardAttributes, MigAttributes

@@ -16,8 +16,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from tessera.api.nodes.gpu_labels import count_label, product_label
-from tessera.api.sharing.kinds import SharingKind
+from tessera.api.nodes.node_cards import count_label, product_label
+from tessera.api.sharing.devices import SharingKind
 from tessera.api.sharing.profile import MigStrategy
 from tessera.mig.names import resource_spelling
 from tessera.nvml.interface import family

@@ -30,7 +30,7 @@ from tessera.agent.base.node_conditions import NodeCondition, bound_messages, co
 from tessera.agent.base.node_objects import NodeSource
 from tessera.agent.base.runtime import AgentRuntime
 from tessera.agent.node_status.node_facts import MachineFacts, NodeFacts, NodeMetadata, is_part
-from tessera.api.nodes.conditions import HEALTH, is_marked_silent
+from tessera.api.nodes.node_marks import HEALTH, is_marked_silent
 from tessera.clock import rfc3339
 from tessera.kube.backoff import Backoff
 from tessera.kube.client.errors import ApiError, Forbidden

@@ -1,4 +1,4 @@
-"""Builds the answer to Allocate, which gives a container its devices. Pure.
+"""Builds the answer to Allocate, which gives a container its devices, and reads its device nodes.
 
 The forms are those of NVIDIA's device plugin, one for each device list strategy, and several may be in force together:
 
@@ -14,6 +14,11 @@ first two strategies: CDI files bring their own. The same holds for IMEX channel
 them. Tessera adds one thing to upstream's forms: an answer by CDI with several devices, or on a node where a container
 may have other resources too, ends with one more name: that of the container's *set* (:func:`set_name`), whose CDI edits
 name all its devices in the variable (``docs/decisions/container-environment.md``).
+
+Device nodes and the links between cards are read from the cards, and read again only when they may have changed: when a
+card or MIG device comes, goes or gets another number. If a read fails, the reason is kept for each device concerned,
+and the read is tried again after a while; other devices do not wait. The topology decides which whole cards are
+allocated together.
 """
 
 import hashlib
@@ -24,13 +29,19 @@ from typing import Self
 
 import msgspec
 
-from tessera.agent.base.cdi_files import MOUNTED_DEVICES
 from tessera.agent.base.desired_config import ContainerEdits
+from tessera.agent.base.device_plugin import MOUNTED_DEVICES
+from tessera.agent.inventory.card_topology import read_topology
+from tessera.agent.inventory.gpu_inventory import GpuState
 from tessera.api.names import VISIBLE_DEVICES
 from tessera.api.sharing.devices import AdvertisedDevice
 from tessera.api.sharing.profile import AllocationPolicy, Flags
+from tessera.clock import Clock
 from tessera.kubelet.interfaces import ContainerAllocateResponse, DeviceNode, Mount
+from tessera.nvml.asynchronous import AsyncNvml
+from tessera.nvml.errors import NvmlError
 from tessera.nvml.interface import DeviceFile
+from tessera.placement.topology import Topology
 
 IMEX_CHANNELS = "NVIDIA_IMEX_CHANNELS"
 #: Vendor and class of the CDI names: those of NVIDIA's device plugin, so that names it allocated still resolve.
@@ -176,3 +187,77 @@ def _annotations(
     # A container may get several answers, one for each of its resources, and their keys differ. No entry is in two.
     answer_id = uuid.uuid5(uuid.NAMESPACE_OID, "/".join((resource, *(each.id for each in devices))))
     return {f"{options.cdi_annotation_prefix}nvidia-device-plugin_{answer_id}": ",".join(names)}
+
+
+#: Seconds before a failed read is tried again.
+RETRY = 30.0
+
+
+class DeviceNodes:
+    """Reads device nodes and links when they may have changed.
+
+    Args:
+        hardware: the node's cards.
+        clock: times the next try.
+
+    Attributes:
+        files: device nodes by UUID of card or MIG device; empty ones on simulated cards.
+        failed: why a device's nodes are not known, by its UUID.
+        topology: how the cards are joined.
+    """
+
+    def __init__(self, hardware: AsyncNvml, clock: Clock) -> None:
+        self._hardware = hardware
+        self._clock = clock
+        self._files_of: object = None
+        self._topology_of: object = None
+        self._retry_at: float | None = None
+        self.files: Mapping[str, tuple[DeviceFile, ...]] = {}
+        self.failed: Mapping[str, str] = {}
+        self.topology = Topology.without_links(())
+
+    def retry_in(self) -> float | None:
+        """Seconds until failed reads are tried again; ``None`` if every read succeeded."""
+        return None if self._retry_at is None else max(0.0, self._retry_at - self._clock.monotonic())
+
+    async def read(self, cards: Sequence[GpuState]) -> None:
+        """Reads the values that may have changed."""
+        joined = [(card.uuid, card.info.pci_bus_id, card.info.readable, card.info.mig_enabled) for card in cards]
+        if joined != self._topology_of:
+            self.topology = await read_topology(self._hardware, [card.info for card in cards])
+            self._topology_of = joined
+        numbered = [(card.uuid, card.info.minor, card.info.readable, card.instances) for card in cards]
+        if numbered != self._files_of or self.retry_in() == 0:
+            await self._read_files(cards)
+            self._files_of = numbered
+
+    async def _read_files(self, cards: Sequence[GpuState]) -> None:
+        files: dict[str, tuple[DeviceFile, ...]] = {}
+        failed: dict[str, str] = {}
+        for card in cards:
+            if not card.info.readable:
+                files |= {uuid: each for uuid, each in self.files.items() if uuid in _uuids(card)}
+                continue
+            try:
+                files[card.uuid] = tuple(await self._hardware.card_files(card.info.uuid))
+            except NvmlError as error:
+                failed[card.uuid] = f"device nodes of card {card.uuid} are not known: {error}"
+            await self._read_mig_files(card, files, failed)
+        self.files, self.failed = files, failed
+        self._retry_at = self._clock.monotonic() + RETRY if failed else None
+
+    async def _read_mig_files(
+        self, card: GpuState, files: dict[str, tuple[DeviceFile, ...]], failed: dict[str, str]
+    ) -> None:
+        for instance in card.instances:
+            for compute in instance.compute_instances:
+                try:
+                    found = await self._hardware.device_files(card.info.uuid, instance.gi_id, compute.ci_id)
+                except NvmlError as error:
+                    failed[compute.mig_uuid] = f"device nodes of {compute.mig_uuid} are not known: {error}"
+                else:
+                    files[compute.mig_uuid] = tuple(found)
+
+
+def _uuids(card: GpuState) -> frozenset[str]:
+    return frozenset({card.uuid} | {each.mig_uuid for one in card.instances for each in one.compute_instances})

@@ -20,8 +20,8 @@ from pathlib import Path
 
 import msgspec
 
-from tessera.agent.base.cdi_files import CdiDefinition, define_device, write_cdi_file
 from tessera.agent.base.change_notifier import ChangeNotifier, Fact
+from tessera.agent.base.device_plugin import CdiDefinition, define_device, write_cdi_file
 from tessera.agent.sharing.allocate_response import CDI_KIND, needs_set, set_name, unique
 from tessera.agent.sharing.occupancy import DeviceOccupancy
 from tessera.api.names import VISIBLE_DEVICES

@@ -16,7 +16,7 @@ import msgspec
 from tessera.agent.base.change_notifier import ChangeNotifier, Fact
 from tessera.agent.base.desired_config import ContainerEdits
 from tessera.agent.base.device_plugin import ResourcePlugin
-from tessera.agent.inventory.device_health import StartCheck
+from tessera.agent.inventory.device_state import StartCheck
 from tessera.agent.sharing.allocate_response import (
     AllocateOptions,
     build_allocation,
@@ -30,8 +30,7 @@ from tessera.agent.sharing.refusals import fence_reason
 from tessera.agent.sharing.strategies import NodeStrategies
 from tessera.api.sharing.devices import AdvertisedDevice, AdvertisedResource, RequestRefused, check_request
 from tessera.api.sharing.devices import AdvertisedDevice as Entry
-from tessera.api.sharing.profile import AllocationPolicy
-from tessera.api.sharing.shares import NotEnoughShares, prefer_shares
+from tessera.api.sharing.profile import AllocationPolicy, NotEnoughShares, prefer_shares
 from tessera.kubelet.interfaces import ContainerAllocateResponse, Device, PluginError, PreferredRequest
 from tessera.nvml.interface import DeviceFile
 from tessera.placement.topology import Topology

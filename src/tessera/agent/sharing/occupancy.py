@@ -18,7 +18,7 @@ import msgspec
 
 from tessera.agent.base.change_notifier import ChangeNotifier, Fact
 from tessera.agent.base.state_file import StateFile
-from tessera.agent.inventory.device_users import DeviceUser, DeviceUsers
+from tessera.agent.inventory.device_state import DeviceUser, DeviceUsers
 from tessera.agent.sharing.allocate_response import needs_set, set_name
 from tessera.agent.sharing.refusals import EntryKey, HeldEntry, find_blocked_entries, list_held_entries
 from tessera.api.names import PodUid

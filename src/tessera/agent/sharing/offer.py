@@ -16,15 +16,14 @@ from typing import Protocol
 import msgspec
 
 from tessera.agent.base.desired_config import DesiredSharing, ServicePlan
-from tessera.agent.inventory.device_health import CheckedDevice
+from tessera.agent.inventory.device_state import CheckedDevice
 from tessera.agent.inventory.gpu_inventory import GpuState, sharing_gpus
 from tessera.agent.sharing.allocate_response import AllocateOptions
 from tessera.agent.sharing.cdi import CdiDevice
 from tessera.agent.sharing.strategies import STRATEGIES, SharingStrategy, StrategyImpossible, plan_services
 from tessera.api.names import profile_of
 from tessera.api.sharing.advertisement import AdvertisementImpossible, make_advertisement
-from tessera.api.sharing.devices import Advertisement, GpuDescription
-from tessera.api.sharing.kinds import SharingKind
+from tessera.api.sharing.devices import Advertisement, GpuDescription, SharingKind
 from tessera.api.sharing.profile import MigStrategy, SharingProfile
 from tessera.nvml.interface import DeviceFile
 
@@ -208,7 +207,7 @@ def _conflict(name: str, devices: int) -> str:
 
 
 class SharingConfig(Protocol):
-    """Follows the labels and ConfigMaps; see :class:`tessera.agent.config.config_watcher.ConfigWatcher`."""
+    """Follows the labels and ConfigMaps; see :class:`tessera.agent.config.ConfigWatcher`."""
 
     @property
     def sharing(self) -> DesiredSharing:

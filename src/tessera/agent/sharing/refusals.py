@@ -22,7 +22,7 @@ from itertools import chain
 
 import msgspec
 
-from tessera.agent.inventory.device_users import DeviceUser
+from tessera.agent.inventory.device_state import DeviceUser
 from tessera.api.sharing.devices import AdvertisedDevice, AdvertisedResource, Advertisement, device_of
 from tessera.kube.quantity import parse_quantity
 

@@ -22,11 +22,10 @@ from dataclasses import dataclass
 
 from tessera.agent.base.change_notifier import ChangeNotifier, Fact
 from tessera.agent.base.desired_config import ServicePlan, drop_cards
-from tessera.agent.inventory.device_health import DeviceHealth, DeviceScope, StartCheck, entry_health
+from tessera.agent.inventory.device_state import DeviceHealth, DeviceScope, StartCheck, entry_health
 from tessera.agent.inventory.gpu_inventory import GpuState
-from tessera.agent.sharing.allocate_response import unique
+from tessera.agent.sharing.allocate_response import RETRY, DeviceNodes, unique
 from tessera.agent.sharing.cdi import CdiPublisher
-from tessera.agent.sharing.device_nodes import RETRY, DeviceNodes
 from tessera.agent.sharing.device_plugin import AllocationCalls, AllocationTerms, StaticDevicePlugin
 from tessera.agent.sharing.offer import (
     AppliedSharing,

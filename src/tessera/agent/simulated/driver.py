@@ -7,13 +7,13 @@ import asyncio
 from pathlib import Path
 
 from tessera.agent.base.change_notifier import ChangeNotifier, Fact
-from tessera.agent.driver.driver_state import DriverHome
+from tessera.agent.driver.hardware import DriverHome
 from tessera.agent.health.preflight_runner import QUICK_SECONDS, failed
 from tessera.agent.simulated.mps import SimulatedLauncher
 from tessera.api.nodes.driver_status import DRIVER_CONTAINER_READY
 from tessera.api.nodes.preflights import CardPreflight
 from tessera.clock import Clock
-from tessera.nvml.asynchronous.async_nvml import AsyncNvml
+from tessera.nvml.asynchronous import AsyncNvml
 from tessera.nvml.errors import NvmlError
 from tessera.nvml.interface import GpuInfo
 from tessera.nvml.simulated.inline import InlineNvml
@@ -104,7 +104,7 @@ class SimulatedPreflight:
 
 
 class SimulatedPrograms:
-    """See :class:`tessera.agent.main.programs.NodePrograms`.
+    """See :class:`tessera.agent.main.satellites.NodePrograms`.
 
     Args:
         machine: the simulated machine.

@@ -1,8 +1,12 @@
-"""PreStartContainer: finds the promised slices for the devices that kubelet picked.
+"""The device plugin of slices on demand: what it lists, and the promised slices for the devices that kubelet picked.
 
-:mod:`tessera.agent.slices.container_finder` finds the container that starts. Its environment names all its slices,
-those of other profiles too. Kubelet calls once for each profile, and each call writes anew all slices that are known by
-then.
+The plugin of a profile advertises every slice that the node *could* make: as many devices of each profile as empty
+cards hold, though they exclude each other. The controller's gate admits only pods whose slices fit. So Allocate never
+waits and never fails for a full card; the wait is in PreStartContainer, which kubelet calls for many pods at a time.
+
+PreStartContainer: :mod:`tessera.agent.slices.container_finder` finds the container that starts. Its environment names
+all its slices, those of other profiles too. Kubelet calls once for each profile, and each call writes anew all slices
+that are known by then.
 
 The controller promises positions, the scheduler counts devices, and kubelet picks device IDs. Slices of one profile on
 one node are alike until kubelet has picked. A *binding* assigns a device ID to a slice of the pod and lasts as long as
@@ -18,21 +22,21 @@ A pod without a promise is refused: it bypassed the webhook. The wait for a slic
 starts the container again after a while and asks again.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from tessera.agent.base.cdi_files import NO_DEVICE, CdiFolder
-from tessera.agent.base.change_notifier import Fact
+from tessera.agent.base.change_notifier import ChangeNotifier, Fact
+from tessera.agent.base.device_plugin import NO_DEVICE, CdiFolder, ResourcePlugin, cdi_name
 from tessera.agent.base.runtime import AgentRuntime
-from tessera.agent.inventory.device_health import CheckedDevice, StartCheck
+from tessera.agent.inventory.device_state import CheckedDevice, StartCheck
 from tessera.agent.inventory.sliceable_gpus import SlicePosition, parse_device_id
 from tessera.agent.slices.container_finder import ContainerFinder, StartingContainer, unbound_positions
 from tessera.agent.slices.events import DevicesBound
 from tessera.agent.slices.loans import find_lent, is_lender
 from tessera.agent.slices.slice_table import SliceJournalFile
 from tessera.agent.slices.state_machine import SliceStateMachine
-from tessera.api.names import MIG_RESOURCE_PREFIX, PodUid
+from tessera.api.names import MIG_RESOURCE_PREFIX, PodUid, resource_of
 from tessera.kube.resources import Pod
-from tessera.kubelet.interfaces import PluginError, PreferredRequest
+from tessera.kubelet.interfaces import ContainerAllocateResponse, Device, PluginError, PreferredRequest
 from tessera.nvml.errors import NvmlError
 from tessera.nvml.interface import GpuUuid
 
@@ -296,3 +300,64 @@ class ContainerSlices:
                     self._cdi.write(device, uuids, files)
         except (NvmlError, OSError) as error:
             raise PluginError(f"the slices of pod {self._name(pod)} cannot be prepared: {error}") from error
+
+
+class SliceDevicePlugin(ResourcePlugin):
+    """See :class:`tessera.kubelet.interfaces.DevicePlugin`.
+
+    Args:
+        resource: ``nvidia.com/mig-<profile>``.
+        devices: the list to advertise now.
+        slices: gives slices to containers.
+        changes: announces that the list may have changed.
+    """
+
+    def __init__(
+        self,
+        resource: str,
+        *,
+        devices: Callable[[], Sequence[Device]],
+        slices: ContainerSlices,
+        changes: ChangeNotifier,
+    ) -> None:
+        super().__init__(resource, devices=devices, changes=changes)
+        self._slices = slices
+
+    async def get_preferred_allocation(self, requests: Sequence[PreferredRequest]) -> Sequence[Sequence[str]]:
+        """Promised positions first. Two containers of one request never get the same position."""
+        promised = self._slices.list_unbound(self._resource)
+        answers: list[list[str]] = []
+        for request in requests:
+            taken = {device for answer in answers for device in answer}
+            answers.append(preferred_devices(request, [each for each in promised if each.device_id not in taken]))
+        return answers
+
+    async def allocate(self, requests: Sequence[Sequence[str]]) -> Sequence[ContainerAllocateResponse]:
+        """Answers CDI names; the files behind them are written before the container starts.
+
+        Raises:
+            PluginError: an ID is one that this plugin never advertised.
+        """
+        return [
+            ContainerAllocateResponse(cdi_devices=tuple(self._cdi_name_of(device) for device in devices))
+            for devices in requests
+        ]
+
+    async def pre_start_container(self, device_ids: Sequence[str]) -> None:
+        """Waits until the container's slices and CDI files exist.
+
+        Raises:
+            PluginError: they do not exist.
+        """
+        for device in device_ids:
+            self._cdi_name_of(device)
+        await self._slices.give(self._resource, device_ids)
+
+    def _cdi_name_of(self, device: str) -> str:
+        try:
+            position = parse_device_id(device)
+        except ValueError as error:
+            raise PluginError(f"{self._resource}: {error}") from error
+        if resource_of(position.profile) != self._resource:
+            raise PluginError(f"{self._resource}: device ID {device!r} is one of {resource_of(position.profile)}")
+        return cdi_name(device)

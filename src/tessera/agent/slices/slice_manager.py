@@ -13,12 +13,12 @@ import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from tessera.agent.base.cdi_files import CdiFolder
 from tessera.agent.base.change_notifier import Fact
+from tessera.agent.base.device_plugin import CdiFolder
 from tessera.agent.base.node_objects import asks_by_claims, has_ended
 from tessera.agent.base.runtime import AgentRuntime
 from tessera.agent.inventory.card_ownership import CardOwnership, CardShares, StaticGpus, owner_of
-from tessera.agent.inventory.device_health import StartCheck
+from tessera.agent.inventory.device_state import StartCheck
 from tessera.agent.inventory.gpu_inventory import InventoryReader
 from tessera.agent.inventory.sliceable_gpus import (
     SliceableGpu,
@@ -28,8 +28,7 @@ from tessera.agent.inventory.sliceable_gpus import (
     parse_device_id,
     sliceable_gpus,
 )
-from tessera.agent.slices.container_slices import ContainerSlices
-from tessera.agent.slices.device_plugin import SliceDevicePlugin
+from tessera.agent.slices.container_slices import ContainerSlices, SliceDevicePlugin
 from tessera.agent.slices.events import (
     GpuReleased,
     InitialSyncDone,

@@ -20,11 +20,18 @@ import msgspec
 
 from tessera.api.names import INSTASLICE_NAMESPACE, SYSTEM_NAMESPACE
 from tessera.api.nodes.card_faults import CARDS_ANNOTATION
-from tessera.api.nodes.conditions import AGENT_CONDITIONS, AGENT_DAEMON_SET, is_agent, is_marked_silent
 from tessera.api.nodes.driver_status import ADVERTISED_CONDITION
-from tessera.api.nodes.gpu_labels import brings_agent, keep_off_label
+from tessera.api.nodes.node_cards import brings_agent, keep_off_label
+from tessera.api.nodes.node_marks import (
+    AGENT_CONDITIONS,
+    AGENT_DAEMON_SET,
+    REMOVAL_ANNOTATION,
+    RemovalState,
+    is_agent,
+    is_marked_silent,
+    read_answer,
+)
 from tessera.api.nodes.offers import OFFERS_ANNOTATION
-from tessera.api.nodes.removal import REMOVAL_ANNOTATION, RemovalState, read_answer
 from tessera.clock import parse_time_or_zero
 from tessera.kube.resources import Condition, Node, Pod
 from tessera.limits.messages import CONDITION_MESSAGE

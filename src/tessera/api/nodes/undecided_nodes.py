@@ -9,12 +9,12 @@ and Kueue's check refuse for good, so they must not take that for an answer. A n
 - feature discovery has written its labels, and none says that there is a device of NVIDIA. Discovery names the labels
   that it wrote in an annotation; a label of its form alone may come from the node pool's template.
 
-Older nodes with GPU labels that offer nothing are the business of :mod:`tessera.api.nodes.device_counts`.
+Older nodes with GPU labels that offer nothing are the business of :mod:`tessera.api.nodes.node_cards`.
 """
 
 from collections.abc import Callable
 
-from tessera.api.nodes.gpu_labels import keep_off_label, labels_say_gpu
+from tessera.api.nodes.node_cards import keep_off_label, labels_say_gpu
 from tessera.api.nodes.offers import OFFERS_ANNOTATION
 from tessera.clock import parse_time_or_zero
 from tessera.kube.resources import Node

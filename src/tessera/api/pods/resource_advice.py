@@ -25,8 +25,8 @@ from tessera.api.names import (
     suggest_resource,
 )
 from tessera.api.pods.requirements import MEMORY
+from tessera.api.sharing.profile import PROFILE_LABEL
 from tessera.api.sharing.profile_parser import SHARED_SUFFIX
-from tessera.api.sharing.profile_selection import PROFILE_LABEL
 from tessera.mig.names import parse_profile_name
 from tessera.text import list_names, one_line
 

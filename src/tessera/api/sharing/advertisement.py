@@ -6,8 +6,8 @@ A pure function, so a profile can be tried before a node is touched. The rules, 
    upstream's default (``nvidia.com/gpu``; for MIG devices that too under ``single``, ``nvidia.com/mig-<profile>`` under
    ``mixed``);
 2. each entry of the profile picks devices of one resource and divides them. If two pick one device, the block that
-   comes first in :data:`~tessera.api.sharing.kinds.SHARING_RULES` counts, and of one block the later entry, so ``all``
-   followed by a single card is a rule with an exception;
+   comes first in :data:`~tessera.api.sharing.devices.SHARING_RULES` counts, and of one block the later entry, so
+   ``all`` followed by a single card is a rule with an exception;
 3. a device that no entry picks stays whole under its own name.
 
 All obstacles are reported at once, with the entry's path. Then nothing is advertised: the caller keeps its present
@@ -21,8 +21,15 @@ import msgspec
 
 from tessera.api.names import resource_of
 from tessera.api.problems import FileRefused, Notice, Problem
-from tessera.api.sharing.devices import AdvertisedDevice, AdvertisedResource, Advertisement, GpuDescription
-from tessera.api.sharing.kinds import SHARING_RULES, SharingKind, SharingRules
+from tessera.api.sharing.devices import (
+    SHARING_RULES,
+    AdvertisedDevice,
+    AdvertisedResource,
+    Advertisement,
+    GpuDescription,
+    SharingKind,
+    SharingRules,
+)
 from tessera.api.sharing.profile import (
     MigStrategy,
     ResourcePattern,

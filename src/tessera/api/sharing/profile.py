@@ -1,17 +1,31 @@
-"""A sharing profile as values: the content of a file of NVIDIA's device plugin, ``version: v1``.
+"""A sharing profile as values, its choice for a node, and the choice of its shares for a container.
 
-:mod:`tessera.api.sharing.profile_parser` makes these values from a file, and :mod:`tessera.api.sharing.advertisement`
-computes a node's advertisement from them. Names, defaults and meanings are upstream's (k8s-device-plugin,
-``api/config/v1``), with one difference: settings that upstream reads and discards (``resources``, ``rename``,
-``devices``) count here.
+The values are the content of a file of NVIDIA's device plugin, ``version: v1``.
+:mod:`tessera.api.sharing.profile_parser` makes them from a file, and :mod:`tessera.api.sharing.advertisement` computes
+a node's advertisement from them. Names, defaults and meanings are upstream's (k8s-device-plugin, ``api/config/v1``),
+with one difference: settings that upstream reads and discards (``resources``, ``rename``, ``devices``) count here.
+
+A node's profile, by the rules of the device plugin's config manager: the node's label names a profile; without a label,
+the cluster's default counts; without that, a profile called ``default``, then the only profile, then none. One
+difference: an unknown name is an error to be shown, not a reason to stop, so the caller keeps its present profile.
+
+A container's shares: kubelet asks for preferred entries among the free ones. The function takes one entry after
+another: ``distributed`` from the device with the fewest shares in use, ``packed`` from the one with the most. Ties are
+broken by the use of the card, so MIG devices, which have one share each, are also spread over or packed onto cards;
+then by the entries that this request has already taken; then by order. Unshared whole cards are chosen by their links,
+elsewhere. Source of an MPS client's limits: the device plugin's MPS daemon, which divides the card's memory and threads
+by the replicas.
 """
 
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from difflib import get_close_matches
 from enum import Enum
 
 import msgspec
 
 from tessera.api.problems import Notice
-from tessera.api.sharing.kinds import SharingKind
+from tessera.api.sharing.devices import AdvertisedDevice, SharingKind
 
 
 class MigStrategy(Enum):
@@ -162,3 +176,140 @@ class SharingProfile(msgspec.Struct, frozen=True, kw_only=True):
     mig: tuple[ResourcePattern, ...] = ()
     blocks: tuple[SharedBlock, ...] = ()
     notices: tuple[Notice, ...] = ()
+
+
+#: The node label that names a profile.
+PROFILE_LABEL = "nvidia.com/device-plugin.config"
+DEFAULT_PROFILE = "default"
+
+
+class ChosenProfile(msgspec.Struct, frozen=True):
+    """The profile of a node.
+
+    Attributes:
+        name: its key; empty if the node follows no profile.
+        text: the file; empty likewise, which is a profile that shares nothing.
+        reason: the reason of this choice, for people.
+    """
+
+    name: str
+    text: str
+    reason: str
+
+
+class UnknownSharingProfile(LookupError):  # noqa: N818 - says what is wrong
+    """A label or a default names a profile that does not exist.
+
+    Attributes:
+        closest: the profile whose name is closest; empty if none is close.
+    """
+
+    def __init__(self, text: str, closest: str) -> None:
+        super().__init__(text)
+        self.closest = closest
+
+
+def choose_profile(profiles: Mapping[str, str], label: str, default: str) -> ChosenProfile:
+    """Returns the profile that a node follows.
+
+    Args:
+        profiles: name to file, the data of the ConfigMap.
+        label: value of the node's label; empty if it has none.
+        default: the cluster's default; empty if it has none.
+
+    Raises:
+        UnknownSharingProfile: the name is not among the profiles; the text lists those.
+    """
+    for name, reason in ((label, f"the node's label {PROFILE_LABEL}"), (default, "the cluster's default")):
+        if name:
+            if name not in profiles:
+                known = ", ".join(sorted(profiles)) or "none"
+                raise UnknownSharingProfile(
+                    f'{reason} names the profile "{name}", which does not exist; there are: {known}',
+                    next(iter(get_close_matches(name[:63], profiles, n=1, cutoff=0.6)), ""),
+                )
+            return ChosenProfile(name, profiles[name], reason)
+    if DEFAULT_PROFILE in profiles:
+        return ChosenProfile(DEFAULT_PROFILE, profiles[DEFAULT_PROFILE], f'the profile called "{DEFAULT_PROFILE}"')
+    if len(profiles) == 1:
+        ((name, text),) = profiles.items()
+        return ChosenProfile(name, text, "the only profile there is")
+    none = (
+        f"neither a label nor a default names one of the {len(profiles)} profiles"
+        if profiles
+        else "there are no profiles"
+    )
+    return ChosenProfile("", "", none)
+
+
+class NotEnoughShares(ValueError):  # noqa: N818 - says what is wrong
+    """Fewer entries are free than asked for."""
+
+
+def prefer_shares(
+    devices: Sequence[AdvertisedDevice],
+    available: Collection[str],
+    must_include: Sequence[str],
+    size: int,
+    policy: AllocationPolicy,
+) -> tuple[str, ...]:
+    """Returns the entries that a container should get.
+
+    Args:
+        devices: all entries of the resource, in the order of index and share.
+        available: ids of the free entries; unknown ones are ignored.
+        must_include: ids that the answer must contain.
+        size: the number of entries that the container gets.
+        policy: spread or pack.
+
+    Returns:
+        ``must_include``, and then the preferred ones in the order in which they were chosen.
+
+    Raises:
+        NotEnoughShares: fewer entries are free than needed.
+    """
+    candidates = set(available).difference(must_include)
+    free = [device for device in devices if device.id in candidates]
+    needed = size - len(must_include)
+    if len(free) < needed:
+        names = f"{len(free)} are free beside the {len(must_include)} that must be part of it"
+        raise NotEnoughShares(f"not enough available devices: {size} are asked for, {names}")
+    in_use = Counter(device.uuid for device in devices) - Counter(device.uuid for device in free)
+    on_card = Counter(device.gpu for device in devices) - Counter(device.gpu for device in free)
+    taken: Counter[str] = Counter()
+    sign = 1 if policy is AllocationPolicy.DISTRIBUTED else -1
+
+    def rank(one: AdvertisedDevice) -> tuple[int, int, int, int]:
+        return (sign * in_use[one.uuid], sign * on_card[one.gpu], taken[one.uuid], taken[one.gpu])
+
+    chosen = []
+    for _ in range(max(0, needed)):
+        best = min(free, key=rank)
+        free.remove(best)
+        chosen.append(best.id)
+        in_use[best.uuid] += 1
+        on_card[best.gpu] += 1
+        taken.update({best.uuid, best.gpu})
+    return (*must_include, *chosen)
+
+
+class ClientShare(msgspec.Struct, frozen=True):
+    """The memory and compute of one client of a shared card.
+
+    Attributes:
+        memory_mib: device memory in MiB, the pinned memory limit of the daemon.
+        thread_percent: of the card's threads, 1 to 100.
+    """
+
+    memory_mib: int
+    thread_percent: int
+
+
+def client_share(memory_mib: int, replicas: int) -> ClientShare:
+    """An equal share of a card, rounded down as the daemon takes whole numbers.
+
+    Args:
+        memory_mib: of the whole card.
+        replicas: number of shares, 1 or more.
+    """
+    return ClientShare(memory_mib // replicas, max(1, 100 // replicas))

@@ -16,7 +16,7 @@ import msgspec
 
 from tessera.api.documents import first_document
 from tessera.api.problems import Notice, ProblemCollector, join_path, quote_value
-from tessera.api.sharing.kinds import SHARING_RULES, SharingKind, SharingRules
+from tessera.api.sharing.devices import SHARING_RULES, SharingKind, SharingRules
 from tessera.api.sharing.profile import (
     DEVICE_LIST_STRATEGIES,
     EXTRAS,

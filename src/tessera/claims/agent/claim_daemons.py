@@ -13,7 +13,7 @@ from tessera.agent.base.desired_config import ContainerEdits, ServicePlan
 from tessera.agent.base.runtime import AgentRuntime
 from tessera.agent.inventory.sliceable_gpus import SliceableGpu
 from tessera.agent.mps.daemons import MpsDaemons
-from tessera.api.sharing.shares import ClientShare, client_share
+from tessera.api.sharing.profile import ClientShare, client_share
 from tessera.claims.agent.prepared_claims import PreparedClaim, PreparedClaims
 from tessera.dra.opaque_configs import ConfigRefused, DeviceSettings, MpsSettings
 from tessera.kubelet.interfaces import PluginError

@@ -27,7 +27,7 @@ from tessera.claims.agent.claim_daemons import ClaimDaemons
 from tessera.claims.agent.claim_driver import ClaimDriver
 from tessera.claims.agent.claim_publisher import ClaimPublisher, PublishedCards, node_card
 from tessera.claims.agent.prepared_claims import PreparedClaims
-from tessera.controller.objects.pod_relations import read_device_claims
+from tessera.controller.objects.pod_constraints import read_device_claims
 from tessera.dra.node_devices import PublishOptions
 
 

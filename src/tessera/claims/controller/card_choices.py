@@ -19,7 +19,7 @@ from operator import itemgetter
 import msgspec
 
 from tessera.api.names import CLAIMED_CARD, NodeName
-from tessera.cel.metering import Meter
+from tessera.cel.evaluator import Meter
 from tessera.claims.controller.published_devices import OWN_ATTRIBUTES, PublishedDevices
 from tessera.dra.devices import Device, Value
 from tessera.dra.matching import consumed_amounts

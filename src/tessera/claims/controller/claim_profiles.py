@@ -27,7 +27,7 @@ import msgspec
 
 from tessera.api.dra.claims import ClaimSpec, DeviceClass, DeviceConfig, ResourceClaim, is_our_class
 from tessera.api.names import CLAIMED_CARD, NodeName
-from tessera.cel.metering import Meter, OutOfBudgetError
+from tessera.cel.evaluator import Meter, OutOfBudgetError
 from tessera.claims.controller.card_choices import Answer, CardChoices, find_comparison, most_common, shares_needed
 from tessera.claims.controller.published_devices import NodeDevices, PublishedDevices, Sort, is_known
 from tessera.dra.devices import Device, DeviceId

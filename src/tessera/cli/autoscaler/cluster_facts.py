@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from tessera.api.names import MIG_CONFIG_LABEL, SYSTEM_NAMESPACE, is_on_demand
-from tessera.api.nodes.gpu_labels import ACCELERATOR_LABELS, CAPI_ACCELERATOR, PROVIDER_ACCELERATORS
+from tessera.api.nodes.node_cards import ACCELERATOR_LABELS, CAPI_ACCELERATOR, PROVIDER_ACCELERATORS
 from tessera.api.nodes.node_pauses import NO_HELP_REASON, Pause, read_pause
 from tessera.cli.autoscaler.settings import (
     CLUSTER_AUTOSCALERS,

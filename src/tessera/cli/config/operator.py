@@ -7,7 +7,7 @@ from tessera.agent.health.policy import unknown_words
 from tessera.api.documents import first_document
 from tessera.api.names import MIG_CONFIG_LABEL, OWN_LAYOUTS, OWN_PROFILES, SYSTEM_NAMESPACE
 from tessera.api.problems import FileRefused
-from tessera.api.sharing.profile_selection import PROFILE_LABEL
+from tessera.api.sharing.profile import PROFILE_LABEL
 from tessera.cli.config.layouts import check_layouts
 from tessera.cli.config.part_report import PartReport, TrialNode, report_refused
 from tessera.cli.config.sharing import check_sharing

@@ -10,11 +10,9 @@ from typing import Any
 from tessera.api.names import profile_of
 from tessera.api.problems import FileRefused, Problem
 from tessera.api.sharing.advertisement import GPU_RESOURCE, make_advertisement
-from tessera.api.sharing.devices import Advertisement, GpuDescription
-from tessera.api.sharing.kinds import SHARING_RULES
-from tessera.api.sharing.profile import Flags, MigStrategy, SharedBlock, SharedResource, SharingProfile
+from tessera.api.sharing.devices import SHARING_RULES, Advertisement, GpuDescription
+from tessera.api.sharing.profile import Flags, MigStrategy, SharedBlock, SharedResource, SharingProfile, client_share
 from tessera.api.sharing.profile_parser import parse_profile_document
-from tessera.api.sharing.shares import client_share
 from tessera.cli.config.part_report import PartReport, TrialNode, report_refused
 
 

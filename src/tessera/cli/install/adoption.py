@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from tessera.api.names import MIG_CONFIG_STATE_LABEL
-from tessera.api.nodes.gpu_labels import keep_off_label
+from tessera.api.nodes.node_cards import keep_off_label
 from tessera.cli.base.connection import CommandError
 from tessera.cli.install.apply import list_objects
 from tessera.cli.install.preflight import CONFLICTS

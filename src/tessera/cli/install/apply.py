@@ -27,7 +27,7 @@ from typing import Any
 import msgspec
 
 from tessera.api.names import CLAIM_DRIVERS, DEVICE_ACCESS_POLICY, SYSTEM_NAMESPACE
-from tessera.api.nodes.removal import REMOVAL_ANNOTATION
+from tessera.api.nodes.node_marks import REMOVAL_ANNOTATION
 from tessera.cli.install.manifests import (
     BINDING_KIND,
     CONFIG_MAP,

@@ -123,7 +123,7 @@ async def _nodes(kubeconfig: Path | None, context: str | None) -> Sequence["Node
 
 
 def _model_pools(models: str, *, by_model: bool) -> list["CardPool"]:
-    from tessera.api.nodes.gpu_labels import product_label
+    from tessera.api.nodes.node_cards import product_label
     from tessera.cli.kueue.options import parse_models
     from tessera.kueue.configuration import charged_gigabytes
     from tessera.kueue.queues import ALL_CARDS, PRODUCT_LABEL, CardPool, flavor_name

@@ -10,7 +10,7 @@ import msgspec
 
 from tessera.api.names import SYSTEM_NAMESPACE
 from tessera.api.nodes.driver_status import AGENT_APP, DRIVER_SET_LABEL
-from tessera.api.nodes.removal import (
+from tessera.api.nodes.node_marks import (
     REMOVAL_ANNOTATION,
     RemovalAnswer,
     RemovalRequest,

@@ -28,7 +28,7 @@ import msgspec
 
 from tessera.api.names import INSTASLICE_NAMESPACE, SYSTEM_NAMESPACE
 from tessera.api.nodes.driver_status import DRIVER_APP, DRIVER_SET_LABEL, TOOLKIT_APP
-from tessera.api.nodes.removal import RemovalRequest
+from tessera.api.nodes.node_marks import RemovalRequest
 from tessera.cli.install.apply import get_object, list_objects
 from tessera.cli.install.manifests import AGENT, CONTROLLER, MPS_HOST, WEBHOOK
 from tessera.cli.uninstall.nodes import ask_agents, clean_nodes, wait_for_agents

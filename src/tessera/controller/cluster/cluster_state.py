@@ -2,6 +2,10 @@
 
 Observations may repeat and come late; this class ignores an older state of a pod or an object. For every change it
 notes the affected pods and nodes, so that :mod:`tessera.controller.slicing` looks only at these.
+
+Pods with whole cards or shares are also indexed by the node that they are bound to or the hostname that they are pinned
+to. After a change of a node's devices its pods are counted again. A start changes all nodes, some in each step: each
+step asks for the pods of its nodes and never walks over all pods.
 """
 
 from collections.abc import Mapping
@@ -11,13 +15,41 @@ from dataclasses import replace
 from tessera.api.instaslice import Instaslice
 from tessera.api.names import NAME_LABEL, PLACEMENT_LABEL, PLACEMENT_MANAGED, QUEUE_LABEL, NodeName, PodUid
 from tessera.api.queues import ANY_NAMESPACE, Queue
-from tessera.controller.cluster.device_pods import DevicePods
 from tessera.controller.cluster.node_index import NodeIndex
 from tessera.controller.cluster.pod_index import PodIndex
 from tessera.controller.cluster.storage import Storage, StorageObject
 from tessera.controller.objects.node_info import AgentState, NodeInfo
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.kube.resources.meta import version_number
+
+
+class DevicePods:
+    """The index. A pod behind a gate, or that names no node, is not in it."""
+
+    def __init__(self) -> None:
+        #: UIDs by node name, and by hostname; no set is empty.
+        self._bound: dict[str, set[PodUid]] = {}
+        self._pinned: dict[str, set[PodUid]] = {}
+
+    def replace(self, before: PodInfo | None, pod: PodInfo | None) -> None:
+        """Takes in a pod in place of its former state; None if there was none, or if it is gone."""
+        if before is not None and before.devices:
+            table, key = self._place(before)
+            found = table.get(key, set())
+            found.discard(before.uid)
+            if not found:
+                table.pop(key, None)
+        if pod is not None and pod.devices and not pod.gates:
+            table, key = self._place(pod)
+            if key:
+                table.setdefault(key, set()).add(pod.uid)
+
+    def of(self, node: str, hostname: str) -> AbstractSet[PodUid]:
+        """Returns the pods that are bound to a node, or pinned to its hostname; no hostname is empty."""
+        return self._bound.get(node, set()) | self._pinned.get(hostname, set())
+
+    def _place(self, pod: PodInfo) -> tuple[dict[str, set[PodUid]], str]:
+        return (self._bound, pod.node) if pod.node else (self._pinned, pod.hostname)
 
 
 class CapacityChanges:

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeVar
 
 from tessera.api.names import NodeName
-from tessera.controller.objects.node_constraints import (
+from tessera.controller.objects.node_info import NodeInfo
+from tessera.controller.objects.pod_constraints import (
     BLOCKING_EFFECTS,
     CORDON,
     FIELD_OPERATORS,
@@ -18,7 +19,6 @@ from tessera.controller.objects.node_constraints import (
     NodeConstraints,
     TolerationIndex,
 )
-from tessera.controller.objects.node_info import NodeInfo
 from tessera.kube.resources import NodeSelectorRequirement, NodeSelectorTerm
 from tessera.kube.resources.selectors import LabelIndex, NodeMask, union
 

@@ -22,8 +22,8 @@ from tessera.controller.cluster.selector_index import (
     pod_keys,
     selection_keys,
 )
+from tessera.controller.objects.pod_constraints import HostPort, Labels, PodAffinityRule, PodRelations, PodSelection
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.controller.objects.pod_relations import HostPort, Labels, PodAffinityRule, PodRelations, PodSelection
 
 #: Most terms of other pods' anti-affinity that one slice pod is compared with. A namespace has a few such terms for
 #: each application; terms beyond are left to the scheduler.

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Generic, TypeVar
 
 from tessera.api.names import NodeName
-from tessera.controller.objects.pod_relations import Labels, PodAffinityRule, PodSelection
+from tessera.controller.objects.pod_constraints import Labels, PodAffinityRule, PodSelection
 
 #: Values up to which a list's selector has a key for each value; a longer one is compared with its whole namespace.
 _LISTED = 16

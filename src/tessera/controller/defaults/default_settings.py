@@ -22,9 +22,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from tessera.api.mig_layouts.default_layouts import LAYOUTS_KEY, default_layouts
 from tessera.api.names import OWN_LAYOUTS, OWN_PROFILES
-from tessera.api.sharing.default_profiles import default_profiles
+from tessera.controller.defaults.default_files import LAYOUTS_KEY, default_layouts, default_profiles
 from tessera.kube.backoff import Backoff
 from tessera.kube.client.errors import ApiError
 from tessera.kube.resources import CONFIGMAPS, ConfigMap

@@ -16,7 +16,7 @@ from tessera.api.instaslice import INSTASLICES, OBJECT_CONDITION
 from tessera.api.names import INSTASLICE_NAMESPACE, SLICE_CONDITION
 from tessera.api.queues import QUEUES
 from tessera.clock import Clock, parse_time_or_zero, rfc3339
-from tessera.controller.base.metrics import ControllerMetrics
+from tessera.controller.base import ControllerMetrics
 from tessera.controller.objects.pod_info import read_pod
 from tessera.controller.slicing.slicer import Slicer
 from tessera.controller.slicing.state.events import (

@@ -17,18 +17,18 @@ from functools import partial
 from tessera.api.names import NodeName, PodUid
 from tessera.controller.cluster.node_index import NodeIndex
 from tessera.controller.cluster.pod_index import PodIndex, SelectedPods
-from tessera.controller.objects.node_constraints import NodeConstraints
-from tessera.controller.objects.pod_info import PodInfo
-from tessera.controller.objects.pod_preferences import Preference
-from tessera.controller.objects.pod_relations import (
+from tessera.controller.objects.pod_constraints import (
     ANY_ADDRESS,
     NO_RELATIONS,
     HostPort,
     Labels,
+    NodeConstraints,
     PodAffinityRule,
     PodRelations,
     TopologySpread,
 )
+from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.objects.pod_preferences import Preference
 from tessera.kube.resources.selectors import union
 from tessera.limits.planning import NEIGHBOUR_STEPS
 from tessera.placement.step_budget import StepBudget

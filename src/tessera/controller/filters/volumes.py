@@ -16,7 +16,7 @@ from tessera.api.names import NodeName
 from tessera.controller.cluster.node_index import NodeIndex
 from tessera.controller.cluster.pod_index import PodIndex
 from tessera.controller.cluster.storage import Storage
-from tessera.controller.objects.node_constraints import NodeConstraints
+from tessera.controller.objects.pod_constraints import NodeConstraints
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.kube.quantity import integer_value
 from tessera.kube.resources import (

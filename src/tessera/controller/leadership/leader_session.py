@@ -13,21 +13,25 @@ from dataclasses import replace
 
 from tessera.api.instaslice import INSTASLICES
 from tessera.api.names import INSTASLICE_NAMESPACE, PodUid
-from tessera.controller.base.metrics import ControllerMetrics
+from tessera.controller.base import ControllerMetrics
 from tessera.controller.defaults.default_settings import DefaultSettings
 from tessera.controller.defaults.exempt_namespaces import exempt_add_ons
 from tessera.controller.execution.slice_executor import SliceExecutor
 from tessera.controller.filters.avoidance import AVOIDANCE_SECONDS
 from tessera.controller.health.fault_breaker import FaultBreaker
 from tessera.controller.health.fault_evictions import FaultEvictions
-from tessera.controller.health.reboot_annotations import RebootAnnotations
-from tessera.controller.health.repair_settings import RepairSettings
+from tessera.controller.health.reboot_annotations import RebootAnnotations, RepairSettings
 from tessera.controller.health.silent_agents import SilentAgents
-from tessera.controller.leadership.informers import ConstraintInformers, PodGroupInformer, QueueInformer, SliceInformers
-from tessera.controller.leadership.options import ControllerOptions
-from tessera.controller.leadership.owners import GateOwners, PodOwners
-from tessera.controller.leadership.satellite import Term
-from tessera.controller.slicing.kinds.request_kind import RequestKind
+from tessera.controller.leadership.informers import (
+    ConstraintInformers,
+    GateOwners,
+    PodGroupInformer,
+    PodOwners,
+    QueueInformer,
+    SliceInformers,
+)
+from tessera.controller.leadership.satellite import ControllerOptions, Term
+from tessera.controller.slicing.kinds import RequestKind
 from tessera.controller.slicing.planning.proposals import Proposer
 from tessera.controller.slicing.slicer import KINDS, Slicer
 from tessera.controller.slicing.state.events import RefusalTimedOut, TimePassed

@@ -13,13 +13,12 @@ from tessera.access.page_tokens import CONTROLLER_AUDIENCE
 from tessera.access.reviewer import Reviewer
 from tessera.api.nodes.silence import SilentNode
 from tessera.clock import Clock
-from tessera.controller.base.metrics import ControllerMetrics
+from tessera.controller.base import ControllerMetrics
 from tessera.controller.health.silent_agents import SilenceCollector
 from tessera.controller.leadership.leader_session import LeaderSession
-from tessera.controller.leadership.options import ControllerOptions
-from tessera.controller.leadership.satellite import Process, Term
+from tessera.controller.leadership.satellite import ControllerOptions, Process, Term
 from tessera.controller.main.fleet_metrics import FleetCollector
-from tessera.controller.slicing.kinds.request_kind import RequestKind
+from tessera.controller.slicing.kinds import RequestKind
 from tessera.controller.slicing.planning.proposals import Proposer
 from tessera.controller.slicing.slicer import Slicer
 from tessera.controller.slicing.state.slicer_state import SlicerState

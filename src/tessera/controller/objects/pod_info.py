@@ -24,24 +24,26 @@ from tessera.api.names import (
     NodeName,
     PodUid,
 )
-from tessera.api.nodes.conditions import is_agent
+from tessera.api.nodes.node_marks import is_agent
 from tessera.api.pods.gangs import Gang, GangError, read_gang
 from tessera.api.pods.size_limits import find_excess
 from tessera.api.pods.slice_requests import SliceRequestError, pod_slices, slices_of
 from tessera.clock import parse_time_or_zero
-from tessera.controller.objects.node_constraints import ANYWHERE, NodeConstraints, constraints_of
-from tessera.controller.objects.pod_preferences import Preference, read_preferences
-from tessera.controller.objects.pod_relations import (
+from tessera.controller.objects.pod_constraints import (
+    ANYWHERE,
     NO_RELATIONS,
     HostPort,
     Labels,
+    NodeConstraints,
     PodRelations,
+    constraints_of,
     read_claims,
     read_device_claims,
     read_host_ports,
     read_labels,
     read_relations,
 )
+from tessera.controller.objects.pod_preferences import Preference, read_preferences
 from tessera.controller.objects.resource_amounts import Amounts, allocated_amounts, pod_amounts
 from tessera.kube.resources import ContainerStatus, OwnerReference, Pod
 from tessera.kube.resources.meta import OBJECT_NAME, version_number

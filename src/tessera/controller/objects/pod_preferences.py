@@ -9,8 +9,13 @@ from dataclasses import dataclass
 from itertools import islice
 
 from tessera.api.pods.size_limits import selector_values
-from tessera.controller.objects.node_constraints import NodeConstraints
-from tessera.controller.objects.pod_relations import PodAffinityRule, TopologySpread, read_spreads, read_term
+from tessera.controller.objects.pod_constraints import (
+    NodeConstraints,
+    PodAffinityRule,
+    TopologySpread,
+    read_spreads,
+    read_term,
+)
 from tessera.kube.resources import Pod, PodAffinity
 from tessera.limits.pods import POD_AFFINITY_TERMS, SELECTOR_VALUES
 

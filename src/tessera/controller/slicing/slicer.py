@@ -22,7 +22,7 @@ Others read the state between two decisions, and only while :attr:`Slicer.is_cau
 
 from collections.abc import Callable, Sequence
 
-from tessera.controller.base.settings import NO_MOVES, MoveMode, MoveSettings
+from tessera.controller.base import NO_MOVES, MoveMode, MoveSettings
 from tessera.controller.slicing.cycle.observe import Observer
 from tessera.controller.slicing.cycle.order import FairOrder, find_candidates
 from tessera.controller.slicing.cycle.plan import Plan
@@ -31,13 +31,10 @@ from tessera.controller.slicing.cycle.take_in import Intake
 from tessera.controller.slicing.cycle.writes import PendingWrites
 from tessera.controller.slicing.evictions.late_pods import Overstays, UnboundPods
 from tessera.controller.slicing.evictions.move_finder import MoveFinder
-from tessera.controller.slicing.evictions.mover import Mover
+from tessera.controller.slicing.evictions.mover import Mover, RecordedMoves
 from tessera.controller.slicing.evictions.preemptor import Preemptor
-from tessera.controller.slicing.evictions.recorded_moves import RecordedMoves
-from tessera.controller.slicing.gangs.gang_planner import GangPlanner
-from tessera.controller.slicing.kinds.devices import Devices
-from tessera.controller.slicing.kinds.request_kind import Kinds, RequestKind
-from tessera.controller.slicing.kinds.slices import Slices, UnservedClaims
+from tessera.controller.slicing.gangs import GangPlanner
+from tessera.controller.slicing.kinds import Devices, Kinds, RequestKind, Slices, UnservedClaims
 from tessera.controller.slicing.planning.allocations import Allocations
 from tessera.controller.slicing.planning.planner import Planner
 from tessera.controller.slicing.planning.proposals import Proposer

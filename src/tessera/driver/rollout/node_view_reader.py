@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
-from tessera.api.nodes.conditions import is_marked_silent
 from tessera.api.nodes.driver_status import (
     ADVERTISED_CONDITION,
     AGENT_APP,
@@ -13,6 +12,7 @@ from tessera.api.nodes.driver_status import (
     VALIDATION_APP,
     WAITING_FOR_KUBELET,
 )
+from tessera.api.nodes.node_marks import is_marked_silent
 from tessera.clock import parse_rfc3339
 from tessera.driver.manifests.names import APP_LABEL, NAMESPACE
 from tessera.driver.nodes.node_facts import counts_gpus, skip_reason

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Protocol, Self, TypeVar
 
 from tessera.clock import Clock
-from tessera.nvml.asynchronous.async_nvml import AsyncNvml
+from tessera.nvml.asynchronous import AsyncNvml
 from tessera.nvml.interface import GpuEvent, GpuProcess, Nvml
 
 T = TypeVar("T")

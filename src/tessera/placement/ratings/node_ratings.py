@@ -2,34 +2,116 @@
 
 The order of nodes:
 
-1. Points: how little the pod makes the node's loss grow (:mod:`tessera.placement.ratings.room_loss`), in FGD's whole
+1. Points: how little the pod makes the node's loss grow (:mod:`tessera.placement.ratings.room_rating`), in FGD's whole
    points, minus those of opening an empty node of several cards for a pod of one, minus the price of the kind of cards.
    So a pod that any card suits does not take a kind that others will need.
 2. Of equals, for a pod of one card, the node where it breaks no pair of cards with NVLinks.
 3. Of equals the node with the least free cards.
 
 For a pod of several cards, the nodes of a kind are ordered by how the cards are joined that it would get
-(:mod:`tessera.placement.link_ratings`), and then so. Its kind is that whose first node is the best.
+(:mod:`tessera.placement.topology`), and then so. Its kind is that whose first node is the best.
 
 Ratings are kept within a bound (:mod:`tessera.placement.ratings.rankings`): a node is rated again for a request only
 after it or the mix of requests has changed, and nodes with equal room are rated once. ``bench/openb.py`` measures the
 rule on traces.
+
+The sizes of nodes, by kind of cards, say which kinds suit a request at all. A request that only the largest nodes can
+hold is as bound to their cards as one that names their model: they have a price for others
+(:func:`tessera.placement.ratings.card_demand.scarcity`). Sizes are rounded up, so that a kind is never left out whose
+nodes are large enough by less than a step.
 """
 
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from heapq import merge
 from itertools import chain
 from typing import ClassVar, NamedTuple
 
-from tessera.placement.link_ratings import LinkRatings
-from tessera.placement.ratings.card_demand import CardDemand
-from tessera.placement.ratings.card_request import CardRequest, Kind, NodeRoom, free_parts
-from tessera.placement.ratings.node_sizes import NodeSizes
+from tessera.placement.ratings.card_demand import (
+    CPU_STEP,
+    MEMORY_STEP,
+    CardDemand,
+    CardRequest,
+    Kind,
+    NodeRoom,
+    free_parts,
+)
 from tessera.placement.ratings.rankings import Ranking, Rankings, RatedRooms
 from tessera.placement.ratings.room_index import AlikeNodes, RoomIndex
 from tessera.placement.ratings.room_rating import Rating
 from tessera.placement.step_budget import StepBudget
+from tessera.placement.topology import LinkRatings
+
+
+class NodeSize(NamedTuple):
+    """What pods can request on a node that is empty.
+
+    Attributes:
+        cpu: thousandths of a CPU.
+        memory: MiB.
+        cards: number of cards of the kind.
+    """
+
+    cpu: int
+    memory: int
+    cards: int
+
+
+class NodeSizes:
+    """The sizes of all nodes with cards of one resource.
+
+    Attributes:
+        changes: how often a size came that no node of its kind had, or the last node of a size went.
+    """
+
+    def __init__(self) -> None:
+        self.changes = 0
+        self._nodes: dict[str, tuple[Kind, NodeSize]] = {}
+        #: By kind, the nodes of each size; no count is 0, and no inner counter is empty.
+        self._sizes: dict[Kind, Counter[NodeSize]] = {}
+
+    def put(self, node: str, kind: Kind = "", size: NodeSize | None = None) -> None:
+        """Sets the size of a node and the kind of its cards; None forgets the node."""
+        former = self._nodes.get(node)
+        new = (kind, _rounded_up(size)) if size is not None else None
+        if former == new:
+            return
+        if former is not None:
+            del self._nodes[node]
+            self._count(*former, -1)
+        if new is not None:
+            self._nodes[node] = new
+            self._count(*new, 1)
+
+    def _count(self, kind: Kind, size: NodeSize, more: int) -> None:
+        sizes = self._sizes.setdefault(kind, Counter())
+        before = sizes[size]
+        sizes[size] += more
+        if not before or not sizes[size]:
+            self.changes += 1
+        if not sizes[size]:
+            del sizes[size]
+            if not sizes:
+                del self._sizes[kind]
+
+    def narrow(self, request: CardRequest) -> CardRequest:
+        """Returns the request with those of its kinds whose nodes can be large enough; with all if none is."""
+        kinds = tuple(kind for kind in request.kinds if self._suits(kind, request))
+        if not kinds or len(kinds) == len(request.kinds):
+            return request
+        return request._replace(kinds=kinds, pinned=True)
+
+    def _suits(self, kind: Kind, request: CardRequest) -> bool:
+        sizes = self._sizes.get(kind)
+        return sizes is None or any(
+            size.cpu >= request.cpu and size.memory >= request.memory and size.cards >= request.cards for size in sizes
+        )
+
+
+def _rounded_up(size: NodeSize) -> NodeSize:
+    return NodeSize(-(-size.cpu // CPU_STEP) * CPU_STEP, -(-size.memory // MEMORY_STEP) * MEMORY_STEP, size.cards)
+
 
 #: Points of a kind with a price of 1. Found with ``bench/openb.py``: with 30 multigpu50 loses in some seeds at 95 %,
 #: with 50 gpuspec25 and multigpu50 lose at 100 %.

@@ -7,13 +7,11 @@ for longest go first, and one that alone exceeds the bound is used and not kept.
 from bisect import insort
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from tessera.placement.link_ratings import LinkRatings
-from tessera.placement.ratings.card_demand import TypicalRequests
-from tessera.placement.ratings.card_request import CardRequest, Kind
+from tessera.placement.ratings.card_demand import CardRequest, Kind, TypicalRequests
 from tessera.placement.ratings.room_index import AlikeNodes, RoomIndex, Shape, by_order
-from tessera.placement.ratings.room_loss import RoomLoss
-from tessera.placement.ratings.room_rating import Rating, RoomRating
+from tessera.placement.ratings.room_rating import Rating, RoomLoss, RoomRating
 from tessera.placement.step_budget import StepBudget
+from tessera.placement.topology import LinkRatings
 
 #: Most requests: different requests for whole cards and shares (cards, CPU, memory, models) for which the nodes are
 #: kept ranked. More than teams use at a time; the longest unused is forgotten, and ranked again when needed.

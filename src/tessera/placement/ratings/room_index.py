@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from operator import attrgetter
 
-from tessera.placement.link_ratings import Joined
-from tessera.placement.ratings.card_request import FreeCards, Kind, NodeRoom
+from tessera.placement.ratings.card_demand import FreeCards, Kind, NodeRoom
+from tessera.placement.topology import Joined
 
 #: News that are remembered besides as many as there are rooms.
 _NEWS = 1_024

@@ -19,10 +19,10 @@ from typing import Literal
 
 import msgspec
 
-from tessera.api.nodes.conditions import AGENT_CONDITIONS, is_marked_silent
-from tessera.api.nodes.conditions import PROVISIONED as PROVISIONED_CONDITION
 from tessera.api.nodes.driver_status import BUILD_TIMEOUT, DriverStatus
-from tessera.api.nodes.gpu_labels import keep_off_label
+from tessera.api.nodes.node_cards import keep_off_label
+from tessera.api.nodes.node_marks import AGENT_CONDITIONS, is_marked_silent
+from tessera.api.nodes.node_marks import PROVISIONED as PROVISIONED_CONDITION
 from tessera.api.nodes.offers import OFFERS_ANNOTATION
 from tessera.clock import parse_rfc3339, rfc3339
 from tessera.kube.resources import Node, Taint

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from tessera.api.nodes.conditions import PROVISIONED, PROVISIONED_MANAGER, is_marked_silent
+from tessera.api.nodes.node_marks import PROVISIONED, PROVISIONED_MANAGER, is_marked_silent
 from tessera.clock import rfc3339
 from tessera.kube.backoff import Backoff
 from tessera.kube.client.errors import ApiError, Conflict, Forbidden, NotFound

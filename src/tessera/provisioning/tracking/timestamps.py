@@ -11,7 +11,6 @@ from enum import Enum
 import msgspec
 
 from tessera.api.names import SIMULATED_RUNTIME, SYSTEM_NAMESPACE
-from tessera.api.nodes.conditions import SHARING
 from tessera.api.nodes.driver_status import (
     DRIVER_APP,
     TOOLKIT_APP,
@@ -20,7 +19,8 @@ from tessera.api.nodes.driver_status import (
     DriverStatus,
     DriverStrategy,
 )
-from tessera.api.nodes.gpu_labels import brings_agent
+from tessera.api.nodes.node_cards import brings_agent
+from tessera.api.nodes.node_marks import SHARING
 from tessera.api.nodes.offers import OFFERS_ANNOTATION
 from tessera.api.pods.slice_requests import requests_gpus
 from tessera.clock import parse_rfc3339

@@ -26,7 +26,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tessera.api.names import HOSTNAME_LABEL, WHOLE_CARDS, resource_of
-from tessera.api.nodes.gpu_labels import count_label
+from tessera.api.nodes.node_cards import count_label
 from tessera.api.pods.requirements import (
     CHOSEN,
     CHOSEN_REASON,

@@ -36,7 +36,7 @@ from typing import Any
 import msgspec
 
 from tessera.api.names import GPU_RESOURCES, MIG_RESOURCE_PREFIX
-from tessera.api.nodes.device_counts import DeviceCounts
+from tessera.api.nodes.node_cards import DeviceCounts
 from tessera.api.pods.templates import TemplateKind, find_templates, has_pods, runs_elsewhere
 from tessera.kube.quantity import count_or_zero
 from tessera.limits.pods import POD_TEMPLATES

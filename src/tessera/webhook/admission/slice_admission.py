@@ -38,7 +38,7 @@ from tessera.api.pods.slice_requests import ContainerSlices, SliceRequestError, 
 from tessera.api.sharing.profile_parser import SHARED_SUFFIX
 from tessera.mig.names import parse_profile_name
 from tessera.offers.selection import Nodes
-from tessera.placement.empty_nodes import Shape, count_slots, largest_part, memory_slots, none_could_hold
+from tessera.placement.node_fit import Shape, count_slots, largest_part, memory_slots, none_could_hold
 from tessera.placement.step_budget import StepBudget
 from tessera.reasons.reason import NeverFits
 from tessera.reasons.words import sentence

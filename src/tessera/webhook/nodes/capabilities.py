@@ -13,7 +13,7 @@ from typing import Any, Self, TypeVar
 import msgspec
 
 from tessera.api.names import GPU_RESOURCES, resource_of
-from tessera.api.nodes.device_counts import DeviceCounts
+from tessera.api.nodes.node_cards import DeviceCounts
 from tessera.api.nodes.node_groups import NodeGroup
 from tessera.api.nodes.undecided_nodes import UndecidedNodes
 from tessera.api.pods.resource_advice import Offered
@@ -21,7 +21,7 @@ from tessera.kube.resources.selectors import LabelIndex
 from tessera.mig.models import MODELS, suggest_profile
 from tessera.mig.names import resource_spelling
 from tessera.offers.selection import Nodes, OfferTable
-from tessera.placement.empty_nodes import EmptyNodes, Shape
+from tessera.placement.node_fit import NodeShapes, Shape
 from tessera.webhook.base import SpendTime, spend_nothing
 from tessera.webhook.nodes.gpu_nodes import GpuNode
 from tessera.webhook.nodes.restriction import NODE_NAME, read_restriction
@@ -100,7 +100,7 @@ class Capabilities:
         self.shapes, self.unread = NodeSets[Shape](), Nodes(0)
         self.devices, self.unread_devices = NodeSets[DeviceCounts](), Nodes(0)
         self.groups: tuple[GroupNode, ...] = ()
-        self._empty_nodes = EmptyNodes()
+        self._empty_nodes = NodeShapes()
         #: By number, the shapes of nodes.
         self._shape_of: dict[int, Shape] = {}
         #: By name, the number of a node: its bit in all sets, and its index in ``_nodes``.

@@ -23,8 +23,7 @@ from tessera.api.names import (
     resource_of,
 )
 from tessera.api.nodes.card_faults import CARDS_ANNOTATION, decode_cards
-from tessera.api.nodes.card_geometries import CardGeometries
-from tessera.api.nodes.device_counts import DeviceCounts, is_unread, read_device_counts
+from tessera.api.nodes.node_cards import CardGeometries, DeviceCounts, is_unread, read_device_counts
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, decode_offers, placement_offers
 from tessera.api.pods.resource_advice import is_gpu_like
 from tessera.kube.resources import Node

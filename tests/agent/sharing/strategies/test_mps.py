@@ -8,11 +8,9 @@ from tessera.agent.base.desired_config import ServicePlan
 from tessera.agent.mps.interfaces import MpsPaths, container_edits
 from tessera.agent.sharing.strategies import StrategyImpossible, plan_services
 from tessera.api.sharing.advertisement import make_advertisement
-from tessera.api.sharing.devices import AdvertisedDevice, AdvertisedResource, Advertisement, GpuDescription
-from tessera.api.sharing.kinds import SharingKind
-from tessera.api.sharing.profile import MigStrategy
+from tessera.api.sharing.devices import AdvertisedDevice, AdvertisedResource, Advertisement, GpuDescription, SharingKind
+from tessera.api.sharing.profile import ClientShare, MigStrategy
 from tessera.api.sharing.profile_parser import parse_profile
-from tessera.api.sharing.shares import ClientShare
 from tessera.nvml.interface import GpuInfo, GpuUuid
 
 

@@ -9,8 +9,7 @@ from tests.agent.sharing.conftest import SHARED, SLICE_4, Scene
 
 from tessera.agent.base.desired_config import ServicePlan
 from tessera.agent.sharing.strategies import STRATEGIES, NodeService
-from tessera.api.sharing.devices import AdvertisedDevice, AdvertisedResource
-from tessera.api.sharing.kinds import SHARING_RULES, SharingKind
+from tessera.api.sharing.devices import SHARING_RULES, AdvertisedDevice, AdvertisedResource, SharingKind
 from tessera.kubelet.interfaces import Mount
 from tessera.nvml.interface import GpuInfo
 
@@ -65,4 +64,4 @@ def test_no_other_module_asks_for_one_kind() -> None:
     """But the label ``nvidia.com/mps.capable``, which is about MPS alone."""
     named = re.compile(r"SharingKind\.(?!NONE)[A-Z]")
     files = {path.name for path in SOURCE.rglob("*.py") if named.search(path.read_text())}
-    assert files == {"kinds.py", "strategies.py", "label_facts.py"}
+    assert files == {"devices.py", "strategies.py", "label_facts.py"}

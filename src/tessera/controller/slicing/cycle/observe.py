@@ -10,7 +10,7 @@ from tessera.api.names import LAST_GATES, QUEUE_LABEL, NodeName, PodUid
 from tessera.api.queues import Queue
 from tessera.controller.objects.pod_info import PodInfo, Record
 from tessera.controller.slicing.cycle.settle import Settlement
-from tessera.controller.slicing.kinds.request_kind import Kinds
+from tessera.controller.slicing.kinds import Kinds
 from tessera.controller.slicing.planning.proposals import (
     Notice,
     Proposal,

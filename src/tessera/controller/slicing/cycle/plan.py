@@ -15,9 +15,8 @@ from tessera.api.names import NodeName, PodUid
 from tessera.api.pods.gangs import Gang
 from tessera.controller.objects.pod_info import PodInfo, Record
 from tessera.controller.slicing.cycle.order import Heads
-from tessera.controller.slicing.gangs.gang_planner import GangPlanner
-from tessera.controller.slicing.gangs.gang_turns import Turns, take_turns
-from tessera.controller.slicing.kinds.request_kind import Kinds
+from tessera.controller.slicing.gangs import GangPlanner, Turns, take_turns
+from tessera.controller.slicing.kinds import Kinds
 from tessera.controller.slicing.planning.batch_placement import Placed
 from tessera.controller.slicing.planning.lasting_refusals import LastingRefusal
 from tessera.controller.slicing.planning.planner import Planner

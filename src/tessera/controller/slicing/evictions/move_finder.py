@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from tessera.api.names import HOSTNAME_LABEL, NodeName, PodUid
 from tessera.clock import parse_time_or_zero
 from tessera.controller.filters.resources import Filter, shortages
-from tessera.controller.objects.node_constraints import NodeConstraints
+from tessera.controller.objects.pod_constraints import NodeConstraints
 from tessera.controller.objects.pod_info import PodInfo, Record
 from tessera.controller.objects.resource_amounts import Amounts, add_amounts
 from tessera.controller.slicing.planning.planner import Planner, list_objections

@@ -12,6 +12,8 @@ Rules:
 - One pod is evicted after the other, through the eviction API. An eviction that is refused, or that has no effect in a
   minute, ends the plan; if nothing has moved yet, the reservation ends too. A server that is too busy to answer
   has refused nothing: it is asked again in that minute.
+
+The moves of the last hour that an earlier process recorded are taken over, and older ones are forgotten.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,14 +21,14 @@ from dataclasses import dataclass, field
 
 from tessera.api.names import PodUid
 from tessera.clock import parse_time_or_zero
-from tessera.controller.base.settings import MoveMode, MoveSettings
+from tessera.controller.base import MoveMode, MoveSettings
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.evictions.move_finder import FoundRoom, MoveFinder
 from tessera.controller.slicing.planning.proposals import EndOfReservation, Notice, Proposal, Proposer, evict
 from tessera.controller.slicing.reservations.place_search import RELEASE_SECONDS
 from tessera.controller.slicing.reservations.reserver import Reserver
 from tessera.controller.slicing.state.messages import moved_text, not_moved_text, room_text
-from tessera.controller.slicing.state.move_record import MOVE_COUNTS, RecordedMove, read_moves
+from tessera.controller.slicing.state.move_record import MOVE_COUNTS, MOVES_ANNOTATION, RecordedMove, read_moves
 from tessera.controller.slicing.state.reservation import PATIENCE, Reservation
 from tessera.controller.slicing.state.reservation_rules import holders_of
 from tessera.controller.slicing.state.slicer_state import SlicerState
@@ -285,3 +287,58 @@ class Mover(Proposer):
             self._next_search.pop(uid, None)
             self._told.pop(uid, None)
             self.rooms.pop(uid, None)
+
+
+#: Most entries of failed updates that a new controller takes over from one node.
+FAILED_UPDATES = 64
+
+
+class RecordedMoves(Proposer):
+    """The moves of the last hour. They count where no further moves are made too.
+
+    Args:
+        state: the slicer's state, of which this class changes the moves.
+        settings: say how many moves an hour has at most.
+        others: proposers that may know owners of failed updates.
+    """
+
+    def __init__(self, state: SlicerState, settings: MoveSettings, others: Sequence[Proposer]) -> None:
+        self.next_due = 0.0
+        self._state = state
+        self._settings = settings
+        self._others = others
+        #: True once the recorded moves have been taken over; this happens once, as soon as the time is known.
+        self._adopted = False
+
+    def propose(self) -> Iterator[Proposal]:
+        """Brings the moves of the last hour up to date, and proposes nothing."""
+        if self._state.now:
+            self._adopt()
+            self._forget()
+            ends = (each.date + MOVE_COUNTS for found in self._state.moves.values() for each in found)
+            self.next_due = min((each for each in ends if each > self._state.now), default=None)
+        yield from ()
+
+    def _adopt(self) -> None:
+        if self._adopted:
+            return
+        self._adopted = True
+        for node, item in self._state.cluster.objects.items():
+            if MOVES_ANNOTATION in item.metadata.annotations:
+                found = sorted(read_moves(item), key=lambda each: not each.revision)
+                self._state.moves[node] = tuple(found[: max(FAILED_UPDATES, self._settings.per_hour)])
+                self._state.dirty_nodes.add(node)
+
+    def _forget(self) -> None:
+        for node, found in list(self._state.moves.items()):
+            left = tuple(each for each in found if each.is_recent(self._state.now) or self._has_failed(each))
+            if len(left) < len(found):
+                self._state.dirty_nodes.add(node)
+                if left:
+                    self._state.moves[node] = left
+                else:
+                    del self._state.moves[node]
+
+    def _has_failed(self, one: RecordedMove) -> bool:
+        """True for an update that failed, while its ReplicaSet has pods."""
+        return bool(one.revision) and any(each.has_pods_of(one.owner) for each in self._others)

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from tessera.api.instaslice import Instaslice
 from tessera.api.names import NodeName, PodUid
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.controller.slicing.kinds.request_kind import Kinds
+from tessera.controller.slicing.kinds import Kinds
 from tessera.controller.slicing.state.allocation import Allocation, is_wanted, observe_record, will_never_run
 from tessera.controller.slicing.state.reservation_rules import held_by, is_backfilled
 from tessera.controller.slicing.state.slicer_state import SlicerState

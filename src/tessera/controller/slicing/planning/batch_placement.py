@@ -15,8 +15,8 @@ from tessera.api.names import NodeName, PodUid, device_id
 from tessera.controller.cluster.node_index import NodeIndex
 from tessera.controller.filters.pod_affinity import PodAffinityFilter
 from tessera.controller.filters.resources import Filter, FreeAmounts
-from tessera.controller.objects.node_constraints import MISMATCH, NodeConstraints, first_closed_reason
 from tessera.controller.objects.node_info import NodeInfo
+from tessera.controller.objects.pod_constraints import MISMATCH, NodeConstraints, first_closed_reason
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.planning.replicas import APART, ReplicaPlaces, Replicas
 from tessera.controller.slicing.state.device_ratings import DeviceRatings

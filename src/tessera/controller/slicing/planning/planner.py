@@ -23,11 +23,10 @@ from tessera.controller.filters.resources import (
     shortages,
 )
 from tessera.controller.filters.volumes import VolumeFilter
-from tessera.controller.objects.node_constraints import MISMATCH, admits_node, closed_reasons, keeping_off
 from tessera.controller.objects.node_info import NodeInfo
+from tessera.controller.objects.pod_constraints import MISMATCH, NO_RELATIONS, admits_node, closed_reasons, keeping_off
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.objects.pod_preferences import Preference
-from tessera.controller.objects.pod_relations import NO_RELATIONS
 from tessera.controller.objects.resource_amounts import Amounts, add_amounts
 from tessera.controller.slicing.planning.batch_placement import RELEASING, Placed, PlacementContext, Unplaced, place
 from tessera.controller.slicing.planning.replicas import Replicas

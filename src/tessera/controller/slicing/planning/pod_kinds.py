@@ -7,9 +7,8 @@ or slices that a node still takes back.
 
 import msgspec
 
-from tessera.controller.objects.node_constraints import NodeConstraints
+from tessera.controller.objects.pod_constraints import NO_RELATIONS, NodeConstraints
 from tessera.controller.objects.pod_info import KindOfRequest, PodInfo
-from tessera.controller.objects.pod_relations import NO_RELATIONS
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.placement.demand import CardSpread
 

@@ -6,8 +6,8 @@ from types import MappingProxyType
 
 from tessera.api.names import NodeName, PodUid
 from tessera.controller.filters.resources import Filter, FreeAmounts, shortages
+from tessera.controller.objects.pod_constraints import NO_RELATIONS
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.controller.objects.pod_relations import NO_RELATIONS
 from tessera.controller.objects.resource_amounts import Amounts, add_amounts
 from tessera.controller.slicing.planning.planner import Planner
 from tessera.controller.slicing.state.allocation import Allocation, will_never_run

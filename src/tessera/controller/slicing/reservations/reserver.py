@@ -27,7 +27,7 @@ from tessera.api.names import NodeName, PodUid
 from tessera.api.pods.gangs import Gang
 from tessera.clock import parse_time_or_zero
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.controller.slicing.gangs.gang_planner import GangPlanner
+from tessera.controller.slicing.gangs import GangPlanner
 from tessera.controller.slicing.planning.batch_placement import slices_at
 from tessera.controller.slicing.planning.planner import Planner
 from tessera.controller.slicing.planning.proposals import EndOfReservation, NewReservation, Proposal, Proposer

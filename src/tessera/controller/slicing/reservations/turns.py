@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from tessera.api.pods.gangs import Gang
 from tessera.clock import parse_time_or_zero
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.controller.slicing.gangs.gang_planner import GangPlanner
+from tessera.controller.slicing.gangs import GangPlanner
 from tessera.controller.slicing.state.reservation import RESERVATION_CANDIDATES
 from tessera.controller.slicing.state.reservation_rules import queue_key
 from tessera.controller.slicing.state.slicer_state import SlicerState

@@ -11,19 +11,16 @@ from typing import TypeVar
 
 from tessera.api.names import WHOLE_CARDS, NodeName
 from tessera.controller.cluster.node_index import NodeIndex
-from tessera.controller.objects.node_constraints import NodeConstraints
 from tessera.controller.objects.node_info import NodeInfo
+from tessera.controller.objects.pod_constraints import NodeConstraints
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.objects.resource_amounts import Amounts
-from tessera.controller.slicing.state.device_demand import AskedDevices, asked_devices
-from tessera.controller.slicing.state.device_inventory import DeviceInventory
+from tessera.controller.slicing.state.device_inventory import AskedDevices, DeviceInventory, asked_devices
 from tessera.placement.fleet import Fleet
-from tessera.placement.link_ratings import Joined
-from tessera.placement.ratings.card_demand import CardDemand
-from tessera.placement.ratings.card_request import CARD, CardRequest, NodeRoom
-from tessera.placement.ratings.node_ratings import NodeRatings
-from tessera.placement.ratings.node_sizes import NodeSize
+from tessera.placement.ratings.card_demand import CARD, CardDemand, CardRequest, NodeRoom
+from tessera.placement.ratings.node_ratings import NodeRatings, NodeSize
 from tessera.placement.step_budget import StepBudget
+from tessera.placement.topology import Joined
 
 #: Most constraints: different constraints on nodes, the most frequent, whose pods count for prices and the mix of
 #: requests. Teams pin pods in a few ways; prices and mix only order the nodes.

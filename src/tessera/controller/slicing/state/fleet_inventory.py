@@ -12,7 +12,7 @@ import msgspec
 
 from tessera.api.instaslice import ForeignSlice, NodeResources, Slice
 from tessera.api.names import NodeName
-from tessera.api.nodes.card_geometries import CardGeometries
+from tessera.api.nodes.node_cards import CardGeometries
 from tessera.controller.objects.pod_info import SLICES, KindOfRequest
 from tessera.controller.slicing.state.allocation import Allocation
 from tessera.mig.geometry import Geometry

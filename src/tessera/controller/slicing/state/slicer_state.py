@@ -15,8 +15,7 @@ from tessera.controller.objects.node_info import AgentState
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.objects.resource_amounts import NodeUsage
 from tessera.controller.slicing.state.allocation import Allocation
-from tessera.controller.slicing.state.device_demand import DeviceDemand
-from tessera.controller.slicing.state.device_inventory import DeviceInventory
+from tessera.controller.slicing.state.device_inventory import DeviceDemand, DeviceInventory
 from tessera.controller.slicing.state.device_ratings import DeviceRatings
 from tessera.controller.slicing.state.fleet_inventory import FleetInventory
 from tessera.controller.slicing.state.instructions import Evict, RecordEvent, WriteKey

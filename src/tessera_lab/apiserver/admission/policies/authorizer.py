@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from tessera.cel.values import EvaluationError, type_name
+from tessera.cel.kubernetes_values import EvaluationError, type_name
 from tessera_lab.apiserver.interfaces import Attributes, AuthorizationDecision, Authorizer, UserInfo
 
 

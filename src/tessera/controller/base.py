@@ -1,8 +1,64 @@
-"""Metrics of the controller, in one registry per controller, so that several can run in one process."""
+"""Metrics of the controller, and settings that several of its parts read: the health breaker's limits, what moves do.
 
-from collections.abc import Mapping
+Each controller has a registry of metrics, so that several can run in one process. Moves end running pods whose authors
+allow it, to make room for waiting pods. Hand-over ends old pods of a service for its new ones.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+
+@dataclass(frozen=True, kw_only=True)
+class BreakerLimits:
+    """The most cards that a rule of health takes away.
+
+    Attributes:
+        share: of all cards, 0 to 1; with 1 the breaker never opens.
+        cards: number of cards that a rule may always take away.
+    """
+
+    share: float = 0.1
+    cards: int = 3
+
+    def bound(self, counts: Iterable[int]) -> int:
+        """The most cards that one rule takes away; ``counts`` are the cards of each node."""
+        found = list(counts)
+        return max(self.cards, int(self.share * sum(found)), max(found, default=0))
+
+
+#: Evictions in an hour, by default.
+MOVES_PER_HOUR = 20
+
+
+class MoveMode(Enum):
+    """The controller's action when it has found moves."""
+
+    OFF = "off"
+    #: Tells the waiting pod which moves would make room for it.
+    RECOMMEND = "recommend"
+    #: Evicts the pods.
+    EVICT = "evict"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MoveSettings:
+    """Settings of moves.
+
+    Attributes:
+        mode: what is done with moves.
+        per_hour: most evictions in an hour, in the whole cluster.
+    """
+
+    mode: MoveMode = MoveMode.RECOMMEND
+    per_hour: int = MOVES_PER_HOUR
+
+
+#: No moves are looked for.
+NO_MOVES = MoveSettings(mode=MoveMode.OFF)
+
 
 #: Seconds; a decision takes from tens of microseconds (one pod) to a second (a burst of thousands).
 _BUCKETS = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)

@@ -1,1 +1,0 @@
-"""Follows the desired configuration of a node: its sharing profile and its MIG layout."""

@@ -1,1 +1,0 @@
-"""Options and metrics of the controller process."""

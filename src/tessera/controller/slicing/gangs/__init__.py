@@ -1,1 +1,0 @@
-"""Pods that start all or none."""

@@ -1,1 +1,0 @@
-"""Runs the blocking calls of NVML under an event loop."""
