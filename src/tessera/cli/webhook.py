@@ -1,6 +1,7 @@
 """``tessera webhook``: the admission process."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -81,9 +82,18 @@ def options_from(values: Mapping[str, Any]) -> Any:
         health_port=values["http_port"],
         address=values["http_address"],
         extra_names=tuple(values["extra_name"]),
-        claim_driver=values["claim_driver"] or "",
+        claims=_pod_claims(values["claim_driver"]),
         any_new_nodes=values["new_nodes"] == "any",
     )
+
+
+def _pod_claims(driver: str | None) -> Any:
+    """What makes the reader of claims of this driver; None without one."""
+    if not driver:
+        return None
+    from tessera.claims.admission import ClaimReader
+
+    return partial(ClaimReader, driver)
 
 
 def parse_options(arguments: Sequence[str], environment: Mapping[str, str]) -> Any:

@@ -5,15 +5,20 @@ each part of a decision, each container and each alternative. A pod whose review
 reason. Each webhook has a registry of metrics of its own, so that several can run in one process.
 """
 
+import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
+import msgspec
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from tessera.api.names import SYSTEM_NAMESPACE
 from tessera.api.pods.size_limits import PodSize, find_size_excess
+from tessera.clock import Clock
+from tessera.kube.client.client import Client
 from tessera.limits.processes import REVIEW_TIME
 from tessera.status_pages import OnListening
 
@@ -140,7 +145,7 @@ class WebhookOptions:
         health_port: plain HTTP port for ``/healthz`` and ``/readyz``; None for no such port.
         extra_names: further DNS names or IP addresses of the certificate, for a webhook reached by URL.
         any_new_nodes: nodes with other cards than those present may come, so their pods are admitted.
-        claim_driver: driver of the ResourceClaims that Tessera places, whose pods are gated; empty for none.
+        claims: makes what knows pods' ResourceClaims; None if no pod of them is gated.
         certificate_days: days for which a certificate is valid; it is replaced after two thirds of them.
         on_listening: called with address and port once the TLS server is open.
         on_ready: called once reviews may come: the webhook serves the certificate and the API server trusts it.
@@ -156,7 +161,7 @@ class WebhookOptions:
     health_port: int | None = 8081
     extra_names: tuple[str, ...] = ()
     any_new_nodes: bool = False
-    claim_driver: str = ""
+    claims: "MakePodClaims | None" = None
     certificate_days: int = 90
     on_listening: OnListening | None = None
     on_ready: Callable[[], None] | None = None
@@ -210,3 +215,39 @@ class WebhookMetrics:
     def observe(self, seconds: float) -> None:
         """Records the duration of a review."""
         self._seconds.observe(seconds)
+
+
+class KnownClaims(msgspec.Struct, frozen=True):
+    """What was read about a pod's ResourceClaims before its review.
+
+    Attributes:
+        ours: a claim asks for a device of ours.
+        of_limits: returns the operations that turn a pod's limits into claims; raises :class:`PodRefused`.
+        problem: why no claim can stand for a limit.
+    """
+
+    ours: bool = False
+    of_limits: Callable[[Mapping[str, Any]], Sequence[dict[str, Any]]] = lambda _: ()
+    problem: str = ""
+
+
+NO_CLAIMS = KnownClaims()
+
+
+class PodClaims:
+    """Knows pods' ResourceClaims. This one knows none; that of the claims is a satellite."""
+
+    async def read_claims(self, body: bytes) -> KnownClaims:  # noqa: ARG002 - for satellites
+        """Returns whether a claim of the pod in a review is known to ask for a device of ours."""
+        return NO_CLAIMS
+
+    async def make_templates(self, body: bytes) -> KnownClaims:  # noqa: ARG002 - for satellites
+        """Makes the templates that the claims for the limits of a pod in a review need."""
+        return NO_CLAIMS
+
+    async def run(self) -> None:
+        """Runs until cancelled."""
+
+
+#: Makes what knows the claims for one replica.
+MakePodClaims = Callable[[Client, Clock, random.Random, WebhookMetrics], PodClaims]

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tessera.webhook.admission.limit_claims import ClaimTemplate, claim_limits
+from tessera.claims.admission import ClaimTemplate, claim_limits
 from tessera.webhook.admission.pod_json import apply_operations
 from tessera.webhook.base import PodRefused
 

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.searching import examples
 
-from tessera.webhook.admission.review import NO_CLAIMS, KnownClaims, Reviewer, ReviewError
-from tessera.webhook.base import LIMIT_PATH, REVIEW_PATH
+from tessera.claims.admission import claim_limits
+from tessera.webhook.admission.review import Reviewer, ReviewError
+from tessera.webhook.base import LIMIT_PATH, NO_CLAIMS, REVIEW_PATH, KnownClaims
 from tessera.webhook.nodes.capabilities import Capabilities
 from tessera.webhook.nodes.gpu_nodes import GpuNode
 
@@ -56,7 +57,8 @@ SLICED = json.loads(PLAIN.replace('"cpu"', '"nvidia.com/mig-1g.5gb"'))
 SHARED = json.loads(PLAIN.replace('"cpu"', '"nvidia.com/gpu"'))
 
 #: Limits of these pods become claims.
-MAPPED = KnownClaims(classes={"nvidia.com/gpu": "a", "nvidia.com/mig-1g.5gb": "b", "cpu": "c"})
+CLASSES = {"nvidia.com/gpu": "a", "nvidia.com/mig-1g.5gb": "b", "cpu": "c"}
+MAPPED = KnownClaims(of_limits=lambda pod: claim_limits(pod, CLASSES).operations)
 VALUES = st.one_of(
     st.none(),
     st.booleans(),

@@ -12,10 +12,10 @@ from tests.support.device_claims import claim, claim_template, device_class, exa
 from tests.webhook.conftest import ADMIN, Lab, in_lab
 
 from tessera.api.dra.claims import DEVICE_CLASSES, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
+from tessera.claims.admission import ClaimReader
 from tessera.kube.client.client import Client
 from tessera.kube.client.requests import Request, Response, Transport
 from tessera.webhook.base import WebhookMetrics
-from tessera.webhook.serving.claim_reader import ClaimReader
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 
 OURS = "gpu.tessera.dev"
@@ -86,7 +86,7 @@ async def _reader(lab: Lab) -> AsyncIterator[Story]:
     way, metrics = Way(lab), WebhookMetrics()
     transport: Transport = way
     client = Client(transport, field_manager="tessera-webhook", clock=lab.clock)
-    reader = ClaimReader(OURS, client, lab.clock, rng=random.Random(0), metrics=metrics)
+    reader = ClaimReader(OURS, client, lab.clock, random.Random(0), metrics)
     task = asyncio.create_task(reader.run())
     yield Story(reader, metrics, way, lab)
     task.cancel()

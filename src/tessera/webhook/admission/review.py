@@ -8,7 +8,7 @@ capabilities at each call, so that a card that just appeared counts at once.
 """
 
 import base64
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -19,7 +19,6 @@ from tessera.text import one_line
 from tessera.webhook.admission.apply_warnings import find_template_warnings, find_warnings
 from tessera.webhook.admission.decision import decide_admission
 from tessera.webhook.admission.device_admission import check_managed_templates, decide_device_admission
-from tessera.webhook.admission.limit_claims import claim_limits
 from tessera.webhook.admission.pod_json import Operation, PodSchema, Spec, size_of
 from tessera.webhook.admission.slice_admission import gate_claiming_pod
 from tessera.webhook.admission.template_admission import DecideTemplates, decide_templates
@@ -28,8 +27,10 @@ from tessera.webhook.base import (
     LIMIT_PATH,
     MANAGED_PATH,
     MANAGED_TEMPLATE_PATH,
+    NO_CLAIMS,
     REVIEW_PATH,
     WORKLOAD_PATH,
+    KnownClaims,
     PodRefused,
     ReviewBudget,
     Rule,
@@ -66,22 +67,6 @@ class _Answer(msgspec.Struct, frozen=True):
     operations: Sequence[Operation] = ()
     warnings: Sequence[str] = ()
 
-
-class KnownClaims(msgspec.Struct, frozen=True):
-    """What was read about a pod's ResourceClaims before its review.
-
-    Attributes:
-        ours: a claim asks for a device of ours.
-        classes: by extended resource, the DeviceClass whose claims stand for limits.
-        problem: why no claim can stand for a limit.
-    """
-
-    ours: bool = False
-    classes: Mapping[str, str] = {}
-    problem: str = ""
-
-
-NO_CLAIMS = KnownClaims()
 
 T = TypeVar("T")
 
@@ -214,7 +199,7 @@ def _claim_limits(shape: PodSchema, pod: dict[str, Any], claims: KnownClaims) ->
     refuse_oversized(size_of(shape.spec or Spec()))
     if claims.problem:
         raise PodRefused(Rule.CLAIM_TEMPLATE, claims.problem)
-    operations = claim_limits(pod, claims.classes).operations
+    operations = claims.of_limits(pod)
     return _Answer([*operations, *gate_claiming_pod(pod)] if operations else ())
 
 

@@ -22,13 +22,22 @@ from tessera.kube.watch.cache import EventKind, WatchEvent
 from tessera.kube.watch.informer import Informer, read_parts
 from tessera.serving.connection import server_context
 from tessera.serving.status_server import serve_status
-from tessera.webhook.admission.review import NO_CLAIMS, KnownClaims, Reviewer, ReviewError
-from tessera.webhook.base import CLAIM_PATH, LIMIT_PATH, PATHS, REVIEW_PATH, WebhookMetrics, WebhookOptions
+from tessera.webhook.admission.review import Reviewer, ReviewError
+from tessera.webhook.base import (
+    CLAIM_PATH,
+    LIMIT_PATH,
+    NO_CLAIMS,
+    PATHS,
+    REVIEW_PATH,
+    KnownClaims,
+    PodClaims,
+    WebhookMetrics,
+    WebhookOptions,
+)
 from tessera.webhook.nodes.capabilities import Capabilities
 from tessera.webhook.nodes.gpu_nodes import GpuNodeWatcher
 from tessera.webhook.serving.certificate_manager import CertificateManager
 from tessera.webhook.serving.certificates import Certificate, load_certificate
-from tessera.webhook.serving.claim_reader import ClaimReader
 from tessera.webhook.serving.given_certificate import GivenCertificate
 from tessera.webhook.serving.server import Answer, serve_reviews
 
@@ -83,8 +92,8 @@ class WebhookReplica:
         )
         self.metrics = WebhookMetrics()
         self._reviewer = Reviewer(self.capabilities, self.metrics.count)
-        driver = options.claim_driver
-        self._claims = ClaimReader(driver, client, clock, rng=rng, metrics=self.metrics) if driver else None
+        made = options.claims
+        self._claims = PodClaims() if made is None else made(client, clock, rng, self.metrics)
         self._context = server_context()
         self._trusted = asyncio.Event()
         kind = GivenCertificate if options.given_secret else CertificateManager
@@ -98,13 +107,11 @@ class WebhookReplica:
 
     async def _review_claims(self, body: bytes) -> bytes:
         """Reviews a pod with ResourceClaims, which are read first."""
-        known = await self._claims.read_claims(body) if self._claims is not None else NO_CLAIMS
-        return self.review(body, CLAIM_PATH, claims=known)
+        return self.review(body, CLAIM_PATH, claims=await self._claims.read_claims(body))
 
     async def _review_limits(self, body: bytes) -> bytes:
         """Reviews a pod whose limits become ResourceClaims, whose templates are made first."""
-        known = await self._claims.make_templates(body) if self._claims is not None else NO_CLAIMS
-        return self.review(body, LIMIT_PATH, claims=known)
+        return self.review(body, LIMIT_PATH, claims=await self._claims.make_templates(body))
 
     def review(self, body: bytes, path: str = REVIEW_PATH, *, claims: KnownClaims = NO_CLAIMS) -> bytes:
         """Returns the answer to an AdmissionReview; both are JSON.
@@ -151,8 +158,7 @@ class WebhookReplica:
             group.create_task(self._groups.run())
             group.create_task(self._note_missing_groups())
             group.create_task(self._certificates.run())
-            if self._claims is not None:
-                group.create_task(self._claims.run())
+            group.create_task(self._claims.run())
             if options.health_port is not None:
                 group.create_task(serve_status(self, options.health_port, address=options.address))
             await self._objects.wait_synced()

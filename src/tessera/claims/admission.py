@@ -1,4 +1,4 @@
-"""Reads what a new pod's ResourceClaims ask for, and makes the templates of claims that stand for limits.
+"""What a new pod's ResourceClaims ask for, and the claims that its limits become: the webhook's part of the claims.
 
 A review shows only the names of claims and templates. They are read when a pod comes, and not watched: a cluster may
 have hundreds of thousands of claims, and a watch needs the right to list those of all tenants. DeviceClasses are few,
@@ -10,27 +10,167 @@ and are watched, so a class that changes counts for the next pod. Rules:
   made. A dry run makes none.
 - A template never changes, and pods of one owner name the same, so it is remembered for a while. One that was made
   again meanwhile counts as its predecessor.
+
+Limits become claims where namespace or pod chooses so: the API server sends pods of namespaces with the label
+``tessera.dev/device-api: dra``, and pods whose node selector has it. Kubernetes does the same in kube-scheduler
+(extended resources by DRA), which allocates the claim at once, so nobody else could place it. Rules:
+
+- A limit becomes a claim if a DeviceClass of Tessera's driver stands for it, by ``extendedResourceName`` or by the name
+  that Kubernetes gives each class. Quotas for the resource then count pods with limits, and claims of that class. Other
+  limits stay, and go to nodes of the device plugin.
+- Each limit is one claim, of a template that the class and the number name. So a namespace has few templates.
+- An init container uses the claim of an app container that asks for as much, since the pod holds its devices anyway.
+- Limits that requirements became stay, since the webhook would add them anew.
+- A pod that its author bound to a node stays as it is.
 """
 
 import asyncio
 import contextlib
 import logging
 import random
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
+from typing import Any, NamedTuple
 
 import msgspec
 
 from tessera.api.dra.claims import DEVICE_CLASSES, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, ClaimSpec, is_our_class
+from tessera.api.pods.requirements import CHOSEN, KEYS
 from tessera.clock import Clock
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import AlreadyExists, ApiError, NotFound
+from tessera.kube.quantity import count_or_zero
 from tessera.kube.resources.pods import PodClaim
 from tessera.kube.watch.informer import Informer, wait_served
+from tessera.limits.claims import CLAIM_ENTRIES
 from tessera.text import list_names, one_line
-from tessera.webhook.admission.limit_claims import IMPLICIT_PREFIX, ClaimTemplate, claim_limits
-from tessera.webhook.admission.pod_json import PodSchema, Spec, size_of
-from tessera.webhook.admission.review import NO_CLAIMS, KnownClaims
-from tessera.webhook.base import PodRefused, WebhookMetrics, refuse_oversized
+from tessera.webhook.admission.pod_json import Operation, PodSchema, Spec, add_operation, size_of
+from tessera.webhook.base import NO_CLAIMS, KnownClaims, PodClaims, PodRefused, Rule, WebhookMetrics, refuse_oversized
+
+Json = Mapping[str, Any]
+
+#: Prefix of the extended resource that Kubernetes gives a class without ``extendedResourceName``
+#: (``ResourceDeviceClassPrefix`` of k8s.io/api/resource/v1).
+IMPLICIT_PREFIX = "deviceclass.resource.kubernetes.io/"
+
+
+class ClaimTemplate(NamedTuple):
+    """A template of claims for some devices of a class."""
+
+    device_class: str
+    devices: int
+
+    @property
+    def name(self) -> str:
+        """Its name in every namespace."""
+        return f"{self.device_class}-x{self.devices}"
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        """Its ``spec``."""
+        exactly = {"deviceClassName": self.device_class, "count": self.devices}
+        return {"spec": {"devices": {"requests": [{"name": "devices", "exactly": exactly}]}}}
+
+
+class _Limit(NamedTuple):
+    """A limit that becomes a claim: the container's list and index, and the resource."""
+
+    field: str
+    number: int
+    resource: str
+    template: ClaimTemplate
+
+
+class LimitClaims(NamedTuple):
+    """The operations of a JSON patch that turn limits into claims, and the templates that they name."""
+
+    operations: Sequence[Operation] = ()
+    templates: Sequence[ClaimTemplate] = ()
+
+
+def claim_limits(pod: Json, classes: Mapping[str, str]) -> LimitClaims:
+    """Returns what turns a pod's limits into claims; nothing if no limit becomes one.
+
+    Args:
+        pod: the pod to be created.
+        classes: by extended resource, the class that stands for it.
+
+    Raises:
+        PodRefused: a container asks for more devices than a claim may have.
+    """
+    spec, annotations = pod.get("spec") or {}, (pod.get("metadata") or {}).get("annotations") or {}
+    if spec.get("nodeName") or not annotations.keys().isdisjoint((*KEYS, CHOSEN)):
+        return LimitClaims()
+    found = list(_limits(spec, classes))
+    if not found:
+        return LimitClaims()
+    taken = {each.get("name") for each in spec.get("resourceClaims") or ()}
+    free = (name for name in (f"limit-{number}" for number in count()) if name not in taken)
+    claims: dict[_Limit, str] = {}
+    made: list[tuple[str, ClaimTemplate]] = []
+    for each in found:
+        shared = _shared(each, claims) if _runs_once(spec, each) else None
+        if shared is None:
+            shared = next(free)
+            made.append((shared, each.template))
+        claims[each] = shared
+    entries = [{"name": name, "resourceClaimTemplateName": template.name} for name, template in made]
+    containers = {(each.field, each.number): None for each in found}
+    operations = [
+        add_operation(("spec", "resourceClaims"), [*(spec.get("resourceClaims") or ()), *entries]),
+        *(
+            _container(spec, place, {limit: claims[limit] for limit in found if limit[:2] == place})
+            for place in containers
+        ),
+    ]
+    return LimitClaims(operations, tuple(dict.fromkeys(template for _, template in made)))
+
+
+def _limits(spec: Json, classes: Mapping[str, str]) -> Iterator[_Limit]:
+    """Yields the limits that become claims, those of app containers first."""
+    for field in ("containers", "initContainers"):
+        for index, container in enumerate(spec.get(field) or ()):
+            for resource, amount in ((container.get("resources") or {}).get("limits") or {}).items():
+                devices = count_or_zero(str(amount))
+                if resource in classes and devices > 0:
+                    _refuse_many(container, resource, devices)
+                    yield _Limit(field, index, resource, ClaimTemplate(classes[resource], devices))
+
+
+def _refuse_many(container: Json, resource: str, devices: int) -> None:
+    if devices > CLAIM_ENTRIES:
+        raise PodRefused(
+            Rule.IMPOSSIBLE,
+            f'container "{one_line(container.get("name") or "")}": asks for {devices} of {one_line(resource)}, which'
+            f" becomes a ResourceClaim here, and a claim has at most {CLAIM_ENTRIES:d} devices: ask for fewer",
+        )
+
+
+def _runs_once(spec: Json, limit: _Limit) -> bool:
+    return limit.field == "initContainers" and spec[limit.field][limit.number].get("restartPolicy") != "Always"
+
+
+def _shared(limit: _Limit, claims: Mapping[_Limit, str]) -> str | None:
+    enough = (
+        name
+        for other, name in claims.items()
+        if other.template.device_class == limit.template.device_class
+        and other.template.devices >= limit.template.devices
+    )
+    return next(enough, None)
+
+
+def _container(spec: Json, place: tuple[str, int], claims: Mapping[_Limit, str]) -> Operation:
+    field, index = place
+    resources = spec[field][index]["resources"]
+    gone = {each.resource for each in claims}
+    kept = {
+        name: {resource: amount for resource, amount in (resources.get(name) or {}).items() if resource not in gone}
+        for name in ("limits", "requests")
+    }
+    own = [*(resources.get("claims") or ()), *({"name": name} for name in dict.fromkeys(claims.values()))]
+    return add_operation(("spec", field, str(index), "resources"), {**resources, **kept, "claims": own})
+
 
 _log = logging.getLogger(__name__)
 
@@ -64,7 +204,7 @@ class _Review(msgspec.Struct, frozen=True):
     request: _Request = _Request()
 
 
-class ClaimReader:
+class ClaimReader(PodClaims):
     """Reads what the claims of new pods ask for.
 
     Args:
@@ -75,9 +215,7 @@ class ClaimReader:
         metrics: counts the pods whose claims could not be read.
     """
 
-    def __init__(
-        self, driver: str, client: Client, clock: Clock, *, rng: random.Random, metrics: WebhookMetrics
-    ) -> None:
+    def __init__(self, driver: str, client: Client, clock: Clock, rng: random.Random, metrics: WebhookMetrics) -> None:
         self._driver = driver
         self._client = client
         self._clock = clock
@@ -129,12 +267,13 @@ class ClaimReader:
             body: the review; of one that cannot be read no limit becomes a claim.
         """
         classes = self._mapped()
+        known = KnownClaims(of_limits=lambda pod: claim_limits(pod, classes).operations)
         try:
             request = self._decoder.decode(body).request
             refuse_oversized(size_of(self._schemas.decode(request.object).spec or Spec()))
             wanted = claim_limits(self._objects.decode(request.object), classes).templates
         except (*_MALFORMED, PodRefused):
-            return KnownClaims(classes=classes)  # the review tells the reason
+            return known  # the review tells the reason
         try:
             async with asyncio.timeout(_READ_TIME):
                 for each in wanted if not request.dry_run else ():
@@ -142,7 +281,7 @@ class ClaimReader:
         except (ApiError, ConnectionError, TimeoutError, ValueError) as error:
             names = list_names([each.name for each in wanted])
             return KnownClaims(problem=f"ResourceClaimTemplate {names} of its limits cannot be made: {one_line(error)}")
-        return KnownClaims(classes=classes)
+        return known
 
     def _mapped(self) -> dict[str, str]:
         """The classes that stand for extended resources; of two the newer one, as for kube-scheduler."""
