@@ -10,7 +10,7 @@ import io
 import tokenize
 from pathlib import Path
 
-from tessera.features import FEATURES
+from tessera.cli.base.features import FEATURES
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "tessera"

@@ -7,8 +7,8 @@ from tests.cluster.test_resource_claims import claiming, in_lab, profile, templa
 from tests.support.device_claims import claim, claiming_pod, device_class, exactly, resource_slice
 from tests.support.virtual_lab import VirtualLab
 
-from tessera.api.dra.claims import DEVICE_CLASSES, RESOURCE_CLAIMS
 from tessera.api.names import GATE
+from tessera.dra.claims import DEVICE_CLASSES, RESOURCE_CLAIMS
 from tessera.dra.node_devices import DRIVER
 from tessera.dra.resource_slices import RESOURCE_SLICES
 from tessera.kube.resources import DEPLOYMENTS, PODS, Pod

@@ -11,7 +11,7 @@ from tests.support.device_claims import claim_template, claiming_pod, exactly, p
 from tests.support.kueue.cluster import KueueCluster
 from tests.support.virtual_lab import VirtualLab
 
-from tessera.api.dra.claims import DEVICE_CLASSES, RESOURCE_CLAIM_TEMPLATES
+from tessera.dra.claims import DEVICE_CLASSES, RESOURCE_CLAIM_TEMPLATES
 from tessera.dra.node_devices import DRIVER
 from tessera.kube.resources import JOBS
 from tessera.kueue.names import QUEUE_LABEL

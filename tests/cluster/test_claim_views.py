@@ -12,7 +12,6 @@ from tests.support.device_claims import claim
 from tests.support.virtual_lab import VirtualLab
 
 from tessera.access.agent_pages import FleetUsage
-from tessera.api.dra.claims import RESOURCE_CLAIMS
 from tessera.api.names import SLICE_PROMISED_CONDITION
 from tessera.api.nodes.usage import NodeUsage
 from tessera.dashboard.card_documents import make_documents
@@ -21,6 +20,7 @@ from tessera.dashboard.explainer import explain_privately
 from tessera.dashboard.view.objects import make_map
 from tessera.doctor.examination import examine
 from tessera.doctor.findings import Verdict
+from tessera.dra.claims import RESOURCE_CLAIMS
 from tessera.explain.asked_object import parse_query
 from tessera.explain.query import explain
 from tessera.kube.resources import PODS, Pod

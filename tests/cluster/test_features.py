@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from tests.support.virtual_lab import InLab, VirtualLab
 
+from tessera.cli.base.features import FEATURES, JOINING, Feature
 from tessera.cli.controller import parse_options
-from tessera.features import FEATURES, JOINING, Feature
 from tessera.kube.resources import DEPLOYMENTS
 
 ROOT = Path(__file__).parents[2]

@@ -9,8 +9,8 @@ from tests.cluster.test_resource_claims import in_lab as in_claims_lab
 from tests.support.device_claims import device_class, profile_class
 from tests.support.virtual_lab import VirtualLab
 
-from tessera.api.dra.claims import DEVICE_CLASSES, RESOURCE_CLAIM_TEMPLATES
 from tessera.api.names import DEVICE_API_DRA, DEVICE_API_LABEL
+from tessera.dra.claims import DEVICE_CLASSES, RESOURCE_CLAIM_TEMPLATES
 from tessera.dra.node_devices import DRIVER
 from tessera.kube.client.errors import Forbidden, Invalid
 from tessera.kube.resources import NAMESPACES, NODES, PODS, RESOURCE_QUOTAS

@@ -10,9 +10,9 @@ from tests.support.device_claims import claim, claim_template, claiming_pod, exa
 from tests.support.mortal_process import MortalAgent, MortalController, die_at, fate_of
 from tests.support.virtual_lab import VirtualLab
 
-from tessera.api.dra.claims import DEVICE_CLASSES, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
 from tessera.api.names import HOSTNAME_LABEL
 from tessera.cli.install.manifests import AGENT
+from tessera.dra.claims import DEVICE_CLASSES, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
 from tessera.kube.resources import DAEMONSETS, NODES, PODS
 from tessera.nvml.errors import InsufficientResources
 from tessera_lab.apiserver.kinds import versions

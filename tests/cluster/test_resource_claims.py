@@ -12,12 +12,12 @@ from tests.support.booted_lab import BootedLabs
 from tests.support.device_claims import claim, claim_template, claiming_pod, exactly, resource_slice
 from tests.support.virtual_lab import COMMANDS, VirtualLab
 
-from tessera.api.dra.claims import RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
 from tessera.api.names import DEVICE_API_DRA, DEVICE_API_LABEL
 from tessera.api.nodes.repairs import REPAIRS_KEY, REPAIRS_MAP
 from tessera.api.nodes.usage import NodeUsage
 from tessera.cli.install.manifests import AGENT, InstallChoices, manifests
 from tessera.clock import LoopClock
+from tessera.dra.claims import RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
 from tessera.dra.node_devices import DRIVER, NVIDIA_DRIVER
 from tessera.dra.resource_slices import RESOURCE_SLICES
 from tessera.dra.slice_writer import is_ours

@@ -11,12 +11,12 @@ from tests.cluster.test_resource_claims import in_lab as in_claims_lab
 from tests.support.device_claims import claim, claiming_pod, exactly
 from tests.support.virtual_lab import VirtualLab
 
-from tessera.api.dra.claims import RESOURCE_CLAIMS
 from tessera.api.names import DEVICE_API_LABEL, GATE
 from tessera.cli.install.manifests import AGENT, CONTROLLER
 from tessera.dashboard.view.objects import make_map
 from tessera.doctor.examination import examine
 from tessera.doctor.findings import Verdict
+from tessera.dra.claims import RESOURCE_CLAIMS
 from tessera.dra.node_devices import NVIDIA_DRIVER
 from tessera.kube.resources import DEPLOYMENTS, NODES, PODS
 from tessera.observe.cluster_reading import read_cluster

@@ -11,10 +11,10 @@ from tests.support.device_claims import claim_template, exactly
 from tests.support.virtual_lab import VirtualLab
 
 from tessera.agent.mps.interfaces import PIPE_VARIABLE
-from tessera.api.dra.claims import RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, AllocatedDevice
 from tessera.api.names import DEVICE_API_LABEL
 from tessera.api.nodes.usage import NodeUsage
 from tessera.api.sharing.profile import PROFILE_LABEL
+from tessera.dra.claims import RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, AllocatedDevice
 from tessera.dra.resource_slices import RESOURCE_SLICES
 from tessera.explain.card_map import cards_of
 from tessera.kube.resources import EVENTS, NODES

@@ -13,13 +13,13 @@ from tests.support.virtual_lab import VirtualLab
 
 from tessera.access.agent_pages import FleetUsage
 from tessera.agent.mps.interfaces import PIPE_VARIABLE
-from tessera.api.dra.claims import DEVICE_CLASSES, RESOURCE_CLAIMS
 from tessera.api.nodes.usage import NodeUsage
 from tessera.cli.base.tiles import draw
 from tessera.dashboard.aliases import Aliases
 from tessera.dashboard.card_documents import make_documents
 from tessera.dashboard.documents import CardDocument
 from tessera.dashboard.view.objects import make_map
+from tessera.dra.claims import DEVICE_CLASSES, RESOURCE_CLAIMS
 from tessera.explain.fleet_map import map_fleet
 from tessera.forecast.queue_page import QueuedPod, QueuePage
 from tessera.kube.resources import EVENTS, NAMESPACES

@@ -6,8 +6,8 @@ from typing import Any
 from tests.support.device_claims import claim, exactly
 from tests.support.virtual_lab import InLab, VirtualLab
 
-from tessera.api.dra.claims import RESOURCE_CLAIMS
 from tessera.api.names import DEVICE_ACCESS_LABEL
+from tessera.dra.claims import RESOURCE_CLAIMS
 from tessera.explain.asked_object import parse_query
 from tessera.explain.explanation import ExplanationReport
 from tessera.explain.query import explain

@@ -16,9 +16,8 @@ from tests.deploy.conftest import ROOT, Installation, Obj, rendered
 
 import tessera
 from tessera.api import instaslice, queues
-from tessera.api.dra import claims
 from tessera.api.pods import gangs
-from tessera.dra import resource_slices
+from tessera.dra import claims, resource_slices
 from tessera.gpu_operator.policies import assignment as driver_assignment
 from tessera.kube import resources
 from tessera.kube.resources import Resource

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tessera.features import FEATURES
+from tessera.cli.base.features import FEATURES
 
 ROOT = Path(__file__).parents[2]
 HOW_IT_WORKS = ROOT / "docs" / "how-it-works.md"

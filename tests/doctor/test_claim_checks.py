@@ -8,11 +8,11 @@ import pytest
 from tests.doctor.test_checks import FORBIDDEN, HEALTHY, node
 from tests.support.claim_cluster import ClaimCluster
 
-from tessera.api.dra.claims import DeviceClass
 from tessera.api.names import DEVICE_API_DRA, DEVICE_API_LABEL
 from tessera.doctor.claim_checks import check_claims
 from tessera.doctor.facts import ClaimFacts, ClusterFacts, claim_driver
 from tessera.doctor.findings import Finding, Verdict
+from tessera.dra.claims import DeviceClass
 from tessera.dra.driver_classes import device_classes
 from tessera.dra.node_devices import DRIVER, NVIDIA_DRIVER
 from tessera.dra.resource_slices import ResourceSlice

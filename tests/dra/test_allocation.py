@@ -5,8 +5,8 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.dra.claims import Allocation, ClaimSpec, DeviceClass, ResourceClaim
 from tessera.dra.allocation import select_node, write_allocation
+from tessera.dra.claims import Allocation, ClaimSpec, DeviceClass, ResourceClaim
 from tessera.dra.devices import Capacity, Device, DeviceId, Holdings, Pool
 from tessera.dra.holdings_reader import read_holdings
 from tessera.dra.matching import NoMatch, match_claims

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.device_claims import profile_class
 
-from tessera.api.dra.claims import ClaimSpec, DeviceClass, DeviceConfig, is_our_class
 from tessera.api.names import CLAIM_DRIVERS
+from tessera.dra.claims import ClaimSpec, DeviceClass, DeviceConfig, is_our_class
 from tessera.dra.devices import Holdings, Pool
 from tessera.dra.driver_classes import (
     check_served,

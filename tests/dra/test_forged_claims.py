@@ -8,7 +8,7 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from tests.support.searching import examples
 
-from tessera.api.dra.claims import DEVICE_CLASSES, RESOURCE_CLAIMS, ClaimSpec, DeviceClass, ResourceClaim
+from tessera.dra.claims import DEVICE_CLASSES, RESOURCE_CLAIMS, ClaimSpec, DeviceClass, ResourceClaim
 from tessera.dra.holdings_reader import read_holdings
 from tessera.dra.matching import NoMatch, match_claims
 from tessera.dra.opaque_configs import ConfigRefused, settings_of

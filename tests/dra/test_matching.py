@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.searching import examples
 
-from tessera.api.dra.claims import AllocatedDevice, ClaimSpec, DeviceClass
+from tessera.dra.claims import AllocatedDevice, ClaimSpec, DeviceClass
 from tessera.dra.devices import Capacity, Device, DeviceId, DeviceTaint, Holdings, Pool
 from tessera.dra.holdings_reader import read_holdings
 from tessera.dra.matching import ChosenDevice, NoMatch, consumed_amounts, match_claims

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from tests.support.device_claims import profile_class, read_geometry
 
-from tessera.api.dra.claims import ClaimSpec, DeviceClass, DeviceConfig, is_our_class
+from tessera.dra.claims import ClaimSpec, DeviceClass, DeviceConfig, is_our_class
 from tessera.dra.devices import Holdings, Pool
 from tessera.dra.driver_classes import check_served, device_classes
 from tessera.dra.matching import NoMatch, match_claims

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.searching import examples
 
-from tessera.api.dra.claims import AllocatedDevice
+from tessera.dra.claims import AllocatedDevice
 from tessera.dra.devices import Device, Holdings, Pool
 from tessera.dra.holdings_reader import read_holdings
 from tessera.dra.node_devices import (

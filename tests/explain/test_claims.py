@@ -11,10 +11,10 @@ from tests.explain.test_every_answer import cases_of
 from tests.explain.test_pods import NOW, agents_of, cards, event, lease, node, said
 from tests.support.claim_cluster import ClaimCluster, request
 
-from tessera.api.dra.claims import DeviceClass, ResourceClaim
 from tessera.api.instaslice import Instaslice
 from tessera.api.names import DEVICE_API_DRA, DEVICE_API_LABEL
 from tessera.clock import rfc3339
+from tessera.dra.claims import DeviceClass, ResourceClaim
 from tessera.dra.resource_slices import ResourceSlice
 from tessera.explain import claims, pod_claims
 from tessera.explain.asked_object import parse_query

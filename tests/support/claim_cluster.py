@@ -11,7 +11,6 @@ import msgspec
 from tests.support.device_claims import profile_class, read_geometry
 from tests.support.slicer_cluster import CheckedSlicer, SlicerCluster, merge
 
-from tessera.api.dra.claims import DeviceClass, ResourceClaim
 from tessera.api.names import DEVICE_API_DRA, DEVICE_API_LABEL, MIG_CONFIG_LABEL, NodeName, PodUid
 from tessera.claims.controller.claims import Claims
 from tessera.controller.objects.node_info import NodeInfo
@@ -19,6 +18,7 @@ from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.slicer import KINDS, Slicer
 from tessera.controller.slicing.state.events import RecordObserved, RecordsListed, RetryDue, WriteRefused
 from tessera.controller.slicing.state.instructions import Instruction, PatchRecord, Write
+from tessera.dra.claims import DeviceClass, ResourceClaim
 from tessera.dra.driver_classes import device_classes
 from tessera.dra.node_devices import DRIVER, NodeCard, PublishOptions, node_pools
 from tessera.dra.resource_slices import ResourceSlice

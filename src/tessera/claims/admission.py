@@ -34,9 +34,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from tessera.api.dra.claims import DEVICE_CLASSES, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, ClaimSpec, is_our_class
 from tessera.api.pods.requirements import CHOSEN, KEYS
 from tessera.clock import Clock
+from tessera.dra.claims import DEVICE_CLASSES, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, ClaimSpec, is_our_class
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import AlreadyExists, ApiError, NotFound
 from tessera.kube.quantity import count_or_zero

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from tessera.api.dra.claims import DEVICE_CLASSES, RESOURCE_CLAIMS
 from tessera.claims.controller.claims import Claims
 from tessera.claims.controller.scheduler_claims import SchedulerClaims
 from tessera.controller.leadership.informers import ClusterInput
@@ -20,6 +19,7 @@ from tessera.controller.leadership.satellite import Process, Task, Term
 from tessera.controller.objects.pod_info import CLAIMS
 from tessera.controller.slicing.slicer import Slicer
 from tessera.controller.slicing.state.events import RecordObserved, RecordsListed
+from tessera.dra.claims import DEVICE_CLASSES, RESOURCE_CLAIMS
 from tessera.dra.resource_slices import RESOURCE_SLICES
 from tessera.kube.client.errors import ApiError
 from tessera.kube.runtime import KubeRuntime

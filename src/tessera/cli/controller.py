@@ -20,6 +20,7 @@ from tessera.cli.base.controller_options import (
     read_reservations,
     site_options,
 )
+from tessera.cli.base.features import JOINING
 from tessera.cli.base.process import (
     address_option,
     log_option,
@@ -28,7 +29,6 @@ from tessera.cli.base.process import (
     run_process,
     start_log,
 )
-from tessera.features import JOINING
 
 #: The options that only satellites read, by their names in Python, and which of them.
 _READERS: Mapping[str, tuple[str, ...]] = {

@@ -120,7 +120,7 @@ async def _fetch_here() -> bytes:
 
 
 async def _fetch(namespace: str, node: str | None, kubeconfig: Path | None, context: str | None) -> bytes:
-    from tessera.kube.transport.exec import run_in_container
+    from tessera.cli.base.pod_exec import run_in_container
 
     found, failures = b"", []
     async with connect_transport("tessera-debug", kubeconfig, context) as (client, transport):

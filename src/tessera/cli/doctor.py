@@ -129,7 +129,7 @@ async def _collect(namespace: str, kubeconfig: Path | None, context: str | None,
 
 def _record_fetcher(transport: "HttpTransport") -> "FetchRecords":
     from tessera.api.names import SYSTEM_NAMESPACE
-    from tessera.kube.transport.exec import run_in_container
+    from tessera.cli.base.pod_exec import run_in_container
 
     async def fetch(pod: str, container: str) -> bytes:
         this = ["tessera", "debug", "record", "--here"]

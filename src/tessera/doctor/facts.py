@@ -14,7 +14,6 @@ import msgspec
 
 from tessera.access.page_tokens import READER_ACCOUNT
 from tessera.api.documents import load_document
-from tessera.api.dra.claims import DEVICE_CLASSES, RESOURCE_CLAIMS, DeviceClass
 from tessera.api.instaslice import INSTASLICES
 from tessera.api.names import (
     DEVICE_ACCESS_ALLOWED,
@@ -27,6 +26,7 @@ from tessera.api.nodes.node_groups import NODE_GROUPS_MAP
 from tessera.api.nodes.repairs import REPAIRS_MAP
 from tessera.api.problems import FileRefused
 from tessera.clock import Clock
+from tessera.dra.claims import DEVICE_CLASSES, RESOURCE_CLAIMS, DeviceClass
 from tessera.dra.node_devices import DRIVER, NVIDIA_DRIVER
 from tessera.dra.resource_slices import RESOURCE_SLICES, ResourceSlice
 from tessera.kube.client.client import Client

@@ -13,7 +13,7 @@ from uuid import NAMESPACE_OID, uuid5
 
 import msgspec
 
-from tessera.api.dra.claims import ClaimSpec, DeviceClass, DeviceConfig, Toleration
+from tessera.dra.claims import ClaimSpec, DeviceClass, DeviceConfig, Toleration
 from tessera.dra.matching import ChosenDevice
 from tessera.dra.requests import DeviceDemand
 from tessera.kube.quantity import format_quantity

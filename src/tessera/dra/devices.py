@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from tessera.api.dra.claims import Toleration
 from tessera.cel.kubernetes_values import Semver
+from tessera.dra.claims import Toleration
 
 #: A value of an attribute.
 Value = bool | int | str | Semver

@@ -11,7 +11,7 @@ out. So kube-scheduler's allocator is kept away by a server too that drops taint
 from collections.abc import Iterable
 from typing import Any
 
-from tessera.api.dra.claims import GROUP, ClaimSpec
+from tessera.dra.claims import GROUP, ClaimSpec
 from tessera.dra.node_devices import DRIVER, NVIDIA_DRIVER
 from tessera.dra.requests import GUARD, ClaimRefused
 from tessera.dra.resource_slices import ResourceSlice

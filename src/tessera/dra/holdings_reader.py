@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
 
-from tessera.api.dra.claims import AllocatedDevice
+from tessera.dra.claims import AllocatedDevice
 from tessera.dra.devices import Device, DeviceId, Holdings, Pool, qualify
 from tessera.dra.node_devices import DRIVER, NVIDIA_DRIVER
 from tessera.kube.quantity import parse_quantity, quantity_text

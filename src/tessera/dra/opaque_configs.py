@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.dra.claims import DeviceConfig
 from tessera.api.problems import FileRefused, ProblemCollector, join_path, quote_value
+from tessera.dra.claims import DeviceConfig
 from tessera.kube.quantity import integer_value, quantity_text
 from tessera.text import one_line
 

@@ -8,7 +8,7 @@ from decimal import Decimal
 
 import msgspec
 
-from tessera.api.dra.claims import (
+from tessera.dra.claims import (
     ALL,
     EXACT_COUNT,
     ClaimSpec,

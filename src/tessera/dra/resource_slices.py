@@ -8,7 +8,7 @@ from typing import Annotated
 
 import msgspec
 
-from tessera.api.dra.claims import GROUP
+from tessera.dra.claims import GROUP
 from tessera.kube.resources import ObjectMeta, Resource, Wire
 from tessera.limits.claims import (
     COUNTERS,

@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.dra.claims import GROUP
 from tessera.cel.kubernetes_values import Semver
+from tessera.dra.claims import GROUP
 from tessera.dra.devices import Capacity, Device, DeviceId, DeviceTaint, Pool, Value
 from tessera.dra.node_devices import SHARES, bounded_name
 from tessera.dra.pool_reader import SliceRefused, read_slice

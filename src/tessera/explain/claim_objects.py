@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
 
-from tessera.api.dra.claims import DEVICE_CLASSES, RESOURCE_CLAIMS, DeviceClass, ResourceClaim
 from tessera.claims.controller.claim_profiles import ClaimProfiles, ProfileReader
 from tessera.claims.controller.published_devices import PublishedDevices
 from tessera.controller.objects.pod_constraints import read_device_claims
+from tessera.dra.claims import DEVICE_CLASSES, RESOURCE_CLAIMS, DeviceClass, ResourceClaim
 from tessera.dra.node_devices import DRIVER, NVIDIA_DRIVER
 from tessera.dra.resource_slices import RESOURCE_SLICES, ResourceSlice
 from tessera.dra.slice_writer import is_ours

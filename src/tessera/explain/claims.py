@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from tessera.api.dra.claims import ResourceClaim
+from tessera.dra.claims import ResourceClaim
 from tessera.explain.claim_objects import ClaimObjects
 from tessera.explain.explanation import Explanation
 from tessera.explain.pod_claims import (

@@ -6,13 +6,13 @@ other pods with claims are explained as those with limits are.
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from tessera.api.dra.claims import DeviceQuery, ResourceClaim
 from tessera.api.names import HOSTNAME_LABEL, NodeName
 from tessera.claims.controller.claims import Claims
 from tessera.controller.objects.pod_constraints import read_device_claims
 from tessera.controller.objects.pod_info import CLAIMS, FINISHED, PodInfo
 from tessera.controller.slicing.state.allocation import Allocation
 from tessera.controller.slicing.state.messages import profiles_text
+from tessera.dra.claims import DeviceQuery, ResourceClaim
 from tessera.explain.claim_objects import ClaimObjects, claim_keys
 from tessera.explain.controller_words import told_by_condition
 from tessera.explain.explanation import Explanation

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tessera.access.agent_pages import read_fleet
 from tessera.access.page_reader import PageReader
-from tessera.api.dra.claims import RESOURCE_CLAIMS
 from tessera.api.instaslice import INSTASLICES
 from tessera.api.names import GATE, INSTASLICE_NAMESPACE, SYSTEM_NAMESPACE
 from tessera.api.nodes.node_marks import is_agent
 from tessera.api.nodes.silence import SilentNode
 from tessera.api.nodes.usage import NodeUsage
 from tessera.clock import Clock
+from tessera.dra.claims import RESOURCE_CLAIMS
 from tessera.explain.asked_object import Query
 from tessera.explain.asked_object import parse_query as parse_query  # noqa: PLC0414 - for those who explain
 from tessera.explain.explanation import Explanation, ExplanationReport

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from tessera.api.dra.claims import RESOURCE_CLAIM_TEMPLATES
 from tessera.clock import Clock, parse_rfc3339, rfc3339
+from tessera.dra.claims import RESOURCE_CLAIM_TEMPLATES
 from tessera.kube.client.client import Client
 from tessera_lab.kueue.eviction import Eviction
 from tessera_lab.kueue.objects import Kinds, condition, is_true, key_of, order

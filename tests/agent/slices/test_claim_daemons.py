@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from tessera.agent.base.desired_config import ServicePlan
-from tessera.api.dra.claims import DeviceConfig, OpaqueConfig
 from tessera.api.sharing.profile import ClientShare
 from tessera.claims.agent.claim_daemons import plan_daemon
+from tessera.dra.claims import DeviceConfig, OpaqueConfig
 from tessera.dra.opaque_configs import ConfigRefused, DeviceSettings, MpsSettings, check_configs
 from tessera.nvml.interface import GpuInfo, GpuUuid
 

@@ -19,9 +19,9 @@ from tests.agent.conftest import NAMESPACE, NODE, MortalNvml, Place, Scene, run
 from tests.agent.main.test_killed_anywhere import succeed_the_dead
 
 from tessera.agent.base.options import ConfigMapName
-from tessera.api.dra.claims import RESOURCE_CLAIMS
 from tessera.api.names import CLAIM_DRIVERS, DEVICE_API_DRA, DEVICE_API_LABEL
 from tessera.claims.agent.claim_driver import GONE_CHECK
+from tessera.dra.claims import RESOURCE_CLAIMS
 from tessera.dra.node_devices import partition_name
 from tessera.kube.resources import CONFIGMAPS, NAMESPACES, NODES
 from tessera.kubelet.interfaces import ClaimRef, PluginError, PreparedDevice

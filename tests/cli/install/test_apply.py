@@ -9,7 +9,6 @@ import pytest
 import yaml
 
 from tessera.api.documents import load_document
-from tessera.api.dra.claims import DEVICE_CLASSES
 from tessera.api.nodes.node_groups import NODE_GROUPS_KEY, NODE_GROUPS_MAP
 from tessera.cli.base.controller_options import build_arguments
 from tessera.cli.install.apply import apply_all
@@ -17,6 +16,7 @@ from tessera.cli.install.manifests import InstallChoices, Manifest, manifests
 from tessera.cli.install.preflight import missing_namespace, newer_definition, warnings
 from tessera.cli.install.rendering import render
 from tessera.cli.install.results import AppliedObject
+from tessera.dra.claims import DEVICE_CLASSES
 from tessera.dra.driver_classes import device_classes
 from tessera.dra.node_devices import DRIVER, NVIDIA_DRIVER
 from tessera.driver.build.settings import BuildSettings

@@ -11,8 +11,8 @@ import pytest
 from tests.support.device_claims import claim, claim_template, device_class, exactly
 from tests.webhook.conftest import ADMIN, Lab, in_lab
 
-from tessera.api.dra.claims import DEVICE_CLASSES, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
 from tessera.claims.admission import ClaimReader
+from tessera.dra.claims import DEVICE_CLASSES, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
 from tessera.kube.client.client import Client
 from tessera.kube.client.requests import Request, Response, Transport
 from tessera.webhook.base import WebhookMetrics

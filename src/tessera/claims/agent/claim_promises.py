@@ -22,10 +22,10 @@ from tessera.agent.slices.events import PromiseServes, SlicePromise
 from tessera.agent.slices.instaslice_status import instaslice_event
 from tessera.agent.slices.slice_table import claim_of
 from tessera.agent.slices.state_machine import SliceStateMachine
-from tessera.api.dra.claims import ResourceClaim
 from tessera.api.names import PodUid
 from tessera.claims.agent.claim_files import bind_claim, refusing
 from tessera.claims.agent.prepared_claims import PreparedClaims
+from tessera.dra.claims import ResourceClaim
 from tessera.kubelet.interfaces import PluginError
 
 

@@ -15,7 +15,6 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.dra.claims import ResourceClaim
 from tessera.api.names import NodeName, PodUid
 from tessera.claims.controller.claim_profiles import ProfileReader
 from tessera.claims.controller.published_devices import PublishedDevices
@@ -24,6 +23,7 @@ from tessera.controller.objects.pod_info import CLAIMS
 from tessera.controller.slicing.state.allocation import Allocation
 from tessera.controller.slicing.state.instructions import PatchRecord
 from tessera.dra.allocation import select_node, write_allocation
+from tessera.dra.claims import ResourceClaim
 from tessera.dra.devices import DeviceId, HeldDevice, Holdings, Pool
 from tessera.dra.matching import ChosenDevice, NoMatch, match_claims
 from tessera.dra.node_devices import places_of

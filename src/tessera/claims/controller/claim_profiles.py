@@ -25,11 +25,11 @@ from zlib import crc32
 
 import msgspec
 
-from tessera.api.dra.claims import ClaimSpec, DeviceClass, DeviceConfig, ResourceClaim, is_our_class
 from tessera.api.names import CLAIMED_CARD, NodeName
 from tessera.cel.evaluator import Meter, OutOfBudgetError
 from tessera.claims.controller.card_choices import Answer, CardChoices, find_comparison, most_common, shares_needed
 from tessera.claims.controller.published_devices import NodeDevices, PublishedDevices, Sort, is_known
+from tessera.dra.claims import ClaimSpec, DeviceClass, DeviceConfig, ResourceClaim, is_our_class
 from tessera.dra.devices import Device, DeviceId
 from tessera.dra.driver_classes import check_served
 from tessera.dra.matching import consumed_amounts

@@ -19,7 +19,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from tessera.api.dra.claims import RESOURCE_CLAIMS, DeviceClass, ResourceClaim
 from tessera.api.names import DEVICE_API_DRA, DEVICE_API_LABEL, HOSTNAME_LABEL, NodeName, PodUid, gives_by_claims
 from tessera.claims.controller.card_choices import plain_profile
 from tessera.claims.controller.claim_allocations import ClaimAllocations
@@ -32,6 +31,7 @@ from tessera.controller.slicing.kinds import RequestKind
 from tessera.controller.slicing.state.allocation import Allocation, AllocationStep, will_never_run
 from tessera.controller.slicing.state.instructions import PatchRecord
 from tessera.controller.slicing.state.slicer_state import SlicerState
+from tessera.dra.claims import RESOURCE_CLAIMS, DeviceClass, ResourceClaim
 from tessera.dra.resource_slices import ResourceSlice
 from tessera.limits.pods import POD_SLICES
 from tessera.mig.names import resource_spelling

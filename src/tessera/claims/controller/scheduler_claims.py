@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tessera.api.dra.claims import ResourceClaim
 from tessera.api.instaslice import Slice
 from tessera.api.names import NodeName, PodUid, device_id
 from tessera.claims.controller.claims import Claims, find_mixture
@@ -22,6 +21,7 @@ from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.state.allocation import Allocation, AllocationStep, will_never_run
 from tessera.controller.slicing.state.instructions import PatchRecord
 from tessera.controller.slicing.state.slicer_state import SlicerState
+from tessera.dra.claims import ResourceClaim
 from tessera.dra.resource_slices import ResourceSlice
 from tessera.placement.fleet import UnknownCard
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.dra.claims import ClaimSpec, DeviceClass
 from tessera.cel.evaluator import Meter
 from tessera.dra.allocation import select_node, write_allocation
+from tessera.dra.claims import ClaimSpec, DeviceClass
 from tessera.dra.devices import Device
 from tessera.dra.matching import ChosenDevice, NoMatch, match_claims
 from tessera.dra.requests import GUARD, ClaimDemand, ClaimRefused, read_demand

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from tessera.api.dra.claims import AllocatedDevice
+from tessera.dra.claims import AllocatedDevice
 from tessera.dra.devices import DeviceId, Holdings, Pool
 from tessera.dra.holdings_reader import read_holdings
 from tessera.dra.pool_reader import read_pools

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tessera.api.dra.claims import DEVICE_CLASSES, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, ResourceClaim
+from tessera.dra.claims import DEVICE_CLASSES, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, ResourceClaim
 from tessera.dra.resource_slices import RESOURCE_SLICES
 from tessera.kube.client.codec import ChangeLine, Codec, Undecodable
 

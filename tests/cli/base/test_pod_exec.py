@@ -5,12 +5,12 @@ from collections.abc import AsyncIterator, Sequence
 import msgspec
 import pytest
 
+from tessera.cli.base.pod_exec import PROTOCOLS, Executed, run_in_container
 from tessera.clock import SystemClock
 from tessera.kube.client.errors import ApiError, BadRequest, Forbidden, NotFound
 from tessera.kube.client.requests import Request
 from tessera.kube.transport.cluster_config import ClusterConfig
 from tessera.kube.transport.credentials import Credential, StaticCredentials
-from tessera.kube.transport.exec import PROTOCOLS, Executed, run_in_container
 from tessera.kube.transport.http import HttpTransport
 from tessera_lab.apiserver.interfaces import CommandResult, UserInfo
 from tessera_lab.apiserver.main.http_server import HttpServer
