@@ -76,6 +76,8 @@ def test_a_pod_with_several_cards_is_told_how_they_are_joined(in_lab: InLab) -> 
         pair, single = [(await why(lab, name)).answers[0].facts for name in ("pair", "single")]
         assert "its 2 cards are joined by 12 NVLinks (NV12): tessera topo pair -n default" in pair
         assert not [each for each in single if "joined" in each]
+        page = await explain(lab.client, lab.clock, parse_query("pair"), "default", joined=False)
+        assert not [each for each in page.answers[0].facts if "joined" in each], "the pod's sheet says it already"
 
     in_lab(scenario, mig_config="", pages=True)
 

@@ -174,7 +174,7 @@ async def _serve(port: int, opens: bool, kubeconfig: Path | None, context: str |
 
         async def explain_pod(namespace: str, pod: str, _visible: "Visibility", _key: str) -> "ExplanationReport":
             query = parse_query(f"node/{pod}" if namespace == OF_NODES else f"pod/{pod}")
-            return await explain(client, clock, query, namespace)
+            return await explain(client, clock, query, namespace, joined=False)
 
         def announce(_host: str, actual: int) -> None:
             url = f"http://localhost:{actual}/"

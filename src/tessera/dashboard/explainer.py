@@ -80,10 +80,17 @@ class PrivateExplainer:
             NotFound: there is no such pod or node.
             ApiError: too many explanations wait.
         """
-        return (await self.answer(namespace, name, visibility, key)).report
+        return (await self.answer(namespace, name, visibility, key, joined=False)).report
 
     async def answer(
-        self, namespace: str, name: str, visibility: Visibility, key: str, readable: Collection[str] = ()
+        self,
+        namespace: str,
+        name: str,
+        visibility: Visibility,
+        key: str,
+        readable: Collection[str] = (),
+        *,
+        joined: bool = True,
     ) -> "Answer":
         """As :meth:`explain`, with more facts.
 
@@ -93,6 +100,7 @@ class PrivateExplainer:
             visibility: what the reader may see.
             key: whose turn it is.
             readable: the kinds of :data:`NAMESPACE_FACTS` that the reader may list in the namespace.
+            joined: says how the pod's cards are joined; the page's documents of cards say so themselves.
         """
         try:
             async with self._turns.turn(key):
@@ -102,13 +110,21 @@ class PrivateExplainer:
                 pods = self._pods(namespace, name)
                 if not pods:
                     raise NotFound(Status(code=404, reason="NotFound", message=f'pods "{name}" not found'))
-                return await self._answer(namespace, name, pods, visibility, readable)
+                several = joined and any(map(may_hold_several, pods))
+                fleet = await self._source.read_fleet() if several else _NO_PAGES
+                return await self._answer(namespace, name, pods, visibility, readable, fleet)
         except NoTurnError:
             text = "many explanations are being made, some of them yours; try again"
             raise ServiceUnavailable(Status(code=503, message=text)) from None
 
-    async def _answer(
-        self, namespace: str, name: str, pods: Sequence[Pod], visibility: Visibility, readable: Collection[str]
+    async def _answer(  # noqa: PLR0917 - of the caller's turn
+        self,
+        namespace: str,
+        name: str,
+        pods: Sequence[Pod],
+        visibility: Visibility,
+        readable: Collection[str],
+        fleet: FleetUsage,
     ) -> "Answer":
         alone = len(pods) == 1 and not name.startswith(OWNED_BY)
         waits = any(not each.spec.node_name for each in pods)
@@ -116,7 +132,6 @@ class PrivateExplainer:
         events, quotas = await self._source.read_namespace(pods[0], readable) if alone else (None, None)
         await self._source.read_order()
         page = queue if isinstance(queue, QueuePage) else None
-        fleet = await self._source.read_fleet() if any(map(may_hold_several, pods)) else _NO_PAGES
         objects = self._source.objects
         found = await asyncio.to_thread(
             explain_privately,

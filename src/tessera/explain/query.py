@@ -90,6 +90,8 @@ async def explain(  # noqa: PLR0917 - the last two are ways to those who know mo
     namespace: str,
     read_queue: ReadQueue | None = None,
     ask: AskForPods | None = None,
+    *,
+    joined: bool = True,
 ) -> ExplanationReport:
     """Reads the cluster and explains one object.
 
@@ -100,13 +102,14 @@ async def explain(  # noqa: PLR0917 - the last two are ways to those who know mo
         namespace: its namespace.
         read_queue: reads what the controller says of waiting pods; None to go without.
         ask: for a workload, asks about the pods of a user who may read too little of the cluster.
+        joined: of a pod with several cards, says how these are joined; the live page says so itself.
 
     Raises:
         NotFound: there is no such object; its notes suggest a similar name, or tell of a quota that is used up.
         ApiError: the user may not read the object.
     """
     if query.kind == "pod":
-        return await _pod(client, clock, query, namespace, read_queue)
+        return await _pod(client, clock, query, namespace, read_queue, joined=joined)
     if query.kind == "node":
         return await _node(client, clock, query.name)
     if query.kind == "claim":
@@ -136,7 +139,7 @@ async def explain(  # noqa: PLR0917 - the last two are ways to those who know mo
 
 
 async def _pod(
-    client: Client, clock: Clock, query: Query, namespace: str, read_queue: ReadQueue | None
+    client: Client, clock: Clock, query: Query, namespace: str, read_queue: ReadQueue | None, *, joined: bool
 ) -> ExplanationReport:
     try:
         pod = await client.get(PODS, query.name, namespace)
@@ -153,7 +156,7 @@ async def _pod(
     if _waits(pod):
         snapshot = replace(snapshot, page=await _read_page(client, read_queue))
     snapshot = await _add_rollout(client, snapshot, pod)
-    if may_hold_several(pod):
+    if joined and may_hold_several(pod):
         snapshot = replace(snapshot, pages=await _read_agent(client, clock, snapshot, pod.spec.node_name))
     view = ClusterView(replace(snapshot, claims=await _read_claims(client, namespace, [pod])))
     return ExplanationReport(kind="pod", namespace=namespace, name=query.name, answers=(explain_pod(view, pod),))
