@@ -58,7 +58,7 @@ ROWS: dict[str, list[str]] = {
 #: Commands on a cluster with the pods ``runs`` and ``waits``.
 ON_CLUSTER = (
     *("why runs", "why waits", "map", "queue", "queue -A", "top --once", "health", "idle", "usage"),
-    *("version", "doctor"),
+    *("topo node-1", "why node/node-1", "version", "doctor"),
 )
 
 
