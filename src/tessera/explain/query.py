@@ -26,7 +26,6 @@ from tessera.explain.asked_object import Query
 from tessera.explain.asked_object import parse_query as parse_query  # noqa: PLC0414 - for those who explain
 from tessera.explain.explanation import Explanation, ExplanationReport
 from tessera.explain.order_objects import read_order_lists, read_order_objects
-from tessera.explain.pods import explain_pod, may_hold_several
 from tessera.explain.queue import count_group, explain_held_pod, is_queued
 from tessera.explain.rollouts import old_pods, owner_of
 from tessera.explain.snapshot import LEASE, REQUIRED_KINDS, ClusterView, Snapshot
@@ -150,6 +149,8 @@ async def _pod(
         for line in exhausted_quotas((await _list_allowed(client, RESOURCE_QUOTAS, namespace))[0]):
             error.add_note(f"Its creation may have been refused: {line}")
         raise
+    from tessera.explain.pods import explain_pod, may_hold_several
+
     snapshot = await _read_cluster(client, clock, namespace, pod)
     if is_queued(pod):
         snapshot = replace(snapshot, queues=await read_queues(client, namespace))

@@ -21,10 +21,7 @@ from tessera.api.nodes.silence import SilentNode, silent_nodes
 from tessera.api.nodes.usage import NodeUsage
 from tessera.clock import parse_rfc3339
 from tessera.controller.objects.pod_info import CLAIMS, PodInfo, read_pod
-from tessera.controller.slicing.planning.pod_kinds import kind_of
-from tessera.controller.slicing.slicer import Slicer
 from tessera.explain.order_objects import OrderObjects
-from tessera.explain.slicer_from_objects import slicer_from_objects
 from tessera.forecast.queue_page import QueuedPod, QueuePage
 from tessera.kube.resources import CoreEvent, Deployment, Lease, Node, Pod, ReplicaSet, ResourceQuota
 from tessera.kube.resources.meta import key_of
@@ -34,6 +31,7 @@ from tessera.mig.names import is_device_profile
 from tessera.text import age, count_noun
 
 if TYPE_CHECKING:
+    from tessera.controller.slicing.slicer import Slicer
     from tessera.explain.claim_objects import ClaimObjects
     from tessera.provisioning.milestones import ProvisioningRecord
 
@@ -140,11 +138,13 @@ class ClusterView:
             self._indexes |= item.status.node_resources.indexes()
 
     @cached_property
-    def slicer(self) -> Slicer | None:
+    def slicer(self) -> "Slicer | None":
         """The controller's state after one plan for all waiting pods; None if the user may read too little."""
         snapshot = self.snapshot
         if snapshot.forbidden & REQUIRED_KINDS:
             return None
+        from tessera.explain.slicer_from_objects import slicer_from_objects  # a third of all, which nodes need not
+
         return slicer_from_objects(
             snapshot.pods,
             snapshot.nodes,
@@ -187,6 +187,8 @@ class ClusterView:
             about: names the fact.
             make: makes it, by nothing of the pod but its kind.
         """
+        from tessera.controller.slicing.planning.pod_kinds import kind_of
+
         kind = kind_of(self.slicer.state, pod) if self.slicer is not None else None
         return make() if kind is None else self.once((about, kind), make)
 

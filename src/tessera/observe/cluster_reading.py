@@ -23,7 +23,6 @@ from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, Forbidden
 from tessera.kube.resources import NODES, PODS, Node, Pod
 from tessera.kube.resources.meta import Resource
-from tessera.kube.watch.informer import Informer
 
 T = TypeVar("T")
 
@@ -140,6 +139,8 @@ async def watch_cluster(
     reader = PageReader(client, clock)
     first = await read_cluster(client, nodes, reader)
     changed = asyncio.Event()
+    from tessera.kube.watch.informer import Informer  # a single reading needs none
+
     informers: dict[str, Informer[Any]] = {
         resource.plural: Informer(
             client,
