@@ -28,7 +28,7 @@ BUDGETS: Mapping[str, tuple[int, int]] = {
     "why runs": (50, 1),
     "why waits": (50, 1),
     "why node/node-1": (172, 7),
-    "map": (89, 6),
+    "map": (95, 6),
     "queue": (70, 4),
     "top --once": (83, 5),
     "health": (72, 5),
