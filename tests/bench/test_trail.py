@@ -1,7 +1,13 @@
 """A change wakes the parts that it concerns, and a pod meets the features that it needs, and no others."""
 
+from pathlib import Path
+
 import pytest
 from bench.trail import measure
+
+import tessera
+
+PRODUCT = Path(tessera.__file__).parent
 
 #: By trip, parts of the agent that it does not concern.
 UNCONCERNED = {
@@ -34,8 +40,6 @@ UNCONCERNED = {
         "slices",
     ],
     "xid": [
-        "config/selection",
-        "driver/driver_state",
         "mig_config/card_reconciler",
         "monitoring/sampler",
         "mps/supervisor",
@@ -50,18 +54,11 @@ FEATURES = [
     "controller/filters/pod_affinity",
     "controller/filters/volumes",
     "controller/health",
-    "controller/leadership/hand_overs",
-    "controller/leadership/owners",
     "controller/objects/pod_preferences",
-    "controller/slicing/cycle/fair_queues",
-    "controller/slicing/cycle/queue_reports",
     "controller/slicing/evictions/mover",
     "controller/slicing/evictions/preemptor",
-    "controller/slicing/evictions/recorded_moves",
     "controller/slicing/gangs",
-    "controller/slicing/kinds/devices",
     "controller/slicing/reservations",
-    "controller/slicing/state/device",
     "controller/slicing/state/queue_ledger",
     "controller/slicing/state/reservation_rules",
     "handover",
@@ -76,9 +73,6 @@ CONTROLLER_FILES = 30
 ELSEWHERE = {
     "label": [
         "agent/driver/ready_condition",
-        "controller/health/fault",
-        "controller/health/reboot",
-        "controller/health/silence",
         "driver/planning",
         "driver/policies",
         "driver/rollout",
@@ -86,7 +80,6 @@ ELSEWHERE = {
         "provisioning/tracking",
     ],
     "node": [
-        "controller/health/fault",
         "controller/objects",
         "controller/slicing",
         "driver/planning",
@@ -101,10 +94,15 @@ ELSEWHERE = {
         "driver/planning",
         "memory_limits",
         "provisioning/startup",
-        "provisioning/tracking/milestone",
     ],
     "xid": ["memory_limits"],
 }
+
+
+def test_every_part_named_here_is_a_folder_or_a_file() -> None:
+    inside = {part for parts in UNCONCERNED.values() for part in parts}
+    named = {f"agent/{part}" for part in inside}.union(FEATURES, *ELSEWHERE.values())
+    assert [part for part in sorted(named) if not any((PRODUCT / f"{part}{end}").exists() for end in ("", ".py"))] == []
 
 
 @pytest.mark.parametrize("trip", UNCONCERNED)
