@@ -153,3 +153,14 @@ def test_a_reader_of_one_namespace_is_told_what_its_deployment_does(strategy: Ma
     found = answer(new(), old(), instaslices=[], nodes=[], forbidden=frozenset({"nodes"}), **deployment(strategy))
     assert found.case == "held"
     assert (f"svc-old-x is of the same Deployment svc and of an older template: {known}" in said(found)) is bool(known)
+
+
+@pytest.mark.parametrize(
+    "seen", [deployment({}), {}, {"nodes": [], "forbidden": frozenset({"nodes"}), **deployment({})}]
+)
+def test_a_pod_that_asks_for_hand_over_is_not_told_that_it_waits_for_ever(seen: Mapping[str, Any]) -> None:
+    """Until the controller has published the step of a new pod, as for half a minute."""
+    found = answer(new(annotations={"tessera.dev/update": "hand-over"}), old(), **{"instaslices": HELD, **seen})
+    assert "svc-old-x is of the same Deployment svc and of an older template: by its annotation" in said(found)
+    assert "neither goes on" not in said(found)
+    assert not any("maxUnavailable" in each or "hand-over" in each for each in found.help)

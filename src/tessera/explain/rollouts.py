@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from tessera.api.names import HAND_OVER, UPDATE_ANNOTATION
 from tessera.explain.explanation import Explanation
 from tessera.explain.snapshot import ClusterView
 from tessera.kube.resources import Deployment, Pod
@@ -89,6 +90,8 @@ def name_rollout(
         return _tell_of_old(found, pod, old, _KEPT) if deployment.keeps_old_pods else found
     if not deployment.keeps_old_pods or explain(_without(view, pod, old), pod).case not in _PLACED:
         return found
+    if _hands_over(pod):
+        return _tell_of_old(found, pod, old, _KEPT)
     keys = tuple(f"{each.metadata.namespace}/{each.metadata.name}" for each in old)
     reason = OldPods(deployment.metadata.namespace, deployment.metadata.name, keys)
     return msgspec.structs.replace(
@@ -119,16 +122,28 @@ _KEPT = (
     "its maxUnavailable is 0, so an old pod ends only when a new one is ready, and neither goes on if both need the"
     " same room"
 )
+_HANDED_OVER = (
+    f"by its annotation {UPDATE_ANNOTATION}: {HAND_OVER} the controller ends old pods one by one for new ones, unless"
+    " its option --handover says otherwise; it has not published this pod's step yet"
+)
 _IF_KEPT = "if its maxUnavailable is 0 (also 25% of fewer than 4 pods), an old pod ends only when a new one is ready"
 
 
+def _hands_over(pod: Pod) -> bool:
+    """True if the controller may end an old pod for this one (:mod:`tessera.handover.hand_over`)."""
+    return bool(pod.spec.scheduling_gates) and pod.metadata.annotations.get(UPDATE_ANNOTATION) == HAND_OVER
+
+
 def _tell_of_old(found: Explanation, pod: Pod, old: Sequence[Pod], known: str) -> Explanation:
-    """Names the old pods to a reader who does not see the Deployment, or the cluster."""
+    """Names the old pods where it is not known that they and the new one wait for each other."""
     names, name = list_names([each.metadata.name for each in old], 3), _base(pod)
     verb = "is" if len(old) == 1 else "are"
-    told = f"{names} {verb} of the same Deployment {name} and of an older template: {known}"
+    what = _HANDED_OVER if _hands_over(pod) else known
+    told = f"{names} {verb} of the same Deployment {name} and of an older template: {what}"
     way = f"in an update that waits for its own old pod: {ways_out(pod.metadata.namespace, name)[0]}"
-    return msgspec.structs.replace(found, facts=(*found.facts, told), help=(*found.help, way))
+    return msgspec.structs.replace(
+        found, facts=(*found.facts, told), help=(*found.help, *(() if _hands_over(pod) else (way,)))
+    )
 
 
 def _without(view: ClusterView, pod: Pod, old: Sequence[Pod]) -> ClusterView:
