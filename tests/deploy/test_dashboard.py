@@ -10,8 +10,10 @@ from tests.support.kubernetes_schemas import validate
 from tessera import __version__
 from tessera.access.page_tokens import READER_ACCOUNT
 from tessera.cli import dashboard
+from tessera.cli.install.choices import PAGE_PORTS
 from tessera.cli.install.manifests import InstallChoices
 from tessera.cli.install.rendering import render
+from tessera.cli.main import main
 from tessera.dashboard.in_cluster import PageOptions
 from tessera.dashboard.view.explanations import GROUP, VERSION
 from tessera.dashboard.view.front_proxy import CONFIG_MAP
@@ -151,6 +153,13 @@ def test_the_options_of_the_page_reach_its_process() -> None:
     (found,) = deployment(installed(dashboard=True, page=page))["spec"]["template"]["spec"]["containers"]
     parsed = dashboard.parse_options(found["args"], {})
     assert (parsed.origins, parsed.nameless) == (("https://gpu.example.com",), True)
+
+
+@pytest.mark.parametrize("port", [8081, 8088, 8443])
+def test_kedas_port_is_none_that_the_page_has(port: int, capsys: pytest.CaptureFixture[str]) -> None:
+    assert port in {each["containerPort"] for each in container()["ports"]} == PAGE_PORTS
+    assert main(["install", "--dry-run", "--dashboard-keda-port", str(port)]) == 1
+    assert f"--dashboard-keda-port {port}: the page's process has 8081, 8088, 8443" in capsys.readouterr().err
 
 
 def test_kedas_port_is_open_to_its_namespace_alone() -> None:

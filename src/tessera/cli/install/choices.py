@@ -31,6 +31,9 @@ from tessera.kube.client.client import Client
 from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import CONFIGMAPS
 
+#: Ports that the page's process has anyway (``deploy/options/dashboard``).
+PAGE_PORTS = frozenset({8081, 8088, 8443})
+
 NAME, OPTIONS = "tessera-install-options", "options"
 #: Parameters with a file -> the key of its text.
 FILES: Mapping[str, str] = {
@@ -204,6 +207,12 @@ def _page_arguments(values: dict[str, Any]) -> Sequence[str]:
     origins, without_token = values.pop("origins"), values.pop("without_token")
     keda_port = values.pop("keda_port")
     issuer, client, scopes = (values.pop(f"oidc_{name}") for name in ("issuer", "client_id", "extra_scope"))
+    if keda_port in PAGE_PORTS:
+        ports = ", ".join(map(str, sorted(PAGE_PORTS)))
+        raise CommandError(
+            f"error: --dashboard-keda-port {keda_port}: the page's process has {ports} already; take another,"
+            " such as 9443"
+        )
     given = {
         "origin": origins,
         "without-token": [] if without_token == "refuse" else [without_token],  # noqa: S105 - an option's value
