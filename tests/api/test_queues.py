@@ -11,3 +11,20 @@ def test_a_usage_that_is_no_amount_counts_as_none(number: object) -> None:
     allowed = {0.0, 1.0} if number is True else {0.0}
     assert queue.usage["A100"] in allowed
     assert queue.usage_time in allowed
+
+
+@pytest.mark.parametrize(
+    ("spare", "fault"),
+    [
+        ({"3g.20gb": 40, "1g.5gb": 40}, "write at most 64 slices together"),
+        ({"3g.20gb": -1}, "write a number of slices by profile: {3g.20gb: 1}"),
+        ({"foo": 1}, '"foo" is not a MIG profile'),
+    ],
+)
+def test_wrong_spare_slices_are_none_and_named(spare: dict[str, int], fault: str) -> None:
+    queue = read_queue({"metadata": {"name": "q"}, "spec": {"spare": spare}})
+    assert queue.spare == {}
+    (told,) = queue.faults
+    assert told.startswith("spec.spare is ")
+    assert fault in told
+    assert "slices slices" not in told

@@ -158,7 +158,7 @@ def _spare(value: Any) -> dict[str, int]:
     if any(not isinstance(number, int) or isinstance(number, bool) or number < 0 for _, number in rows):
         raise _WrongError("write a number of slices by profile: {3g.20gb: 1}")
     if sum(number for _, number in rows) > SPARE_SLICES:
-        raise _WrongError(f"write {SPARE_SLICES} slices together, or fewer")
+        raise _WrongError(f"write {SPARE_SLICES} together")
     try:
         names = [(resource_spelling(str(parse_profile_name(str(profile)[:64]))), number) for profile, number in rows]
     except ValueError as error:
