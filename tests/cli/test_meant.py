@@ -35,6 +35,14 @@ def test_a_mistyped_command(command: list[str], facts: tuple[str, ...], capsys: 
         assert fact in error
 
 
+def test_a_missing_name_is_asked_for_in_one_line(capsys: Told) -> None:
+    assert main(["config", "runtime"]) == 1
+    assert capsys.readouterr().err == (
+        "error: Missing argument 'RUNTIME'. Choose from: containerd, containerd-1.7, crio, docker, k3s, rke2, microk8s;"
+        " see 'tessera config runtime --help'\n"
+    )
+
+
 def test_a_pod_that_is_a_node(server: tuple[Objects, list[str]], capsys: Told) -> None:
     there, options = server
     there.found = {

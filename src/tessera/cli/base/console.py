@@ -104,7 +104,11 @@ def say_json_text(document: str) -> None:
 
 def print_error(error: click.ClickException) -> None:
     """Writes a command's error as kubectl does; an error of the command line names the command that shows help."""
-    message = error.format_message()
+    message = (
+        " ".join(error.format_message().split())
+        if isinstance(error, click.MissingParameter)
+        else error.format_message()
+    )
     if isinstance(error, click.UsageError) and error.ctx is not None:
         end = "" if message.endswith("?") else ";"
         message = f"{message.rstrip('.')}{end} see '{error.ctx.command_path} --help'"

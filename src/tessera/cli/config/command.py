@@ -81,16 +81,17 @@ _RUNTIMES = ("containerd", "containerd-1.7", "crio", "docker", "k3s", "rke2", "m
 
 
 @command.command()
-@click.argument("name", type=click.Choice(_RUNTIMES), metavar="|".join(_RUNTIMES))
+@click.argument("name", type=click.Choice(_RUNTIMES), metavar="RUNTIME")
 @output_option("text")
 @report_errors
 def runtime(name: str, output: Output) -> None:
-    """Print the settings of a node's container runtime and of NVIDIA's runtime.
+    """Print the settings of a container runtime.
 
-    For nodes on which NVIDIA's container toolkit is installed by hand; where Tessera installs it, nothing is to be set.
-    With these settings containers get the devices that their pods request, and an image that names cards by
-    NVIDIA_VISIBLE_DEVICES gets none. "Merge" says of a file that it keeps what else it has. The last part is a
-    RuntimeClass, for pods on nodes where you leave another runtime the default.
+    RUNTIME is containerd (version 2), containerd-1.7, crio, docker, k3s, rke2 or microk8s. For nodes on which NVIDIA's
+    container toolkit is installed by hand; where Tessera installs it, set nothing. With these settings containers get
+    the devices that their pods request, and an image that names cards by NVIDIA_VISIBLE_DEVICES gets none. A file to
+    "merge into" keeps its other settings. The last part is a RuntimeClass, for pods on nodes where you leave another
+    runtime the default.
 
     \b
     Examples:
@@ -115,5 +116,5 @@ def _settings_lines(found: "RuntimeSettings") -> Iterator[str]:
         yield ""
     yield f"# Then: {found.restart}"
     yield ""
-    yield "# RuntimeClass, if it is not the default"
+    yield "# RuntimeClass for pods on nodes where NVIDIA's runtime is not the default"
     yield from yaml.safe_dump(class_manifest(), sort_keys=False).splitlines()
