@@ -24,7 +24,7 @@ def test_a_pod_gets_another_slice_and_returns(cluster: Any) -> None:
     assert "MIG 1g.5gb" in slice_of(cluster)
     said = cluster.tessera("resize", "web", "20Gi")
     assert "pod web-slice holds nvidia.com/mig-3g.20gb on node node-1 for pod web.\n" in said
-    assert said.endswith("End it: tessera resize web --back -n default\n")
+    assert said.endswith("To give it back: tessera resize web --back -n default\n")
     assert "its container gets it at its next start" in cluster.tessera("why", "web")
     assert "default/web-slice" in cluster.tessera("map")
     cluster.kubectl("exec", "-n", "default", "web", "-c", "main", "--", "kill", "1")

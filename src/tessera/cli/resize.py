@@ -29,7 +29,7 @@ _LOOK, _QUEUED = 1.0, 2
 @click.command(no_args_is_help=True)
 @click.argument("pod", metavar="POD")
 @click.argument("memory", required=False, metavar="[MEMORY]")
-@click.option("--back", is_flag=True, help="End it: the pod's own slice from its next start on.")
+@click.option("--back", is_flag=True, help="Give the bigger slice back; ends a process of the pod that uses it.")
 @click.option("--queue", is_flag=True, help="Let the request wait in the queue if there is no room.")
 @click.option("--wait", default="30s", type=Duration(), show_default=True, help="Time to wait for room.")
 @click.option("--image", default=_PAUSE, show_default=True, help="What the lender runs.")
@@ -55,7 +55,8 @@ def command(
     the same node, and lends it: quotas, limits and the queue treat it like any other. The pod keeps its own slice too,
     which Kubernetes counts until it ends. Without room the second pod is removed again, and nothing has changed.
 
-    End the process yourself when it suits. You need the rights to read, create and delete pods in the namespace.
+    End the process yourself when it suits. --back ends a process that uses the bigger slice. You need the rights to
+    read, create and delete pods in the namespace.
 
     \b
     Examples:
@@ -118,9 +119,9 @@ async def begin(client: "Client", at: tuple[str, str], memory: str, image: str, 
         )
     say(
         f"pod {lender} holds {resource} on node {pod.spec.node_name} for pod {name}.",
-        f"Container {container} has it from its next start on. End it when it suits, such as by"
+        f"Container {container} has it from its next start on. End its process when it suits, such as by"
         f" kubectl exec -n {namespace} {name} -c {container} -- kill 1",
-        f"End it: tessera resize {name} --back -n {namespace}",
+        f"To give it back: tessera resize {name} --back -n {namespace}",
     )
 
 
@@ -139,7 +140,8 @@ async def _clear(client: "Client", namespace: str, lender: str, name: str) -> No
         return
     if not found.status.has_ended:
         raise UserError(
-            f"pod {namespace}/{lender} exists already; end it first: tessera resize {name} --back -n {namespace}"
+            f"pod {namespace}/{lender} exists already; give its slice back first:"
+            f" tessera resize {name} --back -n {namespace}"
         )
     await _remove(client, namespace, lender, found.metadata.uid)
 
@@ -167,8 +169,8 @@ async def end(client: "Client", namespace: str, name: str) -> None:
     except NotFound as error:
         raise UserError(f"there is no pod {namespace}/{lender}: pod {name} has its own slice") from error
     say(
-        f"pod {lender} ends. A process of pod {name} that still uses its slice is ended then, and starts with the pod's"
-        " own slice."
+        f"pod {lender} ends. A container of pod {name} that uses its slice is ended then, and starts again with the"
+        " pod's own slice."
     )
 
 
