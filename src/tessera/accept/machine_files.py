@@ -107,7 +107,7 @@ class MachineFiles(msgspec.Struct, frozen=True, kw_only=True):
             found = tomllib.loads(self.runtime.read_text())
         except OSError as error:
             raise FactError(
-                f"{self.runtime}: {error.strerror}; where Tessera installs the toolkit it sets it"
+                f"{self.runtime}: {error.strerror}; where Tessera installs the toolkit, it makes this file right"
             ) from error
         except ValueError as error:
             raise FactError(f"{self.runtime}: {error}") from error

@@ -48,7 +48,10 @@ _MISSING = "does not exist: the controller first writes it about two minutes aft
     help="File with the price of a GPU-hour by model, for the cost.",
 )
 @click.option(
-    "-l", "--selector", metavar="LABELS", help="Show pods with these values of the label that the record keeps."
+    "-l",
+    "--selector",
+    metavar="LABELS",
+    help="Show pods with this value of the label that the record keeps: app.kubernetes.io/part-of=web.",
 )
 @watch_option
 @output_option("table", "csv")

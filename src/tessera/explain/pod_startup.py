@@ -283,4 +283,4 @@ def _node_fault(view: ClusterView, name: str) -> str:
 def _restarts(pod: Pod) -> Iterator[str]:
     for each in pod.status.container_statuses:
         if each.restart_count:
-            yield f"container {each.name} was restarted {each.restart_count} times"
+            yield f"container {each.name} was restarted {count_noun(each.restart_count, 'time')}"

@@ -80,9 +80,10 @@ def command(
 ) -> None:
     """Show what cards and pods do: activity, memory, power, temperature, and the state of each lease.
 
-    A row of services is a Deployment, StatefulSet or other owner whose pods hold or want cards: pods that are ready of
-    those wanted, requests per second and waiting ones by the pods' own pages, further pods that fit now, when the next
-    pod starts, what the cards do and draw, and findings: what is wrong with its pods, with evidence below.
+    A row of services is a Deployment, StatefulSet or other owner whose pods hold or want cards. It has the ready pods,
+    of those that the owner made; requests per second and waiting requests, by the pods' own pages; how many further
+    pods fit now; when the next pod starts; what the cards do and draw; and findings: what is wrong with its pods, with
+    the evidence below.
 
     On a terminal the table is live: the arrows move the cursor; Enter says why the pod or node is as it is, l shows the
     pod's log, d describes it; c shows cards, p pods, v services, s changes the order, / filters, o gives the live
