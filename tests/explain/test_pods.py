@@ -866,3 +866,11 @@ def test_a_running_replica_is_told_whether_it_is_apart_from_the_others(other: st
     )
     text = f"it prefers apart from other pods of ReplicaSet/web-1 (by default): {found}"
     assert [each for each in told.facts if each.startswith("it prefers")] == ([text] if found else [])
+
+
+@pytest.mark.parametrize(("count", "told"), [(1, "was restarted 1 time"), (2, "was restarted 2 times")])
+def test_restarts_of_a_container_are_counted(count: int, told: str) -> None:
+    container = {"name": "main", "restartCount": count}
+    running = bound(status={"phase": "Running", "containerStatuses": [container]})
+    found = answer(running, instaslices=[cards(("a", "3g.20gb", 0, 4, "created"))])
+    assert f"container main {told}" in found.facts
