@@ -17,7 +17,7 @@ from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.reservations.reservation_record import RESERVATIONS_ANNOTATION
 from tessera.controller.slicing.state.events import PodDeleted
 from tessera.explain.kueue_rows import KueueRows
-from tessera.handover.spares import Spares
+from tessera.handover.spares import LOOKED_AT, Spares
 from tessera.observe.queue_reading import QueueReading
 
 SERVICE = {"maker": "ReplicaSet/svc-1", "owner": "svc", "namespace": "serving"}
@@ -97,6 +97,17 @@ def test_pods_with_a_forged_owner_get_no_more_slots_than_it_wants(cluster: Slice
     assert cluster.where(pod(cluster, "svc-1-a", "3g.20gb", **SERVICE))
     pod(cluster, "batch-1", "1g.5gb")
     assert not cluster.where(pod(cluster, "svc-1-b", "3g.20gb", **SERVICE))
+
+
+@pytest.mark.parametrize("owner", ["made-up", "done"])
+def test_pods_with_a_forged_owner_keep_no_spare_slice_from_the_queue(cluster: SlicerCluster, owner: str) -> None:
+    cluster.made_up = {"made-up"}
+    batch = pod(cluster, "batch-1", "3g.20gb")
+    for number in range(LOOKED_AT):
+        pod(cluster, f"pod-{number}", "3g.20gb", **{**SERVICE, "owner": owner})
+    assert cluster.where(pod(cluster, "svc-1-a", "3g.20gb", **SERVICE)), "though so many were looked at before it"
+    gone(cluster, batch)
+    assert len(spares(cluster)) == 1
 
 
 def test_a_taken_spare_slice_is_made_again_from_the_slots_that_empty_soonest(cluster: SlicerCluster) -> None:

@@ -1,4 +1,4 @@
-"""The work of many updates and restarts at once, in calls of functions, grows no faster than their number."""
+"""The work of many updates, restarts and spare slices, in calls of functions, grows no faster than their number."""
 
 import sys
 from collections.abc import Callable, Iterable
@@ -114,3 +114,25 @@ def _restart_in_a_loop(count: int, rounds: int = 3) -> int:
 def test_the_work_of_replicas_that_restart_in_a_loop_grows_as_their_number() -> None:
     few, many = 56, 224
     assert _restart_in_a_loop(many) / many < _MORE * _restart_in_a_loop(few) / few
+
+
+def _decide_with_spares(spare: int) -> int:
+    """A queue keeps so many slices spare, of which four have slots, while 60 pods wait that may not have them."""
+    cluster = _full_cluster(4)
+    cluster.made_up = {"made-up"}
+    pods = [cluster.pod(f"batch-{number}", "1g.5gb") for number in range(7 * 8 * 4 - 4)]
+    cluster.fill(pods)
+    cluster.queue("serving", spare={"1g.5gb": spare})
+    cluster.settle()
+    facts = {"namespace": "serving", "maker": "ReplicaSet/made-up", "owner": "made-up"}
+    for number in range(60):
+        cluster.pod(f"made-up-{number}", "1g.5gb", **facts)
+    cluster.settle()
+    assert len(cluster.slicer.state.reservations.spare) == 4
+    cluster.pass_time(61)
+    cluster.node("n0", count=8)
+    return _calls(cluster.settle)
+
+
+def test_the_work_of_spare_slices_does_not_grow_as_their_number_times_the_waiting_pods() -> None:
+    assert _decide_with_spares(64) < _MORE * _decide_with_spares(16)

@@ -21,6 +21,7 @@ The node's Instaslice object records spare slices like other reservations, so a 
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
+from heapq import nsmallest
 
 from tessera.api.instaslice import Slice
 from tessera.api.names import GATE, WHOLE_CARDS, NodeName, PodUid
@@ -118,30 +119,42 @@ class Spares(Proposer):
     @property
     def unknown_owners(self) -> Iterator[Owner]:
         """The owners about which somebody should ask the API server."""
-        for one in self._free():
-            for pod in self._candidates(kind_of(one)):
-                if owner_of(pod) not in self._workloads:
-                    yield owner_of(pod)
+        for pod in (pod for kind in self._free() for pod in self._candidates(kind)):
+            if owner_of(pod) not in self._workloads:
+                yield owner_of(pod)
 
     def note_owner(self, owner: Owner, workload: Workload | None) -> None:
         """Takes in what the API server says of an owner."""
-        if any(owner_of(pod) == owner for one in self._free() for pod in self._candidates(kind_of(one))):
+        if any(owner_of(pod) == owner for kind in self._free() for pod in self._candidates(kind)):
             self._workloads[owner] = workload
             self._state.reservations_due = True
 
     def _kept(self) -> list[Reservation]:
         return list(self._state.reservations.spare.values())
 
-    def _free(self) -> list[Reservation]:
-        return [each for each in self._kept() if not holders_of(self._state, each)]
+    def _free(self) -> Mapping[Kind, list[Reservation]]:
+        found: dict[Kind, list[Reservation]] = {}
+        for each in self._kept():
+            if not holders_of(self._state, each):
+                found.setdefault(kind_of(each), []).append(each)
+        return found
 
     def _candidates(self, kind: Kind) -> Sequence[PodInfo]:
         """Returns pods that may get a spare slice, the first in order first."""
-        pods, reservations = self._state.cluster.pods, self._state.reservations
-        found = [pods[uid] for uid in self._waiting.get(kind, ()) if uid in self._state.waiting]
-        able = [each for each in found if each.ready_to_place and self._kind_of(each) == kind and self._lacks(each)]
-        free = [each for each in able if each.uid not in reservations or reservations[each.uid].number]
-        return sorted(free, key=lambda each: (-each.priority, each.created, each.key))[:LOOKED_AT]
+        return nsmallest(LOOKED_AT, self._able(kind), key=lambda each: (-each.priority, each.created, each.key))
+
+    def _able(self, kind: Kind) -> Iterator[PodInfo]:
+        """Yields pods of owners that want more, or of which nothing is known yet."""
+        reservations, served = self._state.reservations, dict[Owner, bool]()
+        for uid in self._waiting.get(kind, ()):
+            pod = self._state.cluster.pods[uid] if uid in self._state.waiting else None
+            if pod is None or not pod.ready_to_place or self._kind_of(pod) != kind or not self._lacks(pod):
+                continue
+            owner = owner_of(pod)
+            if owner not in served:
+                served[owner] = owner in self._workloads and self._count_lacking(owner) <= 0
+            if not served[owner] and (uid not in reservations or reservations[uid].number):
+                yield pod
 
     def _lacks(self, pod: PodInfo) -> bool:
         reason = self._state.pods.reason_of(pod.uid)
@@ -181,10 +194,11 @@ class Spares(Proposer):
         for one in self._kept():
             if wanted.get(one.uid) != kind_of(one) or not self._is_sound(one):
                 yield EndOfReservation(one)
-        missing: dict[Kind, list[PodUid]] = {}
+        lacking: dict[Kind, list[PodUid]] = {}
         for uid, kind in wanted.items():
-            if uid not in self._state.reservations and not self._candidates(kind):
-                missing.setdefault(kind, []).append(uid)
+            if uid not in self._state.reservations:
+                lacking.setdefault(kind, []).append(uid)
+        missing = {kind: uids for kind, uids in lacking.items() if not any(self._able(kind))}
         self._tries = {kind: due for kind, due in self._tries.items() if kind in missing}
         able = [kind for kind in missing if nodes or self._tries.get(kind, 0.0) <= self._state.now]
         for kind in sorted(able, key=lambda each: self._tries.get(each, 0.0))[:SOUGHT]:
@@ -266,24 +280,36 @@ class Spares(Proposer):
 
     def propose(self) -> Iterator[Proposal]:
         """Gives free spare slices to waiting pods of services."""
-        for one in self._free():
-            heir = next((each for each in self._candidates(kind_of(one)) if self._may_get(one, each)), None)
-            made = reserve_inherited(self._state, heir, one.node, one.slices) if heir is not None else None
-            if heir is None or made is None:
-                continue
-            own = self._state.reservations.get(heir.uid)
-            yield from (EndOfReservation(each) for each in (one, own) if each is not None)
-            yield NewReservation(heir, made, 0.0)
+        lacking: dict[Owner, int] = {}
+        for kind, free in self._free().items():
+            for heir in self._candidates(kind):
+                owner = owner_of(heir)
+                if owner not in lacking:
+                    lacking[owner] = self._count_lacking(owner)
+                made = self._take(heir, free) if lacking[owner] > 0 else None
+                if made is None:
+                    continue
+                lacking[owner] -= 1
+                ended = (made[0], self._state.reservations.get(heir.uid))
+                yield from (EndOfReservation(each) for each in ended if each is not None)
+                yield NewReservation(heir, made[1], 0.0)
         self._set_due()
         if not any(self._waiting.values()):
             self._workloads.clear()
 
-    def _may_get(self, one: Reservation, pod: PodInfo) -> bool:
-        """True if the API server says that a pod's owner wants more pods than have slots, and the node lets it in."""
-        workload = self._workloads.get(owner_of(pod))
-        if workload is None or place_within(self._state, one, pod) is None:
-            return False
-        return sum(map(self._has_slots, self._pods.of(owner_of(pod)))) < workload.wanted
+    def _count_lacking(self, owner: Owner) -> int:
+        """The pods without slots that the API server says that an owner wants."""
+        workload = self._workloads.get(owner)
+        return workload.wanted - sum(map(self._has_slots, self._pods.of(owner))) if workload is not None else 0
+
+    def _take(self, pod: PodInfo, free: list[Reservation]) -> tuple[Reservation, Reservation] | None:
+        """Takes a spare slice out for a pod, and makes the pod's reservation; None if no node lets it in."""
+        for one in free:
+            made = reserve_inherited(self._state, pod, one.node, one.slices)
+            if made is not None and place_within(self._state, one, pod) is not None:
+                free.remove(one)
+                return one, made
+        return None
 
     def _has_slots(self, pod: PodInfo) -> bool:
         own = self._state.reservations.get(pod.uid)
