@@ -213,7 +213,7 @@ function Overview({ summary, view, change, open, onSignIn }: OverviewProps) {
   const failures = [...store.failures.values()].filter((each) => filter.node(each));
   const nodes = [...store.nodes.values()].filter((each) => filter.node(each));
   const workloads = [...store.workloads.values()].filter((each) => filter.workload(each));
-  const services = [...store.services.values()].filter((each) => filter.service(each));
+  const services = [...store.services].filter(([, each]) => filter.service(each));
   const broken = nodes.filter(isBroken);
   const filtered = !words.empty;
   const panels: [number, ComponentChildren][] = [

@@ -39,7 +39,8 @@ function energy(joules: number): string {
 }
 
 interface ServicesProps {
-  services: Service[];
+  /** With their keys. */
+  services: [string, Service][];
   filtered: boolean;
   onOpen: (id: string) => void;
 }
@@ -51,8 +52,9 @@ export function Services({ services, filtered, onOpen }: ServicesProps) {
   const near = useNear(place, services.length > LAZY, "300px");
   const { unserved, unservedDetail } = store.summary ?? {};
   if (services.length === 0 && !unserved) return null;
-  const byKey = (left: Service, right: Service): number => (keyOf(left) < keyOf(right) ? -1 : 1);
-  const shown = near ? largest(services.sort(byKey), size, ORDERS[order] ?? troubles) : [];
+  const value = ORDERS[order] ?? troubles;
+  const byKey = ([left]: [string, Service], [right]: [string, Service]): number => (left < right ? -1 : 1);
+  const shown = near ? largest(services.sort(byKey), size, ([, service]) => value(service)) : [];
   return (
     <section id="services" class="panel" aria-label="Services" ref={place}>
       <h2>
@@ -87,8 +89,8 @@ export function Services({ services, filtered, onOpen }: ServicesProps) {
             </tr>
           </thead>
           <tbody>
-            {shown.map((service) => (
-              <Row key={keyOf(service)} service={service} onOpen={onOpen} />
+            {shown.map(([key, service]) => (
+              <Row key={key} service={service} onOpen={onOpen} />
             ))}
           </tbody>
         </table>
@@ -113,10 +115,6 @@ const COLUMNS = [
   "power",
   "energy/1,000 req.",
 ];
-
-function keyOf({ namespace, kind, name }: Service): string {
-  return `${namespace}/${kind}/${name}`;
-}
 
 function Row({ service, onOpen }: { service: Service; onOpen: (id: string) => void }) {
   const { namespace, kind, name, ready, wanted, room, findings = [], unknown = 0 } = service;

@@ -99,6 +99,20 @@ function leaseFields(lease: Lease, card: Card): Fields {
   return { namespace, pod: `${namespace}/${pod}`, owner, state: `${state} ${stateName(lease, card)}` };
 }
 
+/** The fields of a service; a document does not change, so they are made once for each of a thousand. */
+const ofServices = new WeakMap<Service, Fields>();
+
+function serviceFields(service: Service): Fields {
+  const known = ofServices.get(service);
+  if (known) return known;
+  const { namespace, kind, name, findings = [] } = service;
+  const state = findings.map((each) => each.kind).join(" ");
+  const pod = findings.map((each) => `${namespace}/${each.pod}`).join(" ");
+  const found = { namespace, owner: `${kind}/${name}`, name: `${namespace}/${name}`, state, pod };
+  ofServices.set(service, found);
+  return found;
+}
+
 function hits(term: Term, fields: Fields): boolean {
   if (term.field) return (fields[term.field] ?? "").toLowerCase().includes(term.word);
   return Object.values(fields).some((value) => value.toLowerCase().includes(term.word));
@@ -148,12 +162,8 @@ export class Filter {
     return this.#terms.every((term) => hits(term, { namespace, workload, owner, queue, state }));
   }
 
-  service({ namespace, kind, name, findings = [] }: Service): boolean {
-    if (this.#terms.length === 0) return true;
-    const state = findings.map((each) => each.kind).join(" ");
-    const pod = findings.map((each) => `${namespace}/${each.pod}`).join(" ");
-    const fields = { namespace, owner: `${kind}/${name}`, name: `${namespace}/${name}`, state, pod };
-    return this.#terms.every((term) => hits(term, fields));
+  service(each: Service): boolean {
+    return this.#terms.every((term) => hits(term, serviceFields(each)));
   }
 
   waiting(pod: Waiting): boolean {
