@@ -90,7 +90,12 @@ def test_a_card_of_two_containers_counts_its_pod_once() -> None:
 def test_services_of_unknown_load_come_last_in_each_order() -> None:
     known = row(service(values={REQUESTS: 0.0, WAITING: 0.0, JOULES: 1.0}), held("a"), held("b", findings=(HOT,)))
     for name, order in SERVICE_ORDERS.items():
-        assert order(known) > order(row(service(placed=9))), name
+        assert order(known) > order(row(service(placed=0))), name
+
+
+def test_pods_of_which_no_agent_tells_count_as_findings_do() -> None:
+    silent, idle = row(service(placed=9)), row(service(placed=1), held("a", state="idle"))
+    assert SERVICE_ORDERS["findings"](silent) == 9 > SERVICE_ORDERS["findings"](idle) == 1
 
 
 def test_a_service_is_for_those_who_may_see_the_pods_of_its_namespace() -> None:

@@ -14,7 +14,7 @@ import msgspec
 from tessera.access.agent_pages import FleetUsage
 from tessera.api.nodes.usage import LeaseUsage
 from tessera.forecast.queue_page import ExpectedStart, QueuePage
-from tessera.observe.usage_rows import WASTED_STATES
+from tessera.observe.usage_rows import WASTED_STATES, largest_first
 from tessera.signals.load import sum_power
 from tessera.signals.page import JOULES, KV_CACHE, REQUESTS, ROOM, RUNNING, TTFT_P90, WAITING, Service, SignalsPage
 from tessera.visibility import NodeName, OwnedText, Public
@@ -193,20 +193,12 @@ def _join(found: Iterable[_Found]) -> Iterator[ServiceFinding]:
         yield ServiceFinding(kind=kind, pods=pods[kind], pod=lease.pod, node=place, text=worst.text)
 
 
-def _order(value: Callable[[ServiceRow], float | None]) -> Callable[[ServiceRow], float]:
-    def order(row: ServiceRow) -> float:
-        found = value(row)
-        return float("-inf") if found is None else found
-
-    return order
-
-
 #: Orders of services by name, each with the largest first.
 SERVICE_ORDERS: Mapping[str, Callable[[ServiceRow], float]] = {
-    "requests": _order(lambda row: row.requests),
-    "waiting": _order(lambda row: row.waiting),
-    "busy": _order(lambda row: row.busy),
-    "power": _order(lambda row: row.power),
-    "joules": _order(lambda row: row.joules),
-    "findings": _order(lambda row: sum(each.pods for each in row.findings)),
+    "requests": largest_first(lambda row: row.requests),
+    "waiting": largest_first(lambda row: row.waiting),
+    "busy": largest_first(lambda row: row.busy),
+    "power": largest_first(lambda row: row.power),
+    "joules": largest_first(lambda row: row.joules),
+    "findings": largest_first(lambda row: row.unknown + sum(each.pods for each in row.findings)),
 }

@@ -4,10 +4,13 @@ A value without a measurement is ``None``, never 0, and sorts last.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TypeVar
 
 import msgspec
 
 from tessera.api.nodes.usage import CardUsage, LeaseUsage, NodeUsage
+
+Row = TypeVar("Row")
 
 #: States in which a lease could serve somebody else.
 WASTED_STATES = ("never_used", "idle", "resident")
@@ -166,16 +169,10 @@ def _lease_rows(usage: NodeUsage) -> Iterator[LeaseRow]:
         )
 
 
-def _lease_order(value: Callable[[LeaseUsage], float | None]) -> Callable[[LeaseRow], float]:
-    def order(row: LeaseRow) -> float:
-        found = value(row.lease)
-        return float("-inf") if found is None else found
+def largest_first(value: Callable[[Row], float | None]) -> Callable[[Row], float]:
+    """The order of rows by a value; those of which it is not known are last."""
 
-    return order
-
-
-def _card_order(value: Callable[[CardRow], float | None]) -> Callable[[CardRow], float]:
-    def order(row: CardRow) -> float:
+    def order(row: Row) -> float:
         found = value(row)
         return float("-inf") if found is None else found
 
@@ -184,16 +181,16 @@ def _card_order(value: Callable[[CardRow], float | None]) -> Callable[[CardRow],
 
 #: Orders of leases by name, each with the largest first.
 LEASE_ORDERS: Mapping[str, Callable[[LeaseRow], float]] = {
-    "busy": _lease_order(lambda lease: lease.busy),
-    "memory": _lease_order(lambda lease: lease.memory),
-    "held": _lease_order(lambda lease: lease.held),
-    "wasted": _lease_order(lambda lease: lease.wasted),
+    "busy": largest_first(lambda row: row.lease.busy),
+    "memory": largest_first(lambda row: row.lease.memory),
+    "held": largest_first(lambda row: row.lease.held),
+    "wasted": largest_first(lambda row: row.lease.wasted),
 }
 
 #: Orders of cards by name, each with the largest first.
 CARD_ORDERS: Mapping[str, Callable[[CardRow], float]] = {
-    "busy": _card_order(lambda card: card.busy),
-    "memory": _card_order(lambda card: card.memory),
-    "power": _card_order(lambda card: card.power),
-    "temperature": _card_order(lambda card: card.temperature),
+    "busy": largest_first(lambda card: card.busy),
+    "memory": largest_first(lambda card: card.memory),
+    "power": largest_first(lambda card: card.power),
+    "temperature": largest_first(lambda card: card.temperature),
 }
