@@ -216,18 +216,11 @@ def make_lender(pod: dict[str, Any], memory: str, image: str) -> dict[str, Any]:
     """
     from tessera.api.names import HOSTNAME_LABEL, LENDS_ANNOTATION
     from tessera.api.pods.requirements import MEMORY
+    from tessera.kube.trial_pod import CONFINED
     from tessera.kueue.names import QUEUE_LABEL
 
     meta, spec = pod["metadata"], pod["spec"]
     hostname = (spec.get("nodeSelector") or {}).get(HOSTNAME_LABEL, spec["nodeName"])
-    confined = {
-        "allowPrivilegeEscalation": False,
-        "capabilities": {"drop": ["ALL"]},
-        "readOnlyRootFilesystem": True,
-        "runAsNonRoot": True,
-        "runAsUser": 65534,
-        "seccompProfile": {"type": "RuntimeDefault"},
-    }
     amounts = {"requests": {"cpu": "1m", "memory": "8Mi"}, "limits": {"cpu": "100m", "memory": "64Mi"}}
     labels = {key: text for key, text in (meta.get("labels") or {}).items() if key == QUEUE_LABEL}
     return {
@@ -243,7 +236,7 @@ def make_lender(pod: dict[str, Any], memory: str, image: str) -> dict[str, Any]:
             "terminationGracePeriodSeconds": 0,
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
-            "containers": [{"name": "slice", "image": image, "resources": amounts, "securityContext": confined}],
+            "containers": [{"name": "slice", "image": image, "resources": amounts, "securityContext": dict(CONFINED)}],
         },
     }
 

@@ -35,6 +35,7 @@ from tessera.controller.slicing.state.events import ImagesPulled
 from tessera.handover.progress import PULL_SECONDS
 from tessera.kube.client.errors import AlreadyExists, ApiError, NotFound
 from tessera.kube.resources import PODS, ContainerStateWaiting, ContainerStatus, Pod
+from tessera.kube.trial_pod import CONFINED
 from tessera.kube.watch.cache import EventKind, WatchEvent
 
 #: Label of a pull pod: UID of the new pod.
@@ -251,14 +252,6 @@ def make_pull_pod(pod: Pod, node: NodeName, nonce: str) -> dict[str, Any]:
     images = dict.fromkeys(each.image for each in (*pod.spec.init_containers, *pod.spec.containers) if each.image)
     volumes = dict.fromkeys(each.image.reference for each in pod.spec.volumes if each.image and each.image.reference)
     artefacts = {f"artefact-{number}": each for number, each in enumerate(list(volumes)[:PULLED_IMAGES])}
-    confined = {
-        "allowPrivilegeEscalation": False,
-        "capabilities": {"drop": ["ALL"]},
-        "readOnlyRootFilesystem": True,
-        "runAsNonRoot": True,
-        "runAsUser": 65534,
-        "seccompProfile": {"type": "RuntimeDefault"},
-    }
     containers = [
         {
             "name": f"image-{number}",
@@ -267,7 +260,7 @@ def make_pull_pod(pod: Pod, node: NodeName, nonce: str) -> dict[str, Any]:
             "command": [f"/no-command-{nonce}"],
             "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}],
             "resources": {"requests": {"cpu": "1m", "memory": "8Mi"}, "limits": {"memory": "64Mi"}},
-            "securityContext": confined,
+            "securityContext": dict(CONFINED),
             "volumeMounts": [{"name": name, "mountPath": f"/{name}", "readOnly": True} for name in artefacts],
         }
         for number, image in enumerate(list(images)[:PULLED_IMAGES])
