@@ -136,3 +136,19 @@ def _decide_with_spares(spare: int) -> int:
 
 def test_the_work_of_spare_slices_does_not_grow_as_their_number_times_the_waiting_pods() -> None:
     assert _decide_with_spares(64) < _MORE * _decide_with_spares(16)
+
+
+def _report_queues(count: int) -> int:
+    """So many queues with a spare slice each report their status."""
+    cluster = _full_cluster(2 * count // 56 + 1)
+    for number in range(count):
+        cluster.queue(f"team-{number}", spare={"1g.5gb": 1})
+    cluster.fill([])
+    assert len(cluster.slicer.state.reservations.spare) == count
+    cluster.pass_time(3600)
+    return _calls(cluster.slicer.pop_writes)
+
+
+def test_the_work_of_the_status_of_queues_with_spare_slices_grows_as_their_number() -> None:
+    few, many = 28, 112
+    assert _report_queues(many) / many < _MORE * _report_queues(few) / few

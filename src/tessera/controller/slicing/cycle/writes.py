@@ -9,7 +9,7 @@ survive the controller, so it is in the status. It changes all the time; so each
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -77,10 +77,11 @@ class QueueReports:
             return
         self._next = state.now + REPORT_SECONDS
         waiting = Counter(state.cluster.queue_of(pod) for pod in map(self._pod, state.waiting) if pod is not None)
+        spares = count_spares(state)
         for name, queue in state.cluster.queues.items():
             if ("queue", name) in state.busy or self._written.get(name, 0.0) + REPORT_SECONDS > state.now:
                 continue
-            status = self._status(queue, waiting[name])
+            status = self._status(queue, waiting[name], spares.get(name, {}))
             if _differ(status, queue.recorded):
                 self._written[name] = state.now
                 yield ReportQueue(name=name, status={**status, "usageTime": f"{state.now:.0f}"})
@@ -90,7 +91,7 @@ class QueueReports:
     def _pod(self, uid: PodUid) -> Any:
         return self._state.cluster.pods.get(uid)
 
-    def _status(self, queue: Queue, waiting: int) -> dict[str, Any]:
+    def _status(self, queue: Queue, waiting: int, spares: Mapping[str, tuple[int, int]]) -> dict[str, Any]:
         account, now = self._state.ledger.account(queue.name), self._state.now
         used = account.used(queue.half_life, now)
         largest = sorted(used, key=lambda model: (-used[model], model))[:QUEUE_MODELS]
@@ -100,15 +101,10 @@ class QueueReports:
             "slots": account.held.total(),
             "share": f"{100 * min(share, 99):.1f}%",
             "waiting": waiting,
-            **({"spare": spare} if (spare := self._spare(queue)) else {}),
+            **({"spare": _spare_text(spares)} if spares else {}),
             "usage": {model: f"{used[model]:.3f}" for model in largest if used[model] >= 0.0005},
             "faults": [each[:512] for each in (*queue.faults, *self._namesake(queue.name))],
         }
-
-    def _spare(self, queue: Queue) -> str:
-        """The spare slices that are free, of those that are wanted; empty if the queue keeps none."""
-        found = count_spares(self._state).get(queue.name, {})
-        return ", ".join(f"{free} of {wanted} {profile}" for profile, (free, wanted) in found.items())
 
     def _namesake(self, name: str) -> Iterator[str]:
         if self._state.cluster.is_namesake(name):
@@ -116,6 +112,11 @@ class QueueReports:
                 f"namespace {name} has the name of this Queue and does not count for it: if it should, add it to"
                 f" spec.namespaces, or kubectl label namespace {name} {QUEUE_LABEL}={name}"
             )
+
+
+def _spare_text(spares: Mapping[str, tuple[int, int]]) -> str:
+    """The spare slices that are free, of those that are wanted."""
+    return ", ".join(f"{free} of {wanted} {profile}" for profile, (free, wanted) in spares.items())
 
 
 def _differ(status: dict[str, Any], recorded: dict[str, Any]) -> bool:
