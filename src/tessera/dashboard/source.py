@@ -8,8 +8,9 @@ user who may not read a kind sees the page without it.
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
+from operator import is_not
 from typing import Any, TypeVar
 
 import msgspec
@@ -100,8 +101,9 @@ class ClusterSource:
         self._queue: QueuePage | str | None = None
         self._queue_reading, self._queue_read_at = asyncio.Lock(), float("-inf")
         self._signals: SignalsPage | str | None = None
-        #: The rows of services, with what they were made of.
-        self._services: tuple[tuple[object, ...] | None, Sequence[ServiceRow]] = (None, ())
+        #: The services by their keys in the feed, and what they were made of.
+        self._services: Mapping[str, ServiceRow] = {}
+        self._services_of: tuple[object, object, object] = (None, None, None)
         self._signals_reading, self._signals_read_at = asyncio.Lock(), float("-inf")
         #: The last refusal of each kind that the user may not read.
         self._refused: dict[str, str] = {}
@@ -281,23 +283,21 @@ class ClusterSource:
         )
         documents: dict[str, Document] = {**found, **self._kueue.documents}
         documents |= {f"node/{each.node}": each for each in about_nodes}
-        documents |= self._service_documents()
+        documents |= self.services
         if isinstance(self._signals, str):
             told = msgspec.structs.replace(found["summary"], unserved=True, unserved_detail=self._signals)
             documents["summary"] = told
         self._history.record(now, documents)
         self._feeds.publish({**documents, **self._history.documents})
 
-    def _service_documents(self) -> dict[str, Document]:
-        """The services, made anew when a page was read anew: all leases are looked at."""
-        parts = (self._signals, self._fleet, self._page())
-        if self._services[0] is None or any(
-            now is not then for now, then in zip(parts, self._services[0], strict=True)
-        ):
-            signals, fleet, queue = parts
-            rows = service_rows(signals, fleet, queue) if isinstance(signals, SignalsPage) else ()
-            self._services = (parts, rows)
-        return {f"service/{each.key}": each for each in self._services[1]}
+    @property
+    def services(self) -> Mapping[str, ServiceRow]:
+        """The services by their keys in the feed, made anew when a page was read anew: all leases are looked at."""
+        parts = (self._signals, self._fleet, self._queue)
+        if any(map(is_not, parts, self._services_of)):
+            self._services_of = parts
+            self._services = {f"service/{each.key}": each for each in service_rows(*parts)}
+        return self._services
 
     async def _explain_waiting(self) -> None:
         """Explains waiting pods that the controller does not list; none to a user who may not read all kinds."""

@@ -89,16 +89,13 @@ async def read_usage(client: Client, nodes: Sequence[str] = ()) -> Usage:
 async def add_services(client: Client, usage: Usage) -> Usage:
     """The reading with the services, from the pages of the controller that leads."""
     from tessera.observe.queue_reading import read_queue, read_signals
-    from tessera.observe.service_rows import service_rows, unknown_services
+    from tessera.observe.service_rows import missing_services, service_rows
 
     reader = PageReader(client, SystemClock())
     signals = await _page_or_reason(read_signals(client, reader))
     queue = await _page_or_reason(read_queue(client, reader))
-    if isinstance(signals, str):
-        return msgspec.structs.replace(usage, services_note=unknown_services(signals))
-    rows = service_rows(signals, usage.fleet, None if isinstance(queue, str) else queue)
-    note = f"{signals.cut:,} more services are not shown" if signals.cut else ""
-    return msgspec.structs.replace(usage, services=rows, services_note=note)
+    rows = service_rows(signals, usage.fleet, queue)
+    return msgspec.structs.replace(usage, services=rows, services_note=missing_services(signals))
 
 
 async def _page_or_reason(reading: Awaitable[T | str]) -> T | str:

@@ -92,9 +92,15 @@ class ServiceRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
         return f"{self.namespace}/{self.kind}/{self.name}"
 
 
-def unknown_services(reason: str) -> str:
-    """The sentence about services that the controller does not tell."""
-    return f"services are not known{f': {reason}' if reason else ''}"
+def missing_services(signals: SignalsPage | str) -> str:
+    """The sentence about services that are not shown; empty if all are.
+
+    Args:
+        signals: of the services, or why nobody tells them.
+    """
+    if isinstance(signals, str):
+        return f"services are not known{f': {signals}' if signals else ''}"
+    return f"{signals.cut:,} more services are not shown" if signals.cut else ""
 
 
 class _Held(NamedTuple):
@@ -111,19 +117,23 @@ class _Found(NamedTuple):
     held: _Held
 
 
-def service_rows(signals: SignalsPage, fleet: FleetUsage, queue: QueuePage | None) -> list[ServiceRow]:
-    """The services, by namespace, kind and name.
+def service_rows(
+    signals: SignalsPage | str | None, fleet: FleetUsage, queue: QueuePage | str | None
+) -> list[ServiceRow]:
+    """The services, by namespace, kind and name; none if they are not known.
 
     Args:
-        signals: of all services.
+        signals: of all services; why nobody tells them, or None, if they are not known.
         fleet: the agents' pages.
-        queue: the waiting pods; None if they are not known.
+        queue: the waiting pods; the same if they are not known.
     """
+    if not isinstance(signals, SignalsPage):
+        return []
     held: dict[tuple[str, str], list[_Held]] = {}
     for page in fleet.nodes:
         for lease in page.leases:
             held.setdefault((lease.namespace, lease.owner), []).append(_Held(page.node, lease))
-    starts = {row.key: row.start for row in queue.pods} if queue is not None else {}
+    starts = {row.key: row.start for row in queue.pods} if isinstance(queue, QueuePage) else {}
     return [_row(each, held.get((each.namespace, f"{each.kind}/{each.name}"), ()), starts) for each in signals.services]
 
 

@@ -183,12 +183,13 @@ async def test_a_tenant_sees_the_services_of_its_namespace_and_none_of_a_neighbo
     ]
     async with served() as view:
         await view.cluster.add_controller(QueuePage(leads=True))
-        view.cluster.signals = msgspec.json.encode(SignalsPage(leads=True, services=tuple(services)))
+        view.cluster.signals = msgspec.json.encode(SignalsPage(leads=True, services=tuple(services), cut=3))
         await view.allow("ann", "team")
         await view.until(f"{API}/namespaces/team/usages", b"of-other")  # an administrator sees all
         client = in_process_client(view.cluster.server, SystemClock(), "ann", "system:authenticated")
         usage = await read_view(client, USAGES, "team")
         assert [(each.key, each.requests) for each in usage.services] == [("team/Deployment/of-team", 4321.0)]
+        assert usage.services_note == "3 more services are not shown"
         assert b"of-other" not in (await view.user("ann").raw("GET", f"{API}/namespaces/team/usages")).body
 
 

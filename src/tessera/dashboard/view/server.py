@@ -29,7 +29,7 @@ from tessera.dashboard.view.openapi import documents
 from tessera.kube.client.errors import ApiError, NotFound, ServiceUnavailable, Status
 from tessera.kube.resources.meta import Resource
 from tessera.observe.cluster_reading import ClusterReading
-from tessera.observe.service_rows import ServiceRow, service_rows, unknown_services
+from tessera.observe.service_rows import missing_services
 from tessera.serving.bounded_port import Bounds, ConnectionPort
 from tessera.serving.connection import Connection
 from tessera.serving.fair_shares import FairTurns, NoTurnError
@@ -136,16 +136,13 @@ class ViewAnswers:
 
     async def _make_usage(self, visibility: Visibility) -> bytes:
         fleet, signals = await self._source.read_fleet(), await self._source.read_signals()
-        queue = await self._source.read_queue()
+        await self._source.read_queue()
+        rows = self._source.services.values()
+        note = missing_services("" if isinstance(signals, str) and not visibility.full else signals)
 
         def make() -> bytes:
-            shown, note = Aliases(visibility, self._redactor).hide_fleet(fleet), ""
-            services: tuple[ServiceRow, ...] = ()
-            if isinstance(signals, str):
-                note = unknown_services(signals if visibility.full else "")
-            else:
-                rows = service_rows(signals, fleet, None if isinstance(queue, str) else queue)
-                services = tuple(self._redactor.redact(each, visibility) for each in rows if visibility.shows(each))
+            shown = Aliases(visibility, self._redactor).hide_fleet(fleet)
+            services = [self._redactor.redact(each, visibility) for each in rows if visibility.shows(each)]
             return msgspec.json.encode({"fleet": shown, "services": services, "servicesNote": note})
 
         return await asyncio.to_thread(make)
