@@ -21,7 +21,7 @@ from tessera.api.instaslice import (
     ProfilePlacements,
     Slice,
 )
-from tessera.api.names import GATE, GPU_CONDITION, SLICE_CONDITION, resource_of
+from tessera.api.names import GATE, GPU_CONDITION, LENDS_ANNOTATION, SLICE_CONDITION, resource_of
 from tessera.api.nodes.card_faults import CARDS_ANNOTATION, CardFault, encode_cards
 from tessera.api.nodes.health import describe_fault
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, encode_offers
@@ -201,6 +201,15 @@ def test_a_running_pod_says_where_its_slice_is() -> None:
     found = answer(bound(status={"phase": "Running"}), instaslices=[cards(("a", "3g.20gb", 4, 4, "created"))])
     assert (found.case, found.verdict) == ("runs", "runs on node n1")
     assert found.facts == ("it has 3g.20gb on GPU 0, memory slots 4-7",)
+
+
+def test_a_pod_is_lent_slices_by_pods_of_its_namespace_alone() -> None:
+    owners = [{"kind": "Pod", "name": "a", "uid": "uid-a"}]
+    facts: dict[str, Any] = {"annotations": {LENDS_ANNOTATION: "a"}, "ownerReferences": owners}
+    others = bound("lender", **facts), bound("stranger", namespace="other", **facts)
+    assert [each for each in answer(bound(status={"phase": "Running"}), *others).facts if "lends" in each] == [
+        "pod lender lends it a slice, beside its own; its container gets it at its next start"
+    ]
 
 
 LOST = CardFault(GPU, "XID 79", index=2, asks="reboot")

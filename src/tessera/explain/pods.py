@@ -15,6 +15,7 @@ from tessera.api.names import LENDS_ANNOTATION, PodUid
 from tessera.api.nodes.node_groups import NEW_NODE_REASON
 from tessera.api.nodes.node_pauses import NO_HELP_REASON
 from tessera.api.pods.requirements import CHOSEN, CHOSEN_REASON
+from tessera.api.pods.slice_requests import lends_to
 from tessera.controller.objects.pod_info import CLAIMS, FINISHED, PodInfo
 from tessera.controller.slicing.slicer import Slicer
 from tessera.controller.slicing.state.allocation import Allocation
@@ -134,8 +135,7 @@ def _loans(view: ClusterView, pod: Pod) -> Iterator[str]:
     if to is not None and any(each.kind == "Pod" for each in meta.owner_references):
         yield f"its own container sees no card: the slice is for pod {one_line(to, 80)}, from that pod's next start on"
     for each in view.snapshot.pods:
-        named = each.metadata.annotations.get(LENDS_ANNOTATION) == meta.name
-        if named and any(owner.uid == meta.uid for owner in each.metadata.owner_references):
+        if lends_to(each, pod):
             has = each.metadata.annotations.get(CHOSEN, "a slice")
             has_it = _starts(pod) > _starts(each) > ""
             when = "has had it since its last start" if has_it else "gets it at its next start"

@@ -23,6 +23,7 @@ from tessera.agent.inventory.sliceable_gpus import SlicePosition
 from tessera.agent.slices.slice_table import SliceTable
 from tessera.api.names import LENDS_ANNOTATION, PodUid
 from tessera.api.pods.requirements import MEMORY
+from tessera.api.pods.slice_requests import lends_to
 from tessera.kube.resources import Pod
 
 
@@ -45,16 +46,15 @@ def find_lent(slices: SliceTable, pods: Iterable[Pod], borrower: Pod) -> tuple[P
     found = [
         (each.metadata.creation_timestamp or "", each.metadata.uid, each, position)
         for each in pods
-        if _lends_to(each, borrower) and (position := _loan(slices, PodUid(each.metadata.uid), uid)) is not None
+        if _runs(each)
+        and lends_to(each, borrower)
+        and (position := _loan(slices, PodUid(each.metadata.uid), uid)) is not None
     ]
     return max(found, key=lambda each: each[:2])[2:] if found else None
 
 
-def _lends_to(pod: Pod, borrower: Pod) -> bool:
-    meta, to = pod.metadata, borrower.metadata
-    named = meta.namespace == to.namespace and meta.annotations.get(LENDS_ANNOTATION) == to.name
-    runs = pod.status.phase == "Running" and meta.deletion_timestamp is None
-    return named and runs and any((each.kind, each.uid) == ("Pod", to.uid) for each in meta.owner_references)
+def _runs(pod: Pod) -> bool:
+    return pod.status.phase == "Running" and pod.metadata.deletion_timestamp is None
 
 
 def _loan(slices: SliceTable, lender: PodUid, borrower: PodUid) -> SlicePosition | None:

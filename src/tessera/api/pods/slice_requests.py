@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.names import DEVICE_ENV, GPU_RESOURCES, MIG_RESOURCE_PREFIX
+from tessera.api.names import DEVICE_ENV, GPU_RESOURCES, LENDS_ANNOTATION, MIG_RESOURCE_PREFIX
 from tessera.kube.quantity import parse_quantity
 from tessera.kube.resources import Container, Pod
 from tessera.limits.pods import POD_SLICES
@@ -215,3 +215,10 @@ def requests_gpus(pod: Pod) -> bool:
         for asked in (container.resources.limits, container.resources.requests)
         for name, amount in asked.items()
     )
+
+
+def lends_to(lender: Pod, borrower: Pod) -> bool:
+    """True if a pod says that it holds its slice for another one of its namespace, and belongs to that one."""
+    meta, to = lender.metadata, borrower.metadata
+    named = meta.namespace == to.namespace and meta.annotations.get(LENDS_ANNOTATION) == to.name
+    return named and any((each.kind, each.uid) == ("Pod", to.uid) for each in meta.owner_references)
