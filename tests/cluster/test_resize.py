@@ -13,7 +13,7 @@ from tessera.api.pods.requirements import MEMORY
 from tessera.cli.base.explaining import explain_as_user
 from tessera.cli.resize import begin, end
 from tessera.errors import UserError
-from tessera.explain.query import parse_query
+from tessera.explain.asked_object import parse_query
 from tessera.kube.client.errors import Forbidden
 from tessera.kube.resources import PODS, Resource
 

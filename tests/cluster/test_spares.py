@@ -7,8 +7,9 @@ from tests.support.virtual_lab import InLab, VirtualLab
 from tessera.api.queues import QUEUES
 from tessera.cli.map import picture
 from tessera.dashboard.view.objects import make_map
+from tessera.explain.asked_object import parse_query
 from tessera.explain.fleet_map import CardFilter
-from tessera.explain.query import explain, parse_query
+from tessera.explain.query import explain
 from tessera.handover.image_pulls import PULL_LABEL
 from tessera.kube.resources import DEPLOYMENTS, NAMESPACES, PODS
 from tessera.observe.cluster_reading import read_cluster

@@ -23,7 +23,6 @@ from tessera.api.nodes.usage import NodeUsage
 from tessera.clock import Clock
 from tessera.dra.claims import RESOURCE_CLAIMS
 from tessera.explain.asked_object import Query
-from tessera.explain.asked_object import parse_query as parse_query  # noqa: PLC0414 - for those who explain
 from tessera.explain.explanation import Explanation, ExplanationReport
 from tessera.explain.order_objects import read_order_lists, read_order_objects
 from tessera.explain.queue import count_group, explain_held_pod, is_queued
