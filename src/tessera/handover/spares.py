@@ -35,10 +35,12 @@ from tessera.controller.slicing.reservations.place_search import PlaceSearch
 from tessera.controller.slicing.state.reservation import PATIENCE, RETRY, Reservation
 from tessera.controller.slicing.state.reservation_rules import (
     add_holdings,
+    free_spares,
     held_by,
     holders_of,
     holding_of,
     is_agent_away,
+    kind_of,
     make_holds,
     overlap,
 )
@@ -46,7 +48,6 @@ from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.controller.slicing.state.waiting_pod import competes_for_room
 from tessera.handover.owner_pods import OwnerPods, owner_of, place_within, reserve_inherited
 from tessera.kube.resources import Toleration
-from tessera.mig.names import resource_spelling
 from tessera.placement.cards import SPARE_OF
 from tessera.placement.step_budget import StepBudget
 
@@ -105,13 +106,8 @@ class Spares(Proposer):
 
     def _kind_of(self, pod: PodInfo) -> Kind | None:
         """Returns the spare slice that a pod could use by what it says; None for none."""
-        if (
-            not pod.maker
-            or pod.maker.startswith("Job/")
-            or len(pod.profiles) != 1
-            or pod.devices
-            or pod.gang is not None
-        ):
+        has_one_slice = len(pod.profiles) == 1 and not pod.devices and pod.gang is None
+        if not has_one_slice or not pod.maker or pod.maker.startswith("Job/"):
             return None
         kind = (self._state.cluster.queue_of(pod), pod.profiles[0])
         return kind if kind[1] in self._state.ledger.spares.get(kind[0], ()) else None
@@ -119,25 +115,18 @@ class Spares(Proposer):
     @property
     def unknown_owners(self) -> Iterator[Owner]:
         """The owners about which somebody should ask the API server."""
-        for pod in (pod for kind in self._free() for pod in self._candidates(kind)):
+        for pod in (pod for kind in free_spares(self._state) for pod in self._candidates(kind)):
             if owner_of(pod) not in self._workloads:
                 yield owner_of(pod)
 
     def note_owner(self, owner: Owner, workload: Workload | None) -> None:
         """Takes in what the API server says of an owner."""
-        if any(owner_of(pod) == owner for kind in self._free() for pod in self._candidates(kind)):
+        if any(owner_of(pod) == owner for kind in free_spares(self._state) for pod in self._candidates(kind)):
             self._workloads[owner] = workload
             self._state.reservations_due = True
 
     def _kept(self) -> list[Reservation]:
         return list(self._state.reservations.spare.values())
-
-    def _free(self) -> Mapping[Kind, list[Reservation]]:
-        found: dict[Kind, list[Reservation]] = {}
-        for each in self._kept():
-            if not holders_of(self._state, each):
-                found.setdefault(kind_of(each), []).append(each)
-        return found
 
     def _candidates(self, kind: Kind) -> Sequence[PodInfo]:
         """Returns pods that may get a spare slice, the first in order first."""
@@ -281,7 +270,7 @@ class Spares(Proposer):
     def propose(self) -> Iterator[Proposal]:
         """Gives free spare slices to waiting pods of services."""
         lacking: dict[Owner, int] = {}
-        for kind, free in self._free().items():
+        for kind, free in free_spares(self._state).items():
             for heir in self._candidates(kind):
                 owner = owner_of(heir)
                 if owner not in lacking:
@@ -314,8 +303,3 @@ class Spares(Proposer):
     def _has_slots(self, pod: PodInfo) -> bool:
         own = self._state.reservations.get(pod.uid)
         return self._state.allocations.current_of(pod.uid) is not None or (own is not None and own.is_inherited)
-
-
-def kind_of(one: Reservation) -> Kind:
-    """Returns the queue and the profile of a spare slice."""
-    return one.queue[0], resource_spelling(one.slices[0].profile) if one.slices else ""

@@ -203,15 +203,25 @@ def reserved_for_others(state: SlicerState, queue: str, pod: PodInfo) -> Holding
     )
 
 
+def kind_of(spare: Reservation) -> tuple[str, str]:
+    """Returns the queue and the profile of a spare slice."""
+    return spare.queue[0], resource_spelling(spare.slices[0].profile) if spare.slices else ""
+
+
+def free_spares(state: SlicerState) -> Mapping[tuple[str, str], list[Reservation]]:
+    """Returns, by queue and profile, the spare slices that no pod holds."""
+    found: dict[tuple[str, str], list[Reservation]] = {}
+    for each in state.reservations.spare.values():
+        if not holders_of(state, each):
+            found.setdefault(kind_of(each), []).append(each)
+    return found
+
+
 def count_spares(state: SlicerState) -> Mapping[str, Mapping[str, tuple[int, int]]]:
     """Returns, by queue and profile, the spare slices that are free and those that the queue should keep."""
-    free = Counter(
-        (each.queue[0], resource_spelling(each.slices[0].profile))
-        for each in state.reservations.spare.values()
-        if not holders_of(state, each)
-    )
+    free = free_spares(state)
     return {
-        queue: {profile: (free[queue, profile], wanted) for profile, wanted in spare.items()}
+        queue: {profile: (len(free.get((queue, profile), ())), wanted) for profile, wanted in spare.items()}
         for queue, spare in state.ledger.spares.items()
     }
 
