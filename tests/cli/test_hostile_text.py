@@ -45,7 +45,6 @@ READING = (
     ["top", "-o", "json"],
     ["topo", "n3"],
     ["topo", "n3", "-o", "json"],
-    ["resize", "p", "20Gi"],
     ["usage"],
     ["usage", "--by", "user", "-o", "csv"],
     ["usage", "-o", "json"],
