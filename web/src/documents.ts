@@ -190,7 +190,7 @@ export interface Service {
   power?: number;
   /** For 1,000 requests. */
   joules?: number;
-  /** Pods on a node that no agent tells of. */
+  /** Pods that no agent reports. */
   unknown?: number;
   /** What is wrong, one of each kind. */
   findings?: ServiceFinding[];

@@ -14,7 +14,7 @@ const LAZY = 20;
 /** The most further pods that are counted. */
 const COUNTED = 64;
 
-/** Pods with findings, and those of which no agent tells. */
+/** Pods with findings, and those that no agent reports. */
 function troubles({ findings = [], unknown = 0 }: Service): number {
   return findings.reduce((sum, { pods }) => sum + pods, unknown);
 }
@@ -134,7 +134,7 @@ function Row({ service, onOpen }: { service: Service; onOpen: (id: string) => vo
     <tr>
       <th scope="row">
         {namespace}/{name} <small>{kind}</small>
-        {unknown > 0 && <div class="warn">{count(unknown, "pod")} of which no agent tells</div>}
+        {unknown > 0 && <div class="warn">no agent reports {count(unknown, "pod")}</div>}
         {findings.map((each) => (
           <details key={each.kind}>
             <summary class="warn">

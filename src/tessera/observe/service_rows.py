@@ -62,7 +62,7 @@ class ServiceRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
         busy: share of time in which its cards compute, weighed by their size.
         power: its part of its cards' watts.
         joules: for 1,000 requests.
-        unknown: pods on a node that no agent tells of.
+        unknown: pods that no agent reports.
         findings: what is wrong, one of each kind.
     """
 

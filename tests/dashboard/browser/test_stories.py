@@ -96,7 +96,7 @@ def services(visitor: Visitor) -> Locator:
     }
     for name, expected in cells.items():
         expect(rows.filter(has_text=name).get_by_role("cell")).to_have_text(expected)
-    expect(rows.filter(has_text="research/chat")).to_contain_text("2 pods of which no agent tells")
+    expect(rows.filter(has_text="research/chat")).to_contain_text("no agent reports 2 pods")
     table.get_by_label("first").select_option("most requests")
     expect(rows.nth(1)).to_contain_text("team/api")
     return table
