@@ -77,7 +77,7 @@ class PrivateExplainer:
             key: whose turn it is; the same for all requests that count as one user's.
 
         Raises:
-            NotFound: there is no such pod or node.
+            NotFound: there is no such pod, or no node for this reader.
             ApiError: too many explanations wait.
         """
         return (await self.answer(namespace, name, visibility, key, joined=False)).report
@@ -104,7 +104,7 @@ class PrivateExplainer:
         """
         try:
             async with self._turns.turn(key):
-                if namespace == OF_NODES:
+                if namespace == OF_NODES and visibility.full:
                     silent = [each for each in (await self._source.read_fleet()).failures if each.node == name]
                     return Answer(await asyncio.to_thread(explain_node_of, self._source.objects, name, silent))
                 pods = self._pods(namespace, name)

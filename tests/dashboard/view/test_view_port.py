@@ -295,6 +295,23 @@ async def test_a_pod_is_explained_to_its_tenant_only() -> None:
         assert (await view.user("bob")("GET", f"{API}/namespaces/team/explanations/waits"))["code"] == 403
 
 
+async def test_a_node_is_explained_to_nobody_who_may_not_list_nodes() -> None:
+    async with served() as view:
+        role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "every-pod"}
+        rules = [
+            {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]},
+            {"apiGroups": ["view.tessera.dev"], "resources": ["*"], "verbs": ["get"]},
+        ]
+        await view.admin("POST", f"{RBAC}/clusterroles", {"metadata": {"name": "every-pod"}, "rules": rules})
+        subject = {"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": "ann"}
+        bound = {"metadata": {"name": "ann"}, "roleRef": role, "subjects": [subject]}
+        await view.admin("POST", f"{RBAC}/clusterrolebindings", bound)
+        await view.admin("POST", "/api/v1/nodes", {"metadata": {"name": "machine-1"}})
+        await view.until(f"{API}/namespaces/-/explanations/machine-1", b"report")
+        answer = await view.user("ann")("GET", f"{API}/namespaces/-/explanations/machine-1")
+        assert answer["code"] == 404
+
+
 async def test_an_answer_is_complete_if_its_reader_may_list_what_it_rests_on() -> None:
     """``tessera why`` then asks nothing more; a reader who may not list events is told none."""
     async with served() as view:
