@@ -1,5 +1,6 @@
 """A pod's container starts with a slice that another pod lends it: same pod, same address, its own slice kept."""
 
+import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -19,7 +20,7 @@ from tessera.kube.resources import PODS, Resource
 
 QUOTAS: Resource[dict[str, Any]] = Resource("", "v1", "resourcequotas", "ResourceQuota", True, dict)
 #: More writes of the controller, and calls of the agent, than a loan needs; the tests prove that they are.
-WRITES, CALLS = 9, 40
+WRITES, CALLS = 9, 100
 
 
 async def create(lab: VirtualLab, name: str, memory: str, seconds: int = 60, **spec: Any) -> None:
@@ -80,6 +81,32 @@ def test_the_next_start_has_the_other_slice_and_the_pod_stays(in_lab: InLab) -> 
     in_lab(scenario, "1xA100-40GB")
 
 
+def test_a_container_without_a_process_on_the_lent_slice_ends_with_the_loan_too(in_lab: InLab) -> None:
+    """It may open the slice's device files, which are those of the next pod's slice there."""
+
+    async def scenario(lab: VirtualLab) -> None:
+        await create(lab, "svc", "5Gi", seconds=60)
+        own = profile_of(lab, "svc")
+        await resize(lab, "20Gi")
+        await lab.until(lambda: profile_of(lab, "svc") == "3g.20gb", "svc has the lent slice")
+        lent = lab.environment("svc")["NVIDIA_VISIBLE_DEVICES"]
+        processes = lab.cluster.nodes["node-1"].processes
+        assert processes is not None
+        (container,) = (each for each in processes.containers if each.devices == (lent,))
+        container.stop()  # it waits for its next request, say
+        began = restarts(lab)
+        await end(lab.client, "default", "svc")
+
+        def is_over() -> bool:
+            there = lent in lab.mig_uuids()
+            assert there or lab.environment("svc")["NVIDIA_VISIBLE_DEVICES"] != lent, "it has a slice that is gone"
+            return not there and restarts(lab) > began and profile_of(lab, "svc") == own
+
+        await lab.until(is_over, "svc has its own slice, and the lent one is gone")
+
+    in_lab(scenario, "1xA100-40GB")
+
+
 def test_what_cannot_be_done_is_said_and_changes_nothing(in_lab: InLab) -> None:
     async def refused(lab: VirtualLab, text: str, memory: str = "20Gi") -> None:
         with pytest.raises(UserError, match=text):
@@ -105,6 +132,19 @@ def test_what_cannot_be_done_is_said_and_changes_nothing(in_lab: InLab) -> None:
         await lab.until(lambda: lab.pod("svc") is None and lab.pod("svc-slice") is None, "both are gone")
         await create(lab, "svc", "10Gi", restartPolicy="Never")
         await refused(lab, "restartPolicy Never")
+
+    in_lab(scenario, "1xA100-40GB")
+
+
+def test_a_command_that_is_ended_while_it_waits_leaves_no_lender(in_lab: InLab) -> None:
+    async def scenario(lab: VirtualLab) -> None:
+        await create(lab, "svc", "10Gi")
+        waits = asyncio.create_task(resize(lab, "40Gi", 1_000.0))
+        await lab.until(lambda: lab.gates("svc-slice"), "the lender waits")
+        waits.cancel()
+        with suppress(asyncio.CancelledError):
+            await waits
+        await lab.until(lambda: lab.pod("svc-slice") is None, "the lender is gone")
 
     in_lab(scenario, "1xA100-40GB")
 

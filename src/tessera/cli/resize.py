@@ -94,6 +94,7 @@ async def begin(client: "Client", at: tuple[str, str], memory: str, image: str, 
     """
     import msgspec
 
+    from tessera.kube.client.errors import ApiError
     from tessera.kube.resources import PODS
 
     namespace, name = at
@@ -105,7 +106,12 @@ async def begin(client: "Client", at: tuple[str, str], memory: str, image: str, 
     await _clear(client, namespace, lender, name)
     resource = await _try(client, pod, body)
     made = await client.create(PODS.as_dicts(), body, namespace)
-    found = await _wait_for_place(client, namespace, lender, wait)
+    try:
+        found = await _wait_for_place(client, namespace, lender, wait)
+    except BaseException:  # somebody ends the command, or the server is away: no lender that nobody knows of
+        with suppress(ApiError, OSError):
+            await _remove(client, namespace, lender, made["metadata"]["uid"])
+        raise
     if found is not None and wait is None and not found.spec.node_name:
         say(f"pod {lender} waits in the queue: {_why(found)}", f"See it: tessera why {lender} -n {namespace}")
         return
@@ -169,7 +175,7 @@ async def end(client: "Client", namespace: str, name: str) -> None:
     except NotFound as error:
         raise UserError(f"there is no pod {namespace}/{lender}: pod {name} has its own slice") from error
     say(
-        f"pod {lender} ends. A container of pod {name} that uses its slice is ended then, and starts again with the"
+        f"pod {lender} ends. A container of pod {name} that has its slice is ended then, and starts again with the"
         " pod's own slice."
     )
 

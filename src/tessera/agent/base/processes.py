@@ -15,7 +15,7 @@ agent runs in the host's PID namespace.
 import os
 import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NewType
@@ -144,6 +144,21 @@ class ProcessTable:
         if text is None or self.identify(process.pid) != process:
             return None
         return parse_cgroup(text)
+
+    def list_of(self, pod: PodUid, containers: Collection[str]) -> list[ProcessId]:
+        """The processes of some containers of a pod.
+
+        Args:
+            pod: the pod.
+            containers: the runtime's ids.
+        """
+        found = []
+        for entry in self._proc.iterdir() if containers else ():
+            process = self.identify(int(entry.name)) if entry.name.isdigit() else None
+            of = self.pod_of(process) if process is not None else None
+            if process is not None and of is not None and of.pod == pod and of.container in containers:
+                found.append(process)
+        return found
 
     def name_of(self, pid: int) -> str:
         """Name of the program, at most 15 bytes (proc_pid_comm(5)), which it may choose; empty if it has ended."""

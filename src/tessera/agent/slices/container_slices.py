@@ -258,6 +258,8 @@ class ContainerSlices:
             raise PluginError(f"pod {self._name(starting.pod)}: {error}") from error
         self._check_not_lent(starting.pod, bound.values())
         self._machine.handle(DevicesBound(starting.pod, bound))
+        if set(known.values()) - set(bound.values()):
+            self._changes.notify(Fact.SLICES)  # a lent slice may be destroyed now
         return {device: bound[device] for device in self._finder.devices(resource, device_ids, starting)}
 
     def _seconds_until(self, deadline: float) -> float:

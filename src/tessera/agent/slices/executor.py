@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from tessera.agent.base.call_retries import CallFailure
 from tessera.agent.base.change_notifier import Fact
 from tessera.agent.base.device_plugin import CdiFolder
+from tessera.agent.base.processes import ProcessId
 from tessera.agent.base.runtime import AgentRuntime
 from tessera.agent.inventory.gpu_inventory import InventoryReader
 from tessera.agent.inventory.sliceable_gpus import SkippedGpu, SliceableGpu, SlicePosition
@@ -36,6 +37,7 @@ from tessera.agent.slices.events import (
     SliceIdle,
     WaitUntil,
 )
+from tessera.agent.slices.loans import running_with_slices
 from tessera.agent.slices.slice_table import SliceJournalFile
 from tessera.agent.slices.state_machine import SliceStateMachine
 from tessera.api.names import PodUid
@@ -50,8 +52,9 @@ _log = logging.getLogger(__name__)
 
 #: Seconds after which a card that did not answer is read again.
 LOST_RECHECK = 30.0
-#: Seconds that a borrower's processes have to end by themselves.
-LOAN_GRACE = 10.0
+#: Seconds that a borrower's processes have to end by themselves, and for which a container that is not said to run may
+#: run all the same: kubelet writes a pod's status each 10 s at the latest.
+LOAN_GRACE, LOAN_END = 10.0, 30.0
 
 
 class GpuSliceExecutor:
@@ -86,6 +89,7 @@ class GpuSliceExecutor:
         self._clock = runtime.clock
         self._metrics = runtime.metrics
         self._processes = runtime.processes
+        self._mirror = runtime.mirror
         #: True if something other than this executor may have changed the GPU since it was read.
         self._stale = False
         #: Tasks that wait for the last process on a slice, by position; only while one uses the slice.
@@ -178,31 +182,48 @@ class GpuSliceExecutor:
     async def _check_idle(self, call: DestroyComputeInstance) -> None:
         users = await self._users(call)
         borrower = self._machine.table.borrower_of(call.position)
-        if users and borrower is not None:
-            self._end_loan(call.position, borrower, users)
+        is_over = borrower is None or self._end_loan(call.position, borrower, users)
         if users:
             named = ", ".join(map(str, users))
             raise InUse(f"slice {call.position.device_id} must be destroyed, but is used by process {named}")
+        if not is_over:
+            raise InUse(f"slice {call.position.device_id} must be destroyed, but its borrower's container may run")
         self._ended_loans.pop(call.position, None)
 
-    def _end_loan(self, position: SlicePosition, borrower: PodUid, pids: Sequence[int]) -> None:
-        """Ends a pod's processes on a slice whose lender has ended: asks first, and kills after a while."""
+    def _end_loan(self, position: SlicePosition, borrower: PodUid, users: Sequence[int]) -> bool:
+        """Ends the container of a pod on a slice whose lender has ended: asks first, and kills after a while.
+
+        As long as it runs it may open the slice's device files, which are those of the next slice there. So it ends
+        whether or not it uses the slice.
+
+        Returns:
+            True if it does not run. Kubelet's word on a start may be late, so nobody is believed at once; the next
+            start of the container ends the loan, too.
+        """
         now = self._clock.monotonic()
         asked = self._ended_loans.setdefault(position, now)
         number = signal.SIGTERM if now < asked + LOAN_GRACE else signal.SIGKILL
-        for pid in pids:
-            process = self._processes.identify(pid)
-            found = self._processes.pod_of(process) if process is not None else None
-            if process is None or found is None or found.pod != borrower:
-                continue
-            try:
-                with self._processes.open(process) as held:
-                    sent = held is not None and held.send(number)
-            except OSError as error:
-                _log.warning("process %s of pod %s cannot be ended: %s", pid, borrower, error)
-                continue
-            if sent:
-                _log.info("slice %s: the lender has ended; %s to process %s", position.device_id, number.name, pid)
+        pod = next((each for each in self._mirror.live_pods() if PodUid(each.metadata.uid) == borrower), None)
+        running = running_with_slices(pod) if pod is not None else []
+        named = [process for pid in users if (process := self._processes.identify(pid)) is not None]
+        for process in dict.fromkeys((*named, *self._processes.list_of(borrower, running))):
+            self._end_process(process, borrower, number, position)
+        return not running and now >= asked + LOAN_END
+
+    def _end_process(
+        self, process: ProcessId, borrower: PodUid, number: signal.Signals, position: SlicePosition
+    ) -> None:
+        found = self._processes.pod_of(process)
+        if found is None or found.pod != borrower:
+            return
+        try:
+            with self._processes.open(process) as held:
+                sent = held is not None and held.send(number)
+        except OSError as error:
+            _log.warning("process %s of pod %s cannot be ended: %s", process.pid, borrower, error)
+            return
+        if sent:
+            _log.info("slice %s: the lender has ended; %s to process %s", position.device_id, number.name, process.pid)
 
     async def _users(self, call: GpuCall) -> list[int]:
         """The PIDs of the processes for whose end a call waits."""

@@ -13,15 +13,16 @@ UID, so Kubernetes deletes it with that pod. Rules:
     runs and whose one slice is ready.
 4.  The agent's journal has the loan as the binding of the borrower's device ID to the lender's slice. It lasts until
     the borrower's next start, which decides anew.
-5.  When the lender ends, its slice is destroyed, and nobody pays for it any longer. So the borrower's processes there
-    end (:mod:`tessera.agent.slices.executor`), and its next start has its own slice.
+5.  When the lender ends, nobody pays for its slice any longer. So the borrower's container ends
+    (:mod:`tessera.agent.slices.executor`), and its next start has its own slice. The lent slice is destroyed after
+    that: its device files are those of the next slice there, and a container keeps the right to open them.
 """
 
 from collections.abc import Iterable
 
 from tessera.agent.inventory.sliceable_gpus import SlicePosition
 from tessera.agent.slices.slice_table import SliceTable
-from tessera.api.names import LENDS_ANNOTATION, PodUid
+from tessera.api.names import LENDS_ANNOTATION, MIG_RESOURCE_PREFIX, PodUid
 from tessera.api.pods.requirements import MEMORY
 from tessera.api.pods.slice_requests import lends_to
 from tessera.kube.resources import Pod
@@ -30,6 +31,17 @@ from tessera.kube.resources import Pod
 def is_lender(pod: Pod) -> bool:
     """True if a pod holds its slice for another."""
     return LENDS_ANNOTATION in pod.metadata.annotations
+
+
+def running_with_slices(pod: Pod) -> list[str]:
+    """The runtime's ids of the containers of a pod that run, as kubelet says, and have slices."""
+    names = {
+        each.name
+        for each in (*pod.spec.init_containers, *pod.spec.containers)
+        if any(resource.startswith(MIG_RESOURCE_PREFIX) for resource in each.resources.limits)
+    }
+    states = (*pod.status.init_container_statuses, *pod.status.container_statuses)
+    return [each.container_id.rpartition("/")[2] for each in states if each.name in names and each.running is not None]
 
 
 def find_lent(slices: SliceTable, pods: Iterable[Pod], borrower: Pod) -> tuple[Pod, SlicePosition] | None:

@@ -142,7 +142,10 @@ class SliceStateMachine(Decider[[SliceEvent], tuple[SliceInstruction, ...]]):
             case SliceIdle():
                 self.table.retries.retry_now(event.position)
             case DevicesBound():
+                before = self.table.bindings_of(event.pod)
                 self.table.bindings[event.pod] = dict(event.bindings)
+                for position in set(before.values()) - set(event.bindings.values()):  # a loan of it is over
+                    self.table.retries.retry_now(position)
                 return
             case PromiseServes():
                 self._set_served(event)

@@ -341,6 +341,7 @@ class ContainerStatus(Wire, frozen=True, kw_only=True):
         allocated_resources: the requests that the node has admitted; None if kubelet does not report them.
         resources: the requests in force, which follow the allocated ones.
         allocated_resources_status: the health of its devices; empty if kubelet does not report it.
+        container_id: the runtime and its id of the present or last run, ``containerd://0123...``.
     """
 
     name: str = ""
@@ -350,6 +351,7 @@ class ContainerStatus(Wire, frozen=True, kw_only=True):
     allocated_resources: ComputeQuantities | None = None
     resources: ComputeRequests | None = None
     allocated_resources_status: tuple[ResourceStatus, ...] = ()
+    container_id: str = msgspec.field(name="containerID", default="")
 
     @property
     def waiting(self) -> ContainerStateWaiting | None:

@@ -8,7 +8,7 @@ processes, and sends its signals here: a signal ends the container.
 
 import asyncio
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import NewType
 
@@ -209,7 +209,7 @@ class GpuProcesses(ProcessTable):
         return leave
 
     def _find(self, pid: int) -> GpuContainer | None:
-        return next((each for each in self.containers if pid in each.pids.values()), None)
+        return next((each for each in self.containers if pid in each.pids.values() or pid == _main_pid(each)), None)
 
     # The kernel's view: tessera.agent.base.processes.ProcessTable.
 
@@ -222,8 +222,13 @@ class GpuProcesses(ProcessTable):
         found = self._find(process.pid)
         if found is None:
             return super().pod_of(process)
-        identity = found.owner.container_id.rpartition("/")[2]
+        identity = _id_of(found)
         return ProcessPod(PodUid(found.owner.uid), ContainerId(identity) if identity else None)
+
+    def list_of(self, pod: PodUid, containers: Collection[str]) -> list[ProcessId]:
+        """See :meth:`.ProcessTable.list_of`: of each container also one that uses no card."""
+        of_pod = (each for each in self.containers if each.owner.uid == pod and _id_of(each) in containers)
+        return [ProcessId(pid, _START) for each in of_pod for pid in (_main_pid(each), *each.pids.values())]
 
     def name_of(self, pid: int) -> str:
         """See :meth:`.ProcessTable.name_of`."""
@@ -249,6 +254,15 @@ class GpuProcesses(ProcessTable):
             return
         with super().open(process) as handle:
             yield handle
+
+
+def _id_of(container: GpuContainer) -> str:
+    return container.owner.container_id.rpartition("/")[2]
+
+
+def _main_pid(container: GpuContainer) -> int:
+    """A number for the process of a container that uses no card; the kernel gives no negative ones."""
+    return -id(container)
 
 
 class _SimulatedHandle(ProcessHandle):
