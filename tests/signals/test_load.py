@@ -2,11 +2,23 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from tessera.api.nodes.usage import Bucket, ServiceUsage
 from tessera.signals.load import quantile, sum_load
-from tessera.signals.page import JOULES, KV_CACHE, LOAD, REQUESTS, RUNNING, TTFT_P50, TTFT_P90, WAITING
+from tessera.signals.page import (
+    JOULES,
+    KV_CACHE,
+    LOAD,
+    REQUESTS,
+    RUNNING,
+    TTFT_P50,
+    TTFT_P90,
+    WAITING,
+    Service,
+    SignalsPage,
+)
 
 
 def usage(**facts: Any) -> ServiceUsage:
@@ -44,6 +56,8 @@ def test_one_pod_that_is_not_known_makes_the_load_unknown(other: ServiceUsage | 
         (2.0, [], None),
         (0.0, [100.0, 140.0], None),
         (None, [100.0, 140.0], None),
+        (1e-320, [100.0, 140.0], None),
+        (2.0, [100.0, -140.0], None),
     ],
 )
 def test_joules_for_a_thousand_requests_are_known_with_all_powers_and_some_requests(
@@ -51,6 +65,13 @@ def test_joules_for_a_thousand_requests_are_known_with_all_powers_and_some_reque
 ) -> None:
     found = sum_load([usage(requests=requests), usage(requests=requests)], powers)
     assert found.get(JOULES) == joules
+
+
+def test_no_pod_can_make_the_page_of_all_services_unreadable() -> None:
+    """JSON has no infinity: msgspec writes null, and the reader wants a number."""
+    values = sum_load([usage(requests=1e-320, running=1e18, waiting=1e18)], [1e18])
+    page = SignalsPage(services=(Service(namespace="team", kind="Deployment", name="d", values=values),))
+    assert msgspec.json.decode(msgspec.json.encode(page), type=SignalsPage) == page
 
 
 def test_no_pod_has_no_load() -> None:

@@ -5,6 +5,7 @@ and a scaler would take pods away. A pod that is not ready serves nobody, and is
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from math import isfinite
 
 from tessera.api.nodes.usage import ServiceUsage
 from tessera.signals.page import JOULES, KV_CACHE, LOAD, POWER, REQUESTS, RUNNING, TTFT_P50, TTFT_P90, WAITING
@@ -34,12 +35,13 @@ def sum_load(usages: Sequence[ServiceUsage | None], powers: Sequence[float | Non
     power = values[POWER] = sum_power(powers)
     requests = values[REQUESTS]
     values[JOULES] = 1000 * power / requests if power is not None and requests else None
-    return {name: value for name, value in values.items() if value is not None}
+    # Pages are written by tenants and nodes: a rate of next to nothing makes the quotient infinite, which JSON has not.
+    return {name: value for name, value in values.items() if value is not None and isfinite(value)}
 
 
 def sum_power(powers: Sequence[float | None]) -> float | None:
-    """Watts of pods together; None if those of one are not known, or there is none."""
-    known = [each for each in powers if each is not None]
+    """Watts of pods together; None if those of one are not known, or less than nothing, or there is none."""
+    known = [each for each in powers if each is not None and each >= 0]
     return sum(known) if known and len(known) == len(powers) else None
 
 
