@@ -121,6 +121,22 @@ async def test_with_an_authority_only_its_callers_are_answered(tmp_path: Path) -
                 await ask_by_tls(scaler, address, own.certificate, wrong)
 
 
+async def test_a_renewed_certificate_is_served_also_if_an_authority_of_callers_comes_or_goes(tmp_path: Path) -> None:
+    """Whether callers need a certificate stays as it is until the next start: nothing is opened while it serves."""
+    first, second, third = (CertificateAuthority(SystemClock().now(), name) for name in ("first", "second", "third"))
+    write(tmp_path, first)
+    async with listening(tmp_path) as (scaler, address):
+        write(tmp_path, second)
+        (tmp_path / "ca.crt").write_bytes(first.certificate)
+        assert await ask_by_tls(scaler, address, second.certificate) == 48.0
+    async with listening(tmp_path) as (scaler, address):
+        write(tmp_path, third)
+        (tmp_path / "ca.crt").unlink()
+        assert await ask_by_tls(scaler, address, third.certificate, first.issue_client_certificate("keda")) == 48.0
+        with pytest.raises(grpc.aio.AioRpcError):
+            await ask_by_tls(scaler, address, third.certificate)
+
+
 def write(folder: Path, authority: CertificateAuthority) -> None:
     pair = authority.issue_server_certificate(["tessera-dashboard.tessera-system.svc"])
     (folder / "tls.crt").write_bytes(pair.certificate)

@@ -214,8 +214,11 @@ def _credentials(folder: Path, first: _Pair) -> grpc.ServerCredentials:
         except OSError as error:
             _log.warning("the certificate in %s cannot be read: %s", folder, error)
             found = None
-        if found is not None and (found.callers is None) == (first.callers is None):
-            served = found
+        if found is not None and (found.callers is None) != (first.callers is None):
+            found = found._replace(callers=served.callers)
+            if found != served:
+                _log.warning("ca.crt in %s came or went: that counts from the next start of this process on", folder)
+        served = found or served
         return configuration(served)
 
     return grpc.dynamic_ssl_server_credentials(configuration(first), renewed, first.callers is not None)
