@@ -7,6 +7,7 @@ import pytest
 from tests.support.slice_instructions import next_instruction
 
 from tessera.agent.inventory.sliceable_gpus import SliceLease, SlicePosition
+from tessera.agent.slices.container_finder import unbound_positions
 from tessera.agent.slices.events import (
     CreateGpuInstance,
     DestroyComputeInstance,
@@ -21,11 +22,11 @@ from tessera.agent.slices.events import (
     SliceJournal,
     SlicePromise,
 )
-from tessera.agent.slices.loans import find_lent
+from tessera.agent.slices.loans import find_lent, is_lender
 from tessera.agent.slices.state_machine import SliceStateMachine
 from tessera.api.names import LENDS_ANNOTATION, PodUid
 from tessera.api.pods.requirements import MEMORY
-from tessera.kube.resources import Pod
+from tessera.kube.resources import Pod, PodSpec
 
 GPU = "GPU-a"
 SMALL, BIG = SlicePosition(GPU, "1g.5gb", 0), SlicePosition(GPU, "3g.20gb", 4)
@@ -121,6 +122,22 @@ def test_a_claim_that_uses_a_slice_of_another_promise_has_not_borrowed_it(machin
     """Its pods are not ended with the slice's owner."""
     machine.handle(DevicesBound(NEXT, {f"{BIG.device_id}@claim": BIG}))
     assert machine.table.borrower_of(BIG) is None
+
+
+def test_no_other_pods_container_is_taken_for_one_of_a_borrower(machine: SliceStateMachine) -> None:
+    """Kubelet does not say which pod an init container is of; it is one of a pod with a slice that no container has."""
+    assert unbound_positions(machine.table, NEXT) == []
+    lend(machine)
+    assert unbound_positions(machine.table, WEB) == []
+    machine.handle(DevicesBound(WEB, {}))
+    assert unbound_positions(machine.table, WEB) == [SMALL]
+
+
+def test_a_pod_whose_init_container_has_slices_lends_nothing(machine: SliceStateMachine) -> None:
+    inits = {"initContainers": [{"name": "i", "resources": {"limits": {"nvidia.com/mig-3g.20gb": "1"}}}]}
+    other = msgspec.structs.replace(lender(), spec=msgspec.convert(inits, PodSpec))
+    assert not is_lender(other)
+    assert find_lent(machine.table, [BORROWER, other], BORROWER) is None
 
 
 def test_the_borrower_counts_as_the_user(machine: SliceStateMachine) -> None:

@@ -42,7 +42,7 @@ import msgspec
 from tessera.agent.base.change_notifier import Fact
 from tessera.agent.base.runtime import AgentRuntime
 from tessera.agent.inventory.sliceable_gpus import SlicePosition, parse_device_id
-from tessera.agent.slices.slice_table import SliceTable
+from tessera.agent.slices.slice_table import SliceTable, claim_of
 from tessera.api.names import MIG_RESOURCE_PREFIX, PodUid
 from tessera.clock import parse_rfc3339
 from tessera.kube.quantity import integer_value
@@ -374,6 +374,8 @@ class ContainerFinder:
 
 
 def unbound_positions(slices: SliceTable, pod: PodUid) -> list[SlicePosition]:
-    """A pod's slices that no container has."""
-    bound = slices.bindings_of(pod).values()
-    return [position for position in slices.slices_of(pod) if position not in bound]
+    """A pod's slices that a container may get: none of a pod that has borrowed one, and keeps its own."""
+    own, bindings = slices.slices_of(pod), slices.bindings_of(pod)
+    if any(position not in own and not claim_of(device) for device, position in bindings.items()):
+        return []
+    return [position for position in own if position not in bindings.values()]

@@ -5,8 +5,9 @@ bigger slice comes with a pod of its own, the *lender*: it passes admission, quo
 the slice. It names the pod that gets it by the annotation ``tessera.dev/lends-to`` and by an owner reference with its
 UID, so Kubernetes deletes it with that pod. Rules:
 
-1.  A lender's own containers never get its slice: their device is empty. A pod whose container has its slice lends
-    nothing, and a pod whose slice is lent starts no container with it. So a slice has one user.
+1.  A lender's own containers never get its slice: their device is empty. It has no init container with slices. A pod
+    whose container has its slice lends nothing, and a pod whose slice is lent starts no container with it. So a slice
+    has one user.
 2.  Lender and borrower are of one namespace. Whoever may create pods there could run the borrower's image with the
     slice too, so the annotation gives nobody anything.
 3.  The borrower states its GPU memory, has one slice, and starts one container with it. The newest lender counts that
@@ -25,21 +26,21 @@ from tessera.agent.slices.slice_table import SliceTable
 from tessera.api.names import LENDS_ANNOTATION, MIG_RESOURCE_PREFIX, PodUid
 from tessera.api.pods.requirements import MEMORY
 from tessera.api.pods.slice_requests import lends_to
-from tessera.kube.resources import Pod
+from tessera.kube.resources import Container, Pod
 
 
 def is_lender(pod: Pod) -> bool:
-    """True if a pod holds its slice for another."""
-    return LENDS_ANNOTATION in pod.metadata.annotations
+    """True if a pod holds its slice for another; kubelet does not say which pod an init container is of."""
+    return LENDS_ANNOTATION in pod.metadata.annotations and not any(map(_has_slices, pod.spec.init_containers))
+
+
+def _has_slices(container: Container) -> bool:
+    return any(resource.startswith(MIG_RESOURCE_PREFIX) for resource in container.resources.limits)
 
 
 def running_with_slices(pod: Pod) -> list[str]:
     """The runtime's ids of the containers of a pod that run, as kubelet says, and have slices."""
-    names = {
-        each.name
-        for each in (*pod.spec.init_containers, *pod.spec.containers)
-        if any(resource.startswith(MIG_RESOURCE_PREFIX) for resource in each.resources.limits)
-    }
+    names = {each.name for each in (*pod.spec.init_containers, *pod.spec.containers) if _has_slices(each)}
     states = (*pod.status.init_container_statuses, *pod.status.container_statuses)
     return [each.container_id.rpartition("/")[2] for each in states if each.name in names and each.running is not None]
 
@@ -59,6 +60,7 @@ def find_lent(slices: SliceTable, pods: Iterable[Pod], borrower: Pod) -> tuple[P
         (each.metadata.creation_timestamp or "", each.metadata.uid, each, position)
         for each in pods
         if _runs(each)
+        and is_lender(each)
         and lends_to(each, borrower)
         and (position := _loan(slices, PodUid(each.metadata.uid), uid)) is not None
     ]
