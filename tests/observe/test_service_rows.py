@@ -53,6 +53,20 @@ def test_a_pod_of_which_no_agent_tells_makes_power_and_activity_unknown() -> Non
     assert (found.unknown, found.power, found.busy, len(found.findings)) == (1, None, None, 1)
 
 
+def test_what_one_node_tells_makes_up_for_no_silent_one() -> None:
+    """As a pod that is being deleted there, which counts no more; or a node that lies."""
+    two = held("a"), held("ending")
+    page = NodeUsage(node="n1", leases=two)
+    signals = SignalsPage(services=(service(nodes={"n1": 1, "dead": 1}),))
+    (found,) = service_rows(signals, FleetUsage(nodes=(page,)), None)
+    assert (found.unknown, found.power) == (1, None)
+
+
+def test_a_node_tells_nothing_of_pods_that_it_has_not() -> None:
+    found = row(service(placed=1, nodes={"n1": 1}), held("a"), held("b", power=9e9, findings=(HOT,)))
+    assert (found.unknown, found.power, found.findings) == (0, 100, ())
+
+
 @pytest.mark.parametrize("missing", ["power", "busy"])
 def test_one_pod_whose_value_is_not_measured_makes_the_sum_unknown(missing: str) -> None:
     found = row(service(), held("a"), held("b", **{missing: None}))

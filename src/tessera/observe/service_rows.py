@@ -6,6 +6,7 @@ is ``None``, never 0: while no agent lists a pod that is on a node, as on a dead
 are unknown.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -139,7 +140,9 @@ def service_rows(
 
 def _row(service: Service, held: Sequence[_Held], starts: Mapping[str, ExpectedStart]) -> ServiceRow:
     values = service.values
-    unknown = max(0, service.placed - len({each.lease.uid for each in held}))
+    if service.nodes:  # a node tells of the pods that it has, and of no others
+        held = [each for each in held if each.node in service.nodes]
+    unknown = _count_unknown(service, held)
     complete = held if not unknown else ()
     power = sum_power([each.lease.power for each in complete])
     room, joules, requests = values.get(ROOM), values.get(JOULES), values.get(REQUESTS)
@@ -164,6 +167,14 @@ def _row(service: Service, held: Sequence[_Held], starts: Mapping[str, ExpectedS
         unknown=unknown,
         findings=tuple(_join(_find(held))),
     )
+
+
+def _count_unknown(service: Service, held: Sequence[_Held]) -> int:
+    """The pods on nodes that no agent tells of. What one node tells makes up for no other one that is silent."""
+    if not service.nodes:
+        return max(0, service.placed - len({each.lease.uid for each in held}))
+    told = Counter(node for node, _ in {(each.node, each.lease.uid) for each in held})
+    return sum(max(0, number - told[node]) for node, number in service.nodes.items())
 
 
 def _next_start(service: Service, starts: Mapping[str, ExpectedStart]) -> float | None:

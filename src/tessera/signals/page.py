@@ -49,6 +49,7 @@ class Service(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         values: by name of the metric, what is known.
         wanted: its pods that have not ended, and are not being deleted.
         placed: of them, those on a node.
+        nodes: of those, how many are on each node; empty of a controller of an earlier version.
         ready: of them, those that are ready.
         waiting: names of the first of them without a node, the oldest first.
     """
@@ -59,6 +60,7 @@ class Service(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     values: Mapping[str, float] = {}
     wanted: int = 0
     placed: int = 0
+    nodes: Mapping[str, int] = {}
     ready: int = 0
     waiting: tuple[str, ...] = ()
 

@@ -12,7 +12,7 @@ Rules:
 """
 
 import heapq
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -129,6 +129,7 @@ class ServiceTable:
             values=values,
             wanted=len(pods),
             placed=sum(bool(each.node) for each in pods),
+            nodes=dict(Counter(each.node for each in pods if each.node)),
             ready=sum(each.uid in ready for each in pods),
             waiting=tuple(each.name for each in waiting),
         )
