@@ -135,6 +135,17 @@ def test_no_spare_slice_is_made_while_a_service_waits(cluster: SlicerCluster) ->
     assert cluster.where(batch), "it has waited longer than the third pod"
 
 
+def test_a_pod_with_a_forged_owner_that_waits_for_ever_keeps_no_spare_slice_from_a_service(
+    cluster: SlicerCluster,
+) -> None:
+    cluster.made_up = {"made-up"}
+    pod(cluster, "batch-1", "3g.20gb")
+    pod(cluster, "forged", "3g.20gb", **{**SERVICE, "owner": "made-up"})
+    assert cluster.where(pod(cluster, "svc-1-a", "3g.20gb", **SERVICE))
+    cluster.settle()
+    assert len(spares(cluster)) == 1, "the slots that empty soonest"
+
+
 def test_a_pod_of_higher_priority_takes_it(cluster: SlicerCluster) -> None:
     pod(cluster, "batch-1", "3g.20gb")
     assert cluster.where(pod(cluster, "urgent", "3g.20gb", priority=1000))
