@@ -178,6 +178,15 @@ def test_a_process_that_has_the_pid_of_another_lives_nowhere(tmp_path: Path) -> 
     assert table.pod_of(ProcessId(8, 1)) is None
 
 
+def test_the_processes_of_a_container_are_those_of_its_pod_alone(tmp_path: Path) -> None:
+    own, other = ProcessId(7, 1000), ProcessId(8, 1000)
+    proc_of(tmp_path, own, f"0::/kubepods/pod{UID}/{CID}\n")
+    table = proc_of(tmp_path, other, "0::/system.slice/sshd.service\n")
+    (tmp_path / "sys").mkdir()
+    assert table.list_of(PodUid(UID), [CID]) == [own]
+    assert table.list_of(PodUid(UID), ["0" * 64]) == table.list_of(PodUid("other"), [CID]) == []
+
+
 def our_own() -> ProcessPod | None:
     """The pod of this test process; none, unless the machine that runs the tests is a pod."""
     return parse_cgroup(Path("/proc/self/cgroup").read_text())
