@@ -51,9 +51,11 @@ class NoMatch(msgspec.Struct, frozen=True):
 
     Attributes:
         reason: names claim, request and the devices in the way.
+        unfinished: the search was given up, so there may be a solution.
     """
 
     reason: str
+    unfinished: bool = False
 
 
 def match_claims(
@@ -77,7 +79,7 @@ def match_claims(
             return tuple(search.chosen)
     except _OutOfStepsError:
         text = f"more than {CLAIM_STEPS:,} tries of devices are needed to fulfil all constraints and selectors"
-        return NoMatch(f"{name}: {text}")
+        return NoMatch(f"{name}: {text}", unfinished=True)
     except RecursionError:  # three calls deep for each device, so some 300 devices
         count = sum(len(each.requests) for each in claims)
         return NoMatch(f"{name}: the pod's claims have {count:,} requests, too many for one pod")

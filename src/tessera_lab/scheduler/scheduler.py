@@ -24,7 +24,7 @@ from tessera.kube.watch.informer import EventKind, WatchEvent
 from tessera_lab.scheduler.claim_binding import ClaimBinder, ClaimBindingError
 from tessera_lab.scheduler.decision import NodeChoice, Unschedulable, decide
 from tessera_lab.scheduler.filters.claims import concerns_claims, missing_claims
-from tessera_lab.scheduler.filters.device_allocator import AllocatorError
+from tessera_lab.scheduler.filters.device_allocator import AllocatorError, AllocatorTimeoutError
 from tessera_lab.scheduler.preemption import Preemption, Victims, preempt
 from tessera_lab.scheduler.queue import SchedulingQueue
 from tessera_lab.scheduler.state.node_cache import CachedPod, NodeCache, build_pod_info
@@ -42,6 +42,9 @@ NAME = "default-scheduler"
 
 #: Why a pod with scheduling gates waits, in Kubernetes' words.
 GATED = "Scheduling is blocked due to non-empty scheduling gates"
+
+#: In one search of devices, in which no other pod is decided: the default ``filterTimeout`` of DynamicResourcesArgs.
+FILTER_TIMEOUT_SECONDS = 10.0
 
 #: Bindings and conditions written at the same time.
 _WRITERS = 32
@@ -101,7 +104,7 @@ class Scheduler:
             while True:
                 await self._wake.wait()
                 self._wake.clear()
-                self._decide_all(group)
+                await self._decide_all(group)
 
     # Events in
 
@@ -189,7 +192,7 @@ class Scheduler:
 
     # Decisions
 
-    def _decide_all(self, group: asyncio.TaskGroup) -> None:
+    async def _decide_all(self, group: asyncio.TaskGroup) -> None:
         while (pod := self._queue.pop()) is not None:
             if missing_claims(pod, self.cluster.claims):
                 self._queue.put_back(pod)  # as in Kubernetes it does not enter the queue, and nothing says so
@@ -200,6 +203,9 @@ class Scheduler:
                 self._queue.put_back(pod)
                 self._record_event(pod, str(error))
                 group.create_task(self._write_condition(pod, "SchedulerError", str(error)))
+                if isinstance(error, AllocatorTimeoutError):
+                    group.create_task(self._retry_after_pause(pod))
+                    await self._clock.sleep(FILTER_TIMEOUT_SECONDS)
                 continue
             except Exception as error:  # noqa: BLE001 - one pod's error, whatever it is, must not stop the others
                 _log.exception("pod %s cannot be decided", pod.key)
@@ -252,8 +258,7 @@ class Scheduler:
             else:
                 self._record_event(pod, f"binding rejected: {error}")
                 await self._claims.undo(pod, placed.claims)
-            await self._clock.sleep(self._backoffs.setdefault(pod.uid, Backoff(self._rng, shortest=1.0)).next())
-            self._retry_later(pod)
+            await self._retry_after_pause(pod)
         else:
             self._backoffs.pop(pod.uid, None)
             self._claims.forget(pod.uid)
@@ -266,7 +271,9 @@ class Scheduler:
             self.cluster.remove_pod(pod.uid)
             self._request_retry()
 
-    def _retry_later(self, pod: CachedPod) -> None:
+    async def _retry_after_pause(self, pod: CachedPod) -> None:
+        """Decides the pod again, later after each failure, if it still has no node."""
+        await self._clock.sleep(self._backoffs.setdefault(pod.uid, Backoff(self._rng, shortest=1.0)).next())
         current = self._pods.cache.get(pod.key)
         if current is not None and uid_of(current) == pod.uid and not current["spec"].get("nodeName"):
             self._queue.add(_needs(current))

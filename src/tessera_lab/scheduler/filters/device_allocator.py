@@ -2,8 +2,9 @@
 
 The rules are those of :func:`tessera.dra.matching.match_claims`: the first device in the order of pools,
 slices and lists that fits. Where a selector has an error, or a claim asks for more devices than a claim can have,
-kube-scheduler stops for the whole pod (:class:`AllocatorError`). Binding conditions are not waited for; the result has
-them, and a driver can read them.
+kube-scheduler stops for the whole pod (:class:`AllocatorError`). It does so too where it searches for longer than its
+time (:class:`AllocatorTimeoutError`), which the lab counts in tries. Binding conditions are not waited for; the result
+has them, and a driver can read them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,6 +31,10 @@ class AllocatorError(Exception):
 
     def __init__(self, text: str) -> None:
         super().__init__(f'running "DynamicResources" filter plugin: {text}')
+
+
+class AllocatorTimeoutError(AllocatorError):
+    """The search took longer than the plugin's ``filterTimeout``, in which no other pod was decided."""
 
 
 class _StrictSelectors:
@@ -86,13 +91,15 @@ class DeviceAllocator:
         """Returns an allocation for each claim on a node, by the claim's key; None if there is none.
 
         Raises:
-            AllocatorError: a selector has an error, or a claim asks for too many devices.
+            AllocatorError: a selector has an error, a claim asks for too many devices, or the search takes too long.
         """
         if self._excess:
             raise AllocatorError(self._excess)
         pools = self._cache.pools(node.name, node.labels)
         selectors: Any = _StrictSelectors(self._cache.selectors)
         found = match_claims(self._demands, pools, self._cache.holdings(pools), selectors)
+        if isinstance(found, NoMatch) and found.unfinished:
+            raise AllocatorTimeoutError(f"node {node.name}: timed out trying to allocate devices")
         if isinstance(found, NoMatch):
             return None
         return {
