@@ -19,6 +19,7 @@ ROOTS = {
     "core/v1": "Namespace ConfigMap Secret ServiceAccount Service ResourceQuota Pod Binding Event",
     "apps/v1": "Deployment",
     "autoscaling/v1": "HorizontalPodAutoscaler",
+    "autoscaling/v2": "HorizontalPodAutoscaler",
     "batch/v1": "Job CronJob",
     "policy/v1": "PodDisruptionBudget Eviction",
     "rbac/v1": "Role ClusterRole RoleBinding ClusterRoleBinding",
@@ -96,9 +97,8 @@ def main() -> None:
             if "." in kind:
                 waiting.append(tuple(kind.rsplit(".", 1)))
     kinds = {
-        "/".join(part for part in (GROUPS.get(folder.split("/")[0], folder.split("/")[0]), "v1") if part)
-        + f"/{name}": f"{folder}.{name}"
-        for folder, names in ROOTS.items()
+        f"{GROUPS.get(group, group)}/{version}/{name}".removeprefix("/"): f"{group}/{version}.{name}"
+        for group, version, names in ((*folder.split("/"), names) for folder, names in ROOTS.items())
         for name in names.split()
     }
     packed = {"kinds": dict(sorted(kinds.items())), "messages": dict(sorted(messages.items()))}

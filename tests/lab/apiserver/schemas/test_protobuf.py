@@ -1,4 +1,4 @@
-"""Protobuf bodies, as recorded from kubectl 1.32 beside what it prints for the same command with -o json."""
+"""Protobuf bodies, as recorded from kubectl 1.32 and 1.36 beside what it prints for the same command with -o json."""
 
 import contextlib
 import json
