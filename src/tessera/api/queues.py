@@ -154,11 +154,12 @@ def _namespaces(value: Any) -> frozenset[str]:
 
 
 def _spare(value: Any) -> dict[str, int]:
-    rows = value.items() if isinstance(value, dict) else [("", 0)]
-    if any(not isinstance(number, int) or isinstance(number, bool) or number < 0 for _, number in rows):
+    rows = list(value.items()) if isinstance(value, dict) else []
+    numbers = [each for _, each in rows if isinstance(each, int) and not isinstance(each, bool) and each >= 0]
+    if not isinstance(value, dict) or len(numbers) < len(rows):
         raise _WrongError("write a number of slices by profile: {3g.20gb: 1}")
-    if sum(number for _, number in rows) > SPARE_SLICES:
-        raise _WrongError(f"write {SPARE_SLICES} together")
+    if sum(numbers) > SPARE_SLICES:
+        raise _WrongError(f"write {SPARE_SLICES} in all")
     try:
         names = [(resource_spelling(str(parse_profile_name(str(profile)[:64]))), number) for profile, number in rows]
     except ValueError as error:
