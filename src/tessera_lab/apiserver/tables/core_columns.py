@@ -150,7 +150,7 @@ def _secret(obj: Part, now: float) -> Sequence[Any]:
 
 
 def _service_account(obj: Part, now: float) -> Sequence[Any]:
-    return [name_of(obj), len(obj.get("secrets") or ()), age_of(obj, now)]
+    return [name_of(obj), age_of(obj, now)]
 
 
 def _quota(obj: Part, now: float) -> Sequence[Any]:
@@ -203,6 +203,6 @@ COLUMNS = {
     ("", "Namespace"): (("Name", "Status", "Age"), _namespace),
     ("", "ConfigMap"): (("Name", "Data", "Age"), _configmap),
     ("", "Secret"): (("Name", "Type", "Data", "Age"), _secret),
-    ("", "ServiceAccount"): (("Name", "Secrets", "Age"), _service_account),
+    ("", "ServiceAccount"): (("Name", "Age"), _service_account),
     ("", "ResourceQuota"): (("Name", "Request", "Limit", "Age"), _quota),
 }

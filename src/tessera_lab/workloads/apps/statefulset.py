@@ -95,12 +95,12 @@ class StatefulSetController:
         if strategy.get("type") == "OnDelete":
             return
         partition = int((strategy.get("rollingUpdate") or {}).get("partition") or 0)
-        digest = owner_hash(owner)
+        revision = _revision(owner)
         for number in sorted(pods, reverse=True):
             if number - _start(owner) < partition:
                 return
             pod = pods[number]
-            if labels_of(pod).get(HASH_LABEL) != digest:
+            if labels_of(pod).get(HASH_LABEL) != revision:
                 await self._delete(key, owner, [pod])
                 return
             if not self._is_available(owner, pod):
@@ -127,9 +127,8 @@ class StatefulSetController:
     async def _write_status(self, owner: Json, pods: dict[int, Json]) -> float | None:
         now, minimum = self._mirrors.clock.now(), owner["spec"].get("minReadySeconds") or 0
         waits = [available_in(pod, minimum, now) for pod in pods.values()]
-        digest = owner_hash(owner)
-        updated = sum(labels_of(pod).get(HASH_LABEL) == digest for pod in pods.values())
-        revision = f"{owner['metadata']['name']}-{digest}"
+        revision = _revision(owner)
+        updated = sum(labels_of(pod).get(HASH_LABEL) == revision for pod in pods.values())
         old = owner.get("status") or {}
         rolled = updated == len(pods) == replicas(owner)
         current = revision if rolled else old.get("currentRevision", revision)
@@ -157,10 +156,15 @@ def ordinal(pod: Json, name: str) -> int | None:
     return int(number) if head == name and number.isdigit() else None
 
 
+def _revision(owner: Json) -> str:
+    """The name of the template's revision, which pods have as a label; those of DaemonSets have its hash alone."""
+    return f"{owner['metadata']['name']}-{owner_hash(owner)}"
+
+
 def new_pod(owner: Json, number: int) -> Any:
     """The pod of one number."""
     name = f"{owner['metadata']['name']}-{number}"
-    extra = {NAME_LABEL: name, INDEX_LABEL: str(number), HASH_LABEL: f"{owner_hash(owner)}"}
+    extra = {NAME_LABEL: name, INDEX_LABEL: str(number), HASH_LABEL: _revision(owner)}
     pod = from_template(owner["spec"]["template"], owner, STATEFULSETS, extra)
     pod["metadata"]["name"] = name
     pod["spec"]["hostname"] = name

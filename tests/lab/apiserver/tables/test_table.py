@@ -194,7 +194,7 @@ SELECTOR = {"matchLabels": {"app": "w"}, "matchExpressions": [{"key": "k", "oper
         ("", "Namespace", {"status": {"phase": "Active"}}, {"Status": "Active", "Age": "5m"}),
         ("", "ConfigMap", {"data": {"a": "b"}, "binaryData": {"c": ""}}, {"Data": 2}),
         ("", "Secret", {"type": "Opaque", "data": {"a": "b"}}, {"Type": "Opaque", "Data": 1}),
-        ("", "ServiceAccount", {}, {"Secrets": 0}),
+        ("", "ServiceAccount", {}, {"Age": "5m"}),
         (
             "",
             "Service",

@@ -33,6 +33,7 @@ def test_pods_come_one_after_the_other(in_lab: InLab, workload: Make) -> None:
         assert (pod["spec"]["hostname"], pod["spec"]["subdomain"]) == ("s-1", "svc")
         assert pod["metadata"]["labels"]["apps.kubernetes.io/pod-index"] == "1"
         status = (await lab.get(STATEFULSETS, "s"))["status"]
+        assert status["updateRevision"] == pod["metadata"]["labels"]["controller-revision-hash"]
         assert {status[name] for name in ("replicas", "readyReplicas", "availableReplicas", "currentReplicas")} == {2}
 
     in_lab(story)
