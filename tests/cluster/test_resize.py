@@ -125,7 +125,7 @@ def test_what_cannot_be_done_is_said_and_changes_nothing(in_lab: InLab) -> None:
         await lab.client.delete(QUOTAS, "q", "default")
         await resize(lab, "40Gi", None)  # it waits in the queue, as any pod
         await lab.until(lambda: lab.gates("svc-slice"), "the lender waits")
-        with pytest.raises(UserError, match="exists already; end it first: tessera resize svc --back"):
+        with pytest.raises(UserError, match="exists already; give its slice back first: tessera resize svc --back"):
             await resize(lab, "20Gi")
         await end(lab.client, "default", "svc")
         await lab.delete("svc")
