@@ -57,6 +57,12 @@ def test_version_2_has_nothing_that_it_does_not_know() -> None:
         assert each.get("type", "string") in allowed or isinstance(each["type"], dict)
 
 
+@pytest.mark.parametrize("path", ["/openapi/v2", DOCUMENT])
+def test_every_array_says_what_is_in_it(path: str) -> None:
+    """kubectl's validation reads the cluster's merged document, and refuses all of it otherwise (kube-openapi)."""
+    assert [each for each in nodes(decoded(path)) if each.get("type") == "array" and "items" not in each] == []
+
+
 def test_the_index_of_version_3_changes_with_its_document() -> None:
     (place,) = decoded("/openapi/v3")["paths"].values()
     path, _, digest = place["serverRelativeURL"].partition("?hash=")

@@ -123,6 +123,8 @@ def _convert(schema: Mapping[str, Any], place: str, names: Mapping[str, str], *,
     for key in ("items", "additionalProperties"):
         if isinstance(schema.get(key), dict):
             found[key] = _convert(schema[key], place, names, new=new)
+    if found.get("type") == "array":
+        found.setdefault("items", {})  # kubectl refuses the cluster's whole document if an array has none
     return found
 
 
