@@ -59,7 +59,7 @@ def test_version_2_has_nothing_that_it_does_not_know() -> None:
 
 @pytest.mark.parametrize("path", ["/openapi/v2", DOCUMENT])
 def test_every_array_says_what_is_in_it(path: str) -> None:
-    """kubectl's validation reads the cluster's merged document, and refuses all of it otherwise (kube-openapi)."""
+    """Validation by kubectl reads the cluster's merged document, and refuses all of it otherwise (kube-openapi)."""
     assert [each for each in nodes(decoded(path)) if each.get("type") == "array" and "items" not in each] == []
 
 
