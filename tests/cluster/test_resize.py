@@ -17,6 +17,7 @@ from tessera.errors import UserError
 from tessera.explain.asked_object import parse_query
 from tessera.kube.client.errors import Forbidden
 from tessera.kube.resources import PODS, Resource
+from tessera_lab.kubelet.context import InProcessPlugins
 
 QUOTAS: Resource[dict[str, Any]] = Resource("", "v1", "resourcequotas", "ResourceQuota", True, dict)
 #: More writes of the controller, and calls of the agent, than a loan needs; the tests prove that they are.
@@ -168,6 +169,37 @@ def test_no_slice_has_two_users_whatever_a_tenant_writes(in_lab: InLab) -> None:
         await lab.client.merge_patch(PODS, "svc-slice", plain, "default")  # it lends nothing from now on
         assert lab.environment("svc-slice", "slice")["NVIDIA_VISIBLE_DEVICES"] == "void"
         await lab.until(lambda: profile_of(lab, "svc") == own, "svc has its own slice again")
+
+    in_lab(scenario, "1xA100-40GB")
+
+
+def test_a_lent_slice_has_one_user_though_the_agents_journal_is_lost(in_lab: InLab) -> None:
+    async def scenario(lab: VirtualLab) -> None:
+        await create(lab, "svc", "5Gi", seconds=60)
+        own = profile_of(lab, "svc")
+        await resize(lab, "20Gi")
+        await lab.until(lambda: profile_of(lab, "svc") == "3g.20gb", "svc has the lent slice")
+        lent, node = lab.environment("svc")["NVIDIA_VISIBLE_DEVICES"], lab.cluster.nodes["node-1"]
+        processes, plugins = node.processes, node.plugins
+        assert processes is not None
+        assert isinstance(plugins, InProcessPlugins)
+        assert plugins.cdi is not None
+        (container,) = (each for each in processes.containers if each.devices == (lent,))
+        container.stop()  # it has the slice's device files, and runs on without a process there
+        journal = plugins.cdi.parent / "node-1-state" / "journal.json"
+        await lab.kill("tessera-agent")
+        await lab.clock.sleep(0.1)
+        journal.unlink()
+        await lab.until(journal.exists, "the agent is back")
+        began = restarts(lab)
+        await end(lab.client, "default", "svc")
+
+        def is_over() -> bool:
+            there = lent in lab.mig_uuids()
+            assert there or lab.environment("svc")["NVIDIA_VISIBLE_DEVICES"] != lent, "it has a slice that is gone"
+            return not there and restarts(lab) > began and profile_of(lab, "svc") == own
+
+        await lab.until(is_over, "svc has its own slice, and the lent one is gone")
 
     in_lab(scenario, "1xA100-40GB")
 

@@ -55,5 +55,14 @@ def test_only_files_of_ours_are_removed(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [other]
 
 
+def test_what_the_last_containers_got_is_read_back(tmp_path: Path) -> None:
+    folder = CdiFolder(tmp_path)
+    folder.write(DEVICE, ["MIG-1", "MIG-2"])
+    folder.write("GPU-a:1g.5gb:0", ["MIG-3"], [DeviceFile(path="/dev/nvidia0", major=195, minor=0)])
+    (tmp_path / "tessera.dev-mig_GPU-a:1g.5gb:1.json").write_text("{")
+    (tmp_path / "tessera.dev-mig_GPU-a:1g.5gb:2.json").mkdir()
+    assert folder.read() == {DEVICE: "MIG-1,MIG-2", "GPU-a:1g.5gb:0": "MIG-3"}
+
+
 def test_a_folder_that_is_not_there_has_nothing_to_clean(tmp_path: Path) -> None:
     CdiFolder(tmp_path / "none").keep_only([])

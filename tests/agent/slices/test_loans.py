@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from tests.support.slice_instructions import next_instruction
 
+from tessera.agent.base.device_plugin import NO_DEVICE
 from tessera.agent.inventory.sliceable_gpus import SliceLease, SlicePosition
 from tessera.agent.slices.container_finder import unbound_positions
 from tessera.agent.slices.events import (
@@ -22,7 +23,7 @@ from tessera.agent.slices.events import (
     SliceJournal,
     SlicePromise,
 )
-from tessera.agent.slices.loans import find_lent, is_lender
+from tessera.agent.slices.loans import find_lent, is_lender, recall_loans
 from tessera.agent.slices.state_machine import SliceStateMachine
 from tessera.api.names import LENDS_ANNOTATION, PodUid
 from tessera.api.pods.requirements import MEMORY
@@ -151,6 +152,36 @@ def test_a_restarted_agent_knows_the_loan(machine: SliceStateMachine) -> None:
     lend(machine)
     again = SliceStateMachine(machine.table.journal())
     assert again.table.borrower_of(BIG) == WEB
+
+
+@pytest.mark.parametrize("pods", [[BORROWER, lender()], [BORROWER]], ids=["the lender runs", "the lender is gone"])
+def test_the_cdi_files_tell_a_loan_that_a_lost_journal_forgot(machine: SliceStateMachine, pods: list[Pod]) -> None:
+    """The borrower's container has the slice, whatever is written; so it ends before the next pod gets the slice."""
+    machine.handle(DevicesBound(WEB, {}))
+    written = {SMALL.device_id: "MIG-3g.20gb", BIG.device_id: NO_DEVICE, "no device": "MIG-3g.20gb"}
+    for loan in list(recall_loans(machine.table, written, pods)):
+        machine.handle(loan)
+    assert machine.table.borrower_of(BIG) == WEB
+    assert machine.table.bindings_of(WEB) == {SMALL.device_id: BIG}
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        pytest.param({SMALL.device_id: "MIG-1g.5gb"}, id="its own slice"),
+        pytest.param({SMALL.device_id: "MIG-of-old"}, id="a slice that is gone"),
+        pytest.param({SMALL.device_id: NO_DEVICE}, id="no slice"),
+        pytest.param({"GPU-a:3g.20gb:0": "MIG-3g.20gb"}, id="a device of the same size is one that kubelet chose"),
+    ],
+)
+def test_what_is_no_loan_is_not_recalled(machine: SliceStateMachine, written: dict[str, str]) -> None:
+    machine.handle(DevicesBound(WEB, {}))
+    assert not list(recall_loans(machine.table, written, [BORROWER, lender()]))
+
+
+def test_the_journal_knows_better_than_the_files(machine: SliceStateMachine) -> None:
+    machine.handle(DevicesBound(WEB, {SMALL.device_id: SMALL}))
+    assert not list(recall_loans(machine.table, {SMALL.device_id: "MIG-3g.20gb"}, [BORROWER, lender()]))
 
 
 def test_the_lenders_end_destroys_its_slice_and_keeps_the_borrowers_own(machine: SliceStateMachine) -> None:

@@ -170,6 +170,23 @@ class CdiFolder:
         for device_id in device_ids:
             (self._path / file_name(device_id)).unlink(missing_ok=True)
 
+    def read(self) -> dict[str, str]:
+        """By device of each of our files, the value of the variable that its last container got.
+
+        Leaves out files that cannot be read, or are not as we write them.
+        """
+        found: dict[str, str] = {}
+        for path in self._path.glob(f"{_PREFIX}*.json"):
+            try:
+                devices = msgspec.json.decode(path.read_bytes(), type=_Spec).devices
+            except (OSError, msgspec.MsgspecError) as error:
+                _log.warning("CDI file %s cannot be read: %s", path, error)
+                continue
+            for device in devices:
+                variables = dict(each.partition("=")[::2] for each in device.container_edits.env)
+                found[device.name] = variables.get(VISIBLE_DEVICES, "")
+        return found
+
     def keep_only(self, device_ids: Iterable[str]) -> None:
         """Removes our files that a former agent left for pods that are gone."""
         kept = {file_name(device_id) for device_id in device_ids}

@@ -13,15 +13,17 @@ UID, so Kubernetes deletes it with that pod. Rules:
 3.  The borrower states its GPU memory, has one slice, and starts one container with it. The newest lender counts that
     runs and whose one slice is ready.
 4.  The agent's journal has the loan as the binding of the borrower's device ID to the lender's slice. It lasts until
-    the borrower's next start, which decides anew.
+    the borrower's next start, which decides anew. If the journal is lost, the CDI files tell it: that of a loan gives
+    a device of one size the slice of another.
 5.  When the lender ends, nobody pays for its slice any longer. So the borrower's container ends
     (:mod:`tessera.agent.slices.executor`), and its next start has its own slice. The lent slice is destroyed after
     that: its device files are those of the next slice there, and a container keeps the right to open them.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 
-from tessera.agent.inventory.sliceable_gpus import SlicePosition
+from tessera.agent.inventory.sliceable_gpus import SlicePosition, parse_device_id
+from tessera.agent.slices.events import DevicesBound
 from tessera.agent.slices.slice_table import SliceTable
 from tessera.api.names import LENDS_ANNOTATION, MIG_RESOURCE_PREFIX, PodUid
 from tessera.api.pods.requirements import MEMORY
@@ -65,6 +67,40 @@ def find_lent(slices: SliceTable, pods: Iterable[Pod], borrower: Pod) -> tuple[P
         and (position := _loan(slices, PodUid(each.metadata.uid), uid)) is not None
     ]
     return max(found, key=lambda each: each[:2])[2:] if found else None
+
+
+def recall_loans(slices: SliceTable, written: Mapping[str, str], pods: Iterable[Pod]) -> Iterator[DevicesBound]:
+    """Finds the loans that a lost journal has forgotten; until its next start a borrower's container has the slice.
+
+    Args:
+        slices: the node's slices, with the owners that are known without the journal.
+        written: by device ID, the MIG UUIDs that the container which started last with it got.
+        pods: the pods of the node that have not ended.
+    """
+    made = {device: each.position for each, _ in slices.observed_instances() for _, device in each.computes}
+    live, known = list(pods), slices.bound_devices()
+    for device, uuid in written.items():
+        position, own = made.get(uuid), _position(device)
+        owner = slices.owners.get(position) if position is not None else None
+        if position is None or own is None or owner is None or device in known or own.profile == position.profile:
+            continue
+        borrower = _borrower_by_pods(owner, live) or slices.owners.get(own)
+        if borrower is not None and borrower != owner and slices.lives(borrower):
+            yield DevicesBound(borrower, {device: position})
+
+
+def _borrower_by_pods(owner: PodUid, pods: list[Pod]) -> PodUid | None:
+    """The pod to which the owner of a slice lends it; None if that is gone, so that only the device tells it."""
+    lender = next((each for each in pods if PodUid(each.metadata.uid) == owner), None)
+    found = (each for each in pods if lender is not None and lends_to(lender, each))
+    return next((PodUid(each.metadata.uid) for each in found), None)
+
+
+def _position(device: str) -> SlicePosition | None:
+    try:
+        return parse_device_id(device)
+    except ValueError:
+        return None
 
 
 def _runs(pod: Pod) -> bool:

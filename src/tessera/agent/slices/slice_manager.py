@@ -37,6 +37,7 @@ from tessera.agent.slices.events import (
 )
 from tessera.agent.slices.executor import GpuSliceExecutor, SliceFollowUps
 from tessera.agent.slices.instaslice_status import InstasliceStatusWriter, NodeDescription, instaslice_event
+from tessera.agent.slices.loans import recall_loans
 from tessera.agent.slices.node_capacity import NodeCapacity
 from tessera.agent.slices.slice_giver import MakeSliceGiver, NodeSlices, SliceGiver
 from tessera.agent.slices.slice_table import SliceJournalFile, SlicesCollector, claim_of
@@ -191,6 +192,8 @@ class SliceManager:
             await self._own(group, self._owned())
             self._giver.adopt()
             self._machine.handle(InitialSyncDone(self._kept))
+            for loan in list(recall_loans(self._slices, self._cdi.read(), self._mirror.live_pods())):
+                self._machine.handle(loan)
             self._forget_kept()
             self._cdi.keep_only(self._slices.bound_devices())
             self.ready = True
