@@ -449,6 +449,22 @@ def test_a_second_update_does_not_end_the_last_ready_pod_while_the_first_has_end
     assert has_slices(cluster, third)
 
 
+def test_an_update_that_waits_for_pods_which_an_autoscaler_wants_says_so(cluster: SlicerCluster) -> None:
+    cluster.workloads = {"old": deployment(1, 2), "new": deployment(2, 2)}
+    old = ready(cluster, running(cluster, "svc-1-a", "7g.40gb"), hands_over=True)
+    new = surge(cluster)
+    cluster.settle()
+    assert not evicted(cluster)
+    assert step_of(cluster, new) is UpdateStep.SHORT
+    (told,) = [each.message for each in cluster.told if each.reason == "SliceUpdate"]
+    assert "once as many pods are ready as that wants, and progressDeadlineSeconds after its own creation" in told
+    assert old.name in told
+    cluster.pass_time(cluster.workloads["new"].deadline)
+    cluster.settle()
+    assert evicted(cluster) == [old.name]
+    assert has_slices(cluster, new)
+
+
 def test_an_image_that_does_not_come_holds_the_update_up_for_a_while_only(cluster: SlicerCluster) -> None:
     running(cluster, "svc-1-a", "7g.40gb")
     cluster.pulls = False

@@ -184,6 +184,14 @@ WORDS: Mapping[Reason, Words] = {
         all="the old pod is team-a/svc-1-x; the server says: it would violate the budget",
         team="the old pod is team-a/svc-1-x; the server says: it would violate the budget",
     ),
+    OldPods("team-a", "svc", ("team-a/svc-1-x",), UpdateStep.SHORT): Words(
+        "hand-over",
+        ROOM,
+        "it gets the slots of an old pod of its own Deployment once as many pods are ready as that wants, and"
+        " progressDeadlineSeconds after its own creation at the latest",
+        all="the old pod is team-a/svc-1-x",
+        team="the old pod is team-a/svc-1-x",
+    ),
     OldPods("team-a", "svc", ("team-a/svc-1-x",), UpdateStep.IMAGE, "manifest unknown."): Words(
         "hand-over",
         ROOM,

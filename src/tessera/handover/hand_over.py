@@ -161,8 +161,10 @@ class HandOver(Proposer):
             self._name(update, waiting, found, UpdateStep.STAY)
         elif self.progress.is_marked(waiting[0], update.newest):
             self._name(update, waiting, found, UpdateStep.FAILED)
-        elif not self._is_next(update, waiting[0], found[0]) or self.progress.may_get_room(waiting[0]):
+        elif not self._is_turn(update, waiting[0]) or self.progress.may_get_room(waiting[0]):
             self._name(update, waiting, found, UpdateStep.FOLLOW)
+        elif not self.progress.may_end(update, found[0], waiting[0]):
+            self._name(update, waiting, found, UpdateStep.SHORT)
         elif not self.progress.has_images(waiting[0], found[0].node):
             refusal = self.progress.refusals.get(waiting[0].uid, "")
             self._name(update, waiting, found, UpdateStep.FOLLOW)
@@ -219,16 +221,17 @@ class HandOver(Proposer):
         if not self._acts:
             return False
         if pod in update.new:
-            is_next = last.uid in self._evicted or self._is_next(update, pod, last)
+            is_turn = self._is_turn(update, pod) and self.progress.may_end(update, last, pod)
+            is_next = last.uid in self._evicted or is_turn
             may_end = is_next and last in update.old and keeps_maximum(self._state, last, pod)
             return may_end and pod.hands_over and not self.progress.is_marked(pod, update.newest)
         return last in update.new and not last.ready_since and self.progress.is_marked(last, update.newest)
 
-    def _is_next(self, update: Update, pod: PodInfo, last: PodInfo) -> bool:
+    def _is_turn(self, update: Update, pod: PodInfo) -> bool:
         """False while another new pod is not ready, or slots are kept for one: those of a pod that ended by itself."""
         others = (each for each in update.new if each.uid != pod.uid)
         gets_slots = update.family in self._kept or any(map(self._switch_to, others))
-        return not gets_slots and self.progress.are_ready(update) and self.progress.may_end(update, last, pod)
+        return not gets_slots and self.progress.are_ready(update)
 
     def _evict(self, update: Update, last: PodInfo, pod: PodInfo, own: Reservation) -> Iterator[Proposal]:
         if last.uid in self._refused:

@@ -369,6 +369,8 @@ class UpdateStep(Enum):
     STAY = "stay"
     #: One ends once the new pods that have slots are ready.
     FOLLOW = "follow"
+    #: One ends once as many pods are ready as the Deployment wants, or at the new pod's deadline.
+    SHORT = "short"
     #: One ends once the new pod's images are on its node.
     PULL = "pull"
     #: They stay, since the node does not get one of the new pod's images.

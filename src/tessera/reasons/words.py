@@ -140,6 +140,8 @@ def steps(reason: Reason, namespace: str) -> tuple[str, ...]:
             return ("see why the pod waits that asks for it: tessera queue, and tessera why POD",)
         case OldPods(deployment=name, step=UpdateStep.STAY):
             return ways_out(namespace, name)
+        case OldPods(step=UpdateStep.SHORT):
+            return (f"see which of its pods are not ready: kubectl get pods -n {namespace}",)
         case OldPods(step=UpdateStep.REFUSED):
             return (
                 f"set maxUnavailable 1 in its PodDisruptionBudget: kubectl get poddisruptionbudgets -n {namespace}",
@@ -192,6 +194,8 @@ _OLD_PODS = {
     UpdateStep.STAY: "an old pod of its own Deployment holds what it needs, and ends only when this one is ready"
     " (maxUnavailable 0): neither goes on by itself",
     UpdateStep.FOLLOW: "it gets the slots of an old pod of its own Deployment once the new pods before it are ready",
+    UpdateStep.SHORT: "it gets the slots of an old pod of its own Deployment once as many pods are ready as that wants,"
+    " and progressDeadlineSeconds after its own creation at the latest",
     UpdateStep.PULL: "it gets the slots of an old pod of its own Deployment once its images are on that pod's node",
     UpdateStep.IMAGE: "an old pod of its own Deployment holds what it needs, and serves on: its node does not get an"
     " image of this pod",
