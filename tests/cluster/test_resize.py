@@ -137,6 +137,23 @@ def test_what_cannot_be_done_is_said_and_changes_nothing(in_lab: InLab) -> None:
     in_lab(scenario, "1xA100-40GB")
 
 
+def test_a_lender_that_its_node_refuses_as_the_agent_restarts_is_to_be_requested_again(in_lab: InLab) -> None:
+    async def scenario(lab: VirtualLab) -> None:
+        await create(lab, "svc", "5Gi", seconds=600)
+        request = asyncio.create_task(resize(lab, "20Gi"))
+        while not request.done():
+            await lab.kill("tessera-agent")
+            await lab.clock.sleep(1)
+        again = "refuses pods while its agent restarts; again: tessera resize svc 20Gi -n default"
+        with pytest.raises(UserError, match=f"the node refused its lender: .*; nothing has changed. A node {again}$"):
+            await request
+        await lab.until(lambda: lab.pod("svc-slice") is None, "the lender is gone")
+        await lab.clock.sleep(60)
+        await resize(lab, "20Gi")
+
+    in_lab(scenario, "1xA100-40GB")
+
+
 def test_a_command_that_is_ended_while_it_waits_leaves_no_lender(in_lab: InLab) -> None:
     async def scenario(lab: VirtualLab) -> None:
         await create(lab, "svc", "10Gi")

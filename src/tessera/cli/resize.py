@@ -118,7 +118,12 @@ async def begin(client: "Client", at: tuple[str, str], memory: str, image: str, 
     if found is None or not found.spec.node_name or found.status.has_ended:
         await _remove(client, namespace, lender, made["metadata"]["uid"])
         again = f"tessera resize {name} {memory} -n {namespace}"
-        step = f"To wait for room: {again} --queue" if found is None or not found.spec.node_name else f"Again: {again}"
+        refused = found is not None and bool(found.spec.node_name)
+        step = (
+            f"A node refuses pods while its agent restarts; again: {again}"
+            if refused
+            else f"To wait for room: {again} --queue"
+        )
         raise UserError(
             f"pod {namespace}/{name} gets no {resource} on node {pod.spec.node_name}: {_why(found)}; nothing has"
             f" changed. {step}"
