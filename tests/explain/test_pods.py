@@ -212,6 +212,16 @@ def test_a_pod_is_lent_slices_by_pods_of_its_namespace_alone() -> None:
     ]
 
 
+@pytest.mark.parametrize("phase", ["Running", "Failed", "Succeeded"])
+def test_a_pod_whose_borrower_has_ended_is_said_to_hold_a_slice_for_nobody(phase: str) -> None:
+    owners = [{"kind": "Pod", "name": "a", "uid": "uid-a"}]
+    lends = bound("lender", status={"phase": "Running"}, annotations={LENDS_ANNOTATION: "a"}, ownerReferences=owners)
+    borrower = bound(status={"phase": phase})
+    advice = "pod a has ended, and no other uses the slice: tessera resize a --back -n team"
+    assert (advice in answer(lends, borrower).facts) is (phase != "Running")
+    assert any("lends it" in each for each in answer(borrower, lends).facts) is (phase == "Running")
+
+
 LOST = CardFault(GPU, "XID 79", index=2, asks="reboot")
 
 

@@ -133,7 +133,14 @@ def _loans(view: ClusterView, pod: Pod) -> Iterator[str]:
     meta = pod.metadata
     to = meta.annotations.get(LENDS_ANNOTATION)
     if to is not None and any(each.kind == "Pod" for each in meta.owner_references):
-        yield f"its own container sees no card: the slice is for pod {one_line(to, 80)}, from that pod's next start on"
+        named = one_line(to, 80)
+        if any(each.status.has_ended for each in view.snapshot.pods if lends_to(pod, each)):
+            back = f"tessera resize {named} --back -n {meta.namespace}"
+            yield f"pod {named} has ended, and no other uses the slice: {back}"
+        else:
+            yield f"its own container sees no card: the slice is for pod {named}, from that pod's next start on"
+    if pod.status.has_ended:
+        return
     for each in view.snapshot.pods:
         if lends_to(each, pod):
             has = each.metadata.annotations.get(CHOSEN, "a slice")
