@@ -31,6 +31,7 @@ def test_a_pod_gets_another_slice_and_returns(cluster: Any) -> None:
     cluster.eventually(lambda: "MIG 3g.20gb" in slice_of(cluster))
     assert cluster.get("pod", "web")["status"]["podIP"] == before
     assert "its container has had it since its last start" in cluster.tessera("why", "web")
+    cluster.eventually(lambda: "default/web-slice; used by default/web" in cluster.tessera("map"))
     assert "not found: NVIDIA's runtime" in cluster.run("kubectl", "exec", "web-slice", "--", "nvidia-smi", "-L").stderr
     assert "the slice is for pod web" in cluster.tessera("why", "web-slice")
     cluster.tessera("resize", "web", "--back")

@@ -95,6 +95,16 @@ def test_nothing_is_possible_on_a_closed_node(spec: dict[str, Any], ready: str, 
     assert ("  takes no new pods now: the node is cordoned, or not ready" in draw([found], colour=False)) is closed
 
 
+@pytest.mark.parametrize(("user", "shown"), [("web", "default/web-slice; used by default/web"), ("web-slice", "")])
+def test_a_slice_that_another_pod_has_is_shown_with_its_user(user: str, shown: str) -> None:
+    made = DeviceUsage(uuid="MIG-1", profile="3g.20gb", start=4, size=4, share=0.5)
+    on_demand = CardUsage(uuid=GPU, index=3, model=A100, mig=True, slots=8, devices=(made,))
+    usage = page(on_demand, leases=(lease(user, "MIG-1", "mig", 0.5),))
+    found = map_fleet([sliced(("web-slice", "3g.20gb", 4, 4))], [usage])
+    assert "\n".join(draw(found, colour=False)).endswith(shown or "default/web-slice")
+    assert bool(select(found, CardFilter(pods=frozenset({"default/web"})))) is bool(shown)
+
+
 def test_cards_on_demand_are_shown_as_recorded_beside_the_others() -> None:
     on_demand = CardUsage(uuid=GPU, index=3, model=A100, mig=True, slots=8)
     found = only(map_fleet([sliced(("vllm", "3g.20gb", 4, 4))], [page(on_demand, whole(), FIXED, node="n1")]))

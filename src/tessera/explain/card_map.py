@@ -35,6 +35,7 @@ class Tile(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defau
         uid: the pod's UID.
         state: ``creating``, ``created``, ``ungated``, ``deleting``, ``deleted``, ``foreign``, or ``kept`` for a slice
             of a running pod whose record is lost.
+        users: ``namespace/name`` of the pods that have it, where ``pod`` is none of them: it lends the slice.
     """
 
     start: int
@@ -43,6 +44,7 @@ class Tile(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defau
     pod: str = ""
     uid: str = ""
     state: str
+    users: tuple[str, ...] = ()
 
 
 class CardHolder(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

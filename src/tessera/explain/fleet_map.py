@@ -76,7 +76,8 @@ class ModelSummary(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 def pods_of(card: MappedCard) -> list[str]:
     """``namespace/name`` of the pods that hold a part of a card."""
-    return [*(tile.pod for tile in card.tiles if tile.pod), *(each.pod for each in card.holders)]
+    held = (pod for tile in card.tiles for pod in (tile.pod, *tile.users) if pod)
+    return list(dict.fromkeys((*held, *(each.pod for each in card.holders))))
 
 
 def map_fleet(
@@ -202,8 +203,22 @@ def _recorded(mapped: MappedCard, card: CardUsage, leases: Mapping[str, Sequence
         health=_health(card),
         kind=card.kind if mapped.replicas > 1 and card.kind else mapped.kind,  # the record does not tell how it shares
         possible=possible,
+        tiles=tuple(_with_users(mapped.tiles, card, leases)),
         holders=(_holders(leases.get(card.uuid, ())) if is_whole else ()) or mapped.holders,
     )
+
+
+def _with_users(tiles: Iterable[Tile], card: CardUsage, leases: Mapping[str, Sequence[LeaseUsage]]) -> Iterator[Tile]:
+    """The slices on record, with the pods that have borrowed them (:mod:`tessera.agent.slices.loans`)."""
+    used = {each.start: _pods_of(leases.get(each.uuid, ())) for each in card.devices}
+    for tile in tiles:
+        users = used.get(tile.start, ())
+        is_used_by_others = bool(tile.pod) and tile.pod not in users
+        yield msgspec.structs.replace(tile, users=users) if is_used_by_others else tile
+
+
+def _pods_of(leases: Iterable[LeaseUsage]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(f"{each.namespace}/{each.pod}" for each in leases))
 
 
 def _health(card: CardUsage) -> str:
@@ -244,12 +259,11 @@ def _memory(card: CardUsage) -> str:
 def _tiles(card: CardUsage, leases: Mapping[str, Sequence[LeaseUsage]]) -> Iterator[Tile]:
     for device in sorted(card.devices, key=lambda each: each.start):
         held = leases.get(device.uuid, ())
-        pods = list(dict.fromkeys(f"{each.namespace}/{each.pod}" for each in held))
         yield Tile(
             start=device.start,
             size=device.size,
             profile=device.profile,
-            pod=", ".join(pods),
+            pod=", ".join(_pods_of(held)),
             uid=held[0].uid if held else "",
             state=HELD if held else FREE,
         )

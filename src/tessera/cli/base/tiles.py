@@ -238,7 +238,9 @@ def _legend(node: NodeCards, letters: dict[str, str]) -> Iterator[tuple[str, str
         for tile in card.tiles:
             where = f"GPU {card.index} start {tile.start} size {tile.size}"
             if tile.uid:
-                row = (letters[tile.uid], tile.profile or UNKNOWN_PROFILE, where, tile.state, tile.pod or _GONE)
+                lent = f"; used by {list_names(tile.users, 3)}" if tile.users else ""
+                pod = f"{tile.pod}{lent}" or _GONE
+                row = (letters[tile.uid], tile.profile or UNKNOWN_PROFILE, where, tile.state, pod)
                 rows.setdefault(tile.uid, []).append(row)
             elif tile.state != FREE:
                 note = _UNRECORDED.get(tile.state, "")
