@@ -165,6 +165,23 @@ def test_the_cdi_files_tell_a_loan_that_a_lost_journal_forgot(machine: SliceStat
     assert machine.table.bindings_of(WEB) == {SMALL.device_id: BIG}
 
 
+def test_a_pod_that_has_its_own_slice_is_not_taken_for_the_borrower() -> None:
+    """Kubelet may choose another device than that of the promised place."""
+    other = SlicePosition(GPU, "1g.5gb", 1)
+    found = SliceStateMachine(SliceJournal(owners={other.device_id: NEXT, SMALL.device_id: WEB, BIG.device_id: LENDER}))
+    for name in (NEXT, WEB):
+        found.handle(PodChanged(name, ended=False))
+    made = [(0, SMALL, "MIG-web"), (1, other, "MIG-next"), (4, BIG, "MIG-big")]
+    instances = tuple(
+        ObservedInstance(gi_id=number, position=each, size=SIZES.get(each, 1), computes=((0, uuid),))
+        for number, each, uuid in made
+    )
+    found.handle(GpuRead(GPU, {"1g.5gb": (0, 1, 2), "3g.20gb": (0, 4)}, instances))
+    found.handle(InitialSyncDone())
+    written = {SMALL.device_id: "MIG-next", other.device_id: "MIG-big"}
+    assert list(recall_loans(found.table, written, [BORROWER])) == [DevicesBound(WEB, {other.device_id: BIG})]
+
+
 @pytest.mark.parametrize(
     "written",
     [

@@ -79,21 +79,24 @@ def recall_loans(slices: SliceTable, written: Mapping[str, str], pods: Iterable[
     """
     made = {device: each.position for each, _ in slices.observed_instances() for _, device in each.computes}
     live, known = list(pods), slices.bound_devices()
+    given = {made.get(uuid) for uuids in written.values() for uuid in uuids.split(",")}
     for device, uuid in written.items():
         position, own = made.get(uuid), _position(device)
         owner = slices.owners.get(position) if position is not None else None
         if position is None or own is None or owner is None or device in known or own.profile == position.profile:
             continue
-        borrower = _borrower_by_pods(owner, live) or slices.owners.get(own)
-        if borrower is not None and borrower != owner and slices.lives(borrower):
-            yield DevicesBound(borrower, {device: position})
+        # The borrower's own slice is one of the device's size that no container got.
+        able = {each: pod for each, pod in slices.owners.items() if each.profile == own.profile and each not in given}
+        named = _borrowers_by_pods(owner, live)
+        found = [(pod in named, each == own, pod) for each, pod in able.items() if slices.lives(pod)]
+        if found:
+            yield DevicesBound(max(found)[-1], {device: position})
 
 
-def _borrower_by_pods(owner: PodUid, pods: list[Pod]) -> PodUid | None:
-    """The pod to which the owner of a slice lends it; None if that is gone, so that only the device tells it."""
-    lender = next((each for each in pods if PodUid(each.metadata.uid) == owner), None)
-    found = (each for each in pods if lender is not None and lends_to(lender, each))
-    return next((PodUid(each.metadata.uid) for each in found), None)
+def _borrowers_by_pods(owner: PodUid, pods: list[Pod]) -> set[PodUid]:
+    """The pods to which the owner of a slice says that it lends it; none if the owner is gone."""
+    lenders = [each for each in pods if PodUid(each.metadata.uid) == owner]
+    return {PodUid(each.metadata.uid) for each in pods for lender in lenders if lends_to(lender, each)}
 
 
 def _position(device: str) -> SlicePosition | None:
