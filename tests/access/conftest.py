@@ -60,8 +60,11 @@ class GuardedPort:
 
     def guard(self, *, open_metrics: bool = False) -> PageGuard:
         """The guard of the process."""
-        client = Client(_Heard(self), field_manager="agent", clock=self.clock)
-        return PageGuard(Reviewer(client), self.clock, audience=AGENT_AUDIENCE, open_metrics=open_metrics)
+        return PageGuard(Reviewer(self.own_client()), self.clock, audience=AGENT_AUDIENCE, open_metrics=open_metrics)
+
+    def own_client(self) -> Client:
+        """Requests of the process."""
+        return Client(_Heard(self), field_manager="agent", clock=self.clock)
 
     def reader(self, user: str) -> PageReader:
         """Reads pages as a user, through the API server."""

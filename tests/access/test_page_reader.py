@@ -5,10 +5,11 @@ import asyncio
 import pytest
 from tests.access.conftest import GuardedPort, guarded
 
+from tessera.access.page_guard import PAGE_REFUSAL_LIFE
 from tessera.access.page_reader import LIFE, PageReader
 from tessera.access.page_tokens import AGENT_AUDIENCE, CONTROLLER_AUDIENCE
 from tessera.cli.base.tenant_view import READ_PAGES, describe_role
-from tessera.kube.client.errors import Forbidden, Unauthorized
+from tessera.kube.client.errors import Forbidden, ServiceUnavailable, Unauthorized
 from tessera.kube.client.requests import Response
 
 SECRET = b"merger-with-acme"
@@ -72,6 +73,32 @@ async def test_the_account_that_has_lost_its_right_is_named() -> None:
         await process.admin("DELETE", "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/tessera-reader")
         with pytest.raises(Forbidden, match="tessera-system:tessera-reader may not get /usage: bind the ClusterRole"):
             await read(process.reader("jane"), process)
+
+
+async def test_a_right_that_is_granted_counts_within_seconds() -> None:
+    async with guarded() as process:
+        rule = {"apiGroups": [""], "resources": ["pods/proxy"], "verbs": ["get"]}
+        await process.admin(
+            "POST", "/apis/rbac.authorization.k8s.io/v1/clusterroles", {"metadata": {"name": "old"}, "rules": [rule]}
+        )
+        await process.bind("old", "jane")
+        reader = process.reader("jane")
+        with pytest.raises(Forbidden):
+            await read(reader, process)
+        await process.bind("tessera-usage-reader", "jane")
+        process.clock.seconds += PAGE_REFUSAL_LIFE
+        assert SECRET in await read(reader, process)
+
+
+async def test_an_api_server_that_starts_is_asked_again_at_the_next_page() -> None:
+    async with guarded() as process:
+        reader = PageReader(process.own_client(), process.clock)
+        process.silent = True
+        with pytest.raises(ServiceUnavailable):
+            await read(reader, process)
+        process.silent = False
+        process.clock.seconds += 1
+        assert SECRET in await read(reader, process)
 
 
 async def test_many_pages_cost_one_token_which_is_renewed_in_time() -> None:

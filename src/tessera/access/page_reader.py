@@ -5,7 +5,7 @@ service account ``tessera-reader``, which the API server makes for those who may
 The ClusterRole ``tessera-usage-reader`` has both.
 
 A process of a version without guarded pages needs no token, and its installation has no such account. So a token that
-cannot be had is an error only once a page asks for one.
+cannot be had is an error only once a page asks for one. A refusal counts as long as one of the page itself.
 """
 
 import asyncio
@@ -13,17 +13,19 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from tessera.access.page_guard import PAGE_REFUSAL_LIFE
 from tessera.access.page_tokens import READER_ACCOUNT, TOKEN_HEADER
 from tessera.clock import Clock
 from tessera.kube.client.client import Client
-from tessera.kube.client.errors import ApiError, Unauthorized
+from tessera.kube.client.errors import ApiError, Forbidden, NotFound, Unauthorized
 from tessera.kube.client.requests import Response
 from tessera.kube.resources import PODS, SERVICE_ACCOUNTS
 
 #: Seconds for which a token is asked: the least that the API server gives. Another one is asked for after half of it.
 LIFE = 600
-#: Seconds until a token that was refused is asked for again.
-_RETRY = 30.0
+#: Seconds until a token is asked for again that the API server did not make for another reason than a missing right or
+#: account: it may be starting.
+_RETRY = 1.0
 
 
 class _Token(NamedTuple):
@@ -94,6 +96,7 @@ class PageReader:
         try:
             answer = await self._client.request("POST", path, body=body)
         except ApiError as error:
-            return _Token("", error, now + _RETRY)
+            lasts = isinstance(error, Forbidden | NotFound)
+            return _Token("", error, now + (PAGE_REFUSAL_LIFE if lasts else _RETRY))
         made = msgspec.convert(msgspec.json.decode(answer.body).get("status", {}), _Made)
         return _Token(made.token, None, now + LIFE / 2)
