@@ -41,7 +41,7 @@ from tessera.kube.client.client import Client
 from tessera.kube.client.errors import AlreadyExists, ApiError, NotFound
 from tessera.kube.quantity import count_or_zero
 from tessera.kube.resources.pods import PodClaim
-from tessera.kube.watch.informer import Informer, wait_served
+from tessera.kube.watch.informer import Informer, is_served, wait_served
 from tessera.limits.claims import CLAIM_ENTRIES
 from tessera.text import list_names, one_line
 from tessera.webhook.admission.pod_json import Operation, PodSchema, Spec, add_operation, size_of
@@ -230,14 +230,8 @@ class ClaimReader(PodClaims):
 
     async def run(self) -> None:
         """Watches the classes until cancelled, once the server has the API."""
-        await wait_served(self._is_served, self._clock)
+        await wait_served(lambda: is_served(self._client, DEVICE_CLASSES.api_version, self._clock), self._clock)
         await self._classes.run()
-
-    async def _is_served(self) -> bool:
-        try:
-            return await self._client.serves(DEVICE_CLASSES.api_version)
-        except (ApiError, ConnectionError, TimeoutError):
-            return True  # the informer tries again
 
     async def read_claims(self, body: bytes) -> KnownClaims:
         """Returns whether a claim of the pod in a review is known to ask for a device of ours.

@@ -14,17 +14,16 @@ from typing import Any
 
 from tessera.claims.controller.claims import Claims
 from tessera.claims.controller.scheduler_claims import SchedulerClaims
-from tessera.controller.leadership.informers import ClusterInput
+from tessera.controller.leadership.informers import RIGHTS_ADVICE, ClusterInput
 from tessera.controller.leadership.satellite import Process, Task, Term
 from tessera.controller.objects.pod_info import CLAIMS
 from tessera.controller.slicing.slicer import Slicer
 from tessera.controller.slicing.state.events import RecordObserved, RecordsListed
 from tessera.dra.claims import DEVICE_CLASSES, RESOURCE_CLAIMS
 from tessera.dra.resource_slices import RESOURCE_SLICES
-from tessera.kube.client.errors import ApiError
 from tessera.kube.runtime import KubeRuntime
 from tessera.kube.watch.cache import EventKind, WatchEvent
-from tessera.kube.watch.informer import Informer, wait_served
+from tessera.kube.watch.informer import Informer, describe_unlisted, is_served, wait_served
 
 _log = logging.getLogger(__name__)
 
@@ -73,15 +72,13 @@ class ClaimInformers(ClusterInput):
         if not done:
             _log.warning(
                 "ResourceClaims, DeviceClasses or ResourceSlices are not listed after %.0f s: no claim gets slices, and"
-                " no slices go back until they are; apply the rights of this version (deploy/rbac.yaml)",
+                " no slices go back until they are; %s",
                 SYNC_TIMEOUT,
+                describe_unlisted(self._informers, RIGHTS_ADVICE),
             )
 
     async def _is_served(self) -> bool:
-        try:
-            served = await self._client.serves(RESOURCE_CLAIMS.api_version)
-        except (ApiError, ConnectionError, TimeoutError):
-            return True  # the informers try again
+        served = await is_served(self._client, RESOURCE_CLAIMS.api_version, self._clock)
         if not served:
             self._absent.set()
             self._pass_on(RecordsListed(CLAIMS.name))

@@ -77,7 +77,15 @@ from tessera.kube.resources import (
 from tessera.kube.resources.meta import split_key
 from tessera.kube.runtime import KubeRuntime
 from tessera.kube.watch.cache import EventKind, WatchEvent
-from tessera.kube.watch.informer import LOOK_AGAIN, LOOK_SELDOM, Informer, read_parts, wait_served
+from tessera.kube.watch.informer import (
+    LOOK_AGAIN,
+    LOOK_SELDOM,
+    Informer,
+    describe_unlisted,
+    is_served,
+    read_parts,
+    wait_served,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -89,6 +97,9 @@ _Object = TypeVar("_Object")
 SYNC_TIMEOUT = 10.0
 #: Seconds that a new leader waits for Queue objects, without which the order is another.
 QUEUE_SYNC_TIMEOUT = 2.0
+#: What to do where a right is missing.
+RIGHTS_ADVICE = "apply the rights of this version (deploy/rbac.yaml)"
+_QUEUE_ADVICE = "apply the definitions and rights of this version (deploy/crds/queues.yaml, deploy/rbac.yaml)"
 
 #: What is read of a Node.
 _READS = read_parts("metadata.labels", "spec", "status", annotations=(OWN_DOMAIN,))
@@ -198,9 +209,9 @@ class QueueInformer(ClusterInput):
                 await self._informer.wait_synced()
         except TimeoutError:
             _log.warning(
-                "Queue objects are not listed after %.0f s: pods go by priority and age; apply the definitions and "
-                "rights of this version (deploy/crds/queues.yaml, deploy/rbac.yaml)",
+                "Queue objects are not listed after %.0f s: pods go by priority and age; %s",
                 QUEUE_SYNC_TIMEOUT,
+                describe_unlisted([self._informer], _QUEUE_ADVICE),
             )
 
     def _queue_changed(self, event: WatchEvent[dict[str, Any]]) -> None:
@@ -241,8 +252,9 @@ class ConstraintInformers(ClusterInput):
         except TimeoutError:
             _log.warning(
                 "namespaces, claims, volumes, storage classes or CSI nodes are not listed after %.0f s: slices are "
-                "placed without regard to them; apply the rights of this version (deploy/rbac.yaml)",
+                "placed without regard to them; %s",
                 SYNC_TIMEOUT,
+                describe_unlisted(self._informers, RIGHTS_ADVICE),
             )
 
     async def _wait_listed(self) -> None:
@@ -276,9 +288,9 @@ class PodGroupInformer(ClusterInput):
                     await self._informer.wait_synced()
             except TimeoutError:
                 _log.warning(
-                    "PodGroups are not listed after %.0f s: their pods are planned one by one; apply the rights of this"
-                    " version (deploy/rbac.yaml)",
+                    "PodGroups are not listed after %.0f s: their pods are planned one by one; %s",
                     SYNC_TIMEOUT,
+                    describe_unlisted([self._informer], RIGHTS_ADVICE),
                 )
                 self._tell(served=False)
                 await self._informer.wait_synced()
@@ -286,10 +298,7 @@ class PodGroupInformer(ClusterInput):
 
     async def _is_served(self) -> bool:
         """True if the cluster has the kind; pods with a PodGroup wait as long as the server does not answer."""
-        try:
-            served = await self._client.serves(POD_GROUPS.api_version)
-        except (ApiError, ConnectionError, TimeoutError):
-            return True  # the informer tries again
+        served = await is_served(self._client, POD_GROUPS.api_version, self._clock)
         if not served:
             self._tell(served=False)
         return served

@@ -10,7 +10,7 @@ import asyncio
 import dataclasses
 import logging
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from operator import attrgetter
@@ -20,7 +20,7 @@ import msgspec
 
 from tessera.clock import Clock
 from tessera.kube.client.client import Client
-from tessera.kube.client.errors import ApiError
+from tessera.kube.client.errors import ApiError, Forbidden
 from tessera.kube.resources.meta import Resource
 from tessera.kube.watch.cache import Cache, EventKind, IndexFunction, WatchEvent
 from tessera.kube.watch.reflector import Reflector, WatchScope
@@ -230,6 +230,8 @@ _log = logging.getLogger(__name__)
 #: Seconds until the second check if a group is served, and most between two later ones: a cluster gets an autoscaler
 #: once, and most clusters never get one.
 LOOK_AGAIN, LOOK_SELDOM = 60.0, 600.0
+#: Seconds until a server that has not answered is asked again whether a group is served.
+ASK_AGAIN = 1.0
 
 
 async def wait_served(look: Callable[[], Awaitable[T]], clock: Clock, *, seldom: float = LOOK_SELDOM) -> T:
@@ -245,6 +247,33 @@ async def wait_served(look: Callable[[], Awaitable[T]], clock: Clock, *, seldom:
         await clock.sleep(pause)
         pause = min(pause * 2, seldom)
     return found
+
+
+async def is_served(client: Client, group: str, clock: Clock) -> bool:
+    """True if the server has an API group, or a version of one; asks until the server says so.
+
+    True also if the identity may not ask: its list says what is missing.
+    """
+    while True:
+        try:
+            return await client.serves(group)
+        except Forbidden:
+            return True
+        except (ApiError, ConnectionError, TimeoutError):
+            await clock.sleep(ASK_AGAIN)
+
+
+def describe_unlisted(informers: Iterable[Informer[Any]], advice: str) -> str:
+    """Returns why first lists are missing, as the end of a sentence.
+
+    Args:
+        informers: those that are not all synced.
+        advice: what to do if a right is missing; nothing else shows that one is.
+    """
+    errors = [each.reflector.error for each in informers if each.reflector.error is not None]
+    if any(isinstance(each, Forbidden) for each in errors):
+        return advice
+    return f"{errors[0] if errors else 'the API server has not answered'}; it is asked again"
 
 
 class _Version(msgspec.Struct, frozen=True):
