@@ -41,7 +41,7 @@ MADE_OF = {
         "kube/event_recorder.py",
         "kube/leader_election.py",
     ),
-    "tessera-webhook": ("webhook",),
+    "tessera-webhook": ("webhook", "claims/admission.py"),
     "tessera-dashboard": (
         "dashboard",
         "access",

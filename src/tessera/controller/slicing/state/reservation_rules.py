@@ -258,3 +258,11 @@ def _gib(profile: str, geometry: Geometry | None = None) -> int:
         return parse_profile_name(profile).memory_gb
     except ValueError:
         return 0
+
+
+def unknown_spares(state: SlicerState, queue: Queue) -> Iterator[tuple[str, UnknownProfile]]:
+    """Yields the spare profiles of a queue that no card of the cluster and no known model has, with the reason."""
+    for profile in queue.spare:
+        reason = unknown_profile(state.inventory.fleet, [profile])
+        if reason is not None and not is_of_a_model(profile):
+            yield profile, reason
