@@ -16,6 +16,7 @@ from tessera.controller.objects.owners import Workload
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.reservations.reservation_record import RESERVATIONS_ANNOTATION
 from tessera.controller.slicing.state.events import PodDeleted
+from tessera.controller.slicing.state.instructions import ReportQueue
 from tessera.explain.kueue_rows import KueueRows
 from tessera.handover.spares import LOOKED_AT, Spares
 from tessera.observe.queue_reading import QueueReading
@@ -252,6 +253,22 @@ def test_the_queue_s_page_says_what_is_kept_though_no_pod_waits() -> None:
         "Kept spare for services of queue serving: 1 of 1 3g.20gb",
         "Kept spare for services of queue serving: 0 of 1 7g.40gb",
     ]
+
+
+def test_a_spare_profile_that_no_card_and_no_model_has_is_a_fault() -> None:
+    cluster = ForecastCluster()
+    cluster.node("n1")
+    unknown = {f"9g.{number}gb": 1 for number in range(80, 100)}
+    cluster.queue("serving", spare={"7g.80gb": 1, "3g.20gb": 1, **unknown})
+    cluster.pass_time(61)
+    cluster.settle()
+    (report, *_) = (each for each in reversed(cluster.writes) if isinstance(each, ReportQueue))
+    (fault,) = report.status["faults"]  # the definition lets a status have 16
+    assert fault.startswith('spec.spare: no card has a profile "9g.80gb"; did you mean "7g.40gb"? the cards have')
+    shown = list(lines_of(Queues(QueueReading(page=cluster.forecast()), KueueRows())))
+    kept = "Kept spare for services of queue serving: "
+    assert any(each.startswith(f'{kept}0 of 1 9g.99gb; no card has a profile "9g.99gb"') for each in shown)
+    assert f"{kept}0 of 1 7g.80gb" in shown
 
 
 def test_whole_cards_are_reserved_and_given_though_two_queues_keep_more_than_there_is() -> None:

@@ -103,12 +103,14 @@ class SpareSlices(_Wire, frozen=True):
         profile: the slices.
         free: those that are free now.
         wanted: those that it should keep.
+        fault: why there can be none; empty if there can.
     """
 
     queue: Public
     profile: Public
     free: int
     wanted: int
+    fault: Public = ""
 
 
 class QueuePage(_Wire, frozen=True):

@@ -353,6 +353,11 @@ def suggest_profile(name: str, known: Iterable[str]) -> str | None:
     return next((each for each in known if resource_spelling(each) in same), None) or closest_profile(name, known)
 
 
+def is_of_a_model(profile: str) -> bool:
+    """True if a model in the tables has a profile of this name, in either spelling."""
+    return any(model.table is not None and model.table.find(profile) is not None for model in MODELS)
+
+
 def suggest_model(text: str) -> list[str]:
     """The short names of all models that a family's name such as ``A100`` may mean; none for a model's own name."""
     key = _label_product(text)

@@ -13,7 +13,7 @@ from math import isfinite
 from tessera.api.names import PodUid
 from tessera.clock import parse_time_or_zero
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.controller.slicing.state.reservation_rules import count_spares
+from tessera.controller.slicing.state.reservation_rules import count_spares, spare_fault
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.forecast.calibration import Calibration, FirstForecast, Outcomes, Range
 from tessera.forecast.history_text import History
@@ -173,7 +173,7 @@ class Forecaster:
         rows += [_row(pod, OtherGate(pod.earlier_gates)) for pod in gated[: QUEUE_PODS - len(rows)]]
         omitted = len(begun.waiting) + len(followers) + len(gated) - len(rows)
         spare = tuple(
-            SpareSlices(queue=queue, profile=profile, free=free, wanted=wanted)
+            SpareSlices(queue=queue, profile=profile, free=free, wanted=wanted, fault=spare_fault(state, profile))
             for queue, found in count_spares(state).items()
             for profile, (free, wanted) in found.items()
         )

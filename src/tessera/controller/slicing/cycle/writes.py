@@ -43,7 +43,7 @@ from tessera.controller.slicing.state.instructions import (
 )
 from tessera.controller.slicing.state.messages import fixed_layout_text, object_fault_text
 from tessera.controller.slicing.state.move_record import MOVES_ANNOTATION, format_moves
-from tessera.controller.slicing.state.reservation_rules import count_spares
+from tessera.controller.slicing.state.reservation_rules import count_spares, spare_fault
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.controller.slicing.state.waiting_pod import PodState
 
@@ -103,8 +103,12 @@ class QueueReports:
             "waiting": waiting,
             **({"spare": _spare_text(spares)} if spares else {}),
             "usage": {model: f"{used[model]:.3f}" for model in largest if used[model] >= 0.0005},
-            "faults": [each[:512] for each in (*queue.faults, *self._namesake(queue.name))],
+            "faults": [each[:512] for each in (*queue.faults, *self._spare_faults(queue), *self._namesake(queue.name))],
         }
+
+    def _spare_faults(self, queue: Queue) -> Iterator[str]:
+        if found := [fault for profile in queue.spare if (fault := spare_fault(self._state, profile))]:
+            yield f"spec.spare: {'; '.join(found)}"
 
     def _namesake(self, name: str) -> Iterator[str]:
         if self._state.cluster.is_namesake(name):

@@ -15,9 +15,12 @@ from tessera.controller.slicing.state.reservation import Reservation
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.controller.slicing.state.waiting_pod import QueueKey
 from tessera.mig.geometry import Geometry
+from tessera.mig.models import is_of_a_model
 from tessera.mig.names import is_device_profile, parse_profile_name, resource_spelling
+from tessera.placement.batch import unknown_profile
 from tessera.placement.fleet import UnknownCard
 from tessera.placement.reserved_slots import Hold
+from tessera.reasons.words import sentence
 
 #: Seconds by which a pod with a deadline must end before reserved slots are expected to be free: its start and removal.
 BACKFILL_MARGIN = 90.0
@@ -260,9 +263,7 @@ def _gib(profile: str, geometry: Geometry | None = None) -> int:
         return 0
 
 
-def unknown_spares(state: SlicerState, queue: Queue) -> Iterator[tuple[str, UnknownProfile]]:
-    """Yields the spare profiles of a queue that no card of the cluster and no known model has, with the reason."""
-    for profile in queue.spare:
-        reason = unknown_profile(state.inventory.fleet, [profile])
-        if reason is not None and not is_of_a_model(profile):
-            yield profile, reason
+def spare_fault(state: SlicerState, profile: str) -> str:
+    """Says that no card of the cluster has a profile of spare slices, nor a model that is known; empty otherwise."""
+    reason = None if is_of_a_model(profile) else unknown_profile(state.inventory.fleet, [profile])
+    return "" if reason is None else sentence(reason)
