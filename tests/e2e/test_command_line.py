@@ -40,7 +40,7 @@ def test_without_a_command_the_overview_is_shown() -> None:
     [
         (["map", "--bad"], ("No such option '--bad'", "see 'tessera map --help'")),
         (["mpa"], ("no command 'mpa'", "did you mean 'map'?", "see 'tessera --help'")),
-        (["why"], ("Missing argument",)),
+        (["why"], ("name an object, or choose pods by -l", "see 'tessera why --help'")),
         (["agent"], ("Missing option '--node-name'", "see 'tessera agent --help'")),
         (
             ["lab", "up", "--nodes", "4xA100-40"],

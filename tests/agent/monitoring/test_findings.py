@@ -127,6 +127,14 @@ def test_memory_over_the_part_is_said_at_once_and_for_how_long() -> None:
     assert seen == [0.0, PERIOD, 2 * PERIOD]
 
 
+def test_memory_over_the_part_is_not_said_to_be_nearly_full_too() -> None:
+    findings, excess = LeaseFindings(), find_excess(6 * GIB, 4 * GIB)
+    assert excess is not None
+    key = LeaseKey(POD, "main", GPU)
+    seen = [findings.handle(each, {key: excess})[key] for each in steady({**WELL, **CASES["memory_nearly_full"]})]
+    assert [each.kind for each in seen[-1]] == [MEMORY_OVER_LIMIT]
+
+
 def test_every_rule_has_a_case() -> None:
     assert {*CASES, "cpu_bound"} == set(RULES)
 

@@ -145,9 +145,10 @@ class Rule(NamedTuple):
     advice: str
 
 
+MEMORY_FULL = "memory_nearly_full"
 #: The kinds of findings, in the order in which they are reported.
 RULES: Mapping[str, Rule] = {
-    "memory_nearly_full": Rule(
+    MEMORY_FULL: Rule(
         _memory,
         "the container holds 95 % of the memory of its device, or of its share",
         "holds {0:.1f} of {1:.1f} GiB",
@@ -206,7 +207,8 @@ RULES: Mapping[str, Rule] = {
 MEMORY_OVER_LIMIT = "memory_over_limit"
 EXCESS = Rule(
     lambda _: None,
-    "the pod holds more memory of a shared card than its part, which its neighbours lack; said at once",
+    "the pod holds more memory of a shared card than its part, which its neighbours lack; said at once, instead of"
+    " `memory_nearly_full`",
     "holds {0:.1f} GiB, its part of the shared card is {1:.1f} GiB",
     "Make batches smaller, or ask for more shares or for a larger slice.",
 )
@@ -269,8 +271,10 @@ class LeaseFindings:
             history = histories[key] = self._histories.get(key) or _History(sample.taken)
             gpu, device = places[lease.device]
             _add(history, _look(lease, gpu, device, history, sample.taken), sample.taken)
-            own = [excess[key]] if key in excess else []
-            findings = tuple(_date(history, [*own, *_judge(history, sample.taken)], sample.taken))
+            judged = _judge(history, sample.taken)
+            if key in excess:
+                judged = [excess[key], *(each for each in judged if each.kind != MEMORY_FULL)]
+            findings = tuple(_date(history, judged, sample.taken))
             if findings:
                 found[key] = findings
         self._histories = histories
