@@ -12,7 +12,7 @@ import hashlib
 import secrets
 from collections.abc import Mapping
 
-from tessera.access.page_tokens import names_audience, read_token
+from tessera.access.page_tokens import PAGE_REFUSAL_LIFE, names_audience, read_token
 from tessera.access.review_cache import BusyError, ReviewCache, SilentError
 from tessera.access.reviewer import PathRight, Reviewer
 from tessera.clock import Clock
@@ -22,9 +22,6 @@ from tessera.status_pages import METRICS_PATH, TEXT, Page
 #: Most seconds: the time for which agents and controller believe that a token may read a page; they ask again after
 #: half of it. Kubelet believes a token for 2 minutes and a right for 5; 5,000 agents ask 80 times a second.
 PAGE_ANSWER_LIFE = 240
-#: Most seconds: the time for which agents and controller remember that a token may not read a page. Somebody who grants
-#: the right waits no longer; a program with a wrong token costs no more.
-PAGE_REFUSAL_LIFE = 10
 #: Most answers: tokens with the right to a page, and refused ones, each, that agents and controller remember, by hash.
 #: Two Prometheus servers and the readers of two pages need ten.
 PAGE_ANSWERS = 256

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from tessera.access.page_guard import PAGE_REFUSAL_LIFE
-from tessera.access.page_tokens import READER_ACCOUNT, TOKEN_HEADER
+from tessera.access.page_tokens import PAGE_REFUSAL_LIFE, READER_ACCOUNT, TOKEN_HEADER
 from tessera.clock import Clock
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, Forbidden, NotFound, Unauthorized

@@ -17,6 +17,9 @@ AGENT_AUDIENCE, CONTROLLER_AUDIENCE = "agents.tessera.dev", "controller.tessera.
 TOKEN_HEADER = "tessera-token"  # noqa: S105 - a header's name
 #: The service account whose tokens open the pages.
 READER_ACCOUNT = "tessera-reader"
+#: Most seconds: the time for which agents and controller remember that a token may not read a page. Somebody who grants
+#: the right waits no longer; a program with a wrong token costs no more.
+PAGE_REFUSAL_LIFE = 10
 
 
 class _Claims(msgspec.Struct, frozen=True):
