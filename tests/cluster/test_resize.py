@@ -10,7 +10,7 @@ from tests.support.mortal_process import MortalAgent, MortalController, die_at, 
 from tests.support.virtual_lab import InLab, Scenario, VirtualLab, manifest
 
 from tessera.api.names import LENDS_ANNOTATION, QUOTA_RESOURCE
-from tessera.api.pods.requirements import MEMORY
+from tessera.api.pods.requirements import CHOSEN, MEMORY
 from tessera.cli.base.explaining import explain_as_user
 from tessera.cli.resize import begin, end
 from tessera.errors import UserError
@@ -150,6 +150,17 @@ def test_a_lender_that_its_node_refuses_as_the_agent_restarts_is_to_be_requested
         await lab.until(lambda: lab.pod("svc-slice") is None, "the lender is gone")
         await lab.clock.sleep(60)
         await resize(lab, "20Gi")
+
+    in_lab(scenario, "1xA100-40GB")
+
+
+def test_an_annotation_that_names_what_no_container_requests_is_an_error(in_lab: InLab) -> None:
+    async def scenario(lab: VirtualLab) -> None:
+        await create(lab, "svc", "10Gi")
+        forged = {"metadata": {"annotations": {CHOSEN: "nvidia.com/mig-7g.40gb"}}}
+        await lab.client.merge_patch(PODS, "svc", forged, "default")
+        with pytest.raises(UserError, match=f"no container of pod default/svc requests .*7g.40gb, .* {CHOSEN} names"):
+            await resize(lab, "20Gi")
 
     in_lab(scenario, "1xA100-40GB")
 

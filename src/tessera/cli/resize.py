@@ -214,7 +214,10 @@ def _check(pod: "Pod") -> str:
         raise UserError(
             f"{key} has restartPolicy {spec.restart_policy}: its container ends for good; create another pod"
         )
-    return next(each.name for each in spec.containers if chosen in each.resources.limits)
+    container = next((each.name for each in spec.containers if chosen in each.resources.limits), None)
+    if container is None:
+        raise UserError(f"no container of {key} requests {chosen}, which its annotation {CHOSEN} names")
+    return container
 
 
 def make_lender(pod: dict[str, Any], memory: str, image: str) -> dict[str, Any]:
