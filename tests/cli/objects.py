@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import msgspec
 from tests.explain.test_pods import NOW, cards
 
+from tessera.api.pods.requirements import CHOSEN, CHOSEN_REASON, MEMORY
 from tessera.clock import rfc3339
 
 Obj = dict[str, Any]
@@ -170,7 +171,7 @@ def a_pod(name: str, *, gate: str = "", node: str = "", profile: str = "3g.20gb"
         "metadata": meta(
             name,
             labels={"app": "x", "kueue.x-k8s.io/queue-name": "queue"},
-            annotations={"tessera.dev/chosen": "fits", "tessera.dev/chosen-reason": "the smallest that has 20 GB"},
+            annotations={MEMORY: "20Gi", CHOSEN: "nvidia.com/gpu.shared", CHOSEN_REASON: "the smallest that has 20 GB"},
             finalizers=["team/finalizer"],
             ownerReferences=[{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web-1", "uid": "uid-web-1",
                               "controller": True}],
