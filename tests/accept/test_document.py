@@ -7,9 +7,16 @@ import msgspec
 import pytest
 
 from tessera.accept.checks import judge_all
-from tessera.accept.document import FORMAT, IDENTIFIED, Document, DocumentError, hide_names, read_document
+from tessera.accept.document import (
+    ACCEPT_DOCUMENT,
+    FORMAT,
+    IDENTIFIED,
+    Document,
+    DocumentError,
+    hide_names,
+    read_document,
+)
 from tessera.accept.facts import Facts, NodeFacts
-from tessera.limits.records import ACCEPT_DOCUMENT
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 
 Read = Callable[[], Facts]

@@ -7,8 +7,7 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
-from tessera.doctor.archive import ARCHIVE_FILE, FOLDER, Archive
-from tessera.limits.records import ARCHIVE_SIZE
+from tessera.doctor.archive import ARCHIVE_FILE, ARCHIVE_SIZE, FOLDER, Archive
 
 
 def read(path: Path) -> dict[str, bytes]:

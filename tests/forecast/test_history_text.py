@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tessera.forecast.calibration import CALIBRATED_SIZES, Blend, Calibration, End, Factors
-from tessera.forecast.history_text import History, decode_history, encode_history
+from tessera.forecast.history_text import LIFE_RECORD, History, decode_history, encode_history
 from tessera.forecast.lives import (
     LIFE_CLASSES,
     LIFE_NAME,
@@ -22,7 +22,6 @@ from tessera.forecast.lives import (
 )
 from tessera.forecast.past_times import START_IMAGES, START_SAMPLES, WAIT_SAMPLES, WAIT_SIZES, StartTimes, WaitHistory
 from tessera.forecast.survival import HUNDRED_YEARS
-from tessera.limits.records import LIFE_RECORD
 
 KINDS = st.sampled_from([life_kind(f"team-{n}", kind, ["1g.5gb"]) for n in range(3) for kind in ("Job", "")])
 EVENTS = st.lists(st.tuples(KINDS, st.floats(0, 1e7), st.floats(1e9, 2e9)), max_size=40)

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.limits.records import PROVISIONING_RECORD
 from tessera.provisioning.history import (
     BROKEN_KEY,
     PROVISIONING_BOOK,
+    PROVISIONING_RECORD,
     RECORDS_KEY,
     BoundedHistory,
     ProvisioningHistory,

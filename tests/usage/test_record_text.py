@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.limits.records import USAGE_RECORD
 from tessera.usage.record import (
     DAY,
     HOUR,
@@ -23,7 +22,7 @@ from tessera.usage.record import (
     short_name,
     with_label,
 )
-from tessera.usage.record_text import USAGE_KEYS, decode_record, encode_record
+from tessera.usage.record_text import USAGE_KEYS, USAGE_RECORD, decode_record, encode_record
 
 MODEL = "NVIDIA H100"
 START = 1_800_000_000 // DAY * DAY

@@ -3,8 +3,7 @@
 import pytest
 
 from tessera.errors import UserError
-from tessera.limits.records import PRICE_LIST
-from tessera.usage.prices import read_prices
+from tessera.usage.prices import PRICE_LIST, read_prices
 from tessera.usage.record import HOUR, CardSeconds, LeaseSeconds, Period, UsageKey, UsageRecord
 from tessera.usage.report import NOT_STATED, CardHours, Grouping, UsageTotals, make_report, totals_of_record
 

@@ -15,7 +15,14 @@ from tessera.accept.mig_trial import MigTrial
 from tessera.accept.pod_trial import PodTrial
 from tessera.api.nodes.preflights import Preflight
 from tessera.errors import UserError
-from tessera.limits.records import ACCEPT_DOCUMENT
+from tessera.limits import Limit
+
+ACCEPT_DOCUMENT = Limit(
+    16 * 1024 * 1024,
+    "bytes",
+    "a document of `tessera accept` that is read back, from a file or from its pod",
+    "one of 16 cards has less than 1 MB",
+)
 
 #: Form of the document; a number that grows when a reader of the old form would misread the new one.
 FORMAT = "tessera.dev/accept/v1"

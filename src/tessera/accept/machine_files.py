@@ -13,7 +13,14 @@ import msgspec
 from tessera import __version__
 from tessera.accept.facts import DriverVersions, HostFacts, NvidiaRuntime, PciFunction, SmiCard
 from tessera.accept.smi_log import parse_smi_log
-from tessera.limits.records import ACCEPT_SMI_LOG
+from tessera.limits import Limit
+
+ACCEPT_SMI_LOG = Limit(
+    16 * 1024 * 1024,
+    "bytes",
+    "output of `nvidia-smi -q -x` that `tessera accept` reads",
+    "a card has some 20 KB, and more with MIG devices and processes; 16 cards with 1,000 processes have less",
+)
 
 #: PCI vendor of NVIDIA, and the classes of its cards: display and 3D controllers (PCI-SIG, class codes).
 _VENDOR, _CLASSES = 0x10DE, (0x0300, 0x0302)

@@ -9,7 +9,7 @@ import msgspec
 
 from tessera.accept.acceptance import Trials
 from tessera.accept.checks import judge_all, name_finding
-from tessera.accept.document import Document, read_document
+from tessera.accept.document import ACCEPT_DOCUMENT, Document, read_document
 from tessera.accept.node_pod import CONTAINER, acceptance_pod, node_facts
 from tessera.accept.pod_trial import PodTrial, choose_resource, judge_pod, run_pod_trial, trial_pod
 from tessera.api.names import SYSTEM_NAMESPACE
@@ -18,7 +18,6 @@ from tessera.errors import UserError
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, NotFound
 from tessera.kube.resources import DAEMONSETS, NODES, PODS, Node, Pod
-from tessera.limits.records import ACCEPT_DOCUMENT
 from tessera.text import one_line
 
 _AGENT = "tessera-agent"

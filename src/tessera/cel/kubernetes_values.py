@@ -13,7 +13,14 @@ from typing import Any, ClassVar
 import msgspec
 
 from tessera.kube.quantity import parse_quantity
-from tessera.limits.claims import VERSION_TEXT
+from tessera.limits import Limit
+
+VERSION_TEXT = Limit(
+    256,
+    "characters",
+    "a text that CEL's `semver()` reads",
+    "an attribute of a device has at most 64",
+)
 
 
 class EvaluationError(Exception):

@@ -11,7 +11,20 @@ from typing import Any
 
 import msgspec
 
-from tessera.limits.claims import EXPRESSION_CHAIN, EXPRESSION_DEPTH
+from tessera.limits import Limit
+
+EXPRESSION_DEPTH = Limit(
+    32,
+    "brackets",
+    "nesting of a CEL expression",
+    "kube-apiserver refuses deeper ones too; selectors of devices have 3",
+)
+EXPRESSION_CHAIN = Limit(
+    100,
+    "operators or selections",
+    "one row of a CEL expression without brackets",
+    "longer ones are generated; a list with `in` says the same",
+)
 
 
 class CelExpression(msgspec.Struct, frozen=True):

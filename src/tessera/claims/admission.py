@@ -37,12 +37,12 @@ import msgspec
 from tessera.api.pods.requirements import CHOSEN, KEYS
 from tessera.clock import Clock
 from tessera.dra.claims import DEVICE_CLASSES, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, ClaimSpec, is_our_class
+from tessera.dra.limits import CLAIM_ENTRIES
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import AlreadyExists, ApiError, NotFound
 from tessera.kube.quantity import count_or_zero
 from tessera.kube.resources.pods import PodClaim
 from tessera.kube.watch.informer import Informer, is_served, wait_served
-from tessera.limits.claims import CLAIM_ENTRIES
 from tessera.text import list_names, one_line
 from tessera.webhook.admission.pod_json import Operation, PodSchema, Spec, add_operation, size_of
 from tessera.webhook.base import NO_CLAIMS, KnownClaims, PodClaims, PodRefused, Rule, WebhookMetrics, refuse_oversized

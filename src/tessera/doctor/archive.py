@@ -16,8 +16,15 @@ from typing import Any
 
 import msgspec
 
-from tessera.limits.records import ARCHIVE_SIZE
+from tessera.limits import Limit
 from tessera.text import one_line
+
+ARCHIVE_SIZE = Limit(
+    64 * 1024 * 1024,
+    "bytes",
+    "all files of a support archive together, before they are compressed",
+    "text compresses to about a tenth, which still goes by mail",
+)
 
 #: Most bytes: one file of a support archive. The objects of 500 nodes have about as much; of a log the last part
 #: counts.

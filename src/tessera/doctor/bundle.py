@@ -26,7 +26,7 @@ from tessera.clock import Clock, rfc3339
 from tessera.doctor.archive import Archive
 from tessera.doctor.examination import examine, worst
 from tessera.doctor.facts import WEBHOOK, Object, Refusal, followed_config_maps, try_to_read
-from tessera.doctor.redaction import Redaction, environment_values, gpu_pod, uses_gpus
+from tessera.doctor.redaction import ARCHIVE_VALUES, Redaction, environment_values, gpu_pod, uses_gpus
 from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import Expired
@@ -43,8 +43,21 @@ from tessera.kube.resources import (
     PODS,
 )
 from tessera.kube.resources.meta import Resource
-from tessera.limits.records import ARCHIVE_OBJECTS, ARCHIVE_PROCESSES, ARCHIVE_VALUES
+from tessera.limits import Limit
 from tessera.status_pages import METRICS_PATH
+
+ARCHIVE_OBJECTS = Limit(
+    1_000,
+    "objects",
+    "objects of one kind in a support archive",
+    "a case is about a few of them; the manifest counts the others",
+)
+ARCHIVE_PROCESSES = Limit(
+    40,
+    "pods",
+    "pods of Tessera whose log and metrics a support archive has, those that are not ready first",
+    "each is one request to its node; the manifest names the others",
+)
 
 #: Most lines: last lines of a pod's log in a support archive. An hour of an agent with a broken card.
 ARCHIVE_LOG_LINES = 5_000

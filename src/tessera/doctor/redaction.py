@@ -18,7 +18,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tessera.api.names import OWN_DOMAIN
-from tessera.limits.records import ARCHIVE_VALUES
+from tessera.limits import Limit
+
+ARCHIVE_VALUES = Limit(
+    5_000,
+    "values",
+    "values of containers' environments that are searched for in the texts of a support archive",
+    "each costs one search through all texts; the manifest tells if there were more",
+)
 
 #: Stands for what was left out.
 MARK = "(left out)"

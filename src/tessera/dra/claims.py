@@ -9,9 +9,9 @@ from typing import Annotated, Any
 
 import msgspec
 
+from tessera.dra.limits import CLAIM_ALTERNATIVES, CLAIM_CONSUMERS, CLAIM_ENTRIES, CLAIM_TOLERATIONS, EXPRESSION_TEXT
 from tessera.kube.resources import ObjectMeta, Resource, Wire
 from tessera.kube.resources import Toleration as PodToleration
-from tessera.limits.claims import CLAIM_ALTERNATIVES, CLAIM_CONSUMERS, CLAIM_ENTRIES, CLAIM_TOLERATIONS, EXPRESSION_TEXT
 
 GROUP = "resource.k8s.io"
 EXACT_COUNT, ALL = "ExactCount", "All"

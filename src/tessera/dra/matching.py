@@ -23,9 +23,9 @@ import msgspec
 
 from tessera.cel.evaluator import Meter, OutOfBudgetError
 from tessera.dra.devices import NO_EXECUTE, NO_SCHEDULE, Device, Holdings, Pool, qualify
+from tessera.dra.limits import CLAIM_ENTRIES, CLAIM_STEPS, EXPRESSION_COST
 from tessera.dra.requests import AttributeRule, ClaimDemand, DeviceDemand
 from tessera.dra.selectors import DeviceSelectors
-from tessera.limits.claims import CLAIM_ENTRIES, CLAIM_STEPS, EXPRESSION_COST
 
 
 class ChosenDevice(msgspec.Struct, frozen=True, kw_only=True):

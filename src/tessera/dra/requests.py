@@ -19,8 +19,8 @@ from tessera.dra.claims import (
     Selector,
     Toleration,
 )
+from tessera.dra.limits import CLAIM_ENTRIES, CLAIM_EXPRESSIONS
 from tessera.kube.quantity import parse_quantity, quantity_text
-from tessera.limits.claims import CLAIM_ENTRIES, CLAIM_EXPRESSIONS
 from tessera.text import one_line
 
 #: Guard of our classes where the server keeps no taints of devices (see ``driver_classes``): false for all devices.

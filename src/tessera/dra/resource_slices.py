@@ -9,8 +9,7 @@ from typing import Annotated
 import msgspec
 
 from tessera.dra.claims import GROUP
-from tessera.kube.resources import ObjectMeta, Resource, Wire
-from tessera.limits.claims import (
+from tessera.dra.limits import (
     COUNTERS,
     DEVICE_COUNTER_SETS,
     DEVICE_TAINTS,
@@ -18,6 +17,7 @@ from tessera.limits.claims import (
     SLICE_COUNTER_SETS,
     SLICE_DEVICES,
 )
+from tessera.kube.resources import ObjectMeta, Resource, Wire
 
 Amount = str | int | float
 

@@ -18,7 +18,7 @@ from tessera.cel.evaluator import CelError, EvaluationError, Meter, Program, com
 from tessera.cel.kubernetes_values import DefaultMap, Quantity
 from tessera.cel.syntax import CelExpression, Identifier, Index, Literal, Select, children, parse
 from tessera.dra.devices import Device
-from tessera.limits.claims import EXPRESSION_COST, EXPRESSION_USUAL_COST, EXPRESSIONS, SELECTOR_RESULTS
+from tessera.dra.limits import EXPRESSION_COST, EXPRESSION_USUAL_COST, EXPRESSIONS, SELECTOR_RESULTS
 from tessera.text import one_line
 
 #: What a selector may name, and the fields of it.

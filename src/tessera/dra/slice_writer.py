@@ -17,11 +17,11 @@ import msgspec
 from tessera.cel.kubernetes_values import Semver
 from tessera.dra.claims import GROUP
 from tessera.dra.devices import Capacity, Device, DeviceId, DeviceTaint, Pool, Value
+from tessera.dra.limits import SLICE_COUNTER_SETS, SLICE_TAINTED_DEVICES
 from tessera.dra.node_devices import SHARES, bounded_name
 from tessera.dra.pool_reader import SliceRefused, read_slice
 from tessera.dra.resource_slices import ResourceSlice
 from tessera.kube.quantity import format_quantity
-from tessera.limits.claims import SLICE_COUNTER_SETS, SLICE_TAINTED_DEVICES
 
 Json = dict[str, Any]
 #: Longest name of an object.

@@ -17,7 +17,14 @@ from tessera.forecast.calibration import CALIBRATED_SIZES, Blend, Calibration, F
 from tessera.forecast.lives import LIFE_CLASSES, LIFE_NAME, LIFE_SAMPLES, EndedLife, LifeClass, LifeHistory, LifeKind
 from tessera.forecast.past_times import START_IMAGES, START_SAMPLES, WAIT_SAMPLES, WAIT_SIZES, StartTimes, WaitHistory
 from tessera.forecast.survival import HUNDRED_YEARS
-from tessera.limits.records import LIFE_RECORD
+from tessera.limits import Limit
+
+LIFE_RECORD = Limit(
+    700 * 1024,
+    "bytes",
+    "the history of leases in its ConfigMap; its oldest parts are not written beyond that; a larger one is not read",
+    "a ConfigMap has at most 1 MiB",
+)
 
 #: The ConfigMap, and its key.
 HISTORY_NAME = "lease-history"

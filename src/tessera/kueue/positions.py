@@ -19,7 +19,14 @@ from tessera.kube.client.errors import ApiError, Forbidden, NotFound
 from tessera.kube.resources import ObjectMeta, Wire
 from tessera.kueue.names import VISIBILITY_GROUP
 from tessera.kueue.objects import served_version
-from tessera.limits.records import KUEUE_ANSWERS
+from tessera.limits import Limit
+
+KUEUE_ANSWERS = Limit(
+    200,
+    "answers",
+    "answers of Kueue's visibility API in one reading; places that they do not have are not shown",
+    "50 namespaces with four queues each",
+)
 
 #: Places in one answer: Kueue's own default.
 PAGE = 1_000

@@ -1,9 +1,10 @@
 """The limits on input that others choose, as a message names them, or as several modules keep them.
 
 Tenants, nodes and files are hostile or broken at times. Each text, count and number that comes from them is compared
-with a limit *before* any work is done with it. A limit has a row here, with its reason, if a refusal names it or if
-more than one module needs it; ``docs/limits.md`` leads to it. Any other bound, as of Tessera's own memories,
-is a constant beside the one place that keeps it. Limits of the simulated cluster are in ``tessera_lab.limits``.
+with a limit *before* any work is done with it. A limit has a row, with its reason, if a refusal names it or if more
+than one module needs it: the core's are here, a satellite's in its folder, and ``docs/limits.md`` leads to them. Any
+other bound, as of Tessera's own memories, is a constant beside the one place that keeps it. Limits of the simulated
+cluster are in ``tessera_lab.limits``.
 """
 
 from typing import Self

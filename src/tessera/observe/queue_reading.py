@@ -18,8 +18,15 @@ from tessera.forecast.queue_page import CONTROLLER_PORT, QUEUE_PATH, QueuedPod, 
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, Forbidden, NotFound
 from tessera.kube.resources import PODS, Pod
-from tessera.limits.records import QUEUE_PAGE
+from tessera.limits import Limit
 from tessera.signals.page import SIGNALS_PATH, SignalsPage
+
+QUEUE_PAGE = Limit(
+    16 * 2**20,
+    "bytes",
+    "the controller's page `/queue`, as a command reads it",
+    "5,000 pods have 3 MiB",
+)
 
 #: Label of the controller's pods, as deploy/ has it.
 _LABEL = "app.kubernetes.io/name=tessera-controller"

@@ -14,14 +14,27 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from tessera.limits import Limit
 from tessera.limits.messages import ECHOED
-from tessera.limits.records import PROVISIONING_RECORD, RECORD_TEXT
 from tessera.provisioning.milestones import (
     PROVISIONING_ANNOTATION,
     Milestone,
     ProvisioningRecord,
     WorkloadRecord,
     WorkloadStep,
+)
+
+PROVISIONING_RECORD = Limit(
+    4_096,
+    "characters",
+    "a node's annotation with the record of its start, and one line of the records in a ConfigMap",
+    "a full record has less than 1 KiB",
+)
+RECORD_TEXT = Limit(
+    512,
+    "characters",
+    "a name or an image in a record, as a node or a pod reports it; the rest is cut",
+    "a whole image reference fits",
 )
 
 #: Most bytes: the ConfigMap of the records of starts; the newest stay. Half of a ConfigMap's limit, so that there is

@@ -19,8 +19,15 @@ import msgspec
 from tessera.api.documents import load_document
 from tessera.api.problems import FileRefused
 from tessera.errors import UserError
-from tessera.limits.records import PRICE_LIST
+from tessera.limits import Limit
 from tessera.text import list_names, one_line
+
+PRICE_LIST = Limit(
+    64 * 1024,
+    "bytes",
+    "a price list",
+    "a line for each model that exists has a tenth of it",
+)
 
 _KEYS = {"currency", "prices"}
 #: Characters of a currency.

@@ -14,9 +14,9 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from tessera.limits import Limit
 from tessera.limits.messages import ECHOED
 from tessera.limits.nodes import NODE_CARDS
-from tessera.limits.records import USAGE_RECORD
 from tessera.text import one_line
 from tessera.usage.record import (
     DAY,
@@ -31,6 +31,13 @@ from tessera.usage.record import (
     UsageRecord,
     fold,
     short_name,
+)
+
+USAGE_RECORD = Limit(
+    900 * 1024,
+    "bytes",
+    "the record of GPU-hours in its ConfigMap; the newest periods stay",
+    "a ConfigMap has at most 1 MiB; a month of 250 rows in each period has 800 KiB",
 )
 
 #: Most keys: combinations of namespace, user, label and model in the record of GPU-hours; the smallest are added up.

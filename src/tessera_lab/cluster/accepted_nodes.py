@@ -10,9 +10,8 @@ from pathlib import Path
 
 import msgspec
 
-from tessera.accept.document import DocumentError, read_document
+from tessera.accept.document import ACCEPT_DOCUMENT, DocumentError, read_document
 from tessera.accept.facts import Facts
-from tessera.limits.records import ACCEPT_DOCUMENT
 from tessera.mig.models import model_by_product
 from tessera.nvml.attributes import CardAttributes, NvLink
 from tessera.nvml.interface import GpuInfo, GpuInstance

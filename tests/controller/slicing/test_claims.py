@@ -27,9 +27,9 @@ from tessera.controller.slicing.state.events import (
 )
 from tessera.controller.slicing.state.instructions import PatchRecord, Ungate
 from tessera.dra import pool_reader
+from tessera.dra.limits import SORT_CHANGE_SECONDS, SORT_CHANGES
 from tessera.dra.node_devices import DRIVER
 from tessera.dra.resource_slices import ResourceSlice
-from tessera.limits.claims import SORT_CHANGE_SECONDS, SORT_CHANGES
 from tessera.observe.record_player import DECIDERS
 from tessera.reasons.reason import NeverFits
 from tessera.reasons.words import sentence

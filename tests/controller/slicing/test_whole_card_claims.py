@@ -7,8 +7,8 @@ from tests.support.claim_cluster import ClaimCluster, request, selecting
 
 from tessera.claims.controller import card_choices
 from tessera.dra.driver_classes import device_classes
+from tessera.dra.limits import NAMESPACE_CARD_CHOICES
 from tessera.dra.node_devices import DRIVER
-from tessera.limits.claims import NAMESPACE_CARD_CHOICES
 
 WHOLE = "gpu.tessera.dev"
 INDEX = "device.attributes['gpu.tessera.dev'].index"

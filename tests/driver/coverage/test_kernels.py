@@ -12,7 +12,7 @@ from tessera.driver.coverage.kernels import (
     parse_kernel_lists,
     parse_system,
 )
-from tessera.limits.drivers import KERNEL_LIST, NEXT_KERNELS
+from tessera.driver.limits import KERNEL_LIST, NEXT_KERNELS
 
 
 @pytest.mark.parametrize(

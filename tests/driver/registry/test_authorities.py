@@ -12,12 +12,12 @@ from tests.kube.certificates import Authority
 from tests.support.satellites import new_process
 
 from tessera.driver.driver_sets import PoolKey
+from tessera.driver.limits import REGISTRY_AUTHORITIES
 from tessera.driver.registry.client import RegistryOptions
 from tessera.driver.registry.credentials import AuthoritiesError, read_authorities
 from tessera.driver.resolution import ImageKind, ImageQuery, Outcome
 from tessera.driver.satellite import open_image_resolver
 from tessera.gpu_operator.policies.driver_policy import ImageSource
-from tessera.limits.drivers import REGISTRY_AUTHORITIES
 
 POOL = PoolKey(os_id="ubuntu", os_version="22.04", kernel="5.15.0-69-generic", architecture="amd64")
 

@@ -22,11 +22,11 @@ from tessera.api.names import CLAIMED_CARD, NodeName
 from tessera.cel.evaluator import Meter
 from tessera.claims.controller.published_devices import OWN_ATTRIBUTES, PublishedDevices
 from tessera.dra.devices import Device, Value
+from tessera.dra.limits import CARD_CHOICES, NAMESPACE_CARD_CHOICES
 from tessera.dra.matching import consumed_amounts
 from tessera.dra.node_devices import places_needed
 from tessera.dra.requests import AttributeRule, ClaimDemand, ClaimRefused, DeviceDemand
 from tessera.dra.selectors import DeviceSelectors, attributes_read
-from tessera.limits.claims import CARD_CHOICES, NAMESPACE_CARD_CHOICES
 from tessera.mig.names import CLAIMED_SHARE, is_device_profile
 from tessera.placement.demand import CardSpread
 

@@ -32,12 +32,12 @@ from tessera.claims.controller.published_devices import NodeDevices, PublishedDe
 from tessera.dra.claims import ClaimSpec, DeviceClass, DeviceConfig, ResourceClaim, is_our_class
 from tessera.dra.devices import Device, DeviceId
 from tessera.dra.driver_classes import check_served
+from tessera.dra.limits import CARD_CHOICES, EXPRESSIONS, NAMESPACE_CARD_CHOICES, NAMESPACE_EXPRESSIONS_COST
 from tessera.dra.matching import consumed_amounts
 from tessera.dra.node_devices import PLACED_BY
 from tessera.dra.opaque_configs import ConfigRefused, check_configs, check_share, settings_of
 from tessera.dra.requests import GUARD, ClaimDemand, ClaimRefused, DeviceDemand, read_demand
 from tessera.dra.selectors import DeviceSelectors
-from tessera.limits.claims import CARD_CHOICES, EXPRESSIONS, NAMESPACE_CARD_CHOICES, NAMESPACE_EXPRESSIONS_COST
 from tessera.mig.names import CLAIMED_SHARE, is_device_profile, parse_profile_name
 from tessera.placement.demand import CardSpread
 from tessera.text import one_line

@@ -24,10 +24,10 @@ import msgspec
 from tessera.api.instaslice import Slice
 from tessera.api.names import CLAIMED_CARD, NodeName
 from tessera.dra.devices import Device, DeviceId, HeldDevice
+from tessera.dra.limits import NODE_SORTS, SORT_CHANGE_SECONDS, SORT_CHANGES
 from tessera.dra.node_devices import is_divided, pool_names, share_id
 from tessera.dra.pool_reader import SliceRefused, read_slice
 from tessera.dra.resource_slices import Attribute, ResourceSlice, SliceDevice
-from tessera.limits.claims import NODE_SORTS, SORT_CHANGE_SECONDS, SORT_CHANGES
 from tessera.mig.models import model_by_product
 from tessera.mig.names import CLAIMED_SHARE, is_device_profile, parse_profile_name, resource_spelling
 

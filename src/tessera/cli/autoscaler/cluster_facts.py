@@ -29,10 +29,9 @@ from tessera.kube.client.errors import ApiError, NotFound
 from tessera.kube.quantity import integer_value
 from tessera.kube.resources import CONFIGMAPS, DEPLOYMENTS, EVENTS, NODES, PODS, Node, Pod
 from tessera.kube.resources.meta import Resource
-from tessera.limits.records import SAMPLE_ROWS
 from tessera.provisioning.advise.emit import CAPI_GROUP
 from tessera.provisioning.advise.findings import Labels
-from tessera.provisioning.advise.samples import GroupTimes, from_records
+from tessera.provisioning.advise.samples import SAMPLE_ROWS, GroupTimes, from_records
 from tessera.provisioning.advise.timers import Timers
 from tessera.provisioning.history import RECORDS_NAME, ProvisioningHistory
 from tessera.provisioning.milestones import ProvisioningRecord

@@ -20,7 +20,7 @@ import msgspec
 
 from tessera.driver.coverage.kernels import ARCHITECTURES, OSTREE, NextKernel
 from tessera.driver.image_tags import openshift_release
-from tessera.limits.drivers import APT_INDEX, RELEASE_DOCUMENT
+from tessera.driver.limits import APT_INDEX, RELEASE_DOCUMENT
 from tessera.limits.messages import ECHOED
 
 _PIECE = 1 << 20

@@ -19,8 +19,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from tessera.driver.driver_sets import PoolKey
+from tessera.driver.limits import KERNEL_LIST, NEXT_KERNELS
 from tessera.driver.nodes.node_facts import page_kib
-from tessera.limits.drivers import KERNEL_LIST, NEXT_KERNELS
 from tessera.limits.messages import ECHOED
 
 #: The ConfigMap that the controller watches.

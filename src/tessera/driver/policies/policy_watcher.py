@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from tessera.driver.limits import DRIVER_MEMORY
 from tessera.driver.manifests.names import NAMESPACE
 from tessera.driver.policies.policy_selection import Labels, PolicyObjects, PolicySelection, select_policy
 from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
@@ -25,7 +26,6 @@ from tessera.kube.resources.meta import Resource
 from tessera.kube.runtime import KubeRuntime
 from tessera.kube.watch.cache import WatchEvent
 from tessera.kube.watch.informer import Informer
-from tessera.limits.drivers import DRIVER_MEMORY
 
 _log = logging.getLogger(__name__)
 

@@ -23,9 +23,9 @@ from urllib.parse import urlencode, urlsplit
 import msgspec
 from yarl import URL
 
+from tessera.driver.limits import REGISTRY_ANSWER, REGISTRY_REDIRECTS
 from tessera.driver.resolution import Outcome
 from tessera.limits import Limit
-from tessera.limits.drivers import REGISTRY_ANSWER, REGISTRY_REDIRECTS
 
 if TYPE_CHECKING:  # commands import this module also where they only show their help
     import aiohttp

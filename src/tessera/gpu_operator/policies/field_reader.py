@@ -13,11 +13,11 @@ import msgspec
 
 from tessera.api.problems import FileRefused, Notice, Problem, ProblemCollector, join_path, quote_value
 from tessera.gpu_operator.fields.notices import is_set
+from tessera.gpu_operator.limits import POLICY_TEXT
 from tessera.gpu_operator.policies.driver_policy import DriverPolicy
 from tessera.kube.quantity import parse_quantity
 from tessera.kube.resources.meta import OBJECT_NAME
 from tessera.kube.resources.selectors import parse_selector
-from tessera.limits.drivers import POLICY_TEXT
 
 _ENV_NAME = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
 

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from tessera.api.problems import join_path, quote_value
+from tessera.gpu_operator.limits import IMAGE_MIRRORS, IMAGE_REFERENCE
 from tessera.gpu_operator.policies import chart_defaults as chart
 from tessera.gpu_operator.policies.driver_policy import (
     BUILD_REPOSITORY_ANNOTATION,
@@ -28,7 +29,6 @@ from tessera.gpu_operator.policies.driver_policy import (
     WaitForCompletion,
 )
 from tessera.gpu_operator.policies.field_reader import FieldReader
-from tessera.limits.drivers import IMAGE_MIRRORS, IMAGE_REFERENCE
 
 KERNEL_MODULE_TYPES = ("auto", "open", "proprietary")
 _PULL_POLICIES = ("IfNotPresent", "Always", "Never")

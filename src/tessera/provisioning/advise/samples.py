@@ -21,9 +21,16 @@ from typing import Any
 import msgspec
 
 from tessera.api.problems import FileRefused, ProblemCollector
+from tessera.limits import Limit
 from tessera.limits.messages import ECHOED
-from tessera.limits.records import SAMPLE_ROWS
 from tessera.provisioning.milestones import Milestone, ProvisioningRecord
+
+SAMPLE_ROWS = Limit(
+    100_000,
+    "rows",
+    "rows of a file of start times for `advise`, and records that are read of a cluster",
+    "years of an autoscaler's work; each is sorted",
+)
 
 DURATIONS = ("provision", "startup", "ready")
 #: Seconds; no node takes longer to start, so a larger number was in another unit.

@@ -14,9 +14,22 @@ import msgspec
 
 from tessera.api.documents import load_document
 from tessera.api.problems import FileRefused
-from tessera.limits.records import REPORT_RECORD, REPORT_TEXT
+from tessera.limits import Limit
 from tessera.provisioning.history import RECORDS_KEY, WORKLOADS_KEY, decode_record, decode_workload
 from tessera.provisioning.milestones import ProvisioningRecord, WorkloadRecord
+
+REPORT_TEXT = Limit(
+    16 * 2**20,
+    "characters",
+    "a file of provisioning records or results",
+    "more than 10,000 nodes with a record each",
+)
+REPORT_RECORD = Limit(
+    10_000,
+    "values and characters",
+    "one record of such a file",
+    "a full record has less than a tenth of it",
+)
 
 _TOO_DEEP = "is nested too deeply to be records"
 

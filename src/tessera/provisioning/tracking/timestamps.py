@@ -25,8 +25,7 @@ from tessera.api.nodes.offers import OFFERS_ANNOTATION
 from tessera.api.pods.slice_requests import requests_gpus
 from tessera.clock import parse_rfc3339
 from tessera.kube.resources import Condition, Node, Pod
-from tessera.limits.records import RECORD_TEXT
-from tessera.provisioning.history import decode_record
+from tessera.provisioning.history import RECORD_TEXT, decode_record
 from tessera.provisioning.milestones import PROVISIONING_ANNOTATION, ProvisioningRecord
 from tessera.provisioning.node_readiness import driver_status, missing_offer, offers_gpus
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from tessera.cel.evaluator import compile_expression
 from tessera.cel.syntax import Call, CelError, CelExpression, ListLiteral, MapLiteral, children, parse
+from tessera.dra.limits import EXPRESSION_COST
 from tessera.dra.selectors import FIELDS, VARIABLES
-from tessera.limits.claims import EXPRESSION_COST
 from tessera_lab.apiserver.field_errors import forbidden_cause, invalid_cause, required_cause, too_long_cause
 from tessera_lab.apiserver.interfaces import StatusCause
 

@@ -1,25 +1,7 @@
-"""Limits on driver policies and their state, on lists of next kernels, and on answers of registries."""
+"""Limits on the state of drivers, on lists of next kernels, and on answers of registries."""
 
 from tessera.limits import Limit
 
-POLICY_TEXT = Limit(
-    1_024,
-    "characters",
-    "a text in a ClusterPolicy or NVIDIADriver, but for values of environment variables",
-    "names, paths and versions are far shorter; they are written into driver pods",
-)
-IMAGE_REFERENCE = Limit(
-    512,
-    "characters",
-    "the name of an image, with registry, tag and digest",
-    "255 of a name, 128 of a tag and a digest fit",
-)
-IMAGE_MIRRORS = Limit(
-    8,
-    "repositories",
-    "mirrors that a policy's annotation names",
-    "each is asked for every image",
-)
 DRIVER_MEMORY = Limit(
     512 * 1024,
     "characters",

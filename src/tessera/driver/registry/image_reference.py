@@ -8,7 +8,7 @@ import re
 
 import msgspec
 
-from tessera.limits.drivers import IMAGE_REFERENCE
+from tessera.gpu_operator.limits import IMAGE_REFERENCE
 from tessera.limits.messages import ECHOED
 
 #: Docker Hub: the name that people write, and the host of its API.
