@@ -19,7 +19,7 @@ from tessera.controller.slicing.state.events import NodeObserved
 from tessera.controller.slicing.state.reservation_rules import reservations_before
 from tessera.handover.inheritance import KEPT_PODS, KEPT_SECONDS, TRIED_KINDS, Inheritance
 from tessera.handover.owner_pods import place_within
-from tessera.placement.demand import CardSpread
+from tessera.placement.demand import CardRule
 
 OLD, NEW = "ReplicaSet/svc-1", "ReplicaSet/svc-2"
 
@@ -377,7 +377,7 @@ def test_slots_on_two_cards_go_to_no_pod_that_needs_one_card() -> None:
     old = running(cluster, "svc-1-a", "4g.20gb", "4g.20gb")
     assert len(cluster.slicer.state.allocations.current_of(old.uid).slices) == 2
     end(cluster, old)
-    heir = waiting(cluster, "svc-2-a", "3g.20gb", "3g.20gb", maker=NEW, owner="new", spread=CardSpread.ONE_CARD)
+    heir = waiting(cluster, "svc-2-a", "3g.20gb", "3g.20gb", maker=NEW, owner="new", spread=(CardRule((0, 1)),))
     cluster.settle()
     assert heir.uid not in cluster.slicer.state.reservations
 

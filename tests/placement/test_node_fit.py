@@ -10,8 +10,9 @@ from tests.support.mig_enumeration import layouts
 from tessera.mig.geometry import Placement
 from tessera.mig.models import model_by_short_name
 from tessera.mig.occupancy import occupancy_of
+from tessera.placement.card_comparison import keeps
 from tessera.placement.card_table import CardTable, Pending, add_profile
-from tessera.placement.demand import CardSpread
+from tessera.placement.demand import CardRule
 from tessera.placement.fleet import CardPlacement, Fleet
 from tessera.placement.node_fit import REMEMBERED_DEMANDS, EmptyNodes, _NodeFitSearch, divide_over_cards, fit_in_parts
 from tessera.placement.step_budget import StepBudget, complete
@@ -140,7 +141,7 @@ def test_slices_that_lie_apart_are_on_different_cards(
             fleet.occupy(CardPlacement("n", f"GPU-{number}", profile, start, size), "other")
     node = fleet.node("n")
     cards = list(node.cards.values())
-    found = complete(fit_in_parts(node, profiles, spread=CardSpread.APART))
+    found = complete(fit_in_parts(node, profiles, spread=(CardRule(tuple(range(len(profiles))), distinct=True),)))
     possible = any(
         all(
             card.table.packings(card.occupancy, add_profile((), profile))
@@ -150,3 +151,40 @@ def test_slices_that_lie_apart_are_on_different_cards(
     )
     assert (found is not None) == possible
     assert found is None or len(set(found[1])) == len(profiles)
+
+
+@given(
+    st.lists(st.sampled_from(["a", "a", "b", "c", ""]), min_size=1, max_size=4),
+    st.lists(st.sampled_from(["1g.5gb", "3g.20gb", "4g.20gb"]), min_size=2, max_size=4),
+    st.lists(
+        st.tuples(st.sets(st.integers(0, 3), min_size=2), st.booleans(), st.sampled_from(["", "root"])),
+        min_size=1,
+        max_size=3,
+    ),
+)
+@settings(deadline=None)
+def test_slices_whose_cards_are_compared_have_a_place_if_any_division_keeps_the_rules(
+    roots: list[str], profiles: list[str], drawn: list[tuple[set[int], bool, str]]
+) -> None:
+    fleet = Fleet()
+    for number in range(len(roots)):
+        fleet.add_card("n", f"GPU-{number}", A100)
+    node = fleet.node("n")
+    node.values = {f"GPU-{number}": {"root": root} if root else {} for number, root in enumerate(roots)}
+    rules = [
+        CardRule(tuple(sorted(each for each in found if each < len(profiles))), distinct, attribute)
+        for found, distinct, attribute in drawn
+    ]
+    spread = tuple(each for each in rules if len(each.slices) > 1)
+
+    def holds(chosen: tuple[str, ...]) -> bool:
+        given: dict[str, list[str]] = {}
+        for gpu, profile in zip(chosen, profiles, strict=True):
+            given.setdefault(gpu, []).append(profile)
+        return all(node.cards[gpu].table.packings(0, tuple(sorted(some))) for gpu, some in given.items())
+
+    divisions = itertools.product(node.cards, repeat=len(profiles))
+    possible = any(keeps(spread, each, node.values) and holds(each) for each in divisions)
+    found = complete(fit_in_parts(node, profiles, spread=spread))
+    assert (found is not None) == possible
+    assert found is None or keeps(spread, [card.gpu for card in found[1]], node.values)

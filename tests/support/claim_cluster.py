@@ -87,19 +87,39 @@ class ClaimCluster(SlicerCluster):
     # What users and nodes do
 
     def claim_node(
-        self, name: str, cards: str = "A100-40GB", count: int = 1, *, whole: bool = False, shares: int = 0, **facts: Any
+        self,
+        name: str,
+        cards: str = "A100-40GB",
+        count: int = 1,
+        *,
+        whole: bool = False,
+        shares: int = 0,
+        kinds: str = "",
+        **facts: Any,
     ) -> NodeInfo:
-        """A node that gives its slices to claims, or its cards whole or in shares, and publishes them."""
+        """A node that gives its slices to claims, or its cards whole or in shares, and publishes them.
+
+        ``kinds`` says it by card: ``w`` for whole, ``s`` for four shares, and ``c`` for cut.
+        """
         labels = {MIG_CONFIG_LABEL: "dynamic", "kubernetes.io/hostname": name, DEVICE_API_LABEL: DEVICE_API_DRA}
-        made = self.node(name, cards, count, whole=whole, shares=shares, **{"labels": labels, **facts})
-        self.publish(name, cards, count, whole=whole, shares=shares)
+        offer: Json = {"count": len(kinds) or count, "whole": whole, "shares": shares, "kinds": kinds}
+        made = self.node(name, cards, **offer, **{"labels": labels, **facts})
+        self.publish(name, cards, **offer)
         return made
 
     def publish(
-        self, node: str, cards: str = "A100-40GB", count: int = 1, *, whole: bool = False, shares: int = 0
+        self,
+        node: str,
+        cards: str = "A100-40GB",
+        count: int = 1,
+        *,
+        whole: bool = False,
+        shares: int = 0,
+        kinds: str = "",
     ) -> None:
-        """The node's agent publishes its devices. Two cards have one PCIe root."""
+        """The node's agent publishes its devices. Two cards have one PCIe root, and the first three one NUMA node."""
         model = model_by_short_name(cards)
+        kinds = kinds or ("w" if whole else "s" if shares else "c") * count
         found = [
             NodeCard(
                 uuid=f"GPU-{node}-{index}",
@@ -110,12 +130,13 @@ class ClaimCluster(SlicerCluster):
                 memory_mib=model.memory_mib,
                 pci_bus_id=f"0000:{index:02x}:00.0",
                 pcie_root=f"pci0000:{index // 2:02x}",
-                whole=whole,
-                geometry=None if whole or shares else read_geometry(model.geometry),
-                shares=shares or None,
-                sharing="time-slicing" if shares else "",
+                numa_node=index // 3,
+                whole=kind == "w",
+                geometry=read_geometry(model.geometry) if kind == "c" else None,
+                shares=(shares or 4) if kind == "s" else None,
+                sharing="time-slicing" if kind == "s" else "",
             )
-            for index in range(count)
+            for index, kind in enumerate(kinds)
         ]
         pools = node_pools(node, found, ("580.95.05", 13000), PublishOptions(driver=self.driver))
         for item in plan_slices(pools, ()).create:

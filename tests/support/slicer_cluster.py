@@ -140,16 +140,31 @@ class SlicerCluster:
     # What users and the cluster do
 
     def node(
-        self, name: str, cards: str = "A100-40GB", count: int = 1, *, whole: bool = False, shares: int = 0, **facts: Any
+        self,
+        name: str,
+        cards: str = "A100-40GB",
+        count: int = 1,
+        *,
+        whole: bool = False,
+        shares: int = 0,
+        kinds: str = "",
+        **facts: Any,
     ) -> NodeInfo:
-        """A node that offers on-demand slices, or whole or shared cards to claims, with its agent's object."""
+        """A node that offers on-demand slices, or whole or shared cards to claims, with its agent's object.
+
+        ``kinds`` says it by card: ``w`` for whole, ``s`` for four shares, and ``c`` for cut.
+        """
         model = model_by_short_name(cards)
         undivided = whole or shares
         geometry = claimed_geometry(model.product_name, model.memory_mib, shares) if undivided else model.geometry
         table = msgspec.to_builtins(placements(geometry))
-        gpus = [
+        gpus: list[dict[str, Any]] = [
             {"gpuUuid": f"GPU-{name}-{i}", "gpuName": model.product_name, "gpuMemory": "40960Mi"} for i in range(count)
         ]
+        for gpu, kind in zip(gpus, kinds, strict=False):
+            amount = {"w": 0, "s": 4}.get(kind)
+            own = model.geometry if amount is None else claimed_geometry(model.product_name, model.memory_mib, amount)
+            gpu["migPlacement"] = msgspec.to_builtins(placements(own))
         self.objects[name] = {
             "metadata": {"name": name, "namespace": "instaslice-system", "uid": f"object-{name}"},
             "status": {"nodeResources": {"nodeGpus": gpus, "migPlacement": table, "bootId": "b"}},

@@ -5,7 +5,7 @@ one Deployment: a *family*. Owner references are written by tenants, so only the
 family belong together.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -18,7 +18,7 @@ from tessera.controller.slicing.state.reservation import INHERITED, Reservation
 from tessera.controller.slicing.state.reservation_rules import make_holds, queue_key
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.mig.names import resource_spelling
-from tessera.placement.demand import CardSpread
+from tessera.placement.card_comparison import keeps
 from tessera.placement.fleet import UnknownCard
 
 #: Most ReplicaSets of one name that are asked about together; a Deployment keeps 10 old ones by default.
@@ -130,19 +130,25 @@ def place_within(state: SlicerState, one: Reservation | Allocation, pod: PodInfo
     if not index.open_to(pod.constraints) & index.mask_of(one.node):
         return None
     holds = make_holds(state, one.node, one.slices, pod.key)
-    one_card, apart = pod.spread is CardSpread.ONE_CARD, pod.spread is CardSpread.APART
-    if holds is None or (one_card and len(holds) > 1) or (apart and len(pod.profiles) > 1):
+    if holds is None:
         return None
-    if pod.profiles == tuple(resource_spelling(each.profile) for each in one.slices):
-        return tuple(one.slices)
-    left = {each.gpu: each.bits for each in holds}
+    found = list(one.slices)
+    if pod.profiles != tuple(resource_spelling(each.profile) for each in found):
+        found = _places_in(state, one.node, {each.gpu: each.bits for each in holds}, pod.profiles)
+    values = state.inventory.values.get(one.node, {})
+    kept = len(found) == len(pod.profiles) and keeps(pod.spread, [each.gpu_uuid for each in found], values)
+    return tuple(found) if kept else None
+
+
+def _places_in(state: SlicerState, node: NodeName, left: dict[str, int], profiles: Sequence[str]) -> list[Slice]:
+    """Takes places of profiles within these bits of cards, as long as there are any."""
     found: list[Slice] = []
-    for profile in pod.profiles:
-        place = _place_in(state, one.node, left, profile)
+    for profile in profiles:
+        place = _place_in(state, node, left, profile)
         if place is None:
-            return None
+            break
         found.append(place)
-    return tuple(found)
+    return found
 
 
 def _place_in(state: SlicerState, node: NodeName, left: dict[str, int], profile: str) -> Slice | None:

@@ -10,7 +10,7 @@ import msgspec
 
 from tessera.mig.models import suggest_profile
 from tessera.placement.card_table import add_profile
-from tessera.placement.demand import CardSpread, Demand, NodeAllows, Reservations
+from tessera.placement.demand import Demand, NodeAllows, Reservations
 from tessera.placement.explain import RefusalExplainer
 from tessera.placement.fleet import CardPlacement, Fleet, FleetCard, OwnedPlacement
 from tessera.placement.node_fit import EmptyNodes
@@ -120,7 +120,7 @@ class Batch:
         """Refuses demands that can never fit on this fleet; returns those reasons and the other demands."""
         reasons: dict[str, Reason] = {}
         possible: list[Demand] = []
-        reason_of: dict[tuple[tuple[str, ...], CardSpread, bool], Reason | None] = {}
+        reason_of: dict[object, Reason | None] = {}
         for index, demand in enumerate(ordered):
             kind = (demand.profiles, demand.spread, demand.again)
             if kind not in reason_of:
@@ -153,7 +153,7 @@ class Batch:
             return []
         short: list[Demand] = []
         admitted: list[Demand] = []
-        hopeless: set[tuple[CardSpread, tuple[str, ...]]] = set()
+        hopeless = set[object]()
         repacks = _REPACKS if len(ordered) > 1 else 0
         for index, demand in enumerate(ordered):
             yield
@@ -163,7 +163,7 @@ class Batch:
             if not searched and (yield from self._place(demand)):
                 admitted.append(demand)
                 continue
-            shape = (demand.spread, tuple(sorted(demand.profiles)))
+            shape = demand.shape
             if (
                 repacks
                 and admitted

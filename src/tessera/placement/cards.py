@@ -5,7 +5,7 @@ Placements are values. :class:`FleetCard`, :class:`FleetNode` and :class:`AlikeC
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -157,10 +157,22 @@ class FleetNode:
         most_filed: at most ``free``; no card of the node is filed by more.
         sorted_by: the free slots by which the fleet last sorted it.
         is_sorted: False if its free slots have changed since.
+        values: by UUID of a card, its values that demands compare, by attribute.
         answers: what was computed from the node's state, by any key; None when the state has changed.
     """
 
-    __slots__ = ("answers", "cards", "free", "is_sorted", "most_filed", "name", "number", "sorted_by", "tables")
+    __slots__ = (
+        "answers",
+        "cards",
+        "free",
+        "is_sorted",
+        "most_filed",
+        "name",
+        "number",
+        "sorted_by",
+        "tables",
+        "values",
+    )
 
     def __init__(self, name: str, number: int) -> None:
         self.name = name
@@ -171,7 +183,13 @@ class FleetNode:
         self.most_filed = UNRANKED
         self.sorted_by = 0
         self.is_sorted = True
+        self.values: Mapping[str, Mapping[str, str]] = {}
         self.answers: dict[object, Any] | None = None
+
+    def values_of(self, gpu: str, attributes: Iterable[str]) -> tuple[str, ...]:
+        """Returns values of a card; an empty text for one that it does not have."""
+        known = self.values.get(gpu, {})
+        return tuple(known.get(each, "") for each in attributes)
 
     def count_empty(self, profile: str) -> int:
         """Returns the number of cards that have a profile, and have nothing on them, pending or kept."""

@@ -1,7 +1,6 @@
 """A demand for slices, and who says which nodes may take it."""
 
 from collections.abc import Callable, Iterator
-from enum import Enum
 from typing import Protocol
 
 import msgspec
@@ -10,13 +9,22 @@ from tessera.placement.step_budget import StepBudget
 from tessera.reasons.node_rules import NodeRule
 
 
-class CardSpread(Enum):
-    """Where the slices of a demand lie on the cards of their node."""
+class CardRule(msgspec.Struct, frozen=True):
+    """Compares the cards of some slices of a demand.
 
-    ANYHOW = "anyhow"
-    ONE_CARD = "one card"
-    #: Each on another card.
-    APART = "apart"
+    Attributes:
+        slices: their places in the demand's profiles.
+        distinct: each lies on a card with another value; else all on cards with one value.
+        attribute: what is compared, a key of :attr:`.FleetNode.values`; empty for the card itself.
+    """
+
+    slices: tuple[int, ...]
+    distinct: bool = False
+    attribute: str = ""
+
+
+#: How the slices of a demand lie on the cards of their node; empty for anyhow.
+CardSpread = tuple[CardRule, ...]
 
 
 class Demand(msgspec.Struct, frozen=True, gc=False):
@@ -39,9 +47,14 @@ class Demand(msgspec.Struct, frozen=True, gc=False):
     priority: int = 0
     arrival: float = 0.0
     nodes: frozenset[str] | None = None
-    spread: CardSpread = CardSpread.ANYHOW
+    spread: CardSpread = ()
     again: bool = False
     preferences: int = 0
+
+    @property
+    def shape(self) -> tuple[CardSpread, tuple[str, ...]]:
+        """What demands have in common that fit on the same cards."""
+        return self.spread, self.profiles if self.spread else tuple(sorted(self.profiles))
 
 
 #: Tells if a node takes a demand, slices left aside: ``None``, or the rule by which it does not.

@@ -52,9 +52,9 @@ class Fleet:
         #: The slots that are kept for demands, by node; nothing in it is empty.
         self._holds: dict[str, tuple[Hold, ...]] = {}
         #: By the kinds of nodes, as numbers of their tables with the cards of each, by profiles, and how they lie on
-        #: the cards (a :class:`.CardSpread`): whether an empty node could hold them. Of more than
+        #: the cards (a :data:`.CardSpread`): whether an empty node could hold them. Of more than
         #: ``REMEMBERED_DEMANDS`` the oldest is forgotten.
-        self.fits_when_empty: dict[tuple[tuple[tuple[tuple[int, int], ...], ...], tuple[str, ...], object], bool] = {}
+        self.fits_when_empty: dict[tuple[object, tuple[str, ...], object], bool] = {}
         #: Nodes whose whole cards or shares have changed, for :meth:`take_changed_nodes`.
         self._changed: dict[str, None] = {}
 

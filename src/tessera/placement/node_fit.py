@@ -16,6 +16,7 @@ import msgspec
 
 from tessera.limits.planning import CARD_MODELS
 from tessera.mig.geometry import Geometry
+from tessera.placement.card_comparison import Comparison, OrderedRule
 from tessera.placement.card_table import CardTable, Pending, add_profile
 from tessera.placement.demand import CardSpread
 from tessera.placement.fleet import Fleet, FleetCard, FleetNode
@@ -56,7 +57,7 @@ def fit_in_parts(
     work: StepBudget | None = None,
     cost: Cost = CardTable.cost,
     *,
-    spread: CardSpread = CardSpread.ANYHOW,
+    spread: CardSpread = (),
 ) -> Parts[tuple[float, tuple[FleetCard, ...]] | None]:
     """Divides slices over a node's cards.
 
@@ -72,13 +73,10 @@ def fit_in_parts(
         exists.
     """
     cards = list(node.cards.values())
-    best: tuple[float, tuple[FleetCard, ...]] | None = None
-    for group in ([each] for each in cards) if spread is CardSpread.ONE_CARD else (cards,):
-        states = [(card.table, card.occupancy, card.pending) for card in group]
-        found = yield from _divide_in_parts(states, profiles, work, cost, apart=spread is CardSpread.APART)
-        if found is not None and (best is None or found[0] < best[0]):
-            best = (found[0], tuple(group[index] for index in found[1]))
-    return best
+    states = [(card.table, card.occupancy, card.pending) for card in cards]
+    compared = Comparison(spread, [node.values.get(card.gpu, {}) for card in cards])
+    found = yield from _divide_in_parts(states, profiles, work, cost, compared)
+    return found and (found[0], tuple(cards[index] for index in found[1]))
 
 
 class EmptyNodes:
@@ -89,7 +87,7 @@ class EmptyNodes:
 
     def __init__(self, fleet: Fleet) -> None:
         self._known = fleet.fits_when_empty
-        self._nodes: dict[tuple[tuple[int, int], ...], list[_Class]] = {}
+        self._nodes: dict[object, list[_Class]] = {}
         for node in fleet.listed_nodes():
             counts = tuple(sorted((table.number, count) for table, count in node.tables.items()))
             if counts not in self._nodes:
@@ -102,9 +100,10 @@ class EmptyNodes:
         profiles: tuple[str, ...],
         work: StepBudget | None = None,
         *,
-        spread: CardSpread = CardSpread.ANYHOW,
+        spread: CardSpread = (),
     ) -> Parts[bool]:
-        """Returns True if one of them, or one of their cards, could hold the slices."""
+        """Returns True if one of them could hold the slices; of rules, only those about the cards themselves count."""
+        spread = tuple(rule for rule in spread if not rule.attribute)
         key = (self._kinds, profiles, spread)
         if key not in self._known:
             fits = yield from self._search(profiles, work, spread)
@@ -114,11 +113,10 @@ class EmptyNodes:
         return self._known[key]
 
     def _search(self, profiles: tuple[str, ...], work: StepBudget | None, spread: CardSpread) -> Parts[bool]:
-        one_card, apart = spread is CardSpread.ONE_CARD, spread is CardSpread.APART
         for cards in self._nodes.values():
-            for group in ([each] for each in dict.fromkeys(cards)) if one_card else (cards,):
-                if (yield from _divide_in_parts(group, profiles, work, apart=apart)) is not None:
-                    return True
+            compared = Comparison(spread, [{}] * len(cards))
+            if (yield from _divide_in_parts(cards, profiles, work, compared=compared)) is not None:
+                return True
         return False
 
 
@@ -138,10 +136,9 @@ def _divide_in_parts(
     profiles: Sequence[str],
     work: StepBudget | None,
     cost: Cost = CardTable.cost,
-    *,
-    apart: bool = False,
+    compared: Comparison | None = None,
 ) -> Parts[_Division]:
-    return (yield from _search(cards, profiles, cost, DIVISION_STEPS, work, apart=apart)).division
+    return (yield from _search(cards, profiles, cost, DIVISION_STEPS, work, compared=compared)).division
 
 
 class NodeFit(msgspec.Struct, frozen=True):
@@ -177,10 +174,11 @@ def _search(
     steps: int,
     work: StepBudget | None,
     *,
-    apart: bool = False,
+    compared: Comparison | None = None,
 ) -> Parts[NodeFit]:
     order = sorted(range(len(profiles)), key=lambda index: (-_share(cards, profiles[index]), profiles[index]))
-    search = _NodeFitSearch(list(cards), [profiles[index] for index in order], cost, steps, apart=apart)
+    rules = compared.in_order(order) if compared is not None else ()
+    search = _NodeFitSearch(list(cards), [profiles[index] for index in order], cost, steps, rules)
     paid = 0
     for _ in search.extend(0, 0.0):
         if work is not None:
@@ -215,17 +213,15 @@ class _NodeFitSearch:
         profiles: list[str],
         cost: Cost = CardTable.cost,
         most: int = DIVISION_STEPS,
-        *,
-        apart: bool = False,
+        rules: Sequence[OrderedRule] = (),
     ) -> None:
-        #: True if no card takes two of the profiles.
-        self._apart = apart
+        self._rules = rules
         self._cost = cost
         self._most_steps = most
         self._cards = cards
         self._profiles = profiles
         self._chosen: list[int] = []
-        self._entered: dict[tuple[int, tuple[tuple[int, int, Pending, bool], ...]], float] = {}
+        self._entered: dict[object, float] = {}
         self._left = [Counter(profiles[depth:]) for depth in range(len(profiles))]
         smallest = [min((_size(table, each) for table, _, _ in cards), default=0) for each in profiles]
         self._needed = [sum(smallest[depth:]) for depth in range(len(profiles))]
@@ -240,8 +236,7 @@ class _NodeFitSearch:
             if self.best is None or cost < self.best[0]:
                 self.best = (cost, tuple(self._chosen))
             return
-        closed = set(self._chosen) if self._apart else set()
-        cards = ((*self._key(card), index in closed) for index, card in enumerate(self._cards))
+        cards = ((*self._key(card), *self._marks(index)) for index, card in enumerate(self._cards))
         situation = (depth, tuple(sorted(cards)))
         if self._entered.get(situation, float("inf")) <= cost:
             return
@@ -263,6 +258,10 @@ class _NodeFitSearch:
             self._cards[index] = before
         if self.best is None:
             self._entered[situation] = float("-inf")
+
+    def _marks(self, index: int) -> tuple[tuple[bool, str], ...]:
+        """What tells cards of one state apart."""
+        return tuple((rule.admits(index, self._chosen), rule.mark(index)) for rule in self._rules)
 
     @staticmethod
     def _key(card: _Class) -> tuple[int, int, Pending]:
@@ -315,13 +314,15 @@ class _NodeFitSearch:
     def _choices(self, profile: str) -> list[tuple[float, int, str]]:
         """One card of each kind that has room for the profile, cheapest first, fullest among equals."""
         choices = []
-        seen: set[_Class] = set()
+        seen = set[object]()
+        rules = [rule for rule in self._rules if len(self._chosen) in rule.depths]
         for index, card in enumerate(self._cards):
             table, state, given = card
             name = table.name_of(profile)
-            if name is None or card in seen or (self._apart and index in self._chosen):
+            kind = (card, self._marks(index)) if self._rules else card
+            if name is None or kind in seen or not all(rule.admits(index, self._chosen) for rule in rules):
                 continue
-            seen.add(card)
+            seen.add(kind)
             growth = self._cost(table, state, given, name)
             if growth is not None:
                 choices.append((growth, table.room(state, given), index, name))

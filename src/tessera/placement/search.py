@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from itertools import islice
 
 from tessera.mig.names import CLAIMED_SHARE, is_device_profile
-from tessera.placement.demand import CardSpread, Demand, NodeAllows, NodeRanking, PreferencesMet
+from tessera.placement.demand import Demand, NodeAllows, NodeRanking, PreferencesMet
 from tessera.placement.fleet import Fleet, FleetCard, FleetNode
 from tessera.placement.node_fit import fit_in_parts
 from tessera.placement.policies import Policy
@@ -29,7 +29,12 @@ _CARDS_COMPARED = 512
 def is_rated(demand: Demand) -> bool:
     """True for a demand of whole cards or of shares whose card kubelet chooses: only the node is left to choose."""
     first = demand.profiles[0]
-    return is_device_profile(first) and first != CLAIMED_SHARE and all(each == first for each in demand.profiles)
+    return (
+        not demand.spread
+        and is_device_profile(first)
+        and first != CLAIMED_SHARE
+        and all(each == first for each in demand.profiles)
+    )
 
 
 class CardSearch:
@@ -60,7 +65,7 @@ class CardSearch:
         self._refused: dict[str, dict[str, NodeRule]] = {}
         #: By profiles, and by how they lie on cards, the least cost of dividing them over cards in the given
         #: states; None without room.
-        self._costs: dict[tuple[CardSpread, tuple[str, ...]], dict[object, float | None]] = {}
+        self._costs: dict[object, dict[object, float | None]] = {}
 
     def refusals(self, demand: Demand) -> Mapping[str, NodeRule]:
         """The nodes that refused a demand, with their reasons."""
@@ -173,7 +178,8 @@ class CardSearch:
         """Cards of the node where several slices cost least, among the first that have room."""
         best: tuple[tuple[float, int], tuple[FleetCard, ...]] | None = None
         compared = 0
-        costs = self._costs.setdefault((demand.spread, tuple(sorted(demand.profiles))), {})
+        costs = self._costs.setdefault(demand.shape, {})
+        compared_values = [rule.attribute for rule in demand.spread if rule.attribute]
         need = self.slots_needed(demand)
         for node in self._policy.rank_nodes(self._fleet):
             if best is not None and compared >= _NODES_COMPARED:
@@ -182,7 +188,12 @@ class CardSearch:
             if node.free < need or (demand.nodes is not None and node.name not in demand.nodes):
                 continue
             work.spend(2)
-            shape = tuple(sorted((card.table.number, card.occupancy, card.pending) for card in node.cards.values()))
+            shape = tuple(
+                sorted(
+                    (card.table.number, card.occupancy, card.pending, *node.values_of(card.gpu, compared_values))
+                    for card in node.cards.values()
+                )
+            )
             if shape not in costs:
                 found = yield from self._fit(node, demand, work)
                 costs[shape] = found and found[0]

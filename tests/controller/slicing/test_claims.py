@@ -392,12 +392,12 @@ def test_selectors_choose_among_models() -> None:
     ("devices", "text"),
     [
         (
-            {"requests": [request("x", ONE, allocationMode="All")]},
-            "allocationMode All chooses slices, which exclude one another, or shares: ask for a count",
+            {"requests": [request("x", "mig.tessera.dev", allocationMode="All")]},
+            "request x: allocationMode All chooses gpu-0-mig-",
         ),
         (
-            {"requests": [request("x", ONE, count=2)], "constraints": [{"distinctAttribute": "gpu.tessera.dev/start"}]},
-            "spec.devices.constraints[0].distinctAttribute is not served for several slices",
+            {"requests": [request("x", ONE, count=2)], "constraints": [{"matchAttribute": "gpu.tessera.dev/start"}]},
+            "spec.devices.constraints[0].matchAttribute compares start, which is chosen by the room that it leaves",
         ),
         ({"requests": [request("x", "gpu.tessera.dev")]}, "request x: no node publishes a device for it"),
         ({"requests": [request("x", "gpu.tessera.dev.x")]}, ""),
@@ -543,9 +543,8 @@ def test_an_attribute_that_no_device_has_holds_no_slices() -> None:
     cluster.claim_node("n1")
     rule = {"matchAttribute": "gpu.tessera.dev/nothing"}
     pod = cluster.user("p", cluster.claim("c", request("x", ONE, count=2), constraints=[rule]))
-    cluster.run()  # no agent, so no event comes after the slices turned out not to suit
-    assert "break a constraint" in cluster.slicer.state.cluster.pods[pod.uid].fault
     cluster.settle()
+    assert "matchAttribute compares what no device has" in cluster.slicer.state.cluster.pods[pod.uid].fault
     assert not cluster.where(pod)
 
 

@@ -114,13 +114,7 @@ MPS = {
         ([request("gpu", SHARES, **amounts(shares="5"))], {}, "capacity.requests.shares"),
         ([request("gpu", SHARES, **amounts(memory="50Gi"))], {}, "capacity.requests.memory"),
         ([request("gpu", SHARES, **amounts(cores="1"))], {}, "capacity.requests.cores"),
-        ([request("gpu", SHARES, allocationMode="All")], {}, "or shares: ask for a count"),
         ([request("gpu", SHARES)], {"config": [MPS]}, "a share has the strategy of its card"),
-        (
-            [request("a", SHARES, **amounts(shares="2")), request("b", "gpu.tessera.dev")],
-            {},
-            "takes several shares of a card",
-        ),
     ],
 )
 def test_what_no_card_can_share_is_refused_with_the_field(
@@ -205,19 +199,15 @@ def test_devices_lie_on_different_cards_where_a_constraint_says_so(
 @pytest.mark.parametrize(
     ("requests", "constraints", "reason"),
     [
-        ([request("x", SLICE, count=2)], ["distinct uuid"], "compares uuid, which 1g.5gb does not have"),
-        ([request("x", SHARES, count=2)], ["distinct parentUUID"], "compares parentUUID, which tessera.dev/gpu.shared"),
-        ([request("x", SLICE, count=2)], ["distinct start"], "is not served for several slices"),
-        (
-            [request("x", SLICE, count=2)],
-            ["distinct index", "match index"],
-            "want devices on one card, and on different",
-        ),
-        (
-            [request("x", SHARES, count=2, **amounts(shares="2"))],
-            ["distinct index"],
-            "distinctAttribute is not served for requests of several shares of a card",
-        ),
+        ([request("x", SLICE, count=2)], ["distinct uuid"], "compares uuid, which only whole cards and shares have"),
+        ([request("x", SHARES, count=2)], ["distinct parentUUID"], "compares parentUUID, which only slices have"),
+        ([request("x", SLICE, count=2)], ["match start"], "compares start, which is chosen by the room"),
+        ([request("x", SLICE, count=2)], ["distinct index", "match index"], "compare index, and exclude one another"),
+        ([request("x", SLICE, count=2)], ["distinct driverVersion"], "of which all cards of a node have the same"),
+        ([request("x", SLICE), request("y", SHARES)], ["match type"], "compares devices that have mig, gpu"),
+        ([request("x", SLICE, count=2)], ["distinct profile"], "compares devices that have 1g.5gb: ask for other"),
+        ([request("x", SLICE), request("y", SHARES)], ["match index"], "wants several devices of one card"),
+        ([request("x", SLICE), request("y", SHARES)], ["match parentUUID"], "compares parentUUID, which only slices"),
     ],
 )
 def test_a_constraint_that_cannot_be_kept_is_refused(

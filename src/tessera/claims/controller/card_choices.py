@@ -1,39 +1,31 @@
 """Which whole or shared cards a request chooses, card by card, as names that planning knows.
 
 Planning places profiles. All whole cards have one, :data:`~tessera.api.names.CLAIMED_CARD`, and all shares of cards
-another, :data:`~tessera.api.names.CLAIMED_SHARE`. A request that chooses
-only some of them, by a value that alike cards differ in (``index``, ``uuid``, ``pciBusID``), or that must have cards of
-one value of an attribute, asks for a further *name* of this profile. Each chosen card has it, so the search for a place
-is as exact, and as ordered, as for any profile.
+another, :data:`~tessera.mig.names.CLAIMED_SHARE`. A request that chooses only some of them, by a value that alike
+cards differ in (``index``, ``uuid``, ``pciBusID``), asks for a further *name* of this profile. Each chosen card has it,
+so the search for a place is as exact, and as ordered, as for any profile.
 
 The names are made from the request's own expressions, so requests of the same kind share one.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from hashlib import sha256
-from itertools import cycle, islice
 from operator import itemgetter
 
 import msgspec
 
 from tessera.api.names import CLAIMED_CARD, NodeName
 from tessera.cel.evaluator import Meter
-from tessera.claims.controller.published_devices import OWN_ATTRIBUTES, PublishedDevices
-from tessera.dra.devices import Device, Value
+from tessera.claims.controller.published_devices import OWN_ATTRIBUTES, ROLE, PublishedDevices
+from tessera.dra.devices import Device
 from tessera.dra.limits import CARD_CHOICES, NAMESPACE_CARD_CHOICES
 from tessera.dra.matching import consumed_amounts
 from tessera.dra.node_devices import places_needed
-from tessera.dra.requests import AttributeRule, ClaimDemand, ClaimRefused, DeviceDemand
+from tessera.dra.requests import AttributeRule, ClaimRefused, DeviceDemand
 from tessera.dra.selectors import DeviceSelectors, attributes_read
 from tessera.mig.names import CLAIMED_SHARE, is_device_profile
-from tessera.placement.demand import CardSpread
-
-#: Attributes of which every card of a cluster has another value, or every card of a node.
-UNIQUE = frozenset({"uuid", "parentUUID", "index", "minor", "pciBusID"})
-#: Attributes of which all cards of a node have one value.
-NODE_WIDE = frozenset({"driverVersion", "cudaDriverVersion"})
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -52,85 +44,21 @@ class Answer(msgspec.Struct, frozen=True):
     places: int = 1
 
 
-class Comparison(msgspec.Struct, frozen=True):
-    """A constraint that compares whole cards.
-
-    Attributes:
-        field: of the claim, for messages.
-        rule: the constraint.
-        answers: the requests that it concerns.
-    """
-
-    field: str
-    rule: AttributeRule
-    answers: Sequence[Answer]
-
-
-#: For each card that a comparison concerns, the value of its attribute.
-Values = tuple[Value, ...]
-
-
-def find_comparison(name: str, demand: ClaimDemand, answers: Sequence[Answer]) -> tuple[Comparison | None, CardSpread]:
-    """Returns the constraint that compares whole cards, and how slices and shares lie on cards by those of them.
-
-    Raises:
-        ClaimRefused: a constraint cannot be kept.
-    """
-    compared, spreads = None, set[CardSpread]()
-    for index, rule in enumerate(demand.rules):
-        concerned = [each for each in answers if rule.concerns(each.demand)]
-        if sum(each.count for each in concerned) < 2:
-            continue
-        field = f"{name}: spec.devices.constraints[{index}].{'distinct' if rule.distinct else 'match'}Attribute"
-        attribute = rule.attribute.rpartition("/")[2]
-        whole = [each for each in concerned if each.profile == CLAIMED_CARD]
-        parts = sum(each.count for each in concerned) - sum(each.count for each in whole)
-        if rule.distinct and attribute in UNIQUE:
-            _check_has(field, attribute, concerned)
-            spreads |= {CardSpread.APART} if parts > 1 else set()
-        elif not rule.distinct and attribute in NODE_WIDE:
-            continue
-        elif parts:
-            if whole or rule.distinct:
-                raise ClaimRefused(f"{field} is not served for several slices, or for slices and cards: leave it out")
-            spreads.add(CardSpread.ONE_CARD)
-        else:
-            if compared is not None or any(not each.demand.count for each in concerned):
-                raise ClaimRefused(f"{field} compares whole cards beside another constraint or All: leave one out")
-            compared = Comparison(field, rule, tuple(concerned))
-    if len(spreads) > 1:
-        raise ClaimRefused(f"{name}: spec.devices.constraints want devices on one card, and on different ones")
-    return compared, next(iter(spreads), CardSpread.ANYHOW)
-
-
-def _check_has(field: str, attribute: str, concerned: Iterable[Answer]) -> None:
-    """Refuses to compare a value that one kind of device does not have."""
-    for each in concerned:
-        if attribute == ("parentUUID" if is_device_profile(each.profile) else "uuid"):
-            raise ClaimRefused(f"{field} compares {attribute}, which {each.profile} does not have: compare index")
-
-
-def most_common(counts: Mapping[NodeName, int]) -> int:
-    """Returns how many cards most nodes have; of several such numbers the least."""
-    nodes = Counter(counts.values())
-    return min(nodes, key=lambda number: (-nodes[number], number), default=0)
-
-
 class CardChoice(msgspec.Struct, frozen=True):
-    """The cards that a demand's selectors choose, of one value of an attribute if it names one."""
+    """The cards that a demand's selectors choose."""
 
     demand: DeviceDemand
-    attribute: str = ""
-    value: Value | None = None
-    profile: str = CLAIMED_CARD
+    profile: str
     places: int = 1
 
     @property
     def name(self) -> str:
         """The further name of the profile of these cards."""
-        of_value = f" of one {self.attribute}" if self.attribute else ""
-        digest = _digest(self.demand, self.attribute, f"{type(self.value).__name__} {self.value}", str(self.places))
-        return f"{self.profile} that the claim's selectors choose{of_value} ({digest})"
+        return f"{self.profile} that the claim's selectors choose ({_digest(self.demand, str(self.places))})"
+
+
+#: Profiles with the number of devices of each.
+Counts = tuple[tuple[str, int], ...]
 
 
 class CardChoices:
@@ -148,8 +76,8 @@ class CardChoices:
         self._published = published
         self._own = {f"{published.driver}/{name}" for name in OWN_ATTRIBUTES} | OWN_ATTRIBUTES
         self._choices: dict[str, CardChoice] = {}
-        #: The nodes on which a request for all cards gets them, by name: the request, and the number of cards.
-        self._all: dict[str, tuple[DeviceDemand, int]] = {}
+        #: The nodes on which a request for all devices gets them, by name: the request, and the devices.
+        self._all: dict[str, tuple[DeviceDemand, Counts]] = {}
         #: The names of both kinds that a namespace was the first to use.
         self._first_uses = Counter[str]()
         self.counted = False
@@ -168,14 +96,14 @@ class CardChoices:
         read = [attributes_read(text) for _, text in demand.selectors]
         return any(each is None or not self._own.isdisjoint(each) for each in read)
 
-    def count(self, demand: DeviceDemand, selectors: DeviceSelectors, meter: Meter) -> Mapping[NodeName, int]:
-        """Returns the number of whole cards that a demand chooses, by node; nodes without one are not among them.
+    def is_any(self, demand: DeviceDemand, selectors: DeviceSelectors, meter: Meter) -> bool:
+        """True if a demand chooses a whole card of the cluster.
 
         Raises:
             OutOfBudgetError: this costs too much.
         """
         self.counted = True
-        return Counter(node for node, card in self._chosen(demand, selectors, meter) if not card.shared)
+        return any(not card.shared for _, card in self._chosen(demand, selectors, meter))
 
     def places(self, demand: DeviceDemand, selectors: DeviceSelectors, meter: Meter) -> int:
         """Returns the fewest shares of a card that serve a demand, of the cards that it chooses; 0 if it chooses none.
@@ -187,49 +115,90 @@ class CardChoices:
         cards = (card for _, card in self._chosen(demand, selectors, meter) if card.shared)
         return min((shares_needed(demand, card) for card in cards), default=0)
 
-    def values(self, compared: Comparison, selectors: DeviceSelectors, meter: Meter) -> Sequence[Values]:
-        """Returns the ways to give cards of the values that a constraint wants; none if no node has enough."""
-        self.counted = True
-        wanted = sum(each.count for each in compared.answers)
-        nodes: dict[Value, Counter[NodeName]] = {}
-        for node, card in self._chosen(compared.answers[0].demand, selectors, meter):
-            if not card.shared and (value := card.attributes.get(compared.rule.attribute)) is not None:
-                nodes.setdefault(value, Counter())[node] += 1
-        if not compared.rule.distinct:
-            able = (value for value, counts in nodes.items() if max(counts.values()) >= wanted)
-            return [(value,) * wanted for value in sorted(able, key=str)]
-        found = sorted(nodes, key=str)
-        rotations = (tuple(islice(cycle(found), first, first + wanted)) for first in range(len(found)))
-        return [each for each in rotations if _on_one_node(each, nodes)]
+    def everything(self, demand: DeviceDemand, selectors: DeviceSelectors, meter: Meter) -> Mapping[Counts, NodeName]:
+        """Returns what a request for all devices gets, with a node where it does; what most nodes give comes first.
 
-    def profiles(self, answers: Iterable[Answer], compared: Comparison | None, values: Values) -> tuple[str, ...]:
+        Raises:
+            OutOfBudgetError: this costs too much.
+        """
+        self.counted = True
+        nodes: dict[Counts, list[NodeName]] = {}
+        for node in self._published.nodes:
+            counts = self.counts_on(node, demand, selectors, meter)
+            if counts:
+                nodes.setdefault(counts, []).append(node)
+        ranked = sorted(nodes, key=lambda each: (-len(nodes[each]), sum(count for _, count in each), each))
+        return {each: nodes[each][0] for each in ranked}
+
+    def counts_on(
+        self, node: NodeName, demand: DeviceDemand, selectors: DeviceSelectors, meter: Meter | None
+    ) -> Counts:
+        """Returns how many devices of each profile a demand chooses on a node."""
+        found = Counter[str]()
+        for card in self._published.undivided_cards(node).values():
+            if meter is not None:
+                meter.charge(1)
+            if _chooses(demand, card, selectors, meter):
+                found[CLAIMED_SHARE if card.shared else CLAIMED_CARD] += 1
+        sorts = self._published.sorts
+        for sort, count in self._published.nodes[node].counts.items():
+            device = None if is_device_profile(sort[0]) else sorts[sort]
+            if device is not None and _chooses(demand, device, selectors, meter):
+                found[sort[0]] += count
+        return tuple(sorted(found.items()))
+
+    def check_values(self, field: str, rule: AttributeRule, wanted: Mapping[str, int], meter: Meter) -> None:
+        """Refuses a constraint over values of cards that the empty cards of no node keep.
+
+        Args:
+            field: names the constraint.
+            rule: the constraint.
+            wanted: devices by what their cards are given as (:data:`~.published_devices.ROLE`).
+            meter: pays for the comparison.
+
+        Raises:
+            ClaimRefused: no node has such cards.
+        """
+        self.counted = True
+        known = False
+        for node in self._published.nodes:
+            cards = Counter[tuple[str, str]]()
+            for each in self._published.card_values(node).values():
+                meter.charge(1)
+                if rule.attribute in each:
+                    cards[each[rule.attribute], each[ROLE]] += 1
+            values = {value for value, _ in cards}
+            known = known or bool(cards)
+            if rule.distinct and len(values) >= sum(wanted.values()):
+                return
+            if not rule.distinct and any(_has_cards(cards, value, wanted) for value in values):
+                return
+        why = "leaves too few cards on every node" if known else "compares what no device has"
+        raise ClaimRefused(f"{field} {why}: see the attributes in kubectl get resourceslices -o yaml")
+
+    def profiles(self, answers: Iterable[Answer]) -> tuple[str, ...]:
         """Returns the profile, or a name of it, of each device.
 
         Raises:
             OverflowError: claims use too many names.
         """
         found: list[str] = []
-        left = iter(values)
         for each in answers:
-            if compared is not None and each in compared.answers:
-                choices = [CardChoice(each.demand, compared.rule.attribute, next(left)) for _ in range(each.count)]
-                found += [self._add(choice) for choice in choices]
-            elif is_device_profile(each.profile) and self.is_by_card(each.demand):
-                name = self._add(CardChoice(each.demand, profile=each.profile, places=each.places))
-                found += [name] * each.count * each.places
-            else:
-                found += [each.profile] * each.count * each.places
+            by_card = is_device_profile(each.profile) and self.is_by_card(each.demand)
+            name = self._add(CardChoice(each.demand, each.profile, each.places)) if by_card else each.profile
+            found += [name] * each.count * each.places
         return tuple(found)
 
-    def all_of(self, answer: Answer) -> str:
-        """Returns the choice of nodes where a request for all cards gets as many as the answer has.
+    def all_of(self, demand: DeviceDemand, counts: Counts) -> str:
+        """Returns the choice of nodes where a request for all devices gets exactly these.
 
         Raises:
             OverflowError: claims use too many such choices.
         """
-        name = f"{answer.count} cards for allocationMode All ({_digest(answer.demand, str(answer.count))})"
+        total = sum(count for _, count in counts)
+        name = f"{total} devices for allocationMode All ({_digest(demand, str(counts))})"
         self._count(name, self._all)
-        self._all[name] = answer.demand, answer.count
+        self._all[name] = demand, counts
         return name
 
     def _add(self, choice: CardChoice) -> str:
@@ -275,11 +244,12 @@ class CardChoices:
     def all_kept_by(self, node: NodeName, selectors: DeviceSelectors, only: str = "") -> AbstractSet[str]:
         """Returns the choices of nodes for ``All`` that a node keeps; only this one if it is named."""
         choices = {only: self._all[only]} if only in self._all else {} if only else self._all
-        cards = [each for each in self._published.undivided_cards(node).values() if not each.shared] if choices else ()
+        if node not in self._published.nodes:
+            return frozenset()
         return {
             name
-            for name, (demand, count) in choices.items()
-            if sum(_chooses(demand, card, selectors, None) for card in cards) == count
+            for name, (demand, counts) in choices.items()
+            if self.counts_on(node, demand, selectors, None) == counts
         }
 
 
@@ -288,15 +258,13 @@ def plain_profile(name: str) -> str:
     return next((each for each in (CLAIMED_CARD, CLAIMED_SHARE) if name.startswith(f"{each} ")), name)
 
 
-def _on_one_node(values: Values, nodes: Mapping[Value, Mapping[NodeName, int]]) -> bool:
-    """True if the values differ, and a node has a card of each."""
-    return len(set(values)) == len(values) and bool(set.intersection(*(set(nodes[each]) for each in values)))
+def _has_cards(cards: Mapping[tuple[str, str], int], value: str, wanted: Mapping[str, int]) -> bool:
+    """True if enough cards have a value; many slices and shares may be of one card."""
+    return all(cards[value, role] >= (count if role == CLAIMED_CARD else 1) for role, count in wanted.items())
 
 
 def _has(choice: CardChoice, card: Device, selectors: DeviceSelectors) -> bool:
-    value = card.attributes.get(choice.attribute) if choice.attribute else None
-    same = (type(value), value) == (type(choice.value), choice.value)
-    alike = same and card.shared == (choice.profile == CLAIMED_SHARE)
+    alike = card.shared == (choice.profile == CLAIMED_SHARE)
     chosen = alike and _chooses(choice.demand, card, selectors, None)
     return chosen and (not card.shared or shares_needed(choice.demand, card) <= choice.places)
 

@@ -8,12 +8,12 @@ tenants write.
 
 Whole cards have one profile, and so have the shares of cards; a claim that asks for more than one share of a card, or
 for more memory than one has, takes several. A request that chooses single ones, or cards of one value, asks for a
-further name of it (:mod:`tessera.claims.controller.card_choices`). Where several values would do for a constraint, each
-claim gets one of them by its UID, so that all are used.
+further name of it (:mod:`tessera.claims.controller.card_choices`). Constraints become rules over the cards of the
+devices (:mod:`tessera.claims.controller.claim_constraints`).
 
-Slices that ``matchAttribute`` compares are given of one card, where all attributes but the places' are equal; those
-that must differ in a value that each card has alone are given of different cards. What
-planning cannot keep is refused with the field.
+``allocationMode: All`` is, as for kube-scheduler's allocator, every device of a node that class and selectors choose:
+each whole card, every placement of a profile, one share of each card. It can be kept where they can all be had at once,
+so not for profiles that exclude one another. The pod gets what most nodes would give.
 """
 
 import sys
@@ -21,23 +21,32 @@ from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from hashlib import sha256
 from typing import ClassVar
-from zlib import crc32
 
 import msgspec
 
 from tessera.api.names import CLAIMED_CARD, NodeName
 from tessera.cel.evaluator import Meter, OutOfBudgetError
-from tessera.claims.controller.card_choices import Answer, CardChoices, find_comparison, most_common, shares_needed
+from tessera.claims.controller.card_choices import Answer, CardChoices, Counts, shares_needed
+from tessera.claims.controller.claim_constraints import ConstraintReader
 from tessera.claims.controller.published_devices import NodeDevices, PublishedDevices, Sort, is_known
 from tessera.dra.claims import ClaimSpec, DeviceClass, DeviceConfig, ResourceClaim, is_our_class
 from tessera.dra.devices import Device, DeviceId
 from tessera.dra.driver_classes import check_served
-from tessera.dra.limits import CARD_CHOICES, EXPRESSIONS, NAMESPACE_CARD_CHOICES, NAMESPACE_EXPRESSIONS_COST
+from tessera.dra.limits import (
+    CARD_CHOICES,
+    CLAIM_ENTRIES,
+    EXPRESSIONS,
+    NAMESPACE_CARD_CHOICES,
+    NAMESPACE_EXPRESSIONS_COST,
+)
 from tessera.dra.matching import consumed_amounts
 from tessera.dra.node_devices import PLACED_BY
 from tessera.dra.opaque_configs import ConfigRefused, check_configs, check_share, settings_of
 from tessera.dra.requests import GUARD, ClaimDemand, ClaimRefused, DeviceDemand, read_demand
+from tessera.dra.resource_slices import SliceDevice
 from tessera.dra.selectors import DeviceSelectors
+from tessera.limits.nodes import CARD_SLOTS
+from tessera.mig.models import model_by_product
 from tessera.mig.names import CLAIMED_SHARE, is_device_profile, parse_profile_name
 from tessera.placement.demand import CardSpread
 from tessera.text import one_line
@@ -55,15 +64,13 @@ class ClaimProfiles(msgspec.Struct, frozen=True):
         spread: how the devices lie on cards, since constraints compare them.
         problem: why no device is given; empty if nothing is wrong.
         foreign: of a claim without a class of ours, the class that does not exist: nobody allocates it.
-        others: the same for other values of an attribute that a constraint compares.
     """
 
     profiles: tuple[str, ...] = ()
     choices: tuple[str, ...] = ()
-    spread: CardSpread = CardSpread.ANYHOW
+    spread: CardSpread = ()
     problem: str = ""
     foreign: str = ""
-    others: tuple["ClaimProfiles", ...] = ()
 
 
 _TOO_COSTLY = ClaimProfiles(
@@ -109,6 +116,7 @@ class ProfileReader:
         self.classes: dict[str, DeviceClass] = {}
         self._choices: dict[str, _Choice] = {}
         self.cards = CardChoices(published)
+        self._constraints = ConstraintReader(published, self.cards)
 
     def forget(self) -> None:
         """Forgets what is remembered: classes or sorts of devices have changed."""
@@ -151,8 +159,6 @@ class ProfileReader:
                 self._known[key] = found
             if self.cards.counted:
                 self._counting = {*(self._counting or ()), key}
-        if found.others:
-            found = (found, *found.others)[crc32(claim.metadata.uid.encode()) % (1 + len(found.others))]
         if not found.problem:
             return found
         own = claim_name(claim) + found.problem.removeprefix(_NAME)
@@ -183,7 +189,7 @@ class ProfileReader:
                 self._check_admin(demand)
                 return ClaimProfiles()
             configs = self._read_configs(spec, demand)
-            answers = [self._choose(alternatives, meter) for alternatives in demand.requests]
+            answers = [each for alternatives in demand.requests for each in self._choose(alternatives, meter)]
             for each in answers:
                 device_type = "gpu" if is_device_profile(each.profile) else "mig"
                 settings = settings_of(configs, self._driver, each.demand.name, device_type)
@@ -227,49 +233,40 @@ class ProfileReader:
         return fields
 
     def _join(self, demand: ClaimDemand, answers: Sequence[Answer], meter: Meter) -> ClaimProfiles:
-        compared, spread = find_comparison(_NAME, demand, answers)
-        if any(each.places > 1 for each in answers):
-            if len({each.profile for each in answers}) > 1:
-                text = "takes several shares of a card, and other requests whole cards or slices: make a claim for each"
-                raise ClaimRefused(f"{_NAME}: spec.devices.requests: one {text}, in another pod")
-            if spread is CardSpread.APART:
-                raise ClaimRefused(f"{_NAME}: distinctAttribute is not served for requests of several shares of a card")
-            spread = CardSpread.ONE_CARD
+        spread = self._constraints.read(_NAME, demand, answers, meter)
         choices = [self._choice(each, meter) for each in answers]
-        choices += [self.cards.all_of(each) for each in answers if not each.demand.count]
+        for request in {each.demand.name: each.demand for each in answers if not each.demand.count}.values():
+            counts = ((each.profile, each.count) for each in answers if each.demand is request)
+            choices.append(self.cards.all_of(request, tuple(counts)))
         kept = tuple(dict.fromkeys(each for each in choices if each))
-        values = self.cards.values(compared, self.selectors, meter) if compared is not None else [()]
-        if not values:
-            raise ClaimRefused(f"{compared.field if compared else _NAME} leaves too few cards on every node")
-        found = [ClaimProfiles(self.cards.profiles(answers, compared, each), kept, spread) for each in values]
-        return msgspec.structs.replace(found[0], others=tuple(found[1:]))
+        return ClaimProfiles(self.cards.profiles(answers), kept, spread)
 
-    def _choose(self, alternatives: Sequence[DeviceDemand], meter: Meter) -> Answer:
-        """Returns the first alternative of which the cluster has a device, and the smallest profile for it."""
+    def _choose(self, alternatives: Sequence[DeviceDemand], meter: Meter) -> Sequence[Answer]:
+        """Returns the first alternative of which the cluster has a device, and the smallest profile for it.
+
+        Of a request for all devices it returns each profile.
+        """
         problems: dict[str, None] = {}
         for demand in alternatives:
+            if not demand.count:
+                counts = self._choose_all(demand, meter)
+                places = self._places(demand, meter) if CLAIMED_SHARE in dict(counts) else 1
+                if counts:
+                    return [Answer(demand, each, n, places if each == CLAIMED_SHARE else 1) for each, n in counts]
             found = {
                 sort[0]: (not is_known(sort, device), *_size(sort[0]))
                 for sort, device in self._published.sorts.items()
                 if device is not None and self._matches(demand, device, problems, meter)
             }
-            count = demand.count
             places = self._places(demand, meter)
             if places:
                 found.setdefault(CLAIMED_SHARE, (False, *_size(CLAIMED_SHARE)))
-            if (found.keys() == {CLAIMED_CARD} and not count) or self.cards.is_by_card(demand):
-                counts = self.cards.count(demand, self.selectors, meter)
+            if self.cards.is_by_card(demand):
                 rank = found.pop(CLAIMED_CARD, (True, *_size(CLAIMED_CARD)))
-                found |= {CLAIMED_CARD: rank} if counts else {}
-                count = count or most_common(counts)
-            if found and (not count or (not demand.count and found.keys() != {CLAIMED_CARD})):
-                raise ClaimRefused(
-                    f"{_NAME}: request {demand.name}: allocationMode All chooses slices, which exclude one another, or"
-                    " shares: ask for a count"
-                )
-            if found:
+                found |= {CLAIMED_CARD: rank} if self.cards.is_any(demand, self.selectors, meter) else {}
+            if found and demand.count:
                 profile = min(found, key=found.__getitem__)
-                return Answer(demand, profile, count, places if profile == CLAIMED_SHARE else 1)
+                return [Answer(demand, profile, demand.count, places if profile == CLAIMED_SHARE else 1)]
         wanted = alternatives[0]
         amounts = [f"capacity.requests.{one_line(key, 60)}" for key in wanted.amounts]
         why = "; ".join(problems) or " and ".join(["its class and selectors choose none", *amounts])
@@ -282,6 +279,24 @@ class ProfileReader:
         raise ClaimRefused(
             f"{_NAME}: request {wanted.name}: no node publishes a device for it: {why}; see kubectl get resourceslices"
         )
+
+    def _choose_all(self, demand: DeviceDemand, meter: Meter) -> Counts:
+        """Returns all devices of a node that a demand chooses, where they can be had at once; empty without any.
+
+        Raises:
+            ClaimRefused: they cannot be had on any node.
+        """
+        problem = ""
+        for counts, node in self.cards.everything(demand, self.selectors, meter).items():
+            total = sum(count for _, count in counts)
+            why = f"{total} devices of a node; a claim has {int(CLAIM_ENTRIES)}" if total > CLAIM_ENTRIES else ""
+            why = why or find_overlap(self._published.nodes[node], {profile for profile, _ in counts})
+            if not why:
+                return counts
+            problem = problem or why
+        if problem:
+            raise ClaimRefused(f"{_NAME}: request {demand.name}: allocationMode All chooses {problem}")
+        return ()
 
     def _places(self, demand: DeviceDemand, meter: Meter) -> int:
         """Returns the fewest shares of a card that serve a demand; 0 if it chooses no share."""
@@ -345,6 +360,36 @@ class ProfileReader:
 def _keeps(devices: NodeDevices, choice: _Choice) -> bool:
     found = {sort for sort in devices.sorts if sort[0] == choice.profile}
     return bool(found) and found <= choice.sorts
+
+
+def find_overlap(devices: NodeDevices, profiles: AbstractSet[str]) -> str:
+    """Names two devices of a node's profiles that cannot be had at once; empty if there are none."""
+    taken: dict[str, list[tuple[int, str]]] = {}
+    for (gpu, profile, start), (_, device) in devices.parts.items():
+        if profile not in profiles:
+            continue
+        mask = _mask(device, profile, start)
+        for other, name in taken.get(gpu, ()):
+            if mask & other:
+                return (
+                    f"{name} and {device.name}, which exclude one another: kube-scheduler's allocator, too, gives all"
+                    " devices or none. Select one profile, or ask for a count"
+                )
+        taken.setdefault(gpu, []).append((mask, device.name))
+    return ""
+
+
+def _mask(device: SliceDevice, profile: str, start: int) -> int:
+    """Returns what a device takes of its card, as bits."""
+    if is_device_profile(profile):
+        return -1
+    product = next((each.string for key, each in device.attributes.items() if key.endswith("productName")), None)
+    model = model_by_product(product or "")
+    row = model.geometry.find(profile) if model is not None else None
+    if model is not None and row is not None and start in row.starts:
+        return model.geometry.claim(row, start)
+    size = next((each.integer for key, each in device.attributes.items() if key.endswith("size")), None) or 1
+    return ((1 << min(size, int(CARD_SLOTS))) - 1) << start
 
 
 def spec_key(claim: ResourceClaim) -> bytes:

@@ -35,13 +35,10 @@ from tessera.dra.claims import RESOURCE_CLAIMS, DeviceClass, ResourceClaim
 from tessera.dra.resource_slices import ResourceSlice
 from tessera.limits.pods import POD_SLICES
 from tessera.mig.names import resource_spelling
-from tessera.placement.demand import CardSpread
+from tessera.placement.demand import CardRule, CardSpread
 
 #: What a node has whose slices go to claims, in the words of a refusal.
 OFFER = f"slices for ResourceClaims (label {DEVICE_API_LABEL}={DEVICE_API_DRA})"
-
-
-_OPPOSITE = "its ResourceClaims want slices on one card, and others on different ones: make a pod for each"
 
 
 class _Asked(NamedTuple):
@@ -194,7 +191,7 @@ class Claims(RequestKind):
         (self._giving.add if gives else self._giving.discard)(node)
         found = {OFFER, *self._profiles.kept_by(node)} if gives else ()
         self._state.cluster.offer(node, CLAIMS.name, frozenset(found))
-        self._name_cards(node, self._names(node) if gives else {})
+        self._name_cards(node, self._names(node) if gives else {}, self._published.card_values(node) if gives else {})
 
     def prepare(self) -> None:
         """See :class:`RequestKind`; once a step, however many nodes have changed."""
@@ -273,7 +270,7 @@ class Claims(RequestKind):
         return replace(
             pod,
             profiles=asked.profiles[: int(POD_SLICES)],
-            spread=asked.spread if len(asked.profiles) > 1 else CardSpread.ANYHOW,
+            spread=asked.spread if len(asked.profiles) <= POD_SLICES else (),
             other_kind=CLAIMS,
             constraints=replace(
                 pod.constraints,
@@ -299,15 +296,19 @@ class Claims(RequestKind):
                 nodes[claim.status.allocation.node] = key
             elif found.profiles:
                 return None
-        spreads = {each.spread for each in parts} - {CardSpread.ANYHOW}
+        spread: list[CardRule] = []
+        first = 0
+        for each in parts:
+            spread += (
+                CardRule(tuple(first + n for n in one.slices), one.distinct, one.attribute) for one in each.spread
+            )
+            first += len(each.profiles)
         return _Asked(
             profiles=tuple(profile for each in parts for profile in each.profiles),
             choices=frozenset(choice for each in parts for choice in each.choices),
             hosts={self._host(NodeName(node)): (node, key) for node, key in nodes.items() if node},
-            spread=next((each for each in CardSpread if each in spreads), CardSpread.ANYHOW),
-            problem=problem
-            or (_OPPOSITE if len(spreads) > 1 else "")
-            or (foreign if parts else ""),  # else a device of ours would wait for it in vain
+            spread=tuple(spread),
+            problem=problem or (foreign if parts else ""),  # else a device of ours would wait for it in vain
         )
 
     def _are_made(self, pod: PodInfo) -> bool:
@@ -356,13 +357,15 @@ class Claims(RequestKind):
             names = dict(self._state.inventory.names.get(node, {}))
             for uuid, found in self._names(node, name).items():
                 names[uuid] = tuple(sorted({*names.get(uuid, ()), *found}))
-            self._name_cards(node, names)
+            self._name_cards(node, names, self._state.inventory.values.get(node, {}))
 
     def _names(self, node: NodeName, only: str = "") -> Mapping[str, tuple[str, ...]]:
         return self._profiles.cards.names_on(node, self._profiles.selectors, only)
 
-    def _name_cards(self, node: NodeName, names: Mapping[str, tuple[str, ...]]) -> None:
-        if self._state.inventory.name_cards(node, names):
+    def _name_cards(
+        self, node: NodeName, names: Mapping[str, tuple[str, ...]], values: Mapping[str, Mapping[str, str]]
+    ) -> None:
+        if self._state.inventory.name_cards(node, names, values):
             self._state.cluster.changed_nodes.add(node)
 
     def _asks(self, uid: PodUid, key: str) -> bool:

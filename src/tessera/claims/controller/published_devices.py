@@ -23,7 +23,7 @@ import msgspec
 
 from tessera.api.instaslice import Slice
 from tessera.api.names import CLAIMED_CARD, NodeName
-from tessera.dra.devices import Device, DeviceId, HeldDevice
+from tessera.dra.devices import Device, DeviceId, HeldDevice, qualify
 from tessera.dra.limits import NODE_SORTS, SORT_CHANGE_SECONDS, SORT_CHANGES
 from tessera.dra.node_devices import is_divided, pool_names, share_id
 from tessera.dra.pool_reader import SliceRefused, read_slice
@@ -36,6 +36,16 @@ OWN_ATTRIBUTES = frozenset({"uuid", "parentUUID", "index", "minor", "start", "nv
     f"resource.kubernetes.io/{name}" for name in ("pciBusID", "pcieRoot", "numaNode")
 }
 
+#: Those of which every card of a node has another value.
+UNIQUE = frozenset({"uuid", "parentUUID", "index", "minor", "pciBusID"})
+#: Those of which all cards of a node have one value.
+NODE_WIDE = frozenset({"driverVersion", "cudaDriverVersion"})
+#: Those that are the profile's and not the card's.
+OF_PROFILE = frozenset({"type", "profile", "size", "start"})
+
+#: What a card is given as, among the values of cards.
+ROLE = "role"
+
 #: Card, profile in the resource's spelling, and first memory slice.
 Place = tuple[str, str, int]
 #: What alike devices have in common: the profile in the resource's spelling, and their values as JSON.
@@ -45,13 +55,20 @@ _Part = tuple[ResourceSlice, SliceDevice]
 
 
 class NodeDevices(msgspec.Struct, frozen=True):
-    """The partitions of one node, by place, and one of each sort."""
+    """The devices of one node.
+
+    Attributes:
+        parts: by place.
+        sorts: one of each sort.
+        counts: by sort, how many there are.
+    """
 
     parts: Mapping[Place, _Part]
     sorts: Mapping[Sort, _Part]
+    counts: Mapping[Sort, int]
 
 
-_NOTHING = NodeDevices({}, {})
+_NOTHING = NodeDevices({}, {}, {})
 
 
 class PublishedDevices:
@@ -62,13 +79,15 @@ class PublishedDevices:
     """
 
     #: A record of the state does not have them, and a state that was read makes them anew.
-    TRANSIENT: ClassVar[tuple[str, ...]] = ("_nodes", "_counts", "_sorts", "_whole")
+    TRANSIENT: ClassVar[tuple[str, ...]] = ("_nodes", "_counts", "_sorts", "_whole", "_values")
     _nodes: dict[NodeName, NodeDevices] | None = None
     _counts: Counter[Sort] | None = None
     #: A device of each sort that was asked for, without its own values; None if those of the sort cannot be read.
     _sorts: dict[Sort, Device | None] | None = None
     #: By node that was asked for, its whole cards by UUID.
     _whole: dict[NodeName, Mapping[str, Device]] | None = None
+    #: By node that was asked for, what :meth:`card_values` says.
+    _values: dict[NodeName, dict[str, Mapping[str, str]]] | None = None
 
     def __init__(self, driver: str) -> None:
         self.driver = driver
@@ -106,6 +125,8 @@ class PublishedDevices:
         nodes[node] = found
         if self._whole is not None:
             self._whole.pop(node, None)
+        if self._values is not None:
+            self._values.pop(node, None)
         if not found.parts:
             del nodes[node]
         return node
@@ -160,6 +181,22 @@ class PublishedDevices:
             self._whole[node] = {uuid: card for uuid, card in read.items() if card is not None}
         return self._whole[node]
 
+    def card_values(self, node: NodeName) -> Mapping[str, Mapping[str, str]]:
+        """Returns by UUID of a node's cards the values that constraints compare and cards may have in common.
+
+        :data:`ROLE` is one: the profile of a card that is given whole or in shares, or an empty text.
+        """
+        if self._values is None:
+            self._values = {}
+        if node not in self._values:
+            found = self._values[node] = {}
+            for (uuid, profile, _), (_, device) in self.nodes.get(node, _NOTHING).parts.items():
+                if uuid not in found:
+                    named = {qualify(key, self.driver): value for key, value in device.attributes.items()}
+                    texts = {key: str(msgspec.to_builtins(each)) for key, each in named.items() if _is_of_card(key)}
+                    found[uuid] = {**texts, ROLE: profile if is_device_profile(profile) else ""}
+        return self._values[node]
+
     def at(self, node: NodeName, item: Slice) -> Device | None:
         """Returns the device of a slice on a node; None if the node publishes none."""
         part = self._part(node, item)
@@ -203,17 +240,24 @@ def _read_node(parts: Iterable[ResourceSlice], driver: str) -> NodeDevices | Non
         current += found_now
     found: dict[Place, _Part] = {}
     sorts: dict[Sort, _Part] = {}
-    known: dict[tuple[str, str], tuple[object, ...]] = {}
+    counts = Counter[Sort]()
+    known: dict[tuple[str, str], tuple[object, Sort]] = {}
     for part in current:
         for device in part.spec.devices:
             place = _place_of(device, driver)
             if place is not None:
                 found[place] = (part, device)
                 values = (_common(device, driver), device.capacity)
-                if known.get(place[:2]) != values:
-                    known[place[:2]] = values
-                    sorts.setdefault(_sort_of(place[1], device, driver), (part, device))
-    return NodeDevices(found, sorts) if len(sorts) <= NODE_SORTS else _NOTHING
+                if place[:2] not in known or known[place[:2]][0] != values:
+                    known[place[:2]] = values, _sort_of(place[1], device, driver)
+                sort = known[place[:2]][1]
+                sorts.setdefault(sort, (part, device))
+                counts[sort] += 1
+    return NodeDevices(found, sorts, counts) if len(sorts) <= NODE_SORTS else _NOTHING
+
+
+def _is_of_card(attribute: str) -> bool:
+    return attribute.rpartition("/")[2] not in UNIQUE | NODE_WIDE | OF_PROFILE
 
 
 def is_known(sort: Sort, device: Device) -> bool:

@@ -181,7 +181,7 @@ class PodInfo:
     gates: tuple[str, ...] = ()
     last_gates: frozenset[str] = frozenset(LAST_GATES)
     profiles: tuple[str, ...] = ()
-    spread: CardSpread = CardSpread.ANYHOW
+    spread: CardSpread = ()
     devices: tuple[str, ...] = ()
     other_kind: KindOfRequest | None = None
     device_claims: tuple[str, ...] = ()

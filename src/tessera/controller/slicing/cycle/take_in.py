@@ -144,6 +144,8 @@ class Intake:
         self._divisions = 0
         nodes, self._cluster.changed_nodes = self._cluster.changed_nodes, set()
         self._absorb_nodes(nodes)
+        for kind in self._kinds.having["prepare"] if nodes else ():
+            kind.prepare()
         self._observer.reread()
         changed, self._cluster.changed_pods = self._cluster.changed_pods, set()
         self._absorb_pods(changed)

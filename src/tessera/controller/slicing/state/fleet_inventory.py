@@ -40,17 +40,23 @@ class FleetInventory:
         self.geometries = CardGeometries()
         #: By node and UUID of a whole card, further names of its profile, by which requests choose it.
         self.names: dict[NodeName, Mapping[str, tuple[str, ...]]] = {}
-        #: Nodes whose names have changed since their cards were put.
+        #: By node and UUID, the values of cards that demands compare (:attr:`.FleetNode.values`).
+        self.values: dict[NodeName, Mapping[str, Mapping[str, str]]] = {}
+        #: Nodes whose names or values have changed since their cards were put.
         self.renamed: set[NodeName] = set()
 
-    def name_cards(self, node: NodeName, names: Mapping[str, tuple[str, ...]]) -> bool:
-        """Sets the further names of a node's cards, from its next :meth:`rebuild` on; False if they are the same."""
-        if names == self.names.get(node, {}):
+    def name_cards(
+        self, node: NodeName, names: Mapping[str, tuple[str, ...]], values: Mapping[str, Mapping[str, str]]
+    ) -> bool:
+        """Sets the further names and the values of a node's cards, from its next :meth:`rebuild` on; False if equal."""
+        if names == self.names.get(node, {}) and values == self.values.get(node, {}):
             return False
-        self.names[node] = names
+        self.names[node], self.values[node] = names, values
         self.renamed.add(node)
         if not names:
             del self.names[node]
+        if not values:
+            del self.values[node]
         return True
 
     def rebuild(self, node: NodeName, resources: NodeResources, held: Iterable[Allocation]) -> Sequence[Allocation]:
@@ -68,6 +74,8 @@ class FleetInventory:
         names = self.names.get(node, {})
         cards = self.geometries.of(resources)
         self.put_cards(SLICES, node, {gpu: _named(each, names.get(gpu, ())) for gpu, each in cards.items()})
+        if node in self.fleet:
+            self.fleet.node(node).values = self.values.get(node, {})
         collided = [allocation for allocation in held if not self.occupy(allocation)]
         for item in resources.foreign:
             self._occupy_foreign(node, item)

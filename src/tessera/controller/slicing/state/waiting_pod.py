@@ -28,7 +28,6 @@ from enum import Enum
 
 from tessera.api.names import PodUid
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.placement.demand import CardSpread
 from tessera.reasons.reason import QueueFull, Reason
 
 #: A queue, and the tables of card models on which its pods compete.
@@ -141,6 +140,6 @@ def state_of_refusal(pod: PodInfo, reason: Reason) -> PodState:
     """Returns the state of a waiting pod that planning refuses for a reason."""
     if isinstance(reason, QueueFull) and not reason.never:
         return PodState.LIMITED
-    # nobody keeps slots, or moves pods, for slices that must lie on one card
-    may_block = pod.is_held and pod.spread is CardSpread.ANYHOW
+    # nobody keeps slots, or moves pods, for slices whose cards are compared
+    may_block = pod.is_held and not pod.spread
     return PodState.BLOCKED if may_block and waits_for_room(reason) else PodState.REFUSED
