@@ -501,6 +501,27 @@ def test_no_old_pod_ends_while_its_node_does_not_get_the_new_image(cluster: Slic
     assert has_slices(cluster, new)
 
 
+def test_a_step_has_its_beginning_and_the_old_revision_knows_what_it_waits_for(cluster: SlicerCluster) -> None:
+    running(cluster, "svc-1-a", "7g.40gb")
+    cluster.pulls = False
+    new = surge(cluster)
+    cluster.settle()
+    began = cluster.date
+    cluster.pass_time(60)
+    cluster.settle()
+    assert cluster.slicer.state.updates[new.uid].since == began
+    cluster.pulls = True
+    cluster.pass_time(PULL_SECONDS)
+    cluster.settle()
+    again = surge(cluster, "svc-1-b", maker=OLD, owner="old")
+    cluster.settle()
+    reason = cluster.slicer.state.updates[again.uid]
+    assert (reason.step, reason.old) == (UpdateStep.BACK, (new.key,))
+    ready(cluster, cluster.pods[new.uid], hands_over=True)
+    cluster.settle()
+    assert again.uid not in cluster.slicer.state.updates
+
+
 def test_a_waiting_pod_that_goes_is_pulled_for_no_more(cluster: SlicerCluster) -> None:
     running(cluster, "svc-1-a", "7g.40gb")
     cluster.pulls = False

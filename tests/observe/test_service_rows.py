@@ -10,6 +10,8 @@ from tessera.api.nodes.health import Finding
 from tessera.api.nodes.usage import LeaseUsage, NodeUsage
 from tessera.forecast.queue_page import ExpectedStart, QueuedPod, QueuePage
 from tessera.observe.service_rows import SERVICE_ORDERS, ServiceRow, service_rows
+from tessera.reasons.reason import OldPods, UpdateStep
+from tessera.reasons.words import sentence, ways_out
 from tessera.signals.page import JOULES, REQUESTS, ROOM, WAITING, Service, SignalsPage
 from tessera.visibility import FULL, Redactor, Visibility
 
@@ -110,6 +112,44 @@ def test_services_of_unknown_load_come_last_in_each_order() -> None:
 def test_pods_of_which_no_agent_tells_count_as_findings_do() -> None:
     silent, idle = row(service(placed=9)), row(service(placed=1), held("a", state="idle"))
     assert SERVICE_ORDERS["findings"](silent) == 9 > SERVICE_ORDERS["findings"](idle) == 1
+
+
+def waits(name: str, step: UpdateStep, *old: str, **facts: Any) -> QueuedPod:
+    return QueuedPod(namespace="team", name=name, why=OldPods("team", "vllm", old, step, **facts))
+
+
+def test_an_update_says_what_its_next_pod_waits_for_in_the_words_of_why() -> None:
+    first = waits("new-1", UpdateStep.PULL, "team/a", since=500.0)
+    rows = (waits("new-2", UpdateStep.FOLLOW, "team/a"), first, QueuedPod(namespace="team", name="other"))
+    found = row(service(), held("a"), held("b"), queue=QueuePage(pods=rows)).update
+    assert found is not None
+    assert first.why is not None
+    assert (found.new, found.old, found.node, found.since) == (("new-2", "new-1"), ("a",), "n1", 500.0)
+    assert (found.step, found.text, found.stuck) == ("pull", sentence(first.why), False)
+    assert row(service("another"), queue=QueuePage(pods=rows)).update is None
+
+
+def test_a_deadlock_has_its_ways_out_and_counts_as_a_finding() -> None:
+    stays = waits("new-1", UpdateStep.STAY, "team/a")
+    found = row(service(), held("a"), held("b"), queue=QueuePage(pods=(stays,)))
+    assert found.update is not None
+    assert (found.update.stuck, found.update.help) == (True, ways_out("team", "vllm"))
+    assert SERVICE_ORDERS["findings"](found) == 1
+
+
+def test_while_a_new_pod_starts_the_old_one_is_the_one_that_waits() -> None:
+    back = waits("old-1", UpdateStep.BACK, "team/new-1")
+    found = row(service(), held("a"), held("b"), queue=QueuePage(pods=(back,))).update
+    assert found is not None
+    assert (found.new, found.old) == (("new-1",), ("old-1",))
+
+
+@pytest.mark.parametrize("step", UpdateStep)
+def test_each_step_of_an_update_has_its_words(step: UpdateStep) -> None:
+    found = row(service(), held("a"), held("b"), queue=QueuePage(pods=(waits("p", step),))).update
+    assert found is not None
+    assert found.state
+    assert found.text
 
 
 def test_a_service_is_for_those_who_may_see_the_pods_of_its_namespace() -> None:

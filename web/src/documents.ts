@@ -154,6 +154,30 @@ export interface ServiceFinding {
   text: string;
 }
 
+/** An update of a service whose pods wait for each other's slots. */
+export interface ServiceUpdate {
+  /** What happens, as .UpdateStep has it. */
+  step: string;
+  /** The same in some words. */
+  state: string;
+  /** The same as `tessera why` says it of the pod that is next. */
+  text: string;
+  /** It does not go on before a person acts. */
+  stuck?: boolean;
+  /** What the server or kubelet says against it. */
+  said?: string;
+  /** Unix time since when; 0 if not known. */
+  since?: number;
+  /** Pods of the new revision that wait, or that start where an old one waits. */
+  new?: string[];
+  /** Pods of older revisions whose slots they need or have got. */
+  old?: string[];
+  /** The node to which images come; empty if none do, or it is not known. */
+  node?: string;
+  /** The ways out. */
+  help?: string[];
+}
+
 /** A service: an owner whose pods hold or want cards, such as a Deployment. */
 export interface Service {
   /** Its namespace. */
@@ -194,6 +218,8 @@ export interface Service {
   unknown?: number;
   /** What is wrong, one of each kind. */
   findings?: ServiceFinding[];
+  /** An update that waits; None without one. */
+  update?: ServiceUpdate;
 }
 
 /** A pod that asks for cards and has no node. */

@@ -1,7 +1,7 @@
 // The services: owners whose pods hold or want cards, each with what is known of its pods, load, room and cards.
 
 import { useRef, useState } from "preact/hooks";
-import type { Service } from "./documents";
+import type { Service, ServiceUpdate } from "./documents";
 import { useNear } from "./hooks";
 import { NodeLink, PodLink } from "./links";
 import { store } from "./store";
@@ -14,9 +14,9 @@ const LAZY = 20;
 /** The most further pods that are counted. */
 const COUNTED = 64;
 
-/** Pods with findings, and those that no agent reports. */
-function troubles({ findings = [], unknown = 0 }: Service): number {
-  return findings.reduce((sum, { pods }) => sum + pods, unknown);
+/** Pods with findings, those that no agent reports, and one for an update that waits for a person. */
+function troubles({ findings = [], unknown = 0, update }: Service): number {
+  return findings.reduce((sum, { pods }) => sum + pods, unknown + (update?.stuck ? 1 : 0));
 }
 
 const ORDERS: Record<string, (service: Service) => number> = {
@@ -36,6 +36,57 @@ function nextStart({ starts = 0, start }: Service): string {
 /** Joules for 1,000 requests. */
 function energy(joules: number): string {
   return joules < 10_000 ? `${integer(joules)} J` : `${decimal(joules / 1000)} kJ`;
+}
+
+/** "It gets the slots." of the sentence that `tessera why` continues after a name. */
+function asSentence(text: string): string {
+  return `${text.charAt(0).toUpperCase()}${text.slice(1).replace(/\.$/, "")}.`;
+}
+
+interface UpdateProps {
+  update: ServiceUpdate;
+  namespace: string;
+  onOpen: (id: string) => void;
+}
+
+/** What an update waits for: its pods, the step, since when, and the ways out. */
+function Update({ update, namespace, onOpen }: UpdateProps) {
+  const { state, text, said, since = 0, node, help = [] } = update;
+  const pods = (names: string[] = []) =>
+    names.length === 0
+      ? "none"
+      : names.map((pod, at) => (
+          <span key={pod}>
+            {at > 0 && ", "}
+            <PodLink pod={{ namespace, pod }} onOpen={onOpen} />
+          </span>
+        ));
+  return (
+    <details>
+      <summary class={update.stuck ? "warn" : ""}>
+        update: {state}
+        {since > 0 && `, for ${age(Date.now() / 1000 - since)}`}
+      </summary>
+      <div>
+        {asSentence(text)}
+        <br />
+        new: {pods(update.new)}; old: {pods(update.old)}
+        {node && (
+          <>
+            ; images come to <NodeLink node={node} onOpen={onOpen} />
+          </>
+        )}
+        {said && <p class="quiet">The answer was: {asSentence(said)}</p>}
+        {help.length > 0 && (
+          <ul>
+            {help.map((each) => (
+              <li key={each}>{each}</li>
+            ))}
+          </ul>
+        )}
+      </div>
+    </details>
+  );
 }
 
 interface ServicesProps {
@@ -117,7 +168,7 @@ const COLUMNS = [
 ];
 
 function Row({ service, onOpen }: { service: Service; onOpen: (id: string) => void }) {
-  const { namespace, kind, name, ready, wanted, room, findings = [], unknown = 0 } = service;
+  const { namespace, kind, name, ready, wanted, room, findings = [], unknown = 0, update } = service;
   const values = [
     <b key="ready" class={ready < wanted ? "warn" : ""}>
       {integer(ready)} of {integer(wanted)}
@@ -135,6 +186,7 @@ function Row({ service, onOpen }: { service: Service; onOpen: (id: string) => vo
       <th scope="row">
         {namespace}/{name} <small>{kind}</small>
         {unknown > 0 && <div class="warn">no agent reports {count(unknown, "pod")}</div>}
+        {update && <Update update={update} namespace={namespace} onOpen={onOpen} />}
         {findings.map((each) => (
           <details key={each.kind}>
             <summary class="warn">

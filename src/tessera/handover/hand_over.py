@@ -45,7 +45,7 @@ from tessera.controller.slicing.state.reservation import Reservation
 from tessera.controller.slicing.state.reservation_rules import holders_of
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.handover.messages import given_back_text, handed_over_text, update_text
-from tessera.handover.old_slots import ends, find_old_pods, keeps_maximum, reservations_on
+from tessera.handover.old_slots import NAMED_PODS, ends, find_old_pods, keeps_maximum, reservations_on
 from tessera.handover.owner_pods import Family, OwnerPods, family_of, place_within, reserve_inherited
 from tessera.handover.progress import Progress
 from tessera.handover.updates import Update, Updates
@@ -84,8 +84,8 @@ class HandOver(Proposer):
         self.progress = Progress(state, moves=moves)
         #: The families for whose next pods slots are kept.
         self._kept: set[Family] = set()
-        #: By waiting pod, the step of the last event about it.
-        self._told: dict[PodUid, UpdateStep] = {}
+        #: By waiting pod, its step, and when that began.
+        self._told: dict[PodUid, tuple[UpdateStep, float]] = {}
         self._dues = self.progress.dues
 
     # What is known
@@ -153,6 +153,7 @@ class HandOver(Proposer):
         waits = filter(self.updates.waits, update.new)
         waiting = sorted(waits, key=lambda each: (-each.priority, each.created, each.key))
         if not waiting:
+            self._name_heirs(update)
             return
         found = find_old_pods(self._state, update, waiting[0])
         if not found:
@@ -288,12 +289,23 @@ class HandOver(Proposer):
         found = OldPods(update.family[0], update.newest.name, tuple(each.key for each in old), step, said)
         self._state.updates.update({each.uid: found for each in islice(waiting, TOLD_PODS)})
 
+    def _name_heirs(self, update: Update) -> None:
+        """Names the old pods that wait while a new one starts on the slots that were theirs."""
+        has_slots = self._state.allocations.current_of
+        starting = [each for each in update.new if each.hands_over and not each.ready_since and has_slots(each.uid)]
+        if starting and self._acts:
+            heirs = filter(self.updates.waits, update.old)
+            self._name(update, heirs, islice(starting, NAMED_PODS), UpdateStep.BACK)
+
     def _tell(self) -> Iterator[Proposal]:
         updates = self._state.updates
-        self._told = {uid: step for uid, step in self._told.items() if uid in updates}
+        self._told = {uid: told for uid, told in self._told.items() if uid in updates}
         for uid, reason in updates.items():
-            if self._told.get(uid) != reason.step:
-                self._told[uid] = reason.step
+            step, since = self._told.get(uid, (None, 0.0))
+            if step is not reason.step:
+                self._told[uid] = reason.step, (since := self._state.now)
                 pod = self._state.cluster.pods[uid]
                 stuck = reason.step in {UpdateStep.STAY, UpdateStep.IMAGE, UpdateStep.REFUSED, UpdateStep.FAILED}
-                yield Notice(pod, "SliceUpdate", update_text(pod, reason), warning=stuck)
+                if reason.step is not UpdateStep.BACK:
+                    yield Notice(pod, "SliceUpdate", update_text(pod, reason), warning=stuck)
+            updates[uid] = msgspec.structs.replace(reason, since=since)

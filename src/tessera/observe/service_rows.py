@@ -14,14 +14,31 @@ import msgspec
 
 from tessera.access.agent_pages import FleetUsage
 from tessera.api.nodes.usage import LeaseUsage
-from tessera.forecast.queue_page import ExpectedStart, QueuePage
+from tessera.forecast.queue_page import ExpectedStart, QueuedPod, QueuePage
 from tessera.observe.usage_rows import WASTED_STATES, largest_first
+from tessera.reasons.reason import OldPods, UpdateStep
 from tessera.signals.load import sum_power
 from tessera.signals.page import JOULES, KV_CACHE, REQUESTS, ROOM, RUNNING, TTFT_P90, WAITING, Service, SignalsPage
 from tessera.visibility import NodeName, OwnedText, Public
 
 #: The kind of a finding about the card itself.
 CARD_FAULT = "card fault"
+#: Pods of an update that are named.
+_NAMED = 8
+#: Steps that do not end before a person acts.
+_STUCK = frozenset({UpdateStep.STAY, UpdateStep.IMAGE, UpdateStep.REFUSED, UpdateStep.FAILED})
+#: Steps of updates in some words.
+_STATES = {
+    UpdateStep.STAY: "old and new pods wait for each other",
+    UpdateStep.FOLLOW: "the next old pod ends once new ones are ready",
+    UpdateStep.SHORT: "waits for ready pods",
+    UpdateStep.PULL: "images are being pulled",
+    UpdateStep.IMAGE: "an image is refused",
+    UpdateStep.END: "an old pod ends",
+    UpdateStep.REFUSED: "an eviction is refused",
+    UpdateStep.FAILED: "a new pod failed, the old revision is back",
+    UpdateStep.BACK: "a new pod starts",
+}
 
 
 class ServiceFinding(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -40,6 +57,34 @@ class ServiceFinding(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     pod: Public
     node: NodeName
     text: Public
+
+
+class ServiceUpdate(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """An update of a service whose pods wait for each other's slots.
+
+    Attributes:
+        step: what happens, as :class:`.UpdateStep` has it.
+        state: the same in some words.
+        stuck: it does not go on before a person acts.
+        text: the same as ``tessera why`` says it of the pod that is next.
+        said: what the server or kubelet says against it.
+        since: Unix time since when; 0 if not known.
+        new: pods of the new revision that wait, or that start where an old one waits.
+        old: pods of older revisions whose slots they need or have got.
+        node: the node to which images come; empty if none do, or it is not known.
+        help: the ways out.
+    """
+
+    step: Public
+    state: Public
+    text: Public
+    stuck: bool = False
+    said: Public = ""
+    since: float = 0.0
+    new: tuple[Public, ...] = ()
+    old: tuple[Public, ...] = ()
+    node: NodeName = ""
+    help: tuple[Public, ...] = ()
 
 
 class ServiceRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -65,6 +110,7 @@ class ServiceRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
         joules: for 1,000 requests.
         unknown: pods that no agent reports.
         findings: what is wrong, one of each kind.
+        update: an update that waits; None without one.
     """
 
     namespace: OwnedText
@@ -86,6 +132,13 @@ class ServiceRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
     joules: float | None = None
     unknown: int = 0
     findings: tuple[ServiceFinding, ...] = ()
+    update: ServiceUpdate | None = None
+
+    @property
+    def troubles(self) -> int:
+        """Pods with findings, those that no agent reports, and one for an update that waits for a person."""
+        is_stuck = self.update is not None and self.update.stuck
+        return self.unknown + sum(each.pods for each in self.findings) + is_stuck
 
     @property
     def key(self) -> str:
@@ -134,11 +187,26 @@ def service_rows(
     for page in fleet.nodes:
         for lease in page.leases:
             held.setdefault((lease.namespace, lease.owner), []).append(_Held(page.node, lease))
-    starts = {row.key: row.start for row in queue.pods} if isinstance(queue, QueuePage) else {}
-    return [_row(each, held.get((each.namespace, f"{each.kind}/{each.name}"), ()), starts) for each in signals.services]
+    waiting = queue.pods if isinstance(queue, QueuePage) else ()
+    starts = {row.key: row.start for row in waiting}
+    updates: dict[tuple[str, str, str], list[QueuedPod]] = {}
+    for row in waiting:
+        if isinstance(row.why, OldPods):
+            updates.setdefault((row.namespace, "Deployment", row.why.deployment), []).append(row)
+    return [
+        _row(
+            each,
+            held.get((each.namespace, f"{each.kind}/{each.name}"), ()),
+            starts,
+            updates.get((each.namespace, each.kind, each.name), ()),
+        )
+        for each in signals.services
+    ]
 
 
-def _row(service: Service, held: Sequence[_Held], starts: Mapping[str, ExpectedStart]) -> ServiceRow:
+def _row(
+    service: Service, held: Sequence[_Held], starts: Mapping[str, ExpectedStart], updating: Sequence[QueuedPod]
+) -> ServiceRow:
     values = service.values
     if service.nodes:  # a node tells of the pods that it has, and of no others
         held = [each for each in held if each.node in service.nodes]
@@ -166,6 +234,7 @@ def _row(service: Service, held: Sequence[_Held], starts: Mapping[str, ExpectedS
         joules=None if joules is None else round(joules),
         unknown=unknown,
         findings=tuple(_join(_find(held))),
+        update=_update(updating, held),
     )
 
 
@@ -182,6 +251,32 @@ def _next_start(service: Service, starts: Mapping[str, ExpectedStart]) -> float 
     keys = (f"{service.namespace}/{name}" for name in service.waiting)
     known = [start.p50 for key in keys if (start := starts.get(key)) is not None and start.p50 is not None]
     return 60.0 * round(min(known) / 60) if known else None
+
+
+def _update(updating: Sequence[QueuedPod], held: Sequence[_Held]) -> ServiceUpdate | None:
+    """What the pod that is next in an update says of it; others follow it."""
+    whys = [(row, row.why) for row in updating if isinstance(row.why, OldPods)]
+    if not whys:
+        return None
+    from tessera.reasons.words import sentence, steps
+
+    first, reason = min(whys, key=lambda each: each[1].step in {UpdateStep.FOLLOW, UpdateStep.BACK})
+    is_back = reason.step is UpdateStep.BACK
+    waiting = tuple(row.name for row, why in whys if (why.step is UpdateStep.BACK) == is_back)[:_NAMED]
+    others = tuple(key.partition("/")[2] for key in reason.old)[:_NAMED]
+    brings = reason.step in {UpdateStep.PULL, UpdateStep.IMAGE}
+    return ServiceUpdate(
+        step=reason.step.value,
+        state=_STATES[reason.step],
+        stuck=reason.step in _STUCK,
+        text=sentence(reason),
+        said=reason.said,
+        since=reason.since,
+        new=others if is_back else waiting,
+        old=waiting if is_back else others,
+        node=next((each.node for each in held if brings and each.lease.pod == others[0]), "") if others else "",
+        help=steps(reason, first.namespace),
+    )
 
 
 def _busy(leases: Sequence[LeaseUsage]) -> float | None:
@@ -221,5 +316,5 @@ SERVICE_ORDERS: Mapping[str, Callable[[ServiceRow], float]] = {
     "busy": largest_first(lambda row: row.busy),
     "power": largest_first(lambda row: row.power),
     "joules": largest_first(lambda row: row.joules),
-    "findings": largest_first(lambda row: row.unknown + sum(each.pods for each in row.findings)),
+    "findings": largest_first(lambda row: row.troubles),
 }

@@ -381,6 +381,8 @@ class UpdateStep(Enum):
     REFUSED = "refused"
     #: They stay, since a pod of the new revision has failed.
     FAILED = "failed"
+    #: The demand is an old pod's: a new one has its slots, and gives them back if it fails.
+    BACK = "back"
 
 
 class OldPods(_Reason, frozen=True):
@@ -389,9 +391,10 @@ class OldPods(_Reason, frozen=True):
     Attributes:
         namespace: the Deployment's namespace.
         deployment: its name.
-        old: the pods, as ``namespace/name``.
+        old: the pods, as ``namespace/name``; the new pods that start if the demand is an old one's (``BACK``).
         step: what happens to them.
         said: what the server says of a refused eviction, or kubelet of a refused image.
+        since: when the step began, seconds since 1970, as far as this controller knows; 0 if it does not.
         reason: why nothing else serves the demand; None if that was not asked.
     """
 
@@ -400,6 +403,7 @@ class OldPods(_Reason, frozen=True):
     old: tuple[PodKey, ...]
     step: UpdateStep = UpdateStep.STAY
     said: PodText = ""
+    since: float = 0.0
     reason: "Reason | None" = None
 
     waits_for_room = True

@@ -183,7 +183,8 @@ def name_blockers(reason: Reason) -> str:
             return f"{first} asks for it"
         case OldPods(old=old, said=said, step=step):
             who = "kubelet" if step is UpdateStep.IMAGE else "the server"
-            names = f"the old {'pod is' if len(old) == 1 else 'pods are'} {name_pods(old[:_SHOWN])}" if old else ""
+            age = "new" if step is UpdateStep.BACK else "old"
+            names = f"the {age} {'pod is' if len(old) == 1 else 'pods are'} {name_pods(old[:_SHOWN])}" if old else ""
             return "; ".join(filter(None, (names, f"{who} says: {said.rstrip('.')}" if said else "")))
         case _:
             return ""
@@ -203,6 +204,7 @@ _OLD_PODS = {
     UpdateStep.REFUSED: "it gets the slots of an old pod of its own Deployment, and its eviction is refused",
     UpdateStep.FAILED: "a pod of this revision did not become ready, and its slots went back to the old revision;"
     " this revision gets no further try",
+    UpdateStep.BACK: "a new pod of its own Deployment has its slots, and gives them back if it is not ready in time",
 }
 _PATCH = '{"spec":{"strategy":{"rollingUpdate":{"maxSurge":0,"maxUnavailable":1}}}}'
 

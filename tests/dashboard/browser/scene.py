@@ -30,6 +30,7 @@ from tessera.kube.resources import Node, Pod
 from tessera.observe.service_rows import service_rows
 from tessera.provisioning.history import encode_record
 from tessera.provisioning.milestones import PROVISIONING_ANNOTATION
+from tessera.reasons.reason import OldPods, UpdateStep
 from tessera.signals.page import JOULES, REQUESTS, ROOM, WAITING, Service, SignalsPage
 
 #: The time in the browser.
@@ -229,7 +230,14 @@ def queue() -> QueuePage:
     start = ExpectedStart(p50=NOW + 250, p90=NOW + 570, basis="history", starts=4, waits=True)
     big = QueuedPod(namespace="team", name="big", position=1, of=2, start=start)
     sweep = QueuedPod(namespace="team", name="sweep-9", position=2, of=2, start=ExpectedStart(starts=2))
-    return QueuePage(leads=True, taken=NOW, pods=(big, sweep))
+    return QueuePage(leads=True, taken=NOW, pods=(big, sweep, *updating("team", "api"), *updating("research", "chat")))
+
+
+def updating(namespace: str, name: str) -> tuple[QueuedPod, ...]:
+    """New pods of an update: of ``api`` the images are pulled, and ``chat`` waits for its own old pod."""
+    step = UpdateStep.PULL if name == "api" else UpdateStep.STAY
+    why = OldPods(namespace, name, (f"{namespace}/{name}-1",), step, since=NOW - 95)
+    return (QueuedPod(namespace=namespace, name=f"{name}-9", why=why),)
 
 
 def services() -> SignalsPage:

@@ -97,6 +97,16 @@ def services(visitor: Visitor) -> Locator:
     for name, expected in cells.items():
         expect(rows.filter(has_text=name).get_by_role("cell")).to_have_text(expected)
     expect(rows.filter(has_text="research/chat")).to_contain_text("no agent reports 2 pods")
+    update = rows.filter(has_text="team/api").locator("details")
+    update.locator("summary").click()
+    for text in ("update: images are being pulled, for 95 s", "once its images are on that pod's node", "team/api-9"):
+        expect(update).to_contain_text(text)
+    for name in ("team/api-1", "gpu-4"):
+        expect(update.get_by_role("button", name=name)).to_be_visible()
+    deadlock = rows.filter(has_text="research/chat").locator("details")
+    deadlock.locator("summary").press("Enter")
+    expect(deadlock).to_contain_text("neither goes on by itself")
+    expect(deadlock.get_by_role("listitem")).to_have_count(3)
     table.get_by_label("first").select_option("most requests")
     expect(rows.nth(1)).to_contain_text("team/api")
     return table
