@@ -21,6 +21,7 @@ from tessera.api.queues import QUEUES
 from tessera.controller.defaults.exempt_namespaces import RECORD
 from tessera.driver.coverage.kernels import CONFIG_MAP
 from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
+from tessera.handover.workloads import CLONE_SETS
 from tessera.kube.resources import (
     CAPI_MACHINES,
     CONFIGMAPS,
@@ -261,6 +262,27 @@ async def a_service_is_updated(lab: VirtualLab) -> None:
     await lab.client.delete(DEPLOYMENTS, "svc", "default", propagation="Background")
 
 
+async def a_clone_set_makes_a_pod_anew(lab: VirtualLab) -> None:
+    """Its next pod, which OpenKruise would make, gets the slices of the one before, though another pod waits."""
+    body = {"metadata": {"name": "clones"}, "spec": {"replicas": 1}}
+    made = await lab.client.create(CLONE_SETS.as_dicts(), body, "default")
+    reference = {"apiVersion": CLONE_SETS.api_version, "kind": "CloneSet", "name": "clones", "controller": True}
+    owner = {"ownerReferences": [{**reference, "uid": made["metadata"]["uid"]}]}
+    bodies = [manifest(name, {"nvidia.com/mig-7g.40gb": 1}) for name in ("clones-a", "clones-b")]
+    first, second = [{**each, "metadata": {**each["metadata"], **owner}} for each in bodies]
+    await lab.client.create(PODS.as_dicts(), first, "default")
+    await lab.running("clones-a")
+    await lab.clock.sleep(20)
+    await lab.create("waits", {"nvidia.com/mig-7g.40gb": 1})
+    await lab.until(lambda: lab.events_of("waits", "SliceWaiting"), "another pod waits")
+    await lab.client.delete(PODS, "clones-a", "default")
+    await lab.client.create(PODS.as_dicts(), second, "default")
+    await lab.running("clones-b")
+    assert lab.phase("waits") == "Pending"
+    await lab.delete("waits")
+    await lab.delete("clones-b")
+
+
 async def an_add_on_was_there_first(lab: VirtualLab) -> None:
     """A controller that leads for the first time in a cluster with a namespace of an add-on."""
     await lab.client.create(NAMESPACES.as_dicts(), {"metadata": {"name": "cilium"}})
@@ -272,7 +294,7 @@ def test_every_right_is_used_and_every_use_is_granted(in_lab: InLab, tmp_path: P
     """A day in the life of a cluster: slices come and go and fail, nodes too, and a certificate is lost."""
 
     async def scenario(lab: VirtualLab) -> None:
-        for kind in (CAPI_MACHINES, OPENSHIFT_MACHINES, NODECLAIMS, POD_GROUPS):
+        for kind in (CAPI_MACHINES, OPENSHIFT_MACHINES, NODECLAIMS, POD_GROUPS, CLONE_SETS):
             await lab.client.create(CRDS, served(kind))
         queue = {"apiVersion": QUEUES.api_version, "kind": QUEUES.kind, "metadata": {"name": "default"}, "spec": {}}
         await lab.client.create(QUEUES, queue)
@@ -315,6 +337,7 @@ def test_every_right_is_used_and_every_use_is_granted(in_lab: InLab, tmp_path: P
         await lab.until(lambda: f"{INSTASLICE_NAMESPACE}/node-2" not in lab.slices.cache, "its object goes with it")
         await new_nodes_are_asked_for(lab)
         await a_service_is_updated(lab)
+        await a_clone_set_makes_a_pod_anew(lab)
         await lab.client.merge_patch(SECRETS, "tessera-webhook-cert", {"data": {"tls.crt": ""}}, "tessera-system")
         await an_add_on_was_there_first(lab)
         await lab.clock.sleep(60)

@@ -19,6 +19,7 @@ from tessera.api import instaslice, queues
 from tessera.api.pods import gangs
 from tessera.dra import claims, resource_slices
 from tessera.gpu_operator.policies import assignment as driver_assignment
+from tessera.handover import workloads
 from tessera.kube import resources
 from tessera.kube.resources import Resource
 from tessera.kueue import objects
@@ -28,12 +29,12 @@ Right = tuple[str, str]  # verb, plural or plural/subresource
 
 SOURCE = Path(tessera.__file__).parent
 #: Where resources are defined.
-ROOMS = (resources, instaslice, driver_assignment, objects, queues, gangs)
+ROOMS = (resources, instaslice, driver_assignment, objects, queues, gangs, workloads)
 #: What each process is made of, as far as it talks to the API server.
 MADE_OF = {
     "tessera-agent": ("agent", "claims/agent", "access/reviewer.py", "kube/event_recorder.py"),
     "tessera-controller": (
-        *("controller", "claims/controller", "forecast/queue", "kueue/checks", "scale_up"),
+        *("controller", "claims/controller", "forecast/queue", "handover", "kueue/checks", "scale_up"),
         *(f"driver/{room}" for room in ("executor.py", "policies", "run.py", "registry/credentials.py")),
         *(f"driver/{room}" for room in ("rollout", "build", "coverage")),
         *(f"provisioning/{room}" for room in ("satellite.py", "recording.py", "tracking", "startup/startup_taints.py")),

@@ -8,6 +8,7 @@ import pytest
 from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.api.names import NodeName
+from tessera.api.pods.gangs import Gang
 from tessera.clock import rfc3339
 from tessera.controller.leadership.informers import unknown_owners
 from tessera.controller.objects.node_info import AgentState
@@ -173,6 +174,111 @@ def test_only_as_many_slots_are_kept_as_pods_are_wanted(cluster: SlicerCluster) 
     for each in olds:
         gone(cluster, each)
     assert [has_slices(cluster, each) for each in batch] == [True, False]
+
+
+GROUP = Gang("default/group", "group", 3)
+
+
+def group(cluster: SlicerCluster, which: str, *, size: int = 3) -> list[PodInfo]:
+    """The pods of a LeaderWorkerSet's group: a leader, and workers of a StatefulSet of their own for each leader."""
+    cluster.workloads |= {"lws": Workload("lws", 1), f"workers-{which}": Workload("lws/0", size - 1)}
+    owners = [("StatefulSet/lws", "lws"), *[("StatefulSet/lws-0", f"workers-{which}")] * (size - 1)]
+    names = [f"lws-0-{number}-{which}" for number in range(size)]
+    return [
+        waiting(cluster, name, "1g.5gb" if number else "3g.20gb", maker=maker, owner=owner, gang=GROUP)
+        for number, (name, (maker, owner)) in enumerate(zip(names, owners, strict=True))
+    ]
+
+
+def running_group(cluster: SlicerCluster) -> list[PodInfo]:
+    pods = group(cluster, "old")
+    cluster.settle()
+    nodes = [NodeName(cluster.where(pod)[0][0]) for pod in pods]
+    pods = [
+        cluster.put(replace(cluster.pods[pod.uid], node=node, started=cluster.date))
+        for pod, node in zip(pods, nodes, strict=True)
+    ]
+    waiting(cluster, "rest", "2g.10gb", namespace="team-b")
+    cluster.pass_time(60)
+    cluster.settle()
+    return pods
+
+
+def test_a_group_that_is_made_anew_gets_the_slots_of_the_old_one(cluster: SlicerCluster) -> None:
+    olds = running_group(cluster)
+    batch = [waiting(cluster, f"batch-{number}", "1g.5gb", namespace="team-b") for number in range(5)]
+    cluster.settle()
+    held = [cluster.where(pod) for pod in olds]
+    free = [pod for pod in batch if not has_slices(cluster, pod)]
+    for old in olds:
+        end(cluster, old)
+    for old in olds:
+        gone(cluster, old)
+    leader, *workers = group(cluster, "new")
+    cluster.settle()
+    assert [cluster.where(pod)[0][1:] for pod in (leader, *workers)] == [each[0][1:] for each in held]
+    assert [pod for pod in batch if not has_slices(cluster, pod)] == free
+    assert not cluster.slicer.state.reservations
+
+
+def test_a_group_that_stays_incomplete_keeps_its_slots_no_longer_than_others(cluster: SlicerCluster) -> None:
+    olds = running_group(cluster)
+    batch = waiting(cluster, "batch", "3g.20gb", namespace="team-b")
+    cluster.settle()
+    for old in olds:
+        end(cluster, old)
+    for old in olds:
+        gone(cluster, old)
+    cluster.remove(group(cluster, "new")[-1])
+    cluster.pass_time(KEPT_SECONDS - 1)
+    cluster.settle()
+    assert not has_slices(cluster, batch)
+    cluster.pass_time(1)
+    cluster.settle()
+    assert has_slices(cluster, batch)
+    assert not [each for each in cluster.slicer.state.reservations.values() if each.is_inherited]
+
+
+def test_a_group_whose_pod_goes_before_it_has_started_gives_its_slots_back(cluster: SlicerCluster) -> None:
+    olds = running_group(cluster)
+    batch = waiting(cluster, "batch", "3g.20gb", namespace="team-b")
+    for old in olds:
+        end(cluster, old)
+    news = group(cluster, "new")
+    cluster.settle()
+    assert all(pod.uid in cluster.slicer.state.reservations for pod in news)
+    cluster.remove(news[1])
+    cluster.settle()
+    for old in olds:
+        gone(cluster, old)
+    assert has_slices(cluster, batch)
+
+
+def test_one_pod_of_a_group_gets_its_slots_beside_the_others(cluster: SlicerCluster) -> None:
+    olds = running_group(cluster)
+    batch = [waiting(cluster, f"batch-{number}", "1g.5gb", namespace="team-b") for number in range(5)]
+    cluster.settle()
+    left = sum(not has_slices(cluster, pod) for pod in batch)
+    end(cluster, olds[2])
+    gone(cluster, olds[2])
+    again = waiting(cluster, "again", "1g.5gb", maker="StatefulSet/lws-0", owner="workers-old", gang=GROUP)
+    cluster.settle()
+    assert has_slices(cluster, again)
+    assert sum(not has_slices(cluster, pod) for pod in batch) == left
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_clone_set_leaves_its_slots_to_its_next_pod(cluster: SlicerCluster, killed: bool) -> None:
+    old = running(cluster, "svc-a", "7g.40gb", maker="CloneSet/svc", owner="clones")
+    cluster.workloads["clones"] = Workload("clones", 1)
+    batch = waiting(cluster, "batch", "3g.20gb", namespace="team-b")
+    end(cluster, old)
+    gone(cluster, old)
+    if killed:
+        cluster.restart()
+    heir = waiting(cluster, "svc-b", "7g.40gb", maker="CloneSet/svc", owner="clones")
+    cluster.settle()
+    assert [has_slices(cluster, each) for each in (heir, batch)] == [True, False]
 
 
 def test_the_newest_revision_goes_first(cluster: SlicerCluster) -> None:

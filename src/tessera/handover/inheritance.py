@@ -4,7 +4,8 @@ A service whose pod is replaced, by an update with ``maxSurge: 0``, the restart 
 would otherwise lose its slots to whoever waits: its new pod is the youngest of all. Rules:
 
 - A pod that is being deleted leaves its slots if it has run on them, and if its topmost owner (the Deployment of a
-  ReplicaSet, or a StatefulSet) wants more pods than have slots. So scaling down leaves nothing, and neither does a Job.
+  ReplicaSet, the group of a LeaderWorkerSet, else the owner) wants more pods than have slots. So scaling down leaves
+  nothing, and neither does a Job.
 - A pod that was evicted or preempted leaves nothing, nor does one that has ended by itself. Moves, drains, preemption
   and repairs all evict.
 - The slots go to a waiting pod of that owner that asks for the same or for less, of the newest revision first. Until it
@@ -19,7 +20,7 @@ The node's Instaslice object records kept slots like other reservations, so a ne
 """
 
 from collections import Counter, deque
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from itertools import islice
@@ -33,6 +34,7 @@ from tessera.controller.slicing.reservations.place_search import residual_second
 from tessera.controller.slicing.state.reservation import Reservation
 from tessera.controller.slicing.state.reservation_rules import holders_of, make_holds, overlap
 from tessera.controller.slicing.state.slicer_state import SlicerState
+from tessera.handover.gang_heirs import GangHeirs
 from tessera.handover.owner_pods import (
     OwnedPod,
     OwnerPods,
@@ -67,6 +69,7 @@ class Inheritance(Proposer):
     def __init__(self, state: SlicerState) -> None:
         self._state = state
         self.pods = OwnerPods()
+        self._gangs = GangHeirs(state)
         #: Pods that have left slots since the last review.
         self._left: list[OwnedPod] = []
         #: What the API server says of owners; None if one does not exist. Only while slots are kept.
@@ -178,6 +181,7 @@ class Inheritance(Proposer):
                     found.setdefault(workload.top, []).append((owner, one))
         for top, kept in found.items():
             yield from self._give(top, kept)
+        yield from self._give_to_gangs(found)
         left = {one.uid for _, one in self._kept()}
         self._ends = {uid: end for uid, end in self._ends.items() if uid in left}
         if not left:
@@ -207,7 +211,8 @@ class Inheritance(Proposer):
         ]
         holding = sum(self._has_slots(pod.uid) for _, pod in members)
         wanted = max((each.wanted for each in self._workloads.values() if each and each.top == top), default=0)
-        waiting = [(revision, pod) for revision, pod in members if self._may_inherit(pod)]
+        alone = self._state.gangs.gang_of
+        waiting = [(revision, pod) for revision, pod in members if self._may_inherit(pod) and alone(pod.uid) is None]
         waiting.sort(key=lambda each: (-each[0], -each[1].priority, each[1].created, each[1].key))
         kinds: dict[Hashable, deque[PodInfo]] = {}
         for revision, pod in waiting:
@@ -223,6 +228,24 @@ class Inheritance(Proposer):
                     if not pods:
                         del kinds[kind]
                     break
+
+    def _give_to_gangs(self, found: Mapping[str, Sequence[tuple[Owner, Reservation]]]) -> Iterator[Proposal]:
+        """Gives what is still kept to gangs, whose pods may have several topmost owners."""
+        tops = {each: top for top, kept in found.items() for owner, _ in kept for each in self.pods.siblings(owner)}
+        known = self._workloads
+        waiting = [
+            pod
+            for owner, top in tops.items()
+            if (workload := known[owner]) is not None and workload.top == top
+            for pod in self.pods.of(owner)
+            if self._may_inherit(pod)
+        ]
+        left = self._state.reservations
+
+        def kept_for(pod: PodInfo) -> Sequence[Reservation]:
+            return [one for _, one in found.get(tops.get(owner_of(pod), ""), ()) if left.get(one.uid) is one]
+
+        yield from self._gangs.give(waiting, kept_for)
 
     def _has_slots(self, uid: PodUid) -> bool:
         if self._state.allocations.current_of(uid) is not None:
@@ -257,5 +280,5 @@ class Inheritance(Proposer):
 
 
 def _may_leave(pod: PodInfo) -> bool:
-    """True if a pod may leave slots: its owner makes others in its place, and they start one by one."""
-    return pod.gang is None and not pod.maker.startswith("Job/")
+    """True if a pod may leave slots: its owner makes others in its place."""
+    return not pod.maker.startswith("Job/")

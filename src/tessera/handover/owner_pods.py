@@ -93,10 +93,11 @@ class OwnerPods:
             del self._owners[family]
 
     def siblings(self, owner: Owner) -> Iterator[Owner]:
-        """Yields an owner, and others of its family."""
+        """Yields an owner, and others that may belong to the same: ReplicaSets of its family, or of its own name."""
         yield owner
-        if owner.maker.startswith("ReplicaSet/"):
-            yield from islice((each for each in self.owners(family_of(owner)) if each != owner), ASKED_SIBLINGS)
+        is_set = owner.maker.startswith("ReplicaSet/")
+        others = (each for each in self.owners(family_of(owner)) if each != owner)
+        yield from islice((each for each in others if is_set or each.maker == owner.maker), ASKED_SIBLINGS)
 
     def owners(self, family: Family) -> Iterable[Owner]:
         """Returns the owners of a family that have pods."""

@@ -11,6 +11,7 @@ from tessera.handover.hand_over import HandOver
 from tessera.handover.image_pulls import ImagePulls
 from tessera.handover.inheritance import Inheritance
 from tessera.handover.spares import Spares
+from tessera.handover.workloads import WorkloadReader
 
 
 class HandOverMode(Enum):
@@ -49,6 +50,7 @@ class HandOverSatellite:
         """See :class:`~tessera.controller.leadership.satellite.Satellite`."""
 
         def join(term: Term) -> None:
+            term.owner_readers.append(WorkloadReader(term.runtime.client).read)
             term.tasks.append(Task(name="pulls of images", run=ImagePulls(term).run))
 
         process.proposers.append(self.make)

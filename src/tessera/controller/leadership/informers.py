@@ -20,7 +20,6 @@ with any gate of others. It costs one small request a minute, later less.
 
 import asyncio
 import logging
-import re
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, islice
 from typing import Any, TypeVar
@@ -31,7 +30,7 @@ from tessera.api.pods.gangs import POD_GROUPS, read_pod_group
 from tessera.api.queues import QUEUES, read_queue
 from tessera.controller.cluster.storage import StorageObject
 from tessera.controller.objects.node_info import read_node
-from tessera.controller.objects.owners import Owner, Workload
+from tessera.controller.objects.owners import Owner, OwnerReader, Workload
 from tessera.controller.objects.pod_info import read_pod
 from tessera.controller.slicing.slicer import Slicer
 from tessera.controller.slicing.state.events import (
@@ -58,7 +57,6 @@ from tessera.controller.slicing.state.events import (
 from tessera.kube.client.errors import ApiError, NotFound
 from tessera.kube.resources import (
     CSI_NODES,
-    DEPLOYMENTS,
     JOBS,
     NAMESPACES,
     PERSISTENT_VOLUME_CLAIMS,
@@ -66,12 +64,9 @@ from tessera.kube.resources import (
     REPLICASETS,
     STATEFULSETS,
     STORAGE_CLASSES,
-    Deployment,
     Namespace,
     Node,
-    PartialObject,
     Pod,
-    ReplicaSet,
     Resource,
 )
 from tessera.kube.resources.meta import split_key
@@ -313,9 +308,6 @@ class PodGroupInformer(ClusterInput):
 
 #: Owners that are asked about at the same time.
 _AT_ONCE = 8
-#: The revision of a Deployment that a ReplicaSet makes; its Deployment's controller writes it.
-_REVISION = "deployment.kubernetes.io/revision"
-_NUMBER = re.compile("[0-9]{1,9}")
 #: Seconds until an owner is asked about again of which the server could not say anything. The pod waits as a young one.
 _AGAIN = 5.0
 
@@ -328,11 +320,20 @@ def unknown_owners(slicer: Slicer) -> Iterator[Owner]:
 class PodOwners(ClusterInput):
     """Asks about the owners that the slicer does not know (:func:`unknown_owners`).
 
-    It needs ``get`` for Deployments, Jobs, ReplicaSets and StatefulSets.
+    It needs ``get`` for Jobs, ReplicaSets and StatefulSets, and what the readers need.
+
+    Args:
+        runtime: access to the cluster.
+        slicer: takes the events.
+        changed: called after each event.
+        readers: the first reads what an owner belongs to; without any it is only asked if the owner exists.
     """
 
-    def __init__(self, runtime: KubeRuntime, slicer: Slicer, changed: Callable[[], None]) -> None:
+    def __init__(
+        self, runtime: KubeRuntime, slicer: Slicer, changed: Callable[[], None], readers: Sequence[OwnerReader] = ()
+    ) -> None:
         super().__init__(runtime, slicer, changed)
+        self._readers = readers
         self._due = asyncio.Event()
 
     def look(self) -> None:
@@ -362,48 +363,20 @@ class PodOwners(ClusterInput):
             return OwnerLookedUp(owner, None) if is_final else None
 
     async def _read(self, owner: Owner) -> Workload | None:
-        """Returns what an owner belongs to; None if the object of its name is another."""
+        """Returns what an owner belongs to; None if the object of its name is another, or nobody reads its kind."""
+        if self._readers:
+            return await self._readers[0](owner)
         kind, _, name = owner.maker.partition("/")
-        found: PartialObject | ReplicaSet | Deployment
         match kind:
             case "Job":
                 found = await self._client.get(JOBS.metadata_only(), name, owner.namespace)
             case "ReplicaSet":
-                found = await self._client.get(REPLICASETS, name, owner.namespace)
-            case _:  # the third kind of tessera.controller.objects.pod_info.MAKERS
-                found = await self._client.get(STATEFULSETS, name, owner.namespace)
-        if str(found.metadata.uid) != owner.uid:
-            return None
-        if isinstance(found, ReplicaSet) and (workload := await self._deployment_of(found)) is not None:
-            return workload
-        return Workload(owner.uid, _replicas(found))
-
-    async def _deployment_of(self, found: ReplicaSet) -> Workload | None:
-        """Returns what a ReplicaSet's Deployment wants; None without one."""
-        owners = found.metadata.owner_references
-        name = next((each for each in owners if each.controller and each.kind == "Deployment"), None)
-        if name is None:
-            return None
-        deployment = await self._client.get(DEPLOYMENTS, name.name, found.metadata.namespace)
-        if deployment.metadata.uid != name.uid:
-            return None
-        revision = found.metadata.annotations.get(_REVISION, "")
-        return Workload(
-            name.uid,
-            _replicas(deployment),
-            int(revision) if _NUMBER.fullmatch(revision) else 0,
-            name.name,
-            deployment.keeps_old_pods,
-            max(0, deployment.spec.min_ready_seconds),
-            max(0, deployment.spec.progress_deadline_seconds),
-        )
-
-
-def _replicas(found: PartialObject | ReplicaSet | Deployment) -> int:
-    """Returns the pods that an object wants; Kubernetes reads an absent number as 1. One that is deleted wants none."""
-    if isinstance(found, PartialObject) or found.metadata.deletion_timestamp is not None:
-        return 0
-    return 1 if found.spec.replicas is None else found.spec.replicas
+                found = await self._client.get(REPLICASETS.metadata_only(), name, owner.namespace)
+            case "StatefulSet":
+                found = await self._client.get(STATEFULSETS.metadata_only(), name, owner.namespace)
+            case _:
+                return None
+        return Workload(owner.uid, 0) if str(found.metadata.uid) == owner.uid else None
 
 
 class GateOwners(ClusterInput):

@@ -176,7 +176,6 @@ class LeaderSession:
         reach = runtime, self._slicer, self._wake.set
         self._constraints = ConstraintInformers(*reach)
         self._queues = QueueInformer(*reach)
-        self._pod_owners = PodOwners(*reach)
         self._gate_owners = GateOwners(*reach)
         self._pod_groups = PodGroupInformer(*reach)
         self._breaker = FaultBreaker(
@@ -217,6 +216,7 @@ class LeaderSession:
             events=self._events,
             wake=self._wake.set,
         )
+        self._pod_owners = PodOwners(*reach, self._term.owner_readers)
 
     async def run(self, on_started: Callable[[Slicer], None]) -> None:
         """Decides and writes until cancelled; calls ``on_started`` once everything is listed."""

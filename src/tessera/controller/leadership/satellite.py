@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry
 from tessera.api.names import SYSTEM_NAMESPACE
 from tessera.clock import Clock
 from tessera.controller.base import BreakerLimits, MoveSettings
+from tessera.controller.objects.owners import OwnerReader
 from tessera.controller.slicing.kinds import RequestKind
 from tessera.controller.slicing.planning.proposals import Proposer
 from tessera.controller.slicing.slicer import Slicer
@@ -85,6 +86,7 @@ class Term:
         tasks: what runs; a satellite adds its own.
         after_step: set after each step of the slicer; a satellite keeps its event here while it waits for one.
         asked: set after each step in which a proposer asks for something (:attr:`.Proposer.asks`).
+        owner_readers: the first reads what the owner that a pod names belongs to; a satellite adds its own.
         may_bring_nodes: each tells if nodes may still come by what it knows.
         at_end: called when the term is over.
     """
@@ -99,6 +101,7 @@ class Term:
     tasks: list[Task] = field(default_factory=list)
     after_step: set[asyncio.Event] = field(default_factory=set)
     asked: set[asyncio.Event] = field(default_factory=set)
+    owner_readers: list[OwnerReader] = field(default_factory=list)
     may_bring_nodes: list[Callable[[], bool]] = field(default_factory=list)
     at_end: ExitStack = field(default_factory=ExitStack)
 

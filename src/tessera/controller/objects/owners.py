@@ -1,5 +1,6 @@
 """The owners that pods name, and what the API server says of them."""
 
+from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 
@@ -15,7 +16,8 @@ class Workload(NamedTuple):
     """What an owner belongs to, as the API server said.
 
     Attributes:
-        top: UID of the topmost owner: the Deployment of a ReplicaSet that has one, else the owner itself.
+        top: UID of the topmost owner: the Deployment of a ReplicaSet that has one, else the owner itself; of the
+            workers of a LeaderWorkerSet's group one of the group.
         wanted: the pods that the topmost owner wants; 0 for one that is being deleted, and for a Job.
         revision: the revision of a Deployment's ReplicaSet, the newest has the highest; 0 for others.
         name: the Deployment's name; empty for others.
@@ -31,3 +33,7 @@ class Workload(NamedTuple):
     keeps_old: bool = False
     ready_for: int = 0
     deadline: int = 600
+
+
+#: Reads what an owner belongs to; None if the object of its name is another. It raises ApiError and OSError.
+OwnerReader = Callable[[Owner], Awaitable[Workload | None]]

@@ -61,8 +61,13 @@ UNBOUND = NodeName("")
 DEFAULT_GRACE = 30
 
 
-#: API versions and kinds of the controllers of Kubernetes that make a pod anew elsewhere.
-MAKERS = frozenset({("apps/v1", "ReplicaSet"), ("apps/v1", "StatefulSet"), ("batch/v1", "Job")})
+#: API versions and kinds of the controllers that make a pod anew elsewhere: those of Kubernetes, and OpenKruise's.
+MAKERS = frozenset(
+    {
+        *(("apps/v1", "ReplicaSet"), ("apps/v1", "StatefulSet"), ("batch/v1", "Job")),
+        ("apps.kruise.io/v1alpha1", "CloneSet"),
+    }
+)
 #: Reasons of the condition ``tessera.dev/SlicePromised`` of a pod whose age counts: it could be placed if there were
 #: room. Of others the time of the condition says nothing.
 _COUNTED_REASONS = frozenset(
@@ -143,7 +148,7 @@ class PodInfo:
         ports: the host ports that it uses.
         claims: the claims that it uses, as ``namespace/name``.
         owner: UID of the controller that replaces it after a deletion; empty if it has none.
-        maker: kind and name of that controller, ``Job/train``, if it is of a kind of Kubernetes that makes pods.
+        maker: kind and name of that controller, ``Job/train``, if it is of a kind of :data:`MAKERS`.
         unschedulable_message: the scheduler's message that it finds no node for the ungated pod, or cannot bind it, or
             that a scheduler other than Kubernetes' own has not answered; empty otherwise.
         preempting: the scheduler has chosen a node for the ungated pod, and waits there for pods of lower priority to
