@@ -1,10 +1,12 @@
 """Two Deployments on full cards through random histories: rollouts, failures, deletions, drains, restarts.
 
-No slot is given twice, no old pod ends while a new one of its Deployment has slots and is not ready, a service that
-nobody disturbs keeps all but one of its pods ready, and each update ends once nothing disturbs it any more.
+No slot is given twice, no old pod ends by a hand-over while a new one of its Deployment has slots and is not ready, a
+service that nobody disturbs keeps all but one of its pods ready, and each update ends once nothing disturbs it any
+more. A second kind of history has moves, preemption, drains of nodes and agents that are away in the middle of it all.
 """
 
 from dataclasses import replace
+from typing import Any
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -14,8 +16,11 @@ from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.api.names import NodeName
 from tessera.clock import rfc3339
+from tessera.controller.base import MoveMode, MoveSettings
+from tessera.controller.objects.node_info import AgentState
 from tessera.controller.objects.owners import Workload
 from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.slicing.state.events import NodeObserved
 from tessera.controller.slicing.state.instructions import Evict, Write
 from tessera.handover.progress import RESTARTS
 
@@ -24,6 +29,9 @@ WANTED = 2
 SERVICES = {"a": 1, "b": 2}
 _SERVICE = st.sampled_from(sorted(SERVICES))
 _PICK = st.integers(0, 99)
+#: The namespace of another team.
+OTHERS = "team-b"
+_NODE = st.sampled_from(["n1", "n2"])
 
 
 class Service:
@@ -34,6 +42,8 @@ class Service:
         self.surge = surge
         #: By revision, the replicas that its ReplicaSet wants; the highest is the newest.
         self.wanted = {1: WANTED}
+        #: Pods that it wants, which an autoscaler may change in the middle of an update.
+        self.size = WANTED
         #: Revisions whose pods never become ready.
         self.broken: set[int] = set()
         #: True if somebody else has ended a pod, or one has failed, since all were ready.
@@ -45,17 +55,17 @@ class Service:
 
     def step(self, pods: list[PodInfo]) -> None:
         """Scales the newest ReplicaSet up and the older ones down, by the pods that live."""
-        more = min(WANTED - self.wanted[self.newest], WANTED + self.surge - sum(self.wanted.values()))
-        self.wanted[self.newest] += max(0, more)
+        more = min(self.size - self.wanted[self.newest], self.size + self.surge - sum(self.wanted.values()))
+        self.wanted[self.newest] += max(min(0, self.size - self.wanted[self.newest]), more)
         ready = sum(bool(pod.ready_since) for pod in pods)
         new_ready = sum(bool(pod.ready_since) for pod in pods if revision_of(pod) == self.newest)
-        room = sum(self.wanted.values()) - WANTED - (self.wanted[self.newest] - new_ready)
+        room = sum(self.wanted.values()) - self.size - (self.wanted[self.newest] - new_ready)
         for revision in sorted(self.wanted)[:-1]:
             own = [pod for pod in pods if revision_of(pod) == revision]
             unready = self.wanted[revision] - sum(bool(pod.ready_since) for pod in own)
             fewer = min(unready, max(0, room))
             room -= fewer
-            spare = min(self.wanted[revision] - unready, max(0, room), max(0, ready - WANTED))
+            spare = min(self.wanted[revision] - unready, max(0, room), max(0, ready - self.size))
             ready -= spare
             room -= spare
             self.wanted[revision] -= fewer + spare
@@ -75,12 +85,32 @@ class _WatchedCluster(SlicerCluster):
         return [pod for pod in found if not pod.terminating]
 
     def apply(self, write: Write) -> None:
-        if isinstance(write, Evict):
+        if isinstance(write, Evict) and self.pods[write.uid].namespace != OTHERS:
             self._check(self.pods[write.uid])
         super().apply(write)
 
+    def agents(self) -> None:
+        """Those catch up that are not away."""
+        away = [name for name, node in self.nodes.items() if node.agent is AgentState.DOWN]
+        hidden = {name: self.objects.pop(name) for name in away}
+        super().agents()
+        self.objects.update(hidden)
+
+    def change_node(self, name: str, **facts: Any) -> None:
+        self.nodes[NodeName(name)] = replace(self.nodes[NodeName(name)], **facts)
+        self.slicer.handle(NodeObserved(self.nodes[NodeName(name)]))
+
+    def _is_preempted(self, ended: PodInfo) -> bool:
+        """True if slots of a pod are reserved for one of higher priority."""
+        found = self.slicer.state.reservations.values()
+        uids = [one.uid for one in found if not one.is_inherited and ended.uid in one.holders]
+        return any(self.pods[uid].priority > ended.priority for uid in uids if uid in self.pods)
+
     def _check(self, ended: PodInfo) -> None:
         service = self.services[ended.maker.removeprefix("ReplicaSet/").partition("-")[0]]
+        if self._is_preempted(ended):
+            service.disturbed = True
+            return
         others = [pod for pod in self.living(service.name) if pod.uid != ended.uid]
         if revision_of(ended) == service.newest:
             assert service.newest in service.broken, f"{ended.name} was evicted and did not fail"
@@ -88,14 +118,14 @@ class _WatchedCluster(SlicerCluster):
         new = [pod for pod in others if revision_of(pod) == service.newest and self.where(pod)]
         assert all(pod.ready_since for pod in new), f"{ended.name} was evicted while a new pod is not ready"
         if ended.ready_since and not service.disturbed:
-            assert sum(bool(pod.ready_since) for pod in others) >= WANTED - 1
+            assert sum(bool(pod.ready_since) for pod in others) >= service.size - 1
 
 
 class Histories(RuleBasedStateMachine):
-    def __init__(self) -> None:
+    def __init__(self, **options: Any) -> None:
         super().__init__()
         self.count = 0
-        self.cluster = _WatchedCluster()
+        self.cluster = _WatchedCluster(**options)
         self.cluster.services = {name: Service(name, surge) for name, surge in SERVICES.items()}
         self.cluster.pass_time(0)
         for name in ("n1", "n2"):
@@ -112,7 +142,7 @@ class Histories(RuleBasedStateMachine):
         top = f"top-{service.name}"
         for revision, wanted in service.wanted.items():
             owner, maker = f"{service.name}-{revision}", f"ReplicaSet/{service.name}-{revision}"
-            self.cluster.workloads[owner] = Workload(top, WANTED, revision, service.name, keeps_old=True)
+            self.cluster.workloads[owner] = Workload(top, service.size, revision, service.name, keeps_old=True)
             own = [pod for pod in self.cluster.living(service.name) if pod.maker == maker]
             for pod in sorted(own, key=lambda each: (bool(each.node), bool(each.ready_since)))[: len(own) - wanted]:
                 self.delete(pod)
@@ -132,7 +162,7 @@ class Histories(RuleBasedStateMachine):
         for pod in list(self.cluster.pods.values()):
             if pod.terminating:
                 self.cluster.remove(pod)
-            elif pod.node and not pod.ready_since and pod.maker:
+            elif pod.node and not pod.ready_since and pod.namespace != OTHERS:
                 service = self.cluster.services[pod.name[0]]
                 if revision_of(pod) in service.broken:
                     service.disturbed = True
@@ -153,7 +183,7 @@ class Histories(RuleBasedStateMachine):
             self.cluster.settle()
         for service in self.cluster.services.values():
             ready = sum(bool(pod.ready_since) for pod in self.cluster.living(service.name))
-            service.disturbed = service.disturbed and ready < WANTED
+            service.disturbed = service.disturbed and ready < service.size
         self.cluster.pass_time(20)
         self.cluster.settle()
 
@@ -183,6 +213,14 @@ class Histories(RuleBasedStateMachine):
     def pass_by(self) -> None:
         self.go_on()
 
+    @rule(name=_SERVICE, size=st.integers(1, 3))
+    def scale(self, name: str, size: int) -> None:
+        """An autoscaler changes the number of pods; more than fit on the cards, too."""
+        service = self.cluster.services[name]
+        service.size, service.disturbed = size, True
+        self.act(service)
+        self.cluster.settle()
+
     @rule(name=_SERVICE, pick=_PICK, drained=st.booleans())
     def end(self, name: str, pick: int, drained: bool) -> None:
         """Somebody deletes a pod, or drains its node."""
@@ -197,13 +235,13 @@ class Histories(RuleBasedStateMachine):
     def others_come(self) -> None:
         """Another team's pod waits for slots."""
         self.count += 1
-        facts = {"namespace": "team-b", "created": rfc3339(self.cluster.date)}
+        facts = {"namespace": OTHERS, "created": rfc3339(self.cluster.date)}
         self.cluster.pod(f"x-{self.count}", "3g.20gb", **facts)
         self.cluster.settle()
 
     @rule(pick=_PICK)
     def others_end(self, pick: int) -> None:
-        found = [pod for pod in self.cluster.pods.values() if not pod.maker]
+        found = [pod for pod in self.cluster.pods.values() if pod.namespace == OTHERS]
         if found:
             self.cluster.remove(found[pick % len(found)])
             self.cluster.settle()
@@ -222,12 +260,17 @@ class Histories(RuleBasedStateMachine):
     def no_slot_is_given_twice(self) -> None:
         assert self.cluster.overlaps() == []
 
+    def calm(self) -> None:
+        """Nothing disturbs any more."""
+        self.cluster.no_image = ""
+
     def teardown(self) -> None:
         """Others end, and what is broken is corrected: then both updates end."""
-        self.cluster.no_image = ""
-        for pod in [pod for pod in self.cluster.pods.values() if not pod.maker]:
+        self.calm()
+        for pod in [pod for pod in self.cluster.pods.values() if pod.namespace == OTHERS]:
             self.cluster.remove(pod)
         for service in self.cluster.services.values():
+            service.size = WANTED
             if service.newest in service.broken:
                 service.wanted[service.newest + 1] = 0
         for _ in range(30):
@@ -236,7 +279,50 @@ class Histories(RuleBasedStateMachine):
         assert not self.cluster.slicer.state.reservations
 
 
-TestHistories = Histories.TestCase
-TestHistories.settings = settings(
+class DisturbedHistories(Histories):
+    """The same where other pods preempt those of services, are moved for them, and nodes are drained or silent."""
+
+    def __init__(self) -> None:
+        super().__init__(reserve_after=60.0, preempts=True, moves=MoveSettings(mode=MoveMode.EVICT, per_hour=1000))
+
+    @rule(profile=st.sampled_from(["7g.40gb", "3g.20gb", "1g.5gb"]), urgent=st.booleans())
+    def others_may_move_or_preempt(self, profile: str, urgent: bool) -> None:
+        self.count += 1
+        facts: dict[str, Any] = {"namespace": OTHERS, "created": rfc3339(self.cluster.date)}
+        if urgent:
+            facts["priority"] = 10
+        else:
+            facts |= {"movable": True, "maker": f"ReplicaSet/batch-{self.count}", "owner": f"batch-{self.count}"}
+        self.cluster.pod(f"y-{self.count}", profile, **facts)
+        self.cluster.settle()
+
+    @rule(node=_NODE)
+    def drain(self, node: str) -> None:
+        """Somebody cordons a node, and evicts its pods."""
+        self.cluster.change_node(node, cordoned=True)
+        for pod in [pod for pod in self.cluster.pods.values() if pod.node == node and not pod.terminating]:
+            if pod.namespace != OTHERS:
+                self.cluster.services[pod.name[0]].disturbed = True
+            self.delete(replace(pod, disrupted=True))
+        self.cluster.settle()
+
+    @rule(node=_NODE)
+    def uncordon(self, node: str) -> None:
+        self.cluster.change_node(node, cordoned=False)
+        self.cluster.settle()
+
+    @rule(node=_NODE, state=st.sampled_from([AgentState.DOWN, AgentState.READY]))
+    def agent_goes_or_comes(self, node: str, state: AgentState) -> None:
+        self.cluster.change_node(node, agent=state)
+        self.cluster.settle()
+
+    def calm(self) -> None:
+        super().calm()
+        for node in self.cluster.nodes:
+            self.cluster.change_node(node, cordoned=False, agent=AgentState.READY)
+
+
+TestHistories, TestDisturbedHistories = Histories.TestCase, DisturbedHistories.TestCase
+TestHistories.settings = TestDisturbedHistories.settings = settings(
     max_examples=examples(20), stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
 )
