@@ -13,17 +13,19 @@ SLOW = {
     *(
         "claims",
         "cli",
+        "decisions",
         "eta",
         "experiments",
         "handover",
         "large",
         "new_nodes",
+        "placement",
         "pod_notices",
         "ports",
         "preferred",
         "reservations",
     ),
-    *("scrape", "sharing", "slices", "state_values", "top", "two_cards", "watch"),
+    *("scrape", "sharing", "slices", "spares", "state_values", "top", "two_cards", "watch"),
 }
 #: Files that are no benchmark: this runner, the unit of speed, another way to start one, policies that are compared,
 #: and counts of the source.

@@ -332,6 +332,53 @@ SETTINGS: Mapping[str, Case] = {
 CHOICES = {**CASES, **SETTINGS}
 
 
+def together(*names: str) -> Case:
+    """Choices that have nothing to do with each other, as one."""
+    cases = [CHOICES[name] for name in names]
+    values: dict[str, Any] = {}
+    changes: dict[str, Any] = {}
+    for case in cases:
+        for key, value in case.changes.items():
+            changes[key] = [*changes.get(key, ()), *value]
+        _merge(values, case.values)
+    arguments = [each for case in cases for each in case.arguments or ()] or None
+    return Case(DEPLOY if changes else None, values, arguments, changes=changes)
+
+
+def _merge(values: dict[str, Any], more: Mapping[str, Any]) -> None:
+    for key, value in more.items():
+        if isinstance(value, dict):
+            _merge(values.setdefault(key, {}), value)
+        else:
+            assert key not in values, key
+            values[key] = value
+
+
+PODS = (
+    "pull secrets",
+    "priority classes",
+    "tolerations",
+    "node selectors",
+    "labels and annotations of pods",
+    "resources",
+    "affinity",
+    "replicas",
+    "update of agents",
+)
+OPTIONS = (
+    "agent",
+    "open metrics",
+    "dashboard",
+    "device access",
+    "api servers",
+    "cert-manager's issuer",
+)
+#: The order of arguments is each form's own, so what "controller" sets is not among them.
+#: In `make test`, choices that do not concern each other are made at once; `make soak` makes each alone, too.
+ALONE = {*PODS, *OPTIONS, *(f"without {each}" for each in PROTECTIONS)}
+MADE: Mapping[str, Case] = {**CHOICES, "all of pods": together(*PODS), "all options": together(*OPTIONS)}
+
+
 def kustomize(case: Case, folder: Path) -> list[Manifest]:
     """The objects of a kustomization that a user writes."""
     overlay = case.overlay or {}
@@ -372,10 +419,10 @@ def every_form(case: Case, helm: Helm, folder: Path) -> Iterator[tuple[str, dict
     yield "bundle", by_name([*bundled(), *operated_objects(read_choices(settings, case.image))])
 
 
-@pytest.mark.parametrize("name", CHOICES)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.soak if name in ALONE else ()) for name in MADE])
 def test_all_forms_make_the_same_objects(name: str, helm: Helm, tmp_path: Path) -> None:
     (folder := tmp_path / "overlay").mkdir()
-    (first, wanted), *others = every_form(CHOICES[name], helm, folder)
+    (first, wanted), *others = every_form(MADE[name], helm, folder)
     assert others, f"only {first} has the choice"
     for form, found in others:
         assert found.keys() == wanted.keys(), (first, form)
@@ -384,6 +431,7 @@ def test_all_forms_make_the_same_objects(name: str, helm: Helm, tmp_path: Path) 
                 assert sorted(leaves(found[key])) == sorted(leaves(manifest)), (first, form, key)
 
 
+@pytest.mark.soak
 def test_a_choice_changes_objects(helm: Helm) -> None:
     """Else a case would compare the default with itself."""
     plain = helm.template({}, "kube-system")

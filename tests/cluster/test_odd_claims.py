@@ -44,7 +44,13 @@ async def stop_agents(lab: VirtualLab, *, stopped: bool) -> None:
         await lab.kill(AGENT)
 
 
-@pytest.mark.parametrize("version", versions.CLUSTERS)
+@pytest.mark.parametrize(
+    "version",
+    [
+        pytest.param(each, marks=() if each in (versions.CLUSTERS[0], versions.CLUSTERS[-1]) else pytest.mark.soak)
+        for each in versions.CLUSTERS
+    ],
+)
 def test_a_claim_runs_on_every_version(in_lab: InLab, version: str) -> None:
     async def scenario(lab: VirtualLab) -> None:
         await template(lab, "one", profile("3g.20gb"))
@@ -107,7 +113,7 @@ def test_a_claim_that_is_deleted_twice_leaves_nothing(in_lab: InLab, while_away:
 
 
 @pytest.mark.parametrize(
-    "seconds", [0.0, 0.05, 0.2, 0.8, *(pytest.param(each, marks=pytest.mark.soak) for each in (0.02, 0.1, 0.4))]
+    "seconds", [0.0, 0.05, *(pytest.param(each, marks=pytest.mark.soak) for each in (0.02, 0.1, 0.2, 0.4, 0.8))]
 )
 def test_a_pod_that_is_deleted_while_it_is_placed_leaves_nothing(in_lab: InLab, seconds: float) -> None:
     """Between allocation and gate, while its device is being made, or while it starts."""
@@ -391,7 +397,12 @@ def test_1452_a_compute_instance_that_cannot_be_made_leaves_no_gpu_instance(in_l
 
 @pytest.mark.parametrize(
     ("cards", "size"),
-    [("A100-40GB", "7g.40gb"), ("A100-80GB", "7g.80gb"), ("A30", "4g.24gb"), ("H100-80GB", "7g.80gb")],
+    [
+        ("A30", "4g.24gb"),
+        ("H100-80GB", "7g.80gb"),
+        pytest.param("A100-40GB", "7g.40gb", marks=pytest.mark.soak),
+        pytest.param("A100-80GB", "7g.80gb", marks=pytest.mark.soak),
+    ],
 )
 def test_1480_the_largest_slice_of_each_model_is_made(in_lab: InLab, cards: str, size: str) -> None:
     """It takes the number of the compute instance's profile from the GPU instance, which an A100 does not have."""

@@ -295,7 +295,7 @@ class UpgradeStream:
 
 @pytest.mark.parametrize(
     ("owned", "options"),
-    [(True, {}), (False, FORCED), pytest.param(False, DRAINED, marks=pytest.mark.soak)],
+    [(True, {}), *(pytest.param(False, each, marks=pytest.mark.soak) for each in (FORCED, DRAINED))],
     ids=["owned", "bare, forced", "bare, drained"],
 )
 def test_another_driver_comes_to_all_nodes_and_ends_only_pods_that_its_policy_lets_it_evict(

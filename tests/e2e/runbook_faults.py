@@ -205,7 +205,10 @@ DRILLS: Mapping[str, Drill] = {
         lab=CARDS, fault=all_of(broken("node-1/0", fault="power"), later(2)), repair=mended("node-1/0")
     ),
     "TesseraGpuHot": Drill(
-        lab=CARDS, fault=all_of(broken("node-1/0", fault="heat"), later(2)), repair=mended("node-1/0")
+        lab=CARDS,
+        fault=all_of(broken("node-1/0", fault="heat"), later(2)),
+        repair=mended("node-1/0"),
+        is_long=True,
     ),
     "TesseraGpuMemoryNearlyFull": Drill(
         lab=CARDS,

@@ -22,7 +22,7 @@ BY_SCHEDULER = [*IN_THE_LAB, "--claim-placement", "scheduler"]
 
 @pytest.fixture(
     scope="module",
-    params=[IN_THE_LAB, BY_SCHEDULER, OWN_PROCESSES],
+    params=[pytest.param(IN_THE_LAB, marks=pytest.mark.soak), BY_SCHEDULER, OWN_PROCESSES],
     ids=["in the lab", "by kube-scheduler", "processes"],
 )
 def lab_arguments(request: pytest.FixtureRequest) -> list[str]:

@@ -32,8 +32,14 @@ async def runs(cluster: KueueCluster, pods: int) -> None:
     await cluster.until(enough, f"{pods} pods run")
 
 
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(
+    ("version", "order"),
+    [
+        pytest.param(version, order, marks=pytest.mark.soak if number % 2 != place % 2 else ())
+        for number, version in enumerate(VERSIONS)
+        for place, order in enumerate(ORDERS)
+    ],
+)
 def test_every_kind_is_charged_once(with_kueue: Callable[..., None], order: str, version: Version) -> None:
     async def story(cluster: KueueCluster) -> None:
         await cluster.open_queue(160)

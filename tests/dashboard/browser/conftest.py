@@ -55,6 +55,14 @@ WIDTHS = (390, 768, 1280)
 THOROUGH = {"light": (1280,), "dark": (390,)}
 
 
+#: How many controls are between the one that has the focus and a later one: where each is, need not be asked.
+TABS_BETWEEN = """target => {
+  const controls = [...document.querySelectorAll('a[href], button, input, select, summary, [tabindex]')]
+    .filter(each => each.tabIndex >= 0 && !each.disabled && each.getClientRects().length);
+  return Math.max(0, controls.indexOf(target) - controls.indexOf(document.activeElement) - 1);
+}"""
+
+
 #: Makes the gate of a page; it runs on the event loop of the page's server.
 MakeGate = Callable[[FeedGroup], Awaitable[Gate]]
 
@@ -175,6 +183,8 @@ class Visitor:
     def press_on(self, target: Locator, key: str = "Enter") -> None:
         """Goes to a control by Tab alone, and presses a key there."""
         target.wait_for()
+        for _ in range(target.evaluate(TABS_BETWEEN)):
+            self.page.keyboard.press("Tab")
         for _ in range(400):
             if target.evaluate("element => element === document.activeElement"):
                 self.page.keyboard.press(key)

@@ -141,7 +141,7 @@ def test_the_keyboard_is_enough(visit: Visits) -> None:
     visitor.check()
 
 
-@pytest.mark.parametrize("width", [390, 768, 1280])
+@pytest.mark.parametrize("width", [390, *(pytest.param(width, marks=pytest.mark.soak) for width in (768, 1280))])
 def test_the_five_questions_are_answered_by_the_keyboard_alone(width: int, visit: Visits) -> None:
     visitor = visit(width=width)
     sheet = visitor.page.get_by_role("complementary")
