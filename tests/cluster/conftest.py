@@ -33,6 +33,8 @@ COMMON: set[tuple[Any, ...]] = {
     ("4xA100-40GB", ""),
     ("A100-40GB,A100-40GB", ""),
     ("1xH100-80GB", "", ("pages", True)),
+    ("0", "dynamic"),
+    ("2xA100-40GB", ""),
 }
 
 

@@ -95,7 +95,7 @@ class Page:
     def metric(self, name: str) -> list[str]:
         """The values of an external metric of team-a's services."""
         path = f"/apis/external.metrics.k8s.io/v1beta1/namespaces/team-a/{name}?labelSelector=name%3Dvllm"
-        return [each["value"] for each in json.loads(self.lab.kubectl("get", "--raw", path))["items"]]
+        return [each["value"] for each in self.lab.get_path(path)["items"]]
 
     def services(self, team: str) -> list[dict[str, Any]]:
         """The services that a team's member sees, once both pods of one are ready and tell of their load."""

@@ -71,6 +71,10 @@ class ClusterUser:
             return json.loads(self.kubectl("get", *arguments, "-o", "json"))
         return self._reader.read(*arguments)
 
+    def get_path(self, path: str) -> Any:
+        """What ``kubectl get --raw`` shows of a path with a JSON document, decoded."""
+        return self._reader.read_path(path)
+
     def helm(self, *arguments: str, fails: bool = False) -> str:
         """Runs the real Helm and returns what it printed; standard error if it is expected to fail."""
         done = self.run(HELM, *arguments)

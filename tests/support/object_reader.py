@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl
 
 import msgspec
 
@@ -48,6 +49,26 @@ class ObjectReader:
             AssertionError: the server has no such resource, or refuses.
         """
         asyncio.run(self._apply(manifest["items"] if manifest["kind"] == "List" else [manifest], namespace))
+
+    def read_path(self, path: str) -> Any:
+        """The document at a path of the server, as ``kubectl get --raw`` shows it.
+
+        Raises:
+            AssertionError: the server refuses.
+        """
+        return asyncio.run(self._read_path(path))
+
+    async def _read_path(self, path: str) -> Any:
+        transport = HttpTransport(load_config(clock=SystemClock(), kubeconfig=str(self._kubeconfig)))
+        try:
+            place, _, query = path.partition("?")
+            headers = {"accept": "application/json"}
+            request = Request(method="GET", path=place, query=parse_qsl(query), headers=headers)
+            status, document = await _ask(transport, request)
+            assert status == 200, f"get {path}: {document.get('message')}"
+            return document
+        finally:
+            await transport.close()
 
     async def _apply(self, objects: Sequence[Any], namespace: str | None) -> None:
         config = load_config(clock=SystemClock(), kubeconfig=str(self._kubeconfig))
