@@ -8,6 +8,7 @@ import pytest
 from tests.cluster.test_claim_views import why
 from tests.cluster.test_resource_claims import claiming, profile, template
 from tests.cluster.test_resource_claims import in_lab as in_claims_lab
+from tests.cluster.test_share_claims import divide, share
 from tests.support.device_claims import claim, claiming_pod, exactly
 from tests.support.virtual_lab import VirtualLab
 
@@ -251,3 +252,53 @@ def test_pods_at_the_gate_are_freed_once_the_scheduler_places(in_lab: Callable[.
         assert set(recorded(lab)) == {"holder"}
 
     in_lab(scenario, placement="controller")
+
+
+def test_shares_of_a_card_go_to_as_many_pods_as_its_profile_says(in_lab: Callable[..., None]) -> None:
+    """kube-scheduler counts the shares; which of the card's are a claim's is on record."""
+
+    async def scenario(lab: VirtualLab) -> None:
+        await divide(lab, "slice-4")
+        await template(lab, "two", share(shares="2"))
+        await template(lab, "one", share())
+        await lab.client.create(RESOURCE_CLAIMS.as_dicts(), claim("both", share()), "default")
+        await claiming(lab, "a", "two")
+        await claiming(lab, "b", "one")
+        for name in ("c", "d"):
+            await claiming(lab, name, "both", shared=True)
+        await lab.running("a", "b", "c", "d")
+        assert len({tuple(lab.devices(name, "main")) for name in "abcd"}) == 1
+        had = await lab.client.list(RESOURCE_CLAIMS, "default")
+        allocations = [each.status.allocation for each in had.items]
+        assert len({each.devices.results[0].share_id for each in allocations if each is not None}) == 3
+        assert sorted(map(len, recorded(lab).values())) == [1, 1, 2]
+        await claiming(lab, "late", "one")
+        await lab.clock.sleep(60.0)
+        assert not lab.node_of("late")
+        await lab.delete("a")
+        await lab.running("late")
+        for name in ("b", "c", "d", "late"):
+            await lab.delete(name)
+        await lab.empty()
+        assert recorded(lab) == {}
+
+    in_lab(scenario, "1xT4")
+
+
+@pytest.mark.parametrize("app", [AGENT, CONTROLLER])
+def test_shares_outlive_a_restart(in_lab: Callable[..., None], app: str) -> None:
+    async def scenario(lab: VirtualLab) -> None:
+        await divide(lab, "slice-2")
+        await template(lab, "one", share())
+        await claiming(lab, "a", "one")
+        await lab.running("a")
+        before = recorded(lab)
+        await lab.kill(app, grace_seconds=None if app == AGENT else 0)
+        await claiming(lab, "b", "one")
+        await lab.running("a", "b")
+        assert recorded(lab) == before | {"b": ["tessera.dev/gpu.shared"]}
+        await lab.delete("a")
+        await lab.delete("b")
+        await lab.empty()
+
+    in_lab(scenario, "1xT4")

@@ -185,9 +185,7 @@ def test_views_and_a_quiet_node_with_shares(in_lab: Callable[..., None]) -> None
         assert [(each.pod, each.kind, each.share) for each in usage.leases] == [("holder", "time-slicing", 0.5)]
         assert [(each.kind, each.replicas) for each in usage.cards] == [("time-slicing", 4)]
         (on_record,) = cards_of((await read_cluster(lab.client)).instaslices)
-        assert [(each.kind, each.replicas, each.possible) for each in on_record.cards] == [
-            ("time-slicing", 4, {"share": 2})
-        ]
+        assert [(each.kind, each.replicas, each.possible) for each in on_record.cards] == [("shares", 4, {"share": 2})]
         assert missing_offer(lab.existing_node()) == ""
         await lab.clock.sleep(60.0)
         lab.cluster.server.audit.clear()

@@ -248,8 +248,6 @@ class ConfigWatcher:
         self._profile_default = options.sharing_default
         self._layout_default = options.mig_default
         self._has_claim_driver = bool(options.claim_driver)
-        #: The controller gives shares by the record of their places, which kube-scheduler's allocator does not choose.
-        self._gives_shares = options.claim_placement == "controller"
         self._last = LastAppliedProfile(options.state_dir)
         #: Values of the labels of profile, layout and :data:`DEVICE_API_LABEL`, as the Node last had them.
         self._labels = ("", "", "")
@@ -286,7 +284,7 @@ class ConfigWatcher:
         """The layout that the node must have; the same object until something changes."""
         _, label, api = self._label_values()
         profile = self.sharing.profile if self.sharing.profile.blocks else None
-        by_claims = self._has_claim_driver and api == DEVICE_API_DRA and (self._gives_shares or profile is None)
+        by_claims = self._has_claim_driver and api == DEVICE_API_DRA
         sharing = profile if by_claims else None
         inputs = (label, self._layouts.files, by_claims, sharing)
         if self._layout is None or self._layout[0] != inputs:

@@ -161,12 +161,12 @@ def _silent_card(node: str, card: MappedCard) -> CardDocument:
         index=card.index,
         uuid=card.uuid,
         model=card.model,
-        mig=not whole,
+        mig=card.kind in {"slice", "mig"},
         slots=card.slots,
         held=card.used / card.slots if card.slots else float(whole and bool(card.holders)),
         tiles=tuple(_recorded(tile) for tile in card.tiles if tile.state != "deleted"),
         leases=tuple(map(_recorded_lease, card.holders)),
-        kind=card.kind,
+        kind="time-slicing" if card.kind == "shares" else card.kind,
         silent=True,
     )
 

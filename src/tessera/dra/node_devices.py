@@ -292,7 +292,8 @@ class _CardDevices:
         card, zero = self._card, Decimal(0)
         amounts = self._amounts(card.memory_mib, card.engines)
         whole = Decimal(card.memory_mib * _MIB)
-        amounts["memory"] = Capacity(value=whole, default=zero, least=zero, most=whole, step=Decimal(_MIB))
+        usual = zero if self._options.placed_by_us else Decimal(card.memory_mib // (card.shares or 1) * _MIB)
+        amounts["memory"] = Capacity(value=whole, default=usual, least=zero, most=whole, step=Decimal(_MIB))
         if card.shares:
             one, count = Decimal(1), Decimal(card.shares)
             amounts["shares"] = Capacity(value=count, default=one, least=one, most=count, step=one)

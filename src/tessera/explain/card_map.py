@@ -71,8 +71,8 @@ class MappedCard(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         tiles: its slices, or the MIG devices of its layout.
         possible: how much more of each kind alone would fit now: slices by profile, ``gpu`` for the whole card,
             ``share`` for shares of it, ``3g.20gb.shared`` for shares of a MIG device.
-        kind: ``slice`` (cut on demand), ``mig`` (a fixed layout), ``whole``, ``time-slicing``, ``mps``; empty if it is
-            not offered.
+        kind: ``slice`` (cut on demand), ``mig`` (a fixed layout), ``whole``, ``time-slicing``, ``mps``, ``shares`` of
+            either kind, which a record does not tell; empty if it is not offered.
         replicas: shares of the card, or of each of its MIG devices.
         holders: the containers that hold the card itself.
         health: its state if it is not healthy.
@@ -196,7 +196,7 @@ def _card(index: int, gpu: NodeGpu, placements: dict[str, ProfilePlacements], ti
     if CLAIMED_SHARE in placements:
         count = len(placements[CLAIMED_SHARE].placements)
         card = _whole_card(index, gpu, tiles, {SHARE: count - len(tiles)})
-        return msgspec.structs.replace(card, kind="time-slicing", replicas=count)
+        return msgspec.structs.replace(card, kind="shares", replicas=count)
     if any(map(is_device_profile, placements)):
         return _whole_card(index, gpu, tiles, dict.fromkeys((WHOLE_CARD,), 0 if tiles else 1))
     return MappedCard(

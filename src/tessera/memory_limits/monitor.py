@@ -152,7 +152,7 @@ class MemoryMonitor(MemoryWatch):
             return
         while True:
             watches = bool(self._watched_devices())
-            changes = self._changes.about(Fact.OFFER | Fact.PODS if watches else Fact.OFFER)
+            changes = self._changes.about(Fact.OFFER | Fact.SLICES | (Fact.PODS if watches else Fact(0)))
             count = changes.count
             busy = await self.take_sample()
             await self._clock.sleep(PERIOD)

@@ -66,7 +66,7 @@ class CardOwnership:
         self._desired: dict[str, CardOwner] = {}
         #: The present owner of each card, as in the file.
         self._owners = self._file.load() or {}
-        self._shares_file = StateFile(path.with_name("shares.json"), dict[str, CardShares])
+        self._shares_file = StateFile(path.with_name("card-shares.json"), dict[str, CardShares])
         #: By card in shares, how it must be divided, and how it is divided until it is released.
         self._desired_shares: dict[str, CardShares] = {}
         self._shares = self._shares_file.load() or {}

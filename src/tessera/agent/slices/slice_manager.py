@@ -11,7 +11,7 @@ import asyncio
 import functools
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from tessera.agent.base.change_notifier import Fact
 from tessera.agent.base.device_plugin import CdiFolder
@@ -24,6 +24,7 @@ from tessera.agent.inventory.sliceable_gpus import (
     SliceableGpu,
     SliceableGpus,
     SliceLease,
+    SlicePosition,
     enable_mig,
     parse_device_id,
     sliceable_gpus,
@@ -240,6 +241,13 @@ class SliceManager:
         used = ((pod, self._slices.instance_at(position)) for pod, position in self._giver.users())
         further = (SliceLease(pod, each[1]) for pod, made in used if made is not None for each in made.computes)
         return [*self._slices.leases(), *further]
+
+    def held(self) -> Iterable[tuple[PodUid, SlicePosition]]:
+        """Returns the slices that pods hold; each pod that uses a claim has all that its promise has of the card."""
+        owned = [(pod, each.position) for each, pod in self._slices.observed_instances() if pod is not None]
+        users = [(user, position.gpu, self._slices.owners.get(position)) for user, position in self._giver.users()]
+        others = [(user, each) for user, gpu, owner in users for pod, each in owned if (pod, each.gpu) == (owner, gpu)]
+        return dict.fromkeys([*owned, *others])
 
     def suspect(self, gpu: str | None) -> None:
         """Has a card read again after an event on it; all cards for ``None``."""

@@ -39,7 +39,7 @@ from tessera.claims.agent.claim_files import ClaimFiles, refusing, usable_slice
 from tessera.claims.agent.claim_promises import ClaimPromises
 from tessera.claims.agent.prepared_claims import PreparedClaim, PreparedClaims
 from tessera.dra.claims import RESOURCE_CLAIMS, AllocatedDevice, ResourceClaim
-from tessera.dra.node_devices import partition_name, pool_names, share_id, whole_name
+from tessera.dra.node_devices import partition_name, pool_names, share_id, shared_name, whole_name
 from tessera.dra.opaque_configs import ConfigRefused, DeviceSettings, check_configs, check_share, settings_of
 from tessera.kube.client.errors import ApiError, NotFound
 from tessera.kubelet.interfaces import ClaimDeviceHealth, ClaimRef, PluginError, PreparedDevice
@@ -163,14 +163,15 @@ class ClaimDriver:
                 return known.devices
             found = await self._read(claim)
             results = self._read_results(found)
-            daemon = self._read_configs(found, results)
-            positions = {_key(each, self._position(each)): self._position(each) for each in results}
+            located = await self._locate(found, results, deadline)
+            daemon = self._read_configs(found, located)
+            positions = {_key(each, position): position for each, position in located}
             if not positions:
                 return ()
             prepared = PreparedClaim(
                 namespace=claim.namespace,
                 name=claim.name,
-                devices=tuple(self._device(claim, each) for each in results),
+                devices=tuple(self._device(claim, *each) for each in located),
                 positions={device: position.device_id for device, position in positions.items()},
                 daemon=daemon,
                 shared=any(each.profile == CLAIMED_SHARE for each in positions.values()),
@@ -261,7 +262,9 @@ class ClaimDriver:
             if self._position(each).profile != CLAIMED_CARD or configured:
                 raise PluginError(f"{name}: request {each.request}: adminAccess is for whole cards without a config")
 
-    def _read_configs(self, claim: ResourceClaim, results: Sequence[AllocatedDevice]) -> ServicePlan | None:
+    def _read_configs(
+        self, claim: ResourceClaim, located: Sequence[tuple[AllocatedDevice, SlicePosition]]
+    ) -> ServicePlan | None:
         """The MPS daemon that a claim needs. Refuses what this node does not carry out: nothing is ignored."""
         name = f"claim {claim.metadata.namespace}/{claim.metadata.name}"
         configs = claim.status.allocation.devices.config if claim.status.allocation is not None else ()
@@ -270,8 +273,7 @@ class ClaimDriver:
         shared = False
         try:
             check_configs(fields, self.driver_name)
-            for each in results:
-                position = self._position(each)
+            for each, position in located:
                 kind = "mig" if position.profile not in (CLAIMED_CARD, CLAIMED_SHARE) else "gpu"
                 settings = settings_of(fields, self.driver_name, each.request, kind)
                 card = self._cards().gpu(position.gpu)
@@ -283,6 +285,17 @@ class ClaimDriver:
             return plan_shares(self._cards().gpus) if shared else plan_daemon(name, cards)
         except ConfigRefused as error:
             raise PluginError(str(error)) from None
+
+    async def _locate(
+        self, claim: ResourceClaim, results: Sequence[AllocatedDevice], deadline: float
+    ) -> Sequence[tuple[AllocatedDevice, SlicePosition]]:
+        """The positions of devices; of shares that kube-scheduler gave, those that the promise to their pod has."""
+        cards = {shared_name(each.info.minor): each.uuid for each in self._cards().gpus if each.shares is not None}
+        wanted = [each for each in results if self._promises.follows and each.share_id and each.device in cards]
+        gpus = [cards[each.device] for each in wanted]
+        found = await self._promises.find_shares(claim, gpus, deadline) if wanted else ()
+        shares = {each.share_id: position for each, position in zip(wanted, found, strict=True)}
+        return [(each, shares.get(each.share_id) or self._position(each)) for each in results]
 
     def _position(self, result: AllocatedDevice) -> SlicePosition:
         cards = self._cards()
@@ -316,12 +329,12 @@ class ClaimDriver:
             for each in positions
         )
 
-    def _device(self, claim: ClaimRef, result: AllocatedDevice) -> PreparedDevice:
+    def _device(self, claim: ClaimRef, result: AllocatedDevice, position: SlicePosition) -> PreparedDevice:
         return PreparedDevice(
             requests=(result.request.partition("/")[0],),
             pool=result.pool,
             device=result.device,
-            cdi_devices=(self._cdi.name(claim.uid, _key(result, self._position(result))),),
+            cdi_devices=(self._cdi.name(claim.uid, _key(result, position)),),
             share_id=result.share_id,
         )
 

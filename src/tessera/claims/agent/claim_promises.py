@@ -27,6 +27,7 @@ from tessera.claims.agent.claim_files import bind_claim, refusing
 from tessera.claims.agent.prepared_claims import PreparedClaims
 from tessera.dra.claims import ResourceClaim
 from tessera.kubelet.interfaces import PluginError
+from tessera.mig.names import CLAIMED_SHARE
 
 
 class ClaimPromises:
@@ -36,6 +37,9 @@ class ClaimPromises:
         runtime: clock, change notifier and mirror of this agent.
         machine: the slices and their owners.
         prepared: the prepared claims, and the pods whose promises serve them.
+
+    Attributes:
+        follows: promises follow the allocations of kube-scheduler.
     """
 
     def __init__(self, runtime: AgentRuntime, machine: SliceStateMachine, prepared: PreparedClaims) -> None:
@@ -45,8 +49,7 @@ class ClaimPromises:
         self._machine = machine
         self._slices = machine.table
         self._prepared = prepared
-        #: Promises follow the allocations of kube-scheduler.
-        self._follows = runtime.options.claim_placement == "scheduler"
+        self.follows = runtime.options.claim_placement == "scheduler"
         #: By position that is about to be handed out, the UID of its claim.
         self._reserved: dict[SlicePosition, str] = {}
 
@@ -115,11 +118,43 @@ class ClaimPromises:
             pods = [*pods, *left]
             for pod in left:
                 self._machine.handle(PromiseServes(pod, prepared=True))
-            comes = self._follows or any(each.pod in pods for each in stored)
+            comes = self.follows or any(each.pod in pods for each in stored)
             if not (comes and await self._wait_until(lambda: bool(serving()), deadline)):
                 self.settle(*left)
                 self._refuse(claim, pods, min((missing(pod) for pod in pods), key=len, default=[]))
         return serving()[0]
+
+    async def find_shares(self, claim: ResourceClaim, gpus: Sequence[str], deadline: float) -> Sequence[SlicePosition]:
+        """Positions for shares of these cards, in a promise that follows the claim; no other claim has them.
+
+        ``shareID`` is made up by kube-scheduler, and the shares of a card are alike: only their number counts.
+
+        Raises:
+            PluginError: no promise has as many; the text gives the reason.
+        """
+        pods = self._candidates(claim)
+
+        def free() -> Sequence[SlicePosition]:
+            return next((found for pod in pods if (found := self._free_shares(pod, claim, gpus))), ())
+
+        if not await self._wait_until(lambda: bool(free()), deadline):
+            self._refuse(claim, pods, ())
+        return free()
+
+    def _free_shares(self, pod: PodUid, claim: ResourceClaim, gpus: Sequence[str]) -> Sequence[SlicePosition]:
+        if pod not in self._slices.promises or not self._is_neighbour(pod, claim):
+            return ()
+        bound = {each: claim_of(device) for device, each in self._slices.bindings_of(pod).items()} | self._reserved
+        shares = [each.position for each in self._slices.promises[pod].slices]
+        free = sorted(
+            each
+            for each in shares
+            if each.profile == CLAIMED_SHARE and bound.get(each, claim.metadata.uid) == claim.metadata.uid
+        )
+        found: list[SlicePosition] = []
+        for gpu in gpus:
+            found += [each for each in free if each.gpu == gpu and each not in found][:1]
+        return found if len(found) == len(gpus) else ()
 
     def _candidates(self, claim: ResourceClaim) -> Sequence[PodUid]:
         """The pods whose promise may serve a claim: those that may use it, after the one that it served it before."""
@@ -141,7 +176,7 @@ class ClaimPromises:
         return [each for each in promises if each.namespace == namespace and places[each.pod].issuperset(positions)]
 
     def _may_inherit(self, claim: ResourceClaim, pod: PodUid) -> bool:
-        return not (self._follows and claim.pod) or claim.pod == pod
+        return not (self.follows and claim.pod) or claim.pod == pod
 
     async def _is_left(self, promise: SlicePromise) -> bool:
         """True if a promise outlives its pod: the controller keeps it only for those that share the pod's claim."""
@@ -152,7 +187,7 @@ class ClaimPromises:
 
     def _refuse(self, claim: ResourceClaim, pods: Sequence[PodUid], missing: Sequence[str]) -> None:
         names = ", ".join(missing)
-        if self._follows:
+        if self.follows:
             raise PluginError(
                 f"{_name(claim)}: Tessera's controller has not recorded {names or 'its devices'} for a pod of"
                 " status.reservedFor: another pod still has them, or no controller runs; kubelet tries again"

@@ -68,7 +68,6 @@ class ClaimService(SliceGiver):
                 driver=options.claim_driver,
                 placed_by_us=not by_scheduler,
                 guarded=not by_scheduler,
-                shares=not by_scheduler,
             ),
             node=runtime.mirror,
             cards=lambda: self._published_cards() if self.is_wanted else PublishedCards((), ("", 0)),

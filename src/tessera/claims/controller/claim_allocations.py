@@ -23,7 +23,7 @@ from tessera.controller.objects.pod_info import CLAIMS
 from tessera.controller.slicing.state.allocation import Allocation
 from tessera.controller.slicing.state.instructions import PatchRecord
 from tessera.dra.allocation import select_node, write_allocation
-from tessera.dra.claims import ResourceClaim
+from tessera.dra.claims import AllocatedDevice, ResourceClaim
 from tessera.dra.devices import DeviceId, HeldDevice, Holdings, Pool
 from tessera.dra.matching import ChosenDevice, NoMatch, match_claims
 from tessera.dra.node_devices import places_of
@@ -43,6 +43,7 @@ class ClaimAllocations:
     Attributes:
         claims: all claims, by ``namespace/name``.
         listed: True once all claims were observed; before that, no slices go back.
+        by_place: a ``shareID`` names a place of its card; else it is kube-scheduler's, and a claim is from any of them.
     """
 
     def __init__(self, published: PublishedDevices, profiles: ProfileReader) -> None:
@@ -50,6 +51,7 @@ class ClaimAllocations:
         self._profiles = profiles
         self.claims: dict[str, ResourceClaim] = {}
         self.listed = False
+        self.by_place = True
         #: By the node of its allocation, the claims that are allocated there; no set is empty.
         self._by_node: dict[NodeName, set[str]] = {}
 
@@ -205,12 +207,18 @@ class ClaimAllocations:
         """Returns the devices of the driver that a claim has; with admin access it takes none from others."""
         found = claim.status.allocation
         results = found.devices.results if found is not None else ()
-        own = (each for each in results if each.driver == self._published.driver and not each.admin_access)
-        return {HeldDevice(DeviceId(each.driver, each.pool, each.device), each.share_id) for each in own}
+        own = filter(self.is_taken, results)
+        shares = ((each, each.share_id if self.by_place else "") for each in own)
+        return {HeldDevice(DeviceId(each.driver, each.pool, each.device), share) for each, share in shares}
+
+    def is_taken(self, given: AllocatedDevice) -> bool:
+        """True for a device of the driver that is taken from others."""
+        return given.driver == self._published.driver and not given.admin_access
 
     def _devices_of(self, allocation: Allocation) -> set[HeldDevice | None]:
         """Returns the devices of an allocation; None among them for one that its node does not publish any more."""
-        return {self._published.id_at(allocation.node, each) for each in allocation.slices}
+        found = {self._published.id_at(allocation.node, each) for each in allocation.slices}
+        return found if self.by_place else {each and HeldDevice(each.device, "") for each in found}
 
 
 def _lacks_finalizer(claim: ResourceClaim) -> bool:

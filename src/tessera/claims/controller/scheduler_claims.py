@@ -6,6 +6,7 @@ a pod is bound, the devices of its claims become its promise. Rules:
 1.  Nothing is written to a claim or to a pod, and no pod waits for a place here.
 2.  A device that another promise has gets no second one: its promise follows once the other has gone. The agent
     waits for it meanwhile (:mod:`tessera.claims.agent.claim_promises`).
+    Of a card in shares, a claim has as many as ``consumedCapacity`` says; which ones is chosen here.
 3.  A promise stays while a claim has its devices that its pod uses, or used; a claim of a template is its pod's only.
     kube-scheduler may give a device again once its claim is deallocated, before the agent has destroyed the slice.
 """
@@ -21,8 +22,12 @@ from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.state.allocation import Allocation, AllocationStep, will_never_run
 from tessera.controller.slicing.state.instructions import PatchRecord
 from tessera.controller.slicing.state.slicer_state import SlicerState
-from tessera.dra.claims import ResourceClaim
+from tessera.dra.claims import AllocatedDevice, ResourceClaim
+from tessera.dra.devices import qualify
+from tessera.dra.node_devices import places_needed
 from tessera.dra.resource_slices import ResourceSlice
+from tessera.kube.quantity import parse_quantity, quantity_text
+from tessera.mig.names import CLAIMED_SHARE
 from tessera.placement.fleet import UnknownCard
 
 #: Steps that end an allocation.
@@ -39,8 +44,11 @@ class SchedulerClaims(Claims):
 
     def __init__(self, state: SlicerState, driver: str) -> None:
         super().__init__(state, driver)
+        self.allocated.by_place = False
         #: By node, pods whose devices are not on record yet; no set is empty.
         self._unrecorded: dict[NodeName, set[PodUid]] = {}
+        #: By pod on record, its claims, also once it is gone; not of one that was gone before this controller began.
+        self._keys: dict[PodUid, tuple[str, ...]] = {}
 
     def observe(self, item: Any, *, deleted: bool) -> None:
         """See :class:`.RequestKind`."""
@@ -94,6 +102,8 @@ class SchedulerClaims(Claims):
         if not pod.device_claims:
             return None
         self._note_recorded(pod)
+        if self._state.allocations.of(pod.uid):
+            self._keys[pod.uid] = pod.device_claims
         if not pod.node or pod.profiles or pod.devices or will_never_run(pod) or self._state.allocations.of(pod.uid):
             return None
         slices = self._slices_of(pod)
@@ -102,6 +112,7 @@ class SchedulerClaims(Claims):
         if slices:
             found = Allocation(pod.node, pod.uid, pod.namespace, pod.name, slices, pod.amounts)
             if self._state.inventory.occupy(found) or self._state.inventory.adopt_foreign(found):
+                self._keys[pod.uid] = pod.device_claims
                 return found
         self._unrecorded.setdefault(pod.node, set()).add(pod.uid)
         return None
@@ -114,37 +125,69 @@ class SchedulerClaims(Claims):
 
     def _slices_of(self, pod: PodInfo) -> tuple[Slice, ...] | None:
         """Returns what a pod is to have on record; None as long as a claim or a device of it is not known."""
-        found: list[Slice | None] = []
+        found: list[Slice] = []
         others = self._state.allocations.on(pod.node)
         for key in pod.device_claims:
             claim = self.allocated.claims.get(key)
             if claim is None or claim.status.allocation is None:
                 return None
-            if any(each.requested and self._serves(each, key, claim) for each in others):
+            serving = [each for each in others if self._serves(each, key, claim)]
+            if any(each.requested for each in serving):
                 continue  # the promise to another pod serves it
-            found += [self._slice(pod.node, each.device.device) for each in sorted(self.allocated.devices(claim))]
-        known = tuple(each for each in found if each is not None)
-        return known if len(known) == len(found) else None
+            if serving:
+                return None  # one that comes or goes
+            own = [each for each in claim.status.allocation.devices.results if self.allocated.is_taken(each)]
+            for each in sorted(own, key=lambda one: (one.pool, one.device, one.share_id)):
+                slices = self._slices(pod.node, each, found)
+                if not slices:
+                    return None
+                found += slices
+        return tuple(found)
 
-    def _slice(self, node: NodeName, device: str) -> Slice | None:
-        place = self._published.place_of(node, device)
+    def _slices(self, node: NodeName, given: AllocatedDevice, others: Sequence[Slice]) -> Sequence[Slice]:
+        """Returns the slice of a device, or as many shares of a card as were given; empty if they are not to be had."""
+        place = self._published.place_of(node, given.device)
         if place is None:
-            return None
+            return ()
         gpu, profile, start = place
         try:
-            table = self._state.inventory.fleet.card(node, gpu).table
+            card = self._state.inventory.fleet.card(node, gpu)
         except UnknownCard:
-            return None
-        name = table.name_of(profile)
+            return ()
+        name = card.table.name_of(profile)
         if name is None:
-            return None
-        size = table.size_of(name)
-        return Slice(id=device_id(gpu, name, start), profile=name, gpu_uuid=gpu, start=start, size=size)
+            return ()
+        starts: Sequence[int] = (start,)
+        if profile == CLAIMED_SHARE:
+            row, counts = card.geometry.profile(name), self._counts(node, gpu, given)
+            taken = {each.start for each in others if each.gpu_uuid == gpu}
+            free = [
+                one for one in row.starts if one not in taken and not card.geometry.claim(row, one) & card.instances
+            ]
+            starts = next((free[:count] for count in counts if 0 < count <= len(free)), ())
+        size = card.table.size_of(name)
+        return [Slice(id=device_id(gpu, name, one), profile=name, gpu_uuid=gpu, start=one, size=size) for one in starts]
+
+    def _counts(self, node: NodeName, gpu: str, given: AllocatedDevice) -> Sequence[int]:
+        """Returns how many shares of a card a claim has, by memory too; kube-scheduler may count fewer. Or none."""
+        device = self._published.undivided_cards(node).get(gpu)
+        if device is None:
+            return ()
+        try:
+            amounts = {
+                qualify(name, given.driver): parse_quantity(quantity_text(amount))
+                for name, amount in given.consumed_capacity.items()
+            }
+        except ValueError:
+            return ()
+        shares = {name: amount for name, amount in amounts.items() if not name.endswith("/memory")}
+        return [places_needed(device, amounts), places_needed(device, shares)]
 
     def _serves(self, allocation: Allocation, key: str, claim: ResourceClaim) -> bool:
         """True if the promise to a pod is for a claim; see rule 3."""
         pod = self.users.pods.get(allocation.uid)
-        uses = allocation.uid == claim.pod if claim.pod else pod is None or key in pod.device_claims
+        keys = self._keys.get(allocation.uid) if pod is None else pod.device_claims
+        uses = allocation.uid == claim.pod if claim.pod else keys is None or key in keys
         return uses and self.allocated.is_from(claim, allocation)
 
     # What is never written ------------------------------------------------------------------------------------------
@@ -155,7 +198,10 @@ class SchedulerClaims(Claims):
         if step not in _LAST:
             return (), True
         claims = self.allocated.on(allocation.node).items()
-        return (), self.allocated.listed and not any(self._serves(allocation, key, each) for key, each in claims)
+        is_free = self.allocated.listed and not any(self._serves(allocation, key, each) for key, each in claims)
+        if is_free and step is AllocationStep.FORGET:
+            self._keys.pop(allocation.uid, None)
+        return (), is_free
 
     def lost(self, node: NodeName) -> Sequence[PatchRecord]:  # noqa: ARG002 - kube-controller-manager takes back
         """See :class:`.RequestKind`."""

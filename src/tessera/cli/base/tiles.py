@@ -31,6 +31,7 @@ KINDS: Mapping[str, str] = {
     "whole": "whole",
     "time-slicing": "time slice",
     "mps": "MPS share",
+    "shares": "share",
     "": "not offered",
 }
 
